@@ -1,0 +1,1 @@
+//! Placeholder module documentation; replaced by the crate's first code.

@@ -1,0 +1,3 @@
+//! The `turnbuckle` command line.
+
+fn main() {}
