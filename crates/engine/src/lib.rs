@@ -1,1 +1,48 @@
-//! Placeholder module documentation; replaced by the crate's first code.
+//! The rules of TURN, without sockets, threads or clocks.
+//!
+//! An [`Engine`] is told what arrived and what time it is, and says where data goes ([`Engine::route_channel_data`],
+//! [`Engine::route_from_peer`]) and what else is to be done ([`Engine::with_commands`]). One engine belongs to one thread;
+//! what the engines of a server share is in [`Commons`].
+//!
+//! The invariant of the whole crate: before a request has proved who sent it, nothing is allocated and nothing is remembered.
+//!
+//! Read `engine.rs` for the entry points and the dispatch, then one file per method of RFC 8656.
+
+#![forbid(unsafe_code)]
+#![warn(clippy::wildcard_enum_match_arm)]
+
+mod address;
+mod auth;
+mod change;
+mod command;
+mod commons;
+mod config;
+mod credential;
+mod drop_reason;
+mod engine;
+mod id;
+mod nonce;
+mod policy;
+mod random;
+mod time;
+mod unverified;
+mod wire_types;
+
+pub use crate::auth::AuthConfig;
+pub use crate::change::{Change, Created, EndCause, Ended, Relayed, Reserved, Traffic, Usage};
+pub use crate::command::{
+    ClientRoute, Command, Framing, IcmpError, Outcome, PeerRoute, RelayOpenError, SendRoute,
+};
+pub use crate::commons::Commons;
+pub use crate::config::{
+    Config, DefaultFamily, Fingerprint, Lifetimes, Limits, RelayAddress, Service,
+};
+pub use crate::credential::User;
+pub use crate::drop_reason::DropReason;
+pub use crate::engine::{Engine, Statistics};
+pub use crate::id::{AllocationId, ClientTuple, Endpoint, Family, RelayHandle, RelayRequest};
+pub use crate::policy::{AllowedPeer, PolicyRules};
+pub use crate::random::Random;
+pub use crate::time::{Now, Time};
+pub use crate::unverified::UnverifiedLimits;
+pub use crate::wire_types::{ChannelNumber, TransactionId};

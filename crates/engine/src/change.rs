@@ -1,0 +1,179 @@
+//! The one stream of changes to durable state.
+//!
+//! Every change leaves the engine as a [`Change`], in the order it took effect, and an engine is rebuilt from the same
+//! values ([`crate::Engine::rebuild`]). Whatever else wants to know what happens here (journal, kernel tables, metrics,
+//! session lists) reads this stream.
+
+use core::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+
+use crate::wire_types::{ChannelNumber, TransactionId};
+
+use crate::credential::User;
+use crate::id::{AllocationId, Family};
+use crate::time::Time;
+
+/// One change of durable state.
+#[derive(Clone, Debug)]
+pub enum Change {
+    /// A channel ended by its lifetime.
+    ChannelExpired {
+        /// The allocation.
+        allocation: AllocationId,
+        /// The channel.
+        number: ChannelNumber,
+    },
+    /// A channel was bound, or bound again for another lifetime.
+    ChannelInstalled {
+        /// The allocation.
+        allocation: AllocationId,
+        /// The channel.
+        number: ChannelNumber,
+        /// The peer as the client knows it.
+        peer: SocketAddr,
+        /// When it ends.
+        expires: Time,
+    },
+    /// An allocation came to be.
+    Created(Box<Created>),
+    /// An allocation is gone, with its permissions and channels.
+    Ended(Box<Ended>),
+    /// One of two relayed transport addresses is gone, with the channels and permissions of its family.
+    FamilyEnded {
+        /// The allocation, which lives on with its other family.
+        allocation: AllocationId,
+        /// The family that is gone.
+        family: Family,
+        /// The Refresh request that asked for it.
+        transaction: TransactionId,
+        /// When.
+        time: Time,
+    },
+    /// A permission ended by its lifetime.
+    PermissionExpired {
+        /// The allocation.
+        allocation: AllocationId,
+        /// The peer.
+        peer: IpAddr,
+    },
+    /// A permission was installed or given another lifetime.
+    PermissionInstalled {
+        /// The allocation.
+        allocation: AllocationId,
+        /// The peer.
+        peer: IpAddr,
+        /// When it ends.
+        expires: Time,
+    },
+    /// An allocation was given another lifetime.
+    Refreshed {
+        /// The allocation.
+        allocation: AllocationId,
+        /// When it ends now.
+        expires: Time,
+        /// What it has relayed up to now.
+        usage: Usage,
+    },
+}
+
+/// Everything about a new allocation.
+#[derive(Clone, Debug)]
+pub struct Created {
+    /// Its name.
+    pub allocation: AllocationId,
+    /// The listener's address.
+    pub server: SocketAddr,
+    /// The client's address.
+    pub client: SocketAddr,
+    /// Who asked for it.
+    pub user: Arc<User>,
+    /// The transaction that created it.
+    pub transaction: TransactionId,
+    /// The relayed transport addresses, one or two.
+    pub relays: Vec<Relayed>,
+    /// The error code reported for a second family that could not be had (RFC 8656 §7.2 step 9).
+    pub missing_family: Option<(Family, u16)>,
+    /// The port reserved beside it (EVEN-PORT with the R bit).
+    pub reservation: Option<Reserved>,
+    /// The token it redeemed.
+    pub redeemed: Option<[u8; 8]>,
+    /// When it was created.
+    pub created: Time,
+    /// When it ends unless it is refreshed.
+    pub expires: Time,
+}
+
+/// A relayed transport address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Relayed {
+    /// The address bound on this host.
+    pub local: SocketAddr,
+    /// The address clients and peers see.
+    pub external: SocketAddr,
+}
+
+/// A reserved port and its token.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reserved {
+    /// The token.
+    pub token: [u8; 8],
+    /// The address on this host that waits for it.
+    pub local: SocketAddr,
+    /// Until when.
+    pub expires: Time,
+}
+
+/// Everything about the end of an allocation.
+#[derive(Clone, Debug)]
+pub struct Ended {
+    /// Its name, not used again for a long time.
+    pub allocation: AllocationId,
+    /// Why.
+    pub cause: EndCause,
+    /// When.
+    pub time: Time,
+    /// The transaction that had created it.
+    pub created_by: TransactionId,
+    /// What it relayed in its whole life.
+    pub totals: Usage,
+}
+
+/// Why an allocation ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EndCause {
+    /// Its lifetime ran out.
+    Expired,
+    /// The client asked for it: a Refresh with lifetime zero, and that request's transaction.
+    Released(TransactionId),
+}
+
+/// Datagrams and bytes on one side of a relay in one direction.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Traffic {
+    /// UDP datagrams.
+    pub datagrams: u64,
+    /// Bytes of UDP payload.
+    pub bytes: u64,
+}
+
+impl Traffic {
+    pub(crate) fn add(&mut self, datagrams: u32, bytes: u64) {
+        self.datagrams = self.datagrams.wrapping_add(u64::from(datagrams));
+        self.bytes = self.bytes.wrapping_add(bytes);
+    }
+}
+
+/// What an allocation moved: coturn's rp, rb, sp, sb, on the client's side and on the peers'.
+///
+/// Received is everything that came for the allocation; sent is what had a route.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// Data from the client, with its ChannelData headers; for Send indications the payload alone.
+    pub client_received: Traffic,
+    /// Data to the client, with its ChannelData headers; for Data indications the payload alone.
+    pub client_sent: Traffic,
+    /// Data from peers.
+    pub peer_received: Traffic,
+    /// Data to peers.
+    pub peer_sent: Traffic,
+}

@@ -1,0 +1,116 @@
+//! What the engine wants from its host: routes for data, commands for everything else.
+
+use core::net::SocketAddr;
+use core::ops::Range;
+
+use crate::drop_reason::DropReason;
+use crate::id::{ClientTuple, Endpoint, RelayHandle, RelayRequest};
+use crate::policy::AllowedPeer;
+use crate::wire_types::ChannelNumber;
+
+/// What became of a datagram handed to [`crate::Engine::handle_stun`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[must_use]
+pub enum Outcome {
+    /// Answered: exactly one [`Command::Reply`] is queued, or will be once the relay socket is open.
+    Done,
+    /// A Send indication to relay.
+    Relay(SendRoute),
+    /// Dropped.
+    Dropped(DropReason),
+}
+
+/// Where the payload of a Send indication goes (RFC 8656 §11.2).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SendRoute {
+    /// The relay socket it leaves from.
+    pub relay: Endpoint,
+    /// Where it goes.
+    pub peer: AllowedPeer,
+    /// The payload, as a range of the indication's bytes.
+    pub data: Range<usize>,
+    /// Whether the client asked for the DF bit.
+    pub dont_fragment: bool,
+}
+
+/// Where the payload of a channel message goes (RFC 8656 §12.6).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PeerRoute {
+    /// The relay socket it leaves from.
+    pub relay: Endpoint,
+    /// Where it goes.
+    pub peer: AllowedPeer,
+}
+
+/// Where a peer's datagram goes (RFC 8656 §11.3).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ClientRoute {
+    /// The client, and the listener the datagram leaves from.
+    pub client: ClientTuple,
+    /// How the payload is wrapped.
+    pub framing: Framing,
+}
+
+/// How a peer's datagram is wrapped on its way to the client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Framing {
+    /// As a channel message; once a channel is bound this is the only way (RFC 8656 §12.5).
+    Channel(ChannelNumber),
+    /// As a Data indication.
+    DataIndication {
+        /// The peer's address as the client knows it.
+        peer: SocketAddr,
+    },
+}
+
+/// One thing the host has to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Command<'a> {
+    /// Close a relay socket; its allocation no longer has it.
+    CloseRelay {
+        /// The socket.
+        endpoint: Endpoint,
+    },
+    /// Open a relay socket and say how that went with [`crate::Engine::relay_opened`].
+    OpenRelay {
+        /// Names this wish in the answer.
+        request: RelayRequest,
+        /// The address to bind.
+        address: SocketAddr,
+        /// To be handed back with whatever arrives at the socket.
+        handle: RelayHandle,
+    },
+    /// Send `bytes` from `to.listener` to `to.remote`.
+    Reply {
+        /// The client.
+        to: ClientTuple,
+        /// The whole message.
+        bytes: &'a [u8],
+    },
+}
+
+/// Why the host could not open a relay socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RelayOpenError {
+    /// Another process has the port: the engine tries another one.
+    AddressInUse,
+    /// Out of descriptors or memory: the client gets 508.
+    OutOfResources,
+    /// Anything else: the client gets 508.
+    Other,
+}
+
+/// An ICMP error that a relay socket received, taken apart by the host (RFC 8656 §11.5).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct IcmpError {
+    /// The destination of the datagram that caused it, port 0 if the host does not know it. Never the sender of the ICMP message.
+    pub peer: SocketAddr,
+    /// The ICMP type.
+    pub kind: u8,
+    /// The ICMP code.
+    pub code: u8,
+    /// The MTU of a "packet too big" or "fragmentation needed" message, else 0.
+    pub mtu: u32,
+    /// Whether it is ICMPv6.
+    pub v6: bool,
+}

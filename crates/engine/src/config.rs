@@ -1,0 +1,181 @@
+//! What an operator decides, in the engine's own terms. Validated by whoever reads the configuration file.
+
+use core::net::IpAddr;
+use core::ops::RangeInclusive;
+use core::time::Duration;
+
+use crate::auth::AuthConfig;
+use crate::policy::PolicyRules;
+use crate::unverified::UnverifiedLimits;
+
+/// Everything the engine has to know before the first datagram.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Realm, users and secrets, nonces.
+    pub auth: AuthConfig,
+    /// Which peers clients may reach.
+    pub policy: PolicyRules,
+    /// Bytes that may go to sources that proved nothing.
+    pub unverified: UnverifiedLimits,
+    /// Which of STUN and TURN this server offers.
+    pub service: Service,
+    /// Whether Binding requests have to be authenticated with the long-term mechanism (coturn's `secure-stun`).
+    pub secure_stun: bool,
+    /// Whether Binding answers carry MAPPED-ADDRESS beside XOR-MAPPED-ADDRESS, for clients of RFC 3489's time.
+    pub mapped_address: bool,
+    /// When answers carry FINGERPRINT.
+    pub fingerprint: Fingerprint,
+    /// The SOFTWARE text, at most 127 characters; `None` leaves the attribute out.
+    pub software: Option<Box<str>>,
+    /// Whether SOFTWARE also goes to sources that proved nothing (V-65: not by default).
+    pub software_to_unverified: bool,
+    /// Whether error answers to sources that proved nothing carry a reason phrase (V-40: not by default).
+    pub reason_phrases_to_unverified: bool,
+    /// How long things live.
+    pub lifetimes: Lifetimes,
+    /// Upper bounds.
+    pub limits: Limits,
+    /// Where relayed transport addresses come from; a family without an entry is not supported (440).
+    pub relays: Vec<RelayAddress>,
+    /// The ports of relayed transport addresses, the same on every relay address (RFC 8656 §7.2: 49152 to 65535).
+    pub relay_ports: RangeInclusive<u16>,
+    /// The family of an allocation whose request names none.
+    pub default_family: DefaultFamily,
+    /// Whether the host can send with the DF bit; without it DONT-FRAGMENT counts as an unknown attribute (RFC 8656 §7.2 step 4).
+    pub dont_fragment: bool,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            auth: AuthConfig::default(),
+            policy: PolicyRules::default(),
+            unverified: UnverifiedLimits::default(),
+            service: Service::StunAndTurn,
+            secure_stun: false,
+            mapped_address: false,
+            fingerprint: Fingerprint::Mirror,
+            software: None,
+            software_to_unverified: false,
+            reason_phrases_to_unverified: false,
+            lifetimes: Lifetimes::default(),
+            limits: Limits::default(),
+            relays: Vec::new(),
+            relay_ports: 49152..=65535,
+            default_family: DefaultFamily::V4,
+            dont_fragment: true,
+        }
+    }
+}
+
+/// Which protocols are answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Service {
+    /// Binding and all TURN methods.
+    StunAndTurn,
+    /// Binding only (coturn's `stun-only`); TURN requests are dropped in silence.
+    StunOnly,
+    /// TURN only (coturn's `no-stun`); Binding requests are dropped in silence.
+    TurnOnly,
+}
+
+/// When an answer carries FINGERPRINT (RFC 8489 §14.7).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fingerprint {
+    /// In every answer (coturn's `fingerprint`).
+    Always,
+    /// When the request had one.
+    Mirror,
+}
+
+/// The family of the relayed transport address when REQUESTED-ADDRESS-FAMILY is absent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DefaultFamily {
+    /// The family the client came with (coturn's `keep`; departs from RFC 8656 §7.2 step 7).
+    Client,
+    /// IPv4, as RFC 8656 §7.2 step 7 asks.
+    V4,
+    /// IPv6 (departs from RFC 8656 §7.2 step 7).
+    V6,
+}
+
+/// How long allocations, permissions, channels and reservations live.
+#[derive(Clone, Debug)]
+pub struct Lifetimes {
+    /// The shortest lifetime of an allocation, given when the client asks for less or nothing (600 s).
+    pub allocation_default: Duration,
+    /// The longest lifetime of an allocation (3600 s).
+    pub allocation_max: Duration,
+    /// A permission's lifetime; RFC 8656 §9 fixes it at 300 s.
+    pub permission: Duration,
+    /// A channel binding's lifetime; RFC 8656 §12 fixes it at 600 s.
+    pub channel: Duration,
+    /// How long a reserved port waits for its token; at least 30 s (RFC 8656 §7.2).
+    pub reservation: Duration,
+}
+
+impl Default for Lifetimes {
+    fn default() -> Self {
+        Self {
+            allocation_default: Duration::from_secs(600),
+            allocation_max: Duration::from_secs(3600),
+            permission: Duration::from_secs(300),
+            channel: Duration::from_secs(600),
+            reservation: Duration::from_secs(60),
+        }
+    }
+}
+
+/// Upper bounds. The answer a client gets at each of them stands beside it.
+#[derive(Clone, Debug)]
+pub struct Limits {
+    /// Allocations of one engine, pending ones included: 508.
+    pub allocations: u32,
+    /// Allocations of one engine that wait for the host to open a relay socket: 508.
+    pub pending_opens: u32,
+    /// Allocations per username over all engines, `None` for no bound: 486.
+    pub user_quota: Option<u32>,
+    /// Allocations over all engines, `None` for no bound: 486.
+    pub total_quota: Option<u32>,
+    /// Permissions of one allocation: 508.
+    pub permissions_per_allocation: u16,
+    /// Channels of one allocation: 508.
+    pub channels_per_allocation: u16,
+    /// Reserved ports over all engines: 508.
+    pub reservations: u32,
+    /// Other ports tried when the host finds one in use: 508.
+    pub relay_open_attempts: u8,
+    /// Finished transactions remembered against replay (V-22); the oldest is forgotten first.
+    pub tombstones: u32,
+    /// Replies waiting to be drained, in bytes; what does not fit is dropped as `reply_queue_full`.
+    pub reply_queue_bytes: usize,
+    /// Timers handled by one call of `handle_timeout`; the rest stays due.
+    pub timeouts_per_call: u32,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            allocations: 65_536,
+            pending_opens: 4_096,
+            user_quota: None,
+            total_quota: None,
+            permissions_per_allocation: 1_024,
+            channels_per_allocation: 1_024,
+            reservations: 1_024,
+            relay_open_attempts: 16,
+            tombstones: 4_096,
+            reply_queue_bytes: 1 << 20,
+            timeouts_per_call: 256,
+        }
+    }
+}
+
+/// One local address on which relay sockets are opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RelayAddress {
+    /// The address the host binds.
+    pub local: IpAddr,
+    /// The address clients and peers see when a NAT maps one to one (coturn's `external-ip`); same family, same ports.
+    pub external: Option<IpAddr>,
+}

@@ -1,0 +1,110 @@
+//! Why a datagram went nowhere: one closed list for the whole relay.
+//!
+//! Every datagram that is received ends as relayed, answered, or dropped under exactly one of these, so that the sums
+//! on both sides of the relay can be compared to the last datagram.
+
+macro_rules! drop_reasons {
+    ($($(#[$doc:meta])+ $name:ident = $label:literal,)+) => {
+        /// Why a datagram was neither relayed nor answered. The label is a metric's label.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub enum DropReason {
+            $($(#[$doc])+ $name,)+
+        }
+
+        impl DropReason {
+            /// All reasons, in the order of [`DropReason::index`].
+            pub const ALL: [Self; [$($label),+].len()] = [$(Self::$name),+];
+
+            /// The metric label: lower case with underscores, the same for ever.
+            pub const fn as_str(self) -> &'static str {
+                match self {
+                    $(Self::$name => $label,)+
+                }
+            }
+        }
+    };
+}
+
+drop_reasons! {
+    /// A channel message for a number that is not bound, or no longer (RFC 8656 §12.6).
+    ChannelNotBound = "channel_not_bound",
+    /// A channel message whose number lies in the reserved range 0x5000 to 0x7FFF (RFC 8656 §12).
+    ChannelReserved = "channel_reserved",
+    /// A request or indication for a class its method does not have (RFC 8656 §17).
+    ClassUnexpected = "class_unexpected",
+    /// A datagram too large to be framed towards the client.
+    DatagramTooLarge = "datagram_too_large",
+    /// FINGERPRINT does not match (RFC 8489 §6.3).
+    FingerprintMismatch = "fingerprint_mismatch",
+    /// A Send indication asks for DF and the host cannot set it (RFC 8656 §11.2).
+    FragmentationUnsupported = "fragmentation_unsupported",
+    /// An ICMP error from outside an allocation's relayed addresses and permissions, or of a type that is not relayed (RFC 8656 §11.5).
+    IcmpNotRelayed = "icmp_not_relayed",
+    /// An indication without an attribute it must have, or with a malformed one (RFC 8656 §11.2).
+    IndicationMalformed = "indication_malformed",
+    /// A Binding indication: its arrival was its whole purpose (RFC 8489 §2).
+    KeepAlive = "keep_alive",
+    /// A channel message shorter than it claims (RFC 8656 §12.6).
+    MalformedChannelData = "malformed_channel_data",
+    /// Not a STUN message although its first byte says so (RFC 8489 §6.3).
+    MalformedStun = "malformed_stun",
+    /// A method this server does not know (RFC 8489 §6.3).
+    MethodUnknown = "method_unknown",
+    /// An indication or channel message from a client without an allocation (RFC 8656 §5).
+    NoAllocation = "no_allocation",
+    /// No live permission for the peer (RFC 8656 §9).
+    NoPermission = "no_permission",
+    /// The policy denies the peer (RFC 8656 §11.2).
+    PeerForbidden = "peer_forbidden",
+    /// The peer's address family is not one of the allocation's (RFC 8656 §11.2).
+    PeerFamilyMismatch = "peer_family_mismatch",
+    /// The first byte belongs to no protocol spoken here (RFC 7983 §7).
+    ProtocolUnknown = "protocol_unknown",
+    /// A datagram at a relay socket whose allocation has ended.
+    RelayClosed = "relay_closed",
+    /// No room in the queue of replies.
+    ReplyQueueFull = "reply_queue_full",
+    /// A retransmission of a request whose answer is being prepared; that one answer serves both (RFC 8489 §6.3.1).
+    RequestInProgress = "request_in_progress",
+    /// A success or error response: this server has no transaction it could belong to (RFC 8489 §6.3.3).
+    ResponseUnexpected = "response_unexpected",
+    /// The kernel had no room to send it.
+    SendBufferFull = "send_buffer_full",
+    /// The kernel refused to send it for another reason.
+    SendFailed = "send_failed",
+    /// The service it belongs to is switched off.
+    ServiceDisabled = "service_disabled",
+    /// The socket it should leave from is closed.
+    SocketClosed = "socket_closed",
+    /// The source cannot be a client: its address is unspecified, multicast, or its port zero.
+    SourceInvalid = "source_invalid",
+    /// The kernel cut it off: it was larger than the receive buffer.
+    Truncated = "truncated",
+    /// An indication with a comprehension-required attribute that is not known (RFC 8489 §6.3.2).
+    UnknownAttribute = "unknown_attribute",
+    /// The budget of bytes for sources that proved nothing is used up (V-40).
+    UnverifiedBudget = "unverified_budget",
+}
+
+impl DropReason {
+    /// The position in [`DropReason::ALL`], for a table of counters.
+    pub const fn index(self) -> usize {
+        self as usize
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_reason_has_its_own_index_and_label() {
+        for (index, reason) in DropReason::ALL.into_iter().enumerate() {
+            assert_eq!(reason.index(), index);
+            let same = DropReason::ALL
+                .into_iter()
+                .filter(|other| other.as_str() == reason.as_str());
+            assert_eq!(same.count(), 1, "{reason:?}");
+        }
+    }
+}

@@ -1,0 +1,126 @@
+//! Names for endpoints, clients, allocations and relay sockets.
+
+use core::net::SocketAddr;
+
+/// The host's name for a bound UDP socket. The engine hands it back and never looks inside.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Endpoint(pub u32);
+
+/// The 5-tuple of a client (RFC 8656 §3): the listener's address, the client's address, and UDP.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ClientTuple {
+    /// The listener the datagram came to.
+    pub listener: Endpoint,
+    /// The client's address in canonical form: never an IPv4 address mapped into IPv6.
+    pub remote: SocketAddr,
+}
+
+/// The family of a relayed transport address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Family {
+    /// IPv4.
+    V4,
+    /// IPv6.
+    V6,
+}
+
+impl Family {
+    /// The family of `address`.
+    pub const fn of(address: &SocketAddr) -> Self {
+        match address {
+            SocketAddr::V4(_) => Self::V4,
+            SocketAddr::V6(_) => Self::V6,
+        }
+    }
+
+    pub(crate) const fn index(self) -> usize {
+        match self {
+            Self::V4 => 0,
+            Self::V6 => 1,
+        }
+    }
+}
+
+/// Names one allocation of one engine. A name is not used again while a record of it can be around.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct AllocationId {
+    pub(crate) index: u32, // < 2^31
+    pub(crate) generation: u32,
+}
+
+impl AllocationId {
+    /// The name as a number.
+    pub const fn to_u64(self) -> u64 {
+        ((self.generation as u64) << 32) | self.index as u64
+    }
+
+    /// The name that [`AllocationId::to_u64`] made a number of; any number is a name, if only of nothing.
+    #[expect(clippy::cast_possible_truncation, reason = "takes the number apart")]
+    pub const fn from_u64(number: u64) -> Self {
+        Self {
+            index: number as u32 & 0x7FFF_FFFF,
+            generation: (number >> 32) as u32,
+        }
+    }
+}
+
+/// Names one relay socket of one allocation. The host keeps it beside the socket and hands it back with what arrives there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct RelayHandle {
+    pub(crate) allocation: AllocationId,
+    pub(crate) family: Family,
+}
+
+impl RelayHandle {
+    /// The allocation the socket belongs to.
+    pub const fn allocation(self) -> AllocationId {
+        self.allocation
+    }
+
+    /// The handle as a number, for a place that stores numbers.
+    pub const fn to_u64(self) -> u64 {
+        self.allocation.to_u64() | ((self.family as u64) << 31)
+    }
+
+    /// The handle that [`RelayHandle::to_u64`] made a number of; any number is a handle, if only of nothing.
+    pub const fn from_u64(number: u64) -> Self {
+        let family = if number & (1 << 31) == 0 {
+            Family::V4
+        } else {
+            Family::V6
+        };
+        Self {
+            allocation: AllocationId::from_u64(number),
+            family,
+        }
+    }
+}
+
+/// Names one wish for a relay socket, so that an answer that comes too late is recognised.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct RelayRequest {
+    pub(crate) handle: RelayHandle,
+    pub(crate) attempt: u8,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_relay_handle_survives_being_a_number() {
+        for family in [Family::V4, Family::V6] {
+            for (index, generation) in [(0, 0), (1, 2), (0x7FFF_FFFF, u32::MAX)] {
+                let handle = RelayHandle {
+                    allocation: AllocationId { index, generation },
+                    family,
+                };
+                assert_eq!(RelayHandle::from_u64(handle.to_u64()), handle);
+                assert_eq!(
+                    AllocationId::from_u64(handle.allocation.to_u64()),
+                    handle.allocation
+                );
+            }
+        }
+    }
+}
