@@ -1,0 +1,74 @@
+"""Fixtures: the namespaces once per run, a freshly started server per test."""
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from harness.server import STATISTICS_PLACEHOLDER, Server
+from harness.topology import Topology, Turn, why_unavailable
+
+INTEROP = Path(__file__).parent
+TARGET = Path(os.environ.get("CARGO_TARGET_DIR", INTEROP.parent / "target"))
+
+#: Names that stand for a whole command line.
+SERVERS = {
+    "turnbuckle": f"{TARGET}/release/turnbuckle serve --statistics-file {STATISTICS_PLACEHOLDER}",
+    "coturn": "turnserver -n --no-cli --no-tls --no-dtls --lt-cred-mech --fingerprint --log-file stdout --pidfile /dev/null",
+}
+
+
+def pytest_addoption(parser):
+    parser.addoption(
+        "--server",
+        default=os.environ.get("INTEROP_SERVER", "turnbuckle"),
+        help="the server under test: 'turnbuckle' (default), 'coturn', or a command line that takes turnserver's options "
+        f"({STATISTICS_PLACEHOLDER} in it stands for the file of the final accounting); also INTEROP_SERVER",
+    )
+
+
+def pytest_collection_modifyitems(items):
+    reason = why_unavailable()
+    if reason:
+        for item in items:
+            item.add_marker(pytest.mark.skip(reason=f"not run: {reason}"))
+
+
+def pytest_report_header(config):
+    return f"server under test: {_command(config)}"
+
+
+def _command(config) -> str:
+    chosen = config.getoption("--server")
+    return SERVERS.get(chosen, chosen)
+
+
+@pytest.fixture(scope="session")
+def hosts():
+    with Turn(), Topology() as hosts:
+        yield hosts
+
+
+@pytest.fixture
+def server(request, hosts, tmp_path):
+    """A running server. After the test it must end cleanly, and account for every datagram if it can."""
+    with Server(_command(request.config), hosts, tmp_path) as server:
+        yield server
+        accounting = server.stop()
+        print(server.output[-8000:])
+        if accounting is not None:
+            print(accounting)
+            assert accounting.difference() == 0, f"unaccounted datagrams: {accounting}"
+
+
+@pytest.fixture(scope="session")
+def program():
+    """Path of an installed program; `scripts/interop` installs all of them, so a missing one fails the test."""
+
+    def find(name: str) -> str:
+        path = shutil.which(name)
+        assert path, f"{name} is not installed; scripts/setup test installs it"
+        return path
+
+    return find

@@ -1,0 +1,112 @@
+"""The server under test: a command line, started in the relay namespace with turnserver's options appended."""
+
+import json
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+
+from harness import binding
+from harness.process import Process, await_condition
+from harness.topology import (
+    CLIENT_IPV4,
+    CLIENT_IPV6,
+    LISTENER_IPV4,
+    LISTENER_IPV6,
+    PEER_RANGES,
+    RELAY_IPV4,
+    RELAY_IPV6,
+    Topology,
+)
+
+PORT = 3478
+USER = "interop"
+PASSWORD = "not-a-secret"
+REALM = "example.org"
+
+#: In the command line of a server that can write its final accounting, this stands for the file to write it to.
+STATISTICS_PLACEHOLDER = "{statistics}"
+
+
+@dataclass(frozen=True)
+class Accounting:
+    """What the server says it did with every datagram it received, from start to end."""
+
+    received: int
+    sent: int
+    drops: dict[str, int]
+
+    def difference(self) -> int:
+        """Datagrams unaccounted for: in - out - drops. Anything but 0 is a bug in the server."""
+        return self.received - self.sent - sum(self.drops.values())
+
+
+class Server:
+    ipv4 = LISTENER_IPV4
+    ipv6 = LISTENER_IPV6
+    port = PORT
+    user = USER
+    password = PASSWORD
+    realm = REALM
+
+    def __init__(self, command: str, hosts: Topology, folder: Path):
+        self.folder = folder
+        self.statistics = folder / "statistics.json"
+        self.writes_statistics = STATISTICS_PLACEHOLDER in command
+        arguments = shlex.split(command.replace(STATISTICS_PLACEHOLDER, str(self.statistics)))
+        self._process = Process(hosts.relay, *arguments, *_options())
+        self._hosts = hosts
+
+    def await_ready(self, timeout: float = 20) -> None:
+        """Until a Binding request is answered on both listening addresses."""
+        for local, listener in ((CLIENT_IPV4, self.ipv4), (CLIENT_IPV6, self.ipv6)):
+
+            def ready(local=local, listener=listener):
+                if not self._process.running:
+                    raise RuntimeError(f"the server ended at once:\n{self.output}")
+                return binding.answers(self._hosts.client, local, listener, self.port)
+
+            try:
+                await_condition(ready, timeout, f"an answer from {listener} to a Binding request")
+            except TimeoutError as error:
+                raise TimeoutError(f"{error}; the server said:\n{self.output}") from None
+
+    @property
+    def output(self) -> str:
+        return self._process.output
+
+    def stop(self) -> Accounting | None:
+        """SIGTERM; the accounting, where the server writes one. An end other than a clean one is an error."""
+        if not self._process.running:
+            raise RuntimeError(f"the server ended before it was told to:\n{self.output[-4000:]}")
+        status = self._process.terminate()
+        if not self.writes_statistics:
+            return None
+        if status != 0:
+            raise RuntimeError(f"the server ended with status {status} after SIGTERM:\n{self.output[-4000:]}")
+        document = json.loads(self.statistics.read_text())
+        return Accounting(document["in"], document["out"], document["drops"])
+
+    def __enter__(self) -> "Server":
+        try:
+            self.await_ready()
+        except BaseException:
+            self._process.kill()
+            raise
+        return self
+
+    def __exit__(self, *_) -> None:
+        if self._process.running:
+            self._process.kill()
+
+
+def _options() -> list[str]:
+    options = []
+    for address in (LISTENER_IPV4, LISTENER_IPV6):
+        options += ["--listening-ip", address]
+    options += ["--listening-port", str(PORT)]
+    for address in (RELAY_IPV4, RELAY_IPV6):
+        options += ["--relay-ip", address]
+    options += ["--user", f"{USER}:{PASSWORD}", "--realm", REALM]
+    for peers in PEER_RANGES:
+        options += ["--allowed-peer-ip", peers]
+    return options

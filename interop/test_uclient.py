@@ -1,0 +1,59 @@
+"""coturn's own client and echo peer, many sessions at once: every message must come back."""
+
+import dataclasses
+import re
+
+import pytest
+
+from harness import process, topology
+
+SESSIONS = 20
+MESSAGES_PER_SESSION = 5_000
+INTERVAL_MS = 3
+PAYLOAD = 160
+PEER_PORT = 3480
+
+
+@dataclasses.dataclass(frozen=True)
+class Totals:
+    """The client's own closing totals."""
+
+    sent: int
+    received: int
+    lost: int
+    send_dropped: int
+
+
+def _totals(output: str) -> Totals:
+    counts = re.findall(r"start_mclient: tot_send_msgs=(\d+), tot_recv_msgs=(\d+)\s*$", output, re.MULTILINE)
+    losses = re.findall(r"Total lost packets (\d+) \([^)]*\), total send dropped (\d+)", output)
+    assert counts and losses, f"no closing totals in:\n{output[-4000:]}"
+    return Totals(*map(int, counts[-1]), *map(int, losses[-1]))
+
+
+def _relay(hosts, server, program, listener: str, peer: str, *flags: str) -> Totals:
+    with process.Process(hosts.peer, program("turnutils_peer"), "-p", str(PEER_PORT), "-L", peer):
+        client = process.Process(
+            hosts.client,
+            program("turnutils_uclient"),
+            *("-u", server.user, "-w", server.password, "-p", str(server.port)),
+            *("-e", peer, "-r", str(PEER_PORT), "-c"),
+            *("-m", str(SESSIONS), "-n", str(MESSAGES_PER_SESSION), "-z", str(INTERVAL_MS), "-l", str(PAYLOAD)),
+            *flags,
+            listener,
+        )
+        with client:
+            assert client.wait(90) == 0, client.output[-4000:]
+            return _totals(client.output)
+
+
+@pytest.mark.parametrize(
+    ("way", "flags"), [("channels", ()), ("indications", ("-s",))], ids=["channels", "indications"]
+)
+@pytest.mark.parametrize("family", ["IPv4", "IPv6"])
+def a_hundred_thousand_messages_return_without_loss(hosts, server, program, way, flags, family):
+    listener, peer = {"IPv4": (server.ipv4, topology.PEER_IPV4), "IPv6": (server.ipv6, topology.PEER_IPV6)}[family]
+    totals = _relay(hosts, server, program, listener, peer, *flags)
+    print(totals)
+    sent = SESSIONS * MESSAGES_PER_SESSION
+    assert totals == Totals(sent=sent, received=sent, lost=0, send_dropped=0)
