@@ -1,8 +1,280 @@
-//! The long-term credential mechanism (RFC 8489 §9.2).
+//! The long-term credential mechanism (RFC 8489 §9.2): from a request to the user who sent it, or to the answer it gets.
+//!
+//! The invariant: [`Authenticator::authenticate`] remembers nothing about a request that it rejects, and rejects an unknown user and
+//! a wrong password by the same code, in the same bytes, after the same work (V-21, V-25, V-26).
 
-/// Realm, users, secrets and nonce policy.
-#[derive(Clone, Debug, Default)]
-pub struct AuthConfig {
-    /// The realm of every challenge, at most 127 characters.
-    pub realm: Box<str>,
+mod calendar;
+mod config;
+
+use core::net::SocketAddr;
+use std::sync::Arc;
+
+use turnbuckle_wire::{IntegrityKey, Message, Method, PasswordAlgorithm};
+
+use self::calendar::Calendar;
+pub use self::config::{AuthConfig, ExpiryCheck, PasswordAlgorithmChoice};
+use crate::credential::{Claim, Credentials, Integrity, Terms, User};
+use crate::nonce::{Nonce, NonceKey, NonceState, Nonces, Path, SecurityFeatures};
+use crate::random::Random;
+use crate::time::Now;
+
+/// What a request proved.
+#[derive(Clone, Debug)]
+pub struct Proof {
+    /// Who sent it.
+    pub user: Arc<User>,
+    /// The key and the kind of the integrity attribute that the answer carries (RFC 8489 §9.2.4).
+    pub response_key: IntegrityKey,
+    /// How the user's key was derived.
+    pub algorithm: PasswordAlgorithm,
 }
+
+/// The error answer to a request that proved nothing. Such an answer carries no integrity attribute and no user's name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rejection {
+    /// 400, 401 or 438.
+    pub code: u16,
+    /// What the answer says to a client that is to try again; `None` with 400.
+    pub challenge: Option<Challenge>,
+}
+
+/// REALM, NONCE and PASSWORD-ALGORITHMS of an error answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Challenge {
+    /// REALM.
+    pub realm: Arc<str>,
+    /// NONCE.
+    pub nonce: Nonce,
+    /// PASSWORD-ALGORITHMS, the best first; no such attribute when empty.
+    pub password_algorithms: &'static [PasswordAlgorithm],
+}
+
+/// Knows the users of one realm and tells who sent a request.
+pub struct Authenticator {
+    realm: Arc<str>,
+    credentials: Credentials,
+    nonces: Nonces,
+    /// Whether [`AuthConfig::nonce_key`] was given; else the key is random and stays when the configuration changes.
+    has_configured_key: bool,
+    offered: &'static [PasswordAlgorithm],
+    /// The value of PASSWORD-ALGORITHMS as sent.
+    offered_bytes: Box<[u8]>,
+    accepts_md5: bool,
+    expiry: ExpiryCheck,
+    calendar: Calendar,
+}
+
+impl Authenticator {
+    /// Begins with the configured nonce key, or a random one.
+    pub fn new(config: &AuthConfig, random: &mut impl Random) -> Self {
+        let key = config.nonce_key.clone();
+        let has_configured_key = key.is_some();
+        let key = key.unwrap_or_else(|| NonceKey::random(random));
+        let offered = config.offered_algorithms();
+        let offered_bytes: Box<[u8]> = offered
+            .iter()
+            .flat_map(|algorithm| {
+                let [high, low] = algorithm.number().to_be_bytes();
+                [high, low, 0, 0] // no parameters
+            })
+            .collect();
+        let features = SecurityFeatures {
+            password_algorithms: !offered.is_empty(),
+            username_anonymity: config.offers_username_anonymity(),
+        };
+        let nonces = Nonces::new(
+            key,
+            config.previous_nonce_key.as_ref(),
+            config.nonce_lifetime,
+            features,
+            &offered_bytes,
+        );
+        Self {
+            realm: config.realm_arc(),
+            credentials: config.credentials(random),
+            nonces,
+            has_configured_key,
+            offered,
+            offered_bytes,
+            accepts_md5: config.password_algorithms != PasswordAlgorithmChoice::Sha256Only,
+            expiry: config.expiry,
+            calendar: Calendar::default(),
+        }
+    }
+
+    /// Takes over a new configuration. Nonces issued before stay good, if the algorithms offered with them still are:
+    /// a random key is kept, a changed one becomes the previous generation.
+    pub fn reconfigure(&mut self, config: &AuthConfig, random: &mut impl Random) {
+        let mut next = Self::new(config, random);
+        next.calendar = self.calendar;
+        next.nonces.succeed(
+            &self.nonces,
+            !next.has_configured_key && !self.has_configured_key,
+        );
+        *self = next;
+    }
+
+    /// Begins a new generation of nonces; those of the generation now current are accepted until the next call.
+    pub fn rotate_nonce_key(&mut self, key: NonceKey) {
+        self.nonces.rotate(key);
+    }
+
+    /// A challenge for `client`, for answers other than those to a failed authentication.
+    pub fn challenge(
+        &mut self,
+        now: Now,
+        random: &mut impl Random,
+        client: SocketAddr,
+        listener: SocketAddr,
+    ) -> Challenge {
+        let unix_s = self.calendar.advance(now);
+        self.challenge_at(unix_s, random, Path { client, listener })
+    }
+
+    /// Finds out who sent `message` from `client` to `listener`, by the steps of RFC 8489 §9.2.4 in their order.
+    ///
+    /// # Errors
+    ///
+    /// What to answer when it is not known: 400, 401 or 438.
+    pub fn authenticate(
+        &mut self,
+        now: Now,
+        random: &mut impl Random,
+        client: SocketAddr,
+        listener: SocketAddr,
+        message: &Message<'_>,
+    ) -> Result<Proof, Rejection> {
+        const BAD_REQUEST: Rejection = Rejection {
+            code: 400,
+            challenge: None,
+        };
+        let unix_s = self.calendar.advance(now);
+        let path = Path { client, listener };
+
+        // Step 1: no integrity attribute. The usual first request of a client.
+        let integrity = if message.has_integrity_sha256() {
+            Integrity::Sha256
+        } else if message.has_integrity_sha1() {
+            Integrity::Sha1
+        } else {
+            return Err(self.reject(401, unix_s, random, path));
+        };
+
+        // Step 2: something that the integrity attribute depends on is missing, or cannot be read.
+        let Ok((Some(claim), Some(realm), Some(nonce))) = claims(message) else {
+            return Err(BAD_REQUEST);
+        };
+
+        // Step 3: the algorithm, where the nonce announces that there is a choice.
+        let nonce_state = self.nonces.verify(unix_s, nonce, path);
+        let Ok(choice) = self.algorithm(message, nonce, nonce_state) else {
+            return Err(BAD_REQUEST);
+        };
+        let algorithm = choice.unwrap_or(PasswordAlgorithm::Md5);
+
+        // Steps 4 and 5: the user and the integrity, in one, so that nobody can tell which of them was wrong.
+        let is_offered = match algorithm {
+            PasswordAlgorithm::Md5 => self.accepts_md5,
+            PasswordAlgorithm::Sha256 => true,
+            PasswordAlgorithm::Unknown(_) => false,
+        };
+        // Checked with a key nobody knows when it is refused anyway.
+        let checked = if is_offered {
+            algorithm
+        } else {
+            PasswordAlgorithm::Md5
+        };
+        let terms = Terms {
+            unix_s,
+            accept_expired: self.expiry == ExpiryCheck::NewAllocations
+                && message.method() != Method::ALLOCATE,
+            algorithm: checked,
+            refuse: !is_offered || realm != self.realm.as_bytes(),
+        };
+        let user = self.credentials.verify(claim, terms, |keys| {
+            let key = keys.integrity_key(checked, integrity);
+            key.is_some_and(|key| message.check_integrity(&key).is_ok())
+        });
+        let Some(user) = user else {
+            return Err(self.reject(401, unix_s, random, path));
+        };
+
+        // Step 6: the nonce.
+        if nonce_state != NonceState::Fresh {
+            return Err(self.reject(438, unix_s, random, path));
+        }
+
+        // The answer goes by what the request said about algorithms, not by its integrity attribute.
+        let answer = match choice {
+            Some(_) => Integrity::Sha256,
+            None => Integrity::Sha1,
+        };
+        match user.keys().integrity_key(checked, answer) {
+            Some(response_key) => Ok(Proof {
+                user,
+                response_key,
+                algorithm: checked,
+            }),
+            None => Err(self.reject(401, unix_s, random, path)), // verified with this very key
+        }
+    }
+
+    /// The algorithm that the request chose; `None` when it says nothing and is to be processed as MD5.
+    fn algorithm(
+        &self,
+        message: &Message<'_>,
+        nonce: &[u8],
+        nonce_state: NonceState,
+    ) -> Result<Option<PasswordAlgorithm>, Inconsistent> {
+        let features = SecurityFeatures::of(nonce).unwrap_or_default();
+        if !features.password_algorithms {
+            return Ok(None);
+        }
+        let list = message.password_algorithms().map_err(|_| Inconsistent)?;
+        let choice = message.password_algorithm().map_err(|_| Inconsistent)?;
+        let (list, choice) = match (list, choice) {
+            (None, None) => return Ok(None),
+            (Some(list), Some(choice)) => (list, choice),
+            _ => return Err(Inconsistent),
+        };
+        // A nonce that this server did not send to this client, perhaps before a change of configuration, says nothing about
+        // the list that went with it. Such a request ends in 401 or 438, never in success.
+        let is_list_sent =
+            nonce_state == NonceState::Invalid || list.as_bytes() == &*self.offered_bytes;
+        if is_list_sent && list.contains(choice) {
+            Ok(Some(choice))
+        } else {
+            Err(Inconsistent)
+        }
+    }
+
+    fn reject(&self, code: u16, unix_s: u64, random: &mut impl Random, path: Path) -> Rejection {
+        let challenge = Some(self.challenge_at(unix_s, random, path));
+        Rejection { code, challenge }
+    }
+
+    fn challenge_at(&self, unix_s: u64, random: &mut impl Random, path: Path) -> Challenge {
+        Challenge {
+            realm: Arc::clone(&self.realm),
+            nonce: self.nonces.issue(unix_s, random, path),
+            password_algorithms: self.offered,
+        }
+    }
+}
+
+/// The attributes about algorithms contradict each other or the nonce.
+struct Inconsistent;
+
+type Claims<'a> = (Option<Claim<'a>>, Option<&'a [u8]>, Option<&'a [u8]>);
+
+/// Who the request says it is from, its REALM and its NONCE.
+fn claims<'a>(message: &Message<'a>) -> Result<Claims<'a>, turnbuckle_wire::AttributeError> {
+    let claim = match message.username()? {
+        Some(name) => Some(Claim::Username(name)),
+        None => message.userhash()?.map(Claim::Userhash),
+    };
+    Ok((claim, message.realm()?, message.nonce()?))
+}
+
+#[cfg(test)]
+mod tests;

@@ -28,7 +28,10 @@ mod time;
 mod unverified;
 mod wire_types;
 
-pub use crate::auth::AuthConfig;
+pub use crate::address::{Embedding, Nat64Prefix, PeerAddress};
+pub use crate::auth::{
+    AuthConfig, Authenticator, Challenge, ExpiryCheck, PasswordAlgorithmChoice, Proof, Rejection,
+};
 pub use crate::change::{Change, Created, EndCause, Ended, Relayed, Reserved, Traffic, Usage};
 pub use crate::command::{
     ClientRoute, Command, Framing, IcmpError, Outcome, PeerRoute, RelayOpenError, SendRoute,
@@ -37,12 +40,16 @@ pub use crate::commons::Commons;
 pub use crate::config::{
     Config, DefaultFamily, Fingerprint, Lifetimes, Limits, RelayAddress, Service,
 };
-pub use crate::credential::User;
+pub use crate::credential::{CredentialError, User};
 pub use crate::drop_reason::DropReason;
 pub use crate::engine::{Engine, Statistics};
 pub use crate::id::{AllocationId, ClientTuple, Endpoint, Family, RelayHandle, RelayRequest};
-pub use crate::policy::{AllowedPeer, PolicyRules};
-pub use crate::random::Random;
+pub use crate::nonce::{Nonce, NonceKey, NonceLifetime};
+pub use crate::policy::{
+    Action, AddressRange, AllowedPeer, Explanation, Forbidden, InterfaceAddress, OwnAddresses,
+    OwnRelay, Policy, PolicyRules, RangeError, Rule,
+};
+pub use crate::random::{BufferedRandom, RANDOM_BUFFER_LEN, Random};
 pub use crate::time::{Now, Time};
-pub use crate::unverified::UnverifiedLimits;
+pub use crate::unverified::{Rate, UnverifiedBudget, UnverifiedLimits};
 pub use crate::wire_types::{ChannelNumber, TransactionId};

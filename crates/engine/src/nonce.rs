@@ -1,1 +1,310 @@
-//! Stateless nonces.
+//! Stateless nonces: an authenticated cookie, so that a challenge leaves nothing behind in this server (V-21).
+//!
+//! A nonce is 40 characters: the nonce cookie of RFC 8489 §9.2 (`obMatJos2` and the security features in base64), then 27
+//! characters of base64 over
+//!
+//! ```text
+//! issued (4 bytes, seconds since 1970) | random (7 bytes) | tag (9 bytes)
+//! ```
+//!
+//! The tag is a truncated HMAC-SHA256 over everything a nonce is bound to: the security features, the password algorithms offered
+//! with it, the time, the random part, the client's address and port, and the listener's. So a nonce taken from another client
+//! is invalid, and so is one whose feature bits somebody on the path has changed (V-22, V-27). Nine bytes of tag can only be
+//! guessed online, and a forged nonce buys no more than a nonce costs: one request. The random part keeps two nonces of one
+//! client and one second apart and makes the next one unpredictable (V-20).
+//!
+//! Forty characters, because a challenge goes to sources that proved nothing (V-40).
+
+use core::fmt;
+use core::net::{IpAddr, SocketAddr};
+use core::time::Duration;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD_NO_PAD;
+use hmac::{Hmac, KeyInit as _, Mac as _};
+use sha2::Sha256;
+use subtle::ConstantTimeEq as _;
+
+use crate::address::canonical_ip;
+use crate::random::Random;
+
+/// What the nonce cookie begins with (RFC 8489 §9.2).
+const COOKIE_PREFIX: &[u8; 9] = b"obMatJos2";
+const COOKIE_LEN: usize = COOKIE_PREFIX.len() + 4;
+const ISSUED_LEN: usize = 4;
+const RANDOM_LEN: usize = 7;
+const TAG_LEN: usize = 9;
+const RAW_LEN: usize = ISSUED_LEN + RANDOM_LEN + TAG_LEN;
+
+/// A client whose nonce is dated this far ahead of this server's clock comes from a server of the same fleet with a faster clock.
+const CLOCK_SKEW_S: u64 = 60;
+
+/// The value of a NONCE attribute.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Nonce([u8; Self::LEN]);
+
+impl Nonce {
+    /// How many bytes every nonce has.
+    pub const LEN: usize = 40;
+
+    /// The attribute's value.
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Nonce {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "Nonce({})", self.0.escape_ascii())
+    }
+}
+
+const _: () = assert!(COOKIE_LEN + (RAW_LEN * 4).div_ceil(3) == Nonce::LEN);
+
+/// The STUN security features of RFC 8489 §18.1, 24 bits of which two are assigned.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct SecurityFeatures {
+    /// Bit 0: the challenge carries PASSWORD-ALGORITHMS.
+    pub(crate) password_algorithms: bool,
+    /// Bit 1: USERHASH is understood.
+    pub(crate) username_anonymity: bool,
+}
+
+impl SecurityFeatures {
+    /// The features that a NONCE attribute announces; `None` when it does not begin with a nonce cookie.
+    pub(crate) fn of(nonce: &[u8]) -> Option<Self> {
+        let (prefix, rest) = nonce.split_at_checked(COOKIE_PREFIX.len())?;
+        let encoded = rest.get(..4)?;
+        if prefix != COOKIE_PREFIX {
+            return None;
+        }
+        let mut bits = [0; 3];
+        let len = STANDARD_NO_PAD.decode_slice(encoded, &mut bits).ok()?;
+        (len == 3).then_some(Self {
+            password_algorithms: bits[0] & 0x80 != 0,
+            username_anonymity: bits[0] & 0x40 != 0,
+        })
+    }
+
+    /// The 13 characters of the nonce cookie.
+    fn cookie(self) -> [u8; COOKIE_LEN] {
+        let bits = u8::from(self.password_algorithms) << 7 | u8::from(self.username_anonymity) << 6;
+        // Only the first two of 24 bits are ever set, so the first of four base64 characters says it all.
+        let first = match bits {
+            0xc0 => b'w',
+            0x80 => b'g',
+            0x40 => b'Q',
+            _ => b'A',
+        };
+        let mut cookie = *b"obMatJos2AAAA";
+        cookie[COOKIE_PREFIX.len()] = first;
+        cookie
+    }
+}
+
+/// How long a nonce is good for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NonceLifetime(Option<Duration>);
+
+impl NonceLifetime {
+    /// The longest that RFC 8656 §5 recommends.
+    pub const MAX: Duration = Duration::from_secs(3600);
+
+    /// For ever (coturn's `stale-nonce=0`). A captured request can be replayed from the same address as long as the key lives.
+    pub const UNLIMITED: Self = Self(None);
+
+    /// A lifetime of 1 s to [`Self::MAX`]; `None` outside.
+    pub fn new(lifetime: Duration) -> Option<Self> {
+        let bounds = Duration::from_secs(1)..=Self::MAX;
+        bounds.contains(&lifetime).then_some(Self(Some(lifetime)))
+    }
+}
+
+impl Default for NonceLifetime {
+    /// 600 s, as coturn's `stale-nonce`.
+    fn default() -> Self {
+        Self(Some(Duration::from_secs(600)))
+    }
+}
+
+/// The key that nonces are authenticated with.
+#[derive(Clone, PartialEq, Eq)]
+pub struct NonceKey([u8; 32]);
+
+impl NonceKey {
+    /// A key made from a configured secret of any length, the same in every process that is given it.
+    pub fn from_secret(secret: &[u8]) -> Self {
+        let mut mac = mac(secret);
+        mac.update(b"turnbuckle nonce key");
+        Self(mac.finalize().into_bytes().into())
+    }
+
+    /// A key that dies with the process.
+    pub fn random(random: &mut impl Random) -> Self {
+        let mut key = [0; 32];
+        random.fill(&mut key);
+        Self(key)
+    }
+}
+
+impl fmt::Debug for NonceKey {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("NonceKey(..)")
+    }
+}
+
+/// What became of a nonce that a client sent back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NonceState {
+    /// Issued by this key to this client, and not too old.
+    Fresh,
+    /// Issued by this key to this client, too long ago.
+    Stale,
+    /// Not issued to this client, or not by this server.
+    Invalid,
+}
+
+/// The two ends of a challenge, both canonical.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Path {
+    pub client: SocketAddr,
+    pub listener: SocketAddr,
+}
+
+/// Issues and verifies nonces.
+pub(crate) struct Nonces {
+    current: Hmac<Sha256>,
+    key: NonceKey,
+    /// The generation before the current one, still accepted.
+    previous: Option<Hmac<Sha256>>,
+    lifetime: NonceLifetime,
+    features: SecurityFeatures,
+    /// What else the tag covers: the encoded list of password algorithms that goes with every nonce.
+    offered: Box<[u8]>,
+}
+
+impl Nonces {
+    pub(crate) fn new(
+        key: NonceKey,
+        previous: Option<&NonceKey>,
+        lifetime: NonceLifetime,
+        features: SecurityFeatures,
+        offered: &[u8],
+    ) -> Self {
+        Self {
+            current: mac(&key.0),
+            previous: previous.map(|key| mac(&key.0)),
+            key,
+            lifetime,
+            features,
+            offered: offered.into(),
+        }
+    }
+
+    /// Begins a new key generation. Nonces of the generation now current are accepted until the next rotation.
+    pub(crate) fn rotate(&mut self, key: NonceKey) {
+        if key != self.key {
+            self.previous = Some(core::mem::replace(&mut self.current, mac(&key.0)));
+            self.key = key;
+        }
+    }
+
+    /// Goes on where `before` left off: with its random key if `keep_key`, else with its key as the previous generation.
+    pub(crate) fn succeed(&mut self, before: &Self, keep_key: bool) {
+        if keep_key {
+            self.key = before.key.clone();
+            self.current = before.current.clone();
+            self.previous = before.previous.clone();
+        } else if self.key == before.key {
+            self.previous = self.previous.take().or_else(|| before.previous.clone());
+        } else {
+            self.previous = Some(before.current.clone());
+        }
+    }
+
+    pub(crate) fn issue(&self, unix_s: u64, random: &mut impl Random, path: Path) -> Nonce {
+        let mut raw = [0; RAW_LEN];
+        let (issued, rest) = raw.split_at_mut(ISSUED_LEN);
+        let (unique, tag) = rest.split_at_mut(RANDOM_LEN);
+        issued.copy_from_slice(&wrapping_seconds(unix_s).to_be_bytes());
+        random.fill(unique);
+        tag.copy_from_slice(&self.tag(&self.current, issued, unique, path));
+
+        let mut nonce = [0; Nonce::LEN];
+        let (cookie, encoded) = nonce.split_at_mut(COOKIE_LEN);
+        cookie.copy_from_slice(&self.features.cookie());
+        // Cannot fail: the constant assertion above says that the lengths fit.
+        let _ = STANDARD_NO_PAD.encode_slice(raw, encoded);
+        Nonce(nonce)
+    }
+
+    pub(crate) fn verify(&self, unix_s: u64, nonce: &[u8], path: Path) -> NonceState {
+        let Some((cookie, encoded)) = nonce.split_at_checked(COOKIE_LEN) else {
+            return NonceState::Invalid;
+        };
+        let mut raw = [0; RAW_LEN];
+        if cookie != self.features.cookie()
+            || STANDARD_NO_PAD.decode_slice(encoded, &mut raw) != Ok(RAW_LEN)
+        {
+            return NonceState::Invalid;
+        }
+        let (issued, rest) = raw.split_at(ISSUED_LEN);
+        let (unique, tag) = rest.split_at(RANDOM_LEN);
+        let is_ours = |key| bool::from(self.tag(key, issued, unique, path).ct_eq(tag));
+        if !is_ours(&self.current) && !self.previous.as_ref().is_some_and(is_ours) {
+            return NonceState::Invalid;
+        }
+        let issued = issued.try_into().map_or(0, u32::from_be_bytes);
+        // Seconds modulo 2^32, which begin anew in 2106.
+        let age = u64::from(wrapping_seconds(unix_s).wrapping_sub(issued));
+        let ahead = u64::from(issued.wrapping_sub(wrapping_seconds(unix_s)));
+        match self.lifetime.0 {
+            None => NonceState::Fresh,
+            Some(lifetime) if age < lifetime.as_secs() || ahead <= CLOCK_SKEW_S => {
+                NonceState::Fresh
+            }
+            Some(_) => NonceState::Stale,
+        }
+    }
+
+    fn tag(&self, key: &Hmac<Sha256>, issued: &[u8], unique: &[u8], path: Path) -> [u8; TAG_LEN] {
+        let mut mac = key.clone();
+        mac.update(&self.features.cookie());
+        mac.update(issued);
+        mac.update(unique);
+        update_address(&mut mac, path.client);
+        update_address(&mut mac, path.listener);
+        mac.update(&[17]); // UDP
+        // Of variable length, therefore last.
+        mac.update(&self.offered);
+        let mut tag = [0; TAG_LEN];
+        let full = mac.finalize().into_bytes();
+        for (to, from) in tag.iter_mut().zip(full) {
+            *to = from;
+        }
+        tag
+    }
+}
+
+/// Adds 18 bytes, whatever the family.
+fn update_address(mac: &mut Hmac<Sha256>, address: SocketAddr) {
+    let ip = match canonical_ip(address.ip()) {
+        IpAddr::V4(v4) => v4.to_ipv6_mapped(),
+        IpAddr::V6(v6) => v6,
+    };
+    mac.update(&ip.octets());
+    mac.update(&address.port().to_be_bytes());
+}
+
+#[expect(clippy::expect_used, reason = "HMAC takes keys of every length")]
+fn mac(key: &[u8]) -> Hmac<Sha256> {
+    Hmac::new_from_slice(key).expect("HMAC takes keys of every length")
+}
+
+#[expect(clippy::cast_possible_truncation, reason = "times in nonces wrap")]
+fn wrapping_seconds(unix_s: u64) -> u32 {
+    unix_s as u32
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,23 +1,491 @@
 //! Which peers clients may reach: the one check in front of every path towards a peer.
+//!
+//! The invariant: an [`AllowedPeer`] comes out of [`Policy::check`] and from nowhere else, and whatever sends to a peer takes
+//! that type. A path without a check does not compile (V-10).
+//!
+//! How an address is judged, in this order:
+//!
+//! 1. What no rule opens: unspecified, link-local, metadata services, limited broadcast, Teredo, 6to4; loopback and multicast
+//!    unless their switches are on (V-01, V-02, V-05, V-11).
+//! 2. The server's own addresses (V-07): a service never, the broadcast addresses of own networks never, another allocation's
+//!    relayed transport address yes unless an operator's rule denies it, anything else of the host only when an operator's
+//!    rule allows this very address, alone.
+//! 3. An IPv6 address that carries an IPv4 address (V-04): only when an operator's rule allows the IPv6 form *and* the IPv4
+//!    address passes all of this.
+//! 4. The rules. Of those that cover the address the narrowest decides; of two equally wide ones, deny. An operator's rule
+//!    that is as wide as a built-in one replaces it, a wider one does not: `allow 0.0.0.0/0` opens no private network,
+//!    `allow 10.0.0.0/8` opens that one. Width is the number of addresses, so a prefix and an `a-b` range compare.
+//! 5. Allowed.
 
-use core::net::{IpAddr, SocketAddr};
+mod own;
+mod range;
+mod range_table;
+mod registry;
 
-/// Allow and deny rules, own addresses.
-#[derive(Clone, Debug, Default)]
-pub struct PolicyRules {}
+use core::fmt;
+use core::net::{IpAddr, Ipv4Addr, SocketAddr};
+
+pub use self::own::{InterfaceAddress, OwnAddresses, OwnRelay};
+use self::own::{Kinship, Own};
+pub use self::range::{AddressRange, RangeError};
+use self::range_table::{Entry, RangeTable};
+use self::registry::Builtin;
+use crate::address::{Embedding, Nat64Prefix, PeerAddress, embedded_v4, is_tunnel};
+
+/// What an operator says about peers. The default is the strict persona without rules.
+#[derive(Clone, Debug)]
+pub struct PolicyRules {
+    /// Deny the whole of the IANA special-purpose registries, private networks among them (V-06).
+    pub deny_special_purpose: bool,
+    /// Let clients reach 127.0.0.0/8 and ::1.
+    pub allow_loopback: bool,
+    /// Let clients reach 224.0.0.0/4 and ff00::/8.
+    pub allow_multicast: bool,
+    /// Prefixes of the NAT64 translators in reach, so that the IPv4 addresses inside are judged.
+    pub nat64_prefixes: Vec<Nat64Prefix>,
+    /// Allow and deny rules, in the operator's order.
+    pub rules: Vec<Rule>,
+}
+
+impl Default for PolicyRules {
+    fn default() -> Self {
+        Self::strict()
+    }
+}
+
+impl PolicyRules {
+    /// Everything special is denied until a rule allows it.
+    pub fn strict() -> Self {
+        Self {
+            deny_special_purpose: true,
+            allow_loopback: false,
+            allow_multicast: false,
+            nat64_prefixes: Vec::new(),
+            rules: Vec::new(),
+        }
+    }
+
+    /// What a coturn configuration expects: private networks and multicast allowed, loopback only by its switch.
+    pub fn coturn() -> Self {
+        Self {
+            deny_special_purpose: false,
+            allow_multicast: true,
+            ..Self::strict()
+        }
+    }
+}
+
+/// Whether a rule lets peers in or keeps them out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// Clients may reach the range.
+    Allow,
+    /// Clients may not reach the range.
+    Deny,
+}
+
+/// One rule of the operator's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rule {
+    /// What it says.
+    pub action: Action,
+    /// About which addresses.
+    pub range: AddressRange,
+}
+
+impl fmt::Display for Rule {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let action = match self.action {
+            Action::Allow => "allow",
+            Action::Deny => "deny",
+        };
+        write!(formatter, "{action} {}", self.range)
+    }
+}
+
+/// Why a peer is refused: the cause behind a 403 or a dropped Send indication.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Forbidden {
+    /// Limited broadcast, or the directed broadcast of an own network.
+    Broadcast,
+    /// An IPv6 form that carries an IPv4 address, without a rule that allows the form.
+    Embedded,
+    /// Link-local or site-local.
+    LinkLocal,
+    /// Loopback.
+    Loopback,
+    /// The metadata or platform service of a cloud.
+    Metadata,
+    /// Multicast.
+    Multicast,
+    /// The server's own address.
+    Own,
+    /// A listener of the server's, or a service its configuration names.
+    Service,
+    /// In a special-purpose registry.
+    SpecialPurpose,
+    /// Teredo or 6to4.
+    Tunnel,
+    /// This host, or no host.
+    Unspecified,
+    /// Denied by an operator's rule.
+    Rule,
+}
+
+impl Forbidden {
+    /// A few words for logs and for an operator.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Broadcast => "broadcast address",
+            Self::Embedded => "IPv4 address embedded in IPv6",
+            Self::LinkLocal => "link-local address",
+            Self::Loopback => "loopback address",
+            Self::Metadata => "cloud metadata service",
+            Self::Multicast => "multicast address",
+            Self::Own => "own address",
+            Self::Service => "own service",
+            Self::SpecialPurpose => "special-purpose address",
+            Self::Tunnel => "tunnel address",
+            Self::Unspecified => "unspecified address",
+            Self::Rule => "denied by rule",
+        }
+    }
+}
+
+impl fmt::Display for Forbidden {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(self.as_str())
+    }
+}
 
 /// A peer that the policy permits. Only [`Policy::check`] makes one.
+///
+/// It knows the peer by two addresses, which differ only for another allocation of this server behind a one-to-one NAT: there
+/// the client names the external address, and the packet goes to the local one, because not every NAT hairpins (V-07).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct AllowedPeer(SocketAddr);
+pub struct AllowedPeer {
+    peer: PeerAddress,
+    send_to: IpAddr,
+}
 
 impl AllowedPeer {
     /// The address to send to.
     pub fn address(self) -> SocketAddr {
-        self.0
+        SocketAddr::new(self.send_to, self.peer.port())
     }
 
-    /// The address that permissions are compared with.
+    /// The address that permissions are compared with: the peer's as clients know it.
     pub fn ip(self) -> IpAddr {
-        self.0.ip()
+        self.peer.ip()
+    }
+
+    /// The peer's transport address as clients know it.
+    pub fn peer(self) -> PeerAddress {
+        self.peer
     }
 }
+
+/// The rules in the form of look-ups.
+#[derive(Clone, Debug)]
+pub struct Policy {
+    rules: PolicyRules,
+    never: Tables,
+    decided: Tables,
+    own: Own,
+}
+
+/// What one table entry says, and who said it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Source {
+    Builtin(&'static Builtin),
+    /// Index into the operator's rules.
+    Rule(usize, Action),
+}
+
+/// The verdict on one address, and what it rests on.
+#[derive(Clone, Copy, Debug)]
+struct Decision {
+    /// The address to send to, or why not.
+    verdict: Result<IpAddr, Forbidden>,
+    basis: Basis,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Basis {
+    Table(Source),
+    Own,
+    Embedded(Embedding, Ipv4Addr),
+    Default,
+}
+
+impl Policy {
+    /// Compiles rules. The server's own addresses are unknown until [`Self::set_own_addresses`].
+    pub fn new(rules: PolicyRules) -> Self {
+        let mut never = vec![registry::NEVER];
+        if !rules.allow_loopback {
+            never.push(registry::LOOPBACK);
+        }
+        if !rules.allow_multicast {
+            never.push(registry::MULTICAST);
+        }
+        let mut denied = vec![registry::UNIQUE_LOCAL];
+        if rules.deny_special_purpose {
+            denied.push(registry::SPECIAL_PURPOSE);
+        }
+        Self {
+            never: Tables::new(never.into_iter().flatten(), &[]),
+            decided: Tables::new(denied.into_iter().flatten(), &rules.rules),
+            own: Own::new(&OwnAddresses::default()),
+            rules,
+        }
+    }
+
+    /// Replaces what is known about the server's own addresses (V-07).
+    pub fn set_own_addresses(&mut self, own: &OwnAddresses) {
+        self.own = Own::new(own);
+    }
+
+    /// Judges a peer as a client named it, for permissions, channels and Send indications alike.
+    ///
+    /// A permission is for an address whatever the port (RFC 8656 §9), so a client may name port 0; then an own relay address
+    /// is allowed, and the port is judged when data is sent.
+    ///
+    /// # Errors
+    ///
+    /// The peer is not to be reached: answer 403, or drop the indication.
+    pub fn check(&self, peer: SocketAddr) -> Result<AllowedPeer, Forbidden> {
+        let peer = PeerAddress::new(peer);
+        let send_to = self.decide(peer).verdict?;
+        Ok(AllowedPeer { peer, send_to })
+    }
+
+    /// The verdict on a peer, with the rule that decided, for an operator to read.
+    pub fn explain(&self, peer: SocketAddr) -> Explanation<'_> {
+        let peer = PeerAddress::new(peer);
+        let decision = self.decide(peer);
+        Explanation {
+            policy: self,
+            peer,
+            decision,
+        }
+    }
+
+    /// The canonical address of a datagram's source, as clients know that peer: for another allocation of this server behind
+    /// a one-to-one NAT the external address. Permission and channel look-ups take this.
+    pub fn admit(&self, source: SocketAddr) -> PeerAddress {
+        let source = PeerAddress::new(source);
+        PeerAddress::new(self.own.seen(source.address()))
+    }
+
+    /// Whether an Allocate request may come from `client`: not from Teredo and 6to4 addresses (RFC 8656 §21.4).
+    pub fn accepts_client(&self, client: SocketAddr) -> bool {
+        !is_tunnel(client.ip())
+    }
+
+    fn decide(&self, peer: PeerAddress) -> Decision {
+        let ip = peer.ip();
+        if let Some(decision) = self.never_allowed(ip) {
+            return decision;
+        }
+        let own = |verdict| Decision {
+            verdict,
+            basis: Basis::Own,
+        };
+        match self.own.kinship(ip, peer.port()) {
+            Kinship::Foreign => {}
+            Kinship::Broadcast => return own(Err(Forbidden::Broadcast)),
+            // Loopback got past step 1 by its switch, which is about nothing but the host's own programs.
+            Kinship::Own if ip.is_loopback() || self.is_named_by_allow_rule(ip) => {}
+            Kinship::Own => return own(Err(Forbidden::Own)),
+            Kinship::Service => return own(Err(Forbidden::Service)),
+            Kinship::Relayed { local } => return self.decide_relayed(ip, local),
+        }
+        if let IpAddr::V6(v6) = ip {
+            for (form, v4) in embedded_v4(v6, &self.rules.nat64_prefixes) {
+                let is_allowed_form =
+                    matches!(self.decided.find(ip), Some(Source::Rule(_, Action::Allow)));
+                let inner = PeerAddress::new(SocketAddr::new(v4.into(), peer.port()));
+                let verdict = match self.decide(inner).verdict {
+                    _ if !is_allowed_form => Err(Forbidden::Embedded),
+                    // A packet that leaves as IPv6 towards the translator does not come back as another allocation's.
+                    Ok(_) if self.own.kinship(inner.ip(), inner.port()) != Kinship::Foreign => {
+                        Err(Forbidden::Own)
+                    }
+                    verdict => verdict,
+                };
+                if verdict.is_err() {
+                    return Decision {
+                        verdict,
+                        basis: Basis::Embedded(form, v4),
+                    };
+                }
+            }
+        }
+        self.decide_by_rules(ip)
+    }
+
+    /// Judges another allocation's relayed transport address.
+    fn decide_relayed(&self, ip: IpAddr, local: IpAddr) -> Decision {
+        if let Some(decision) = self.never_allowed(local) {
+            return decision;
+        }
+        match self.decided.find(ip) {
+            Some(source @ Source::Rule(_, Action::Deny)) => Decision {
+                verdict: Err(Forbidden::Rule),
+                basis: Basis::Table(source),
+            },
+            _ => Decision {
+                verdict: Ok(local),
+                basis: Basis::Own,
+            },
+        }
+    }
+
+    /// Whether the deciding rule allows `ip` and nothing else.
+    fn is_named_by_allow_rule(&self, ip: IpAddr) -> bool {
+        match self.decided.find(ip) {
+            Some(Source::Rule(index, Action::Allow)) => {
+                let rule = self.rules.rules.get(index);
+                rule.is_some_and(|rule| rule.range == AddressRange::from(ip))
+            }
+            _ => false,
+        }
+    }
+
+    fn never_allowed(&self, ip: IpAddr) -> Option<Decision> {
+        match self.never.find(ip)? {
+            source @ Source::Builtin(builtin) => Some(Decision {
+                verdict: Err(builtin.why),
+                basis: Basis::Table(source),
+            }),
+            Source::Rule(..) => None, // the table holds no rules
+        }
+    }
+
+    fn decide_by_rules(&self, ip: IpAddr) -> Decision {
+        let Some(source) = self.decided.find(ip) else {
+            return Decision {
+                verdict: Ok(ip),
+                basis: Basis::Default,
+            };
+        };
+        let verdict = match source {
+            Source::Builtin(builtin) => Err(builtin.why),
+            Source::Rule(_, Action::Allow) => Ok(ip),
+            Source::Rule(_, Action::Deny) => Err(Forbidden::Rule),
+        };
+        Decision {
+            verdict,
+            basis: Basis::Table(source),
+        }
+    }
+}
+
+/// One table a family, so that a rule over all of IPv6 says nothing about IPv4.
+#[derive(Clone, Debug)]
+struct Tables {
+    v4: RangeTable<Source>,
+    v6: RangeTable<Source>,
+}
+
+impl Tables {
+    fn new(builtins: impl Iterator<Item = &'static Builtin>, rules: &[Rule]) -> Self {
+        let mut v4 = Vec::new();
+        let mut v6 = Vec::new();
+        let mut add = |range: AddressRange, rank, value| {
+            let first = range::number(range.first());
+            let last = range::number(range.last());
+            let table = if range.first().is_ipv4() {
+                &mut v4
+            } else {
+                &mut v6
+            };
+            table.push(Entry {
+                first,
+                last,
+                rank,
+                value,
+            });
+        };
+        for (index, &rule) in rules.iter().enumerate() {
+            let rank = match rule.action {
+                Action::Deny => 0,
+                Action::Allow => 1,
+            };
+            add(rule.range, (rank, index), Source::Rule(index, rule.action));
+        }
+        for (index, builtin) in builtins.enumerate() {
+            add(builtin.range, (2, index), Source::Builtin(builtin));
+        }
+        Self {
+            v4: RangeTable::new(&v4),
+            v6: RangeTable::new(&v6),
+        }
+    }
+
+    fn find(&self, ip: IpAddr) -> Option<Source> {
+        let table = if ip.is_ipv4() { &self.v4 } else { &self.v6 };
+        table.find(range::number(ip))
+    }
+}
+
+/// A verdict in words.
+#[derive(Clone, Copy, Debug)]
+pub struct Explanation<'p> {
+    policy: &'p Policy,
+    peer: PeerAddress,
+    decision: Decision,
+}
+
+impl Explanation<'_> {
+    /// Why the peer is refused; `None` when it is allowed.
+    pub fn forbidden(&self) -> Option<Forbidden> {
+        self.decision.verdict.err()
+    }
+
+    /// The operator's rule that decided, with its index among the rules.
+    pub fn rule(&self) -> Option<(usize, Rule)> {
+        match self.decision.basis {
+            Basis::Table(Source::Rule(index, _)) => {
+                let rule = self.policy.rules.rules.get(index)?;
+                Some((index, *rule))
+            }
+            Basis::Table(Source::Builtin(_))
+            | Basis::Own
+            | Basis::Embedded(..)
+            | Basis::Default => None,
+        }
+    }
+}
+
+impl fmt::Display for Explanation<'_> {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let peer = self.peer;
+        match self.decision.verdict {
+            Ok(send_to) if send_to == peer.ip() => write!(formatter, "{peer}: allowed")?,
+            Ok(send_to) => write!(formatter, "{peer}: allowed, sent to {send_to}")?,
+            Err(forbidden) => write!(formatter, "{peer}: denied, {forbidden}")?,
+        }
+        match self.decision.basis {
+            Basis::Default => formatter.write_str(" (no rule covers it)"),
+            Basis::Own => formatter.write_str(" (own addresses)"),
+            Basis::Embedded(form, v4) => {
+                write!(formatter, " ({} form of {v4})", form.as_str())
+            }
+            Basis::Table(Source::Builtin(builtin)) => {
+                write!(
+                    formatter,
+                    " (built in: {}, {})",
+                    builtin.range, builtin.name
+                )
+            }
+            Basis::Table(Source::Rule(..)) => match self.rule() {
+                Some((index, rule)) => write!(formatter, " (rule {}: {rule})", index + 1),
+                None => Ok(()),
+            },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

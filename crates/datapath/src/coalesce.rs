@@ -1,1 +1,0 @@
-//! When to pause before reading.

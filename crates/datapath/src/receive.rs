@@ -1,1 +1,0 @@
-//! Reading sockets into slots.

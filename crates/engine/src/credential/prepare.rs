@@ -1,0 +1,77 @@
+//! Preparation of configured names, realms and passwords (RFC 8489 §14.3, §14.9, §9.2.2).
+
+use core::fmt;
+
+use precis_profiles::OpaqueString;
+use precis_profiles::precis_core::profile::Profile as _;
+
+/// Why a configured name, realm or password cannot be used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CredentialError {
+    /// Two users have one name.
+    Duplicate,
+    /// Empty where something is needed.
+    Empty,
+    /// Not `name:password` and not `name:0x` with 32 hexadecimal digits.
+    Form,
+    /// Holds a character that OpaqueString does not allow (RFC 8265 §4.2), such as a control character.
+    Prohibited,
+    /// A name of 509 bytes or more, or a realm of 128 characters or more.
+    TooLong,
+    /// More shared secrets than [`super::super::auth::AuthConfig::REST_SECRETS_MAX`].
+    TooMany,
+}
+
+impl fmt::Display for CredentialError {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(match self {
+            Self::Duplicate => "two users have this name",
+            Self::Empty => "empty",
+            Self::Form => "allowed are name:password and name:0x followed by 32 hexadecimal digits",
+            Self::Prohibited => {
+                "holds a character that RFC 8265 does not allow, such as a control character"
+            }
+            Self::TooLong => {
+                "too long: a name has at most 508 bytes, a realm at most 127 characters"
+            }
+            Self::TooMany => {
+                "too many shared secrets: every wrong password is checked against each of them"
+            }
+        })
+    }
+}
+
+impl core::error::Error for CredentialError {}
+
+/// A username in the form a client has to send it in: fewer than 509 bytes after OpaqueString.
+pub(crate) fn prepare_name(name: &str) -> Result<String, CredentialError> {
+    let name = opaque_string(name)?;
+    if name.len() >= 509 {
+        return Err(CredentialError::TooLong);
+    }
+    Ok(name)
+}
+
+/// A realm: fewer than 128 characters after OpaqueString.
+pub(crate) fn prepare_realm(realm: &str) -> Result<String, CredentialError> {
+    let realm = opaque_string(realm)?;
+    if realm.chars().count() >= 128 {
+        return Err(CredentialError::TooLong);
+    }
+    Ok(realm)
+}
+
+/// A password after OpaqueString.
+pub(crate) fn prepare_password(password: &str) -> Result<String, CredentialError> {
+    opaque_string(password)
+}
+
+fn opaque_string(text: &str) -> Result<String, CredentialError> {
+    if text.is_empty() {
+        return Err(CredentialError::Empty);
+    }
+    let prepared = OpaqueString::new().enforce(text);
+    prepared
+        .map(Into::into)
+        .map_err(|_| CredentialError::Prohibited)
+}

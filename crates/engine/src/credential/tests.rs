@@ -1,0 +1,1 @@
+//! Keys, names and time-limited credentials.

@@ -1,0 +1,1 @@
+//! Issuing and verifying nonces.

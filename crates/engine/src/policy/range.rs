@@ -1,0 +1,185 @@
+//! Address ranges as an operator writes them: `192.0.2.1`, `192.0.2.0/24`, `192.0.2.10-192.0.2.20`.
+
+use core::fmt;
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use core::num::ParseIntError;
+use core::str::FromStr;
+
+use crate::address::canonical_ip;
+
+/// A contiguous range of addresses of one family. IPv4-mapped IPv6 addresses are IPv4 here as everywhere.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct AddressRange {
+    /// Of the same family as `last`, and not above it.
+    first: IpAddr,
+    last: IpAddr,
+}
+
+impl AddressRange {
+    /// All addresses from `first` to `last`, both included.
+    ///
+    /// # Errors
+    ///
+    /// The two are of different families, or the wrong way round.
+    pub fn new(first: IpAddr, last: IpAddr) -> Result<Self, RangeError> {
+        let (first, last) = (canonical_ip(first), canonical_ip(last));
+        match (first, last) {
+            (IpAddr::V4(_), IpAddr::V6(_)) | (IpAddr::V6(_), IpAddr::V4(_)) => {
+                Err(RangeError::MixedFamilies)
+            }
+            _ if first > last => Err(RangeError::Reversed),
+            _ => Ok(Self { first, last }),
+        }
+    }
+
+    /// The addresses that share their first `len` bits with `network`.
+    ///
+    /// # Errors
+    ///
+    /// `len` is more than the family has bits, or `network` has bits set behind them.
+    pub fn prefix(network: IpAddr, len: u8) -> Result<Self, RangeError> {
+        let range = match (network, network.to_canonical()) {
+            (IpAddr::V4(v4), _) if len <= 32 => Self::v4_prefix(v4, len),
+            // ::ffff:10.0.0.0/104 is 10.0.0.0/8.
+            (IpAddr::V6(_), IpAddr::V4(v4)) if (96..=128).contains(&len) => {
+                Self::v4_prefix(v4, len - 96)
+            }
+            (IpAddr::V6(v6), _) if len <= 128 => Self::v6_prefix(v6, len),
+            _ => return Err(RangeError::PrefixTooLong),
+        };
+        if range.first == canonical_ip(network) || network == range.first {
+            Ok(range)
+        } else {
+            Err(RangeError::HostBits(range.first))
+        }
+    }
+
+    pub(crate) const fn v4_prefix(network: Ipv4Addr, len: u8) -> Self {
+        let hosts = if len >= 32 { 0 } else { u32::MAX >> len };
+        let first = network.to_bits() & !hosts;
+        Self {
+            first: IpAddr::V4(Ipv4Addr::from_bits(first)),
+            last: IpAddr::V4(Ipv4Addr::from_bits(first | hosts)),
+        }
+    }
+
+    pub(crate) const fn v6_prefix(network: Ipv6Addr, len: u8) -> Self {
+        let hosts = if len >= 128 { 0 } else { u128::MAX >> len };
+        let first = network.to_bits() & !hosts;
+        Self {
+            first: IpAddr::V6(Ipv6Addr::from_bits(first)),
+            last: IpAddr::V6(Ipv6Addr::from_bits(first | hosts)),
+        }
+    }
+
+    /// The first address.
+    pub fn first(&self) -> IpAddr {
+        self.first
+    }
+
+    /// The last address.
+    pub fn last(&self) -> IpAddr {
+        self.last
+    }
+
+    /// Whether `ip` is one of the addresses.
+    pub fn contains(&self, ip: IpAddr) -> bool {
+        let ip = canonical_ip(ip);
+        ip.is_ipv4() == self.first.is_ipv4() && self.first <= ip && ip <= self.last
+    }
+}
+
+impl From<IpAddr> for AddressRange {
+    fn from(ip: IpAddr) -> Self {
+        let ip = canonical_ip(ip);
+        Self {
+            first: ip,
+            last: ip,
+        }
+    }
+}
+
+/// An address as a number within its family.
+pub(crate) fn number(ip: IpAddr) -> u128 {
+    match ip {
+        IpAddr::V4(v4) => u128::from(v4.to_bits()),
+        IpAddr::V6(v6) => v6.to_bits(),
+    }
+}
+
+impl FromStr for AddressRange {
+    type Err = RangeError;
+
+    fn from_str(text: &str) -> Result<Self, RangeError> {
+        let address = |text: &str| text.parse::<IpAddr>().map_err(|_| RangeError::NotAnAddress);
+        let text = text.trim();
+        if let Some((network, len)) = text.split_once('/') {
+            let len = len
+                .parse()
+                .map_err(|_: ParseIntError| RangeError::PrefixTooLong)?;
+            Self::prefix(address(network)?, len)
+        } else if let Some((first, last)) = text.split_once('-') {
+            Self::new(address(first.trim())?, address(last.trim())?)
+        } else {
+            address(text).map(Self::from)
+        }
+    }
+}
+
+impl fmt::Display for AddressRange {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (bits, same) = match (self.first, self.last) {
+            (IpAddr::V4(first), IpAddr::V4(last)) => {
+                (32, (first.to_bits() ^ last.to_bits()).leading_zeros())
+            }
+            _ => (
+                128,
+                (number(self.first) ^ number(self.last)).leading_zeros(),
+            ),
+        };
+        let is_prefix = Self::prefix(self.first, u8::try_from(same).unwrap_or(0)) == Ok(*self);
+        if self.first == self.last {
+            self.first.fmt(formatter)
+        } else if is_prefix && same < bits {
+            write!(formatter, "{}/{same}", self.first)
+        } else {
+            write!(formatter, "{}-{}", self.first, self.last)
+        }
+    }
+}
+
+/// Why a text is not an address range.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RangeError {
+    /// Bits are set behind the prefix; holds the network that was probably meant.
+    HostBits(IpAddr),
+    /// One end is IPv4, the other IPv6.
+    MixedFamilies,
+    /// Not an address.
+    NotAnAddress,
+    /// The prefix length is not a number, or more than the family has bits.
+    PrefixTooLong,
+    /// The first address is above the last.
+    Reversed,
+}
+
+impl fmt::Display for RangeError {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::HostBits(network) => write!(
+                formatter,
+                "bits are set behind the prefix length; the network begins at {network}"
+            ),
+            Self::MixedFamilies => formatter.write_str("one end is IPv4, the other IPv6"),
+            Self::NotAnAddress => formatter.write_str(
+                "not an address; allowed are one address, first-last, and network/prefix-length",
+            ),
+            Self::PrefixTooLong => {
+                formatter.write_str("the prefix length is not within 0..32 (IPv4) or 0..128 (IPv6)")
+            }
+            Self::Reversed => formatter.write_str("the first address is above the last"),
+        }
+    }
+}
+
+impl core::error::Error for RangeError {}

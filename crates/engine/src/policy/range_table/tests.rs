@@ -1,0 +1,1 @@
+//! The table against a naive oracle.

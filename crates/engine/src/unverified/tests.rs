@@ -1,0 +1,1 @@
+//! Bounds on what unverified sources get.
