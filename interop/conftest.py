@@ -57,9 +57,10 @@ def server(request, hosts, tmp_path):
         yield server
         accounting = server.stop()
         print(server.output[-8000:])
+        print(server.kernel_counters())
         if accounting is not None:
             print(accounting)
-            assert accounting.difference() == 0, f"unaccounted datagrams: {accounting}"
+            assert accounting.difference() == 0, f"{accounting.difference()} datagrams unaccounted for: {accounting}"
 
 
 @pytest.fixture(scope="session")

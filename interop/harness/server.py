@@ -16,6 +16,8 @@ from harness.topology import (
     RELAY_IPV4,
     RELAY_IPV6,
     Topology,
+    UdpCounters,
+    udp_counters,
 )
 
 PORT = 3478
@@ -53,8 +55,11 @@ class Server:
         self.statistics = folder / "statistics.json"
         self.writes_statistics = STATISTICS_PLACEHOLDER in command
         arguments = shlex.split(command.replace(STATISTICS_PLACEHOLDER, str(self.statistics)))
+        self._kernel_before = udp_counters(hosts.relay)
         self._process = Process(hosts.relay, *arguments, *_options())
         self._hosts = hosts
+        self._stopped = False
+        self._accounting: Accounting | None = None
 
     def await_ready(self, timeout: float = 20) -> None:
         """Until a Binding request is answered on both listening addresses."""
@@ -75,7 +80,17 @@ class Server:
         return self._process.output
 
     def stop(self) -> Accounting | None:
-        """SIGTERM; the accounting, where the server writes one. An end other than a clean one is an error."""
+        """SIGTERM; the accounting, where the server writes one. An end other than a clean one is an error.
+
+        A second call gives the first one's answer.
+        """
+        if self._stopped:
+            return self._accounting
+        self._accounting = self._stop()
+        self._stopped = True
+        return self._accounting
+
+    def _stop(self) -> Accounting | None:
         if not self._process.running:
             raise RuntimeError(f"the server ended before it was told to:\n{self.output[-4000:]}")
         status = self._process.terminate()
@@ -85,6 +100,10 @@ class Server:
             raise RuntimeError(f"the server ended with status {status} after SIGTERM:\n{self.output[-4000:]}")
         document = json.loads(self.statistics.read_text())
         return Accounting(document["in"], document["out"], document["drops"])
+
+    def kernel_counters(self) -> UdpCounters:
+        """The relay host's own counters since the server's start."""
+        return udp_counters(self._hosts.relay) - self._kernel_before
 
     def __enter__(self) -> "Server":
         try:

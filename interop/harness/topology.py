@@ -7,6 +7,7 @@ addresses are from the documentation ranges, so they collide with nothing the ma
 
 import contextlib
 import ctypes
+import dataclasses
 import fcntl
 import ipaddress
 import os
@@ -75,7 +76,7 @@ class Namespace:
             except BaseException as error:  # handed to the caller, whatever it is
                 outcome.append((None, error))
 
-        thread = threading.Thread(target=body, name=f"in {self.name}")
+        thread = threading.Thread(target=body, name=f"in {self.name}", daemon=True)
         thread.start()
         thread.join()
         result, error = outcome[0]
@@ -93,6 +94,37 @@ class Namespace:
             return udp
 
         return self.call(opened)
+
+
+@dataclasses.dataclass(frozen=True)
+class UdpCounters:
+    """A namespace's own count of UDP datagrams over IPv4 and IPv6 together, as in /proc/net/snmp and snmp6.
+
+    A train that the kernel takes or hands over as one buffer (GSO, GRO) counts once.
+    """
+
+    received: int
+    sent: int
+    receive_buffer_full: int
+
+    def __sub__(self, earlier: "UdpCounters") -> "UdpCounters":
+        return UdpCounters(
+            self.received - earlier.received,
+            self.sent - earlier.sent,
+            self.receive_buffer_full - earlier.receive_buffer_full,
+        )
+
+
+def udp_counters(namespace: Namespace) -> UdpCounters:
+    def read():
+        folder = Path("/proc/thread-self/net")
+        names, values = [row.split()[1:] for row in (folder / "snmp").read_text().splitlines() if row.startswith("Udp:")]
+        return dict(zip(names, values)), dict(row.split() for row in (folder / "snmp6").read_text().splitlines())
+
+    ipv4, ipv6 = namespace.call(read)
+    return UdpCounters(
+        *(int(ipv4[name]) + int(ipv6["Udp6" + name]) for name in ("InDatagrams", "OutDatagrams", "RcvbufErrors"))
+    )
 
 
 class Topology:

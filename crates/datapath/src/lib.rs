@@ -1,1 +1,46 @@
-//! Placeholder module documentation; replaced by the crate's first code.
+//! Moves UDP datagrams in batches, so that a relay spends its time on rules and not on system calls.
+//!
+//! Why it exists: at a hundred thousand datagrams a second the kernel's cost per call and per packet decides, and the
+//! features that cut it (`recvmmsg`, `UDP_GRO`, `UDP_SEGMENT`, `sendmmsg`) each have limits and failure modes that a
+//! protocol should not have to know. This crate knows them and nothing about any protocol.
+//!
+//! One [`Datapath`] belongs to one thread, a shard. Its [`turn`](Datapath::turn) waits, receives messages of many
+//! sockets into slots allocated at start, shows each to a [`Handler`], and sends what the handler queued. A message may be
+//! a GRO buffer of many equal datagrams; the handler queues strided runs of it ([`SendQueue::forward`]), and runs of one
+//! flow and size leave as one `UDP_SEGMENT` train. Payload is never copied, and nothing is allocated per datagram.
+//!
+//! Invariants:
+//! * datagrams of one flow (endpoint, destination) leave in the order they were queued;
+//! * every queued datagram is handed to the kernel or reported by [`Handler::send_failed`], exactly once;
+//! * a failed train is split and sent again before anything is given up.
+//!
+//! Read [`datapath`](Datapath) for the turn, `queue.rs` for trains, `flush.rs` for sending and its fall-backs,
+//! `receive.rs` for receiving, `sys/` for the system calls: all unsafe code of the project is there.
+#![deny(unsafe_code)]
+
+mod backend;
+mod budget;
+mod coalesce;
+mod counters;
+mod datapath;
+mod endpoint;
+mod flush;
+mod handler;
+mod queue;
+mod receive;
+mod settings;
+mod shard;
+mod sys;
+
+pub use backend::{Backend, UnknownBackend};
+pub use budget::BufferBudget;
+pub use counters::{
+    Counter, Counters, HISTOGRAM_LABELS, PaceCounters, ReceiveCounters, SendCounters, Snapshot,
+    receive_log_line, send_log_line,
+};
+pub use datapath::{Datapath, Sockets, Waker};
+pub use endpoint::{Bind, EndpointId, EndpointKind};
+pub use handler::{Handler, IcmpError, Received, SendFailure, Warning};
+pub use queue::{PREFIX_LEN_MAX, Run, SendQueue, TRAILER_LEN_MAX};
+pub use settings::Settings;
+pub use shard::pin_current_thread;

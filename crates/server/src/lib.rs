@@ -1,1 +1,3 @@
-//! Placeholder module documentation; replaced by the crate's first code.
+//! The relay: engine joined to datapath, configuration, shards, counters.
+
+pub mod config;

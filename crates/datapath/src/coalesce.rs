@@ -1,0 +1,1 @@
+//! When to pause before reading.

@@ -1,0 +1,267 @@
+//! The bound sockets of a data path, by number.
+
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+use socket2::{Domain, Protocol, Socket, Type};
+
+use crate::Backend;
+use crate::budget::BufferBudget;
+use crate::handler::Warning;
+use crate::settings::Settings;
+use crate::sys::sockopt;
+
+const INDEX_BITS: u32 = 22;
+const INDEX_MASK: u32 = (1 << INDEX_BITS) - 1;
+
+/// What the kernel gives when nothing is asked (half of `net.core.wmem_default`).
+const SEND_BUFFER_DEFAULT: u32 = 106_496;
+/// Where growth of a send buffer ends, bytes of `SO_SNDBUF`.
+const SEND_BUFFER_MAX: u32 = 8 * 1024 * 1024;
+
+/// The name of a bound socket: a table index and a count of how often that index was used, so that a name outlives its
+/// socket without ever meaning another one soon. Never a descriptor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct EndpointId(u32);
+
+impl EndpointId {
+    fn new(index: usize, generation: u32) -> Self {
+        Self((generation << INDEX_BITS) | (index as u32 & INDEX_MASK))
+    }
+
+    /// Position in a table, small and reused after close.
+    pub const fn index(self) -> usize {
+        (self.0 & INDEX_MASK) as usize
+    }
+
+    /// The whole name as a number.
+    pub const fn to_u32(self) -> u32 {
+        self.0
+    }
+
+    /// The name that [`to_u32`](Self::to_u32) returned.
+    pub const fn from_u32(name: u32) -> Self {
+        Self(name)
+    }
+}
+
+/// What a socket is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EndpointKind {
+    /// Clients of all kinds send here: large buffers, deep batches.
+    Listener {
+        /// Join the group of sockets with the same address among which the kernel spreads clients.
+        reuseport: bool,
+    },
+    /// One allocation's relayed transport address: a small buffer that grows when needed, ICMP errors reported.
+    Relay,
+}
+
+/// What to bind.
+#[derive(Clone, Copy, Debug)]
+pub struct Bind {
+    /// Local address; port 0 lets the kernel choose.
+    pub address: SocketAddr,
+    /// What the socket is for.
+    pub kind: EndpointKind,
+    /// A number passed back with every message.
+    pub token: u64,
+}
+
+/// A bound socket and what is known about it.
+#[derive(Debug)]
+pub(crate) struct Endpoint {
+    socket: OwnedFd,
+    pub(crate) id: EndpointId,
+    pub(crate) token: u64,
+    pub(crate) kind: EndpointKind,
+    pub(crate) local: SocketAddr,
+    /// Whether trains may be sent.
+    pub(crate) gso: bool,
+    /// Whether a train has ever gone out, so that a later `EINVAL` is about a destination and not about the feature.
+    pub(crate) gso_proven: bool,
+    /// Messages to ask for in the next call.
+    pub(crate) want: u16,
+    /// Turn in which this socket was last read.
+    pub(crate) read_turn: u64,
+    /// Bytes of `SO_RCVBUF` at present.
+    pub(crate) receive_buffer: u32,
+    /// Bytes of `SO_SNDBUF` at present, 0 before the first growth.
+    pub(crate) send_buffer: u32,
+    charge: Charge,
+}
+
+/// The part of the budget that one socket holds; given back when dropped.
+#[derive(Debug)]
+struct Charge {
+    budget: Arc<BufferBudget>,
+    bytes: u64,
+}
+
+impl Drop for Charge {
+    fn drop(&mut self) {
+        self.budget.give_back(self.bytes);
+    }
+}
+
+impl Endpoint {
+    fn open(bind: Bind, settings: &Settings, warn: &mut impl FnMut(Warning)) -> io::Result<Self> {
+        let v6 = bind.address.is_ipv6();
+        let socket = Socket::new(
+            Domain::for_address(bind.address),
+            Type::DGRAM.nonblocking(),
+            Some(Protocol::UDP),
+        )?;
+        if v6 {
+            socket.set_only_v6(true)?;
+        }
+        if bind.kind == (EndpointKind::Listener { reuseport: true }) {
+            socket.set_reuse_port(true)?;
+        }
+        let fd = socket.as_fd();
+        sockopt::allow_fragments(fd, v6)?;
+        let mut send_buffer = 0;
+        let receive_buffer = match bind.kind {
+            EndpointKind::Listener { .. } => {
+                send_buffer = sockopt::set_send_buffer(fd, settings.socket_buffer)?;
+                sockopt::set_receive_buffer(fd, settings.socket_buffer)?
+            }
+            EndpointKind::Relay => {
+                sockopt::enable_error_queue(fd, v6)?;
+                sockopt::set_receive_buffer(fd, settings.relay_buffer_start)?
+            }
+        };
+        let gso = settings.backend == Backend::Gso;
+        let gro_failure = if gso {
+            sockopt::enable_gro(fd).err()
+        } else {
+            None
+        };
+        socket.bind(&bind.address.into())?;
+        let local = socket
+            .local_addr()?
+            .as_socket()
+            .ok_or(io::ErrorKind::InvalidData)?;
+        if let Some(errno) = gro_failure {
+            warn(Warning::GroUnavailable {
+                local,
+                errno: errno.raw_os_error(),
+            });
+        }
+        let want = match bind.kind {
+            EndpointKind::Listener { .. } => settings.batch.max(1),
+            EndpointKind::Relay => 1,
+        };
+        Ok(Self {
+            socket: socket.into(),
+            id: EndpointId(0),
+            token: bind.token,
+            kind: bind.kind,
+            local,
+            gso,
+            gso_proven: false,
+            want,
+            read_turn: 0,
+            receive_buffer,
+            send_buffer,
+            charge: Charge {
+                budget: Arc::clone(&settings.buffer_budget),
+                bytes: 0,
+            },
+        })
+    }
+
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+
+    /// Enlarges the send buffer four times after it was found full. It is a limit and takes no memory by itself, so it is
+    /// not charged to the budget. Returns whether it grew.
+    #[cold]
+    pub(crate) fn grow_send_buffer(&mut self) -> bool {
+        let before = self.send_buffer.max(SEND_BUFFER_DEFAULT);
+        if before >= SEND_BUFFER_MAX {
+            return false;
+        }
+        let granted =
+            sockopt::set_send_buffer(self.fd(), before.saturating_mul(4).min(SEND_BUFFER_MAX))
+                .unwrap_or(0);
+        // When the system allows no more, do not ask again.
+        self.send_buffer = if granted > before {
+            granted
+        } else {
+            SEND_BUFFER_MAX
+        };
+        granted > before
+    }
+}
+
+/// Endpoints by index; indexes are reused, names are not.
+#[derive(Debug, Default)]
+pub(crate) struct Table {
+    places: Vec<Place>,
+    free: Vec<u32>,
+}
+
+#[derive(Debug)]
+struct Place {
+    generation: u32,
+    endpoint: Option<Box<Endpoint>>,
+}
+
+impl Table {
+    /// Opens and binds a socket.
+    pub(crate) fn open(
+        &mut self,
+        bind: Bind,
+        settings: &Settings,
+        warn: &mut impl FnMut(Warning),
+    ) -> io::Result<&mut Endpoint> {
+        let mut endpoint = Box::new(Endpoint::open(bind, settings, warn)?);
+        let index = match self.free.pop() {
+            Some(index) => index as usize,
+            None if self.places.len() > INDEX_MASK as usize => {
+                return Err(io::ErrorKind::OutOfMemory.into());
+            }
+            None => {
+                self.places.push(Place {
+                    generation: 0,
+                    endpoint: None,
+                });
+                self.places.len() - 1
+            }
+        };
+        let place = &mut self.places[index];
+        endpoint.id = EndpointId::new(index, place.generation);
+        Ok(place.endpoint.insert(endpoint))
+    }
+
+    #[inline]
+    pub(crate) fn get(&self, id: EndpointId) -> Option<&Endpoint> {
+        self.places
+            .get(id.index())?
+            .endpoint
+            .as_deref()
+            .filter(|endpoint| endpoint.id == id)
+    }
+
+    #[inline]
+    pub(crate) fn get_mut(&mut self, id: EndpointId) -> Option<&mut Endpoint> {
+        self.places
+            .get_mut(id.index())?
+            .endpoint
+            .as_deref_mut()
+            .filter(|endpoint| endpoint.id == id)
+    }
+
+    /// Closes an endpoint; its name is not used again until the index was reused 1,024 times.
+    pub(crate) fn remove(&mut self, id: EndpointId) -> Option<Box<Endpoint>> {
+        let place = self.places.get_mut(id.index())?;
+        let endpoint = place.endpoint.take_if(|endpoint| endpoint.id == id)?;
+        place.generation = place.generation.wrapping_add(1) & (u32::MAX >> INDEX_BITS);
+        self.free.push(id.index() as u32);
+        Some(endpoint)
+    }
+}

@@ -1,0 +1,596 @@
+//! Sending what a turn queued, and what happens when the kernel refuses.
+//!
+//! Invariant: every queued datagram is either accepted by the kernel once or reported by `send_failed` once. A message
+//! that fails is handled alone (repeated, split, or given up) and the rest of its batch goes on behind it, so the
+//! order within a flow holds through every fall-back.
+
+use rustix::io::Errno;
+use socket2::{Domain, Protocol, Socket, Type};
+use std::os::fd::AsFd as _;
+
+use crate::Backend;
+use crate::counters::SendCounters;
+use crate::endpoint::{Endpoint, EndpointId, Table};
+use crate::handler::{Handler, SendFailure, Warning};
+use crate::queue::{RunRecord, SendQueue, Source, Touched, Train};
+use crate::sys::receive::Slots;
+use crate::sys::send::{Batch, Scratch, send_to};
+use crate::sys::sockopt;
+
+/// Messages after which a batch is sent: enough to fill several calls, small enough to stay in the cache.
+const BATCH_MESSAGES: usize = 256;
+/// Pieces after which a batch is sent.
+const BATCH_PIECES: usize = 8192;
+const ZEROS: [u8; 3] = [0; 3];
+/// Headers in front of a UDP payload.
+const HEADERS_LEN_V4: u32 = 28;
+const HEADERS_LEN_V6: u32 = 48;
+
+/// Where a message of a batch came from: `count` datagrams of a train. More than one means a `UDP_SEGMENT` send.
+#[derive(Clone, Copy, Debug)]
+struct Origin {
+    train: u32,
+    count: u32,
+}
+
+/// Messages of one call and where they came from.
+#[derive(Default)]
+struct Outbox {
+    scratch: Scratch,
+    origins: Vec<Origin>,
+}
+
+impl Outbox {
+    fn with_capacity(messages: usize) -> Self {
+        Self {
+            scratch: Scratch::with_capacity(messages),
+            origins: Vec::with_capacity(messages),
+        }
+    }
+}
+
+/// Sends queues; keeps the arrays for it.
+pub(crate) struct Flusher {
+    backend: Backend,
+    outbox: Outbox,
+    /// For splitting a train while the batch it was in is still on its way.
+    spare: Outbox,
+    /// `sendmmsg` was found missing.
+    no_sendmmsg: bool,
+}
+
+/// What stays the same during one flush.
+struct Job<'a> {
+    queue: &'a SendQueue,
+    slots: &'a Slots,
+    counters: &'a SendCounters,
+}
+
+impl Flusher {
+    pub(crate) fn new(backend: Backend) -> Self {
+        Self {
+            backend,
+            outbox: Outbox::with_capacity(2 * BATCH_MESSAGES),
+            spare: Outbox::with_capacity(BATCH_MESSAGES),
+            no_sendmmsg: false,
+        }
+    }
+
+    /// Sends everything in `queue`. The caller clears it afterwards.
+    pub(crate) fn flush<H: Handler>(
+        &mut self,
+        queue: &SendQueue,
+        slots: &Slots,
+        table: &mut Table,
+        counters: &SendCounters,
+        handler: &mut H,
+    ) {
+        if queue.is_empty() {
+            return;
+        }
+        counters.flushes.add(1);
+        let job = Job {
+            queue,
+            slots,
+            counters,
+        };
+        for touched in queue.touched() {
+            let Some(endpoint) = table.get_mut(touched.endpoint) else {
+                for (_, train) in queue.trains(touched) {
+                    give_up(
+                        &job,
+                        touched.endpoint,
+                        train.datagrams,
+                        SendFailure::Closed,
+                        handler,
+                    );
+                }
+                continue;
+            };
+            match self.backend {
+                Backend::Single => self.singly(&job, touched, endpoint, handler),
+                Backend::Mmsg | Backend::Gso => self.in_batches(&job, touched, endpoint, handler),
+            }
+        }
+    }
+
+    /// Sends an endpoint's trains with as few calls as possible.
+    fn in_batches<H: Handler>(
+        &mut self,
+        job: &Job<'_>,
+        touched: &Touched,
+        endpoint: &mut Endpoint,
+        handler: &mut H,
+    ) {
+        let mut trains = job.queue.trains(touched).peekable();
+        while trains.peek().is_some() {
+            let Outbox { scratch, origins } = &mut self.outbox;
+            let mut batch = scratch.batch();
+            origins.clear();
+            while batch.len() < BATCH_MESSAGES && batch.pieces() < BATCH_PIECES {
+                let Some((number, train)) = trains.next_if(|(_, train)| !train.dont_fragment)
+                else {
+                    break;
+                };
+                if endpoint.gso && train.datagrams > 1 {
+                    push_train(job, &mut batch, origins, number, train);
+                } else {
+                    push_singles(job, &mut batch, origins, number, train);
+                }
+            }
+            if batch.len() > 0 {
+                submit(
+                    job,
+                    &mut batch,
+                    origins,
+                    endpoint,
+                    &mut self.spare,
+                    &mut self.no_sendmmsg,
+                    handler,
+                );
+            }
+            if let Some((number, train)) = trains.next_if(|(_, train)| train.dont_fragment) {
+                self.unfragmented(job, number, train, endpoint, handler);
+            }
+        }
+    }
+
+    /// Sends an endpoint's datagrams with one call each.
+    fn singly<H: Handler>(
+        &mut self,
+        job: &Job<'_>,
+        touched: &Touched,
+        endpoint: &mut Endpoint,
+        handler: &mut H,
+    ) {
+        for (number, train) in job.queue.trains(touched) {
+            if train.dont_fragment {
+                self.unfragmented(job, number, train, endpoint, handler);
+                continue;
+            }
+            for run in job.queue.runs(train) {
+                if run.is_bare() {
+                    let bytes = source(job, run.source);
+                    for index in 0..run.count {
+                        let (start, len) = run.payload(index);
+                        let datagram = &bytes[start..start + len];
+                        deliver(job, endpoint, handler, |endpoint| {
+                            send_to(endpoint.fd(), datagram, &train.address)
+                        });
+                    }
+                } else {
+                    let Outbox { scratch, origins } = &mut self.outbox;
+                    let mut batch = scratch.batch();
+                    origins.clear();
+                    push_run_singly(job, &mut batch, origins, number, train, run);
+                    batch.seal();
+                    for index in 0..batch.len() {
+                        deliver(job, endpoint, handler, |endpoint| {
+                            batch.send_one(endpoint.fd(), index)
+                        });
+                    }
+                }
+            }
+        }
+    }
+
+    /// Sends one datagram that must not be fragmented. The flag is the socket's, so it is set for this one and cleared.
+    #[cold]
+    fn unfragmented<H: Handler>(
+        &mut self,
+        job: &Job<'_>,
+        number: u32,
+        train: &Train,
+        endpoint: &mut Endpoint,
+        handler: &mut H,
+    ) {
+        let v6 = endpoint.local.is_ipv6();
+        let Outbox { scratch, origins } = &mut self.spare;
+        let mut batch = scratch.batch();
+        origins.clear();
+        push_singles(job, &mut batch, origins, number, train);
+        batch.seal();
+        if sockopt::forbid_fragments(endpoint.fd(), v6).is_err() {
+            give_up(
+                job,
+                endpoint.id,
+                train.datagrams,
+                SendFailure::Other,
+                handler,
+            );
+            return;
+        }
+        for index in 0..batch.len() {
+            deliver(job, endpoint, handler, |endpoint| {
+                batch.send_one(endpoint.fd(), index)
+            });
+        }
+        // Clearing an option that was just set fails for no reason the kernel knows.
+        let _ = sockopt::allow_fragments(endpoint.fd(), v6);
+    }
+}
+
+/// Sends a batch to the end.
+fn submit<'data, H: Handler>(
+    job: &Job<'data>,
+    batch: &mut Batch<'_, 'data>,
+    origins: &[Origin],
+    endpoint: &mut Endpoint,
+    spare: &mut Outbox,
+    no_sendmmsg: &mut bool,
+    handler: &mut H,
+) {
+    batch.seal();
+    let mut next = 0;
+    while next < batch.len() {
+        let sent = match *no_sendmmsg {
+            false => batch.send(endpoint.fd(), next),
+            true => batch.send_one(endpoint.fd(), next).map(|()| 1),
+        };
+        match sent {
+            Ok(sent) => {
+                note_sent(job, endpoint, &origins[next..next + sent]);
+                next += sent;
+            }
+            Err(Errno::NOSYS) if !*no_sendmmsg => {
+                *no_sendmmsg = true;
+                handler.warning(Warning::SendmmsgUnavailable {
+                    errno: Errno::NOSYS.raw_os_error(),
+                });
+            }
+            Err(errno) => {
+                next += recover(
+                    job,
+                    batch,
+                    &origins[next..],
+                    next,
+                    errno,
+                    endpoint,
+                    spare,
+                    handler,
+                );
+            }
+        }
+    }
+}
+
+/// Deals with the failure of message `next`, whose origin is the first of `origins`. Returns how many messages are
+/// settled by that.
+#[cold]
+#[expect(
+    clippy::too_many_arguments,
+    reason = "one caller; a structure for it would only rename them"
+)]
+fn recover<'data, H: Handler>(
+    job: &Job<'data>,
+    batch: &mut Batch<'_, 'data>,
+    origins: &[Origin],
+    next: usize,
+    errno: Errno,
+    endpoint: &mut Endpoint,
+    spare: &mut Outbox,
+    handler: &mut H,
+) -> usize {
+    let origin = origins[0];
+    match settle(job, errno, endpoint, |endpoint| {
+        batch.send_one(endpoint.fd(), next)
+    }) {
+        Ok(()) => {
+            note_sent(job, endpoint, &origins[..1]);
+            1
+        }
+        Err(Errno::AGAIN) => {
+            // The socket takes nothing more; asking again for each message would only cost time.
+            let datagrams = origins.iter().map(|origin| origin.count).sum();
+            give_up(
+                job,
+                endpoint.id,
+                datagrams,
+                SendFailure::BufferFull,
+                handler,
+            );
+            origins.len()
+        }
+        Err(errno) if origin.count > 1 && splitting_helps(errno) => {
+            split(job, origin.train, errno, endpoint, spare, handler);
+            1
+        }
+        Err(errno) => {
+            give_up(job, endpoint.id, origin.count, cause(errno), handler);
+            1
+        }
+    }
+}
+
+/// Sends the datagrams of a failed train one by one, and switches GSO off if the train failed for want of it.
+fn split<H: Handler>(
+    job: &Job<'_>,
+    number: u32,
+    errno: Errno,
+    endpoint: &mut Endpoint,
+    spare: &mut Outbox,
+    handler: &mut H,
+) {
+    job.counters.fallbacks.add(1);
+    let train = job.queue.train(number);
+    if endpoint.gso && is_feature_missing(errno, endpoint, train) {
+        endpoint.gso = false;
+        job.counters.gso_disabled.add(1);
+        handler.warning(Warning::GsoDisabled {
+            local: endpoint.local,
+            errno: errno.raw_os_error(),
+        });
+    }
+    let Outbox { scratch, origins } = spare;
+    let mut batch = scratch.batch();
+    origins.clear();
+    push_singles(job, &mut batch, origins, number, train);
+    batch.seal();
+    let mut next = 0;
+    let mut alone = false;
+    while next < batch.len() {
+        let sent = if alone {
+            batch.send_one(endpoint.fd(), next).map(|()| 1)
+        } else {
+            batch.send(endpoint.fd(), next)
+        };
+        match sent {
+            Ok(sent) => {
+                note_sent(job, endpoint, &origins[next..next + sent]);
+                next += sent;
+            }
+            Err(errno) => {
+                // From here on with plain sends, the last resort.
+                alone = true;
+                match settle(job, errno, endpoint, |endpoint| {
+                    batch.send_one(endpoint.fd(), next)
+                }) {
+                    Ok(()) => note_sent(job, endpoint, &origins[next..=next]),
+                    Err(errno) => give_up(job, endpoint.id, 1, cause(errno), handler),
+                }
+                next += 1;
+            }
+        }
+    }
+}
+
+/// Sends one datagram with `send`, to the end.
+#[inline]
+fn deliver<H: Handler>(
+    job: &Job<'_>,
+    endpoint: &mut Endpoint,
+    handler: &mut H,
+    mut send: impl FnMut(&Endpoint) -> Result<(), Errno>,
+) {
+    let result = match send(endpoint) {
+        Ok(()) => Ok(()),
+        Err(errno) => settle(job, errno, endpoint, send),
+    };
+    match result {
+        Ok(()) => {
+            job.counters.note_call(1);
+            job.counters.datagrams.add(1);
+        }
+        Err(errno) => give_up(job, endpoint.id, 1, cause(errno), handler),
+    }
+}
+
+/// Repeats a failed send once where that can help: an error may be that of an earlier datagram, reported by ICMP and kept
+/// by the socket for the next call, whatever that is; and a full send buffer can grow.
+#[cold]
+fn settle(
+    job: &Job<'_>,
+    errno: Errno,
+    endpoint: &mut Endpoint,
+    mut send: impl FnMut(&Endpoint) -> Result<(), Errno>,
+) -> Result<(), Errno> {
+    match errno {
+        Errno::NOBUFS | Errno::PERM => return Err(errno),
+        Errno::AGAIN => {
+            if !endpoint.grow_send_buffer() {
+                return Err(errno);
+            }
+            job.counters.buffers_grown.add(1);
+        }
+        _ => {}
+    }
+    job.counters.retries.add(1);
+    send(endpoint)
+}
+
+/// Whether the datagrams of a train that failed with `errno` may pass one by one.
+fn splitting_helps(errno: Errno) -> bool {
+    !matches!(errno, Errno::NOBUFS | Errno::PERM)
+}
+
+/// Whether a train failed because this socket cannot send trains at all, and not because of where it was going.
+///
+/// A pending ICMP error can be any of these numbers (`icmp_err_convert`), but `settle` has consumed it by now. The kernel
+/// before 6.14 also answers `EINVAL` when one datagram of the train does not fit the path, which a remote host can bring
+/// about for IPv6; that must not slow down everyone else on this socket.
+fn is_feature_missing(errno: Errno, endpoint: &Endpoint, train: &Train) -> bool {
+    match errno {
+        Errno::IO => true,
+        Errno::NOPROTOOPT | Errno::OPNOTSUPP => !endpoint.gso_proven,
+        Errno::INVAL => !endpoint.gso_proven && !exceeds_path(train),
+        _ => false,
+    }
+}
+
+/// Whether a datagram of this train is larger than the path takes unfragmented.
+fn exceeds_path(train: &Train) -> bool {
+    let v6 = train.to.is_ipv6();
+    let path_mtu = || -> std::io::Result<u32> {
+        let socket = Socket::new(
+            Domain::for_address(train.to),
+            Type::DGRAM,
+            Some(Protocol::UDP),
+        )?;
+        socket.connect(&train.to.into())?;
+        Ok(sockopt::path_mtu(socket.as_fd(), v6)?)
+    };
+    let headers_len = if v6 { HEADERS_LEN_V6 } else { HEADERS_LEN_V4 };
+    path_mtu().is_ok_and(|mtu| train.wire_len + headers_len > mtu)
+}
+
+/// Adds a train as one `UDP_SEGMENT` message.
+#[inline]
+#[expect(
+    clippy::cast_possible_truncation,
+    reason = "a train's datagrams are at most 65,507 bytes"
+)]
+fn push_train<'data>(
+    job: &Job<'data>,
+    batch: &mut Batch<'_, 'data>,
+    origins: &mut Vec<Origin>,
+    number: u32,
+    train: &'data Train,
+) {
+    batch.message(&train.address, Some(train.wire_len as u16));
+    origins.push(Origin {
+        train: number,
+        count: train.datagrams,
+    });
+    for run in job.queue.runs(train) {
+        let bytes = source(job, run.source);
+        if run.is_contiguous() {
+            let (last, last_len) = run.payload(run.count - 1);
+            batch.piece(&bytes[run.start as usize..last + last_len]);
+        } else {
+            let prefix = job.queue.prefix(run);
+            for index in 0..run.count {
+                let (start, len) = run.payload(index);
+                push_pieces(batch, prefix, &bytes[start..start + len], run.trailer);
+            }
+        }
+    }
+}
+
+/// Adds a train as one message per datagram.
+#[inline]
+fn push_singles<'data>(
+    job: &Job<'data>,
+    batch: &mut Batch<'_, 'data>,
+    origins: &mut Vec<Origin>,
+    number: u32,
+    train: &'data Train,
+) {
+    for run in job.queue.runs(train) {
+        push_run_singly(job, batch, origins, number, train, run);
+    }
+}
+
+#[inline]
+fn push_run_singly<'data>(
+    job: &Job<'data>,
+    batch: &mut Batch<'_, 'data>,
+    origins: &mut Vec<Origin>,
+    number: u32,
+    train: &'data Train,
+    run: &'data RunRecord,
+) {
+    let bytes = source(job, run.source);
+    let prefix = job.queue.prefix(run);
+    for index in 0..run.count {
+        let (start, len) = run.payload(index);
+        batch.message(&train.address, None);
+        origins.push(Origin {
+            train: number,
+            count: 1,
+        });
+        push_pieces(batch, prefix, &bytes[start..start + len], run.trailer);
+    }
+}
+
+/// Adds the pieces of one datagram; an empty datagram has none.
+#[inline]
+fn push_pieces<'data>(
+    batch: &mut Batch<'_, 'data>,
+    prefix: &'data [u8],
+    payload: &'data [u8],
+    trailer: u8,
+) {
+    if !prefix.is_empty() {
+        batch.piece(prefix);
+    }
+    if !payload.is_empty() {
+        batch.piece(payload);
+    }
+    if trailer > 0 {
+        batch.piece(&ZEROS[..usize::from(trailer)]);
+    }
+}
+
+#[inline]
+fn source<'data>(job: &Job<'data>, source: Source) -> &'data [u8] {
+    match source {
+        Source::Arena => job.queue.arena(),
+        Source::Slot(slot) => job.slots.bytes(slot as usize),
+    }
+}
+
+/// Counts the messages of one call.
+#[inline]
+fn note_sent(job: &Job<'_>, endpoint: &mut Endpoint, origins: &[Origin]) {
+    job.counters.note_call(origins.len());
+    let (mut datagrams, mut gso_sends, mut gso_datagrams) = (0, 0, 0);
+    for origin in origins {
+        datagrams += u64::from(origin.count);
+        if origin.count > 1 {
+            gso_sends += 1;
+            gso_datagrams += u64::from(origin.count);
+        }
+    }
+    job.counters.datagrams.add(datagrams);
+    if gso_sends > 0 {
+        endpoint.gso_proven = true;
+        job.counters.gso_sends.add(gso_sends);
+        job.counters.gso_datagrams.add(gso_datagrams);
+    }
+}
+
+#[cold]
+fn give_up<H: Handler>(
+    job: &Job<'_>,
+    endpoint: EndpointId,
+    datagrams: u32,
+    cause: SendFailure,
+    handler: &mut H,
+) {
+    job.counters.failed[cause.index()].add(u64::from(datagrams));
+    handler.send_failed(endpoint, datagrams, cause);
+}
+
+fn cause(errno: Errno) -> SendFailure {
+    match errno {
+        Errno::AGAIN | Errno::NOBUFS | Errno::NOMEM => SendFailure::BufferFull,
+        Errno::MSGSIZE => SendFailure::MessageTooLong,
+        Errno::PERM | Errno::ACCESS => SendFailure::NotPermitted,
+        Errno::CONNREFUSED
+        | Errno::HOSTUNREACH
+        | Errno::NETUNREACH
+        | Errno::HOSTDOWN
+        | Errno::NETDOWN => SendFailure::Unreachable,
+        _ => SendFailure::Other,
+    }
+}

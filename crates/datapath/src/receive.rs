@@ -1,0 +1,1 @@
+//! Reading sockets into slots.

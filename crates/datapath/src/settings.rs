@@ -1,0 +1,44 @@
+//! What a shard's data path is told at start.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::{Backend, BufferBudget};
+
+/// Sizes and choices of one [`Datapath`](crate::Datapath).
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// How datagrams enter and leave.
+    pub backend: Backend,
+    /// Messages per `recvmmsg`, 1 to 1,024 (also bounded by `slots`).
+    pub batch: u16,
+    /// Receive slots of 64 KiB each, shared by all messages of one turn. Memory is used when a slot is first filled:
+    /// 128 slots take 8 MiB at most.
+    pub slots: u16,
+    /// Pause before reading at high rates, so that one wake-up serves many datagrams; zero turns it off. This is also the
+    /// delay it can add.
+    pub coalesce: Duration,
+    /// Receive buffer of a new relay socket, bytes of `SO_RCVBUF` (the kernel accounts the double).
+    pub relay_buffer_start: u32,
+    /// Limit to which the receive buffer of a busy relay socket grows, bytes of `SO_RCVBUF`.
+    pub relay_buffer_max: u32,
+    /// What all growth of relay receive buffers of the process may add up to.
+    pub buffer_budget: Arc<BufferBudget>,
+    /// Receive and send buffer of a listener, bytes of `SO_RCVBUF` and `SO_SNDBUF`.
+    pub socket_buffer: u32,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            backend: Backend::Gso,
+            batch: 64,
+            slots: 128,
+            coalesce: Duration::from_micros(200),
+            relay_buffer_start: 16 * 1024,
+            relay_buffer_max: 4 * 1024 * 1024,
+            buffer_budget: Arc::new(BufferBudget::new(256 * 1024 * 1024)),
+            socket_buffer: 8 * 1024 * 1024,
+        }
+    }
+}

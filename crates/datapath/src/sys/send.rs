@@ -1,0 +1,225 @@
+//! Sending: `sendmmsg`, `sendmsg`, with and without `UDP_SEGMENT`.
+//!
+//! A [`Batch`] borrows everything that its messages point at, so the pointers inside are valid for as long as it can be
+//! sent. The arrays behind it are kept between batches: no allocation once they have grown.
+
+use std::marker::PhantomData;
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+use rustix::io::Errno;
+
+use super::address::RawAddress;
+use super::cmsg::{SMALL_LEN, SmallControl};
+use super::sockopt::last_errno;
+
+/// Datagrams of the kernel's `sendmmsg` limit (`UIO_MAXIOV`).
+pub(crate) const MESSAGES_MAX: usize = 1024;
+/// Pieces that one message may have (`UIO_MAXIOV`).
+pub(crate) const PIECES_MAX: usize = 1024;
+
+/// Arrays that batches are built in.
+#[derive(Default)]
+pub(crate) struct Scratch {
+    headers: Vec<libc::mmsghdr>,
+    vectors: Vec<libc::iovec>,
+    controls: Vec<SmallControl>,
+    /// For each message: its first piece, and its segment size or 0.
+    shapes: Vec<(u32, u16)>,
+}
+
+// SAFETY: the raw pointers inside mean something only while a `Batch` borrows the scratch; the batch clears them first
+// and cannot leave the thread that made it without its borrowed data.
+#[expect(
+    unsafe_code,
+    reason = "arrays of raw pointers that are cleared before each use"
+)]
+unsafe impl Send for Scratch {}
+
+impl Scratch {
+    pub(crate) fn with_capacity(messages: usize) -> Self {
+        Self {
+            headers: Vec::with_capacity(messages),
+            vectors: Vec::with_capacity(messages * 4),
+            controls: Vec::with_capacity(messages),
+            shapes: Vec::with_capacity(messages),
+        }
+    }
+
+    /// Starts an empty batch.
+    pub(crate) fn batch(&mut self) -> Batch<'_, '_> {
+        self.headers.clear();
+        self.vectors.clear();
+        self.controls.clear();
+        self.shapes.clear();
+        Batch {
+            scratch: self,
+            data: PhantomData,
+        }
+    }
+}
+
+/// Messages ready to be sent from one socket; `'data` is what they point at.
+pub(crate) struct Batch<'scratch, 'data> {
+    scratch: &'scratch mut Scratch,
+    data: PhantomData<&'data [u8]>,
+}
+
+impl<'data> Batch<'_, 'data> {
+    /// Messages so far.
+    pub(crate) fn len(&self) -> usize {
+        self.scratch.headers.len()
+    }
+
+    /// Pieces so far, of all messages.
+    pub(crate) fn pieces(&self) -> usize {
+        self.scratch.vectors.len()
+    }
+
+    /// Starts a message to `to`: a train of `segment`-byte datagrams, or one datagram.
+    #[inline]
+    #[expect(
+        clippy::cast_possible_truncation,
+        reason = "a batch has less than 2^32 pieces"
+    )]
+    pub(crate) fn message(&mut self, to: &'data RawAddress, segment: Option<u16>) {
+        let scratch = &mut *self.scratch;
+        scratch
+            .shapes
+            .push((scratch.vectors.len() as u32, segment.unwrap_or(0)));
+        scratch
+            .controls
+            .push(segment.map_or(SmallControl::EMPTY, SmallControl::segment));
+        scratch.headers.push(header(to));
+    }
+
+    /// Appends bytes to the message started last.
+    #[inline]
+    pub(crate) fn piece(&mut self, bytes: &'data [u8]) {
+        self.scratch.vectors.push(libc::iovec {
+            iov_base: bytes.as_ptr().cast_mut().cast(),
+            iov_len: bytes.len(),
+        });
+    }
+
+    /// Points the headers at their pieces and control messages. The arrays do not move until the next `message`.
+    #[expect(unsafe_code, reason = "pointers into arrays")]
+    pub(crate) fn seal(&mut self) {
+        let Scratch {
+            headers,
+            vectors,
+            controls,
+            shapes,
+        } = &mut *self.scratch;
+        let (vectors_base, controls_base, total) =
+            (vectors.as_mut_ptr(), controls.as_mut_ptr(), vectors.len());
+        for (index, header) in headers.iter_mut().enumerate() {
+            let (first, segment) = shapes[index];
+            let end = shapes.get(index + 1).map_or(total, |next| next.0 as usize);
+            let message = &mut header.msg_hdr;
+            // SAFETY: `first` was the length of `vectors` when the message was started, so it is at most `total`.
+            message.msg_iov = unsafe { vectors_base.add(first as usize) };
+            message.msg_iovlen = (end - first as usize);
+            if segment != 0 {
+                // SAFETY: `controls` has one entry per header, so `index` is inside.
+                message.msg_control = unsafe { controls_base.add(index) }.cast();
+                message.msg_controllen = SMALL_LEN;
+            }
+        }
+    }
+
+    /// Sends sealed messages from number `first` on and returns how many went out, at least one.
+    #[inline]
+    #[expect(unsafe_code, reason = "sendmmsg, sendmsg")]
+    pub(crate) fn send(&mut self, fd: BorrowedFd<'_>, first: usize) -> Result<usize, Errno> {
+        if first + 1 == self.len() {
+            return self.send_one(fd, first).map(|()| 1);
+        }
+        #[allow(
+            unused_mut,
+            clippy::allow_attributes,
+            reason = "changed by forced failures only"
+        )]
+        let mut headers = &mut self.scratch.headers[first..];
+        #[cfg(test)]
+        match super::fault::outcome(super::fault::Call::SendBatch {
+            messages: headers.len(),
+            segment: Some(self.scratch.shapes[first].1).filter(|segment| *segment != 0),
+        }) {
+            super::fault::Outcome::Pass => {}
+            super::fault::Outcome::Fail(errno) => return Err(errno),
+            super::fault::Outcome::Limit(count) => headers = &mut headers[..count],
+        }
+        let count = headers.len().min(MESSAGES_MAX) as libc::c_uint;
+        // SAFETY: `headers` has at least `count` entries; `seal` made each point at pieces and control messages that live
+        // in the scratch, and the pieces and addresses live for `'data`, which outlives this borrow. The kernel writes
+        // `msg_len` only.
+        let sent = unsafe {
+            libc::sendmmsg(
+                fd.as_raw_fd(),
+                headers.as_mut_ptr(),
+                count,
+                libc::MSG_DONTWAIT,
+            )
+        };
+        match usize::try_from(sent) {
+            Ok(0) => Err(Errno::AGAIN),
+            Ok(sent) => Ok(sent),
+            Err(_) => Err(last_errno()),
+        }
+    }
+
+    /// Sends sealed message number `index` alone with `sendmsg`.
+    #[inline]
+    #[expect(unsafe_code, reason = "sendmsg")]
+    pub(crate) fn send_one(&mut self, fd: BorrowedFd<'_>, index: usize) -> Result<(), Errno> {
+        #[cfg(test)]
+        if let super::fault::Outcome::Fail(errno) =
+            super::fault::outcome(super::fault::Call::Send {
+                segment: Some(self.scratch.shapes[index].1).filter(|segment| *segment != 0),
+            })
+        {
+            return Err(errno);
+        }
+        let header = &raw const self.scratch.headers[index].msg_hdr;
+        // SAFETY: as for `sendmmsg` above, for one message.
+        let sent = unsafe { libc::sendmsg(fd.as_raw_fd(), header, libc::MSG_DONTWAIT) };
+        if sent < 0 { Err(last_errno()) } else { Ok(()) }
+    }
+}
+
+/// A header with its address only.
+#[expect(
+    unsafe_code,
+    reason = "a C structure whose padding differs between C libraries"
+)]
+fn header(to: &RawAddress) -> libc::mmsghdr {
+    // SAFETY: all-zero bytes are a valid `mmsghdr`: null pointers with zero lengths.
+    let mut header: libc::mmsghdr = unsafe { std::mem::zeroed() };
+    header.msg_hdr.msg_name = to.as_ptr().cast_mut().cast();
+    header.msg_hdr.msg_namelen = to.len();
+    header
+}
+
+/// Sends one datagram from contiguous bytes.
+#[inline]
+#[expect(unsafe_code, reason = "sendto")]
+pub(crate) fn send_to(fd: BorrowedFd<'_>, bytes: &[u8], to: &RawAddress) -> Result<(), Errno> {
+    #[cfg(test)]
+    if let super::fault::Outcome::Fail(errno) =
+        super::fault::outcome(super::fault::Call::Send { segment: None })
+    {
+        return Err(errno);
+    }
+    // SAFETY: pointer and length describe `bytes` and `to`, both borrowed during the call; the kernel only reads them.
+    let sent = unsafe {
+        libc::sendto(
+            fd.as_raw_fd(),
+            bytes.as_ptr().cast(),
+            bytes.len(),
+            libc::MSG_DONTWAIT,
+            to.as_ptr().cast(),
+            to.len(),
+        )
+    };
+    if sent < 0 { Err(last_errno()) } else { Ok(()) }
+}

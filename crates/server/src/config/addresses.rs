@@ -1,0 +1,276 @@
+//! Listening, relay and external addresses: names looked up, wildcards replaced, and whether they fit together.
+
+use std::net::{IpAddr, SocketAddr};
+use std::num::NonZeroU16;
+
+use super::draft::Draft;
+use super::machine::Machine;
+use super::problem::{Origin, Problem};
+use super::settings::{Addresses, DefaultFamily, ExternalAddress, PortRange};
+
+/// Completes the addresses with those of `machine`.
+pub(super) fn addresses(draft: &mut Draft, machine: &Machine) -> Addresses {
+    let listening = std::mem::take(&mut draft.listening_ips);
+    let relaying = std::mem::take(&mut draft.relay_ips);
+    let problems_before = draft.problems.len();
+    let has_given_listeners = listening.iter().any(|(text, _)| !is_wildcard(text));
+    let has_given_relays = relaying.iter().any(|(text, _)| !is_wildcard(text));
+
+    let mut listeners = local_addresses(
+        draft,
+        "listening-ip",
+        &listening,
+        machine,
+        &machine.addresses,
+    );
+    let outward: Vec<IpAddr> = machine
+        .addresses
+        .iter()
+        .copied()
+        .filter(|address| !address.is_loopback())
+        .collect();
+    let outward = if outward.is_empty() {
+        machine.addresses.clone()
+    } else {
+        outward
+    };
+    let mut relays = local_addresses(draft, "relay-ip", &relaying, machine, &outward);
+    if listening.is_empty() {
+        listeners.clone_from(&machine.addresses);
+    }
+    if relaying.is_empty() {
+        relays = if has_given_listeners {
+            listeners.clone()
+        } else {
+            outward
+        };
+    }
+    if problems_before == draft.problems.len() {
+        if listeners.is_empty() {
+            draft.problem(
+                "listening-ip",
+                "this machine has no address to listen on; give one",
+            );
+        } else if relays.is_empty() {
+            draft.problem(
+                "relay-ip",
+                "this machine has no address to relay from; give one",
+            );
+        }
+    }
+    let external = external_addresses(draft, &relays, machine);
+    let port = draft.listening_port;
+    let nonzero = |port| NonZeroU16::new(port).unwrap_or(NonZeroU16::MIN);
+    Addresses {
+        listeners: listeners
+            .into_iter()
+            .map(|ip| SocketAddr::new(ip, port))
+            .collect(),
+        relays,
+        relay_prefers_listener: !has_given_listeners && !has_given_relays,
+        external,
+        relay_ports: PortRange {
+            min: nonzero(draft.min_port),
+            max: nonzero(draft.max_port),
+        },
+        default_family: if draft.keep_family {
+            DefaultFamily::Client
+        } else {
+            draft.default_family
+        },
+    }
+}
+
+fn is_wildcard(text: &str) -> bool {
+    matches!(text.parse::<IpAddr>(), Ok(address) if address.is_unspecified())
+}
+
+/// Addresses named by a repeatable key; wildcards stand for those of `system` that have their family.
+fn local_addresses(
+    draft: &mut Draft,
+    key: &str,
+    given: &[(String, Origin)],
+    machine: &Machine,
+    system: &[IpAddr],
+) -> Vec<IpAddr> {
+    let mut found = Vec::new();
+    for (text, origin) in given {
+        let addresses = match resolve(text, machine) {
+            Ok(addresses) => addresses,
+            Err(message) => {
+                draft.problems.push(Problem::new(origin, key, message));
+                continue;
+            }
+        };
+        for address in addresses {
+            let expanded: Vec<IpAddr> = if address.is_unspecified() {
+                system
+                    .iter()
+                    .copied()
+                    .filter(|one| one.is_ipv4() == address.is_ipv4())
+                    .collect()
+            } else {
+                vec![address]
+            };
+            if expanded.is_empty() {
+                draft.problems.push(Problem::new(
+                    origin,
+                    key,
+                    format!("this machine has no address that `{address}` could stand for"),
+                ));
+            }
+            if let Some(message) = expanded.iter().find_map(|one| unfit(*one)) {
+                draft.problems.push(Problem::new(origin, key, message));
+                continue;
+            }
+            for one in expanded {
+                if !found.contains(&one) {
+                    found.push(one);
+                }
+            }
+        }
+    }
+    found
+}
+
+/// Why no socket can be bound to an address in the way a relay needs.
+fn unfit(address: IpAddr) -> Option<String> {
+    let reason = match address {
+        IpAddr::V4(v4) if v4.is_broadcast() => "is the broadcast address",
+        IpAddr::V4(v4) if v4.is_link_local() => {
+            "is a link-local address, which clients elsewhere cannot reach"
+        }
+        IpAddr::V6(v6) if v6.is_unicast_link_local() => {
+            "is a link-local address, which clients elsewhere cannot reach"
+        }
+        IpAddr::V6(v6) if v6.to_ipv4_mapped().is_some() => "writes IPv4 as IPv6; write it as IPv4",
+        _ if address.is_multicast() => "is a multicast address",
+        _ => return None,
+    };
+    Some(format!(
+        "`{address}` {reason}; allowed: a unicast address of this machine"
+    ))
+}
+
+fn resolve(text: &str, machine: &Machine) -> Result<Vec<IpAddr>, String> {
+    if let Ok(address) = text.parse() {
+        return Ok(vec![address]);
+    }
+    // What cannot be a host name is a mistyped address; asking a name server about it would only delay the message.
+    let is_name = text
+        .bytes()
+        .all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_'))
+        && text.bytes().any(|byte| byte.is_ascii_alphabetic())
+        && !text.starts_with(['-', '.']);
+    if !is_name {
+        return Err(format!(
+            "`{}` is neither an IP address nor a host name; allowed: one of these, without port",
+            text.escape_debug()
+        ));
+    }
+    match (machine.resolve)(text) {
+        Ok(found) if found.is_empty() => Err(format!("host name `{text}` has no address")),
+        Ok(found) => Ok(found),
+        Err(error) => Err(format!("host name `{text}` is not known: {error}")),
+    }
+}
+
+fn external_addresses(
+    draft: &mut Draft,
+    relays: &[IpAddr],
+    machine: &Machine,
+) -> Vec<ExternalAddress> {
+    let mut entries: Vec<ExternalAddress> = Vec::new();
+    for (text, origin) in std::mem::take(&mut draft.external_ips) {
+        let added = match text.split_once('/') {
+            Some((public, private)) => pair(public, private, relays, machine),
+            None => single(&text, relays, machine),
+        };
+        match added {
+            Ok(added) => {
+                if let Some(double) = added
+                    .iter()
+                    .find(|new| entries.iter().any(|old| old.private == new.private))
+                {
+                    let message = format!("`{}` is mapped twice; allowed once", double.private);
+                    draft
+                        .problems
+                        .push(Problem::new(&origin, "external-ip", message));
+                } else {
+                    entries.extend(added);
+                }
+            }
+            Err(message) => draft
+                .problems
+                .push(Problem::new(&origin, "external-ip", message)),
+        }
+    }
+    entries
+}
+
+fn pair(
+    public: &str,
+    private: &str,
+    relays: &[IpAddr],
+    machine: &Machine,
+) -> Result<Vec<ExternalAddress>, String> {
+    let public = resolve(public, machine)?;
+    let private = resolve(private, machine)?;
+    let ([public], [private]) = (public.as_slice(), private.as_slice()) else {
+        return Err("names a host with several addresses; write both addresses".to_owned());
+    };
+    if public.is_ipv4() != private.is_ipv4() {
+        return Err("maps IPv4 to IPv6; allowed: two addresses of one family".to_owned());
+    }
+    if let Some(message) = unfit_external(*public) {
+        return Err(message);
+    }
+    if !relays.contains(private) {
+        let list: Vec<String> = relays.iter().map(IpAddr::to_string).collect();
+        return Err(format!(
+            "private address `{private}` is not a relay address; allowed: {}",
+            list.join(", ")
+        ));
+    }
+    Ok(vec![ExternalAddress {
+        public: *public,
+        private: *private,
+    }])
+}
+
+/// One public address per family, for every relay address of that family except loopback.
+fn single(
+    text: &str,
+    relays: &[IpAddr],
+    machine: &Machine,
+) -> Result<Vec<ExternalAddress>, String> {
+    let mut entries = Vec::new();
+    for public in resolve(text, machine)? {
+        if let Some(message) = unfit_external(public) {
+            return Err(message);
+        }
+        let fitting = relays
+            .iter()
+            .filter(|private| private.is_ipv4() == public.is_ipv4() && !private.is_loopback());
+        let before = entries.len();
+        entries.extend(fitting.map(|private| ExternalAddress {
+            public,
+            private: *private,
+        }));
+        if before == entries.len() {
+            return Err(format!(
+                "`{public}` would map no relay address: none of its family is there except loopback"
+            ));
+        }
+    }
+    Ok(entries)
+}
+
+fn unfit_external(address: IpAddr) -> Option<String> {
+    if address.is_unspecified() || address.is_loopback() {
+        return Some(format!(
+            "`{address}` is no address that clients can send to; allowed: a public unicast address"
+        ));
+    }
+    unfit(address).map(|_| format!("`{address}` is no unicast address that clients can send to; allowed: a public unicast address"))
+}

@@ -1,0 +1,187 @@
+//! The command line, in coturn's manner: `--key value`, `--key=value`, `--flag`, `--flag=off`, and short letters.
+
+use std::ffi::OsString;
+
+use super::file::{Setting, printable};
+use super::problem::{Origin, Problem};
+use super::table;
+use super::value::Kind;
+
+/// What the command line asks for.
+#[derive(Debug, Default)]
+pub(super) struct CommandLine {
+    pub(super) settings: Vec<Setting>,
+    pub(super) file: Option<String>,
+    pub(super) no_file: bool,
+    pub(super) help: bool,
+    pub(super) version: bool,
+}
+
+/// Reads arguments, the program's name left out. `positional` says whether a bare argument names the file.
+pub(super) fn parse(
+    arguments: impl IntoIterator<Item = OsString>,
+    positional: bool,
+    problems: &mut Vec<Problem>,
+) -> CommandLine {
+    let mut found = CommandLine::default();
+    let mut parser = lexopt::Parser::from_args(arguments);
+    let mut position = 0_usize;
+    loop {
+        let typed = match parser.next() {
+            Ok(None) => break,
+            Ok(Some(lexopt::Arg::Long(name))) => format!("--{name}"),
+            Ok(Some(lexopt::Arg::Short(letter))) => format!("-{letter}"),
+            Ok(Some(lexopt::Arg::Value(value))) => {
+                position += 1;
+                if positional && found.file.is_none() {
+                    found.file = text(value, "file name", problems);
+                } else {
+                    let message = format!("argument {position} does not belong to an option");
+                    problems.push(
+                        Problem::unreadable(&Origin::CommandLine, message)
+                            .hint("options begin with `--`"),
+                    );
+                }
+                continue;
+            }
+            Err(error) => {
+                problems.push(unexpected(&error));
+                continue;
+            }
+        };
+        option(&mut parser, typed, &mut found, problems);
+    }
+    if found.no_file && found.file.is_some() {
+        problems.push(Problem::new(
+            &Origin::CommandLine,
+            "-n",
+            "says to read no file, and a file is named; give one of the two",
+        ));
+    }
+    found
+}
+
+fn option(
+    parser: &mut lexopt::Parser,
+    typed: String,
+    found: &mut CommandLine,
+    problems: &mut Vec<Problem>,
+) {
+    let key = match typed.strip_prefix("--") {
+        Some(name) => name.to_owned(),
+        None => match typed.chars().nth(1).and_then(table::by_letter) {
+            Some(entry) => entry.name.to_owned(),
+            None => typed.clone(),
+        },
+    };
+    let Some(entry) = table::find(&key) else {
+        // Whatever is attached belongs to the unknown option; the problem is reported where all keys are looked up.
+        drop(parser.optional_value());
+        found.settings.push(Setting {
+            origin: Origin::CommandLine,
+            typed,
+            key,
+            value: None,
+        });
+        return;
+    };
+    let is_long = typed.starts_with("--");
+    let value = if entry.kind.takes_no_value() {
+        // A letter without value may be followed by further letters: `-fa`.
+        if is_long {
+            parser.optional_value()
+        } else {
+            None
+        }
+    } else {
+        match following(parser, &typed, entry.kind, problems) {
+            Some(value) => Some(value),
+            None => return,
+        }
+    };
+    let value = match value.map(|value| text(value, &typed, problems)) {
+        Some(None) => return,
+        Some(Some(value)) => Some(value),
+        None => None,
+    };
+    match (entry.name, value) {
+        ("help", _) => found.help = true,
+        ("version", _) => found.version = true,
+        ("no-config", _) => found.no_file = true,
+        ("config", Some(_)) if found.file.is_some() => {
+            problems.push(Problem::new(
+                &Origin::CommandLine,
+                &typed,
+                "a second file is named; allowed is one",
+            ));
+        }
+        ("config", file) => found.file = file,
+        (_, value) => found.settings.push(Setting {
+            origin: Origin::CommandLine,
+            typed,
+            key,
+            value,
+        }),
+    }
+}
+
+/// The value of an option that needs one. The next argument is not taken if it is an option itself.
+fn following(
+    parser: &mut lexopt::Parser,
+    typed: &str,
+    kind: Kind,
+    problems: &mut Vec<Problem>,
+) -> Option<OsString> {
+    if let Some(attached) = parser.optional_value() {
+        return Some(attached);
+    }
+    let looks_like_option = |value: &OsString| {
+        let name = value
+            .to_str()
+            .and_then(|value| value.strip_prefix("--"))
+            .unwrap_or_default();
+        table::find(name.split('=').next().unwrap_or_default()).is_some()
+    };
+    let next = parser
+        .raw_args()
+        .ok()
+        .and_then(|mut rest| rest.next_if(|value| !looks_like_option(&value.to_owned())));
+    if next.is_none() {
+        let message = format!("needs a value; allowed: {}", kind.allowed());
+        problems.push(Problem::new(&Origin::CommandLine, typed, message));
+    }
+    next
+}
+
+fn text(value: OsString, typed: &str, problems: &mut Vec<Problem>) -> Option<String> {
+    match value.into_string() {
+        Ok(value) => Some(value),
+        Err(_) => {
+            problems.push(Problem::new(
+                &Origin::CommandLine,
+                typed,
+                "the value is not UTF-8",
+            ));
+            None
+        }
+    }
+}
+
+fn unexpected(error: &lexopt::Error) -> Problem {
+    let origin = &Origin::CommandLine;
+    match error {
+        lexopt::Error::UnexpectedValue { option, .. } => {
+            Problem::new(origin, &printable_option(option), "takes no value")
+        }
+        _ => Problem::unreadable(origin, "an option is not UTF-8"),
+    }
+}
+
+fn printable_option(option: &str) -> String {
+    let name = option.trim_start_matches('-');
+    format!(
+        "{}{}",
+        &option[..option.len() - name.len()],
+        printable(name)
+    )
+}

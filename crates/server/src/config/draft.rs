@@ -1,0 +1,192 @@
+//! The configuration while lines are being taken over: values are single and valid, but not yet known to fit together.
+
+use std::collections::BTreeMap;
+use std::num::{NonZeroU16, NonZeroU32};
+use std::time::Duration;
+
+use super::Secret;
+use super::problem::{Note, Origin, Problem};
+use super::settings::{AddressRange, Backend, Credential, DefaultFamily, Limits, Log, Stun};
+
+/// Lifetime that RFC 8656 recommends as upper bound for allocations (§7.2).
+pub(super) const ALLOCATION_LIFETIME_MAX_S: u64 = 3600;
+/// Lifetime of a channel binding (RFC 8656 §12).
+pub(super) const CHANNEL_LIFETIME_S: u64 = 600;
+/// Lifetime of a permission (RFC 8656 §9).
+pub(super) const PERMISSION_LIFETIME_S: u64 = 300;
+
+/// Values as they were given, or their defaults. Cross-checked and completed by `finish`.
+pub(super) struct Draft {
+    /// Where each key was written, by the table's name for it. Keys that were not written are absent.
+    pub(super) origins: BTreeMap<&'static str, Vec<Origin>>,
+    pub(super) problems: Vec<Problem>,
+    pub(super) notes: Vec<Note>,
+
+    pub(super) listening_port: u16,
+    pub(super) listening_ips: Vec<(String, Origin)>,
+    pub(super) relay_ips: Vec<(String, Origin)>,
+    pub(super) external_ips: Vec<(String, Origin)>,
+    pub(super) min_port: u16,
+    pub(super) max_port: u16,
+    pub(super) default_family: DefaultFamily,
+    pub(super) keep_family: bool,
+
+    pub(super) relay_threads: Option<u16>,
+    pub(super) cpus: Option<NonZeroU16>,
+    pub(super) pin_threads: bool,
+    pub(super) backend: Backend,
+    pub(super) batched_receive: bool,
+    pub(super) segmentation: Option<bool>,
+    pub(super) coalesce: Duration,
+    pub(super) socket_buffer_bytes: NonZeroU32,
+    pub(super) log_receive: bool,
+    pub(super) log_send: bool,
+
+    pub(super) long_term_credentials: Option<bool>,
+    pub(super) rest_enabled: Option<bool>,
+    pub(super) realm: Option<String>,
+    pub(super) users: Vec<(String, Credential, Origin)>,
+    pub(super) rest_secrets: Vec<Secret>,
+    pub(super) rest_separator: u8,
+    pub(super) nonce_lifetime: Duration,
+    pub(super) nonce_secret: Option<Secret>,
+    pub(super) binding_needs_credentials: bool,
+    pub(super) limit_unauthorized: bool,
+    pub(super) unauthorized_per_second: NonZeroU32,
+
+    pub(super) limits: Limits,
+    pub(super) allowed_peers: Vec<AddressRange>,
+    pub(super) denied_peers: Vec<AddressRange>,
+    pub(super) allow_loopback: bool,
+    pub(super) stun: Stun,
+    pub(super) log: Log,
+}
+
+impl Draft {
+    pub(super) fn new() -> Self {
+        Self {
+            origins: BTreeMap::new(),
+            problems: Vec::new(),
+            notes: Vec::new(),
+            listening_port: 3478,
+            listening_ips: Vec::new(),
+            relay_ips: Vec::new(),
+            external_ips: Vec::new(),
+            min_port: 49152,
+            max_port: u16::MAX,
+            default_family: DefaultFamily::V4,
+            keep_family: false,
+            relay_threads: None,
+            cpus: None,
+            pin_threads: true,
+            backend: Backend::Auto,
+            batched_receive: true,
+            segmentation: None,
+            coalesce: Duration::from_micros(200),
+            socket_buffer_bytes: NonZeroU32::MIN.saturating_add((2 << 20) - 1),
+            log_receive: false,
+            log_send: false,
+            long_term_credentials: None,
+            rest_enabled: None,
+            realm: None,
+            users: Vec::new(),
+            rest_secrets: Vec::new(),
+            rest_separator: b':',
+            nonce_lifetime: Duration::from_secs(600),
+            nonce_secret: None,
+            binding_needs_credentials: false,
+            limit_unauthorized: false,
+            unauthorized_per_second: NonZeroU32::MIN.saturating_add(9),
+            limits: Limits {
+                allocations_per_user: None,
+                allocations_total: None,
+                allocation_lifetime_max: Duration::from_secs(ALLOCATION_LIFETIME_MAX_S),
+                channel_lifetime: Duration::from_secs(CHANNEL_LIFETIME_S),
+                permission_lifetime: Duration::from_secs(PERMISSION_LIFETIME_S),
+            },
+            allowed_peers: Vec::new(),
+            denied_peers: Vec::new(),
+            allow_loopback: false,
+            stun: Stun {
+                stun_only: false,
+                no_binding: false,
+                fingerprint: false,
+                software: false,
+                mapped_address: false,
+                detailed_reasons: false,
+            },
+            log: Log {
+                sessions: false,
+                statistics_interval: Duration::from_secs(10),
+            },
+        }
+    }
+
+    /// Where `key` was last written; the command line if it was not.
+    pub(super) fn origin(&self, key: &str) -> Origin {
+        self.origins
+            .get(key)
+            .and_then(|all| all.last())
+            .cloned()
+            .unwrap_or(Origin::CommandLine)
+    }
+
+    pub(super) fn is_given(&self, key: &str) -> bool {
+        self.origins.contains_key(key)
+    }
+
+    /// Remembers a problem of `key` at the place where it was last written.
+    pub(super) fn problem(&mut self, key: &str, message: impl Into<String>) {
+        let origin = self.origin(key);
+        self.problems.push(Problem::new(&origin, key, message));
+    }
+
+    pub(super) fn note(&mut self, key: &str, text: impl Into<String>) {
+        let origin = self.origins.get(key).and_then(|all| all.last()).cloned();
+        self.notes.push(Note {
+            origin,
+            key: key.to_owned(),
+            text: text.into(),
+        });
+    }
+}
+
+/// Splits `name:password` or `name:0xKEY` at the first colon. Errors never repeat the text.
+pub(super) fn user(text: &str) -> Result<(String, Credential), String> {
+    let Some((name, secret)) = text.split_once(':') else {
+        return Err("has no `:` between name and password".to_owned());
+    };
+    if name.is_empty() {
+        return Err("has no name before the `:`".to_owned());
+    }
+    if name.len() > 508 {
+        return Err("has a name of more than 508 bytes (RFC 8489 §14.3)".to_owned());
+    }
+    if secret.is_empty() {
+        return Err("has no password after the `:`".to_owned());
+    }
+    if secret.len() > 256 {
+        return Err("has a password of more than 256 bytes".to_owned());
+    }
+    let credential = match secret.strip_prefix("0x") {
+        Some(digits) => Credential::Md5Key(Secret::new(key(digits)?)),
+        None => Credential::Password(Secret::new(secret.as_bytes())),
+    };
+    Ok((name.to_owned(), credential))
+}
+
+fn key(digits: &str) -> Result<Vec<u8>, String> {
+    let wrong = || "begins with 0x but is not 32 hexadecimal digits".to_owned();
+    let nibbles: Vec<u8> = digits
+        .chars()
+        .map_while(|digit| digit.to_digit(16))
+        .filter_map(|digit| u8::try_from(digit).ok())
+        .collect();
+    if digits.len() != 32 || nibbles.len() != 32 {
+        return Err(wrong());
+    }
+    Ok(nibbles
+        .chunks_exact(2)
+        .map(|pair| pair.iter().fold(0, |byte, nibble| byte << 4 | nibble))
+        .collect())
+}

@@ -1,0 +1,253 @@
+//! Whether the values fit together, and what follows from them for this machine.
+
+use std::num::NonZeroU16;
+
+use super::Secret;
+use super::addresses::addresses;
+use super::draft::Draft;
+use super::load::Loaded;
+use super::machine::Machine;
+use super::problem::{Problem, Problems};
+use super::settings::{
+    Authentication, Backend, Config, Credential, Datapath, DefaultFamily, PeerRules, StaticUser,
+    Threads,
+};
+
+/// Most shards: coturn's limit, and more than any machine this was measured on has processors.
+pub(super) const SHARDS_MAX: u16 = 128;
+/// Realm where neither configuration nor host name says one.
+const REALM_OF_LAST_RESORT: &str = "turnbuckle";
+/// Name of the user that is made up where no credentials are configured.
+const GENERATED_USER: &str = "guest";
+
+/// Checks the draft as a whole and completes it with what `machine` offers.
+pub(super) fn finish(mut draft: Draft, machine: &Machine) -> Result<Loaded, Problems> {
+    contradictions(&mut draft);
+    let addresses = addresses(&mut draft, machine);
+    let authentication = authentication(&mut draft, machine);
+    let threads = threads(&mut draft, machine);
+    let datapath = Datapath {
+        backend: backend(&mut draft),
+        coalesce: draft.coalesce,
+        socket_buffer_bytes: draft.socket_buffer_bytes,
+        log_receive: draft.log_receive,
+        log_send: draft.log_send,
+    };
+    let config = Config {
+        addresses,
+        threads,
+        datapath,
+        authentication,
+        limits: draft.limits,
+        peers: PeerRules {
+            allowed: draft.allowed_peers,
+            denied: draft.denied_peers,
+            allow_loopback: draft.allow_loopback,
+        },
+        stun: draft.stun,
+        log: draft.log,
+    };
+    if !draft.problems.is_empty() {
+        // Stable: problems of one place stay in the order in which they were found.
+        draft
+            .problems
+            .sort_by(|one, other| one.origin.cmp(&other.origin));
+        return Err(Problems(draft.problems));
+    }
+    Ok(Loaded {
+        config,
+        notes: draft.notes,
+        origins: draft.origins,
+    })
+}
+
+fn contradictions(draft: &mut Draft) {
+    if draft.stun.stun_only && draft.stun.no_binding {
+        draft.problem(
+            "no-stun",
+            "together with `stun-only` nothing would be served; give one of the two",
+        );
+    }
+    if draft.min_port > draft.max_port {
+        let (min, max) = (draft.min_port, draft.max_port);
+        let key = if draft.is_given("min-port") {
+            "min-port"
+        } else {
+            "max-port"
+        };
+        draft.problem(
+            key,
+            format!("min-port {min} is above max-port {max}; allowed: min-port up to max-port"),
+        );
+    }
+    if draft.keep_family
+        && draft.is_given("allocation-default-address-family")
+        && draft.default_family != DefaultFamily::Client
+    {
+        draft.problem(
+            "keep-address-family",
+            "contradicts `allocation-default-address-family`; give that one alone",
+        );
+    }
+    if draft.allow_loopback {
+        draft.note(
+            "allow-loopback-peers",
+            "clients can reach every UDP service of this machine that listens on loopback",
+        );
+    }
+}
+
+fn threads(draft: &mut Draft, machine: &Machine) -> Threads {
+    let processors = draft
+        .cpus
+        .unwrap_or(machine.processors)
+        .min(NonZeroU16::MIN.saturating_add(SHARDS_MAX - 1));
+    let shards = match draft.relay_threads {
+        Some(0) => {
+            draft.note(
+                "relay-threads",
+                "0 means one shard here: it is what receives and relays",
+            );
+            NonZeroU16::MIN
+        }
+        Some(number) => NonZeroU16::new(number).unwrap_or(NonZeroU16::MIN),
+        None => processors,
+    };
+    Threads {
+        shards,
+        pin: draft.pin_threads,
+    }
+}
+
+fn backend(draft: &mut Draft) -> Backend {
+    let implied = match (draft.batched_receive, draft.segmentation) {
+        (false, Some(true)) => {
+            draft.problem(
+                "udp-gso",
+                "needs batched receive; remove `udp-recvmmsg=false`",
+            );
+            Backend::Auto
+        }
+        (false, _) => Backend::Single,
+        (true, Some(true)) => Backend::Gso,
+        (true, Some(false)) => Backend::Mmsg,
+        (true, None) => Backend::Auto,
+    };
+    let chosen = draft.backend;
+    if chosen == Backend::Auto || implied == Backend::Auto || chosen == implied {
+        return if chosen == Backend::Auto {
+            implied
+        } else {
+            chosen
+        };
+    }
+    let other = if implied == Backend::Single {
+        "udp-recvmmsg"
+    } else {
+        "udp-gso"
+    };
+    draft.problem(
+        "udp-backend",
+        format!("contradicts `{other}`; give `udp-backend` alone"),
+    );
+    chosen
+}
+
+fn authentication(draft: &mut Draft, machine: &Machine) -> Authentication {
+    if draft.rest_enabled == Some(false) && !draft.rest_secrets.is_empty() {
+        draft.problem(
+            "use-auth-secret",
+            "is off and `static-auth-secret` is given; remove one of the two",
+        );
+    }
+    if draft.rest_enabled == Some(true) && draft.rest_secrets.is_empty() {
+        draft.problem("use-auth-secret", "needs a secret; give `static-auth-secret` (secrets from databases are not implemented yet)");
+    }
+    let has_credentials = !draft.users.is_empty() || !draft.rest_secrets.is_empty();
+    if draft.long_term_credentials == Some(false) && has_credentials {
+        draft.problem(
+            "lt-cred-mech",
+            "is off and credentials are given; authentication cannot be turned off",
+        );
+    }
+    let realm = match (draft.realm.take(), &machine.domain) {
+        (Some(realm), _) => realm,
+        (None, domain) => {
+            if let Some((_, _, origin)) = draft
+                .users
+                .iter()
+                .find(|(_, credential, _)| matches!(credential, Credential::Md5Key(_)))
+            {
+                let problem = Problem::new(
+                    origin,
+                    "user",
+                    "is given by its key, which holds for one realm only",
+                );
+                draft.problems.push(problem.hint("give `realm` too"));
+            }
+            domain
+                .clone()
+                .filter(|name| name.len() <= 127)
+                .unwrap_or_else(|| REALM_OF_LAST_RESORT.to_owned())
+        }
+    };
+    let mut users: Vec<StaticUser> = Vec::with_capacity(draft.users.len());
+    let mut names = std::collections::BTreeSet::new();
+    for (name, credential, origin) in std::mem::take(&mut draft.users) {
+        if names.insert(name.clone()) {
+            users.push(StaticUser {
+                name: name.into(),
+                credential,
+                is_generated: false,
+            });
+        } else {
+            draft.problems.push(Problem::new(
+                &origin,
+                "user",
+                format!("`{name}` is given twice; allowed once"),
+            ));
+        }
+    }
+    let is_needed = !draft.stun.stun_only || draft.binding_needs_credentials;
+    if !has_credentials && is_needed {
+        users.extend(generated_user(draft, machine));
+    }
+    let limit = draft
+        .limit_unauthorized
+        .then_some(draft.unauthorized_per_second);
+    if limit.is_none() && draft.is_given("unauthorized-ratelimit-rps") {
+        draft.problem(
+            "unauthorized-ratelimit-rps",
+            "has no effect without `unauthorized-ratelimit`; add that or remove the line",
+        );
+    }
+    Authentication {
+        realm: realm.into(),
+        users,
+        rest_secrets: std::mem::take(&mut draft.rest_secrets),
+        rest_separator: draft.rest_separator,
+        nonce_lifetime: draft.nonce_lifetime,
+        nonce_secret: draft.nonce_secret.take(),
+        binding_needs_credentials: draft.binding_needs_credentials,
+        unauthorized_replies_per_second: limit,
+    }
+}
+
+/// A user whose password nobody can guess: 120 random bits.
+fn generated_user(draft: &mut Draft, machine: &Machine) -> Option<StaticUser> {
+    use base64::Engine as _;
+    let mut bytes = [0; 15];
+    if let Err(error) = (machine.fill_random)(&mut bytes) {
+        let message =
+            format!("none is given, and the system yields no randomness to make one up: {error}");
+        draft.problem("user", message);
+        return None;
+    }
+    let password = base64::engine::general_purpose::URL_SAFE_NO_PAD.encode(bytes);
+    draft.note("user", format!("no credentials are given: user `{GENERATED_USER}` with a random password is made up for this run"));
+    Some(StaticUser {
+        name: GENERATED_USER.into(),
+        credential: Credential::Password(Secret::new(password.into_bytes())),
+        is_generated: true,
+    })
+}

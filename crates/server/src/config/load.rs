@@ -1,0 +1,282 @@
+//! From typed settings to the validated configuration.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::io::Read as _;
+use std::sync::Arc;
+
+use super::command_line::{self, CommandLine};
+use super::draft::Draft;
+use super::entry::{Entry, Support};
+use super::file::{self, FILE_LEN_MAX, Setting, printable};
+use super::finish::finish;
+use super::machine::Machine;
+use super::problem::{Note, Origin, Problem, Problems};
+use super::settings::Config;
+use super::table;
+
+/// A configuration, and what was found on the way to it.
+#[derive(Debug, Clone)]
+pub struct Loaded {
+    /// The configuration.
+    pub config: Config,
+    /// What the operator should know.
+    pub notes: Vec<Note>,
+    /// Where keys were written, by key. Keys that were not written are absent.
+    pub origins: BTreeMap<&'static str, Vec<Origin>>,
+}
+
+/// What a command line asks for.
+#[derive(Debug, Clone)]
+pub enum Request {
+    /// To go on with this configuration.
+    Run(Box<Loaded>),
+    /// To print the options.
+    Help,
+    /// To print the version.
+    Version,
+}
+
+/// Reads the command line and the file it names, strictly. The program's and subcommand's names are not part of `arguments`.
+///
+/// # Errors
+/// Everything that is wrong, not only the first thing.
+pub fn load(
+    arguments: impl IntoIterator<Item = OsString>,
+    machine: &Machine,
+) -> Result<Request, Problems> {
+    load_from(arguments, false, machine)
+}
+
+/// Like [`load`]; a bare argument names the file.
+///
+/// # Errors
+/// Everything that is wrong, not only the first thing.
+pub fn load_named(
+    arguments: impl IntoIterator<Item = OsString>,
+    machine: &Machine,
+) -> Result<Request, Problems> {
+    load_from(arguments, true, machine)
+}
+
+fn load_from(
+    arguments: impl IntoIterator<Item = OsString>,
+    positional: bool,
+    machine: &Machine,
+) -> Result<Request, Problems> {
+    let mut problems = Vec::new();
+    let command_line = command_line::parse(arguments, positional, &mut problems);
+    if command_line.help {
+        return Ok(Request::Help);
+    }
+    if command_line.version {
+        return Ok(Request::Version);
+    }
+    let CommandLine { settings, file, .. } = command_line;
+    let from_file = file.map_or_else(Vec::new, |path| read(&path, &mut problems));
+    assemble(from_file, settings, problems, machine).map(|loaded| Request::Run(Box::new(loaded)))
+}
+
+/// Builds a configuration from the content of a file alone; `path` is what messages call it.
+///
+/// # Errors
+/// Everything that is wrong, not only the first thing.
+pub fn from_text(path: &str, content: &[u8], machine: &Machine) -> Result<Loaded, Problems> {
+    let mut problems = Vec::new();
+    let settings = file::parse(path, content, &mut problems);
+    assemble(settings, Vec::new(), problems, machine)
+}
+
+fn read(path: &str, problems: &mut Vec<Problem>) -> Vec<Setting> {
+    let mut content = Vec::new();
+    let limit = u64::try_from(FILE_LEN_MAX)
+        .unwrap_or(u64::MAX)
+        .saturating_add(1);
+    let result =
+        std::fs::File::open(path).and_then(|file| file.take(limit).read_to_end(&mut content));
+    match result {
+        Ok(_) => file::parse(path, &content, problems),
+        Err(error) => {
+            let origin = Origin::File {
+                path: Arc::from(path),
+                line: 0,
+            };
+            problems.push(Problem::unreadable(
+                &origin,
+                format!("cannot be read: {error}"),
+            ));
+            Vec::new()
+        }
+    }
+}
+
+/// Settings of the file first, then those of the command line, which override them (repeatable keys add up).
+fn assemble(
+    file: Vec<Setting>,
+    command_line: Vec<Setting>,
+    problems: Vec<Problem>,
+    machine: &Machine,
+) -> Result<Loaded, Problems> {
+    let mut draft = Draft::new();
+    draft.problems = problems;
+    for source in [file, command_line] {
+        let mut seen: BTreeMap<&'static str, Origin> = BTreeMap::new();
+        for setting in source {
+            let Some(entry) = known(&setting, &mut draft.problems) else {
+                continue;
+            };
+            if !entry.is_repeatable
+                && let Some(first) = seen.insert(entry.name, setting.origin.clone())
+            {
+                let place = if first == Origin::CommandLine {
+                    String::new()
+                } else {
+                    format!(" (first at {first})")
+                };
+                let message = format!("is given twice{place}; allowed once");
+                draft
+                    .problems
+                    .push(Problem::new(&setting.origin, &setting.typed, message));
+                continue;
+            }
+            take(entry, setting, &mut draft);
+        }
+    }
+    finish(draft, machine)
+}
+
+fn known(setting: &Setting, problems: &mut Vec<Problem>) -> Option<&'static Entry> {
+    if let Some(entry) = table::find(&setting.key) {
+        return Some(entry);
+    }
+    let shown = if setting.origin == Origin::CommandLine {
+        let name = setting.typed.trim_start_matches('-');
+        format!(
+            "{}{}",
+            if name.len() == setting.typed.len() {
+                ""
+            } else if setting.typed.starts_with("--") {
+                "--"
+            } else {
+                "-"
+            },
+            printable(name)
+        )
+    } else {
+        printable(&setting.typed)
+    };
+    let problem = match table::removed(&setting.key) {
+        Some(explanation) => {
+            Problem::new(&setting.origin, &shown, "is a key of old coturn versions")
+                .hint(explanation)
+        }
+        None => Problem::new(&setting.origin, &shown, "is not a known key")
+            .hint(table::suggest(&setting.key)),
+    };
+    problems.push(problem);
+    None
+}
+
+fn take(entry: &'static Entry, setting: Setting, draft: &mut Draft) {
+    let Setting {
+        origin,
+        typed,
+        value: text,
+        ..
+    } = setting;
+    let refuse = |message: String| Problem::new(&origin, &typed, message);
+    match entry.support {
+        Support::NotYet(what) => {
+            draft
+                .problems
+                .push(refuse(format!("{what} not implemented yet")).hint("remove the line"));
+            return;
+        }
+        Support::Refused(why) => {
+            draft
+                .problems
+                .push(refuse(format!("refused: {why}")).hint("remove the line"));
+            return;
+        }
+        Support::CommandLine => {
+            draft.problems.push(refuse(
+                "belongs on the command line, not in a file".to_owned(),
+            ));
+            return;
+        }
+        Support::Works { .. } | Support::Only { .. } | Support::NoEffect(_) => {}
+    }
+    let text = match text {
+        None if entry.kind.takes_no_value() => String::new(),
+        None => {
+            draft.problems.push(refuse(format!(
+                "needs a value; allowed: {}",
+                entry.kind.allowed()
+            )));
+            return;
+        }
+        Some(text) => text,
+    };
+    let shown = if entry.is_secret {
+        "the value".to_owned()
+    } else {
+        format!("`{}`", shorten(&text))
+    };
+    let wrong = |message: String| {
+        refuse(format!(
+            "{shown} {message}; allowed: {}",
+            entry.kind.allowed()
+        ))
+    };
+    let text = if text.is_empty() && matches!(entry.kind, super::Kind::OptionalInteger { .. }) {
+        entry.default.to_owned()
+    } else {
+        text
+    };
+    let value = match entry.kind.parse(&text) {
+        Ok(value) => value,
+        Err(message) => {
+            draft.problems.push(wrong(message));
+            return;
+        }
+    };
+    match entry.support {
+        Support::Works { apply, .. } => {
+            if let Err(message) = apply(draft, &value, &origin) {
+                draft.problems.push(wrong(message));
+                return;
+            }
+        }
+        Support::Only { values, otherwise } => {
+            let written = match value {
+                super::value::Value::Flag(flag) => flag.to_string(),
+                _ => text,
+            };
+            if !values.contains(&written.as_str()) {
+                draft.problems.push(refuse(format!(
+                    "{shown} is refused: {otherwise}; allowed: {}",
+                    values.join(", ")
+                )));
+                return;
+            }
+        }
+        Support::NoEffect(why) => {
+            draft.notes.push(Note {
+                origin: Some(origin.clone()),
+                key: typed.clone(),
+                text: format!("accepted without effect: {why}"),
+            });
+        }
+        Support::NotYet(_) | Support::Refused(_) | Support::CommandLine => {}
+    }
+    draft.origins.entry(entry.name).or_default().push(origin);
+}
+
+/// At most 60 characters of a value, control characters escaped.
+fn shorten(text: &str) -> String {
+    let mut short: String = text.chars().take(60).flat_map(char::escape_debug).collect();
+    if text.chars().nth(60).is_some() {
+        short.push_str("...");
+    }
+    short
+}

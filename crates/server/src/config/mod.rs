@@ -1,0 +1,37 @@
+//! Configuration: one option table, the turnserver.conf format, the command line, and what comes of them.
+//!
+//! Every key is one [`Entry`] of the table in `table/`; parser, help texts, reference page and sample file are made from it. Reading takes three
+//! steps: text to settings (`file`, `command_line`), settings to single values (`load`, by the table), values to one [`Config`] (`finish`).
+//! The reader is strict: what it does not understand it refuses, and it reports everything that is wrong at once.
+
+mod addresses;
+mod check;
+mod command_line;
+mod draft;
+mod entry;
+mod file;
+mod finish;
+mod load;
+mod machine;
+mod problem;
+mod secret;
+mod settings;
+mod table;
+#[cfg(test)]
+mod tests;
+mod value;
+mod welcome;
+
+pub use check::{Effective, effective};
+pub use entry::{Entry, Group, Status};
+pub use load::{Loaded, Request, from_text, load, load_named};
+pub use machine::Machine;
+pub use problem::{Note, Origin, Problem, Problems};
+pub use secret::{MASK, Secret};
+pub use settings::{
+    AddressRange, Addresses, Authentication, Backend, Config, Credential, Datapath, DefaultFamily,
+    ExternalAddress, Limits, Log, PeerRules, PortRange, StaticUser, Stun, Threads,
+};
+pub use table::{entries, removed_keys};
+pub use value::Kind;
+pub use welcome::welcome;

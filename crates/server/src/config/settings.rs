@@ -1,0 +1,226 @@
+//! What the relay is to do, validated: the only form of configuration that the rest of the server sees.
+//!
+//! Invariant: a [`Config`] exists only if every line that went into it was understood and allowed. Quantities carry their
+//! unit in their type; an `Option` here means that the operator can really have "none", never "not given".
+
+use std::net::{IpAddr, SocketAddr};
+use std::num::{NonZeroU16, NonZeroU32};
+use std::time::Duration;
+
+use super::Secret;
+
+/// The whole configuration of one relay.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// Where the relay listens, and from where and as what it relays.
+    pub addresses: Addresses,
+    /// Threads and processors.
+    pub threads: Threads,
+    /// How datagrams are moved.
+    pub datapath: Datapath,
+    /// Who may use the relay.
+    pub authentication: Authentication,
+    /// Upper bounds.
+    pub limits: Limits,
+    /// Which peers may be reached.
+    pub peers: PeerRules,
+    /// How STUN messages are answered.
+    pub stun: Stun,
+    /// What is printed.
+    pub log: Log,
+}
+
+/// Addresses of both sides of the relay.
+#[derive(Debug, Clone)]
+pub struct Addresses {
+    /// UDP addresses to listen on; never empty, no duplicates, no wildcard: `0.0.0.0` and `::` stand here as the addresses of the machine.
+    pub listeners: Vec<SocketAddr>,
+    /// Local addresses for relayed transport addresses; never empty, no duplicates, no wildcard.
+    pub relays: Vec<IpAddr>,
+    /// True if nobody configured relay or listening addresses: the relayed address should then be the local address that the client
+    /// contacted, if it has the family asked for, and one of [`Self::relays`] in turn otherwise.
+    pub relay_prefers_listener: bool,
+    /// One-to-one address translation in front of this machine; at most one entry per private address.
+    pub external: Vec<ExternalAddress>,
+    /// Ports of relayed transport addresses.
+    pub relay_ports: PortRange,
+    /// Family of an allocation whose client did not ask for one.
+    pub default_family: DefaultFamily,
+}
+
+impl Addresses {
+    /// The address by which the world reaches `local`.
+    #[must_use]
+    pub fn public(&self, local: IpAddr) -> IpAddr {
+        let found = self.external.iter().find(|entry| entry.private == local);
+        found.map_or(local, |entry| entry.public)
+    }
+}
+
+/// A local address and the public address that a translator in front of this machine maps to it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ExternalAddress {
+    /// What clients are told.
+    pub public: IpAddr,
+    /// What sockets are bound to; same family as `public`.
+    pub private: IpAddr,
+}
+
+/// Ports from `min` to `max`, both included; `min <= max`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PortRange {
+    /// The lowest port.
+    pub min: NonZeroU16,
+    /// The highest port.
+    pub max: NonZeroU16,
+}
+
+/// Family of a relayed address when the client names none (RFC 8656 §7.2 says IPv4).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DefaultFamily {
+    /// IPv4.
+    V4,
+    /// IPv6.
+    V6,
+    /// The family of the address from which the client sent its request.
+    Client,
+}
+
+/// Threads and processors.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Threads {
+    /// Shards, one thread each; 1 to 128.
+    pub shards: NonZeroU16,
+    /// Each shard's thread stays on one processor.
+    pub pin: bool,
+}
+
+/// How datagrams are moved.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Datapath {
+    /// Which backend moves them.
+    pub backend: Backend,
+    /// Longest pause before reading so that datagrams come in larger batches; zero turns the pause off. At most 10 ms.
+    pub coalesce: Duration,
+    /// `SO_RCVBUF` and `SO_SNDBUF` of listeners and upper bound for relay sockets, in bytes.
+    pub socket_buffer_bytes: NonZeroU32,
+    /// Print receive batch counters every [`Log::statistics_interval`].
+    pub log_receive: bool,
+    /// Print send batch counters every [`Log::statistics_interval`].
+    pub log_send: bool,
+}
+
+/// Choice of datapath backend.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Backend {
+    /// The best that a probe at start finds working.
+    Auto,
+    /// One system call per datagram.
+    Single,
+    /// Batches with `recvmmsg` and `sendmmsg`.
+    Mmsg,
+    /// Batches, and trains of equal datagrams by generic segmentation and receive offload.
+    Gso,
+}
+
+/// Who may use the relay.
+#[derive(Debug, Clone)]
+pub struct Authentication {
+    /// Realm of the long-term credentials (RFC 8489 §9.2); never empty, at most 127 characters.
+    pub realm: Box<str>,
+    /// Users with a password or key; names are unique.
+    pub users: Vec<StaticUser>,
+    /// Secrets from which time-limited credentials are derived (TURN REST API); all are tried.
+    pub rest_secrets: Vec<Secret>,
+    /// Character between expiry time and identity in a time-limited user name; printable ASCII, neither letter nor digit.
+    pub rest_separator: u8,
+    /// How long a nonce is accepted; 1 s to 1 h.
+    pub nonce_lifetime: Duration,
+    /// Key of the nonces, so that they stay valid across restarts and machines; none means a random one for this process.
+    pub nonce_secret: Option<Secret>,
+    /// Binding requests need credentials too.
+    pub binding_needs_credentials: bool,
+    /// Answers to unproven requests per second and source address; none means no such limit.
+    pub unauthorized_replies_per_second: Option<NonZeroU32>,
+}
+
+/// A user known from the configuration.
+#[derive(Debug, Clone)]
+pub struct StaticUser {
+    /// User name; 1 to 508 bytes of UTF-8.
+    pub name: Box<str>,
+    /// Password or key.
+    pub credential: Credential,
+    /// Made up at start because the configuration names no credentials at all; its password must be printed.
+    pub is_generated: bool,
+}
+
+/// How a user proves who it is.
+#[derive(Debug, Clone)]
+pub enum Credential {
+    /// The password; 1 to 256 bytes.
+    Password(Secret),
+    /// MD5 of `user:realm:password`, 16 bytes (RFC 8489 §9.2.2). Does for MESSAGE-INTEGRITY only, not for its SHA-256 form.
+    Md5Key(Secret),
+}
+
+/// Upper bounds, and lifetimes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limits {
+    /// Allocations that one user of one realm may hold at once.
+    pub allocations_per_user: Option<NonZeroU32>,
+    /// Allocations of a whole realm at once.
+    pub allocations_total: Option<NonZeroU32>,
+    /// Longest lifetime granted to an allocation.
+    pub allocation_lifetime_max: Duration,
+    /// Lifetime of a channel binding.
+    pub channel_lifetime: Duration,
+    /// Lifetime of a permission.
+    pub permission_lifetime: Duration,
+}
+
+/// Which peers may be reached, on top of the built-in rules.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PeerRules {
+    /// Ranges to allow although a built-in rule or [`Self::denied`] refuses them.
+    pub allowed: Vec<AddressRange>,
+    /// Ranges to refuse.
+    pub denied: Vec<AddressRange>,
+    /// 127.0.0.0/8 and ::1 may be peers.
+    pub allow_loopback: bool,
+}
+
+/// Addresses from `first` to `last`, both included; same family, `first <= last`, never IPv4 written as IPv6.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct AddressRange {
+    /// The lowest address.
+    pub first: IpAddr,
+    /// The highest address.
+    pub last: IpAddr,
+}
+
+/// How STUN messages are answered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Stun {
+    /// TURN methods are ignored.
+    pub stun_only: bool,
+    /// Binding requests are ignored.
+    pub no_binding: bool,
+    /// FINGERPRINT on every message; otherwise only for clients that use it.
+    pub fingerprint: bool,
+    /// SOFTWARE in responses.
+    pub software: bool,
+    /// MAPPED-ADDRESS beside XOR-MAPPED-ADDRESS.
+    pub mapped_address: bool,
+    /// Reason phrases say in detail what was wrong.
+    pub detailed_reasons: bool,
+}
+
+/// What is printed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Log {
+    /// A line for each change of a session.
+    pub sessions: bool,
+    /// Time between two prints of the counters asked for.
+    pub statistics_interval: Duration,
+}

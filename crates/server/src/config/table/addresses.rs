@@ -1,0 +1,210 @@
+//! Listening, relay and external addresses and ports (coturn inventory §1.1).
+
+use crate::config::entry::{Entry, Group};
+use crate::config::settings::DefaultFamily;
+use crate::config::value::Kind;
+
+use super::{flag, one};
+
+const GROUP: Group = Group::Addresses;
+const ONLY_UDP: &str = "UDP is the only transport of this version";
+
+pub(super) const ENTRIES: &[Entry] = &[
+    Entry::new(
+        "O-001",
+        "listening-device",
+        GROUP,
+        Kind::Text(15),
+        "Binds listeners to one network interface.",
+    )
+    .short('d')
+    .not_yet("binding to an interface is"),
+    Entry::new("O-002", "listening-port", GROUP, Kind::Port, "Port on which clients are served.")
+        .short('p')
+        .default("3478")
+        .stricter("port 0 is refused")
+        .works(
+            |draft, value, _| {
+                draft.listening_port = value.port();
+                Ok(())
+            },
+            |config| config.addresses.listeners.first().map(|address| address.port().to_string()).into_iter().collect(),
+        ),
+    Entry::new("O-003", "tls-listening-port", GROUP, Kind::Port, "Port for TLS and DTLS.").default("5349").not_yet("TLS listeners are"),
+    Entry::new(
+        "O-004",
+        "alt-listening-port",
+        GROUP,
+        Kind::Integer { min: 0, max: 65535, unit: "" },
+        "Second port for NAT behaviour discovery (RFC 5780); 0 means listening-port + 1.",
+    )
+    .default("0")
+    .only(&["0"], "NAT behaviour discovery is not implemented yet"),
+    Entry::new(
+        "O-005",
+        "alt-tls-listening-port",
+        GROUP,
+        Kind::Integer { min: 0, max: 65535, unit: "" },
+        "Second port for TLS and DTLS; 0 means tls-listening-port + 1.",
+    )
+    .default("0")
+    .only(&["0"], "TLS listeners are not implemented yet"),
+    Entry::new("O-006", "tcp-proxy-port", GROUP, Kind::Port, "TCP port on which every connection begins with a PROXY protocol header.")
+        .not_yet("TCP listeners are"),
+    Entry::new(
+        "O-007",
+        "listening-ip",
+        GROUP,
+        Kind::Address,
+        "Address to listen on. 0.0.0.0 and :: stand for all addresses of the machine of that family, without link-local ones; so does leaving the key out, \
+         for both families.",
+    )
+    .short('L')
+    .repeatable()
+    .default("(all addresses of the machine)")
+    .stricter("link-local, multicast and IPv4-mapped addresses are refused")
+    .works(
+        |draft, value, origin| {
+            draft.listening_ips.push((value.text().to_owned(), origin.clone()));
+            Ok(())
+        },
+        |config| config.addresses.listeners.iter().map(|address| address.ip().to_string()).collect(),
+    ),
+    Entry::new("O-008", "aux-server", GROUP, Kind::AddressPort, "Further address and port to listen on.")
+        .repeatable()
+        .not_yet("auxiliary listeners are"),
+    Entry::new("O-009", "udp-self-balance", GROUP, Kind::Flag, "Redirects clients in turn to the auxiliary listeners.")
+        .default("false")
+        .only(&["false"], "the kernel spreads clients over the shards"),
+    Entry::new("O-010", "relay-device", GROUP, Kind::Text(15), "Binds relay sockets to one network interface.")
+        .short('i')
+        .not_yet("binding to an interface is"),
+    Entry::new(
+        "O-011",
+        "relay-ip",
+        GROUP,
+        Kind::Address,
+        "Local address of relayed transport addresses; several of a family are used in turn. Without the key: the listening addresses if given, else the \
+         address that the client contacted or another one of the machine, loopback left out.",
+    )
+    .short('E')
+    .repeatable()
+    .default("(see above)")
+    .stricter("link-local, multicast and IPv4-mapped addresses are refused")
+    .works(
+        |draft, value, origin| {
+            draft.relay_ips.push((value.text().to_owned(), origin.clone()));
+            Ok(())
+        },
+        |config| config.addresses.relays.iter().map(ToString::to_string).collect(),
+    ),
+    Entry::new(
+        "O-012",
+        "external-ip",
+        GROUP,
+        Kind::ExternalAddress,
+        "Public address under which a one-to-one translator makes relay addresses reachable. Alone it stands for every relay address of its family; \
+         public/private maps one.",
+    )
+    .short('X')
+    .repeatable()
+    .stricter("one single form per family, private parts must be relay addresses, and no peer address is allowed in consequence")
+    .works(
+        |draft, value, origin| {
+            draft.external_ips.push((value.text().to_owned(), origin.clone()));
+            Ok(())
+        },
+        |config| config.addresses.external.iter().map(|entry| format!("{}/{}", entry.public, entry.private)).collect(),
+    ),
+    Entry::new("O-013", "min-port", GROUP, Kind::Port, "Lowest port of relayed transport addresses.").default("49152").works(
+        |draft, value, _| {
+            draft.min_port = value.port();
+            Ok(())
+        },
+        |config| one(config.addresses.relay_ports.min),
+    ),
+    Entry::new("O-014", "max-port", GROUP, Kind::Port, "Highest port of relayed transport addresses.").default("65535").works(
+        |draft, value, _| {
+            draft.max_port = value.port();
+            Ok(())
+        },
+        |config| one(config.addresses.relay_ports.max),
+    ),
+    Entry::new(
+        "O-015",
+        "sock-buf-size",
+        GROUP,
+        Kind::Integer { min: 4096, max: 1 << 30, unit: "bytes" },
+        "Size of the kernel's receive and send buffers of listeners, and the size up to which those of busy relay sockets grow. The kernel may grant less.",
+    )
+    .default("2097152")
+    .stricter("at least 4096")
+    .works(
+        |draft, value, _| {
+            draft.socket_buffer_bytes = value.integer().try_into().map_err(|_| "is zero".to_owned())?;
+            Ok(())
+        },
+        |config| one(config.datapath.socket_buffer_bytes),
+    ),
+    Entry::new("O-016", "no-udp", GROUP, Kind::Flag, "No listeners for UDP.").default("false").only(&["false"], ONLY_UDP),
+    Entry::new("O-017", "no-tcp", GROUP, Kind::Flag, "No listeners for TCP.")
+        .default("true")
+        .coturn_default("false", ONLY_UDP)
+        .only(&["true"], "TCP listeners are not implemented yet"),
+    Entry::new("O-018", "no-tls", GROUP, Kind::Flag, "No listeners for TLS.")
+        .default("true")
+        .coturn_default("false", ONLY_UDP)
+        .only(&["true"], "TLS listeners are not implemented yet"),
+    Entry::new("O-019", "dtls", GROUP, Kind::Flag, "Listeners for DTLS.")
+        .default("false")
+        .only(&["false"], "DTLS listeners are not implemented yet"),
+    Entry::new("O-020", "no-dtls", GROUP, Kind::Flag, "No listeners for DTLS (old form of dtls).")
+        .default("true")
+        .only(&["true"], "DTLS listeners are not implemented yet"),
+    Entry::new("O-021", "no-udp-relay", GROUP, Kind::Flag, "No allocations with UDP relay addresses.")
+        .default("false")
+        .only(&["false"], "UDP relay addresses are the only ones of this version; `stun-only` turns relaying off"),
+    Entry::new("O-022", "no-tcp-relay", GROUP, Kind::Flag, "No allocations with TCP relay addresses (RFC 6062).")
+        .default("true")
+        .coturn_default("false", ONLY_UDP)
+        .only(&["true"], "TCP relay addresses are not implemented yet"),
+    Entry::new("O-023", "keep-address-family", GROUP, Kind::Flag, "Old form of allocation-default-address-family=keep.")
+        .short('K')
+        .default("false")
+        .works(
+            |draft, value, _| {
+                draft.keep_family = value.flag();
+                Ok(())
+            },
+            |config| flag(config.addresses.default_family == DefaultFamily::Client),
+        ),
+    Entry::new(
+        "O-024",
+        "allocation-default-address-family",
+        GROUP,
+        Kind::Choice(&["ipv4", "ipv6", "keep"]),
+        "Family of the relayed address for clients that do not ask for one; keep means the family of the client's own address.",
+    )
+    .short('A')
+    .default("ipv4")
+    .works(
+        |draft, value, _| {
+            draft.default_family = match value.text() {
+                "ipv6" => DefaultFamily::V6,
+                "keep" => DefaultFamily::Client,
+                _ => DefaultFamily::V4,
+            };
+            Ok(())
+        },
+        |config| {
+            one(match config.addresses.default_family {
+                DefaultFamily::V4 => "ipv4",
+                DefaultFamily::V6 => "ipv6",
+                DefaultFamily::Client => "keep",
+            })
+        },
+    ),
+    Entry::new("O-025", "server-relay", GROUP, Kind::Flag, "Lets peers reach clients without a permission.")
+        .default("false")
+        .only(&["false"], "without permissions anyone could send to clients through the relay (RFC 8656 §9)"),
+];

@@ -1,0 +1,199 @@
+//! Authentication, realms and nonces (coturn inventory §1.3).
+
+use std::num::NonZeroU32;
+use std::time::Duration;
+
+use crate::config::draft::user;
+use crate::config::entry::{Entry, Group};
+use crate::config::secret::{MASK, Secret};
+use crate::config::value::Kind;
+
+use super::{flag, one};
+
+const GROUP: Group = Group::Authentication;
+const VALUE_COUNTS: &str = "the value counts; coturn ignores it and always switches on";
+const NO_DATABASE: &str = "there are no databases in this version";
+
+pub(super) const ENTRIES: &[Entry] = &[
+    Entry::new(
+        "O-040",
+        "lt-cred-mech",
+        GROUP,
+        Kind::Flag,
+        "Long-term credentials (RFC 8489 §9.2), the only ones TURN has. Always on; a client that offers SHA-256 gets it.",
+    )
+    .short('a')
+    .default("true")
+    .coturn_default("false", "authentication cannot be turned off")
+    .stricter("off together with credentials is refused")
+    .works(
+        |draft, value, _| {
+            draft.long_term_credentials = Some(value.flag());
+            Ok(())
+        },
+        |_| flag(true),
+    ),
+    Entry::new("O-041", "no-auth", GROUP, Kind::Flag, "Serves anyone without credentials.")
+        .short('z')
+        .default("false")
+        .coturn_default("true", "coturn serves anyone if no credentials are configured; here a user with a random password is made up")
+        .only(&["false"], "authentication is required: an open relay is used by strangers within hours"),
+    Entry::new(
+        "O-042",
+        "user",
+        GROUP,
+        Kind::User,
+        "User with password, or with the MD5 key of user:realm:password. Command lines are visible to other users of the machine; files need not be. Without \
+         any user and secret one user with a random password is made up and printed.",
+    )
+    .short('u')
+    .repeatable()
+    .secret()
+    .stricter("a name may be given once; 0x must be followed by 32 hexadecimal digits; users and secrets work together")
+    .works(
+        |draft, value, origin| {
+            let (name, credential) = user(value.text())?;
+            draft.users.push((name, credential, origin.clone()));
+            Ok(())
+        },
+        |config| config.authentication.users.iter().map(|user| format!("{}:{MASK}", user.name)).collect(),
+    ),
+    Entry::new("O-043", "realm", GROUP, Kind::Text(127), "Realm of the credentials.")
+        .short('r')
+        .default("(domain name of the host, else turnbuckle)")
+        .stricter("double quotes and backslashes are refused")
+        .works(
+            |draft, value, _| {
+                if value.text().contains(['"', '\\']) {
+                    return Err("contains a double quote or backslash".to_owned());
+                }
+                draft.realm = Some(value.text().to_owned());
+                Ok(())
+            },
+            |config| one(&config.authentication.realm),
+        ),
+    Entry::new(
+        "O-044",
+        "use-auth-secret",
+        GROUP,
+        Kind::Flag,
+        "Time-limited credentials (TURN REST API): the user name is expiry time and identity, the password base64(HMAC-SHA1(secret, user name)).",
+    )
+    .default("(on if static-auth-secret is given)")
+    .stricter(VALUE_COUNTS)
+    .works(
+        |draft, value, _| {
+            draft.rest_enabled = Some(value.flag());
+            Ok(())
+        },
+        |config| flag(!config.authentication.rest_secrets.is_empty()),
+    ),
+    Entry::new("O-045", "static-auth-secret", GROUP, Kind::Text(256), "Secret for time-limited credentials; implies use-auth-secret. Every secret is tried.")
+        .repeatable()
+        .secret()
+        .works(
+            |draft, value, _| {
+                let secret = Secret::new(value.text().as_bytes());
+                if draft.rest_secrets.contains(&secret) {
+                    return Err("is given twice".to_owned());
+                }
+                draft.rest_secrets.push(secret);
+                Ok(())
+            },
+            |config| config.authentication.rest_secrets.iter().map(|_| MASK.to_owned()).collect(),
+        ),
+    Entry::new("O-046", "rest-api-separator", GROUP, Kind::Separator, "Character between expiry time and identity in time-limited user names.")
+        .short('C')
+        .default(":")
+        .stricter("letters, digits and spaces are refused")
+        .works(
+            |draft, value, _| {
+                draft.rest_separator = value.text().bytes().next().unwrap_or(b':');
+                Ok(())
+            },
+            |config| one(char::from(config.authentication.rest_separator)),
+        ),
+    Entry::new("O-047", "no-auth-pings", GROUP, Kind::Flag, "No periodic test queries to the user database.").default("true").no_effect(NO_DATABASE),
+    Entry::new("O-048", "no-dynamic-ip-list", GROUP, Kind::Flag, "No peer address rules from the database.")
+        .default("true")
+        .coturn_default("false", NO_DATABASE)
+        .only(&["true"], "peer address rules from databases are not implemented yet"),
+    Entry::new("O-049", "no-dynamic-realms", GROUP, Kind::Flag, "No realms and realm options from the database.")
+        .default("true")
+        .coturn_default("false", NO_DATABASE)
+        .only(&["true"], "realms from databases are not implemented yet"),
+    Entry::new("O-050", "oauth", GROUP, Kind::Flag, "Third-party authorization (RFC 7635).")
+        .default("false")
+        .only(&["false"], "third-party authorization is not implemented yet"),
+    Entry::new("O-051", "server-name", GROUP, Kind::Text(255), "Name of this server in third-party authorization.")
+        .default("(realm)")
+        .not_yet("third-party authorization is"),
+    Entry::new("O-052", "check-origin-consistency", GROUP, Kind::Flag, "All requests of a session must carry the same ORIGIN.")
+        .default("false")
+        .only(&["false"], "realms by ORIGIN are not implemented yet"),
+    Entry::new("O-053", "stale-nonce", GROUP, Kind::OptionalInteger { min: 1, max: 3600, unit: "seconds" }, "How long a nonce is accepted.")
+        .default("600")
+        .stricter("at most one hour, and 0 (for ever) is refused: an overheard nonce must not be of use later")
+        .works(
+            |draft, value, _| {
+                draft.nonce_lifetime = Duration::from_secs(value.integer().into());
+                Ok(())
+            },
+            |config| one(config.authentication.nonce_lifetime.as_secs()),
+        ),
+    Entry::new("O-054", "stateless-nonce", GROUP, Kind::Flag, "Nonces are computed, not stored.")
+        .default("true")
+        .only(&["true"], "nonces are always stateless, so that unproven requests cost no memory"),
+    Entry::new(
+        "O-055",
+        "stateless-nonce-secret",
+        GROUP,
+        Kind::Text(256),
+        "Key of the nonces, for servers that accept each other's, and across restarts. Without it a random key holds for the life of the process.",
+    )
+    .default("(random)")
+    .secret()
+    .stricter("at least 16 bytes")
+    .works(
+        |draft, value, _| {
+            if value.text().len() < 16 {
+                return Err("is shorter than 16 bytes".to_owned());
+            }
+            draft.nonce_secret = Some(Secret::new(value.text().as_bytes()));
+            Ok(())
+        },
+        |config| config.authentication.nonce_secret.iter().map(|_| MASK.to_owned()).collect(),
+    ),
+    Entry::new("O-056", "secure-stun", GROUP, Kind::Flag, "Binding requests need credentials too.").default("false").works(
+        |draft, value, _| {
+            draft.binding_needs_credentials = value.flag();
+            Ok(())
+        },
+        |config| flag(config.authentication.binding_needs_credentials),
+    ),
+    Entry::new("O-057", "unauthorized-ratelimit", GROUP, Kind::Flag, "Limits answers to requests without valid credentials, per source address.")
+        .default("false")
+        .works(
+            |draft, value, _| {
+                draft.limit_unauthorized = value.flag();
+                Ok(())
+            },
+            |config| flag(config.authentication.unauthorized_replies_per_second.is_some()),
+        ),
+    Entry::new(
+        "O-058",
+        "unauthorized-ratelimit-rps",
+        GROUP,
+        Kind::Integer { min: 1, max: 1_000_000, unit: "answers per second" },
+        "The limit that unauthorized-ratelimit sets.",
+    )
+    .default("10")
+    .stricter("refused without unauthorized-ratelimit")
+    .works(
+        |draft, value, _| {
+            draft.unauthorized_per_second = NonZeroU32::new(value.integer()).ok_or_else(|| "is zero".to_owned())?;
+            Ok(())
+        },
+        |config| config.authentication.unauthorized_replies_per_second.map(|limit| limit.to_string()).into_iter().collect(),
+    ),
+];

@@ -1,0 +1,123 @@
+//! Quotas, bandwidth and lifetimes (coturn inventory §1.5).
+
+use std::num::NonZeroU32;
+use std::time::Duration;
+
+use crate::config::entry::{Entry, Group};
+use crate::config::value::Kind;
+
+use super::one;
+
+const GROUP: Group = Group::Limits;
+
+pub(super) const ENTRIES: &[Entry] = &[
+    Entry::new(
+        "O-090",
+        "user-quota",
+        GROUP,
+        Kind::Integer { min: 0, max: 1_000_000_000, unit: "allocations" },
+        "Allocations that one user may hold at once; 0 means no limit. Beyond it: 486.",
+    )
+    .short('q')
+    .default("0")
+    .works(
+        |draft, value, _| {
+            draft.limits.allocations_per_user = NonZeroU32::new(value.integer());
+            Ok(())
+        },
+        |config| one(config.limits.allocations_per_user.map_or(0, NonZeroU32::get)),
+    ),
+    Entry::new(
+        "O-091",
+        "total-quota",
+        GROUP,
+        Kind::Integer { min: 0, max: 1_000_000_000, unit: "allocations" },
+        "Allocations that all users of the realm may hold at once; 0 means no limit. Beyond it: 486.",
+    )
+    .short('Q')
+    .default("0")
+    .works(
+        |draft, value, _| {
+            draft.limits.allocations_total = NonZeroU32::new(value.integer());
+            Ok(())
+        },
+        |config| one(config.limits.allocations_total.map_or(0, NonZeroU32::get)),
+    ),
+    Entry::new(
+        "O-092",
+        "max-bps",
+        GROUP,
+        Kind::Integer { min: 0, max: u32::MAX, unit: "bytes per second" },
+        "Data rate of one session, each direction by itself; 0 means no limit.",
+    )
+    .short('s')
+    .default("0")
+    .only(&["0"], "limits of the data rate are not implemented yet"),
+    Entry::new(
+        "O-093",
+        "bps-capacity",
+        GROUP,
+        Kind::Integer { min: 0, max: u32::MAX, unit: "bytes per second" },
+        "Data rate of all sessions together; 0 means no limit.",
+    )
+    .short('B')
+    .default("0")
+    .only(&["0"], "limits of the data rate are not implemented yet"),
+    Entry::new(
+        "O-095",
+        "max-allocate-lifetime",
+        GROUP,
+        Kind::OptionalInteger { min: 1, max: 86_400, unit: "seconds" },
+        "Longest lifetime granted to an allocation; clients get 600 s unless they ask for more.",
+    )
+    .default("3600")
+    .stricter("at most one day")
+    .works(
+        |draft, value, _| {
+            draft.limits.allocation_lifetime_max = Duration::from_secs(value.integer().into());
+            Ok(())
+        },
+        |config| one(config.limits.allocation_lifetime_max.as_secs()),
+    ),
+    Entry::new(
+        "O-096",
+        "channel-lifetime",
+        GROUP,
+        Kind::OptionalInteger { min: 1, max: 3600, unit: "seconds" },
+        "Lifetime of a channel binding. Clients reckon with 600 (RFC 8656 §12); less makes them lose channels.",
+    )
+    .default("600")
+    .stricter("at most one hour")
+    .works(
+        |draft, value, _| {
+            draft.limits.channel_lifetime = Duration::from_secs(value.integer().into());
+            Ok(())
+        },
+        |config| one(config.limits.channel_lifetime.as_secs()),
+    ),
+    Entry::new(
+        "O-097",
+        "permission-lifetime",
+        GROUP,
+        Kind::OptionalInteger { min: 1, max: 3600, unit: "seconds" },
+        "Lifetime of a permission, also of one that a channel binding installs. Clients reckon with 300 (RFC 8656 §9); less makes them lose permissions.",
+    )
+    .default("300")
+    .stricter("at most one hour")
+    .works(
+        |draft, value, _| {
+            draft.limits.permission_lifetime = Duration::from_secs(value.integer().into());
+            Ok(())
+        },
+        |config| one(config.limits.permission_lifetime.as_secs()),
+    ),
+    Entry::new(
+        "O-098",
+        "max-allocate-timeout",
+        GROUP,
+        Kind::Integer { min: 1, max: 3600, unit: "seconds" },
+        "Closes client sessions that have not made an allocation after this time.",
+    )
+    .default("60")
+    .no_effect("clients without an allocation cost nothing over UDP, there is no session to close"),
+];

@@ -1,0 +1,192 @@
+//! STUN behaviour and compatibility (coturn inventory §1.7).
+
+use crate::config::entry::{Entry, Group};
+use crate::config::value::Kind;
+
+use super::flag;
+
+const GROUP: Group = Group::Stun;
+
+pub(super) const ENTRIES: &[Entry] = &[
+    Entry::new(
+        "O-120",
+        "stun-only",
+        GROUP,
+        Kind::Flag,
+        "Serves Binding requests only; TURN requests are not answered.",
+    )
+    .short('S')
+    .default("false")
+    .works(
+        |draft, value, _| {
+            draft.stun.stun_only = value.flag();
+            Ok(())
+        },
+        |config| flag(config.stun.stun_only),
+    ),
+    Entry::new(
+        "O-121",
+        "no-stun",
+        GROUP,
+        Kind::Flag,
+        "Binding requests are not answered.",
+    )
+    .default("false")
+    .works(
+        |draft, value, _| {
+            draft.stun.no_binding = value.flag();
+            Ok(())
+        },
+        |config| flag(config.stun.no_binding),
+    ),
+    Entry::new(
+        "O-122",
+        "fingerprint",
+        GROUP,
+        Kind::Flag,
+        "Puts FINGERPRINT on every message; otherwise it answers clients that use it.",
+    )
+    .short('f')
+    .default("false")
+    .works(
+        |draft, value, _| {
+            draft.stun.fingerprint = value.flag();
+            Ok(())
+        },
+        |config| flag(config.stun.fingerprint),
+    ),
+    Entry::new(
+        "O-123",
+        "software-attribute",
+        GROUP,
+        Kind::Flag,
+        "Puts SOFTWARE, with the version, into responses.",
+    )
+    .default("false")
+    .works(
+        |draft, value, _| {
+            draft.stun.software = value.flag();
+            Ok(())
+        },
+        |config| flag(config.stun.software),
+    ),
+    Entry::new(
+        "O-124",
+        "no-software-attribute",
+        GROUP,
+        Kind::Flag,
+        "Old form of software-attribute=false.",
+    )
+    .default("true")
+    .only(
+        &["true"],
+        "`software-attribute` is the key that turns it on",
+    ),
+    Entry::new(
+        "O-125",
+        "rfc5780",
+        GROUP,
+        Kind::Flag,
+        "NAT behaviour discovery (RFC 5780).",
+    )
+    .default("false")
+    .stricter("the value counts; coturn ignores it and always switches on")
+    .only(&["false"], "NAT behaviour discovery is not implemented yet"),
+    Entry::new(
+        "O-126",
+        "no-rfc5780",
+        GROUP,
+        Kind::Flag,
+        "Does nothing in coturn either.",
+    )
+    .no_effect("NAT behaviour discovery is off unless `rfc5780` is set"),
+    Entry::new(
+        "O-126",
+        "response-origin-only-with-rfc5780",
+        GROUP,
+        Kind::Flag,
+        "Does nothing in coturn either.",
+    )
+    .no_effect("RESPONSE-ORIGIN belongs to NAT behaviour discovery here too"),
+    Entry::new(
+        "O-127",
+        "stun-backward-compatibility",
+        GROUP,
+        Kind::Flag,
+        "Adds MAPPED-ADDRESS beside XOR-MAPPED-ADDRESS to Binding responses.",
+    )
+    .default("false")
+    .works(
+        |draft, value, _| {
+            draft.stun.mapped_address = value.flag();
+            Ok(())
+        },
+        |config| flag(config.stun.mapped_address),
+    ),
+    Entry::new(
+        "O-128",
+        "rfc3489-compatibility",
+        GROUP,
+        Kind::Flag,
+        "Answers classic STUN without magic cookie.",
+    )
+    .default("false")
+    .only(&["false"], "classic STUN (RFC 3489) is not implemented yet"),
+    Entry::new(
+        "O-129",
+        "rfc5766-channel-numbers",
+        GROUP,
+        Kind::Flag,
+        "Accepts channel numbers 0x5000 to 0x7FFF too.",
+    )
+    .default("false")
+    .only(
+        &["false"],
+        "channel numbers are those of RFC 8656 §12, 0x4000 to 0x4FFF",
+    ),
+    Entry::new(
+        "O-130",
+        "include-reason-string",
+        GROUP,
+        Kind::Flag,
+        "Reason phrases of errors say in detail what was wrong.",
+    )
+    .default("false")
+    .works(
+        |draft, value, _| {
+            draft.stun.detailed_reasons = value.flag();
+            Ok(())
+        },
+        |config| flag(config.stun.detailed_reasons),
+    ),
+    Entry::new(
+        "O-131",
+        "drop-invalid-packets",
+        GROUP,
+        Kind::Flag,
+        "Drops datagrams that are neither STUN nor ChannelData before anything is kept for them.",
+    )
+    .default("true")
+    .only(&["true"], "such datagrams are always dropped, and counted"),
+    Entry::new(
+        "O-132",
+        "drop-invalid-packets-log",
+        GROUP,
+        Kind::Flag,
+        "Logs each such datagram.",
+    )
+    .default("false")
+    .only(
+        &["false"],
+        "they are counted by reason; a line for each would let strangers fill the log",
+    ),
+    Entry::new(
+        "O-133",
+        "mobility",
+        GROUP,
+        Kind::Flag,
+        "Mobility tickets (RFC 8016).",
+    )
+    .default("false")
+    .only(&["false"], "mobility is not implemented yet"),
+];

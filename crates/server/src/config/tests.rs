@@ -1,0 +1,61 @@
+//! Whole configurations, read for a machine that is the same everywhere.
+
+use std::ffi::OsString;
+use std::io;
+use std::net::IpAddr;
+use std::num::NonZeroU16;
+
+use super::*;
+
+/// Two public addresses, one private one and loopback; knows one host name; its randomness is all the same byte.
+pub(super) fn machine() -> Machine {
+    let addresses = ["127.0.0.1", "203.0.113.5", "10.1.2.3", "::1", "2001:db8::5"];
+    Machine {
+        addresses: addresses
+            .iter()
+            .map(|text| text.parse().expect("an address"))
+            .collect(),
+        processors: NonZeroU16::new(4).expect("not zero"),
+        domain: Some("example.net".to_owned()),
+        resolve: |name| match name {
+            "relay.example.net" => Ok(vec![IpAddr::from([203, 0, 113, 5])]),
+            "both.example.net" => Ok(vec![
+                IpAddr::from([198, 51, 100, 7]),
+                "2001:db8::7".parse().expect("an address"),
+            ]),
+            _ => Err(io::Error::other("no such host")),
+        },
+        fill_random: |buffer| {
+            buffer.fill(0xA5);
+            Ok(())
+        },
+    }
+}
+
+pub(super) fn command_line(arguments: &[&str]) -> Result<Box<Loaded>, Problems> {
+    match load(arguments.iter().map(OsString::from), &machine())? {
+        Request::Run(loaded) => Ok(loaded),
+        other => panic!("asked for {other:?}"),
+    }
+}
+
+pub(super) fn file(content: &str) -> Result<Loaded, Problems> {
+    from_text("t.conf", content.as_bytes(), &machine())
+}
+
+#[test]
+fn serves_without_any_configuration() {
+    let loaded = command_line(&[]).expect("accepted");
+    let config = loaded.config;
+    assert_eq!(config.addresses.listeners.len(), 5);
+    assert_eq!(config.addresses.relays.len(), 3, "loopback is left out");
+    assert!(config.addresses.relay_prefers_listener);
+    assert_eq!(config.threads.shards.get(), 4);
+    let [user] = config.authentication.users.as_slice() else {
+        panic!("one user")
+    };
+    assert!(user.is_generated);
+    assert!(
+        matches!(&user.credential, Credential::Password(secret) if secret.expose().len() == 20)
+    );
+}

@@ -1,0 +1,268 @@
+//! Kinds of values, and reading one from text. Strict: text that is not exactly a value of its kind is refused, with what would be.
+
+use std::net::{IpAddr, Ipv6Addr};
+
+use super::settings::AddressRange;
+
+/// What an option's value looks like.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// On or off; without a value it means on.
+    Flag,
+    /// Whole number from `min` to `max`.
+    Integer {
+        /// The lowest number allowed.
+        min: u32,
+        /// The highest number allowed.
+        max: u32,
+        /// What is counted, such as `seconds`.
+        unit: &'static str,
+    },
+    /// Like [`Kind::Integer`], and without a value it means the default.
+    OptionalInteger {
+        /// The lowest number allowed.
+        min: u32,
+        /// The highest number allowed.
+        max: u32,
+        /// What is counted, such as `seconds`.
+        unit: &'static str,
+    },
+    /// Port number from 1 to 65535.
+    Port,
+    /// One of these words.
+    Choice(&'static [&'static str]),
+    /// Text of at least 1 and at most this many bytes, without control characters.
+    Text(usize),
+    /// One printable ASCII character that is neither letter nor digit.
+    Separator,
+    /// IP address or host name.
+    Address,
+    /// Address with an optional port; IPv6 in brackets.
+    AddressPort,
+    /// `public` or `public/private`.
+    ExternalAddress,
+    /// Address, `first-last`, or prefix such as `10.0.0.0/8`.
+    PeerRange,
+    /// `name:password` or `name:0x` and 32 hexadecimal digits.
+    User,
+    /// Name of a file.
+    File,
+}
+
+/// A value that has been read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Value {
+    Flag(bool),
+    Integer(u32),
+    Text(String),
+    Choice(&'static str),
+    Range(AddressRange),
+}
+
+impl Value {
+    // An accessor of the wrong kind is a mistake in the option table, which `every_working_key_takes_its_example` finds.
+    pub(super) fn flag(&self) -> bool {
+        match self {
+            Self::Flag(value) => *value,
+            _ => unreachable!("not a flag in the option table"),
+        }
+    }
+
+    pub(super) fn integer(&self) -> u32 {
+        match self {
+            Self::Integer(value) => *value,
+            _ => unreachable!("not a number in the option table"),
+        }
+    }
+
+    pub(super) fn port(&self) -> u16 {
+        u16::try_from(self.integer()).unwrap_or(u16::MAX)
+    }
+
+    pub(super) fn text(&self) -> &str {
+        match self {
+            Self::Text(value) => value,
+            Self::Choice(value) => value,
+            _ => unreachable!("not text in the option table"),
+        }
+    }
+
+    pub(super) fn range(&self) -> AddressRange {
+        match self {
+            Self::Range(value) => *value,
+            _ => unreachable!("not an address range in the option table"),
+        }
+    }
+}
+
+impl Kind {
+    /// Says which values are allowed.
+    #[must_use]
+    pub fn allowed(self) -> String {
+        match self {
+            Self::Flag => "true or false".to_owned(),
+            Self::Integer { min, max, unit } | Self::OptionalInteger { min, max, unit } => {
+                format!(
+                    "{min} to {max}{}{unit}",
+                    if unit.is_empty() { "" } else { " " }
+                )
+            }
+            Self::Port => "1 to 65535".to_owned(),
+            Self::Choice(words) => words.join(", "),
+            Self::Text(max) => format!("text of 1 to {max} bytes"),
+            Self::Separator => {
+                "one ASCII character that is neither letter, digit nor space".to_owned()
+            }
+            Self::Address => "an IP address or host name".to_owned(),
+            Self::AddressPort => "address, address:port or [IPv6 address]:port".to_owned(),
+            Self::ExternalAddress => "a public address, or public/private".to_owned(),
+            Self::PeerRange => "an address, first-last, or a prefix such as 10.0.0.0/8".to_owned(),
+            Self::User => {
+                "name:password, or name:0x and the 32 hexadecimal digits of the key".to_owned()
+            }
+            Self::File => "the name of a file".to_owned(),
+        }
+    }
+
+    /// How the value is named in help texts; nothing for flags.
+    #[must_use]
+    pub fn placeholder(self) -> &'static str {
+        match self {
+            Self::Flag => "",
+            Self::Integer { .. } => "NUMBER",
+            Self::OptionalInteger { .. } => "[NUMBER]",
+            Self::Port => "PORT",
+            Self::Choice(_) => "WORD",
+            Self::Text(_) => "TEXT",
+            Self::Separator => "CHARACTER",
+            Self::Address => "ADDRESS",
+            Self::AddressPort => "ADDRESS[:PORT]",
+            Self::ExternalAddress => "PUBLIC[/PRIVATE]",
+            Self::PeerRange => "RANGE",
+            Self::User => "NAME:PASSWORD",
+            Self::File => "FILE",
+        }
+    }
+
+    /// True if the key may stand without a value.
+    #[must_use]
+    pub fn takes_no_value(self) -> bool {
+        matches!(self, Self::Flag | Self::OptionalInteger { .. })
+    }
+
+    /// Reads `text`, or says what is wrong with it (without repeating it, since it may be a secret).
+    pub(super) fn parse(self, text: &str) -> Result<Value, String> {
+        match self {
+            Self::Flag => flag(text).map(Value::Flag),
+            Self::Integer { min, max, .. } | Self::OptionalInteger { min, max, .. } => {
+                integer(text, min, max).map(Value::Integer)
+            }
+            Self::Port => integer(text, 1, u16::MAX.into()).map(Value::Integer),
+            Self::Choice(words) => {
+                let found = words.iter().find(|word| word.eq_ignore_ascii_case(text));
+                found
+                    .map(|word| Value::Choice(word))
+                    .ok_or_else(|| "is not one of the words".to_owned())
+            }
+            Self::Text(max) => sized(text, max),
+            Self::Separator => match text.as_bytes() {
+                [byte] if byte.is_ascii_punctuation() => Ok(Value::Text(text.to_owned())),
+                _ => Err("is not such a character".to_owned()),
+            },
+            Self::PeerRange => range(text).map(Value::Range),
+            Self::Address | Self::AddressPort | Self::ExternalAddress => sized(text, 512),
+            Self::User => sized(text, 1024),
+            Self::File => sized(text, 4095),
+        }
+    }
+}
+
+fn sized(text: &str, max: usize) -> Result<Value, String> {
+    match text.len() {
+        0 => Err("is empty".to_owned()),
+        len if len > max => Err(format!("has {len} bytes, more than {max}")),
+        _ => Ok(Value::Text(text.to_owned())),
+    }
+}
+
+fn flag(text: &str) -> Result<bool, String> {
+    match text.to_ascii_lowercase().as_str() {
+        "" | "true" | "yes" | "on" | "1" | "t" | "y" => Ok(true),
+        "false" | "no" | "off" | "0" | "f" | "n" => Ok(false),
+        _ => Err("is neither on nor off".to_owned()),
+    }
+}
+
+fn integer(text: &str, min: u32, max: u32) -> Result<u32, String> {
+    if text.is_empty() {
+        return Err("is empty".to_owned());
+    }
+    if !text.bytes().all(|byte| byte.is_ascii_digit()) {
+        return Err("is not a whole number in decimal digits".to_owned());
+    }
+    match text.parse::<u32>() {
+        Ok(number) if number < min => Err("is too small".to_owned()),
+        Ok(number) if number <= max => Ok(number),
+        _ => Err("is too large".to_owned()),
+    }
+}
+
+fn range(text: &str) -> Result<AddressRange, String> {
+    if let Some((address, length)) = text.split_once('/') {
+        return prefix(literal(address)?, length);
+    }
+    let (first, last) = match text.split_once('-') {
+        Some((first, last)) => (literal(first)?, literal(last)?),
+        None => (literal(text)?, literal(text)?),
+    };
+    if first.is_ipv4() != last.is_ipv4() {
+        return Err("mixes IPv4 and IPv6".to_owned());
+    }
+    if first > last {
+        return Err("has its ends in the wrong order".to_owned());
+    }
+    Ok(AddressRange { first, last })
+}
+
+fn prefix(first: IpAddr, length: &str) -> Result<AddressRange, String> {
+    let bits = if first.is_ipv4() { 32 } else { 128 };
+    let length = integer(length, 0, bits)
+        .map_err(|_| format!("has a prefix length that is not one of 0 to {bits}"))?;
+    let host = (u128::MAX).checked_shr(128 - (bits - length)).unwrap_or(0);
+    let number = match first {
+        IpAddr::V4(address) => u128::from(address.to_bits()),
+        IpAddr::V6(address) => address.to_bits(),
+    };
+    if number & host != 0 {
+        let network = match first {
+            IpAddr::V4(_) => IpAddr::from(u32::try_from(number & !host).unwrap_or(0).to_be_bytes()),
+            IpAddr::V6(_) => IpAddr::V6(Ipv6Addr::from_bits(number & !host)),
+        };
+        return Err(format!(
+            "has address bits beyond the prefix; the network of that length is {network}/{length}"
+        ));
+    }
+    let last = match first {
+        IpAddr::V4(_) => IpAddr::from(
+            u32::try_from(number | host)
+                .unwrap_or(u32::MAX)
+                .to_be_bytes(),
+        ),
+        IpAddr::V6(_) => IpAddr::V6(Ipv6Addr::from_bits(number | host)),
+    };
+    Ok(AddressRange { first, last })
+}
+
+/// An address written as such: a rule about peers must not depend on what a name server says.
+fn literal(text: &str) -> Result<IpAddr, String> {
+    let address: IpAddr = text.parse().map_err(|_| {
+        "is not made of IP addresses (host names are not looked up here)".to_owned()
+    })?;
+    match address {
+        IpAddr::V6(v6) => match v6.to_ipv4_mapped() {
+            Some(v4) => Err(format!("writes IPv4 as IPv6; write {v4}")),
+            None => Ok(address),
+        },
+        IpAddr::V4(_) => Ok(address),
+    }
+}
