@@ -1,3 +1,83 @@
 //! The `turnbuckle` command line.
+//!
+//! Subcommands are clap's; the options of `serve` and `check` are those of the option table in `turnbuckle_server::config` and pass through unread.
 
-fn main() {}
+mod check;
+mod options;
+mod serve;
+
+use std::ffi::OsString;
+use std::io::{self, Write as _};
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// TURN/STUN relay for Linux
+#[derive(Parser)]
+#[command(
+    name = "turnbuckle",
+    version,
+    disable_help_subcommand = true,
+    arg_required_else_help = true
+)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Run the relay (`turnbuckle serve --help` lists its options)
+    #[command(disable_help_flag = true)]
+    Serve {
+        /// Options, as in a turnserver.conf with two dashes
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        options: Vec<OsString>,
+    },
+    /// Say what a configuration amounts to, what is refused and what differs from coturn; exit code 1 if it is refused
+    #[command(disable_help_flag = true)]
+    Check {
+        /// File, then options of `serve`; `--json` for a report that programs read
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        options: Vec<OsString>,
+    },
+    /// Print the option table
+    Options(options::Arguments),
+}
+
+fn main() -> ExitCode {
+    let result = match Arguments::parse().command {
+        Command::Serve { options } => serve::run(options),
+        Command::Check { options } => check::run(options),
+        Command::Options(arguments) => options::run(&arguments),
+    };
+    result.unwrap_or_else(|error| {
+        // Nothing is left to be said if standard error is gone too.
+        let _ = writeln!(io::stderr(), "turnbuckle: {error:#}");
+        ExitCode::FAILURE
+    })
+}
+
+/// Prints to standard output; a reader that went away is no failure.
+fn print(text: &str) -> io::Result<()> {
+    match io::stdout().write_all(text.as_bytes()) {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        result => result,
+    }
+}
+
+/// Columns for help texts: the terminal's, at least 60 and at most 100.
+fn width() -> usize {
+    let columns =
+        rustix::termios::tcgetwinsize(io::stdout()).map_or(80, |size| usize::from(size.ws_col));
+    if columns == 0 {
+        80
+    } else {
+        columns.clamp(60, 100)
+    }
+}
+
+/// The line that `--version` prints.
+fn version() -> String {
+    format!("turnbuckle {}\n", env!("CARGO_PKG_VERSION"))
+}

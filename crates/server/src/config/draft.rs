@@ -15,6 +15,14 @@ pub(super) const CHANNEL_LIFETIME_S: u64 = 600;
 /// Lifetime of a permission (RFC 8656 §9).
 pub(super) const PERMISSION_LIFETIME_S: u64 = 300;
 
+const fn nonzero_u32(number: u32) -> NonZeroU32 {
+    NonZeroU32::new(number).expect("a constant above zero")
+}
+
+const fn nonzero_u16(number: u16) -> NonZeroU16 {
+    NonZeroU16::new(number).expect("a constant above zero")
+}
+
 /// Values as they were given, or their defaults. Cross-checked and completed by `finish`.
 pub(super) struct Draft {
     /// Where each key was written, by the table's name for it. Keys that were not written are absent.
@@ -53,6 +61,8 @@ pub(super) struct Draft {
     pub(super) binding_needs_credentials: bool,
     pub(super) limit_unauthorized: bool,
     pub(super) unauthorized_per_second: NonZeroU32,
+    pub(super) unverified_excess_bytes_per_second: NonZeroU32,
+    pub(super) unverified_bytes_per_second: NonZeroU32,
 
     pub(super) limits: Limits,
     pub(super) allowed_peers: Vec<AddressRange>,
@@ -83,7 +93,7 @@ impl Draft {
             batched_receive: true,
             segmentation: None,
             coalesce: Duration::from_micros(200),
-            socket_buffer_bytes: NonZeroU32::MIN.saturating_add((2 << 20) - 1),
+            socket_buffer_bytes: nonzero_u32(2 << 20),
             log_receive: false,
             log_send: false,
             long_term_credentials: None,
@@ -96,10 +106,15 @@ impl Draft {
             nonce_secret: None,
             binding_needs_credentials: false,
             limit_unauthorized: false,
-            unauthorized_per_second: NonZeroU32::MIN.saturating_add(9),
+            unauthorized_per_second: nonzero_u32(10),
+            unverified_excess_bytes_per_second: nonzero_u32(2048),
+            unverified_bytes_per_second: nonzero_u32(8192),
             limits: Limits {
                 allocations_per_user: None,
                 allocations_total: None,
+                allocations_per_shard: nonzero_u32(65_536),
+                permissions_per_allocation: nonzero_u16(1024),
+                channels_per_allocation: nonzero_u16(1024),
                 allocation_lifetime_max: Duration::from_secs(ALLOCATION_LIFETIME_MAX_S),
                 channel_lifetime: Duration::from_secs(CHANNEL_LIFETIME_S),
                 permission_lifetime: Duration::from_secs(PERMISSION_LIFETIME_S),
@@ -118,6 +133,7 @@ impl Draft {
             log: Log {
                 sessions: false,
                 statistics_interval: Duration::from_secs(10),
+                statistics_file: None,
             },
         }
     }

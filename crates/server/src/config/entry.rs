@@ -264,9 +264,15 @@ impl Entry {
         }
     }
 
-    /// True if the key has a place in a configuration of this version.
+    /// True for what acts on the command line only, such as `--help`.
     #[must_use]
-    pub fn is_usable(&self) -> bool {
-        matches!(self.support, Support::Works { .. } | Support::Only { .. })
+    pub fn is_command_line(&self) -> bool {
+        matches!(self.support, Support::CommandLine)
+    }
+
+    /// True if the key does what its documentation says.
+    #[must_use]
+    pub fn is_working(&self) -> bool {
+        matches!(self.support, Support::Works { .. } | Support::CommandLine)
     }
 }

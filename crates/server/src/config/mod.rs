@@ -5,33 +5,34 @@
 //! The reader is strict: what it does not understand it refuses, and it reports everything that is wrong at once.
 
 mod addresses;
-mod check;
 mod command_line;
 mod draft;
+mod effective;
 mod entry;
 mod file;
 mod finish;
 mod load;
 mod machine;
 mod problem;
+mod render;
 mod secret;
 mod settings;
 mod table;
 #[cfg(test)]
 mod tests;
+mod usage;
 mod value;
-mod welcome;
 
-pub use check::{Effective, effective};
+pub use effective::{Effective, effective, report, report_json};
 pub use entry::{Entry, Group, Status};
 pub use load::{Loaded, Request, from_text, load, load_named};
 pub use machine::Machine;
 pub use problem::{Note, Origin, Problem, Problems};
+pub use render::{help, help_one, man, markdown, sample};
 pub use secret::{MASK, Secret};
 pub use settings::{
     AddressRange, Addresses, Authentication, Backend, Config, Credential, Datapath, DefaultFamily,
     ExternalAddress, Limits, Log, PeerRules, PortRange, StaticUser, Stun, Threads,
 };
-pub use table::{entries, removed_keys};
+pub use table::{entries, removed_keys, suggest};
 pub use value::Kind;
-pub use welcome::welcome;

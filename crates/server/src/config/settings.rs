@@ -5,6 +5,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 use std::num::{NonZeroU16, NonZeroU32};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use super::Secret;
@@ -142,6 +143,10 @@ pub struct Authentication {
     pub binding_needs_credentials: bool,
     /// Answers to unproven requests per second and source address; none means no such limit.
     pub unauthorized_replies_per_second: Option<NonZeroU32>,
+    /// Bytes per second to a source address that proved nothing, beyond the bytes that came from it.
+    pub unverified_excess_bytes_per_second: NonZeroU32,
+    /// All bytes per second to a source address that proved nothing.
+    pub unverified_bytes_per_second: NonZeroU32,
 }
 
 /// A user known from the configuration.
@@ -171,6 +176,12 @@ pub struct Limits {
     pub allocations_per_user: Option<NonZeroU32>,
     /// Allocations of a whole realm at once.
     pub allocations_total: Option<NonZeroU32>,
+    /// Allocations that one shard holds at most.
+    pub allocations_per_shard: NonZeroU32,
+    /// Permissions of one allocation at most.
+    pub permissions_per_allocation: NonZeroU16,
+    /// Channels of one allocation at most.
+    pub channels_per_allocation: NonZeroU16,
     /// Longest lifetime granted to an allocation.
     pub allocation_lifetime_max: Duration,
     /// Lifetime of a channel binding.
@@ -217,10 +228,12 @@ pub struct Stun {
 }
 
 /// What is printed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Log {
     /// A line for each change of a session.
     pub sessions: bool,
     /// Time between two prints of the counters asked for.
     pub statistics_interval: Duration,
+    /// File that receives all counters as JSON when the relay ends.
+    pub statistics_file: Option<PathBuf>,
 }

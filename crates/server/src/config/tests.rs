@@ -59,3 +59,40 @@ fn serves_without_any_configuration() {
         matches!(&user.credential, Credential::Password(secret) if secret.expose().len() == 20)
     );
 }
+
+#[test]
+fn command_line_overrides_file_and_repeatable_keys_add_up() {
+    let path =
+        std::env::temp_dir().join(format!("turnbuckle-override-{}.conf", std::process::id()));
+    std::fs::write(
+        &path,
+        "min-port=50000\nmax-port=50100\nuser=alice:one\nrealm=example.org\n",
+    )
+    .expect("written");
+    let name = path.to_str().expect("UTF-8");
+    let loaded = command_line(&["-c", name, "--min-port", "50050", "-u", "bob:two"]);
+    std::fs::remove_file(&path).expect("removed");
+    let config = loaded.expect("accepted").config;
+    assert_eq!(config.addresses.relay_ports.min.get(), 50050);
+    assert_eq!(config.addresses.relay_ports.max.get(), 50100);
+    let names: Vec<&str> = config
+        .authentication
+        .users
+        .iter()
+        .map(|user| &*user.name)
+        .collect();
+    assert_eq!(names, ["alice", "bob"]);
+}
+
+#[test]
+fn reports_everything_that_is_wrong_at_once_in_the_order_of_lines() {
+    let problems = file("listening-port=0\nreelm=x\n# fine\nmin-port=5000000000\nno-auth\n")
+        .expect_err("refused");
+    let text = problems.to_string();
+    let places: Vec<&str> = text
+        .lines()
+        .map(|line| line.split(": ").next().unwrap_or_default())
+        .collect();
+    assert_eq!(places, ["t.conf:1", "t.conf:2", "t.conf:4", "t.conf:5"]);
+    assert!(text.contains("did you mean `realm`?"), "{text}");
+}

@@ -1,6 +1,7 @@
 //! Kinds of values, and reading one from text. Strict: text that is not exactly a value of its kind is refused, with what would be.
 
 use std::net::{IpAddr, Ipv6Addr};
+use std::num::NonZeroU32;
 
 use super::settings::AddressRange;
 
@@ -73,6 +74,10 @@ impl Value {
             Self::Integer(value) => *value,
             _ => unreachable!("not a number in the option table"),
         }
+    }
+
+    pub(super) fn nonzero(&self) -> Result<NonZeroU32, String> {
+        NonZeroU32::new(self.integer()).ok_or_else(|| "is zero".to_owned())
     }
 
     pub(super) fn port(&self) -> u16 {

@@ -141,7 +141,7 @@ pub(super) const ENTRIES: &[Entry] = &[
     .stricter("at least 4096")
     .works(
         |draft, value, _| {
-            draft.socket_buffer_bytes = value.integer().try_into().map_err(|_| "is zero".to_owned())?;
+            draft.socket_buffer_bytes = value.nonzero()?;
             Ok(())
         },
         |config| one(config.datapath.socket_buffer_bytes),

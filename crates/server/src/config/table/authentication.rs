@@ -1,6 +1,5 @@
 //! Authentication, realms and nonces (coturn inventory §1.3).
 
-use std::num::NonZeroU32;
 use std::time::Duration;
 
 use crate::config::draft::user;
@@ -191,9 +190,40 @@ pub(super) const ENTRIES: &[Entry] = &[
     .stricter("refused without unauthorized-ratelimit")
     .works(
         |draft, value, _| {
-            draft.unauthorized_per_second = NonZeroU32::new(value.integer()).ok_or_else(|| "is zero".to_owned())?;
+            draft.unauthorized_per_second = value.nonzero()?;
             Ok(())
         },
         |config| config.authentication.unauthorized_replies_per_second.map(|limit| limit.to_string()).into_iter().collect(),
+    ),
+    Entry::new(
+        "",
+        "unverified-excess-bytes-per-second",
+        GROUP,
+        Kind::Integer { min: 64, max: 1_000_000_000, unit: "bytes per second" },
+        "What may go to one source address that proved nothing, beyond the bytes that came from it. A client's first contact takes about 80 bytes of \
+         it, and four times as much may go at once: raise it where thousands of clients come from one address, as in load tests.",
+    )
+    .default("2048")
+    .works(
+        |draft, value, _| {
+            draft.unverified_excess_bytes_per_second = value.nonzero()?;
+            Ok(())
+        },
+        |config| one(config.authentication.unverified_excess_bytes_per_second),
+    ),
+    Entry::new(
+        "",
+        "unverified-bytes-per-second",
+        GROUP,
+        Kind::Integer { min: 64, max: 1_000_000_000, unit: "bytes per second" },
+        "All that may go to one source address that proved nothing; twice as much may go at once.",
+    )
+    .default("8192")
+    .works(
+        |draft, value, _| {
+            draft.unverified_bytes_per_second = value.nonzero()?;
+            Ok(())
+        },
+        |config| one(config.authentication.unverified_bytes_per_second),
     ),
 ];

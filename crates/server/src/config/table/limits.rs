@@ -1,6 +1,6 @@
 //! Quotas, bandwidth and lifetimes (coturn inventory §1.5).
 
-use std::num::NonZeroU32;
+use std::num::{NonZeroU16, NonZeroU32};
 use std::time::Duration;
 
 use crate::config::entry::{Entry, Group};
@@ -120,4 +120,49 @@ pub(super) const ENTRIES: &[Entry] = &[
     )
     .default("60")
     .no_effect("clients without an allocation cost nothing over UDP, there is no session to close"),
+    Entry::new(
+        "",
+        "max-allocations",
+        GROUP,
+        Kind::Integer { min: 1, max: 1 << 24, unit: "allocations" },
+        "Allocations that one shard holds. Beyond it: 508.",
+    )
+    .default("65536")
+    .works(
+        |draft, value, _| {
+            draft.limits.allocations_per_shard = value.nonzero()?;
+            Ok(())
+        },
+        |config| one(config.limits.allocations_per_shard),
+    ),
+    Entry::new(
+        "",
+        "max-permissions",
+        GROUP,
+        Kind::Integer { min: 1, max: 65_535, unit: "permissions" },
+        "Permissions that one allocation holds. Beyond it: 508.",
+    )
+    .default("1024")
+    .works(
+        |draft, value, _| {
+            draft.limits.permissions_per_allocation = value.nonzero()?.try_into().unwrap_or(NonZeroU16::MAX);
+            Ok(())
+        },
+        |config| one(config.limits.permissions_per_allocation),
+    ),
+    Entry::new(
+        "",
+        "max-channels",
+        GROUP,
+        Kind::Integer { min: 1, max: 4096, unit: "channels" },
+        "Channels that one allocation holds; there are 4096 channel numbers (RFC 8656 §12). Beyond it: 508.",
+    )
+    .default("1024")
+    .works(
+        |draft, value, _| {
+            draft.limits.channels_per_allocation = value.nonzero()?.try_into().unwrap_or(NonZeroU16::MAX);
+            Ok(())
+        },
+        |config| one(config.limits.channels_per_allocation),
+    ),
 ];

@@ -58,7 +58,8 @@ pub fn removed_keys() -> impl Iterator<Item = (&'static str, &'static str)> {
 }
 
 /// What somebody who wrote `key` may have meant.
-pub(super) fn suggest(key: &str) -> String {
+#[must_use]
+pub fn suggest(key: &str) -> String {
     let bare = key.trim_start_matches('-');
     if let Some(entry) = find(bare) {
         return format!("in a file keys stand without dashes: `{}`", entry.name);

@@ -75,4 +75,11 @@ pub(super) const ENTRIES: &[Entry] = &[
         },
         |config| one(config.log.statistics_interval.as_secs()),
     ),
+    Entry::new("", "statistics-file", GROUP, Kind::File, "File that receives all counters as JSON when the relay ends.").default("(none)").works(
+        |draft, value, _| {
+            draft.log.statistics_file = Some(value.text().into());
+            Ok(())
+        },
+        |config| config.log.statistics_file.iter().map(|path| path.display().to_string()).collect(),
+    ),
 ];

@@ -1,0 +1,85 @@
+//! How to use the relay, for somebody who just started it.
+
+use std::net::SocketAddr;
+
+use super::settings::{Config, Credential, StaticUser};
+
+impl Config {
+    /// The URL by which clients reach the relay, one line. If a user was made up for this run, also its password and an `RTCPeerConnection` made with
+    /// it: the only place where a password is printed, and it is one that nobody configured.
+    #[must_use]
+    pub fn usage(&self) -> String {
+        let Some(address) = self.reachable() else {
+            return String::new();
+        };
+        let scheme = if self.stun.stun_only { "stun" } else { "turn" };
+        let url = url(scheme, address);
+        let generated = self
+            .authentication
+            .users
+            .iter()
+            .find_map(generated_password);
+        let Some((user, password)) = generated else {
+            return format!("clients use {url}\n");
+        };
+        format!(
+            "no users are configured; this one is made up for this run:\n  \
+             {url}  user {user}  password {password}  realm {realm}\n  \
+             new RTCPeerConnection({{\n    iceServers: [{{ urls: {url_literal}, username: {user_literal}, credential: {password_literal} }}],\n    \
+             iceTransportPolicy: \"relay\",\n  }})\n",
+            realm = self.authentication.realm,
+            url_literal = literal(&url),
+            user_literal = literal(user),
+            password_literal = literal(&password),
+        )
+    }
+
+    /// The listener that clients elsewhere most likely reach, as they see it: IPv4 and the public side of a translator first, loopback last.
+    fn reachable(&self) -> Option<SocketAddr> {
+        let listeners = &self.addresses.listeners;
+        let seen = |address: &SocketAddr| {
+            SocketAddr::new(self.addresses.public(address.ip()), address.port())
+        };
+        listeners.iter().map(seen).min_by_key(|address| {
+            let is_private = match address {
+                SocketAddr::V4(v4) => v4.ip().is_private(),
+                SocketAddr::V6(v6) => v6.ip().is_unique_local(),
+            };
+            (address.ip().is_loopback(), is_private, address.is_ipv6())
+        })
+    }
+}
+
+fn generated_password(user: &StaticUser) -> Option<(&str, String)> {
+    match &user.credential {
+        Credential::Password(secret) if user.is_generated => Some((
+            &user.name,
+            String::from_utf8_lossy(secret.expose()).into_owned(),
+        )),
+        Credential::Password(_) | Credential::Md5Key(_) => None,
+    }
+}
+
+/// RFC 7064 and RFC 7065: IPv6 addresses in brackets, the default port left out, a transport for TURN only.
+fn url(scheme: &str, address: SocketAddr) -> String {
+    let host = match address {
+        SocketAddr::V4(v4) => v4.ip().to_string(),
+        SocketAddr::V6(v6) => format!("[{}]", v6.ip()),
+    };
+    let port = if address.port() == 3478 {
+        String::new()
+    } else {
+        format!(":{}", address.port())
+    };
+    let transport = if scheme == "turn" {
+        "?transport=udp"
+    } else {
+        ""
+    };
+    format!("{scheme}:{host}{port}{transport}")
+}
+
+/// `text` as a JavaScript string. JSON's escapes are JavaScript's since ECMAScript 2019.
+fn literal(text: &str) -> String {
+    serde_json::Value::from(text).to_string()
+}

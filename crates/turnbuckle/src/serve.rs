@@ -1,0 +1,34 @@
+//! `turnbuckle serve`: the relay in the foreground.
+
+use std::ffi::OsString;
+use std::io::{self, Write as _};
+use std::process::ExitCode;
+
+use anyhow::Context as _;
+use turnbuckle_server::config::{self, Machine, Request};
+
+pub(crate) fn run(options: Vec<OsString>) -> anyhow::Result<ExitCode> {
+    let machine = Machine::discover().context("cannot read the addresses of this machine")?;
+    let loaded = match config::load(options, &machine) {
+        Ok(Request::Run(loaded)) => loaded,
+        Ok(Request::Help) => {
+            crate::print(&config::help("serve", "", crate::width()))?;
+            return Ok(ExitCode::SUCCESS);
+        }
+        Ok(Request::Version) => {
+            crate::print(&crate::version())?;
+            return Ok(ExitCode::SUCCESS);
+        }
+        Err(problems) => {
+            writeln!(
+                io::stderr(),
+                "{problems}\nconfiguration refused; `turnbuckle options KEY` explains a key"
+            )?;
+            return Ok(ExitCode::FAILURE);
+        }
+    };
+    for note in &loaded.notes {
+        writeln!(io::stderr(), "note: {note}")?;
+    }
+    anyhow::bail!("this build reads its configuration only; the relay itself is not part of it yet")
+}
