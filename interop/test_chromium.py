@@ -10,10 +10,10 @@ import pytest
 from harness import process, topology
 
 SCRIPT = pathlib.Path(__file__).parent / "webrtc.js"
-MESSAGES = 500
+MESSAGES = 400
 #: As `contents` in webrtc.js makes them.
-MESSAGE_BYTES = sum(1 + number * 16_000 // MESSAGES for number in range(MESSAGES))
-PAUSE_MS = 5
+MESSAGE_BYTES = sum(1 + number * 4_000 // MESSAGES for number in range(MESSAGES))
+PAUSE_MS = 8
 FRAMES = 90
 TIMEOUT = 30
 #: Debian's Chromium as root in a network without the outside.

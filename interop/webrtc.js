@@ -96,7 +96,7 @@ function reached(target, event, condition) {
 
 // Message `number` of a side: its own length and octets, the same on every run.
 function contents(side, number, messages) {
-  const octets = new Uint8Array(1 + Math.floor((number * 16000) / messages));
+  const octets = new Uint8Array(1 + Math.floor((number * 4000) / messages));
   let state = (side * 1000003 + number * 7919 + 1) >>> 0;
   for (let index = 0; index < octets.length; index++) {
     state = (Math.imul(state, 1664525) + 1013904223) >>> 0;
