@@ -15,8 +15,6 @@
 
 mod extension;
 mod stun;
-#[cfg(test)]
-mod tests;
 mod turn;
 
 pub use extension::ChangeRequest;
