@@ -7,10 +7,11 @@
 use core::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
-use crate::wire_types::{ChannelNumber, TransactionId};
+use turnbuckle_wire::{ChannelNumber, TransactionId};
 
 use crate::credential::User;
 use crate::id::{AllocationId, Family};
+use crate::reservation::ReservationToken;
 use crate::time::Time;
 
 /// One change of durable state.
@@ -44,8 +45,8 @@ pub enum Change {
         allocation: AllocationId,
         /// The family that is gone.
         family: Family,
-        /// The Refresh request that asked for it.
-        transaction: TransactionId,
+        /// Why.
+        cause: EndCause,
         /// When.
         time: Time,
     },
@@ -69,6 +70,8 @@ pub enum Change {
     Refreshed {
         /// The allocation.
         allocation: AllocationId,
+        /// The relayed transport address this is about; `None` for all it has.
+        family: Option<Family>,
         /// When it ends now.
         expires: Time,
         /// What it has relayed up to now.
@@ -96,7 +99,7 @@ pub struct Created {
     /// The port reserved beside it (EVEN-PORT with the R bit).
     pub reservation: Option<Reserved>,
     /// The token it redeemed.
-    pub redeemed: Option<[u8; 8]>,
+    pub redeemed: Option<ReservationToken>,
     /// When it was created.
     pub created: Time,
     /// When it ends unless it is refreshed.
@@ -116,7 +119,7 @@ pub struct Relayed {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reserved {
     /// The token.
-    pub token: [u8; 8],
+    pub token: ReservationToken,
     /// The address on this host that waits for it.
     pub local: SocketAddr,
     /// Until when.
@@ -128,9 +131,17 @@ pub struct Reserved {
 pub struct Ended {
     /// Its name, not used again for a long time.
     pub allocation: AllocationId,
+    /// The client's address.
+    pub client: SocketAddr,
+    /// The listener's address.
+    pub server: SocketAddr,
+    /// Whose it was.
+    pub user: Arc<User>,
     /// Why.
     pub cause: EndCause,
-    /// When.
+    /// When it was created.
+    pub created: Time,
+    /// When it ended.
     pub time: Time,
     /// The transaction that had created it.
     pub created_by: TransactionId,
@@ -143,6 +154,8 @@ pub struct Ended {
 pub enum EndCause {
     /// Its lifetime ran out.
     Expired,
+    /// A rebuild could not carry it over: its relay socket, listener or port is not there any more.
+    Lost,
     /// The client asked for it: a Refresh with lifetime zero, and that request's transaction.
     Released(TransactionId),
 }

@@ -3,10 +3,11 @@
 use core::net::SocketAddr;
 use core::ops::Range;
 
+use turnbuckle_wire::ChannelNumber;
+
 use crate::drop_reason::DropReason;
 use crate::id::{ClientTuple, Endpoint, RelayHandle, RelayRequest};
 use crate::policy::AllowedPeer;
-use crate::wire_types::ChannelNumber;
 
 /// What became of a datagram handed to [`crate::Engine::handle_stun`].
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -2,15 +2,47 @@
 
 use std::sync::Arc;
 
-use crate::config::Config;
+use crate::config::{Config, RelayAddress};
+use crate::ports::{PortCounts, PortPools};
+use crate::quota::QuotaLedger;
+use crate::reservation::Reservations;
 
 /// Port pools, quota ledger and reservations of a whole server.
 #[derive(Debug)]
-pub struct Commons {}
+pub struct Commons {
+    pub(crate) ports: Arc<PortPools>,
+    pub(crate) quota: Arc<QuotaLedger>,
+    pub(crate) reservations: Reservations,
+}
 
 impl Commons {
     /// The pools for `config`, all free.
-    pub fn new(_config: &Config) -> Arc<Self> {
-        Arc::new(Self {})
+    pub fn new(config: &Config) -> Arc<Self> {
+        let limits = &config.limits;
+        Arc::new(Self {
+            ports: PortPools::new(&config.relays, &config.relay_ports),
+            quota: QuotaLedger::new(limits.user_quota, limits.total_quota),
+            reservations: Reservations::new(limits.reservations),
+        })
+    }
+
+    /// The ports of each relay address.
+    pub fn ports(&self) -> impl Iterator<Item = (RelayAddress, PortCounts)> {
+        self.ports.counts()
+    }
+
+    /// Ports that are leased and wait for a token.
+    pub fn reserved_ports(&self) -> usize {
+        self.reservations.len()
+    }
+
+    /// Allocations charged to `quota_name`.
+    pub fn quota_used(&self, quota_name: &str) -> u32 {
+        self.quota.of_name(quota_name)
+    }
+
+    /// Allocations charged to all users.
+    pub fn quota_used_total(&self) -> u32 {
+        self.quota.total()
     }
 }

@@ -1,149 +1,553 @@
 //! The engine: its entry points and the dispatch by method.
 
-use core::net::SocketAddr;
+use core::fmt;
+use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use turnbuckle_wire::{Class, Message, Method, ParseError, TransactionId};
+
+use crate::allocate::Answered;
+use crate::allocation::{Allocation, Entry};
+use crate::auth::{Authenticator, Proof, Rejection};
 use crate::change::Change;
-use crate::command::{ClientRoute, Command, IcmpError, Outcome, PeerRoute, RelayOpenError};
+use crate::command::{
+    ClientRoute, Command, Framing, IcmpError, Outcome, PeerRoute, RelayOpenError,
+};
 use crate::commons::Commons;
-use crate::config::Config;
+use crate::config::{Config, Service};
 use crate::drop_reason::DropReason;
-use crate::id::{AllocationId, ClientTuple, Endpoint, RelayHandle, RelayRequest};
+use crate::id::{AllocationId, ClientTuple, Endpoint, Family, RelayHandle, RelayRequest};
+use crate::outbox::Outbox;
+use crate::policy::{InterfaceAddress, OwnAddresses, OwnRelay, Policy};
 use crate::random::Random;
+use crate::reject::Reject;
+use crate::reply::{Request, unknown_attributes};
+use crate::table::Table;
 use crate::time::{Now, Time};
-use crate::wire_types::TransactionId;
+use crate::timers::Wheel;
+use crate::tombstone::Tombstones;
+use crate::unverified::UnverifiedBudget;
 
 /// All allocations of one thread, and the rules for them.
-#[derive(Debug)]
 pub struct Engine<R> {
-    config: Arc<Config>,
-    commons: Arc<Commons>,
-    random: R,
-    listeners: Vec<(Endpoint, SocketAddr)>,
-    changes: VecDeque<Change>,
+    pub(crate) config: Arc<Config>,
+    pub(crate) commons: Arc<Commons>,
+    pub(crate) random: R,
+    pub(crate) listeners: Vec<(Endpoint, SocketAddr)>,
+    pub(crate) policy: Policy,
+    own: OwnAddresses,
+    authenticator: Authenticator,
+    pub(crate) unverified: UnverifiedBudget,
+    pub(crate) table: Table<Entry>,
+    /// One timer an allocation, by the index of its slot.
+    pub(crate) wheel: Wheel,
+    pub(crate) tombstones: Tombstones,
+    /// When reservations made here run out, in order: all live equally long.
+    pub(crate) reservation_deadlines: VecDeque<Time>,
+    pub(crate) outbox: Outbox,
+    pub(crate) changes: VecDeque<Change>,
+    /// The peers of the CreatePermission request at hand; empty in between.
+    pub(crate) peers: Vec<IpAddr>,
+    pub(crate) statistics: Statistics,
 }
 
 /// Live counts, for invariants and metrics.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Statistics {
-    /// Allocations.
+    /// Allocations in use.
     pub allocations: usize,
-    /// Allocations that wait for a relay socket.
+    /// Allocate requests that wait for a relay socket.
     pub pending: usize,
+    /// ChannelBind requests for a number that RFC 5766 had and RFC 8656 §12 reserves.
+    pub channel_numbers_reserved: u64,
 }
 
 impl<R: Random> Engine<R> {
     /// An engine without listeners and allocations.
-    pub fn new(config: Arc<Config>, commons: Arc<Commons>, random: R) -> Self {
+    pub fn new(config: Arc<Config>, commons: Arc<Commons>, mut random: R) -> Self {
+        let relays = config.relays.iter().map(|relay| OwnRelay {
+            local: relay.local,
+            external: relay.external,
+        });
+        let own = OwnAddresses {
+            services: Vec::new(),
+            interfaces: Vec::new(),
+            relays: relays.collect(),
+            relay_ports: config.relay_ports.clone(),
+        };
+        let mut policy = Policy::new(config.policy.clone());
+        policy.set_own_addresses(&own);
         Self {
+            policy,
+            own,
+            authenticator: Authenticator::new(&config.auth, &mut random),
+            unverified: UnverifiedBudget::new(&config.unverified, &mut random),
+            table: Table::new(&mut random),
+            wheel: Wheel::new(Time::ZERO),
+            tombstones: Tombstones::new(config.limits.tombstones),
+            reservation_deadlines: VecDeque::new(),
+            outbox: Outbox::default(),
+            changes: VecDeque::new(),
+            peers: Vec::new(),
+            statistics: Statistics::default(),
+            listeners: Vec::new(),
             config,
             commons,
             random,
-            listeners: Vec::new(),
-            changes: VecDeque::new(),
         }
     }
 
-    /// Makes a listener known: its name and the address clients reach it at.
+    /// Makes a listener known: its name and the address clients reach it at. No peer may be reached there (V-07).
     pub fn add_listener(&mut self, endpoint: Endpoint, local: SocketAddr) {
         self.listeners.push((endpoint, local));
+        self.own.services.push(local);
+        self.policy.set_own_addresses(&self.own);
+    }
+
+    /// Replaces what is known of the host: the addresses of its interfaces and its services other than listeners, none of which
+    /// clients may reach. Permissions and channels that are forbidden from now on end.
+    pub fn set_host_addresses(
+        &mut self,
+        interfaces: Vec<InterfaceAddress>,
+        services: &[SocketAddr],
+    ) {
+        self.own.interfaces = interfaces;
+        self.own.services = self
+            .listeners
+            .iter()
+            .map(|&(_, local)| local)
+            .chain(services.iter().copied())
+            .collect();
+        self.policy.set_own_addresses(&self.own);
+        let ids: Vec<AllocationId> = self.table.iter().map(|(id, _)| id).collect();
+        for id in ids {
+            self.enforce_policy(id);
+        }
     }
 
     /// The allocation of a client: the one hash lookup of each received message.
-    pub fn client(&self, _client: &ClientTuple) -> Option<AllocationId> {
-        None
+    #[inline]
+    pub fn client(&self, client: &ClientTuple) -> Option<AllocationId> {
+        self.table.find(client)
     }
 
     /// Routes a train of `datagrams` channel messages of one channel with `bytes` bytes of payload in all (RFC 8656 §12.6).
     ///
     /// `channel` is the number as it stands in the message. The traffic is counted here.
+    ///
+    /// # Errors
+    ///
+    /// The reason to drop the whole train under.
+    #[inline]
     pub fn route_channel_data(
         &mut self,
-        _now: Time,
-        _allocation: AllocationId,
-        _channel: u16,
-        _datagrams: u32,
-        _bytes: u64,
+        now: Time,
+        allocation: AllocationId,
+        channel: u16,
+        datagrams: u32,
+        bytes: u64,
     ) -> Result<PeerRoute, DropReason> {
-        Err(DropReason::NoAllocation)
+        let Some(Entry::Live(allocation)) = self.table.at_mut(allocation) else {
+            return Err(DropReason::NoAllocation);
+        };
+        allocation
+            .usage
+            .client_received
+            .add(datagrams, framed(datagrams, bytes));
+        let Some(channel) = allocation
+            .channels
+            .of_number(channel)
+            .filter(|channel| now < channel.expires)
+        else {
+            let is_number = (0x4000..=0x4FFF).contains(&channel);
+            return Err(if is_number {
+                DropReason::ChannelNotBound
+            } else {
+                DropReason::ChannelReserved
+            });
+        };
+        let peer = channel.peer;
+        let family = Family::of(&peer.peer().address());
+        let relay = allocation
+            .live_relay(family, now)
+            .ok_or(DropReason::NoAllocation)?
+            .endpoint;
+        // the permission may be over while the channel lives, and data does not renew it
+        if !allocation.permissions.permits(peer.ip(), now) {
+            return Err(DropReason::NoPermission);
+        }
+        allocation.usage.peer_sent.add(datagrams, bytes);
+        Ok(PeerRoute { relay, peer })
     }
 
     /// Routes a train of `datagrams` datagrams from one peer with `bytes` bytes in all (RFC 8656 §11.3).
     ///
     /// `peer` is the source as the socket saw it. The traffic is counted here.
+    ///
+    /// # Errors
+    ///
+    /// The reason to drop the whole train under.
+    #[inline]
     pub fn route_from_peer(
         &mut self,
-        _now: Time,
-        _relay: RelayHandle,
-        _peer: SocketAddr,
-        _datagrams: u32,
-        _bytes: u64,
+        now: Time,
+        relay: RelayHandle,
+        peer: SocketAddr,
+        datagrams: u32,
+        bytes: u64,
     ) -> Result<ClientRoute, DropReason> {
-        Err(DropReason::RelayClosed)
+        let peer = self.policy.admit(peer);
+        let Some(Entry::Live(allocation)) = self.table.at_mut(relay.allocation) else {
+            return Err(DropReason::RelayClosed);
+        };
+        allocation
+            .live_relay(relay.family, now)
+            .ok_or(DropReason::RelayClosed)?;
+        allocation.usage.peer_received.add(datagrams, bytes);
+        if !allocation.permissions.permits(peer.ip(), now) {
+            return Err(DropReason::NoPermission);
+        }
+        let client = allocation.client;
+        let channel = allocation
+            .channels
+            .of_peer(peer)
+            .filter(|channel| now < channel.expires);
+        let (framing, sent) = match channel {
+            Some(channel) => (Framing::Channel(channel.number), framed(datagrams, bytes)),
+            None => (
+                Framing::DataIndication {
+                    peer: peer.address(),
+                },
+                bytes,
+            ),
+        };
+        allocation.usage.client_sent.add(datagrams, sent);
+        Ok(ClientRoute { client, framing })
     }
 
     /// A fresh transaction id, for a Data indication.
     pub fn transaction_id(&mut self) -> TransactionId {
         let mut bytes = [0; 12];
         self.random.fill(&mut bytes);
-        TransactionId(bytes)
+        TransactionId::new(bytes)
     }
 
     /// Handles one STUN message; `bytes` is the whole datagram.
-    pub fn handle_stun(&mut self, _now: Now, _from: ClientTuple, _bytes: &[u8]) -> Outcome {
-        Outcome::Dropped(DropReason::ServiceDisabled)
+    pub fn handle_stun(&mut self, now: Now, from: ClientTuple, bytes: &[u8]) -> Outcome {
+        let message = match Message::parse(bytes) {
+            Ok(message) => message,
+            Err(ParseError::FingerprintMismatch) => {
+                return Outcome::Dropped(DropReason::FingerprintMismatch);
+            }
+            Err(_) => return Outcome::Dropped(DropReason::MalformedStun),
+        };
+        let method = message.method();
+        if !is_served(method) {
+            return Outcome::Dropped(DropReason::MethodUnknown);
+        }
+        let request = Request { message, from, now };
+        match message.class() {
+            Class::Request if takes_requests(method) => self.handle_request(&request),
+            Class::Indication if matches!(method, Method::BINDING | Method::SEND) => {
+                self.handle_indication(&request)
+            }
+            Class::Request | Class::Indication => Outcome::Dropped(DropReason::ClassUnexpected),
+            Class::Success | Class::Error => Outcome::Dropped(DropReason::ResponseUnexpected),
+        }
+    }
+
+    fn handle_indication(&mut self, request: &Request<'_>) -> Outcome {
+        let dont_fragment = true; // a Send indication has its own answer to it
+        if unknown_attributes(&request.message, dont_fragment)
+            .next()
+            .is_some()
+        {
+            Outcome::Dropped(DropReason::UnknownAttribute)
+        } else if request.message.method() == Method::BINDING {
+            Outcome::Dropped(DropReason::KeepAlive)
+        } else {
+            self.send(request)
+        }
+    }
+
+    #[cold]
+    fn handle_request(&mut self, request: &Request<'_>) -> Outcome {
+        let is_binding = request.message.method() == Method::BINDING;
+        let is_disabled = match self.config.service {
+            Service::StunAndTurn => false,
+            Service::StunOnly => !is_binding,
+            Service::TurnOnly => is_binding,
+        };
+        if is_disabled {
+            return Outcome::Dropped(DropReason::ServiceDisabled);
+        }
+        if !self.is_possible_source(request.from.remote) {
+            return Outcome::Dropped(DropReason::SourceInvalid);
+        }
+        if !self.outbox.has_room(self.config.limits.reply_queue_bytes) {
+            return Outcome::Dropped(DropReason::ReplyQueueFull);
+        }
+        if is_binding {
+            return self.binding(request);
+        }
+
+        // RFC 8489 §6.3: authentication first, unknown attributes after it
+        let proof = match self.authenticate(request) {
+            Ok(proof) => proof,
+            Err(rejection) => return self.challenge(request, &rejection),
+        };
+        if unknown_attributes(&request.message, self.config.dont_fragment)
+            .next()
+            .is_some()
+        {
+            self.reply_unknown_attributes(request, Some(&proof.response_key));
+            return Outcome::Done;
+        }
+        self.bring_up_to_date(request);
+        let method = request.message.method();
+        let result = if method == Method::ALLOCATE {
+            self.allocate(request, &proof)
+        } else if method == Method::REFRESH {
+            self.refresh(request, &proof).map(|()| Answered::Now)
+        } else if method == Method::CREATE_PERMISSION {
+            self.create_permission(request, &proof)
+                .map(|()| Answered::Now)
+        } else {
+            self.bind_channel(request, &proof).map(|()| Answered::Now)
+        };
+        match result {
+            Ok(Answered::Now | Answered::Later) => Outcome::Done,
+            Ok(Answered::InProgress) => Outcome::Dropped(DropReason::RequestInProgress),
+            Err(reject) => {
+                self.reply_error(&request.envelope(), &proof.response_key, reject.code());
+                Outcome::Done
+            }
+        }
     }
 
     /// Handles an ICMP error that arrived at a relay socket (RFC 8656 §11.5).
-    pub fn handle_icmp(&mut self, _now: Now, _relay: RelayHandle, _error: IcmpError) -> Outcome {
-        Outcome::Dropped(DropReason::IcmpNotRelayed)
+    pub fn handle_icmp(&mut self, now: Now, relay: RelayHandle, error: IcmpError) -> Outcome {
+        match self.relay_icmp(now, relay, &error) {
+            Ok(()) => Outcome::Done,
+            Err(reason) => Outcome::Dropped(reason),
+        }
     }
 
-    /// Takes the host's answer to [`Command::OpenRelay`].
+    /// Takes the host's answer to [`Command::OpenRelay`]; each is to be answered once.
     pub fn relay_opened(
         &mut self,
-        _now: Now,
-        _request: RelayRequest,
-        _result: Result<Endpoint, RelayOpenError>,
+        now: Now,
+        request: RelayRequest,
+        result: Result<Endpoint, RelayOpenError>,
     ) {
+        self.take_opened(now, request, result);
     }
 
     /// When [`Engine::handle_timeout`] wants to be called next.
     pub fn next_timeout(&self) -> Option<Time> {
-        None
+        let reservation = self.reservation_deadlines.front().copied();
+        self.wheel
+            .next_timeout()
+            .into_iter()
+            .chain(reservation)
+            .min()
     }
 
     /// Ends what has run out. The work of one call is bounded; while more is due, [`Engine::next_timeout`] stays in the past.
-    pub fn handle_timeout(&mut self, _now: Now) {}
+    pub fn handle_timeout(&mut self, now: Now) {
+        let mut budget = self.config.limits.timeouts_per_call.max(1);
+        while let Some(index) = self.wheel.pop_due(now.time, &mut budget) {
+            if let Some(id) = self.table.id_at(index) {
+                self.expire(id, now);
+            }
+        }
+        if self
+            .reservation_deadlines
+            .front()
+            .is_some_and(|&deadline| deadline <= now.time)
+        {
+            self.commons.reservations.purge(now.time);
+            while self
+                .reservation_deadlines
+                .front()
+                .is_some_and(|&deadline| deadline <= now.time)
+            {
+                self.reservation_deadlines.pop_front();
+            }
+        }
+    }
 
     /// Hands every queued command to `handle`, in order.
-    pub fn with_commands(&mut self, _handle: impl FnMut(Command<'_>)) {}
+    pub fn with_commands(&mut self, handle: impl FnMut(Command<'_>)) {
+        self.outbox.drain(handle);
+    }
 
-    /// The next change of durable state, oldest first.
+    /// The next change of durable state, oldest first. The host takes them all before it waits again: they pile up otherwise.
     pub fn poll_change(&mut self) -> Option<Change> {
         self.changes.pop_front()
     }
 
-    /// An engine that behaves as the one whose changes these are.
-    ///
-    /// `endpoint_of` names the socket that is bound to a relay address; an allocation whose sockets are gone is left out.
-    pub fn rebuild(
-        config: Arc<Config>,
-        commons: Arc<Commons>,
-        random: R,
-        _now: Now,
-        listeners: impl IntoIterator<Item = (Endpoint, SocketAddr)>,
-        _changes: impl IntoIterator<Item = Change>,
-        _endpoint_of: impl FnMut(SocketAddr) -> Option<Endpoint>,
-    ) -> Self {
-        let mut engine = Self::new(config, commons, random);
-        engine.listeners.extend(listeners);
-        engine
-    }
-
     /// Live counts.
     pub fn statistics(&self) -> Statistics {
-        Statistics::default()
+        Statistics {
+            allocations: self.table.len() - self.statistics.pending,
+            ..self.statistics
+        }
     }
+
+    pub(crate) fn live(&self, id: AllocationId) -> Option<&Allocation> {
+        match self.table.at(id)? {
+            Entry::Live(allocation) => Some(allocation),
+            Entry::Pending(_) => None,
+        }
+    }
+
+    pub(crate) fn live_mut(&mut self, id: AllocationId) -> Option<&mut Allocation> {
+        match self.table.at_mut(id)? {
+            Entry::Live(allocation) => Some(allocation),
+            Entry::Pending(_) => None,
+        }
+    }
+
+    /// The allocation a request other than Allocate is about (RFC 8656 §5).
+    pub(crate) fn allocation_of(
+        &self,
+        request: &Request<'_>,
+        proof: &Proof,
+    ) -> Result<AllocationId, Reject> {
+        let id = self
+            .client(&request.from)
+            .ok_or(Reject::AllocationMismatch)?;
+        let allocation = self.live(id).ok_or(Reject::AllocationMismatch)?;
+        if allocation.quota.user().is_same_as(&proof.user) {
+            Ok(id)
+        } else {
+            Err(Reject::WrongCredentials)
+        }
+    }
+
+    /// Makes sure the timer of an allocation fires by `deadline`.
+    pub(crate) fn wake_by(&mut self, id: AllocationId, deadline: Time) {
+        let Some(Entry::Live(allocation)) = self.table.at_mut(id) else {
+            return;
+        };
+        if deadline < allocation.wake {
+            allocation.wake = deadline;
+            self.wheel.schedule(id.index, deadline);
+        }
+    }
+
+    pub(crate) fn authenticate(&mut self, request: &Request<'_>) -> Result<Proof, Rejection> {
+        let listener = self.listener_address(request.from.listener);
+        let client = request.from.remote;
+        self.authenticator.authenticate(
+            request.now,
+            &mut self.random,
+            client,
+            listener,
+            &request.message,
+        )
+    }
+
+    /// Answers a request that proved nothing.
+    pub(crate) fn challenge(&mut self, request: &Request<'_>, rejection: &Rejection) -> Outcome {
+        let answer_len = self.write_error(&request.envelope(), None, rejection.code, |writer| {
+            if let Some(challenge) = &rejection.challenge {
+                writer
+                    .realm(challenge.realm.as_bytes())
+                    .nonce(challenge.nonce.as_bytes());
+                if !challenge.password_algorithms.is_empty() {
+                    writer.password_algorithms(challenge.password_algorithms);
+                }
+            }
+        });
+        self.spend_unverified(request, answer_len)
+    }
+
+    pub(crate) fn listener_address(&self, endpoint: Endpoint) -> SocketAddr {
+        let listener = self
+            .listeners
+            .iter()
+            .find(|(listener, _)| *listener == endpoint);
+        listener.map_or(UNKNOWN_LISTENER, |&(_, local)| local)
+    }
+
+    /// A request sees the allocation as it is at this moment, although timers may be a tick late.
+    fn bring_up_to_date(&mut self, request: &Request<'_>) {
+        if let Some(id) = self.client(&request.from)
+            && self
+                .live(id)
+                .is_some_and(|allocation| allocation.wake <= request.now.time)
+        {
+            self.expire(id, request.now);
+        }
+    }
+
+    /// Whether a client can be there at all. An answer to an own listener would come back as a message (V-41).
+    fn is_possible_source(&self, source: SocketAddr) -> bool {
+        let is_client = match source.ip() {
+            IpAddr::V4(ip) => !ip.is_unspecified() && !ip.is_multicast() && !ip.is_broadcast(),
+            IpAddr::V6(ip) => !ip.is_unspecified() && !ip.is_multicast(),
+        };
+        is_client && source.port() != 0 && !self.listeners.iter().any(|&(_, local)| local == source)
+    }
+
+    /// Ends the permissions and channels of an allocation that the policy forbids.
+    pub(crate) fn enforce_policy(&mut self, id: AllocationId) {
+        let Some(Entry::Live(allocation)) = self.table.at_mut(id) else {
+            return;
+        };
+        let (policy, changes) = (&self.policy, &mut self.changes);
+        allocation.permissions.retain_peers(
+            |peer| policy.check(SocketAddr::new(peer, 0)).is_ok(),
+            |peer| {
+                changes.push_back(Change::PermissionExpired {
+                    allocation: id,
+                    peer,
+                })
+            },
+        );
+        allocation.channels.retain(
+            |channel| policy.check(channel.peer.peer().address()).is_ok(),
+            |channel| {
+                changes.push_back(Change::ChannelExpired {
+                    allocation: id,
+                    number: channel.number,
+                })
+            },
+        );
+    }
+}
+
+impl<R> fmt::Debug for Engine<R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Engine")
+            .field("statistics", &self.statistics)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Stands for a listener the host has not made known.
+const UNKNOWN_LISTENER: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
+
+/// Bytes of channel messages with `bytes` bytes of payload.
+fn framed(datagrams: u32, bytes: u64) -> u64 {
+    bytes + 4 * u64::from(datagrams)
+}
+
+/// The methods of RFC 8489 and RFC 8656; those of RFC 6062 are not served over UDP.
+fn is_served(method: Method) -> bool {
+    takes_requests(method) || matches!(method, Method::SEND | Method::DATA)
+}
+
+fn takes_requests(method: Method) -> bool {
+    matches!(
+        method,
+        Method::BINDING
+            | Method::ALLOCATE
+            | Method::REFRESH
+            | Method::CREATE_PERMISSION
+            | Method::CHANNEL_BIND
+    )
 }

@@ -12,21 +12,39 @@
 #![warn(clippy::wildcard_enum_match_arm)]
 
 mod address;
+mod allocate;
+mod allocation;
 mod auth;
+mod binding;
 mod change;
+mod channel;
 mod command;
 mod commons;
 mod config;
 mod credential;
 mod drop_reason;
+mod ending;
 mod engine;
+mod icmp;
 mod id;
 mod nonce;
+mod outbox;
+mod permission;
 mod policy;
+mod ports;
+mod quota;
 mod random;
+mod rebuild;
+mod refresh;
+mod reject;
+mod reply;
+mod reservation;
+mod send;
+mod table;
 mod time;
+mod timers;
+mod tombstone;
 mod unverified;
-mod wire_types;
 
 pub use crate::address::{Embedding, Nat64Prefix, PeerAddress};
 pub use crate::auth::{
@@ -49,7 +67,9 @@ pub use crate::policy::{
     Action, AddressRange, AllowedPeer, Explanation, Forbidden, InterfaceAddress, OwnAddresses,
     OwnRelay, Policy, PolicyRules, RangeError, Rule,
 };
+pub use crate::ports::PortCounts;
 pub use crate::random::{BufferedRandom, RANDOM_BUFFER_LEN, Random};
+pub use crate::reservation::ReservationToken;
 pub use crate::time::{Now, Time};
 pub use crate::unverified::{Rate, UnverifiedBudget, UnverifiedLimits};
-pub use crate::wire_types::{ChannelNumber, TransactionId};
+pub use turnbuckle_wire::{ChannelNumber, TransactionId};

@@ -1,0 +1,149 @@
+//! One allocation: what RFC 8656 §6 says it consists of, and its deadlines.
+
+use turnbuckle_wire::{IntegrityKey, TransactionId};
+
+use crate::address::PeerAddress;
+use crate::change::Usage;
+use crate::channel::Channels;
+use crate::id::{ClientTuple, Endpoint, Family};
+use crate::permission::Permissions;
+use crate::ports::{PortKind, PortLease};
+use crate::quota::QuotaUnit;
+use crate::reply::Envelope;
+use crate::reservation::ReservationToken;
+use crate::table::HasClient;
+use crate::time::Time;
+
+/// What a client can have in the table.
+#[derive(Debug)]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "nearly all entries are live, and boxing them would cost the hot path a cache line"
+)]
+pub(crate) enum Entry {
+    Live(Allocation),
+    Pending(Box<Pending>),
+}
+
+/// An allocation in use. Its size is the larger part of what an idle client costs, so the rare is boxed.
+#[derive(Debug)]
+pub(crate) struct Allocation {
+    pub(crate) client: ClientTuple,
+    /// By [`Family::index`]; at least one.
+    pub(crate) relays: [Option<Relay>; 2],
+    pub(crate) permissions: Permissions,
+    pub(crate) channels: Channels,
+    pub(crate) usage: Usage,
+    /// When its timer fires; no deadline of its parts is earlier.
+    pub(crate) wake: Time,
+    pub(crate) created: Time,
+    /// The unit it takes of its user's quota, and the user.
+    pub(crate) quota: QuotaUnit,
+    /// The request that created it, so that a retransmission is recognised.
+    pub(crate) transaction: TransactionId,
+    pub(crate) rare: Option<Box<Rare>>,
+}
+
+/// What few allocations have; needed to repeat the answer that created it.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Rare {
+    pub(crate) token: Option<ReservationToken>,
+    pub(crate) missing_family: Option<(Family, u16)>,
+}
+
+/// A relayed transport address in use. Each family of a dual allocation has its own lifetime (RFC 8656 §8.1).
+#[derive(Debug)]
+pub(crate) struct Relay {
+    pub(crate) endpoint: Endpoint,
+    pub(crate) expires: Time,
+    pub(crate) lease: PortLease,
+}
+
+/// An authenticated Allocate request that waits for the host to open its relay sockets.
+#[derive(Debug)]
+pub(crate) struct Pending {
+    pub(crate) envelope: Envelope,
+    pub(crate) key: IntegrityKey,
+    pub(crate) quota: QuotaUnit,
+    /// The LIFETIME asked for.
+    pub(crate) lifetime: Option<u32>,
+    pub(crate) kind: PortKind,
+    pub(crate) redeemed: Option<ReservationToken>,
+    /// By [`Family::index`].
+    pub(crate) openings: [Opening; 2],
+    /// Ports another process was found to have: kept until the end so that they are not tried twice.
+    pub(crate) in_use: Vec<PortLease>,
+    /// When it is given up.
+    pub(crate) deadline: Time,
+}
+
+/// How far one family of a pending allocation is.
+#[derive(Debug)]
+pub(crate) enum Opening {
+    /// Not asked for.
+    Unwanted,
+    /// The host has been asked.
+    Waiting {
+        attempt: u8,
+        lease: PortLease,
+        sibling: Option<PortLease>,
+    },
+    /// Done.
+    Open {
+        endpoint: Endpoint,
+        lease: PortLease,
+        sibling: Option<PortLease>,
+    },
+    /// Not to be had, by this error code.
+    Failed(u16),
+}
+
+impl Allocation {
+    pub(crate) fn relay(&self, family: Family) -> Option<&Relay> {
+        self.relays[family.index()].as_ref()
+    }
+
+    /// The relay socket for a peer, unless its time is over.
+    #[inline]
+    pub(crate) fn live_relay(&self, family: Family, now: Time) -> Option<&Relay> {
+        self.relay(family).filter(|relay| now < relay.expires)
+    }
+
+    /// Whether peers of this family can be reached.
+    pub(crate) fn serves(&self, peer: PeerAddress) -> bool {
+        self.relay(Family::of(&peer.address())).is_some()
+    }
+
+    /// When the last of its relayed transport addresses ends.
+    pub(crate) fn expires(&self) -> Time {
+        self.relays
+            .iter()
+            .flatten()
+            .map(|relay| relay.expires)
+            .max()
+            .unwrap_or(Time::ZERO)
+    }
+
+    /// The first deadline of any of its parts.
+    pub(crate) fn nearest_deadline(&self) -> Time {
+        let relays = self.relays.iter().flatten().map(|relay| relay.expires);
+        let parts = [
+            self.permissions.nearest_deadline(),
+            self.channels.nearest_deadline(),
+        ];
+        relays
+            .chain(parts.into_iter().flatten())
+            .min()
+            .unwrap_or(Time::ZERO)
+    }
+}
+
+impl HasClient for Entry {
+    #[inline]
+    fn client(&self) -> &ClientTuple {
+        match self {
+            Self::Live(allocation) => &allocation.client,
+            Self::Pending(pending) => &pending.envelope.to,
+        }
+    }
+}

@@ -1,0 +1,123 @@
+//! How things end: allocations, their families, permissions and channels, by time or on request.
+
+use crate::allocation::{Allocation, Entry};
+use crate::change::{Change, EndCause, Ended};
+use crate::engine::Engine;
+use crate::id::{AllocationId, Family};
+use crate::random::Random;
+use crate::time::{Now, Time};
+use crate::tombstone::Deed;
+
+impl<R: Random> Engine<R> {
+    /// Ends whatever of this allocation has run out, and sets its timer to the next deadline.
+    pub(crate) fn expire(&mut self, id: AllocationId, now: Now) {
+        let time = now.time;
+        match self.table.at(id) {
+            None => return,
+            Some(Entry::Pending(pending)) if pending.deadline <= time => {
+                return self.settle(id, now);
+            }
+            Some(Entry::Pending(pending)) => {
+                let deadline = pending.deadline;
+                return self.wheel.schedule(id.index, deadline);
+            }
+            Some(Entry::Live(allocation)) if allocation.expires() <= time => {
+                return self.end(id, EndCause::Expired, time);
+            }
+            Some(Entry::Live(_)) => {}
+        }
+        for family in [Family::V4, Family::V6] {
+            let has_ended = self
+                .live(id)
+                .and_then(|allocation| allocation.relay(family))
+                .is_some_and(|relay| relay.expires <= time);
+            if has_ended {
+                self.end_family(id, family, EndCause::Expired, time);
+            }
+        }
+        let Some(Entry::Live(allocation)) = self.table.at_mut(id) else {
+            return;
+        };
+        let changes = &mut self.changes;
+        allocation.permissions.expire(time, |peer| {
+            changes.push_back(Change::PermissionExpired {
+                allocation: id,
+                peer,
+            });
+        });
+        allocation.channels.expire(time, |channel| {
+            changes.push_back(Change::ChannelExpired {
+                allocation: id,
+                number: channel.number,
+            });
+        });
+        allocation.wake = allocation.nearest_deadline();
+        self.wheel.schedule(id.index, allocation.wake);
+    }
+
+    /// Ends an allocation. Its ports and its quota unit go back as it is dropped.
+    pub(crate) fn end(&mut self, id: AllocationId, cause: EndCause, now: Time) {
+        let allocation = match self.table.take(id) {
+            Some(Entry::Live(allocation)) => allocation,
+            Some(pending @ Entry::Pending(_)) => return self.table.put_back(id, pending),
+            None => return,
+        };
+        self.table.vacate(id, &allocation.client);
+        self.wheel.cancel(id.index);
+        for relay in allocation.relays.iter().flatten() {
+            self.outbox.close_relay(relay.endpoint);
+        }
+        self.remember(&allocation, cause, now);
+        self.changes.push_back(Change::Ended(Box::new(Ended {
+            allocation: id,
+            client: allocation.client.remote,
+            server: self.listener_address(allocation.client.listener),
+            user: allocation.quota.user().clone(),
+            cause,
+            created: allocation.created,
+            time: now,
+            created_by: allocation.transaction,
+            totals: allocation.usage,
+        })));
+    }
+
+    /// Ends one of two families, with its permissions and channels and no others (RFC 8656 §8.1).
+    pub(crate) fn end_family(
+        &mut self,
+        id: AllocationId,
+        family: Family,
+        cause: EndCause,
+        now: Time,
+    ) {
+        let Some(Entry::Live(allocation)) = self.table.at_mut(id) else {
+            return;
+        };
+        let Some(relay) = allocation.relays[family.index()].take() else {
+            return;
+        };
+        allocation.permissions.remove_family(family);
+        allocation.channels.remove_family(family);
+        let client = allocation.client;
+        self.outbox.close_relay(relay.endpoint);
+        if let EndCause::Released(transaction) = cause {
+            self.tombstones
+                .bury(client, transaction, Deed::EndedFamily(id), now);
+        }
+        self.changes.push_back(Change::FamilyEnded {
+            allocation: id,
+            family,
+            cause,
+            time: now,
+        });
+    }
+
+    /// The transactions that created and ended an allocation must not work again (V-22).
+    fn remember(&mut self, allocation: &Allocation, cause: EndCause, now: Time) {
+        self.tombstones
+            .bury(allocation.client, allocation.transaction, Deed::Over, now);
+        if let EndCause::Released(transaction) = cause {
+            self.tombstones
+                .bury(allocation.client, transaction, Deed::Over, now);
+        }
+    }
+}

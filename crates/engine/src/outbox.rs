@@ -1,0 +1,86 @@
+//! Replies and commands that wait for the host, in order, in buffers that are used again.
+
+use turnbuckle_wire::WriteError;
+
+use crate::command::Command;
+use crate::id::ClientTuple;
+use crate::id::{Endpoint, RelayHandle, RelayRequest};
+
+/// The longest reply: what fits an IPv6 packet of the minimum MTU (RFC 8489 §6.1).
+pub(crate) const REPLY_LEN_MAX: usize = 1232;
+
+#[derive(Debug, Default)]
+pub(crate) struct Outbox {
+    bytes: Vec<u8>,
+    queue: Vec<Queued>,
+}
+
+#[derive(Debug)]
+enum Queued {
+    CloseRelay(Endpoint),
+    OpenRelay(RelayRequest, core::net::SocketAddr),
+    Reply { to: ClientTuple, len: usize },
+}
+
+impl Outbox {
+    /// Whether another reply fits below `bytes_max`.
+    pub(crate) fn has_room(&self, bytes_max: usize) -> bool {
+        self.bytes.len() + REPLY_LEN_MAX <= bytes_max
+    }
+
+    /// Queues the reply that `write` writes and returns its length, 0 for one that could not be written.
+    pub(crate) fn reply(
+        &mut self,
+        to: ClientTuple,
+        write: impl FnOnce(&mut [u8]) -> Result<usize, WriteError>,
+    ) -> usize {
+        let start = self.bytes.len();
+        self.bytes.resize(start + REPLY_LEN_MAX, 0);
+        let len = write(&mut self.bytes[start..]).unwrap_or(0);
+        self.bytes.truncate(start + len);
+        if len > 0 {
+            self.queue.push(Queued::Reply { to, len });
+        }
+        len
+    }
+
+    /// Takes back the reply that was queued last.
+    pub(crate) fn take_back(&mut self) {
+        if let Some(Queued::Reply { len, .. }) = self.queue.last() {
+            self.bytes.truncate(self.bytes.len() - len);
+            self.queue.pop();
+        }
+    }
+
+    pub(crate) fn open_relay(&mut self, request: RelayRequest, address: core::net::SocketAddr) {
+        self.queue.push(Queued::OpenRelay(request, address));
+    }
+
+    pub(crate) fn close_relay(&mut self, endpoint: Endpoint) {
+        self.queue.push(Queued::CloseRelay(endpoint));
+    }
+
+    /// Hands over everything, oldest first.
+    pub(crate) fn drain(&mut self, mut handle: impl FnMut(Command<'_>)) {
+        let mut start = 0;
+        for queued in self.queue.drain(..) {
+            handle(match queued {
+                Queued::CloseRelay(endpoint) => Command::CloseRelay { endpoint },
+                Queued::OpenRelay(request, address) => {
+                    let handle: RelayHandle = request.handle;
+                    Command::OpenRelay {
+                        request,
+                        address,
+                        handle,
+                    }
+                }
+                Queued::Reply { to, len } => {
+                    let bytes = &self.bytes[start..start + len];
+                    start += len;
+                    Command::Reply { to, bytes }
+                }
+            });
+        }
+        self.bytes.clear();
+    }
+}

@@ -1,0 +1,272 @@
+//! Ports of relayed transport addresses: one bitmap per relay address, and a lease that gives its port back on drop.
+//!
+//! The invariant: a port is free or under exactly one [`PortLease`]; there is no other way to give a port back, so none can leak
+//! or be given back twice. The choice among free ports is uniform (RFC 6056 §3.3.2).
+
+use core::fmt;
+use core::net::{IpAddr, SocketAddr};
+use core::ops::RangeInclusive;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crate::config::RelayAddress;
+use crate::id::Family;
+
+const EVEN_BITS: u64 = 0x5555_5555_5555_5555; // a word starts at an even port
+
+/// The pools of all relay addresses.
+#[derive(Debug)]
+pub(crate) struct PortPools {
+    pools: Box<[Pool]>,
+}
+
+#[derive(Debug)]
+struct Pool {
+    address: RelayAddress,
+    ports: Mutex<Bitmap>,
+}
+
+/// What is wanted of a port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum PortKind {
+    Any,
+    Even,
+    /// An even port whose odd sibling is free as well; both are leased.
+    EvenPair,
+}
+
+/// Counts of the ports of one relay address.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PortCounts {
+    /// Ports in the range.
+    pub size: u32,
+    /// Ports nobody has, counted bit by bit.
+    pub free: u32,
+    /// Leases that are out.
+    pub leased: u32,
+}
+
+impl PortPools {
+    pub(crate) fn new(addresses: &[RelayAddress], range: &RangeInclusive<u16>) -> Arc<Self> {
+        let pools = addresses
+            .iter()
+            .map(|&address| Pool {
+                address,
+                ports: Mutex::new(Bitmap::new(range)),
+            })
+            .collect();
+        Arc::new(Self { pools })
+    }
+
+    pub(crate) fn supports(&self, family: Family) -> bool {
+        self.pools.iter().any(|pool| pool.family() == family)
+    }
+
+    /// Leases a port of `family`; for [`PortKind::EvenPair`] also its sibling. `random` decides the address and the port.
+    pub(crate) fn lease(
+        self: &Arc<Self>,
+        family: Family,
+        kind: PortKind,
+        random: u64,
+    ) -> Option<(PortLease, Option<PortLease>)> {
+        let count = self.pools.len();
+        let start = usize::try_from(random >> 32)
+            .unwrap_or(0)
+            .checked_rem(count)?;
+        (start..count).chain(0..start).find_map(|index| {
+            let pool = self
+                .pools
+                .get(index)
+                .filter(|pool| pool.family() == family)?;
+            let port = pool.lock().take(kind, random)?;
+            let sibling = (kind == PortKind::EvenPair).then(|| self.guard(index, port | 1));
+            Some((self.guard(index, port), sibling))
+        })
+    }
+
+    /// Leases the port of one exact address, if it is free. For rebuilding.
+    pub(crate) fn lease_exact(self: &Arc<Self>, local: SocketAddr) -> Option<PortLease> {
+        let index = self
+            .pools
+            .iter()
+            .position(|pool| pool.address.local == local.ip())?;
+        self.pools
+            .get(index)?
+            .lock()
+            .take_exact(local.port())
+            .then(|| self.guard(index, local.port()))
+    }
+
+    pub(crate) fn counts(&self) -> impl Iterator<Item = (RelayAddress, PortCounts)> {
+        self.pools
+            .iter()
+            .map(|pool| (pool.address, pool.lock().counts()))
+    }
+
+    fn guard(self: &Arc<Self>, pool: usize, port: u16) -> PortLease {
+        let pool = u32::try_from(pool).expect("relay addresses are fewer than 2^32");
+        PortLease {
+            pools: Arc::clone(self),
+            pool,
+            port,
+        }
+    }
+
+    fn pool(&self, lease: &PortLease) -> &Pool {
+        &self.pools[lease.pool as usize]
+    }
+}
+
+impl Pool {
+    fn family(&self) -> Family {
+        match self.address.local {
+            IpAddr::V4(_) => Family::V4,
+            IpAddr::V6(_) => Family::V6,
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Bitmap> {
+        self.ports.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// One port of one relay address; gives it back on drop.
+pub(crate) struct PortLease {
+    pools: Arc<PortPools>,
+    pool: u32,
+    port: u16,
+}
+
+impl PortLease {
+    /// The address to bind on this host.
+    pub(crate) fn local(&self) -> SocketAddr {
+        SocketAddr::new(self.pools.pool(self).address.local, self.port)
+    }
+
+    /// The address clients and peers see.
+    pub(crate) fn external(&self) -> SocketAddr {
+        let address = self.pools.pool(self).address;
+        SocketAddr::new(address.external.unwrap_or(address.local), self.port)
+    }
+
+    pub(crate) fn family(&self) -> Family {
+        self.pools.pool(self).family()
+    }
+}
+
+impl Drop for PortLease {
+    fn drop(&mut self) {
+        self.pools.pool(self).lock().give_back(self.port);
+    }
+}
+
+impl fmt::Debug for PortLease {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "PortLease({})", self.local())
+    }
+}
+
+/// The free ports of one address: bit n of word w is port `first + 64 w + n`.
+#[derive(Debug)]
+struct Bitmap {
+    first: u16, // a multiple of 64, so that even ports are even bits
+    words: Box<[u64]>,
+    size: u32,
+    leased: u32,
+}
+
+impl Bitmap {
+    fn new(range: &RangeInclusive<u16>) -> Self {
+        let first = range.start() & !63;
+        let word_count = if range.is_empty() {
+            0
+        } else {
+            usize::from((range.end() - first) / 64) + 1
+        };
+        let mut words = vec![0_u64; word_count].into_boxed_slice();
+        for port in range.clone() {
+            let (word, bit) = place(first, port);
+            words[word] |= bit;
+        }
+        let size = u32::try_from(range.len()).expect("at most 65536 ports");
+        Self {
+            first,
+            words,
+            size,
+            leased: 0,
+        }
+    }
+
+    fn take(&mut self, kind: PortKind, random: u64) -> Option<u16> {
+        let candidates = |word: u64| match kind {
+            PortKind::Any => word,
+            PortKind::Even => word & EVEN_BITS,
+            PortKind::EvenPair => word & (word >> 1) & EVEN_BITS,
+        };
+        let total: u64 = self
+            .words
+            .iter()
+            .map(|&word| u64::from(candidates(word).count_ones()))
+            .sum();
+        let mut skip = u32::try_from(random.checked_rem(total)?).ok()?;
+        for (index, word) in self.words.iter().enumerate() {
+            let mut left = candidates(*word);
+            if skip >= left.count_ones() {
+                skip -= left.count_ones();
+                continue;
+            }
+            for _ in 0..skip {
+                left &= left - 1; // clears the lowest bit; `left` has more than `skip` bits
+            }
+            let port = self.first
+                + u16::try_from(index * 64).ok()?
+                + u16::try_from(left.trailing_zeros()).ok()?;
+            self.take_exact(port);
+            if kind == PortKind::EvenPair {
+                self.take_exact(port | 1);
+            }
+            return Some(port);
+        }
+        None
+    }
+
+    fn take_exact(&mut self, port: u16) -> bool {
+        if port < self.first {
+            return false;
+        }
+        let (word, bit) = place(self.first, port);
+        let free = self.words.get(word).is_some_and(|word| word & bit != 0);
+        if free {
+            self.words[word] &= !bit;
+            self.leased += 1;
+        }
+        free
+    }
+
+    fn give_back(&mut self, port: u16) {
+        let (word, bit) = place(self.first, port);
+        debug_assert_eq!(
+            self.words[word] & bit,
+            0,
+            "port {port} was given back twice"
+        );
+        self.words[word] |= bit;
+        self.leased -= 1;
+    }
+
+    fn counts(&self) -> PortCounts {
+        let free = self.words.iter().map(|word| word.count_ones()).sum();
+        PortCounts {
+            size: self.size,
+            free,
+            leased: self.leased,
+        }
+    }
+}
+
+fn place(first: u16, port: u16) -> (usize, u64) {
+    let offset = port - first;
+    (usize::from(offset / 64), 1 << (offset % 64))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,313 @@
+//! An engine made again from the changes of another one: after a restart, in a new process, in a test.
+//!
+//! What the records say is put in place as it was, names included; deadlines that have passed meanwhile are found by the timers. An
+//! allocation whose socket, listener or port is not there any more ends as [`EndCause::Lost`].
+
+use core::net::{IpAddr, SocketAddr};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use turnbuckle_wire::ChannelNumber;
+
+use crate::allocation::{Allocation, Entry, Rare, Relay};
+use crate::change::{Change, Created, EndCause, Ended, Usage};
+use crate::channel::Channels;
+use crate::commons::Commons;
+use crate::config::Config;
+use crate::engine::Engine;
+use crate::id::{AllocationId, ClientTuple, Endpoint, Family};
+use crate::permission::Permissions;
+use crate::ports::PortLease;
+use crate::random::Random;
+use crate::time::{Now, Time};
+use crate::tombstone::Deed;
+
+/// What the changes say about one allocation that has not ended.
+struct Record {
+    created: Created,
+    /// By [`Family::index`]; `None` for a family it has no more, or never had.
+    expires: [Option<Time>; 2],
+    usage: Usage,
+    permissions: BTreeMap<IpAddr, Time>,
+    channels: BTreeMap<ChannelNumber, (SocketAddr, Time)>,
+}
+
+impl Record {
+    fn new(created: Created) -> Self {
+        let mut expires = [None, None];
+        for relayed in &created.relays {
+            expires[Family::of(&relayed.local).index()] = Some(created.expires);
+        }
+        let (permissions, channels) = (BTreeMap::new(), BTreeMap::new());
+        Self {
+            created,
+            expires,
+            usage: Usage::default(),
+            permissions,
+            channels,
+        }
+    }
+
+    fn extend(&mut self, family: Option<Family>, expires: Time, usage: Usage) {
+        for held in [Family::V4, Family::V6] {
+            if family.is_none_or(|family| family == held) {
+                let slot = &mut self.expires[held.index()];
+                *slot = slot.map(|_| expires);
+            }
+        }
+        self.usage = usage;
+    }
+
+    fn end_family(&mut self, family: Family) {
+        self.expires[family.index()] = None;
+        self.permissions
+            .retain(|peer, _| peer.is_ipv4() != (family == Family::V4));
+        self.channels
+            .retain(|_, (peer, _)| Family::of(peer) != family);
+    }
+}
+
+impl<R: Random> Engine<R> {
+    /// An engine that behaves as the one whose changes these are.
+    ///
+    /// `changes` are all changes of one engine in their order; of allocations that have ended they may be missing altogether.
+    /// `endpoint_of` names the socket that is bound to a relay address. Totals begin at what the last refresh recorded.
+    pub fn rebuild(
+        config: Arc<Config>,
+        commons: Arc<Commons>,
+        random: R,
+        now: Now,
+        listeners: impl IntoIterator<Item = (Endpoint, SocketAddr)>,
+        changes: impl IntoIterator<Item = Change>,
+        mut endpoint_of: impl FnMut(SocketAddr) -> Option<Endpoint>,
+    ) -> Self {
+        let mut engine = Self::new(config, commons, random);
+        for (endpoint, local) in listeners {
+            engine.add_listener(endpoint, local);
+        }
+        let mut records = BTreeMap::new();
+        let mut reservations = Vec::new();
+        for change in changes {
+            if let Change::Created(created) = &change {
+                reservations.extend(created.reservation);
+            }
+            engine.replay(&mut records, change);
+        }
+        for (id, record) in records {
+            if !engine.carry_over(id, &record, &mut endpoint_of) {
+                engine.table.retire(id);
+                engine.report_lost(id, &record.created, now.time);
+            }
+        }
+        for reserved in reservations {
+            // a port that is taken has been redeemed
+            if now.time < reserved.expires
+                && let Some(lease) = engine.commons.ports.lease_exact(reserved.local)
+                && engine
+                    .commons
+                    .reservations
+                    .put(reserved.token, lease, reserved.expires)
+                    .is_ok()
+            {
+                engine.reservation_deadlines.push_back(reserved.expires);
+            }
+        }
+        engine
+    }
+
+    /// Applies one change to the records.
+    fn replay(&mut self, records: &mut BTreeMap<AllocationId, Record>, change: Change) {
+        match change {
+            Change::Created(created) => {
+                records.insert(created.allocation, Record::new(*created));
+            }
+            Change::Refreshed {
+                allocation,
+                family,
+                expires,
+                usage,
+            } => {
+                if let Some(record) = records.get_mut(&allocation) {
+                    record.extend(family, expires, usage);
+                }
+            }
+            Change::FamilyEnded {
+                allocation,
+                family,
+                cause,
+                time,
+            } => {
+                let Some(record) = records.get_mut(&allocation) else {
+                    return;
+                };
+                record.end_family(family);
+                let client = self.client_tuple(record.created.server, record.created.client);
+                if let (EndCause::Released(transaction), Some(client)) = (cause, client) {
+                    self.tombstones
+                        .bury(client, transaction, Deed::EndedFamily(allocation), time);
+                }
+            }
+            Change::Ended(ended) => {
+                records.remove(&ended.allocation);
+                self.table.retire(ended.allocation);
+                if let Some(client) = self.client_tuple(ended.server, ended.client) {
+                    self.tombstones
+                        .bury(client, ended.created_by, Deed::Over, ended.time);
+                    if let EndCause::Released(transaction) = ended.cause {
+                        self.tombstones
+                            .bury(client, transaction, Deed::Over, ended.time);
+                    }
+                }
+            }
+            Change::PermissionInstalled {
+                allocation,
+                peer,
+                expires,
+            } => {
+                if let Some(record) = records.get_mut(&allocation) {
+                    record.permissions.insert(peer, expires);
+                }
+            }
+            Change::PermissionExpired { allocation, peer } => {
+                if let Some(record) = records.get_mut(&allocation) {
+                    record.permissions.remove(&peer);
+                }
+            }
+            Change::ChannelInstalled {
+                allocation,
+                number,
+                peer,
+                expires,
+            } => {
+                if let Some(record) = records.get_mut(&allocation) {
+                    record.channels.insert(number, (peer, expires));
+                }
+            }
+            Change::ChannelExpired { allocation, number } => {
+                if let Some(record) = records.get_mut(&allocation) {
+                    record.channels.remove(&number);
+                }
+            }
+        }
+    }
+
+    /// Puts one allocation in place, if all it needs is there.
+    fn carry_over(
+        &mut self,
+        id: AllocationId,
+        record: &Record,
+        endpoint_of: &mut impl FnMut(SocketAddr) -> Option<Endpoint>,
+    ) -> bool {
+        let Record {
+            created,
+            expires,
+            usage,
+            permissions,
+            channels,
+        } = record;
+        let mut relays = [None, None];
+        for relayed in &created.relays {
+            let index = Family::of(&relayed.local).index();
+            let Some(expires) = expires[index] else {
+                continue;
+            };
+            let endpoint = endpoint_of(relayed.local);
+            match (endpoint, self.lease_again(relayed.local)) {
+                (Some(endpoint), Some(lease)) => {
+                    relays[index] = Some(Relay {
+                        endpoint,
+                        expires,
+                        lease,
+                    })
+                }
+                (Some(endpoint), None) => self.outbox.close_relay(endpoint),
+                (None, _) => {}
+            }
+        }
+        let held = expires.iter().flatten().count();
+        let client = self.client_tuple(created.server, created.client);
+        let quota = self.commons.quota.take_again(&created.user);
+        let (Some(client), Some(quota), true) =
+            (client, quota, relays.iter().flatten().count() == held)
+        else {
+            for relay in relays.iter().flatten() {
+                self.outbox.close_relay(relay.endpoint);
+            }
+            return false;
+        };
+        let rare = Rare {
+            token: created.reservation.map(|reserved| reserved.token),
+            missing_family: created.missing_family,
+        };
+        let mut allocation = Allocation {
+            client,
+            relays,
+            permissions: Permissions::default(),
+            channels: Channels::default(),
+            usage: *usage,
+            wake: Time::ZERO,
+            created: created.created,
+            quota,
+            transaction: created.transaction,
+            rare: (rare.token.is_some() || rare.missing_family.is_some()).then(|| Box::new(rare)),
+        };
+        for (&peer, &expires) in permissions {
+            allocation.permissions.install(peer, expires);
+        }
+        for (&number, &(peer, expires)) in channels {
+            match self.policy.check(peer) {
+                Ok(peer) => allocation.channels.install(number, peer, expires),
+                Err(_) => self.changes.push_back(Change::ChannelExpired {
+                    allocation: id,
+                    number,
+                }),
+            }
+        }
+        allocation.wake = allocation.nearest_deadline();
+        let (wake, endpoints) = (allocation.wake, endpoints(&allocation));
+        if !self.table.insert_at(id, Entry::Live(allocation)) {
+            for endpoint in endpoints.into_iter().flatten() {
+                self.outbox.close_relay(endpoint);
+            }
+            return false;
+        }
+        self.wheel.schedule(id.index, wake);
+        self.enforce_policy(id);
+        true
+    }
+
+    /// The port of an allocation that another engine may have reserved, or that nobody has.
+    fn lease_again(&self, local: SocketAddr) -> Option<PortLease> {
+        let commons = &self.commons;
+        commons
+            .ports
+            .lease_exact(local)
+            .or_else(|| commons.reservations.redeem_exact(local))
+    }
+
+    fn client_tuple(&self, server: SocketAddr, client: SocketAddr) -> Option<ClientTuple> {
+        let &(listener, _) = self.listeners.iter().find(|&&(_, local)| local == server)?;
+        Some(ClientTuple {
+            listener,
+            remote: client,
+        })
+    }
+
+    fn report_lost(&mut self, id: AllocationId, created: &Created, now: Time) {
+        self.changes.push_back(Change::Ended(Box::new(Ended {
+            allocation: id,
+            client: created.client,
+            server: created.server,
+            user: created.user.clone(),
+            cause: EndCause::Lost,
+            created: created.created,
+            time: now,
+            created_by: created.transaction,
+            totals: Usage::default(),
+        })));
+    }
+}
+
+fn endpoints(allocation: &Allocation) -> [Option<Endpoint>; 2] {
+    [Family::V4, Family::V6].map(|family| allocation.relay(family).map(|relay| relay.endpoint))
+}

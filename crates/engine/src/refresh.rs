@@ -1,0 +1,105 @@
+//! Refresh (RFC 8656 §8): longer life, or the end.
+
+use core::time::Duration;
+
+use turnbuckle_wire::{AddressFamily, AttributeError};
+
+use crate::auth::Proof;
+use crate::change::{Change, EndCause};
+use crate::config::Lifetimes;
+use crate::engine::Engine;
+use crate::id::{AllocationId, Family};
+use crate::random::Random;
+use crate::reject::Reject;
+use crate::reply::Request;
+use crate::tombstone::Deed;
+
+impl<R: Random> Engine<R> {
+    /// RFC 8656 §8.2.
+    pub(crate) fn refresh(&mut self, request: &Request<'_>, proof: &Proof) -> Result<(), Reject> {
+        let now = request.now.time;
+        let envelope = request.envelope();
+        let id = self.allocation_of(request, proof)?;
+        let asked = request.message.lifetime().map_err(|_| Reject::BadRequest)?;
+        let is_release = asked == Some(0);
+        if is_release {
+            match self
+                .tombstones
+                .find(request.from, envelope.transaction, now)
+            {
+                // its own allocation ended with it; the one that is here now is another
+                Some(Deed::Over) => return Err(Reject::AllocationMismatch),
+                Some(Deed::EndedFamily(ended)) if ended == id => {
+                    self.reply_success(&envelope, Some(&proof.response_key), |writer| {
+                        writer.lifetime(0);
+                    });
+                    return Ok(());
+                }
+                Some(Deed::EndedFamily(_)) => return Err(Reject::AllocationMismatch),
+                None => {}
+            }
+        }
+
+        let family = match request.message.requested_address_family() {
+            Ok(None) => None,
+            Ok(Some(AddressFamily::V4)) => Some(Family::V4),
+            Ok(Some(AddressFamily::V6)) => Some(Family::V6),
+            Err(AttributeError::UnsupportedFamily(_)) => return Err(Reject::PeerFamilyMismatch),
+            Err(AttributeError::Length | AttributeError::Value) => return Err(Reject::BadRequest),
+        };
+        let allocation = self.live(id).ok_or(Reject::AllocationMismatch)?;
+        if family.is_some_and(|family| allocation.relay(family).is_none()) {
+            return Err(Reject::PeerFamilyMismatch);
+        }
+
+        let lifetime = if is_release {
+            Duration::ZERO
+        } else {
+            self.config.lifetimes.granted(asked)
+        };
+        if is_release {
+            let is_whole = allocation.relays.iter().flatten().count() == 1;
+            match family.filter(|_| !is_whole) {
+                Some(family) => {
+                    self.end_family(id, family, EndCause::Released(envelope.transaction), now)
+                }
+                None => self.end(id, EndCause::Released(envelope.transaction), now),
+            }
+        } else {
+            self.extend(id, family, now + lifetime);
+        }
+        self.reply_success(&envelope, Some(&proof.response_key), |writer| {
+            writer.lifetime(u32::try_from(lifetime.as_secs()).unwrap_or(u32::MAX));
+        });
+        Ok(())
+    }
+
+    fn extend(&mut self, id: AllocationId, family: Option<Family>, expires: crate::time::Time) {
+        let Some(allocation) = self.live_mut(id) else {
+            return;
+        };
+        for held in [Family::V4, Family::V6] {
+            if family.is_none_or(|family| family == held)
+                && let Some(relay) = &mut allocation.relays[held.index()]
+            {
+                relay.expires = expires;
+            }
+        }
+        let usage = allocation.usage;
+        self.changes.push_back(Change::Refreshed {
+            allocation: id,
+            family,
+            expires,
+            usage,
+        });
+        self.wake_by(id, expires);
+    }
+}
+
+impl Lifetimes {
+    /// The lifetime given when `asked` is wanted: at least the default, at most the maximum (RFC 8656 §7.2, §8.2).
+    pub(crate) fn granted(&self, asked: Option<u32>) -> Duration {
+        let asked = Duration::from_secs(asked.unwrap_or(0).into());
+        asked.max(self.allocation_default).min(self.allocation_max)
+    }
+}

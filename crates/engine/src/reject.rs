@@ -1,0 +1,52 @@
+//! Why a request is refused, one to one with a STUN error code.
+
+/// The error codes of RFC 8489 §14.8 and RFC 8656 §19 that the engine answers with by itself; those of authentication come from there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reject {
+    BadRequest,
+    Forbidden,
+    UnknownAttributes,
+    AllocationMismatch,
+    FamilyUnsupported,
+    WrongCredentials,
+    TransportUnsupported,
+    PeerFamilyMismatch,
+    QuotaReached,
+    InsufficientCapacity,
+}
+
+impl Reject {
+    pub(crate) const fn code(self) -> u16 {
+        match self {
+            Self::BadRequest => 400,
+            Self::Forbidden => 403,
+            Self::UnknownAttributes => 420,
+            Self::AllocationMismatch => 437,
+            Self::FamilyUnsupported => 440,
+            Self::WrongCredentials => 441,
+            Self::TransportUnsupported => 442,
+            Self::PeerFamilyMismatch => 443,
+            Self::QuotaReached => 486,
+            Self::InsufficientCapacity => 508,
+        }
+    }
+}
+
+/// The reason phrase of an error code (RFC 8489 §14.8, RFC 8656 §19).
+pub(crate) const fn reason_phrase(code: u16) -> &'static str {
+    match code {
+        400 => "Bad Request",
+        401 => "Unauthenticated",
+        403 => "Forbidden",
+        420 => "Unknown Attribute",
+        437 => "Allocation Mismatch",
+        438 => "Stale Nonce",
+        440 => "Address Family not Supported",
+        441 => "Wrong Credentials",
+        442 => "Unsupported Transport Protocol",
+        443 => "Peer Address Family Mismatch",
+        486 => "Allocation Quota Reached",
+        508 => "Insufficient Capacity",
+        _ => "",
+    }
+}

@@ -1,0 +1,178 @@
+//! Requests as the methods see them, and the answers to them.
+//!
+//! Exactly one answer leaves for each request. What goes to a source that proved nothing passes the budget for such bytes and
+//! carries nothing that could be left out (V-40, V-65).
+
+use turnbuckle_wire::{
+    AttributeType, Class, IntegrityKey, Message, MessageWriter, Method, TransactionId, WriteError,
+};
+
+use crate::command::Outcome;
+use crate::config::{Config, Fingerprint};
+use crate::drop_reason::DropReason;
+use crate::engine::Engine;
+use crate::id::ClientTuple;
+use crate::random::Random;
+use crate::reject::{Reject, reason_phrase};
+use crate::time::Now;
+
+/// More types than this are not listed in UNKNOWN-ATTRIBUTES: a request that fits a path MTU has fewer.
+const UNKNOWN_ATTRIBUTES_MAX: usize = 375;
+
+/// A parsed request or indication, with where and when it came.
+#[derive(Debug)]
+pub(crate) struct Request<'m> {
+    pub(crate) message: Message<'m>,
+    pub(crate) from: ClientTuple,
+    pub(crate) now: Now,
+}
+
+/// What an answer has to repeat of its request (RFC 8489 §6.3.1).
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Envelope {
+    pub(crate) to: ClientTuple,
+    pub(crate) method: Method,
+    pub(crate) transaction: TransactionId,
+    /// Whether the request carried FINGERPRINT.
+    pub(crate) has_fingerprint: bool,
+}
+
+impl Request<'_> {
+    pub(crate) fn envelope(&self) -> Envelope {
+        Envelope {
+            to: self.from,
+            method: self.message.method(),
+            transaction: self.message.transaction_id(),
+            has_fingerprint: self.message.has_fingerprint(),
+        }
+    }
+}
+
+impl<R: Random> Engine<R> {
+    /// Queues a success response. `key` is what the request was authenticated with, if it was.
+    pub(crate) fn reply_success(
+        &mut self,
+        envelope: &Envelope,
+        key: Option<&IntegrityKey>,
+        write: impl FnOnce(&mut MessageWriter<'_>),
+    ) -> usize {
+        let config = &self.config;
+        self.outbox.reply(envelope.to, |buffer| {
+            let mut writer = MessageWriter::new(
+                buffer,
+                Class::Success,
+                envelope.method,
+                envelope.transaction,
+            );
+            write(&mut writer);
+            finish(config, envelope, key, writer)
+        })
+    }
+
+    /// Queues an error response to a request that proved who sent it.
+    pub(crate) fn reply_error(&mut self, envelope: &Envelope, key: &IntegrityKey, code: u16) {
+        self.write_error(envelope, Some(key), code, |_| {});
+    }
+
+    /// Queues a 420 response that lists every type that was not understood (RFC 8489 §6.3.1.1).
+    pub(crate) fn reply_unknown_attributes(
+        &mut self,
+        request: &Request<'_>,
+        key: Option<&IntegrityKey>,
+    ) -> usize {
+        let dont_fragment = self.config.dont_fragment;
+        let unknown =
+            unknown_attributes(&request.message, dont_fragment).take(UNKNOWN_ATTRIBUTES_MAX);
+        self.write_error(
+            &request.envelope(),
+            key,
+            Reject::UnknownAttributes.code(),
+            |writer| {
+                writer.unknown_attributes(unknown);
+            },
+        )
+    }
+
+    /// Queues an error response.
+    pub(crate) fn write_error(
+        &mut self,
+        envelope: &Envelope,
+        key: Option<&IntegrityKey>,
+        code: u16,
+        write: impl FnOnce(&mut MessageWriter<'_>),
+    ) -> usize {
+        let config = &self.config;
+        let has_reason = key.is_some() || config.reason_phrases_to_unverified;
+        self.outbox.reply(envelope.to, |buffer| {
+            let mut writer =
+                MessageWriter::new(buffer, Class::Error, envelope.method, envelope.transaction);
+            writer.error_code(code, if has_reason { reason_phrase(code) } else { "" });
+            write(&mut writer);
+            finish(config, envelope, key, writer)
+        })
+    }
+
+    /// Settles the answer that was queued last, `answer_len` bytes for a source that proved nothing: it may be over the budget.
+    pub(crate) fn spend_unverified(&mut self, request: &Request<'_>, answer_len: usize) -> Outcome {
+        let request_len = request.message.as_bytes().len();
+        let source = request.from.remote.ip();
+        if self
+            .unverified
+            .admit(request.now.time, source, request_len, answer_len)
+        {
+            Outcome::Done
+        } else {
+            self.outbox.take_back();
+            Outcome::Dropped(DropReason::UnverifiedBudget)
+        }
+    }
+}
+
+/// Appends what every answer ends with: SOFTWARE, integrity, FINGERPRINT.
+fn finish(
+    config: &Config,
+    envelope: &Envelope,
+    key: Option<&IntegrityKey>,
+    mut writer: MessageWriter<'_>,
+) -> Result<usize, WriteError> {
+    if let Some(software) = &config.software
+        && (key.is_some() || config.software_to_unverified)
+    {
+        writer.software(software);
+    }
+    if let Some(key) = key {
+        writer.integrity(key);
+    }
+    if envelope.has_fingerprint || config.fingerprint == Fingerprint::Always {
+        writer.fingerprint();
+    }
+    writer.finish()
+}
+
+/// The comprehension-required attributes of `message` that this server does not understand (RFC 8489 §6.3.1).
+///
+/// The codec knows more types than the engine serves; those count as unknown here. PRIORITY and USE-CANDIDATE are ICE's: agents
+/// send them in Binding requests to whoever is there, and a server without ICE answers as if they were absent.
+pub(crate) fn unknown_attributes<'m>(
+    message: &Message<'m>,
+    dont_fragment: bool,
+) -> impl Iterator<Item = AttributeType> + Clone + use<'m> {
+    let is_binding = message.method() == Method::BINDING;
+    message
+        .attributes()
+        .map(|attribute| attribute.kind)
+        .filter(move |&kind| match kind {
+            AttributeType::ACCESS_TOKEN
+            | AttributeType::CHANGE_REQUEST
+            | AttributeType::PADDING
+            | AttributeType::RESPONSE_PORT => true,
+            AttributeType::DONT_FRAGMENT => !dont_fragment,
+            PRIORITY | USE_CANDIDATE if is_binding => false,
+            _ => kind.is_comprehension_required() && !kind.is_known(),
+        })
+}
+
+/// RFC 8445 §7.1.1.
+const PRIORITY: AttributeType = AttributeType::new(0x0024);
+/// RFC 8445 §7.1.2.
+const USE_CANDIDATE: AttributeType = AttributeType::new(0x0025);

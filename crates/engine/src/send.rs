@@ -1,0 +1,62 @@
+//! Send indications (RFC 8656 §11.2).
+
+use crate::command::{Outcome, SendRoute};
+use crate::drop_reason::DropReason;
+use crate::engine::Engine;
+use crate::id::Family;
+use crate::random::Random;
+use crate::reply::Request;
+
+impl<R: Random> Engine<R> {
+    /// RFC 8656 §11.2. Indications are not authenticated: the 5-tuple and the permission are what authorises them.
+    pub(crate) fn send(&mut self, request: &Request<'_>) -> Outcome {
+        match self.route_send(request) {
+            Ok(route) => Outcome::Relay(route),
+            Err(reason) => Outcome::Dropped(reason),
+        }
+    }
+
+    fn route_send(&mut self, request: &Request<'_>) -> Result<SendRoute, DropReason> {
+        let message = &request.message;
+        let now = request.now.time;
+        let id = self.client(&request.from).ok_or(DropReason::NoAllocation)?;
+        let (Ok(Some(peer)), Some(data)) = (message.xor_peer_address(), message.data_range())
+        else {
+            return Err(DropReason::IndicationMalformed);
+        };
+        let dont_fragment = message
+            .dont_fragment()
+            .map_err(|_| DropReason::IndicationMalformed)?;
+        if dont_fragment && !self.config.dont_fragment {
+            return Err(DropReason::FragmentationUnsupported);
+        }
+        let allowed = self.policy.check(peer);
+        let allocation = self.live_mut(id).ok_or(DropReason::NoAllocation)?;
+        let bytes = data.len() as u64;
+        allocation.usage.client_received.add(1, bytes);
+        let peer = allowed.map_err(|_| DropReason::PeerForbidden)?;
+        if peer.peer().port() == 0 {
+            return Err(DropReason::IndicationMalformed);
+        }
+        let family = Family::of(&peer.peer().address());
+        if allocation.relay(family).is_none() {
+            return Err(DropReason::PeerFamilyMismatch);
+        }
+        let relay = allocation
+            .live_relay(family, now)
+            .ok_or(DropReason::NoAllocation)?
+            .endpoint;
+        if !allocation.permissions.permits(peer.ip(), now) {
+            return Err(DropReason::NoPermission);
+        }
+        allocation.usage.peer_sent.add(1, bytes);
+        // a datagram that changes its family has no DF bit to keep (RFC 8656 §13.1)
+        let dont_fragment = dont_fragment && family == Family::of(&request.from.remote);
+        Ok(SendRoute {
+            relay,
+            peer,
+            data,
+            dont_fragment,
+        })
+    }
+}
