@@ -1,7 +1,19 @@
 //! How datagrams enter and leave, and what the running kernel offers.
 
 use std::fmt;
+use std::net::SocketAddr;
+use std::os::fd::AsFd as _;
 use std::str::FromStr;
+use std::sync::OnceLock;
+
+use rustix::io::Errno;
+use socket2::{Domain, Protocol, Socket, Type};
+
+use crate::queue::TRAIN_SEGMENTS_MAX;
+use crate::sys::address::RawAddress;
+use crate::sys::receive::Slots;
+use crate::sys::send::Scratch;
+use crate::sys::sockopt;
 
 /// A way of moving datagrams; all of them do the same work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -14,10 +26,13 @@ pub enum Backend {
     Single,
 }
 
+/// Segments that every kernel with GSO takes in one send (`UDP_MAX_SEGMENTS` before Linux 6.9).
+const SEGMENTS_MIN: u16 = 64;
+
 impl Backend {
     /// Tries the features on loopback sockets and returns the best backend found working, with one line for people.
     pub fn probe() -> (Self, String) {
-        (Self::Gso, "gso".to_owned())
+        choose(capabilities())
     }
 
     /// The name used in configuration.
@@ -58,3 +73,190 @@ impl fmt::Display for UnknownBackend {
 }
 
 impl std::error::Error for UnknownBackend {}
+
+/// What was found to work when it was tried.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Capabilities {
+    /// `sendmmsg` and `recvmmsg` carry datagrams.
+    batches: Result<(), Errno>,
+    /// A train went out and arrived.
+    gso: Result<(), Errno>,
+    /// GRO buffers may be asked for.
+    gro: Result<(), Errno>,
+    /// Segments of one send, [`SEGMENTS_MIN`] to [`TRAIN_SEGMENTS_MAX`].
+    pub(crate) gso_segments_max: u16,
+}
+
+/// Tries the features, once per process.
+pub(crate) fn capabilities() -> &'static Capabilities {
+    static CAPABILITIES: OnceLock<Capabilities> = OnceLock::new();
+    CAPABILITIES.get_or_init(Capabilities::try_all)
+}
+
+/// The best backend, and why.
+fn choose(capabilities: &Capabilities) -> (Backend, String) {
+    let Capabilities {
+        batches,
+        gso,
+        gro,
+        gso_segments_max,
+    } = *capabilities;
+    if let Err(errno) = batches {
+        return (
+            Backend::Single,
+            format!("data path: single (recvmmsg and sendmmsg do not work here: {errno})"),
+        );
+    }
+    if let Err(errno) = gso {
+        return (
+            Backend::Mmsg,
+            format!("data path: mmsg (UDP GSO does not work here: {errno})"),
+        );
+    }
+    let gro = match gro {
+        Ok(()) => "GRO".to_owned(),
+        Err(errno) => format!("no GRO: {errno}"),
+    };
+    (
+        Backend::Gso,
+        format!("data path: gso ({gro}, trains of up to {gso_segments_max} datagrams)"),
+    )
+}
+
+impl Capabilities {
+    fn try_all() -> Self {
+        let loopback = |port| SocketAddr::from(([127, 0, 0, 1], port));
+        let pair = || -> std::io::Result<(Socket, Socket, RawAddress)> {
+            let open = || -> std::io::Result<Socket> {
+                let socket =
+                    Socket::new(Domain::IPV4, Type::DGRAM.nonblocking(), Some(Protocol::UDP))?;
+                socket.bind(&loopback(0).into())?;
+                Ok(socket)
+            };
+            let (to, from) = (open()?, open()?);
+            let address = to.local_addr()?.as_socket().unwrap_or_else(|| loopback(9));
+            Ok((to, from, address.into()))
+        };
+        let (to, from, address) = match pair() {
+            Ok(sockets) => sockets,
+            Err(error) => {
+                let errno = Errno::from_io_error(&error).unwrap_or(Errno::IO);
+                let nothing = Err(errno);
+                return Self {
+                    batches: nothing,
+                    gso: nothing,
+                    gro: nothing,
+                    gso_segments_max: SEGMENTS_MIN,
+                };
+            }
+        };
+        let mut slots = Slots::new(2, true);
+        let mut scratch = Scratch::default();
+        let receive_all = |expected: usize, slots: &mut Slots| -> Result<(), Errno> {
+            let mut bytes = 0;
+            while bytes < expected {
+                let received = slots.receive(to.as_fd(), 0, 2)?;
+                bytes += (0..received)
+                    .map(|slot| slots.bytes(slot).len())
+                    .sum::<usize>();
+            }
+            Ok(())
+        };
+        let mut try_batches = || {
+            let mut batch = scratch.batch();
+            batch.message(&address, None);
+            batch.piece(&[1]);
+            batch.message(&address, None);
+            batch.piece(&[2]);
+            batch.seal();
+            batch.send(from.as_fd(), 0)?;
+            // Both were sent by one call; loopback delivers before the call returns.
+            receive_all(2, &mut slots)
+        };
+        let batches = try_batches();
+        let mut try_train = |segments: u16| {
+            let bytes = [7; TRAIN_SEGMENTS_MAX as usize * 2];
+            let bytes = &bytes[..usize::from(segments) * 2];
+            let mut batch = scratch.batch();
+            batch.message(&address, Some(2));
+            batch.piece(bytes);
+            batch.seal();
+            batch.send_one(from.as_fd(), 0)?;
+            receive_all(bytes.len(), &mut slots)
+        };
+        let gso = try_train(SEGMENTS_MIN);
+        let gro = sockopt::enable_gro(to.as_fd());
+        let gso_segments_max = match gso.and_then(|()| try_train(TRAIN_SEGMENTS_MAX)) {
+            Ok(()) => TRAIN_SEGMENTS_MAX,
+            Err(_) => SEGMENTS_MIN,
+        };
+        Self {
+            batches,
+            gso,
+            gro,
+            gso_segments_max,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sys::fault::{self, Call, Outcome};
+
+    #[test]
+    fn names_are_read_back() {
+        for backend in [Backend::Gso, Backend::Mmsg, Backend::Single] {
+            assert_eq!(backend.to_string().parse(), Ok(backend));
+        }
+        assert_eq!("xdp".parse::<Backend>(), Err(UnknownBackend));
+    }
+
+    #[test]
+    fn the_probe_finds_what_the_kernel_has() {
+        // Linux 5.0 and later have all of it.
+        let (backend, line) = choose(&Capabilities::try_all());
+        assert_eq!(backend, Backend::Gso, "{line}");
+        assert!(line.contains("trains of up to"), "{line}");
+    }
+
+    #[test]
+    fn the_probe_steps_down_when_a_feature_is_refused() {
+        let refuse_gso = fault::script(|call| match call {
+            Call::Send { segment: Some(_) } => Outcome::Fail(Errno::INVAL),
+            _ => Outcome::Pass,
+        });
+        assert_eq!(choose(&Capabilities::try_all()).0, Backend::Mmsg);
+        drop(refuse_gso);
+
+        let refuse_batches = fault::script(|call| match call {
+            Call::SendBatch { .. } => Outcome::Fail(Errno::NOSYS),
+            _ => Outcome::Pass,
+        });
+        let (backend, line) = choose(&Capabilities::try_all());
+        assert_eq!(backend, Backend::Single);
+        assert!(!line.contains('\n'), "{line}");
+        drop(refuse_batches);
+
+        let refuse_long_trains = fault::script({
+            let mut trains = 0;
+            move |call| match call {
+                Call::Send { segment: Some(_) } => {
+                    trains += 1;
+                    if trains == 2 {
+                        Outcome::Fail(Errno::INVAL)
+                    } else {
+                        Outcome::Pass
+                    }
+                }
+                _ => Outcome::Pass,
+            }
+        });
+        let capabilities = Capabilities::try_all();
+        assert_eq!(
+            (choose(&capabilities).0, capabilities.gso_segments_max),
+            (Backend::Gso, SEGMENTS_MIN)
+        );
+        drop(refuse_long_trains);
+    }
+}

@@ -58,6 +58,8 @@ counters! {
         gro_buffers,
         /// Calls that found nothing to read.
         would_block,
+        /// Calls that failed in another way, twice in a row.
+        failures,
         /// Calls made one message at a time because `recvmmsg` is not available.
         unavailable,
         /// Times that all slots were taken and the queue had to be flushed in mid-turn.

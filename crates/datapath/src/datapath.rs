@@ -2,26 +2,31 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::{AsFd as _, OwnedFd};
+use std::num::NonZeroU64;
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use rustix::buffer::spare_capacity;
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 use rustix::event::{EventfdFlags, Timespec, eventfd};
 use rustix::io::Errno;
+use rustix::thread::{nanosleep, set_current_timer_slack};
 use rustix::time::{
     Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, timerfd_create, timerfd_settime,
 };
 
 use crate::Backend;
+use crate::backend::capabilities;
+use crate::coalesce::{Pace, Wait};
 use crate::counters::Counters;
-use crate::endpoint::{Bind, EndpointId, Table};
+use crate::endpoint::{Bind, Endpoint, EndpointId, Table};
 use crate::flush::Flusher;
-use crate::handler::{Handler, IcmpError, Received, Warning};
-use crate::queue::SendQueue;
+use crate::handler::{Handler, IcmpError, Warning};
+use crate::queue::{SendQueue, TRAIN_SEGMENTS_MAX};
+use crate::receive::Receiver;
 use crate::settings::Settings;
 use crate::sys::errqueue;
-use crate::sys::receive::Slots;
 
 /// Readiness events taken per turn.
 const EVENTS: usize = 256;
@@ -30,6 +35,10 @@ const ERRORS_PER_TURN: usize = 16;
 /// Event data of the waker and the timer; an endpoint's is its name, a 32-bit number.
 const WAKER: u64 = u64::MAX;
 const TIMER: u64 = u64::MAX - 1;
+const NO_TIME: Timespec = Timespec {
+    tv_sec: 0,
+    tv_nsec: 0,
+};
 
 /// Sockets and buffers of one shard.
 pub struct Datapath {
@@ -39,15 +48,19 @@ pub struct Datapath {
     waker: Waker,
     events: Vec<Event>,
     table: Table,
-    slots: Slots,
-    /// Slots taken in this turn, from the first one on.
-    taken: usize,
+    receiver: Receiver,
+    pace: Pace,
+    clock: Instant,
+    /// When the timer will fire, nanoseconds of `clock`.
+    timer_ns: Option<u64>,
     queue: SendQueue,
     flusher: Flusher,
     counters: Arc<Counters>,
     warnings: Vec<Warning>,
     closing: Vec<EndpointId>,
     turn: u64,
+    /// Whether this thread's timer slack was set.
+    slack_set: bool,
 }
 
 /// Ends a data path's wait from another thread.
@@ -79,25 +92,32 @@ impl Datapath {
         )?));
         epoll::add(&epoll, &timer, EventData::new_u64(TIMER), EventFlags::IN)?;
         epoll::add(&epoll, &*waker.0, EventData::new_u64(WAKER), EventFlags::IN)?;
-        let slots = Slots::new(
-            usize::from(settings.slots.max(1)),
-            settings.backend == Backend::Gso,
-        );
-        let segments_max = 64;
+        let segments_max = match settings.backend {
+            Backend::Gso => capabilities().gso_segments_max,
+            Backend::Mmsg | Backend::Single => TRAIN_SEGMENTS_MAX,
+        };
         Ok(Self {
             epoll,
             timer,
             waker,
             events: Vec::with_capacity(EVENTS),
             table: Table::default(),
-            slots,
-            taken: 0,
+            receiver: Receiver::new(
+                settings.backend,
+                settings.slots,
+                settings.batch,
+                settings.relay_buffer_max,
+            ),
+            pace: Pace::new(settings.coalesce),
+            clock: Instant::now(),
+            timer_ns: None,
             queue: SendQueue::new(segments_max),
             flusher: Flusher::new(settings.backend),
             counters: Arc::default(),
             warnings: Vec::new(),
             closing: Vec::new(),
             turn: 0,
+            slack_set: false,
             settings,
         })
     }
@@ -135,6 +155,13 @@ impl Datapath {
         &mut self.queue
     }
 
+    /// Makes the kernel refuse trains from a socket.
+    #[cfg(test)]
+    pub(crate) fn disable_checksums(&self, endpoint: EndpointId) {
+        let endpoint = self.table.get(endpoint).expect("an open endpoint");
+        crate::sys::sockopt::disable_checksums(endpoint.fd()).expect("a UDP socket");
+    }
+
     fn sockets(&mut self) -> Sockets<'_> {
         Sockets {
             settings: &self.settings,
@@ -158,39 +185,40 @@ impl Datapath {
         self.wait(timeout)?;
         self.turn += 1;
         self.counters.pace.turns.add(1);
+        self.receiver.turn_started();
         handler.turn_started();
         for index in 0..self.events.len() {
             let Event { flags, data } = self.events[index];
             match data.u64() {
-                WAKER | TIMER => {
-                    let mut count = [0; 8];
-                    let fd = if data.u64() == WAKER {
-                        self.waker.0.as_fd()
-                    } else {
-                        self.timer.as_fd()
-                    };
-                    // Whatever the count was, reading it makes the descriptor unready.
-                    let _ = rustix::io::read(fd, &mut count);
+                WAKER => drain(self.waker.0.as_fd()),
+                TIMER => {
+                    drain(self.timer.as_fd());
+                    self.timer_ns = None;
                 }
-                name => {
-                    let id = EndpointId::from_u32(name as u32);
-                    if flags.contains(EventFlags::ERR) {
-                        self.read_errors(id, handler);
-                    }
-                    if flags.contains(EventFlags::IN) {
-                        self.read(id, handler);
-                    }
-                }
+                name => self.serve(EndpointId::from_u64(name), flags, handler),
             }
         }
-        let mut sockets = Sockets {
-            settings: &self.settings,
-            epoll: &self.epoll,
-            table: &mut self.table,
-            warnings: &mut self.warnings,
-            closing: &mut self.closing,
-        };
-        handler.turn_ended(&mut self.queue, &mut sockets);
+        self.pace
+            .turn_ended(self.receiver.datagrams, self.receiver.full);
+        let Self {
+            settings,
+            epoll,
+            table,
+            warnings,
+            closing,
+            queue,
+            ..
+        } = self;
+        handler.turn_ended(
+            queue,
+            &mut Sockets {
+                settings,
+                epoll,
+                table,
+                warnings,
+                closing,
+            },
+        );
         self.flush(handler);
         for id in self.closing.drain(..) {
             self.table.remove(id);
@@ -201,112 +229,166 @@ impl Datapath {
         Ok(())
     }
 
-    fn wait(&mut self, timeout: Option<Duration>) -> io::Result<()> {
-        self.events.clear();
-        if let Some(timeout) = timeout {
-            let value =
-                Timespec::try_from(timeout.max(Duration::from_nanos(1))).unwrap_or(Timespec {
-                    tv_sec: i64::MAX,
-                    tv_nsec: 0,
-                });
-            let once = Itimerspec {
-                it_interval: Timespec {
-                    tv_sec: 0,
-                    tv_nsec: 0,
-                },
-                it_value: value,
-            };
-            timerfd_settime(&self.timer, TimerfdTimerFlags::empty(), &once)?;
+    /// Handles one socket that is ready.
+    #[inline]
+    fn serve<H: Handler>(&mut self, id: EndpointId, flags: EventFlags, handler: &mut H) {
+        let Some(endpoint) = self.table.get_mut(id) else {
+            return;
+        };
+        if flags.contains(EventFlags::ERR) {
+            read_errors(endpoint, &mut self.queue, handler);
         }
-        match epoll::wait(
-            &self.epoll,
-            rustix::buffer::spare_capacity(&mut self.events),
-            None,
-        ) {
-            Ok(_) | Err(Errno::INTR) => Ok(()),
-            Err(errno) => Err(errno.into()),
+        if !flags.contains(EventFlags::IN) {
+            return;
         }
+        if self.receiver.is_short_for(endpoint) {
+            self.counters.receive.no_buffer.add(1);
+            self.flush(handler);
+        }
+        let Some(endpoint) = self.table.get_mut(id) else {
+            return;
+        };
+        self.receiver.read(
+            endpoint,
+            self.turn,
+            &self.counters.receive,
+            &mut self.queue,
+            handler,
+        );
     }
 
+    /// Sends what is queued and frees the slots.
+    #[inline]
     fn flush<H: Handler>(&mut self, handler: &mut H) {
         self.flusher.flush(
             &self.queue,
-            &self.slots,
+            &self.receiver.slots,
             &mut self.table,
             &self.counters.send,
             handler,
         );
         self.queue.clear();
-        self.taken = 0;
+        self.receiver.recycle();
     }
 
-    fn read<H: Handler>(&mut self, id: EndpointId, handler: &mut H) {
-        let Some(endpoint) = self.table.get(id) else {
-            return;
-        };
-        let token = endpoint.token;
-        let want = usize::from(endpoint.want).min(self.slots.len());
-        if self.slots.len() - self.taken < want {
-            self.counters.receive.no_buffer.add(1);
-            self.flush(handler);
-        }
-        let Some(endpoint) = self.table.get(id) else {
-            return;
-        };
-        let first = self.taken;
-        let result = match self.settings.backend {
-            Backend::Single => self.slots.receive_from(endpoint.fd(), first).map(|()| 1),
-            Backend::Mmsg | Backend::Gso => self.slots.receive(endpoint.fd(), first, want),
-        };
-        match result {
-            Ok(received) => {
-                self.counters.receive.note_call(received);
-                self.taken += received;
-                for slot in first..first + received {
-                    let Some(remote) = self.slots.remote(slot) else {
-                        continue;
-                    };
-                    let bytes = self.slots.bytes(slot);
-                    let segment = self.slots.segment(slot).unwrap_or(bytes.len());
-                    let message = Received {
-                        endpoint: id,
-                        token,
-                        remote,
-                        bytes,
-                        segment,
-                        slot: slot as u32,
-                    };
-                    self.counters
-                        .receive
-                        .datagrams
-                        .add(message.segment_count() as u64);
-                    handler.received(&message, &mut self.queue);
-                }
+    /// Waits until something is ready, with a pause before if the rate makes it worth while.
+    fn wait(&mut self, timeout: Option<Duration>) -> io::Result<()> {
+        self.events.clear();
+        let mut at_once = false;
+        if let Some(timeout) = timeout {
+            at_once = timeout.is_zero();
+            if !at_once {
+                self.set_timer(timeout)?;
             }
-            Err(_) => self.counters.receive.would_block.add(1),
+        }
+        loop {
+            let pause = match self.pace.wait(self.now_ns()) {
+                Wait::Pause(pause) if !at_once => pause,
+                Wait::Pause(_) | Wait::Block => {
+                    self.poll(!at_once)?;
+                    self.pace.reading(self.now_ns());
+                    return Ok(());
+                }
+            };
+            self.sleep(pause);
+            self.poll(false)?;
+            let now_ns = self.now_ns();
+            if !self.events.is_empty() {
+                self.pace.reading(now_ns);
+                return Ok(());
+            }
+            self.pace.found_nothing(now_ns);
         }
     }
 
-    #[cold]
-    fn read_errors<H: Handler>(&mut self, id: EndpointId, handler: &mut H) {
-        let Some(endpoint) = self.table.get(id) else {
-            return;
-        };
-        for _ in 0..ERRORS_PER_TURN {
-            match errqueue::read(endpoint.fd()) {
-                Ok(Some(error)) => {
-                    let error = IcmpError {
-                        peer: error.destination,
-                        kind: error.kind,
-                        code: error.code,
-                        mtu: error.info,
-                        v6: error.v6,
-                    };
-                    handler.icmp(id, endpoint.token, error, &mut self.queue);
-                }
-                Ok(None) => {}
-                Err(_) => break,
+    /// Takes readiness events, waiting for the first if `block`.
+    #[inline]
+    fn poll(&mut self, block: bool) -> io::Result<()> {
+        let timeout = if block { None } else { Some(&NO_TIME) };
+        match epoll::wait(&self.epoll, spare_capacity(&mut self.events), timeout) {
+            Ok(_) => {
+                self.counters.pace.wakes.add(1);
+                Ok(())
             }
+            // A signal: the turn goes on empty and the caller looks at what the signal meant.
+            Err(Errno::INTR) => Ok(()),
+            Err(errno) => Err(errno.into()),
+        }
+    }
+
+    fn sleep(&mut self, pause: Duration) {
+        if !self.slack_set {
+            self.slack_set = true;
+            // Without it the kernel may add 50 us to a pause of 200. Refused or not, the pause is bounded.
+            let _ = set_current_timer_slack(NonZeroU64::new(1));
+        }
+        let before_ns = self.now_ns();
+        // A signal ends the pause early, which does no harm.
+        let _ = nanosleep(&Timespec::try_from(pause).unwrap_or(NO_TIME));
+        self.counters.pace.sleeps.add(1);
+        self.counters.pace.asleep_ns.add(self.now_ns() - before_ns);
+    }
+
+    /// Has the timer end the wait in `timeout` at the latest. A timer that is set for sooner stays: one early return costs
+    /// less than a system call per turn.
+    fn set_timer(&mut self, timeout: Duration) -> io::Result<()> {
+        let due_ns = self
+            .now_ns()
+            .saturating_add(u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX));
+        if self.timer_ns.is_some_and(|set_ns| set_ns <= due_ns) {
+            return Ok(());
+        }
+        let Ok(it_value) = Timespec::try_from(timeout) else {
+            return Ok(());
+        };
+        let once = Itimerspec {
+            it_interval: NO_TIME,
+            it_value,
+        };
+        timerfd_settime(&self.timer, TimerfdTimerFlags::empty(), &once)?;
+        self.timer_ns = Some(due_ns);
+        Ok(())
+    }
+
+    #[inline]
+    fn now_ns(&self) -> u64 {
+        u64::try_from(self.clock.elapsed().as_nanos()).unwrap_or(u64::MAX)
+    }
+}
+
+/// Makes a timer or a waker unready; what it counted does not matter.
+fn drain(fd: BorrowedFd<'_>) {
+    let _ = rustix::io::read(fd, &mut [0; 8]);
+}
+
+/// Shows the ICMP errors queued on a socket to `handler`.
+#[cold]
+fn read_errors<H: Handler>(endpoint: &Endpoint, queue: &mut SendQueue, handler: &mut H) {
+    for _ in 0..ERRORS_PER_TURN {
+        match errqueue::read(endpoint.fd()) {
+            Ok(Some(error)) => {
+                let errqueue::QueuedError {
+                    destination: peer,
+                    kind,
+                    code,
+                    info: mtu,
+                    v6,
+                } = error;
+                handler.icmp(
+                    endpoint.id,
+                    endpoint.token,
+                    IcmpError {
+                        peer,
+                        kind,
+                        code,
+                        mtu,
+                        v6,
+                    },
+                    queue,
+                );
+            }
+            Ok(None) => {}
+            Err(_) => return,
         }
     }
 }

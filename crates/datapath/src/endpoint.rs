@@ -10,6 +10,7 @@ use socket2::{Domain, Protocol, Socket, Type};
 use crate::Backend;
 use crate::budget::BufferBudget;
 use crate::handler::Warning;
+use crate::queue::narrow;
 use crate::settings::Settings;
 use crate::sys::sockopt;
 
@@ -28,12 +29,22 @@ pub struct EndpointId(u32);
 
 impl EndpointId {
     fn new(index: usize, generation: u32) -> Self {
-        Self((generation << INDEX_BITS) | (index as u32 & INDEX_MASK))
+        Self((generation << INDEX_BITS) | (narrow(index) & INDEX_MASK))
     }
 
     /// Position in a table, small and reused after close.
     pub const fn index(self) -> usize {
         (self.0 & INDEX_MASK) as usize
+    }
+
+    /// The name in an event's data.
+    #[inline]
+    #[expect(
+        clippy::cast_possible_truncation,
+        reason = "event data is set from a 32-bit name"
+    )]
+    pub(crate) const fn from_u64(data: u64) -> Self {
+        Self(data as u32)
     }
 
     /// The whole name as a number.
@@ -177,6 +188,28 @@ impl Endpoint {
         self.socket.as_fd()
     }
 
+    /// Enlarges the receive buffer four times within `max` and the budget. `Some(false)`: the budget or the system did not
+    /// allow it. `None`: it has its full size.
+    #[cold]
+    pub(crate) fn grow_receive_buffer(&mut self, max: u32) -> Option<bool> {
+        let before = self.receive_buffer;
+        let wanted = before.saturating_mul(4).min(max);
+        if wanted <= before {
+            return None;
+        }
+        let share = u64::from(wanted - before);
+        if !self.charge.budget.take(share) {
+            return Some(false);
+        }
+        let granted = sockopt::set_receive_buffer(self.fd(), wanted).unwrap_or(before);
+        let used = u64::from(granted.clamp(before, wanted) - before);
+        self.charge.budget.give_back(share - used);
+        self.charge.bytes += used;
+        // When the system allows no more, do not ask again.
+        self.receive_buffer = if used > 0 { granted } else { max };
+        Some(used > 0)
+    }
+
     /// Enlarges the send buffer four times after it was found full. It is a limit and takes no memory by itself, so it is
     /// not charged to the budget. Returns whether it grew.
     #[cold]
@@ -261,7 +294,7 @@ impl Table {
         let place = self.places.get_mut(id.index())?;
         let endpoint = place.endpoint.take_if(|endpoint| endpoint.id == id)?;
         place.generation = place.generation.wrapping_add(1) & (u32::MAX >> INDEX_BITS);
-        self.free.push(id.index() as u32);
+        self.free.push(narrow(id.index()));
         Some(endpoint)
     }
 }

@@ -283,7 +283,7 @@ fn submit<'data, H: Handler>(
 )]
 fn recover<'data, H: Handler>(
     job: &Job<'data>,
-    batch: &mut Batch<'_, 'data>,
+    batch: &Batch<'_, 'data>,
     origins: &[Origin],
     next: usize,
     errno: Errno,
@@ -594,3 +594,6 @@ fn cause(errno: Errno) -> SendFailure {
         _ => SendFailure::Other,
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -31,6 +31,8 @@ mod receive;
 mod settings;
 mod shard;
 mod sys;
+#[cfg(test)]
+mod testing;
 
 pub use backend::{Backend, UnknownBackend};
 pub use budget::BufferBudget;

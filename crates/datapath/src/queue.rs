@@ -21,7 +21,7 @@ pub const PREFIX_LEN_MAX: usize = 64;
 pub const TRAILER_LEN_MAX: u8 = 3;
 
 /// Payload bytes of one send, IPv4's limit, which suits IPv6 too.
-pub(crate) const TRAIN_BYTES_MAX: usize = 65_507;
+pub(crate) const TRAIN_BYTES_MAX: u32 = 65_507;
 /// Segments of one send that some kernel allows (`UDP_MAX_SEGMENTS`).
 pub(crate) const TRAIN_SEGMENTS_MAX: u16 = 128;
 /// Prefix, payload and trailer of every datagram of the longest train fit one message.
@@ -312,7 +312,8 @@ impl SendQueue {
         if prefix.len() != usize::from(len)
             || self.arena[start as usize..][..usize::from(len)] != *prefix
         {
-            self.recent_prefix = (narrow(self.arena.len()), prefix.len() as u8);
+            let len = u8::try_from(prefix.len()).unwrap_or(u8::MAX);
+            self.recent_prefix = (narrow(self.arena.len()), len);
             self.arena.extend_from_slice(prefix);
         }
         self.recent_prefix
@@ -370,14 +371,14 @@ impl SendQueue {
             return 0;
         }
         let by_count = self.segments_max - train.datagrams;
-        let by_bytes = (TRAIN_BYTES_MAX as u32).saturating_sub(train.bytes) / head;
+        let by_bytes = TRAIN_BYTES_MAX.saturating_sub(train.bytes) / head;
         by_count.min(by_bytes)
     }
 
     /// How many datagrams of `head` bytes a new train takes. Empty datagrams and oversized ones travel alone.
     #[inline]
     fn room_when_empty(&self, head: u32) -> u32 {
-        (TRAIN_BYTES_MAX as u32)
+        TRAIN_BYTES_MAX
             .checked_div(head)
             .map_or(1, |by_bytes| by_bytes.clamp(1, self.segments_max))
     }
@@ -479,8 +480,10 @@ impl SendQueue {
         let ip = match to.ip() {
             IpAddr::V4(ip) => u64::from(u32::from(ip)),
             IpAddr::V6(ip) => {
-                let bits = u128::from(ip);
-                ((bits >> 64) as u64).wrapping_mul(self.seed) ^ (bits as u64)
+                let octets = ip.octets();
+                let half =
+                    |from| u64::from_ne_bytes(std::array::from_fn(|index| octets[from + index]));
+                half(0).wrapping_mul(self.seed) ^ half(8)
             }
         };
         let key = ip ^ (u64::from(to.port()) << 48) ^ (u64::from(endpoint.to_u32()) << 32);
@@ -553,7 +556,7 @@ fn sendable_together(rest: u32, last_wire_len: u32) -> u32 {
     clippy::cast_possible_truncation,
     reason = "bounded by the memory of one turn"
 )]
-fn narrow(value: usize) -> u32 {
+pub(crate) fn narrow(value: usize) -> u32 {
     debug_assert!(u32::try_from(value).is_ok());
     value as u32
 }

@@ -6,8 +6,21 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 const LEN_MAX: usize = size_of::<libc::sockaddr_in6>();
 /// Bytes of a `sockaddr_in`.
 const LEN_V4: usize = size_of::<libc::sockaddr_in>();
-const FAMILY_V4: [u8; 2] = (libc::AF_INET as u16).to_ne_bytes();
-const FAMILY_V6: [u8; 2] = (libc::AF_INET6 as u16).to_ne_bytes();
+const LEN_V4_U32: u32 = 16;
+const _: () = assert!(LEN_V4_U32 as usize == LEN_V4);
+const _: () = assert!(RawAddress::CAPACITY as usize == LEN_MAX);
+const FAMILY_V4: [u8; 2] = family(libc::AF_INET);
+const FAMILY_V6: [u8; 2] = family(libc::AF_INET6);
+
+/// The 16-bit field at the start of both forms.
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "families are small numbers"
+)]
+const fn family(family: libc::c_int) -> [u8; 2] {
+    (family as libc::sa_family_t).to_ne_bytes()
+}
 
 /// A `sockaddr_in` or `sockaddr_in6` as the kernel reads and writes it.
 #[derive(Clone, Copy, Debug)]
@@ -24,7 +37,7 @@ impl RawAddress {
         len: 0,
     };
     /// Bytes that the kernel may write.
-    pub(crate) const CAPACITY: u32 = LEN_MAX as u32;
+    pub(crate) const CAPACITY: u32 = 28;
 
     pub(crate) fn len(&self) -> u32 {
         self.len
@@ -77,20 +90,17 @@ impl From<SocketAddr> for RawAddress {
             SocketAddr::V4(v4) => {
                 bytes[..2].copy_from_slice(&FAMILY_V4);
                 bytes[4..8].copy_from_slice(&v4.ip().octets());
-                LEN_V4
+                LEN_V4_U32
             }
             SocketAddr::V6(v6) => {
                 bytes[..2].copy_from_slice(&FAMILY_V6);
                 bytes[4..8].copy_from_slice(&v6.flowinfo().to_be_bytes());
                 bytes[8..24].copy_from_slice(&v6.ip().octets());
                 bytes[24..28].copy_from_slice(&v6.scope_id().to_ne_bytes());
-                LEN_MAX
+                Self::CAPACITY
             }
         };
-        Self {
-            bytes,
-            len: len as u32,
-        }
+        Self { bytes, len }
     }
 }
 

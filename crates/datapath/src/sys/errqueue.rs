@@ -1,7 +1,7 @@
 //! The socket error queue (`MSG_ERRQUEUE`): ICMP errors about datagrams sent from a socket.
 
 use std::net::SocketAddr;
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::{AsRawFd as _, BorrowedFd};
 
 use rustix::io::Errno;
 

@@ -49,6 +49,14 @@ pub(crate) fn script(script: impl FnMut(Call) -> Outcome + 'static) -> impl Drop
     Guard
 }
 
+/// Runs `body` with no script, for the test's own sockets.
+pub(crate) fn without<T>(body: impl FnOnce() -> T) -> T {
+    let script = SCRIPT.with_borrow_mut(Option::take);
+    let result = body();
+    SCRIPT.with_borrow_mut(|slot| *slot = script);
+    result
+}
+
 /// What the script says about `call`.
 pub(super) fn outcome(call: Call) -> Outcome {
     SCRIPT.with_borrow_mut(|slot| slot.as_mut().map_or(Outcome::Pass, |script| script(call)))

@@ -8,6 +8,7 @@ pub(crate) mod cmsg;
 pub(crate) mod errqueue;
 #[cfg(test)]
 pub(crate) mod fault;
+mod pinned;
 pub(crate) mod receive;
 pub(crate) mod send;
 pub(crate) mod sockopt;

@@ -3,16 +3,21 @@
 //! Invariant: message header `i` points at slot `i`, at name `i` and at control `i` from start to end; only lengths are
 //! written afterwards. The kernel writes into a slot during a call on this type and at no other time.
 
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::net::SocketAddr;
+use std::os::fd::{AsRawFd as _, BorrowedFd};
 
 use rustix::io::Errno;
 
 use super::address::RawAddress;
 use super::cmsg::{SMALL_LEN, SmallControl, gro_segment};
+use super::pinned::Pinned;
 use super::sockopt::last_errno;
+use crate::queue::narrow;
 
 /// Payload bytes of a slot: a UDP datagram or GRO buffer is never longer.
 pub(crate) const SLOT_LEN: usize = 65_536;
+const SLOT_LEN_U32: u32 = 65_536;
+const _: () = assert!(SLOT_LEN_U32 as usize == SLOT_LEN);
 /// Bytes before each payload, for headers written in place.
 pub(crate) const HEADROOM: usize = 128;
 /// Distance of slots. Three cache lines more than a multiple of 4 KiB, so that the first bytes of neighbouring slots
@@ -32,20 +37,21 @@ struct Meta {
 
 /// The receive slots.
 pub(crate) struct Slots {
-    region: Vec<u8>,
+    region: Pinned<u8>,
     /// Offset of slot 0 in `region`, so that slots begin on cache lines.
     base: usize,
-    names: Box<[RawAddress]>,
-    controls: Box<[SmallControl]>,
-    vectors: Box<[libc::iovec]>,
-    headers: Box<[libc::mmsghdr]>,
+    names: Pinned<RawAddress>,
+    controls: Pinned<SmallControl>,
+    vectors: Pinned<libc::iovec>,
+    headers: Pinned<libc::mmsghdr>,
     metas: Box<[Meta]>,
     /// Whether headers offer room for control messages.
     controlled: bool,
 }
 
-// SAFETY: the raw pointers point into the boxes of this very value, which do not move with it.
 #[expect(unsafe_code, reason = "raw pointers into the value's own heap memory")]
+// SAFETY: the raw pointers inside `vectors` and `headers` point into the other arrays of this very value, which are owned
+// by it and do not move with it.
 unsafe impl Send for Slots {}
 
 impl Slots {
@@ -55,34 +61,34 @@ impl Slots {
         reason = "a C structure whose padding differs between C libraries"
     )]
     pub(crate) fn new(count: usize, controlled: bool) -> Self {
-        let mut region = vec![0; count * STRIDE + CACHE_LINE];
-        let base = region.as_ptr().align_offset(CACHE_LINE).min(CACHE_LINE);
-        let mut names = vec![RawAddress::EMPTY; count].into_boxed_slice();
-        let mut controls = vec![SmallControl::EMPTY; count].into_boxed_slice();
-        let mut vectors: Box<[libc::iovec]> = region[base..]
-            .chunks_exact_mut(STRIDE)
-            .take(count)
-            .map(|slot| libc::iovec {
-                iov_base: slot[HEADROOM..].as_mut_ptr().cast(),
+        // Zeroed memory comes from the system untouched; asking for alignment instead would touch it all.
+        let region = Pinned::new(vec![0; count * STRIDE + CACHE_LINE]);
+        let base = region.entry(0).align_offset(CACHE_LINE);
+        let names = Pinned::new(vec![RawAddress::EMPTY; count]);
+        let controls = Pinned::new(vec![SmallControl::EMPTY; count]);
+        let vector = |slot| {
+            let start = region.entry(base + slot * STRIDE + HEADROOM);
+            libc::iovec {
+                iov_base: start.cast(),
                 iov_len: SLOT_LEN,
-            })
-            .collect();
-        let headers = (0..count)
-            .map(|index| {
-                // SAFETY: all-zero bytes are a valid `mmsghdr`: null pointers with zero lengths.
-                let mut header: libc::mmsghdr = unsafe { std::mem::zeroed() };
-                let message = &mut header.msg_hdr;
-                message.msg_name = names[index].as_mut_ptr().cast();
-                message.msg_namelen = RawAddress::CAPACITY;
-                message.msg_iov = &raw mut vectors[index];
-                message.msg_iovlen = 1;
-                if controlled {
-                    message.msg_control = controls[index].0.as_mut_ptr().cast();
-                    message.msg_controllen = SMALL_LEN;
-                }
-                header
-            })
-            .collect();
+            }
+        };
+        let vectors = Pinned::new((0..count).map(vector).collect());
+        let header = |slot| {
+            // SAFETY: all-zero bytes are a valid `mmsghdr`: null pointers with zero lengths.
+            let mut header: libc::mmsghdr = unsafe { std::mem::zeroed() };
+            let message = &mut header.msg_hdr;
+            message.msg_name = names.entry(slot).cast();
+            message.msg_namelen = RawAddress::CAPACITY;
+            message.msg_iov = vectors.entry(slot);
+            message.msg_iovlen = 1;
+            if controlled {
+                message.msg_control = controls.entry(slot).cast();
+                message.msg_controllen = SMALL_LEN;
+            }
+            header
+        };
+        let headers = Pinned::new((0..count).map(header).collect());
         Self {
             region,
             base,
@@ -97,7 +103,7 @@ impl Slots {
 
     /// Number of slots.
     pub(crate) fn len(&self) -> usize {
-        self.headers.len()
+        self.metas.len()
     }
 
     /// Receives up to `count` messages into the slots from `first` on, without waiting. Returns how many.
@@ -109,7 +115,7 @@ impl Slots {
         first: usize,
         count: usize,
     ) -> Result<usize, Errno> {
-        let headers = &mut self.headers[first..first + count];
+        let headers = &mut self.headers.as_mut_slice()[first..first + count];
         #[cfg(test)]
         if let super::fault::Outcome::Fail(errno) = super::fault::outcome(match count {
             1 => super::fault::Call::Receive,
@@ -130,7 +136,7 @@ impl Slots {
                 libc::recvmmsg(
                     fd.as_raw_fd(),
                     headers.as_mut_ptr(),
-                    count as libc::c_uint,
+                    narrow(count),
                     libc::MSG_DONTWAIT,
                     std::ptr::null_mut(),
                 )
@@ -146,22 +152,22 @@ impl Slots {
     /// Keeps what the kernel wrote into header `index` and readies the header for the next call.
     #[inline]
     fn note(&mut self, index: usize) {
-        let header = &mut self.headers[index];
+        let header = &mut self.headers.as_mut_slice()[index];
         let message = &mut header.msg_hdr;
         let control_len = message.msg_controllen;
         let segment = if control_len == 0 {
             None
         } else {
-            gro_segment(&self.controls[index].0[..control_len.min(SMALL_LEN)])
+            gro_segment(&self.controls.as_slice()[index].0[..control_len.min(SMALL_LEN)])
         };
         self.metas[index] = Meta {
-            len: header.msg_len.min(SLOT_LEN as u32),
+            len: header.msg_len.min(SLOT_LEN_U32),
             segment: segment
                 .and_then(|segment| u32::try_from(segment).ok())
                 .unwrap_or(0),
             truncated: message.msg_flags & libc::MSG_TRUNC != 0,
         };
-        self.names[index].set_len(message.msg_namelen);
+        self.names.as_mut_slice()[index].set_len(message.msg_namelen);
         message.msg_namelen = RawAddress::CAPACITY;
         if self.controlled {
             message.msg_controllen = SMALL_LEN;
@@ -178,8 +184,8 @@ impl Slots {
         {
             return Err(errno);
         }
-        let vector = self.vectors[slot];
-        let name = &mut self.names[slot];
+        let vector = self.vectors.as_slice()[slot];
+        let name = &mut self.names.as_mut_slice()[slot];
         let mut name_len = RawAddress::CAPACITY;
         // SAFETY: `vector` describes slot number `slot` by the type's invariant; `name_len` is the room in `name`.
         let len = unsafe {
@@ -195,7 +201,7 @@ impl Slots {
         let len = usize::try_from(len).map_err(|_| last_errno())?;
         name.set_len(name_len);
         self.metas[slot] = Meta {
-            len: len.min(SLOT_LEN) as u32,
+            len: u32::try_from(len).map_or(SLOT_LEN_U32, |len| len.min(SLOT_LEN_U32)),
             segment: 0,
             truncated: len > SLOT_LEN,
         };
@@ -206,13 +212,13 @@ impl Slots {
     #[inline]
     pub(crate) fn bytes(&self, slot: usize) -> &[u8] {
         let start = self.base + slot * STRIDE + HEADROOM;
-        &self.region[start..start + self.metas[slot].len as usize]
+        &self.region.as_slice()[start..start + self.metas[slot].len as usize]
     }
 
     /// Who sent the message in `slot`.
     #[inline]
-    pub(crate) fn remote(&self, slot: usize) -> Option<std::net::SocketAddr> {
-        self.names[slot].decode()
+    pub(crate) fn remote(&self, slot: usize) -> Option<SocketAddr> {
+        self.names.as_slice()[slot].decode()
     }
 
     /// Segment size of the GRO buffer in `slot`; `None` for a single datagram.

@@ -4,13 +4,14 @@
 //! sent. The arrays behind it are kept between batches: no allocation once they have grown.
 
 use std::marker::PhantomData;
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::{AsRawFd as _, BorrowedFd};
 
 use rustix::io::Errno;
 
 use super::address::RawAddress;
 use super::cmsg::{SMALL_LEN, SmallControl};
 use super::sockopt::last_errno;
+use crate::queue::narrow;
 
 /// Datagrams of the kernel's `sendmmsg` limit (`UIO_MAXIOV`).
 pub(crate) const MESSAGES_MAX: usize = 1024;
@@ -27,12 +28,9 @@ pub(crate) struct Scratch {
     shapes: Vec<(u32, u16)>,
 }
 
+#[expect(unsafe_code, reason = "raw pointers, cleared before each use")]
 // SAFETY: the raw pointers inside mean something only while a `Batch` borrows the scratch; the batch clears them first
 // and cannot leave the thread that made it without its borrowed data.
-#[expect(
-    unsafe_code,
-    reason = "arrays of raw pointers that are cleared before each use"
-)]
 unsafe impl Send for Scratch {}
 
 impl Scratch {
@@ -118,7 +116,7 @@ impl<'data> Batch<'_, 'data> {
             let message = &mut header.msg_hdr;
             // SAFETY: `first` was the length of `vectors` when the message was started, so it is at most `total`.
             message.msg_iov = unsafe { vectors_base.add(first as usize) };
-            message.msg_iovlen = (end - first as usize);
+            message.msg_iovlen = end - first as usize;
             if segment != 0 {
                 // SAFETY: `controls` has one entry per header, so `index` is inside.
                 message.msg_control = unsafe { controls_base.add(index) }.cast();
@@ -149,7 +147,7 @@ impl<'data> Batch<'_, 'data> {
             super::fault::Outcome::Fail(errno) => return Err(errno),
             super::fault::Outcome::Limit(count) => headers = &mut headers[..count],
         }
-        let count = headers.len().min(MESSAGES_MAX) as libc::c_uint;
+        let count = narrow(headers.len().min(MESSAGES_MAX));
         // SAFETY: `headers` has at least `count` entries; `seal` made each point at pieces and control messages that live
         // in the scratch, and the pieces and addresses live for `'data`, which outlives this borrow. The kernel writes
         // `msg_len` only.
@@ -171,7 +169,7 @@ impl<'data> Batch<'_, 'data> {
     /// Sends sealed message number `index` alone with `sendmsg`.
     #[inline]
     #[expect(unsafe_code, reason = "sendmsg")]
-    pub(crate) fn send_one(&mut self, fd: BorrowedFd<'_>, index: usize) -> Result<(), Errno> {
+    pub(crate) fn send_one(&self, fd: BorrowedFd<'_>, index: usize) -> Result<(), Errno> {
         #[cfg(test)]
         if let super::fault::Outcome::Fail(errno) =
             super::fault::outcome(super::fault::Call::Send {

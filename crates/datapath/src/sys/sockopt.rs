@@ -1,6 +1,6 @@
 //! Socket options that the safe libraries do not offer.
 
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::{AsRawFd as _, BorrowedFd};
 
 use rustix::io::Errno;
 
@@ -8,6 +8,10 @@ use rustix::io::Errno;
 pub(super) fn last_errno() -> Errno {
     Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)
 }
+
+/// Bytes of a C int.
+const INT_LEN: libc::socklen_t = 4;
+const _: () = assert!(size_of::<libc::c_int>() == INT_LEN as usize);
 
 #[expect(unsafe_code, reason = "setsockopt with a C int")]
 fn set_int(fd: BorrowedFd<'_>, level: i32, name: i32, value: i32) -> Result<(), Errno> {
@@ -19,7 +23,7 @@ fn set_int(fd: BorrowedFd<'_>, level: i32, name: i32, value: i32) -> Result<(), 
             level,
             name,
             (&raw const value).cast(),
-            size_of::<i32>() as libc::socklen_t,
+            INT_LEN,
         )
     };
     if result == 0 {
@@ -32,7 +36,7 @@ fn set_int(fd: BorrowedFd<'_>, level: i32, name: i32, value: i32) -> Result<(), 
 #[expect(unsafe_code, reason = "getsockopt with a C int")]
 fn int(fd: BorrowedFd<'_>, level: i32, name: i32) -> Result<i32, Errno> {
     let mut value: i32 = 0;
-    let mut len = size_of::<i32>() as libc::socklen_t;
+    let mut len = INT_LEN;
     // SAFETY: `len` says how many bytes `value` has, so the kernel writes no further; both live on this stack frame.
     let result = unsafe {
         libc::getsockopt(

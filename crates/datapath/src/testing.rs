@@ -1,0 +1,173 @@
+//! Sockets and handlers for the tests of this crate.
+
+use std::io;
+use std::net::{SocketAddr, UdpSocket};
+use std::os::fd::AsFd as _;
+use std::time::Duration;
+
+use crate::sys::address::RawAddress;
+use crate::sys::fault;
+use crate::sys::send::Scratch;
+use crate::{
+    Backend, Bind, Datapath, EndpointId, EndpointKind, Handler, IcmpError, Received, Run,
+    SendFailure, SendQueue, Settings, Warning,
+};
+
+pub(crate) const LOOPBACK: ([u8; 4], u16) = ([127, 0, 0, 1], 0);
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// What a handler was told.
+#[derive(Default)]
+pub(crate) struct Told {
+    pub(crate) messages: usize,
+    pub(crate) failures: Vec<(u32, SendFailure)>,
+    pub(crate) warnings: Vec<Warning>,
+    pub(crate) icmp: Vec<IcmpError>,
+}
+
+/// Notes what it is told, and answers each message as the function says.
+pub(crate) struct Recorder<F> {
+    pub(crate) told: Told,
+    answer: F,
+}
+
+impl<F: FnMut(&Received<'_>, &mut SendQueue)> Recorder<F> {
+    pub(crate) fn new(answer: F) -> Self {
+        Self {
+            told: Told::default(),
+            answer,
+        }
+    }
+}
+
+impl<F: FnMut(&Received<'_>, &mut SendQueue)> Handler for Recorder<F> {
+    fn received(&mut self, message: &Received<'_>, tx: &mut SendQueue) {
+        self.told.messages += 1;
+        (self.answer)(message, tx);
+    }
+
+    fn icmp(&mut self, _: EndpointId, _: u64, error: IcmpError, _: &mut SendQueue) {
+        self.told.icmp.push(error);
+    }
+
+    fn send_failed(&mut self, _: EndpointId, datagrams: u32, cause: SendFailure) {
+        self.told.failures.push((datagrams, cause));
+    }
+
+    fn warning(&mut self, warning: Warning) {
+        self.told.warnings.push(warning);
+    }
+}
+
+/// All datagrams of a message as one run.
+pub(crate) fn whole(message: &Received<'_>) -> Run {
+    let count = message.segment_count();
+    let last_len = message.bytes.len() - (count - 1) * message.segment;
+    Run {
+        start: 0,
+        stride: message.segment,
+        len: message.segment,
+        last_len,
+        count,
+    }
+}
+
+/// Sends everything back.
+pub(crate) fn echo(message: &Received<'_>, tx: &mut SendQueue) {
+    tx.forward(
+        message.endpoint,
+        message.remote,
+        message,
+        whole(message),
+        &[],
+        0,
+    );
+}
+
+/// A data path with one endpoint, and a client's socket.
+pub(crate) struct Setup {
+    pub(crate) datapath: Datapath,
+    pub(crate) endpoint: EndpointId,
+    pub(crate) server: SocketAddr,
+    pub(crate) client: UdpSocket,
+}
+
+impl Setup {
+    pub(crate) fn new(backend: Backend, kind: EndpointKind) -> Self {
+        Self::with(
+            Settings {
+                backend,
+                ..Settings::default()
+            },
+            kind,
+        )
+    }
+
+    pub(crate) fn with(settings: Settings, kind: EndpointKind) -> Self {
+        let mut datapath = Datapath::new(settings).unwrap();
+        let endpoint = datapath
+            .bind(Bind {
+                address: LOOPBACK.into(),
+                kind,
+                token: 7,
+            })
+            .unwrap();
+        let server = datapath.local_addr(endpoint).unwrap();
+        Self {
+            datapath,
+            endpoint,
+            server,
+            client: client(),
+        }
+    }
+
+    /// Makes one turn, which has to find something.
+    pub(crate) fn turn(&mut self, handler: &mut impl Handler) {
+        self.datapath.turn(Some(PATIENCE), handler).unwrap();
+    }
+}
+
+pub(crate) fn client() -> UdpSocket {
+    let client = UdpSocket::bind(SocketAddr::from(LOOPBACK)).unwrap();
+    client.set_read_timeout(Some(PATIENCE)).unwrap();
+    client
+}
+
+/// Datagrams `0 .. count` of `len` bytes, each filled with its number; the last one has `last_len`.
+pub(crate) fn numbered(count: u8, len: usize, last_len: usize) -> Vec<Vec<u8>> {
+    (0..count)
+        .map(|number| vec![number; if number + 1 == count { last_len } else { len }])
+        .collect()
+}
+
+/// Sends equal datagrams as one train, which loopback hands over as one GRO buffer.
+pub(crate) fn send_train(from: &UdpSocket, to: SocketAddr, datagrams: &[Vec<u8>]) {
+    let address = RawAddress::from(to);
+    let mut scratch = Scratch::default();
+    let mut batch = scratch.batch();
+    batch.message(&address, Some(u16::try_from(datagrams[0].len()).unwrap()));
+    for datagram in datagrams {
+        batch.piece(datagram);
+    }
+    batch.seal();
+    fault::without(|| batch.send_one(from.as_fd(), 0)).unwrap();
+}
+
+/// The next `count` datagrams of a socket.
+pub(crate) fn take(from: &UdpSocket, count: usize) -> Vec<Vec<u8>> {
+    let mut buffer = vec![0; 65_536];
+    (0..count)
+        .map(|_| {
+            let len = from.recv(&mut buffer).unwrap();
+            buffer[..len].to_vec()
+        })
+        .collect()
+}
+
+/// Whether nothing more has arrived.
+pub(crate) fn is_drained(socket: &UdpSocket) -> bool {
+    socket.set_nonblocking(true).unwrap();
+    let result = socket.recv(&mut [0; 1]);
+    socket.set_nonblocking(false).unwrap();
+    result.is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock)
+}
