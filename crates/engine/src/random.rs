@@ -75,6 +75,43 @@ impl<F: FnMut(&mut [u8])> Random for BufferedRandom<F> {
     }
 }
 
+/// Randomness for tests.
+#[cfg(test)]
+pub(crate) mod seeded {
+    use super::Random;
+
+    /// splitmix64 from a seed.
+    #[derive(Clone, Debug)]
+    pub(crate) struct Seeded(pub(crate) u64);
+
+    impl Seeded {
+        pub(crate) fn u64(&mut self) -> u64 {
+            self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+            let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+            let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+            z ^ (z >> 31)
+        }
+
+        pub(crate) fn u128(&mut self) -> u128 {
+            u128::from(self.u64()) << 64 | u128::from(self.u64())
+        }
+
+        /// A number below `bound`.
+        pub(crate) fn below(&mut self, bound: u64) -> u64 {
+            self.u64() % bound
+        }
+    }
+
+    impl Random for Seeded {
+        fn fill(&mut self, bytes: &mut [u8]) {
+            for chunk in bytes.chunks_mut(8) {
+                let number = self.u64().to_le_bytes();
+                chunk.copy_from_slice(&number[..chunk.len()]);
+            }
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

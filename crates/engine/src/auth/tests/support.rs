@@ -3,25 +3,11 @@
 use turnbuckle_wire::long_term_key_md5;
 
 use super::*;
+pub(super) use crate::random::seeded::Seeded;
 pub(super) use turnbuckle_wire::long_term_key_sha256;
 
 pub(super) const REALM: &str = "example.org";
 pub(super) const START: u64 = 1_800_000_000;
-
-/// Random bytes from a seed.
-pub(super) struct Seeded(pub(super) u64);
-
-impl Random for Seeded {
-    fn fill(&mut self, bytes: &mut [u8]) {
-        for byte in bytes {
-            // splitmix64
-            self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-            let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-            let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-            *byte = u8::try_from((z ^ (z >> 31)) & 0xff).unwrap();
-        }
-    }
-}
 
 /// Alice and Bob, with passwords.
 pub(super) fn users() -> AuthConfig {
