@@ -38,7 +38,8 @@ pub struct User {
 }
 
 impl User {
-    /// Whether `other` is the same user, however often the credential was renewed in between (RFC 8656 §5: 441 otherwise).
+    /// Whether `other` has the same username and realm; on an allocation of another user the answer is 441 (RFC 8656 §5).
+    /// A renewed time-limited credential has another username, and so is another user.
     pub fn is_same_as(&self, other: &Self) -> bool {
         self.name == other.name && self.realm == other.realm
     }
@@ -249,6 +250,14 @@ impl Credentials {
             }
         }
         None
+    }
+}
+
+#[cfg(test)]
+impl Credentials {
+    /// How many users are remembered beside the configured ones.
+    pub(crate) fn recent_len(&self) -> usize {
+        self.recent.len()
     }
 }
 
