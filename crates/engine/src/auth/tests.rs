@@ -1,6 +1,8 @@
 //! RFC 8489 §9.2.4, branch by branch, with real messages.
 
+mod algorithms;
 mod support;
+mod threats;
 
 use turnbuckle_wire::{AttributeType, Class, Message, MessageWriter, Method, TransactionId};
 
@@ -96,7 +98,7 @@ fn answers_400_without_a_challenge_when_what_integrity_needs_is_missing() {
         },
         Request {
             nonce: None,
-            ..whole.clone()
+            ..whole
         },
     ] {
         for integrity in [Integrity::Sha1, Integrity::Sha256] {
@@ -132,7 +134,7 @@ fn answers_400_to_attributes_that_cannot_be_read() {
         Request {
             username: None,
             userhash: Some(vec![0; 31]),
-            ..whole.clone()
+            ..whole
         },
     ] {
         assert_eq!(server.send_raw(&request.bytes()).unwrap_err().code, 400);
@@ -170,7 +172,7 @@ fn answers_401_to_unknown_users_wrong_passwords_and_wrong_realms() {
         },
         Request {
             username: Some(vec![]),
-            ..whole.clone()
+            ..whole
         },
     ] {
         for integrity in [Integrity::Sha1, Integrity::Sha256] {

@@ -313,15 +313,13 @@ fn the_next_nonce_cannot_be_told_from_a_hundred_thousand_before() {
 
     // The shortest linear recurrence that yields n random bits has length n / 2, give or take a few. The largest linear
     // generator in use, MT19937, would show as 19,937.
-    for bit in [0, 7, 30, 55] {
-        let bits: Vec<bool> = parts
-            .iter()
-            .take(41_000)
-            .map(|part| part[bit / 8] >> (bit % 8) & 1 == 1)
-            .collect();
-        let complexity = linear_complexity(&bits);
-        assert!(complexity.abs_diff(20_500) < 64, "bit {bit}: {complexity}");
-    }
+    let bits: Vec<bool> = parts
+        .iter()
+        .take(41_000)
+        .map(|part| part[0] & 1 == 1)
+        .collect();
+    let complexity = linear_complexity(&bits);
+    assert!(complexity.abs_diff(20_500) < 64, "{complexity}");
 }
 
 #[test]
@@ -358,7 +356,7 @@ fn linear_complexity(bits: &[bool]) -> usize {
             .zip(&seen)
             .map(|(a, b)| (a & b).count_ones())
             .sum();
-        if ones % 2 == 0 {
+        if ones.is_multiple_of(2) {
             shift += 1;
             continue;
         }

@@ -43,6 +43,10 @@ fn verdict(policy: &Policy, ip: impl Into<IpAddr>) -> Result<IpAddr, Forbidden> 
     peer.map(|peer| peer.address().ip())
 }
 
-fn text_verdict(policy: &Policy, ip: &str) -> Result<(), Forbidden> {
-    verdict(policy, ip.parse::<IpAddr>().unwrap()).map(drop)
+fn text_verdict(policy: &Policy, text: &str) -> Result<(), Forbidden> {
+    verdict(policy, ip(text)).map(drop)
+}
+
+fn ip(text: &str) -> IpAddr {
+    text.parse().unwrap()
 }

@@ -83,7 +83,9 @@ impl Server {
     }
 
     pub(super) fn send_raw(&mut self, bytes: &[u8]) -> Result<Proof, Rejection> {
-        let message = Message::parse(bytes).unwrap();
+        let Ok(message) = Message::parse(bytes) else {
+            panic!("a request that cannot be parsed");
+        };
         self.authenticator.authenticate(
             self.now,
             &mut self.random,

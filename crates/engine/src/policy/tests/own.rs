@@ -47,9 +47,11 @@ fn addresses() -> OwnAddresses {
 }
 
 fn check(policy: &Policy, peer: &str) -> Result<SocketAddr, Forbidden> {
-    policy
-        .check(peer.parse().unwrap())
-        .map(AllowedPeer::address)
+    policy.check(socket(peer)).map(AllowedPeer::address)
+}
+
+fn socket(text: &str) -> SocketAddr {
+    text.parse().unwrap()
 }
 
 #[test]
