@@ -1,6 +1,7 @@
 """Fixtures: the namespaces once per run, a freshly started server per test."""
 
 import os
+import shlex
 import shutil
 from pathlib import Path
 
@@ -52,8 +53,14 @@ def hosts():
 
 @pytest.fixture
 def server(request, hosts, tmp_path):
-    """A running server. After the test it must end cleanly, and account for every datagram if it can."""
-    with Server(_command(request.config), hosts, tmp_path) as server:
+    """A running server. After the test it must end cleanly, and account for every datagram if it can.
+
+    Indirect parameters are further options, which only our own server has.
+    """
+    extra = getattr(request, "param", ())
+    if extra and request.config.getoption("--server") != "turnbuckle":
+        pytest.skip(f"not run: {shlex.join(extra)} is for turnbuckle's own server")
+    with Server(_command(request.config), hosts, tmp_path, extra) as server:
         yield server
         accounting = server.stop()
         print(server.output[-8000:])

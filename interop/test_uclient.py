@@ -2,13 +2,14 @@
 
 import dataclasses
 import re
+import socket
 
 import pytest
 
 from harness import process, topology
 
 SESSIONS = 20
-MESSAGES_PER_SESSION = 5_000
+MESSAGES = 100_000
 INTERVAL_MS = 3
 PAYLOAD = 160
 PEER_PORT = 3480
@@ -28,17 +29,30 @@ def _totals(output: str) -> Totals:
     counts = re.findall(r"start_mclient: tot_send_msgs=(\d+), tot_recv_msgs=(\d+)\s*$", output, re.MULTILINE)
     losses = re.findall(r"Total lost packets (\d+) \([^)]*\), total send dropped (\d+)", output)
     assert counts and losses, f"no closing totals in:\n{output[-4000:]}"
-    return Totals(*map(int, counts[-1]), *map(int, losses[-1]))
+    totals = Totals(*map(int, counts[-1]), *map(int, losses[-1]))
+    print(totals)
+    return totals
 
 
-def _relay(hosts, server, program, listener: str, peer: str, *flags: str) -> Totals:
+def _echoes(hosts, peer: str) -> bool:
+    with hosts.peer.udp(peer) as udp:
+        udp.settimeout(0.2)
+        udp.sendto(b"echo", (peer, PEER_PORT))
+        try:
+            return udp.recv(2048) == b"echo"
+        except (socket.timeout, ConnectionError):
+            return False
+
+
+def _relay(hosts, server, program, listener: str, peer: str, messages: int, *flags: str) -> Totals:
     with process.Process(hosts.peer, program("turnutils_peer"), "-p", str(PEER_PORT), "-L", peer):
+        process.await_condition(lambda: _echoes(hosts, peer), 10, "an echo from turnutils_peer")
         client = process.Process(
             hosts.client,
             program("turnutils_uclient"),
             *("-u", server.user, "-w", server.password, "-p", str(server.port)),
             *("-e", peer, "-r", str(PEER_PORT), "-c"),
-            *("-m", str(SESSIONS), "-n", str(MESSAGES_PER_SESSION), "-z", str(INTERVAL_MS), "-l", str(PAYLOAD)),
+            *("-m", str(SESSIONS), "-n", str(messages // SESSIONS), "-z", str(INTERVAL_MS), "-l", str(PAYLOAD)),
             *flags,
             listener,
         )
@@ -53,7 +67,15 @@ def _relay(hosts, server, program, listener: str, peer: str, *flags: str) -> Tot
 @pytest.mark.parametrize("family", ["IPv4", "IPv6"])
 def a_hundred_thousand_messages_return_without_loss(hosts, server, program, way, flags, family):
     listener, peer = {"IPv4": (server.ipv4, topology.PEER_IPV4), "IPv6": (server.ipv6, topology.PEER_IPV6)}[family]
-    totals = _relay(hosts, server, program, listener, peer, *flags)
-    print(totals)
-    sent = SESSIONS * MESSAGES_PER_SESSION
-    assert totals == Totals(sent=sent, received=sent, lost=0, send_dropped=0)
+    totals = _relay(hosts, server, program, listener, peer, MESSAGES, *flags)
+    assert totals == Totals(sent=MESSAGES, received=MESSAGES, lost=0, send_dropped=0)
+
+
+@pytest.mark.parametrize(
+    "server",
+    [pytest.param(("--udp-backend", backend), id=backend) for backend in ("single", "mmsg", "gso")],
+    indirect=True,
+)
+def ten_thousand_messages_return_without_loss_on_every_backend(hosts, server, program):
+    totals = _relay(hosts, server, program, server.ipv4, topology.PEER_IPV4, 10_000)
+    assert totals == Totals(sent=10_000, received=10_000, lost=0, send_dropped=0)

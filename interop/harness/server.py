@@ -50,13 +50,13 @@ class Server:
     password = PASSWORD
     realm = REALM
 
-    def __init__(self, command: str, hosts: Topology, folder: Path):
+    def __init__(self, command: str, hosts: Topology, folder: Path, extra: tuple[str, ...] = ()):
         self.folder = folder
         self.statistics = folder / "statistics.json"
         self.writes_statistics = STATISTICS_PLACEHOLDER in command
         arguments = shlex.split(command.replace(STATISTICS_PLACEHOLDER, str(self.statistics)))
         self._kernel_before = udp_counters(hosts.relay)
-        self._process = Process(hosts.relay, *arguments, *_options())
+        self._process = Process(hosts.relay, *arguments, *_options(), *extra)
         self._hosts = hosts
         self._stopped = False
         self._accounting: Accounting | None = None

@@ -1,0 +1,101 @@
+"""A blocking TURN client for tests that decide themselves how datagrams leave: one by one, or as a train.
+
+Messages are written and read by aioice's codec, so nothing here shares code with the server under test.
+"""
+
+import socket
+import struct
+
+from aioice import stun, turn
+
+_UDP_SEGMENT = 103
+_REQUESTED_UDP = 17 << 24
+_REPLY_TIMEOUT = 5
+
+
+class Refused(Exception):
+    """An error response; `code` is its error code."""
+
+    def __init__(self, response: stun.Message):
+        super().__init__(str(response))
+        self.code = response.error_code
+
+
+class Client:
+    """One 5-tuple. `udp` is bound in the client's namespace; the server is not slow and loses nothing, so no request is
+    sent twice."""
+
+    def __init__(self, udp: socket.socket, address: str, server, password: str | None = None):
+        self.udp = udp
+        self.server = (address, server.port)
+        self._user, self._password = server.user, password or server.password
+        self._credentials: dict = {}
+        self._key: bytes | None = None
+
+    def request(self, method: stun.Method, attributes: dict) -> stun.Message:
+        """The success response to a request; authenticates when asked to."""
+        response = self._transact(method, attributes)
+        if response.error_code == 401 and self._key is None:
+            realm, nonce = response.attributes["REALM"], response.attributes["NONCE"]
+            self._credentials = {"USERNAME": self._user, "REALM": realm, "NONCE": nonce}
+            self._key = turn.make_integrity_key(self._user, realm, self._password)
+            response = self._transact(method, attributes)
+        if response.message_class != stun.Class.RESPONSE:
+            raise Refused(response)
+        assert self._key is None or response.check_message_integrity(self._key), response
+        return response
+
+    def allocate(self) -> tuple[str, int]:
+        """The relayed transport address."""
+        return self.request(stun.Method.ALLOCATE, {"REQUESTED-TRANSPORT": _REQUESTED_UDP}).attributes[
+            "XOR-RELAYED-ADDRESS"
+        ]
+
+    def permit(self, peer: tuple[str, int]) -> None:
+        self.request(stun.Method.CREATE_PERMISSION, {"XOR-PEER-ADDRESS": peer})
+
+    def bind(self, channel: int, peer: tuple[str, int]) -> None:
+        self.request(stun.Method.CHANNEL_BIND, {"CHANNEL-NUMBER": channel, "XOR-PEER-ADDRESS": peer})
+
+    def release(self) -> None:
+        self.request(stun.Method.REFRESH, {"LIFETIME": 0})
+
+    def receive(self) -> tuple[int | tuple[str, int], bytes]:
+        """The next payload relayed to this client, with its channel number or, in a Data indication, its peer."""
+        message = self._receive()
+        if message[0] >> 6 == 1:
+            channel, length = struct.unpack("!HH", message[:4])
+            assert len(message) == 4 + length, "ChannelData over UDP with octets after the payload"
+            return channel, message[4:]
+        indication = stun.parse_message(message)
+        assert (indication.message_method, indication.message_class) == (stun.Method.DATA, stun.Class.INDICATION)
+        return indication.attributes["XOR-PEER-ADDRESS"], indication.attributes["DATA"]
+
+    def _transact(self, method: stun.Method, attributes: dict) -> stun.Message:
+        request = stun.Message(method, stun.Class.REQUEST, attributes=attributes | self._credentials)
+        if self._key is not None:
+            request.add_message_integrity(self._key)
+        self.udp.sendto(bytes(request), self.server)
+        response = stun.parse_message(self._receive())
+        assert response.transaction_id == request.transaction_id, response
+        return response
+
+    def _receive(self) -> bytes:
+        self.udp.settimeout(_REPLY_TIMEOUT)
+        return self.udp.recv(65536)
+
+
+def channel_data(channel: int, payload: bytes) -> bytes:
+    return struct.pack("!HH", channel, len(payload)) + payload
+
+
+def send_indication(peer: tuple[str, int], payload: bytes) -> bytes:
+    attributes = {"XOR-PEER-ADDRESS": peer, "DATA": payload}
+    return bytes(stun.Message(stun.Method.SEND, stun.Class.INDICATION, attributes=attributes))
+
+
+def send_train(udp: socket.socket, datagrams: list[bytes], to: tuple[str, int]) -> None:
+    """One system call, one GSO buffer: the kernel cuts it into the datagrams. All but the last have one size."""
+    size = len(datagrams[0])
+    assert all(len(datagram) == size for datagram in datagrams[:-1]) and len(datagrams[-1]) <= size
+    udp.sendmsg([b"".join(datagrams)], [(socket.IPPROTO_UDP, _UDP_SEGMENT, struct.pack("=H", size))], 0, to)
