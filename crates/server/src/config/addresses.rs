@@ -14,7 +14,6 @@ pub(super) fn addresses(draft: &mut Draft, machine: &Machine) -> Addresses {
     let relaying = std::mem::take(&mut draft.relay_ips);
     let problems_before = draft.problems.len();
     let has_given_listeners = listening.iter().any(|(text, _)| !is_wildcard(text));
-    let has_given_relays = relaying.iter().any(|(text, _)| !is_wildcard(text));
 
     let mut listeners = local_addresses(
         draft,
@@ -23,17 +22,7 @@ pub(super) fn addresses(draft: &mut Draft, machine: &Machine) -> Addresses {
         machine,
         &machine.addresses,
     );
-    let outward: Vec<IpAddr> = machine
-        .addresses
-        .iter()
-        .copied()
-        .filter(|address| !address.is_loopback())
-        .collect();
-    let outward = if outward.is_empty() {
-        machine.addresses.clone()
-    } else {
-        outward
-    };
+    let outward = outward(&machine.addresses);
     let mut relays = local_addresses(draft, "relay-ip", &relaying, machine, &outward);
     if listening.is_empty() {
         listeners.clone_from(&machine.addresses);
@@ -58,6 +47,24 @@ pub(super) fn addresses(draft: &mut Draft, machine: &Machine) -> Addresses {
             );
         }
     }
+    let is_chosen = has_given_listeners || !relaying.is_empty();
+    let is_ambiguous = |is_ipv4| {
+        relays
+            .iter()
+            .filter(|address| address.is_ipv4() == is_ipv4)
+            .count()
+            > 1
+    };
+    if !is_chosen && (is_ambiguous(true) || is_ambiguous(false)) {
+        let list: Vec<String> = relays.iter().map(IpAddr::to_string).collect();
+        draft.note(
+            "relay-ip",
+            format!(
+                "not given: allocations get {} in turn; name those that peers can reach",
+                list.join(", ")
+            ),
+        );
+    }
     let external = external_addresses(draft, &relays, machine);
     let port = draft.listening_port;
     let nonzero = |port| NonZeroU16::new(port).unwrap_or(NonZeroU16::MIN);
@@ -67,7 +74,6 @@ pub(super) fn addresses(draft: &mut Draft, machine: &Machine) -> Addresses {
             .map(|ip| SocketAddr::new(ip, port))
             .collect(),
         relays,
-        relay_prefers_listener: !has_given_listeners && !has_given_relays,
         external,
         relay_ports: PortRange {
             min: nonzero(draft.min_port),
@@ -78,6 +84,42 @@ pub(super) fn addresses(draft: &mut Draft, machine: &Machine) -> Addresses {
         } else {
             draft.default_family
         },
+    }
+}
+
+/// Addresses that peers may reach: of each family the public ones, else the private ones; loopback only where there is nothing else.
+fn outward(system: &[IpAddr]) -> Vec<IpAddr> {
+    let mut found: Vec<IpAddr> = Vec::new();
+    for is_ipv4 in [true, false] {
+        let family = || {
+            system
+                .iter()
+                .copied()
+                .filter(move |address| address.is_ipv4() == is_ipv4)
+        };
+        let public: Vec<IpAddr> = family().filter(|address| !is_private(*address)).collect();
+        let private = family().filter(|address| !address.is_loopback());
+        if public.is_empty() {
+            found.extend(private)
+        } else {
+            found.extend(public)
+        }
+    }
+    if found.is_empty() {
+        system.to_vec()
+    } else {
+        found
+    }
+}
+
+/// Loopback, RFC 1918, RFC 6598 (behind a carrier's translator) and RFC 4193.
+pub(super) fn is_private(address: IpAddr) -> bool {
+    match address {
+        IpAddr::V4(v4) => {
+            let is_shared = v4.octets()[0] == 100 && v4.octets()[1] & 0xC0 == 64;
+            v4.is_loopback() || v4.is_private() || is_shared
+        }
+        IpAddr::V6(v6) => v6.is_loopback() || v6.is_unique_local(),
     }
 }
 
@@ -116,7 +158,7 @@ fn local_addresses(
                 draft.problems.push(Problem::new(
                     origin,
                     key,
-                    format!("this machine has no address that `{address}` could stand for"),
+                    format!("this machine has no address that `{address}` could stand for; write one, or leave the line out"),
                 ));
             }
             if let Some(message) = expanded.iter().find_map(|one| unfit(*one)) {
@@ -169,9 +211,13 @@ fn resolve(text: &str, machine: &Machine) -> Result<Vec<IpAddr>, String> {
         ));
     }
     match (machine.resolve)(text) {
-        Ok(found) if found.is_empty() => Err(format!("host name `{text}` has no address")),
+        Ok(found) if found.is_empty() => Err(format!(
+            "host name `{text}` has no address; write the address"
+        )),
         Ok(found) => Ok(found),
-        Err(error) => Err(format!("host name `{text}` is not known: {error}")),
+        Err(error) => Err(format!(
+            "host name `{text}` is not known: {error}; write the address"
+        )),
     }
 }
 
@@ -259,7 +305,7 @@ fn single(
         }));
         if before == entries.len() {
             return Err(format!(
-                "`{public}` would map no relay address: none of its family is there except loopback"
+                "`{public}` would map no relay address: none of its family is there except loopback; give `relay-ip`"
             ));
         }
     }

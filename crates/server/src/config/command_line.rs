@@ -171,17 +171,8 @@ fn unexpected(error: &lexopt::Error) -> Problem {
     let origin = &Origin::CommandLine;
     match error {
         lexopt::Error::UnexpectedValue { option, .. } => {
-            Problem::new(origin, &printable_option(option), "takes no value")
+            Problem::new(origin, &printable(option), "takes no value")
         }
         _ => Problem::unreadable(origin, "an option is not UTF-8"),
     }
-}
-
-fn printable_option(option: &str) -> String {
-    let name = option.trim_start_matches('-');
-    format!(
-        "{}{}",
-        &option[..option.len() - name.len()],
-        printable(name)
-    )
 }

@@ -4,9 +4,11 @@ use std::collections::BTreeMap;
 use std::num::{NonZeroU16, NonZeroU32};
 use std::time::Duration;
 
+use turnbuckle_engine::AddressRange;
+
 use super::Secret;
 use super::problem::{Note, Origin, Problem};
-use super::settings::{AddressRange, Backend, Credential, DefaultFamily, Limits, Log, Stun};
+use super::settings::{Backend, Credential, DefaultFamily, Limits, Log, Stun};
 
 /// Lifetime that RFC 8656 recommends as upper bound for allocations (§7.2).
 pub(super) const ALLOCATION_LIFETIME_MAX_S: u64 = 3600;

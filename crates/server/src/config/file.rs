@@ -69,7 +69,8 @@ fn line(bytes: &[u8]) -> Result<Option<KeyValue<'_>>, String> {
             "the line begins with a byte order mark; save the file as UTF-8 without one".to_owned(),
         );
     }
-    let text = std::str::from_utf8(bytes).map_err(|_| "the line is not UTF-8".to_owned())?;
+    let text = std::str::from_utf8(bytes)
+        .map_err(|_| "the line is not UTF-8; save the file as such".to_owned())?;
     let text = text.trim_matches([' ', '\t', '\r']);
     if text.is_empty() || text.starts_with('#') {
         return Ok(None);
@@ -78,7 +79,7 @@ fn line(bytes: &[u8]) -> Result<Option<KeyValue<'_>>, String> {
         .chars()
         .any(|character| character.is_control() && character != '\t')
     {
-        return Err("the line contains control characters".to_owned());
+        return Err("the line contains control characters; allowed is printable text".to_owned());
     }
     let end = text.find([' ', '\t', '=']).unwrap_or(text.len());
     let (key, rest) = text.split_at(end);
@@ -108,12 +109,16 @@ fn line(bytes: &[u8]) -> Result<Option<KeyValue<'_>>, String> {
 fn value(text: &str) -> Result<&str, &'static str> {
     if let Some(inner) = text.strip_prefix('"') {
         let Some(inner) = inner.strip_suffix('"') else {
-            return Err("the value begins with a double quote and does not end with one");
+            return Err(
+                "the value begins with a double quote and does not end with one; allowed are both or none",
+            );
         };
         return Ok(inner);
     }
     if text.ends_with('"') {
-        return Err("the value ends with a double quote and does not begin with one");
+        return Err(
+            "the value ends with a double quote and does not begin with one; allowed are both or none",
+        );
     }
     if text.ends_with(';') {
         return Err(

@@ -3,6 +3,8 @@
 use std::num::NonZeroU16;
 
 use super::Secret;
+use turnbuckle_engine::AuthConfig;
+
 use super::addresses::addresses;
 use super::draft::Draft;
 use super::load::Loaded;
@@ -167,7 +169,7 @@ fn authentication(draft: &mut Draft, machine: &Machine) -> Authentication {
     if draft.long_term_credentials == Some(false) && has_credentials {
         draft.problem(
             "lt-cred-mech",
-            "is off and credentials are given; authentication cannot be turned off",
+            "is off and credentials are given; authentication cannot be turned off; remove the line",
         );
     }
     let realm = match (draft.realm.take(), &machine.domain) {
@@ -191,23 +193,7 @@ fn authentication(draft: &mut Draft, machine: &Machine) -> Authentication {
                 .unwrap_or_else(|| REALM_OF_LAST_RESORT.to_owned())
         }
     };
-    let mut users: Vec<StaticUser> = Vec::with_capacity(draft.users.len());
-    let mut names = std::collections::BTreeSet::new();
-    for (name, credential, origin) in std::mem::take(&mut draft.users) {
-        if names.insert(name.clone()) {
-            users.push(StaticUser {
-                name: name.into(),
-                credential,
-                is_generated: false,
-            });
-        } else {
-            draft.problems.push(Problem::new(
-                &origin,
-                "user",
-                format!("`{name}` is given twice; allowed once"),
-            ));
-        }
-    }
+    let mut users = accepted_users(draft, &realm);
     let is_needed = !draft.stun.stun_only || draft.binding_needs_credentials;
     if !has_credentials && is_needed {
         users.extend(generated_user(draft, machine));
@@ -233,6 +219,56 @@ fn authentication(draft: &mut Draft, machine: &Machine) -> Authentication {
         unverified_excess_bytes_per_second: draft.unverified_excess_bytes_per_second,
         unverified_bytes_per_second: draft.unverified_bytes_per_second,
     }
+}
+
+/// The users that the engine will take, so that what it refuses is reported with the line that says it.
+fn accepted_users(draft: &mut Draft, realm: &str) -> Vec<StaticUser> {
+    let mut users = Vec::with_capacity(draft.users.len());
+    let mut rules = match AuthConfig::new(realm) {
+        Ok(rules) => rules,
+        Err(error) => {
+            draft.problem(
+                "realm",
+                format!("{error}; allowed: 1 to 127 characters of text"),
+            );
+            return users;
+        }
+    };
+    for secret in &draft.rest_secrets {
+        if let Err(error) = rules.add_rest_secret(secret.expose()) {
+            draft.problem(
+                "static-auth-secret",
+                format!("{error}; allowed: {} secrets", AuthConfig::REST_SECRETS_MAX),
+            );
+            break;
+        }
+    }
+    for (name, credential, origin) in std::mem::take(&mut draft.users) {
+        let added = match &credential {
+            Credential::Password(secret) => {
+                rules.add_user(&name, &String::from_utf8_lossy(secret.expose()))
+            }
+            // Sixteen bytes, since `draft::user` made them of 32 digits.
+            Credential::Md5Key(secret) => {
+                rules.add_user_by_md5_key(&name, secret.expose().try_into().unwrap_or_default())
+            }
+        };
+        match added {
+            Ok(()) => users.push(StaticUser {
+                name: name.into(),
+                credential,
+                is_generated: false,
+            }),
+            Err(error) => {
+                let message = format!(
+                    "user `{}`: {error}; allowed: each name once, in printable characters",
+                    name.escape_debug()
+                );
+                draft.problems.push(Problem::new(&origin, "user", message));
+            }
+        }
+    }
+    users
 }
 
 /// A user whose password nobody can guess: 120 random bits.

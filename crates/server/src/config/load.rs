@@ -14,6 +14,7 @@ use super::machine::Machine;
 use super::problem::{Note, Origin, Problem, Problems};
 use super::settings::Config;
 use super::table;
+use super::value::{Kind, Value};
 
 /// A configuration, and what was found on the way to it.
 #[derive(Debug, Clone)]
@@ -139,7 +140,9 @@ fn assemble(
                     .push(Problem::new(&setting.origin, &setting.typed, message));
                 continue;
             }
-            take(entry, setting, &mut draft);
+            if let Err(problem) = take(entry, setting, &mut draft) {
+                draft.problems.push(problem);
+            }
         }
     }
     finish(draft, machine)
@@ -149,22 +152,7 @@ fn known(setting: &Setting, problems: &mut Vec<Problem>) -> Option<&'static Entr
     if let Some(entry) = table::find(&setting.key) {
         return Some(entry);
     }
-    let shown = if setting.origin == Origin::CommandLine {
-        let name = setting.typed.trim_start_matches('-');
-        format!(
-            "{}{}",
-            if name.len() == setting.typed.len() {
-                ""
-            } else if setting.typed.starts_with("--") {
-                "--"
-            } else {
-                "-"
-            },
-            printable(name)
-        )
-    } else {
-        printable(&setting.typed)
-    };
+    let shown = printable(&setting.typed);
     let problem = match table::removed(&setting.key) {
         Some(explanation) => {
             Problem::new(&setting.origin, &shown, "is a key of old coturn versions")
@@ -177,99 +165,85 @@ fn known(setting: &Setting, problems: &mut Vec<Problem>) -> Option<&'static Entr
     None
 }
 
-fn take(entry: &'static Entry, setting: Setting, draft: &mut Draft) {
-    let Setting {
-        origin,
-        typed,
-        value: text,
-        ..
-    } = setting;
-    let refuse = |message: String| Problem::new(&origin, &typed, message);
-    match entry.support {
-        Support::NotYet(what) => {
-            draft
-                .problems
-                .push(refuse(format!("{what} not implemented yet")).hint("remove the line"));
-            return;
-        }
-        Support::Refused(why) => {
-            draft
-                .problems
-                .push(refuse(format!("refused: {why}")).hint("remove the line"));
-            return;
-        }
-        Support::CommandLine => {
-            draft.problems.push(refuse(
-                "belongs on the command line, not in a file".to_owned(),
-            ));
-            return;
-        }
-        Support::Works { .. } | Support::Only { .. } | Support::NoEffect(_) => {}
-    }
-    let text = match text {
-        None if entry.kind.takes_no_value() => String::new(),
-        None => {
-            draft.problems.push(refuse(format!(
-                "needs a value; allowed: {}",
-                entry.kind.allowed()
-            )));
-            return;
-        }
-        Some(text) => text,
-    };
-    let shown = if entry.is_secret {
-        "the value".to_owned()
-    } else {
-        format!("`{}`", shorten(&text))
-    };
-    let wrong = |message: String| {
-        refuse(format!(
-            "{shown} {message}; allowed: {}",
-            entry.kind.allowed()
-        ))
-    };
-    let text = if text.is_empty() && matches!(entry.kind, super::Kind::OptionalInteger { .. }) {
-        entry.default.to_owned()
-    } else {
-        text
-    };
-    let value = match entry.kind.parse(&text) {
-        Ok(value) => value,
-        Err(message) => {
-            draft.problems.push(wrong(message));
-            return;
-        }
-    };
+/// Takes one setting over into the draft.
+fn take(entry: &'static Entry, setting: Setting, draft: &mut Draft) -> Result<(), Problem> {
+    let refuse = |message: String| Problem::new(&setting.origin, &setting.typed, message);
     match entry.support {
         Support::Works { apply, .. } => {
-            if let Err(message) = apply(draft, &value, &origin) {
-                draft.problems.push(wrong(message));
-                return;
-            }
+            let (text, value) = read_value(entry, &setting)?;
+            apply(draft, &value, &setting.origin)
+                .map_err(|message| wrong(entry, &setting, &text, &message))?;
         }
         Support::Only { values, otherwise } => {
-            let written = match value {
-                super::value::Value::Flag(flag) => flag.to_string(),
-                _ => text,
+            let (text, value) = read_value(entry, &setting)?;
+            let written = if let Value::Flag(flag) = value {
+                flag.to_string()
+            } else {
+                text
             };
             if !values.contains(&written.as_str()) {
-                draft.problems.push(refuse(format!(
-                    "{shown} is refused: {otherwise}; allowed: {}",
-                    values.join(", ")
+                let (written, allowed) = (shorten(&written), values.join(", "));
+                return Err(refuse(format!(
+                    "`{written}` is refused: {otherwise}; allowed: {allowed}"
                 )));
-                return;
             }
         }
         Support::NoEffect(why) => {
+            read_value(entry, &setting)?;
+            let text = format!("accepted without effect: {why}");
             draft.notes.push(Note {
-                origin: Some(origin.clone()),
-                key: typed.clone(),
-                text: format!("accepted without effect: {why}"),
+                origin: Some(setting.origin.clone()),
+                key: setting.typed.clone(),
+                text,
             });
         }
-        Support::NotYet(_) | Support::Refused(_) | Support::CommandLine => {}
+        Support::NotYet(what) => {
+            return Err(refuse(format!("{what} not implemented yet")).hint("remove the line"));
+        }
+        Support::Refused(why) => {
+            return Err(refuse(format!("refused: {why}")).hint("remove the line"));
+        }
+        Support::CommandLine => {
+            return Err(
+                refuse("belongs on the command line, not in a file".to_owned())
+                    .hint("remove the line"),
+            );
+        }
     }
-    draft.origins.entry(entry.name).or_default().push(origin);
+    draft
+        .origins
+        .entry(entry.name)
+        .or_default()
+        .push(setting.origin);
+    Ok(())
+}
+
+/// The setting's text, or what its absence stands for, and the value it means.
+fn read_value(entry: &Entry, setting: &Setting) -> Result<(String, Value), Problem> {
+    let text = match (setting.value.as_deref(), entry.kind) {
+        (None | Some(""), Kind::OptionalInteger { .. }) => entry.default.to_owned(),
+        (None, Kind::Flag) => String::new(),
+        (None, kind) => {
+            let message = format!("needs a value; allowed: {}", kind.allowed());
+            return Err(Problem::new(&setting.origin, &setting.typed, message));
+        }
+        (Some(text), _) => text.to_owned(),
+    };
+    match entry.kind.parse(&text) {
+        Ok(value) => Ok((text, value)),
+        Err(message) => Err(wrong(entry, setting, &text, &message)),
+    }
+}
+
+/// Says what is wrong with a value, without repeating it if it may be a secret.
+fn wrong(entry: &Entry, setting: &Setting, text: &str, message: &str) -> Problem {
+    let shown = if entry.is_secret {
+        "the value".to_owned()
+    } else {
+        format!("`{}`", shorten(text))
+    };
+    let message = format!("{shown} {message}; allowed: {}", entry.kind.allowed());
+    Problem::new(&setting.origin, &setting.typed, message)
 }
 
 /// At most 60 characters of a value, control characters escaped.

@@ -31,7 +31,7 @@ pub use problem::{Note, Origin, Problem, Problems};
 pub use render::{help, help_one, man, markdown, sample};
 pub use secret::{MASK, Secret};
 pub use settings::{
-    AddressRange, Addresses, Authentication, Backend, Config, Credential, Datapath, DefaultFamily,
+    Addresses, Authentication, Backend, Config, Credential, Datapath, DefaultFamily,
     ExternalAddress, Limits, Log, PeerRules, PortRange, StaticUser, Stun, Threads,
 };
 pub use table::{entries, removed_keys, suggest};

@@ -8,6 +8,8 @@ use std::num::{NonZeroU16, NonZeroU32};
 use std::path::PathBuf;
 use std::time::Duration;
 
+use turnbuckle_engine::AddressRange;
+
 use super::Secret;
 
 /// The whole configuration of one relay.
@@ -38,9 +40,6 @@ pub struct Addresses {
     pub listeners: Vec<SocketAddr>,
     /// Local addresses for relayed transport addresses; never empty, no duplicates, no wildcard.
     pub relays: Vec<IpAddr>,
-    /// True if nobody configured relay or listening addresses: the relayed address should then be the local address that the client
-    /// contacted, if it has the family asked for, and one of [`Self::relays`] in turn otherwise.
-    pub relay_prefers_listener: bool,
     /// One-to-one address translation in front of this machine; at most one entry per private address.
     pub external: Vec<ExternalAddress>,
     /// Ports of relayed transport addresses.
@@ -199,15 +198,6 @@ pub struct PeerRules {
     pub denied: Vec<AddressRange>,
     /// 127.0.0.0/8 and ::1 may be peers.
     pub allow_loopback: bool,
-}
-
-/// Addresses from `first` to `last`, both included; same family, `first <= last`, never IPv4 written as IPv6.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct AddressRange {
-    /// The lowest address.
-    pub first: IpAddr,
-    /// The highest address.
-    pub last: IpAddr,
 }
 
 /// How STUN messages are answered.

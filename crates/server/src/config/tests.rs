@@ -7,6 +7,12 @@ use std::num::NonZeroU16;
 
 use super::*;
 
+mod keys;
+mod random;
+mod right;
+mod texts;
+mod wrong;
+
 /// Two public addresses, one private one and loopback; knows one host name; its randomness is all the same byte.
 pub(super) fn machine() -> Machine {
     let addresses = ["127.0.0.1", "203.0.113.5", "10.1.2.3", "::1", "2001:db8::5"];
@@ -48,8 +54,17 @@ fn serves_without_any_configuration() {
     let loaded = command_line(&[]).expect("accepted");
     let config = loaded.config;
     assert_eq!(config.addresses.listeners.len(), 5);
-    assert_eq!(config.addresses.relays.len(), 3, "loopback is left out");
-    assert!(config.addresses.relay_prefers_listener);
+    let relays: Vec<String> = config
+        .addresses
+        .relays
+        .iter()
+        .map(ToString::to_string)
+        .collect();
+    assert_eq!(
+        relays,
+        ["203.0.113.5", "2001:db8::5"],
+        "private addresses only where there is no public one"
+    );
     assert_eq!(config.threads.shards.get(), 4);
     let [user] = config.authentication.users.as_slice() else {
         panic!("one user")

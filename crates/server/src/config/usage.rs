@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 
+use super::addresses::is_private;
 use super::settings::{Config, Credential, StaticUser};
 
 impl Config {
@@ -41,11 +42,11 @@ impl Config {
             SocketAddr::new(self.addresses.public(address.ip()), address.port())
         };
         listeners.iter().map(seen).min_by_key(|address| {
-            let is_private = match address {
-                SocketAddr::V4(v4) => v4.ip().is_private(),
-                SocketAddr::V6(v6) => v6.ip().is_unique_local(),
-            };
-            (address.ip().is_loopback(), is_private, address.is_ipv6())
+            (
+                address.ip().is_loopback(),
+                is_private(address.ip()),
+                address.is_ipv6(),
+            )
         })
     }
 }

@@ -1,9 +1,8 @@
 //! Kinds of values, and reading one from text. Strict: text that is not exactly a value of its kind is refused, with what would be.
 
-use std::net::{IpAddr, Ipv6Addr};
 use std::num::NonZeroU32;
 
-use super::settings::AddressRange;
+use turnbuckle_engine::AddressRange;
 
 /// What an option's value looks like.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -174,7 +173,10 @@ impl Kind {
                 [byte] if byte.is_ascii_punctuation() => Ok(Value::Text(text.to_owned())),
                 _ => Err("is not such a character".to_owned()),
             },
-            Self::PeerRange => range(text).map(Value::Range),
+            Self::PeerRange => match text.parse() {
+                Ok(range) => Ok(Value::Range(range)),
+                Err(error) => Err(format!("is refused: {error}")),
+            },
             Self::Address | Self::AddressPort | Self::ExternalAddress => sized(text, 512),
             Self::User => sized(text, 1024),
             Self::File => sized(text, 4095),
@@ -209,65 +211,5 @@ fn integer(text: &str, min: u32, max: u32) -> Result<u32, String> {
         Ok(number) if number < min => Err("is too small".to_owned()),
         Ok(number) if number <= max => Ok(number),
         _ => Err("is too large".to_owned()),
-    }
-}
-
-fn range(text: &str) -> Result<AddressRange, String> {
-    if let Some((address, length)) = text.split_once('/') {
-        return prefix(literal(address)?, length);
-    }
-    let (first, last) = match text.split_once('-') {
-        Some((first, last)) => (literal(first)?, literal(last)?),
-        None => (literal(text)?, literal(text)?),
-    };
-    if first.is_ipv4() != last.is_ipv4() {
-        return Err("mixes IPv4 and IPv6".to_owned());
-    }
-    if first > last {
-        return Err("has its ends in the wrong order".to_owned());
-    }
-    Ok(AddressRange { first, last })
-}
-
-fn prefix(first: IpAddr, length: &str) -> Result<AddressRange, String> {
-    let bits = if first.is_ipv4() { 32 } else { 128 };
-    let length = integer(length, 0, bits)
-        .map_err(|_| format!("has a prefix length that is not one of 0 to {bits}"))?;
-    let host = (u128::MAX).checked_shr(128 - (bits - length)).unwrap_or(0);
-    let number = match first {
-        IpAddr::V4(address) => u128::from(address.to_bits()),
-        IpAddr::V6(address) => address.to_bits(),
-    };
-    if number & host != 0 {
-        let network = match first {
-            IpAddr::V4(_) => IpAddr::from(u32::try_from(number & !host).unwrap_or(0).to_be_bytes()),
-            IpAddr::V6(_) => IpAddr::V6(Ipv6Addr::from_bits(number & !host)),
-        };
-        return Err(format!(
-            "has address bits beyond the prefix; the network of that length is {network}/{length}"
-        ));
-    }
-    let last = match first {
-        IpAddr::V4(_) => IpAddr::from(
-            u32::try_from(number | host)
-                .unwrap_or(u32::MAX)
-                .to_be_bytes(),
-        ),
-        IpAddr::V6(_) => IpAddr::V6(Ipv6Addr::from_bits(number | host)),
-    };
-    Ok(AddressRange { first, last })
-}
-
-/// An address written as such: a rule about peers must not depend on what a name server says.
-fn literal(text: &str) -> Result<IpAddr, String> {
-    let address: IpAddr = text.parse().map_err(|_| {
-        "is not made of IP addresses (host names are not looked up here)".to_owned()
-    })?;
-    match address {
-        IpAddr::V6(v6) => match v6.to_ipv4_mapped() {
-            Some(v4) => Err(format!("writes IPv4 as IPv6; write {v4}")),
-            None => Ok(address),
-        },
-        IpAddr::V4(_) => Ok(address),
     }
 }

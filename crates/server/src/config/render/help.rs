@@ -13,7 +13,7 @@ pub fn help(command: &str, arguments: &str, width: usize) -> String {
     let mut text = format!("Usage: turnbuckle {command} [options]{arguments}\n\n");
     let intro = "Every option is also a key of the file that -c names (turnserver.conf format, without the dashes). Flags take no value or =true, =false. \
                  Values of the command line override those of the file.";
-    text.push_str(&textwrap::fill(intro, width));
+    text.push_str(&textwrap::fill(intro, indented(width, "")));
     text.push('\n');
     for group in Group::ALL {
         let mut entries = usable(group).peekable();
@@ -29,7 +29,11 @@ pub fn help(command: &str, arguments: &str, width: usize) -> String {
         .filter(|entry| !entry.is_working())
         .map(|entry| entry.name)
         .collect();
-    text.push_str("\nOther keys of coturn, which this version refuses unless they say what it does anyway\n(`turnbuckle options KEY` explains):\n");
+    let heading = "Other keys of coturn, which this version refuses unless they say what it does anyway (`turnbuckle options KEY` explains):";
+    text.push_str(&format!(
+        "\n{}\n",
+        textwrap::fill(heading, indented(width, ""))
+    ));
     text.push_str(&textwrap::fill(&refused.join(" "), indented(width, "  ")));
     text.push('\n');
     text
@@ -63,4 +67,5 @@ fn indented(width: usize, indent: &str) -> textwrap::Options<'_> {
         .initial_indent(indent)
         .subsequent_indent(indent)
         .break_words(false)
+        .word_splitter(textwrap::WordSplitter::NoHyphenation)
 }

@@ -8,6 +8,8 @@ mod sample;
 pub use help::{help, help_one};
 pub use man::man;
 pub use markdown::markdown;
+#[cfg(test)]
+pub(super) use sample::example;
 pub use sample::sample;
 
 use super::entry::{Entry, Group, Status};

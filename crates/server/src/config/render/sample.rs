@@ -58,7 +58,8 @@ pub(in crate::config) fn example(entry: &Entry) -> &'static str {
 fn comment(text: &str) -> String {
     let options = textwrap::Options::new(WIDTH)
         .initial_indent("# ")
-        .subsequent_indent("# ");
+        .subsequent_indent("# ")
+        .word_splitter(textwrap::WordSplitter::NoHyphenation);
     let mut lines = String::new();
     for line in textwrap::wrap(text, options) {
         lines.push_str(line.trim_end());

@@ -84,12 +84,12 @@ pub(super) const ENTRIES: &[Entry] = &[
         "relay-ip",
         GROUP,
         Kind::Address,
-        "Local address of relayed transport addresses; several of a family are used in turn. Without the key: the listening addresses if given, else the \
-         address that the client contacted or another one of the machine, loopback left out.",
+        "Local address of relayed transport addresses; several of a family are used in turn. Without the key: the listening addresses if given, else \
+         those of the machine, of each family the public ones, or the private ones where it has no public one.",
     )
     .short('E')
     .repeatable()
-    .default("(see above)")
+    .default("(listening addresses, or those of the machine)")
     .stricter("link-local, multicast and IPv4-mapped addresses are refused")
     .works(
         |draft, value, origin| {

@@ -1,9 +1,6 @@
 //! Peer access control (coturn inventory §1.6).
 
-use std::net::IpAddr;
-
 use crate::config::entry::{Entry, Group};
-use crate::config::settings::AddressRange;
 use crate::config::value::Kind;
 
 use super::flag;
@@ -22,24 +19,24 @@ pub(super) const ENTRIES: &[Entry] = &[
     .repeatable()
     .default("(none)")
     .coturn_default("(private networks are open)", SPECIAL)
-    .stricter("prefixes are understood too; host names, and IPv4 written as IPv6, are refused")
+    .stricter("prefixes are understood too; host names are refused")
     .works(
         |draft, value, _| {
             draft.allowed_peers.push(value.range());
             Ok(())
         },
-        |config| config.peers.allowed.iter().map(range).collect(),
+        |config| config.peers.allowed.iter().map(ToString::to_string).collect(),
     ),
     Entry::new("O-111", "denied-peer-ip", GROUP, Kind::PeerRange, "Peer addresses to refuse. allowed-peer-ip wins over it. Clients get 403.")
         .repeatable()
         .default("(private and special-purpose networks)")
-        .stricter("prefixes are understood too; host names, and IPv4 written as IPv6, are refused")
+        .stricter("prefixes are understood too; host names are refused")
         .works(
             |draft, value, _| {
                 draft.denied_peers.push(value.range());
                 Ok(())
             },
-            |config| config.peers.denied.iter().map(range).collect(),
+            |config| config.peers.denied.iter().map(ToString::to_string).collect(),
         ),
     Entry::new("O-112", "allow-loopback-peers", GROUP, Kind::Flag, "Allows 127.0.0.0/8 and ::1 as peers. For tests: clients reach every service that listens there.")
         .default("false")
@@ -55,12 +52,3 @@ pub(super) const ENTRIES: &[Entry] = &[
         .coturn_default("false", "a relay to multicast groups multiplies what strangers send")
         .only(&["true"], "multicast peers are always refused"),
 ];
-
-fn range(range: &AddressRange) -> String {
-    let AddressRange { first, last } = range;
-    if first == last {
-        IpAddr::to_string(first)
-    } else {
-        format!("{first}-{last}")
-    }
-}

@@ -1,0 +1,360 @@
+//! V-78: configurations that must be refused. Each is one or more lines, the line that is wrong, and what the message must contain.
+
+use super::{command_line, file};
+
+const GOOD: &str =
+    "realm=example.net\nuser=alice:a-long-password\ndenied-peer-ip=198.51.100.0/24\n";
+
+#[rustfmt::skip]
+const WRONG: &[(&str, usize, &str)] = &[
+    // Ports (O-002: 65536 once became 0)
+    ("listening-port=65536", 1, "1 to 65535"),
+    ("listening-port=0", 1, "too small"),
+    ("listening-port=-1", 1, "whole number"),
+    ("listening-port=+3478", 1, "whole number"),
+    ("listening-port=3478x", 1, "whole number"),
+    ("listening-port=0x1000", 1, "whole number"),
+    ("listening-port=3478.0", 1, "whole number"),
+    ("listening-port=34 78", 1, "whole number"),
+    ("listening-port=3478,3479", 1, "whole number"),
+    ("listening-port=٣٤٧٨", 1, "whole number"),
+    ("listening-port=18446744073709555094", 1, "too large"),
+    ("listening-port=", 1, "empty"),
+    ("listening-port", 1, "needs a value"),
+    ("listening-port=turn", 1, "whole number"),
+    ("min-port=99999", 1, "1 to 65535"),
+    ("max-port=65536", 1, "1 to 65535"),
+    ("min-port=60000\nmax-port=50000", 1, "above max-port"),
+    ("max-port=1000", 1, "above max-port"),
+    ("alt-listening-port=3479", 1, "not implemented yet"),
+    ("tls-listening-port=5349", 1, "TLS listeners are not implemented yet"),
+    ("tcp-proxy-port=8080", 1, "TCP listeners"),
+    // Addresses
+    ("listening-ip=300.0.0.1", 1, "neither an IP address nor a host name\u{0}host name `300.0.0.1`"),
+    ("listening-ip=10.0.0", 1, "neither an IP address"),
+    ("listening-ip=203.0.113.5:3478", 1, "without port"),
+    ("listening-ip=[2001:db8::5]", 1, "neither an IP address"),
+    ("listening-ip=203.0.113.0/24", 1, "neither an IP address"),
+    ("listening-ip=224.0.0.1", 1, "multicast"),
+    ("listening-ip=ff02::1", 1, "multicast"),
+    ("listening-ip=255.255.255.255", 1, "broadcast"),
+    ("listening-ip=169.254.1.1", 1, "link-local"),
+    ("listening-ip=fe80::1", 1, "link-local"),
+    ("listening-ip=fe80::1%eth0", 1, "neither an IP address"),
+    ("listening-ip=::ffff:203.0.113.5", 1, "writes IPv4 as IPv6"),
+    ("listening-ip=nowhere.example.net", 1, "not known"),
+    ("listening-ip=", 1, "empty"),
+    ("listening-ip", 1, "needs a value"),
+    ("relay-ip=127.0.0.1.1", 1, "neither an IP address"),
+    ("relay-ip=ff02::1", 1, "multicast"),
+    ("relay-ip=-10.1.2.3", 1, "neither an IP address"),
+    ("relay-ip=10.1.2.3;", 1, "`;`"),
+    ("external-ip=10.1.2", 1, "neither an IP address"),
+    ("external-ip=0.0.0.0", 1, "public unicast"),
+    ("external-ip=127.0.0.1", 1, "public unicast"),
+    ("external-ip=224.1.1.1", 1, "public unicast"),
+    ("external-ip=198.51.100.9/", 1, "neither an IP address"),
+    ("external-ip=/10.1.2.3", 1, "neither an IP address"),
+    ("external-ip=198.51.100.9/10.9.9.9", 1, "not a relay address"),
+    ("external-ip=198.51.100.9/2001:db8::5", 1, "IPv4 to IPv6"),
+    ("external-ip=198.51.100.9/203.0.113.5/10.1.2.3", 1, "neither an IP address"),
+    ("external-ip=198.51.100.9\nexternal-ip=198.51.100.8", 2, "mapped twice"),
+    ("external-ip=198.51.100.9/203.0.113.5\nexternal-ip=198.51.100.8/203.0.113.5", 2, "mapped twice"),
+    ("listening-ip=127.0.0.1\nexternal-ip=198.51.100.9", 2, "would map no relay address"),
+    ("external-ip=both.example.net/203.0.113.5", 1, "several addresses"),
+    ("listening-device=eth0", 1, "binding to an interface is not implemented yet"),
+    ("relay-device=eth0", 1, "binding to an interface is not implemented yet"),
+    ("aux-server=203.0.113.5:3480", 1, "not implemented yet"),
+    ("allocation-default-address-family=ipv5", 1, "ipv4, ipv6, keep"),
+    ("allocation-default-address-family", 1, "needs a value"),
+    ("allocation-default-address-family=ipv4\nkeep-address-family", 2, "contradicts"),
+    // Numbers with ranges
+    ("sock-buf-size=0", 1, "4096 to"),
+    ("sock-buf-size=-5", 1, "whole number"),
+    ("sock-buf-size=2M", 1, "whole number"),
+    ("sock-buf-size=1e6", 1, "whole number"),
+    ("sock-buf-size=4294967296", 1, "too large"),
+    ("relay-threads=129", 1, "0 to 128"),
+    ("relay-threads=four", 1, "whole number"),
+    ("cpus=0", 1, "1 to 128"),
+    ("cpus=1000", 1, "1 to 128"),
+    ("udp-coalesce-us=10001", 1, "0 to 10000 microseconds"),
+    ("udp-coalesce-us=200us", 1, "whole number"),
+    ("stale-nonce=0", 1, "1 to 3600"),
+    ("stale-nonce=86400", 1, "1 to 3600"),
+    ("stale-nonce=never", 1, "whole number"),
+    ("unauthorized-ratelimit\nunauthorized-ratelimit-rps=0", 2, "too small"),
+    ("unauthorized-ratelimit-rps=5", 1, "no effect without `unauthorized-ratelimit`"),
+    ("unauthorized-ratelimit=off\nunauthorized-ratelimit-rps=5", 2, "no effect without"),
+    ("unverified-bytes-per-second=0", 1, "too small"),
+    ("user-quota=-1", 1, "whole number"),
+    ("user-quota=ten", 1, "whole number"),
+    ("total-quota=99999999999", 1, "too large"),
+    ("max-allocate-lifetime=0", 1, "1 to 86400"),
+    ("max-allocate-lifetime=1h", 1, "whole number"),
+    ("channel-lifetime=3601", 1, "1 to 3600"),
+    ("permission-lifetime=0", 1, "1 to 3600"),
+    ("max-allocations=0", 1, "too small"),
+    ("max-channels=4097", 1, "1 to 4096"),
+    ("statistics-interval=0", 1, "1 to 86400"),
+    ("max-bps=64000", 1, "not implemented yet"),
+    ("bps-capacity=1", 1, "not implemented yet"),
+    // Data path
+    ("udp-backend=io_uring", 1, "auto, single, mmsg, gso"),
+    ("udp-backend", 1, "needs a value"),
+    ("udp-recvmmsg=false\nudp-gso=true", 2, "needs batched receive"),
+    ("udp-recvmmsg=false\nudp-backend=gso", 2, "contradicts"),
+    ("udp-gso=false\nudp-backend=gso", 2, "contradicts"),
+    ("multiplex-peer", 1, "not implemented yet"),
+    ("multiplex-peer-port=3480", 1, "not implemented yet"),
+    // Flags
+    ("fingerprint=maybe", 1, "true or false"),
+    ("fingerprint=2", 1, "true or false"),
+    ("fingerprint=true false", 1, "true or false"),
+    ("verbose=yess", 1, "true or false"),
+    ("stun-only=truth", 1, "true or false"),
+    ("stun-only\nno-stun", 2, "nothing would be served"),
+    ("allow-loopback-peers=si", 1, "true or false"),
+    ("no-udp", 1, "UDP is the only transport"),
+    ("no-udp-relay", 1, "stun-only"),
+    ("no-tcp=false", 1, "TCP listeners are not implemented yet"),
+    ("no-tls=0", 1, "TLS listeners are not implemented yet"),
+    ("dtls", 1, "DTLS listeners are not implemented yet"),
+    ("no-dtls=false", 1, "DTLS listeners are not implemented yet"),
+    ("no-tcp-relay=no", 1, "TCP relay addresses are not implemented yet"),
+    ("server-relay", 1, "without permissions"),
+    ("rfc5780", 1, "not implemented yet"),
+    ("rfc3489-compatibility", 1, "not implemented yet"),
+    ("rfc5766-channel-numbers", 1, "0x4000 to 0x4FFF"),
+    ("mobility", 1, "not implemented yet"),
+    ("drop-invalid-packets=false", 1, "always dropped"),
+    // Authentication
+    ("no-auth", 1, "authentication is required"),
+    ("no-auth=true", 1, "authentication is required"),
+    ("lt-cred-mech=false\nuser=alice:pw", 1, "cannot be turned off"),
+    ("user=alice", 1, "no `:`"),
+    ("user=:password", 1, "no name"),
+    ("user=alice:", 1, "no password"),
+    ("user=alice:0x12", 1, "32 hexadecimal digits"),
+    ("user=alice:0x0123456789abcdef0123456789abcdeg", 1, "32 hexadecimal digits"),
+    ("user=alice:0x0123456789abcdef0123456789abcdef00", 1, "32 hexadecimal digits"),
+    ("user=alice:0x0123456789abcdef0123456789abcdef", 1, "give `realm`"),
+    ("user=alice:one\nuser=alice:two", 2, "each name once"),
+    ("user=", 1, "empty"),
+    ("user", 1, "needs a value"),
+    ("user alice:pass # the first", 1, "comments stand on lines of their own"),
+    ("realm=", 1, "empty"),
+    ("realm=\"a\"b\"", 1, "double quote"),
+    ("realm=a\\b", 1, "backslash"),
+    ("realm=one\nrealm=two", 2, "given twice (first at t.conf:1)"),
+    ("use-auth-secret", 1, "needs a secret"),
+    ("use-auth-secret=false\nstatic-auth-secret=abc", 1, "remove one of the two"),
+    ("static-auth-secret=", 1, "empty"),
+    ("static-auth-secret", 1, "needs a value"),
+    ("static-auth-secret==abc", 1, "begins with `=`"),
+    ("static-auth-secret=a\nstatic-auth-secret=a", 2, "given twice"),
+    ("rest-api-separator=::", 1, "one ASCII character"),
+    ("rest-api-separator=7", 1, "one ASCII character"),
+    ("rest-api-separator=é", 1, "one ASCII character"),
+    ("stateless-nonce=false", 1, "always stateless"),
+    ("stateless-nonce-secret=short", 1, "shorter than 16"),
+    ("oauth", 1, "not implemented yet"),
+    ("server-name=x", 1, "not implemented yet"),
+    ("no-dynamic-realms=false", 1, "not implemented yet"),
+    // Peers: a malformed rule must not be a missing rule
+    ("denied-peer-ip=10.0.0.0/33", 1, "prefix length"),
+    ("denied-peer-ip=10.0.0.1/8", 1, "10.0.0.0"),
+    ("denied-peer-ip=10.0.0.9-10.0.0.1", 1, "above the last"),
+    ("denied-peer-ip=10.0.0.0-fe80::1", 1, "IPv6"),
+    ("denied-peer-ip=10.0.0", 1, "not an address"),
+    ("denied-peer-ip=10.0.0.0-", 1, "not an address"),
+    ("denied-peer-ip=10.0.0.0/255.0.0.0", 1, "prefix"),
+    ("denied-peer-ip=10.*", 1, "not an address"),
+    ("denied-peer-ip=internal.example.net", 1, "not an address"),
+    ("denied-peer-ip=10.0.0.0,10.0.0.1", 1, "not an address"),
+    ("denied-peer-ip=", 1, "not an address"),
+    ("denied-peer-ip", 1, "needs a value"),
+    ("allowed-peer-ip=::/129", 1, "prefix"),
+    ("allowed-peer-ip=any", 1, "not an address"),
+    ("no-multicast-peers=false", 1, "always refused"),
+    // TLS, databases, administration: named, and not done
+    ("cert=/etc/turn.pem", 1, "TLS is not implemented yet"),
+    ("pkey=/etc/turn.key", 1, "TLS is not implemented yet"),
+    ("dh-file=dh.pem", 1, "elliptic curves"),
+    ("tlsv1", 1, "RFC 8996"),
+    ("userdb=/var/lib/turn/turndb", 1, "user databases are not implemented yet"),
+    ("db=/var/lib/turn/turndb", 1, "user databases are not implemented yet"),
+    ("redis-userdb=\"ip=127.0.0.1 password=hush\"", 1, "user databases are not implemented yet"),
+    ("alternate-server=203.0.113.6", 1, "redirection is not implemented yet"),
+    ("prometheus", 1, "not implemented yet"),
+    ("cli", 1, "no telnet console"),
+    ("cli-password=hush", 1, "no telnet console"),
+    ("web-admin", 1, "not implemented yet"),
+    ("daemon", 1, "foreground"),
+    ("pidfile=/run/turn.pid", 1, "not implemented yet"),
+    ("proc-user=turn", 1, "not implemented yet"),
+    ("log-file=/var/log/turn.log", 1, "stdout, -"),
+    ("syslog", 1, "not implemented yet"),
+    ("log-min-level=warning", 1, "not implemented yet"),
+    ("log-min-level=loud", 1, "debug, info, warning, error"),
+    ("config=/etc/other.conf", 1, "command line"),
+    ("help", 1, "command line"),
+    // Keys of old versions
+    ("no-sslv3", 1, "SSL 3 is never offered"),
+    ("no-loopback-peers", 1, "allow-loopback-peers"),
+    ("prod", 1, "software-attribute"),
+    ("udp-sendmmsg", 1, "udp-backend"),
+    // Keys that nobody knows
+    ("listning-port=3478", 1, "did you mean `listening-port`?"),
+    ("denied-peer-ips=10.0.0.0/8", 1, "did you mean `denied-peer-ip`?"),
+    ("Realm=example.org", 1, "did you mean `realm`?"),
+    ("listening_port=3478", 1, "did you mean `listening-port`?"),
+    ("--realm=example.org", 1, "without dashes"),
+    ("p 3478", 1, "the key is `listening-port`"),
+    ("-p 3478", 1, "the key is `listening-port`"),
+    ("frobnicate=1", 1, "turnbuckle options"),
+    ("alice:hush", 1, "turnbuckle options"),
+    ("realm:example.org", 1, "not a known key"),
+    ("[server]", 1, "not a known key"),
+    ("{", 1, "not a known key"),
+    ("; a comment", 1, "not a known key"),
+    ("// a comment", 1, "not a known key"),
+    // Lines
+    ("=value", 1, "no key before `=`"),
+    ("realm=\"example.org", 1, "does not end with one"),
+    ("realm=example.org\"", 1, "does not begin with one"),
+    ("realm=example.org;", 1, "do not end with `;`"),
+    ("realm=exam\u{1b}ple", 1, "control characters"),
+    ("realm=exam\u{0}ple", 1, "control characters"),
+    ("\u{feff}realm=example.org", 1, "byte order mark"),
+    ("# fine\n\n  \nrealm=", 4, "empty"),
+    ("realm=example.org\r\nuser=alice\r\n", 2, "no `:`"),
+];
+
+#[test]
+fn refuses_each_wrong_configuration_with_its_line_and_what_is_allowed() {
+    //= V-78
+    assert!(WRONG.len() >= 120, "{}", WRONG.len());
+    for (content, line, expected) in WRONG {
+        let Err(problems) = file(content) else {
+            panic!("accepted: {content:?}")
+        };
+        let text = problems.to_string();
+        let place = format!("t.conf:{line}: ");
+        assert!(
+            problems
+                .0
+                .iter()
+                .all(|problem| problem.to_string().starts_with(&place)),
+            "{content:?}: {text}"
+        );
+        assert!(
+            expected
+                .split('\u{0}')
+                .any(|expected| text.contains(expected)),
+            "{content:?}: {text}"
+        );
+        assert!(!text.contains("hush"), "{text}");
+        assert!(
+            text.lines().count() == problems.0.len() && !text.contains(['\u{1b}', '\u{0}', '\r']),
+            "{text:?}"
+        );
+    }
+}
+
+#[test]
+fn says_what_to_do_about_each_wrong_configuration() {
+    //= V-78
+    const ADVICE: &[&str] = &[
+        "allowed",
+        "did you mean",
+        "give ",
+        "put ",
+        "remove ",
+        "save ",
+        "the key is",
+        "turnbuckle options",
+        "without dashes",
+        "write ",
+        "use `",
+        "`udp-backend`",
+    ];
+    for (content, _, _) in WRONG {
+        let text = file(content).expect_err(content).to_string();
+        assert!(
+            ADVICE.iter().any(|advice| text.contains(advice)),
+            "{content:?}: {text}"
+        );
+    }
+}
+
+#[test]
+fn good_lines_do_not_make_up_for_a_wrong_one() {
+    //= V-78
+    file(GOOD).expect("accepted without the wrong line");
+    for (content, line, _) in WRONG {
+        let problems = file(&format!("{GOOD}{content}\n")).expect_err(content);
+        let after = format!("t.conf:{}: ", GOOD.lines().count() + line);
+        assert!(
+            problems.to_string().contains(&after) || problems.to_string().contains("first at"),
+            "{content:?}: {problems}"
+        );
+    }
+}
+
+#[test]
+fn the_command_line_refuses_what_the_file_refuses() {
+    //= V-78
+    for (content, _, _) in WRONG {
+        let Some((key, value)) = content.split_once('=') else {
+            continue;
+        };
+        let is_one_plain_line = !content.contains(['\n', '"', '\u{feff}', '#', ';'])
+            && !key.contains([' ', ':', '-', '_'])
+            && !value.starts_with('=');
+        if !is_one_plain_line || key.is_empty() {
+            continue;
+        }
+        let typed = format!("--{key}={value}");
+        if ["config", "help"].contains(&key) {
+            continue;
+        }
+        let Err(problems) = command_line(&[&typed]) else {
+            panic!("accepted: {typed:?}")
+        };
+        assert!(
+            problems.to_string().contains("command line: "),
+            "{typed:?}: {problems}"
+        );
+    }
+}
+
+#[test]
+fn the_command_line_names_its_own_mistakes() {
+    let rows: &[(&[&str], &str)] = &[
+        (&["--realm"], "`--realm`: needs a value"),
+        (&["--realm", "--user", "a:b"], "`--realm`: needs a value"),
+        (&["-r"], "`-r`: needs a value"),
+        (&["stray"], "argument 1 does not belong to an option"),
+        (&["--relm=hush"], "did you mean `realm`?"),
+        (&["-y"], "`-y`: is not a known key"),
+        (&["-c", "one", "-c", "two"], "a second file"),
+        (&["-n", "-c", "one"], "says to read no file"),
+        (
+            &["-c", "/nonexistent/turnserver.conf"],
+            "/nonexistent/turnserver.conf: cannot be read",
+        ),
+        (&["-c", "/"], "/: cannot be read"),
+        (&["--min-port", "1000", "--min-port", "2000"], "given twice"),
+        (&["--no-tcp=false"], "TCP listeners are not implemented yet"),
+        (&["-z"], "authentication is required"),
+        (&["-fz"], "authentication is required"),
+        (&["-uhush"], "no `:` between name and password"),
+        (&["--user=hush"], "no `:` between name and password"),
+    ];
+    for (arguments, expected) in rows {
+        let text = command_line(arguments).expect_err(expected).to_string();
+        assert!(text.contains(expected), "{arguments:?}: {text}");
+        assert!(!text.contains("hush"), "{text}");
+    }
+}

@@ -1,0 +1,209 @@
+//! The binary as an operator meets it: exit codes, and what is printed where.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+fn turnbuckle(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_turnbuckle"))
+        .args(arguments)
+        .output()
+        .expect("the binary runs")
+}
+
+fn printed(output: &Output) -> String {
+    String::from_utf8(output.stdout.clone()).expect("UTF-8")
+}
+
+fn complained(output: &Output) -> String {
+    String::from_utf8(output.stderr.clone()).expect("UTF-8")
+}
+
+/// A file that is gone when the test is.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new(name: &str, content: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("turnbuckle-{}-{name}", std::process::id()));
+        std::fs::write(&path, content).expect("written");
+        Self(path)
+    }
+
+    fn name(&self) -> &str {
+        self.0.to_str().expect("UTF-8")
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        // Left over in the temporary directory at worst.
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+#[test]
+fn check_accepts_a_good_file_with_exit_code_0() {
+    let file = Scratch::new(
+        "good.conf",
+        "realm=example.org\nuser=alice:hush\nmin-port=50000\n",
+    );
+    let output = turnbuckle(&["check", file.name(), "--max-port", "50100"]);
+    let text = printed(&output);
+    assert_eq!(output.status.code(), Some(0), "{text}");
+    assert!(
+        text.contains("user=alice:********") && text.contains(&format!("{}:3", file.name())),
+        "{text}"
+    );
+    assert!(
+        text.contains("max-port=50100") && text.contains("command line"),
+        "{text}"
+    );
+    assert!(text.contains("no-auth: here false, coturn true"), "{text}");
+    assert!(!text.contains("hush"), "{text}");
+}
+
+#[test]
+fn check_refuses_a_bad_file_with_exit_code_1_and_every_line_that_is_wrong() {
+    let file = Scratch::new(
+        "bad.conf",
+        "listning-port=3478\nmax-port=65536\nuser=alice:hush\nno-auth\n",
+    );
+    let output = turnbuckle(&["check", file.name()]);
+    let text = printed(&output);
+    assert_eq!(output.status.code(), Some(1), "{text}");
+    for (line, expected) in [
+        (1, "did you mean `listening-port`?"),
+        (2, "allowed: 1 to 65535"),
+        (4, "authentication is required"),
+    ] {
+        let place = format!("{}:{line}: ", file.name());
+        assert!(
+            text.lines()
+                .any(|found| found.starts_with(&place) && found.contains(expected)),
+            "{text}"
+        );
+    }
+    assert!(
+        text.contains("refused: 3 problems") && !text.contains("hush"),
+        "{text}"
+    );
+}
+
+#[test]
+fn check_prints_json_for_programs() {
+    let good = turnbuckle(&["check", "--json", "--realm", "example.org"]);
+    let report: serde_json::Value = serde_json::from_str(&printed(&good)).expect("JSON");
+    assert_eq!(
+        (good.status.code(), &report["accepted"]),
+        (Some(0), &true.into())
+    );
+    assert!(
+        report["differences"]
+            .as_array()
+            .is_some_and(|list| !list.is_empty())
+    );
+    let file = Scratch::new("json.conf", "\nrealm=\n");
+    let bad = turnbuckle(&["check", file.name(), "--json"]);
+    let report: serde_json::Value = serde_json::from_str(&printed(&bad)).expect("JSON");
+    assert_eq!(
+        (bad.status.code(), &report["accepted"]),
+        (Some(1), &false.into())
+    );
+    let problem = &report["problems"][0];
+    assert_eq!(
+        (problem["line"].as_u64(), problem["key"].as_str()),
+        (Some(2), Some("realm"))
+    );
+    assert_eq!(problem["file"].as_str(), Some(file.name()));
+}
+
+#[test]
+fn serve_refuses_on_standard_error_with_exit_code_1_and_opens_nothing() {
+    for (arguments, expected) in [
+        (
+            &["serve", "-z"][..],
+            "`-z`: `true` is refused: authentication is required",
+        ),
+        (
+            &["serve", "--tls-listening-port", "5349"],
+            "TLS listeners are not implemented yet; remove the line",
+        ),
+        (&["serve", "--relm", "x"], "did you mean `realm`?"),
+        (
+            &["serve", "-c", "/nonexistent/turnserver.conf"],
+            "/nonexistent/turnserver.conf: cannot be read: No such file",
+        ),
+        (
+            &["serve", "--user", "hush"],
+            "no `:` between name and password",
+        ),
+    ] {
+        let output = turnbuckle(arguments);
+        let text = complained(&output);
+        assert_eq!(output.status.code(), Some(1), "{arguments:?}: {text}");
+        assert!(text.contains(expected), "{arguments:?}: {text}");
+        assert!(
+            output.stdout.is_empty() && !text.contains("hush"),
+            "{arguments:?}: {text}"
+        );
+    }
+}
+
+#[test]
+fn help_and_version_are_printed_on_standard_output() {
+    for (arguments, expected) in [
+        (&["--help"][..], "Usage: turnbuckle <COMMAND>"),
+        (&["--version"], "turnbuckle 0."),
+        (&["serve", "--help"], "Usage: turnbuckle serve [options]"),
+        (&["serve", "-h"], "-p, --listening-port PORT"),
+        (&["serve", "--version"], "turnbuckle 0."),
+        (
+            &["check", "--help"],
+            "Usage: turnbuckle check [FILE] [options] [--json]",
+        ),
+        (&["options"], "-p, --listening-port PORT"),
+        (&["options", "cli-port"], "there is no telnet console"),
+        (&["options", "no-sslv3"], "SSL 3 is never offered"),
+        (&["options", "--man"], ".TH TURNBUCKLE 1"),
+    ] {
+        let output = turnbuckle(arguments);
+        let text = printed(&output);
+        assert_eq!(output.status.code(), Some(0), "{arguments:?}");
+        assert!(text.contains(expected), "{arguments:?}: {text}");
+    }
+}
+
+#[test]
+fn wrong_subcommands_and_unknown_keys_fail() {
+    assert_eq!(turnbuckle(&["relay"]).status.code(), Some(2));
+    assert_eq!(
+        turnbuckle(&["options", "--markdown", "--man"])
+            .status
+            .code(),
+        Some(2)
+    );
+    let output = turnbuckle(&["options", "listning-port"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(complained(&output).contains("did you mean `listening-port`?"));
+}
+
+#[test]
+fn options_prints_the_committed_texts() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    for (argument, file) in [
+        ("--markdown", "docs/options.md"),
+        ("--sample", "deploy/turnserver.conf.sample"),
+    ] {
+        let committed = std::fs::read_to_string(root.join(file)).expect("committed");
+        assert!(
+            printed(&turnbuckle(&["options", argument])) == committed,
+            "run `turnbuckle options {argument} > {file}`"
+        );
+    }
+}
+
+#[test]
+fn check_accepts_the_sample_file() {
+    let sample = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy/turnserver.conf.sample");
+    let output = turnbuckle(&["check", sample.to_str().expect("UTF-8")]);
+    assert_eq!(output.status.code(), Some(0), "{}", printed(&output));
+}
