@@ -1,3 +1,16 @@
 //! The relay: engine joined to datapath, configuration, shards, counters.
 
 pub mod config;
+
+mod clock;
+mod counters;
+mod log;
+mod random;
+mod relay;
+mod serve;
+mod shard;
+mod train;
+mod translate;
+
+pub use counters::Accounting;
+pub use serve::{ServeError, serve};

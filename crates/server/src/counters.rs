@@ -1,0 +1,219 @@
+//! What happened to every datagram, counted so that the sum is exact.
+//!
+//! Invariant: at the end of every loop turn, and so whenever a shard has stopped,
+//! `client_in + peer_in + icmp_in = client_out + peer_out + sum(drops)`. A datagram that was queued for sending
+//! and then refused by the kernel counts as a drop, not as sent.
+//!
+//! Each shard is the only writer of its counters; any thread may read them. The cells are relaxed atomics, which
+//! on the usual machines cost what a plain integer costs.
+
+use std::fmt::Write as _;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use turnbuckle_engine::DropReason;
+
+/// A counter with one writer.
+#[derive(Debug, Default)]
+pub(crate) struct Cell(AtomicU64);
+
+impl Cell {
+    /// Adds `count`. Only the owning shard calls this, so a load and a store do.
+    pub(crate) fn add(&self, count: u64) {
+        self.0.store(self.0.load(Relaxed).wrapping_add(count), Relaxed);
+    }
+
+    /// The present value.
+    pub(crate) fn value(&self) -> u64 {
+        self.0.load(Relaxed)
+    }
+}
+
+/// Datagram counters of one shard, on cache lines of their own.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+pub(crate) struct ShardCounters {
+    /// Datagrams read from client-facing sockets.
+    pub(crate) client_in: Cell,
+    /// Datagrams read from relay sockets.
+    pub(crate) peer_in: Cell,
+    /// ICMP errors read from the error queues of relay sockets.
+    pub(crate) icmp_in: Cell,
+    /// Datagrams queued towards clients: answers and relayed data.
+    pub(crate) client_queued: Cell,
+    /// Datagrams queued towards peers.
+    pub(crate) peer_queued: Cell,
+    /// Datagrams towards clients that the kernel refused after they were queued.
+    pub(crate) client_refused: Cell,
+    /// Datagrams towards peers that the kernel refused after they were queued.
+    pub(crate) peer_refused: Cell,
+    /// Datagrams that were not sent, by reason.
+    drops: [Cell; DropReason::ALL.len()],
+    /// Bytes of datagram payload read from clients.
+    pub(crate) client_in_bytes: Cell,
+    /// Bytes of datagram payload read from peers.
+    pub(crate) peer_in_bytes: Cell,
+    /// Live allocations.
+    pub(crate) allocations: AtomicU64,
+}
+
+impl ShardCounters {
+    /// Counts `datagrams` under `reason`.
+    pub(crate) fn dropped(&self, reason: DropReason, datagrams: u64) {
+        if let Some(cell) = self.drops.get(reason.index()) {
+            cell.add(datagrams);
+        }
+    }
+}
+
+/// The totals of all shards at one moment.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Accounting {
+    /// Datagrams read from clients.
+    pub client_in: u64,
+    /// Datagrams read from peers.
+    pub peer_in: u64,
+    /// ICMP errors read for relay sockets.
+    pub icmp_in: u64,
+    /// Datagrams sent to clients.
+    pub client_out: u64,
+    /// Datagrams sent to peers.
+    pub peer_out: u64,
+    /// Datagrams dropped, by reason, zero counts included, in the order of [`DropReason::ALL`].
+    pub drops: Vec<(&'static str, u64)>,
+    /// Payload bytes read from clients.
+    pub client_in_bytes: u64,
+    /// Payload bytes read from peers.
+    pub peer_in_bytes: u64,
+    /// Live allocations.
+    pub allocations: u64,
+}
+
+impl Accounting {
+    /// Adds up the counters of `shards`.
+    pub(crate) fn of<'a>(shards: impl IntoIterator<Item = &'a ShardCounters>) -> Self {
+        let mut sum = Self {
+            drops: DropReason::ALL.iter().map(|reason| (reason.as_str(), 0)).collect(),
+            ..Self::default()
+        };
+        for shard in shards {
+            sum.client_in += shard.client_in.value();
+            sum.peer_in += shard.peer_in.value();
+            sum.icmp_in += shard.icmp_in.value();
+            sum.client_out += shard.client_queued.value() - shard.client_refused.value();
+            sum.peer_out += shard.peer_queued.value() - shard.peer_refused.value();
+            sum.client_in_bytes += shard.client_in_bytes.value();
+            sum.peer_in_bytes += shard.peer_in_bytes.value();
+            sum.allocations += shard.allocations.load(Relaxed);
+            for ((_, total), cell) in sum.drops.iter_mut().zip(&shard.drops) {
+                *total += cell.value();
+            }
+        }
+        sum
+    }
+
+    /// Everything that came in.
+    #[must_use]
+    pub fn total_in(&self) -> u64 {
+        self.client_in + self.peer_in + self.icmp_in
+    }
+
+    /// Everything that went out.
+    #[must_use]
+    pub fn total_out(&self) -> u64 {
+        self.client_out + self.peer_out
+    }
+
+    /// Everything that was dropped.
+    #[must_use]
+    pub fn total_drops(&self) -> u64 {
+        self.drops.iter().map(|(_, count)| count).sum()
+    }
+
+    /// Whether `in = out + drops` holds exactly.
+    #[must_use]
+    pub fn balances(&self) -> bool {
+        self.total_in() == self.total_out() + self.total_drops()
+    }
+
+    /// One line for people: totals, then the drop reasons that are not zero.
+    #[must_use]
+    pub fn line(&self) -> String {
+        let mut line = format!(
+            "datagrams: in {} (client {}, peer {}, icmp {}), out {} (client {}, peer {}), dropped {}",
+            self.total_in(),
+            self.client_in,
+            self.peer_in,
+            self.icmp_in,
+            self.total_out(),
+            self.client_out,
+            self.peer_out,
+            self.total_drops(),
+        );
+        let mut separator = ": ";
+        for (reason, count) in self.drops.iter().filter(|(_, count)| *count > 0) {
+            let _ = write!(line, "{separator}{reason} {count}");
+            separator = ", ";
+        }
+        line
+    }
+
+    /// The same as a JSON object: `in`, `out`, `drops` and their parts.
+    #[must_use]
+    pub fn json(&self) -> String {
+        let drops: Vec<String> = self
+            .drops
+            .iter()
+            .map(|(reason, count)| format!("\"{reason}\":{count}"))
+            .collect();
+        format!(
+            "{{\"in\":{},\"out\":{},\"dropped\":{},\"client_in\":{},\"peer_in\":{},\"icmp_in\":{},\"client_out\":{},\
+             \"peer_out\":{},\"client_in_bytes\":{},\"peer_in_bytes\":{},\"allocations\":{},\"drops\":{{{}}}}}",
+            self.total_in(),
+            self.total_out(),
+            self.total_drops(),
+            self.client_in,
+            self.peer_in,
+            self.icmp_in,
+            self.client_out,
+            self.peer_out,
+            self.client_in_bytes,
+            self.peer_in_bytes,
+            self.allocations,
+            drops.join(",")
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refused_datagram_moves_from_sent_to_dropped_and_the_sum_stays_exact() {
+        let shard = ShardCounters::default();
+        shard.client_in.add(10);
+        shard.peer_queued.add(10);
+        let before = Accounting::of([&shard]);
+        assert!(before.balances(), "{}", before.line());
+        shard.peer_refused.add(3);
+        shard.dropped(DropReason::ALL[0], 3);
+        let after = Accounting::of([&shard]);
+        assert_eq!((after.peer_out, after.total_drops()), (7, 3));
+        assert!(after.balances(), "{}", after.line());
+        shard.client_in.add(1);
+        assert!(!Accounting::of([&shard]).balances());
+    }
+
+    #[test]
+    fn totals_add_up_over_shards_and_are_named_in_the_json() {
+        let (a, b) = (ShardCounters::default(), ShardCounters::default());
+        a.client_in.add(2);
+        b.peer_in.add(3);
+        b.dropped(DropReason::ALL[1], 5);
+        let sum = Accounting::of([&a, &b]);
+        assert_eq!(sum.total_in(), 5);
+        let json = sum.json();
+        assert!(json.contains("\"in\":5"), "{json}");
+        assert!(json.contains(&format!("\"{}\":5", DropReason::ALL[1].as_str())), "{json}");
+    }
+}

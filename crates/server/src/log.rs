@@ -1,0 +1,98 @@
+//! Lines from the shards to the thread that prints.
+//!
+//! Invariant: a shard never waits for a reader. A line that finds the queue full is dropped and counted, and the count
+//! is told with the next line that finds room.
+
+use std::sync::mpsc::SyncSender;
+
+use turnbuckle_engine::{Change, EndCause, Time};
+
+use crate::serve::Event;
+
+/// Lines that may wait to be printed.
+pub(crate) const QUEUE_LINES: usize = 1024;
+
+/// One shard's way to the log.
+pub(crate) struct Log {
+    events: SyncSender<Event>,
+    /// Whether changes of sessions are logged (`verbose`).
+    sessions: bool,
+    shard: usize,
+    lost: u64,
+}
+
+impl Log {
+    pub(crate) fn new(events: SyncSender<Event>, sessions: bool, shard: usize) -> Self {
+        Self { events, sessions, shard, lost: 0 }
+    }
+
+    /// Something an operator should see.
+    pub(crate) fn warn(&mut self, text: &str) {
+        self.line(format!("warning: shard {}: {text}", self.shard));
+    }
+
+    /// A change of durable state; printed when sessions are logged.
+    pub(crate) fn change(&mut self, change: &Change, now: Time) {
+        if self.sessions
+            && let Some(text) = describe(change, now)
+        {
+            self.line(text);
+        }
+    }
+
+    fn line(&mut self, mut text: String) {
+        if self.lost > 0 {
+            text = format!("{text} ({} lines before this one were lost)", self.lost);
+        }
+        match self.events.try_send(Event::Line(text)) {
+            Ok(()) => self.lost = 0,
+            Err(_) => self.lost += 1,
+        }
+    }
+}
+
+/// One line in the manner of coturn's verbose log. Names are escaped: a user chooses them (V-73).
+fn describe(change: &Change, now: Time) -> Option<String> {
+    let line = match change {
+        Change::Created(created) => format!(
+            "session {:018}: new, realm=<{}>, username=<{}>, lifetime={}, client={}, relay={}",
+            created.allocation.to_u64(),
+            created.user.realm.escape_debug(),
+            created.user.name.escape_debug(),
+            created.expires.since(now).as_secs(),
+            created.client,
+            created.relays.iter().map(|relay| relay.external.to_string()).collect::<Vec<_>>().join("+"),
+        ),
+        Change::Refreshed { allocation, expires, .. } => format!(
+            "session {:018}: refreshed, lifetime={}",
+            allocation.to_u64(),
+            expires.since(now).as_secs()
+        ),
+        Change::PermissionInstalled { allocation, peer, expires } => format!(
+            "session {:018}: peer {peer} lifetime updated: {}",
+            allocation.to_u64(),
+            expires.since(now).as_secs()
+        ),
+        Change::PermissionExpired { allocation, peer } => {
+            format!("session {:018}: peer {peer} deleted", allocation.to_u64())
+        }
+        Change::Ended(ended) => format!(
+            "session {:018}: closed, reason: {}, usage: rp={}, rb={}, sp={}, sb={}, peer usage: rp={}, rb={}, sp={}, sb={}",
+            ended.allocation.to_u64(),
+            match ended.cause {
+                EndCause::Expired => "allocation expired",
+                EndCause::Released(_) => "released by the client",
+            },
+            ended.totals.client_received.datagrams,
+            ended.totals.client_received.bytes,
+            ended.totals.client_sent.datagrams,
+            ended.totals.client_sent.bytes,
+            ended.totals.peer_received.datagrams,
+            ended.totals.peer_received.bytes,
+            ended.totals.peer_sent.datagrams,
+            ended.totals.peer_sent.bytes,
+        ),
+        Change::ChannelExpired { .. } | Change::ChannelInstalled { .. } | Change::FamilyEnded { .. } => return None,
+    };
+    Some(line)
+}

@@ -1,0 +1,345 @@
+//! One shard's meeting of engine and data path: where a datagram is routed.
+//!
+//! How to read it: [`Relay::received`] is called once per message that the kernel handed over, which with GRO may be
+//! a buffer of many equal datagrams ("segments") from one sender. [`Relay::from_client`] splits such a message into
+//! *trains*, runs of segments of one channel, and asks the engine for the route once per train;
+//! [`Relay::from_peer`] is the mirror. No byte is copied on either way: what is queued names a range of the receive
+//! slot. Everything that is not data goes to [`Relay::control`].
+//!
+//! Invariant: each datagram is counted in once, and then exactly once as queued or under one [`DropReason`].
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+use turnbuckle_datapath::{
+    Bind, EndpointId, EndpointKind, Handler, IcmpError, Received, Run, SendFailure, SendQueue, Sockets,
+    Warning,
+};
+use turnbuckle_engine::{
+    ClientTuple, Command, DropReason, Endpoint, Engine, Framing, Now, Outcome, OwnAddresses, RelayHandle, RelayOpenError,
+    RelayRequest,
+};
+use turnbuckle_wire::{ChannelData, DATA_INDICATION_HEADER_MAX, Demux, classify, data_indication_header, padding_len};
+
+use crate::clock;
+use crate::counters::ShardCounters;
+use crate::log::Log;
+use crate::random::OsRandom;
+use crate::train::{Train, equal_runs};
+
+/// What an endpoint is for, packed into the data path's token: relay endpoints carry the engine's handle,
+/// listeners this value, which no handle takes.
+pub(crate) const LISTENER_TOKEN: u64 = u64::MAX;
+
+/// The handler of one shard's data path.
+pub(crate) struct Relay {
+    engine: Engine<OsRandom>,
+    now: Now,
+    counters: Arc<ShardCounters>,
+    log: Log,
+    /// The client-facing endpoints; all others are relay endpoints.
+    listeners: Vec<EndpointId>,
+    /// Sockets the engine asked for or gave up, dealt with at the end of the turn.
+    sockets_due: Vec<SocketDue>,
+}
+
+/// Something to do with a relay socket.
+enum SocketDue {
+    Close(Endpoint),
+    Open {
+        request: RelayRequest,
+        address: SocketAddr,
+        handle: RelayHandle,
+    },
+}
+
+impl Relay {
+    /// Joins an engine without listeners with the counters of its shard.
+    pub(crate) fn new(engine: Engine<OsRandom>, counters: Arc<ShardCounters>, log: Log) -> Self {
+        Self {
+            engine,
+            now: clock::now(),
+            counters,
+            log,
+            listeners: Vec::new(),
+            sockets_due: Vec::new(),
+        }
+    }
+
+    /// Makes a bound client-facing socket known.
+    pub(crate) fn add_listener(&mut self, endpoint: EndpointId, local: SocketAddr) {
+        self.engine.add_listener(Endpoint(endpoint.to_u32()), local);
+        self.listeners.push(endpoint);
+    }
+
+    /// The host's addresses as they are now.
+    pub(crate) fn set_own_addresses(&mut self, addresses: &OwnAddresses) {
+        self.engine.set_own_addresses(addresses);
+    }
+
+    /// When the engine next has something to do, counted from the present turn.
+    pub(crate) fn timeout(&self) -> Option<std::time::Duration> {
+        let due = self.engine.next_timeout()?;
+        Some(due.since(self.now.time))
+    }
+
+    /// Client to peer: one client lookup per message, one route per train.
+    fn from_client(&mut self, message: &Received<'_>, tx: &mut SendQueue) {
+        let bytes = message.bytes;
+        let stride = message.segment;
+        self.counters.client_in.add(message.segment_count() as u64);
+        self.counters.client_in_bytes.add(bytes.len() as u64);
+        let client = ClientTuple {
+            listener: Endpoint(message.endpoint.to_u32()),
+            remote: message.remote,
+        };
+        let allocation = self.engine.client(&client);
+        let mut start = 0;
+        loop {
+            let end = bytes.len().min(start + stride);
+            let datagram = &bytes[start..end];
+            let Some(&first) = datagram.first() else {
+                // Only a message that is empty as a whole has an empty segment.
+                self.counters.dropped(DropReason::ProtocolUnknown, 1);
+                return;
+            };
+            let next = match classify(first) {
+                Demux::ChannelData => {
+                    let train = match Train::at(bytes, start, stride) {
+                        Ok(train) => train,
+                        Err(reason) => {
+                            self.counters.dropped(reason, 1);
+                            start = end;
+                            if start >= bytes.len() {
+                                return;
+                            }
+                            continue;
+                        }
+                    };
+                    let routed = match allocation {
+                        Some(allocation) => self.engine.route_channel_data(
+                            self.now.time,
+                            allocation,
+                            train.channel,
+                            len_u32(train.run.count),
+                            train.payload_bytes(),
+                        ),
+                        None => Err(DropReason::NoAllocation),
+                    };
+                    match routed {
+                        Ok(route) => {
+                            self.counters.peer_queued.add(train.run.count as u64);
+                            tx.forward(EndpointId::from_u32(route.relay.0), route.peer.address(), message, train.run, &[], 0);
+                        }
+                        Err(reason) => self.counters.dropped(reason, train.run.count as u64),
+                    }
+                    train.end
+                }
+                Demux::Stun => {
+                    self.control(client, datagram, message, start, tx);
+                    end
+                }
+                Demux::Dtls => {
+                    self.counters.dropped(DropReason::ServiceDisabled, 1);
+                    end
+                }
+                Demux::Quic | Demux::Reserved | Demux::Rtp | Demux::Zrtp => {
+                    self.counters.dropped(DropReason::ProtocolUnknown, 1);
+                    end
+                }
+            };
+            if next >= bytes.len() {
+                return;
+            }
+            start = next;
+        }
+    }
+
+    /// A STUN message from a client: an answer, a Send indication's data, or a drop.
+    fn control(&mut self, client: ClientTuple, datagram: &[u8], message: &Received<'_>, start: usize, tx: &mut SendQueue) {
+        match self.engine.handle_stun(self.now, client, datagram) {
+            Outcome::Done => self.carry_out_commands(tx),
+            Outcome::Dropped(reason) => self.counters.dropped(reason, 1),
+            Outcome::Relay(route) => {
+                self.counters.peer_queued.add(1);
+                let relay = EndpointId::from_u32(route.relay.0);
+                let run = Run::single(start + route.data.start, route.data.len());
+                if route.dont_fragment {
+                    tx.forward_unfragmented(relay, route.peer.address(), message, run);
+                } else {
+                    tx.forward(relay, route.peer.address(), message, run, &[], 0);
+                }
+            }
+        }
+    }
+
+    /// Peer to client: one permission check per message, headers put in front of every segment.
+    fn from_peer(&mut self, handle: RelayHandle, message: &Received<'_>, tx: &mut SendQueue) {
+        let bytes = message.bytes.len();
+        let datagrams = message.segment_count() as u64;
+        self.counters.peer_in.add(datagrams);
+        self.counters.peer_in_bytes.add(bytes as u64);
+        let count = len_u32(message.segment_count());
+        let route = match self.engine.route_from_peer(self.now.time, handle, message.remote, count, bytes as u64) {
+            Ok(route) => route,
+            Err(reason) => return self.counters.dropped(reason, datagrams),
+        };
+        let listener = EndpointId::from_u32(route.client.listener.0);
+        let client = route.client.remote;
+        match route.framing {
+            Framing::Channel(channel) => {
+                self.counters.client_queued.add(datagrams);
+                // All segments but the last are equal, so they share one header; a shorter last one has its own.
+                for run in equal_runs(message).into_iter().flatten() {
+                    let len = len_u16(run.len);
+                    tx.forward(listener, client, message, run, &ChannelData::header(channel, len), 0);
+                }
+            }
+            Framing::DataIndication { peer } => {
+                let mut start = 0;
+                for segment in message.segments() {
+                    let len = len_u16(segment.len());
+                    let mut header = [0; DATA_INDICATION_HEADER_MAX];
+                    let transaction = self.engine.transaction_id();
+                    let Some(header_len) = data_indication_header(&mut header, transaction, peer, len) else {
+                        self.counters.dropped(DropReason::DatagramTooLarge, 1);
+                        continue;
+                    };
+                    self.counters.client_queued.add(1);
+                    let run = Run::single(start, segment.len());
+                    tx.forward(listener, client, message, run, &header[..header_len], padding(segment.len()));
+                    start += segment.len();
+                }
+            }
+        }
+    }
+}
+
+impl Relay {
+    /// Sends the answers the engine has ready and remembers what it wants done with sockets.
+    fn carry_out_commands(&mut self, tx: &mut SendQueue) {
+        let Self { engine, counters, sockets_due, .. } = self;
+        engine.with_commands(|command| match command {
+            Command::CloseRelay { endpoint } => sockets_due.push(SocketDue::Close(endpoint)),
+            Command::OpenRelay { request, address, handle } => {
+                sockets_due.push(SocketDue::Open { request, address, handle });
+            }
+            Command::Reply { to, bytes } => {
+                counters.client_queued.add(1);
+                tx.reply(EndpointId::from_u32(to.listener.0), to.remote, bytes);
+            }
+        });
+    }
+
+    /// Opens and closes relay sockets until the engine wants no more: an address in use makes it try another port.
+    fn settle_sockets(&mut self, tx: &mut SendQueue, sockets: &mut Sockets<'_>) {
+        while !self.sockets_due.is_empty() {
+            for due in std::mem::take(&mut self.sockets_due) {
+                match due {
+                    SocketDue::Close(endpoint) => sockets.close(EndpointId::from_u32(endpoint.0)),
+                    SocketDue::Open { request, address, handle } => {
+                        let opened = sockets
+                            .bind(Bind { address, kind: EndpointKind::Relay, token: handle.to_u64() })
+                            .map(|endpoint| Endpoint(endpoint.to_u32()))
+                            .map_err(|error| relay_open_error(&error));
+                        self.engine.relay_opened(self.now, request, opened);
+                    }
+                }
+            }
+            self.carry_out_commands(tx);
+        }
+    }
+}
+
+impl Handler for Relay {
+    fn turn_started(&mut self) {
+        self.now = clock::now();
+    }
+
+    fn received(&mut self, message: &Received<'_>, tx: &mut SendQueue) {
+        if message.token == LISTENER_TOKEN {
+            self.from_client(message, tx);
+        } else {
+            self.from_peer(RelayHandle::from_u64(message.token), message, tx);
+        }
+    }
+
+    fn icmp(&mut self, _endpoint: EndpointId, token: u64, error: IcmpError, tx: &mut SendQueue) {
+        self.counters.icmp_in.add(1);
+        if token == LISTENER_TOKEN {
+            return self.counters.dropped(DropReason::IcmpNotRelayed, 1);
+        }
+        match self.engine.handle_icmp(self.now, RelayHandle::from_u64(token), engine_error(error)) {
+            Outcome::Done => self.carry_out_commands(tx),
+            Outcome::Dropped(reason) => self.counters.dropped(reason, 1),
+            Outcome::Relay(_) => unreachable!("an ICMP error is answered or dropped"),
+        }
+    }
+
+    fn send_failed(&mut self, endpoint: EndpointId, datagrams: u32, cause: SendFailure) {
+        let datagrams = u64::from(datagrams);
+        let refused = if self.listeners.contains(&endpoint) {
+            &self.counters.client_refused
+        } else {
+            &self.counters.peer_refused
+        };
+        refused.add(datagrams);
+        let reason = match cause {
+            SendFailure::BufferFull => DropReason::SendBufferFull,
+            SendFailure::Closed => DropReason::SocketClosed,
+            SendFailure::MessageTooLong => DropReason::DatagramTooLarge,
+            SendFailure::NotPermitted | SendFailure::Other | SendFailure::Unreachable => DropReason::SendFailed,
+        };
+        self.counters.dropped(reason, datagrams);
+    }
+
+    fn warning(&mut self, warning: Warning) {
+        self.log.warn(&warning.to_string());
+    }
+
+    fn turn_ended(&mut self, tx: &mut SendQueue, sockets: &mut Sockets<'_>) {
+        if self.engine.next_timeout().is_some_and(|due| due <= self.now.time) {
+            self.engine.handle_timeout(self.now);
+            self.carry_out_commands(tx);
+        }
+        self.settle_sockets(tx, sockets);
+        while let Some(change) = self.engine.poll_change() {
+            self.log.change(&change, self.now.time);
+        }
+        self.counters.allocations.store(self.engine.statistics().allocations as u64, Relaxed);
+    }
+}
+
+/// The data path's error in the engine's words.
+fn engine_error(error: IcmpError) -> turnbuckle_engine::IcmpError {
+    let IcmpError { peer, kind, code, mtu, v6 } = error;
+    turnbuckle_engine::IcmpError { peer, kind, code, mtu, v6 }
+}
+
+/// What the engine should think of a relay socket that could not be opened.
+fn relay_open_error(error: &io::Error) -> RelayOpenError {
+    match error.kind() {
+        io::ErrorKind::AddrInUse => RelayOpenError::AddressInUse,
+        io::ErrorKind::OutOfMemory => RelayOpenError::OutOfResources,
+        // EMFILE and ENFILE have no kind of their own.
+        _ if matches!(error.raw_os_error(), Some(23 | 24)) => RelayOpenError::OutOfResources,
+        _ => RelayOpenError::Other,
+    }
+}
+
+/// Zero bytes behind a DATA attribute of `len` bytes: 0 to 3.
+fn padding(len: usize) -> u8 {
+    u8::try_from(padding_len(len)).unwrap_or_default()
+}
+
+/// A number of datagrams in one message.
+fn len_u32(count: usize) -> u32 {
+    u32::try_from(count).unwrap_or(u32::MAX)
+}
+
+/// A payload length that came from one UDP datagram.
+fn len_u16(len: usize) -> u16 {
+    u16::try_from(len).unwrap_or(u16::MAX)
+}

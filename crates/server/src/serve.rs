@@ -1,0 +1,244 @@
+//! Running the relay: start the shards, wait for signals, print what is asked for, stop.
+
+use std::fmt;
+use std::io::{self, Write};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+use turnbuckle_datapath::{Backend, BufferBudget, Snapshot, receive_log_line, send_log_line};
+use turnbuckle_engine::Commons;
+
+use crate::config::{Config, welcome};
+use crate::counters::Accounting;
+use crate::log::QUEUE_LINES;
+use crate::shard::{Plan, Request, Shard};
+use crate::translate;
+
+/// How often the host's own addresses are read again, for the rule that no peer may be this host.
+const OWN_ADDRESSES_INTERVAL: Duration = Duration::from_secs(5);
+
+/// What wakes the main thread.
+pub(crate) enum Event {
+    /// A shard's thread has ended: after [`Request::Stop`], or by the error.
+    ShardEnded { shard: usize, error: Option<String> },
+    /// A line for the log.
+    Line(String),
+    /// SIGINT or SIGTERM.
+    Stop,
+}
+
+/// Why the relay could not start or had to stop.
+#[derive(Debug)]
+pub struct ServeError {
+    what: String,
+    hint: Option<&'static str>,
+}
+
+impl ServeError {
+    fn new(what: impl Into<String>) -> Self {
+        Self { what: what.into(), hint: None }
+    }
+
+    fn from_io(error: &io::Error) -> Self {
+        let hint = match error.kind() {
+            io::ErrorKind::AddrInUse => Some("another process listens there; `ss -lunp` names it"),
+            io::ErrorKind::AddrNotAvailable => {
+                Some("the address is not one of this machine's; `ip address` lists them")
+            }
+            io::ErrorKind::PermissionDenied => {
+                Some("ports below 1024 need root or the capability CAP_NET_BIND_SERVICE")
+            }
+            _ => None,
+        };
+        Self { what: error.to_string(), hint }
+    }
+}
+
+impl fmt::Display for ServeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.what)?;
+        match self.hint {
+            Some(hint) => write!(f, " ({hint})"),
+            None => Ok(()),
+        }
+    }
+}
+
+impl std::error::Error for ServeError {}
+
+/// Runs the relay until SIGINT or SIGTERM, and returns the final accounting. Lines for people go to `out`.
+///
+/// # Errors
+///
+/// A socket could not be set up, or a shard failed.
+pub fn serve(config: &Config, out: &mut impl Write) -> Result<Accounting, ServeError> {
+    let (events, inbox) = sync_channel(QUEUE_LINES);
+    let mut signals = Signals::new([SIGINT, SIGTERM]).map_err(|error| ServeError::from_io(&error))?;
+    std::thread::spawn({
+        let events = events.clone();
+        move || {
+            for _ in signals.forever() {
+                if events.send(Event::Stop).is_err() {
+                    return;
+                }
+            }
+        }
+    });
+    raise_descriptor_limit();
+    let relay = RunningRelay::start(config, &events, out)?;
+    let ended = relay.wait(config, &inbox, out);
+    let accounting = relay.stop();
+    if let Some(path) = &config.log.statistics_file {
+        write_statistics(path, &accounting)?;
+    }
+    let _ = writeln!(out, "stopped; {}", accounting.line());
+    ended.map(|()| accounting)
+}
+
+/// The shards of a relay that runs.
+struct RunningRelay {
+    shards: Vec<Shard>,
+}
+
+impl RunningRelay {
+    fn start(config: &Config, events: &SyncSender<Event>, out: &mut impl Write) -> Result<Self, ServeError> {
+        let (backend, why) = translate::backend(config.datapath.backend);
+        let engine = Arc::new(translate::engine(config).map_err(ServeError::new)?);
+        let commons = Commons::new(&engine);
+        let budget = Arc::new(BufferBudget::new(translate::RELAY_BUFFER_BUDGET_BYTES));
+        let count = usize::from(config.threads.shards.get());
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let mut relay = Self { shards: Vec::with_capacity(count) };
+        for index in 0..count {
+            let plan = Plan {
+                index,
+                core: config.threads.pin.then_some(index % cores),
+                listeners: config.addresses.listeners.clone(),
+                engine: Arc::clone(&engine),
+                commons: Arc::clone(&commons),
+                datapath: translate::datapath(config, backend, &budget),
+                log_sessions: config.log.sessions,
+            };
+            match Shard::start(plan, events.clone()) {
+                Ok(shard) => relay.shards.push(shard),
+                Err(error) => {
+                    relay.stop();
+                    return Err(ServeError::from_io(&error));
+                }
+            }
+        }
+        relay.announce(config, backend, &why, out);
+        Ok(relay)
+    }
+
+    /// Says what runs; the last line is `ready`.
+    fn announce(&self, config: &Config, backend: Backend, why: &str, out: &mut impl Write) {
+        let pinned = if config.threads.pin { ", each on its core" } else { "" };
+        let pause = match config.datapath.coalesce.as_micros() {
+            0 => "no pause before reading".to_owned(),
+            us => format!("pauses of at most {us} us before reading"),
+        };
+        let _ = writeln!(out, "turnbuckle {}", env!("CARGO_PKG_VERSION"));
+        let _ = writeln!(out, "data path: {backend} ({why}), {} shards{pinned}, {pause}", self.shards.len());
+        for listener in &config.addresses.listeners {
+            let _ = writeln!(out, "listening on UDP {listener}");
+        }
+        for &relay in &config.addresses.relays {
+            let public = config.addresses.public(relay);
+            let seen_as = if public == relay { String::new() } else { format!(", seen as {public}") };
+            let ports = config.addresses.relay_ports;
+            let _ = writeln!(out, "relaying from {relay}{seen_as}, ports {} to {}", ports.min, ports.max);
+        }
+        if config.authentication.users.iter().any(|user| user.is_generated)
+            && let Some(text) = welcome(config)
+        {
+            let _ = writeln!(out, "{text}");
+        }
+        let _ = writeln!(out, "ready");
+        let _ = out.flush();
+    }
+
+    /// Waits for the end, printing counters and following the host's addresses meanwhile.
+    fn wait(&self, config: &Config, inbox: &Receiver<Event>, out: &mut impl Write) -> Result<(), ServeError> {
+        let interval = config.log.statistics_interval;
+        let mut next_statistics = Instant::now() + interval;
+        let mut next_addresses = Instant::now() + OWN_ADDRESSES_INTERVAL;
+        let mut own = translate::own_addresses(config);
+        let mut printed: Vec<_> = self.shards.iter().map(|shard| shard.batches.snapshot()).collect();
+        loop {
+            let due = next_statistics.min(next_addresses);
+            match inbox.recv_timeout(due.saturating_duration_since(Instant::now())) {
+                Ok(Event::Line(line)) => {
+                    let _ = writeln!(out, "{line}");
+                    let _ = out.flush();
+                }
+                Ok(Event::Stop) => return Ok(()),
+                Ok(Event::ShardEnded { shard, error }) => {
+                    let why = error.unwrap_or_else(|| "it stopped by itself".into());
+                    return Err(ServeError::new(format!("shard {shard} failed: {why}")));
+                }
+                Err(RecvTimeoutError::Disconnected) => return Ok(()),
+                Err(RecvTimeoutError::Timeout) => {}
+            }
+            let now = Instant::now();
+            if now >= next_statistics {
+                next_statistics = now + interval;
+                self.print_batches(config, &mut printed, out);
+            }
+            if now >= next_addresses {
+                next_addresses = now + OWN_ADDRESSES_INTERVAL;
+                let current = translate::own_addresses(config);
+                if current != own {
+                    own = current;
+                    let shared = Arc::new(own.clone());
+                    for shard in &self.shards {
+                        shard.request(Request::OwnAddresses(Arc::clone(&shared)));
+                    }
+                }
+            }
+        }
+    }
+
+    /// coturn's occupancy lines, for each shard, of the time since they were `printed` last.
+    fn print_batches(&self, config: &Config, printed: &mut [Snapshot], out: &mut impl Write) {
+        for (shard, printed) in self.shards.iter().zip(printed) {
+            let now = shard.batches.snapshot();
+            let delta = now.since(printed);
+            *printed = now;
+            if config.datapath.log_receive {
+                let _ = writeln!(out, "{}", receive_log_line(&shard.name, &delta));
+            }
+            if config.datapath.log_send {
+                let _ = writeln!(out, "{}", send_log_line(&shard.name, &delta));
+            }
+        }
+        let _ = out.flush();
+    }
+
+    /// Ends every shard and adds up their counters.
+    fn stop(self) -> Accounting {
+        for shard in &self.shards {
+            shard.request(Request::Stop);
+        }
+        let counters: Vec<_> = self.shards.into_iter().map(Shard::join).collect();
+        Accounting::of(counters.iter().map(Arc::as_ref))
+    }
+}
+
+/// Each relayed transport address takes a descriptor: asks for as many as this process may have.
+fn raise_descriptor_limit() {
+    let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
+    // Refused only where a sandbox forbids it; then the old limit holds and 508 is the answer beyond it.
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum });
+}
+
+/// Leaves the accounting behind for scripts.
+fn write_statistics(path: &Path, accounting: &Accounting) -> Result<(), ServeError> {
+    std::fs::write(path, accounting.json() + "\n")
+        .map_err(|error| ServeError::new(format!("cannot write statistics-file {}: {error}", path.display())))
+}

@@ -1,0 +1,147 @@
+//! A shard: one thread, pinned to one core, with its own sockets, allocations, timers and counters.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::thread::JoinHandle;
+
+use turnbuckle_datapath::{Bind, Counters, Datapath, EndpointKind, Settings, Waker, pin_current_thread};
+use turnbuckle_engine::{Commons, Config as EngineConfig, Engine, OwnAddresses};
+
+use crate::counters::ShardCounters;
+use crate::random::OsRandom;
+use crate::log::Log;
+use crate::relay::{LISTENER_TOKEN, Relay};
+use crate::serve::Event;
+
+/// What other threads may ask of a shard; taken up at the end of a loop turn.
+pub(crate) enum Request {
+    /// The host's addresses have changed.
+    OwnAddresses(Arc<OwnAddresses>),
+    /// Stop after this turn.
+    Stop,
+}
+
+/// Everything a shard's thread needs to begin.
+pub(crate) struct Plan {
+    /// Which shard, from zero.
+    pub(crate) index: usize,
+    /// The core it stays on, if it is to be pinned.
+    pub(crate) core: Option<usize>,
+    /// The addresses it listens on, as one of a group.
+    pub(crate) listeners: Vec<SocketAddr>,
+    pub(crate) engine: Arc<EngineConfig>,
+    pub(crate) commons: Arc<Commons>,
+    pub(crate) datapath: Settings,
+    /// Whether changes of sessions are logged.
+    pub(crate) log_sessions: bool,
+}
+
+/// A running shard.
+pub(crate) struct Shard {
+    /// The thread's name.
+    pub(crate) name: String,
+    pub(crate) counters: Arc<ShardCounters>,
+    pub(crate) batches: Arc<Counters>,
+    requests: SyncSender<Request>,
+    waker: Waker,
+    thread: JoinHandle<()>,
+}
+
+/// Requests that may wait for a shard; more than the main thread ever has under way.
+const REQUESTS_MAX: usize = 16;
+
+impl Shard {
+    /// Starts the thread and waits until its sockets are bound.
+    ///
+    /// # Errors
+    ///
+    /// What could not be set up, with the address where there is one.
+    pub(crate) fn start(plan: Plan, events: SyncSender<Event>) -> io::Result<Self> {
+        let counters = Arc::new(ShardCounters::default());
+        let name = format!("shard-{}", plan.index);
+        let (requests, inbox) = sync_channel(REQUESTS_MAX);
+        let (ready, is_ready) = sync_channel(1);
+        let thread = std::thread::Builder::new().name(name.clone()).spawn({
+            let counters = Arc::clone(&counters);
+            move || {
+                let index = plan.index;
+                // Tells that the shard is gone even if it panics.
+                let mut end = End { shard: index, events, error: Some("it panicked".into()) };
+                let log = Log::new(end.events.clone(), plan.log_sessions, index);
+                match set_up(plan, counters, log) {
+                    Ok((mut datapath, mut relay)) => {
+                        let handles = (Arc::clone(datapath.counters()), datapath.waker());
+                        if ready.send(Ok(handles)).is_ok() {
+                            end.error = run(&mut datapath, &mut relay, &inbox).err().map(|error| error.to_string());
+                        }
+                    }
+                    Err(error) => {
+                        end.error = None;
+                        let _ = ready.send(Err(error));
+                    }
+                }
+            }
+        })?;
+        let (batches, waker) = is_ready.recv().map_err(io::Error::other)??;
+        Ok(Self { name, counters, batches, requests, waker, thread })
+    }
+
+    /// Asks something of the shard. A shard that has ended, or is far behind, does not hear it.
+    pub(crate) fn request(&self, request: Request) {
+        if self.requests.try_send(request).is_ok() {
+            self.waker.wake();
+        }
+    }
+
+    /// Waits until the thread has ended.
+    pub(crate) fn join(self) -> Arc<ShardCounters> {
+        // A panic has been reported by the notice already.
+        let _ = self.thread.join();
+        self.counters
+    }
+}
+
+/// Sends the last notice when it goes out of scope.
+struct End {
+    shard: usize,
+    events: SyncSender<Event>,
+    error: Option<String>,
+}
+
+impl Drop for End {
+    fn drop(&mut self) {
+        let _ = self.events.send(Event::ShardEnded { shard: self.shard, error: self.error.take() });
+    }
+}
+
+/// Binds the sockets and joins engine and data path, on the shard's own thread so that its memory is near its core.
+fn set_up(plan: Plan, counters: Arc<ShardCounters>, log: Log) -> io::Result<(Datapath, Relay)> {
+    if let Some(core) = plan.core {
+        pin_current_thread(core)?;
+    }
+    let mut datapath = Datapath::new(plan.datapath)?;
+    let engine = Engine::new(plan.engine, plan.commons, OsRandom::new());
+    let mut relay = Relay::new(engine, counters, log);
+    for address in plan.listeners {
+        let endpoint = datapath
+            .bind(Bind { address, kind: EndpointKind::Listener { reuseport: true }, token: LISTENER_TOKEN })
+            .map_err(|error| io::Error::new(error.kind(), format!("cannot listen on UDP {address}: {error}")))?;
+        relay.add_listener(endpoint, address);
+    }
+    Ok((datapath, relay))
+}
+
+/// The loop of a shard.
+fn run(datapath: &mut Datapath, relay: &mut Relay, inbox: &Receiver<Request>) -> io::Result<()> {
+    loop {
+        datapath.turn(relay.timeout(), relay)?;
+        while let Ok(request) = inbox.try_recv() {
+            match request {
+                Request::OwnAddresses(addresses) => relay.set_own_addresses(&addresses),
+                Request::Stop => return Ok(()),
+            }
+        }
+    }
+}

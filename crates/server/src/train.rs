@@ -1,0 +1,145 @@
+//! Finding trains: runs of equal channel messages inside one received message.
+
+use turnbuckle_datapath::{Received, Run};
+use turnbuckle_engine::DropReason;
+use turnbuckle_wire::ChannelData;
+
+/// Consecutive channel messages of one channel and one size; the last may be shorter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Train {
+    /// The channel number as it stands in the messages, in range or not.
+    pub(crate) channel: u16,
+    /// Where the payloads are.
+    pub(crate) run: Run,
+    /// Where in the message the first byte after the train is.
+    pub(crate) end: usize,
+}
+
+impl Train {
+    /// The longest train that begins at `start` in a message whose segments are `stride` bytes long, the last perhaps
+    /// shorter.
+    ///
+    /// The segments of a train have equal headers, so one comparison of 4 bytes decides about each.
+    ///
+    /// # Errors
+    ///
+    /// The first segment is not a whole channel message (RFC 8656 §12.6).
+    pub(crate) fn at(bytes: &[u8], start: usize, stride: usize) -> Result<Self, DropReason> {
+        let first_end = bytes.len().min(start + stride);
+        let first = ChannelData::parse_datagram(&bytes[start..first_end]).map_err(|_| DropReason::MalformedChannelData)?;
+        let len = first.data.len();
+        let header = &bytes[start..start + ChannelData::HEADER_LEN];
+        let mut count = 1;
+        let mut end = first_end;
+        // A full segment with the same header holds as much payload as the first.
+        while end + stride <= bytes.len() && &bytes[end..end + ChannelData::HEADER_LEN] == header {
+            end += stride;
+            count += 1;
+        }
+        let mut last_len = len;
+        // What follows of the same channel and is shorter may close the train, be it a shorter segment or shorter payload.
+        if end < bytes.len() {
+            let next_end = bytes.len().min(end + stride);
+            if let Ok(next) = ChannelData::parse_datagram(&bytes[end..next_end])
+                && next.number == first.number
+                && next.data.len() < len
+                && !next.data.is_empty()
+            {
+                last_len = next.data.len();
+                count += 1;
+                end = next_end;
+            }
+        }
+        Ok(Self {
+            channel: first.number,
+            run: Run { start: start + ChannelData::HEADER_LEN, stride, len, last_len, count },
+            end,
+        })
+    }
+
+    /// Bytes of payload in the train.
+    pub(crate) fn payload_bytes(&self) -> u64 {
+        (self.run.len as u64) * (self.run.count as u64 - 1) + self.run.last_len as u64
+    }
+}
+
+/// The datagrams of a message as runs of equal length: all full segments, then a shorter last one if there is one.
+///
+/// A channel message carries its length, so datagrams of another length need another header.
+pub(crate) fn equal_runs(message: &Received<'_>) -> [Option<Run>; 2] {
+    let (total, segment) = (message.bytes.len(), message.segment);
+    if total <= segment {
+        return [Some(Run::single(0, total)), None];
+    }
+    let count = total / segment;
+    let full = Run { start: 0, stride: segment, len: segment, last_len: segment, count };
+    let rest = total % segment;
+    [Some(full), (rest > 0).then(|| Run::single(count * segment, rest))]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn message(segments: &[(u16, usize)]) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        for &(channel, len) in segments {
+            bytes.extend_from_slice(&channel.to_be_bytes());
+            bytes.extend_from_slice(&u16::try_from(len).unwrap().to_be_bytes());
+            bytes.extend(std::iter::repeat_n(0xAB, len));
+        }
+        bytes
+    }
+
+    #[test]
+    fn equal_messages_of_one_channel_are_one_train_and_a_shorter_last_one_belongs_to_it() {
+        let bytes = message(&[(0x4000, 20), (0x4000, 20), (0x4000, 20), (0x4000, 8)]);
+        let train = Train::at(&bytes, 0, 24).unwrap();
+        assert_eq!(train.run, Run { start: 4, stride: 24, len: 20, last_len: 8, count: 4 });
+        assert_eq!((train.channel, train.end, train.payload_bytes()), (0x4000, bytes.len(), 68));
+    }
+
+    #[test]
+    fn another_channel_ends_a_train() {
+        let bytes = message(&[(0x4000, 20), (0x4000, 20), (0x4001, 20), (0x4001, 20)]);
+        let first = Train::at(&bytes, 0, 24).unwrap();
+        assert_eq!((first.channel, first.run.count, first.end), (0x4000, 2, 48));
+        let second = Train::at(&bytes, first.end, 24).unwrap();
+        assert_eq!((second.channel, second.run.count, second.end), (0x4001, 2, 96));
+    }
+
+    #[test]
+    fn padding_after_the_payload_is_skipped() {
+        // RFC 8656 §12.5: over UDP padding is allowed, not required.
+        let mut bytes = message(&[(0x4000, 6)]);
+        bytes.extend_from_slice(&[0, 0]);
+        let mut two = bytes.clone();
+        two.extend_from_slice(&bytes);
+        let train = Train::at(&two, 0, 12).unwrap();
+        assert_eq!(train.run, Run { start: 4, stride: 12, len: 6, last_len: 6, count: 2 });
+    }
+
+    #[test]
+    fn a_message_that_claims_more_than_arrived_is_refused_and_ends_the_train_before_it() {
+        let mut bytes = message(&[(0x4000, 20), (0x4000, 20)]);
+        bytes.truncate(40); // the second is 4 bytes short of what it claims
+        let train = Train::at(&bytes, 0, 24).unwrap();
+        assert_eq!((train.run.count, train.end), (1, 24));
+        assert_eq!(Train::at(&bytes, 24, 24), Err(DropReason::MalformedChannelData));
+    }
+
+    #[test]
+    fn an_empty_message_is_a_train_of_its_own() {
+        let bytes = message(&[(0x4000, 0)]);
+        let train = Train::at(&bytes, 0, 4).unwrap();
+        assert_eq!((train.run.len, train.run.count, train.payload_bytes()), (0, 1, 0));
+    }
+
+    #[test]
+    fn an_empty_message_never_closes_a_longer_train() {
+        // A GSO send cannot end in an empty segment.
+        let bytes = message(&[(0x4000, 20), (0x4000, 0)]);
+        let train = Train::at(&bytes, 0, 24).unwrap();
+        assert_eq!((train.run.count, train.end), (1, 24));
+    }
+}

@@ -1,0 +1,163 @@
+//! From the validated configuration to what engine and data path want to be told.
+
+use std::io;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use if_addrs::{IfAddr, get_if_addrs};
+use turnbuckle_datapath::{Backend, BufferBudget, Settings};
+use turnbuckle_engine::{
+    Action, AddressRange, AuthConfig, Config as EngineConfig, DefaultFamily, Fingerprint, InterfaceAddress, Lifetimes,
+    Limits, NonceKey, NonceLifetime, OwnAddresses, OwnRelay, PolicyRules, RelayAddress, Rule, Service, UnverifiedLimits,
+};
+
+use crate::config::{self, Config, Credential};
+
+/// What the receive buffers of busy relay sockets may take together.
+pub(crate) const RELAY_BUFFER_BUDGET_BYTES: u64 = 256 * 1024 * 1024;
+
+/// The backend to run, and why it was chosen.
+pub(crate) fn backend(chosen: config::Backend) -> (Backend, String) {
+    let as_configured = |backend| (backend, "as configured".to_owned());
+    match chosen {
+        config::Backend::Auto => Backend::probe(),
+        config::Backend::Gso => as_configured(Backend::Gso),
+        config::Backend::Mmsg => as_configured(Backend::Mmsg),
+        config::Backend::Single => as_configured(Backend::Single),
+    }
+}
+
+/// The data path of one shard.
+pub(crate) fn datapath(config: &Config, backend: Backend, budget: &Arc<BufferBudget>) -> Settings {
+    Settings {
+        backend,
+        coalesce: config.datapath.coalesce,
+        buffer_budget: Arc::clone(budget),
+        socket_buffer: config.datapath.socket_buffer_bytes.get(),
+        ..Settings::default()
+    }
+}
+
+/// The engine of every shard.
+///
+/// # Errors
+///
+/// What the engine does not take: a name, password or secret, named without its value.
+pub(crate) fn engine(config: &Config) -> Result<EngineConfig, String> {
+    let stun = &config.stun;
+    let limits = &config.limits;
+    let ports = config.addresses.relay_ports;
+    Ok(EngineConfig {
+        auth: authentication(config)?,
+        policy: policy(config)?,
+        unverified: UnverifiedLimits {
+            answers_per_s: config.authentication.unauthorized_replies_per_second.map(Into::into),
+            ..UnverifiedLimits::default()
+        },
+        service: match (stun.stun_only, stun.no_binding) {
+            (true, _) => Service::StunOnly,
+            (false, true) => Service::TurnOnly,
+            (false, false) => Service::StunAndTurn,
+        },
+        secure_stun: config.authentication.binding_needs_credentials,
+        mapped_address: stun.mapped_address,
+        fingerprint: if stun.fingerprint { Fingerprint::Always } else { Fingerprint::Mirror },
+        software: stun.software.then(|| concat!("Turnbuckle-", env!("CARGO_PKG_VERSION")).into()),
+        reason_phrases_to_unverified: stun.detailed_reasons,
+        lifetimes: Lifetimes {
+            allocation_max: limits.allocation_lifetime_max,
+            permission: limits.permission_lifetime,
+            channel: limits.channel_lifetime,
+            ..Lifetimes::default()
+        },
+        limits: Limits {
+            user_quota: limits.allocations_per_user.map(Into::into),
+            total_quota: limits.allocations_total.map(Into::into),
+            ..Limits::default()
+        },
+        relays: config.addresses.relays.iter().map(|&local| relay_address(config, local)).collect(),
+        relay_ports: ports.min.get()..=ports.max.get(),
+        default_family: match config.addresses.default_family {
+            config::DefaultFamily::Client => DefaultFamily::Client,
+            config::DefaultFamily::V4 => DefaultFamily::V4,
+            config::DefaultFamily::V6 => DefaultFamily::V6,
+        },
+        ..EngineConfig::default()
+    })
+}
+
+/// The host's own addresses as they are now; without interfaces when the kernel does not tell them.
+pub(crate) fn own_addresses(config: &Config) -> OwnAddresses {
+    let ports = config.addresses.relay_ports;
+    OwnAddresses {
+        services: config.addresses.listeners.clone(),
+        interfaces: interfaces().unwrap_or_default(),
+        relays: config
+            .addresses
+            .relays
+            .iter()
+            .map(|&local| {
+                let RelayAddress { local, external } = relay_address(config, local);
+                OwnRelay { local, external }
+            })
+            .collect(),
+        relay_ports: ports.min.get()..=ports.max.get(),
+    }
+}
+
+fn relay_address(config: &Config, local: IpAddr) -> RelayAddress {
+    let public = config.addresses.public(local);
+    RelayAddress { local, external: (public != local).then_some(public) }
+}
+
+fn interfaces() -> io::Result<Vec<InterfaceAddress>> {
+    let mut found: Vec<_> = get_if_addrs()?
+        .into_iter()
+        .map(|interface| InterfaceAddress {
+            ip: interface.ip(),
+            prefix_len: match interface.addr {
+                IfAddr::V4(v4) => v4.prefixlen,
+                IfAddr::V6(v6) => v6.prefixlen,
+            },
+        })
+        .collect();
+    found.sort_by_key(|address| address.ip);
+    Ok(found)
+}
+
+fn authentication(config: &Config) -> Result<AuthConfig, String> {
+    let from = &config.authentication;
+    let mut auth = AuthConfig::new(&from.realm).map_err(|error| format!("realm: {error}"))?;
+    for user in &from.users {
+        let added = match &user.credential {
+            Credential::Md5Key(key) => match key.expose().try_into() {
+                Ok(key) => auth.add_user_by_md5_key(&user.name, key),
+                Err(_) => return Err(format!("user {}: a key has 16 bytes", user.name.escape_debug())),
+            },
+            Credential::Password(password) => {
+                auth.add_user(&user.name, &String::from_utf8_lossy(password.expose()))
+            }
+        };
+        added.map_err(|error| format!("user {}: {error}", user.name.escape_debug()))?;
+    }
+    for secret in &from.rest_secrets {
+        auth.add_rest_secret(secret.expose()).map_err(|error| format!("static-auth-secret: {error}"))?;
+    }
+    auth.rest_separator = char::from(from.rest_separator);
+    auth.nonce_lifetime =
+        NonceLifetime::new(from.nonce_lifetime).ok_or("stale-nonce: 1 to 3600 seconds are allowed")?;
+    auth.nonce_key = from.nonce_secret.as_ref().map(|secret| NonceKey::from_secret(secret.expose()));
+    Ok(auth)
+}
+
+fn policy(config: &Config) -> Result<PolicyRules, String> {
+    let mut policy = PolicyRules { allow_loopback: config.peers.allow_loopback, ..PolicyRules::strict() };
+    let allowed = config.peers.allowed.iter().map(|range| (Action::Allow, range));
+    let denied = config.peers.denied.iter().map(|range| (Action::Deny, range));
+    for (action, range) in allowed.chain(denied) {
+        let range = AddressRange::new(range.first, range.last)
+            .map_err(|error| format!("peer range {}-{}: {error}", range.first, range.last))?;
+        policy.rules.push(Rule { action, range });
+    }
+    Ok(policy)
+}
