@@ -19,7 +19,8 @@ pub(crate) struct Cell(AtomicU64);
 impl Cell {
     /// Adds `count`. Only the owning shard calls this, so a load and a store do.
     pub(crate) fn add(&self, count: u64) {
-        self.0.store(self.0.load(Relaxed).wrapping_add(count), Relaxed);
+        self.0
+            .store(self.0.load(Relaxed).wrapping_add(count), Relaxed);
     }
 
     /// The present value.
@@ -92,7 +93,10 @@ impl Accounting {
     /// Adds up the counters of `shards`.
     pub(crate) fn of<'a>(shards: impl IntoIterator<Item = &'a ShardCounters>) -> Self {
         let mut sum = Self {
-            drops: DropReason::ALL.iter().map(|reason| (reason.as_str(), 0)).collect(),
+            drops: DropReason::ALL
+                .iter()
+                .map(|reason| (reason.as_str(), 0))
+                .collect(),
             ..Self::default()
         };
         for shard in shards {
@@ -214,6 +218,9 @@ mod tests {
         assert_eq!(sum.total_in(), 5);
         let json = sum.json();
         assert!(json.contains("\"in\":5"), "{json}");
-        assert!(json.contains(&format!("\"{}\":5", DropReason::ALL[1].as_str())), "{json}");
+        assert!(
+            json.contains(&format!("\"{}\":5", DropReason::ALL[1].as_str())),
+            "{json}"
+        );
     }
 }

@@ -23,7 +23,12 @@ pub(crate) struct Log {
 
 impl Log {
     pub(crate) fn new(events: SyncSender<Event>, sessions: bool, shard: usize) -> Self {
-        Self { events, sessions, shard, lost: 0 }
+        Self {
+            events,
+            sessions,
+            shard,
+            lost: 0,
+        }
     }
 
     /// Something an operator should see.
@@ -61,14 +66,27 @@ fn describe(change: &Change, now: Time) -> Option<String> {
             created.user.name.escape_debug(),
             created.expires.since(now).as_secs(),
             created.client,
-            created.relays.iter().map(|relay| relay.external.to_string()).collect::<Vec<_>>().join("+"),
+            created
+                .relays
+                .iter()
+                .map(|relay| relay.external.to_string())
+                .collect::<Vec<_>>()
+                .join("+"),
         ),
-        Change::Refreshed { allocation, expires, .. } => format!(
+        Change::Refreshed {
+            allocation,
+            expires,
+            ..
+        } => format!(
             "session {:018}: refreshed, lifetime={}",
             allocation.to_u64(),
             expires.since(now).as_secs()
         ),
-        Change::PermissionInstalled { allocation, peer, expires } => format!(
+        Change::PermissionInstalled {
+            allocation,
+            peer,
+            expires,
+        } => format!(
             "session {:018}: peer {peer} lifetime updated: {}",
             allocation.to_u64(),
             expires.since(now).as_secs()
@@ -92,7 +110,9 @@ fn describe(change: &Change, now: Time) -> Option<String> {
             ended.totals.peer_sent.datagrams,
             ended.totals.peer_sent.bytes,
         ),
-        Change::ChannelExpired { .. } | Change::ChannelInstalled { .. } | Change::FamilyEnded { .. } => return None,
+        Change::ChannelExpired { .. }
+        | Change::ChannelInstalled { .. }
+        | Change::FamilyEnded { .. } => return None,
     };
     Some(line)
 }

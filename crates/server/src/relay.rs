@@ -14,14 +14,16 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use turnbuckle_datapath::{
-    Bind, EndpointId, EndpointKind, Handler, IcmpError, Received, Run, SendFailure, SendQueue, Sockets,
-    Warning,
+    Bind, EndpointId, EndpointKind, Handler, IcmpError, Received, Run, SendFailure, SendQueue,
+    Sockets, Warning,
 };
 use turnbuckle_engine::{
-    ClientTuple, Command, DropReason, Endpoint, Engine, Framing, Now, Outcome, OwnAddresses, RelayHandle, RelayOpenError,
-    RelayRequest,
+    ClientTuple, Command, DropReason, Endpoint, Engine, Framing, InterfaceAddress, Now, Outcome,
+    RelayHandle, RelayOpenError, RelayRequest,
 };
-use turnbuckle_wire::{ChannelData, DATA_INDICATION_HEADER_MAX, Demux, classify, data_indication_header, padding_len};
+use turnbuckle_wire::{
+    ChannelData, DATA_INDICATION_HEADER_MAX, Demux, classify, data_indication_header, padding_len,
+};
 
 use crate::clock;
 use crate::counters::ShardCounters;
@@ -74,9 +76,9 @@ impl Relay {
         self.listeners.push(endpoint);
     }
 
-    /// The host's addresses as they are now.
-    pub(crate) fn set_own_addresses(&mut self, addresses: &OwnAddresses) {
-        self.engine.set_own_addresses(addresses);
+    /// Tells the engine which addresses are the host's own, so that no peer is reached there (V-07).
+    pub(crate) fn set_interfaces(&mut self, interfaces: Vec<InterfaceAddress>) {
+        self.engine.set_host_addresses(interfaces, &[]);
     }
 
     /// When the engine next has something to do, counted from the present turn.
@@ -131,7 +133,14 @@ impl Relay {
                     match routed {
                         Ok(route) => {
                             self.counters.peer_queued.add(train.run.count as u64);
-                            tx.forward(EndpointId::from_u32(route.relay.0), route.peer.address(), message, train.run, &[], 0);
+                            tx.forward(
+                                EndpointId::from_u32(route.relay.0),
+                                route.peer.address(),
+                                message,
+                                train.run,
+                                &[],
+                                0,
+                            );
                         }
                         Err(reason) => self.counters.dropped(reason, train.run.count as u64),
                     }
@@ -158,7 +167,14 @@ impl Relay {
     }
 
     /// A STUN message from a client: an answer, a Send indication's data, or a drop.
-    fn control(&mut self, client: ClientTuple, datagram: &[u8], message: &Received<'_>, start: usize, tx: &mut SendQueue) {
+    fn control(
+        &mut self,
+        client: ClientTuple,
+        datagram: &[u8],
+        message: &Received<'_>,
+        start: usize,
+        tx: &mut SendQueue,
+    ) {
         match self.engine.handle_stun(self.now, client, datagram) {
             Outcome::Done => self.carry_out_commands(tx),
             Outcome::Dropped(reason) => self.counters.dropped(reason, 1),
@@ -182,7 +198,13 @@ impl Relay {
         self.counters.peer_in.add(datagrams);
         self.counters.peer_in_bytes.add(bytes as u64);
         let count = len_u32(message.segment_count());
-        let route = match self.engine.route_from_peer(self.now.time, handle, message.remote, count, bytes as u64) {
+        let route = match self.engine.route_from_peer(
+            self.now.time,
+            handle,
+            message.remote,
+            count,
+            bytes as u64,
+        ) {
             Ok(route) => route,
             Err(reason) => return self.counters.dropped(reason, datagrams),
         };
@@ -194,7 +216,14 @@ impl Relay {
                 // All segments but the last are equal, so they share one header; a shorter last one has its own.
                 for run in equal_runs(message).into_iter().flatten() {
                     let len = len_u16(run.len);
-                    tx.forward(listener, client, message, run, &ChannelData::header(channel, len), 0);
+                    tx.forward(
+                        listener,
+                        client,
+                        message,
+                        run,
+                        &ChannelData::header(channel, len),
+                        0,
+                    );
                 }
             }
             Framing::DataIndication { peer } => {
@@ -203,13 +232,22 @@ impl Relay {
                     let len = len_u16(segment.len());
                     let mut header = [0; DATA_INDICATION_HEADER_MAX];
                     let transaction = self.engine.transaction_id();
-                    let Some(header_len) = data_indication_header(&mut header, transaction, peer, len) else {
+                    let Some(header_len) =
+                        data_indication_header(&mut header, transaction, peer, len)
+                    else {
                         self.counters.dropped(DropReason::DatagramTooLarge, 1);
                         continue;
                     };
                     self.counters.client_queued.add(1);
                     let run = Run::single(start, segment.len());
-                    tx.forward(listener, client, message, run, &header[..header_len], padding(segment.len()));
+                    tx.forward(
+                        listener,
+                        client,
+                        message,
+                        run,
+                        &header[..header_len],
+                        padding(segment.len()),
+                    );
                     start += segment.len();
                 }
             }
@@ -220,11 +258,24 @@ impl Relay {
 impl Relay {
     /// Sends the answers the engine has ready and remembers what it wants done with sockets.
     fn carry_out_commands(&mut self, tx: &mut SendQueue) {
-        let Self { engine, counters, sockets_due, .. } = self;
+        let Self {
+            engine,
+            counters,
+            sockets_due,
+            ..
+        } = self;
         engine.with_commands(|command| match command {
             Command::CloseRelay { endpoint } => sockets_due.push(SocketDue::Close(endpoint)),
-            Command::OpenRelay { request, address, handle } => {
-                sockets_due.push(SocketDue::Open { request, address, handle });
+            Command::OpenRelay {
+                request,
+                address,
+                handle,
+            } => {
+                sockets_due.push(SocketDue::Open {
+                    request,
+                    address,
+                    handle,
+                });
             }
             Command::Reply { to, bytes } => {
                 counters.client_queued.add(1);
@@ -239,9 +290,17 @@ impl Relay {
             for due in std::mem::take(&mut self.sockets_due) {
                 match due {
                     SocketDue::Close(endpoint) => sockets.close(EndpointId::from_u32(endpoint.0)),
-                    SocketDue::Open { request, address, handle } => {
+                    SocketDue::Open {
+                        request,
+                        address,
+                        handle,
+                    } => {
                         let opened = sockets
-                            .bind(Bind { address, kind: EndpointKind::Relay, token: handle.to_u64() })
+                            .bind(Bind {
+                                address,
+                                kind: EndpointKind::Relay,
+                                token: handle.to_u64(),
+                            })
                             .map(|endpoint| Endpoint(endpoint.to_u32()))
                             .map_err(|error| relay_open_error(&error));
                         self.engine.relay_opened(self.now, request, opened);
@@ -271,7 +330,10 @@ impl Handler for Relay {
         if token == LISTENER_TOKEN {
             return self.counters.dropped(DropReason::IcmpNotRelayed, 1);
         }
-        match self.engine.handle_icmp(self.now, RelayHandle::from_u64(token), engine_error(error)) {
+        match self
+            .engine
+            .handle_icmp(self.now, RelayHandle::from_u64(token), engine_error(error))
+        {
             Outcome::Done => self.carry_out_commands(tx),
             Outcome::Dropped(reason) => self.counters.dropped(reason, 1),
             Outcome::Relay(_) => unreachable!("an ICMP error is answered or dropped"),
@@ -290,7 +352,9 @@ impl Handler for Relay {
             SendFailure::BufferFull => DropReason::SendBufferFull,
             SendFailure::Closed => DropReason::SocketClosed,
             SendFailure::MessageTooLong => DropReason::DatagramTooLarge,
-            SendFailure::NotPermitted | SendFailure::Other | SendFailure::Unreachable => DropReason::SendFailed,
+            SendFailure::NotPermitted | SendFailure::Other | SendFailure::Unreachable => {
+                DropReason::SendFailed
+            }
         };
         self.counters.dropped(reason, datagrams);
     }
@@ -300,7 +364,11 @@ impl Handler for Relay {
     }
 
     fn turn_ended(&mut self, tx: &mut SendQueue, sockets: &mut Sockets<'_>) {
-        if self.engine.next_timeout().is_some_and(|due| due <= self.now.time) {
+        if self
+            .engine
+            .next_timeout()
+            .is_some_and(|due| due <= self.now.time)
+        {
             self.engine.handle_timeout(self.now);
             self.carry_out_commands(tx);
         }
@@ -308,14 +376,28 @@ impl Handler for Relay {
         while let Some(change) = self.engine.poll_change() {
             self.log.change(&change, self.now.time);
         }
-        self.counters.allocations.store(self.engine.statistics().allocations as u64, Relaxed);
+        self.counters
+            .allocations
+            .store(self.engine.statistics().allocations as u64, Relaxed);
     }
 }
 
 /// The data path's error in the engine's words.
 fn engine_error(error: IcmpError) -> turnbuckle_engine::IcmpError {
-    let IcmpError { peer, kind, code, mtu, v6 } = error;
-    turnbuckle_engine::IcmpError { peer, kind, code, mtu, v6 }
+    let IcmpError {
+        peer,
+        kind,
+        code,
+        mtu,
+        v6,
+    } = error;
+    turnbuckle_engine::IcmpError {
+        peer,
+        kind,
+        code,
+        mtu,
+        v6,
+    }
 }
 
 /// What the engine should think of a relay socket that could not be opened.

@@ -11,7 +11,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use turnbuckle_datapath::{Backend, BufferBudget, Snapshot, receive_log_line, send_log_line};
-use turnbuckle_engine::Commons;
+use turnbuckle_engine::{Commons, InterfaceAddress};
 
 use crate::config::{Config, welcome};
 use crate::counters::Accounting;
@@ -41,7 +41,10 @@ pub struct ServeError {
 
 impl ServeError {
     fn new(what: impl Into<String>) -> Self {
-        Self { what: what.into(), hint: None }
+        Self {
+            what: what.into(),
+            hint: None,
+        }
     }
 
     fn from_io(error: &io::Error) -> Self {
@@ -55,7 +58,10 @@ impl ServeError {
             }
             _ => None,
         };
-        Self { what: error.to_string(), hint }
+        Self {
+            what: error.to_string(),
+            hint,
+        }
     }
 }
 
@@ -78,7 +84,8 @@ impl std::error::Error for ServeError {}
 /// A socket could not be set up, or a shard failed.
 pub fn serve(config: &Config, out: &mut impl Write) -> Result<Accounting, ServeError> {
     let (events, inbox) = sync_channel(QUEUE_LINES);
-    let mut signals = Signals::new([SIGINT, SIGTERM]).map_err(|error| ServeError::from_io(&error))?;
+    let mut signals =
+        Signals::new([SIGINT, SIGTERM]).map_err(|error| ServeError::from_io(&error))?;
     std::thread::spawn({
         let events = events.clone();
         move || {
@@ -90,7 +97,7 @@ pub fn serve(config: &Config, out: &mut impl Write) -> Result<Accounting, ServeE
         }
     });
     raise_descriptor_limit();
-    let relay = RunningRelay::start(config, &events, out)?;
+    let mut relay = RunningRelay::start(config, &events, out)?;
     let ended = relay.wait(config, &inbox, out);
     let accounting = relay.stop();
     if let Some(path) = &config.log.statistics_file {
@@ -103,21 +110,36 @@ pub fn serve(config: &Config, out: &mut impl Write) -> Result<Accounting, ServeE
 /// The shards of a relay that runs.
 struct RunningRelay {
     shards: Vec<Shard>,
+    /// The interface addresses the shards know.
+    interfaces: Vec<InterfaceAddress>,
 }
 
 impl RunningRelay {
-    fn start(config: &Config, events: &SyncSender<Event>, out: &mut impl Write) -> Result<Self, ServeError> {
+    fn start(
+        config: &Config,
+        events: &SyncSender<Event>,
+        out: &mut impl Write,
+    ) -> Result<Self, ServeError> {
         let (backend, why) = translate::backend(config.datapath.backend);
         let engine = Arc::new(translate::engine(config).map_err(ServeError::new)?);
         let commons = Commons::new(&engine);
         let budget = Arc::new(BufferBudget::new(translate::RELAY_BUFFER_BUDGET_BYTES));
         let count = usize::from(config.threads.shards.get());
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        let mut relay = Self { shards: Vec::with_capacity(count) };
+        let interfaces = translate::interfaces().map_err(|error| {
+            ServeError::new(format!(
+                "cannot read the addresses of this machine: {error}"
+            ))
+        })?;
+        let mut relay = Self {
+            shards: Vec::with_capacity(count),
+            interfaces,
+        };
         for index in 0..count {
             let plan = Plan {
                 index,
                 core: config.threads.pin.then_some(index % cores),
+                interfaces: relay.interfaces.clone(),
                 listeners: config.addresses.listeners.clone(),
                 engine: Arc::clone(&engine),
                 commons: Arc::clone(&commons),
@@ -138,23 +160,43 @@ impl RunningRelay {
 
     /// Says what runs; the last line is `ready`.
     fn announce(&self, config: &Config, backend: Backend, why: &str, out: &mut impl Write) {
-        let pinned = if config.threads.pin { ", each on its core" } else { "" };
+        let pinned = if config.threads.pin {
+            ", each on its core"
+        } else {
+            ""
+        };
         let pause = match config.datapath.coalesce.as_micros() {
             0 => "no pause before reading".to_owned(),
             us => format!("pauses of at most {us} us before reading"),
         };
         let _ = writeln!(out, "turnbuckle {}", env!("CARGO_PKG_VERSION"));
-        let _ = writeln!(out, "data path: {backend} ({why}), {} shards{pinned}, {pause}", self.shards.len());
+        let _ = writeln!(
+            out,
+            "data path: {backend} ({why}), {} shards{pinned}, {pause}",
+            self.shards.len()
+        );
         for listener in &config.addresses.listeners {
             let _ = writeln!(out, "listening on UDP {listener}");
         }
         for &relay in &config.addresses.relays {
             let public = config.addresses.public(relay);
-            let seen_as = if public == relay { String::new() } else { format!(", seen as {public}") };
+            let seen_as = if public == relay {
+                String::new()
+            } else {
+                format!(", seen as {public}")
+            };
             let ports = config.addresses.relay_ports;
-            let _ = writeln!(out, "relaying from {relay}{seen_as}, ports {} to {}", ports.min, ports.max);
+            let _ = writeln!(
+                out,
+                "relaying from {relay}{seen_as}, ports {} to {}",
+                ports.min, ports.max
+            );
         }
-        if config.authentication.users.iter().any(|user| user.is_generated)
+        if config
+            .authentication
+            .users
+            .iter()
+            .any(|user| user.is_generated)
             && let Some(text) = welcome(config)
         {
             let _ = writeln!(out, "{text}");
@@ -164,12 +206,20 @@ impl RunningRelay {
     }
 
     /// Waits for the end, printing counters and following the host's addresses meanwhile.
-    fn wait(&self, config: &Config, inbox: &Receiver<Event>, out: &mut impl Write) -> Result<(), ServeError> {
+    fn wait(
+        &mut self,
+        config: &Config,
+        inbox: &Receiver<Event>,
+        out: &mut impl Write,
+    ) -> Result<(), ServeError> {
         let interval = config.log.statistics_interval;
         let mut next_statistics = Instant::now() + interval;
         let mut next_addresses = Instant::now() + OWN_ADDRESSES_INTERVAL;
-        let mut own = translate::own_addresses(config);
-        let mut printed: Vec<_> = self.shards.iter().map(|shard| shard.batches.snapshot()).collect();
+        let mut printed: Vec<_> = self
+            .shards
+            .iter()
+            .map(|shard| shard.batches.snapshot())
+            .collect();
         loop {
             let due = next_statistics.min(next_addresses);
             match inbox.recv_timeout(due.saturating_duration_since(Instant::now())) {
@@ -192,15 +242,21 @@ impl RunningRelay {
             }
             if now >= next_addresses {
                 next_addresses = now + OWN_ADDRESSES_INTERVAL;
-                let current = translate::own_addresses(config);
-                if current != own {
-                    own = current;
-                    let shared = Arc::new(own.clone());
-                    for shard in &self.shards {
-                        shard.request(Request::OwnAddresses(Arc::clone(&shared)));
-                    }
-                }
+                self.follow_interfaces();
             }
+        }
+    }
+
+    /// Tells the shards when the host's addresses have changed. What cannot be read leaves the last known ones in force.
+    fn follow_interfaces(&mut self) {
+        let Ok(current) = translate::interfaces() else {
+            return;
+        };
+        if current != self.interfaces {
+            for shard in &self.shards {
+                shard.request(Request::Interfaces(current.clone()));
+            }
+            self.interfaces = current;
         }
     }
 
@@ -234,11 +290,21 @@ impl RunningRelay {
 fn raise_descriptor_limit() {
     let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
     // Refused only where a sandbox forbids it; then the old limit holds and 508 is the answer beyond it.
-    let _ = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum });
+    let _ = setrlimit(
+        Resource::Nofile,
+        Rlimit {
+            current: maximum,
+            maximum,
+        },
+    );
 }
 
 /// Leaves the accounting behind for scripts.
 fn write_statistics(path: &Path, accounting: &Accounting) -> Result<(), ServeError> {
-    std::fs::write(path, accounting.json() + "\n")
-        .map_err(|error| ServeError::new(format!("cannot write statistics-file {}: {error}", path.display())))
+    std::fs::write(path, accounting.json() + "\n").map_err(|error| {
+        ServeError::new(format!(
+            "cannot write statistics-file {}: {error}",
+            path.display()
+        ))
+    })
 }

@@ -6,19 +6,21 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::JoinHandle;
 
-use turnbuckle_datapath::{Bind, Counters, Datapath, EndpointKind, Settings, Waker, pin_current_thread};
-use turnbuckle_engine::{Commons, Config as EngineConfig, Engine, OwnAddresses};
+use turnbuckle_datapath::{
+    Bind, Counters, Datapath, EndpointKind, Settings, Waker, pin_current_thread,
+};
+use turnbuckle_engine::{Commons, Config as EngineConfig, Engine, InterfaceAddress};
 
 use crate::counters::ShardCounters;
-use crate::random::OsRandom;
 use crate::log::Log;
+use crate::random::OsRandom;
 use crate::relay::{LISTENER_TOKEN, Relay};
 use crate::serve::Event;
 
 /// What other threads may ask of a shard; taken up at the end of a loop turn.
 pub(crate) enum Request {
-    /// The host's addresses have changed.
-    OwnAddresses(Arc<OwnAddresses>),
+    /// The addresses of the host's interfaces are these from now on.
+    Interfaces(Vec<InterfaceAddress>),
     /// Stop after this turn.
     Stop,
 }
@@ -29,6 +31,8 @@ pub(crate) struct Plan {
     pub(crate) index: usize,
     /// The core it stays on, if it is to be pinned.
     pub(crate) core: Option<usize>,
+    /// The addresses of the host's interfaces.
+    pub(crate) interfaces: Vec<InterfaceAddress>,
     /// The addresses it listens on, as one of a group.
     pub(crate) listeners: Vec<SocketAddr>,
     pub(crate) engine: Arc<EngineConfig>,
@@ -68,13 +72,19 @@ impl Shard {
             move || {
                 let index = plan.index;
                 // Tells that the shard is gone even if it panics.
-                let mut end = End { shard: index, events, error: Some("it panicked".into()) };
+                let mut end = End {
+                    shard: index,
+                    events,
+                    error: Some("it panicked".into()),
+                };
                 let log = Log::new(end.events.clone(), plan.log_sessions, index);
                 match set_up(plan, counters, log) {
                     Ok((mut datapath, mut relay)) => {
                         let handles = (Arc::clone(datapath.counters()), datapath.waker());
                         if ready.send(Ok(handles)).is_ok() {
-                            end.error = run(&mut datapath, &mut relay, &inbox).err().map(|error| error.to_string());
+                            end.error = run(&mut datapath, &mut relay, &inbox)
+                                .err()
+                                .map(|error| error.to_string());
                         }
                     }
                     Err(error) => {
@@ -85,7 +95,14 @@ impl Shard {
             }
         })?;
         let (batches, waker) = is_ready.recv().map_err(io::Error::other)??;
-        Ok(Self { name, counters, batches, requests, waker, thread })
+        Ok(Self {
+            name,
+            counters,
+            batches,
+            requests,
+            waker,
+            thread,
+        })
     }
 
     /// Asks something of the shard. A shard that has ended, or is far behind, does not hear it.
@@ -112,7 +129,10 @@ struct End {
 
 impl Drop for End {
     fn drop(&mut self) {
-        let _ = self.events.send(Event::ShardEnded { shard: self.shard, error: self.error.take() });
+        let _ = self.events.send(Event::ShardEnded {
+            shard: self.shard,
+            error: self.error.take(),
+        });
     }
 }
 
@@ -126,10 +146,20 @@ fn set_up(plan: Plan, counters: Arc<ShardCounters>, log: Log) -> io::Result<(Dat
     let mut relay = Relay::new(engine, counters, log);
     for address in plan.listeners {
         let endpoint = datapath
-            .bind(Bind { address, kind: EndpointKind::Listener { reuseport: true }, token: LISTENER_TOKEN })
-            .map_err(|error| io::Error::new(error.kind(), format!("cannot listen on UDP {address}: {error}")))?;
+            .bind(Bind {
+                address,
+                kind: EndpointKind::Listener { reuseport: true },
+                token: LISTENER_TOKEN,
+            })
+            .map_err(|error| {
+                io::Error::new(
+                    error.kind(),
+                    format!("cannot listen on UDP {address}: {error}"),
+                )
+            })?;
         relay.add_listener(endpoint, address);
     }
+    relay.set_interfaces(plan.interfaces);
     Ok((datapath, relay))
 }
 
@@ -139,7 +169,7 @@ fn run(datapath: &mut Datapath, relay: &mut Relay, inbox: &Receiver<Request>) ->
         datapath.turn(relay.timeout(), relay)?;
         while let Ok(request) = inbox.try_recv() {
             match request {
-                Request::OwnAddresses(addresses) => relay.set_own_addresses(&addresses),
+                Request::Interfaces(interfaces) => relay.set_interfaces(interfaces),
                 Request::Stop => return Ok(()),
             }
         }

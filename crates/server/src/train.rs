@@ -26,7 +26,8 @@ impl Train {
     /// The first segment is not a whole channel message (RFC 8656 §12.6).
     pub(crate) fn at(bytes: &[u8], start: usize, stride: usize) -> Result<Self, DropReason> {
         let first_end = bytes.len().min(start + stride);
-        let first = ChannelData::parse_datagram(&bytes[start..first_end]).map_err(|_| DropReason::MalformedChannelData)?;
+        let first = ChannelData::parse_datagram(&bytes[start..first_end])
+            .map_err(|_| DropReason::MalformedChannelData)?;
         let len = first.data.len();
         let header = &bytes[start..start + ChannelData::HEADER_LEN];
         let mut count = 1;
@@ -52,7 +53,13 @@ impl Train {
         }
         Ok(Self {
             channel: first.number,
-            run: Run { start: start + ChannelData::HEADER_LEN, stride, len, last_len, count },
+            run: Run {
+                start: start + ChannelData::HEADER_LEN,
+                stride,
+                len,
+                last_len,
+                count,
+            },
             end,
         })
     }
@@ -72,9 +79,18 @@ pub(crate) fn equal_runs(message: &Received<'_>) -> [Option<Run>; 2] {
         return [Some(Run::single(0, total)), None];
     }
     let count = total / segment;
-    let full = Run { start: 0, stride: segment, len: segment, last_len: segment, count };
+    let full = Run {
+        start: 0,
+        stride: segment,
+        len: segment,
+        last_len: segment,
+        count,
+    };
     let rest = total % segment;
-    [Some(full), (rest > 0).then(|| Run::single(count * segment, rest))]
+    [
+        Some(full),
+        (rest > 0).then(|| Run::single(count * segment, rest)),
+    ]
 }
 
 #[cfg(test)]
@@ -95,8 +111,20 @@ mod tests {
     fn equal_messages_of_one_channel_are_one_train_and_a_shorter_last_one_belongs_to_it() {
         let bytes = message(&[(0x4000, 20), (0x4000, 20), (0x4000, 20), (0x4000, 8)]);
         let train = Train::at(&bytes, 0, 24).unwrap();
-        assert_eq!(train.run, Run { start: 4, stride: 24, len: 20, last_len: 8, count: 4 });
-        assert_eq!((train.channel, train.end, train.payload_bytes()), (0x4000, bytes.len(), 68));
+        assert_eq!(
+            train.run,
+            Run {
+                start: 4,
+                stride: 24,
+                len: 20,
+                last_len: 8,
+                count: 4
+            }
+        );
+        assert_eq!(
+            (train.channel, train.end, train.payload_bytes()),
+            (0x4000, bytes.len(), 68)
+        );
     }
 
     #[test]
@@ -105,7 +133,10 @@ mod tests {
         let first = Train::at(&bytes, 0, 24).unwrap();
         assert_eq!((first.channel, first.run.count, first.end), (0x4000, 2, 48));
         let second = Train::at(&bytes, first.end, 24).unwrap();
-        assert_eq!((second.channel, second.run.count, second.end), (0x4001, 2, 96));
+        assert_eq!(
+            (second.channel, second.run.count, second.end),
+            (0x4001, 2, 96)
+        );
     }
 
     #[test]
@@ -116,7 +147,16 @@ mod tests {
         let mut two = bytes.clone();
         two.extend_from_slice(&bytes);
         let train = Train::at(&two, 0, 12).unwrap();
-        assert_eq!(train.run, Run { start: 4, stride: 12, len: 6, last_len: 6, count: 2 });
+        assert_eq!(
+            train.run,
+            Run {
+                start: 4,
+                stride: 12,
+                len: 6,
+                last_len: 6,
+                count: 2
+            }
+        );
     }
 
     #[test]
@@ -125,14 +165,20 @@ mod tests {
         bytes.truncate(40); // the second is 4 bytes short of what it claims
         let train = Train::at(&bytes, 0, 24).unwrap();
         assert_eq!((train.run.count, train.end), (1, 24));
-        assert_eq!(Train::at(&bytes, 24, 24), Err(DropReason::MalformedChannelData));
+        assert_eq!(
+            Train::at(&bytes, 24, 24),
+            Err(DropReason::MalformedChannelData)
+        );
     }
 
     #[test]
     fn an_empty_message_is_a_train_of_its_own() {
         let bytes = message(&[(0x4000, 0)]);
         let train = Train::at(&bytes, 0, 4).unwrap();
-        assert_eq!((train.run.len, train.run.count, train.payload_bytes()), (0, 1, 0));
+        assert_eq!(
+            (train.run.len, train.run.count, train.payload_bytes()),
+            (0, 1, 0)
+        );
     }
 
     #[test]

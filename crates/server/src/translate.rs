@@ -7,8 +7,9 @@ use std::sync::Arc;
 use if_addrs::{IfAddr, get_if_addrs};
 use turnbuckle_datapath::{Backend, BufferBudget, Settings};
 use turnbuckle_engine::{
-    Action, AddressRange, AuthConfig, Config as EngineConfig, DefaultFamily, Fingerprint, InterfaceAddress, Lifetimes,
-    Limits, NonceKey, NonceLifetime, OwnAddresses, OwnRelay, PolicyRules, RelayAddress, Rule, Service, UnverifiedLimits,
+    Action, AddressRange, AuthConfig, Config as EngineConfig, DefaultFamily, Fingerprint,
+    InterfaceAddress, Lifetimes, Limits, NonceKey, NonceLifetime, PolicyRules, RelayAddress, Rule,
+    Service, UnverifiedLimits,
 };
 
 use crate::config::{self, Config, Credential};
@@ -51,7 +52,10 @@ pub(crate) fn engine(config: &Config) -> Result<EngineConfig, String> {
         auth: authentication(config)?,
         policy: policy(config)?,
         unverified: UnverifiedLimits {
-            answers_per_s: config.authentication.unauthorized_replies_per_second.map(Into::into),
+            answers_per_s: config
+                .authentication
+                .unauthorized_replies_per_second
+                .map(Into::into),
             ..UnverifiedLimits::default()
         },
         service: match (stun.stun_only, stun.no_binding) {
@@ -61,8 +65,14 @@ pub(crate) fn engine(config: &Config) -> Result<EngineConfig, String> {
         },
         secure_stun: config.authentication.binding_needs_credentials,
         mapped_address: stun.mapped_address,
-        fingerprint: if stun.fingerprint { Fingerprint::Always } else { Fingerprint::Mirror },
-        software: stun.software.then(|| concat!("Turnbuckle-", env!("CARGO_PKG_VERSION")).into()),
+        fingerprint: if stun.fingerprint {
+            Fingerprint::Always
+        } else {
+            Fingerprint::Mirror
+        },
+        software: stun
+            .software
+            .then(|| concat!("Turnbuckle-", env!("CARGO_PKG_VERSION")).into()),
         reason_phrases_to_unverified: stun.detailed_reasons,
         lifetimes: Lifetimes {
             allocation_max: limits.allocation_lifetime_max,
@@ -75,7 +85,12 @@ pub(crate) fn engine(config: &Config) -> Result<EngineConfig, String> {
             total_quota: limits.allocations_total.map(Into::into),
             ..Limits::default()
         },
-        relays: config.addresses.relays.iter().map(|&local| relay_address(config, local)).collect(),
+        relays: config
+            .addresses
+            .relays
+            .iter()
+            .map(|&local| relay_address(config, local))
+            .collect(),
         relay_ports: ports.min.get()..=ports.max.get(),
         default_family: match config.addresses.default_family {
             config::DefaultFamily::Client => DefaultFamily::Client,
@@ -86,31 +101,20 @@ pub(crate) fn engine(config: &Config) -> Result<EngineConfig, String> {
     })
 }
 
-/// The host's own addresses as they are now; without interfaces when the kernel does not tell them.
-pub(crate) fn own_addresses(config: &Config) -> OwnAddresses {
-    let ports = config.addresses.relay_ports;
-    OwnAddresses {
-        services: config.addresses.listeners.clone(),
-        interfaces: interfaces().unwrap_or_default(),
-        relays: config
-            .addresses
-            .relays
-            .iter()
-            .map(|&local| {
-                let RelayAddress { local, external } = relay_address(config, local);
-                OwnRelay { local, external }
-            })
-            .collect(),
-        relay_ports: ports.min.get()..=ports.max.get(),
+fn relay_address(config: &Config, local: IpAddr) -> RelayAddress {
+    let public = config.addresses.public(local);
+    RelayAddress {
+        local,
+        external: (public != local).then_some(public),
     }
 }
 
-fn relay_address(config: &Config, local: IpAddr) -> RelayAddress {
-    let public = config.addresses.public(local);
-    RelayAddress { local, external: (public != local).then_some(public) }
-}
-
-fn interfaces() -> io::Result<Vec<InterfaceAddress>> {
+/// The addresses of the host's interfaces as they are now, in a fixed order.
+///
+/// # Errors
+///
+/// The kernel does not tell them.
+pub(crate) fn interfaces() -> io::Result<Vec<InterfaceAddress>> {
     let mut found: Vec<_> = get_if_addrs()?
         .into_iter()
         .map(|interface| InterfaceAddress {
@@ -132,7 +136,12 @@ fn authentication(config: &Config) -> Result<AuthConfig, String> {
         let added = match &user.credential {
             Credential::Md5Key(key) => match key.expose().try_into() {
                 Ok(key) => auth.add_user_by_md5_key(&user.name, key),
-                Err(_) => return Err(format!("user {}: a key has 16 bytes", user.name.escape_debug())),
+                Err(_) => {
+                    return Err(format!(
+                        "user {}: a key has 16 bytes",
+                        user.name.escape_debug()
+                    ));
+                }
             },
             Credential::Password(password) => {
                 auth.add_user(&user.name, &String::from_utf8_lossy(password.expose()))
@@ -141,19 +150,34 @@ fn authentication(config: &Config) -> Result<AuthConfig, String> {
         added.map_err(|error| format!("user {}: {error}", user.name.escape_debug()))?;
     }
     for secret in &from.rest_secrets {
-        auth.add_rest_secret(secret.expose()).map_err(|error| format!("static-auth-secret: {error}"))?;
+        auth.add_rest_secret(secret.expose())
+            .map_err(|error| format!("static-auth-secret: {error}"))?;
     }
     auth.rest_separator = char::from(from.rest_separator);
-    auth.nonce_lifetime =
-        NonceLifetime::new(from.nonce_lifetime).ok_or("stale-nonce: 1 to 3600 seconds are allowed")?;
-    auth.nonce_key = from.nonce_secret.as_ref().map(|secret| NonceKey::from_secret(secret.expose()));
+    auth.nonce_lifetime = NonceLifetime::new(from.nonce_lifetime)
+        .ok_or("stale-nonce: 1 to 3600 seconds are allowed")?;
+    auth.nonce_key = from
+        .nonce_secret
+        .as_ref()
+        .map(|secret| NonceKey::from_secret(secret.expose()));
     Ok(auth)
 }
 
 fn policy(config: &Config) -> Result<PolicyRules, String> {
-    let mut policy = PolicyRules { allow_loopback: config.peers.allow_loopback, ..PolicyRules::strict() };
-    let allowed = config.peers.allowed.iter().map(|range| (Action::Allow, range));
-    let denied = config.peers.denied.iter().map(|range| (Action::Deny, range));
+    let mut policy = PolicyRules {
+        allow_loopback: config.peers.allow_loopback,
+        ..PolicyRules::strict()
+    };
+    let allowed = config
+        .peers
+        .allowed
+        .iter()
+        .map(|range| (Action::Allow, range));
+    let denied = config
+        .peers
+        .denied
+        .iter()
+        .map(|range| (Action::Deny, range));
     for (action, range) in allowed.chain(denied) {
         let range = AddressRange::new(range.first, range.last)
             .map_err(|error| format!("peer range {}-{}: {error}", range.first, range.last))?;

@@ -30,5 +30,6 @@ pub(crate) fn run(options: Vec<OsString>) -> anyhow::Result<ExitCode> {
     for note in &loaded.notes {
         writeln!(io::stderr(), "note: {note}")?;
     }
-    anyhow::bail!("this build reads its configuration only; the relay itself is not part of it yet")
+    turnbuckle_server::serve(&loaded.config, &mut io::stdout())?;
+    Ok(ExitCode::SUCCESS)
 }
