@@ -99,6 +99,7 @@ fn describe(change: &Change, now: Time) -> Option<String> {
             ended.allocation.to_u64(),
             match ended.cause {
                 EndCause::Expired => "allocation expired",
+                EndCause::Lost => "its sockets are lost",
                 EndCause::Released(_) => "released by the client",
             },
             ended.totals.client_received.datagrams,

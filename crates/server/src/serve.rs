@@ -13,7 +13,7 @@ use signal_hook::iterator::Signals;
 use turnbuckle_datapath::{Backend, BufferBudget, Snapshot, receive_log_line, send_log_line};
 use turnbuckle_engine::{Commons, InterfaceAddress};
 
-use crate::config::{Config, welcome};
+use crate::config::Config;
 use crate::counters::Accounting;
 use crate::log::QUEUE_LINES;
 use crate::shard::{Plan, Request, Shard};
@@ -192,15 +192,7 @@ impl RunningRelay {
                 ports.min, ports.max
             );
         }
-        if config
-            .authentication
-            .users
-            .iter()
-            .any(|user| user.is_generated)
-            && let Some(text) = welcome(config)
-        {
-            let _ = writeln!(out, "{text}");
-        }
+        let _ = write!(out, "{}", config.usage());
         let _ = writeln!(out, "ready");
         let _ = out.flush();
     }
