@@ -164,7 +164,12 @@ impl<R: Random> Engine<R> {
         else {
             return Err(Reject::BadRequest);
         };
-        let Ok(number) = ChannelNumber::try_from(number) else {
+        let valid = if self.config.rfc5766_channel_numbers {
+            ChannelNumber::from_rfc5766(number)
+        } else {
+            ChannelNumber::try_from(number)
+        };
+        let Ok(number) = valid else {
             if (0x5000..=0x7FFF).contains(&number) {
                 // legal for RFC 5766 clients
                 self.statistics.channel_numbers_reserved += 1;

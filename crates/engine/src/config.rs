@@ -41,6 +41,9 @@ pub struct Config {
     pub relay_ports: RangeInclusive<u16>,
     /// The family of an allocation whose request names none.
     pub default_family: DefaultFamily,
+    /// Whether ChannelBind takes the channel numbers of RFC 5766, 0x4000 to 0x7FFF, of which RFC 8656 §12 reserves all from
+    /// 0x5000 (coturn's `rfc5766-channel-numbers`). The host then has to treat first bytes 80 to 127 as ChannelData.
+    pub rfc5766_channel_numbers: bool,
     /// Whether the host can send with the DF bit; without it DONT-FRAGMENT counts as an unknown attribute (RFC 8656 §7.2 step 4).
     pub dont_fragment: bool,
 }
@@ -63,6 +66,7 @@ impl Default for Config {
             relays: Vec::new(),
             relay_ports: 49152..=65535,
             default_family: DefaultFamily::V4,
+            rfc5766_channel_numbers: false,
             dont_fragment: true,
         }
     }

@@ -1,9 +1,9 @@
 //! One shard's meeting of engine and data path: where a datagram is routed.
 //!
 //! How to read it: [`Relay::received`] is called once per message that the kernel handed over, which with GRO may be
-//! a buffer of many equal datagrams ("segments") from one sender. [`Relay::from_client`] splits such a message into
+//! a buffer of many equal datagrams ("segments") from one sender. [`Relay::client_message`] splits such a message into
 //! *trains*, runs of segments of one channel, and asks the engine for the route once per train;
-//! [`Relay::from_peer`] is the mirror. No byte is copied on either way: what is queued names a range of the receive
+//! [`Relay::peer_message`] is the mirror. No byte is copied on either way: what is queued names a range of the receive
 //! slot. Everything that is not data goes to [`Relay::control`].
 //!
 //! Invariant: each datagram is counted in once, and then exactly once as queued or under one [`DropReason`].
@@ -18,8 +18,8 @@ use turnbuckle_datapath::{
     Sockets, Warning,
 };
 use turnbuckle_engine::{
-    ClientTuple, Command, DropReason, Endpoint, Engine, Framing, InterfaceAddress, Now, Outcome,
-    RelayHandle, RelayOpenError, RelayRequest,
+    AllocationId, ClientTuple, Command, DropReason, Endpoint, Engine, Framing, InterfaceAddress,
+    Now, Outcome, RelayHandle, RelayOpenError, RelayRequest,
 };
 use turnbuckle_wire::{
     ChannelData, DATA_INDICATION_HEADER_MAX, Demux, classify, data_indication_header, padding_len,
@@ -41,6 +41,8 @@ pub(crate) struct Relay {
     now: Now,
     counters: Arc<ShardCounters>,
     log: Log,
+    /// Whether first bytes 80 to 127 are ChannelData, as in RFC 5766 §11, and not QUIC.
+    rfc5766_channel_numbers: bool,
     /// The client-facing endpoints; all others are relay endpoints.
     listeners: Vec<EndpointId>,
     /// Sockets the engine asked for or gave up, dealt with at the end of the turn.
@@ -59,12 +61,18 @@ enum SocketDue {
 
 impl Relay {
     /// Joins an engine without listeners with the counters of its shard.
-    pub(crate) fn new(engine: Engine<OsRandom>, counters: Arc<ShardCounters>, log: Log) -> Self {
+    pub(crate) fn new(
+        engine: Engine<OsRandom>,
+        counters: Arc<ShardCounters>,
+        log: Log,
+        rfc5766_channel_numbers: bool,
+    ) -> Self {
         Self {
             engine,
             now: clock::now(),
             counters,
             log,
+            rfc5766_channel_numbers,
             listeners: Vec::new(),
             sockets_due: Vec::new(),
         }
@@ -88,66 +96,25 @@ impl Relay {
     }
 
     /// Client to peer: one client lookup per message, one route per train.
-    fn from_client(&mut self, message: &Received<'_>, tx: &mut SendQueue) {
+    fn client_message(&mut self, message: &Received<'_>, tx: &mut SendQueue) {
         let bytes = message.bytes;
-        let stride = message.segment;
         self.counters.client_in.add(message.segment_count() as u64);
         self.counters.client_in_bytes.add(bytes.len() as u64);
         let client = ClientTuple {
             listener: Endpoint(message.endpoint.to_u32()),
             remote: message.remote,
         };
+        if bytes.is_empty() {
+            return self.counters.dropped(DropReason::ProtocolUnknown, 1);
+        }
         let allocation = self.engine.client(&client);
         let mut start = 0;
-        loop {
-            let end = bytes.len().min(start + stride);
-            let datagram = &bytes[start..end];
-            let Some(&first) = datagram.first() else {
-                // Only a message that is empty as a whole has an empty segment.
-                self.counters.dropped(DropReason::ProtocolUnknown, 1);
-                return;
-            };
-            let next = match classify(first) {
-                Demux::ChannelData => {
-                    let train = match Train::at(bytes, start, stride) {
-                        Ok(train) => train,
-                        Err(reason) => {
-                            self.counters.dropped(reason, 1);
-                            start = end;
-                            if start >= bytes.len() {
-                                return;
-                            }
-                            continue;
-                        }
-                    };
-                    let routed = match allocation {
-                        Some(allocation) => self.engine.route_channel_data(
-                            self.now.time,
-                            allocation,
-                            train.channel,
-                            len_u32(train.run.count),
-                            train.payload_bytes(),
-                        ),
-                        None => Err(DropReason::NoAllocation),
-                    };
-                    match routed {
-                        Ok(route) => {
-                            self.counters.peer_queued.add(train.run.count as u64);
-                            tx.forward(
-                                EndpointId::from_u32(route.relay.0),
-                                route.peer.address(),
-                                message,
-                                train.run,
-                                &[],
-                                0,
-                            );
-                        }
-                        Err(reason) => self.counters.dropped(reason, train.run.count as u64),
-                    }
-                    train.end
-                }
+        while start < bytes.len() {
+            let end = bytes.len().min(start + message.segment);
+            start = match self.protocol(bytes[start]) {
+                Demux::ChannelData => self.channel_data(allocation, message, start, tx),
                 Demux::Stun => {
-                    self.control(client, datagram, message, start, tx);
+                    self.control(client, &bytes[start..end], message, start, tx);
                     end
                 }
                 Demux::Dtls => {
@@ -159,11 +126,52 @@ impl Relay {
                     end
                 }
             };
-            if next >= bytes.len() {
-                return;
-            }
-            start = next;
         }
+    }
+
+    /// What a first byte announces; with RFC 5766's channel numbers 80 to 127 is ChannelData too.
+    fn protocol(&self, first: u8) -> Demux {
+        match first {
+            80..=127 if self.rfc5766_channel_numbers => Demux::ChannelData,
+            _ => classify(first),
+        }
+    }
+
+    /// The train that begins at `start`: routed and queued, or dropped. Returns where it ends.
+    fn channel_data(
+        &mut self,
+        allocation: Option<AllocationId>,
+        message: &Received<'_>,
+        start: usize,
+        tx: &mut SendQueue,
+    ) -> usize {
+        let train = match Train::at(message.bytes, start, message.segment) {
+            Ok(train) => train,
+            Err(reason) => {
+                self.counters.dropped(reason, 1);
+                return message.bytes.len().min(start + message.segment);
+            }
+        };
+        let datagrams = train.run.count as u64;
+        let routed = match allocation {
+            Some(allocation) => self.engine.route_channel_data(
+                self.now.time,
+                allocation,
+                train.channel,
+                len_u32(train.run.count),
+                train.payload_bytes(),
+            ),
+            None => Err(DropReason::NoAllocation),
+        };
+        match routed {
+            Ok(route) => {
+                self.counters.peer_queued.add(datagrams);
+                let relay = EndpointId::from_u32(route.relay.0);
+                tx.forward(relay, route.peer.address(), message, train.run, &[], 0);
+            }
+            Err(reason) => self.counters.dropped(reason, datagrams),
+        }
+        train.end
     }
 
     /// A STUN message from a client: an answer, a Send indication's data, or a drop.
@@ -192,7 +200,7 @@ impl Relay {
     }
 
     /// Peer to client: one permission check per message, headers put in front of every segment.
-    fn from_peer(&mut self, handle: RelayHandle, message: &Received<'_>, tx: &mut SendQueue) {
+    fn peer_message(&mut self, handle: RelayHandle, message: &Received<'_>, tx: &mut SendQueue) {
         let bytes = message.bytes.len();
         let datagrams = message.segment_count() as u64;
         self.counters.peer_in.add(datagrams);
@@ -319,9 +327,9 @@ impl Handler for Relay {
 
     fn received(&mut self, message: &Received<'_>, tx: &mut SendQueue) {
         if message.token == LISTENER_TOKEN {
-            self.from_client(message, tx);
+            self.client_message(message, tx);
         } else {
-            self.from_peer(RelayHandle::from_u64(message.token), message, tx);
+            self.peer_message(RelayHandle::from_u64(message.token), message, tx);
         }
     }
 

@@ -65,6 +65,7 @@ pub(crate) fn engine(config: &Config) -> Result<EngineConfig, String> {
         },
         secure_stun: config.authentication.binding_needs_credentials,
         mapped_address: stun.mapped_address,
+        rfc5766_channel_numbers: stun.rfc5766_channel_numbers,
         fingerprint: if stun.fingerprint {
             Fingerprint::Always
         } else {

@@ -1,14 +1,14 @@
 //! ChannelData: four bytes of header before relayed payload (RFC 8656 §12.4).
 //!
-//! The invariant: [`ChannelNumber`] holds only numbers a channel may have, 0x4000 to 0x4FFF. What a datagram
-//! *claims* stays a raw number until somebody looks it up.
+//! The invariant: [`ChannelNumber`] holds only numbers a channel may have, 0x4000 to 0x4FFF unless somebody asked for the
+//! range of RFC 5766 by name. What a datagram *claims* stays a raw number until somebody looks it up.
 //!
 //! [RFC 8656 §12.4]: https://www.rfc-editor.org/rfc/rfc8656#section-12.4
 
 use crate::ChannelDataError;
 use core::fmt;
 
-/// A channel number that may be bound: 0x4000..=0x4FFF (RFC 8656 §12).
+/// A channel number that may be bound: 0x4000..=0x4FFF (RFC 8656 §12), or up to 0x7FFF by [`Self::from_rfc5766`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ChannelNumber(u16);
 
@@ -17,6 +17,23 @@ impl ChannelNumber {
     pub const MIN: Self = Self(0x4000);
     /// The highest channel number; RFC 5766 allowed more, RFC 8656 reserves them.
     pub const MAX: Self = Self(0x4FFF);
+
+    /// The highest channel number of RFC 5766, whose clients choose from 0x4000..=0x7FFF.
+    pub const MAX_RFC5766: Self = Self(0x7FFF);
+
+    /// A number in the wider range of RFC 5766 §11, for a server whose operator still admits such clients.
+    ///
+    /// # Errors
+    ///
+    /// [`InvalidChannelNumber`] outside 0x4000..=0x7FFF.
+    #[inline]
+    pub const fn from_rfc5766(number: u16) -> Result<Self, InvalidChannelNumber> {
+        if Self::MIN.0 <= number && number <= Self::MAX_RFC5766.0 {
+            Ok(Self(number))
+        } else {
+            Err(InvalidChannelNumber(number))
+        }
+    }
 
     /// The number as it stands on the wire.
     #[must_use]
@@ -101,6 +118,15 @@ mod tests {
     use super::*;
 
     //= TURN-079
+    #[test]
+    fn the_range_of_rfc_5766_has_to_be_asked_for() {
+        for number in 0..=u16::MAX {
+            let valid = (0x4000..=0x7FFF).contains(&number);
+            assert_eq!(ChannelNumber::from_rfc5766(number).is_ok(), valid);
+        }
+        assert!(ChannelNumber::try_from(0x5000).is_err());
+    }
+
     #[test]
     fn accepts_channel_numbers_from_0x4000_to_0x4fff_only() {
         for number in 0..=u16::MAX {

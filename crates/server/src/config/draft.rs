@@ -130,6 +130,7 @@ impl Draft {
                 fingerprint: false,
                 software: false,
                 mapped_address: false,
+                rfc5766_channel_numbers: false,
                 detailed_reasons: false,
             },
             log: Log {

@@ -213,6 +213,8 @@ pub struct Stun {
     pub software: bool,
     /// MAPPED-ADDRESS beside XOR-MAPPED-ADDRESS.
     pub mapped_address: bool,
+    /// Channel numbers of RFC 5766, 0x4000 to 0x7FFF, are taken too.
+    pub rfc5766_channel_numbers: bool,
     /// Reason phrases say in detail what was wrong.
     pub detailed_reasons: bool,
 }

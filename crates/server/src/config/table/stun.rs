@@ -140,9 +140,12 @@ pub(super) const ENTRIES: &[Entry] = &[
         "Accepts channel numbers 0x5000 to 0x7FFF too.",
     )
     .default("false")
-    .only(
-        &["false"],
-        "channel numbers are those of RFC 8656 §12, 0x4000 to 0x4FFF",
+    .works(
+        |draft, value, _| {
+            draft.stun.rfc5766_channel_numbers = value.flag();
+            Ok(())
+        },
+        |config| flag(config.stun.rfc5766_channel_numbers),
     ),
     Entry::new(
         "O-130",
