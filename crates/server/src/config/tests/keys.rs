@@ -283,6 +283,7 @@ fn every_written_value_is_read_back_as_written() {
         ("fingerprint", "true"),
         ("software-attribute", "true"),
         ("stun-backward-compatibility", "true"),
+        ("rfc5766-channel-numbers", "true"),
         ("include-reason-string", "true"),
         ("verbose", "true"),
         ("statistics-interval", "30"),

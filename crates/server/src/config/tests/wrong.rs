@@ -125,7 +125,7 @@ const WRONG: &[(&str, usize, &str)] = &[
     ("server-relay", 1, "without permissions"),
     ("rfc5780", 1, "not implemented yet"),
     ("rfc3489-compatibility", 1, "not implemented yet"),
-    ("rfc5766-channel-numbers", 1, "0x4000 to 0x4FFF"),
+    ("rfc5766-channel-numbers=5000", 1, "true or false"),
     ("mobility", 1, "not implemented yet"),
     ("drop-invalid-packets=false", 1, "always dropped"),
     // Authentication
