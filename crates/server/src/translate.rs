@@ -7,9 +7,9 @@ use std::sync::Arc;
 use if_addrs::{IfAddr, get_if_addrs};
 use turnbuckle_datapath::{Backend, BufferBudget, Settings};
 use turnbuckle_engine::{
-    Action, AddressRange, AuthConfig, Config as EngineConfig, DefaultFamily, Fingerprint,
-    InterfaceAddress, Lifetimes, Limits, NonceKey, NonceLifetime, PolicyRules, RelayAddress, Rule,
-    Service, UnverifiedLimits,
+    Action, AuthConfig, Config as EngineConfig, DefaultFamily, Fingerprint, InterfaceAddress,
+    Lifetimes, Limits, NonceKey, NonceLifetime, PolicyRules, Rate, RelayAddress, Rule, Service,
+    UnverifiedLimits,
 };
 
 use crate::config::{self, Config, Credential};
@@ -50,14 +50,8 @@ pub(crate) fn engine(config: &Config) -> Result<EngineConfig, String> {
     let ports = config.addresses.relay_ports;
     Ok(EngineConfig {
         auth: authentication(config)?,
-        policy: policy(config)?,
-        unverified: UnverifiedLimits {
-            answers_per_s: config
-                .authentication
-                .unauthorized_replies_per_second
-                .map(Into::into),
-            ..UnverifiedLimits::default()
-        },
+        policy: policy(config),
+        unverified: unverified(config),
         service: match (stun.stun_only, stun.no_binding) {
             (true, _) => Service::StunOnly,
             (false, true) => Service::TurnOnly,
@@ -84,6 +78,9 @@ pub(crate) fn engine(config: &Config) -> Result<EngineConfig, String> {
         limits: Limits {
             user_quota: limits.allocations_per_user.map(Into::into),
             total_quota: limits.allocations_total.map(Into::into),
+            allocations: limits.allocations_per_shard.get(),
+            permissions_per_allocation: limits.permissions_per_allocation.get(),
+            channels_per_allocation: limits.channels_per_allocation.get(),
             ..Limits::default()
         },
         relays: config
@@ -164,7 +161,29 @@ fn authentication(config: &Config) -> Result<AuthConfig, String> {
     Ok(auth)
 }
 
-fn policy(config: &Config) -> Result<PolicyRules, String> {
+/// What may go at once to a source that proved nothing, in seconds' worth: clients of one household or office come together.
+const EXCESS_BURST_S: u32 = 4;
+/// The same for all bytes, where the answers that cost nothing count too.
+const BYTES_BURST_S: u32 = 2;
+
+fn unverified(config: &Config) -> UnverifiedLimits {
+    let from = &config.authentication;
+    let rate = |per_s: u32, burst_s| Rate {
+        burst: per_s.saturating_mul(burst_s),
+        per_s,
+    };
+    UnverifiedLimits {
+        excess: rate(
+            from.unverified_excess_bytes_per_second.get(),
+            EXCESS_BURST_S,
+        ),
+        bytes: rate(from.unverified_bytes_per_second.get(), BYTES_BURST_S),
+        answers_per_s: from.unauthorized_replies_per_second.map(Into::into),
+        ..UnverifiedLimits::default()
+    }
+}
+
+fn policy(config: &Config) -> PolicyRules {
     let mut policy = PolicyRules {
         allow_loopback: config.peers.allow_loopback,
         ..PolicyRules::strict()
@@ -179,10 +198,10 @@ fn policy(config: &Config) -> Result<PolicyRules, String> {
         .denied
         .iter()
         .map(|range| (Action::Deny, range));
-    for (action, range) in allowed.chain(denied) {
-        let range = AddressRange::new(range.first, range.last)
-            .map_err(|error| format!("peer range {}-{}: {error}", range.first, range.last))?;
-        policy.rules.push(Rule { action, range });
-    }
-    Ok(policy)
+    policy.rules.extend(
+        allowed
+            .chain(denied)
+            .map(|(action, &range)| Rule { action, range }),
+    );
+    policy
 }

@@ -102,7 +102,7 @@ pub struct Datapath {
     pub backend: Backend,
     /// Longest pause before reading so that datagrams come in larger batches; zero turns the pause off. At most 10 ms.
     pub coalesce: Duration,
-    /// `SO_RCVBUF` and `SO_SNDBUF` of listeners and upper bound for relay sockets, in bytes.
+    /// `SO_RCVBUF` and `SO_SNDBUF` of listeners, in bytes.
     pub socket_buffer_bytes: NonZeroU32,
     /// Print receive batch counters every [`Log::statistics_interval`].
     pub log_receive: bool,

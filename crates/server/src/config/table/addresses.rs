@@ -135,7 +135,7 @@ pub(super) const ENTRIES: &[Entry] = &[
         "sock-buf-size",
         GROUP,
         Kind::Integer { min: 4096, max: 1 << 30, unit: "bytes" },
-        "Size of the kernel's receive and send buffers of listeners, and the size up to which those of busy relay sockets grow. The kernel may grant less.",
+        "Size of the kernel's receive and send buffers of listeners; the kernel may grant less.",
     )
     .default("2097152")
     .stricter("at least 4096")
