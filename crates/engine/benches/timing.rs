@@ -1,0 +1,209 @@
+//! Looks for differences in time that would tell an attacker something (V-25, V-26), in the manner of dudect (Reparaz, Balasch,
+//! Verbauwhede: "dude, is my code constant time?"): two classes of requests in random order, Welch's t-test on the times,
+//! the slowest measurements left out at several thresholds, and the largest |t| reported.
+//!
+//! An |t| that stays below 4.5 as the number of samples grows is no evidence of a difference. The last line is a control with a
+//! real difference; it shows that this machine is quiet enough to see one.
+//!
+//! `cargo bench -p turnbuckle-engine --bench timing -- [SAMPLES]`; a million samples by default. Nothing is asserted: what a machine
+//! measures beside other work proves nothing.
+
+#![expect(
+    clippy::print_stdout,
+    reason = "a measuring tool prints what it measured"
+)]
+#![expect(
+    clippy::unwrap_used,
+    reason = "a measuring tool stops where it cannot go on"
+)]
+#![expect(clippy::disallowed_methods, reason = "time is what is measured")]
+
+use std::hint::black_box;
+use std::time::Instant;
+
+use turnbuckle_engine::{AuthConfig, Authenticator, Now, Random, Time};
+use turnbuckle_wire::{
+    AttributeType, Class, IntegrityKey, Message, MessageWriter, Method, TransactionId,
+    long_term_key_md5, userhash,
+};
+
+const REALM: &str = "example.org";
+const NOW: Now = Now {
+    time: Time::ZERO,
+    unix_s: 1_800_000_000,
+};
+
+/// splitmix64; the order of the classes has to be random, not secret.
+struct Seeded(u64);
+
+impl Seeded {
+    fn u64(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+}
+
+impl Random for Seeded {
+    fn fill(&mut self, bytes: &mut [u8]) {
+        for chunk in bytes.chunks_mut(8) {
+            let number = self.u64().to_le_bytes();
+            chunk.copy_from_slice(number.get(..chunk.len()).unwrap());
+        }
+    }
+}
+
+/// An authenticator and what it needs to be asked.
+struct Server {
+    authenticator: Authenticator,
+    random: Seeded,
+}
+
+impl Server {
+    fn new(secrets: u32) -> Self {
+        let mut config = AuthConfig::new(REALM).unwrap();
+        for number in 0..100 {
+            config
+                .add_user(&format!("user{number:03}"), "password")
+                .unwrap();
+        }
+        for number in 0..secrets {
+            config.add_rest_secret(&number.to_be_bytes()).unwrap();
+        }
+        let mut random = Seeded(1);
+        Self {
+            authenticator: Authenticator::new(&config, &mut random),
+            random,
+        }
+    }
+
+    fn answers(&mut self, bytes: &[u8]) -> bool {
+        let message = Message::parse(bytes).unwrap();
+        let client = "198.51.100.7:40000".parse().unwrap();
+        let listener = "203.0.113.1:3478".parse().unwrap();
+        let result =
+            self.authenticator
+                .authenticate(NOW, &mut self.random, client, listener, &message);
+        black_box(result).is_ok()
+    }
+
+    /// A request by name or hash, its MESSAGE-INTEGRITY right but for one changed byte.
+    fn request(&mut self, name: &str, by_hash: bool, wrong_byte: Option<usize>) -> Vec<u8> {
+        let client = "198.51.100.7:40000".parse().unwrap();
+        let listener = "203.0.113.1:3478".parse().unwrap();
+        let challenge = self
+            .authenticator
+            .challenge(NOW, &mut self.random, client, listener);
+        let mut buffer = vec![0; 512];
+        let id = TransactionId::new([7; 12]);
+        let mut writer = MessageWriter::new(&mut buffer, Class::Request, Method::ALLOCATE, id);
+        if by_hash {
+            writer.userhash(&userhash(name.as_bytes(), REALM.as_bytes()));
+        } else {
+            writer.username(name.as_bytes());
+        }
+        writer.realm(REALM.as_bytes());
+        writer.bytes(AttributeType::NONCE, challenge.nonce.as_bytes());
+        let key = long_term_key_md5(name.as_bytes(), REALM.as_bytes(), b"password");
+        writer.integrity(&IntegrityKey::sha1(&key));
+        let len = writer.finish().unwrap();
+        buffer.truncate(len);
+        if let Some(wrong) = wrong_byte {
+            *buffer.get_mut(len - 20 + wrong).unwrap() ^= 1;
+        }
+        buffer
+    }
+}
+
+fn main() {
+    // `cargo test --all-targets` starts benches too, without this argument: then only see that it runs.
+    let is_bench = std::env::args().any(|argument| argument == "--bench");
+    let samples = std::env::args().find_map(|argument| argument.parse().ok());
+    let samples = samples.unwrap_or(if is_bench { 1_000_000 } else { 1_000 });
+    println!("{samples} samples each; |t| below 4.5 is no evidence of a difference");
+
+    for secrets in [0, 4] {
+        let mut server = Server::new(secrets);
+        let wrong =
+            |server: &mut Server, name, by_hash, byte| server.request(name, by_hash, Some(byte));
+        let first = wrong(&mut server, "user050", false, 0);
+        let last = wrong(&mut server, "user050", false, 19);
+        let unknown = wrong(&mut server, "user999", false, 0);
+        let hashed = wrong(&mut server, "user050", true, 0);
+        let hashed_unknown = wrong(&mut server, "user999", true, 0);
+        for (name, one, other) in [
+            ("identical requests", &first, &first),
+            ("first or last byte of the integrity wrong", &first, &last),
+            ("known or unknown username", &first, &unknown),
+            ("known or unknown userhash", &hashed, &hashed_unknown),
+        ] {
+            compare(
+                &mut server,
+                samples,
+                &format!("{name}, {secrets} secrets"),
+                one,
+                other,
+            );
+        }
+    }
+    let mut server = Server::new(0);
+    let right = server.request("user050", false, None);
+    let wrong = server.request("user050", false, Some(0));
+    compare(
+        &mut server,
+        samples,
+        "control: right or wrong password",
+        &right,
+        &wrong,
+    );
+}
+
+/// Measures both classes in random order and prints what sets them apart.
+fn compare(server: &mut Server, samples: usize, name: &str, one: &[u8], other: &[u8]) {
+    let mut order = Seeded(99);
+    let mut times: Vec<(bool, f64)> = Vec::with_capacity(samples);
+    // Both classes from one buffer, or the caches would tell them apart.
+    let mut buffer = vec![0; one.len()];
+    for _ in 0..samples {
+        let class = order.u64() & 1 == 1;
+        buffer.copy_from_slice(if class { other } else { one });
+        let begin = Instant::now();
+        black_box(server.answers(black_box(&buffer)));
+        let nanos = u32::try_from(begin.elapsed().as_nanos()).unwrap_or(u32::MAX);
+        times.push((class, nanos.into()));
+    }
+    let mut sorted: Vec<f64> = times.iter().map(|&(_, nanos)| nanos).collect();
+    sorted.sort_by(f64::total_cmp);
+    let median = sorted.get(samples / 2).copied().unwrap_or(0.0);
+    let mut largest = 0.0_f64;
+    for percent in [50, 75, 90, 95, 99, 100] {
+        let limit = sorted
+            .get((samples * percent / 100).saturating_sub(1))
+            .copied();
+        largest = largest.max(welch(&times, limit.unwrap_or(f64::MAX)).abs());
+    }
+    println!("{name:60} |t| {largest:7.2}   median {median:5.0} ns");
+}
+
+/// Welch's t over the measurements up to `limit`.
+fn welch(times: &[(bool, f64)], limit: f64) -> f64 {
+    let moments = |class: bool| {
+        let of_class = || {
+            times
+                .iter()
+                .filter(move |&&(c, nanos)| c == class && nanos <= limit)
+        };
+        let count = of_class().map(|_| 1.0).sum::<f64>();
+        let mean = of_class().map(|&(_, nanos)| nanos).sum::<f64>() / count;
+        let squares: f64 = of_class().map(|&(_, nanos)| (nanos - mean).powi(2)).sum();
+        (mean, squares / (count - 1.0) / count)
+    };
+    let ((mean_a, spread_a), (mean_b, spread_b)) = (moments(false), moments(true));
+    let spread = (spread_a + spread_b).sqrt();
+    if spread > 0.0 {
+        (mean_a - mean_b) / spread
+    } else {
+        0.0
+    }
+}
