@@ -3,6 +3,9 @@
 //! STUN, TURN channels, DTLS, RTP, ZRTP and QUIC may share one port. RFC 7983 §7, updated by RFC 9443 §3, divides the
 //! first byte among them so that one comparison decides. The function is total: every byte has exactly one answer.
 //!
+//! STUN methods from 0x100 upward would start with 4 or more and are never seen by a server that demultiplexes; no such method
+//! is registered.
+//!
 //! [RFC 7983 §7]: https://www.rfc-editor.org/rfc/rfc7983#section-7
 //! [RFC 9443 §3]: https://www.rfc-editor.org/rfc/rfc9443#section-3
 

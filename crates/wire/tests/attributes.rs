@@ -3,14 +3,17 @@
 #![expect(clippy::unwrap_used, reason = "a test may panic")]
 
 mod support;
+#[path = "support/values.rs"]
+mod values;
 
 use core::net::SocketAddr;
-use support::{ID, RawMessage, values_by_type};
+use support::{ID, RawMessage};
 use turnbuckle_wire::{
     AccessToken, AddressErrorCode, AddressFamily, AttributeError, AttributeType, ChangeRequest,
     ChannelNumber, Class, ErrorCode, Icmp, Message, MessageWriter, Method, PasswordAlgorithm,
     PasswordAlgorithmEntry, WriteError, userhash,
 };
+use values::values_by_type;
 
 const LENGTH: AttributeError = AttributeError::Length;
 const VALUE: AttributeError = AttributeError::Value;

@@ -3,12 +3,15 @@
 #![expect(clippy::unwrap_used, reason = "a test may panic")]
 
 mod support;
+#[path = "support/values.rs"]
+mod values;
 
-use support::{ID, RawMessage, values_by_type};
+use support::{ID, RawMessage};
 use turnbuckle_wire::{
     AttributeType, Class, IntegrityError, IntegrityKey, KnownAttributeTypes, Message,
     MessageWriter, Method, ParseError, TransactionId, WriteError,
 };
+use values::values_by_type;
 
 //= STUN-001
 //= STUN-002
