@@ -464,6 +464,7 @@ impl fmt::Display for Explanation<'_> {
         match self.decision.verdict {
             Ok(send_to) if send_to == peer.ip() => write!(formatter, "{peer}: allowed")?,
             Ok(send_to) => write!(formatter, "{peer}: allowed, sent to {send_to}")?,
+            Err(Forbidden::Rule) => write!(formatter, "{peer}: denied")?,
             Err(forbidden) => write!(formatter, "{peer}: denied, {forbidden}")?,
         }
         match self.decision.basis {

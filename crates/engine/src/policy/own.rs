@@ -140,12 +140,11 @@ impl Own {
 
     /// What `ip` and `port` are to this server. Port 0 is that of a permission, which is for an address as a whole.
     pub(super) fn kinship(&self, ip: IpAddr, port: u16) -> Kinship {
-        let is_service = |port| {
-            self.services
-                .binary_search(&SocketAddr::new(ip, port))
-                .is_ok()
+        let is_service = |ip, port| {
+            let service = SocketAddr::new(ip, port);
+            self.services.binary_search(&service).is_ok()
         };
-        if is_service(0) || is_service(port) {
+        if is_service(ip, 0) || is_service(ip, port) {
             return Kinship::Service;
         }
         if let IpAddr::V4(v4) = ip
@@ -165,6 +164,8 @@ impl Own {
         }
         let relay = self.relays.iter().find(|relay| relay.seen() == ip);
         match relay {
+            // A listener on a relay address, at a port within the relay ports, is named by the external address just as well.
+            Some(relay) if is_service(relay.local, port) => Kinship::Service,
             Some(relay) if port == 0 || self.relay_ports.contains(&port) => {
                 Kinship::Relayed { local: relay.local }
             }

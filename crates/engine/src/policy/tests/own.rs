@@ -69,6 +69,8 @@ fn own_listeners_and_services_are_never_peers() {
         for peer in [
             "203.0.113.1:3478",
             "203.0.113.1:50000", // within the relay ports
+            "192.0.2.1:3478",
+            "192.0.2.1:50000", // the same, by the address that the NAT shows
             "[::ffff:203.0.113.1]:3478",
             "10.9.9.9:6379",
             "10.9.9.8:1",
@@ -88,7 +90,6 @@ fn own_addresses_are_no_peers_at_other_ports() {
     //= V-07
     for peer in [
         "203.0.113.1:22",
-        "192.0.2.1:3478",
         "192.0.2.1:49151",
         "10.0.0.5:22",
         "10.0.0.5:60000",

@@ -142,7 +142,7 @@ fn explains_the_verdict() {
         ),
         (
             "::ffff:10.1.0.9",
-            "10.1.0.9:53: denied, denied by rule (rule 2: deny 10.1.0.0-10.1.0.9)",
+            "10.1.0.9:53: denied (rule 2: deny 10.1.0.0-10.1.0.9)",
         ),
         (
             "192.168.1.1",
