@@ -1,7 +1,8 @@
 //! The binary as an operator meets it: exit codes, and what is printed where.
 
+use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 
 fn turnbuckle(arguments: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_turnbuckle"))
@@ -206,4 +207,57 @@ fn check_accepts_the_sample_file() {
     let sample = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy/turnserver.conf.sample");
     let output = turnbuckle(&["check", sample.to_str().expect("UTF-8")]);
     assert_eq!(output.status.code(), Some(0), "{}", printed(&output));
+}
+
+/// A UDP port of loopback that was free a moment ago.
+fn free_port() -> u16 {
+    let socket = std::net::UdpSocket::bind("127.0.0.1:0").expect("a socket");
+    socket.local_addr().expect("an address").port()
+}
+
+#[test]
+fn serve_without_credentials_prints_how_to_connect_and_ends_with_exit_code_0_on_sigterm() {
+    let port = free_port().to_string();
+    let mut child = Command::new(env!("CARGO_BIN_EXE_turnbuckle"))
+        .args([
+            "serve",
+            "-L",
+            "127.0.0.1",
+            "-p",
+            &port,
+            "-m",
+            "1",
+            "--realm",
+            "example.org",
+        ])
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("the binary runs");
+    let mut lines = BufReader::new(child.stdout.take().expect("piped"))
+        .lines()
+        .map_while(Result::ok);
+    let start: Vec<String> = lines.by_ref().take_while(|line| line != "ready").collect();
+    let start = start.join("\n");
+    let pid = rustix::process::Pid::from_child(&child);
+    rustix::process::kill_process(pid, rustix::process::Signal::TERM).expect("still there");
+    let rest: Vec<String> = lines.collect();
+    assert_eq!(child.wait().expect("ended").code(), Some(0), "{rest:?}");
+    assert!(
+        start.contains(&format!("turn:127.0.0.1:{port}?transport=udp")),
+        "{start}"
+    );
+    assert!(
+        start.contains("new RTCPeerConnection({") && start.contains("username: \"guest\""),
+        "{start}"
+    );
+}
+
+#[test]
+fn serve_says_why_it_cannot_listen_with_exit_code_1() {
+    let taken = std::net::UdpSocket::bind("127.0.0.1:0").expect("a socket");
+    let port = taken.local_addr().expect("an address").port().to_string();
+    let output = turnbuckle(&["serve", "-L", "127.0.0.1", "-p", &port, "-m", "1"]);
+    let text = complained(&output);
+    assert_eq!(output.status.code(), Some(1), "{text}");
+    assert!(text.contains(&format!("127.0.0.1:{port}")), "{text}");
 }
