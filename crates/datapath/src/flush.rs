@@ -12,42 +12,19 @@ use crate::Backend;
 use crate::counters::SendCounters;
 use crate::endpoint::{Endpoint, EndpointId, Table};
 use crate::handler::{Handler, SendFailure, Warning};
-use crate::queue::{RunRecord, SendQueue, Source, Touched, Train};
+use crate::pack::{Origin, Outbox, Packer, source};
+use crate::queue::{SendQueue, Touched, Train};
 use crate::sys::receive::Slots;
-use crate::sys::send::{Batch, Scratch, send_to};
+use crate::sys::send::send_to;
 use crate::sys::sockopt;
 
 /// Messages after which a batch is sent: enough to fill several calls, small enough to stay in the cache.
 const BATCH_MESSAGES: usize = 256;
 /// Pieces after which a batch is sent.
 const BATCH_PIECES: usize = 8192;
-const ZEROS: [u8; 3] = [0; 3];
 /// Headers in front of a UDP payload.
 const HEADERS_LEN_V4: u32 = 28;
 const HEADERS_LEN_V6: u32 = 48;
-
-/// Where a message of a batch came from: `count` datagrams of a train. More than one means a `UDP_SEGMENT` send.
-#[derive(Clone, Copy, Debug)]
-struct Origin {
-    train: u32,
-    count: u32,
-}
-
-/// Messages of one call and where they came from.
-#[derive(Default)]
-struct Outbox {
-    scratch: Scratch,
-    origins: Vec<Origin>,
-}
-
-impl Outbox {
-    fn with_capacity(messages: usize) -> Self {
-        Self {
-            scratch: Scratch::with_capacity(messages),
-            origins: Vec::with_capacity(messages),
-        }
-    }
-}
 
 /// Sends queues; keeps the arrays for it.
 pub(crate) struct Flusher {
@@ -124,25 +101,22 @@ impl Flusher {
     ) {
         let mut trains = job.queue.trains(touched).peekable();
         while trains.peek().is_some() {
-            let Outbox { scratch, origins } = &mut self.outbox;
-            let mut batch = scratch.batch();
-            origins.clear();
-            while batch.len() < BATCH_MESSAGES && batch.pieces() < BATCH_PIECES {
+            let mut packer = self.outbox.pack(job.queue, job.slots);
+            while packer.batch.len() < BATCH_MESSAGES && packer.batch.pieces() < BATCH_PIECES {
                 let Some((number, train)) = trains.next_if(|(_, train)| !train.dont_fragment)
                 else {
                     break;
                 };
                 if endpoint.gso && train.datagrams > 1 {
-                    push_train(job, &mut batch, origins, number, train);
+                    packer.train(number, train);
                 } else {
-                    push_singles(job, &mut batch, origins, number, train);
+                    packer.singles(number, train);
                 }
             }
-            if batch.len() > 0 {
+            if packer.batch.len() > 0 {
                 submit(
                     job,
-                    &mut batch,
-                    origins,
+                    &mut packer,
                     endpoint,
                     &mut self.spare,
                     &mut self.no_sendmmsg,
@@ -170,7 +144,7 @@ impl Flusher {
             }
             for run in job.queue.runs(train) {
                 if run.is_bare() {
-                    let bytes = source(job, run.source);
+                    let bytes = source(job.queue, job.slots, run.source);
                     for index in 0..run.count {
                         let (start, len) = run.payload(index);
                         let datagram = &bytes[start..start + len];
@@ -179,10 +153,9 @@ impl Flusher {
                         });
                     }
                 } else {
-                    let Outbox { scratch, origins } = &mut self.outbox;
-                    let mut batch = scratch.batch();
-                    origins.clear();
-                    push_run_singly(job, &mut batch, origins, number, train, run);
+                    let mut packer = self.outbox.pack(job.queue, job.slots);
+                    packer.run_singly(number, train, run);
+                    let mut batch = packer.batch;
                     batch.seal();
                     for index in 0..batch.len() {
                         deliver(job, endpoint, handler, |endpoint| {
@@ -205,10 +178,9 @@ impl Flusher {
         handler: &mut H,
     ) {
         let v6 = endpoint.local.is_ipv6();
-        let Outbox { scratch, origins } = &mut self.spare;
-        let mut batch = scratch.batch();
-        origins.clear();
-        push_singles(job, &mut batch, origins, number, train);
+        let mut packer = self.spare.pack(job.queue, job.slots);
+        packer.singles(number, train);
+        let mut batch = packer.batch;
         batch.seal();
         if sockopt::forbid_fragments(endpoint.fd(), v6).is_err() {
             give_up(
@@ -231,25 +203,25 @@ impl Flusher {
 }
 
 /// Sends a batch to the end.
-fn submit<'data, H: Handler>(
-    job: &Job<'data>,
-    batch: &mut Batch<'_, 'data>,
-    origins: &[Origin],
+fn submit<H: Handler>(
+    job: &Job<'_>,
+    packer: &mut Packer<'_>,
     endpoint: &mut Endpoint,
     spare: &mut Outbox,
     no_sendmmsg: &mut bool,
     handler: &mut H,
 ) {
-    batch.seal();
+    packer.batch.seal();
     let mut next = 0;
-    while next < batch.len() {
+    while next < packer.batch.len() {
+        let batch = &mut packer.batch;
         let sent = match *no_sendmmsg {
             false => batch.send(endpoint.fd(), next),
             true => batch.send_one(endpoint.fd(), next).map(|()| 1),
         };
         match sent {
             Ok(sent) => {
-                note_sent(job, endpoint, &origins[next..next + sent]);
+                note_sent(job, endpoint, &packer.origins()[next..next + sent]);
                 next += sent;
             }
             Err(Errno::NOSYS) if !*no_sendmmsg => {
@@ -259,41 +231,27 @@ fn submit<'data, H: Handler>(
                 });
             }
             Err(errno) => {
-                next += recover(
-                    job,
-                    batch,
-                    &origins[next..],
-                    next,
-                    errno,
-                    endpoint,
-                    spare,
-                    handler,
-                );
+                next += recover(job, packer, next, errno, endpoint, spare, handler);
             }
         }
     }
 }
 
-/// Deals with the failure of message `next`, whose origin is the first of `origins`. Returns how many messages are
-/// settled by that.
+/// Deals with the failure of message `next`. Returns how many messages are settled by that.
 #[cold]
-#[expect(
-    clippy::too_many_arguments,
-    reason = "one caller; a structure for it would only rename them"
-)]
-fn recover<'data, H: Handler>(
-    job: &Job<'data>,
-    batch: &Batch<'_, 'data>,
-    origins: &[Origin],
+fn recover<H: Handler>(
+    job: &Job<'_>,
+    packer: &Packer<'_>,
     next: usize,
     errno: Errno,
     endpoint: &mut Endpoint,
     spare: &mut Outbox,
     handler: &mut H,
 ) -> usize {
+    let origins = &packer.origins()[next..];
     let origin = origins[0];
     match settle(job, errno, endpoint, |endpoint| {
-        batch.send_one(endpoint.fd(), next)
+        packer.batch.send_one(endpoint.fd(), next)
     }) {
         Ok(()) => {
             note_sent(job, endpoint, &origins[..1]);
@@ -341,14 +299,13 @@ fn split<H: Handler>(
             errno: errno.raw_os_error(),
         });
     }
-    let Outbox { scratch, origins } = spare;
-    let mut batch = scratch.batch();
-    origins.clear();
-    push_singles(job, &mut batch, origins, number, train);
-    batch.seal();
+    let mut packer = spare.pack(job.queue, job.slots);
+    packer.singles(number, train);
+    packer.batch.seal();
     let mut next = 0;
     let mut alone = false;
-    while next < batch.len() {
+    while next < packer.batch.len() {
+        let batch = &mut packer.batch;
         let sent = if alone {
             batch.send_one(endpoint.fd(), next).map(|()| 1)
         } else {
@@ -356,7 +313,7 @@ fn split<H: Handler>(
         };
         match sent {
             Ok(sent) => {
-                note_sent(job, endpoint, &origins[next..next + sent]);
+                note_sent(job, endpoint, &packer.origins()[next..next + sent]);
                 next += sent;
             }
             Err(errno) => {
@@ -365,7 +322,7 @@ fn split<H: Handler>(
                 match settle(job, errno, endpoint, |endpoint| {
                     batch.send_one(endpoint.fd(), next)
                 }) {
-                    Ok(()) => note_sent(job, endpoint, &origins[next..=next]),
+                    Ok(()) => note_sent(job, endpoint, &packer.origins()[next..=next]),
                     Err(errno) => give_up(job, endpoint.id, 1, cause(errno), handler),
                 }
                 next += 1;
@@ -451,102 +408,6 @@ fn exceeds_path(train: &Train) -> bool {
     };
     let headers_len = if v6 { HEADERS_LEN_V6 } else { HEADERS_LEN_V4 };
     path_mtu().is_ok_and(|mtu| train.wire_len + headers_len > mtu)
-}
-
-/// Adds a train as one `UDP_SEGMENT` message.
-#[inline]
-#[expect(
-    clippy::cast_possible_truncation,
-    reason = "a train's datagrams are at most 65,507 bytes"
-)]
-fn push_train<'data>(
-    job: &Job<'data>,
-    batch: &mut Batch<'_, 'data>,
-    origins: &mut Vec<Origin>,
-    number: u32,
-    train: &'data Train,
-) {
-    batch.message(&train.address, Some(train.wire_len as u16));
-    origins.push(Origin {
-        train: number,
-        count: train.datagrams,
-    });
-    for run in job.queue.runs(train) {
-        let bytes = source(job, run.source);
-        if run.is_contiguous() {
-            let (last, last_len) = run.payload(run.count - 1);
-            batch.piece(&bytes[run.start as usize..last + last_len]);
-        } else {
-            let prefix = job.queue.prefix(run);
-            for index in 0..run.count {
-                let (start, len) = run.payload(index);
-                push_pieces(batch, prefix, &bytes[start..start + len], run.trailer);
-            }
-        }
-    }
-}
-
-/// Adds a train as one message per datagram.
-#[inline]
-fn push_singles<'data>(
-    job: &Job<'data>,
-    batch: &mut Batch<'_, 'data>,
-    origins: &mut Vec<Origin>,
-    number: u32,
-    train: &'data Train,
-) {
-    for run in job.queue.runs(train) {
-        push_run_singly(job, batch, origins, number, train, run);
-    }
-}
-
-#[inline]
-fn push_run_singly<'data>(
-    job: &Job<'data>,
-    batch: &mut Batch<'_, 'data>,
-    origins: &mut Vec<Origin>,
-    number: u32,
-    train: &'data Train,
-    run: &'data RunRecord,
-) {
-    let bytes = source(job, run.source);
-    let prefix = job.queue.prefix(run);
-    for index in 0..run.count {
-        let (start, len) = run.payload(index);
-        batch.message(&train.address, None);
-        origins.push(Origin {
-            train: number,
-            count: 1,
-        });
-        push_pieces(batch, prefix, &bytes[start..start + len], run.trailer);
-    }
-}
-
-/// Adds the pieces of one datagram; an empty datagram has none.
-#[inline]
-fn push_pieces<'data>(
-    batch: &mut Batch<'_, 'data>,
-    prefix: &'data [u8],
-    payload: &'data [u8],
-    trailer: u8,
-) {
-    if !prefix.is_empty() {
-        batch.piece(prefix);
-    }
-    if !payload.is_empty() {
-        batch.piece(payload);
-    }
-    if trailer > 0 {
-        batch.piece(&ZEROS[..usize::from(trailer)]);
-    }
-}
-
-#[inline]
-fn source<'data>(job: &Job<'data>, source: Source) -> &'data [u8] {
-    match source {
-        Source::Arena => job.queue.arena(),
-        Source::Slot(slot) => job.slots.bytes(slot as usize),
-    }
 }
 
 /// Counts the messages of one call.

@@ -7,14 +7,15 @@
 //! One [`Datapath`] belongs to one thread, a shard. Its [`turn`](Datapath::turn) waits, receives messages of many
 //! sockets into slots allocated at start, shows each to a [`Handler`], and sends what the handler queued. A message may be
 //! a GRO buffer of many equal datagrams; the handler queues strided runs of it ([`SendQueue::forward`]), and runs of one
-//! flow and size leave as one `UDP_SEGMENT` train. Payload is never copied, and nothing is allocated per datagram.
+//! flow and size leave as one `UDP_SEGMENT` train. Payload goes out from where it came in (small datagrams that get or lose
+//! a header are copied once, which is cheaper), and nothing is allocated per datagram.
 //!
 //! Invariants:
 //! * datagrams of one flow (endpoint, destination) leave in the order they were queued;
 //! * every queued datagram is handed to the kernel or reported by [`Handler::send_failed`], exactly once;
 //! * a failed train is split and sent again before anything is given up.
 //!
-//! Read [`datapath`](Datapath) for the turn, `queue.rs` for trains, `flush.rs` for sending and its fall-backs,
+//! Read [`datapath`](Datapath) for the turn, `queue.rs` for trains, `pack.rs` and `flush.rs` for sending and its fall-backs,
 //! `receive.rs` for receiving, `sys/` for the system calls: all unsafe code of the project is there.
 #![deny(unsafe_code)]
 
@@ -26,6 +27,7 @@ mod datapath;
 mod endpoint;
 mod flush;
 mod handler;
+mod pack;
 mod queue;
 mod receive;
 mod settings;

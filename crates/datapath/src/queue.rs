@@ -118,7 +118,7 @@ pub(crate) struct Train {
     pub(crate) wire_len: u32,
     pub(crate) datagrams: u32,
     /// Bytes of all datagrams, `<= TRAIN_BYTES_MAX` when there is more than one.
-    bytes: u32,
+    pub(crate) bytes: u32,
     /// Nothing may follow: the last datagram is shorter, or this is a reply.
     closed: bool,
     pub(crate) dont_fragment: bool,
@@ -181,7 +181,7 @@ impl SendQueue {
     }
 
     /// Queues `run.count` datagrams from `endpoint` to `to`. Each is `prefix`, one payload of `message`, and `trailer`
-    /// zero bytes. The payload is not copied: it is sent from where it was received.
+    /// zero bytes. Nothing is copied here: what is queued is where the payload lies.
     ///
     /// # Panics
     /// When the run does not lie within the message, its last payload is longer than the others, or `prefix` or `trailer`
@@ -222,6 +222,31 @@ impl SendQueue {
         let number = self.push_train(endpoint, to, record, true);
         let flow = self.flow_place(endpoint, to);
         self.note_newest(flow, number);
+    }
+
+    /// Queues datagrams that did not arrive but begin here: a copy of `bytes`, `segment` of them in each and the rest in the
+    /// last. They form trains as forwarded ones do.
+    ///
+    /// # Panics
+    /// When `segment` is 0.
+    pub fn send(&mut self, endpoint: EndpointId, to: SocketAddr, bytes: &[u8], segment: usize) {
+        let start = narrow(self.arena.len());
+        self.arena.extend_from_slice(bytes);
+        let count = bytes.len().div_ceil(segment).max(1);
+        let last_len = bytes.len() - (count - 1) * segment;
+        let record = RunRecord {
+            source: Source::Arena,
+            start,
+            stride: narrow(segment),
+            len: narrow(if count == 1 { last_len } else { segment }),
+            last_len: narrow(last_len),
+            count: narrow(count),
+            prefix: 0,
+            prefix_len: 0,
+            trailer: 0,
+            next: NONE,
+        };
+        self.join(endpoint, to, record);
     }
 
     /// Queues one datagram with a copy of `bytes`. It leaves with the same flush as the trains and does not divide them.

@@ -1,0 +1,201 @@
+//! Turning trains into messages of one batch.
+//!
+//! Payload goes to the kernel from where it was received. One exception, for speed: the pieces of a small datagram (a
+//! header and 120 bytes, say) are first copied together, because the kernel takes some 35 ns per piece to find and copy
+//! it, and copying so few bytes here takes a fifth of that; see [`STAGED_LEN_MAX`].
+
+use crate::queue::{RunRecord, SendQueue, Source, Train, narrow};
+use crate::sys::receive::Slots;
+use crate::sys::send::{Batch, Scratch};
+
+/// Longest datagram whose pieces are copied together, bytes. Chosen with the `namespaces` bench, `--program add` with `--size`
+/// from 60 to 1,200.
+const STAGED_LEN_MAX: u32 = 512;
+/// Bytes that one batch may copy together; what does not fit is sent in pieces.
+const STAGING_LEN: usize = 256 * 1024;
+const ZEROS: [u8; 3] = [0; 3];
+
+/// Where a message of a batch came from: `count` datagrams of a train. More than one means a `UDP_SEGMENT` send.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Origin {
+    pub(crate) train: u32,
+    pub(crate) count: u32,
+}
+
+/// The arrays that batches are packed in, kept from batch to batch.
+pub(crate) struct Outbox {
+    scratch: Scratch,
+    origins: Vec<Origin>,
+    staging: Box<[u8]>,
+}
+
+impl Outbox {
+    pub(crate) fn with_capacity(messages: usize) -> Self {
+        Self {
+            scratch: Scratch::with_capacity(messages),
+            origins: Vec::with_capacity(messages),
+            staging: vec![0; STAGING_LEN].into(),
+        }
+    }
+
+    /// Starts an empty batch of datagrams that lie in `queue` and `slots`.
+    pub(crate) fn pack<'a>(&'a mut self, queue: &'a SendQueue, slots: &'a Slots) -> Packer<'a> {
+        self.origins.clear();
+        Packer {
+            queue,
+            slots,
+            batch: self.scratch.batch(),
+            origins: &mut self.origins,
+            staging: &mut self.staging,
+        }
+    }
+}
+
+/// A batch being packed, and then sent.
+pub(crate) struct Packer<'a> {
+    queue: &'a SendQueue,
+    slots: &'a Slots,
+    pub(crate) batch: Batch<'a, 'a>,
+    origins: &'a mut Vec<Origin>,
+    /// What is left of the staging area.
+    staging: &'a mut [u8],
+}
+
+impl<'a> Packer<'a> {
+    /// For each message of the batch, what it carries.
+    pub(crate) fn origins(&self) -> &[Origin] {
+        self.origins
+    }
+
+    /// Adds a train as one `UDP_SEGMENT` message.
+    #[inline]
+    #[expect(
+        clippy::cast_possible_truncation,
+        reason = "a train's datagrams are at most 65,507 bytes"
+    )]
+    pub(crate) fn train(&mut self, number: u32, train: &'a Train) {
+        self.batch
+            .message(&train.address, Some(train.wire_len as u16));
+        self.origins.push(Origin {
+            train: number,
+            count: train.datagrams,
+        });
+        let (queue, slots) = (self.queue, self.slots);
+        if train.wire_len <= STAGED_LEN_MAX
+            && !queue.runs(train).all(RunRecord::is_contiguous)
+            && let Some(area) = self.stage(train.bytes)
+        {
+            let mut rest = &mut *area;
+            for run in queue.runs(train) {
+                let (bytes, prefix) = (source(queue, slots, run.source), queue.prefix(run));
+                for index in 0..run.count {
+                    let (start, len) = run.payload(index);
+                    rest = put_datagram(rest, prefix, &bytes[start..start + len], run.trailer);
+                }
+            }
+            self.batch.piece(area);
+            return;
+        }
+        for run in queue.runs(train) {
+            let bytes = source(queue, slots, run.source);
+            if run.is_contiguous() {
+                let (last, last_len) = run.payload(run.count - 1);
+                self.batch
+                    .piece(&bytes[run.start as usize..last + last_len]);
+            } else {
+                let prefix = queue.prefix(run);
+                for index in 0..run.count {
+                    let (start, len) = run.payload(index);
+                    self.pieces(prefix, &bytes[start..start + len], run.trailer);
+                }
+            }
+        }
+    }
+
+    /// Adds a train as one message per datagram.
+    #[inline]
+    pub(crate) fn singles(&mut self, number: u32, train: &'a Train) {
+        for run in self.queue.runs(train) {
+            self.run_singly(number, train, run);
+        }
+    }
+
+    /// Adds one run of a train as one message per datagram.
+    #[inline]
+    pub(crate) fn run_singly(&mut self, number: u32, train: &'a Train, run: &RunRecord) {
+        let bytes = source(self.queue, self.slots, run.source);
+        let prefix = self.queue.prefix(run);
+        for index in 0..run.count {
+            let (start, len) = run.payload(index);
+            let payload = &bytes[start..start + len];
+            self.batch.message(&train.address, None);
+            self.origins.push(Origin {
+                train: number,
+                count: 1,
+            });
+            if train.wire_len <= STAGED_LEN_MAX
+                && !run.is_bare()
+                && let Some(area) = self.stage(narrow(prefix.len() + len) + u32::from(run.trailer))
+            {
+                put_datagram(area, prefix, payload, run.trailer);
+                self.batch.piece(area);
+            } else {
+                self.pieces(prefix, payload, run.trailer);
+            }
+        }
+    }
+
+    /// Takes `len` bytes of the staging area.
+    #[inline]
+    fn stage(&mut self, len: u32) -> Option<&'a mut [u8]> {
+        if self.staging.len() < len as usize {
+            return None;
+        }
+        let (area, rest) = std::mem::take(&mut self.staging).split_at_mut(len as usize);
+        self.staging = rest;
+        Some(area)
+    }
+
+    /// Adds the pieces of one datagram; an empty datagram has none.
+    #[inline]
+    fn pieces(&mut self, prefix: &'a [u8], payload: &'a [u8], trailer: u8) {
+        if !prefix.is_empty() {
+            self.batch.piece(prefix);
+        }
+        if !payload.is_empty() {
+            self.batch.piece(payload);
+        }
+        if trailer > 0 {
+            self.batch.piece(&ZEROS[..usize::from(trailer)]);
+        }
+    }
+}
+
+/// The bytes that a run's offsets count in.
+#[inline]
+pub(crate) fn source<'a>(queue: &'a SendQueue, slots: &'a Slots, source: Source) -> &'a [u8] {
+    match source {
+        Source::Arena => queue.arena(),
+        Source::Slot(slot) => slots.bytes(slot as usize),
+    }
+}
+
+/// Writes one datagram to the start of `area` and returns what is left of it.
+#[inline]
+fn put_datagram<'a>(
+    area: &'a mut [u8],
+    prefix: &[u8],
+    payload: &[u8],
+    trailer: u8,
+) -> &'a mut [u8] {
+    let area = put(area, prefix);
+    let area = put(area, payload);
+    put(area, &ZEROS[..usize::from(trailer)])
+}
+
+#[inline]
+fn put<'a>(area: &'a mut [u8], bytes: &[u8]) -> &'a mut [u8] {
+    let (here, rest) = area.split_at_mut(bytes.len());
+    here.copy_from_slice(bytes);
+    rest
+}
