@@ -35,14 +35,14 @@ impl Default for UnverifiedLimits {
     fn default() -> Self {
         Self {
             buckets: 1 << 16,
-            // A first contact costs about 80 bytes beyond its request: 100 clients behind one address at once, then 25 a second.
+            // A first contact costs about 80 bytes beyond its request: 800 clients behind one address at once, then 100 a second.
             excess: Rate {
-                burst: 8 * 1024,
-                per_s: 2 * 1024,
+                burst: 64 * 1024,
+                per_s: 8 * 1024,
             },
             bytes: Rate {
-                burst: 16 * 1024,
-                per_s: 8 * 1024,
+                burst: 128 * 1024,
+                per_s: 32 * 1024,
             },
             answers_per_s: None,
         }
