@@ -5,7 +5,7 @@
 
 use core::time::Duration;
 
-use turnbuckle_wire::{AddressFamily, AttributeError, AttributeType, IntegrityKey, Message};
+use turnbuckle_wire::{AddressFamily, AttributeError, AttributeType, IntegrityKey, Method};
 
 use crate::allocation::{Allocation, Entry, Opening, Pending, Rare, Relay};
 use crate::auth::Proof;
@@ -67,7 +67,7 @@ impl<R: Random> Engine<R> {
         }
 
         // Steps 3 and 5 to 9, as far as the request alone decides. Step 4 is among the unknown attributes.
-        let wish = self.read_wish(&request.message, request)?;
+        let wish = self.read_wish(request)?;
 
         // Step 5: the token can be redeemed.
         if let Some(token) = wish.token
@@ -133,8 +133,37 @@ impl<R: Random> Engine<R> {
         }
     }
 
+    /// Step 4 of RFC 8656 §7.2: whether DONT-FRAGMENT is an attribute this server understands, in this request.
+    ///
+    /// Not in one that asks for translation from IPv4 to IPv6: the DF bit of what the client sends is not to be seen through a
+    /// socket, and then the request has to be refused (RFC 8656 §3.7).
+    pub(crate) fn serves_dont_fragment(&self, request: &Request<'_>) -> bool {
+        let message = &request.message;
+        let translates = message.method() == Method::ALLOCATE
+            && Family::of(&request.from.remote) == Family::V4
+            && (message.contains(AttributeType::ADDITIONAL_ADDRESS_FAMILY)
+                || self.requested_family(request) == Ok(Family::V6));
+        self.config.dont_fragment && !translates
+    }
+
+    /// Step 7 of RFC 8656 §7.2, as far as the request and the configuration go.
+    fn requested_family(&self, request: &Request<'_>) -> Result<Family, Reject> {
+        match request.message.requested_address_family() {
+            Ok(Some(AddressFamily::V4)) => Ok(Family::V4),
+            Ok(Some(AddressFamily::V6)) => Ok(Family::V6),
+            Ok(None) => Ok(match self.config.default_family {
+                DefaultFamily::V4 => Family::V4,
+                DefaultFamily::V6 => Family::V6,
+                DefaultFamily::Client => Family::of(&request.from.remote),
+            }),
+            Err(AttributeError::UnsupportedFamily(_)) => Err(Reject::FamilyUnsupported),
+            Err(AttributeError::Length | AttributeError::Value) => Err(Reject::BadRequest),
+        }
+    }
+
     /// Steps 3 and 5 to 9 of RFC 8656 §7.2, as far as they look at the request and the configuration alone.
-    fn read_wish(&self, message: &Message<'_>, request: &Request<'_>) -> Result<Wish, Reject> {
+    fn read_wish(&self, request: &Request<'_>) -> Result<Wish, Reject> {
+        let message = &request.message;
         // Step 3
         match message.requested_transport() {
             Ok(Some(UDP)) => {}
@@ -159,17 +188,7 @@ impl<R: Random> Engine<R> {
             return Err(Reject::BadRequest);
         }
         // Step 7
-        let family = match message.requested_address_family() {
-            Ok(Some(AddressFamily::V4)) => Family::V4,
-            Ok(Some(AddressFamily::V6)) => Family::V6,
-            Ok(None) => match self.config.default_family {
-                DefaultFamily::V4 => Family::V4,
-                DefaultFamily::V6 => Family::V6,
-                DefaultFamily::Client => Family::of(&request.from.remote),
-            },
-            Err(AttributeError::UnsupportedFamily(_)) => return Err(Reject::FamilyUnsupported),
-            Err(AttributeError::Length | AttributeError::Value) => return Err(Reject::BadRequest),
-        };
+        let family = self.requested_family(request)?;
         // Step 8
         if even_port == Some(true) && names_additional {
             return Err(Reject::BadRequest);
@@ -380,7 +399,7 @@ impl<R: Random> Engine<R> {
                         expires,
                         lease,
                     });
-                    reserved_lease = sibling;
+                    reserved_lease = reserved_lease.or(sibling);
                 }
                 Opening::Failed(code) => rare.missing_family = Some((family, code)),
                 // given up: the host's answer will find nobody and be closed

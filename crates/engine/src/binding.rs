@@ -26,7 +26,7 @@ impl<R: Random> Engine<R> {
     }
 
     fn answer_binding(&mut self, request: &Request<'_>, key: Option<&IntegrityKey>) -> usize {
-        if unknown_attributes(&request.message, self.config.dont_fragment)
+        if unknown_attributes(&request.message, self.serves_dont_fragment(request))
             .next()
             .is_some()
         {

@@ -18,6 +18,7 @@ use crate::commons::Commons;
 use crate::config::{Config, Service};
 use crate::drop_reason::DropReason;
 use crate::id::{AllocationId, ClientTuple, Endpoint, Family, RelayHandle, RelayRequest};
+use crate::nonce::NonceKey;
 use crate::outbox::Outbox;
 use crate::policy::{InterfaceAddress, OwnAddresses, OwnRelay, Policy};
 use crate::random::Random;
@@ -297,7 +298,7 @@ impl<R: Random> Engine<R> {
             Ok(proof) => proof,
             Err(rejection) => return self.challenge(request, &rejection),
         };
-        if unknown_attributes(&request.message, self.config.dont_fragment)
+        if unknown_attributes(&request.message, self.serves_dont_fragment(request))
             .next()
             .is_some()
         {
@@ -324,6 +325,11 @@ impl<R: Random> Engine<R> {
                 Outcome::Done
             }
         }
+    }
+
+    /// Begins a new generation of nonces; those of the one before are accepted until the next call (V-22).
+    pub fn rotate_nonce_key(&mut self, key: NonceKey) {
+        self.authenticator.rotate_nonce_key(key);
     }
 
     /// Handles an ICMP error that arrived at a relay socket (RFC 8656 §11.5).

@@ -80,7 +80,7 @@ impl<R: Random> Engine<R> {
         request: &Request<'_>,
         key: Option<&IntegrityKey>,
     ) -> usize {
-        let dont_fragment = self.config.dont_fragment;
+        let dont_fragment = self.serves_dont_fragment(request);
         let unknown =
             unknown_attributes(&request.message, dont_fragment).take(UNKNOWN_ATTRIBUTES_MAX);
         self.write_error(

@@ -50,8 +50,9 @@ impl<R: Random> Engine<R> {
             return Err(DropReason::NoPermission);
         }
         allocation.usage.peer_sent.add(1, bytes);
-        // a datagram that changes its family has no DF bit to keep (RFC 8656 §13.1)
-        let dont_fragment = dont_fragment && family == Family::of(&request.from.remote);
+        // only IPv4 to IPv4 has a DF bit to set; in translations the attribute is ignored (RFC 8656 §13, §14)
+        let is_v4 = family == Family::V4 && Family::of(&request.from.remote) == Family::V4;
+        let dont_fragment = dont_fragment && is_v4;
         Ok(SendRoute {
             relay,
             peer,

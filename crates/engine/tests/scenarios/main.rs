@@ -2,5 +2,23 @@
 //!
 //! `support.rs` is the host of these tests: it keeps the clock, opens sockets, collects answers and speaks for clients.
 
+#![expect(
+    clippy::unwrap_used,
+    clippy::unwrap_in_result,
+    reason = "a panic is how a test fails, in its helpers too"
+)]
+
+mod allocate;
+mod authentication;
+mod channel;
+mod icmp;
+mod limits;
+mod permission;
+mod rebuild;
+mod refresh;
 mod relay;
+mod reservation;
+mod retransmission;
+mod send;
+mod stun;
 mod support;

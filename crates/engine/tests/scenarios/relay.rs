@@ -15,7 +15,7 @@ fn relays_through_a_channel_and_through_indications() {
         (route.relay, route.peer.address().to_string()),
         (relay, PEER.to_string())
     );
-    let back = server.from_peer(relayed, PEER).unwrap();
+    let back = server.peer_data(relayed, PEER).unwrap();
     assert_eq!(
         (back.client, back.framing),
         (client.tuple, data_indication(PEER))
@@ -27,6 +27,6 @@ fn relays_through_a_channel_and_through_indications() {
         (route.relay, route.peer.address().to_string()),
         (relay, PEER.to_string())
     );
-    let back = server.from_peer(relayed, PEER).unwrap();
+    let back = server.peer_data(relayed, PEER).unwrap();
     assert_eq!((back.client, back.framing), (client.tuple, channel(0x4000)));
 }

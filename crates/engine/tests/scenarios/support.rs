@@ -148,6 +148,11 @@ impl Server {
         }
     }
 
+    /// Names new sockets as `other` will.
+    pub(crate) fn skip_endpoints(&mut self, other: &Self) {
+        self.next_endpoint = other.next_endpoint;
+    }
+
     /// Moves the clock to `after` from now and lets every timer on the way fire when it is due.
     pub(crate) fn wait(&mut self, after: Duration) {
         let end = self.now.time + after;
@@ -279,6 +284,7 @@ impl Server {
                 password.as_bytes(),
             )),
             nonce: Vec::new(),
+            challenged: Time::ZERO,
             transactions: u64::from(tuple.remote.port()) << 32,
         };
         self.challenge(&mut client);
@@ -292,6 +298,14 @@ impl Server {
         let answer = self.exchange(client.tuple, &request);
         assert_eq!(answer.code(), Some(401));
         client.nonce = answer.message().nonce().unwrap().unwrap().to_vec();
+        client.challenged = self.now.time;
+    }
+
+    /// Gets the client a fresh nonce when its own may be old.
+    pub(crate) fn challenge_if_stale(&mut self, client: &mut Client) {
+        if self.now.time.since(client.challenged) > Duration::from_secs(300) {
+            self.challenge(client);
+        }
     }
 
     /// An authenticated request with a new transaction id, and its answer.
@@ -382,7 +396,7 @@ impl Server {
     }
 
     /// One datagram of 10 bytes from a peer to the socket at `relayed`.
-    pub(crate) fn from_peer(
+    pub(crate) fn peer_data(
         &mut self,
         relayed: SocketAddr,
         peer: &str,
@@ -464,7 +478,8 @@ pub(crate) struct Client {
     pub(crate) name: String,
     pub(crate) key: IntegrityKey,
     pub(crate) nonce: Vec<u8>,
-    transactions: u64,
+    pub(crate) challenged: Time,
+    pub(crate) transactions: u64,
 }
 
 impl Client {

@@ -1,0 +1,219 @@
+//! Every bound, and the answer at it.
+
+use core::time::Duration;
+use std::sync::Arc;
+
+use turnbuckle_engine::Outcome;
+use turnbuckle_wire::{AddressFamily, Method};
+
+use crate::support::*;
+
+fn try_allocate(server: &mut Server, client: &mut Client) -> Option<u16> {
+    let answer = server.ask(client, Method::ALLOCATE, |writer| {
+        writer.requested_transport(17);
+    });
+    answer.code()
+}
+
+//= TURN-012
+//= TURN-037
+//= TURN-115
+//= V-43
+#[test]
+fn a_user_has_no_more_than_its_quota_over_all_engines() {
+    let mut first = Server::with(|config| config.limits.user_quota = Some(10));
+    let mut second = Server::joining(Arc::clone(&first.config), Arc::clone(&first.commons), 2);
+    let mut granted = Vec::new();
+    for n in 0..200_u16 {
+        let server = if n % 3 == 0 { &mut second } else { &mut first };
+        // from many addresses: the user counts, not where it is
+        let mut client = server.client(&format!("203.0.{}.7:{}", n, 1 + n));
+        match try_allocate(server, &mut client) {
+            None => granted.push((n % 3 == 0, client)),
+            code => assert_eq!(code, Some(486)),
+        }
+    }
+    assert_eq!(granted.len(), 10);
+    let mut bob = first.client_of("bob", "builder", "203.0.113.77:1");
+    assert_eq!(
+        try_allocate(&mut first, &mut bob),
+        None,
+        "another user has its own"
+    );
+    for (is_second, mut client) in granted {
+        let server = if is_second { &mut second } else { &mut first };
+        server.refresh(&mut client, 0).success();
+    }
+    assert_eq!(first.commons.quota_used("alice"), 0);
+    first.wait_s(601);
+    second.wait_s(601);
+    assert_eq!(first.commons.quota_used_total(), 0);
+}
+
+//= V-43
+#[test]
+fn nothing_of_the_quota_is_lost_by_repetition_failure_or_expiry() {
+    let mut server = Server::with(|config| {
+        config.limits.user_quota = Some(3);
+        config.relay_ports = 50_000..=50_002;
+    });
+    server.in_use.push("192.0.2.1:50000".parse().unwrap());
+    server.in_use.push("192.0.2.1:50001".parse().unwrap());
+    server.in_use.push("192.0.2.1:50002".parse().unwrap());
+    for n in 0..20 {
+        let mut client = server.client(&format!("203.0.113.7:{}", 1 + n));
+        assert_eq!(try_allocate(&mut server, &mut client), Some(508));
+        assert_eq!(server.commons.quota_used("alice"), 0);
+    }
+    server.in_use.clear();
+    for round in 0..3 {
+        for n in 0..3 {
+            let mut client = server.client(&format!("203.0.113.9:{}", 1 + 10 * round + n));
+            assert_eq!(try_allocate(&mut server, &mut client), None);
+        }
+        let mut client = server.client("203.0.113.9:999");
+        assert_eq!(try_allocate(&mut server, &mut client), Some(486));
+        server.wait_s(601);
+        server.assert_nothing_is_held();
+    }
+}
+
+#[test]
+fn the_total_quota_is_for_all_users() {
+    let mut server = Server::with(|config| config.limits.total_quota = Some(2));
+    let mut alice = server.client("203.0.113.7:1");
+    let mut bob = server.client_of("bob", "builder", "203.0.113.7:2");
+    let mut third = server.client("203.0.113.7:3");
+    assert_eq!(try_allocate(&mut server, &mut alice), None);
+    assert_eq!(try_allocate(&mut server, &mut bob), None);
+    assert_eq!(try_allocate(&mut server, &mut third), Some(486));
+    server.refresh(&mut bob, 0).success();
+    assert_eq!(try_allocate(&mut server, &mut third), None);
+}
+
+#[test]
+fn an_engine_has_no_more_allocations_than_its_limit() {
+    let mut server = Server::with(|config| config.limits.allocations = 3);
+    let mut codes = Vec::new();
+    for n in 0..5 {
+        let mut client = server.client(&format!("203.0.113.7:{}", 1 + n));
+        codes.push(try_allocate(&mut server, &mut client));
+    }
+    assert_eq!(codes, [None, None, None, Some(508), Some(508)]);
+    assert_eq!(server.commons.quota_used_total(), 3);
+}
+
+#[test]
+fn no_more_allocations_wait_for_the_host_than_the_limit() {
+    let mut server = Server::with(|config| config.limits.pending_opens = 2);
+    server.opens_at_once = false;
+    let mut clients: Vec<Client> = (0..3)
+        .map(|n| server.client(&format!("203.0.113.7:{}", 1 + n)))
+        .collect();
+    server.replies.clear();
+    for client in &mut clients {
+        let transaction = client.next_transaction();
+        let request = client.request(Method::ALLOCATE, transaction, |writer| {
+            writer.requested_transport(17);
+        });
+        assert_eq!(server.receive(client.tuple, &request), Outcome::Done);
+    }
+    assert_eq!(server.engine.statistics().pending, 2);
+    assert_eq!(server.only_reply_to(clients[2].tuple).code(), Some(508));
+    server.open_wishes();
+    assert_eq!(server.replies.len(), 2);
+    assert_eq!(server.engine.statistics().pending, 0);
+}
+
+//= V-52
+#[test]
+fn the_work_of_one_timeout_call_is_bounded() {
+    let mut server = Server::with(|config| config.limits.timeouts_per_call = 10);
+    for n in 0..100 {
+        let mut client = server.client(&format!("203.0.113.{}:1", 1 + n));
+        server.allocate(&mut client);
+    }
+    server.oversleep(Duration::from_secs(700));
+    let mut calls = 0;
+    while server
+        .engine
+        .next_timeout()
+        .is_some_and(|at| at <= server.now.time)
+    {
+        let before = server.engine.statistics().allocations;
+        server.engine.handle_timeout(server.now);
+        assert!(before - server.engine.statistics().allocations <= 10);
+        calls += 1;
+    }
+    assert!((10..=40).contains(&calls), "{calls}");
+    server.pump();
+    server.assert_nothing_is_held();
+}
+
+//= V-44
+//= V-43
+#[test]
+fn random_histories_give_everything_back() {
+    let mut server = Server::with(|config| {
+        config.relay_ports = 50_000..=50_063;
+        config.limits.user_quota = Some(40);
+    });
+    let dice = Seeded::new(7);
+    let mut clients: Vec<Client> = (0..40)
+        .map(|n| server.client(&format!("203.0.113.{}:1", 1 + n)))
+        .collect();
+    for step in 0..6_000_u32 {
+        let client = &mut clients[usize::try_from(dice.below(40)).unwrap()];
+        if step % 500 == 0 {
+            server.in_use = (0..dice.below(20))
+                .map(|n| format!("192.0.2.1:{}", 50_000 + n * 3).parse().unwrap())
+                .collect();
+        }
+        if dice.below(50) == 0 {
+            server.wait_s(dice.below(100));
+        }
+        server.challenge_if_stale(client);
+        match dice.below(8) {
+            0 => drop(try_allocate(&mut server, client)),
+            1 => {
+                server.ask(client, Method::ALLOCATE, |writer| {
+                    writer.requested_transport(17).even_port(true);
+                });
+            }
+            2 => {
+                server.ask(client, Method::ALLOCATE, |writer| {
+                    writer
+                        .requested_transport(17)
+                        .additional_address_family(AddressFamily::V6);
+                });
+            }
+            3 => drop(server.refresh(client, 0)),
+            4 => {
+                server.ask(client, Method::REFRESH, |writer| {
+                    writer
+                        .lifetime(0)
+                        .requested_address_family(AddressFamily::V6);
+                });
+            }
+            5 => drop(server.refresh(client, 600)),
+            6 => drop(server.permit(client, PEER)),
+            _ => drop(server.bind(client, 0x4000 + u16::try_from(dice.below(3)).unwrap(), PEER)),
+        }
+        let allocations = u32::try_from(server.engine.statistics().allocations).unwrap();
+        assert_eq!(server.commons.quota_used_total(), allocations);
+        for (_, counts) in server.commons.ports() {
+            assert_eq!(counts.free + counts.leased, counts.size);
+        }
+        let leased: u32 = server
+            .commons
+            .ports()
+            .map(|(_, counts)| counts.leased)
+            .sum();
+        assert_eq!(
+            leased as usize,
+            server.sockets.len() + server.commons.reserved_ports()
+        );
+    }
+    server.wait_s(4_000);
+    server.assert_nothing_is_held();
+}

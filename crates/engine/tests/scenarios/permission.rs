@@ -1,0 +1,280 @@
+//! Permissions and CreatePermission, RFC 8656 §9 and §10.
+
+use core::time::Duration;
+
+use turnbuckle_engine::{Change, DropReason, InterfaceAddress};
+use turnbuckle_wire::{AttributeType, Method};
+
+use crate::support::*;
+
+fn start() -> (Server, Client, core::net::SocketAddr) {
+    let mut server = Server::start();
+    let mut client = server.client(CLIENT);
+    let relayed = server.allocate(&mut client);
+    (server, client, relayed)
+}
+
+//= TURN-056
+//= TURN-060
+//= TURN-070
+//= V-13
+#[test]
+fn a_permission_lasts_exactly_300_seconds() {
+    let (mut server, mut client, relayed) = start();
+    server.refresh(&mut client, 3_600).success();
+    assert_eq!(
+        server.peer_data(relayed, PEER),
+        Err(DropReason::NoPermission)
+    );
+    assert_eq!(
+        server.send(&mut client, PEER, b"x"),
+        Err(DropReason::NoPermission)
+    );
+    server.permit(&mut client, PEER).success();
+    server.oversleep(Duration::from_millis(299_900)); // no timer fires: the check itself is exact
+    assert!(server.peer_data(relayed, PEER).is_ok());
+    assert!(server.send(&mut client, PEER, b"x").is_ok());
+    server.oversleep(Duration::from_millis(200));
+    assert_eq!(
+        server.peer_data(relayed, PEER),
+        Err(DropReason::NoPermission),
+        "and data has not renewed it"
+    );
+    assert_eq!(
+        server.send(&mut client, PEER, b"x"),
+        Err(DropReason::NoPermission)
+    );
+    // the same with timers
+    server.permit(&mut client, PEER).success();
+    server.take_changes();
+    server.wait_s(301);
+    assert_eq!(
+        server.send(&mut client, PEER, b"x"),
+        Err(DropReason::NoPermission)
+    );
+    let id = server.id(&client);
+    let peer = PEER.parse::<core::net::SocketAddr>().unwrap().ip();
+    let changes = server.take_changes();
+    assert!(
+        matches!(&changes[..], [Change::PermissionExpired { allocation, peer: ip }] if *allocation == id && *ip == peer),
+        "{changes:?}"
+    );
+}
+
+//= TURN-059
+#[test]
+fn create_permission_and_channel_bind_renew_a_permission() {
+    let (mut server, mut client, relayed) = start();
+    server.permit(&mut client, PEER).success();
+    server.wait_s(200);
+    server.bind(&mut client, 0x4000, PEER).success();
+    server.wait_s(200);
+    assert!(server.peer_data(relayed, PEER).is_ok());
+    server.permit(&mut client, PEER).success();
+    server.refresh(&mut client, 600).success();
+    server.wait_s(299);
+    assert!(server.peer_data(relayed, PEER).is_ok());
+    server.wait_s(2);
+    assert_eq!(
+        server.peer_data(relayed, PEER),
+        Err(DropReason::NoPermission),
+        "a refresh renews no permission"
+    );
+}
+
+//= TURN-057
+//= TURN-066
+//= V-13
+#[test]
+fn a_permission_is_for_an_address_whatever_the_port() {
+    let (mut server, mut client, relayed) = start();
+    server.permit(&mut client, "93.184.216.20:0").success();
+    assert!(server.peer_data(relayed, "93.184.216.20:1").is_ok());
+    assert!(server.peer_data(relayed, "93.184.216.20:65535").is_ok());
+    assert!(server.send(&mut client, "93.184.216.20:9", b"x").is_ok());
+    assert_eq!(
+        server.peer_data(relayed, "93.184.216.21:1"),
+        Err(DropReason::NoPermission)
+    );
+    assert_eq!(
+        server.send(&mut client, "93.184.216.21:1", b"x"),
+        Err(DropReason::NoPermission)
+    );
+}
+
+//= TURN-058
+//= V-13
+#[test]
+fn a_permission_belongs_to_one_allocation() {
+    let (mut server, mut client, _) = start();
+    let mut other = server.client("203.0.113.8:1");
+    let other_relayed = server.allocate(&mut other);
+    server.permit(&mut client, PEER).success();
+    assert_eq!(
+        server.peer_data(other_relayed, PEER),
+        Err(DropReason::NoPermission)
+    );
+    assert_eq!(
+        server.send(&mut other, PEER, b"x"),
+        Err(DropReason::NoPermission)
+    );
+}
+
+//= TURN-061
+#[test]
+fn answers_400_without_a_valid_address() {
+    let (mut server, mut client, relayed) = start();
+    let none = server.ask(&mut client, Method::CREATE_PERMISSION, |_| {});
+    assert_eq!(none.code(), Some(400));
+    for bad in [
+        &[0, 1, 0, 0][..],
+        &[0, 9, 0, 0, 1, 2, 3, 4],
+        &[0, 2, 0, 0, 1, 2, 3, 4],
+    ] {
+        let answer = server.ask(&mut client, Method::CREATE_PERMISSION, |writer| {
+            writer
+                .xor_peer_address(PEER.parse().unwrap())
+                .bytes(AttributeType::XOR_PEER_ADDRESS, bad);
+        });
+        assert_eq!(answer.code(), Some(400), "{bad:?}");
+    }
+    //= TURN-065
+    assert_eq!(
+        server.peer_data(relayed, PEER),
+        Err(DropReason::NoPermission),
+        "the good one was not installed either"
+    );
+}
+
+//= TURN-063
+//= TURN-064
+//= TURN-065
+#[test]
+fn one_refused_address_refuses_the_request() {
+    let (mut server, mut client, relayed) = start();
+    for (bad, code) in [
+        (PEER_V6, 443),
+        ("127.0.0.1:1", 403),
+        ("169.254.169.254:80", 403),
+        ("[::ffff:127.0.0.1]:1", 403),
+    ] {
+        for bad_first in [true, false] {
+            let mut peers = [bad.parse().unwrap(), PEER.parse().unwrap()];
+            if !bad_first {
+                peers.reverse();
+            }
+            let answer = server.ask(&mut client, Method::CREATE_PERMISSION, |writer| {
+                writer.xor_peer_address(peers[0]).xor_peer_address(peers[1]);
+            });
+            assert_eq!(answer.code(), Some(code), "{bad}");
+            assert_eq!(
+                server.peer_data(relayed, PEER),
+                Err(DropReason::NoPermission)
+            );
+        }
+    }
+}
+
+//= TURN-061
+#[test]
+fn several_addresses_are_permitted_at_once() {
+    let (mut server, mut client, relayed) = start();
+    let answer = server.ask(&mut client, Method::CREATE_PERMISSION, |writer| {
+        for last in [9, 3, 7, 3, 9] {
+            writer.xor_peer_address(([93, 184, 216, last], 1).into());
+        }
+    });
+    answer.success();
+    for last in [3, 7, 9] {
+        assert!(
+            server
+                .peer_data(relayed, &format!("93.184.216.{last}:5"))
+                .is_ok()
+        );
+    }
+    let installed = server
+        .take_changes()
+        .iter()
+        .filter(|c| matches!(c, Change::PermissionInstalled { .. }))
+        .count();
+    assert_eq!(installed, 3);
+}
+
+//= TURN-062
+//= V-45
+#[test]
+fn answers_508_beyond_the_limit_and_keeps_what_is_there() {
+    let mut server = Server::with(|config| config.limits.permissions_per_allocation = 3);
+    let mut client = server.client(CLIENT);
+    let relayed = server.allocate(&mut client);
+    let mut permit = |server: &mut Server, lasts: &[u8]| {
+        let answer = server.ask(&mut client, Method::CREATE_PERMISSION, |writer| {
+            for &last in lasts {
+                writer.xor_peer_address(([93, 184, 216, last], 1).into());
+            }
+        });
+        answer.code()
+    };
+    assert_eq!(permit(&mut server, &[1, 2]), None);
+    assert_eq!(permit(&mut server, &[3, 4]), Some(508));
+    assert_eq!(
+        permit(&mut server, &[1, 2, 1, 2, 1, 2]),
+        None,
+        "renewing takes no room"
+    );
+    assert_eq!(permit(&mut server, &[1, 2, 3]), None);
+    assert_eq!(permit(&mut server, &[1, 2, 3, 4]), Some(508));
+    assert!(server.peer_data(relayed, "93.184.216.3:5").is_ok());
+    // what has run out makes room, timers or not
+    server.oversleep(Duration::from_secs(301));
+    assert_eq!(permit(&mut server, &[4, 5, 6]), None);
+}
+
+#[test]
+fn permissions_end_when_the_policy_comes_to_forbid_them() {
+    let (mut server, mut client, relayed) = start();
+    server.bind(&mut client, 0x4000, PEER).success();
+    server.bind(&mut client, 0x4001, "93.184.200.1:9").success();
+    server.take_changes();
+    let interface = InterfaceAddress {
+        ip: "93.184.216.20".parse().unwrap(),
+        prefix_len: 24,
+    };
+    server.engine.set_host_addresses(vec![interface], &[]);
+    server.pump();
+    assert_eq!(server.take_changes().len(), 2);
+    assert_eq!(
+        server.channel_data(&client, 0x4000),
+        Err(DropReason::ChannelNotBound)
+    );
+    assert_eq!(
+        server.peer_data(relayed, PEER),
+        Err(DropReason::NoPermission)
+    );
+    assert!(server.channel_data(&client, 0x4001).is_ok());
+}
+
+//= V-07
+#[test]
+fn own_listeners_are_no_peers_and_other_allocations_are() {
+    let (mut server, mut client, relayed) = start();
+    let mut other = server.client("203.0.113.8:1");
+    let other_relayed = server.allocate(&mut other).to_string();
+    assert_eq!(
+        server.bind(&mut client, 0x4000, "192.0.2.1:3478").code(),
+        Some(403)
+    );
+    assert_eq!(
+        server.send(&mut client, "192.0.2.1:3478", b"x"),
+        Err(DropReason::PeerForbidden)
+    );
+    server.permit(&mut client, &other_relayed).success();
+    assert!(server.send(&mut client, &other_relayed, b"x").is_ok());
+    assert_eq!(
+        server.send(&mut client, "192.0.2.1:3478", b"x"),
+        Err(DropReason::PeerForbidden),
+        "permitted address or not"
+    );
+    server.permit(&mut other, &relayed.to_string()).success();
+    assert!(server.peer_data(relayed, &other_relayed).is_ok());
+}
