@@ -399,3 +399,18 @@ fn an_empty_channel_message_is_relayed() {
             .is_ok()
     );
 }
+
+//= TURN-120
+#[test]
+fn takes_the_numbers_of_rfc_5766_where_the_operator_says_so() {
+    let mut server = Server::with(|config| config.rfc5766_channel_numbers = true);
+    let mut client = server.client(CLIENT);
+    let relayed = server.allocate(&mut client);
+    server.bind(&mut client, 0x7FFF, PEER).success();
+    assert!(server.channel_data(&client, 0x7FFF).is_ok());
+    assert!(matches!(
+        server.peer_data(relayed, PEER).unwrap().framing,
+        turnbuckle_engine::Framing::Channel(number) if number.get() == 0x7FFF
+    ));
+    assert_eq!(server.bind(&mut client, 0x8000, PEER).code(), Some(400));
+}
