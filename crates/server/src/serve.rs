@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
-use turnbuckle_datapath::{Backend, BufferBudget, Snapshot, receive_log_line, send_log_line};
+use turnbuckle_datapath::{BufferBudget, Snapshot, receive_log_line, send_log_line};
 use turnbuckle_engine::{Commons, InterfaceAddress};
 
 use crate::config::Config;
@@ -154,12 +154,12 @@ impl RunningRelay {
                 }
             }
         }
-        relay.announce(config, backend, &why, out);
+        relay.announce(config, &why, out);
         Ok(relay)
     }
 
     /// Says what runs; the last line is `ready`.
-    fn announce(&self, config: &Config, backend: Backend, why: &str, out: &mut impl Write) {
+    fn announce(&self, config: &Config, why: &str, out: &mut impl Write) {
         let pinned = if config.threads.pin {
             ", each on its core"
         } else {
@@ -170,11 +170,8 @@ impl RunningRelay {
             us => format!("pauses of at most {us} us before reading"),
         };
         let _ = writeln!(out, "turnbuckle {}", env!("CARGO_PKG_VERSION"));
-        let _ = writeln!(
-            out,
-            "data path: {backend} ({why}), {} shards{pinned}, {pause}",
-            self.shards.len()
-        );
+        let _ = writeln!(out, "{why}");
+        let _ = writeln!(out, "{} shards{pinned}, {pause}", self.shards.len());
         for listener in &config.addresses.listeners {
             let _ = writeln!(out, "listening on UDP {listener}");
         }

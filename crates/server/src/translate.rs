@@ -17,9 +17,9 @@ use crate::config::{self, Config, Credential};
 /// What the receive buffers of busy relay sockets may take together.
 pub(crate) const RELAY_BUFFER_BUDGET_BYTES: u64 = 256 * 1024 * 1024;
 
-/// The backend to run, and why it was chosen.
+/// The backend to run, and a line that says why it was chosen.
 pub(crate) fn backend(chosen: config::Backend) -> (Backend, String) {
-    let as_configured = |backend| (backend, "as configured".to_owned());
+    let as_configured = |backend| (backend, format!("data path: {backend}, as configured"));
     match chosen {
         config::Backend::Auto => Backend::probe(),
         config::Backend::Gso => as_configured(Backend::Gso),
@@ -162,9 +162,9 @@ fn authentication(config: &Config) -> Result<AuthConfig, String> {
 }
 
 /// What may go at once to a source that proved nothing, in seconds' worth: clients of one household or office come together.
-const EXCESS_BURST_S: u32 = 4;
+const EXCESS_BURST_S: u32 = 8;
 /// The same for all bytes, where the answers that cost nothing count too.
-const BYTES_BURST_S: u32 = 2;
+const BYTES_BURST_S: u32 = 4;
 
 fn unverified(config: &Config) -> UnverifiedLimits {
     let from = &config.authentication;
@@ -204,4 +204,32 @@ fn policy(config: &Config) -> PolicyRules {
             .map(|(action, &range)| Rule { action, range }),
     );
     policy
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{Machine, Request, load};
+
+    #[test]
+    fn the_defaults_of_the_option_table_are_those_of_the_engine() {
+        let machine = Machine::discover().unwrap();
+        let Ok(Request::Run(loaded)) = load(vec!["--user=a:b".into()], &machine) else {
+            panic!("a single user is a whole configuration");
+        };
+        let (ours, engine) = (
+            super::engine(&loaded.config).unwrap(),
+            EngineConfig::default(),
+        );
+        assert_eq!(
+            format!("{:?}", ours.unverified),
+            format!("{:?}", engine.unverified)
+        );
+        assert_eq!(format!("{:?}", ours.limits), format!("{:?}", engine.limits));
+        assert_eq!(
+            format!("{:?}", ours.lifetimes),
+            format!("{:?}", engine.lifetimes)
+        );
+        assert_eq!(ours.relay_ports, engine.relay_ports);
+    }
 }

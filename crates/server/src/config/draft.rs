@@ -109,8 +109,8 @@ impl Draft {
             binding_needs_credentials: false,
             limit_unauthorized: false,
             unauthorized_per_second: nonzero_u32(10),
-            unverified_excess_bytes_per_second: nonzero_u32(2048),
-            unverified_bytes_per_second: nonzero_u32(8192),
+            unverified_excess_bytes_per_second: nonzero_u32(8192),
+            unverified_bytes_per_second: nonzero_u32(32_768),
             limits: Limits {
                 allocations_per_user: None,
                 allocations_total: None,

@@ -201,9 +201,9 @@ pub(super) const ENTRIES: &[Entry] = &[
         GROUP,
         Kind::Integer { min: 64, max: 1_000_000_000, unit: "bytes per second" },
         "What may go to one source address that proved nothing, beyond the bytes that came from it. A client's first contact takes about 80 bytes of \
-         it, and four times as much may go at once: raise it where thousands of clients come from one address, as in load tests.",
+         it, and eight times as much may go at once: raise it where thousands of clients come from one address, as in load tests.",
     )
-    .default("2048")
+    .default("8192")
     .works(
         |draft, value, _| {
             draft.unverified_excess_bytes_per_second = value.nonzero()?;
@@ -216,9 +216,9 @@ pub(super) const ENTRIES: &[Entry] = &[
         "unverified-bytes-per-second",
         GROUP,
         Kind::Integer { min: 64, max: 1_000_000_000, unit: "bytes per second" },
-        "All that may go to one source address that proved nothing; twice as much may go at once.",
+        "All that may go to one source address that proved nothing; four times as much may go at once.",
     )
-    .default("8192")
+    .default("32768")
     .works(
         |draft, value, _| {
             draft.unverified_bytes_per_second = value.nonzero()?;
