@@ -217,19 +217,17 @@ mod tests {
         let Ok(Request::Run(loaded)) = load(vec!["--user=a:b".into()], &machine) else {
             panic!("a single user is a whole configuration");
         };
-        let (ours, engine) = (
-            super::engine(&loaded.config).unwrap(),
-            EngineConfig::default(),
-        );
+        let ours = engine(&loaded.config).unwrap();
+        let theirs = EngineConfig::default();
         assert_eq!(
             format!("{:?}", ours.unverified),
-            format!("{:?}", engine.unverified)
+            format!("{:?}", theirs.unverified)
         );
-        assert_eq!(format!("{:?}", ours.limits), format!("{:?}", engine.limits));
+        assert_eq!(format!("{:?}", ours.limits), format!("{:?}", theirs.limits));
         assert_eq!(
             format!("{:?}", ours.lifetimes),
-            format!("{:?}", engine.lifetimes)
+            format!("{:?}", theirs.lifetimes)
         );
-        assert_eq!(ours.relay_ports, engine.relay_ports);
+        assert_eq!(ours.relay_ports, theirs.relay_ports);
     }
 }
