@@ -258,3 +258,44 @@ pub fn send_log_line(thread: &str, delta: &Snapshot) -> String {
     write_histogram(&mut line, &delta.send_histogram);
     line
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn classes_are_those_of_the_labels() {
+        let classes = [1, 2, 3, 4, 5, 8, 9, 16, 17, 32, 33, 64, 1000].map(class);
+        assert_eq!(classes, [0, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 6]);
+    }
+
+    #[test]
+    fn the_log_lines_give_the_difference_of_two_moments() {
+        let counters = Counters::default();
+        counters.receive.note_call(64);
+        counters.send.note_call(1);
+        let before = counters.snapshot();
+        for messages in [1, 2, 12, 12] {
+            counters.receive.note_call(messages);
+        }
+        counters.receive.would_block.add(3);
+        counters.send.note_call(2);
+        counters.send.note_call(1);
+        counters.send.datagrams.add(42);
+        counters.send.gso_sends.add(1);
+        counters.send.gso_datagrams.add(40);
+        let delta = counters.snapshot().since(&before);
+        assert_eq!(
+            receive_log_line("3", &delta),
+            "udp-recvmmsg: thread=3 calls=4 packets=27 avg_batch=6.75 wouldblock=3 unavailable=0 no_buffer=0 \
+             hist_1=1 hist_2=1 hist_3_4=0 hist_5_8=0 hist_9_16=2 hist_17_32=0 hist_33_64=0"
+        );
+        assert_eq!(
+            send_log_line("3", &delta),
+            "udp-sendmmsg: thread=3 flushes=2 datagrams=42 occupancy=21.00 gso_flushes=1 gso_datagrams=40 \
+             gso_fraction=0.952 hist_1=1 hist_2=1 hist_3_4=0 hist_5_8=0 hist_9_16=0 hist_17_32=0 hist_33_64=0"
+        );
+        let nothing = Snapshot::default();
+        assert!(receive_log_line("0", &nothing).contains("avg_batch=0.00"));
+    }
+}

@@ -1,0 +1,119 @@
+//! What the integration tests share.
+#![allow(
+    dead_code,
+    clippy::allow_attributes,
+    clippy::unwrap_used,
+    reason = "helpers of tests, of which each file uses its own part"
+)]
+
+use std::net::{SocketAddr, UdpSocket};
+use std::time::Duration;
+
+use turnbuckle_datapath::{
+    Backend, Bind, Datapath, EndpointId, EndpointKind, Handler, Received, Run, SendQueue, Settings,
+};
+
+pub const BACKENDS: [Backend; 3] = [Backend::Single, Backend::Mmsg, Backend::Gso];
+pub const LISTENER: EndpointKind = EndpointKind::Listener { reuseport: false };
+pub const PATIENCE: Duration = Duration::from_secs(10);
+
+pub fn loopback(v6: bool) -> SocketAddr {
+    if v6 {
+        SocketAddr::from(([0, 0, 0, 0, 0, 0, 0, 1], 0))
+    } else {
+        SocketAddr::from(([127, 0, 0, 1], 0))
+    }
+}
+
+pub fn datapath(backend: Backend) -> Datapath {
+    Datapath::new(Settings {
+        backend,
+        ..Settings::default()
+    })
+    .unwrap()
+}
+
+pub fn bind(
+    datapath: &mut Datapath,
+    kind: EndpointKind,
+    address: SocketAddr,
+) -> (EndpointId, SocketAddr) {
+    let endpoint = datapath
+        .bind(Bind {
+            address,
+            kind,
+            token: 0,
+        })
+        .unwrap();
+    (endpoint, datapath.local_addr(endpoint).unwrap())
+}
+
+/// A socket that waits for what must come.
+pub fn socket(address: SocketAddr) -> UdpSocket {
+    let socket = UdpSocket::bind(address).unwrap();
+    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    socket
+}
+
+/// Takes nothing and answers nothing.
+pub struct Deaf;
+
+impl Handler for Deaf {
+    fn received(&mut self, _: &Received<'_>, _: &mut SendQueue) {}
+}
+
+/// All datagrams of a message as one run.
+pub fn whole(message: &Received<'_>) -> Run {
+    let count = message.segment_count();
+    let last_len = message.bytes.len() - (count - 1) * message.segment;
+    Run {
+        start: 0,
+        stride: message.segment,
+        len: message.segment,
+        last_len,
+        count,
+    }
+}
+
+/// Sends everything back.
+pub struct Echo;
+
+impl Handler for Echo {
+    fn received(&mut self, message: &Received<'_>, tx: &mut SendQueue) {
+        tx.forward(
+            message.endpoint,
+            message.remote,
+            message,
+            whole(message),
+            &[],
+            0,
+        );
+    }
+}
+
+/// Sends trains from its own data path, so that they arrive as GRO buffers where those are asked for.
+pub struct Source {
+    datapath: Datapath,
+    endpoint: EndpointId,
+    pub address: SocketAddr,
+}
+
+impl Source {
+    pub fn new(v6: bool) -> Self {
+        let mut datapath = datapath(Backend::Gso);
+        let (endpoint, address) = bind(&mut datapath, LISTENER, loopback(v6));
+        Self {
+            datapath,
+            endpoint,
+            address,
+        }
+    }
+
+    /// Sends `bytes` in datagrams of `segment` bytes.
+    pub fn send(&mut self, to: SocketAddr, bytes: &[u8], segment: usize) {
+        self.datapath
+            .send_queue()
+            .send(self.endpoint, to, bytes, segment);
+        self.datapath.turn(Some(Duration::ZERO), &mut Deaf).unwrap();
+    }
+}

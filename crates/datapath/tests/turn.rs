@@ -1,0 +1,217 @@
+//! Waiting, waking, opening and closing.
+
+mod common;
+
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use common::{BACKENDS, Deaf, Echo, LISTENER, bind, datapath, loopback, socket, whole};
+use turnbuckle_datapath::{
+    Backend, Bind, Datapath, EndpointId, EndpointKind, Handler, Received, SendQueue, Settings,
+    Sockets,
+};
+
+#[test]
+fn a_waker_ends_the_wait() {
+    let mut datapath = datapath(Backend::Gso);
+    let waker = datapath.waker();
+    let thread = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_millis(20));
+        waker.wake();
+    });
+    datapath.turn(None, &mut Deaf).unwrap();
+    thread.join().unwrap();
+    // A wake-up before the wait is not lost, and several are one.
+    datapath.waker().wake();
+    datapath.waker().wake();
+    datapath.turn(None, &mut Deaf).unwrap();
+    let start = Instant::now();
+    datapath
+        .turn(Some(Duration::from_millis(30)), &mut Deaf)
+        .unwrap();
+    assert!(start.elapsed() >= Duration::from_millis(29));
+}
+
+#[test]
+fn a_timeout_ends_the_wait_and_an_earlier_one_stays() {
+    let mut datapath = datapath(Backend::Gso);
+    let client = socket(loopback(false));
+    let (_, address) = bind(&mut datapath, LISTENER, loopback(false));
+    client.send_to(b"x", address).unwrap();
+    // This turn ends because of the datagram; its timer goes on.
+    datapath
+        .turn(Some(Duration::from_millis(100)), &mut Deaf)
+        .unwrap();
+    let start = Instant::now();
+    datapath
+        .turn(Some(Duration::from_secs(3600)), &mut Deaf)
+        .unwrap();
+    assert!(
+        start.elapsed() < Duration::from_secs(60),
+        "the first timer was forgotten"
+    );
+    // And the next one is not cut short by it.
+    let start = Instant::now();
+    datapath
+        .turn(Some(Duration::from_millis(50)), &mut Deaf)
+        .unwrap();
+    assert!(start.elapsed() >= Duration::from_millis(49));
+    // No time at all: no wait.
+    datapath.turn(Some(Duration::ZERO), &mut Deaf).unwrap();
+}
+
+/// Opens a relay socket for the first message and answers from it; closes it in the same turn.
+#[derive(Default)]
+struct Opener {
+    answer: Option<(SocketAddr, Vec<u8>)>,
+    opened: Option<(EndpointId, SocketAddr)>,
+}
+
+impl Handler for Opener {
+    fn received(&mut self, message: &Received<'_>, _: &mut SendQueue) {
+        self.answer = Some((message.remote, message.bytes.to_vec()));
+    }
+
+    fn turn_ended(&mut self, tx: &mut SendQueue, sockets: &mut Sockets<'_>) {
+        if let Some((to, bytes)) = self.answer.take() {
+            let bind = Bind {
+                address: loopback(false),
+                kind: EndpointKind::Relay,
+                token: 1,
+            };
+            let endpoint = sockets.bind(bind).unwrap();
+            self.opened = Some((endpoint, sockets.local_addr(endpoint).unwrap()));
+            tx.reply(endpoint, to, &bytes);
+            sockets.close(endpoint);
+        }
+    }
+}
+
+#[test]
+fn what_is_queued_for_a_socket_leaves_before_it_closes() {
+    for backend in BACKENDS {
+        let mut datapath = datapath(backend);
+        let (_, address) = bind(&mut datapath, LISTENER, loopback(false));
+        let client = socket(loopback(false));
+        client.send_to(b"open", address).unwrap();
+        let mut opener = Opener::default();
+        datapath.turn(Some(common::PATIENCE), &mut opener).unwrap();
+        let (endpoint, local) = opener.opened.unwrap();
+        let mut buffer = [0; 10];
+        assert_eq!(client.recv_from(&mut buffer).unwrap(), (4, local));
+        assert_eq!(datapath.local_addr(endpoint), None);
+    }
+}
+
+#[test]
+fn an_address_in_use_is_an_error_unless_shared() {
+    let mut datapath = datapath(Backend::Gso);
+    let shared = EndpointKind::Listener { reuseport: true };
+    let (_, address) = bind(&mut datapath, shared, loopback(false));
+    assert!(
+        datapath
+            .bind(Bind {
+                address,
+                kind: shared,
+                token: 0
+            })
+            .is_ok()
+    );
+    let error = datapath
+        .bind(Bind {
+            address,
+            kind: LISTENER,
+            token: 0,
+        })
+        .unwrap_err();
+    assert_eq!(error.kind(), std::io::ErrorKind::AddrInUse);
+}
+
+#[test]
+fn listeners_of_two_shards_share_the_clients_of_one_address() {
+    let shared = EndpointKind::Listener { reuseport: true };
+    let mut shards = [datapath(Backend::Gso), datapath(Backend::Gso)];
+    let (_, address) = bind(&mut shards[0], shared, loopback(false));
+    bind(&mut shards[1], shared, address);
+    let clients: Vec<_> = (0..64).map(|_| socket(loopback(false))).collect();
+    for client in &clients {
+        client.send_to(b"x", address).unwrap();
+    }
+    let received = shards.each_mut().map(|shard| {
+        shard.turn(Some(Duration::ZERO), &mut Echo).unwrap();
+        shard.counters().receive.datagrams.get()
+    });
+    assert_eq!(received.iter().sum::<u64>(), 64);
+    assert!(received.iter().all(|count| *count > 0), "{received:?}");
+}
+
+#[test]
+fn ipv6_sockets_do_not_take_ipv4() {
+    let mut datapath = datapath(Backend::Gso);
+    let (_, v6) = bind(&mut datapath, LISTENER, SocketAddr::from(([0; 8], 0)));
+    let v4 = SocketAddr::from(([127, 0, 0, 1], v6.port()));
+    // Free for IPv4, because the IPv6 socket is for IPv6 only.
+    assert!(
+        datapath
+            .bind(Bind {
+                address: v4,
+                kind: LISTENER,
+                token: 0
+            })
+            .is_ok()
+    );
+}
+
+#[test]
+fn what_is_queued_between_turns_leaves_with_the_next() {
+    let mut datapath = datapath(Backend::Mmsg);
+    let (endpoint, _) = bind(&mut datapath, LISTENER, loopback(false));
+    let client = socket(loopback(false));
+    datapath
+        .send_queue()
+        .send(endpoint, client.local_addr().unwrap(), &[1, 2, 3, 4, 5], 2);
+    datapath.turn(Some(Duration::ZERO), &mut Deaf).unwrap();
+    let mut buffer = [0; 10];
+    for expected in [&[1, 2][..], &[3, 4], &[5]] {
+        let len = client.recv(&mut buffer).unwrap();
+        assert_eq!(&buffer[..len], expected);
+    }
+}
+
+#[test]
+fn a_busy_shard_pauses_to_gather_and_says_so() {
+    struct Sink;
+    impl Handler for Sink {
+        fn received(&mut self, message: &Received<'_>, _: &mut SendQueue) {
+            assert_eq!(whole(message).count, 1);
+        }
+    }
+    let coalesce = Duration::from_millis(5);
+    let settings = Settings {
+        backend: Backend::Mmsg,
+        coalesce,
+        ..Settings::default()
+    };
+    let mut datapath = Datapath::new(settings).unwrap();
+    let (_, address) = bind(&mut datapath, LISTENER, loopback(false));
+    let client = socket(loopback(false));
+    let counters = datapath.counters().clone();
+    // 3,200 datagrams a second fill a pause of 5 ms; this sends far more, in batches that are not full.
+    for _ in 0..10_000 {
+        for _ in 0..30 {
+            client.send_to(b"x", address).unwrap();
+        }
+        datapath.turn(Some(common::PATIENCE), &mut Sink).unwrap();
+        if counters.pace.sleeps.get() >= 3 {
+            break;
+        }
+    }
+    assert!(counters.pace.sleeps.get() >= 3);
+    assert!(counters.pace.asleep_ns.get() > 0);
+    // When traffic ends it blocks again, after eight empty pauses: the timer, not the pauses, ends this turn.
+    datapath.turn(Some(Duration::ZERO), &mut Sink).unwrap();
+    datapath
+        .turn(Some(Duration::from_millis(200)), &mut Sink)
+        .unwrap();
+    assert!(counters.pace.sleeps.get() <= 3 + 16);
+}
