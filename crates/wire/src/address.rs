@@ -1,4 +1,4 @@
-//! Transport addresses inside attributes, plain and xored (RFC 8489 §14.1, §14.2).
+//! Transport addresses inside attributes, plain and xored ([RFC 8489 §14.1], [RFC 8489 §14.2]).
 //!
 //! The invariant: an address is read exactly as written; nothing here knows that some addresses mean others.
 //!

@@ -1,4 +1,4 @@
-//! The registry: every attribute type this codec knows, in one table.
+//! The registry ([RFC 8489 §18.3]): every attribute type this codec knows, in one table.
 //!
 //! The table gives each type a *slot*, the place where [`crate::Message`] remembers its first occurrence. A
 //! type without a slot is unknown, and if it is comprehension-required, a request that carries it gets 420.

@@ -1,4 +1,4 @@
-//! ChannelData: four bytes of header before relayed payload (RFC 8656 §12.4).
+//! ChannelData: four bytes of header before relayed payload ([RFC 8656 §12.4]).
 //!
 //! The invariant: [`ChannelNumber`] holds only numbers a channel may have, 0x4000 to 0x4FFF unless somebody asked for the
 //! range of RFC 5766 by name. What a datagram *claims* stays a raw number until somebody looks it up.

@@ -1,4 +1,4 @@
-//! The head of a Data indication, so that relayed payload need not be copied (RFC 8656 §11.3).
+//! The head of a Data indication, so that relayed payload need not be copied ([RFC 8656 §11.3]).
 //!
 //! The invariant: header, payload and [`crate::padding_len`] zero bytes laid end to end are the same bytes that
 //! [`crate::MessageWriter`] would have written.

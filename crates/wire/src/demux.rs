@@ -1,6 +1,6 @@
 //! What a datagram is, by its first byte.
 //!
-//! STUN, TURN channels, DTLS, RTP, ZRTP and QUIC may share one port. RFC 7983 §7, updated by RFC 9443 §3, divides the
+//! STUN, TURN channels, DTLS, RTP, ZRTP and QUIC may share one port. [RFC 7983 §7], updated by [RFC 9443 §3], divides the
 //! first byte among them so that one comparison decides. The function is total: every byte has exactly one answer.
 //!
 //! STUN methods from 0x100 upward would start with 4 or more and are never seen by a server that demultiplexes; no such method

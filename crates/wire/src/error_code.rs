@@ -1,4 +1,4 @@
-//! ERROR-CODE and ADDRESS-ERROR-CODE (RFC 8489 §14.8, RFC 8656 §18.12).
+//! ERROR-CODE and ADDRESS-ERROR-CODE ([RFC 8489 §14.8], [RFC 8656 §18.12]).
 //!
 //! [RFC 8489 §14.8]: https://www.rfc-editor.org/rfc/rfc8489#section-14.8
 //! [RFC 8656 §18.12]: https://www.rfc-editor.org/rfc/rfc8656#section-18.12

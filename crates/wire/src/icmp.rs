@@ -1,4 +1,4 @@
-//! The ICMP attribute (RFC 8656 §18.13).
+//! The ICMP attribute ([RFC 8656 §18.13]).
 //!
 //! [RFC 8656 §18.13]: https://www.rfc-editor.org/rfc/rfc8656#section-18.13
 

@@ -1,4 +1,4 @@
-//! Keys and HMACs of the long-term credential mechanism (RFC 8489 §9.2, §14.5, §14.6).
+//! Keys and HMACs of the long-term credential mechanism ([RFC 8489 §9.2], [RFC 8489 §14.5], [RFC 8489 §14.6]).
 //!
 //! The invariant: an HMAC is compared in constant time, and a truncated MESSAGE-INTEGRITY-SHA256 never passes
 //! [`Message::check_integrity`], because TURN does not allow truncation.

@@ -3,10 +3,9 @@
 //! This crate is the only place of the relay that knows what a message looks like on the wire. It
 //! reads untrusted bytes and never takes a decision about them.
 //!
-//! **The one invariant:** no input can make this crate panic, allocate or read twice. [`Message::parse`] walks
-//! the attributes once; whatever it returns has been checked for its structure, so every getter
-//! afterwards is a lookup. What a message carries behind its integrity attribute cannot be seen through any
-//! getter, because nobody vouched for it.
+//! **The one invariant:** no input can make this crate panic or allocate, and no getter returns what a message
+//! carries behind its integrity attribute, because nobody vouched for it. [`Message::parse`] walks the attributes once;
+//! whatever it returns has been checked for its structure, so every getter afterwards is a lookup.
 //!
 //! How to read it, in the order a datagram meets it:
 //!

@@ -4,14 +4,14 @@
 //!
 //! - every offset a [`Message`] holds points at an attribute whose head and value lie within its bytes;
 //! - an attribute behind MESSAGE-INTEGRITY (or MESSAGE-INTEGRITY-SHA256, or FINGERPRINT) has no offset, so no getter can
-//!   return what the HMAC does not cover (RFC 8489 §9);
-//! - of repeated attributes only the first has an offset (RFC 8489 §14). XOR-PEER-ADDRESS, XOR-RELAYED-ADDRESS,
+//!   return what the HMAC does not cover ([RFC 8489 §9]);
+//! - of repeated attributes only the first has an offset ([RFC 8489 §14]). XOR-PEER-ADDRESS, XOR-RELAYED-ADDRESS,
 //!   ADDRESS-ERROR-CODE and ALTERNATE-SERVER may repeat by rule and have iterators.
 //!
 //! Read [`Message::parse`] first, then the getters in the sub-modules.
 //!
-//! [RFC 8489 §6.3]: https://www.rfc-editor.org/rfc/rfc8489#section-6.3
 //! [RFC 8489 §9]: https://www.rfc-editor.org/rfc/rfc8489#section-9
+//! [RFC 8489 §14]: https://www.rfc-editor.org/rfc/rfc8489#section-14
 
 mod extension;
 mod stun;

@@ -1,4 +1,4 @@
-//! PASSWORD-ALGORITHM and PASSWORD-ALGORITHMS (RFC 8489 §14.11, §14.12, §18.5).
+//! PASSWORD-ALGORITHM and PASSWORD-ALGORITHMS ([RFC 8489 §14.11], §14.12, [RFC 8489 §18.5]).
 //!
 //! The invariant: a [`PasswordAlgorithms`] has been walked once to its end, so iterating it cannot fail.
 //!

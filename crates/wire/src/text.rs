@@ -1,4 +1,4 @@
-//! Limits of text attributes (RFC 8489 §14.3, §14.8 to §14.10, §14.14).
+//! Limits of text attributes ([RFC 8489 §14.3], §14.8 to §14.10, §14.14).
 //!
 //! Text is fewer than 128 characters of UTF-8, at most 509 bytes when written and accepted up to 763 bytes when read. The bytes
 //! themselves stay opaque: names and realms are compared, never displayed, and comparing needs no decoding.

@@ -1,4 +1,4 @@
-//! The outer structure of ACCESS-TOKEN (RFC 7635 §6.2).
+//! The outer structure of ACCESS-TOKEN ([RFC 7635 §6.2]).
 //!
 //! [RFC 7635 §6.2]: https://www.rfc-editor.org/rfc/rfc7635#section-6.2
 

@@ -1,6 +1,6 @@
 //! Writes a message into the caller's buffer.
 //!
-//! The invariant: every byte up to the returned length has been written by this writer, padding as zero; nothing of
+//! The invariant: every byte up to the returned length has been written by this writer, padding as zero ([RFC 8489 §14]); nothing of
 //! the buffer's earlier content can reach the wire. The first error sticks and is reported once, by
 //! [`MessageWriter::finish`], so that call sites read as a list of attributes.
 //!

@@ -1,5 +1,5 @@
-//! Getters for the attributes of RFC 5780 (NAT discovery), RFC 7635 (third-party authorization), RFC 8016 (mobility) and
-//! of the ORIGIN draft.
+//! Getters for the attributes of NAT discovery ([RFC 5780 §7]), third-party authorization ([RFC 7635 §6]), mobility
+//! ([RFC 8016 §3]) and of the ORIGIN draft.
 //!
 //! [RFC 5780 §7]: https://www.rfc-editor.org/rfc/rfc5780#section-7
 //! [RFC 7635 §6]: https://www.rfc-editor.org/rfc/rfc7635#section-6

@@ -1,4 +1,4 @@
-//! Getters for the attributes of RFC 8489.
+//! Getters for the attributes of RFC 8489 ([RFC 8489 §14]).
 //!
 //! [RFC 8489 §14]: https://www.rfc-editor.org/rfc/rfc8489#section-14
 

@@ -1,4 +1,5 @@
-//! Writers for the attributes of RFC 5780, RFC 7635, RFC 8016 and of the ORIGIN draft.
+//! Writers for the attributes of NAT discovery ([RFC 5780 §7]), third-party authorization ([RFC 7635 §6]), mobility
+//! ([RFC 8016 §3]) and of the ORIGIN draft.
 //!
 //! [RFC 5780 §7]: https://www.rfc-editor.org/rfc/rfc5780#section-7
 //! [RFC 7635 §6]: https://www.rfc-editor.org/rfc/rfc7635#section-6

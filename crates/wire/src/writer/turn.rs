@@ -1,4 +1,4 @@
-//! Writers for the attributes of RFC 8656 and RFC 6062.
+//! Writers for the attributes of RFC 8656 ([RFC 8656 §18]) and RFC 6062 ([RFC 6062 §6.2]).
 //!
 //! [RFC 8656 §18]: https://www.rfc-editor.org/rfc/rfc8656#section-18
 //! [RFC 6062 §6.2]: https://www.rfc-editor.org/rfc/rfc6062#section-6.2
