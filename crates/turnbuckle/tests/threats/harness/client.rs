@@ -1,0 +1,432 @@
+//! A small blocking TURN client over UDP. It can also say what no decent client says.
+
+use std::collections::VecDeque;
+use std::io::ErrorKind;
+use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use turnbuckle_wire::{
+    AddressFamily, AttributeType, ChannelData, ChannelNumber, Class, Demux, Icmp, IntegrityKey,
+    Message, MessageWriter, Method, PasswordAlgorithm, TransactionId, classify, long_term_key_md5,
+    long_term_key_sha256,
+};
+
+use super::server::{OTHER_USER, PASSWORD, REALM, USER};
+use super::{Answer, Server};
+
+/// How long to wait for data that must come.
+const PEER_TIMEOUT: Duration = Duration::from_secs(5);
+/// RFC 8489 §6.2.1 starts at 500 ms; on one host nothing is lost unless a buffer overflows.
+const RETRANSMIT_AFTER: Duration = Duration::from_millis(500);
+const ATTEMPTS: u32 = 12;
+/// UDP over IPv4 (RFC 8656 §18.8).
+const UDP: u8 = 17;
+
+/// How the client proves who it is (RFC 8489 §9.2).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Mechanism {
+    /// MESSAGE-INTEGRITY with a key made by MD5, as clients of RFC 5389 do.
+    Md5,
+    /// PASSWORD-ALGORITHM and MESSAGE-INTEGRITY-SHA256.
+    Sha256,
+}
+
+/// What came that is no response.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Inbound {
+    Channel { number: u16, data: Vec<u8> },
+    Data { peer: SocketAddr, data: Vec<u8> },
+    Icmp { peer: SocketAddr, icmp: Icmp },
+}
+
+/// What the server's last 401 or 438 said.
+#[derive(Clone)]
+struct Challenge {
+    nonce: Vec<u8>,
+    /// The value of PASSWORD-ALGORITHMS.
+    algorithms: Option<Vec<u8>>,
+}
+
+/// One client: one socket, one user.
+pub(crate) struct Client {
+    socket: UdpSocket,
+    server: SocketAddr,
+    pub(crate) username: String,
+    pub(crate) password: String,
+    pub(crate) mechanism: Mechanism,
+    challenge: Option<Challenge>,
+    inbox: VecDeque<Inbound>,
+}
+
+impl Client {
+    /// A client of the user [`USER`] at `address`, on a port of its own.
+    pub(crate) fn new(address: IpAddr, server: &Server) -> Self {
+        Self::of(USER, address, server.address())
+    }
+
+    /// A client of the user [`OTHER_USER`].
+    pub(crate) fn other(address: IpAddr, server: &Server) -> Self {
+        Self::of(OTHER_USER, address, server.address())
+    }
+
+    fn of(username: &str, address: IpAddr, server: SocketAddr) -> Self {
+        let socket = UdpSocket::bind((address, 0)).expect("an address of this host");
+        socket
+            .set_read_timeout(Some(RETRANSMIT_AFTER))
+            .expect("a timeout");
+        Self {
+            socket,
+            server,
+            username: username.to_owned(),
+            password: PASSWORD.to_owned(),
+            mechanism: Mechanism::Md5,
+            challenge: None,
+            inbox: VecDeque::new(),
+        }
+    }
+
+    /// The same socket as another user, who has to fetch a nonce first: what an attacker on the client's 5-tuple is.
+    pub(crate) fn as_other_user(&self) -> Self {
+        Self {
+            socket: self.socket.try_clone().expect("dup"),
+            server: self.server,
+            username: OTHER_USER.to_owned(),
+            password: PASSWORD.to_owned(),
+            mechanism: self.mechanism,
+            challenge: None,
+            inbox: VecDeque::new(),
+        }
+    }
+
+    // Requests.
+
+    /// An authenticated request; `build` adds what the method needs.
+    pub(crate) fn request(
+        &mut self,
+        method: Method,
+        build: impl Fn(&mut MessageWriter<'_>),
+    ) -> Answer {
+        if self.challenge.is_none() {
+            let challenge = self.exchange(&plain(Class::Request, Method::ALLOCATE, |_| {}));
+            self.take_challenge(&challenge.expect(401));
+        }
+        let mut answer = self.exchange(&self.signed(method, &build));
+        if answer.code() == 438 {
+            self.take_challenge(&answer);
+            answer = self.exchange(&self.signed(method, &build));
+        }
+        if answer.code() == 200 {
+            answer
+                .message()
+                .check_integrity(&self.key())
+                .expect("a success is signed with the user's key");
+        }
+        answer
+    }
+
+    /// The bytes of an authenticated request under the present challenge.
+    pub(crate) fn signed(&self, method: Method, build: impl Fn(&mut MessageWriter<'_>)) -> Vec<u8> {
+        let challenge = self.challenge.clone().expect("a nonce was fetched");
+        plain(Class::Request, method, |writer| {
+            build(writer);
+            self.sign(writer, &challenge.nonce, challenge.algorithms.as_deref());
+        })
+    }
+
+    /// Appends USERNAME, REALM, NONCE, what the mechanism needs, and the integrity attribute.
+    pub(crate) fn sign(
+        &self,
+        writer: &mut MessageWriter<'_>,
+        nonce: &[u8],
+        algorithms: Option<&[u8]>,
+    ) {
+        writer
+            .username(self.username.as_bytes())
+            .realm(REALM.as_bytes())
+            .nonce(nonce);
+        if self.mechanism == Mechanism::Sha256 {
+            let algorithms = algorithms.expect("the server offers algorithms");
+            writer
+                .bytes(AttributeType::PASSWORD_ALGORITHMS, algorithms)
+                .password_algorithm(PasswordAlgorithm::Sha256);
+        }
+        writer.integrity(&self.key());
+    }
+
+    /// The user's key under the mechanism.
+    pub(crate) fn key(&self) -> IntegrityKey {
+        let (user, realm, password) = (
+            self.username.as_bytes(),
+            REALM.as_bytes(),
+            self.password.as_bytes(),
+        );
+        match self.mechanism {
+            Mechanism::Md5 => IntegrityKey::sha1(&long_term_key_md5(user, realm, password)),
+            Mechanism::Sha256 => IntegrityKey::sha256(&long_term_key_sha256(user, realm, password)),
+        }
+    }
+
+    /// Remembers the nonce of a 401 or 438.
+    pub(crate) fn take_challenge(&mut self, answer: &Answer) {
+        let message = answer.message();
+        let algorithms = message.raw(AttributeType::PASSWORD_ALGORITHMS);
+        self.challenge = Some(Challenge {
+            nonce: answer.nonce(),
+            algorithms: algorithms.map(<[u8]>::to_vec),
+        });
+    }
+
+    /// Asks for a nonce without credentials.
+    pub(crate) fn fetch_challenge(&mut self) -> Answer {
+        let answer = self
+            .exchange(&plain(Class::Request, Method::ALLOCATE, |_| {}))
+            .expect(401);
+        self.take_challenge(&answer);
+        answer
+    }
+
+    /// The nonce in use.
+    pub(crate) fn nonce(&self) -> Vec<u8> {
+        self.challenge.clone().expect("a nonce was fetched").nonce
+    }
+
+    /// Uses this nonce from now on.
+    pub(crate) fn set_nonce(&mut self, nonce: &[u8]) {
+        self.challenge
+            .get_or_insert(Challenge {
+                nonce: Vec::new(),
+                algorithms: None,
+            })
+            .nonce = nonce.to_vec();
+    }
+
+    /// Allocates and returns the answer.
+    pub(crate) fn allocate_with(&mut self, build: impl Fn(&mut MessageWriter<'_>)) -> Answer {
+        self.request(Method::ALLOCATE, |writer| {
+            writer.requested_transport(UDP);
+            build(writer);
+        })
+    }
+
+    /// An IPv4 allocation; returns its relayed transport address.
+    #[track_caller]
+    pub(crate) fn allocate(&mut self) -> SocketAddr {
+        let answer = self.allocate_with(|_| {}).expect(200);
+        relayed(&answer, AddressFamily::V4).expect("an IPv4 relayed address")
+    }
+
+    pub(crate) fn refresh(&mut self, lifetime_s: u32) -> Answer {
+        self.request(Method::REFRESH, |writer| {
+            writer.lifetime(lifetime_s);
+        })
+    }
+
+    pub(crate) fn create_permission(&mut self, peers: &[SocketAddr]) -> Answer {
+        self.request(Method::CREATE_PERMISSION, |writer| {
+            for &peer in peers {
+                writer.xor_peer_address(peer);
+            }
+        })
+    }
+
+    /// ChannelBind; the number may be one that no channel can have.
+    pub(crate) fn channel_bind(&mut self, number: u16, peer: SocketAddr) -> Answer {
+        let [high, low] = number.to_be_bytes();
+        self.request(Method::CHANNEL_BIND, |writer| {
+            writer.bytes(AttributeType::CHANNEL_NUMBER, &[high, low, 0, 0]);
+            writer.xor_peer_address(peer);
+        })
+    }
+
+    // Data.
+
+    pub(crate) fn send_indication(&self, peer: SocketAddr, data: &[u8]) {
+        self.send_raw(&plain(Class::Indication, Method::SEND, |writer| {
+            writer.xor_peer_address(peer).data(data);
+        }));
+    }
+
+    pub(crate) fn send_channel_data(&self, number: u16, data: &[u8]) {
+        let mut bytes = number.to_be_bytes().to_vec();
+        bytes.extend_from_slice(
+            &u16::try_from(data.len())
+                .expect("a short datagram")
+                .to_be_bytes(),
+        );
+        bytes.extend_from_slice(data);
+        self.send_raw(&bytes);
+    }
+
+    pub(crate) fn send_raw(&self, bytes: &[u8]) {
+        let sent = self
+            .socket
+            .send_to(bytes, self.server)
+            .expect("the relay's address is reachable");
+        assert_eq!(sent, bytes.len());
+    }
+
+    /// What comes next that is no response.
+    #[track_caller]
+    pub(crate) fn receive(&mut self) -> Inbound {
+        let deadline = Instant::now() + PEER_TIMEOUT;
+        loop {
+            if let Some(inbound) = self.inbox.pop_front() {
+                return inbound;
+            }
+            assert!(Instant::now() < deadline, "nothing came from the relay");
+            self.read_one();
+        }
+    }
+
+    /// Makes sure that the relay is through with everything sent so far, by anyone, to this client's shard, and that what it
+    /// sent in consequence has arrived.
+    ///
+    /// Datagrams reach a socket on the same host before `send` returns, and a turn of the relay reads every socket that has
+    /// something; the second answer therefore comes from a turn that began after the one that handled what was sent.
+    pub(crate) fn settle(&mut self) {
+        for _ in 0..2 {
+            self.exchange(&plain(Class::Request, Method::BINDING, |_| {}))
+                .expect(200);
+        }
+    }
+
+    /// Forgets data that came so far.
+    pub(crate) fn forget_data(&mut self) {
+        self.inbox.clear();
+    }
+
+    /// Fails if anything but responses has come, or comes while the relay settles.
+    #[track_caller]
+    pub(crate) fn assert_silent(&mut self) {
+        self.settle();
+        assert!(self.inbox.is_empty(), "the relay sent {:?}", self.inbox);
+    }
+
+    /// Sends a request and waits for the response with its transaction id.
+    #[track_caller]
+    pub(crate) fn exchange(&mut self, request: &[u8]) -> Answer {
+        for _ in 0..ATTEMPTS {
+            self.send_raw(request);
+            if let Some(answer) = self.wait_for(&request[8..20]) {
+                return answer;
+            }
+        }
+        panic!("no answer to {:?}", Message::parse(request));
+    }
+
+    fn wait_for(&mut self, transaction_id: &[u8]) -> Option<Answer> {
+        let deadline = Instant::now() + RETRANSMIT_AFTER;
+        while Instant::now() < deadline {
+            if let Some(answer) = self.read_one()
+                && &answer.0[8..20] == transaction_id
+            {
+                return Some(answer);
+            }
+        }
+        None
+    }
+
+    /// Reads one datagram; a response is returned, anything else is kept.
+    fn read_one(&mut self) -> Option<Answer> {
+        let mut buffer = [0; 65536];
+        let len = match self.socket.recv_from(&mut buffer) {
+            Ok((len, from)) => {
+                assert_eq!(from, self.server, "only the relay talks to this client");
+                len
+            }
+            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
+                return None;
+            }
+            Err(error) => panic!("client socket: {error}"),
+        };
+        let bytes = &buffer[..len];
+        match classify(bytes[0]) {
+            Demux::ChannelData => {
+                let message = ChannelData::parse_datagram(bytes).expect("well formed");
+                self.inbox.push_back(Inbound::Channel {
+                    number: message.number,
+                    data: message.data.to_vec(),
+                });
+                None
+            }
+            Demux::Stun => {
+                let message = Message::parse(bytes).expect("well formed");
+                if message.class() != Class::Indication {
+                    return Some(Answer(bytes.to_vec()));
+                }
+                assert_eq!(message.method(), Method::DATA);
+                let peer = message
+                    .xor_peer_address()
+                    .expect("well formed")
+                    .expect("a peer");
+                self.inbox
+                    .push_back(match message.icmp().expect("well formed") {
+                        Some(icmp) => Inbound::Icmp { peer, icmp },
+                        None => Inbound::Data {
+                            peer,
+                            data: message.data().expect("DATA").to_vec(),
+                        },
+                    });
+                None
+            }
+            other => panic!("the relay sent {other:?}"),
+        }
+    }
+}
+
+/// A message without credentials.
+pub(crate) fn plain(
+    class: Class,
+    method: Method,
+    build: impl FnOnce(&mut MessageWriter<'_>),
+) -> Vec<u8> {
+    let mut buffer = vec![0; 4096];
+    let mut writer = MessageWriter::new(&mut buffer, class, method, next_transaction_id());
+    build(&mut writer);
+    let len = writer.finish().expect("a message of moderate size");
+    buffer.truncate(len);
+    buffer
+}
+
+/// Different for every message of every process that tests start.
+fn next_transaction_id() -> TransactionId {
+    static NEXT: AtomicU64 = AtomicU64::new(1);
+    let mut bytes = [0; 12];
+    bytes[..4].copy_from_slice(&std::process::id().to_be_bytes());
+    bytes[4..].copy_from_slice(&NEXT.fetch_add(1, Ordering::Relaxed).to_be_bytes());
+    TransactionId::new(bytes)
+}
+
+/// The relayed transport address of a family in an Allocate success.
+pub(crate) fn relayed(answer: &Answer, family: AddressFamily) -> Option<SocketAddr> {
+    answer
+        .message()
+        .xor_relayed_addresses()
+        .map(|address| address.expect("well formed"))
+        .find(|address| AddressFamily::of(address.ip()) == family)
+}
+
+/// A channel number as a client would count them.
+pub(crate) fn channel(index: u16) -> u16 {
+    ChannelNumber::MIN.get() + index
+}
+
+/// A peer's socket.
+pub(crate) fn peer_socket(address: IpAddr) -> UdpSocket {
+    let socket = UdpSocket::bind((address, 0)).expect("an address of this host");
+    socket
+        .set_read_timeout(Some(PEER_TIMEOUT))
+        .expect("a timeout");
+    socket
+}
+
+/// What a peer receives next, and from where.
+#[track_caller]
+pub(crate) fn peer_receives(socket: &UdpSocket) -> (Vec<u8>, SocketAddr) {
+    let mut buffer = [0; 65536];
+    let (len, from) = socket
+        .recv_from(&mut buffer)
+        .expect("the relay sends something");
+    (buffer[..len].to_vec(), from)
+}

@@ -1,0 +1,21 @@
+//! What every test needs: the running binary, a place of its own in the address space, a client, peers, canaries.
+
+mod canary;
+mod client;
+mod crowd;
+mod icmp;
+mod message;
+mod namespace;
+mod server;
+mod site;
+
+pub(crate) use canary::Canary;
+pub(crate) use client::{
+    Client, Inbound, Mechanism, channel, peer_receives, peer_socket, plain, relayed,
+};
+pub(crate) use crowd::{Crowd, message};
+pub(crate) use icmp::forge_icmp;
+pub(crate) use message::{Answer, append_raw, replace_fingerprint, xor_address};
+pub(crate) use namespace::{Namespace, World};
+pub(crate) use server::{PASSWORD, REALM, Server, USER};
+pub(crate) use site::Site;

@@ -1,0 +1,231 @@
+//! The binary under test: started, waited for, measured, stopped, and asked for its accounts.
+//!
+//! Invariant: no test ends without `in = out + dropped` having been compared, exactly, and without the process being the one
+//! that was started. [`Server`] does both when it goes out of scope, or earlier in [`Server::stop`].
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{BufRead as _, BufReader, Read};
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+/// The user most tests are.
+pub(crate) const USER: &str = "alice";
+/// That user's password.
+pub(crate) const PASSWORD: &str = "wonderland-7";
+/// Another user, with the same password, so that only the name tells them apart.
+pub(crate) const OTHER_USER: &str = "mallory";
+/// The realm of both.
+pub(crate) const REALM: &str = "example.org";
+
+const START_TIMEOUT: Duration = Duration::from_secs(20);
+const STOP_TIMEOUT: Duration = Duration::from_secs(20);
+
+static NEXT_FILE: AtomicU32 = AtomicU32::new(0);
+
+/// A running `turnbuckle serve`.
+pub(crate) struct Server {
+    child: Child,
+    address: SocketAddr,
+    statistics: PathBuf,
+    lines: Receiver<String>,
+    greeting: Vec<String>,
+    is_stopped: bool,
+}
+
+impl Server {
+    /// Starts the relay with its listener at `address`, in the calling thread's network namespace, and waits for `ready`.
+    pub(crate) fn start(address: SocketAddr, options: &[&str]) -> Self {
+        let number = NEXT_FILE.fetch_add(1, Ordering::Relaxed);
+        let statistics = std::env::temp_dir().join(format!(
+            "turnbuckle-threats-{}-{number}.json",
+            std::process::id()
+        ));
+        let mut command = Command::new(env!("CARGO_BIN_EXE_turnbuckle"));
+        command
+            .arg("serve")
+            .arg(format!("--listening-ip={}", address.ip()))
+            .arg(format!("--listening-port={}", address.port()))
+            .arg(format!("--user={USER}:{PASSWORD}"))
+            .arg(format!("--user={OTHER_USER}:{PASSWORD}"))
+            .arg(format!("--realm={REALM}"))
+            .arg(format!("--statistics-file={}", statistics.display()))
+            .args(["--relay-threads=2", "--pin-threads=false"])
+            .args(options)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        let mut child = command.spawn().expect("the binary starts");
+        let (sender, lines) = channel();
+        read_lines(child.stdout.take().expect("a pipe"), sender.clone());
+        read_lines(child.stderr.take().expect("a pipe"), sender);
+        let mut server = Self {
+            child,
+            address,
+            statistics,
+            lines,
+            greeting: Vec::new(),
+            is_stopped: false,
+        };
+        server.wait_until_ready();
+        server
+    }
+
+    fn wait_until_ready(&mut self) {
+        let deadline = Instant::now() + START_TIMEOUT;
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            match self.lines.recv_timeout(left) {
+                Ok(line) if line.trim() == "ready" => return,
+                Ok(line) => self.greeting.push(line),
+                Err(error) => panic!("no `ready` line ({error}); printed: {:#?}", self.greeting),
+            }
+        }
+    }
+
+    /// Where clients send to.
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// What was printed before `ready`.
+    pub(crate) fn greeting(&self) -> String {
+        self.greeting.join("\n")
+    }
+
+    /// Anonymous resident memory in bytes: what the process holds beyond its mapped files (proc_pid_status(5), `RssAnon`).
+    pub(crate) fn user_memory(&self) -> u64 {
+        let status = self.proc_file("status");
+        let line = status
+            .lines()
+            .find_map(|line| line.strip_prefix("RssAnon:"));
+        let kib = line.and_then(|line| line.trim().strip_suffix(" kB"));
+        let kib: u64 = kib
+            .and_then(|kib| kib.trim().parse().ok())
+            .expect("an RssAnon line");
+        kib * 1024
+    }
+
+    /// Open file descriptors.
+    pub(crate) fn descriptors(&self) -> usize {
+        fs::read_dir(format!("/proc/{}/fd", self.child.id()))
+            .expect("the process is alive")
+            .count()
+    }
+
+    fn proc_file(&self, name: &str) -> String {
+        fs::read_to_string(format!("/proc/{}/{name}", self.child.id()))
+            .expect("the process is alive")
+    }
+
+    /// Ends the relay with SIGTERM, checks its exit and its accounts, and returns them.
+    pub(crate) fn stop(mut self) -> Accounting {
+        self.finish()
+    }
+
+    fn finish(&mut self) -> Accounting {
+        self.is_stopped = true;
+        let early = self.child.try_wait().expect("wait4");
+        assert!(early.is_none(), "the relay ended by itself: {early:?}");
+        let pid = Pid::from_raw(self.child.id().try_into().expect("a pid"));
+        kill(pid, Signal::SIGTERM).expect("the relay is there to be stopped");
+        let deadline = Instant::now() + STOP_TIMEOUT;
+        let status = loop {
+            if let Some(status) = self.child.try_wait().expect("wait4") {
+                break status;
+            }
+            assert!(
+                Instant::now() < deadline,
+                "the relay does not stop on SIGTERM"
+            );
+            thread::sleep(Duration::from_millis(2));
+        };
+        assert!(status.success(), "the relay ended with {status}");
+        let text = fs::read_to_string(&self.statistics).expect("the statistics file");
+        let accounting = Accounting::parse(&text);
+        accounting.assert_balanced();
+        let _ = fs::remove_file(&self.statistics);
+        accounting
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        if !self.is_stopped && !thread::panicking() {
+            self.finish();
+        } else if !self.is_stopped || thread::panicking() {
+            let _ = self.child.kill();
+            let _ = self.child.wait();
+            let _ = fs::remove_file(&self.statistics);
+        }
+    }
+}
+
+/// Reads what the child prints on a thread, so that it never blocks on a full pipe.
+fn read_lines(pipe: impl Read + Send + 'static, sender: Sender<String>) {
+    thread::spawn(move || {
+        for line in BufReader::new(pipe).lines().map_while(Result::ok) {
+            // Nobody listens after `ready`; the pipe is read all the same.
+            let _ = sender.send(line);
+        }
+    });
+}
+
+/// What the relay says it did with every datagram.
+#[derive(Clone, Debug)]
+pub(crate) struct Accounting {
+    pub(crate) received: u64,
+    pub(crate) sent: u64,
+    pub(crate) dropped: u64,
+    drops: BTreeMap<String, u64>,
+}
+
+impl Accounting {
+    fn parse(text: &str) -> Self {
+        let value: serde_json::Value = serde_json::from_str(text).expect("JSON");
+        let number = |name: &str| {
+            value[name]
+                .as_u64()
+                .unwrap_or_else(|| panic!("{name} in {text}"))
+        };
+        let drops = value["drops"].as_object().expect("an object of drops");
+        Self {
+            received: number("in"),
+            sent: number("out"),
+            dropped: number("dropped"),
+            drops: drops
+                .iter()
+                .map(|(reason, count)| (reason.clone(), count.as_u64().expect("a count")))
+                .collect(),
+        }
+    }
+
+    fn assert_balanced(&self) {
+        let reasons: u64 = self.drops.values().sum();
+        assert_eq!(
+            self.dropped, reasons,
+            "dropped = sum over the reasons: {self:#?}"
+        );
+        assert_eq!(
+            self.received,
+            self.sent + self.dropped,
+            "in = out + dropped: {self:#?}"
+        );
+    }
+
+    /// Datagrams dropped under `reason`.
+    pub(crate) fn dropped_as(&self, reason: &str) -> u64 {
+        *self
+            .drops
+            .get(reason)
+            .unwrap_or_else(|| panic!("no drop reason {reason}: {self:#?}"))
+    }
+}

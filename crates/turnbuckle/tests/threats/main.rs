@@ -1,0 +1,56 @@
+//! What has gone wrong in TURN servers, tried against the running binary over UDP sockets.
+//!
+//! Every test starts a relay of its own, attacks it, and looks at four things: the answer on the wire, a canary where the relay
+//! must not send to, that the process is still the one that was started, and that its accounts balance to the datagram. The
+//! last two are checked by [`harness::Server`] when it goes out of scope.
+//!
+//! Most tests live on loopback addresses of their own. Those that need special addresses move into a network namespace, which takes
+//! root; without it they say `not run`. `scripts/guards` removes each guard from the product and shows that its test fails.
+//!
+//! | row | what | tests |
+//! |---|---|---|
+//! | V-01 | loopback peers | `relay_abuse` |
+//! | V-02 | "this host" | `relay_abuse` |
+//! | V-03 | IPv4-mapped peers | `relay_abuse` |
+//! | V-04 | other embeddings | `relay_abuse` |
+//! | V-05 | link-local, metadata services | `relay_abuse` |
+//! | V-07 | the relay's own addresses | `own_addresses` |
+//! | V-11 | broadcast and multicast | `relay_abuse` |
+//! | V-13 | permissions | `permissions` |
+//! | V-20 | predictable nonces and ports | `randomness` |
+//! | V-21 | state before proof | `memory` |
+//! | V-22 | replayed nonces and requests | `nonces` |
+//! | V-23 | attributes behind the integrity attribute | `attributes` |
+//! | V-24 | repeated attributes | `attributes` |
+//! | V-25 | comparing integrity in constant time | `enumeration`: equal answers; the time is printed, not judged. That the comparison is constant-time code is the codec's |
+//! | V-26 | telling users from strangers | `enumeration` |
+//! | V-27 | bidding down | `nonces` |
+//! | V-28 | another user on a client's 5-tuple | `hijack` |
+//! | V-29 | conflicting channels | `hijack` |
+//!
+//! What of these rows is not tried, because the relay has no such path: Connect, incoming TCP peers and ConnectionBind (RFC 6062);
+//! CONNECT-UDP; allocations resumed by mobility ticket (RFC 8016); admin and metrics listeners as peers (there are none; any
+//! other port of an own address stands for them); an operator's own NAT64 prefix (no option names one). Permissions at 299.9 and
+//! 300.1 seconds are tried in the engine, where time is an argument; here with a lifetime of two seconds.
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::unwrap_in_result,
+    reason = "a test that cannot go on ends"
+)]
+#![expect(
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "figures, and what was not run"
+)]
+
+mod attributes;
+mod enumeration;
+mod harness;
+mod hijack;
+mod memory;
+mod nonces;
+mod own_addresses;
+mod permissions;
+mod randomness;
+mod relay_abuse;

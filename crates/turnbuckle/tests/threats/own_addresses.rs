@@ -1,0 +1,108 @@
+//! V-07: the relay's own addresses as peers.
+
+use std::net::{IpAddr, SocketAddr};
+
+use crate::harness::{Canary, Client, Inbound, Server, World, channel};
+
+/// Tries every path to a port that is nobody's allocation; all of them must be closed.
+fn refused_on_every_path(client: &mut Client, peer: SocketAddr) {
+    // A permission is for an address whatever the port (RFC 8656 §9), and allocations may reach each other, so there may be one.
+    client.create_permission(&[SocketAddr::new(peer.ip(), 0)]);
+    client.create_permission(&[peer]);
+    client.channel_bind(channel(9), peer).expect(403);
+    client.send_indication(peer, format!("Send indication to {peer}").as_bytes());
+    client.send_channel_data(channel(9), format!("ChannelData to {peer}").as_bytes());
+}
+
+//= V-07
+#[test]
+fn refuses_its_own_listener_and_every_other_service_of_the_host() {
+    let Some(_world) = World::enter() else { return };
+    let [relay_v4, relay_v6] = World::RELAYS;
+    let options = [
+        relay_v4,
+        relay_v6,
+        "--external-ip=30.0.0.1/20.0.0.1",
+        "--allowed-peer-ip=10.0.0.0/8",
+    ];
+    let server = Server::start(World::server(), &options);
+    // A service of the host's that is bound to everything, beside the relay.
+    let canary = Canary::everywhere(World::SERVICE_PORT);
+    let mut client = Client::new(World::client(1), &server);
+    client
+        .allocate_with(|writer| {
+            writer.additional_address_family(turnbuckle_wire::AddressFamily::V6);
+        })
+        .expect(200);
+    let own: [IpAddr; 6] = [
+        [20, 0, 0, 1].into(),  // listener and relay address
+        [30, 0, 0, 1].into(),  // what the world calls it
+        [10, 77, 0, 1].into(), // another interface, though its network is allowed
+        "2a00:20::1".parse().unwrap(),
+        "::ffff:20.0.0.1".parse().unwrap(),
+        "::ffff:30.0.0.1".parse().unwrap(),
+    ];
+    for ip in own {
+        for port in [3478, canary.port(), 1] {
+            refused_on_every_path(&mut client, SocketAddr::new(ip, port));
+        }
+    }
+    client.settle();
+    canary.assert_silent();
+    // Data does flow to a neighbour in the same allowed range.
+    let neighbour = SocketAddr::new([10, 78, 0, 2].into(), canary.port());
+    client.create_permission(&[neighbour]).expect(200);
+    client.send_indication(neighbour, b"neighbour");
+    client.settle();
+    assert_eq!(canary.hits(), ["neighbour"]);
+}
+
+//= V-07
+#[test]
+fn relays_between_its_own_allocations() {
+    let Some(_world) = World::enter() else { return };
+    let server = Server::start(World::server(), &["--relay-ip=20.0.0.1"]);
+    data_flows_between_two_allocations(&server);
+    let accounting = server.stop();
+    assert_eq!(accounting.dropped, 0, "{accounting:#?}");
+}
+
+//= V-07
+#[test]
+fn relays_between_its_own_allocations_behind_an_external_address() {
+    let Some(_world) = World::enter() else { return };
+    let server = Server::start(
+        World::server(),
+        &["--relay-ip=20.0.0.1", "--external-ip=30.0.0.1/20.0.0.1"],
+    );
+    // Whoever answers at the external address is not this relay: no packet may go there.
+    let world_outside = Canary::at(SocketAddr::new([30, 0, 0, 1].into(), 0));
+    data_flows_between_two_allocations(&server);
+    world_outside.assert_silent();
+}
+
+fn data_flows_between_two_allocations(server: &Server) {
+    let (mut one, mut two) = (
+        Client::new(World::client(1), server),
+        Client::new(World::client(2), server),
+    );
+    let (at_one, at_two) = (one.allocate(), two.allocate());
+    one.create_permission(&[at_two]).expect(200);
+    two.channel_bind(channel(0), at_one).expect(200);
+    one.send_indication(at_two, b"from one");
+    assert_eq!(
+        two.receive(),
+        Inbound::Channel {
+            number: channel(0),
+            data: b"from one".to_vec()
+        }
+    );
+    two.send_channel_data(channel(0), b"from two");
+    assert_eq!(
+        one.receive(),
+        Inbound::Data {
+            peer: at_two,
+            data: b"from two".to_vec()
+        }
+    );
+}
