@@ -1,4 +1,4 @@
-//! The namespaces, and one measurement in them.
+//! Three namespaces in a row, programs in them, and what can be read of them.
 
 use std::fmt;
 use std::fs;
@@ -9,23 +9,17 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use turnbuckle_datapath::Backend;
-
-use crate::Options;
-use crate::roles::HEADER_LEN;
-
-const LOAD: &str = "tb-d-load";
-const RELAY: &str = "tb-d-relay";
-const PEER: &str = "tb-d-peer";
+pub(crate) const LOAD: &str = "tb-d-load";
+pub(crate) const RELAY: &str = "tb-d-relay";
+pub(crate) const PEER: &str = "tb-d-peer";
 const NAMESPACES: [&str; 3] = [LOAD, RELAY, PEER];
 
-const RELAY_CPU: usize = 0;
-const SOURCE_CPU: usize = 1;
-const SINK_CPU: usize = 2;
+pub(crate) const RELAY_CPU: usize = 0;
+pub(crate) const SOURCE_CPU: usize = 1;
 
-const LOAD_ADDRESS: &str = "10.99.1.1:4000";
-const RELAY_ADDRESS: &str = "10.99.1.2:3478";
-const PEER_ADDRESS: &str = "10.99.2.1:5000";
+pub(crate) const LOAD_ADDRESS: &str = "10.99.1.1:4000";
+pub(crate) const RELAY_ADDRESS: &str = "10.99.1.2:3478";
+pub(crate) const PEER_ADDRESS: &str = "10.99.2.1:5000";
 
 /// How datagrams reach the relay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -34,29 +28,11 @@ pub(crate) enum Case {
     Singly,
 }
 
-/// What the relay does with a datagram.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Program {
-    Reflect,
-    Strip,
-    Add,
-}
-
 impl fmt::Display for Case {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
             Self::GroBuffers => "gro-buffers",
             Self::Singly => "singly",
-        })
-    }
-}
-
-impl fmt::Display for Program {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            Self::Reflect => "reflect",
-            Self::Strip => "strip",
-            Self::Add => "add",
         })
     }
 }
@@ -72,15 +48,13 @@ impl FromStr for Case {
     }
 }
 
-impl FromStr for Program {
-    type Err = String;
+/// Where the sinks are: on a CPU of their own if there is one, else on the source's.
+pub(crate) fn sink_cpu() -> usize {
+    if cpus() > 2 { 2 } else { SOURCE_CPU }
+}
 
-    fn from_str(name: &str) -> Result<Self, Self::Err> {
-        [Self::Reflect, Self::Strip, Self::Add]
-            .into_iter()
-            .find(|program| program.to_string() == name)
-            .ok_or_else(|| format!("no program {name}"))
-    }
+fn cpus() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
 }
 
 /// What one measurement gave.
@@ -131,9 +105,8 @@ pub(crate) fn check() -> Result<(), String> {
             return Err(format!("needs the command {tool}"));
         }
     }
-    let cpus = std::thread::available_parallelism().map_or(1, usize::from);
-    if cpus <= SINK_CPU {
-        return Err(format!("needs {} CPUs, there are {cpus}", SINK_CPU + 1));
+    if cpus() <= SOURCE_CPU {
+        return Err("needs two CPUs".to_owned());
     }
     if !run("ip", &["netns", "add", NAMESPACES[0]])
         .is_ok_and(|()| run("ip", &["netns", "del", NAMESPACES[0]]).is_ok())
@@ -148,7 +121,7 @@ pub(crate) fn check() -> Result<(), String> {
 
 /// The namespaces of one case; gone when dropped.
 pub(crate) struct Lab {
-    case: Case,
+    pub(crate) case: Case,
     interrupted: Arc<AtomicBool>,
 }
 
@@ -255,10 +228,10 @@ impl Lab {
                 "ip netns exec {LOAD} ethtool -K tbd0 tx-udp-segmentation off"
             ))?;
             for (namespace, device, cpu) in [
-                (LOAD, "tbd0", SINK_CPU),
+                (LOAD, "tbd0", sink_cpu()),
                 (RELAY, "tbd1", RELAY_CPU),
                 (RELAY, "tbd2", RELAY_CPU),
-                (PEER, "tbd3", SINK_CPU),
+                (PEER, "tbd3", sink_cpu()),
             ] {
                 line(&format!(
                     "ip netns exec {namespace} ethtool -K {device} gro on rx-udp-gro-forwarding on"
@@ -269,58 +242,25 @@ impl Lab {
         Ok(lab)
     }
 
-    /// Measures one program on one backend.
-    pub(crate) fn measure(
+    /// Lets `relay` settle and then watches it for `window`: its CPU time, and what arrives at `behind`.
+    pub(crate) fn read(
         &self,
-        program: Program,
-        backend: Backend,
-        options: &Options,
+        relay: &Role,
+        behind: &Role,
+        window: Duration,
     ) -> io::Result<Reading> {
-        let coalesce = options.coalesce.as_micros();
-        let sink = Role::start(PEER, &format!("sink {SINK_CPU} {PEER_ADDRESS}"))?;
-        let relay = Role::start(
-            RELAY,
-            &format!(
-                "relay {RELAY_CPU} {program} {backend} {coalesce} {RELAY_ADDRESS} {PEER_ADDRESS}"
-            ),
-        )?;
-        let size = if program == Program::Strip {
-            options.size + HEADER_LEN
-        } else {
-            options.size
-        };
-        let rate = if self.case == Case::Singly {
-            options.rate
-        } else {
-            0
-        };
-        let source = Role::start(
-            LOAD,
-            &format!("source {SOURCE_CPU} {LOAD_ADDRESS} {RELAY_ADDRESS} {size} {rate}"),
-        )?;
-        let behind = if program == Program::Reflect {
-            &source
-        } else {
-            &sink
-        };
-        self.pause(options.window.mul_f64(0.4).min(Duration::from_secs(1)))?;
+        self.pause(window.mul_f64(0.4).min(Duration::from_secs(1)))?;
         let (start, arrived, cpu) = (
             Instant::now(),
             behind.datagrams_arrived()?,
             relay.cpu_seconds()?,
         );
-        self.pause(options.window)?;
-        let reading = Reading {
+        self.pause(window)?;
+        Ok(Reading {
             seconds: start.elapsed().as_secs_f64(),
             delivered: behind.datagrams_arrived()? - arrived,
             cpu: relay.cpu_seconds()? - cpu,
-        };
-        if reading.delivered == 0 {
-            return Err(io::Error::other(format!(
-                "{program} on {backend} delivered nothing"
-            )));
-        }
-        Ok(reading)
+        })
     }
 
     fn pause(&self, pause: Duration) -> io::Result<()> {
@@ -370,9 +310,9 @@ fn thread_napi(namespace: &str, device: &str, cpu: usize) -> io::Result<()> {
 }
 
 /// A process in a namespace; killed when dropped.
-struct Role {
+pub(crate) struct Role {
     child: Child,
-    _output: BufReader<ChildStdout>,
+    output: BufReader<ChildStdout>,
 }
 
 impl Drop for Role {
@@ -384,12 +324,18 @@ impl Drop for Role {
 
 impl Role {
     /// Starts this program again as `role` and waits until its sockets are open.
-    fn start(namespace: &str, role: &str) -> io::Result<Self> {
+    pub(crate) fn start(namespace: &str, role: &str) -> io::Result<Self> {
+        let mut command = Command::new(std::env::current_exe()?);
+        command.arg("role").args(role.split(' '));
+        Self::start_program(namespace, &command)
+    }
+
+    /// Starts a program and waits until it prints the line `ready`.
+    pub(crate) fn start_program(namespace: &str, program: &Command) -> io::Result<Self> {
         let mut child = Command::new("ip")
             .args(["netns", "exec", namespace])
-            .arg(std::env::current_exe()?)
-            .arg("role")
-            .args(role.split(' '))
+            .arg(program.get_program())
+            .args(program.get_args())
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .spawn()?;
@@ -399,12 +345,14 @@ impl Role {
             .ok_or_else(|| io::Error::other("no output"))?;
         let mut started = Self {
             child,
-            _output: BufReader::new(output),
+            output: BufReader::new(output),
         };
-        let mut word = String::new();
-        started._output.read_line(&mut word)?;
-        if word.trim() != "ready" {
-            return Err(io::Error::other(format!("{role} did not start")));
+        let mut line = String::new();
+        while line.trim() != "ready" {
+            line.clear();
+            if started.output.read_line(&mut line)? == 0 {
+                return Err(io::Error::other(format!("{program:?} did not start")));
+            }
         }
         Ok(started)
     }
@@ -415,7 +363,7 @@ impl Role {
     }
 
     /// CPU time of all threads so far.
-    fn cpu_seconds(&self) -> io::Result<f64> {
+    pub(crate) fn cpu_seconds(&self) -> io::Result<f64> {
         let mut nanoseconds = 0.0;
         for task in fs::read_dir(self.proc("task"))? {
             let text = fs::read_to_string(task?.path().join("schedstat"))?;
@@ -429,7 +377,7 @@ impl Role {
     }
 
     /// IP packets that entered this role's namespace, a GRO buffer counted as its datagrams.
-    fn datagrams_arrived(&self) -> io::Result<u64> {
+    pub(crate) fn datagrams_arrived(&self) -> io::Result<u64> {
         let text = fs::read_to_string(self.proc("net/netstat"))?;
         let mut lines = text.lines().filter(|line| line.starts_with("IpExt:"));
         let (names, values) = (

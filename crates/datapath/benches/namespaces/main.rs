@@ -20,12 +20,15 @@
 )]
 
 mod lab;
+mod measure;
 mod report;
 mod roles;
+mod traffic;
 
 use std::time::Duration;
 
-use lab::{Case, Lab, Program};
+use lab::{Case, Lab};
+use measure::Program;
 use report::{Report, Sample};
 use turnbuckle_datapath::Backend;
 
@@ -125,7 +128,7 @@ fn measure(options: &Options) -> std::io::Result<Report> {
                     if !wanted {
                         continue;
                     }
-                    let reading = lab.measure(program, backend, options)?;
+                    let reading = measure::measure(&lab, program, backend, options)?;
                     if !options.json {
                         eprintln!("round {round} {case} {program} {backend}: {reading}");
                     }

@@ -6,7 +6,8 @@ use serde_json::{Value, json};
 use turnbuckle_datapath::Backend;
 
 use crate::Options;
-use crate::lab::{Case, Program, Reading};
+use crate::lab::{Case, Reading};
+use crate::measure::Program;
 
 /// `gso` must move so many times what `single` moves per CPU second, datagrams arriving as GRO buffers.
 const MOVED_BAR: f64 = 10.0;

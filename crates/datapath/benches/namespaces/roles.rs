@@ -1,25 +1,18 @@
 //! The programs that the bench starts inside the namespaces: itself, under another role.
 
-use std::io::{self, Write as _};
+use std::io;
 use std::net::SocketAddr;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use rustix::process::{Signal, set_parent_process_death_signal, setsid};
-use rustix::thread::{CpuSet, sched_setaffinity};
 use turnbuckle_datapath::{
     Backend, Bind, Datapath, EndpointId, EndpointKind, Handler, Received, Run, SendQueue, Settings,
-    Sockets,
 };
 
-use crate::lab::Program;
+use crate::measure::Program;
+use crate::traffic::{ready, settle_down, sink, source};
 
 /// Bytes of the header that is stripped or added, as long as ChannelData's.
 pub(crate) const HEADER_LEN: usize = 4;
-/// Datagrams per train of the source, the most that every kernel takes.
-const FLOOD_TRAIN: usize = 64;
-/// Datagrams per burst of the paced source.
-const PACED_TRAIN: usize = 32;
-
 /// Runs `role cpu arguments...` until killed.
 pub(crate) fn run(arguments: &[String]) -> io::Result<()> {
     let bad = || io::Error::new(io::ErrorKind::InvalidInput, format!("role {arguments:?}"));
@@ -35,32 +28,13 @@ pub(crate) fn run(arguments: &[String]) -> io::Result<()> {
             argument(6)?.parse().map_err(|_| bad())?,
         ),
         "source" => source(
-            argument(2)?.parse().map_err(|_| bad())?,
+            &[argument(2)?.parse().map_err(|_| bad())?],
             argument(3)?.parse().map_err(|_| bad())?,
-            argument(4)?.parse().map_err(|_| bad())?,
+            &vec![0x5A; argument(4)?.parse().map_err(|_| bad())?],
             argument(5)?.parse().map_err(|_| bad())?,
         ),
         _ => Err(bad()),
     }
-}
-
-/// Ends with the bench, stays on one CPU, and leaves the scheduling group of the session that started the bench: otherwise
-/// every other program of the machine counts against it.
-fn settle_down(cpu: usize) -> io::Result<()> {
-    set_parent_process_death_signal(Some(Signal::KILL))?;
-    let mut only = CpuSet::new();
-    only.set(cpu);
-    sched_setaffinity(None, &only)?;
-    let _ = setsid();
-    // A kernel without autogroups does not have the file.
-    let _ = std::fs::write("/proc/self/autogroup", "-10");
-    Ok(())
-}
-
-/// Tells the bench that the sockets are open.
-fn ready() -> io::Result<()> {
-    println!("ready");
-    io::stdout().flush()
 }
 
 fn listener(datapath: &mut Datapath, address: SocketAddr) -> io::Result<EndpointId> {
@@ -69,19 +43,6 @@ fn listener(datapath: &mut Datapath, address: SocketAddr) -> io::Result<Endpoint
         kind: EndpointKind::Listener { reuseport: false },
         token: 0,
     })
-}
-
-/// Holds a socket that nobody reads: the kernel counts what arrives and drops GRO buffers whole.
-fn sink(address: SocketAddr) -> io::Result<()> {
-    let mut datapath = Datapath::new(Settings {
-        socket_buffer: 4096,
-        ..Settings::default()
-    })?;
-    listener(&mut datapath, address)?;
-    ready()?;
-    loop {
-        std::thread::park();
-    }
 }
 
 /// The program under measurement.
@@ -142,67 +103,5 @@ fn relay(
     ready()?;
     loop {
         datapath.turn(None, &mut relay)?;
-    }
-}
-
-/// Sends trains, as fast as it can or at a pace.
-struct Source {
-    endpoint: EndpointId,
-    to: SocketAddr,
-    train: Vec<u8>,
-    size: usize,
-    trains: usize,
-}
-
-impl Handler for Source {
-    fn received(&mut self, _: &Received<'_>, _: &mut SendQueue) {}
-
-    fn turn_ended(&mut self, tx: &mut SendQueue, _: &mut Sockets<'_>) {
-        for _ in 0..self.trains {
-            tx.send(self.endpoint, self.to, &self.train, self.size);
-        }
-    }
-}
-
-/// `rate` 0 floods.
-fn source(address: SocketAddr, to: SocketAddr, size: usize, rate: u64) -> io::Result<()> {
-    // What a reflector sends back is of no interest: with a small buffer the kernel drops most of it early, whole.
-    let small = Settings {
-        coalesce: Duration::ZERO,
-        batch: 1,
-        relay_buffer_start: 4096,
-        relay_buffer_max: 4096,
-        ..Settings::default()
-    };
-    let mut datapath = Datapath::new(small)?;
-    let endpoint = datapath.bind(Bind {
-        address,
-        kind: EndpointKind::Relay,
-        token: 0,
-    })?;
-    let count = (if rate == 0 { FLOOD_TRAIN } else { PACED_TRAIN }).min(65_507 / size);
-    let trains = if rate == 0 { 8 } else { 1 };
-    let mut source = Source {
-        endpoint,
-        to,
-        train: vec![0x5A; count * size],
-        size,
-        trains,
-    };
-    ready()?;
-    let interval = Duration::from_nanos(
-        (count as u64 * 1_000_000_000)
-            .checked_div(rate)
-            .unwrap_or(0),
-    );
-    let mut due = Instant::now();
-    loop {
-        datapath.turn(Some(Duration::ZERO), &mut source)?;
-        due += interval;
-        // Sleeping is too coarse here; the source has a CPU for itself. After a long interruption it does not catch up.
-        while Instant::now() < due {
-            std::hint::spin_loop();
-        }
-        due = due.max(Instant::now() - 10 * interval);
     }
 }
