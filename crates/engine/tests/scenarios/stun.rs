@@ -476,7 +476,7 @@ fn sends_a_stranger_no_more_than_its_budget() {
     assert!(sent < received, "{sent} bytes for {received}");
     let burst = UnverifiedLimits::default().bytes.burst;
     assert!(sent <= usize::try_from(burst).unwrap(), "{sent}");
-    assert!(dropped > 29_000);
+    assert!(dropped > 28_000, "{dropped}");
     // another source is not concerned
     server
         .exchange(tuple("203.0.113.99:5"), &requests[0])
