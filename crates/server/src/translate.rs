@@ -13,6 +13,7 @@ use turnbuckle_engine::{
 };
 
 use crate::config::{self, Config, Credential};
+use crate::random::OsRandom;
 
 /// What the receive buffers of busy relay sockets may take together.
 pub(crate) const RELAY_BUFFER_BUDGET_BYTES: u64 = 256 * 1024 * 1024;
@@ -154,10 +155,11 @@ fn authentication(config: &Config) -> Result<AuthConfig, String> {
     auth.rest_separator = char::from(from.rest_separator);
     auth.nonce_lifetime = NonceLifetime::new(from.nonce_lifetime)
         .ok_or("stale-nonce: 1 to 3600 seconds are allowed")?;
-    auth.nonce_key = from
-        .nonce_secret
-        .as_ref()
-        .map(|secret| NonceKey::from_secret(secret.expose()));
+    // Without a configured key all shards still share one, so that a client whom the kernel moves to another shard goes on.
+    auth.nonce_key = Some(match &from.nonce_secret {
+        Some(secret) => NonceKey::from_secret(secret.expose()),
+        None => NonceKey::random(&mut OsRandom::new()),
+    });
     Ok(auth)
 }
 
