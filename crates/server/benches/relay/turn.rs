@@ -36,7 +36,7 @@ pub(crate) fn bind_channel(
     client.request(Method::CHANNEL_BIND, |writer| {
         writer.channel_number(channel).xor_peer_address(peer);
     })?;
-    Ok(Bound { relayed })
+    Ok(())
 }
 
 struct Client {
