@@ -125,6 +125,19 @@ impl Setup {
     pub(crate) fn turn(&mut self, handler: &mut impl Handler) {
         self.datapath.turn(Some(PATIENCE), handler).unwrap();
     }
+
+    /// Makes turns until `datagrams` were received since the start; each has to bring some.
+    pub(crate) fn receive(&mut self, datagrams: u64, handler: &mut impl Handler) {
+        let received = |datapath: &Datapath| datapath.counters().receive.datagrams.get();
+        while received(&self.datapath) < datagrams {
+            let before = received(&self.datapath);
+            self.turn(handler);
+            assert!(
+                received(&self.datapath) > before,
+                "{before} of {datagrams} datagrams arrived"
+            );
+        }
+    }
 }
 
 pub(crate) fn client() -> UdpSocket {

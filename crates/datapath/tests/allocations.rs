@@ -3,7 +3,6 @@
 mod common;
 
 use std::net::SocketAddr;
-use std::time::Duration;
 
 use common::{BACKENDS, LISTENER, Source, bind, datapath, loopback, socket};
 use turnbuckle_datapath::{EndpointId, EndpointKind, Handler, Received, Run, SendQueue};
@@ -54,11 +53,7 @@ fn relaying_allocates_nothing_once_warm() {
                 source.send(entrance, &bytes[..segment * 16], segment);
             }
             let target = datapath.counters().receive.datagrams.get() + 32;
-            while datapath.counters().receive.datagrams.get() < target {
-                datapath
-                    .turn(Some(Duration::from_secs(10)), &mut relay)
-                    .unwrap();
-            }
+            common::receive(&mut datapath, &mut relay, target);
             let mut buffer = [0; 1500];
             for peer in &peers {
                 for _ in 0..32 {

@@ -1,4 +1,9 @@
 //! What the path does to datagrams: small MTUs, DF, and the ICMP errors of routers. In network namespaces, so as root.
+#![expect(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "helpers of tests, and a word where one cannot run"
+)]
 
 mod common;
 
@@ -104,12 +109,6 @@ impl Handler for Forwarder {
     }
 }
 
-fn turns_until(datapath: &mut Datapath, handler: &mut Forwarder, datagrams: u64) {
-    while datapath.counters().receive.datagrams.get() < datagrams {
-        datapath.turn(Some(PATIENCE), handler).unwrap();
-    }
-}
-
 /// Trains of datagrams that do not fit the device are refused by the kernel whole (`EMSGSIZE`, before Linux 6.14 `EINVAL`).
 #[test]
 fn trains_larger_than_the_device_takes_are_split_and_fragmented() {
@@ -127,16 +126,14 @@ fn trains_larger_than_the_device_takes_are_split_and_fragmented() {
         .unwrap();
         let (entrance, address) = bind(&mut datapath, common::LISTENER, loopback(v6));
         let sink = socket(loopback(v6));
-        let way = Some((entrance, sink.local_addr().unwrap()));
+        let to = sink.local_addr().unwrap();
         let mut handler = Forwarder {
-            way,
+            way: Some((entrance, to)),
             ..Forwarder::default()
         };
         // The source's own trains are split the same way; what arrives is joined again by size.
         let bytes: Vec<u8> = (0..5_u8).flat_map(|number| [number; 1300]).collect();
-        datapath
-            .send_queue()
-            .send(entrance, way.unwrap().1, &bytes, 1300);
+        datapath.send_queue().send(entrance, to, &bytes, 1300);
         datapath.turn(Some(Duration::ZERO), &mut handler).unwrap();
         let mut buffer = [0; 2000];
         for number in 0..5 {
@@ -156,7 +153,7 @@ fn trains_larger_than_the_device_takes_are_split_and_fragmented() {
         // Trains that fit are still trains.
         let mut source = Source::new(v6);
         source.send(address, &[0; 5000], 1000);
-        turns_until(&mut datapath, &mut handler, 5);
+        common::receive(&mut datapath, &mut handler, 5);
         assert_eq!(datapath.counters().send.gso_datagrams.get(), 5);
         assert_eq!((handler.failures, handler.warnings), (vec![], vec![]));
     }
@@ -194,7 +191,7 @@ fn a_datagram_that_must_not_be_fragmented_is_not() {
             ] {
                 client.send_to(&vec![first; len], address).unwrap();
             }
-            turns_until(&mut datapath, &mut handler, 5);
+            common::receive(&mut datapath, &mut handler, 5);
             let mut buffer = [0; 2000];
             for expected in [1000, 1300, 1001, 1301] {
                 assert_eq!(

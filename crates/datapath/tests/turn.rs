@@ -1,4 +1,5 @@
 //! Waiting, waking, opening and closing.
+#![expect(clippy::unwrap_used, reason = "handlers of tests")]
 
 mod common;
 
@@ -214,4 +215,29 @@ fn a_busy_shard_pauses_to_gather_and_says_so() {
         .turn(Some(Duration::from_millis(200)), &mut Sink)
         .unwrap();
     assert!(counters.pace.sleeps.get() <= 3 + 16);
+}
+
+#[test]
+fn a_flooded_shard_does_not_pause() {
+    let settings = Settings {
+        backend: Backend::Mmsg,
+        batch: 16,
+        coalesce: Duration::from_millis(5),
+        ..Settings::default()
+    };
+    let mut datapath = Datapath::new(settings).unwrap();
+    let (_, address) = bind(&mut datapath, LISTENER, loopback(false));
+    let client = socket(loopback(false));
+    // Always more waiting than one batch takes.
+    for _ in 0..100 {
+        for _ in 0..17 {
+            client.send_to(b"x", address).unwrap();
+        }
+        datapath.turn(Some(common::PATIENCE), &mut Deaf).unwrap();
+    }
+    let counters = datapath.counters();
+    assert_eq!(
+        (counters.receive.datagrams.get(), counters.pace.sleeps.get()),
+        (1600, 0)
+    );
 }

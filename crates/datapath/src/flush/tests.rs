@@ -174,9 +174,7 @@ fn a_pending_error_of_an_earlier_datagram_costs_a_repetition_only() {
             _ => Outcome::Pass,
         });
         send_train(&setup.client, setup.server, &datagrams);
-        while setup.datapath.counters().receive.datagrams.get() < 3 {
-            setup.turn(&mut handler);
-        }
+        setup.receive(3, &mut handler);
         drop(guard);
         assert_eq!(take(&setup.client, 3), datagrams, "{backend}");
         let send = &setup.datapath.counters().send;
@@ -213,9 +211,7 @@ fn an_error_that_comes_again_is_reported_with_exact_counts() {
             _ => Outcome::Pass,
         });
         send_train(&setup.client, setup.server, &numbered(8, 100, 100));
-        while setup.datapath.counters().receive.datagrams.get() < 8 {
-            setup.turn(&mut handler);
-        }
+        setup.receive(8, &mut handler);
         drop(guard);
         assert!(
             handler.told.failures.iter().all(|(_, told)| *told == cause),
@@ -308,11 +304,7 @@ fn a_batch_that_is_sent_in_parts_arrives_whole_and_in_order() {
         let datagrams = numbered(20, 100, 100);
         send_train(&setup.client, setup.server, &datagrams);
         let mut expected = Vec::new();
-        while setup.datapath.counters().receive.datagrams.get() < 20 {
-            let before = setup.datapath.counters().receive.datagrams.get();
-            setup.turn(&mut handler);
-            assert!(setup.datapath.counters().receive.datagrams.get() > before);
-        }
+        setup.receive(20, &mut handler);
         drop(guard);
         match backend {
             // One message per datagram: three answers each.

@@ -350,16 +350,19 @@ fn order_holds_when_flows_push_each_other_out_of_the_table() {
 #[test]
 fn a_new_turn_forgets_everything_even_when_the_turn_count_wraps() {
     let mut queue = SendQueue::new(SEGMENTS);
-    queue.stamp = u32::MAX;
     let bytes = [0; 1000];
-    queue.forward(
-        endpoint(1),
-        peer(1),
-        &message(&bytes, 0),
-        run(100, 2),
-        &[],
-        0,
-    );
+    for from in [1, 2] {
+        queue.forward(
+            endpoint(from),
+            peer(1),
+            &message(&bytes, 0),
+            run(100, 2),
+            &[],
+            0,
+        );
+    }
+    // Four thousand million turns later the number of that turn comes round again.
+    queue.stamp = u32::MAX;
     queue.clear();
     assert!(queue.is_empty());
     queue.forward(

@@ -250,9 +250,7 @@ fn icmp_errors_reach_the_handler_with_the_destination_and_cost_no_datagram() {
         for text in [b"dead", b"live", b"dead", b"dead", b"live"] {
             setup.client.send_to(text, setup.server).unwrap();
         }
-        while setup.datapath.counters().receive.datagrams.get() < 5 {
-            setup.turn(&mut handler);
-        }
+        setup.receive(5, &mut handler);
         assert_eq!(take(&setup.client, 2), [b"live", b"live"], "{backend}");
         setup
             .datapath

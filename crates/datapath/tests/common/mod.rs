@@ -7,17 +7,18 @@
 )]
 
 use std::net::{SocketAddr, UdpSocket};
-use std::time::Duration;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use turnbuckle_datapath::{
     Backend, Bind, Datapath, EndpointId, EndpointKind, Handler, Received, Run, SendQueue, Settings,
 };
 
-pub const BACKENDS: [Backend; 3] = [Backend::Single, Backend::Mmsg, Backend::Gso];
-pub const LISTENER: EndpointKind = EndpointKind::Listener { reuseport: false };
-pub const PATIENCE: Duration = Duration::from_secs(10);
+pub(crate) const BACKENDS: [Backend; 3] = [Backend::Single, Backend::Mmsg, Backend::Gso];
+pub(crate) const LISTENER: EndpointKind = EndpointKind::Listener { reuseport: false };
+pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
 
-pub fn loopback(v6: bool) -> SocketAddr {
+pub(crate) fn loopback(v6: bool) -> SocketAddr {
     if v6 {
         SocketAddr::from(([0, 0, 0, 0, 0, 0, 0, 1], 0))
     } else {
@@ -25,7 +26,7 @@ pub fn loopback(v6: bool) -> SocketAddr {
     }
 }
 
-pub fn datapath(backend: Backend) -> Datapath {
+pub(crate) fn datapath(backend: Backend) -> Datapath {
     Datapath::new(Settings {
         backend,
         ..Settings::default()
@@ -33,7 +34,7 @@ pub fn datapath(backend: Backend) -> Datapath {
     .unwrap()
 }
 
-pub fn bind(
+pub(crate) fn bind(
     datapath: &mut Datapath,
     kind: EndpointKind,
     address: SocketAddr,
@@ -49,21 +50,21 @@ pub fn bind(
 }
 
 /// A socket that waits for what must come.
-pub fn socket(address: SocketAddr) -> UdpSocket {
+pub(crate) fn socket(address: SocketAddr) -> UdpSocket {
     let socket = UdpSocket::bind(address).unwrap();
     socket.set_read_timeout(Some(PATIENCE)).unwrap();
     socket
 }
 
 /// Takes nothing and answers nothing.
-pub struct Deaf;
+pub(crate) struct Deaf;
 
 impl Handler for Deaf {
     fn received(&mut self, _: &Received<'_>, _: &mut SendQueue) {}
 }
 
 /// All datagrams of a message as one run.
-pub fn whole(message: &Received<'_>) -> Run {
+pub(crate) fn whole(message: &Received<'_>) -> Run {
     let count = message.segment_count();
     let last_len = message.bytes.len() - (count - 1) * message.segment;
     Run {
@@ -76,7 +77,7 @@ pub fn whole(message: &Received<'_>) -> Run {
 }
 
 /// Sends everything back.
-pub struct Echo;
+pub(crate) struct Echo;
 
 impl Handler for Echo {
     fn received(&mut self, message: &Received<'_>, tx: &mut SendQueue) {
@@ -91,15 +92,34 @@ impl Handler for Echo {
     }
 }
 
+/// Makes turns until `datagrams` were received since the start; fails when nothing comes any more.
+pub(crate) fn receive(datapath: &mut Datapath, handler: &mut impl Handler, datagrams: u64) {
+    let counters = Arc::clone(datapath.counters());
+    let mut give_up = Instant::now() + PATIENCE;
+    let mut before = counters.receive.datagrams.get();
+    while before < datagrams {
+        datapath.turn(Some(PATIENCE), handler).unwrap();
+        let now = counters.receive.datagrams.get();
+        if now > before {
+            give_up = Instant::now() + PATIENCE;
+        }
+        assert!(
+            Instant::now() < give_up,
+            "{now} of {datagrams} datagrams arrived"
+        );
+        before = now;
+    }
+}
+
 /// Sends trains from its own data path, so that they arrive as GRO buffers where those are asked for.
-pub struct Source {
+pub(crate) struct Source {
     datapath: Datapath,
     endpoint: EndpointId,
-    pub address: SocketAddr,
+    pub(crate) address: SocketAddr,
 }
 
 impl Source {
-    pub fn new(v6: bool) -> Self {
+    pub(crate) fn new(v6: bool) -> Self {
         let mut datapath = datapath(Backend::Gso);
         let (endpoint, address) = bind(&mut datapath, LISTENER, loopback(v6));
         Self {
@@ -110,7 +130,7 @@ impl Source {
     }
 
     /// Sends `bytes` in datagrams of `segment` bytes.
-    pub fn send(&mut self, to: SocketAddr, bytes: &[u8], segment: usize) {
+    pub(crate) fn send(&mut self, to: SocketAddr, bytes: &[u8], segment: usize) {
         self.datapath
             .send_queue()
             .send(self.endpoint, to, bytes, segment);
