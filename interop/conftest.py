@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.server import STATISTICS_PLACEHOLDER, Server
+from harness.server import STATISTICS_PLACEHOLDER, Server, is_turnbuckle
 from harness.topology import Topology, Turn, why_unavailable
 
 INTEROP = Path(__file__).parent
@@ -52,15 +52,20 @@ def hosts():
 
 
 @pytest.fixture
-def server(request, hosts, tmp_path):
-    """A running server. After the test it must end cleanly, and account for every datagram if it can.
+def starting_server(request, hosts, tmp_path):
+    """A server just started. After the test it must end cleanly, and account for every datagram if it can.
 
-    Indirect parameters are further options, which only our own server has.
+    Indirect parameters are options that only turnbuckle has: against another server the test is not run. The options of the
+    marker `for_turnbuckle` make turnbuckle do what another server does by default: another server goes without them.
     """
+    command = _command(request.config)
+    ours = is_turnbuckle(command)
     extra = getattr(request, "param", ())
-    if extra and request.config.getoption("--server") != "turnbuckle":
-        pytest.skip(f"not run: {shlex.join(extra)} is for turnbuckle's own server")
-    with Server(_command(request.config), hosts, tmp_path, extra) as server:
+    if extra and not ours:
+        pytest.skip(f"not run: {shlex.join(extra)} is an option of turnbuckle alone")
+    if ours:
+        extra += tuple(option for marker in request.node.iter_markers("for_turnbuckle") for option in marker.args)
+    with Server(command, hosts, tmp_path, extra) as server:
         yield server
         accounting = server.stop()
         print(server.output[-8000:])
@@ -68,6 +73,13 @@ def server(request, hosts, tmp_path):
         if accounting is not None:
             print(accounting)
             assert accounting.difference() == 0, f"{accounting.difference()} datagrams unaccounted for: {accounting}"
+
+
+@pytest.fixture
+def server(starting_server):
+    """A server that answers. Parametrize `starting_server` to give it options."""
+    starting_server.await_ready()
+    return starting_server
 
 
 @pytest.fixture(scope="session")

@@ -41,7 +41,7 @@ def _payloads():
         yield [source.randbytes(size) for _ in range(count - 1)] + [source.randbytes(1 + size // 2)]
 
 
-@pytest.mark.parametrize("server", BACKENDS, indirect=True)
+@pytest.mark.parametrize("starting_server", BACKENDS, indirect=True)
 @pytest.mark.parametrize("family", ["IPv4", "IPv6"])
 def trains_over_a_channel_arrive_whole_and_in_order_both_ways(hosts, server, family):
     with _client_and_peer(hosts, server, family) as (client, relayed, peer):
@@ -53,7 +53,7 @@ def trains_over_a_channel_arrive_whole_and_in_order_both_ways(hosts, server, fam
             assert [client.receive() for _ in train] == [(CHANNEL, payload) for payload in train]
 
 
-@pytest.mark.parametrize("server", BACKENDS, indirect=True)
+@pytest.mark.parametrize("starting_server", BACKENDS, indirect=True)
 @pytest.mark.parametrize("family", ["IPv4", "IPv6"])
 def trains_as_indications_arrive_whole_and_in_order_both_ways(hosts, server, family):
     with _client_and_peer(hosts, server, family) as (client, relayed, peer):
@@ -65,7 +65,7 @@ def trains_as_indications_arrive_whole_and_in_order_both_ways(hosts, server, fam
             assert [client.receive() for _ in train] == [(address, payload) for payload in train]
 
 
-@pytest.mark.parametrize("server", BACKENDS, indirect=True)
+@pytest.mark.parametrize("starting_server", BACKENDS, indirect=True)
 def two_clients_whose_trains_cross_each_get_their_own(hosts, server):
     with (
         _client_and_peer(hosts, server, "IPv4") as (one, one_relayed, one_peer),
@@ -85,7 +85,7 @@ def two_clients_whose_trains_cross_each_get_their_own(hosts, server):
             assert [two.receive() for _ in train] == [(CHANNEL, payload) for payload in train]
 
 
-@pytest.mark.parametrize("server", BACKENDS, indirect=True)
+@pytest.mark.parametrize("starting_server", BACKENDS, indirect=True)
 def a_datagram_without_payload_is_relayed_both_ways(hosts, server):
     with _client_and_peer(hosts, server, "IPv4") as (client, relayed, peer):
         client.bind(CHANNEL, peer.getsockname())

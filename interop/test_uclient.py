@@ -8,6 +8,9 @@ import pytest
 
 from harness import process, topology
 
+# uclient draws its channel numbers from RFC 5766's range, 0x4000 to 0x7FFF; RFC 8656 reserves all from 0x5000.
+pytestmark = pytest.mark.for_turnbuckle("--rfc5766-channel-numbers")
+
 SESSIONS = 20
 MESSAGES = 100_000
 INTERVAL_MS = 3
@@ -72,7 +75,7 @@ def a_hundred_thousand_messages_return_without_loss(hosts, server, program, way,
 
 
 @pytest.mark.parametrize(
-    "server",
+    "starting_server",
     [pytest.param(("--udp-backend", backend), id=backend) for backend in ("single", "mmsg", "gso")],
     indirect=True,
 )

@@ -25,8 +25,15 @@ USER = "interop"
 PASSWORD = "not-a-secret"
 REALM = "example.org"
 
+#: Binding requests answered before the server counts as ready: one on each listening address.
+READINESS_REQUESTS = 2
+
 #: In the command line of a server that can write its final accounting, this stands for the file to write it to.
 STATISTICS_PLACEHOLDER = "{statistics}"
+
+
+def is_turnbuckle(command: str) -> bool:
+    return Path(shlex.split(command)[0]).name == "turnbuckle"
 
 
 @dataclass(frozen=True)
@@ -53,9 +60,10 @@ class Server:
     def __init__(self, command: str, hosts: Topology, folder: Path, extra: tuple[str, ...] = ()):
         self.folder = folder
         self.statistics = folder / "statistics.json"
+        self.is_turnbuckle = is_turnbuckle(command)
         self.writes_statistics = STATISTICS_PLACEHOLDER in command
         arguments = shlex.split(command.replace(STATISTICS_PLACEHOLDER, str(self.statistics)))
-        self._kernel_before = udp_counters(hosts.relay)
+        self._kernel_when_ready = udp_counters(hosts.relay)
         self._process = Process(hosts.relay, *arguments, *_options(), *extra)
         self._hosts = hosts
         self._stopped = False
@@ -74,6 +82,7 @@ class Server:
                 await_condition(ready, timeout, f"an answer from {listener} to a Binding request")
             except TimeoutError as error:
                 raise TimeoutError(f"{error}; the server said:\n{self.output}") from None
+        self._kernel_when_ready = udp_counters(self._hosts.relay)
 
     @property
     def output(self) -> str:
@@ -102,15 +111,13 @@ class Server:
         return Accounting(document["in"], document["out"], document["drops"])
 
     def kernel_counters(self) -> UdpCounters:
-        """The relay host's own counters since the server's start."""
-        return udp_counters(self._hosts.relay) - self._kernel_before
+        """The relay host's own counters since the server was ready.
+
+        What it sent itself to try out the kernel's features is not in them, nor are the `READINESS_REQUESTS`.
+        """
+        return udp_counters(self._hosts.relay) - self._kernel_when_ready
 
     def __enter__(self) -> "Server":
-        try:
-            self.await_ready()
-        except BaseException:
-            self._process.kill()
-            raise
         return self
 
     def __exit__(self, *_) -> None:

@@ -5,12 +5,14 @@ Messages are written and read by aioice's codec, so nothing here shares code wit
 
 import socket
 import struct
+import time
 
 from aioice import stun, turn
 
 _UDP_SEGMENT = 103
 _REQUESTED_UDP = 17 << 24
-_REPLY_TIMEOUT = 5
+_TIMEOUT = 5
+_RETRANSMIT_AFTER = 0.5
 
 
 class Refused(Exception):
@@ -22,8 +24,7 @@ class Refused(Exception):
 
 
 class Client:
-    """One 5-tuple. `udp` is bound in the client's namespace; the server is not slow and loses nothing, so no request is
-    sent twice."""
+    """One 5-tuple; `udp` is bound in the client's namespace."""
 
     def __init__(self, udp: socket.socket, address: str, server, password: str | None = None):
         self.udp = udp
@@ -75,13 +76,33 @@ class Client:
         request = stun.Message(method, stun.Class.REQUEST, attributes=attributes | self._credentials)
         if self._key is not None:
             request.add_message_integrity(self._key)
-        self.udp.sendto(bytes(request), self.server)
-        response = stun.parse_message(self._receive())
-        assert response.transaction_id == request.transaction_id, response
-        return response
+        deadline = time.monotonic() + _TIMEOUT
+        while time.monotonic() < deadline:
+            try:
+                self.udp.sendto(bytes(request), self.server)
+                response = self._response(request.transaction_id)
+            except ConnectionError:  # an ICMP error, seen by a connected socket
+                time.sleep(0.001)
+                continue
+            if response is not None:
+                return response
+        raise TimeoutError(f"no response to {request}")
+
+    def _response(self, transaction_id: bytes) -> stun.Message | None:
+        """The response to a request, or None when it is time to send the request again."""
+        deadline = time.monotonic() + _RETRANSMIT_AFTER
+        while (left := deadline - time.monotonic()) > 0:
+            self.udp.settimeout(left)
+            try:
+                response = stun.parse_message(self.udp.recv(65536))
+            except TimeoutError:
+                return None
+            if response.transaction_id == transaction_id:  # others answer requests that were sent twice
+                return response
+        return None
 
     def _receive(self) -> bytes:
-        self.udp.settimeout(_REPLY_TIMEOUT)
+        self.udp.settimeout(_TIMEOUT)
         return self.udp.recv(65536)
 
 

@@ -1,0 +1,35 @@
+"""Clients do not wait until a server has started: they come at once after a restart, and must not be lost."""
+
+import concurrent.futures
+import contextlib
+
+import pytest
+
+from harness import process, topology, turn
+
+CLIENTS = 32
+CHANNEL = 0x4000
+#: What turnbuckle prints when all its threads listen. Until then clients are not to be answered at all.
+READY = "\nready\n"
+
+
+def clients_that_come_while_the_server_starts_keep_their_allocations(hosts, starting_server):
+    if not starting_server.is_turnbuckle:
+        pytest.skip("not run: how this server says that all of its threads listen is not known")
+    server = starting_server
+    with contextlib.ExitStack() as stack:
+        peer = stack.enter_context(hosts.peer.udp(topology.PEER_IPV4))
+        peer.settimeout(5)
+        clients = []
+        for _ in range(CLIENTS):
+            udp = stack.enter_context(hosts.client.udp(topology.CLIENT_IPV4))
+            udp.connect((server.ipv4, server.port))
+            clients.append(turn.Client(udp, server.ipv4, server))
+        with concurrent.futures.ThreadPoolExecutor(CLIENTS) as pool:
+            relayed = list(pool.map(turn.Client.allocate, clients))
+        process.await_condition(lambda: READY in server.output, 10, f"the line {READY.strip()!r}")
+        for client, address in zip(clients, relayed):
+            client.bind(CHANNEL, peer.getsockname())
+            client.udp.send(turn.channel_data(CHANNEL, b"to the peer"))
+            assert peer.recvfrom(2048) == (b"to the peer", address)
+            client.release()
