@@ -9,7 +9,7 @@ import pytest
 from harness import process, topology
 
 # uclient draws its channel numbers from RFC 5766's range, 0x4000 to 0x7FFF; RFC 8656 reserves all from 0x5000.
-pytestmark = pytest.mark.for_turnbuckle("--rfc5766-channel-numbers")
+_wide_channel_numbers = pytest.mark.for_turnbuckle("--rfc5766-channel-numbers")
 
 SESSIONS = 20
 MESSAGES = 100_000
@@ -64,6 +64,7 @@ def _relay(hosts, server, program, listener: str, peer: str, messages: int, *fla
             return _totals(client.output)
 
 
+@_wide_channel_numbers
 @pytest.mark.parametrize(
     ("way", "flags"), [("channels", ()), ("indications", ("-s",))], ids=["channels", "indications"]
 )
@@ -74,6 +75,7 @@ def a_hundred_thousand_messages_return_without_loss(hosts, server, program, way,
     assert totals == Totals(sent=MESSAGES, received=MESSAGES, lost=0, send_dropped=0)
 
 
+@_wide_channel_numbers
 @pytest.mark.parametrize(
     "starting_server",
     [pytest.param(("--udp-backend", backend), id=backend) for backend in ("single", "mmsg", "gso")],
