@@ -130,6 +130,15 @@ impl Datapath {
         self.sockets().bind(bind)
     }
 
+    /// Lets a listener that was bound with `reuseport` receive, now that every member of its group is bound.
+    ///
+    /// # Errors
+    /// It was admitted before, is not such a listener, or is closed.
+    pub fn admit_clients(&self, listener: EndpointId) -> io::Result<()> {
+        let endpoint = self.table.get(listener).ok_or(io::ErrorKind::NotFound)?;
+        endpoint.admit_clients()
+    }
+
     /// The address a socket is bound to.
     pub fn local_addr(&self, endpoint: EndpointId) -> Option<SocketAddr> {
         self.table.get(endpoint).map(|endpoint| endpoint.local)

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-use socket2::{Domain, Protocol, Socket, Type};
+use socket2::{Domain, Protocol, SockFilter, SockRef, Socket, Type};
 
 use crate::Backend;
 use crate::budget::BufferBudget;
@@ -63,7 +63,9 @@ impl EndpointId {
 pub enum EndpointKind {
     /// Clients of all kinds send here: large buffers, deep batches.
     Listener {
-        /// Join the group of sockets with the same address among which the kernel spreads clients.
+        /// Join the group of sockets with the same address among which the kernel spreads clients. Nothing is received
+        /// until [`Datapath::admit_clients`](crate::Datapath::admit_clients): which socket gets a client depends on how
+        /// many there are, so all must be bound before the first one answers.
         reuseport: bool,
     },
     /// One allocation's relayed transport address: a small buffer that grows when needed, ICMP errors reported.
@@ -117,6 +119,11 @@ impl Drop for Charge {
     }
 }
 
+/// The classic BPF program `return 0`: no datagram gets into the receive queue.
+const ACCEPT_NOTHING: SockFilter = SockFilter::new(BPF_RETURN_CONSTANT, 0, 0, 0);
+/// `BPF_RET | BPF_K` of linux/filter.h.
+const BPF_RETURN_CONSTANT: u16 = 0x06;
+
 impl Endpoint {
     fn open(bind: Bind, settings: &Settings, warn: &mut impl FnMut(Warning)) -> io::Result<Self> {
         let v6 = bind.address.is_ipv6();
@@ -130,6 +137,7 @@ impl Endpoint {
         }
         if bind.kind == (EndpointKind::Listener { reuseport: true }) {
             socket.set_reuse_port(true)?;
+            socket.attach_filter(&[ACCEPT_NOTHING])?;
         }
         let fd = socket.as_fd();
         sockopt::allow_fragments(fd, v6)?;
@@ -182,6 +190,12 @@ impl Endpoint {
                 bytes: 0,
             },
         })
+    }
+
+    /// Lets a member of a group of sockets receive. Once is enough; a second time is an error.
+    #[cold]
+    pub(crate) fn admit_clients(&self) -> io::Result<()> {
+        SockRef::from(&self.socket).detach_filter()
     }
 
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {

@@ -132,9 +132,15 @@ fn an_address_in_use_is_an_error_unless_shared() {
 fn listeners_of_two_shards_share_the_clients_of_one_address() {
     let shared = EndpointKind::Listener { reuseport: true };
     let mut shards = [datapath(Backend::Gso), datapath(Backend::Gso)];
-    let (_, address) = bind(&mut shards[0], shared, loopback(false));
-    bind(&mut shards[1], shared, address);
+    let (first, address) = bind(&mut shards[0], shared, loopback(false));
     let clients: Vec<_> = (0..64).map(|_| socket(loopback(false))).collect();
+    // Nothing is received before the group is complete: the second member takes over half of the clients.
+    clients[0].send_to(b"early", address).unwrap();
+    let (second, _) = bind(&mut shards[1], shared, address);
+    for (shard, listener) in shards.iter().zip([first, second]) {
+        shard.admit_clients(listener).unwrap();
+        assert!(shard.admit_clients(listener).is_err());
+    }
     for client in &clients {
         client.send_to(b"x", address).unwrap();
     }

@@ -84,6 +84,11 @@ impl Relay {
         self.listeners.push(endpoint);
     }
 
+    /// The client-facing sockets.
+    pub(crate) fn listeners(&self) -> &[EndpointId] {
+        &self.listeners
+    }
+
     /// Tells the engine which addresses are the host's own, so that no peer is reached there (V-07).
     pub(crate) fn set_interfaces(&mut self, interfaces: Vec<InterfaceAddress>) {
         self.engine.set_host_addresses(interfaces, &[]);

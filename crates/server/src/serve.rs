@@ -154,8 +154,20 @@ impl RunningRelay {
                 }
             }
         }
+        relay.admit_clients();
         relay.announce(config, &why, out);
         Ok(relay)
+    }
+
+    /// Opens the listeners, now that the kernel knows all of them and will not move a client from one shard to another.
+    fn admit_clients(&self) {
+        let (done, all_done) = sync_channel(self.shards.len());
+        for shard in &self.shards {
+            shard.request(Request::AdmitClients(done.clone()));
+        }
+        drop(done);
+        // Ends when the last shard has answered, or has ended: then its notice says why.
+        while all_done.recv().is_ok() {}
     }
 
     /// Says what runs; the last line is `ready`.

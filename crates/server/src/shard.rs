@@ -19,6 +19,8 @@ use crate::serve::Event;
 
 /// What other threads may ask of a shard; taken up at the end of a loop turn.
 pub(crate) enum Request {
+    /// Every shard has bound its sockets: take clients from now on, and say that it is so.
+    AdmitClients(SyncSender<()>),
     /// The addresses of the host's interfaces are these from now on.
     Interfaces(Vec<InterfaceAddress>),
     /// Stop after this turn.
@@ -57,7 +59,7 @@ pub(crate) struct Shard {
 const REQUESTS_MAX: usize = 16;
 
 impl Shard {
-    /// Starts the thread and waits until its sockets are bound.
+    /// Starts the thread and waits until its sockets are bound. Clients are not heard before [`Request::AdmitClients`].
     ///
     /// # Errors
     ///
@@ -170,6 +172,13 @@ fn run(datapath: &mut Datapath, relay: &mut Relay, inbox: &Receiver<Request>) ->
         datapath.turn(relay.timeout(), relay)?;
         while let Ok(request) = inbox.try_recv() {
             match request {
+                Request::AdmitClients(done) => {
+                    for listener in relay.listeners() {
+                        datapath.admit_clients(*listener)?;
+                    }
+                    // The main thread has given up waiting only if it is about to stop this shard.
+                    let _ = done.send(());
+                }
                 Request::Interfaces(interfaces) => relay.set_interfaces(interfaces),
                 Request::Stop => return Ok(()),
             }
