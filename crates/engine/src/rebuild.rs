@@ -294,6 +294,10 @@ impl<R: Random> Engine<R> {
     }
 
     fn report_lost(&mut self, id: AllocationId, created: &Created, now: Time) {
+        if let Some(client) = self.client_tuple(created.server, created.client) {
+            self.tombstones
+                .bury(client, created.transaction, Deed::Over, now);
+        }
         self.changes.push_back(Change::Ended(Box::new(Ended {
             allocation: id,
             client: created.client,

@@ -164,6 +164,7 @@ pub(crate) fn unknown_attributes<'m>(
         .filter(move |&kind| match kind {
             AttributeType::ACCESS_TOKEN
             | AttributeType::CHANGE_REQUEST
+            | AttributeType::CONNECTION_ID
             | AttributeType::PADDING
             | AttributeType::RESPONSE_PORT => true,
             AttributeType::DONT_FRAGMENT => !dont_fragment,

@@ -244,6 +244,7 @@ fn an_allocation_without_its_socket_listener_or_port_is_lost_and_reported() {
     rebuilt.sockets.clear();
     rebuilt.assert_nothing_is_held();
     let mut fresh = rebuilt.client(CLIENT);
+    fresh.transactions += 10; // the one that made the lost allocation must not work again
     rebuilt.allocate(&mut fresh);
     assert_ne!(rebuilt.id(&fresh), id, "its name is not used again");
 
@@ -256,6 +257,29 @@ fn an_allocation_without_its_socket_listener_or_port_is_lost_and_reported() {
         |address| server.endpoint_at(address),
     ));
     rebuilt.assert_nothing_is_held(); // its socket was closed
+}
+
+/// The simulator lost an allocation in a restart and then played back the request that had created it.
+//= V-22
+#[test]
+fn the_request_behind_a_lost_allocation_does_not_create_another() {
+    let mut server = Server::start();
+    let mut client = server.client(CLIENT);
+    let transaction = client.next_transaction();
+    let allocate = client.request(Method::ALLOCATE, transaction, |writer| {
+        writer.requested_transport(17);
+    });
+    server.exchange(client.tuple, &allocate).success();
+    let history = server.take_changes();
+    let config = Arc::clone(&server.config);
+    let mut rebuilt = rebuild_with(&server, &history, config, |_| None);
+    rebuilt.sockets.clear();
+    let challenged = rebuilt.client(CLIENT);
+    let again = challenged.request(Method::ALLOCATE, transaction, |writer| {
+        writer.requested_transport(17);
+    });
+    assert_eq!(rebuilt.exchange(client.tuple, &again).code(), Some(437));
+    rebuilt.assert_nothing_is_held();
 }
 
 #[test]

@@ -150,6 +150,11 @@ fn answers_420_to_turn_requests_after_authentication() {
             [AttributeType::new(0x7ABC), AttributeType::ACCESS_TOKEN]
         );
     }
+    // the codec knows what this server does not serve: relaying over TCP (RFC 6062)
+    let answer = server.ask(&mut client, Method::REFRESH, |writer| {
+        writer.connection_id(1);
+    });
+    assert_eq!(answer.code(), Some(420));
     let unauthenticated = bare(Method::ALLOCATE, ID, |writer| {
         writer.bytes(AttributeType::new(0x7ABC), &[]);
     });
