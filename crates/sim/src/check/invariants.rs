@@ -1,0 +1,268 @@
+//! The invariants I1 to I10 that are not part of comparing one answer.
+//!
+//! I1, I2, I8 and I10 are checked where a datagram or an answer leaves (`mod.rs`, `answer.rs`);
+//! I6 also where something ends (`mirror.rs`). The rest is here, after every step.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr};
+
+use turnbuckle_engine::{Rate, UnverifiedLimits};
+
+use super::Watched;
+use crate::model::quota_name;
+use crate::queue::SECOND;
+use crate::violation::{Violation, ensure};
+
+/// What was seen so far from outside: sources of relayed data, bytes to unproven addresses.
+#[derive(Debug, Default)]
+pub(super) struct Ledger {
+    /// I10: the relayed addresses that peers saw, by allocation and family.
+    sources: BTreeMap<(u64, bool), SocketAddr>,
+    /// I3: what each source that proved nothing was sent, by shard.
+    unverified: BTreeMap<(usize, u128), Bucket>,
+    limits: UnverifiedLimits,
+}
+
+/// A leaky bucket that drains evenly; the engine's drains in steps, so the two differ by one step.
+#[derive(Clone, Copy, Debug, Default)]
+struct Bucket {
+    at: u64,
+    excess: Level,
+    bytes: Level,
+}
+
+/// Bytes in units of a billionth.
+#[derive(Clone, Copy, Debug, Default)]
+struct Level(u128);
+
+impl Level {
+    fn drained(self, nanos: u64, rate: Rate) -> Self {
+        // Rounded up as the engine's is: to what is drained in a tenth of a second.
+        let per_s = u128::from(rate.per_s.div_ceil(10)) * 10;
+        Self(self.0.saturating_sub(per_s * u128::from(nanos)))
+    }
+
+    fn filled(self, bytes: usize) -> Self {
+        Self(self.0 + bytes as u128 * u128::from(SECOND))
+    }
+
+    /// Whether this is within `rate`, with the slack of one step.
+    fn is_within(self, rate: Rate) -> bool {
+        let burst = u128::from(rate.burst) + u128::from(rate.per_s.div_ceil(10));
+        self.0 <= burst * u128::from(SECOND)
+    }
+
+    fn is_half_full(self, rate: Rate) -> bool {
+        2 * self.0 > u128::from(rate.burst) * u128::from(SECOND)
+    }
+}
+
+impl Bucket {
+    fn drained(self, now: u64, limits: &UnverifiedLimits) -> Self {
+        let nanos = now - self.at;
+        Self {
+            at: now,
+            excess: self.excess.drained(nanos, limits.excess),
+            bytes: self.bytes.drained(nanos, limits.bytes),
+        }
+    }
+}
+
+impl Ledger {
+    pub(super) fn new(limits: UnverifiedLimits) -> Self {
+        Self {
+            limits,
+            ..Self::default()
+        }
+    }
+
+    /// I10: a peer sees one source address for the life of an allocation.
+    pub(super) fn seen_by_peer(
+        &mut self,
+        serial: Option<u64>,
+        relay: SocketAddr,
+    ) -> Result<(), Violation> {
+        let Some(serial) = serial else {
+            return Err(Violation::new(
+                "I10",
+                format!("{relay} sends for no allocation"),
+            ));
+        };
+        let seen = self
+            .sources
+            .entry((serial, relay.is_ipv6()))
+            .or_insert(relay);
+        ensure(*seen == relay, "I10", || {
+            format!("allocation {serial} was {seen}, is {relay}")
+        })
+    }
+
+    /// I3: charges an answer to a source that proved nothing.
+    pub(super) fn unverified_reply(
+        &mut self,
+        now: u64,
+        shard: usize,
+        source: IpAddr,
+        request_len: usize,
+        reply_len: usize,
+    ) -> Result<(), Violation> {
+        let limits = &self.limits;
+        let bucket = self.unverified.entry((shard, key(source))).or_default();
+        *bucket = bucket.drained(now, limits);
+        bucket.bytes = bucket.bytes.filled(reply_len);
+        bucket.excess = bucket.excess.filled(reply_len.saturating_sub(request_len));
+        let within = bucket.bytes.is_within(limits.bytes) && bucket.excess.is_within(limits.excess);
+        ensure(within, "I3", || {
+            format!("{source} was sent {bucket:?}, limits {limits:?}")
+        })
+    }
+
+    /// Whether the engine may refuse an answer for want of budget: some source's bucket, which others
+    /// may share, is more than half full.
+    pub(super) fn may_be_over_budget(&self, now: u64, shard: usize) -> bool {
+        let limits = &self.limits;
+        let mut buckets = self
+            .unverified
+            .iter()
+            .filter(|((other, _), _)| *other == shard);
+        buckets.any(|(_, bucket)| {
+            let bucket = bucket.drained(now, limits);
+            bucket.bytes.is_half_full(limits.bytes) || bucket.excess.is_half_full(limits.excess)
+        })
+    }
+
+    /// After a restart the engines remember nobody.
+    pub(super) fn restart(&mut self) {
+        self.unverified.clear();
+    }
+}
+
+/// The source as the budget sees it: an IPv4 address or an IPv6 /64.
+fn key(source: IpAddr) -> u128 {
+    match source.to_canonical() {
+        IpAddr::V4(ip) => u128::from(ip.to_bits()),
+        IpAddr::V6(ip) => ip.to_bits() >> 64 << 64,
+    }
+}
+
+impl Watched {
+    /// Checks what must hold at every moment.
+    pub(super) fn invariants(&self, now: u64) -> Result<(), Violation> {
+        self.ports(now)?;
+        self.quotas()?;
+        self.timers(now)?;
+        self.memory()?;
+        self.sockets()
+    }
+
+    /// I4: free + leased = pool, and nothing is leased that the model does not know of.
+    fn ports(&self, now: u64) -> Result<(), Violation> {
+        let retained = self.model.taken();
+        let certain = self.model.taken_for_certain(now);
+        for (relay, counts) in self.server.commons.ports() {
+            let ip = relay.external.unwrap_or(relay.local);
+            let count = |taken: &std::collections::BTreeSet<SocketAddr>| {
+                let of_ip = taken.iter().filter(|address| address.ip() == ip);
+                u32::try_from(of_ip.count()).unwrap_or(u32::MAX)
+            };
+            ensure(counts.free + counts.leased == counts.size, "I4", || {
+                format!("{ip}: {counts:?}")
+            })?;
+            let bounds = count(&certain)..=count(&retained);
+            ensure(bounds.contains(&counts.leased), "I4", || {
+                format!("{ip}: {counts:?}, expected {bounds:?} leased: {retained:?}")
+            })?;
+        }
+        Ok(())
+    }
+
+    /// I5: the ledger counts exactly what exists.
+    fn quotas(&self) -> Result<(), Violation> {
+        let commons = &self.server.commons;
+        for user in self.secrets.passwords.keys() {
+            let name = quota_name(user);
+            let (used, held) = (commons.quota_used(name), self.model.held_by(name));
+            ensure(usize::try_from(used) == Ok(held), "I5", || {
+                format!("{name} is charged {used}, holds {held}")
+            })?;
+        }
+        let total = self.model.allocations.len() + self.model.pending.len();
+        let used = commons.quota_used_total();
+        ensure(usize::try_from(used) == Ok(total), "I5", || {
+            format!("all are charged {used}, hold {total}")
+        })?;
+        for shard in 0..self.server.shard_count() {
+            let statistics = self.server.statistics(shard);
+            let live = self
+                .model
+                .allocations
+                .values()
+                .filter(|held| held.shard == shard);
+            let pending = self
+                .model
+                .pending
+                .values()
+                .filter(|held| held.shard == shard);
+            let found = (statistics.allocations, statistics.pending);
+            let expected = (live.count(), pending.count());
+            ensure(found == expected, "I5", || {
+                format!("shard {shard} counts {found:?}, holds {expected:?}")
+            })?;
+        }
+        Ok(())
+    }
+
+    /// I6: nothing outlives its time by a second.
+    fn timers(&self, now: u64) -> Result<(), Violation> {
+        let mut held = self.model.allocations.iter();
+        let late = held.find(|(_, held)| held.deadlines().any(|due| due + SECOND < now));
+        ensure(late.is_none(), "I6", || {
+            format!("at {now} still there: {late:?}")
+        })
+    }
+
+    /// I7: no table grows past what the configuration says.
+    fn memory(&self) -> Result<(), Violation> {
+        let limits = &self.server.config.limits;
+        for shard in 0..self.server.shard_count() {
+            let counts = self.server.statistics(shard);
+            let within = counts.allocations + counts.pending <= limits.allocations as usize
+                && counts.pending <= limits.pending_opens as usize;
+            ensure(within, "I7", || {
+                format!("shard {shard}: {counts:?}, limits {limits:?}")
+            })?;
+        }
+        for (tuple, held) in &self.model.allocations {
+            let within = held.permissions.len() <= usize::from(limits.permissions_per_allocation)
+                && held.channels.len() <= usize::from(limits.channels_per_allocation);
+            ensure(within, "I7", || format!("{tuple:?}: {held:?}"))?;
+        }
+        let reserved = self.server.commons.reserved_ports();
+        ensure(reserved <= limits.reservations as usize, "I7", || {
+            format!("{reserved} reserved")
+        })
+    }
+
+    /// Every relay socket belongs to an allocation or to one being made, and the other way round.
+    fn sockets(&self) -> Result<(), Violation> {
+        let open: Vec<SocketAddr> = {
+            let sockets = self.server.sockets();
+            let mut open: Vec<_> = sockets
+                .map(|socket| self.server.outside(socket.local))
+                .collect();
+            open.sort_unstable();
+            open
+        };
+        let live = self
+            .model
+            .allocations
+            .values()
+            .flat_map(|held| held.relays.keys());
+        let opened = self.model.pending.values().flat_map(|held| &held.opened);
+        let mut expected: Vec<SocketAddr> = live.chain(opened).copied().collect();
+        expected.sort_unstable();
+        ensure(open == expected, "sockets", || {
+            format!("open {open:?}, expected {expected:?}")
+        })
+    }
+}

@@ -1,0 +1,247 @@
+//! The change stream, replayed: what a journal, a kernel table or a second server would believe.
+//!
+//! If the stream left something out, or said it late, this copy would differ from the model.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr};
+
+use turnbuckle_engine::{AllocationId, Change, EndCause, Family};
+
+use super::Watched;
+use crate::model::{Allocation, Tuple};
+use crate::queue::SECOND;
+use crate::server::Step;
+use crate::violation::{Violation, ensure};
+
+/// Allocations as the change stream tells them.
+#[derive(Debug, Default)]
+pub(super) struct Mirror {
+    held: BTreeMap<(usize, AllocationId), Copy>,
+}
+
+#[derive(Debug)]
+struct Copy {
+    tuple: Tuple,
+    user: String,
+    relays: BTreeMap<SocketAddr, u64>,
+    permissions: BTreeMap<IpAddr, u64>,
+    channels: BTreeMap<u16, (SocketAddr, u64)>,
+}
+
+impl Copy {
+    fn is(&self, held: &Allocation) -> bool {
+        self.user == held.user
+            && self.relays == held.relays
+            && self.permissions == held.permissions
+            && self.channels == held.channels
+    }
+
+    fn release_family(&mut self, v6: bool) {
+        self.relays.retain(|relay, _| relay.is_ipv6() != v6);
+        self.permissions.retain(|peer, _| peer.is_ipv6() != v6);
+        self.channels.retain(|_, (peer, _)| peer.is_ipv6() != v6);
+    }
+}
+
+impl Watched {
+    /// Takes the changes of a step into the copy, lets the model forget what the engine has ended,
+    /// and compares the two.
+    pub(super) fn follow(
+        &mut self,
+        now: u64,
+        changes: &[Change],
+        shard: usize,
+    ) -> Result<(), Violation> {
+        for change in changes {
+            self.follow_one(now, change, shard)?;
+        }
+        for (tuple, held) in &self.model.allocations {
+            let mut copies = self
+                .mirror
+                .held
+                .values()
+                .filter(|copy| copy.tuple == *tuple);
+            let copy = copies.next();
+            ensure(copy.is_some_and(|copy| copy.is(held)), "changes", || {
+                format!("the stream says {copy:?}, the model {held:?}")
+            })?;
+        }
+        ensure(
+            self.mirror.held.len() == self.model.allocations.len(),
+            "changes",
+            || format!("the stream has {:?}", self.mirror.held.keys()),
+        )
+    }
+
+    fn follow_one(&mut self, now: u64, change: &Change, shard: usize) -> Result<(), Violation> {
+        self.coverage.count("change", kind(change));
+        match change {
+            Change::Created(created) => {
+                let tuple = Tuple {
+                    server: created.server,
+                    client: created.client,
+                };
+                let expires = created.expires.as_nanos();
+                let relays = created.relays.iter().map(|relay| (relay.external, expires));
+                let copy = Copy {
+                    tuple,
+                    user: created.user.name.to_string(),
+                    relays: relays.collect(),
+                    permissions: BTreeMap::new(),
+                    channels: BTreeMap::new(),
+                };
+                let fresh = self.mirror.held.insert((shard, created.allocation), copy);
+                ensure(fresh.is_none(), "changes", || format!("{change:?} twice"))?;
+                if let Some(reserved) = &created.reservation {
+                    let waiting = self.model.reservations.values();
+                    let address = self.server.outside(reserved.local);
+                    let expires = reserved.expires.as_nanos();
+                    let known = |held: &crate::model::Reservation| {
+                        held.address == address && held.expires == expires
+                    };
+                    ensure({ waiting }.any(known), "changes", || {
+                        format!("{reserved:?}")
+                    })?;
+                }
+            }
+            Change::Ended(ended) => {
+                let copy = self.mirror.held.remove(&(shard, ended.allocation));
+                let Some(copy) = copy else {
+                    return Err(Violation::new("changes", format!("{change:?} of nothing")));
+                };
+                match ended.cause {
+                    EndCause::Expired => {
+                        Self::due(now, copy.relays.values().copied().max(), change)?;
+                        self.model.end(copy.tuple, None, now);
+                    }
+                    EndCause::Released(_) => {}
+                    EndCause::Lost => self.model.end(copy.tuple, None, now),
+                }
+            }
+            Change::FamilyEnded {
+                allocation,
+                family,
+                cause,
+                ..
+            } => {
+                let v6 = *family == Family::V6;
+                let copy = self.copy(shard, *allocation, change)?;
+                let tuple = copy.tuple;
+                let mut relays = copy.relays.iter();
+                let expires = relays.find(|(relay, _)| relay.is_ipv6() == v6);
+                let expires = expires.map(|(_, expires)| *expires);
+                copy.release_family(v6);
+                match cause {
+                    EndCause::Expired => {
+                        Self::due(now, expires, change)?;
+                        self.model.end_family(tuple, v6, None, now);
+                    }
+                    EndCause::Released(_) => {}
+                    EndCause::Lost => self.model.end_family(tuple, v6, None, now),
+                }
+            }
+            Change::PermissionInstalled {
+                allocation,
+                peer,
+                expires,
+            } => {
+                let copy = self.copy(shard, *allocation, change)?;
+                copy.permissions.insert(*peer, expires.as_nanos());
+            }
+            Change::PermissionExpired { allocation, peer } => {
+                let copy = self.copy(shard, *allocation, change)?;
+                let tuple = copy.tuple;
+                let expires = copy.permissions.remove(peer);
+                Self::due(now, expires, change)?;
+                // The same step may have installed it anew.
+                if let Some(held) = self.model.allocations.get_mut(&tuple) {
+                    held.permissions
+                        .retain(|ip, expires| ip != peer || *expires > now);
+                }
+            }
+            Change::ChannelInstalled {
+                allocation,
+                number,
+                peer,
+                expires,
+            } => {
+                let copy = self.copy(shard, *allocation, change)?;
+                copy.channels
+                    .insert(number.get(), (*peer, expires.as_nanos()));
+            }
+            Change::ChannelExpired { allocation, number } => {
+                let copy = self.copy(shard, *allocation, change)?;
+                let tuple = copy.tuple;
+                let expires = copy.channels.remove(&number.get());
+                Self::due(now, expires.map(|(_, expires)| expires), change)?;
+                if let Some(held) = self.model.allocations.get_mut(&tuple) {
+                    let other = |bound: &u16| *bound != number.get();
+                    held.channels
+                        .retain(|bound, (_, expires)| other(bound) || *expires > now);
+                }
+            }
+            Change::Refreshed {
+                allocation,
+                family,
+                expires,
+                ..
+            } => {
+                let copy = self.copy(shard, *allocation, change)?;
+                for (relay, end) in &mut copy.relays {
+                    if family.is_none_or(|family| family == Family::of(relay)) {
+                        *end = expires.as_nanos();
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn copy(
+        &mut self,
+        shard: usize,
+        allocation: AllocationId,
+        change: &Change,
+    ) -> Result<&mut Copy, Violation> {
+        let copy = self.mirror.held.get_mut(&(shard, allocation));
+        copy.ok_or_else(|| Violation::new("changes", format!("{change:?} of nothing")))
+    }
+
+    /// I6: nothing ends before its time, and nothing a second after it.
+    fn due(now: u64, expires: Option<u64>, change: &Change) -> Result<(), Violation> {
+        let due = expires.is_some_and(|expires| expires <= now && now <= expires + SECOND);
+        ensure(due, "I6", || {
+            format!("at {now} {change:?}, due at {expires:?}")
+        })
+    }
+
+    /// What a rebuilt engine says about itself: only what it could not carry over.
+    pub(super) fn rebuilt(&mut self, now: u64, step: Step) -> Result<(), Violation> {
+        ensure(
+            step.replies.is_empty() && step.opens.is_empty(),
+            "I8",
+            || "a rebuilt engine speaks unasked".to_owned(),
+        )?;
+        for change in &step.changes {
+            self.follow_one(now, change, step.shard)?;
+        }
+        Ok(())
+    }
+}
+
+fn kind(change: &Change) -> u16 {
+    match change {
+        Change::ChannelExpired { .. } => 0,
+        Change::ChannelInstalled { .. } => 1,
+        Change::Created(_) => 2,
+        Change::Ended(ended) => match ended.cause {
+            EndCause::Expired => 3,
+            EndCause::Released(_) => 4,
+            EndCause::Lost => 5,
+        },
+        Change::FamilyEnded { .. } => 6,
+        Change::PermissionExpired { .. } => 7,
+        Change::PermissionInstalled { .. } => 8,
+        Change::Refreshed { .. } => 9,
+    }
+}

@@ -1,0 +1,389 @@
+//! The server under watch: each input goes to the model and to the engine, and what comes out is
+//! compared before it goes on.
+//!
+//! [`Watched`] has one method per kind of input. Each lets the model say what may happen, hands the
+//! input to the engine, compares ([`answer`]: requests; [`data`]: data), takes the change into the
+//! model, and checks every invariant ([`invariants`]).
+
+mod answer;
+mod data;
+mod invariants;
+mod mirror;
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+
+use turnbuckle_engine::{Config, DropReason, Outcome, RelayOpenError, RelayRequest};
+use turnbuckle_wire::{Class, Message};
+
+use self::invariants::Ledger;
+use self::mirror::Mirror;
+use crate::model::{Expect, Model, Nonces, Proof, Rules, Secrets, Tuple};
+use crate::queue::SECOND;
+use crate::random::Seeded;
+use crate::server::{Opening, Server, Step, Verdict, clocks};
+use crate::trace::{Trace, seconds};
+use crate::violation::{Coverage, Violation, ensure};
+
+/// A datagram on its way.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Datagram {
+    /// Source.
+    pub from: SocketAddr,
+    /// Destination.
+    pub to: SocketAddr,
+    /// Payload.
+    pub bytes: Vec<u8>,
+}
+
+/// What the server wants done after a step.
+#[derive(Debug, Default)]
+pub struct Output {
+    /// Datagrams that leave.
+    pub datagrams: Vec<Datagram>,
+    /// Relay sockets to open.
+    pub openings: Vec<Opening>,
+}
+
+/// A server and everything that is known about how it must behave.
+#[derive(Debug)]
+pub struct Watched {
+    /// The engines and their host.
+    pub server: Server,
+    /// What they must do.
+    pub model: Model,
+    /// What has happened so far.
+    pub trace: Trace,
+    /// How often what happened.
+    pub coverage: Coverage,
+    nonces: Nonces,
+    secrets: Secrets,
+    mirror: Mirror,
+    ledger: Ledger,
+    /// The requests that wait for a socket.
+    opening: BTreeMap<(usize, RelayRequest), Tuple>,
+    serial: u64,
+}
+
+impl Watched {
+    /// A server that has just started.
+    #[must_use]
+    pub fn new(
+        config: Config,
+        rules: Rules,
+        secrets: Secrets,
+        nonces: Nonces,
+        shard_count: usize,
+        random: Seeded,
+        trace: Trace,
+    ) -> Self {
+        let ledger = Ledger::new(config.unverified.clone());
+        Self {
+            server: Server::new(config, shard_count, random),
+            model: Model::new(rules),
+            trace,
+            coverage: Coverage::default(),
+            nonces,
+            secrets,
+            mirror: Mirror::default(),
+            ledger,
+            opening: BTreeMap::new(),
+            serial: 0,
+        }
+    }
+
+    /// A datagram arrives at a listener.
+    ///
+    /// # Errors
+    ///
+    /// The first rule that was broken.
+    pub fn from_client(
+        &mut self,
+        now: u64,
+        from: Tuple,
+        bytes: &[u8],
+    ) -> Result<Output, Violation> {
+        self.begin(now, bytes);
+        match bytes.first() {
+            Some(0..=3) => self.stun(now, from, bytes),
+            Some(first) if self.is_channel(*first) => self.channel(now, from, bytes),
+            // RFC 7983 §7: nothing that a relay speaks. The host drops it.
+            _ => {
+                self.trace
+                    .line(|| format!("{} {from:?} junk", seconds(now)));
+                self.coverage.count("junk", 0);
+                Ok(Output::default())
+            }
+        }
+    }
+
+    fn is_channel(&self, first: u8) -> bool {
+        let (low, high) = (
+            self.model.rules.channels.start(),
+            self.model.rules.channels.end(),
+        );
+        (low >> 8..=high >> 8).contains(&u16::from(first))
+    }
+
+    fn begin(&mut self, now: u64, bytes: &[u8]) {
+        self.model.forget(now, SECOND);
+        self.trace.number(now);
+        self.trace.bytes(bytes);
+    }
+
+    fn stun(&mut self, now: u64, from: Tuple, bytes: &[u8]) -> Result<Output, Violation> {
+        let shard = self.server.shard_of(from);
+        let before = self.server.statistics(shard);
+        let parsed = Message::parse(bytes);
+        let source_valid = from.client.port() != 0 && !from.client.ip().is_multicast();
+        let (expects, proof) = match &parsed {
+            Err(_) => {
+                let reasons = vec![DropReason::MalformedStun, DropReason::FingerprintMismatch];
+                (vec![Expect::Silence(reasons)], Proof::default())
+            }
+            Ok(message) if !source_valid && message.class() == Class::Request => {
+                let reasons = vec![
+                    DropReason::SourceInvalid,
+                    DropReason::MethodUnknown,
+                    DropReason::ClassUnexpected,
+                ];
+                (vec![Expect::Silence(reasons)], Proof::default())
+            }
+            Ok(message) => {
+                let unix_s = clocks(now).unix_s;
+                let proof = self.secrets.prove(&self.nonces, from, unix_s, message);
+                (self.expectations(now, shard, from, message, &proof), proof)
+            }
+        };
+        let step = self.server.stun(now, from, bytes);
+        self.trace.line(|| {
+            format!(
+                "{} {from:?} shard {shard} {} -> {}",
+                seconds(now),
+                parsed.as_ref().map_or_else(ToString::to_string, describe),
+                describe_step(&step),
+            )
+        });
+        self.record(&step);
+        let Verdict::Message(outcome) = step.verdict.clone() else {
+            return Err(Violation::new("model", "listener unknown to the engine"));
+        };
+        let output = match (outcome, &parsed) {
+            (Outcome::Dropped(reason), _) => {
+                self.dropped(reason, &step)?;
+                let request = parsed.as_ref().is_ok_and(|m| m.class() == Class::Request);
+                let silence = expects
+                    .iter()
+                    .any(|expect| matches!(expect, Expect::Silence(r) if r.contains(&reason)));
+                let over_budget = reason == DropReason::UnverifiedBudget
+                    && request
+                    && proof.user.is_none()
+                    && self.ledger.may_be_over_budget(now, shard);
+                ensure(silence || over_budget, "model", || {
+                    format!("dropped as {reason:?}, expected {expects:?}")
+                })?;
+                Output::default()
+            }
+            (Outcome::Relay(route), Ok(_)) => self.relayed(from, bytes, &route, &step, &expects)?,
+            (Outcome::Done, Ok(message)) => {
+                self.answered(now, from, message, &proof, &expects, step)?
+            }
+            (other, Err(error)) => {
+                return Err(Violation::new(
+                    "model",
+                    format!("{other:?} for a message that is {error}"),
+                ));
+            }
+        };
+        let proven = proof.user.is_some() && parsed.is_ok_and(|m| m.class() == Class::Request);
+        if !proven {
+            let after = self.server.statistics(shard);
+            ensure(before == after, "I9", || {
+                format!("{before:?} became {after:?} by an input without proof")
+            })?;
+        }
+        self.invariants(now)?;
+        Ok(output)
+    }
+
+    /// What may happen: what the RFC says of this moment, or, for a request, of what a server may
+    /// still believe before its timers have fired. Data is judged by the moment alone (I2).
+    fn expectations(
+        &self,
+        now: u64,
+        shard: usize,
+        from: Tuple,
+        message: &Message<'_>,
+        proof: &Proof,
+    ) -> Vec<Expect> {
+        let exact = self.model.at(now);
+        let mut expects = vec![exact.message(now, shard, from, message, proof)];
+        if matches!(exact, Cow::Owned(_)) {
+            let believed = self.model.message(now, shard, from, message, proof);
+            if !matches!(believed, Expect::Relay { .. }) {
+                expects.push(believed);
+            }
+        }
+        expects
+    }
+
+    /// The host has tried to open a relay socket.
+    ///
+    /// # Errors
+    ///
+    /// The first rule that was broken.
+    pub fn opened(
+        &mut self,
+        now: u64,
+        opening: Opening,
+        result: Result<(), RelayOpenError>,
+    ) -> Result<Output, Violation> {
+        self.begin(now, &[]);
+        let mut output = Output::default();
+        if let Some(step) = self.server.opened(now, opening, result) {
+            self.trace.line(|| {
+                format!(
+                    "{} open {} {result:?} -> {}",
+                    seconds(now),
+                    opening.address,
+                    describe_step(&step)
+                )
+            });
+            self.record(&step);
+            self.resolved(now, opening, result, step, &mut output)?;
+            self.invariants(now)?;
+        }
+        Ok(output)
+    }
+
+    /// The host looks at the timers of one shard.
+    ///
+    /// # Errors
+    ///
+    /// The first rule that was broken.
+    pub fn timeout(&mut self, now: u64, shard: usize) -> Result<Output, Violation> {
+        self.begin(now, &[]);
+        let mut output = Output::default();
+        // A call does a bounded amount of work and says so by staying due.
+        for _ in 0..1000 {
+            let step = self.server.timeout(now, shard);
+            self.trace.line(|| {
+                format!(
+                    "{} timers of shard {shard} -> {}",
+                    seconds(now),
+                    describe_step(&step)
+                )
+            });
+            self.record(&step);
+            self.timed_out(now, step, &mut output)?;
+            if self.server.next_timeout(shard).is_none_or(|due| due > now) {
+                self.invariants(now)?;
+                return Ok(output);
+            }
+        }
+        Err(Violation::new(
+            "I6",
+            "1000 calls of handle_timeout and still due",
+        ))
+    }
+
+    /// The server dies and comes back.
+    ///
+    /// # Errors
+    ///
+    /// The first rule that was broken.
+    pub fn crash(
+        &mut self,
+        now: u64,
+        compact: bool,
+        lost: impl FnMut(SocketAddr) -> bool,
+    ) -> Result<Output, Violation> {
+        self.begin(now, &[]);
+        self.trace
+            .line(|| format!("{} crash, journal compacted: {compact}", seconds(now)));
+        let steps = self.server.crash(now, compact, lost);
+        self.coverage.count("crash", u16::from(compact));
+        self.opening.clear();
+        self.model.pending.clear();
+        self.model.doubt_reservations(now);
+        self.ledger.restart();
+        for step in steps {
+            self.record(&step);
+            self.rebuilt(now, step)?;
+        }
+        self.invariants(now)?;
+        Ok(Output::default())
+    }
+
+    /// Relaying and dropping change nothing (RFC 8656 §9, §12.6: data refreshes nothing).
+    fn no_effects(&self, step: &Step) -> Result<(), Violation> {
+        let idle = step.replies.is_empty() && step.opens.is_empty() && step.changes.is_empty();
+        ensure(idle, "model", || {
+            format!("data had effects: {}", describe_step(step))
+        })
+    }
+
+    fn dropped(&mut self, reason: DropReason, step: &Step) -> Result<(), Violation> {
+        self.coverage.count("drop", reason as u16);
+        self.no_effects(step)
+    }
+
+    fn record(&mut self, step: &Step) {
+        match &step.verdict {
+            Verdict::Event => self.trace.number(0),
+            Verdict::Message(Outcome::Done) => self.trace.number(1),
+            Verdict::Message(Outcome::Relay(route)) => {
+                self.trace.number(2 + u64::from(route.relay.0));
+            }
+            Verdict::Channel(Ok(route)) => self.trace.number(2 + u64::from(route.relay.0)),
+            Verdict::Peer(Ok(route)) => {
+                self.trace.number(2 + u64::from(route.client.remote.port()));
+            }
+            Verdict::Message(Outcome::Dropped(reason))
+            | Verdict::Channel(Err(reason))
+            | Verdict::Peer(Err(reason)) => self.trace.number(1 << 32 | *reason as u64),
+        }
+        for (_, bytes) in &step.replies {
+            self.trace.bytes(bytes);
+        }
+        for opening in &step.opens {
+            self.trace.number(u64::from(opening.address.port()));
+        }
+        self.trace.number(step.changes.len() as u64);
+    }
+}
+
+fn describe(message: &Message<'_>) -> String {
+    let id = message.transaction_id();
+    let [a, b, c, ..] = id.as_bytes();
+    format!(
+        "{:?} {:?} {a:02x}{b:02x}{c:02x}",
+        message.method(),
+        message.class()
+    )
+}
+
+fn describe_step(step: &Step) -> String {
+    let mut text = format!("{:?}", step.verdict);
+    for (to, bytes) in &step.replies {
+        let reply = match Message::parse(bytes) {
+            Ok(reply) => {
+                let code = reply.error_code().ok().flatten().map_or(0, |e| e.code);
+                format!("{} {code}", describe(&reply))
+            }
+            Err(error) => error.to_string(),
+        };
+        text += &format!("; reply {to:?} {reply}");
+    }
+    for opening in &step.opens {
+        text += &format!("; open {}", opening.address);
+    }
+    for local in &step.closes {
+        text += &format!("; close {local}");
+    }
+    for change in &step.changes {
+        text += &format!("; {change:?}");
+    }
+    text
+}

@@ -1,0 +1,423 @@
+//! A reference model of RFC 8656: small, slow and obvious.
+//!
+//! The model holds what the RFC says a server holds (§6) in ordered maps, scans them without shame
+//! and says what may happen next. It shares no code with the engine. Where the RFC leaves a choice
+//! to the server, such as the relayed port, the model says which choices are sound and takes over the
+//! one that it observes.
+//!
+//! [`predict`] reads like the RFC's numbered steps; this file holds the state.
+
+mod predict;
+mod proof;
+
+use std::borrow::Cow;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+use std::ops::RangeInclusive;
+
+use turnbuckle_engine::DropReason;
+
+pub use self::predict::{Inbound, canonical};
+pub use self::proof::{Nonces, Proof, Secrets, quota_name};
+
+/// The addresses of a 5-tuple; the protocol is always UDP.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Tuple {
+    /// The listener's address.
+    pub server: SocketAddr,
+    /// The client's address.
+    pub client: SocketAddr,
+}
+
+impl fmt::Debug for Tuple {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}->{}", self.client, self.server)
+    }
+}
+
+/// What the operator decided. Times in nanoseconds.
+#[derive(Clone, Debug)]
+pub struct Rules {
+    /// Lifetime of an allocation when the client asks for less.
+    pub lifetime_default: u64,
+    /// Longest lifetime of an allocation.
+    pub lifetime_max: u64,
+    /// Lifetime of a permission.
+    pub permission: u64,
+    /// Lifetime of a channel.
+    pub channel: u64,
+    /// How long a reserved port waits.
+    pub reservation: u64,
+    /// Allocations per user.
+    pub user_quota: usize,
+    /// Allocations of the server.
+    pub total_quota: usize,
+    /// Allocations of one shard.
+    pub shard_max: usize,
+    /// Permissions of one allocation.
+    pub permissions_max: usize,
+    /// Channels of one allocation.
+    pub channels_max: usize,
+    /// Reservations of the server.
+    pub reservations_max: usize,
+    /// Relay addresses as peers see them, at most one of each family.
+    pub relays: Vec<IpAddr>,
+    /// Numbers that channels may have.
+    pub channels: RangeInclusive<u16>,
+    /// Ports of relayed addresses.
+    pub ports: RangeInclusive<u16>,
+    /// Whether DONT-FRAGMENT is understood.
+    pub dont_fragment: bool,
+}
+
+/// An allocation as RFC 8656 §6 lists it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Allocation {
+    /// A number that no other allocation of the run has.
+    pub serial: u64,
+    /// The shard that serves the client.
+    pub shard: usize,
+    /// Who owns it.
+    pub user: String,
+    /// The Allocate request's transaction.
+    pub transaction: [u8; 12],
+    /// Relayed transport addresses and when each ends: the families of a dual allocation are
+    /// refreshed one by one or together (§8.1).
+    pub relays: BTreeMap<SocketAddr, u64>,
+    /// The family that was asked for and could not be had, with its error code.
+    pub missing: Option<(bool, u16)>,
+    /// The token that was handed out.
+    pub token: Option<[u8; 8]>,
+    /// Permissions and when they end.
+    pub permissions: BTreeMap<IpAddr, u64>,
+    /// Channels, their peers and when they end.
+    pub channels: BTreeMap<u16, (SocketAddr, u64)>,
+}
+
+/// An Allocate request whose relay sockets are being opened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pending {
+    /// The shard that serves the client.
+    pub shard: usize,
+    /// Who asked.
+    pub user: String,
+    /// The request's transaction.
+    pub transaction: [u8; 12],
+    /// Whether each family (IPv4, IPv6) is asked for and can be had.
+    pub wanted: [bool; 2],
+    /// The family that was asked for and cannot be had, with its error code.
+    pub missing: Option<(bool, u16)>,
+    /// Whether the port must be even, and whether the next one is reserved.
+    pub even: Option<bool>,
+    /// The reserved address that was redeemed.
+    pub redeemed: Option<SocketAddr>,
+    /// The seconds of lifetime it will be granted.
+    pub lifetime_s: u64,
+    /// When the request arrived.
+    pub since: u64,
+    /// Ports that were found in use by others; they stay out of play until this is over.
+    pub in_use: Vec<SocketAddr>,
+    /// Addresses whose socket is being opened.
+    pub opening: Vec<SocketAddr>,
+    /// Addresses whose socket is open.
+    pub opened: Vec<SocketAddr>,
+}
+
+/// A port that waits for its token.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Reservation {
+    /// The reserved address.
+    pub address: SocketAddr,
+    /// Until when.
+    pub expires: u64,
+    /// Whether the server is bound to know of it: a crash may lose a reservation or bring one back
+    /// that was redeemed.
+    pub certain: bool,
+}
+
+/// A finished transaction that must not act again (V-22).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Deed {
+    /// It had created an allocation that has ended since, or it ended one.
+    Over,
+    /// It ended one family of the allocation with this serial number.
+    EndedFamily(u64),
+}
+
+/// Everything a TURN server remembers.
+///
+/// What has run out stays until the server says that it has noticed, so that two points of view
+/// exist: [`Model::at`] drops what is over at this very moment, as the RFC has it, and the model
+/// itself is what a server may still believe until its timer fires.
+#[derive(Clone, Debug)]
+pub struct Model {
+    /// What the operator decided.
+    pub rules: Rules,
+    /// Allocations by 5-tuple.
+    pub allocations: BTreeMap<Tuple, Allocation>,
+    /// Requests waiting for sockets by 5-tuple.
+    pub pending: BTreeMap<Tuple, Pending>,
+    /// Reserved ports by token.
+    pub reservations: BTreeMap<[u8; 8], Reservation>,
+    /// Tokens that were used.
+    pub redeemed: BTreeMap<[u8; 8], Reservation>,
+    /// Finished transactions and when they are forgotten.
+    pub finished: BTreeMap<(Tuple, [u8; 12]), (Deed, u64)>,
+}
+
+/// How long a finished transaction is remembered: as long as a nonce can live.
+const FINISHED: u64 = 3600 * 1_000_000_000;
+
+/// What may become of a message. Everything else is a bug, in the engine or in the model.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Expect {
+    /// Exactly one answer: success, or an error with one of these codes.
+    Answer {
+        /// Whether success is right.
+        success: bool,
+        /// The error codes that are right.
+        codes: Vec<u16>,
+    },
+    /// A relay socket must be asked for; the answer comes when it is open.
+    Open(Pending),
+    /// The payload goes from a relayed address to a peer.
+    Relay {
+        /// The relayed address.
+        from: SocketAddr,
+        /// The peer.
+        to: SocketAddr,
+        /// The payload.
+        data: Vec<u8>,
+        /// Whether DF was asked for.
+        dont_fragment: bool,
+    },
+    /// No answer and no effect, for one of these reasons.
+    Silence(Vec<DropReason>),
+}
+
+impl Expect {
+    fn success() -> Self {
+        Self::Answer {
+            success: true,
+            codes: Vec::new(),
+        }
+    }
+
+    fn error(code: u16) -> Self {
+        Self::errors(vec![code])
+    }
+
+    fn errors(codes: Vec<u16>) -> Self {
+        Self::Answer {
+            success: false,
+            codes,
+        }
+    }
+
+    fn silence(reason: DropReason) -> Self {
+        Self::Silence(vec![reason])
+    }
+}
+
+impl Model {
+    /// A server without allocations.
+    #[must_use]
+    pub fn new(rules: Rules) -> Self {
+        Self {
+            rules,
+            allocations: BTreeMap::new(),
+            pending: BTreeMap::new(),
+            reservations: BTreeMap::new(),
+            redeemed: BTreeMap::new(),
+            finished: BTreeMap::new(),
+        }
+    }
+
+    /// What exists at this very moment; borrowed when nothing has run out.
+    #[must_use]
+    pub fn at(&self, now: u64) -> Cow<'_, Self> {
+        let mut first = self.deadlines();
+        let doubtful = self.reservations.values().any(|held| !held.certain);
+        if first.all(|deadline| deadline > now) && !doubtful {
+            return Cow::Borrowed(self);
+        }
+        drop(first);
+        let mut exact = self.clone();
+        for allocation in exact.allocations.values_mut() {
+            allocation.permissions.retain(|_, expires| *expires > now);
+            allocation.channels.retain(|_, (_, expires)| *expires > now);
+            let over: Vec<_> = allocation
+                .relays
+                .iter()
+                .filter(|(_, end)| **end <= now)
+                .collect();
+            let over: Vec<_> = over.into_iter().map(|(relay, _)| relay.is_ipv6()).collect();
+            for v6 in over {
+                allocation.release_family(v6);
+            }
+        }
+        exact.allocations.retain(|_, held| !held.relays.is_empty());
+        exact
+            .reservations
+            .retain(|_, held| held.expires > now && held.certain);
+        Cow::Owned(exact)
+    }
+
+    /// Every moment at which something runs out.
+    pub fn deadlines(&self) -> impl Iterator<Item = u64> {
+        let held = self.allocations.values().flat_map(Allocation::deadlines);
+        held.chain(self.reservations.values().map(|held| held.expires))
+    }
+
+    /// Forgets reservations and transactions that are over for longer than `grace`.
+    pub fn forget(&mut self, now: u64, grace: u64) {
+        self.reservations
+            .retain(|_, held| held.expires + grace > now);
+        self.redeemed.retain(|_, held| held.expires > now);
+        self.finished.retain(|_, (_, until)| *until > now);
+    }
+
+    /// Ends an allocation; its transaction must not create another.
+    pub fn end(&mut self, tuple: Tuple, released_by: Option<[u8; 12]>, now: u64) {
+        if let Some(held) = self.allocations.remove(&tuple) {
+            for id in released_by.into_iter().chain([held.transaction]) {
+                self.finished
+                    .insert((tuple, id), (Deed::Over, now + FINISHED));
+            }
+        }
+    }
+
+    /// Ends one family of a dual allocation.
+    pub fn end_family(&mut self, tuple: Tuple, v6: bool, released_by: Option<[u8; 12]>, now: u64) {
+        if let Some(held) = self.allocations.get_mut(&tuple) {
+            held.release_family(v6);
+            if let Some(id) = released_by {
+                let deed = Deed::EndedFamily(held.serial);
+                self.finished.insert((tuple, id), (deed, now + FINISHED));
+            }
+        }
+    }
+
+    /// Every relayed address that is in use, reserved or about to be used.
+    #[must_use]
+    pub fn taken(&self) -> BTreeSet<SocketAddr> {
+        self.taken_with(|_| true)
+    }
+
+    /// [`Model::taken`] without reservations that may be gone by `now`.
+    #[must_use]
+    pub fn taken_for_certain(&self, now: u64) -> BTreeSet<SocketAddr> {
+        self.taken_with(|held| held.certain && held.expires > now)
+    }
+
+    fn taken_with(&self, counts: impl Fn(&Reservation) -> bool) -> BTreeSet<SocketAddr> {
+        let live = self
+            .allocations
+            .values()
+            .flat_map(|held| held.relays.keys().copied());
+        let reserved = self.reservations.values().filter(|held| counts(held));
+        let pending = self.pending.values().flat_map(Pending::taken);
+        live.chain(reserved.map(|held| held.address))
+            .chain(pending)
+            .collect()
+    }
+
+    /// After a crash any reservation may be lost, and a redeemed one may be back if its port is free.
+    pub fn doubt_reservations(&mut self, now: u64) {
+        let redeemed = std::mem::take(&mut self.redeemed);
+        self.reservations.extend(redeemed);
+        self.reservations.retain(|_, held| held.expires > now);
+        for held in self.reservations.values_mut() {
+            held.certain = false;
+        }
+    }
+
+    /// Uses up the reservation of an address.
+    pub fn redeem(&mut self, address: SocketAddr) {
+        let token = self
+            .reservations
+            .iter()
+            .find(|(_, held)| held.address == address);
+        if let Some(token) = token.map(|(token, _)| *token)
+            && let Some(held) = self.reservations.remove(&token)
+        {
+            self.redeemed.insert(token, held);
+        }
+    }
+
+    /// Allocations and pending ones of everyone with this quota name.
+    #[must_use]
+    pub fn held_by(&self, name: &str) -> usize {
+        let live = self.allocations.values().map(|held| &held.user);
+        let pending = self.pending.values().map(|held| &held.user);
+        live.chain(pending)
+            .filter(|user| quota_name(user) == name)
+            .count()
+    }
+
+    /// The allocation that holds the relayed address `relay`.
+    #[must_use]
+    pub fn by_relay(&self, relay: SocketAddr) -> Option<(Tuple, &Allocation)> {
+        self.allocations
+            .iter()
+            .find(|(_, held)| held.relays.contains_key(&relay))
+            .map(|(tuple, held)| (*tuple, held))
+    }
+}
+
+impl Pending {
+    /// Addresses that are out of play for as long as this waits.
+    pub fn taken(&self) -> impl Iterator<Item = SocketAddr> {
+        let reserve = self.even == Some(true);
+        let asked = self.opening.iter().chain(&self.opened);
+        let beside = asked
+            .clone()
+            .filter(move |_| reserve)
+            .map(|even| SocketAddr::new(even.ip(), even.port() | 1));
+        asked.chain(&self.in_use).copied().chain(beside)
+    }
+}
+
+impl Allocation {
+    /// The relayed address of the family of `peer`.
+    #[must_use]
+    pub fn relay_towards(&self, peer: IpAddr) -> Option<SocketAddr> {
+        let same = |relay: &&SocketAddr| relay.is_ipv4() == peer.is_ipv4();
+        self.relays.keys().find(same).copied()
+    }
+
+    /// The channel bound to `peer`.
+    #[must_use]
+    pub fn channel_of(&self, peer: SocketAddr) -> Option<u16> {
+        let mut bound = self.channels.iter();
+        bound
+            .find(|(_, (other, _))| *other == peer)
+            .map(|(number, _)| *number)
+    }
+
+    /// Whether a relayed address of this family is held.
+    #[must_use]
+    pub fn has_family(&self, v6: bool) -> bool {
+        self.relays.keys().any(|relay| relay.is_ipv6() == v6)
+    }
+
+    /// Gives up the relayed address of one family with its permissions and channels.
+    pub fn release_family(&mut self, v6: bool) {
+        self.relays.retain(|relay, _| relay.is_ipv6() != v6);
+        self.permissions.retain(|peer, _| peer.is_ipv6() != v6);
+        self.channels.retain(|_, (peer, _)| peer.is_ipv6() != v6);
+    }
+    /// When the last of its relayed addresses ends.
+    #[must_use]
+    pub fn expires(&self) -> u64 {
+        self.relays.values().copied().max().unwrap_or(0)
+    }
+
+    /// Every moment at which a part of it runs out.
+    pub fn deadlines(&self) -> impl Iterator<Item = u64> {
+        let channels = self.channels.values().map(|(_, expires)| *expires);
+        let rest = self.relays.values().chain(self.permissions.values());
+        rest.copied().chain(channels)
+    }
+}
