@@ -101,6 +101,11 @@ fn choose(capabilities: &Capabilities) -> (Backend, String) {
         gro,
         gso_segments_max,
     } = *capabilities;
+    if batches.is_err_and(is_loopback_down) && gro.is_ok() {
+        // GRO (Linux 5.0) is younger than everything else that is needed, and each socket falls back by itself.
+        let line = "data path: gso (the loopback interface is down, so it could not be tried)";
+        return (Backend::Gso, line.to_owned());
+    }
     if let Err(errno) = batches {
         return (
             Backend::Single,
@@ -123,6 +128,14 @@ fn choose(capabilities: &Capabilities) -> (Backend, String) {
     )
 }
 
+/// Whether sockets on the loopback interface failed because there is none.
+fn is_loopback_down(errno: Errno) -> bool {
+    matches!(
+        errno,
+        Errno::ADDRNOTAVAIL | Errno::NETUNREACH | Errno::NETDOWN
+    )
+}
+
 impl Capabilities {
     fn try_all() -> Self {
         let loopback = |port| SocketAddr::from(([127, 0, 0, 1], port));
@@ -142,10 +155,11 @@ impl Capabilities {
             Err(error) => {
                 let errno = Errno::from_io_error(&error).unwrap_or(Errno::IO);
                 let nothing = Err(errno);
+                let unbound = Socket::new(Domain::IPV4, Type::DGRAM, Some(Protocol::UDP));
                 return Self {
                     batches: nothing,
                     gso: nothing,
-                    gro: nothing,
+                    gro: unbound.map_or(nothing, |socket| sockopt::enable_gro(socket.as_fd())),
                     gso_segments_max: SEGMENTS_MIN,
                 };
             }

@@ -373,7 +373,7 @@ fn drain(fd: BorrowedFd<'_>) {
 /// Shows the ICMP errors queued on a socket to `handler`.
 #[cold]
 fn read_errors<H: Handler>(endpoint: &Endpoint, queue: &mut SendQueue, handler: &mut H) {
-    for _ in 0..ERRORS_PER_TURN {
+    for number in 0..ERRORS_PER_TURN {
         match errqueue::read(endpoint.fd()) {
             Ok(Some(error)) => {
                 let errqueue::QueuedError {
@@ -397,6 +397,11 @@ fn read_errors<H: Handler>(endpoint: &Endpoint, queue: &mut SendQueue, handler: 
                 );
             }
             Ok(None) => {}
+            Err(_) if number == 0 => {
+                // An error without an entry, left by a queue that had no room: taking it makes the socket unready again.
+                let _ = rustix::net::sockopt::socket_error(endpoint.fd());
+                return;
+            }
             Err(_) => return,
         }
     }

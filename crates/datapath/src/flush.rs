@@ -99,6 +99,15 @@ impl Flusher {
         endpoint: &mut Endpoint,
         handler: &mut H,
     ) {
+        if let Some((train, run)) = job.queue.only_datagram(touched) {
+            // `sendto` spares the kernel the message header and the vector.
+            let (start, len) = run.payload(0);
+            let datagram = &source(job.queue, job.slots, run.source)[start..start + len];
+            deliver(job, endpoint, handler, |endpoint| {
+                send_to(endpoint.fd(), datagram, &train.address)
+            });
+            return;
+        }
         let mut trains = job.queue.trains(touched).peekable();
         while trains.peek().is_some() {
             let mut packer = self.outbox.pack(job.queue, job.slots);

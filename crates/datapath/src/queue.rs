@@ -152,7 +152,7 @@ pub struct SendQueue {
     arena: Vec<u8>,
     /// For each endpoint index, its entry in `touched`.
     touched_by_endpoint: Vec<Stamped>,
-    /// Newest train of a flow, two places per hash value.
+    /// Newest train of a flow, at the flow's hash value.
     flows: Box<[Stamped]>,
     seed: u64,
     stamp: u32,
@@ -225,7 +225,7 @@ impl SendQueue {
     }
 
     /// Queues datagrams that did not arrive but begin here: a copy of `bytes`, `segment` of them in each and the rest in the
-    /// last. They form trains as forwarded ones do.
+    /// last; one empty datagram when there are none. They form trains as forwarded ones do.
     ///
     /// # Panics
     /// When `segment` is 0.
@@ -305,6 +305,19 @@ impl SendQueue {
             next = train.next;
             Some((number, train))
         })
+    }
+
+    /// The train and run of an endpoint that sends nothing but one datagram without prefix or trailer: what a relay socket
+    /// of a voice call does in most turns.
+    #[inline]
+    pub(crate) fn only_datagram(&self, touched: &Touched) -> Option<(&Train, &RunRecord)> {
+        let train = &self.trains[touched.first as usize];
+        let run = &self.runs[train.first_run as usize];
+        let only = touched.first == touched.last
+            && train.datagrams == 1
+            && !train.dont_fragment
+            && run.is_bare();
+        only.then_some((train, run))
     }
 
     pub(crate) fn train(&self, number: u32) -> &Train {

@@ -9,6 +9,7 @@ mod common;
 
 use std::net::SocketAddr;
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use common::{PATIENCE, Source, bind, loopback, socket, whole};
@@ -50,9 +51,15 @@ fn inside(test: &str, count: usize, prepare: impl FnOnce(&[String])) -> bool {
         println!("not run: {test} needs root, for network namespaces");
         return false;
     }
-    let names: Vec<String> = (0..count)
-        .map(|index| format!("tb-d-{}-{index}{}", std::process::id(), test.len()))
-        .collect();
+    static NUMBER: AtomicUsize = AtomicUsize::new(0);
+    let name = |_| {
+        format!(
+            "tb-d-{}-{}",
+            std::process::id(),
+            NUMBER.fetch_add(1, Ordering::Relaxed)
+        )
+    };
+    let names: Vec<String> = (0..count).map(name).collect();
     let mut namespaces = Namespaces(Vec::new());
     for name in names {
         ip(&format!("netns add {name}"));
@@ -286,4 +293,16 @@ fn fragmentation_needed_at_a_router_is_reported_and_changes_nothing_else() {
     datapath.turn(Some(Duration::ZERO), &mut handler).unwrap();
     assert_eq!(datapath.counters().send.gso_sends.get(), before + 1);
     assert_eq!(handler.failures, []);
+}
+
+/// A namespace whose loopback interface was never brought up.
+#[test]
+fn the_probe_does_not_need_the_loopback_interface() {
+    let test = "the_probe_does_not_need_the_loopback_interface";
+    if !inside(test, 1, |_| {}) {
+        return;
+    }
+    let (backend, line) = Backend::probe();
+    assert_eq!(backend, Backend::Gso, "{line}");
+    assert!(line.contains("could not be tried"), "{line}");
 }

@@ -129,12 +129,19 @@ fn measure(options: &Options) -> std::io::Result<Report> {
                         continue;
                     }
                     let reading = measure::measure(&lab, program, backend, options)?;
+                    if reading.delivered == 0 {
+                        eprintln!(
+                            "round {round} {case} {program} {backend}: nothing delivered, left out"
+                        );
+                        continue;
+                    }
                     if !options.json {
                         eprintln!("round {round} {case} {program} {backend}: {reading}");
                     }
                     // The first round warms caches and neighbours; it counts only if it is the only one.
                     if round > 0 || options.rounds == 1 {
                         report.add(Sample {
+                            round,
                             case,
                             program,
                             backend,

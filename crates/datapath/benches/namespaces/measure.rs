@@ -42,7 +42,8 @@ impl FromStr for Program {
     }
 }
 
-/// Measures one program on one backend.
+/// Measures one program on one backend. What it delivers may be nothing: a backend that is far slower than the pace can be
+/// kept from its CPU by the kernel's own receiving.
 pub(crate) fn measure(
     lab: &Lab,
     program: Program,
@@ -75,11 +76,5 @@ pub(crate) fn measure(
     } else {
         &sink
     };
-    let reading = lab.read(&relay, behind, options.window)?;
-    if reading.delivered == 0 {
-        return Err(io::Error::other(format!(
-            "{program} on {backend} delivered nothing"
-        )));
-    }
-    Ok(reading)
+    lab.read(&relay, behind, options.window)
 }

@@ -15,6 +15,7 @@ const MOVED_BAR: f64 = 10.0;
 const COST_BAR: f64 = 1.0 / 3.0;
 
 pub(crate) struct Sample {
+    pub(crate) round: usize,
     pub(crate) case: Case,
     pub(crate) program: Program,
     pub(crate) backend: Backend,
@@ -93,19 +94,24 @@ impl Report {
         let mut bars = Vec::new();
         for program in [Program::Reflect, Program::Strip, Program::Add] {
             let ratios = |case: Case, base: Backend, of: fn(&Reading) -> f64| {
-                let values = |backend: Backend| {
+                let reading = |round: usize, backend: Backend| {
+                    let wanted = (round, case, program, backend);
                     self.samples
                         .iter()
-                        .filter(move |sample| {
-                            (sample.case, sample.program, sample.backend)
-                                == (case, program, backend)
-                        })
-                        .map(move |sample| of(&sample.reading))
+                        .find(|s| (s.round, s.case, s.program, s.backend) == wanted)
+                        .map(|sample| of(&sample.reading))
                 };
+                let rounds = self
+                    .samples
+                    .iter()
+                    .map(|sample| sample.round)
+                    .max()
+                    .unwrap_or(0);
                 Spread::of(
-                    values(Backend::Gso)
-                        .zip(values(base))
-                        .map(|(gso, base)| gso / base)
+                    (0..=rounds)
+                        .filter_map(|round| {
+                            Some(reading(round, Backend::Gso)? / reading(round, base)?)
+                        })
                         .collect(),
                 )
             };
@@ -193,12 +199,14 @@ impl Report {
             .iter()
             .map(
                 |Sample {
+                     round,
                      case,
                      program,
                      backend,
                      reading,
                  }| {
                     json!({
+                        "round": round,
                         "case": case.to_string(),
                         "program": program.to_string(),
                         "backend": backend.as_str(),
