@@ -353,3 +353,78 @@ fn engines_of_one_server_are_rebuilt_in_any_order() {
         assert_eq!(commons.quota_used_total(), 2);
     }
 }
+
+//= V-22
+#[test]
+fn finished_transactions_and_used_names_stay_so() {
+    let mut server = Server::with(|config| {
+        let key = turnbuckle_engine::NonceKey::from_secret(b"the same for both");
+        config.auth.nonce_key = Some(key);
+    });
+    let mut client = server.client(CLIENT);
+    let transaction = client.next_transaction();
+    let allocate = client.request(Method::ALLOCATE, transaction, |writer| {
+        writer.requested_transport(17);
+    });
+    server.exchange(client.tuple, &allocate).success();
+    let id = server.id(&client);
+    let transaction = client.next_transaction();
+    let release = client.request(Method::REFRESH, transaction, |writer| {
+        writer.lifetime(0);
+    });
+    server.exchange(client.tuple, &release).success();
+    let mut rebuilt = rebuild(&server, &server.changes);
+    let code = rebuilt.exchange(client.tuple, &allocate).code();
+    assert_eq!(code, Some(437), "it has ended");
+    rebuilt.allocate(&mut client);
+    assert_ne!(rebuilt.id(&client), id);
+    let code = rebuilt.exchange(client.tuple, &release).code();
+    assert_eq!(code, Some(437), "it was about another allocation");
+}
+
+#[test]
+fn what_had_expired_does_not_expire_again() {
+    let mut server = Server::start();
+    let mut client = server.client(CLIENT);
+    server.allocate(&mut client);
+    server.refresh(&mut client, 3_600).success();
+    server.bind(&mut client, 0x4000, PEER).success();
+    server.wait_s(602);
+    let history = server.take_changes();
+    assert!(matches!(
+        history.last(),
+        Some(Change::ChannelExpired { .. })
+    ));
+    let mut rebuilt = rebuild(&server, &history);
+    rebuilt.wait_s(10);
+    assert_eq!(rebuilt.take_changes().len(), 0);
+}
+
+#[test]
+fn what_the_policy_has_come_to_forbid_is_not_carried_over() {
+    let mut server = Server::start();
+    let mut client = server.client(CLIENT);
+    server.allocate(&mut client);
+    server.bind(&mut client, 0x4000, PEER).success();
+    server.permit(&mut client, "93.184.216.21:9").success();
+    let history = server.take_changes();
+    let mut stricter = (*server.config).clone();
+    stricter.policy.rules.push(turnbuckle_engine::Rule {
+        action: turnbuckle_engine::Action::Deny,
+        range: "93.184.216.20".parse().unwrap(),
+    });
+    let mut rebuilt = rebuild_with(&server, &history, Arc::new(stricter), |address| {
+        server.endpoint_at(address)
+    });
+    assert_eq!(
+        rebuilt.channel_data(&client, 0x4000),
+        Err(DropReason::ChannelNotBound)
+    );
+    let relayed = rebuilt.sockets.values().next().unwrap().address;
+    assert_eq!(
+        rebuilt.peer_data(relayed, PEER),
+        Err(DropReason::NoPermission)
+    );
+    assert!(rebuilt.peer_data(relayed, "93.184.216.21:9").is_ok());
+    assert_eq!(rebuilt.take_changes().len(), 2, "and it is reported");
+}

@@ -219,6 +219,14 @@ fn ending_one_family_leaves_the_other_as_it_is() {
         server.peer_data(v6, PEER_V6).unwrap().framing,
         channel(0x4001)
     );
+    // and nothing of the ended one is left to end later
+    server.take_changes();
+    server.wait_s(301);
+    let changes = server.take_changes();
+    assert!(
+        matches!(&changes[..], [Change::PermissionExpired { peer, .. }] if peer.is_ipv6()),
+        "{changes:?}"
+    );
     server.refresh(&mut client, 0).success();
     server.assert_nothing_is_held();
 }

@@ -97,7 +97,7 @@ fn tolerates_what_ice_agents_send() {
 fn answers_420_and_lists_every_unknown_required_attribute() {
     let mut server = Server::start();
     let request = binding(|writer| {
-        for kind in [0x7FFE, 0x0003, 0x9999, 0x0027, 0x7FFF, 0x0022] {
+        for kind in [0x7FFE, 0x0003, 0x9999, 0x0026, 0x0027, 0x7FFF, 0x0022] {
             writer.bytes(AttributeType::new(kind), &[0; 8]);
         }
     });
@@ -113,7 +113,7 @@ fn answers_420_and_lists_every_unknown_required_attribute() {
         .collect();
     assert_eq!(
         unknown,
-        [0x7FFE, 0x0003, 0x0027, 0x7FFF],
+        [0x7FFE, 0x0003, 0x0026, 0x0027, 0x7FFF],
         "RFC 5780's are not served; RESERVATION-TOKEN is known and unexpected"
     );
 }
