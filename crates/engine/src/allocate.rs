@@ -119,13 +119,17 @@ impl<R: Random> Engine<R> {
     ) -> Result<Answered, Reject> {
         let envelope = request.envelope();
         match self.table.at(id) {
-            Some(Entry::Live(allocation)) if allocation.transaction == envelope.transaction => {
+            Some(Entry::Live(allocation))
+                if allocation.transaction == envelope.transaction
+                    && allocation.quota.user().is_same_as(&proof.user) =>
+            {
                 let lifetime = allocation.expires().since(request.now.time);
                 self.answer_allocate(id, &envelope, &proof.response_key, lifetime);
                 Ok(Answered::Now)
             }
             Some(Entry::Pending(pending))
-                if pending.envelope.transaction == envelope.transaction =>
+                if pending.envelope.transaction == envelope.transaction
+                    && pending.quota.user().is_same_as(&proof.user) =>
             {
                 Ok(Answered::InProgress)
             }

@@ -37,6 +37,7 @@ impl Outbox {
         let start = self.bytes.len();
         self.bytes.resize(start + REPLY_LEN_MAX, 0);
         let len = write(&mut self.bytes[start..]).unwrap_or(0);
+        debug_assert!(len > 0, "every reply fits, and its texts are valid");
         self.bytes.truncate(start + len);
         if len > 0 {
             self.queue.push(Queued::Reply { to, len });

@@ -114,6 +114,9 @@ impl<R: Random> Engine<R> {
 
     /// Settles the answer that was queued last, `answer_len` bytes for a source that proved nothing: it may be over the budget.
     pub(crate) fn spend_unverified(&mut self, request: &Request<'_>, answer_len: usize) -> Outcome {
+        if answer_len == 0 {
+            return Outcome::Dropped(DropReason::ReplyQueueFull); // nothing was queued
+        }
         let request_len = request.message.as_bytes().len();
         let source = request.from.remote.ip();
         if self

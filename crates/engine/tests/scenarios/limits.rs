@@ -173,32 +173,43 @@ fn random_histories_give_everything_back() {
             server.wait_s(dice.below(100));
         }
         server.challenge_if_stale(client);
-        match dice.below(8) {
-            0 => drop(try_allocate(&mut server, client)),
-            1 => {
-                server.ask(client, Method::ALLOCATE, |writer| {
-                    writer.requested_transport(17).even_port(true);
-                });
-            }
-            2 => {
-                server.ask(client, Method::ALLOCATE, |writer| {
-                    writer
-                        .requested_transport(17)
-                        .additional_address_family(AddressFamily::V6);
-                });
-            }
-            3 => drop(server.refresh(client, 0)),
-            4 => {
-                server.ask(client, Method::REFRESH, |writer| {
-                    writer
-                        .lifetime(0)
-                        .requested_address_family(AddressFamily::V6);
-                });
-            }
-            5 => drop(server.refresh(client, 600)),
-            6 => drop(server.permit(client, PEER)),
-            _ => drop(server.bind(client, 0x4000 + u16::try_from(dice.below(3)).unwrap(), PEER)),
-        }
+        let answer = match dice.below(8) {
+            0 => server.ask(client, Method::ALLOCATE, |writer| {
+                writer.requested_transport(17);
+            }),
+            1 => server.ask(client, Method::ALLOCATE, |writer| {
+                writer.requested_transport(17).even_port(true);
+            }),
+            2 => server.ask(client, Method::ALLOCATE, |writer| {
+                writer
+                    .requested_transport(17)
+                    .additional_address_family(AddressFamily::V6);
+            }),
+            3 => server.refresh(client, 0),
+            4 => server.ask(client, Method::REFRESH, |writer| {
+                writer
+                    .lifetime(0)
+                    .requested_address_family(AddressFamily::V6);
+            }),
+            5 => server.refresh(client, 600),
+            6 => server.permit(client, PEER),
+            _ => server.bind(client, 0x4000 + u16::try_from(dice.below(3)).unwrap(), PEER),
+        };
+        //= STUN-061
+        //= TURN-119
+        let method = answer.message().method();
+        let expected: &[u16] = if method == Method::ALLOCATE {
+            &[437, 486, 508]
+        } else if method == Method::REFRESH {
+            &[437, 443]
+        } else {
+            &[400, 437, 443]
+        };
+        let code = answer.code();
+        assert!(
+            code.is_none_or(|code| expected.contains(&code)),
+            "{method:?} {code:?}"
+        );
         let allocations = u32::try_from(server.engine.statistics().allocations).unwrap();
         assert_eq!(server.commons.quota_used_total(), allocations);
         for (_, counts) in server.commons.ports() {

@@ -175,6 +175,25 @@ fn one_refused_address_refuses_the_request() {
     }
 }
 
+//= TURN-117
+//= TURN-118
+#[test]
+fn teredo_and_6to4_are_no_peers() {
+    let mut server = Server::start();
+    let mut client = server.client(CLIENT);
+    server.allocate_dual(&mut client);
+    for peer in ["[2001:0:1::1]:5", "[2002:5db8:d814::1]:5"] {
+        assert_eq!(server.permit(&mut client, peer).code(), Some(403), "{peer}");
+        assert_eq!(
+            server.bind(&mut client, 0x4000, peer).code(),
+            Some(403),
+            "{peer}"
+        );
+        let sent = server.send(&mut client, peer, b"x");
+        assert_eq!(sent, Err(DropReason::PeerForbidden), "{peer}");
+    }
+}
+
 //= TURN-061
 #[test]
 fn several_addresses_are_permitted_at_once() {

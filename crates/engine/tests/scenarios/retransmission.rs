@@ -63,6 +63,24 @@ fn a_repeated_allocate_gets_the_same_answer_and_no_second_allocation() {
     }
 }
 
+//= V-28
+#[test]
+fn another_user_is_not_told_what_an_allocation_has() {
+    let mut server = Server::start();
+    let mut alice = server.client(CLIENT);
+    let transaction = alice.next_transaction();
+    let write = |writer: &mut turnbuckle_wire::MessageWriter<'_>| {
+        writer.requested_transport(17).even_port(true);
+    };
+    let request = alice.request(Method::ALLOCATE, transaction, write);
+    server.exchange(alice.tuple, &request).success();
+    let bob = server.client_of("bob", "builder", CLIENT);
+    let request = bob.request(Method::ALLOCATE, transaction, write);
+    let answer = server.exchange(bob.tuple, &request);
+    assert_eq!(answer.code(), Some(437), "by the same transaction id");
+    assert!(answer.message().xor_relayed_address().unwrap().is_none());
+}
+
 //= STUN-023
 #[test]
 fn a_repeated_allocate_waits_for_the_answer_that_is_on_its_way() {
@@ -138,6 +156,7 @@ fn a_repeated_refresh_of_zero_gets_437() {
 
 /// An attacker who saw the client's Refresh of zero sends it again when the client has a new allocation on the same 5-tuple. Its
 /// nonce and its integrity are still good.
+//= STUN-025
 //= V-22
 #[test]
 fn a_replayed_release_does_not_end_a_later_allocation() {

@@ -286,6 +286,8 @@ fn drops_every_pair_of_class_and_method_that_is_not_answered() {
 //= STUN-002
 //= STUN-004
 //= STUN-017
+//= STUN-068
+//= TURN-014
 #[test]
 fn drops_what_is_no_stun_message() {
     let mut server = Server::start();
