@@ -166,6 +166,8 @@ fn trains_larger_than_the_device_takes_are_split_and_fragmented() {
     }
 }
 
+//= TURN-069
+//= TURN-098
 #[test]
 fn a_datagram_that_must_not_be_fragmented_is_not() {
     let test = "a_datagram_that_must_not_be_fragmented_is_not";

@@ -51,6 +51,7 @@ impl Scratch {
         self.shapes.clear();
         Batch {
             scratch: self,
+            sealed: false,
             data: PhantomData,
         }
     }
@@ -59,6 +60,8 @@ impl Scratch {
 /// Messages ready to be sent from one socket; `'data` is what they point at.
 pub(crate) struct Batch<'scratch, 'data> {
     scratch: &'scratch mut Scratch,
+    /// Whether every header points at its pieces. Adding to the batch may move them and ends this.
+    sealed: bool,
     data: PhantomData<&'data [u8]>,
 }
 
@@ -75,15 +78,12 @@ impl<'data> Batch<'_, 'data> {
 
     /// Starts a message to `to`: a train of `segment`-byte datagrams, or one datagram.
     #[inline]
-    #[expect(
-        clippy::cast_possible_truncation,
-        reason = "a batch has less than 2^32 pieces"
-    )]
     pub(crate) fn message(&mut self, to: &'data RawAddress, segment: Option<u16>) {
+        self.sealed = false;
         let scratch = &mut *self.scratch;
         scratch
             .shapes
-            .push((scratch.vectors.len() as u32, segment.unwrap_or(0)));
+            .push((narrow(scratch.vectors.len()), segment.unwrap_or(0)));
         scratch
             .controls
             .push(segment.map_or(SmallControl::EMPTY, SmallControl::segment));
@@ -93,13 +93,14 @@ impl<'data> Batch<'_, 'data> {
     /// Appends bytes to the message started last.
     #[inline]
     pub(crate) fn piece(&mut self, bytes: &'data [u8]) {
+        self.sealed = false;
         self.scratch.vectors.push(libc::iovec {
             iov_base: bytes.as_ptr().cast_mut().cast(),
             iov_len: bytes.len(),
         });
     }
 
-    /// Points the headers at their pieces and control messages. The arrays do not move until the next `message`.
+    /// Points the headers at their pieces and control messages, after the last addition and before the first `send`.
     #[expect(unsafe_code, reason = "pointers into arrays")]
     pub(crate) fn seal(&mut self) {
         let Scratch {
@@ -108,6 +109,7 @@ impl<'data> Batch<'_, 'data> {
             controls,
             shapes,
         } = &mut *self.scratch;
+        self.sealed = true;
         let (vectors_base, controls_base, total) =
             (vectors.as_mut_ptr(), controls.as_mut_ptr(), vectors.len());
         for (index, header) in headers.iter_mut().enumerate() {
@@ -132,6 +134,7 @@ impl<'data> Batch<'_, 'data> {
         if first + 1 == self.len() {
             return self.send_one(fd, first).map(|()| 1);
         }
+        assert!(self.sealed, "a batch is sealed before it is sent");
         #[allow(
             unused_mut,
             clippy::allow_attributes,
@@ -148,9 +151,9 @@ impl<'data> Batch<'_, 'data> {
             super::fault::Outcome::Limit(count) => headers = &mut headers[..count],
         }
         let count = narrow(headers.len().min(MESSAGES_MAX));
-        // SAFETY: `headers` has at least `count` entries; `seal` made each point at pieces and control messages that live
-        // in the scratch, and the pieces and addresses live for `'data`, which outlives this borrow. The kernel writes
-        // `msg_len` only.
+        // SAFETY: `headers` has at least `count` entries; `seal`, just checked, made each point at pieces and control
+        // messages in the scratch, which have not moved since; what the pieces and the addresses point at lives for
+        // `'data`, which outlives this borrow. The kernel writes `msg_len` only.
         let sent = unsafe {
             libc::sendmmsg(
                 fd.as_raw_fd(),
@@ -170,6 +173,7 @@ impl<'data> Batch<'_, 'data> {
     #[inline]
     #[expect(unsafe_code, reason = "sendmsg")]
     pub(crate) fn send_one(&self, fd: BorrowedFd<'_>, index: usize) -> Result<(), Errno> {
+        assert!(self.sealed, "a batch is sealed before it is sent");
         #[cfg(test)]
         if let super::fault::Outcome::Fail(errno) =
             super::fault::outcome(super::fault::Call::Send {
@@ -179,7 +183,7 @@ impl<'data> Batch<'_, 'data> {
             return Err(errno);
         }
         let header = &raw const self.scratch.headers[index].msg_hdr;
-        // SAFETY: as for `sendmmsg` above, for one message.
+        // SAFETY: as for `sendmmsg` above, for one message, of which the kernel writes nothing.
         let sent = unsafe { libc::sendmsg(fd.as_raw_fd(), header, libc::MSG_DONTWAIT) };
         if sent < 0 { Err(last_errno()) } else { Ok(()) }
     }
@@ -220,4 +224,23 @@ pub(crate) fn send_to(fd: BorrowedFd<'_>, bytes: &[u8], to: &RawAddress) -> Resu
         )
     };
     if sent < 0 { Err(last_errno()) } else { Ok(()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::fd::AsFd as _;
+
+    #[test]
+    #[should_panic(expected = "sealed before it is sent")]
+    fn a_batch_that_grew_after_sealing_is_not_sent() {
+        let socket = std::net::UdpSocket::bind(("127.0.0.1", 0)).unwrap();
+        let to = RawAddress::from(socket.local_addr().unwrap());
+        let mut scratch = Scratch::default();
+        let mut batch = scratch.batch();
+        batch.message(&to, None);
+        batch.seal();
+        batch.piece(&[1]);
+        let _ = batch.send_one(socket.as_fd(), 0);
+    }
 }
