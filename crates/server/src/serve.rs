@@ -99,6 +99,8 @@ pub fn serve(config: &Config, out: &mut impl Write) -> Result<Accounting, ServeE
     raise_descriptor_limit();
     let mut relay = RunningRelay::start(config, &events, out)?;
     let ended = relay.wait(config, &inbox, out);
+    // Nobody reads events from here on, and a shard that has many to tell must not wait for a reader.
+    drop(inbox);
     let accounting = relay.stop();
     if let Some(path) = &config.log.statistics_file {
         write_statistics(path, &accounting)?;
@@ -280,7 +282,7 @@ impl RunningRelay {
     /// Ends every shard and adds up their counters.
     fn stop(self) -> Accounting {
         for shard in &self.shards {
-            shard.request(Request::Stop);
+            shard.stop();
         }
         let counters: Vec<_> = self.shards.into_iter().map(Shard::join).collect();
         Accounting::of(counters.iter().map(Arc::as_ref))

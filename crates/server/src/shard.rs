@@ -114,6 +114,13 @@ impl Shard {
         }
     }
 
+    /// Asks the shard to end, waiting until it can hear that. One that has ended already need not.
+    pub(crate) fn stop(&self) {
+        if self.requests.send(Request::Stop).is_ok() {
+            self.waker.wake();
+        }
+    }
+
     /// Waits until the thread has ended.
     pub(crate) fn join(self) -> Arc<ShardCounters> {
         // A panic has been reported by the notice already.
