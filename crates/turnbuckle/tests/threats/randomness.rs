@@ -26,7 +26,8 @@ const RANDOM_LEN: usize = 7;
 
 fn relay(site: Site) -> Server {
     let relay_ip = format!("--relay-ip={}", site.ip(1));
-    Server::start(site.server(), &[&relay_ip])
+    // One shard, whose one generator is seen without another's values in between.
+    Server::start(site.server(), &[&relay_ip, "--relay-threads=1"])
 }
 
 //= V-20

@@ -20,8 +20,8 @@ static NEXT: AtomicU32 = AtomicU32::new(0);
 static SETTING_UP: Mutex<()> = Mutex::new(());
 
 impl Namespace {
-    /// Makes a namespace, moves the thread there and runs `ip` once for every line of `script`. Without root it says so and
-    /// returns nothing; the test then ends.
+    /// Makes a namespace, moves the thread there and runs `script`: a line is an `ip` command, or `sysctl` with a path below
+    /// /proc/sys/net and a value. Without root it says so and returns nothing; the test then ends.
     pub(crate) fn enter(script: &str) -> Option<Self> {
         if !geteuid().is_root() {
             println!("not run: needs root for a network namespace");
@@ -48,7 +48,15 @@ impl Namespace {
             .map(str::trim)
             .filter(|line| !line.is_empty())
         {
-            ip(line);
+            match line
+                .strip_prefix("sysctl ")
+                .and_then(|rest| rest.split_once(' '))
+            {
+                Some((path, value)) => {
+                    std::fs::write(format!("/proc/sys/net/{path}"), value).expect("root may");
+                }
+                None => ip(line),
+            }
         }
         Some(namespace)
     }
@@ -79,10 +87,11 @@ pub(crate) struct World {
 }
 
 impl World {
-    /// As [`Namespace::enter`].
+    /// As [`Namespace::enter`]. Clients and peers bind addresses that no interface has; for IPv4 the local route is enough.
     pub(crate) fn enter() -> Option<Self> {
         let namespace = Namespace::enter(
-            "link set lo up
+            "sysctl ipv6/ip_nonlocal_bind 1
+             link set lo up
              link add tb0 type veth peer name tb1
              address add 20.0.0.1/24 dev tb0
              address add 2a00:20::1/64 dev tb0 nodad
@@ -94,8 +103,6 @@ impl World {
              route add local 0.0.0.0/0 dev lo
              -6 route add local ::/0 dev lo",
         )?;
-        // Clients and peers bind addresses that no interface has; for IPv4 the local route above is enough.
-        std::fs::write("/proc/sys/net/ipv6/ip_nonlocal_bind", "1").expect("root may");
         Some(Self {
             _namespace: namespace,
         })
