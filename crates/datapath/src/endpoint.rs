@@ -99,6 +99,8 @@ pub(crate) struct Endpoint {
     pub(crate) want: u16,
     /// Turn in which this socket was last read.
     pub(crate) read_turn: u64,
+    /// Datagrams received, counted up to [`IN_USE`](crate::receive::IN_USE).
+    pub(crate) received: u32,
     /// Bytes of `SO_RCVBUF` at present.
     pub(crate) receive_buffer: u32,
     /// Bytes of `SO_SNDBUF` at present, 0 before the first growth.
@@ -183,6 +185,7 @@ impl Endpoint {
             gso_proven: false,
             want,
             read_turn: 0,
+            received: 0,
             receive_buffer,
             send_buffer,
             charge: Charge {

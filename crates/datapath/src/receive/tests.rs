@@ -215,6 +215,26 @@ fn a_bursting_flow_gets_a_larger_buffer_at_once_and_gives_it_back() {
 }
 
 #[test]
+fn a_steady_flow_has_room_for_four_times_what_an_idle_socket_has() {
+    for backend in [Backend::Single, Backend::Mmsg, Backend::Gso] {
+        let mut setup = Setup::new(backend, EndpointKind::Relay);
+        let counters = Arc::clone(setup.datapath.counters());
+        let mut handler = Recorder::new(|_: &Received<'_>, _: &mut SendQueue| {});
+        let datagram = numbered(1, 160, 160).remove(0);
+        for _ in 0..8 {
+            setup.client.send_to(&datagram, setup.server).unwrap();
+            setup.turn(&mut handler);
+        }
+        // The shard does not run while 100 datagrams arrive.
+        for _ in 0..100 {
+            setup.client.send_to(&datagram, setup.server).unwrap();
+        }
+        drain(&mut setup, &mut handler);
+        assert_eq!(counters.receive.datagrams.get(), 108, "{backend}");
+    }
+}
+
+#[test]
 fn the_budget_limits_growth() {
     let budget = Arc::new(BufferBudget::new(60_000));
     let settings = Settings {
