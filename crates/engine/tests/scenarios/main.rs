@@ -13,6 +13,7 @@ mod authentication;
 mod channel;
 mod icmp;
 mod limits;
+mod opening;
 mod permission;
 mod rebuild;
 mod refresh;
