@@ -175,11 +175,11 @@ fn measure_one(
 
 /// The relay itself, on one CPU and outside the scheduling group of whoever started the bench, as the forwarder is.
 fn serve() -> Command {
-    let mut command = Command::new("sh");
-    let script = format!(
-        "echo -10 > /proc/self/autogroup; exec setsid taskset -c {RELAY_CPU} \"$0\" \"$@\""
-    );
-    command.args(["-c", &script]).arg(turnbuckle());
+    let mut command = Command::new("setsid");
+    // A new session begins a new scheduling group, so the order matters.
+    let script =
+        format!("echo -10 > /proc/self/autogroup; exec taskset -c {RELAY_CPU} \"$0\" \"$@\"");
+    command.args(["sh", "-c", &script]).arg(turnbuckle());
     command.args([
         "serve",
         "--listening-ip=10.99.1.2",
