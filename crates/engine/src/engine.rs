@@ -60,6 +60,8 @@ pub struct Statistics {
     pub allocations: usize,
     /// Allocate requests that wait for a relay socket.
     pub pending: usize,
+    /// Finished transactions that are remembered.
+    pub tombstones: usize,
     /// ChannelBind requests for a number that RFC 5766 had and RFC 8656 §12 reserves.
     pub channel_numbers_reserved: u64,
 }
@@ -398,6 +400,7 @@ impl<R: Random> Engine<R> {
     pub fn statistics(&self) -> Statistics {
         Statistics {
             allocations: self.table.len() - self.statistics.pending,
+            tombstones: self.tombstones.len(),
             ..self.statistics
         }
     }

@@ -96,7 +96,7 @@ impl<R: Random> Engine<R> {
         for (id, record) in records {
             if !engine.carry_over(id, &record, &mut endpoint_of) {
                 engine.table.retire(id);
-                engine.report_lost(id, &record.created, now.time);
+                engine.report_lost(id, record, now.time);
             }
         }
         for reserved in reservations {
@@ -293,7 +293,8 @@ impl<R: Random> Engine<R> {
         })
     }
 
-    fn report_lost(&mut self, id: AllocationId, created: &Created, now: Time) {
+    fn report_lost(&mut self, id: AllocationId, record: Record, now: Time) {
+        let Record { created, usage, .. } = record;
         if let Some(client) = self.client_tuple(created.server, created.client) {
             self.tombstones
                 .bury(client, created.transaction, Deed::Over, now);
@@ -302,12 +303,12 @@ impl<R: Random> Engine<R> {
             allocation: id,
             client: created.client,
             server: created.server,
-            user: created.user.clone(),
+            user: created.user,
             cause: EndCause::Lost,
             created: created.created,
             time: now,
             created_by: created.transaction,
-            totals: Usage::default(),
+            totals: usage,
         })));
     }
 }

@@ -79,6 +79,10 @@ impl Tombstones {
         (now < until).then_some(deed)
     }
 
+    pub(crate) fn len(&self) -> usize {
+        self.by_transaction.len()
+    }
+
     fn oldest_is_forgotten(&self, now: Time) -> bool {
         let oldest = self
             .oldest_first

@@ -307,6 +307,23 @@ fn totals_go_on_from_the_last_refresh() {
 }
 
 #[test]
+fn a_lost_allocation_ends_with_the_totals_of_the_last_refresh() {
+    let mut server = Server::start();
+    let mut client = server.client(CLIENT);
+    server.allocate(&mut client);
+    server.bind(&mut client, 0x4000, PEER).success();
+    server.channel_data(&client, 0x4000).unwrap();
+    server.refresh(&mut client, 600).success();
+    let history = server.take_changes();
+    let config = Arc::clone(&server.config);
+    let changes = rebuild_with(&server, &history, config, |_| None).take_changes();
+    assert!(
+        matches!(&changes[..], [Change::Ended(ended)] if ended.totals.peer_sent.datagrams == 1),
+        "{changes:?}"
+    );
+}
+
+#[test]
 fn engines_of_one_server_are_rebuilt_in_any_order() {
     for first_first in [true, false] {
         let mut first = Server::start();
