@@ -36,6 +36,8 @@ features! {
     Rebind,
     /// The server dies and is rebuilt from its change stream.
     Crash,
+    /// A dead server stays dead for a while.
+    Downtime,
     /// The journal is reduced to what is still alive before a rebuild.
     CompactJournal,
     /// The host finds relay ports taken by somebody else.
@@ -84,6 +86,8 @@ features! {
     NoIpv6,
     /// Nonces that end soon.
     ShortNonces,
+    /// Data arrives at the very moments at which something ends.
+    Sharpshooters,
     /// Peers speak without being asked.
     UnsolicitedPeers,
     /// Allocations that peer with relayed addresses of this same server.

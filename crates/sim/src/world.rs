@@ -13,6 +13,7 @@ use crate::attack::Attackers;
 use crate::check::{Datagram, Output, Watched};
 use crate::client::{Client, Effect, Signalling};
 use crate::features::Feature;
+use crate::message::channel_data;
 use crate::model::Tuple;
 use crate::plan::{self, Place};
 use crate::queue::{MS, Queue, SECOND};
@@ -38,12 +39,27 @@ enum Event {
     Opened(Opening),
     PeersAct,
     Rebind(usize),
+    Restart,
     Retransmit(usize, TransactionId),
     Timer(usize),
     ToClient(usize, Datagram),
     ToListener(Datagram),
     ToPeer(Datagram),
     ToRelay(Datagram),
+}
+
+impl Event {
+    /// Whether nothing comes of it while the server is dead.
+    fn needs_server(&self) -> bool {
+        matches!(
+            self,
+            Self::Icmp(..)
+                | Self::Opened(_)
+                | Self::Timer(_)
+                | Self::ToListener(_)
+                | Self::ToRelay(_)
+        )
+    }
 }
 
 /// Everybody and everything.
@@ -62,6 +78,8 @@ pub struct World {
     paths: Seeded,
     host: Seeded,
     peers: Seeded,
+    /// The server is dead: what is sent to it is lost.
+    down: bool,
     /// Set at the end: nobody acts any more, and everything must come to an end.
     closing: bool,
 }
@@ -107,9 +125,16 @@ impl World {
             paths: scenario.random("paths"),
             host,
             peers: scenario.random("peers"),
+            down: false,
             closing: false,
             scenario,
         }
+    }
+
+    /// The virtual time, in nanoseconds.
+    #[must_use]
+    pub fn now(&self) -> u64 {
+        self.queue.now()
     }
 
     /// The virtual time since the beginning, in nanoseconds.
@@ -138,7 +163,7 @@ impl World {
     pub fn close(&mut self) -> Result<(), Violation> {
         self.closing = true;
         while let Some(event) = self.queue.pop() {
-            if matches!(event, Event::Timer(_) | Event::Opened(_)) {
+            if matches!(event, Event::Timer(_) | Event::Opened(_) | Event::Restart) {
                 self.happen(event)?;
             }
         }
@@ -159,6 +184,9 @@ impl World {
     fn happen(&mut self, event: Event) -> Result<(), Violation> {
         let now = self.queue.now();
         let features = self.scenario.features;
+        if self.down && event.needs_server() {
+            return Ok(());
+        }
         let output = match event {
             Event::ClientActs(number) => {
                 let client = &mut self.clients[number];
@@ -238,6 +266,18 @@ impl World {
                 }
             }
             Event::Crash => {
+                self.down = true;
+                self.timers.fill(None);
+                let dead = match self.host.below(4) {
+                    0 if features.has(Feature::Downtime) => self.host.between(1, 1000) * SECOND,
+                    1 if features.has(Feature::Downtime) => self.host.between(1, 1000) * MS,
+                    _ => 0,
+                };
+                self.queue.after(dead, Event::Restart);
+                return Ok(());
+            }
+            Event::Restart => {
+                self.down = false;
                 let compact = features.has(Feature::CompactJournal) && self.host.one_in(2);
                 let loses = features.has(Feature::OutOfResources);
                 let host = &mut self.host;
@@ -246,7 +286,6 @@ impl World {
                     .crash(now, compact, |_| loses && host.one_in(8))?;
                 self.queue
                     .after(self.host.between(1, 900) * SECOND, Event::Crash);
-                self.timers.fill(None);
                 output
             }
         };
@@ -381,6 +420,9 @@ impl World {
         if let Some(relay) = self.peers.choose(&relays).copied() {
             let v6 = relay.is_ipv6();
             let peer = plan::peer(self.peers.index(4), v6, 4000 + self.peers.between_u16(0, 1));
+            if features.has(Feature::Sharpshooters) {
+                self.aim();
+            }
             if features.has(Feature::UnsolicitedPeers) {
                 let len = self.peers.index(80);
                 let bytes = self.peers.bytes(len);
@@ -409,7 +451,52 @@ impl World {
         self.queue.after(pause, Event::PeersAct);
     }
 
+    /// Queues data around the moment at which a permission or a channel of somebody's ends.
+    fn aim(&mut self) {
+        let now = self.queue.now();
+        let held: Vec<_> = self.watched.model.allocations.iter().collect();
+        let Some((tuple, held)) = self.peers.choose(&held) else {
+            return;
+        };
+        let mut shots = Vec::new();
+        for (ip, due) in &held.permissions {
+            if let Some(relay) = held.relay_towards(*ip) {
+                let from = SocketAddr::new(*ip, 4000);
+                let bytes = b"at the last moment".to_vec();
+                shots.push((
+                    *due,
+                    Event::ToRelay(Datagram {
+                        from,
+                        to: relay,
+                        bytes,
+                    }),
+                ));
+            }
+        }
+        for (number, (_, due)) in &held.channels {
+            let bytes = channel_data(*number, b"at the last moment");
+            let (from, to) = (tuple.client, tuple.server);
+            shots.push((*due, Event::ToListener(Datagram { from, to, bytes })));
+        }
+        if shots.is_empty() {
+            return;
+        }
+        let (due, event) = shots.swap_remove(self.peers.index(shots.len()));
+        let at = match self.peers.below(4) {
+            0 => due - 1,
+            1 => due,
+            2 => due + self.peers.below(130) * MS,
+            _ => due + self.peers.below(600) * MS,
+        };
+        if at > now {
+            self.queue.at(at, event);
+        }
+    }
+
     fn set_timers(&mut self) {
+        if self.down {
+            return;
+        }
         for shard in 0..self.timers.len() {
             let Some(due) = self.watched.server.next_timeout(shard) else {
                 continue;

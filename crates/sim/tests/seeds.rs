@@ -3,8 +3,7 @@
 //! `TURNBUCKLE_SEED=n cargo test -p turnbuckle-sim` runs one seed and prints what it did. A seed that
 //! fails prints its last steps and the command that runs it again.
 
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::{env, panic, thread};
 
 use turnbuckle_sim::{Coverage, Scenario, run, run_seed};
@@ -12,6 +11,9 @@ use turnbuckle_sim::{Coverage, Scenario, run, run_seed};
 /// About two minutes on two cores. A fixed number, so that the test does the same everywhere.
 const SEEDS: u64 = 12_000;
 const STEPS: u64 = 4_000;
+
+/// The name of the threads that run seeds.
+const RUNNER: &str = "seeds";
 
 /// Failures to print before giving up.
 const FAILURES_MAX: usize = 3;
@@ -25,47 +27,48 @@ fn every_seed_keeps_every_rule() {
         }
         return;
     }
-    panic::set_hook(Box::new(|_| {})); // a failure brings its own text
+    let loud = panic::take_hook();
+    panic::set_hook(Box::new(move |panic| {
+        // A panic in the engine is a failure of the seed and brings its own text.
+        if thread::current().name() != Some(RUNNER) {
+            loud(panic);
+        }
+    }));
     let next = AtomicU64::new(0);
-    let coverage = Mutex::new(Coverage::default());
-    let failures = Mutex::new(Vec::new());
-    thread::scope(|scope| {
-        for _ in 0..thread::available_parallelism().map_or(2, usize::from) {
-            scope.spawn(|| {
-                loop {
-                    let seed = next.fetch_add(1, Ordering::Relaxed);
-                    let failed = failures
-                        .lock()
-                        .unwrap_or_else(PoisonError::into_inner)
-                        .len();
-                    if seed >= SEEDS || failed >= FAILURES_MAX {
-                        return;
-                    }
-                    match run_seed(seed, STEPS) {
-                        Ok(report) => {
-                            let mut sum = coverage.lock().unwrap_or_else(PoisonError::into_inner);
-                            sum.add(&report.coverage);
-                        }
-                        Err(failure) => {
-                            let mut all = failures.lock().unwrap_or_else(PoisonError::into_inner);
-                            all.push(failure);
-                        }
-                    }
+    let failed = AtomicUsize::new(0);
+    let work = || {
+        let (mut coverage, mut failures) = (Coverage::default(), Vec::new());
+        loop {
+            let seed = next.fetch_add(1, Ordering::Relaxed);
+            if seed >= SEEDS || failed.load(Ordering::Relaxed) >= FAILURES_MAX {
+                return (coverage, failures);
+            }
+            match run_seed(seed, STEPS) {
+                Ok(report) => coverage.add(&report.coverage),
+                Err(failure) => {
+                    failed.fetch_add(1, Ordering::Relaxed);
+                    failures.push(failure.to_string());
                 }
-            });
+            }
+        }
+    };
+    let (mut coverage, mut failures) = (Coverage::default(), Vec::new());
+    thread::scope(|scope| {
+        let threads = thread::available_parallelism().map_or(2, usize::from);
+        let runners: Vec<_> = (0..threads)
+            .map(|_| {
+                let runner = thread::Builder::new().name(RUNNER.to_owned());
+                runner.spawn_scoped(scope, work).expect("a thread starts")
+            })
+            .collect();
+        for runner in runners {
+            let (seen, failed) = runner.join().expect("a runner catches what panics");
+            coverage.add(&seen);
+            failures.extend(failed);
         }
     });
-    drop(panic::take_hook());
-    let failures = failures
-        .into_inner()
-        .unwrap_or_else(PoisonError::into_inner);
-    let text: Vec<String> = failures.iter().map(ToString::to_string).collect();
-    assert!(text.is_empty(), "\n{}", text.join("\n\n"));
-    happened(
-        &coverage
-            .into_inner()
-            .unwrap_or_else(PoisonError::into_inner),
-    );
+    assert!(failures.is_empty(), "\n{}", failures.join("\n\n"));
+    happened(&coverage);
 }
 
 /// A simulation in which nothing happens finds nothing: each of these must have occurred.

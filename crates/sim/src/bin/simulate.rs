@@ -1,6 +1,7 @@
 //! Runs a range of seeds and says how it went.
 //!
-//! `simulate [--seeds A..B] [--steps N] [--hashes]`
+//! `simulate [--seeds A..B] [--steps N] [--first] [--hashes]`; `--first` stops at the first failure, `--hashes` prints
+//! one line a seed.
 
 #![expect(clippy::print_stdout, reason = "a command-line tool")]
 
@@ -18,12 +19,13 @@ struct Arguments {
     first: u64,
     end: u64,
     steps: u64,
+    first_only: bool,
     hashes: bool,
 }
 
 fn main() -> ExitCode {
     let Some(arguments) = arguments() else {
-        println!("usage: simulate [--seeds A..B] [--steps N] [--hashes]");
+        println!("usage: simulate [--seeds A..B] [--steps N] [--first] [--hashes]");
         return ExitCode::from(2);
     };
     // The default hook would print each panic of the engine once for every reduction of it.
@@ -59,6 +61,9 @@ fn main() -> ExitCode {
                         }
                         Err(failure) => {
                             totals.2 += 1;
+                            if arguments.first_only {
+                                next.store(arguments.end, Ordering::Relaxed);
+                            }
                             println!("{failure}\n");
                         }
                     }
@@ -91,6 +96,7 @@ fn arguments() -> Option<Arguments> {
         first: 0,
         end: 1000,
         steps: 2000,
+        first_only: false,
         hashes: false,
     };
     let mut given = std::env::args().skip(1);
@@ -103,6 +109,7 @@ fn arguments() -> Option<Arguments> {
                 arguments.end = end.parse().ok()?;
             }
             "--steps" => arguments.steps = given.next()?.parse().ok()?,
+            "--first" => arguments.first_only = true,
             "--hashes" => arguments.hashes = true,
             _ => return None,
         }

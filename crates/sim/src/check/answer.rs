@@ -73,7 +73,7 @@ impl Watched {
                 .unverified_reply(now, step.shard, from.client.ip(), asked, sent)?;
         }
         if code == 0 && message.method() != Method::BINDING {
-            self.take_over(now, from, message, &reply, proof)?;
+            self.take_over(now, from, message, &reply)?;
         }
         self.follow(now, &step.changes, step.shard)?;
         Ok(Output {
@@ -165,7 +165,6 @@ impl Watched {
         from: Tuple,
         message: &Message<'_>,
         reply: &Message<'_>,
-        proof: &Proof,
     ) -> Result<(), Violation> {
         let rules = self.model.rules.clone();
         let lifetime = reply.lifetime().ok().flatten().map(u64::from);
@@ -221,7 +220,6 @@ impl Watched {
                 }
             }
         }
-        debug_assert!(proof.user.is_some());
         Ok(())
     }
 
@@ -562,7 +560,7 @@ impl Watched {
 }
 
 /// For how long a host may take to open a socket.
-const OPENING_MAX: u64 = 10 * SECOND;
+pub(super) const OPENING_MAX: u64 = 10 * SECOND;
 
 fn parse_reply(bytes: &[u8]) -> Result<Message<'_>, Violation> {
     Message::parse(bytes)

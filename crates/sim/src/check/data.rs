@@ -8,6 +8,7 @@ use turnbuckle_wire::{
     padding_len,
 };
 
+use super::mirror::add;
 use super::{Datagram, Output, Watched, describe_step};
 use crate::message::channel_data;
 use crate::model::{Expect, Inbound, Tuple, canonical};
@@ -52,6 +53,14 @@ impl Watched {
         });
         self.record(&step);
         self.no_effects(&step)?;
+        let framed = payload.len() + 4;
+        let relayed = matches!(step.verdict, Verdict::Channel(Ok(_)));
+        self.count_usage(from, |usage| {
+            add(&mut usage.client_received, framed);
+            if relayed {
+                add(&mut usage.peer_sent, payload.len());
+            }
+        });
         match &step.verdict {
             Verdict::Channel(Ok(route)) => {
                 let relay = self.bound_outside(route.relay, step.shard)?;
@@ -71,7 +80,11 @@ impl Watched {
             Verdict::Channel(Err(reason)) => {
                 self.dropped(*reason, &step)?;
                 // What is over may be missed under another name until its timer fires.
-                let reasons = [DropReason::NoAllocation, DropReason::ChannelNotBound];
+                let reasons = [
+                    DropReason::NoAllocation,
+                    DropReason::ChannelNotBound,
+                    DropReason::ChannelReserved,
+                ];
                 let silence = matches!(&expect, Expect::Silence(r)
                     if r.contains(reason) || reasons.contains(reason) && r.iter().any(|r| reasons.contains(r)));
                 ensure(silence, "model", || {
@@ -123,6 +136,22 @@ impl Watched {
         });
         self.record(&step);
         self.no_effects(&step)?;
+        let holder = self.model.at(now).by_relay(relay).map(|(holder, _)| holder);
+        if let Some(holder) = holder {
+            let framed = match &step.verdict {
+                Verdict::Peer(Ok(route)) => match route.framing {
+                    Framing::Channel(_) => Some(bytes.len() + 4),
+                    Framing::DataIndication { .. } => Some(bytes.len()),
+                },
+                _ => None,
+            };
+            self.count_usage(holder, |usage| {
+                add(&mut usage.peer_received, bytes.len());
+                if let Some(framed) = framed {
+                    add(&mut usage.client_sent, framed);
+                }
+            });
+        }
         match &step.verdict {
             Verdict::Peer(Ok(route)) => {
                 let client = self.server.tuple(step.shard, route.client);
@@ -275,13 +304,14 @@ impl Watched {
             format!("{found:?}, expected {expects:?}")
         })?;
         self.coverage.count("send relayed", 0);
+        self.count_usage(from, |usage| add(&mut usage.peer_sent, payload.len()));
         let mut output = Output::default();
         self.send_to_peer(from, relay, route.peer.address(), payload, &mut output)?;
         Ok(output)
     }
 
     /// I1 and I10, on the way out.
-    fn send_to_peer(
+    pub(super) fn send_to_peer(
         &mut self,
         from: Tuple,
         relay: SocketAddr,

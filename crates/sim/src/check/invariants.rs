@@ -9,6 +9,7 @@ use std::net::{IpAddr, SocketAddr};
 use turnbuckle_engine::{Rate, UnverifiedLimits};
 
 use super::Watched;
+use super::answer::OPENING_MAX;
 use crate::model::quota_name;
 use crate::queue::SECOND;
 use crate::violation::{Violation, ensure};
@@ -214,8 +215,16 @@ impl Watched {
 
     /// I6: nothing outlives its time by a second.
     fn timers(&self, now: u64) -> Result<(), Violation> {
+        let mut pending = self.model.pending.iter();
+        let late = pending.find(|(_, pending)| pending.since + OPENING_MAX + SECOND < now);
+        ensure(late.is_none(), "I6", || {
+            format!("at {now} still opening: {late:?}")
+        })?;
         let mut held = self.model.allocations.iter();
-        let late = held.find(|(_, held)| held.deadlines().any(|due| due + SECOND < now));
+        let late = held.find(|(_, held)| {
+            held.deadlines()
+                .any(|due| due.max(self.alive_since) + SECOND < now)
+        });
         ensure(late.is_none(), "I6", || {
             format!("at {now} still there: {late:?}")
         })
@@ -227,7 +236,8 @@ impl Watched {
         for shard in 0..self.server.shard_count() {
             let counts = self.server.statistics(shard);
             let within = counts.allocations + counts.pending <= limits.allocations as usize
-                && counts.pending <= limits.pending_opens as usize;
+                && counts.pending <= limits.pending_opens as usize
+                && counts.tombstones <= limits.tombstones as usize;
             ensure(within, "I7", || {
                 format!("shard {shard}: {counts:?}, limits {limits:?}")
             })?;

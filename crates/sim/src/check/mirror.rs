@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 
-use turnbuckle_engine::{AllocationId, Change, EndCause, Family};
+use turnbuckle_engine::{AllocationId, Change, EndCause, Family, Traffic, Usage};
 
 use super::Watched;
 use crate::model::{Allocation, Tuple};
@@ -26,6 +26,10 @@ struct Copy {
     relays: BTreeMap<SocketAddr, u64>,
     permissions: BTreeMap<IpAddr, u64>,
     channels: BTreeMap<u16, (SocketAddr, u64)>,
+    /// What the allocation relayed, counted here.
+    usage: Usage,
+    /// What the stream said at the last refresh: all that survives a crash.
+    recorded: Usage,
 }
 
 impl Copy {
@@ -43,7 +47,28 @@ impl Copy {
     }
 }
 
+/// Counts one datagram.
+pub(super) fn add(traffic: &mut Traffic, bytes: usize) {
+    traffic.datagrams += 1;
+    traffic.bytes += bytes as u64;
+}
+
 impl Watched {
+    /// Counts traffic of the allocation that `client` has, if it has one.
+    pub(super) fn count_usage(&mut self, client: Tuple, count: impl FnOnce(&mut Usage)) {
+        let mut held = self.mirror.held.values_mut();
+        if let Some(copy) = held.find(|copy| copy.tuple == client) {
+            count(&mut copy.usage);
+        }
+    }
+
+    /// After a crash the totals go on from what the journal says.
+    pub(super) fn forget_usage(&mut self) {
+        for copy in self.mirror.held.values_mut() {
+            copy.usage = copy.recorded;
+        }
+    }
+
     /// Takes the changes of a step into the copy, lets the model forget what the engine has ended,
     /// and compares the two.
     pub(super) fn follow(
@@ -89,6 +114,8 @@ impl Watched {
                     relays: relays.collect(),
                     permissions: BTreeMap::new(),
                     channels: BTreeMap::new(),
+                    usage: Usage::default(),
+                    recorded: Usage::default(),
                 };
                 let fresh = self.mirror.held.insert((shard, created.allocation), copy);
                 ensure(fresh.is_none(), "changes", || format!("{change:?} twice"))?;
@@ -109,9 +136,12 @@ impl Watched {
                 let Some(copy) = copy else {
                     return Err(Violation::new("changes", format!("{change:?} of nothing")));
                 };
+                ensure(ended.totals == copy.usage, "usage", || {
+                    format!("{:?} at the end, counted {:?}", ended.totals, copy.usage)
+                })?;
                 match ended.cause {
                     EndCause::Expired => {
-                        Self::due(now, copy.relays.values().copied().max(), change)?;
+                        self.due(now, copy.relays.values().copied().max(), change)?;
                         self.model.end(copy.tuple, None, now);
                     }
                     EndCause::Released(_) => {}
@@ -133,7 +163,7 @@ impl Watched {
                 copy.release_family(v6);
                 match cause {
                     EndCause::Expired => {
-                        Self::due(now, expires, change)?;
+                        self.due(now, expires, change)?;
                         self.model.end_family(tuple, v6, None, now);
                     }
                     EndCause::Released(_) => {}
@@ -152,7 +182,7 @@ impl Watched {
                 let copy = self.copy(shard, *allocation, change)?;
                 let tuple = copy.tuple;
                 let expires = copy.permissions.remove(peer);
-                Self::due(now, expires, change)?;
+                self.due(now, expires, change)?;
                 // The same step may have installed it anew.
                 if let Some(held) = self.model.allocations.get_mut(&tuple) {
                     held.permissions
@@ -173,7 +203,7 @@ impl Watched {
                 let copy = self.copy(shard, *allocation, change)?;
                 let tuple = copy.tuple;
                 let expires = copy.channels.remove(&number.get());
-                Self::due(now, expires.map(|(_, expires)| expires), change)?;
+                self.due(now, expires.map(|(_, expires)| expires), change)?;
                 if let Some(held) = self.model.allocations.get_mut(&tuple) {
                     let other = |bound: &u16| *bound != number.get();
                     held.channels
@@ -184,9 +214,13 @@ impl Watched {
                 allocation,
                 family,
                 expires,
-                ..
+                usage,
             } => {
                 let copy = self.copy(shard, *allocation, change)?;
+                ensure(*usage == copy.usage, "usage", || {
+                    format!("{usage:?} at a refresh, counted {:?}", copy.usage)
+                })?;
+                copy.recorded = *usage;
                 for (relay, end) in &mut copy.relays {
                     if family.is_none_or(|family| family == Family::of(relay)) {
                         *end = expires.as_nanos();
@@ -208,8 +242,9 @@ impl Watched {
     }
 
     /// I6: nothing ends before its time, and nothing a second after it.
-    fn due(now: u64, expires: Option<u64>, change: &Change) -> Result<(), Violation> {
-        let due = expires.is_some_and(|expires| expires <= now && now <= expires + SECOND);
+    fn due(&self, now: u64, expires: Option<u64>, change: &Change) -> Result<(), Violation> {
+        let due = expires
+            .is_some_and(|expires| expires <= now && now <= expires.max(self.alive_since) + SECOND);
         ensure(due, "I6", || {
             format!("at {now} {change:?}, due at {expires:?}")
         })

@@ -64,6 +64,8 @@ pub struct Watched {
     /// The requests that wait for a socket.
     opening: BTreeMap<(usize, RelayRequest), Tuple>,
     serial: u64,
+    /// When the server last came to life: what ran out before could not end earlier.
+    alive_since: u64,
 }
 
 impl Watched {
@@ -90,6 +92,7 @@ impl Watched {
             ledger,
             opening: BTreeMap::new(),
             serial: 0,
+            alive_since: 0,
         }
     }
 
@@ -169,6 +172,11 @@ impl Watched {
         let Verdict::Message(outcome) = step.verdict.clone() else {
             return Err(Violation::new("model", "listener unknown to the engine"));
         };
+        if let Ok(message) = &parsed
+            && let Some(len) = self.model.counted_send(from, message)
+        {
+            self.count_usage(from, |usage| mirror::add(&mut usage.client_received, len));
+        }
         let output = match (outcome, &parsed) {
             (Outcome::Dropped(reason), _) => {
                 self.dropped(reason, &step)?;
@@ -307,6 +315,8 @@ impl Watched {
         self.opening.clear();
         self.model.pending.clear();
         self.model.doubt_reservations(now);
+        self.forget_usage();
+        self.alive_since = now;
         self.ledger.restart();
         for step in steps {
             self.record(&step);
@@ -387,3 +397,6 @@ fn describe_step(step: &Step) -> String {
     }
     text
 }
+
+#[cfg(test)]
+mod tests;

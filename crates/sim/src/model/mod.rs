@@ -9,6 +9,7 @@
 
 mod predict;
 mod proof;
+mod wrong;
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};

@@ -6,6 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 use turnbuckle_engine::DropReason;
 use turnbuckle_wire::{AddressFamily, AttributeError, AttributeType, Class, Message, Method};
 
+use super::wrong::Wrong;
 use super::{Allocation, Deed, Expect, Model, Pending, Proof, Tuple, quota_name};
 use crate::plan::{self, Place};
 
@@ -425,6 +426,18 @@ impl Model {
         }
     }
 
+    /// The payload of a Send indication that counts as received for the client's allocation: one that
+    /// is well-formed, whatever becomes of it.
+    #[must_use]
+    pub fn counted_send(&self, from: Tuple, message: &Message<'_>) -> Option<usize> {
+        let sends = message.class() == Class::Indication && message.method() == Method::SEND;
+        let sound = matches!(message.xor_peer_address(), Ok(Some(_)))
+            && !self.has_unknown(from, message)
+            && message.dont_fragment().is_ok();
+        let data = message.data().filter(|_| sends && sound);
+        data.map(<[u8]>::len)
+    }
+
     /// What becomes of a channel message (RFC 8656 §12.6).
     #[must_use]
     pub fn channel_data(&self, from: Tuple, bytes: &[u8]) -> Expect {
@@ -537,54 +550,4 @@ fn present(message: &Message<'_>, attribute: AttributeType) -> bool {
 #[must_use]
 pub fn canonical(address: SocketAddr) -> SocketAddr {
     SocketAddr::new(address.ip().to_canonical(), address.port())
-}
-
-/// What is wrong with a request.
-#[derive(Debug, Default)]
-struct Wrong {
-    /// The first of the RFC's steps that fails, with its codes.
-    first: Vec<u16>,
-    /// Codes of faults whose order the RFC leaves open.
-    any: Vec<u16>,
-    /// Codes for what is full; asked last.
-    full: Vec<u16>,
-    malformed: bool,
-}
-
-impl Wrong {
-    fn step(&mut self, code: u16) {
-        self.step_of(&[code]);
-    }
-
-    fn step_of(&mut self, codes: &[u16]) {
-        if self.first.is_empty() {
-            self.first.extend(codes);
-        }
-    }
-
-    fn also(&mut self, code: u16) {
-        self.any.push(code);
-    }
-
-    fn full(&mut self, code: u16) {
-        self.full.push(code);
-    }
-
-    /// A malformed attribute may be found before or after other faults.
-    fn malformed(&mut self) {
-        self.malformed = true;
-    }
-
-    fn verdict(mut self) -> Option<Expect> {
-        let any = !self.any.is_empty();
-        let mut codes = self.first;
-        codes.append(&mut self.any);
-        if self.malformed {
-            codes.push(400);
-        }
-        if codes.is_empty() || any {
-            codes.append(&mut self.full);
-        }
-        (!codes.is_empty()).then(|| Expect::errors(codes))
-    }
 }
