@@ -36,6 +36,15 @@ def pytest_collection_modifyitems(items):
             item.add_marker(pytest.mark.skip(reason=f"not run: {reason}"))
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtestloop(session):
+    """Waits here for another run to end, because the wait must not count as the first test's time."""
+    if session.config.option.collectonly or why_unavailable():
+        return (yield)
+    with Turn():
+        return (yield)
+
+
 def pytest_report_header(config):
     return f"server under test: {_command(config)}"
 
@@ -47,7 +56,7 @@ def _command(config) -> str:
 
 @pytest.fixture(scope="session")
 def hosts():
-    with Turn(), Topology() as hosts:
+    with Topology() as hosts:
         yield hosts
 
 

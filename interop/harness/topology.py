@@ -14,6 +14,7 @@ import os
 import signal
 import socket
 import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -185,17 +186,24 @@ class Turn:
     def __enter__(self) -> None:
         LOCK.parent.mkdir(parents=True, exist_ok=True)
         self._file = open(LOCK, "w")
+        if self._taken():
+            return
+        print(f"another run has {LOCK}; waiting for it", file=sys.stderr, flush=True)
         deadline = time.monotonic() + self.patience
-        while True:
-            try:
-                return fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                if time.monotonic() > deadline:
-                    raise TimeoutError(f"another run has held {LOCK} for {self.patience:.0f} s") from None
-                time.sleep(0.5)
+        while not self._taken():
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"another run has held {LOCK} for {self.patience:.0f} s")
+            time.sleep(0.5)
 
     def __exit__(self, *_) -> None:
         self._file.close()
+
+    def _taken(self) -> bool:
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
 
 
 def processes_in(namespace: Namespace) -> list[int]:
