@@ -11,9 +11,10 @@ from harness import process, topology
 # uclient draws its channel numbers from RFC 5766's range, 0x4000 to 0x7FFF; RFC 8656 reserves all from 0x5000.
 _wide_channel_numbers = pytest.mark.for_turnbuckle("--rfc5766-channel-numbers")
 
-SESSIONS = 20
+#: 170 messages a second each: at such a rate a relay socket survives a quarter of a second in which its thread is not run.
+SESSIONS = 40
 MESSAGES = 100_000
-INTERVAL_MS = 3
+INTERVAL_MS = 6
 PAYLOAD = 160
 PEER_PORT = 3480
 
