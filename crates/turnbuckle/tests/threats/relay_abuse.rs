@@ -283,14 +283,15 @@ fn a_private_network_is_reached_once_the_operator_allows_it() {
 //= V-11
 #[test]
 fn no_datagram_is_broadcast_on_an_own_network() {
-    // A wire that counts what goes in: without IPv6 that is the relay's packets and nothing else.
+    // A wire that counts what goes in: without IPv6 that is the relay's packets and nothing else. Its far end comes up first: the
+    // other way round the kernel would let packets in only when it has noticed the carrier, some time later.
     let script = "sysctl ipv6/conf/all/disable_ipv6 1
          sysctl ipv6/conf/default/disable_ipv6 1
          link set lo up
          link add tb0 type veth peer name tb1
          address add 20.0.0.1/24 dev tb0
-         link set tb0 up
          link set tb1 up
+         link set tb0 up
          route add default via 20.0.0.254
          neigh add 20.0.0.9 lladdr 02:00:00:00:00:09 dev tb0";
     let Some(_namespace) = Namespace::enter(script) else {

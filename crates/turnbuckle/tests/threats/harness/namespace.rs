@@ -98,8 +98,8 @@ impl World {
              address add 10.77.0.1/24 dev tb0
              address add 169.254.169.254/32 dev tb0
              address add fd00:ec2::254/128 dev tb0 nodad
-             link set tb0 up
              link set tb1 up
+             link set tb0 up
              route add local 0.0.0.0/0 dev lo
              -6 route add local ::/0 dev lo",
         )?;
