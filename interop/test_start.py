@@ -5,12 +5,10 @@ import contextlib
 
 import pytest
 
-from harness import process, topology, turn
+from harness import topology, turn
 
 CLIENTS = 32
 CHANNEL = 0x4000
-#: What turnbuckle prints when all its threads listen. Until then clients are not to be answered at all.
-READY = "\nready\n"
 
 
 # Many threads, so that the time from the first listening socket to the last is long enough to hit.
@@ -27,7 +25,7 @@ def clients_that_come_while_the_server_starts_keep_their_allocations(hosts, star
             clients.append(turn.Client(udp, server.ipv4, server))
         with concurrent.futures.ThreadPoolExecutor(CLIENTS) as pool:
             relayed = list(pool.map(turn.Client.allocate, clients))
-        process.await_condition(lambda: READY in server.output, 10, f"the line {READY.strip()!r}")
+        server.await_all_threads()
         for client, address in zip(clients, relayed):
             client.bind(CHANNEL, peer.getsockname())
             client.udp.send(turn.channel_data(CHANNEL, b"to the peer"))

@@ -25,6 +25,9 @@ USER = "interop"
 PASSWORD = "not-a-secret"
 REALM = "example.org"
 
+#: What turnbuckle prints when all its threads listen. One that does not yet drops what the kernel gives to it.
+READY = "\nready\n"
+
 #: Binding requests answered before the server counts as ready: one on each listening address.
 READINESS_REQUESTS = 2
 
@@ -70,7 +73,7 @@ class Server:
         self._accounting: Accounting | None = None
 
     def await_ready(self, timeout: float = 20) -> None:
-        """Until a Binding request is answered on both listening addresses."""
+        """Until a Binding request is answered on both listening addresses, and turnbuckle says that it is ready."""
         for local, listener in ((CLIENT_IPV4, self.ipv4), (CLIENT_IPV6, self.ipv6)):
 
             def ready(local=local, listener=listener):
@@ -82,7 +85,13 @@ class Server:
                 await_condition(ready, timeout, f"an answer from {listener} to a Binding request")
             except TimeoutError as error:
                 raise TimeoutError(f"{error}; the server said:\n{self.output}") from None
+        if self.is_turnbuckle:
+            self.await_all_threads(timeout)
         self._kernel_when_ready = udp_counters(self._hosts.relay)
+
+    def await_all_threads(self, timeout: float = 20) -> None:
+        """Until turnbuckle says that it is ready: an answer comes from one thread, the next client may meet another."""
+        await_condition(lambda: READY in self.output, timeout, f"turnbuckle's line {READY.strip()!r}")
 
     @property
     def output(self) -> str:
