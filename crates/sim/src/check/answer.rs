@@ -248,8 +248,9 @@ impl Watched {
             self.model.redeem(address);
         }
         self.model.pending.insert(from, pending);
-        self.ask(now, from, &step.opens)?;
+        // What ended in this step gave its port back before the engine asked for one.
         self.follow(now, &step.changes, step.shard)?;
+        self.ask(now, from, &step.opens)?;
         Ok(Output {
             datagrams: Vec::new(),
             openings: step.opens,
