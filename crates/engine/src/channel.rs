@@ -192,6 +192,9 @@ impl<R: Random> Engine<R> {
             return Err(Reject::PeerFamilyMismatch);
         }
         let peer = self.policy.check(peer).map_err(|_| Reject::Forbidden)?;
+        if !self.commons.ports.may_reach(peer) {
+            return Err(Reject::Forbidden);
+        }
         let limits = &self.config.limits;
         let channel_fits = channels.of_number(number.get()).is_some()
             || channels.len() < usize::from(limits.channels_per_allocation);

@@ -1,4 +1,4 @@
-//! What all engines of a server share: ports, quotas, reservations. Never touched per relayed datagram.
+//! What all engines of a server share: ports, quotas, reservations. Their locks are never taken for a relayed datagram.
 
 use std::sync::Arc;
 

@@ -180,6 +180,9 @@ impl<R: Random> Engine<R> {
         if !allocation.permissions.permits(peer.ip(), now) {
             return Err(DropReason::NoPermission);
         }
+        if !self.commons.ports.may_reach(peer) {
+            return Err(DropReason::PeerForbidden);
+        }
         allocation.usage.peer_sent.add(datagrams, bytes);
         Ok(PeerRoute { relay, peer })
     }

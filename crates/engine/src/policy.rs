@@ -166,6 +166,7 @@ impl fmt::Display for Forbidden {
 pub struct AllowedPeer {
     peer: PeerAddress,
     send_to: IpAddr,
+    is_relayed: bool,
 }
 
 impl AllowedPeer {
@@ -182,6 +183,12 @@ impl AllowedPeer {
     /// The peer's transport address as clients know it.
     pub fn peer(self) -> PeerAddress {
         self.peer
+    }
+
+    /// Whether the peer is to be another allocation of this server. The kernel gives ports of that range to other programs as
+    /// well, so nothing is sent unless the port is leased at that moment (V-07).
+    pub(crate) fn is_relayed(self) -> bool {
+        self.is_relayed
     }
 }
 
@@ -255,8 +262,17 @@ impl Policy {
     /// The peer is not to be reached: answer 403, or drop the indication.
     pub fn check(&self, peer: SocketAddr) -> Result<AllowedPeer, Forbidden> {
         let peer = PeerAddress::new(peer);
-        let send_to = self.decide(peer).verdict?;
-        Ok(AllowedPeer { peer, send_to })
+        let decision = self.decide(peer);
+        let send_to = decision.verdict?;
+        // Where the host's own programs may be reached anyway, it does not matter whose the port is.
+        let is_relayed = decision.basis == Basis::Own
+            && !peer.ip().is_loopback()
+            && !self.is_named_by_allow_rule(peer.ip());
+        Ok(AllowedPeer {
+            peer,
+            send_to,
+            is_relayed,
+        })
     }
 
     /// The verdict on a peer, with the rule that decided, for an operator to read.

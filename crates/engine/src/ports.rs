@@ -2,14 +2,19 @@
 //!
 //! The invariant: a port is free or under exactly one [`PortLease`]; there is no other way to give a port back, so none can leak
 //! or be given back twice. The choice among free ports is uniform (RFC 6056 §3.3.2).
+//!
+//! The bitmap changes under a lock, when an allocation begins or ends; [`PortPools::is_leased`] reads it without one, because it is
+//! asked for each train between two allocations (V-07).
 
 use core::fmt;
 use core::net::{IpAddr, SocketAddr};
 use core::ops::RangeInclusive;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::config::RelayAddress;
 use crate::id::Family;
+use crate::policy::AllowedPeer;
 
 const EVEN_BITS: u64 = 0x5555_5555_5555_5555; // a word starts at an even port
 
@@ -22,7 +27,7 @@ pub(crate) struct PortPools {
 #[derive(Debug)]
 struct Pool {
     address: RelayAddress,
-    ports: Mutex<Bitmap>,
+    ports: Bitmap,
 }
 
 /// What is wanted of a port.
@@ -51,7 +56,7 @@ impl PortPools {
             .iter()
             .map(|&address| Pool {
                 address,
-                ports: Mutex::new(Bitmap::new(range)),
+                ports: Bitmap::new(range),
             })
             .collect();
         Arc::new(Self { pools })
@@ -77,7 +82,7 @@ impl PortPools {
                 .pools
                 .get(index)
                 .filter(|pool| pool.family() == family)?;
-            let port = pool.lock().take(kind, random)?;
+            let port = pool.ports.take(kind, random)?;
             let sibling = (kind == PortKind::EvenPair).then(|| self.guard(index, port | 1));
             Some((self.guard(index, port), sibling))
         })
@@ -91,15 +96,28 @@ impl PortPools {
             .position(|pool| pool.address.local == local.ip())?;
         self.pools
             .get(index)?
-            .lock()
+            .ports
             .take_exact(local.port())
             .then(|| self.guard(index, local.port()))
+    }
+
+    /// Whether data may go to `peer` now: always, unless it is one of this server's relayed transport addresses, which has to be
+    /// somebody's. Another program may have the socket at a port that is not leased (V-07).
+    #[inline]
+    pub(crate) fn may_reach(&self, peer: AllowedPeer) -> bool {
+        !peer.is_relayed() || self.is_leased(peer.address())
+    }
+
+    fn is_leased(&self, local: SocketAddr) -> bool {
+        self.pools
+            .iter()
+            .any(|pool| pool.address.local == local.ip() && pool.ports.is_leased(local.port()))
     }
 
     pub(crate) fn counts(&self) -> impl Iterator<Item = (RelayAddress, PortCounts)> {
         self.pools
             .iter()
-            .map(|pool| (pool.address, pool.lock().counts()))
+            .map(|pool| (pool.address, pool.ports.counts()))
     }
 
     fn guard(self: &Arc<Self>, pool: usize, port: u16) -> PortLease {
@@ -122,10 +140,6 @@ impl Pool {
             IpAddr::V4(_) => Family::V4,
             IpAddr::V6(_) => Family::V6,
         }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Bitmap> {
-        self.ports.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -155,7 +169,7 @@ impl PortLease {
 
 impl Drop for PortLease {
     fn drop(&mut self) {
-        self.pools.pool(self).lock().give_back(self.port);
+        self.pools.pool(self).ports.give_back(self.port);
     }
 }
 
@@ -169,9 +183,11 @@ impl fmt::Debug for PortLease {
 #[derive(Debug)]
 struct Bitmap {
     first: u16, // a multiple of 64, so that even ports are even bits
-    words: Box<[u64]>,
-    size: u32,
-    leased: u32,
+    /// Written only by who holds the lock of `leased`.
+    words: Box<[AtomicU64]>,
+    range: RangeInclusive<u16>,
+    /// Ports of the range that are not free.
+    leased: Mutex<u32>,
 }
 
 impl Bitmap {
@@ -182,34 +198,39 @@ impl Bitmap {
         } else {
             usize::from((range.end() - first) / 64) + 1
         };
-        let mut words = vec![0_u64; word_count].into_boxed_slice();
+        let mut words = vec![0_u64; word_count];
         for port in range.clone() {
             let (word, bit) = place(first, port);
             words[word] |= bit;
         }
-        let size = u32::try_from(range.len()).expect("at most 65536 ports");
         Self {
             first,
-            words,
-            size,
-            leased: 0,
+            words: words.into_iter().map(AtomicU64::new).collect(),
+            range: range.clone(),
+            leased: Mutex::new(0),
         }
     }
 
-    fn take(&mut self, kind: PortKind, random: u64) -> Option<u16> {
+    fn lock(&self) -> MutexGuard<'_, u32> {
+        self.leased.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn take(&self, kind: PortKind, random: u64) -> Option<u16> {
+        let mut leased = self.lock();
         let candidates = |word: u64| match kind {
             PortKind::Any => word,
             PortKind::Even => word & EVEN_BITS,
             PortKind::EvenPair => word & (word >> 1) & EVEN_BITS,
         };
+        let candidates = |word: &AtomicU64| candidates(word.load(Relaxed));
         let total: u64 = self
             .words
             .iter()
-            .map(|&word| u64::from(candidates(word).count_ones()))
+            .map(|word| u64::from(candidates(word).count_ones()))
             .sum();
         let mut skip = u32::try_from(random.checked_rem(total)?).ok()?;
         for (index, word) in self.words.iter().enumerate() {
-            let mut left = candidates(*word);
+            let mut left = candidates(word);
             if skip >= left.count_ones() {
                 skip -= left.count_ones();
                 continue;
@@ -220,45 +241,58 @@ impl Bitmap {
             let port = self.first
                 + u16::try_from(index * 64).ok()?
                 + u16::try_from(left.trailing_zeros()).ok()?;
-            self.take_exact(port);
+            self.mark(&mut leased, port);
             if kind == PortKind::EvenPair {
-                self.take_exact(port | 1);
+                self.mark(&mut leased, port | 1);
             }
             return Some(port);
         }
         None
     }
 
-    fn take_exact(&mut self, port: u16) -> bool {
-        if port < self.first {
-            return false;
+    fn take_exact(&self, port: u16) -> bool {
+        let mut leased = self.lock();
+        let is_free = self.range.contains(&port) && !self.is_leased(port);
+        if is_free {
+            self.mark(&mut leased, port);
         }
-        let (word, bit) = place(self.first, port);
-        let free = self.words.get(word).is_some_and(|word| word & bit != 0);
-        if free {
-            self.words[word] &= !bit;
-            self.leased += 1;
-        }
-        free
+        is_free
     }
 
-    fn give_back(&mut self, port: u16) {
+    /// Makes a free port a leased one.
+    fn mark(&self, leased: &mut u32, port: u16) {
         let (word, bit) = place(self.first, port);
-        debug_assert_eq!(
-            self.words[word] & bit,
-            0,
-            "port {port} was given back twice"
-        );
-        self.words[word] |= bit;
-        self.leased -= 1;
+        self.words[word].fetch_and(!bit, Relaxed);
+        *leased += 1;
+    }
+
+    fn give_back(&self, port: u16) {
+        let mut leased = self.lock();
+        let (word, bit) = place(self.first, port);
+        let before = self.words[word].fetch_or(bit, Relaxed);
+        debug_assert_eq!(before & bit, 0, "port {port} was given back twice");
+        *leased -= 1;
+    }
+
+    /// Whether a port of the range is leased; a port outside is not.
+    fn is_leased(&self, port: u16) -> bool {
+        self.range.contains(&port) && {
+            let (word, bit) = place(self.first, port);
+            self.words[word].load(Relaxed) & bit == 0
+        }
     }
 
     fn counts(&self) -> PortCounts {
-        let free = self.words.iter().map(|word| word.count_ones()).sum();
+        let leased = self.lock();
+        let free = self
+            .words
+            .iter()
+            .map(|word| word.load(Relaxed).count_ones())
+            .sum();
         PortCounts {
-            size: self.size,
+            size: u32::try_from(self.range.len()).expect("at most 65536 ports"),
             free,
-            leased: self.leased,
+            leased: *leased,
         }
     }
 }

@@ -30,11 +30,12 @@ impl<R: Random> Engine<R> {
         if dont_fragment && !self.config.dont_fragment {
             return Err(DropReason::FragmentationUnsupported);
         }
-        let allowed = self.policy.check(peer);
+        let allowed = self.policy.check(peer).ok();
+        let allowed = allowed.filter(|&peer| self.commons.ports.may_reach(peer));
         let allocation = self.live_mut(id).ok_or(DropReason::NoAllocation)?;
         let bytes = data.len() as u64;
         allocation.usage.client_received.add(1, bytes);
-        let peer = allowed.map_err(|_| DropReason::PeerForbidden)?;
+        let peer = allowed.ok_or(DropReason::PeerForbidden)?;
         if peer.peer().port() == 0 {
             return Err(DropReason::IndicationMalformed);
         }

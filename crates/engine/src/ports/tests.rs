@@ -168,6 +168,20 @@ fn a_mapped_address_is_what_peers_see() {
 }
 
 #[test]
+fn a_port_is_known_to_be_leased_while_it_is() {
+    let pools = pools(50_001..=50_010);
+    let at = |ip: &str, port| SocketAddr::new(ip.parse().unwrap(), port);
+    let (lease, _) = pools.lease(Family::V4, PortKind::Any, 7).unwrap();
+    let port = lease.local().port();
+    for other in 49_990..50_020 {
+        assert_eq!(pools.is_leased(at("192.0.2.1", other)), other == port);
+        assert!(!pools.is_leased(at("192.0.2.2", other)));
+    }
+    drop(lease);
+    assert!(!pools.is_leased(at("192.0.2.1", port)));
+}
+
+#[test]
 fn an_exact_port_is_leased_once() {
     let pools = pools(50_000..=50_001);
     let local = "192.0.2.1:50001".parse().unwrap();

@@ -297,3 +297,32 @@ fn own_listeners_are_no_peers_and_other_allocations_are() {
     server.permit(&mut other, &relayed.to_string()).success();
     assert!(server.peer_data(relayed, &other_relayed).is_ok());
 }
+
+//= V-07
+#[test]
+fn a_port_of_a_relay_address_is_a_peer_only_while_it_is_an_allocations() {
+    let (mut server, mut client, _) = start();
+    let mut other = server.client("203.0.113.8:1");
+    let theirs = server.allocate(&mut other);
+    let vacant = core::net::SocketAddr::new(theirs.ip(), theirs.port() ^ 1).to_string();
+    let theirs = theirs.to_string();
+    server.permit(&mut client, &vacant).success(); // for the address; the port plays no part
+    assert_eq!(server.bind(&mut client, 0x4000, &vacant).code(), Some(403));
+    assert_eq!(
+        server.send(&mut client, &vacant, b"x"),
+        Err(DropReason::PeerForbidden)
+    );
+    server.bind(&mut client, 0x4000, &theirs).success();
+    assert!(server.channel_data(&client, 0x4000).is_ok());
+    assert!(server.send(&mut client, &theirs, b"x").is_ok());
+    // From now on the kernel may give the port to any other program.
+    server.refresh(&mut other, 0).success();
+    assert_eq!(
+        server.channel_data(&client, 0x4000),
+        Err(DropReason::PeerForbidden)
+    );
+    assert_eq!(
+        server.send(&mut client, &theirs, b"x"),
+        Err(DropReason::PeerForbidden)
+    );
+}

@@ -216,7 +216,8 @@ impl Watched {
     }
 
     /// What may happen: what the RFC says of this moment, or, for a request, of what a server may
-    /// still believe before its timers have fired. Data is judged by the moment alone (I2).
+    /// still believe before its timers have fired. Data is judged by the moment alone (I2), but for
+    /// a relayed address as the peer, whose owner's timer may not have fired.
     fn expectations(
         &self,
         now: u64,
@@ -227,7 +228,9 @@ impl Watched {
     ) -> Vec<Expect> {
         let exact = self.model.at(now);
         let mut expects = vec![exact.message(now, shard, from, message, proof)];
-        if matches!(exact, Cow::Owned(_)) {
+        if let Cow::Owned(mut lenient) = exact {
+            lenient.lingering = self.model.taken();
+            expects.push(lenient.message(now, shard, from, message, proof));
             let believed = self.model.message(now, shard, from, message, proof);
             if !matches!(believed, Expect::Relay { .. }) {
                 expects.push(believed);

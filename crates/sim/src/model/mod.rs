@@ -165,6 +165,9 @@ pub struct Model {
     pub redeemed: BTreeMap<[u8; 8], Reservation>,
     /// Finished transactions and when they are forgotten.
     pub finished: BTreeMap<(Tuple, [u8; 12]), (Deed, u64)>,
+    /// Relayed addresses that count as somebody's besides those above: what is over, and what a
+    /// server may not have noticed yet.
+    pub lingering: BTreeSet<SocketAddr>,
 }
 
 /// How long a finished transaction is remembered: as long as a nonce can live.
@@ -232,6 +235,7 @@ impl Model {
             reservations: BTreeMap::new(),
             redeemed: BTreeMap::new(),
             finished: BTreeMap::new(),
+            lingering: BTreeSet::new(),
         }
     }
 

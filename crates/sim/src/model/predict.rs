@@ -277,6 +277,13 @@ impl Model {
         }
     }
 
+    /// Whether data may go to `peer` now: a relayed transport address has to be somebody's (V-07).
+    fn is_open(&self, peer: SocketAddr) -> bool {
+        !matches!(plan::place(peer), Place::Relay)
+            || self.taken().contains(&peer)
+            || self.lingering.contains(&peer)
+    }
+
     /// Attributes that must be understood and are not: everything comprehension-required outside of
     /// RFC 8489 and RFC 8656, but for the two that ICE agents put into Binding requests. Without the
     /// means to set DF, DONT-FRAGMENT is one of them (RFC 8656 §7.2 step 4, §11.2).
@@ -351,6 +358,9 @@ impl Model {
             wrong.also(400);
         }
         self.check_peer(held, peer, &mut wrong);
+        if !self.is_open(peer) {
+            wrong.also(403);
+        }
         if bound.is_none() && held.channels.len() >= self.rules.channels_max {
             wrong.full(508);
         }
@@ -399,7 +409,7 @@ impl Model {
         if peer.port() == 0 {
             reasons.push(DropReason::IndicationMalformed);
         }
-        if !self.may_be_peer(peer) {
+        if !self.may_be_peer(peer) || !self.is_open(peer) {
             reasons.push(DropReason::PeerForbidden);
         }
         let Some(held) = held else {
@@ -464,6 +474,9 @@ impl Model {
         };
         if !held.permissions.contains_key(&peer.ip()) {
             reasons.push(DropReason::NoPermission);
+        }
+        if !self.is_open(*peer) {
+            reasons.push(DropReason::PeerForbidden);
         }
         match (held.relay_towards(peer.ip()), data) {
             (Some(relay), Some(data)) if reasons.is_empty() => Expect::Relay {

@@ -59,6 +59,32 @@ fn refuses_its_own_listener_and_every_other_service_of_the_host() {
 
 //= V-07
 #[test]
+fn refuses_ports_of_its_relay_address_that_are_no_allocation() {
+    // The ports of relayed addresses overlap those the kernel gives to anybody's sockets: a resolver's, say.
+    let Some(_world) = World::enter() else { return };
+    let server = Server::start(
+        World::server(),
+        &["--relay-ip=20.0.0.1", "--external-ip=30.0.0.1/20.0.0.1"],
+    );
+    let canaries = [
+        Canary::at(SocketAddr::new([0, 0, 0, 0].into(), 50_000)),
+        Canary::at(SocketAddr::new([20, 0, 0, 1].into(), 50_001)),
+    ];
+    let mut client = Client::new(World::client(1), &server);
+    client.allocate();
+    for canary in &canaries {
+        let peer = SocketAddr::new([30, 0, 0, 1].into(), canary.port());
+        client.create_permission(&[peer]);
+        client.channel_bind(channel(canary.port() - 50_000), peer);
+        client.send_indication(peer, b"Send indication");
+        client.send_channel_data(channel(canary.port() - 50_000), b"ChannelData");
+    }
+    client.settle();
+    canaries.iter().for_each(Canary::assert_silent);
+}
+
+//= V-07
+#[test]
 fn relays_between_its_own_allocations() {
     let Some(_world) = World::enter() else { return };
     let server = Server::start(World::server(), &["--relay-ip=20.0.0.1"]);
