@@ -90,10 +90,7 @@ impl Laboratory {
 
 fn set_up(engine: &mut Engine<Numbers>, n: u32) -> (ClientTuple, RelayHandle, SocketAddr) {
     let [_, b, c, d] = n.to_be_bytes();
-    let client = ClientTuple {
-        listener: Endpoint(1),
-        remote: SocketAddr::from(([100, b, c, d], 40_000)),
-    };
+    let client = ClientTuple::udp(Endpoint(1), SocketAddr::from(([100, b, c, d], 40_000)));
     let peer = SocketAddr::from(([93, 184 + b, c, d.max(1)], 7_000));
     let (challenge, _) = exchange(engine, client, &request(Method::ALLOCATE, |_| {}));
     let message = Message::parse(&challenge).unwrap();
@@ -205,7 +202,7 @@ fn binding(criterion: &mut Criterion) {
             let [_, b, c, d] = n.to_be_bytes();
             let remote = SocketAddr::from(([101, b, c, d], 40_000));
             let listener = Endpoint(1);
-            let from = ClientTuple { listener, remote };
+            let from = ClientTuple::udp(listener, remote);
             let outcome = black_box(lab.engine.handle_stun(NOW, from, &bytes));
             lab.engine.with_commands(|command| {
                 black_box(command);

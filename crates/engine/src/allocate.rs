@@ -429,6 +429,7 @@ impl<R: Random> Engine<R> {
             allocation: id,
             server: self.listener_address(envelope.to.listener),
             client: envelope.to.remote,
+            transport: envelope.to.transport,
             user: quota.user().clone(),
             transaction: envelope.transaction,
             relays: relays.iter().flatten().map(Relay::addresses).collect(),

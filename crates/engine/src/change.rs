@@ -10,7 +10,7 @@ use std::sync::Arc;
 use turnbuckle_wire::{ChannelNumber, TransactionId};
 
 use crate::credential::User;
-use crate::id::{AllocationId, Family};
+use crate::id::{AllocationId, Family, Transport};
 use crate::reservation::ReservationToken;
 use crate::time::Time;
 
@@ -88,6 +88,8 @@ pub struct Created {
     pub server: SocketAddr,
     /// The client's address.
     pub client: SocketAddr,
+    /// What carries messages between the two.
+    pub transport: Transport,
     /// Who asked for it.
     pub user: Arc<User>,
     /// The transaction that created it.
@@ -135,6 +137,8 @@ pub struct Ended {
     pub client: SocketAddr,
     /// The listener's address.
     pub server: SocketAddr,
+    /// What carried messages between the two.
+    pub transport: Transport,
     /// Whose it was.
     pub user: Arc<User>,
     /// Why.
@@ -152,6 +156,8 @@ pub struct Ended {
 /// Why an allocation ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EndCause {
+    /// The client's connection was closed, by either side or by an error.
+    Disconnected,
     /// Its lifetime ran out.
     Expired,
     /// A rebuild could not carry it over: its relay socket, listener or port is not there any more.

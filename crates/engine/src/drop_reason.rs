@@ -48,6 +48,8 @@ drop_reasons! {
     MalformedChannelData = "malformed_channel_data",
     /// Not a STUN message although its first byte says so (RFC 8489 §6.3).
     MalformedStun = "malformed_stun",
+    /// A message on a stream that claims more bytes than a message may have; the connection is closed (RFC 8656 §12.5).
+    MessageTooLong = "message_too_long",
     /// A method this server does not know (RFC 8489 §6.3).
     MethodUnknown = "method_unknown",
     /// An indication or channel message from a client without an allocation (RFC 8656 §5).
@@ -78,6 +80,8 @@ drop_reasons! {
     SocketClosed = "socket_closed",
     /// The source cannot be a client: its address is unspecified, multicast, or its port zero.
     SourceInvalid = "source_invalid",
+    /// Media for a client that reads its stream more slowly than it arrives; the oldest goes first.
+    StreamCongested = "stream_congested",
     /// The kernel cut it off: it was larger than the receive buffer.
     Truncated = "truncated",
     /// An indication with a comprehension-required attribute that is not known (RFC 8489 §6.3.2).

@@ -1,10 +1,11 @@
 //! How things end: allocations, their families, permissions and channels, by time or on request.
 
-use crate::allocation::{Allocation, Entry};
+use crate::allocation::{Allocation, Entry, Opening};
 use crate::change::{Change, EndCause, Ended};
 use crate::engine::Engine;
-use crate::id::{AllocationId, Family};
+use crate::id::{AllocationId, ClientTuple, Family};
 use crate::random::Random;
+use crate::reject::Reject;
 use crate::time::{Now, Time};
 use crate::tombstone::Deed;
 
@@ -72,6 +73,7 @@ impl<R: Random> Engine<R> {
             allocation: id,
             client: allocation.client.remote,
             server: self.listener_address(allocation.client.listener),
+            transport: allocation.client.transport,
             user: allocation.quota.user().clone(),
             cause,
             created: allocation.created,
@@ -79,6 +81,26 @@ impl<R: Random> Engine<R> {
             created_by: allocation.transaction,
             totals: allocation.usage,
         })));
+    }
+
+    /// Ends what a client has whose connection is gone. Nobody else can come to use its 5-tuple.
+    pub(crate) fn end_disconnected(&mut self, client: &ClientTuple, now: Now) {
+        let Some(id) = self.client(client) else {
+            return;
+        };
+        let Some(Entry::Pending(pending)) = self.table.at_mut(id) else {
+            return self.end(id, EndCause::Disconnected, now.time);
+        };
+        for opening in &mut pending.openings {
+            let failed = Opening::Failed(Reject::InsufficientCapacity.code());
+            match core::mem::replace(opening, failed) {
+                Opening::Open { endpoint, .. } => self.outbox.close_relay(endpoint),
+                Opening::Unwanted => *opening = Opening::Unwanted,
+                // the host's answer will find nobody and be closed
+                Opening::Waiting { .. } | Opening::Failed(_) => {}
+            }
+        }
+        self.settle(id, now);
     }
 
     /// Ends one of two families, with its permissions and channels and no others (RFC 8656 §8.1).

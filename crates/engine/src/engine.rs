@@ -101,7 +101,8 @@ impl<R: Random> Engine<R> {
         }
     }
 
-    /// Makes a listener known: its name and the address clients reach it at. No peer may be reached there (V-07).
+    /// Makes a listener known: its name and the address clients reach it at, the same for UDP and for connections. No peer may
+    /// be reached there (V-07).
     pub fn add_listener(&mut self, endpoint: Endpoint, local: SocketAddr) {
         self.listeners.push((endpoint, local));
         self.own.services.push(local);
@@ -343,6 +344,11 @@ impl<R: Random> Engine<R> {
             Ok(()) => Outcome::Done,
             Err(reason) => Outcome::Dropped(reason),
         }
+    }
+
+    /// The connection of `client` is gone: what it had ends, and it is not heard of again (RFC 8656 §5).
+    pub fn disconnected(&mut self, now: Now, client: &ClientTuple) {
+        self.end_disconnected(client, now);
     }
 
     /// Takes the host's answer to [`Command::OpenRelay`]; each is to be answered once.

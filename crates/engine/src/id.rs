@@ -2,17 +2,69 @@
 
 use core::net::SocketAddr;
 
-/// The host's name for a bound UDP socket. The engine hands it back and never looks inside.
+/// The host's name for a bound socket: a UDP socket, or one that listens for connections. The engine hands it back and never looks inside.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Endpoint(pub u32);
 
-/// The 5-tuple of a client (RFC 8656 §3): the listener's address, the client's address, and UDP.
+/// What carries messages between a client and this server (RFC 8656 §3.1).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Transport {
+    /// DTLS over UDP.
+    Dtls,
+    /// TCP.
+    Tcp,
+    /// TLS over TCP.
+    Tls,
+    /// UDP.
+    #[default]
+    Udp,
+}
+
+impl Transport {
+    /// Whether messages follow each other in a stream of bytes. The client's address is proven then: a connection takes a
+    /// handshake that a forged source cannot complete.
+    pub const fn is_stream(self) -> bool {
+        matches!(self, Self::Tcp | Self::Tls)
+    }
+
+    /// The name people and metrics use.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Dtls => "DTLS",
+            Self::Tcp => "TCP",
+            Self::Tls => "TLS",
+            Self::Udp => "UDP",
+        }
+    }
+}
+
+/// The host's name for a connection of a client. The engine hands it back and never looks inside.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Connection(pub u32);
+
+/// The 5-tuple of a client (RFC 8656 §3): the listener's address, the client's address, and the transport.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ClientTuple {
-    /// The listener the datagram came to.
+    /// The listener the datagram or connection came to.
     pub listener: Endpoint,
     /// The client's address in canonical form: never an IPv4 address mapped into IPv6.
     pub remote: SocketAddr,
+    /// What carries the messages.
+    pub transport: Transport,
+    /// The connection; the default where there is none. A later connection from the same address is another client.
+    pub connection: Connection,
+}
+
+impl ClientTuple {
+    /// A client that sends plain UDP datagrams.
+    pub const fn udp(listener: Endpoint, remote: SocketAddr) -> Self {
+        Self {
+            listener,
+            remote,
+            transport: Transport::Udp,
+            connection: Connection(0),
+        }
+    }
 }
 
 /// The family of a relayed transport address.

@@ -61,7 +61,9 @@ pub use crate::config::{
 pub use crate::credential::{CredentialError, User};
 pub use crate::drop_reason::DropReason;
 pub use crate::engine::{Engine, Statistics};
-pub use crate::id::{AllocationId, ClientTuple, Endpoint, Family, RelayHandle, RelayRequest};
+pub use crate::id::{
+    AllocationId, ClientTuple, Connection, Endpoint, Family, RelayHandle, RelayRequest, Transport,
+};
 pub use crate::nonce::{Nonce, NonceKey, NonceLifetime};
 pub use crate::policy::{
     Action, AddressRange, AllowedPeer, Explanation, Forbidden, InterfaceAddress, OwnAddresses,
@@ -71,5 +73,6 @@ pub use crate::ports::PortCounts;
 pub use crate::random::{BufferedRandom, RANDOM_BUFFER_LEN, Random};
 pub use crate::reservation::ReservationToken;
 pub use crate::time::{Now, Time};
+pub use crate::timers::Wheel;
 pub use crate::unverified::{Rate, UnverifiedBudget, UnverifiedLimits};
 pub use turnbuckle_wire::{ChannelNumber, TransactionId};

@@ -15,7 +15,7 @@ use crate::channel::Channels;
 use crate::commons::Commons;
 use crate::config::Config;
 use crate::engine::Engine;
-use crate::id::{AllocationId, ClientTuple, Endpoint, Family};
+use crate::id::{AllocationId, ClientTuple, Endpoint, Family, Transport};
 use crate::permission::Permissions;
 use crate::ports::PortLease;
 use crate::random::Random;
@@ -71,7 +71,7 @@ impl<R: Random> Engine<R> {
     /// An engine that behaves as the one whose changes these are.
     ///
     /// `changes` are all changes of one engine in their order; of allocations that have ended they may be missing altogether.
-    /// `endpoint_of` names the socket that is bound to a relay address. Totals begin at what the last refresh recorded.
+    /// `listeners` are the UDP sockets; `endpoint_of` names the socket that is bound to a relay address. Totals begin at what the last refresh recorded.
     pub fn rebuild(
         config: Arc<Config>,
         commons: Arc<Commons>,
@@ -141,7 +141,11 @@ impl<R: Random> Engine<R> {
                     return;
                 };
                 record.end_family(family);
-                let client = self.client_tuple(record.created.server, record.created.client);
+                let client = self.client_tuple(
+                    record.created.transport,
+                    record.created.server,
+                    record.created.client,
+                );
                 if let (EndCause::Released(transaction), Some(client)) = (cause, client) {
                     self.tombstones
                         .bury(client, transaction, Deed::EndedFamily(allocation), time);
@@ -150,7 +154,8 @@ impl<R: Random> Engine<R> {
             Change::Ended(ended) => {
                 records.remove(&ended.allocation);
                 self.table.retire(ended.allocation);
-                if let Some(client) = self.client_tuple(ended.server, ended.client) {
+                if let Some(client) = self.client_tuple(ended.transport, ended.server, ended.client)
+                {
                     self.tombstones
                         .bury(client, ended.created_by, Deed::Over, ended.time);
                     if let EndCause::Released(transaction) = ended.cause {
@@ -225,7 +230,7 @@ impl<R: Random> Engine<R> {
             }
         }
         let held = expires.iter().flatten().count();
-        let client = self.client_tuple(created.server, created.client);
+        let client = self.client_tuple(created.transport, created.server, created.client);
         let quota = self.commons.quota.take_again(&created.user);
         let (Some(client), Some(quota), true) =
             (client, quota, relays.iter().flatten().count() == held)
@@ -285,17 +290,20 @@ impl<R: Random> Engine<R> {
             .or_else(|| commons.reservations.redeem_exact(local))
     }
 
-    fn client_tuple(&self, server: SocketAddr, client: SocketAddr) -> Option<ClientTuple> {
+    /// The 5-tuple of a client, if it can go on: a connection has ended with the process that held it.
+    fn client_tuple(
+        &self,
+        transport: Transport,
+        server: SocketAddr,
+        client: SocketAddr,
+    ) -> Option<ClientTuple> {
         let &(listener, _) = self.listeners.iter().find(|&&(_, local)| local == server)?;
-        Some(ClientTuple {
-            listener,
-            remote: client,
-        })
+        (transport == Transport::Udp).then(|| ClientTuple::udp(listener, client))
     }
 
     fn report_lost(&mut self, id: AllocationId, record: Record, now: Time) {
         let Record { created, usage, .. } = record;
-        if let Some(client) = self.client_tuple(created.server, created.client) {
+        if let Some(client) = self.client_tuple(created.transport, created.server, created.client) {
             self.tombstones
                 .bury(client, created.transaction, Deed::Over, now);
         }
@@ -303,6 +311,7 @@ impl<R: Random> Engine<R> {
             allocation: id,
             client: created.client,
             server: created.server,
+            transport: created.transport,
             user: created.user,
             cause: EndCause::Lost,
             created: created.created,

@@ -117,8 +117,12 @@ impl<R: Random> Engine<R> {
         if answer_len == 0 {
             return Outcome::Dropped(DropReason::ReplyQueueFull); // nothing was queued
         }
-        let request_len = request.message.as_bytes().len();
         let source = request.from.remote.ip();
+        // Who completed a handshake is where it says it is: its answers count, their bytes reach nobody else (V-40).
+        let (request_len, answer_len) = match request.from.transport.is_stream() {
+            true => (0, 0),
+            false => (request.message.as_bytes().len(), answer_len),
+        };
         if self
             .unverified
             .admit(request.now.time, source, request_len, answer_len)

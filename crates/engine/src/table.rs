@@ -299,10 +299,7 @@ mod tests {
                 9,
             ))
         };
-        ClientTuple {
-            listener: Endpoint(1),
-            remote,
-        }
+        ClientTuple::udp(Endpoint(1), remote)
     }
 
     fn remove(table: &mut Table<Value>, id: AllocationId) -> Option<Value> {

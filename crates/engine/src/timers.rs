@@ -17,7 +17,7 @@ const _: () = assert!(LEVELS * SLOT_BITS as usize + TICK_SHIFT as usize >= u64::
 
 /// Timers by key; keys are small numbers.
 #[derive(Debug)]
-pub(crate) struct Wheel {
+pub struct Wheel {
     tick: u64,
     occupied: [u64; LEVELS],
     heads: Box<[u32; LEVELS * SLOTS]>,
@@ -40,7 +40,8 @@ const IDLE: Node = Node {
 };
 
 impl Wheel {
-    pub(crate) fn new(now: Time) -> Self {
+    /// A wheel without timers.
+    pub fn new(now: Time) -> Self {
         Self {
             tick: now.as_nanos() >> TICK_SHIFT,
             occupied: [0; LEVELS],
@@ -50,7 +51,7 @@ impl Wheel {
     }
 
     /// Sets the timer of `key`, in place of the one it may have.
-    pub(crate) fn schedule(&mut self, key: u32, at: Time) {
+    pub fn schedule(&mut self, key: u32, at: Time) {
         if self.nodes.len() <= key as usize {
             self.nodes.resize(key as usize + 1, IDLE);
         }
@@ -60,20 +61,20 @@ impl Wheel {
     }
 
     /// Removes the timer of `key`, if it has one.
-    pub(crate) fn cancel(&mut self, key: u32) {
+    pub fn cancel(&mut self, key: u32) {
         if (key as usize) < self.nodes.len() {
             self.unlink(key);
         }
     }
 
     /// No later than the first timer; in the past exactly when something is left to do.
-    pub(crate) fn next_timeout(&self) -> Option<Time> {
+    pub fn next_timeout(&self) -> Option<Time> {
         let (_, tick) = self.next_slot()?;
         Some(Time::from_nanos(tick.saturating_mul(1 << TICK_SHIFT)))
     }
 
     /// Takes one timer that is due. Every step costs one of `budget`; at zero it stops, and what is left stays due.
-    pub(crate) fn pop_due(&mut self, now: Time, budget: &mut u32) -> Option<u32> {
+    pub fn pop_due(&mut self, now: Time, budget: &mut u32) -> Option<u32> {
         let now_tick = now.as_nanos() >> TICK_SHIFT;
         while *budget > 0 {
             match self.next_slot() {

@@ -97,13 +97,10 @@ mod tests {
     use super::*;
     use crate::id::Endpoint;
 
-    const CLIENT: ClientTuple = ClientTuple {
-        listener: Endpoint(1),
-        remote: core::net::SocketAddr::new(
-            core::net::IpAddr::V4(core::net::Ipv4Addr::LOCALHOST),
-            9,
-        ),
-    };
+    const CLIENT: ClientTuple = ClientTuple::udp(
+        Endpoint(1),
+        core::net::SocketAddr::new(core::net::IpAddr::V4(core::net::Ipv4Addr::LOCALHOST), 9),
+    );
 
     #[test]
     fn remembers_the_latest_and_for_an_hour() {

@@ -134,10 +134,7 @@ impl Host {
 
 fn client(n: u32) -> ClientTuple {
     let [_, b, c, d] = n.to_be_bytes();
-    ClientTuple {
-        listener: Endpoint(1),
-        remote: SocketAddr::from(([100, b, c, d], 40_000)),
-    }
+    ClientTuple::udp(Endpoint(1), SocketAddr::from(([100, b, c, d], 40_000)))
 }
 
 fn write(

@@ -98,6 +98,7 @@ fn describe(change: &Change, now: Time) -> Option<String> {
             "session {:018}: closed, reason: {}, usage: rp={}, rb={}, sp={}, sb={}, peer usage: rp={}, rb={}, sp={}, sb={}",
             ended.allocation.to_u64(),
             match ended.cause {
+                EndCause::Disconnected => "the client disconnected",
                 EndCause::Expired => "allocation expired",
                 EndCause::Lost => "its sockets are lost",
                 EndCause::Released(_) => "released by the client",

@@ -105,10 +105,7 @@ impl Relay {
         let bytes = message.bytes;
         self.counters.client_in.add(message.segment_count() as u64);
         self.counters.client_in_bytes.add(bytes.len() as u64);
-        let client = ClientTuple {
-            listener: Endpoint(message.endpoint.to_u32()),
-            remote: message.remote,
-        };
+        let client = ClientTuple::udp(Endpoint(message.endpoint.to_u32()), message.remote);
         if bytes.is_empty() {
             return self.counters.dropped(DropReason::ProtocolUnknown, 1);
         }

@@ -248,10 +248,7 @@ impl Server {
     fn client_tuple(&self, shard: usize, from: Tuple) -> Option<ClientTuple> {
         let mut listeners = self.shards[shard].listeners.iter();
         let (listener, _) = listeners.find(|(_, local)| *local == from.server)?;
-        Some(ClientTuple {
-            listener: *listener,
-            remote: from.client,
-        })
+        Some(ClientTuple::udp(*listener, from.client))
     }
 
     /// Hands over a STUN message.

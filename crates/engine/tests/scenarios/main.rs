@@ -11,6 +11,7 @@
 mod allocate;
 mod authentication;
 mod channel;
+mod connection;
 mod icmp;
 mod limits;
 mod opening;

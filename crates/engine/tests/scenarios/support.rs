@@ -549,7 +549,7 @@ pub(crate) fn tuple(remote: &str) -> ClientTuple {
     } else {
         LISTENER_V6
     };
-    ClientTuple { listener, remote }
+    ClientTuple::udp(listener, remote)
 }
 
 /// A message with nothing but what `write` writes.

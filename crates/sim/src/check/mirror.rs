@@ -145,7 +145,9 @@ impl Watched {
                         self.model.end(copy.tuple, None, now);
                     }
                     EndCause::Released(_) => {}
-                    EndCause::Lost => self.model.end(copy.tuple, None, now),
+                    EndCause::Disconnected | EndCause::Lost => {
+                        self.model.end(copy.tuple, None, now)
+                    }
                 }
             }
             Change::FamilyEnded {
@@ -167,7 +169,9 @@ impl Watched {
                         self.model.end_family(tuple, v6, None, now);
                     }
                     EndCause::Released(_) => {}
-                    EndCause::Lost => self.model.end_family(tuple, v6, None, now),
+                    EndCause::Disconnected | EndCause::Lost => {
+                        self.model.end_family(tuple, v6, None, now)
+                    }
                 }
             }
             Change::PermissionInstalled {
@@ -273,6 +277,7 @@ fn kind(change: &Change) -> u16 {
             EndCause::Expired => 3,
             EndCause::Released(_) => 4,
             EndCause::Lost => 5,
+            EndCause::Disconnected => 10,
         },
         Change::FamilyEnded { .. } => 6,
         Change::PermissionExpired { .. } => 7,

@@ -1,0 +1,138 @@
+//! Clients that come by TCP or TLS: who they are, and what becomes of their allocation when the connection is gone.
+
+use turnbuckle_engine::{
+    Change, ClientTuple, Connection, EndCause, Outcome, Transport, UnverifiedLimits,
+};
+use turnbuckle_wire::Method;
+
+use crate::support::*;
+
+fn over(transport: Transport, connection: u32) -> ClientTuple {
+    ClientTuple {
+        transport,
+        connection: Connection(connection),
+        ..tuple(CLIENT)
+    }
+}
+
+/// A client on this connection.
+fn client_on(server: &mut Server, connection: ClientTuple) -> Client {
+    let mut client = server.client(CLIENT);
+    client.tuple = connection;
+    client
+}
+
+//= TURN-009
+#[test]
+fn a_client_of_each_transport_has_an_allocation_of_its_own() {
+    let mut server = Server::start();
+    let tuples = [
+        over(Transport::Udp, 0),
+        over(Transport::Tcp, 7),
+        over(Transport::Tls, 8),
+    ];
+    for tuple in tuples {
+        let mut client = client_on(&mut server, tuple);
+        server.allocate(&mut client);
+        assert!(server.engine.client(&tuple).is_some());
+    }
+    assert_eq!(server.engine.statistics().allocations, 3);
+    let transports: Vec<_> = server
+        .changes
+        .iter()
+        .filter_map(|change| match change {
+            Change::Created(created) => Some(created.transport),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(transports, [Transport::Udp, Transport::Tcp, Transport::Tls]);
+}
+
+//= TCP-26
+#[test]
+fn an_allocation_ends_with_its_connection_and_gives_everything_back() {
+    let mut server = Server::start();
+    let tuple = over(Transport::Tcp, 7);
+    let mut client = client_on(&mut server, tuple);
+    server.allocate(&mut client);
+    server.changes.clear();
+    server.engine.disconnected(server.now, &tuple);
+    server.pump();
+    assert!(
+        matches!(&server.changes[..], [Change::Ended(ended)]
+            if ended.cause == EndCause::Disconnected && ended.transport == Transport::Tcp),
+        "{:?}",
+        server.changes
+    );
+    server.assert_nothing_is_held();
+    server.engine.disconnected(server.now, &tuple); // and once more does no harm
+    server.pump();
+}
+
+#[test]
+fn a_connection_that_ends_before_its_relay_socket_is_open_leaves_nothing() {
+    for open_late in [true, false] {
+        let mut server = Server::start();
+        server.opens_at_once = false;
+        let tuple = over(Transport::Tls, 7);
+        let mut client = client_on(&mut server, tuple);
+        let transaction = client.next_transaction();
+        let request = client.request(Method::ALLOCATE, transaction, |writer| {
+            writer.requested_transport(17);
+        });
+        server.replies.clear();
+        assert_eq!(server.receive(tuple, &request), Outcome::Done);
+        server.engine.disconnected(server.now, &tuple);
+        server.pump();
+        assert_eq!(server.only_reply_to(tuple).code(), Some(508));
+        if open_late {
+            server.open_wishes();
+        }
+        assert_eq!(server.engine.statistics().pending, 0);
+        server.assert_nothing_is_held();
+    }
+}
+
+#[test]
+fn a_later_connection_from_the_same_address_is_another_client() {
+    let mut server = Server::start();
+    let first = over(Transport::Tcp, 7);
+    let mut client = client_on(&mut server, first);
+    server.allocate(&mut client);
+    client.tuple = over(Transport::Tcp, 8);
+    assert!(server.engine.client(&client.tuple).is_none());
+    server.allocate(&mut client);
+    server.engine.disconnected(server.now, &first);
+    server.pump();
+    assert!(server.engine.client(&client.tuple).is_some());
+}
+
+/// A forged UDP source may use up what one address is granted; who has a connection is not silenced by that.
+#[test]
+fn bytes_to_a_connection_are_not_taken_from_the_budget_of_its_address() {
+    let mut server = Server::with(|config| {
+        config.unverified = UnverifiedLimits {
+            bytes: turnbuckle_engine::Rate { burst: 1, per_s: 0 },
+            ..UnverifiedLimits::default()
+        };
+    });
+    let request = bare(Method::BINDING, [1; 12].into(), |_| {});
+    assert!(matches!(
+        server.receive(over(Transport::Udp, 0), &request),
+        Outcome::Dropped(_)
+    ));
+    for transport in [Transport::Tcp, Transport::Tls] {
+        assert_eq!(server.receive(over(transport, 7), &request), Outcome::Done);
+    }
+}
+
+/// Guessing passwords costs as many answers over a connection as over UDP.
+#[test]
+fn answers_to_strangers_are_limited_over_connections_too() {
+    let mut server = Server::with(|config| config.unverified.answers_per_s = Some(3));
+    let request = bare(Method::ALLOCATE, [1; 12].into(), |_| {});
+    let answered = (0..10)
+        .filter(|_| server.receive(over(Transport::Tcp, 7), &request) == Outcome::Done)
+        .count();
+    assert_eq!(answered, 3);
+}
