@@ -110,6 +110,38 @@ counters! {
 }
 
 counters! {
+    /// Connections.
+    StreamCounters {
+        /// Connections taken.
+        accepted,
+        /// Connections closed at once, because the handler or the system had no room for them.
+        refused,
+        /// Times that accepting failed for want of descriptors or memory.
+        accept_failures,
+        /// Connections that came to their end.
+        closed,
+        /// System calls that read something.
+        reads,
+        /// Bytes read.
+        read_bytes,
+        /// Calls that found nothing to read.
+        would_block,
+        /// System calls that wrote something.
+        writes,
+        /// Bytes written.
+        written_bytes,
+        /// Messages written to their last byte.
+        messages,
+        /// Messages that had to wait because a connection did not take them at once.
+        waited,
+    }
+    arrays {
+        /// Messages given up, by [`SendFailure::index`].
+        failed: SendFailure::ALL.len(),
+    }
+}
+
+counters! {
     /// Turns and pauses.
     PaceCounters {
         /// Turns made.
@@ -131,6 +163,8 @@ pub struct Counters {
     pub receive: ReceiveCounters,
     /// Sending.
     pub send: SendCounters,
+    /// Connections.
+    pub stream: StreamCounters,
     /// Turns and pauses.
     pub pace: PaceCounters,
 }

@@ -23,16 +23,19 @@ use crate::counters::Counters;
 use crate::endpoint::{Bind, Endpoint, EndpointId, Table};
 use crate::flush::Flusher;
 use crate::handler::{Handler, IcmpError, Warning};
+use crate::pack::Buffers;
 use crate::queue::{SendQueue, TRAIN_SEGMENTS_MAX};
 use crate::receive::Receiver;
 use crate::settings::Settings;
+use crate::stream::{self, Listen, StreamEnd, StreamFlusher, StreamId, StreamListenerId, Streams};
 use crate::sys::errqueue;
 
 /// Readiness events taken per turn.
 const EVENTS: usize = 256;
 /// ICMP errors read per socket and turn.
 const ERRORS_PER_TURN: usize = 16;
-/// Event data of the waker and the timer; an endpoint's is its name, a 32-bit number.
+/// Event data of the waker and the timer; an endpoint's is its name, a 32-bit number, and what the upper half says
+/// in front of the name of anything else.
 const WAKER: u64 = u64::MAX;
 const TIMER: u64 = u64::MAX - 1;
 const NO_TIME: Timespec = Timespec {
@@ -55,6 +58,8 @@ pub struct Datapath {
     timer_ns: Option<u64>,
     queue: SendQueue,
     flusher: Flusher,
+    streams: Streams,
+    stream_flusher: StreamFlusher,
     counters: Arc<Counters>,
     warnings: Vec<Warning>,
     closing: Vec<EndpointId>,
@@ -113,6 +118,8 @@ impl Datapath {
             timer_ns: None,
             queue: SendQueue::new(segments_max),
             flusher: Flusher::new(settings.backend),
+            streams: Streams::new(),
+            stream_flusher: StreamFlusher::default(),
             counters: Arc::default(),
             warnings: Vec::new(),
             closing: Vec::new(),
@@ -137,6 +144,43 @@ impl Datapath {
     pub fn admit_clients(&self, listener: EndpointId) -> io::Result<()> {
         let endpoint = self.table.get(listener).ok_or(io::ErrorKind::NotFound)?;
         endpoint.admit_clients()
+    }
+
+    /// Takes an address for connections. None arrive before [`admit_connections`](Self::admit_connections).
+    ///
+    /// # Errors
+    /// What the system says: address in use, not available, too many open files.
+    pub fn listen(&mut self, listen: Listen) -> io::Result<StreamListenerId> {
+        let listeners = &mut self.streams.listeners;
+        let name = u32::try_from(listeners.len()).map_err(|_| io::ErrorKind::OutOfMemory)?;
+        let listener = stream::listen(listen, &self.settings)?;
+        let data = EventData::new_u64(stream::LISTENER_TAG | u64::from(name));
+        epoll::add(&self.epoll, listener.fd(), data, EventFlags::IN)?;
+        listeners.push(listener);
+        Ok(StreamListenerId(name))
+    }
+
+    /// Lets connections arrive at an address that was taken with [`listen`](Self::listen).
+    ///
+    /// # Errors
+    /// What `listen(2)` returns: another process listens there.
+    pub fn admit_connections(&self, listener: StreamListenerId) -> io::Result<()> {
+        let listener = self.streams.listeners.get(listener.0 as usize);
+        listener.ok_or(io::ErrorKind::NotFound)?.admit()
+    }
+
+    /// The address that connections arrive at.
+    pub fn listening_addr(&self, listener: StreamListenerId) -> Option<SocketAddr> {
+        let listener = self.streams.listeners.get(listener.0 as usize)?;
+        Some(listener.local)
+    }
+
+    /// Sends what is queued and closes all connections, so that what is left of them is accounted for.
+    pub fn close_streams<H: Handler>(&mut self, handler: &mut H) {
+        for id in self.streams.table.ids() {
+            self.streams.end(id, StreamEnd::Local, &mut self.queue);
+        }
+        self.flush(handler);
     }
 
     /// The address a socket is bound to.
@@ -204,7 +248,10 @@ impl Datapath {
                     drain(self.timer.as_fd());
                     self.timer_ns = None;
                 }
-                name => self.serve(EndpointId::from_u64(name), flags, handler),
+                name if name < stream::STREAM_TAG => {
+                    self.serve(EndpointId::from_u64(name), flags, handler);
+                }
+                name => self.serve_stream(name, flags, handler),
             }
         }
         self.pace
@@ -266,18 +313,54 @@ impl Datapath {
         );
     }
 
+    /// Handles a connection or a listener that is ready.
+    fn serve_stream<H: Handler>(&mut self, name: u64, flags: EventFlags, handler: &mut H) {
+        let counters = &self.counters.stream;
+        let low = EndpointId::from_u64(name).to_u32();
+        if name & stream::LISTENER_TAG != 0 {
+            self.streams
+                .accept(low, &self.epoll, &self.settings, counters, handler);
+            return;
+        }
+        if self.streams.arena.is_short() {
+            self.flush(handler);
+        }
+        self.streams.serve(
+            StreamId::from_u32(low),
+            flags,
+            &self.counters.stream,
+            &mut self.queue,
+            handler,
+        );
+    }
+
     /// Sends what is queued and frees the slots.
     #[inline]
     fn flush<H: Handler>(&mut self, handler: &mut H) {
+        let buffers = Buffers {
+            slots: &self.receiver.slots,
+            streams: self.streams.arena.bytes(),
+        };
         self.flusher.flush(
             &self.queue,
-            &self.receiver.slots,
+            buffers,
             &mut self.table,
             &self.counters.send,
             handler,
         );
+        if !self.queue.touched_streams().is_empty() {
+            let job = stream::Job {
+                queue: &self.queue,
+                slots: &self.receiver.slots,
+                epoll: &self.epoll,
+                settings: &self.settings,
+                counters: &self.counters.stream,
+            };
+            self.stream_flusher.flush(&job, &mut self.streams, handler);
+        }
         self.queue.clear();
         self.receiver.recycle();
+        self.streams.arena.recycle();
     }
 
     /// Waits until something is ready, with a pause before if the rate makes it worth while.

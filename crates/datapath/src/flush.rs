@@ -12,9 +12,8 @@ use crate::Backend;
 use crate::counters::SendCounters;
 use crate::endpoint::{Endpoint, EndpointId, Table};
 use crate::handler::{Handler, SendFailure, Warning};
-use crate::pack::{Origin, Outbox, Packer, source};
+use crate::pack::{Buffers, Origin, Outbox, Packer, source};
 use crate::queue::{SendQueue, Touched, Train};
-use crate::sys::receive::Slots;
 use crate::sys::send::send_to;
 use crate::sys::sockopt;
 
@@ -39,7 +38,7 @@ pub(crate) struct Flusher {
 /// What stays the same during one flush.
 struct Job<'a> {
     queue: &'a SendQueue,
-    slots: &'a Slots,
+    buffers: Buffers<'a>,
     counters: &'a SendCounters,
 }
 
@@ -57,7 +56,7 @@ impl Flusher {
     pub(crate) fn flush<H: Handler>(
         &mut self,
         queue: &SendQueue,
-        slots: &Slots,
+        buffers: Buffers<'_>,
         table: &mut Table,
         counters: &SendCounters,
         handler: &mut H,
@@ -68,7 +67,7 @@ impl Flusher {
         counters.flushes.add(1);
         let job = Job {
             queue,
-            slots,
+            buffers,
             counters,
         };
         for touched in queue.touched() {
@@ -102,7 +101,7 @@ impl Flusher {
         if let Some((train, run)) = job.queue.only_datagram(touched) {
             // `sendto` spares the kernel the message header and the vector.
             let (start, len) = run.payload(0);
-            let datagram = &source(job.queue, job.slots, run.source)[start..start + len];
+            let datagram = &source(job.queue, job.buffers, run.source)[start..start + len];
             deliver(job, endpoint, handler, |endpoint| {
                 send_to(endpoint.fd(), datagram, &train.address)
             });
@@ -110,7 +109,7 @@ impl Flusher {
         }
         let mut trains = job.queue.trains(touched).peekable();
         while trains.peek().is_some() {
-            let mut packer = self.outbox.pack(job.queue, job.slots);
+            let mut packer = self.outbox.pack(job.queue, job.buffers);
             while packer.batch.len() < BATCH_MESSAGES && packer.batch.pieces() < BATCH_PIECES {
                 let Some((number, train)) = trains.next_if(|(_, train)| !train.dont_fragment)
                 else {
@@ -153,7 +152,7 @@ impl Flusher {
             }
             for run in job.queue.runs(train) {
                 if run.is_bare() {
-                    let bytes = source(job.queue, job.slots, run.source);
+                    let bytes = source(job.queue, job.buffers, run.source);
                     for index in 0..run.count {
                         let (start, len) = run.payload(index);
                         let datagram = &bytes[start..start + len];
@@ -162,7 +161,7 @@ impl Flusher {
                         });
                     }
                 } else {
-                    let mut packer = self.outbox.pack(job.queue, job.slots);
+                    let mut packer = self.outbox.pack(job.queue, job.buffers);
                     packer.run_singly(number, train, run);
                     let mut batch = packer.batch;
                     batch.seal();
@@ -187,7 +186,7 @@ impl Flusher {
         handler: &mut H,
     ) {
         let v6 = endpoint.local.is_ipv6();
-        let mut packer = self.spare.pack(job.queue, job.slots);
+        let mut packer = self.spare.pack(job.queue, job.buffers);
         packer.singles(number, train);
         let mut batch = packer.batch;
         batch.seal();
@@ -308,7 +307,7 @@ fn split<H: Handler>(
             errno: errno.raw_os_error(),
         });
     }
-    let mut packer = spare.pack(job.queue, job.slots);
+    let mut packer = spare.pack(job.queue, job.buffers);
     packer.singles(number, train);
     packer.batch.seal();
     let mut next = 0;

@@ -1,11 +1,13 @@
 //! What a data path calls, and what it passes.
 
 use std::fmt;
+use std::io;
 use std::net::SocketAddr;
 
 use crate::datapath::Sockets;
 use crate::endpoint::EndpointId;
-use crate::queue::SendQueue;
+use crate::queue::{SendQueue, Source};
+use crate::stream::{Accepted, StreamEnd, StreamId, StreamInput, Taken};
 
 /// The protocol on top of a data path. Monomorphised: no virtual call per message.
 pub trait Handler {
@@ -25,6 +27,51 @@ pub trait Handler {
         let _ = (endpoint, datagrams, cause);
     }
 
+    /// A connection arrived. Returns whether it may stay; without an answer of the handler's own none may.
+    fn accepted(&mut self, stream: StreamId, accepted: &Accepted) -> bool {
+        let _ = (stream, accepted);
+        false
+    }
+
+    /// Whether a connection that has something to read is to be read in this turn. If not, it is asked for again in the next.
+    fn may_read(&mut self, stream: StreamId) -> bool {
+        let _ = stream;
+        true
+    }
+
+    /// Bytes came on a connection.
+    fn stream_received(&mut self, input: &mut StreamInput<'_>, tx: &mut SendQueue) -> Taken {
+        let _ = (input, tx);
+        Taken::ALL
+    }
+
+    /// Whether what is sent on a connection passes [`seal`](Self::seal).
+    fn is_sealed(&self, stream: StreamId) -> bool {
+        let _ = stream;
+        false
+    }
+
+    /// Appends to `sealed` what is to be sent in place of `plain`.
+    ///
+    /// # Errors
+    /// Anything: the connection is closed then.
+    fn seal(&mut self, stream: StreamId, plain: &[u8], sealed: &mut Vec<u8>) -> io::Result<()> {
+        let _ = stream;
+        sealed.extend_from_slice(plain);
+        Ok(())
+    }
+
+    /// Messages queued for a connection could not be sent, or had to make room for newer ones
+    /// ([`SendFailure::BufferFull`]).
+    fn stream_failed(&mut self, stream: StreamId, messages: u32, cause: SendFailure) {
+        let _ = (stream, messages, cause);
+    }
+
+    /// A connection that was accepted is gone; its name means nothing any more.
+    fn stream_closed(&mut self, stream: StreamId, end: StreamEnd) {
+        let _ = (stream, end);
+    }
+
     /// All messages of the turn were shown; sockets may be opened and closed, and what is queued here leaves with the rest.
     fn turn_ended(&mut self, tx: &mut SendQueue, sockets: &mut Sockets<'_>) {
         let _ = (tx, sockets);
@@ -33,6 +80,45 @@ pub trait Handler {
     /// Something an operator should see once.
     fn warning(&mut self, warning: Warning) {
         let _ = warning;
+    }
+}
+
+/// Something received from which payload can be forwarded.
+pub trait Payload {
+    /// Where it lies.
+    #[doc(hidden)]
+    fn place(&self) -> Place;
+}
+
+/// Where received bytes lie.
+#[doc(hidden)]
+#[derive(Clone, Copy, Debug)]
+pub struct Place {
+    pub(crate) source: Source,
+    /// Where they begin there.
+    pub(crate) base: u32,
+    pub(crate) len: usize,
+}
+
+impl Payload for Received<'_> {
+    #[inline]
+    fn place(&self) -> Place {
+        Place {
+            source: Source::Slot(self.slot),
+            base: 0,
+            len: self.bytes.len(),
+        }
+    }
+}
+
+impl Payload for StreamInput<'_> {
+    #[inline]
+    fn place(&self) -> Place {
+        Place {
+            source: Source::Stream,
+            base: self.base(),
+            len: self.bytes().len(),
+        }
     }
 }
 
@@ -168,7 +254,7 @@ pub enum Warning {
 
 impl fmt::Display for Warning {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let reason = |errno: i32| std::io::Error::from_raw_os_error(errno);
+        let reason = |errno: i32| io::Error::from_raw_os_error(errno);
         match *self {
             Self::GroUnavailable { local, errno } => {
                 write!(

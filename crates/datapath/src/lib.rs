@@ -16,7 +16,7 @@
 //! * a failed train is split and sent again before anything is given up.
 //!
 //! Read [`datapath`](Datapath) for the turn, `queue.rs` for trains, `pack.rs` and `flush.rs` for sending and its fall-backs,
-//! `receive.rs` for receiving, `sys/` for the system calls: all unsafe code of the project is there.
+//! `receive.rs` for receiving, `stream/` for connections, `sys/` for the system calls: all unsafe code of the project is there.
 #![deny(unsafe_code)]
 
 mod backend;
@@ -32,6 +32,7 @@ mod queue;
 mod receive;
 mod settings;
 mod shard;
+mod stream;
 mod sys;
 #[cfg(test)]
 mod testing;
@@ -40,11 +41,12 @@ pub use backend::{Backend, UnknownBackend};
 pub use budget::BufferBudget;
 pub use counters::{
     Counter, Counters, HISTOGRAM_LABELS, PaceCounters, ReceiveCounters, SendCounters, Snapshot,
-    receive_log_line, send_log_line,
+    StreamCounters, receive_log_line, send_log_line,
 };
 pub use datapath::{Datapath, Sockets, Waker};
 pub use endpoint::{Bind, EndpointId, EndpointKind};
-pub use handler::{Handler, IcmpError, Received, SendFailure, Warning};
+pub use handler::{Handler, IcmpError, Payload, Place, Received, SendFailure, Warning};
 pub use queue::{PREFIX_LEN_MAX, Run, SendQueue, TRAILER_LEN_MAX};
 pub use settings::Settings;
 pub use shard::pin_current_thread;
+pub use stream::{Accepted, Listen, StreamEnd, StreamId, StreamInput, StreamListenerId, Taken};

@@ -15,6 +15,15 @@ const STAGED_LEN_MAX: u32 = 512;
 const STAGING_LEN: usize = 256 * 1024;
 const ZEROS: [u8; 3] = [0; 3];
 
+/// Where received bytes lie until the flush.
+#[derive(Clone, Copy)]
+pub(crate) struct Buffers<'a> {
+    /// Those of datagrams.
+    pub(crate) slots: &'a Slots,
+    /// Those of connections.
+    pub(crate) streams: &'a [u8],
+}
+
 /// Where a message of a batch came from: `count` datagrams of a train. More than one means a `UDP_SEGMENT` send.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Origin {
@@ -38,12 +47,12 @@ impl Outbox {
         }
     }
 
-    /// Starts an empty batch of datagrams that lie in `queue` and `slots`.
-    pub(crate) fn pack<'a>(&'a mut self, queue: &'a SendQueue, slots: &'a Slots) -> Packer<'a> {
+    /// Starts an empty batch of datagrams that lie in `queue` and `buffers`.
+    pub(crate) fn pack<'a>(&'a mut self, queue: &'a SendQueue, buffers: Buffers<'a>) -> Packer<'a> {
         self.origins.clear();
         Packer {
             queue,
-            slots,
+            buffers,
             batch: self.scratch.batch(),
             origins: &mut self.origins,
             staging: &mut self.staging,
@@ -54,7 +63,7 @@ impl Outbox {
 /// A batch being packed, and then sent.
 pub(crate) struct Packer<'a> {
     queue: &'a SendQueue,
-    slots: &'a Slots,
+    buffers: Buffers<'a>,
     pub(crate) batch: Batch<'a, 'a>,
     origins: &'a mut Vec<Origin>,
     /// What is left of the staging area.
@@ -80,14 +89,14 @@ impl<'a> Packer<'a> {
             train: number,
             count: train.datagrams,
         });
-        let (queue, slots) = (self.queue, self.slots);
+        let (queue, buffers) = (self.queue, self.buffers);
         if train.wire_len <= STAGED_LEN_MAX
             && !queue.runs(train).all(RunRecord::is_contiguous)
             && let Some(area) = self.stage(train.bytes)
         {
             let mut rest = &mut *area;
             for run in queue.runs(train) {
-                let (bytes, prefix) = (source(queue, slots, run.source), queue.prefix(run));
+                let (bytes, prefix) = (source(queue, buffers, run.source), queue.prefix(run));
                 for index in 0..run.count {
                     let (start, len) = run.payload(index);
                     rest = put_datagram(rest, prefix, &bytes[start..start + len], run.trailer);
@@ -97,7 +106,7 @@ impl<'a> Packer<'a> {
             return;
         }
         for run in queue.runs(train) {
-            let bytes = source(queue, slots, run.source);
+            let bytes = source(queue, buffers, run.source);
             if run.is_contiguous() {
                 let (last, last_len) = run.payload(run.count - 1);
                 self.batch
@@ -123,7 +132,7 @@ impl<'a> Packer<'a> {
     /// Adds one run of a train as one message per datagram.
     #[inline]
     pub(crate) fn run_singly(&mut self, number: u32, train: &'a Train, run: &RunRecord) {
-        let bytes = source(self.queue, self.slots, run.source);
+        let bytes = source(self.queue, self.buffers, run.source);
         let prefix = self.queue.prefix(run);
         for index in 0..run.count {
             let (start, len) = run.payload(index);
@@ -173,10 +182,11 @@ impl<'a> Packer<'a> {
 
 /// The bytes that a run's offsets count in.
 #[inline]
-pub(crate) fn source<'a>(queue: &'a SendQueue, slots: &'a Slots, source: Source) -> &'a [u8] {
+pub(crate) fn source<'a>(queue: &'a SendQueue, buffers: Buffers<'a>, source: Source) -> &'a [u8] {
     match source {
         Source::Arena => queue.arena(),
-        Source::Slot(slot) => slots.bytes(slot as usize),
+        Source::Slot(slot) => buffers.slots.bytes(slot as usize),
+        Source::Stream => buffers.streams,
     }
 }
 

@@ -11,7 +11,7 @@ use std::hash::{BuildHasher as _, RandomState};
 use std::net::{IpAddr, SocketAddr};
 
 use crate::endpoint::EndpointId;
-use crate::handler::Received;
+use crate::handler::{Payload, Place};
 use crate::sys::address::RawAddress;
 use crate::sys::send::PIECES_MAX;
 
@@ -66,6 +66,8 @@ pub(crate) enum Source {
     Arena,
     /// In a receive slot.
     Slot(u32),
+    /// In the arena that connections are read into.
+    Stream,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -161,6 +163,7 @@ pub struct SendQueue {
     /// Prefix that was stored last: its place in the arena.
     recent_prefix: (u32, u8),
     segments_max: u32,
+    streams: StreamRuns,
 }
 
 impl SendQueue {
@@ -177,6 +180,7 @@ impl SendQueue {
             recent: NONE,
             recent_prefix: (0, 0),
             segments_max: u32::from(segments_max.clamp(1, TRAIN_SEGMENTS_MAX)),
+            streams: StreamRuns::default(),
         }
     }
 
@@ -191,7 +195,7 @@ impl SendQueue {
         &mut self,
         endpoint: EndpointId,
         to: SocketAddr,
-        message: &Received<'_>,
+        message: &impl Payload,
         run: Run,
         prefix: &[u8],
         trailer: u8,
@@ -214,7 +218,7 @@ impl SendQueue {
         &mut self,
         endpoint: EndpointId,
         to: SocketAddr,
-        message: &Received<'_>,
+        message: &impl Payload,
         run: Run,
     ) {
         assert!(run.count == 1, "one datagram at a time");
@@ -271,7 +275,7 @@ impl SendQueue {
 
     /// Whether nothing is queued.
     pub fn is_empty(&self) -> bool {
-        self.trains.is_empty()
+        self.trains.is_empty() && self.streams.is_empty()
     }
 
     /// Forgets everything queued.
@@ -280,6 +284,7 @@ impl SendQueue {
         self.trains.clear();
         self.touched.clear();
         self.arena.clear();
+        self.streams.clear();
         self.recent = NONE;
         self.recent_prefix = (0, 0);
         self.stamp = self.stamp.wrapping_add(1);
@@ -287,6 +292,7 @@ impl SendQueue {
             // Stamps of the last round of numbers would look current again.
             self.flows.fill(Stamped::default());
             self.touched_by_endpoint.fill(Stamped::default());
+            self.streams.forget();
             self.stamp = 1;
         }
     }
@@ -532,7 +538,7 @@ impl SendQueue {
 
 /// Checks a run against its message.
 #[inline]
-fn record(message: &Received<'_>, run: Run, prefix: u32, prefix_len: u8, trailer: u8) -> RunRecord {
+fn record(payload: &impl Payload, run: Run, prefix: u32, prefix_len: u8, trailer: u8) -> RunRecord {
     let Run {
         start,
         stride,
@@ -550,10 +556,15 @@ fn record(message: &Received<'_>, run: Run, prefix: u32, prefix_len: u8, trailer
     } else {
         last_end
     };
-    assert!(end <= message.bytes.len(), "run reaches beyond its message");
+    let Place {
+        source,
+        base,
+        len: payload_len,
+    } = payload.place();
+    assert!(end <= payload_len, "run reaches beyond its message");
     RunRecord {
-        source: Source::Slot(message.slot),
-        start: narrow(start),
+        source,
+        start: base + narrow(start),
         stride: narrow(stride),
         len: narrow(if count == 1 { last_len } else { len }),
         last_len: narrow(last_len),
@@ -598,6 +609,10 @@ pub(crate) fn narrow(value: usize) -> u32 {
     debug_assert!(u32::try_from(value).is_ok());
     value as u32
 }
+
+mod streams;
+use streams::StreamRuns;
+pub(crate) use streams::{Content, StreamTouched};
 
 #[cfg(test)]
 mod tests;

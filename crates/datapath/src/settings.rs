@@ -26,6 +26,14 @@ pub struct Settings {
     pub buffer_budget: Arc<BufferBudget>,
     /// Receive and send buffer of a listener, bytes of `SO_RCVBUF` and `SO_SNDBUF`.
     pub socket_buffer: u32,
+    /// Connections accepted per listener and turn.
+    pub accepts_per_turn: u16,
+    /// Bytes not yet sent that the kernel takes of one connection (`TCP_NOTSENT_LOWAT`); more waits where it can be dropped.
+    pub stream_unsent_max: u32,
+    /// Bytes of relayed data that may wait for one connection; beyond it the oldest is dropped.
+    pub stream_media_max: usize,
+    /// Bytes of control messages that may wait for one connection; beyond it the connection is closed.
+    pub stream_control_max: usize,
 }
 
 impl Default for Settings {
@@ -39,6 +47,10 @@ impl Default for Settings {
             relay_buffer_max: 4 * 1024 * 1024,
             buffer_budget: Arc::new(BufferBudget::new(256 * 1024 * 1024)),
             socket_buffer: 8 * 1024 * 1024,
+            accepts_per_turn: 64,
+            stream_unsent_max: 128 * 1024,
+            stream_media_max: 128 * 1024,
+            stream_control_max: 64 * 1024,
         }
     }
 }

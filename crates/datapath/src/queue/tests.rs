@@ -1,4 +1,5 @@
 use super::*;
+use crate::handler::Received;
 
 const SEGMENTS: u16 = 64;
 

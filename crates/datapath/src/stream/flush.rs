@@ -1,0 +1,377 @@
+//! Writing to connections: one gathering write for what a turn has for each, and what is left over waits.
+//!
+//! A *sealed* connection is one whose bytes the handler transforms on their way out, which is how TLS comes in. What is sealed
+//! cannot be dropped any more, so only so much is sealed at a time as is written at once, a bounded piece.
+
+use std::io::IoSlice;
+use std::os::fd::{BorrowedFd, OwnedFd};
+
+use rustix::io::Errno;
+use rustix::net::{SendAncillaryBuffer, SendFlags, sendmsg};
+
+use super::connection::Stream;
+use super::{StreamEnd, Streams};
+use crate::counters::StreamCounters;
+use crate::handler::{Handler, SendFailure};
+use crate::pack::{Buffers, source};
+use crate::queue::{Content, SendQueue, StreamTouched};
+use crate::settings::Settings;
+use crate::sys::receive::Slots;
+
+/// Messages of one gathering write.
+const MESSAGES: usize = 85;
+/// Pieces of one gathering write: prefix, payload and trailer of each message.
+const PIECES: usize = MESSAGES * 3;
+/// Plain bytes after which what was gathered is sealed and written.
+const SEALED_MAX: usize = 32 * 1024;
+/// Writes to one connection that waited, per turn.
+const WRITES_PER_TURN: usize = 8;
+const ZEROS: [u8; 3] = [0; 3];
+
+/// Writes to connections; keeps the buffers for it.
+#[derive(Debug, Default)]
+pub(crate) struct StreamFlusher {
+    plain: Vec<u8>,
+    sealed: Vec<u8>,
+}
+
+/// What stays the same during one flush.
+#[derive(Clone, Copy)]
+pub(crate) struct Job<'a> {
+    pub(crate) queue: &'a SendQueue,
+    pub(crate) slots: &'a Slots,
+    pub(crate) epoll: &'a OwnedFd,
+    pub(crate) settings: &'a Settings,
+    pub(crate) counters: &'a StreamCounters,
+}
+
+/// One message of a turn.
+#[derive(Clone, Copy)]
+struct Message<'a> {
+    content: Content,
+    parts: [&'a [u8]; 3],
+}
+
+impl Message<'_> {
+    fn len(&self) -> usize {
+        self.parts.iter().map(|part| part.len()).sum()
+    }
+
+    /// Raw bytes are no message: nobody counts them.
+    fn counted(&self) -> u32 {
+        u32::from(self.content != Content::Raw)
+    }
+}
+
+impl StreamFlusher {
+    /// Writes everything queued for connections, and closes those that have come to their end.
+    pub(crate) fn flush<H: Handler>(
+        &mut self,
+        job: &Job<'_>,
+        streams: &mut Streams,
+        handler: &mut H,
+    ) {
+        for touched in job.queue.touched_streams() {
+            let Streams { table, arena, .. } = &mut *streams;
+            let messages = messages(job, arena.bytes(), touched);
+            let Some(stream) = table.get_mut(touched.stream) else {
+                let count = messages.map(|message| message.counted()).sum();
+                give_up(job, touched, count, SendFailure::Closed, handler);
+                continue;
+            };
+            let written = match &stream.outgoing {
+                Some(_) => queue_up(job, stream, touched, messages, handler),
+                None if handler.is_sealed(touched.stream) => {
+                    self.write_sealed(job, stream, touched, messages, handler)
+                }
+                None => write_plain(job, stream, touched, messages, handler),
+            };
+            let written = written.and_then(|()| self.drain(job, stream, touched, handler));
+            let ending = match (written, stream.ending) {
+                (Err(end), _) | (Ok(()), Some(end)) => end,
+                (Ok(()), None) if touched.close => StreamEnd::Local,
+                (Ok(()), None) => continue,
+            };
+            let waiting = stream.outgoing.as_ref().map_or(0, |it| it.messages());
+            give_up(job, touched, waiting, SendFailure::Closed, handler);
+            table.remove(touched.stream);
+            job.counters.closed.add(1);
+            handler.stream_closed(touched.stream, ending);
+        }
+    }
+
+    /// Seals messages piece by piece and writes them; when one piece does not fit, its rest and all behind it wait.
+    fn write_sealed<'a, H: Handler>(
+        &mut self,
+        job: &Job<'a>,
+        stream: &mut Stream,
+        touched: &StreamTouched,
+        messages: impl Iterator<Item = Message<'a>> + Clone,
+        handler: &mut H,
+    ) -> Result<(), StreamEnd> {
+        self.sealed.clear();
+        // Raw bytes were made before anything is sealed here, so they go first.
+        for raw in messages.clone().filter(|it| it.content == Content::Raw) {
+            for part in raw.parts {
+                self.sealed.extend_from_slice(part);
+            }
+        }
+        let mut messages = messages.filter(|it| it.content != Content::Raw).peekable();
+        while messages.peek().is_some() || !self.sealed.is_empty() {
+            self.plain.clear();
+            let mut count = 0;
+            while self.plain.len() < SEALED_MAX
+                && let Some(message) = messages.next()
+            {
+                for part in message.parts {
+                    self.plain.extend_from_slice(part);
+                }
+                count += 1;
+            }
+            let written = self
+                .seal(stream, handler)
+                .and_then(|()| write(job, stream.fd(), &[IoSlice::new(&self.sealed)]));
+            let written = match written {
+                Ok(written) => written,
+                Err(end) => {
+                    count += messages.map(|message| message.counted()).sum::<u32>();
+                    give_up(job, touched, count, SendFailure::Closed, handler);
+                    return Err(end);
+                }
+            };
+            if written < self.sealed.len() {
+                let outgoing = stream.outgoing.insert(Box::default());
+                outgoing.extend_tail([&self.sealed[written..], &[], &[]], count);
+                return queue_up(job, stream, touched, messages, handler);
+            }
+            job.counters.messages.add(u64::from(count));
+            self.sealed.clear();
+        }
+        Ok(())
+    }
+
+    /// Appends what was gathered in `plain` to `sealed`.
+    fn seal<H: Handler>(&mut self, stream: &Stream, handler: &mut H) -> Result<(), StreamEnd> {
+        if self.plain.is_empty() {
+            return Ok(());
+        }
+        handler
+            .seal(stream.id, &self.plain, &mut self.sealed)
+            .map_err(|_| StreamEnd::Failed)
+    }
+
+    /// Writes what waits, as far as the socket takes it.
+    fn drain<H: Handler>(
+        &mut self,
+        job: &Job<'_>,
+        stream: &mut Stream,
+        touched: &StreamTouched,
+        handler: &mut H,
+    ) -> Result<(), StreamEnd> {
+        let sealed = stream.outgoing.is_some() && handler.is_sealed(touched.stream);
+        for _ in 0..WRITES_PER_TURN {
+            let (socket, Some(outgoing)) = stream.socket_and_outgoing() else {
+                return Ok(());
+            };
+            if sealed && outgoing.tail().is_empty() {
+                self.plain.clear();
+                self.sealed.clear();
+                while self.plain.len() < SEALED_MAX
+                    && (outgoing.control.pop_into(&mut self.plain)
+                        || outgoing.media.pop_into(&mut self.plain))
+                {
+                    // Under way from now on, so that it is given up with the rest if sealing fails.
+                    outgoing.tail_messages += 1;
+                }
+                if !self.plain.is_empty() {
+                    handler
+                        .seal(touched.stream, &self.plain, &mut self.sealed)
+                        .map_err(|_| StreamEnd::Failed)?;
+                }
+                outgoing.extend_tail([&self.sealed, &[], &[]], 0);
+            }
+            let (control, media) = (outgoing.control.parts(), outgoing.media.parts());
+            let pieces = [outgoing.tail(), control.0, control.1, media.0, media.1];
+            // What is not sealed yet stays behind.
+            let pieces = &pieces[..if sealed { 1 } else { pieces.len() }];
+            let total: usize = pieces.iter().map(|piece| piece.len()).sum();
+            let mut slices = [IoSlice::new(&[]); 5];
+            for (slice, piece) in slices.iter_mut().zip(pieces) {
+                *slice = IoSlice::new(piece);
+            }
+            let written = write(job, socket, &slices)?;
+            let complete = outgoing.advance(written);
+            job.counters.messages.add(u64::from(complete));
+            if outgoing.is_empty() {
+                stream.outgoing = None;
+                return stream
+                    .await_room(job.epoll, false)
+                    .map_err(|_| StreamEnd::Failed);
+            }
+            if written < total {
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Writes messages as they are; the first that does not fit and all behind it wait.
+fn write_plain<'a, H: Handler>(
+    job: &Job<'a>,
+    stream: &mut Stream,
+    touched: &StreamTouched,
+    messages: impl Iterator<Item = Message<'a>>,
+    handler: &mut H,
+) -> Result<(), StreamEnd> {
+    let mut messages = messages.peekable();
+    while messages.peek().is_some() {
+        let mut batch = [None; MESSAGES];
+        let mut pieces = [IoSlice::new(&[]); PIECES];
+        let (mut count, mut piece_count, mut total) = (0, 0, 0);
+        while count < MESSAGES
+            && let Some(message) = messages.next()
+        {
+            for part in message.parts {
+                if !part.is_empty() {
+                    pieces[piece_count] = IoSlice::new(part);
+                    piece_count += 1;
+                }
+            }
+            total += message.len();
+            batch[count] = Some(message);
+            count += 1;
+        }
+        let written = match write(job, stream.fd(), &pieces[..piece_count]) {
+            Ok(written) => written,
+            Err(end) => {
+                let rest = batch.iter().flatten().copied().chain(messages);
+                let count = rest.map(|message| message.counted()).sum();
+                give_up(job, touched, count, SendFailure::Closed, handler);
+                return Err(end);
+            }
+        };
+        if written == total {
+            let complete: u32 = batch.iter().flatten().map(Message::counted).sum();
+            job.counters.messages.add(u64::from(complete));
+            continue;
+        }
+        // The message in which the write ended is completed before anything else.
+        let outgoing = stream.outgoing.insert(Box::default());
+        let mut rest = batch.iter().flatten().copied().chain(messages);
+        let mut written = written;
+        while written > 0
+            && let Some(message) = rest.next()
+        {
+            let len = message.len();
+            if len <= written {
+                written -= len;
+                job.counters.messages.add(u64::from(message.counted()));
+                continue;
+            }
+            let parts = message.parts.map(|part| {
+                let skipped = part.len().min(written);
+                written -= skipped;
+                &part[skipped..]
+            });
+            outgoing.extend_tail(parts, message.counted());
+            break;
+        }
+        return queue_up(job, stream, touched, rest, handler);
+    }
+    Ok(())
+}
+
+/// Puts messages behind those that wait.
+#[cold]
+fn queue_up<'a, H: Handler>(
+    job: &Job<'a>,
+    stream: &mut Stream,
+    touched: &StreamTouched,
+    messages: impl Iterator<Item = Message<'a>>,
+    handler: &mut H,
+) -> Result<(), StreamEnd> {
+    let outgoing = stream.outgoing.get_or_insert_default();
+    let (mut fits, mut dropped) = (true, 0);
+    for message in messages {
+        job.counters.waited.add(u64::from(message.counted()));
+        match message.content {
+            Content::Control => {
+                fits &= outgoing.push_control(message.parts, job.settings.stream_control_max);
+            }
+            Content::Media => {
+                dropped += outgoing.push_media(message.parts, job.settings.stream_media_max);
+            }
+            // Sealed bytes that wait were sealed earlier, and nothing is sealed before these are queued.
+            Content::Raw => {
+                outgoing.extend_tail(message.parts, 0);
+                fits &= outgoing.tail().len() <= job.settings.stream_control_max + 2 * SEALED_MAX;
+            }
+        }
+    }
+    give_up(job, touched, dropped, SendFailure::BufferFull, handler);
+    if !fits {
+        return Err(StreamEnd::Congested);
+    }
+    stream
+        .await_room(job.epoll, true)
+        .map_err(|_| StreamEnd::Failed)
+}
+
+/// Hands bytes to the kernel and returns how many it took, perhaps none.
+#[inline]
+fn write(job: &Job<'_>, fd: BorrowedFd<'_>, pieces: &[IoSlice<'_>]) -> Result<usize, StreamEnd> {
+    let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+    match sendmsg(fd, pieces, &mut SendAncillaryBuffer::default(), flags) {
+        Ok(written) => {
+            job.counters.writes.add(1);
+            job.counters.written_bytes.add(written as u64);
+            Ok(written)
+        }
+        Err(Errno::AGAIN | Errno::INTR | Errno::NOBUFS | Errno::NOMEM) => Ok(0),
+        Err(Errno::PIPE | Errno::CONNRESET) => Err(StreamEnd::Remote),
+        Err(_) => Err(StreamEnd::Failed),
+    }
+}
+
+/// The messages that this turn has for one connection, in order.
+fn messages<'a>(
+    job: &Job<'a>,
+    arena: &'a [u8],
+    touched: &StreamTouched,
+) -> impl Iterator<Item = Message<'a>> + Clone + use<'a> {
+    let queue = job.queue;
+    let buffers = Buffers {
+        slots: job.slots,
+        streams: arena,
+    };
+    queue.stream_runs(touched).flat_map(move |(content, run)| {
+        let bytes = source(queue, buffers, run.source);
+        let prefix = queue.prefix(run);
+        (0..run.count).map(move |index| {
+            let (start, len) = run.payload(index);
+            Message {
+                content,
+                parts: [
+                    prefix,
+                    &bytes[start..start + len],
+                    &ZEROS[..usize::from(run.trailer)],
+                ],
+            }
+        })
+    })
+}
+
+#[cold]
+fn give_up<H: Handler>(
+    job: &Job<'_>,
+    touched: &StreamTouched,
+    messages: u32,
+    cause: SendFailure,
+    handler: &mut H,
+) {
+    if messages > 0 {
+        job.counters.failed[cause.index()].add(u64::from(messages));
+        handler.stream_failed(touched.stream, messages, cause);
+    }
+}

@@ -1,0 +1,240 @@
+//! Connections in the shard's own loop, beside the datagrams.
+//!
+//! A connection is read at most once per turn, into one arena for all of them, and what a handler forwards from it lies there
+//! until the flush. What the handler cannot use yet it *keeps*: those bytes come again in front of the next ones. Towards a
+//! connection each turn's messages leave with one gathering write. What the kernel does not take waits in an
+//! [`Outgoing`], which is bounded: relayed data beyond the bound pushes out the oldest, and a connection whose control messages
+//! do not fit is closed.
+//!
+//! Invariants:
+//! * nothing blocks: every socket is non-blocking, and every loop over a socket is bounded per turn;
+//! * a message that was begun on a connection is completed or the connection is closed;
+//! * every queued message is handed to the kernel or reported by [`Handler::stream_failed`](crate::Handler::stream_failed),
+//!   exactly once;
+//! * what a connection takes while nothing is under way is its entry in the table.
+//!
+//! Read `accept.rs` for how connections come, `read.rs` and `flush.rs` for how bytes come and go, `outgoing.rs` for what waits.
+
+mod accept;
+mod connection;
+mod flush;
+mod outgoing;
+mod read;
+
+use std::io;
+use std::net::SocketAddr;
+use std::ops::Range;
+use std::os::fd::OwnedFd;
+
+use rustix::event::epoll::EventFlags;
+
+use self::accept::Listener;
+pub(crate) use self::connection::EVENT_TAG as STREAM_TAG;
+use self::connection::Table;
+pub(crate) use self::flush::{Job, StreamFlusher};
+use self::read::Arena;
+
+/// Marks event data that names a listener; the lower half is its name.
+pub(crate) const LISTENER_TAG: u64 = 2 << 32;
+
+use crate::counters::StreamCounters;
+use crate::handler::Handler;
+use crate::queue::SendQueue;
+use crate::settings::Settings;
+
+/// The name of a connection; as with [`EndpointId`](crate::EndpointId), an index that is used again and a count of how often.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct StreamId(u32);
+
+const INDEX_BITS: u32 = 22;
+const INDEX_MASK: u32 = (1 << INDEX_BITS) - 1;
+
+impl StreamId {
+    fn new(index: u32, generation: u32) -> Self {
+        Self((generation << INDEX_BITS) | (index & INDEX_MASK))
+    }
+
+    /// Position in a table, small and reused after close.
+    pub const fn index(self) -> usize {
+        (self.0 & INDEX_MASK) as usize
+    }
+
+    /// The whole name as a number.
+    pub const fn to_u32(self) -> u32 {
+        self.0
+    }
+
+    /// The name that [`to_u32`](Self::to_u32) returned.
+    pub const fn from_u32(name: u32) -> Self {
+        Self(name)
+    }
+}
+
+/// The name of a socket on which connections arrive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct StreamListenerId(pub(crate) u32);
+
+/// Where to listen for connections.
+#[derive(Clone, Copy, Debug)]
+pub struct Listen {
+    /// Local address; port 0 lets the kernel choose.
+    pub address: SocketAddr,
+    /// A number passed with every connection.
+    pub token: u64,
+}
+
+/// A connection just accepted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Accepted {
+    /// The number given with [`Listen::token`].
+    pub token: u64,
+    /// Who connected.
+    pub remote: SocketAddr,
+}
+
+/// Why a connection is gone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum StreamEnd {
+    /// Control messages for it did not fit the bound on what may wait.
+    Congested,
+    /// The other side closed it.
+    Remote,
+    /// The socket reported an error, such as a reset.
+    Failed,
+    /// This side closed it.
+    Local,
+}
+
+/// What a handler does with what it was shown of a connection.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Taken {
+    /// All but these ranges, which come again in this order in front of what comes next. What is forwarded may lie in them too.
+    AllBut([Range<usize>; 2]),
+    /// The connection ends, after what is queued for it.
+    Close,
+}
+
+impl Taken {
+    /// Everything.
+    pub const ALL: Self = Self::AllBut([0..0, 0..0]);
+}
+
+/// Bytes of a connection that were kept, and then those that came now.
+#[derive(Debug)]
+pub struct StreamInput<'a> {
+    /// The connection.
+    pub stream: StreamId,
+    /// How many bytes were kept before.
+    pub kept_len: usize,
+    bytes: &'a mut [u8],
+    /// Where `bytes` begins in the arena.
+    base: u32,
+}
+
+impl StreamInput<'_> {
+    /// The bytes.
+    #[inline]
+    pub fn bytes(&self) -> &[u8] {
+        self.bytes
+    }
+
+    /// The bytes, to be decrypted in place. What was forwarded already must stay as it is.
+    #[inline]
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
+        self.bytes
+    }
+
+    pub(crate) fn base(&self) -> u32 {
+        self.base
+    }
+}
+
+/// A shard's connections and what it takes to serve them.
+#[derive(Debug)]
+pub(crate) struct Streams {
+    pub(crate) listeners: Vec<Listener>,
+    pub(crate) table: Table,
+    pub(crate) arena: Arena,
+}
+
+impl Streams {
+    pub(crate) fn new() -> Self {
+        Self {
+            listeners: Vec::new(),
+            table: Table::default(),
+            arena: Arena::default(),
+        }
+    }
+
+    /// Takes what waits at a listener, up to a bound.
+    #[cold]
+    pub(crate) fn accept<H: Handler>(
+        &mut self,
+        name: u32,
+        epoll: &OwnedFd,
+        settings: &Settings,
+        counters: &StreamCounters,
+        handler: &mut H,
+    ) {
+        let Some(listener) = self.listeners.get(name as usize) else {
+            return;
+        };
+        let table = &mut self.table;
+        listener.accept(settings.accepts_per_turn, counters, |socket, remote| {
+            let id = table.insert(socket, epoll)?;
+            let accepted = Accepted {
+                token: listener.token,
+                remote,
+            };
+            if handler.accepted(id, &accepted) {
+                counters.accepted.add(1);
+            } else {
+                counters.refused.add(1);
+                table.remove(id);
+            }
+            Ok(())
+        });
+    }
+
+    /// Handles a connection that is ready. What can be written is written by the flush that follows.
+    #[inline]
+    pub(crate) fn serve<H: Handler>(
+        &mut self,
+        id: StreamId,
+        flags: EventFlags,
+        counters: &StreamCounters,
+        queue: &mut SendQueue,
+        handler: &mut H,
+    ) {
+        let Some(stream) = self.table.get_mut(id) else {
+            return;
+        };
+        if flags.contains(EventFlags::OUT) && stream.outgoing.is_some() {
+            queue.touch_stream(id);
+        }
+        if !flags.intersects(EventFlags::IN | EventFlags::HUP | EventFlags::ERR | EventFlags::RDHUP)
+            || stream.ending.is_some()
+            || !handler.may_read(id)
+        {
+            return;
+        }
+        if let Err(ending) = self.arena.read(stream, counters, queue, handler) {
+            self.end(id, ending, queue);
+        }
+    }
+
+    /// Has a connection end at the next flush, after what is queued for it.
+    pub(crate) fn end(&mut self, id: StreamId, ending: StreamEnd, queue: &mut SendQueue) {
+        if let Some(stream) = self.table.get_mut(id)
+            && stream.ending.is_none()
+        {
+            stream.ending = Some(ending);
+            queue.touch_stream(id);
+        }
+    }
+}
+
+/// Listens on an address, without admitting anybody yet.
+pub(crate) fn listen(listen: Listen, settings: &Settings) -> io::Result<Listener> {
+    Listener::bind(listen, settings)
+}

@@ -1,0 +1,224 @@
+//! What waits for a connection that takes less than there is: bounded, oldest relayed data first to go.
+//!
+//! Two queues of whole messages, control before relayed data, and before both the rest of what was begun. Relayed
+//! data may be dropped at any message; nothing else may, because the other side counts bytes.
+
+use std::collections::VecDeque;
+
+/// Whole messages in one ring of bytes.
+#[derive(Debug, Default)]
+pub(crate) struct Messages {
+    bytes: VecDeque<u8>,
+    lens: VecDeque<u32>,
+}
+
+impl Messages {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.lens.is_empty()
+    }
+
+    pub(crate) fn count(&self) -> u32 {
+        u32::try_from(self.lens.len()).unwrap_or(u32::MAX)
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.bytes.len()
+    }
+
+    /// The bytes, in two parts.
+    pub(crate) fn parts(&self) -> (&[u8], &[u8]) {
+        self.bytes.as_slices()
+    }
+
+    /// The length of the oldest message.
+    pub(crate) fn first_len(&self) -> Option<usize> {
+        self.lens.front().map(|&len| len as usize)
+    }
+
+    fn push(&mut self, parts: [&[u8]; 3]) {
+        let mut len = 0;
+        for part in parts {
+            self.bytes.extend(part);
+            len += part.len();
+        }
+        self.lens.push_back(u32::try_from(len).unwrap_or(u32::MAX));
+    }
+
+    /// Removes the oldest message and hands its bytes over.
+    pub(crate) fn pop_into(&mut self, target: &mut Vec<u8>) -> bool {
+        let Some(len) = self.lens.pop_front() else {
+            return false;
+        };
+        target.extend(self.bytes.drain(..len as usize));
+        true
+    }
+
+    fn drop_first(&mut self) {
+        if let Some(len) = self.lens.pop_front() {
+            self.bytes.drain(..len as usize);
+        }
+    }
+}
+
+/// What waits for one connection.
+#[derive(Debug, Default)]
+pub(crate) struct Outgoing {
+    /// What has to go first: the rest of a message, or ciphertext.
+    tail: Vec<u8>,
+    /// How much of `tail` is gone.
+    tail_sent: usize,
+    /// How many messages are complete when `tail` is gone.
+    pub(crate) tail_messages: u32,
+    pub(crate) control: Messages,
+    pub(crate) media: Messages,
+}
+
+impl Outgoing {
+    /// What has to go first.
+    pub(crate) fn tail(&self) -> &[u8] {
+        &self.tail[self.tail_sent..]
+    }
+
+    /// Puts bytes behind what has to go first.
+    pub(crate) fn extend_tail(&mut self, parts: [&[u8]; 3], messages: u32) {
+        if self.tail_sent == self.tail.len() {
+            self.tail.clear();
+            self.tail_sent = 0;
+        }
+        for part in parts {
+            self.tail.extend_from_slice(part);
+        }
+        self.tail_messages += messages;
+    }
+
+    /// Notes that `len` bytes of the tail are gone. Returns how many messages are complete by that.
+    pub(crate) fn advance_tail(&mut self, len: usize) -> u32 {
+        self.tail_sent += len;
+        if self.tail_sent < self.tail.len() {
+            return 0;
+        }
+        self.tail.clear();
+        self.tail_sent = 0;
+        std::mem::take(&mut self.tail_messages)
+    }
+
+    /// Appends a control message. Returns whether all control messages still fit `max` bytes.
+    pub(crate) fn push_control(&mut self, parts: [&[u8]; 3], max: usize) -> bool {
+        self.control.push(parts);
+        self.control.len() <= max
+    }
+
+    /// Appends relayed data and returns how many messages, the oldest, had to go so that all fit `max` bytes.
+    pub(crate) fn push_media(&mut self, parts: [&[u8]; 3], max: usize) -> u32 {
+        self.media.push(parts);
+        let mut dropped = 0;
+        while self.media.len() > max {
+            self.media.drop_first();
+            dropped += 1;
+        }
+        dropped
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.tail().is_empty() && self.control.is_empty() && self.media.is_empty()
+    }
+
+    /// Messages that are not complete yet.
+    pub(crate) fn messages(&self) -> u32 {
+        self.tail_messages + self.control.count() + self.media.count()
+    }
+
+    /// After `written` bytes of tail, control and media, in this order: removes what is complete and keeps the rest of a
+    /// message that was begun in the tail. Returns how many messages were completed.
+    pub(crate) fn advance(&mut self, mut written: usize) -> u32 {
+        let tail = self.tail().len().min(written);
+        written -= tail;
+        let mut complete = if tail > 0 { self.advance_tail(tail) } else { 0 };
+        let Self {
+            tail,
+            tail_messages,
+            control,
+            media,
+            ..
+        } = self;
+        for queue in [control, media] {
+            while written > 0
+                && let Some(len) = queue.first_len()
+            {
+                if len <= written {
+                    queue.drop_first();
+                    written -= len;
+                    complete += 1;
+                } else {
+                    // The tail is gone if anything behind it was written.
+                    queue.pop_into(tail);
+                    tail.drain(..written);
+                    *tail_messages = 1;
+                    return complete;
+                }
+            }
+        }
+        complete
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn part(bytes: &[u8]) -> [&[u8]; 3] {
+        [bytes, &[], &[]]
+    }
+
+    #[test]
+    fn the_oldest_media_goes_first_and_control_stays() {
+        let mut outgoing = Outgoing::default();
+        assert!(outgoing.push_control(part(b"reply"), 10));
+        let dropped: u32 = (0..10_u8)
+            .map(|n| outgoing.push_media([&[n], &[n], &[0, 0]], 12))
+            .sum();
+        assert_eq!(dropped, 7);
+        assert_eq!(outgoing.messages(), 4);
+        let (first, second) = outgoing.media.parts();
+        assert_eq!(
+            [first, second].concat(),
+            [7, 7, 0, 0, 8, 8, 0, 0, 9, 9, 0, 0]
+        );
+        assert!(outgoing.push_control(part(b"reply"), 10));
+        assert!(!outgoing.push_control(part(b"r"), 10), "beyond the bound");
+    }
+
+    #[test]
+    fn a_message_that_was_begun_is_completed_whatever_is_dropped() {
+        for written in 0..=17 {
+            let mut outgoing = Outgoing::default();
+            outgoing.extend_tail(part(b"ta"), 1);
+            outgoing.push_control(part(b"con"), 100);
+            outgoing.push_media(part(b"media1"), 100);
+            outgoing.push_media(part(b"media2"), 100);
+            let complete = outgoing.advance(written);
+            assert_eq!(complete + outgoing.messages(), 4, "written {written}");
+            let ends = [2, 5, 11, 17];
+            let expected = ends.iter().filter(|&&end| end <= written).count();
+            assert_eq!(complete as usize, expected, "written {written}");
+            // Media that waits may go; what was begun may not.
+            outgoing.push_media(part(b"last.."), 6);
+            let mut rest = outgoing.tail().to_vec();
+            while outgoing.control.pop_into(&mut rest) || outgoing.media.pop_into(&mut rest) {}
+            let all = b"taconmedia1media2";
+            let begun = ends
+                .iter()
+                .find(|&&end| end > written || written == 0)
+                .copied();
+            let begun = if ends.contains(&written) {
+                Some(written)
+            } else {
+                begun
+            };
+            let from_control = if written < 5 { 5 } else { begun.unwrap_or(17) };
+            let mut expected = all[written..from_control.max(written)].to_vec();
+            expected.extend_from_slice(b"last..");
+            assert_eq!(rest, expected, "written {written}");
+        }
+    }
+}
