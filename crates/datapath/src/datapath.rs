@@ -318,8 +318,14 @@ impl Datapath {
         let counters = &self.counters.stream;
         let low = EndpointId::from_u64(name).to_u32();
         if name & stream::LISTENER_TAG != 0 {
-            self.streams
-                .accept(low, &self.epoll, &self.settings, counters, handler);
+            self.streams.accept(
+                low,
+                &self.epoll,
+                &self.settings,
+                counters,
+                &mut self.queue,
+                handler,
+            );
             return;
         }
         if self.streams.arena.is_short() {

@@ -28,8 +28,8 @@ pub trait Handler {
     }
 
     /// A connection arrived. Returns whether it may stay; without an answer of the handler's own none may.
-    fn accepted(&mut self, stream: StreamId, accepted: &Accepted) -> bool {
-        let _ = (stream, accepted);
+    fn accepted(&mut self, stream: StreamId, accepted: &Accepted, tx: &mut SendQueue) -> bool {
+        let _ = (stream, accepted, tx);
         false
     }
 

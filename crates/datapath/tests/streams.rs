@@ -41,7 +41,7 @@ impl Handler for Eights {
         tx.stream_forward(stream, message, common::whole(message), b"head", 3);
     }
 
-    fn accepted(&mut self, stream: StreamId, accepted: &Accepted) -> bool {
+    fn accepted(&mut self, stream: StreamId, accepted: &Accepted, _: &mut SendQueue) -> bool {
         assert_eq!(accepted.token, 77);
         assert!(accepted.remote.ip().is_loopback());
         if !self.refuses {

@@ -4,6 +4,8 @@
 //! `client_in + peer_in + icmp_in = client_out + peer_out + sum(drops)`. A datagram that was queued for sending
 //! and then refused by the kernel counts as a drop, not as sent.
 //!
+//! A message of a stream counts as a datagram: in when its last byte has come, or when it turns out to be none.
+//!
 //! Each shard is the only writer of its counters; any thread may read them. The cells are relaxed atomics, which
 //! on the usual machines cost what a plain integer costs.
 
@@ -29,6 +31,42 @@ impl Cell {
     }
 }
 
+macro_rules! close_reasons {
+    ($($(#[$doc:meta])+ $name:ident = $label:literal,)+) => {
+        /// Why a client's connection ended.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub(crate) enum CloseReason {
+            $($(#[$doc])+ $name,)+
+        }
+
+        impl CloseReason {
+            /// Their names, in the order of their numbers.
+            const LABELS: &[&str] = &[$($label),+];
+        }
+    };
+}
+
+close_reasons! {
+    /// It did not read the answers to its requests.
+    Congested = "congested",
+    /// It had said nothing yet and others wanted its place.
+    Crowded = "crowded",
+    /// The socket reported an error.
+    Failed = "failed",
+    /// Its first message did not come in time.
+    FirstMessageLate = "first_message_late",
+    /// It was idle and had no allocation.
+    Idle = "idle",
+    /// It sent what cannot be a message.
+    Malformed = "malformed",
+    /// A message that it had begun was not completed in time.
+    MessageLate = "message_late",
+    /// The client closed it.
+    Remote = "remote",
+    /// The relay ended.
+    Stopped = "stopped",
+}
+
 /// Datagram counters of one shard, on cache lines of their own.
 #[derive(Debug, Default)]
 #[repr(align(128))]
@@ -49,6 +87,10 @@ pub(crate) struct ShardCounters {
     pub(crate) peer_refused: Cell,
     /// Datagrams that were not sent, by reason.
     drops: [Cell; DropReason::ALL.len()],
+    /// Connections accepted.
+    pub(crate) connections: Cell,
+    /// Connections that ended, by reason.
+    closes: [Cell; CloseReason::LABELS.len()],
     /// Bytes of datagram payload read from clients.
     pub(crate) client_in_bytes: Cell,
     /// Bytes of datagram payload read from peers.
@@ -58,6 +100,13 @@ pub(crate) struct ShardCounters {
 }
 
 impl ShardCounters {
+    /// Counts the end of a connection.
+    pub(crate) fn closed(&self, reason: CloseReason) {
+        if let Some(cell) = self.closes.get(reason as usize) {
+            cell.add(1);
+        }
+    }
+
     /// Counts `datagrams` under `reason`.
     pub(crate) fn dropped(&self, reason: DropReason, datagrams: u64) {
         if let Some(cell) = self.drops.get(reason.index()) {
@@ -81,6 +130,10 @@ pub struct Accounting {
     pub peer_out: u64,
     /// Datagrams dropped, by reason, zero counts included, in the order of [`DropReason::ALL`].
     pub drops: Vec<(&'static str, u64)>,
+    /// Connections accepted.
+    pub connections: u64,
+    /// Connections that ended, by reason, zero counts included.
+    pub closes: Vec<(&'static str, u64)>,
     /// Payload bytes read from clients.
     pub client_in_bytes: u64,
     /// Payload bytes read from peers.
@@ -97,6 +150,10 @@ impl Accounting {
                 .iter()
                 .map(|reason| (reason.as_str(), 0))
                 .collect(),
+            closes: CloseReason::LABELS
+                .iter()
+                .map(|&label| (label, 0))
+                .collect(),
             ..Self::default()
         };
         for shard in shards {
@@ -108,6 +165,10 @@ impl Accounting {
             sum.client_in_bytes += shard.client_in_bytes.value();
             sum.peer_in_bytes += shard.peer_in_bytes.value();
             sum.allocations += shard.allocations.load(Relaxed);
+            sum.connections += shard.connections.value();
+            for ((_, total), cell) in sum.closes.iter_mut().zip(&shard.closes) {
+                *total += cell.value();
+            }
             for ((_, total), cell) in sum.drops.iter_mut().zip(&shard.drops) {
                 *total += cell.value();
             }
@@ -158,20 +219,30 @@ impl Accounting {
             let _ = write!(line, "{separator}{reason} {count}");
             separator = ", ";
         }
+        if self.connections > 0 {
+            let _ = write!(line, "; connections {}", self.connections);
+            separator = ": ";
+            for (reason, count) in self.closes.iter().filter(|(_, count)| *count > 0) {
+                let _ = write!(line, "{separator}{reason} {count}");
+                separator = ", ";
+            }
+        }
         line
     }
 
     /// The same as a JSON object: `in`, `out`, `drops` and their parts.
     #[must_use]
     pub fn json(&self) -> String {
-        let drops: Vec<String> = self
-            .drops
-            .iter()
-            .map(|(reason, count)| format!("\"{reason}\":{count}"))
-            .collect();
+        let object = |counts: &[(&str, u64)]| {
+            let members = counts
+                .iter()
+                .map(|(name, count)| format!("\"{name}\":{count}"));
+            members.collect::<Vec<_>>().join(",")
+        };
         format!(
             "{{\"in\":{},\"out\":{},\"dropped\":{},\"client_in\":{},\"peer_in\":{},\"icmp_in\":{},\"client_out\":{},\
-             \"peer_out\":{},\"client_in_bytes\":{},\"peer_in_bytes\":{},\"allocations\":{},\"drops\":{{{}}}}}",
+             \"peer_out\":{},\"client_in_bytes\":{},\"peer_in_bytes\":{},\"allocations\":{},\"connections\":{},\
+             \"closes\":{{{}}},\"drops\":{{{}}}}}",
             self.total_in(),
             self.total_out(),
             self.total_drops(),
@@ -183,7 +254,9 @@ impl Accounting {
             self.client_in_bytes,
             self.peer_in_bytes,
             self.allocations,
-            drops.join(",")
+            self.connections,
+            object(&self.closes),
+            object(&self.drops)
         )
     }
 }

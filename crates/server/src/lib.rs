@@ -9,6 +9,7 @@ mod random;
 mod relay;
 mod serve;
 mod shard;
+mod stream;
 mod train;
 mod translate;
 

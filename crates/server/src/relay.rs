@@ -4,7 +4,7 @@
 //! a buffer of many equal datagrams ("segments") from one sender. [`Relay::client_message`] splits such a message into
 //! *trains*, runs of segments of one channel, and asks the engine for the route once per train;
 //! [`Relay::peer_message`] is the mirror. No byte is copied on either way: what is queued names a range of the receive
-//! slot. Everything that is not data goes to [`Relay::control`].
+//! slot. Everything that is not data goes to [`Relay::control`]. Clients that come by TCP are in `relay/streams.rs`.
 //!
 //! Invariant: each datagram is counted in once, and then exactly once as queued or under one [`DropReason`].
 
@@ -12,10 +12,12 @@ use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
 
 use turnbuckle_datapath::{
-    Bind, EndpointId, EndpointKind, Handler, IcmpError, Received, Run, SendFailure, SendQueue,
-    Sockets, Warning,
+    Accepted, Bind, EndpointId, EndpointKind, Handler, IcmpError, Payload, Received, Run,
+    SendFailure, SendQueue, Sockets, StreamEnd, StreamId, StreamInput, StreamListenerId, Taken,
+    Warning,
 };
 use turnbuckle_engine::{
     AllocationId, ClientTuple, Command, DropReason, Endpoint, Engine, Framing, InterfaceAddress,
@@ -25,10 +27,14 @@ use turnbuckle_wire::{
     ChannelData, DATA_INDICATION_HEADER_MAX, Demux, classify, data_indication_header, padding_len,
 };
 
+mod streams;
+pub(crate) use streams::stream_listener_token;
+
 use crate::clock;
 use crate::counters::ShardCounters;
 use crate::log::Log;
 use crate::random::OsRandom;
+use crate::stream::{Connections, StreamLimits};
 use crate::train::{Train, equal_runs};
 
 /// What an endpoint is for, packed into the data path's token: relay endpoints carry the engine's handle,
@@ -45,6 +51,9 @@ pub(crate) struct Relay {
     rfc5766_channel_numbers: bool,
     /// The client-facing endpoints; all others are relay endpoints.
     listeners: Vec<EndpointId>,
+    /// Where connections arrive.
+    stream_listeners: Vec<StreamListenerId>,
+    connections: Connections,
     /// Sockets the engine asked for or gave up, dealt with at the end of the turn.
     sockets_due: Vec<SocketDue>,
 }
@@ -66,6 +75,7 @@ impl Relay {
         counters: Arc<ShardCounters>,
         log: Log,
         rfc5766_channel_numbers: bool,
+        streams: StreamLimits,
     ) -> Self {
         Self {
             engine,
@@ -74,6 +84,8 @@ impl Relay {
             log,
             rfc5766_channel_numbers,
             listeners: Vec::new(),
+            stream_listeners: Vec::new(),
+            connections: Connections::new(streams),
             sockets_due: Vec::new(),
         }
     }
@@ -95,8 +107,13 @@ impl Relay {
     }
 
     /// When the engine next has something to do, counted from the present turn.
-    pub(crate) fn timeout(&self) -> Option<std::time::Duration> {
-        let due = self.engine.next_timeout()?;
+    pub(crate) fn timeout(&self) -> Option<Duration> {
+        if !self.sockets_due.is_empty() {
+            // A connection ended during the last flush, and with it an allocation.
+            return Some(Duration::ZERO);
+        }
+        let due = self.engine.next_timeout().into_iter();
+        let due = due.chain(self.connections.next_timeout()).min()?;
         Some(due.since(self.now.time))
     }
 
@@ -181,7 +198,7 @@ impl Relay {
         &mut self,
         client: ClientTuple,
         datagram: &[u8],
-        message: &Received<'_>,
+        message: &impl Payload,
         start: usize,
         tx: &mut SendQueue,
     ) {
@@ -218,22 +235,20 @@ impl Relay {
             Ok(route) => route,
             Err(reason) => return self.counters.dropped(reason, datagrams),
         };
-        let listener = EndpointId::from_u32(route.client.listener.0);
-        let client = route.client.remote;
+        let client = route.client;
         match route.framing {
             Framing::Channel(channel) => {
                 self.counters.client_queued.add(datagrams);
                 // All segments but the last are equal, so they share one header; a shorter last one has its own.
                 for run in equal_runs(message).into_iter().flatten() {
-                    let len = len_u16(run.len);
-                    tx.forward(
-                        listener,
-                        client,
-                        message,
-                        run,
-                        &ChannelData::header(channel, len),
-                        0,
-                    );
+                    let header = ChannelData::header(channel, len_u16(run.len));
+                    if client.transport.is_stream() {
+                        let stream = StreamId::from_u32(client.connection.0);
+                        tx.stream_forward(stream, message, run, &header, padding(run.len));
+                    } else {
+                        let listener = EndpointId::from_u32(client.listener.0);
+                        tx.forward(listener, client.remote, message, run, &header, 0);
+                    }
                 }
             }
             Framing::DataIndication { peer } => {
@@ -250,14 +265,14 @@ impl Relay {
                     };
                     self.counters.client_queued.add(1);
                     let run = Run::single(start, segment.len());
-                    tx.forward(
-                        listener,
-                        client,
-                        message,
-                        run,
-                        &header[..header_len],
-                        padding(segment.len()),
-                    );
+                    let (header, trailer) = (&header[..header_len], padding(segment.len()));
+                    if client.transport.is_stream() {
+                        let stream = StreamId::from_u32(client.connection.0);
+                        tx.stream_forward(stream, message, run, header, trailer);
+                    } else {
+                        let listener = EndpointId::from_u32(client.listener.0);
+                        tx.forward(listener, client.remote, message, run, header, trailer);
+                    }
                     start += segment.len();
                 }
             }
@@ -289,7 +304,11 @@ impl Relay {
             }
             Command::Reply { to, bytes } => {
                 counters.client_queued.add(1);
-                tx.reply(EndpointId::from_u32(to.listener.0), to.remote, bytes);
+                if to.transport.is_stream() {
+                    tx.stream_reply(StreamId::from_u32(to.connection.0), bytes);
+                } else {
+                    tx.reply(EndpointId::from_u32(to.listener.0), to.remote, bytes);
+                }
             }
         });
     }
@@ -333,6 +352,29 @@ impl Handler for Relay {
         } else {
             self.peer_message(RelayHandle::from_u64(message.token), message, tx);
         }
+    }
+
+    fn accepted(&mut self, stream: StreamId, accepted: &Accepted, tx: &mut SendQueue) -> bool {
+        self.connection_accepted(stream, accepted, tx);
+        true
+    }
+
+    fn stream_received(&mut self, input: &mut StreamInput<'_>, tx: &mut SendQueue) -> Taken {
+        self.connection_received(input, tx)
+    }
+
+    fn stream_failed(&mut self, _stream: StreamId, messages: u32, cause: SendFailure) {
+        let messages = u64::from(messages);
+        self.counters.client_refused.add(messages);
+        let reason = match cause {
+            SendFailure::BufferFull => DropReason::StreamCongested,
+            _ => DropReason::SocketClosed,
+        };
+        self.counters.dropped(reason, messages);
+    }
+
+    fn stream_closed(&mut self, stream: StreamId, end: StreamEnd) {
+        self.connection_closed(stream, end);
     }
 
     fn icmp(&mut self, _endpoint: EndpointId, token: u64, error: IcmpError, tx: &mut SendQueue) {
@@ -382,6 +424,7 @@ impl Handler for Relay {
             self.engine.handle_timeout(self.now);
             self.carry_out_commands(tx);
         }
+        self.close_overdue_connections(tx);
         self.settle_sockets(tx, sockets);
         while let Some(change) = self.engine.poll_change() {
             self.log.change(&change, self.now.time);

@@ -49,7 +49,7 @@ impl ServeError {
 
     fn from_io(error: &io::Error) -> Self {
         let hint = match error.kind() {
-            io::ErrorKind::AddrInUse => Some("another process listens there; `ss -lunp` names it"),
+            io::ErrorKind::AddrInUse => Some("another process listens there; `ss -lntup` names it"),
             io::ErrorKind::AddrNotAvailable => {
                 Some("the address is not one of this machine's; `ip address` lists them")
             }
@@ -142,9 +142,17 @@ impl RunningRelay {
                 index,
                 core: config.threads.pin.then_some(index % cores),
                 interfaces: relay.interfaces.clone(),
-                listeners: config.addresses.listeners.clone(),
+                listeners: match config.addresses.udp {
+                    true => config.addresses.listeners.clone(),
+                    false => Vec::new(),
+                },
+                stream_listeners: match config.addresses.tcp {
+                    true => config.addresses.listeners.clone(),
+                    false => Vec::new(),
+                },
                 engine: Arc::clone(&engine),
                 commons: Arc::clone(&commons),
+                streams: translate::streams(config),
                 datapath: translate::datapath(config, backend, &budget),
                 log_sessions: config.log.sessions,
             };
@@ -187,7 +195,12 @@ impl RunningRelay {
         let _ = writeln!(out, "{why}");
         let _ = writeln!(out, "{} shards{pinned}, {pause}", self.shards.len());
         for listener in &config.addresses.listeners {
-            let _ = writeln!(out, "listening on UDP {listener}");
+            let transports = match (config.addresses.udp, config.addresses.tcp) {
+                (true, true) => "UDP and TCP",
+                (true, false) => "UDP",
+                (false, _) => "TCP",
+            };
+            let _ = writeln!(out, "listening on {transports} {listener}");
         }
         for &relay in &config.addresses.relays {
             let public = config.addresses.public(relay);

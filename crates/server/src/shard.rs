@@ -7,15 +7,16 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::JoinHandle;
 
 use turnbuckle_datapath::{
-    Bind, Counters, Datapath, EndpointKind, Settings, Waker, pin_current_thread,
+    Bind, Counters, Datapath, EndpointKind, Listen, Settings, Waker, pin_current_thread,
 };
 use turnbuckle_engine::{Commons, Config as EngineConfig, Engine, InterfaceAddress};
 
 use crate::counters::ShardCounters;
 use crate::log::Log;
 use crate::random::OsRandom;
-use crate::relay::{LISTENER_TOKEN, Relay};
+use crate::relay::{LISTENER_TOKEN, Relay, stream_listener_token};
 use crate::serve::Event;
+use crate::stream::StreamLimits;
 
 /// What other threads may ask of a shard; taken up at the end of a loop turn.
 pub(crate) enum Request {
@@ -35,10 +36,13 @@ pub(crate) struct Plan {
     pub(crate) core: Option<usize>,
     /// The addresses of the host's interfaces.
     pub(crate) interfaces: Vec<InterfaceAddress>,
-    /// The addresses it listens on, as one of a group.
+    /// The UDP addresses it listens on, as one of a group.
     pub(crate) listeners: Vec<SocketAddr>,
+    /// The TCP addresses it listens on, likewise.
+    pub(crate) stream_listeners: Vec<SocketAddr>,
     pub(crate) engine: Arc<EngineConfig>,
     pub(crate) commons: Arc<Commons>,
+    pub(crate) streams: StreamLimits,
     pub(crate) datapath: Settings,
     /// Whether changes of sessions are logged.
     pub(crate) log_sessions: bool,
@@ -153,7 +157,7 @@ fn set_up(plan: Plan, counters: Arc<ShardCounters>, log: Log) -> io::Result<(Dat
     let mut datapath = Datapath::new(plan.datapath)?;
     let rfc5766_channel_numbers = plan.engine.rfc5766_channel_numbers;
     let engine = Engine::new(plan.engine, plan.commons, OsRandom::new());
-    let mut relay = Relay::new(engine, counters, log, rfc5766_channel_numbers);
+    let mut relay = Relay::new(engine, counters, log, rfc5766_channel_numbers, plan.streams);
     for address in plan.listeners {
         let endpoint = datapath
             .bind(Bind {
@@ -161,16 +165,25 @@ fn set_up(plan: Plan, counters: Arc<ShardCounters>, log: Log) -> io::Result<(Dat
                 kind: EndpointKind::Listener { reuseport: true },
                 token: LISTENER_TOKEN,
             })
-            .map_err(|error| {
-                io::Error::new(
-                    error.kind(),
-                    format!("cannot listen on UDP {address}: {error}"),
-                )
-            })?;
+            .map_err(|error| cannot_listen("UDP", address, &error))?;
         relay.add_listener(endpoint, address);
+    }
+    for (index, address) in plan.stream_listeners.into_iter().enumerate() {
+        let token = stream_listener_token(index);
+        let listener = datapath
+            .listen(Listen { address, token })
+            .map_err(|error| cannot_listen("TCP", address, &error))?;
+        relay.add_stream_listener(listener, token, address);
     }
     relay.set_interfaces(plan.interfaces);
     Ok((datapath, relay))
+}
+
+fn cannot_listen(transport: &str, address: SocketAddr, error: &io::Error) -> io::Error {
+    io::Error::new(
+        error.kind(),
+        format!("cannot listen on {transport} {address}: {error}"),
+    )
 }
 
 /// The loop of a shard.
@@ -183,11 +196,17 @@ fn run(datapath: &mut Datapath, relay: &mut Relay, inbox: &Receiver<Request>) ->
                     for listener in relay.listeners() {
                         datapath.admit_clients(*listener)?;
                     }
+                    for listener in relay.stream_listeners() {
+                        datapath.admit_connections(*listener)?;
+                    }
                     // The main thread has given up waiting only if it is about to stop this shard.
                     let _ = done.send(());
                 }
                 Request::Interfaces(interfaces) => relay.set_interfaces(interfaces),
-                Request::Stop => return Ok(()),
+                Request::Stop => {
+                    datapath.close_streams(relay);
+                    return Ok(());
+                }
             }
         }
     }

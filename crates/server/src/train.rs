@@ -2,7 +2,7 @@
 
 use turnbuckle_datapath::{Received, Run};
 use turnbuckle_engine::DropReason;
-use turnbuckle_wire::ChannelData;
+use turnbuckle_wire::{ChannelData, padding_len};
 
 /// Consecutive channel messages of one channel and one size; the last may be shorter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,10 +64,57 @@ impl Train {
         })
     }
 
+    /// The longest train that begins with the channel message at `start` of a stream, where every message is padded to four bytes
+    /// (RFC 8656 §12.5). Only whole messages belong to it.
+    ///
+    /// # Errors
+    ///
+    /// There is no whole channel message at `start`.
+    pub(crate) fn in_stream(bytes: &[u8], start: usize) -> Result<Self, DropReason> {
+        let first = ChannelData::parse_datagram(&bytes[start..])
+            .map_err(|_| DropReason::MalformedChannelData)?;
+        let len = first.data.len();
+        let stride = padded_len(len);
+        let header = &bytes[start..start + ChannelData::HEADER_LEN];
+        let mut count = 1;
+        let mut end = start + stride;
+        while end + stride <= bytes.len() && &bytes[end..end + ChannelData::HEADER_LEN] == header {
+            end += stride;
+            count += 1;
+        }
+        let mut last_len = len;
+        if let Some(Ok(next)) = bytes.get(end..).map(ChannelData::parse_datagram)
+            && next.number == first.number
+            && next.data.len() < len
+            && !next.data.is_empty()
+            && end + padded_len(next.data.len()) <= bytes.len()
+        {
+            last_len = next.data.len();
+            count += 1;
+            end += padded_len(last_len);
+        }
+        Ok(Self {
+            channel: first.number,
+            run: Run {
+                start: start + ChannelData::HEADER_LEN,
+                stride,
+                len,
+                last_len,
+                count,
+            },
+            end,
+        })
+    }
+
     /// Bytes of payload in the train.
     pub(crate) fn payload_bytes(&self) -> u64 {
         (self.run.len as u64) * (self.run.count as u64 - 1) + self.run.last_len as u64
     }
+}
+
+/// Bytes that a channel message with so much payload takes in a stream (RFC 8656 §12.5).
+fn padded_len(payload_len: usize) -> usize {
+    ChannelData::HEADER_LEN + payload_len + padding_len(payload_len)
 }
 
 /// The datagrams of a message as runs of equal length: all full segments, then a shorter last one if there is one.

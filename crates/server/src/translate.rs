@@ -14,6 +14,7 @@ use turnbuckle_engine::{
 
 use crate::config::{self, Config, Credential};
 use crate::random::OsRandom;
+use crate::stream::StreamLimits;
 
 /// What the receive buffers of busy relay sockets may take together.
 pub(crate) const RELAY_BUFFER_BUDGET_BYTES: u64 = 256 * 1024 * 1024;
@@ -37,6 +38,17 @@ pub(crate) fn datapath(config: &Config, backend: Backend, budget: &Arc<BufferBud
         buffer_budget: Arc::clone(budget),
         socket_buffer: config.datapath.socket_buffer_bytes.get(),
         ..Settings::default()
+    }
+}
+
+/// How long clients may take over connections.
+pub(crate) fn streams(config: &Config) -> StreamLimits {
+    let limits = &config.limits;
+    StreamLimits {
+        first_message: limits.stream_deadline,
+        message: limits.stream_deadline,
+        idle: limits.stream_idle,
+        unproven: limits.stream_unproven.get() as usize,
     }
 }
 

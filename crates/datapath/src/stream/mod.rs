@@ -174,6 +174,7 @@ impl Streams {
         epoll: &OwnedFd,
         settings: &Settings,
         counters: &StreamCounters,
+        queue: &mut SendQueue,
         handler: &mut H,
     ) {
         let Some(listener) = self.listeners.get(name as usize) else {
@@ -186,7 +187,7 @@ impl Streams {
                 token: listener.token,
                 remote,
             };
-            if handler.accepted(id, &accepted) {
+            if handler.accepted(id, &accepted, queue) {
                 counters.accepted.add(1);
             } else {
                 counters.refused.add(1);

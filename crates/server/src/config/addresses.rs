@@ -73,6 +73,8 @@ pub(super) fn addresses(draft: &mut Draft, machine: &Machine) -> Addresses {
             .into_iter()
             .map(|ip| SocketAddr::new(ip, port))
             .collect(),
+        udp: !draft.no_udp,
+        tcp: !draft.no_tcp,
         relays,
         external,
         relay_ports: PortRange {

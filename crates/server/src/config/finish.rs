@@ -70,6 +70,12 @@ fn contradictions(draft: &mut Draft) {
             "together with `stun-only` nothing would be served; give one of the two",
         );
     }
+    if draft.no_udp && draft.no_tcp {
+        draft.problem(
+            "no-udp",
+            "together with `no-tcp` nothing would be served; give one of the two",
+        );
+    }
     if draft.min_port > draft.max_port {
         let (min, max) = (draft.min_port, draft.max_port);
         let key = if draft.is_given("min-port") {

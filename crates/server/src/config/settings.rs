@@ -36,8 +36,12 @@ pub struct Config {
 /// Addresses of both sides of the relay.
 #[derive(Debug, Clone)]
 pub struct Addresses {
-    /// UDP addresses to listen on; never empty, no duplicates, no wildcard: `0.0.0.0` and `::` stand here as the addresses of the machine.
+    /// Addresses to listen on; never empty, no duplicates, no wildcard: `0.0.0.0` and `::` stand here as the addresses of the machine.
     pub listeners: Vec<SocketAddr>,
+    /// Clients are served by UDP there. Of all transports there is at least one.
+    pub udp: bool,
+    /// Clients are served by TCP there.
+    pub tcp: bool,
     /// Local addresses for relayed transport addresses; never empty, no duplicates, no wildcard.
     pub relays: Vec<IpAddr>,
     /// One-to-one address translation in front of this machine; at most one entry per private address.
@@ -187,6 +191,12 @@ pub struct Limits {
     pub channel_lifetime: Duration,
     /// Lifetime of a permission.
     pub permission_lifetime: Duration,
+    /// How long a client may take for its first message over a connection, and for each one from its first byte to its last.
+    pub stream_deadline: Duration,
+    /// How long a connection without an allocation may be idle.
+    pub stream_idle: Duration,
+    /// Connections of one shard that have sent no message yet, at most.
+    pub stream_unproven: NonZeroU32,
 }
 
 /// Which peers may be reached, on top of the built-in rules.

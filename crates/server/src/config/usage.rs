@@ -14,7 +14,7 @@ impl Config {
             return String::new();
         };
         let scheme = if self.stun.stun_only { "stun" } else { "turn" };
-        let url = url(scheme, address);
+        let url = url(scheme, address, self.addresses.udp);
         let generated = self
             .authentication
             .users
@@ -62,7 +62,7 @@ fn generated_password(user: &StaticUser) -> Option<(&str, String)> {
 }
 
 /// RFC 7064 and RFC 7065: IPv6 addresses in brackets, the default port left out, a transport for TURN only.
-fn url(scheme: &str, address: SocketAddr) -> String {
+fn url(scheme: &str, address: SocketAddr, udp: bool) -> String {
     let host = match address {
         SocketAddr::V4(v4) => v4.ip().to_string(),
         SocketAddr::V6(v6) => format!("[{}]", v6.ip()),
@@ -72,10 +72,10 @@ fn url(scheme: &str, address: SocketAddr) -> String {
     } else {
         format!(":{}", address.port())
     };
-    let transport = if scheme == "turn" {
-        "?transport=udp"
-    } else {
-        ""
+    let transport = match (scheme, udp) {
+        ("turn", true) => "?transport=udp",
+        ("turn", false) => "?transport=tcp",
+        _ => "",
     };
     format!("{scheme}:{host}{port}{transport}")
 }

@@ -247,7 +247,7 @@ fn of_a_repeated_attribute_the_first_counts_in_indications() {
     let addresses = [one.local_addr().unwrap(), two.local_addr().unwrap()];
     client.create_permission(&addresses).expect(200);
     let forbidden = SocketAddr::new(IpAddr::from([10, 0, 0, 1]), 9);
-    let send = |peers: [SocketAddr; 2], data: [&[u8]; 2]| {
+    let mut send = |peers: [SocketAddr; 2], data: [&[u8]; 2]| {
         client.send_raw(&plain(Class::Indication, Method::SEND, |writer| {
             writer
                 .xor_peer_address(peers[0])

@@ -1,4 +1,4 @@
-//! What has gone wrong in TURN servers, tried against the running binary over UDP sockets.
+//! What has gone wrong in TURN servers, tried against the running binary over UDP and TCP sockets.
 //!
 //! Every test starts a relay of its own, attacks it, and looks at four things: the answer on the wire, a canary where the relay
 //! must not send to, that the process is still the one that was started, and that its accounts balance to the datagram. The
@@ -27,6 +27,8 @@
 //! | V-27 | bidding down | `nonces` |
 //! | V-28 | another user on a client's 5-tuple | `hijack` |
 //! | V-29 | conflicting channels | `hijack` |
+//! | V-46 | slow readers | `streams` |
+//! | V-47 | framing of streams | `streams` |
 //!
 //! What of these rows is not tried, because the relay has no such path: Connect, incoming TCP peers and ConnectionBind (RFC 6062);
 //! CONNECT-UDP; allocations resumed by mobility ticket (RFC 8016); admin and metrics listeners as peers (there are none; any
@@ -54,3 +56,4 @@ mod own_addresses;
 mod permissions;
 mod randomness;
 mod relay_abuse;
+mod streams;

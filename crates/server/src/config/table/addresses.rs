@@ -7,7 +7,6 @@ use crate::config::value::Kind;
 use super::{flag, one};
 
 const GROUP: Group = Group::Addresses;
-const ONLY_UDP: &str = "UDP is the only transport of this version";
 
 pub(super) const ENTRIES: &[Entry] = &[
     Entry::new(
@@ -19,7 +18,7 @@ pub(super) const ENTRIES: &[Entry] = &[
     )
     .short('d')
     .not_yet("binding to an interface is"),
-    Entry::new("O-002", "listening-port", GROUP, Kind::Port, "Port on which clients are served.")
+    Entry::new("O-002", "listening-port", GROUP, Kind::Port, "Port on which clients are served, by UDP and by TCP.")
         .short('p')
         .default("3478")
         .stricter("port 0 is refused")
@@ -50,7 +49,7 @@ pub(super) const ENTRIES: &[Entry] = &[
     .default("0")
     .only(&["0"], "TLS listeners are not implemented yet"),
     Entry::new("O-006", "tcp-proxy-port", GROUP, Kind::Port, "TCP port on which every connection begins with a PROXY protocol header.")
-        .not_yet("TCP listeners are"),
+        .not_yet("the PROXY protocol is"),
     Entry::new(
         "O-007",
         "listening-ip",
@@ -146,14 +145,23 @@ pub(super) const ENTRIES: &[Entry] = &[
         },
         |config| one(config.datapath.socket_buffer_bytes),
     ),
-    Entry::new("O-016", "no-udp", GROUP, Kind::Flag, "No listeners for UDP.").default("false").only(&["false"], ONLY_UDP),
-    Entry::new("O-017", "no-tcp", GROUP, Kind::Flag, "No listeners for TCP.")
-        .default("true")
-        .coturn_default("false", ONLY_UDP)
-        .only(&["true"], "TCP listeners are not implemented yet"),
+    Entry::new("O-016", "no-udp", GROUP, Kind::Flag, "No listeners for UDP.").default("false").works(
+        |draft, value, _| {
+            draft.no_udp = value.flag();
+            Ok(())
+        },
+        |config| flag(!config.addresses.udp),
+    ),
+    Entry::new("O-017", "no-tcp", GROUP, Kind::Flag, "No listeners for TCP.").default("false").works(
+        |draft, value, _| {
+            draft.no_tcp = value.flag();
+            Ok(())
+        },
+        |config| flag(!config.addresses.tcp),
+    ),
     Entry::new("O-018", "no-tls", GROUP, Kind::Flag, "No listeners for TLS.")
         .default("true")
-        .coturn_default("false", ONLY_UDP)
+        .coturn_default("false", "TLS is not implemented yet")
         .only(&["true"], "TLS listeners are not implemented yet"),
     Entry::new("O-019", "dtls", GROUP, Kind::Flag, "Listeners for DTLS.")
         .default("false")
@@ -166,7 +174,7 @@ pub(super) const ENTRIES: &[Entry] = &[
         .only(&["false"], "UDP relay addresses are the only ones of this version; `stun-only` turns relaying off"),
     Entry::new("O-022", "no-tcp-relay", GROUP, Kind::Flag, "No allocations with TCP relay addresses (RFC 6062).")
         .default("true")
-        .coturn_default("false", ONLY_UDP)
+        .coturn_default("false", "relayed addresses are UDP only")
         .only(&["true"], "TCP relay addresses are not implemented yet"),
     Entry::new("O-023", "keep-address-family", GROUP, Kind::Flag, "Old form of allocation-default-address-family=keep.")
         .short('K')

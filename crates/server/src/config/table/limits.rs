@@ -116,10 +116,46 @@ pub(super) const ENTRIES: &[Entry] = &[
         "max-allocate-timeout",
         GROUP,
         Kind::Integer { min: 1, max: 3600, unit: "seconds" },
-        "Closes client sessions that have not made an allocation after this time.",
+        "Closes connections that have no allocation and were idle for this time.",
     )
     .default("60")
-    .no_effect("clients without an allocation cost nothing over UDP, there is no session to close"),
+    .works(
+        |draft, value, _| {
+            draft.limits.stream_idle = Duration::from_secs(value.integer().into());
+            Ok(())
+        },
+        |config| one(config.limits.stream_idle.as_secs()),
+    ),
+    Entry::new(
+        "",
+        "stream-deadline",
+        GROUP,
+        Kind::Integer { min: 1, max: 300, unit: "seconds" },
+        "Closes connections whose first message, or any message from its first byte to its last, takes longer.",
+    )
+    .default("10")
+    .works(
+        |draft, value, _| {
+            draft.limits.stream_deadline = Duration::from_secs(value.integer().into());
+            Ok(())
+        },
+        |config| one(config.limits.stream_deadline.as_secs()),
+    ),
+    Entry::new(
+        "",
+        "max-silent-connections",
+        GROUP,
+        Kind::Integer { min: 1, max: 1 << 20, unit: "connections" },
+        "Connections of one shard that have sent no message yet. Beyond it the oldest is closed.",
+    )
+    .default("4096")
+    .works(
+        |draft, value, _| {
+            draft.limits.stream_unproven = value.nonzero()?;
+            Ok(())
+        },
+        |config| one(config.limits.stream_unproven),
+    ),
     Entry::new(
         "",
         "max-allocations",

@@ -114,7 +114,7 @@ pub(super) const ENTRIES: &[Entry] = &[
         Kind::Text(1024),
         "Redirects ACME challenges on plain TCP to this URL.",
     )
-    .not_yet("TCP listeners are"),
+    .not_yet("answering HTTP is"),
     Entry::new(
         "O-084",
         "respond-http-unsupported",
@@ -123,5 +123,5 @@ pub(super) const ENTRIES: &[Entry] = &[
         "Answers HTTP on TURN ports with a small error page.",
     )
     .default("false")
-    .only(&["false"], "TCP listeners are not implemented yet"),
+    .only(&["false"], "answering HTTP is not implemented yet"),
 ];

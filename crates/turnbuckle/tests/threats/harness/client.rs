@@ -1,4 +1,4 @@
-//! A small blocking TURN client over UDP. It can also say what no decent client says.
+//! A small blocking TURN client over UDP or a stream. It can also say what no decent client says.
 
 use std::collections::VecDeque;
 use std::io::ErrorKind;
@@ -9,11 +9,11 @@ use std::time::{Duration, Instant};
 use turnbuckle_wire::{
     AddressFamily, AttributeType, ChannelData, ChannelNumber, Class, Demux, Icmp, IntegrityKey,
     Message, MessageWriter, Method, PasswordAlgorithm, TransactionId, classify, long_term_key_md5,
-    long_term_key_sha256,
+    long_term_key_sha256, padding_len,
 };
 
 use super::server::{OTHER_USER, PASSWORD, REALM, USER};
-use super::{Answer, Server};
+use super::{Answer, Server, StreamLink};
 
 /// How long to wait for data that must come.
 const PEER_TIMEOUT: Duration = Duration::from_secs(5);
@@ -30,6 +30,12 @@ pub(crate) enum Mechanism {
     Md5,
     /// PASSWORD-ALGORITHM and MESSAGE-INTEGRITY-SHA256.
     Sha256,
+}
+
+/// What carries the client's messages.
+enum Link {
+    Stream(StreamLink),
+    Udp(UdpSocket),
 }
 
 /// What came that is no response.
@@ -50,7 +56,7 @@ struct Challenge {
 
 /// One client: one socket, one user.
 pub(crate) struct Client {
-    socket: UdpSocket,
+    link: Link,
     server: SocketAddr,
     pub(crate) username: String,
     pub(crate) password: String,
@@ -75,8 +81,22 @@ impl Client {
         socket
             .set_read_timeout(Some(RETRANSMIT_AFTER))
             .expect("a timeout");
+        Self::on(username, Link::Udp(socket), server)
+    }
+
+    /// A client of the user [`USER`] on a stream that is connected to `server`.
+    pub(crate) fn on_stream(stream: StreamLink, server: &Server) -> Self {
+        Self::on(USER, Link::Stream(stream), server.address())
+    }
+
+    /// A client of the user [`USER`] that comes by TCP.
+    pub(crate) fn over_tcp(server: &Server) -> Self {
+        Self::on_stream(StreamLink::tcp(server.address()), server)
+    }
+
+    fn on(username: &str, link: Link, server: SocketAddr) -> Self {
         Self {
-            socket,
+            link,
             server,
             username: username.to_owned(),
             password: PASSWORD.to_owned(),
@@ -88,14 +108,16 @@ impl Client {
 
     /// The same socket as another user, who has to fetch a nonce first: what an attacker on the client's 5-tuple is.
     pub(crate) fn as_other_user(&self) -> Self {
+        let Link::Udp(socket) = &self.link else {
+            panic!("a stream has one reader")
+        };
         Self {
-            socket: self.socket.try_clone().expect("dup"),
-            server: self.server,
-            username: OTHER_USER.to_owned(),
-            password: PASSWORD.to_owned(),
             mechanism: self.mechanism,
-            challenge: None,
-            inbox: VecDeque::new(),
+            ..Self::on(
+                OTHER_USER,
+                Link::Udp(socket.try_clone().expect("dup")),
+                self.server,
+            )
         }
     }
 
@@ -241,13 +263,13 @@ impl Client {
 
     // Data.
 
-    pub(crate) fn send_indication(&self, peer: SocketAddr, data: &[u8]) {
+    pub(crate) fn send_indication(&mut self, peer: SocketAddr, data: &[u8]) {
         self.send_raw(&plain(Class::Indication, Method::SEND, |writer| {
             writer.xor_peer_address(peer).data(data);
         }));
     }
 
-    pub(crate) fn send_channel_data(&self, number: u16, data: &[u8]) {
+    pub(crate) fn send_channel_data(&mut self, number: u16, data: &[u8]) {
         let mut bytes = number.to_be_bytes().to_vec();
         bytes.extend_from_slice(
             &u16::try_from(data.len())
@@ -255,15 +277,22 @@ impl Client {
                 .to_be_bytes(),
         );
         bytes.extend_from_slice(data);
+        if matches!(self.link, Link::Stream(_)) {
+            bytes.resize(bytes.len() + padding_len(data.len()), 0); // RFC 8656 §12.5
+        }
         self.send_raw(&bytes);
     }
 
-    pub(crate) fn send_raw(&self, bytes: &[u8]) {
-        let sent = self
-            .socket
-            .send_to(bytes, self.server)
-            .expect("the relay's address is reachable");
-        assert_eq!(sent, bytes.len());
+    pub(crate) fn send_raw(&mut self, bytes: &[u8]) {
+        match &mut self.link {
+            Link::Udp(socket) => {
+                let sent = socket
+                    .send_to(bytes, self.server)
+                    .expect("the relay's address is reachable");
+                assert_eq!(sent, bytes.len());
+            }
+            Link::Stream(stream) => stream.write(bytes),
+        }
     }
 
     /// What comes next that is no response.
@@ -311,6 +340,12 @@ impl Client {
             if let Some(answer) = self.wait_for(&request[8..20]) {
                 return answer;
             }
+            // Nothing is lost on a stream, so nothing is sent twice (RFC 8489 §6.2.2).
+            while matches!(self.link, Link::Stream(_)) {
+                if let Some(answer) = self.wait_for(&request[8..20]) {
+                    return answer;
+                }
+            }
         }
         panic!("no answer to {:?}", Message::parse(request));
     }
@@ -330,17 +365,24 @@ impl Client {
     /// Reads one datagram; a response is returned, anything else is kept.
     fn read_one(&mut self) -> Option<Answer> {
         let mut buffer = [0; 65536];
-        let len = match self.socket.recv_from(&mut buffer) {
-            Ok((len, from)) => {
-                assert_eq!(from, self.server, "only the relay talks to this client");
-                len
+        let bytes = match &mut self.link {
+            Link::Stream(stream) => &stream.read_message()?[..],
+            Link::Udp(socket) => {
+                let len = match socket.recv_from(&mut buffer) {
+                    Ok((len, from)) => {
+                        assert_eq!(from, self.server, "only the relay talks to this client");
+                        len
+                    }
+                    Err(error)
+                        if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) =>
+                    {
+                        return None;
+                    }
+                    Err(error) => panic!("client socket: {error}"),
+                };
+                &buffer[..len]
             }
-            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
-                return None;
-            }
-            Err(error) => panic!("client socket: {error}"),
         };
-        let bytes = &buffer[..len];
         match classify(bytes[0]) {
             Demux::ChannelData => {
                 let message = ChannelData::parse_datagram(bytes).expect("well formed");
@@ -381,7 +423,7 @@ pub(crate) fn plain(
     method: Method,
     build: impl FnOnce(&mut MessageWriter<'_>),
 ) -> Vec<u8> {
-    let mut buffer = vec![0; 4096];
+    let mut buffer = vec![0; 65_600];
     let mut writer = MessageWriter::new(&mut buffer, class, method, next_transaction_id());
     build(&mut writer);
     let len = writer.finish().expect("a message of moderate size");

@@ -8,6 +8,7 @@ mod message;
 mod namespace;
 mod server;
 mod site;
+mod stream;
 
 pub(crate) use canary::Canary;
 pub(crate) use client::{
@@ -19,3 +20,4 @@ pub(crate) use message::{Answer, append_raw, replace_fingerprint, xor_address};
 pub(crate) use namespace::{Namespace, World};
 pub(crate) use server::{PASSWORD, REALM, Server, USER};
 pub(crate) use site::Site;
+pub(crate) use stream::{StreamLink, connect};

@@ -131,6 +131,28 @@ impl Server {
         counts.min().expect("five counts")
     }
 
+    /// How many connections to the relay are established, as its kernel sees them.
+    pub(crate) fn descriptors_of_tcp(&self) -> usize {
+        let SocketAddr::V4(address) = self.address else {
+            panic!("IPv4 only")
+        };
+        let local = format!(
+            "{:08X}:{:04X} ",
+            u32::from_ne_bytes(address.ip().octets()),
+            address.port()
+        );
+        // proc_pid_net(5): the second column is the local address, the fourth the state, 01 for established.
+        let table = self.proc_file("net/tcp");
+        let columns = table.lines().map(|line| {
+            let mut columns = line.split_whitespace();
+            let local = columns.nth(1).unwrap_or_default();
+            (local.to_owned() + " ", columns.nth(1) == Some("01"))
+        });
+        columns
+            .filter(|(from, is_open)| *from == local && *is_open)
+            .count()
+    }
+
     fn proc_file(&self, name: &str) -> String {
         fs::read_to_string(format!("/proc/{}/{name}", self.child.id()))
             .expect("the process is alive")
@@ -196,6 +218,8 @@ pub(crate) struct Accounting {
     pub(crate) sent: u64,
     pub(crate) dropped: u64,
     drops: BTreeMap<String, u64>,
+    /// Connections that ended, by reason.
+    closes: BTreeMap<String, u64>,
 }
 
 impl Accounting {
@@ -206,15 +230,19 @@ impl Accounting {
                 .as_u64()
                 .unwrap_or_else(|| panic!("{name} in {text}"))
         };
-        let drops = value["drops"].as_object().expect("an object of drops");
+        let counts = |name: &str| {
+            let object = value[name].as_object().expect("an object of counts");
+            let counts = object.iter();
+            counts
+                .map(|(reason, count)| (reason.clone(), count.as_u64().expect("a count")))
+                .collect()
+        };
         Self {
             received: number("in"),
             sent: number("out"),
             dropped: number("dropped"),
-            drops: drops
-                .iter()
-                .map(|(reason, count)| (reason.clone(), count.as_u64().expect("a count")))
-                .collect(),
+            drops: counts("drops"),
+            closes: counts("closes"),
         }
     }
 
@@ -229,6 +257,14 @@ impl Accounting {
             self.sent + self.dropped,
             "in = out + dropped: {self:#?}"
         );
+    }
+
+    /// Connections that ended for `reason`.
+    pub(crate) fn closed_as(&self, reason: &str) -> u64 {
+        *self
+            .closes
+            .get(reason)
+            .unwrap_or_else(|| panic!("no such reason, {reason}: {self:#?}"))
     }
 
     /// Datagrams dropped under `reason`.

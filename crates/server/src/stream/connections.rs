@@ -1,0 +1,361 @@
+//! The connections of a shard: which client each one is, and until when it has to have done what.
+//!
+//! Invariant: a connection has one timer, which fires no later than its deadline; at that moment the deadline is looked at again. So
+//! moving a deadline further away, which every message does, costs nothing.
+
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use turnbuckle_datapath::StreamId;
+use turnbuckle_engine::{
+    ClientTuple, Connection as ConnectionName, Endpoint, Time, Transport, Wheel,
+};
+
+use crate::counters::CloseReason;
+
+/// How long connections may take for what, and how many may take it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct StreamLimits {
+    /// From the connection to the end of the first message.
+    pub(crate) first_message: Duration,
+    /// From the first byte of a message to its last.
+    pub(crate) message: Duration,
+    /// Without an allocation, from one message to the next.
+    pub(crate) idle: Duration,
+    /// Connections of one shard from which no message has come yet; beyond it the oldest goes.
+    pub(crate) unproven: usize,
+}
+
+/// How far a connection is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Phase {
+    /// No message has come.
+    Silent,
+    /// A message has come.
+    Proven,
+}
+
+/// One connection.
+#[derive(Debug)]
+pub(crate) struct Connection {
+    id: StreamId,
+    pub(crate) client: ClientTuple,
+    phase: Phase,
+    /// When the phase began; for a proven connection, when its last message came.
+    since: Time,
+    /// When the message began that is not complete.
+    begun: Option<Time>,
+    /// When the timer fires.
+    check: Time,
+    /// Why it is being closed.
+    pub(crate) closing: Option<CloseReason>,
+}
+
+/// All connections of a shard.
+pub(crate) struct Connections {
+    limits: StreamLimits,
+    places: Vec<Option<Connection>>,
+    wheel: Wheel,
+    /// Connections that had not proven themselves when they were put here, oldest first.
+    unproven: VecDeque<StreamId>,
+    unproven_count: usize,
+}
+
+impl Connections {
+    pub(crate) fn new(limits: StreamLimits) -> Self {
+        Self {
+            limits,
+            places: Vec::new(),
+            wheel: Wheel::new(Time::ZERO),
+            unproven: VecDeque::new(),
+            unproven_count: 0,
+        }
+    }
+
+    /// Takes a connection in. Returns one that has to go for it: the oldest from which nothing has come.
+    pub(crate) fn add(
+        &mut self,
+        now: Time,
+        id: StreamId,
+        listener: Endpoint,
+        remote: SocketAddr,
+    ) -> Option<StreamId> {
+        while let Some(&oldest) = self.unproven.front()
+            && !self.is_unproven(oldest)
+        {
+            self.unproven.pop_front();
+        }
+        let crowded = self.unproven_count >= self.limits.unproven;
+        let evicted = crowded.then(|| self.unproven.pop_front()).flatten();
+        if let Some(evicted) = evicted {
+            self.close(evicted, CloseReason::Crowded);
+            // No longer counted, although it is there until the flush.
+            self.unproven_count -= 1;
+        }
+        if self.places.len() <= id.index() {
+            self.places.resize_with(id.index() + 1, || None);
+        }
+        let check = now + self.limits.first_message;
+        self.wheel.schedule(key(id), check);
+        self.unproven.push_back(id);
+        self.unproven_count += 1;
+        self.places[id.index()] = Some(Connection {
+            id,
+            client: ClientTuple {
+                listener,
+                remote,
+                transport: Transport::Tcp,
+                connection: ConnectionName(id.to_u32()),
+            },
+            phase: Phase::Silent,
+            since: now,
+            begun: None,
+            check,
+            closing: None,
+        });
+        evicted
+    }
+
+    #[inline]
+    pub(crate) fn get(&self, id: StreamId) -> Option<&Connection> {
+        let place = self.places.get(id.index())?;
+        place.as_ref().filter(|connection| connection.id == id)
+    }
+
+    #[inline]
+    pub(crate) fn get_mut(&mut self, id: StreamId) -> Option<&mut Connection> {
+        let place = self.places.get_mut(id.index())?;
+        place.as_mut().filter(|connection| connection.id == id)
+    }
+
+    /// Notes why a connection is about to be closed. The first reason holds.
+    pub(crate) fn close(&mut self, id: StreamId, reason: CloseReason) {
+        if let Some(connection) = self.get_mut(id) {
+            connection.closing.get_or_insert(reason);
+        }
+    }
+
+    /// Forgets a connection.
+    pub(crate) fn remove(&mut self, id: StreamId) -> Option<Connection> {
+        let was_counted = self.is_unproven(id);
+        let place = self.places.get_mut(id.index())?;
+        let connection = place.take_if(|connection| connection.id == id)?;
+        self.unproven_count -= usize::from(was_counted);
+        self.wheel.cancel(key(id));
+        Some(connection)
+    }
+
+    /// Notes what a reading has brought: whole messages or none, and whether another one has begun.
+    #[inline]
+    pub(crate) fn progressed(&mut self, now: Time, id: StreamId, messages: bool, is_begun: bool) {
+        let was_counted = self.is_unproven(id);
+        let Some(connection) = self.get_mut(id) else {
+            return;
+        };
+        if messages {
+            connection.phase = Phase::Proven;
+            connection.since = now;
+            connection.begun = is_begun.then_some(now);
+            self.unproven_count -= usize::from(was_counted);
+        } else if is_begun && connection.phase == Phase::Proven && connection.begun.is_none() {
+            connection.begun = Some(now);
+        } else {
+            return;
+        }
+        self.watch(id);
+    }
+
+    /// Makes sure that the timer fires no later than the deadline.
+    fn watch(&mut self, id: StreamId) {
+        let limits = self.limits;
+        let Some(connection) = self.get_mut(id) else {
+            return;
+        };
+        let (deadline, _) = connection.deadline(&limits);
+        if deadline < connection.check {
+            connection.check = deadline;
+            self.wheel.schedule(key(id), deadline);
+        }
+    }
+
+    /// The next connection whose time is over, noted as closing. `has_allocation` tells who may be idle.
+    pub(crate) fn pop_due(
+        &mut self,
+        now: Time,
+        budget: &mut u32,
+        mut has_allocation: impl FnMut(&ClientTuple) -> bool,
+    ) -> Option<StreamId> {
+        while let Some(index) = self.wheel.pop_due(now, budget) {
+            let limits = self.limits;
+            let Some(Some(connection)) = self.places.get_mut(index as usize) else {
+                continue;
+            };
+            let (mut deadline, reason) = connection.deadline(&limits);
+            if deadline <= now && reason == CloseReason::Idle && has_allocation(&connection.client)
+            {
+                deadline = now + limits.idle;
+            }
+            if deadline <= now {
+                connection.closing.get_or_insert(reason);
+                return Some(connection.id);
+            }
+            connection.check = deadline;
+            self.wheel.schedule(index, deadline);
+        }
+        None
+    }
+
+    /// When [`pop_due`](Self::pop_due) has something to do.
+    pub(crate) fn next_timeout(&self) -> Option<Time> {
+        self.wheel.next_timeout()
+    }
+
+    /// Whether a connection counts against the bound on those that have proven nothing.
+    fn is_unproven(&self, id: StreamId) -> bool {
+        self.get(id).is_some_and(|connection| {
+            connection.phase != Phase::Proven && connection.closing != Some(CloseReason::Crowded)
+        })
+    }
+}
+
+impl Connection {
+    /// Until when something has to have happened, and what is the matter if it has not.
+    fn deadline(&self, limits: &StreamLimits) -> (Time, CloseReason) {
+        match (self.phase, self.begun) {
+            (Phase::Silent, _) => (
+                self.since + limits.first_message,
+                CloseReason::FirstMessageLate,
+            ),
+            (Phase::Proven, Some(begun)) => (begun + limits.message, CloseReason::MessageLate),
+            (Phase::Proven, None) => (self.since + limits.idle, CloseReason::Idle),
+        }
+    }
+}
+
+/// The timer of a connection; indexes are below 2^22.
+fn key(id: StreamId) -> u32 {
+    u32::try_from(id.index()).unwrap_or(u32::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LISTENER: Endpoint = Endpoint(1);
+    const LIMITS: StreamLimits = StreamLimits {
+        first_message: Duration::from_secs(10),
+        message: Duration::from_secs(10),
+        idle: Duration::from_secs(60),
+        unproven: 4096,
+    };
+
+    fn remote(port: u16) -> SocketAddr {
+        SocketAddr::from(([192, 0, 2, 1], port))
+    }
+
+    fn second(n: u64) -> Time {
+        Time::from_secs(1000 + n)
+    }
+
+    /// What is closed at `now`.
+    fn closed(
+        connections: &mut Connections,
+        now: Time,
+        has_allocation: bool,
+    ) -> Vec<(StreamId, CloseReason)> {
+        let mut budget = 10_000;
+        std::iter::from_fn(|| {
+            let id = connections.pop_due(now, &mut budget, |_| has_allocation)?;
+            let connection = connections.remove(id)?;
+            Some((id, connection.closing?))
+        })
+        .collect()
+    }
+
+    fn one() -> (Connections, StreamId) {
+        let mut connections = Connections::new(LIMITS);
+        let id = StreamId::from_u32(3);
+        assert_eq!(connections.add(second(0), id, LISTENER, remote(1)), None);
+        (connections, id)
+    }
+
+    //= MUX-07
+    #[test]
+    fn a_client_that_says_nothing_is_closed_after_ten_seconds() {
+        let (mut connections, id) = one();
+        // Bytes alone do not help, only messages do (V-47).
+        for n in 0..9 {
+            connections.progressed(second(n), id, false, true);
+            assert_eq!(closed(&mut connections, second(n), false), []);
+        }
+        assert_eq!(
+            closed(&mut connections, second(11), false),
+            [(id, CloseReason::FirstMessageLate)]
+        );
+    }
+
+    #[test]
+    fn a_message_that_is_not_completed_closes_after_ten_seconds_even_with_an_allocation() {
+        let (mut connections, id) = one();
+        connections.progressed(second(1), id, true, false);
+        assert_eq!(closed(&mut connections, second(40), true), []);
+        connections.progressed(second(41), id, false, true);
+        connections.progressed(second(49), id, false, true);
+        assert_eq!(closed(&mut connections, second(50), true), []);
+        assert_eq!(
+            closed(&mut connections, second(52), true),
+            [(id, CloseReason::MessageLate)]
+        );
+    }
+
+    #[test]
+    fn messages_that_go_on_keep_a_connection_open_although_each_reading_ends_in_the_middle_of_one()
+    {
+        let (mut connections, id) = one();
+        for n in 0..600 {
+            connections.progressed(second(n), id, true, true);
+            assert_eq!(closed(&mut connections, second(n), false), []);
+        }
+    }
+
+    //= STUN-008
+    #[test]
+    fn without_an_allocation_a_connection_may_be_idle_for_a_minute_and_with_one_for_ever() {
+        let (mut connections, id) = one();
+        connections.progressed(second(1), id, true, false);
+        assert_eq!(closed(&mut connections, second(60), false), []);
+        assert_eq!(closed(&mut connections, second(90), true), []);
+        assert_eq!(closed(&mut connections, second(5000), true), []);
+        assert_eq!(
+            closed(&mut connections, second(5100), false),
+            [(id, CloseReason::Idle)]
+        );
+    }
+
+    #[test]
+    fn the_oldest_of_too_many_silent_connections_makes_room() {
+        let mut connections = Connections::new(StreamLimits {
+            unproven: 3,
+            ..LIMITS
+        });
+        let id = StreamId::from_u32;
+        for n in 0..3 {
+            assert_eq!(connections.add(second(0), id(n), LISTENER, remote(1)), None);
+        }
+        // One that has spoken does not count, and one that is gone does not either.
+        connections.progressed(second(1), id(0), true, false);
+        assert_eq!(connections.add(second(1), id(3), LISTENER, remote(1)), None);
+        connections.remove(id(1));
+        assert_eq!(connections.add(second(1), id(4), LISTENER, remote(1)), None);
+        // Silent now: 2, 3, 4.
+        for (added, evicted) in [(5, 2), (6, 3), (7, 4), (8, 5)] {
+            let gone = connections.add(second(2), id(added), LISTENER, remote(1));
+            assert_eq!(gone, Some(id(evicted)));
+            let connection = connections.remove(id(evicted)).unwrap();
+            assert_eq!(connection.closing, Some(CloseReason::Crowded));
+        }
+        assert_eq!(connections.unproven_count, 3);
+        assert!(connections.get(id(0)).is_some());
+    }
+}
