@@ -12,6 +12,7 @@ use core::fmt;
 use std::sync::Arc;
 
 use foldhash::fast::FixedState;
+use subtle::{Choice, ConditionallySelectable as _};
 use turnbuckle_wire::{
     IntegrityKey, PasswordAlgorithm, long_term_key_md5, long_term_key_sha256, userhash,
 };
@@ -49,7 +50,12 @@ impl User {
     }
 
     pub(crate) fn with_md5_key(name: &str, realm: &str, md5: [u8; 16]) -> Self {
-        Self::with_keys(name, realm, Keys { md5, sha256: None })
+        let keys = Keys {
+            md5,
+            sha256: [0; 32],
+            has_sha256: Choice::from(0),
+        };
+        Self::with_keys(name, realm, keys)
     }
 
     fn with_keys(name: &str, realm: &str, keys: Keys) -> Self {
@@ -63,7 +69,7 @@ impl User {
     }
 
     pub(crate) fn has_sha256_key(&self) -> bool {
-        self.keys.sha256.is_some()
+        self.keys.has_sha256.into()
     }
 
     pub(crate) fn keys(&self) -> &Keys {
@@ -92,8 +98,9 @@ impl fmt::Debug for User {
 #[derive(Clone)]
 pub(crate) struct Keys {
     md5: [u8; 16],
-    /// `None` for a user configured by its MD5 key, whose password is unknown here.
-    sha256: Option<[u8; 32]>,
+    sha256: [u8; 32],
+    /// Not for a user configured by its MD5 key, whose password is unknown here.
+    has_sha256: Choice,
 }
 
 /// Which integrity attribute a message carries.
@@ -107,7 +114,8 @@ impl Keys {
     fn derive(name: &[u8], realm: &[u8], password: &[u8]) -> Self {
         Self {
             md5: long_term_key_md5(name, realm, password),
-            sha256: Some(long_term_key_sha256(name, realm, password)),
+            sha256: long_term_key_sha256(name, realm, password),
+            has_sha256: Choice::from(1),
         }
     }
 
@@ -117,8 +125,25 @@ impl Keys {
         random.fill(&mut sha256);
         Self {
             md5,
-            sha256: Some(sha256),
+            sha256,
+            has_sha256: Choice::from(1),
         }
+    }
+
+    /// `other` if `choice`, else `self`; reads both, and takes no branch.
+    fn or(&self, other: &Self, choice: Choice) -> Self {
+        let mut chosen = self.clone();
+        let parts = [
+            (&mut chosen.md5[..], &other.md5[..]),
+            (&mut chosen.sha256[..], &other.sha256[..]),
+        ];
+        for (mine, others) in parts {
+            for (mine, others) in mine.iter_mut().zip(others) {
+                mine.conditional_assign(others, choice);
+            }
+        }
+        chosen.has_sha256 = Choice::conditional_select(&self.has_sha256, &other.has_sha256, choice);
+        chosen
     }
 
     /// The key for one integrity attribute; `None` when the user has no key of that algorithm.
@@ -129,7 +154,8 @@ impl Keys {
     ) -> Option<IntegrityKey> {
         let bytes: &[u8] = match algorithm {
             PasswordAlgorithm::Md5 => &self.md5,
-            PasswordAlgorithm::Sha256 => self.sha256.as_ref()?,
+            PasswordAlgorithm::Sha256 if self.has_sha256.into() => &self.sha256,
+            PasswordAlgorithm::Sha256 => return None,
             PasswordAlgorithm::Unknown(_) => return None,
         };
         Some(match integrity {
@@ -163,7 +189,7 @@ pub(crate) struct Terms {
 pub(crate) struct Credentials {
     realm: Arc<str>,
     /// Configured users sorted by USERHASH, which names and hashes alike are looked up by. A binary search takes the same steps
-    /// to the place where a hash stands or would stand; a hash table takes one comparison more for a user it has.
+    /// for every hash; a hash table takes one comparison more for a user it has.
     users: Box<[(u128, Arc<User>)]>,
     secrets: Box<[RestSecret]>,
     separator: char,
@@ -200,10 +226,34 @@ impl Credentials {
         }
     }
 
-    fn configured(&self, hash: u128) -> Option<&Arc<User>> {
-        let at = self.users.partition_point(|&(known, _)| known < hash);
-        let (known, user) = self.users.get(at)?;
-        (*known == hash).then_some(user)
+    /// The configured user of this USERHASH, and whether there is one; without one, some user that depends on the hash alone, each as
+    /// likely as any other. Nobody stands in where no user is configured at all.
+    ///
+    /// Takes no branch on the hash: what the branch predictor and the caches remember of the users looked up before must not tell
+    /// whether this one exists.
+    fn configured(&self, userhash: &[u8; 32]) -> (&Arc<User>, Choice) {
+        let hash = leading(userhash);
+        let stands_at = |at: usize, is: fn(&u128, &u128) -> bool| {
+            let entry = self.users.get(at);
+            Choice::from(u8::from(entry.is_some_and(|(known, _)| is(known, &hash))))
+        };
+        let (mut at, mut len) = (0, self.users.len());
+        while len > 1 {
+            let half = len / 2;
+            at = select(at, at + half, stands_at(at + half, u128::le));
+            len -= half;
+        }
+        let is_found = stands_at(at, u128::eq);
+        let any = trailing(userhash)
+            .checked_rem(self.users.len())
+            .unwrap_or(0);
+        // A found user waits for the other's entry too, which may have to come from memory.
+        let of_any = self.users.get(any).map_or(0, |&(known, _)| known);
+        let nothing = usize::from(of_any.to_le_bytes()[0] & core::hint::black_box(0));
+        match self.users.get(select(any, at, is_found) | nothing) {
+            Some((_, user)) => (user, is_found),
+            None => (&self.nobody, Choice::from(0)),
+        }
     }
 
     /// Finds the user for whom `check` accepts the key. Takes the same steps for every claim that ends in `None`.
@@ -217,20 +267,20 @@ impl Credentials {
             Claim::Username(name) => (userhash(name, self.realm.as_bytes()), Some(name)),
             Claim::Userhash(hash) => (hash, None),
         };
-        let configured = self.configured(leading(&hash));
-        let recent = self.recent.find(&hash).filter(|_| name.is_some());
-        let known = configured.or(recent);
-        let user = known.unwrap_or(&self.nobody);
-        // One expression for both, so that a key nobody knows is checked like any other.
-        let can_check = terms.algorithm != PasswordAlgorithm::Sha256 || user.has_sha256_key();
-        let keys = if can_check {
-            &user.keys
-        } else {
-            &self.nobody.keys
+        // Somebody's keys are read whether or not the name is known, because the time of reading them shows.
+        let (somebody, is_configured) = self.configured(&hash);
+        let recent = self.recent.find(&hash);
+        let (user, is_known) = match recent {
+            Some(user) if name.is_some() && !bool::from(is_configured) => (user, Choice::from(1)),
+            _ => (somebody, is_configured),
         };
-        let is_proved = check(keys);
+        // One expression for both, so that a key nobody knows is checked like any other.
+        let needs_sha256 = Choice::from(u8::from(terms.algorithm == PasswordAlgorithm::Sha256));
+        let can_check = is_known & (!needs_sha256 | user.keys.has_sha256);
+        let keys = self.nobody.keys.or(&user.keys, can_check);
+        let is_proved = check(&keys);
         let is_good = terms.accept_expired || !user.has_expired(terms.unix_s);
-        if is_proved && is_good && can_check && known.is_some() && !terms.refuse {
+        if is_proved && is_good && can_check.into() && !terms.refuse {
             return Some(Arc::clone(user));
         }
 
@@ -259,6 +309,18 @@ impl Credentials {
         }
         None
     }
+}
+
+/// `other` if `choice`, else `one`, without a branch.
+fn select(one: usize, other: usize, choice: Choice) -> usize {
+    let mask = usize::from(choice.unwrap_u8()).wrapping_neg();
+    one ^ ((one ^ other) & mask)
+}
+
+/// Another part of a digest than [`leading`].
+fn trailing(hash: &[u8; 32]) -> usize {
+    hash.last_chunk()
+        .map_or(0, |bytes| usize::from_le_bytes(*bytes))
 }
 
 /// Half of a SHA-256 digest, which nobody finds two names for.
