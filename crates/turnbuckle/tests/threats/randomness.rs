@@ -9,7 +9,7 @@ use turnbuckle_wire::{Class, IntegrityKey, Method, long_term_key_md5};
 
 use crate::harness::{Answer, Crowd, PASSWORD, REALM, Server, Site, USER, message};
 
-const NONCES: u32 = 100_000;
+const NONCES: u32 = 1_000_000;
 const PORTS: u32 = 100_000;
 /// Allocations that live at the same time while ports are collected.
 const HOLDERS: u32 = 500;
