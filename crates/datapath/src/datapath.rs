@@ -20,7 +20,7 @@ use crate::Backend;
 use crate::backend::capabilities;
 use crate::coalesce::{Pace, Wait};
 use crate::counters::Counters;
-use crate::endpoint::{Bind, Endpoint, EndpointId, Table};
+use crate::endpoint::{Bind, Endpoint, EndpointId, SharedSocket, Table};
 use crate::flush::Flusher;
 use crate::handler::{Handler, IcmpError, Warning};
 use crate::pack::Buffers;
@@ -186,6 +186,24 @@ impl Datapath {
     /// The address a socket is bound to.
     pub fn local_addr(&self, endpoint: EndpointId) -> Option<SocketAddr> {
         self.table.get(endpoint).map(|endpoint| endpoint.local)
+    }
+
+    /// A second handle of a socket for another thread, whose data path takes it with [`adopt`](Self::adopt).
+    ///
+    /// # Errors
+    /// The socket is closed, or there are too many open files.
+    pub fn share(&self, endpoint: EndpointId) -> io::Result<SharedSocket> {
+        let endpoint = self.table.get(endpoint).ok_or(io::ErrorKind::NotFound)?;
+        endpoint.share()
+    }
+
+    /// Takes a socket to send from. What arrives on it, ICMP errors too, goes on to the data path that bound it.
+    ///
+    /// # Errors
+    /// There are more than four million sockets.
+    pub fn adopt(&mut self, socket: SharedSocket, token: u64) -> io::Result<EndpointId> {
+        let endpoint = self.table.adopt(socket, token, &self.settings)?;
+        Ok(endpoint.id)
     }
 
     /// Closes a socket at once.

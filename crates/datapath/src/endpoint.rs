@@ -83,6 +83,14 @@ pub struct Bind {
     pub token: u64,
 }
 
+/// A second handle of a socket, for another thread's data path to send from: see [`Datapath::share`](crate::Datapath::share).
+#[derive(Debug)]
+pub struct SharedSocket {
+    socket: OwnedFd,
+    kind: EndpointKind,
+    local: SocketAddr,
+}
+
 /// A bound socket and what is known about it.
 #[derive(Debug)]
 pub(crate) struct Endpoint {
@@ -171,27 +179,49 @@ impl Endpoint {
                 errno: errno.raw_os_error(),
             });
         }
-        let want = match bind.kind {
+        let shared = SharedSocket {
+            socket: socket.into(),
+            kind: bind.kind,
+            local,
+        };
+        let mut endpoint = Self::of(shared, bind.token, settings);
+        endpoint.receive_buffer = receive_buffer;
+        endpoint.send_buffer = send_buffer;
+        Ok(endpoint)
+    }
+
+    /// What is known of a socket that is bound already.
+    fn of(shared: SharedSocket, token: u64, settings: &Settings) -> Self {
+        let want = match shared.kind {
             EndpointKind::Listener { .. } => settings.batch.max(1),
             EndpointKind::Relay => 1,
         };
-        Ok(Self {
-            socket: socket.into(),
+        Self {
+            socket: shared.socket,
             id: EndpointId(0),
-            token: bind.token,
-            kind: bind.kind,
-            local,
-            gso,
+            token,
+            kind: shared.kind,
+            local: shared.local,
+            gso: settings.backend == Backend::Gso,
             gso_proven: false,
             want,
             read_turn: 0,
             received: 0,
-            receive_buffer,
-            send_buffer,
+            receive_buffer: 0,
+            send_buffer: SEND_BUFFER_MAX,
             charge: Charge {
                 budget: Arc::clone(&settings.buffer_budget),
                 bytes: 0,
             },
+        }
+    }
+
+    /// A second handle of the socket.
+    pub(crate) fn share(&self) -> io::Result<SharedSocket> {
+        Ok(SharedSocket {
+            socket: self.socket.try_clone()?,
+            kind: self.kind,
+            local: self.local,
         })
     }
 
@@ -269,7 +299,21 @@ impl Table {
         settings: &Settings,
         warn: &mut impl FnMut(Warning),
     ) -> io::Result<&mut Endpoint> {
-        let mut endpoint = Box::new(Endpoint::open(bind, settings, warn)?);
+        self.add(Endpoint::open(bind, settings, warn)?)
+    }
+
+    /// Takes in a socket that another data path reads.
+    pub(crate) fn adopt(
+        &mut self,
+        shared: SharedSocket,
+        token: u64,
+        settings: &Settings,
+    ) -> io::Result<&mut Endpoint> {
+        self.add(Endpoint::of(shared, token, settings))
+    }
+
+    fn add(&mut self, endpoint: Endpoint) -> io::Result<&mut Endpoint> {
+        let mut endpoint = Box::new(endpoint);
         let index = match self.free.pop() {
             Some(index) => index as usize,
             None if self.places.len() > INDEX_MASK as usize => {

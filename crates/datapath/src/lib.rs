@@ -44,7 +44,7 @@ pub use counters::{
     StreamCounters, receive_log_line, send_log_line,
 };
 pub use datapath::{Datapath, Sockets, Waker};
-pub use endpoint::{Bind, EndpointId, EndpointKind};
+pub use endpoint::{Bind, EndpointId, EndpointKind, SharedSocket};
 pub use handler::{Handler, IcmpError, Payload, Place, Received, SendFailure, Warning};
 pub use queue::{PREFIX_LEN_MAX, Run, SendQueue, TRAILER_LEN_MAX};
 pub use settings::Settings;

@@ -247,3 +247,47 @@ fn a_flooded_shard_does_not_pause() {
         (1600, 0)
     );
 }
+
+/// Sends once, from the socket it is told.
+struct Once(Option<EndpointId>, SocketAddr);
+
+impl Handler for Once {
+    fn received(&mut self, _: &Received<'_>, _: &mut SendQueue) {
+        panic!("what arrives is for the data path that bound the socket");
+    }
+
+    fn turn_ended(&mut self, tx: &mut SendQueue, _: &mut Sockets<'_>) {
+        if let Some(endpoint) = self.0.take() {
+            tx.send(endpoint, self.1, b"abcdef", 2);
+        }
+    }
+}
+
+#[test]
+fn a_socket_is_sent_from_by_one_thread_and_read_by_another() {
+    for backend in BACKENDS {
+        let (mut reader, mut sender) = (datapath(backend), datapath(backend));
+        let far = socket(loopback(false));
+        let (endpoint, address) = bind(&mut reader, LISTENER, loopback(false));
+        let shared = reader.share(endpoint).unwrap();
+        let adopted = sender.adopt(shared, 0).unwrap();
+        let to = far.local_addr().unwrap();
+        let mut once = Once(Some(adopted), to);
+        sender.turn(Some(Duration::ZERO), &mut once).unwrap();
+        for expected in [b"ab", b"cd", b"ef"] {
+            let mut buffer = [0; 10];
+            let (len, from) = far.recv_from(&mut buffer).unwrap();
+            assert_eq!((&buffer[..len], from), (&expected[..], address));
+        }
+        far.send_to(b"back", address).unwrap();
+        sender.turn(Some(Duration::ZERO), &mut once).unwrap();
+        let mut echo = Echo;
+        reader
+            .turn(Some(Duration::from_secs(5)), &mut echo)
+            .unwrap();
+        assert_eq!(far.recv_from(&mut [0; 10]).unwrap(), (4, address));
+        // The name outlives the socket of the reader, not of the sender.
+        reader.close(endpoint);
+        assert!(reader.share(endpoint).is_err());
+    }
+}

@@ -43,6 +43,8 @@ enum Command {
     },
     /// Print the option table
     Options(options::Arguments),
+    /// Stand behind a relay while it is measured: reflect, swallow, or send by itself
+    Peer(turnbuckle_load::peer::Arguments),
 }
 
 fn main() -> ExitCode {
@@ -50,6 +52,7 @@ fn main() -> ExitCode {
         Command::Serve { options } => serve::run(options),
         Command::Check { options } => check::run(options),
         Command::Options(arguments) => options::run(&arguments),
+        Command::Peer(arguments) => turnbuckle_load::peer::run(&arguments),
     };
     result.unwrap_or_else(|error| {
         // Nothing is left to be said if standard error is gone too.

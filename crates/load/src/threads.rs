@@ -1,0 +1,52 @@
+//! Threads of the instruments: their place and their CPU time.
+
+use std::fs;
+use std::io;
+use std::ops::Deref;
+
+use rustix::thread::{CpuSet, sched_setaffinity};
+
+use crate::cli::Cpus;
+
+/// A value on cache lines of its own, so that one thread's counting does not slow down another's.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+pub(crate) struct OwnLines<T>(pub(crate) T);
+
+impl<T> Deref for OwnLines<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.0
+    }
+}
+
+/// Keeps the calling thread, number `index`, on one of `cpus`.
+///
+/// # Errors
+/// What `sched_setaffinity` returns: this process may not use that CPU.
+pub(crate) fn pin(cpus: Option<&Cpus>, index: usize) -> io::Result<()> {
+    let Some(Cpus(cpus)) = cpus else {
+        return Ok(());
+    };
+    let Some(&cpu) = index.checked_rem(cpus.len()).and_then(|at| cpus.get(at)) else {
+        return Ok(());
+    };
+    let mut only = CpuSet::new();
+    only.set(cpu);
+    sched_setaffinity(None, &only)
+        .map_err(|errno| io::Error::new(errno.kind(), format!("CPU {cpu}: {errno}")))
+}
+
+/// CPUs this process may run on.
+pub(crate) fn available() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
+}
+
+/// CPU time of the calling thread, nanoseconds, from the scheduler's own exact count.
+pub(crate) fn cpu_ns() -> u64 {
+    fs::read_to_string("/proc/thread-self/schedstat")
+        .ok()
+        .and_then(|text| text.split_ascii_whitespace().next()?.parse().ok())
+        .unwrap_or(0)
+}
