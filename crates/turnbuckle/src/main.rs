@@ -45,6 +45,7 @@ enum Command {
     Options(options::Arguments),
     /// Stand behind a relay while it is measured: reflect, swallow, or send by itself
     Peer(turnbuckle_load::peer::Arguments),
+    Bench(Box<turnbuckle_lab::Arguments>),
 }
 
 fn main() -> ExitCode {
@@ -53,6 +54,13 @@ fn main() -> ExitCode {
         Command::Check { options } => check::run(options),
         Command::Options(arguments) => options::run(&arguments),
         Command::Peer(arguments) => turnbuckle_load::peer::run(&arguments),
+        Command::Bench(arguments) => turnbuckle_lab::run(&arguments).map(|all_measured| {
+            if all_measured {
+                ExitCode::SUCCESS
+            } else {
+                ExitCode::FAILURE
+            }
+        }),
     };
     result.unwrap_or_else(|error| {
         // Nothing is left to be said if standard error is gone too.

@@ -1,0 +1,177 @@
+//! One run, as it stands in `raw.csv`.
+
+use std::path::Path;
+
+use anyhow::{Context as _, Result};
+use serde::{Deserialize, Serialize};
+
+use crate::bottleneck::Bottleneck;
+use crate::scenario::{Arrival, Metric};
+
+/// Whether a run gave figures.
+#[derive(Clone, Copy, Debug, Deserialize, Serialize, PartialEq, Eq)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Status {
+    Measured,
+    /// The server cannot do what the scenario asks.
+    CannotRun,
+    /// Something broke; figures of this run do not exist.
+    Failed,
+}
+
+/// One run of one server in one case of a scenario.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub(crate) struct Record {
+    pub(crate) scenario: String,
+    pub(crate) arrival: Arrival,
+    /// Percent of the capacity, where the scenario has such cases.
+    pub(crate) percent_of_capacity: Option<f64>,
+    pub(crate) server: String,
+    pub(crate) round: u32,
+    pub(crate) status: Status,
+    /// Why there are no figures.
+    pub(crate) note: String,
+    /// Start of the run, UTC.
+    pub(crate) started: String,
+    /// Seconds between the two snapshots.
+    pub(crate) seconds: f64,
+    /// Asked rate, datagrams per second, of a case.
+    pub(crate) rate: Option<f64>,
+
+    pub(crate) clients: u64,
+    pub(crate) clients_failed: u64,
+    pub(crate) sent_datagrams: u64,
+    pub(crate) received_datagrams: u64,
+    pub(crate) lost: u64,
+    pub(crate) duplicated: u64,
+    pub(crate) reordered: u64,
+    pub(crate) corrupted: u64,
+    pub(crate) send_pps: f64,
+    pub(crate) recv_pps: f64,
+    /// The reflector's own count in the window.
+    pub(crate) peer_received: u64,
+    pub(crate) peer_sent: u64,
+
+    /// IP packets that reached the load and the peer: what the relay got out, both ways.
+    pub(crate) packets_out: u64,
+    /// IP packets that reached the relay.
+    pub(crate) packets_in: u64,
+    /// Of the server's process.
+    pub(crate) server_cpu_s: f64,
+    /// Of the kernel threads that receive for the relay (`napi/…` of its interfaces, `ksoftirqd` of its CPUs).
+    pub(crate) relay_kernel_cpu_s: f64,
+    pub(crate) load_cpu_s: f64,
+    /// Of the busiest thread of the load that sends, in percent of its time; 0 where not known.
+    pub(crate) load_sender_busy_percent: f64,
+    pub(crate) peer_cpu_s: f64,
+    /// Busy time of the machine beyond all of the above, by ticks.
+    pub(crate) foreign_cpu_s: f64,
+    /// CPUs of the server.
+    pub(crate) relay_cpus: u64,
+    pub(crate) server_rss_kib: u64,
+
+    pub(crate) p50_us: Option<f64>,
+    pub(crate) p90_us: Option<f64>,
+    pub(crate) p99_us: Option<f64>,
+    pub(crate) p999_us: Option<f64>,
+    pub(crate) p9999_us: Option<f64>,
+    pub(crate) max_us: Option<f64>,
+
+    pub(crate) allocations_succeeded: u64,
+    pub(crate) allocations_failed: u64,
+    pub(crate) allocations_per_second: Option<f64>,
+
+    pub(crate) meanwhile_sent: Option<u64>,
+    pub(crate) meanwhile_lost: Option<u64>,
+    pub(crate) meanwhile_p99_us: Option<f64>,
+
+    /// Full socket buffers, and packets an interface or a ring had to drop, at each of the three hosts.
+    pub(crate) relay_socket_drops: u64,
+    pub(crate) relay_link_drops: u64,
+    pub(crate) peer_socket_drops: u64,
+    pub(crate) peer_link_drops: u64,
+    pub(crate) load_socket_drops: u64,
+    pub(crate) load_link_drops: u64,
+    /// Full backlogs of CPUs, of the whole machine.
+    pub(crate) backlog_drops: u64,
+
+    pub(crate) bottleneck: Bottleneck,
+    /// The evidence in words.
+    pub(crate) bottleneck_why: String,
+}
+
+impl Record {
+    /// The figure, or nothing where this run does not have it.
+    pub(crate) fn metric(&self, metric: Metric) -> Option<f64> {
+        if self.status != Status::Measured {
+            return None;
+        }
+        let cpu = self.server_cpu_s;
+        let out = self.packets_out as f64;
+        match metric {
+            Metric::AllocationsPerCpuSecond => (cpu > 0.0 && self.allocations_succeeded > 0)
+                .then(|| self.allocations_succeeded as f64 / cpu),
+            Metric::AllocationsPerSecond => self.allocations_per_second,
+            Metric::CallsLost => self.meanwhile_lost.map(|lost| lost as f64),
+            Metric::CpuPercent => (self.seconds > 0.0).then(|| cpu / self.seconds * 100.0),
+            Metric::CpuUsPerPacket => (cpu > 0.0 && out > 0.0).then(|| cpu * 1e6 / out),
+            Metric::DeliveredPps => Some(self.recv_pps),
+            Metric::LossPercent => (self.sent_datagrams > 0)
+                .then(|| self.lost as f64 * 100.0 / self.sent_datagrams as f64),
+            Metric::P50Us => self.p50_us,
+            Metric::P99Us => self.p99_us,
+            Metric::PacketsPerCpuSecond => (cpu > 0.0).then(|| out / cpu),
+            Metric::SendPps => Some(self.send_pps),
+        }
+    }
+
+    /// Scenario, arrival and case: what rounds and servers have in common.
+    pub(crate) fn group(&self) -> Group {
+        Group {
+            scenario: self.scenario.clone(),
+            arrival: self.arrival,
+            percent: self.percent_of_capacity.map(|percent| percent.to_string()),
+        }
+    }
+}
+
+/// Runs that may be compared.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Group {
+    pub(crate) scenario: String,
+    pub(crate) arrival: Arrival,
+    pub(crate) percent: Option<String>,
+}
+
+impl std::fmt::Display for Group {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}, {}", self.scenario, self.arrival)?;
+        match &self.percent {
+            Some(percent) => write!(f, ", {percent} % of capacity"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Adds a run to `raw.csv`, at once, so that a broken run loses nothing.
+pub(crate) fn append(path: &Path, record: &Record) -> Result<()> {
+    let new = !path.exists();
+    let file = std::fs::File::options()
+        .create(true)
+        .append(true)
+        .open(path)
+        .with_context(|| path.display().to_string())?;
+    let mut writer = csv::WriterBuilder::new().has_headers(new).from_writer(file);
+    writer.serialize(record)?;
+    writer.flush()?;
+    Ok(())
+}
+
+/// Reads `raw.csv`.
+pub(crate) fn read(path: &Path) -> Result<Vec<Record>> {
+    let mut reader = csv::Reader::from_path(path).with_context(|| path.display().to_string())?;
+    reader
+        .deserialize()
+        .collect::<Result<_, _>>()
+        .with_context(|| format!("{} is not of this version", path.display()))
+}

@@ -1,0 +1,132 @@
+//! `report.html`: the plots beside the tables, in one file without scripts or references.
+
+use anyhow::Result;
+use askama::Template;
+
+use super::{Contents, figure, plot};
+use crate::scenario::Question;
+
+#[derive(Template)]
+#[template(path = "report.html")]
+struct Page<'a> {
+    title: &'a str,
+    machine: String,
+    findings: &'a str,
+    groups: Vec<GroupView>,
+}
+
+struct GroupView {
+    title: String,
+    what: String,
+    verdicts: Vec<(String, &'static str)>,
+    plots: Vec<String>,
+    columns: Vec<&'static str>,
+    rows: Vec<RowView>,
+    notes: Vec<String>,
+}
+
+struct RowView {
+    name: String,
+    cells: Vec<String>,
+    ranked: bool,
+}
+
+pub(super) fn page(contents: &Contents) -> Result<String> {
+    let groups = contents
+        .groups
+        .iter()
+        .map(|group| GroupView {
+            title: group.group.to_string(),
+            what: group.scenario.title.clone(),
+            verdicts: group
+                .verdicts
+                .iter()
+                .map(|verdict| {
+                    let class = match verdict.met {
+                        Some(true) => "met",
+                        Some(false) => "missed",
+                        None => "open",
+                    };
+                    (verdict.text.replace("**", ""), class)
+                })
+                .collect(),
+            plots: group
+                .scenario
+                .metrics
+                .iter()
+                .filter_map(|metric| plot::metric(group, *metric))
+                .collect(),
+            columns: group
+                .scenario
+                .metrics
+                .iter()
+                .map(|metric| metric.title())
+                .chain(["server CPU %", "lost of sent", "bottleneck"])
+                .collect(),
+            rows: group
+                .servers
+                .iter()
+                .map(|server| RowView {
+                    name: server.name.clone(),
+                    cells: group
+                        .scenario
+                        .metrics
+                        .iter()
+                        .map(|metric| {
+                            server.spread_by_metric.get(metric).map_or_else(
+                                || "-".to_owned(),
+                                |spread| {
+                                    format!(
+                                        "{} [{}-{}]",
+                                        figure(spread.median),
+                                        figure(spread.min),
+                                        figure(spread.max)
+                                    )
+                                },
+                            )
+                        })
+                        .chain([
+                            format!("{:.0}", server.sums.server_cpu_percent),
+                            format!("{} of {}", server.sums.lost, server.sums.sent),
+                            server
+                                .bottlenecks
+                                .iter()
+                                .map(|(part, times)| format!("{part} {times}x"))
+                                .collect::<Vec<_>>()
+                                .join(", "),
+                        ])
+                        .collect(),
+                    ranked: server.ranked || group.scenario.question != Question::Flood,
+                })
+                .collect(),
+            notes: group
+                .servers
+                .iter()
+                .flat_map(|server| {
+                    server
+                        .missing
+                        .iter()
+                        .map(|missing| format!("{}: {missing}", server.name))
+                })
+                .collect(),
+        })
+        .collect();
+    let machine = contents
+        .environment
+        .sessions
+        .first()
+        .map(|session| {
+            format!(
+                "{}, {} CPUs, {}, commit {}",
+                session.kernel, session.cpus, session.processor, session.commit
+            )
+        })
+        .unwrap_or_default();
+    Ok(Page {
+        title: &contents.title,
+        machine,
+        findings: &contents.findings,
+        groups,
+    }
+    .render()?)
+}

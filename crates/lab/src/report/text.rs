@@ -1,0 +1,234 @@
+//! `README.md` and `summary.md`.
+
+use std::fmt::Write as _;
+
+use super::analysis::{GroupResult, ServerResult, Spread};
+use super::{Contents, figure};
+use crate::bottleneck::RULES;
+use crate::scenario::Question;
+
+pub(super) fn readme(contents: &Contents) -> String {
+    let mut text = format!("# Servers compared: {}\n\n", contents.title);
+    if let Some(session) = contents.environment.sessions.first() {
+        let _ = writeln!(
+            text,
+            "{} on {} CPUs ({}), {}. Medians over alternating rounds; figures by server and round are in [raw.csv](raw.csv), all tables in \
+             [summary.md](summary.md), plots in [report.html](report.html), the machine and every command in [env.json](env.json).\n",
+            session.kernel,
+            session.cpus,
+            session.processor,
+            session.started.get(..10).unwrap_or_default()
+        );
+    }
+    if !contents.findings.is_empty() {
+        let _ = writeln!(text, "{}\n", contents.findings.trim());
+    }
+    let verdicts: Vec<String> = contents
+        .groups
+        .iter()
+        .flat_map(|group| {
+            group
+                .verdicts
+                .iter()
+                .map(move |verdict| format!("- {}: {}", group.group, verdict.text))
+        })
+        .collect();
+    if !verdicts.is_empty() {
+        let _ = writeln!(
+            text,
+            "## Bars\n\nRatios within a round, median [smallest-largest].\n\n{}\n",
+            verdicts.join("\n")
+        );
+    }
+    let _ = writeln!(text, "## Servers\n");
+    let mut seen: Vec<(&str, &str)> = Vec::new();
+    for session in &contents.environment.sessions {
+        for server in &session.servers {
+            if seen.contains(&(&server.name, &server.version)) {
+                continue;
+            }
+            seen.push((&server.name, &server.version));
+            let _ = writeln!(
+                text,
+                "- **{}** ({}): `{}`",
+                server.name, server.version, server.command
+            );
+        }
+    }
+    let _ = writeln!(text, "\n## How it was run\n");
+    for session in &contents.environment.sessions {
+        let _ = writeln!(
+            text,
+            "- {}, commit {}, load average before it {}: `{}`",
+            session.started, session.commit, session.load_average, session.command
+        );
+    }
+    let mut notes: Vec<&str> = Vec::new();
+    for note in contents
+        .environment
+        .sessions
+        .iter()
+        .flat_map(|session| &session.notes)
+    {
+        if !notes.contains(&note.as_str()) {
+            notes.push(note);
+        }
+    }
+    let _ = writeln!(text);
+    for note in notes {
+        let _ = writeln!(text, "- {note}");
+    }
+    let _ = writeln!(
+        text,
+        "\nEach run starts server, reflector and load anew; the seconds before the window are discarded. Packets out are the IP packets that reached the load's \
+         and the peer's host (`IpExt: InNoECTPkts` and the like, which count each segment of a buffer). CPU time is the scheduler's own \
+         (`/proc/PID/task/*/schedstat`); *kernel* is that of the NAPI and ksoftirqd threads that receive for the relay; *foreign* is the rest of the machine's \
+         busy time, by ticks, in percent of one CPU, which on this form of placement includes what the kernel does for generator and reflector. \
+         Losses are counted by sequence number, datagram by datagram.\n\n## What limited a run\n\n{RULES}\n\nUnder flood a server is ranked only if the \
+         relay was the bottleneck of each of its rounds.\n"
+    );
+    let _ = writeln!(text, "## Scenarios\n");
+    for scenario in &contents.scenarios {
+        let _ = writeln!(
+            text,
+            "- **{}**: {}. `turnbuckle load {}`, `turnbuckle peer {}`; {} s discarded, {} s measured, {} rounds.",
+            scenario.name,
+            scenario.title,
+            scenario.load,
+            scenario.peer,
+            scenario.warm_up_s,
+            scenario.window_s,
+            scenario.rounds
+        );
+    }
+    text
+}
+
+pub(super) fn summary(contents: &Contents) -> String {
+    let mut text = format!(
+        "# Summary: {}\n\nMedian [smallest-largest] cv over rounds. Ratios are to {}, within a round.\n",
+        contents.title, contents.environment.against
+    );
+    for group in &contents.groups {
+        let _ = write!(
+            text,
+            "\n{}",
+            group_text(group, &contents.environment.against)
+        );
+    }
+    text
+}
+
+fn group_text(group: &GroupResult, against: &str) -> String {
+    let mut text = format!("## {}\n\n{}.\n\n", group.group, group.scenario.title);
+    let metrics = &group.scenario.metrics;
+    let mut header = "| server | rounds |".to_owned();
+    for metric in metrics {
+        let _ = write!(header, " {} |", metric.title());
+    }
+    header.push_str(
+        " packets out/s | server CPU % | kernel CPU % | foreign CPU % | lost of sent | drops before relay / peer / load | RSS MiB | bottleneck |",
+    );
+    let columns = header.matches('|').count() - 1;
+    let _ = writeln!(text, "{header}\n|{}", "---|".repeat(columns));
+    for server in &group.servers {
+        let _ = writeln!(text, "{}", row(server, group));
+    }
+    for server in &group.servers {
+        for missing in &server.missing {
+            let _ = writeln!(text, "\n{}: {missing}", server.name);
+        }
+        if server.corrupted_or_failed() {
+            let _ = writeln!(
+                text,
+                "\n{}: {} corrupted datagrams, {} clients that could not be set up",
+                server.name, server.sums.corrupted, server.sums.clients_failed
+            );
+        }
+    }
+    if !group.ratios.is_empty() {
+        let _ = writeln!(text);
+        for ratio in &group.ratios {
+            let _ = writeln!(
+                text,
+                "- {} / {against}, {}: {}{}",
+                ratio.server,
+                ratio.metric.title(),
+                spread_text(&ratio.spread),
+                if ratio.ranked {
+                    ""
+                } else {
+                    " (not ranked: the relay was not the bottleneck of every round)"
+                }
+            );
+        }
+    }
+    for verdict in &group.verdicts {
+        let _ = writeln!(text, "- Bar: {}", verdict.text);
+    }
+    text
+}
+
+fn row(server: &ServerResult, group: &GroupResult) -> String {
+    let sums = &server.sums;
+    let mut row = format!("| {} | {} |", server.name, server.measured);
+    for metric in &group.scenario.metrics {
+        match server.spread_by_metric.get(metric) {
+            Some(spread) => {
+                let _ = write!(row, " {} {:.0} % |", spread_text(spread), spread.cv_percent);
+            }
+            None => row.push_str(" - |"),
+        }
+    }
+    let bottlenecks: Vec<String> = server
+        .bottlenecks
+        .iter()
+        .map(|(bottleneck, times)| {
+            if server.bottlenecks.len() == 1 {
+                bottleneck.to_string()
+            } else {
+                format!("{bottleneck} {times}x")
+            }
+        })
+        .collect();
+    let unranked = if group.scenario.question == Question::Flood && !server.ranked {
+        " (not ranked)"
+    } else {
+        ""
+    };
+    let rate = sums
+        .rate
+        .map(|rate| format!(" at {}/s", figure(rate)))
+        .unwrap_or_default();
+    let _ = write!(
+        row,
+        " {}{rate} | {:.0} | {:.0} | {:.0} | {} of {} | {} / {} / {} | {:.1} | {}{unranked} |",
+        figure(sums.packets_out_pps),
+        sums.server_cpu_percent,
+        sums.kernel_cpu_percent,
+        sums.foreign_cpu_percent,
+        sums.lost,
+        sums.sent,
+        sums.relay_drops,
+        sums.peer_drops,
+        sums.load_drops,
+        sums.rss_mib,
+        bottlenecks.join(", ")
+    );
+    row
+}
+
+fn spread_text(spread: &Spread) -> String {
+    format!(
+        "{} [{}-{}]",
+        figure(spread.median),
+        figure(spread.min),
+        figure(spread.max)
+    )
+}
+
+impl ServerResult {
+    fn corrupted_or_failed(&self) -> bool {
+        self.sums.corrupted + self.sums.clients_failed > 0
+    }
+}

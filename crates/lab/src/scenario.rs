@@ -1,0 +1,317 @@
+//! What is measured: a scenario file in TOML.
+
+use std::fmt;
+use std::path::Path;
+use std::str::FromStr;
+
+use anyhow::{Context as _, Result, bail};
+use serde::{Deserialize, Serialize};
+
+/// The scenarios that come with the program, in the order of a full run.
+const SHIPPED: [(&str, &str); 13] = [
+    ("smoke", include_str!("../scenarios/smoke.toml")),
+    ("flood-1", include_str!("../scenarios/flood-1.toml")),
+    ("flood-8", include_str!("../scenarios/flood-8.toml")),
+    ("flood-100", include_str!("../scenarios/flood-100.toml")),
+    ("flood-1200", include_str!("../scenarios/flood-1200.toml")),
+    ("steady", include_str!("../scenarios/steady.toml")),
+    ("calls", include_str!("../scenarios/calls.toml")),
+    ("latency", include_str!("../scenarios/latency.toml")),
+    ("allocations", include_str!("../scenarios/allocations.toml")),
+    ("junk", include_str!("../scenarios/junk.toml")),
+    ("junk-calls", include_str!("../scenarios/junk-calls.toml")),
+    ("sink", include_str!("../scenarios/sink.toml")),
+    ("direct", include_str!("../scenarios/direct.toml")),
+];
+
+/// Not part of `all`: quick checks.
+const NOT_IN_ALL: [&str; 1] = ["smoke"];
+
+/// How datagrams reach the relay.
+#[derive(Clone, Copy, Debug, Deserialize, Serialize, PartialEq, Eq, PartialOrd, Ord)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Arrival {
+    /// As segmentation buffers, where the sender makes them.
+    Offloads,
+    /// One by one, merged by the kernel's GRO on the relay's interface.
+    Singly,
+}
+
+impl fmt::Display for Arrival {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Offloads => "offloads",
+            Self::Singly => "singly",
+        })
+    }
+}
+
+impl FromStr for Arrival {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, Self::Err> {
+        [Self::Offloads, Self::Singly]
+            .into_iter()
+            .find(|arrival| arrival.to_string() == name)
+            .ok_or_else(|| format!("`{name}` is neither `offloads` nor `singly`"))
+    }
+}
+
+/// What a scenario asks of a server; decides which figures are ranked and what makes a run count.
+#[derive(Clone, Copy, Debug, Deserialize, Serialize, PartialEq, Eq)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Question {
+    /// As much as it can: counts only where the relay was the bottleneck.
+    Flood,
+    /// What a fixed rate costs, and how late it arrives.
+    Steady,
+    /// Allocations per CPU second.
+    Allocations,
+    /// What junk costs.
+    Junk,
+    /// The instruments without a relay: what generator and reflector can do.
+    Instruments,
+}
+
+/// A figure by which servers are compared.
+#[derive(Clone, Copy, Debug, Deserialize, Serialize, PartialEq, Eq, PartialOrd, Ord)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Metric {
+    AllocationsPerCpuSecond,
+    AllocationsPerSecond,
+    CallsLost,
+    CpuPercent,
+    CpuUsPerPacket,
+    DeliveredPps,
+    LossPercent,
+    P50Us,
+    P99Us,
+    PacketsPerCpuSecond,
+    SendPps,
+}
+
+impl Metric {
+    pub(crate) fn title(self) -> &'static str {
+        match self {
+            Self::AllocationsPerCpuSecond => "allocations per server CPU second",
+            Self::AllocationsPerSecond => "allocations per second",
+            Self::CallsLost => "datagrams lost by the calls",
+            Self::CpuPercent => "server CPU, %",
+            Self::CpuUsPerPacket => "server CPU, us per packet (= CPU s per million)",
+            Self::DeliveredPps => "round trips delivered per second",
+            Self::LossPercent => "loss, %",
+            Self::P50Us => "round trip p50, us",
+            Self::P99Us => "round trip p99, us",
+            Self::PacketsPerCpuSecond => "packets out per server CPU second",
+            Self::SendPps => "datagrams sent per second",
+        }
+    }
+}
+
+/// A figure that one server must reach, by itself or as a ratio to another's of the same round.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Bar {
+    pub(crate) server: String,
+    /// Without it the figure itself is judged.
+    pub(crate) against: Option<String>,
+    pub(crate) metric: Metric,
+    /// Only for this arrival.
+    pub(crate) arrival: Option<Arrival>,
+    pub(crate) at_least: Option<f64>,
+    pub(crate) at_most: Option<f64>,
+}
+
+/// One scenario.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Scenario {
+    /// By which it is called and reported; the file's name for a file.
+    #[serde(default)]
+    pub(crate) name: String,
+    /// One line.
+    pub(crate) title: String,
+    pub(crate) question: Question,
+    pub(crate) arrivals: Vec<Arrival>,
+    /// Words of `turnbuckle load`, without what the laboratory adds (addresses, credentials, times). `{rate}` is the rate of the case.
+    pub(crate) load: String,
+    /// Words of `turnbuckle peer`.
+    #[serde(default = "reflect")]
+    pub(crate) peer: String,
+    /// Words of a second `turnbuckle load` that runs the whole time: calls during an attack.
+    pub(crate) meanwhile: Option<String>,
+    /// Cases: `{rate}` is so many percent of the capacity that a search finds for each server.
+    #[serde(default)]
+    pub(crate) percent_of_capacity: Vec<f64>,
+    /// Rate at which the search of the capacity begins, datagrams per second.
+    #[serde(default = "search_from")]
+    pub(crate) search_from: f64,
+    /// Discarded seconds after the start of server and load.
+    #[serde(default = "warm_up_s")]
+    pub(crate) warm_up_s: f64,
+    #[serde(default = "window_s")]
+    pub(crate) window_s: f64,
+    #[serde(default = "rounds")]
+    pub(crate) rounds: u32,
+    /// No server is started: the load talks to the peer itself.
+    #[serde(default)]
+    pub(crate) direct: bool,
+    /// Shown and plotted, the first one first.
+    pub(crate) metrics: Vec<Metric>,
+    #[serde(default, rename = "bar")]
+    pub(crate) bars: Vec<Bar>,
+}
+
+fn reflect() -> String {
+    "reflect".to_owned()
+}
+
+fn search_from() -> f64 {
+    20_000.0
+}
+
+fn warm_up_s() -> f64 {
+    2.0
+}
+
+fn window_s() -> f64 {
+    4.0
+}
+
+fn rounds() -> u32 {
+    5
+}
+
+impl Scenario {
+    /// Reads a file's text.
+    pub(crate) fn parse(name: &str, text: &str) -> Result<Self> {
+        let mut scenario: Self =
+            toml::from_str(text).with_context(|| format!("scenario {name}"))?;
+        scenario.name = name.to_owned();
+        scenario
+            .check()
+            .with_context(|| format!("scenario {name}"))?;
+        Ok(scenario)
+    }
+
+    fn check(&self) -> Result<()> {
+        if self.arrivals.is_empty() {
+            bail!("`arrivals` is empty; `offloads`, `singly` or both are allowed");
+        }
+        if self.metrics.is_empty() {
+            bail!("`metrics` is empty; at least one is needed");
+        }
+        for (key, value, most) in [
+            ("warm_up_s", self.warm_up_s, 600.0),
+            ("window_s", self.window_s, 3600.0),
+        ] {
+            if !(value >= 0.0 && value <= most) {
+                bail!("`{key}` is {value}; 0 to {most} seconds are allowed");
+            }
+        }
+        if self.window_s < 0.5 {
+            bail!(
+                "`window_s` is {}; at least 0.5 is needed for a figure",
+                self.window_s
+            );
+        }
+        if self.rounds == 0 || self.rounds > 1000 {
+            bail!("`rounds` is {}; 1 to 1000 are allowed", self.rounds);
+        }
+        for percent in &self.percent_of_capacity {
+            if !(*percent > 0.0 && *percent <= 1000.0) {
+                bail!("`percent_of_capacity` has {percent}; more than 0, at most 1000 is allowed");
+            }
+        }
+        if self.percent_of_capacity.is_empty() == self.load.contains("{rate}") {
+            bail!("`percent_of_capacity` and `{{rate}}` in `load` go together");
+        }
+        for bar in &self.bars {
+            if bar.at_least.is_none() == bar.at_most.is_none() {
+                bail!("a bar needs either `at_least` or `at_most`");
+            }
+        }
+        for words in [&self.load, &self.peer].into_iter().chain(&self.meanwhile) {
+            shell_words::split(words).with_context(|| format!("`{words}`"))?;
+        }
+        Ok(())
+    }
+
+    /// A scenario that came with the program.
+    pub(crate) fn shipped(name: &str) -> Option<Result<Self>> {
+        let (name, text) = SHIPPED.iter().find(|(each, _)| *each == name)?;
+        Some(Self::parse(name, text))
+    }
+
+    /// All that came with the program.
+    pub(crate) fn all_shipped() -> Result<Vec<Self>> {
+        SHIPPED
+            .iter()
+            .map(|(name, text)| Self::parse(name, text))
+            .collect()
+    }
+
+    /// By name, `all`, or as a file.
+    pub(crate) fn find(name: &str) -> Result<Vec<Self>> {
+        if name == "all" {
+            return Ok(Self::all_shipped()?
+                .into_iter()
+                .filter(|scenario| !NOT_IN_ALL.contains(&scenario.name.as_str()))
+                .collect());
+        }
+        if let Some(scenario) = Self::shipped(name) {
+            return Ok(vec![scenario?]);
+        }
+        let path = Path::new(name);
+        if !path.exists() {
+            bail!("`{name}` is neither a scenario (see --list) nor a file");
+        }
+        let text = std::fs::read_to_string(path).with_context(|| name.to_owned())?;
+        let stem = path
+            .file_stem()
+            .map_or_else(|| name.into(), |stem| stem.to_string_lossy());
+        Ok(vec![Self::parse(&stem, &text)?])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_shipped_scenario_reads() {
+        let scenarios = Scenario::all_shipped().expect("scenarios");
+        assert_eq!(scenarios.len(), SHIPPED.len());
+    }
+
+    #[test]
+    fn what_is_wrong_in_a_file_is_named() {
+        let good = "title = 'x'\nquestion = 'flood'\narrivals = ['offloads']\nload = 'packet'\nmetrics = ['delivered_pps']\n";
+        assert!(Scenario::parse("good", good).is_ok());
+        for (line, expected) in [
+            ("rounds = 0", "1 to 1000"),
+            ("window_s = -1", "0 to 3600"),
+            ("window_s = 0.1", "at least 0.5"),
+            ("windows = 3", "unknown field `windows`"),
+            ("percent_of_capacity = [50]", "go together"),
+            (
+                "[[bar]]\nserver = 'a'\nmetric = 'p99_us'",
+                "either `at_least` or `at_most`",
+            ),
+            ("peer = \"'\"", "missing closing quote"),
+        ] {
+            let error = Scenario::parse("bad", &format!("{good}{line}\n")).expect_err("an error");
+            let text = format!("{error:#}");
+            assert!(
+                text.contains("bad") && text.contains(expected),
+                "{line}: {text}"
+            );
+        }
+    }
+
+    #[test]
+    fn an_unknown_name_is_refused_with_a_hint() {
+        let error = Scenario::find("no-such").expect_err("an error");
+        assert!(error.to_string().contains("--list"), "{error}");
+    }
+}

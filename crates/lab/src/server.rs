@@ -1,0 +1,125 @@
+//! Servers to compare: a command line each, with placeholders.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use anyhow::{Context as _, Result, bail};
+use serde::{Deserialize, Serialize};
+
+/// The servers that come with the program.
+const SHIPPED: &str = include_str!("../servers.toml");
+
+/// One server with its settings.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Server {
+    pub(crate) name: String,
+    /// A command line; see [`Values`] for the placeholders.
+    pub(crate) command: String,
+    /// A line of shell that prints which version it is.
+    #[serde(default)]
+    pub(crate) version: Option<String>,
+    /// Signal that ends it.
+    #[serde(default = "term")]
+    pub(crate) stop: String,
+    /// Scenarios that it cannot run, with the reason: reported, not tried.
+    #[serde(default)]
+    pub(crate) cannot: BTreeMap<String, String>,
+}
+
+fn term() -> String {
+    "TERM".to_owned()
+}
+
+/// What placeholders stand for.
+#[derive(Clone, Debug)]
+pub(crate) struct Values(pub(crate) Vec<(&'static str, String)>);
+
+impl Values {
+    /// Splits into words and fills in.
+    ///
+    /// # Errors
+    ///
+    /// If a `{name}` is not known.
+    pub(crate) fn words(&self, command: &str) -> Result<Vec<String>> {
+        let words = shell_words::split(command).with_context(|| format!("`{command}`"))?;
+        words
+            .into_iter()
+            .map(|word| self.fill(word).with_context(|| format!("`{command}`")))
+            .collect()
+    }
+
+    pub(crate) fn fill(&self, text: String) -> Result<String> {
+        let mut filled = text;
+        for (name, value) in &self.0 {
+            filled = filled.replace(&format!("{{{name}}}"), value);
+        }
+        if let Some(start) = filled.find('{')
+            && let Some(len) = filled.get(start..).and_then(|rest| rest.find('}'))
+        {
+            let unknown = filled.get(start..=start + len).unwrap_or_default();
+            let known: Vec<&str> = self.0.iter().map(|(name, _)| *name).collect();
+            bail!("no placeholder {unknown}; these are: {}", known.join(", "));
+        }
+        Ok(filled)
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ServersFile {
+    server: Vec<Server>,
+}
+
+/// The shipped servers, and those of a file, which replace shipped ones of the same name.
+pub(crate) fn known(file: Option<&Path>) -> Result<Vec<Server>> {
+    let mut servers = parse(SHIPPED).context("servers.toml")?;
+    if let Some(path) = file {
+        let text = std::fs::read_to_string(path).with_context(|| path.display().to_string())?;
+        for server in parse(&text).with_context(|| path.display().to_string())? {
+            servers.retain(|each| each.name != server.name);
+            servers.push(server);
+        }
+    }
+    Ok(servers)
+}
+
+fn parse(text: &str) -> Result<Vec<Server>> {
+    let servers = toml::from_str::<ServersFile>(text)?.server;
+    for server in &servers {
+        shell_words::split(&server.command)
+            .with_context(|| format!("command of server {}", server.name))?;
+    }
+    Ok(servers)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fills_placeholders_within_words_and_refuses_unknown_ones() {
+        let values = Values(vec![
+            ("listen", "10.0.0.1".to_owned()),
+            ("user", "a b".to_owned()),
+        ]);
+        assert_eq!(
+            values.words("srv -L {listen} 'u={user}'").expect("words"),
+            ["srv", "-L", "10.0.0.1", "u=a b"]
+        );
+        let error = values.words("srv {lisen}").expect_err("an error");
+        assert!(
+            format!("{error:#}").contains("no placeholder {lisen}; these are: listen, user"),
+            "{error:#}"
+        );
+    }
+
+    #[test]
+    fn the_shipped_servers_read_and_have_one_name_each() {
+        let servers = known(None).expect("servers");
+        let mut names: Vec<_> = servers.iter().map(|server| &server.name).collect();
+        names.sort();
+        names.dedup();
+        assert_eq!(names.len(), servers.len());
+    }
+}

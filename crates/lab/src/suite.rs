@@ -1,0 +1,258 @@
+//! Scenarios times servers in alternating rounds.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::Result;
+
+use crate::hosts::{Hosts, Source};
+use crate::interrupt;
+use crate::record::{self, Record, Status};
+use crate::run::Case;
+use crate::scenario::{Arrival, Scenario};
+use crate::server::Server;
+
+/// What to run.
+#[derive(Debug)]
+pub(crate) struct Suite {
+    pub(crate) scenarios: Vec<Scenario>,
+    pub(crate) servers: Vec<Server>,
+    /// Only this arrival.
+    pub(crate) arrival: Option<Arrival>,
+    pub(crate) raw: PathBuf,
+    /// For files that servers insist on writing.
+    pub(crate) tmp: String,
+}
+
+/// What came of it besides the records.
+#[derive(Debug, Default)]
+pub(crate) struct Outcome {
+    pub(crate) failed: u32,
+    /// How hosts were set up, by arrival.
+    pub(crate) notes: Vec<String>,
+}
+
+/// Loss at which a rate counts as too much in the search of a capacity.
+const LOSS_AT_CAPACITY: f64 = 0.005;
+const SEARCH_WARM_UP_S: f64 = 0.5;
+const SEARCH_WINDOW_S: f64 = 1.0;
+/// Doublings, then halvings of the interval.
+const SEARCH_STEPS_MAX: u32 = 16;
+const SEARCH_HALVINGS: u32 = 3;
+
+impl Suite {
+    /// Runs all of it; each run's record is written before the next begins.
+    ///
+    /// # Errors
+    ///
+    /// If hosts cannot be set up, and after a signal. A run that fails is a record, not an error.
+    pub(crate) fn run(&self, source: &Source) -> Result<Outcome> {
+        let mut outcome = Outcome::default();
+        for arrival in [Arrival::Offloads, Arrival::Singly] {
+            let scenarios: Vec<&Scenario> = self
+                .scenarios
+                .iter()
+                .filter(|scenario| scenario.arrivals.contains(&arrival))
+                .filter(|_| self.arrival.is_none_or(|only| only == arrival))
+                .collect();
+            if scenarios.is_empty() {
+                continue;
+            }
+            let hosts = source.open(arrival)?;
+            for note in &hosts.notes {
+                crate::note(&format!("{arrival}: {note}"));
+                outcome.notes.push(format!("{arrival}: {note}"));
+            }
+            for scenario in scenarios {
+                self.run_scenario(&hosts, scenario, arrival, &mut outcome)?;
+            }
+        }
+        Ok(outcome)
+    }
+
+    fn run_scenario(
+        &self,
+        hosts: &Hosts,
+        scenario: &Scenario,
+        arrival: Arrival,
+        outcome: &mut Outcome,
+    ) -> Result<()> {
+        // Without a relay one server stands for all.
+        let count = if scenario.direct {
+            1
+        } else {
+            self.servers.len()
+        };
+        let mut capacities = vec![None; count];
+        for round in 1..=scenario.rounds {
+            for index in 0..count {
+                // Each round begins with another server, so that none always follows the same one.
+                let index = (index + round as usize - 1) % count;
+                let Some(server) = self.servers.get(index) else {
+                    continue;
+                };
+                let mut case = Case {
+                    scenario,
+                    arrival,
+                    percent_of_capacity: None,
+                    rate: None,
+                    server,
+                    round,
+                    warm_up_s: scenario.warm_up_s,
+                    window_s: scenario.window_s,
+                };
+                if let Some(reason) = server.cannot.get(&scenario.name)
+                    && !scenario.direct
+                {
+                    if round == 1 {
+                        self.keep(&case.empty_record(Status::CannotRun, reason))?;
+                    }
+                    continue;
+                }
+                if scenario.percent_of_capacity.is_empty() {
+                    self.run_case(&case, hosts, outcome)?;
+                    continue;
+                }
+                if round == 1 {
+                    match self.capacity(&case, hosts) {
+                        Ok(capacity) => {
+                            crate::note(&format!(
+                                "{}, {arrival}, {}: capacity {capacity:.0} datagrams/s",
+                                scenario.name, server.name
+                            ));
+                            if let Some(slot) = capacities.get_mut(index) {
+                                *slot = Some(capacity);
+                            }
+                        }
+                        Err(error) => {
+                            interrupt::check()?;
+                            outcome.failed += 1;
+                            self.keep(&case.empty_record(
+                                Status::Failed,
+                                &format!("no capacity found: {error:#}"),
+                            ))?;
+                        }
+                    }
+                }
+                let Some(Some(capacity)) = capacities.get(index) else {
+                    continue;
+                };
+                for percent in &scenario.percent_of_capacity {
+                    case.percent_of_capacity = Some(*percent);
+                    case.rate = Some((capacity * percent / 100.0).round());
+                    self.run_case(&case, hosts, outcome)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn run_case(&self, case: &Case<'_>, hosts: &Hosts, outcome: &mut Outcome) -> Result<()> {
+        let record = match case.run(hosts, &self.tmp) {
+            Ok((record, _)) => record,
+            Err(error) => {
+                interrupt::check()?;
+                outcome.failed += 1;
+                case.empty_record(Status::Failed, &format!("{error:#}"))
+            }
+        };
+        crate::note(&line(&record, case.scenario));
+        self.keep(&record)
+    }
+
+    fn keep(&self, record: &Record) -> Result<()> {
+        record::append(&self.raw, record)
+    }
+
+    /// The highest rate, in datagrams sent per second, at which less than [`LOSS_AT_CAPACITY`] is lost: doubling, then halving the interval.
+    fn capacity(&self, case: &Case<'_>, hosts: &Hosts) -> Result<f64> {
+        let mut carried = 0.0_f64;
+        let mut too_much: Option<f64> = None;
+        let mut rate = case.scenario.search_from;
+        let mut halvings = 0;
+        for _ in 0..SEARCH_STEPS_MAX {
+            let probe = Case {
+                rate: Some(rate),
+                warm_up_s: SEARCH_WARM_UP_S,
+                window_s: SEARCH_WINDOW_S,
+                ..*case
+            };
+            let (record, _) = probe.run(hosts, &self.tmp)?;
+            let loss = record.lost as f64 / (record.sent_datagrams.max(1)) as f64;
+            // A generator that could not send what was asked for has found its own end, not the server's.
+            let sent_enough = record.send_pps >= 0.97 * rate;
+            if loss <= LOSS_AT_CAPACITY && sent_enough {
+                carried = carried.max(rate);
+            } else {
+                too_much = Some(rate);
+            }
+            rate = match too_much {
+                None => rate * 2.0,
+                Some(too_much) => {
+                    halvings += 1;
+                    if halvings > SEARCH_HALVINGS {
+                        break;
+                    }
+                    if carried > 0.0 {
+                        f64::midpoint(carried, too_much)
+                    } else {
+                        too_much / 2.0
+                    }
+                }
+            };
+        }
+        if carried <= 0.0 {
+            anyhow::bail!("even {rate:.0} datagrams/s are not carried without loss");
+        }
+        Ok(carried)
+    }
+}
+
+/// A run in one line, for who watches.
+fn line(record: &Record, scenario: &Scenario) -> String {
+    let mut text = format!(
+        "{} · {} · round {} · ",
+        record.group(),
+        record.server,
+        record.round
+    );
+    if record.status != Status::Measured {
+        text.push_str(&record.note);
+        return text;
+    }
+    for metric in &scenario.metrics {
+        if let Some(value) = record.metric(*metric) {
+            text.push_str(&format!(
+                "{} {}, ",
+                crate::report::figure(value),
+                metric.title()
+            ));
+        }
+    }
+    text.push_str(&format!(
+        "bottleneck {} ({})",
+        record.bottleneck, record.bottleneck_why
+    ));
+    text
+}
+
+/// A directory for files of the servers; gone when dropped.
+#[derive(Debug)]
+pub(crate) struct Scratch(pub(crate) PathBuf);
+
+impl Scratch {
+    pub(crate) fn new() -> Result<Self> {
+        let path = std::env::temp_dir().join(format!("turnbuckle-lab-{}", std::process::id()));
+        std::fs::create_dir_all(&path)?;
+        Ok(Self(path))
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
