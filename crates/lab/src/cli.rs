@@ -77,6 +77,9 @@ pub struct Arguments {
     /// Real machines instead of namespaces
     #[arg(long, value_name = "FILE")]
     hosts: Option<PathBuf>,
+    /// Program whose `load` and `peer` are used, so that builds of the server can be compared by the same ones [default: this program]
+    #[arg(long, value_name = "PROGRAM")]
+    instruments: Option<String>,
     /// Print the command lines of the first round and run nothing, to start the parts by hand
     #[arg(long)]
     print_commands: bool,
@@ -228,6 +231,13 @@ fn own_program() -> Result<String> {
         .to_string())
 }
 
+fn instruments(arguments: &Arguments) -> Result<String> {
+    match &arguments.instruments {
+        Some(program) => Ok(program.clone()),
+        None => own_program(),
+    }
+}
+
 fn source(arguments: &Arguments) -> Result<Source> {
     if let Some(path) = &arguments.hosts {
         return Ok(Source::Machines(Box::new(HostsFile::read(path)?)));
@@ -248,6 +258,7 @@ fn source(arguments: &Arguments) -> Result<Source> {
         machine,
         placement,
         turnbuckle: own_program()?,
+        instruments: instruments(arguments)?,
     })
 }
 
@@ -274,7 +285,7 @@ fn folder(arguments: &Arguments) -> Result<PathBuf> {
 /// Versions and command lines, as the report shows them.
 fn describe(session: &mut Session, suite: &Suite, source: &Source, tmp: &str) -> Result<()> {
     let addresses = match source {
-        Source::Namespaces { .. } => namespace_addresses("turnbuckle"),
+        Source::Namespaces { .. } => namespace_addresses("turnbuckle", "turnbuckle"),
         Source::Machines(file) => file.addresses()?,
     };
     let relay_cpus = match source {
@@ -356,7 +367,7 @@ fn version(server: &Server, source: &Source) -> Result<String> {
 fn print_commands(arguments: &Arguments, scenarios: &[Scenario], servers: &[Server]) -> Result<()> {
     let addresses: Addresses = match &arguments.hosts {
         Some(path) => HostsFile::read(path)?.addresses()?,
-        None => namespace_addresses(&own_program()?),
+        None => namespace_addresses(&own_program()?, &instruments(arguments)?),
     };
     let mut text = String::new();
     for scenario in scenarios {

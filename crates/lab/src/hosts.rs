@@ -139,20 +139,21 @@ pub(crate) enum Source {
         machine: Machine,
         placement: Placement,
         turnbuckle: String,
+        instruments: String,
     },
     Machines(Box<HostsFile>),
 }
 
 /// Addresses within the namespaces.
-pub(crate) fn namespace_addresses(turnbuckle: &str) -> Addresses {
+pub(crate) fn namespace_addresses(turnbuckle: &str, instruments: &str) -> Addresses {
     Addresses {
         listen: namespaces::LISTEN_ADDRESS.to_owned(),
         relay: namespaces::RELAY_ADDRESS.to_owned(),
         peer: namespaces::PEER_ADDRESS.to_owned(),
         peer_net: "10.99.2.0-10.99.2.255".to_owned(),
-        turnbuckle_on_load: turnbuckle.to_owned(),
+        turnbuckle_on_load: instruments.to_owned(),
         turnbuckle_on_relay: turnbuckle.to_owned(),
-        turnbuckle_on_peer: turnbuckle.to_owned(),
+        turnbuckle_on_peer: instruments.to_owned(),
     }
 }
 
@@ -177,6 +178,7 @@ impl Source {
                 machine,
                 placement,
                 turnbuckle,
+                instruments,
             } => {
                 let up = Namespaces::up(machine, arrival, placement)?;
                 let prefix =
@@ -190,7 +192,7 @@ impl Source {
                     load: Host::new("load", &prefix(namespaces::LOAD), placement.load.clone())?,
                     relay: Host::new("relay", &prefix(namespaces::RELAY), placement.relay.clone())?,
                     peer: Host::new("peer", &prefix(namespaces::PEER), placement.peer.clone())?,
-                    addresses: namespace_addresses(turnbuckle),
+                    addresses: namespace_addresses(turnbuckle, instruments),
                     shared: true,
                     notes,
                     _namespaces: Some(up),

@@ -1,0 +1,295 @@
+//! The laboratory: its report, and that nothing stays behind whatever ends it.
+//!
+//! Where the instruments themselves are not the point, a script stands in for `turnbuckle load` and `turnbuckle peer`.
+
+#![expect(clippy::print_stdout, reason = "a word where a test cannot run")]
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::{Pid, Uid};
+use tempfile::TempDir;
+
+/// What the stand-in reports: 100 sent, 98 back, 2 lost in a window of a second.
+const INSTRUMENTS: &str = r#"#!/bin/sh
+mode=$1
+case $mode in
+peer)
+    trap 'echo "{\"event\":\"snapshot\",\"received_datagrams\":$n,\"sent_datagrams\":$n}"; n=$((n + 100))' USR1
+    trap 'echo "{\"event\":\"result\"}"; exit 0' INT TERM
+    n=0
+    echo '{"event":"ready"}'
+    while :; do sleep 0.05; done ;;
+load)
+    echo '{"event":"ready","clients":4}'
+    echo '{"event":"measuring"}'
+    sleep WINDOW
+    echo '{"event":"measured"}'
+    echo '{"event":"result","seconds":1,"clients":4,"clients_failed":0,"sent_datagrams":100,"received_datagrams":98,"lost":2,"send_pps":100.0,"recv_pps":98.0,"latency_us":{"p50":10.0,"p90":11.0,"p99":12.0,"p99_9":13.0,"p99_99":14.0,"max":15.0}}' ;;
+esac
+"#;
+
+fn instruments(folder: &Path, window: &str) -> PathBuf {
+    let path = folder.join("instruments");
+    fs::write(&path, INSTRUMENTS.replace("WINDOW", window)).expect("written");
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).expect("executable");
+    path
+}
+
+fn bench() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_turnbuckle"));
+    command.arg("bench").stdin(Stdio::null());
+    command
+}
+
+fn namespaces_can_be_had() -> bool {
+    let can = Uid::effective().is_root()
+        && Command::new("ip")
+            .args(["netns", "list"])
+            .output()
+            .is_ok_and(|output| output.status.success());
+    if !can {
+        println!("not run: network namespaces need root and iproute2");
+    }
+    can
+}
+
+/// Waits for what must come about; how long it takes is not judged.
+fn wait_until(what: &str, come_about: impl Fn() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(120);
+    while !come_about() {
+        assert!(Instant::now() < deadline, "{what} did not come about");
+        thread::sleep(Duration::from_millis(50));
+    }
+}
+
+fn files_of(folder: &Path) -> Vec<String> {
+    let mut names: Vec<String> = fs::read_dir(folder)
+        .expect("a folder")
+        .map(|entry| {
+            entry
+                .expect("an entry")
+                .file_name()
+                .to_string_lossy()
+                .into_owned()
+        })
+        .collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn a_run_over_named_machines_leaves_a_complete_report() {
+    let folder = TempDir::new().expect("a folder");
+    let instruments = instruments(folder.path(), "1");
+    let scenario = folder.path().join("plain.toml");
+    fs::write(
+        &scenario,
+        "title = 'Stand-ins'\nquestion = 'instruments'\ndirect = true\narrivals = ['offloads']\nload = 'rate --rate 100'\n\
+         warm_up_s = 0\nwindow_s = 1\nrounds = 2\nmetrics = ['loss_percent', 'p99_us']\n",
+    )
+    .expect("written");
+    let hosts = folder.path().join("hosts.toml");
+    let program = instruments.display();
+    fs::write(
+        &hosts,
+        format!(
+            "arrival = 'offloads'\n[load]\nturnbuckle = '{program}'\ncpus = '0'\n[relay]\naddress = '127.0.0.1'\ncpus = '0'\n\
+             [peer]\naddress = '127.0.0.1'\nturnbuckle = '{program}'\ncpus = '0'\n"
+        ),
+    )
+    .expect("written");
+    let report = folder.path().join("report");
+    let output = bench()
+        .arg(&scenario)
+        .args(["--server", "turnbuckle"])
+        .arg("--hosts")
+        .arg(&hosts)
+        .arg("--into")
+        .arg(&report)
+        .output()
+        .expect("it runs");
+    assert!(output.status.success(), "{output:?}");
+    assert_eq!(
+        files_of(&report),
+        [
+            "README.md",
+            "env.json",
+            "raw.csv",
+            "report.html",
+            "summary.md"
+        ]
+    );
+    let raw = fs::read_to_string(report.join("raw.csv")).expect("raw.csv");
+    assert_eq!(raw.lines().count(), 3, "a header and two rounds: {raw}");
+    let summary = fs::read_to_string(report.join("summary.md")).expect("summary.md");
+    assert!(
+        summary.contains("4 of 200"),
+        "losses of both rounds: {summary}"
+    );
+    assert!(summary.contains("2.00 [2.00-2.00]"), "percent: {summary}");
+    let html = fs::read_to_string(report.join("report.html")).expect("report.html");
+    assert!(html.contains("<svg"), "a plot");
+    for outside in ["<script", "<link", "src=", "@import"] {
+        assert!(!html.contains(outside), "{outside} would not open offline");
+    }
+}
+
+#[test]
+fn commands_can_be_printed_to_be_started_by_hand() {
+    let output = bench()
+        .args(["flood-1", "--server", "coturn", "--print-commands"])
+        .output()
+        .expect("it runs");
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{output:?}");
+    for part in [
+        "relay $ turnserver -n --listening-ip 10.99.1.2",
+        "peer  $ ",
+        "load  $ ",
+        "load packet --clients 1 --size 120 --server 10.99.1.2:3478 --peer 10.99.2.1:3480",
+    ] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+}
+
+/// A run in namespaces whose load never ends.
+struct Endless {
+    child: Child,
+    folder: TempDir,
+}
+
+const NAMESPACES: [&str; 3] = ["tb-lab-load", "tb-lab-relay", "tb-lab-peer"];
+const BACKLOG: &str = "/proc/sys/net/core/netdev_max_backlog";
+const RECORD: &str = "/run/turnbuckle-lab/undo.sh";
+
+impl Endless {
+    /// Starts it and waits until its server runs.
+    fn start() -> Self {
+        let folder = TempDir::new().expect("a folder");
+        let instruments = instruments(folder.path(), "600");
+        let child = bench()
+            .args(["smoke", "--server", "turnbuckle", "--rounds", "1"])
+            .arg("--instruments")
+            .arg(&instruments)
+            .arg("--into")
+            .arg(folder.path().join("report"))
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("it starts");
+        let started = Self { child, folder };
+        let sign = started.folder.path().display().to_string();
+        wait_until("a load in its namespace", || {
+            in_namespace("tb-lab-load").iter().any(|pid| {
+                fs::read(format!("/proc/{pid}/cmdline"))
+                    .is_ok_and(|line| String::from_utf8_lossy(&line).contains(&sign))
+            })
+        });
+        started
+    }
+
+    fn signal(&self, signal: Signal) {
+        let pid = i32::try_from(self.child.id()).expect("a pid");
+        kill(Pid::from_raw(pid), signal).expect("a process");
+    }
+}
+
+impl Drop for Endless {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn in_namespace(name: &str) -> Vec<String> {
+    Command::new("ip")
+        .args(["netns", "pids", name])
+        .output()
+        .map(|output| {
+            String::from_utf8_lossy(&output.stdout)
+                .split_whitespace()
+                .map(str::to_owned)
+                .collect()
+        })
+        .unwrap_or_default()
+}
+
+fn is_there(namespace: &str) -> bool {
+    Path::new("/run/netns").join(namespace).exists()
+}
+
+fn backlog() -> String {
+    fs::read_to_string(BACKLOG).expect("a setting")
+}
+
+fn nothing_is_left() -> bool {
+    !Path::new(RECORD).exists() && !NAMESPACES.into_iter().any(is_there)
+}
+
+/// One test for all ends: there is one laboratory to a machine.
+#[test]
+fn nothing_stays_behind_whatever_ends_a_run() {
+    if !namespaces_can_be_had() {
+        return;
+    }
+    let before = backlog();
+    for signal in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGKILL] {
+        let mut run = Endless::start();
+        assert!(NAMESPACES.into_iter().all(is_there));
+        let programs: Vec<String> = NAMESPACES.into_iter().flat_map(in_namespace).collect();
+        run.signal(signal);
+        let status = run.child.wait().expect("an end");
+        assert!(!status.success());
+        wait_until("the end of namespaces", nothing_is_left);
+        for pid in programs {
+            wait_until("the end of a program", || {
+                fs::read_to_string(format!("/proc/{pid}/stat"))
+                    .map_or(true, |stat| stat.contains(") Z "))
+            });
+        }
+        assert_eq!(backlog(), before, "after {signal}");
+    }
+
+    // The janitor is killed with the runner: the next start finds what is left.
+    let mut run = Endless::start();
+    let janitor = janitor();
+    run.signal(Signal::SIGKILL);
+    kill(Pid::from_raw(janitor), Signal::SIGKILL).expect("a process");
+    run.child.wait().expect("an end");
+    assert!(Path::new(RECORD).exists() && is_there("tb-lab-relay"));
+    let folder = TempDir::new().expect("a folder");
+    let output = bench()
+        .args(["smoke", "--server", "turnbuckle", "--rounds", "1"])
+        .arg("--instruments")
+        .arg(instruments(folder.path(), "0.1"))
+        .arg("--into")
+        .arg(folder.path().join("report"))
+        .output()
+        .expect("it runs");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.contains("an earlier run left behind"), "{said}");
+    assert!(output.status.success(), "{said}");
+    wait_until("the end of namespaces", nothing_is_left);
+    assert_eq!(backlog(), before);
+}
+
+/// The shell that waits to take everything down.
+fn janitor() -> i32 {
+    let is_janitor = |pid: &i32| {
+        fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|line| {
+            let line = String::from_utf8_lossy(&line);
+            line.starts_with("sh\0-c\0trap") && line.contains(RECORD)
+        })
+    };
+    fs::read_dir("/proc")
+        .expect("processes")
+        .flatten()
+        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+        .find(is_janitor)
+        .expect("a janitor")
+}
