@@ -78,9 +78,13 @@ impl Commands {
         };
         let load = |words: &str, warm_up_s: f64, window_s: f64| -> Result<Vec<String>> {
             let values = values(&addresses.turnbuckle_on_load);
+            let server = if case.scenario.direct {
+                ""
+            } else {
+                "--server {listen}:{port} --user {user}:{password}"
+            };
             values.words(&format!(
-                "{{turnbuckle}} load {words} --server {{listen}}:{{port}} --peer {{peer}}:{PEER_PORT} --user {{user}}:{{password}} \
-                 --realm {{realm}} --warm-up {warm_up_s} --duration {window_s} --json"
+                "{{turnbuckle}} load {words} {server} --peer {{peer}}:{PEER_PORT} --warm-up {warm_up_s} --duration {window_s} --json"
             ))
         };
         let scenario = case.scenario;
@@ -197,13 +201,13 @@ impl Case<'_> {
                 Ok(program)
             })
             .transpose()?;
+        let kernel_threads = hosts.relay_kernel_threads()?;
         let load = start(&hosts.load, "load", &commands.load, &hosts.load.cpus)?;
         let ready = load.event("ready", PATIENCE)?;
         let window = Duration::from_secs_f64(self.window_s);
         let warm_up = Duration::from_secs_f64(self.warm_up_s);
         load.event("measuring", PATIENCE + warm_up)?;
 
-        let kernel_threads = hosts.relay_kernel_threads()?;
         let server_pid: Vec<u32> = server.iter().map(|server| server.pid).collect();
         let mut load_pids = vec![load.pid];
         load_pids.extend(meanwhile.as_ref().map(|program| program.pid));

@@ -152,7 +152,7 @@ fn commands_can_be_printed_to_be_started_by_hand() {
         "relay $ turnserver -n --listening-ip 10.99.1.2",
         "peer  $ ",
         "load  $ ",
-        "load packet --clients 1 --size 120 --server 10.99.1.2:3478 --peer 10.99.2.1:3480",
+        "load packet --clients 1 --size 120 --server 10.99.1.2:3478 --user bench:turnbuckle-bench --peer 10.99.2.1:3480",
     ] {
         assert!(text.contains(part), "{part}: {text}");
     }
