@@ -3,12 +3,15 @@
 //! They speak to any server of the protocol and share [`turnbuckle_wire`] and [`turnbuckle_datapath`] with the relay, never its rules: a
 //! generator that used the relay's engine would repeat its mistakes.
 //!
-//! [`peer`] is the reflector.
+//! [`load`] is the generator, [`peer`] the reflector; [`client`] is the TURN client that the generator is made of.
 
+pub mod client;
+pub mod load;
 pub mod peer;
 
 mod cli;
 mod output;
+mod packet;
 mod socket_drops;
 mod stop;
 mod threads;

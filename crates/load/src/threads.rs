@@ -3,6 +3,7 @@
 use std::fs;
 use std::io;
 use std::ops::Deref;
+use std::time::Instant;
 
 use rustix::thread::{CpuSet, sched_setaffinity};
 
@@ -45,8 +46,47 @@ pub(crate) fn available() -> usize {
 
 /// CPU time of the calling thread, nanoseconds, from the scheduler's own exact count.
 pub(crate) fn cpu_ns() -> u64 {
-    fs::read_to_string("/proc/thread-self/schedstat")
+    schedstat("/proc/thread-self/schedstat")
+}
+
+/// The number of the calling thread, for [`cpu_ns_of`].
+pub(crate) fn id() -> i32 {
+    rustix::thread::gettid().as_raw_nonzero().get()
+}
+
+/// CPU time of a thread of this process, nanoseconds; 0 once it has ended.
+pub(crate) fn cpu_ns_of(id: i32) -> u64 {
+    schedstat(&format!("/proc/self/task/{id}/schedstat"))
+}
+
+fn schedstat(path: &str) -> u64 {
+    fs::read_to_string(path)
         .ok()
         .and_then(|text| text.split_ascii_whitespace().next()?.parse().ok())
         .unwrap_or(0)
+}
+
+/// Nanoseconds since a moment that all threads of a run share.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Clock(Instant);
+
+impl Clock {
+    pub(crate) fn start() -> Self {
+        Self(Instant::now())
+    }
+
+    #[inline]
+    pub(crate) fn now(self) -> u64 {
+        u64::try_from(self.0.elapsed().as_nanos()).unwrap_or(u64::MAX)
+    }
+}
+
+/// Has the calling thread's sleeps end when they are meant to, not up to 50 us later.
+///
+/// # Errors
+/// What `prctl` returns.
+pub(crate) fn fine_sleep() -> io::Result<()> {
+    Ok(rustix::thread::set_current_timer_slack(
+        std::num::NonZeroU64::new(1),
+    )?)
 }

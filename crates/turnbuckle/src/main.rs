@@ -43,6 +43,8 @@ enum Command {
     },
     /// Print the option table
     Options(options::Arguments),
+    /// Put load on a relay and count what becomes of every packet
+    Load(turnbuckle_load::load::Arguments),
     /// Stand behind a relay while it is measured: reflect, swallow, or send by itself
     Peer(turnbuckle_load::peer::Arguments),
     Bench(Box<turnbuckle_lab::Arguments>),
@@ -53,6 +55,7 @@ fn main() -> ExitCode {
         Command::Serve { options } => serve::run(options),
         Command::Check { options } => check::run(options),
         Command::Options(arguments) => options::run(&arguments),
+        Command::Load(arguments) => turnbuckle_load::load::run(&arguments),
         Command::Peer(arguments) => turnbuckle_load::peer::run(&arguments),
         Command::Bench(arguments) => turnbuckle_lab::run(&arguments).map(|all_measured| {
             if all_measured {

@@ -1,0 +1,401 @@
+//! A TURN client without sockets or clocks: one allocation with one peer, kept alive until it is released.
+//!
+//! Time and bytes are arguments; what is to be sent comes out of [`Client::poll_transmit`]. One request is under way at a time, repeated
+//! as RFC 8489 §6.2.1 says. It is written on the codec alone, so that it cannot share a mistake with a relay's rules.
+
+mod credentials;
+#[cfg(test)]
+mod tests;
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use rand::rngs::SmallRng;
+use rand::{Rng as _, SeedableRng as _};
+use turnbuckle_wire::{
+    AddressFamily, AttributeType, ChannelNumber, Class, IntegrityKey, Message, MessageWriter,
+    Method, PasswordAlgorithm, TransactionId,
+};
+
+pub use self::credentials::Credentials;
+
+/// Nanoseconds of the caller's monotonic clock.
+pub type Nanos = u64;
+
+const SECOND: Nanos = 1_000_000_000;
+/// RFC 8489 §6.2.1: RTO, Rc, Rm.
+const RTO: Nanos = SECOND / 2;
+const SENDS_MAX: u32 = 7;
+const LAST_WAIT: Nanos = 16 * RTO;
+/// How long after the last refresh the next one is begun: permissions last 5 minutes, channels 10 (RFC 8656 §9, §12).
+const PERMISSION_EVERY: Nanos = 240 * SECOND;
+const CHANNEL_EVERY: Nanos = 240 * SECOND;
+/// A request is refused for good after so many new nonces.
+const CHALLENGES_MAX: u32 = 3;
+/// IANA's number of UDP, for REQUESTED-TRANSPORT.
+const UDP: u8 = 17;
+const REQUEST_MAX: usize = 1_024;
+
+/// How data is to be sent to the peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Path {
+    /// ChannelData on this channel.
+    Channel(ChannelNumber),
+    /// Send indications.
+    Indications,
+}
+
+/// What a client is told at start.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// Who it is.
+    pub credentials: Credentials,
+    /// To whom data is to go; `None` for an allocation alone.
+    pub peer: Option<(SocketAddr, Path)>,
+    /// REQUESTED-ADDRESS-FAMILY of the relayed address, where it is to differ from the server's default, IPv4.
+    pub family: Option<AddressFamily>,
+    /// LIFETIME asked for, seconds; the server's default without it.
+    pub lifetime: Option<u32>,
+}
+
+/// What became of the allocation with the last bytes or the last passing of time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// Data may flow.
+    Ready,
+    /// The allocation is gone, as asked.
+    Released,
+    /// It cannot be had, or was lost.
+    Failed(Failure),
+}
+
+/// Why there is no allocation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Failure {
+    /// The server's error code.
+    Refused(u16),
+    /// No answer to any of the repetitions.
+    Timeout,
+    /// An answer without what it must have.
+    BadAnswer,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    Idle,
+    Allocating,
+    /// Permission or channel, the first time.
+    Opening,
+    Ready,
+    Releasing,
+    Done,
+}
+
+/// A request under way.
+#[derive(Debug)]
+struct Request {
+    method: Method,
+    transaction: TransactionId,
+    bytes: Vec<u8>,
+    sends: u32,
+    due: Nanos,
+    challenges: u32,
+}
+
+/// One client.
+#[derive(Debug)]
+pub struct Client {
+    plan: Arc<Plan>,
+    random: SmallRng,
+    stage: Stage,
+    request: Option<Request>,
+    realm: Vec<u8>,
+    nonce: Vec<u8>,
+    /// PASSWORD-ALGORITHMS of the challenge, to be sent back as they came (RFC 8489 §9.2.5), and the choice among them.
+    algorithms: Vec<u8>,
+    algorithm: Option<PasswordAlgorithm>,
+    key: Option<IntegrityKey>,
+    relayed: Option<SocketAddr>,
+    refresh_at: Nanos,
+    path_at: Nanos,
+    release_wanted: bool,
+}
+
+impl Client {
+    /// A client that has sent nothing yet. `seed` makes its transaction ids its own.
+    pub fn new(plan: Arc<Plan>, seed: u64) -> Self {
+        Self {
+            plan,
+            random: SmallRng::seed_from_u64(seed),
+            stage: Stage::Idle,
+            request: None,
+            realm: Vec::new(),
+            nonce: Vec::new(),
+            algorithms: Vec::new(),
+            algorithm: None,
+            key: None,
+            relayed: None,
+            refresh_at: Nanos::MAX,
+            path_at: Nanos::MAX,
+            release_wanted: false,
+        }
+    }
+
+    /// Begins to allocate.
+    pub fn start(&mut self, now: Nanos) {
+        self.stage = Stage::Allocating;
+        self.begin(now, Method::ALLOCATE);
+    }
+
+    /// Gives the allocation back with the next request.
+    pub fn release(&mut self, now: Nanos) {
+        self.release_wanted = true;
+        if self.request.is_none() {
+            self.next_request(now);
+        }
+    }
+
+    /// Whether data may flow.
+    pub fn is_ready(&self) -> bool {
+        self.stage == Stage::Ready
+    }
+
+    /// The relayed transport address, once there is one.
+    pub fn relayed(&self) -> Option<SocketAddr> {
+        self.relayed
+    }
+
+    /// When [`poll_transmit`](Self::poll_transmit) is to be called next.
+    pub fn next_timeout(&self) -> Option<Nanos> {
+        match &self.request {
+            Some(request) => Some(request.due),
+            None if self.stage == Stage::Ready => Some(self.refresh_at.min(self.path_at)),
+            None => None,
+        }
+    }
+
+    /// What is to be sent to the server now, if anything, and what the passing of time brought about.
+    pub fn poll_transmit(&mut self, now: Nanos) -> (Option<&[u8]>, Option<Event>) {
+        if self.request.is_none() && self.stage == Stage::Ready {
+            self.next_request(now);
+        }
+        let is_exhausted = |request: &Request| request.due <= now && request.sends == SENDS_MAX;
+        if self.request.as_ref().is_some_and(is_exhausted) {
+            return (None, Some(self.fail(Failure::Timeout)));
+        }
+        let Some(request) = self.request.as_mut().filter(|request| request.due <= now) else {
+            return (None, None);
+        };
+        request.sends += 1;
+        request.due = now
+            + if request.sends == SENDS_MAX {
+                LAST_WAIT
+            } else {
+                RTO << (request.sends - 1)
+            };
+        (Some(&request.bytes), None)
+    }
+
+    /// Takes a STUN message from the server. Answers to nothing that is under way change nothing.
+    pub fn handle(&mut self, now: Nanos, message: &Message<'_>) -> Option<Event> {
+        let request = self
+            .request
+            .take_if(|request| request.transaction == message.transaction_id())?;
+        match message.class() {
+            Class::Success => self.succeeded(now, &request, message),
+            Class::Error => self.refused(now, request, message),
+            Class::Request | Class::Indication => {
+                self.request = Some(request);
+                None
+            }
+        }
+    }
+
+    fn succeeded(&mut self, now: Nanos, request: &Request, message: &Message<'_>) -> Option<Event> {
+        // What the server cannot prove to have written is no answer (RFC 8489 §9.2.5).
+        if let Some(key) = self.answer_key()
+            && message.check_integrity(&key).is_err()
+        {
+            return Some(self.fail(Failure::BadAnswer));
+        }
+        match request.method {
+            Method::ALLOCATE => {
+                let (Ok(Some(lifetime)), Ok(Some(relayed))) =
+                    (message.lifetime(), message.xor_relayed_address())
+                else {
+                    return Some(self.fail(Failure::BadAnswer));
+                };
+                self.relayed = Some(relayed);
+                self.refreshed(now, lifetime);
+                self.stage = Stage::Opening;
+            }
+            Method::REFRESH if self.stage == Stage::Releasing => {
+                self.stage = Stage::Done;
+                return Some(Event::Released);
+            }
+            Method::REFRESH => {
+                let Ok(Some(lifetime)) = message.lifetime() else {
+                    return Some(self.fail(Failure::BadAnswer));
+                };
+                self.refreshed(now, lifetime);
+            }
+            _ => self.path_at = now + self.path_every(),
+        }
+        let was_opening = self.stage == Stage::Opening;
+        self.next_request(now);
+        if was_opening && self.request.is_none() {
+            self.stage = Stage::Ready;
+            return Some(Event::Ready);
+        }
+        None
+    }
+
+    fn refused(&mut self, now: Nanos, request: Request, message: &Message<'_>) -> Option<Event> {
+        let Ok(Some(error)) = message.error_code() else {
+            return Some(self.fail(Failure::BadAnswer));
+        };
+        let is_challenge = matches!(error.code, 401 | 438) && request.challenges < CHALLENGES_MAX;
+        // A 401 to a request that had credentials means that they are wrong.
+        if !is_challenge || (error.code == 401 && self.key.is_some()) || !self.accept(message) {
+            if request.method == Method::REFRESH && self.stage == Stage::Releasing {
+                self.stage = Stage::Done;
+                // 437: it was gone already, for example because an answer was lost.
+                if error.code == 437 {
+                    return Some(Event::Released);
+                }
+            }
+            return Some(self.fail(Failure::Refused(error.code)));
+        }
+        self.begin(now, request.method);
+        if let Some(next) = &mut self.request {
+            next.challenges = request.challenges + 1;
+        }
+        None
+    }
+
+    /// Takes over realm, nonce and algorithms of a challenge.
+    fn accept(&mut self, message: &Message<'_>) -> bool {
+        let Ok(Some(nonce)) = message.nonce() else {
+            return false;
+        };
+        self.nonce = nonce.to_vec();
+        if let Ok(Some(realm)) = message.realm() {
+            self.realm = realm.to_vec();
+        }
+        self.algorithms.clear();
+        self.algorithm = None;
+        if let (Ok(Some(offered)), Some(raw)) = (
+            message.password_algorithms(),
+            message.raw(AttributeType::PASSWORD_ALGORITHMS),
+        ) {
+            self.algorithm = [PasswordAlgorithm::Sha256, PasswordAlgorithm::Md5]
+                .into_iter()
+                .find(|&algorithm| offered.contains(algorithm));
+            self.algorithms = raw.to_vec();
+        }
+        self.key = Some(self.plan.credentials.key(&self.realm, self.algorithm));
+        true
+    }
+
+    /// The key of answers: it goes by the algorithm, not by the integrity attribute of the request.
+    fn answer_key(&self) -> Option<IntegrityKey> {
+        self.key.clone()
+    }
+
+    fn fail(&mut self, failure: Failure) -> Event {
+        self.stage = Stage::Done;
+        self.request = None;
+        Event::Failed(failure)
+    }
+
+    fn refreshed(&mut self, now: Nanos, lifetime: u32) {
+        // A minute before the end, or half way for short lifetimes.
+        let lifetime = u64::from(lifetime);
+        let margin = (lifetime / 2).min(60);
+        self.refresh_at = now + (lifetime - margin) * SECOND;
+    }
+
+    fn path_every(&self) -> Nanos {
+        match self.plan.peer {
+            Some((_, Path::Channel(_))) => CHANNEL_EVERY.min(PERMISSION_EVERY),
+            _ => PERMISSION_EVERY,
+        }
+    }
+
+    /// Begins whatever is due.
+    fn next_request(&mut self, now: Nanos) {
+        if self.release_wanted && matches!(self.stage, Stage::Opening | Stage::Ready) {
+            self.stage = Stage::Releasing;
+            self.begin(now, Method::REFRESH);
+        } else if let Some((_, path)) = self.plan.peer
+            && (self.stage == Stage::Opening && self.path_at == Nanos::MAX || self.path_at <= now)
+        {
+            self.begin(
+                now,
+                match path {
+                    Path::Channel(_) => Method::CHANNEL_BIND,
+                    Path::Indications => Method::CREATE_PERMISSION,
+                },
+            );
+        } else if self.refresh_at <= now {
+            self.begin(now, Method::REFRESH);
+        }
+    }
+
+    fn begin(&mut self, now: Nanos, method: Method) {
+        let transaction = TransactionId::new(self.random.random());
+        let mut bytes = vec![0; REQUEST_MAX];
+        let mut writer = MessageWriter::new(&mut bytes, Class::Request, method, transaction);
+        match method {
+            Method::ALLOCATE => {
+                writer.requested_transport(UDP);
+                if let Some(family) = self.plan.family {
+                    writer.requested_address_family(family);
+                }
+                if let Some(lifetime) = self.plan.lifetime {
+                    writer.lifetime(lifetime);
+                }
+            }
+            Method::REFRESH => {
+                if self.stage == Stage::Releasing {
+                    writer.lifetime(0);
+                } else if let Some(lifetime) = self.plan.lifetime {
+                    writer.lifetime(lifetime);
+                }
+            }
+            _ => match self.plan.peer {
+                Some((peer, Path::Channel(channel))) => {
+                    writer.channel_number(channel).xor_peer_address(peer);
+                }
+                Some((peer, Path::Indications)) => {
+                    writer.xor_peer_address(peer);
+                }
+                None => {}
+            },
+        }
+        if let Some(key) = &self.key {
+            writer
+                .username(self.plan.credentials.username().as_bytes())
+                .realm(&self.realm)
+                .nonce(&self.nonce);
+            if let Some(algorithm) = self.algorithm {
+                writer
+                    .bytes(AttributeType::PASSWORD_ALGORITHMS, &self.algorithms)
+                    .password_algorithm(algorithm);
+            }
+            writer.integrity(key);
+        }
+        writer.fingerprint();
+        // Too long only with a name or realm longer than the protocol allows; what is left is no message, and times out.
+        let len = writer.finish().unwrap_or(0);
+        bytes.truncate(len);
+        self.request = Some(Request {
+            method,
+            transaction,
+            bytes,
+            sends: 0,
+            due: now,
+            challenges: 0,
+        });
+    }
+}

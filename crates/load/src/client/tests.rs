@@ -1,0 +1,346 @@
+//! The client under virtual time, against answers made by hand.
+
+use super::*;
+
+const USER: &str = "alice";
+const PASSWORD: &str = "secret";
+const REALM: &[u8] = b"example.org";
+
+fn peer() -> SocketAddr {
+    "192.0.2.7:3480".parse().unwrap()
+}
+
+fn relayed() -> SocketAddr {
+    "203.0.113.1:50000".parse().unwrap()
+}
+
+fn client(path: Option<Path>) -> Client {
+    let plan = Plan {
+        credentials: Credentials::user(USER, PASSWORD),
+        peer: path.map(|path| (peer(), path)),
+        family: None,
+        lifetime: None,
+    };
+    Client::new(Arc::new(plan), 1)
+}
+
+fn channel() -> Path {
+    Path::Channel(ChannelNumber::try_from(0x4000).unwrap())
+}
+
+/// What the client sends now; panics if it has nothing to send.
+fn request(client: &mut Client, now: Nanos) -> Vec<u8> {
+    let (bytes, event) = client.poll_transmit(now);
+    assert_eq!(event, None);
+    bytes.expect("a request").to_vec()
+}
+
+/// An answer to `request`, with MESSAGE-INTEGRITY of the right key unless it is a challenge.
+fn answer(
+    request: &[u8],
+    class: Class,
+    attributes: impl Fn(&mut MessageWriter<'_>),
+    key: Option<&IntegrityKey>,
+) -> Vec<u8> {
+    let request = Message::parse(request).unwrap();
+    let mut bytes = vec![0; 512];
+    let mut writer = MessageWriter::new(
+        &mut bytes,
+        class,
+        request.method(),
+        request.transaction_id(),
+    );
+    attributes(&mut writer);
+    if let Some(key) = key {
+        writer.integrity(key);
+    }
+    let len = writer.finish().unwrap();
+    bytes.truncate(len);
+    bytes
+}
+
+fn key() -> IntegrityKey {
+    IntegrityKey::sha1(&turnbuckle_wire::long_term_key_md5(
+        USER.as_bytes(),
+        REALM,
+        PASSWORD.as_bytes(),
+    ))
+}
+
+fn challenge(request: &[u8], code: u16, nonce: &[u8]) -> Vec<u8> {
+    let attributes = |writer: &mut MessageWriter<'_>| {
+        writer.error_code(code, "").realm(REALM).nonce(nonce);
+    };
+    answer(request, Class::Error, attributes, None)
+}
+
+fn granted(request: &[u8], lifetime: u32) -> Vec<u8> {
+    let attributes = |writer: &mut MessageWriter<'_>| {
+        writer.xor_relayed_address(relayed()).lifetime(lifetime);
+    };
+    answer(request, Class::Success, attributes, Some(&key()))
+}
+
+fn done(request: &[u8]) -> Vec<u8> {
+    answer(request, Class::Success, |_| {}, Some(&key()))
+}
+
+fn hand(client: &mut Client, now: Nanos, bytes: &[u8]) -> Option<Event> {
+    client.handle(now, &Message::parse(bytes).unwrap())
+}
+
+fn method(bytes: &[u8]) -> Method {
+    Message::parse(bytes).unwrap().method()
+}
+
+/// A client whose channel is bound, at time 0.
+fn ready(path: Path, lifetime: u32) -> Client {
+    let mut client = client(Some(path));
+    client.start(0);
+    let first = request(&mut client, 0);
+    assert_eq!(hand(&mut client, 0, &challenge(&first, 401, b"n1")), None);
+    let second = request(&mut client, 0);
+    assert_eq!(hand(&mut client, 0, &granted(&second, lifetime)), None);
+    let third = request(&mut client, 0);
+    assert_eq!(hand(&mut client, 0, &done(&third)), Some(Event::Ready));
+    client
+}
+
+#[test]
+fn an_allocation_begins_without_credentials_and_goes_on_with_them() {
+    let mut client = client(Some(channel()));
+    client.start(0);
+    let first = request(&mut client, 0);
+    let message = Message::parse(&first).unwrap();
+    assert_eq!(message.requested_transport(), Ok(Some(17)));
+    assert!(!message.has_integrity_sha1());
+    hand(&mut client, 0, &challenge(&first, 401, b"n1"));
+    let second = request(&mut client, 0);
+    let message = Message::parse(&second).unwrap();
+    assert_eq!(message.nonce(), Ok(Some(&b"n1"[..])));
+    assert_eq!(message.check_integrity(&key()), Ok(()));
+    hand(&mut client, 0, &granted(&second, 600));
+    assert_eq!(client.relayed(), Some(relayed()));
+    let third = request(&mut client, 0);
+    let message = Message::parse(&third).unwrap();
+    assert_eq!(message.method(), Method::CHANNEL_BIND);
+    assert_eq!(message.channel_number(), Ok(Some(0x4000)));
+    assert_eq!(message.xor_peer_address(), Ok(Some(peer())));
+    assert!(!client.is_ready());
+    assert_eq!(hand(&mut client, 0, &done(&third)), Some(Event::Ready));
+    assert!(client.is_ready());
+}
+
+#[test]
+fn an_allocation_without_a_peer_is_ready_at_once() {
+    let mut client = client(None);
+    client.start(0);
+    let first = request(&mut client, 0);
+    hand(&mut client, 0, &challenge(&first, 401, b"n1"));
+    let second = request(&mut client, 0);
+    assert_eq!(
+        hand(&mut client, 0, &granted(&second, 600)),
+        Some(Event::Ready)
+    );
+}
+
+#[test]
+fn a_server_that_offers_sha_256_gets_it() {
+    let mut client = client(None);
+    client.start(0);
+    let first = request(&mut client, 0);
+    let offer = |writer: &mut MessageWriter<'_>| {
+        writer
+            .error_code(401, "")
+            .realm(REALM)
+            .nonce(b"n1")
+            .password_algorithms(&[PasswordAlgorithm::Md5, PasswordAlgorithm::Sha256]);
+    };
+    let challenge = answer(&first, Class::Error, offer, None);
+    hand(&mut client, 0, &challenge);
+    let second = request(&mut client, 0);
+    let message = Message::parse(&second).unwrap();
+    assert_eq!(
+        message.password_algorithm(),
+        Ok(Some(PasswordAlgorithm::Sha256))
+    );
+    assert_eq!(
+        message.raw(AttributeType::PASSWORD_ALGORITHMS),
+        Message::parse(&challenge)
+            .unwrap()
+            .raw(AttributeType::PASSWORD_ALGORITHMS)
+    );
+    let key = IntegrityKey::sha256(&turnbuckle_wire::long_term_key_sha256(
+        USER.as_bytes(),
+        REALM,
+        PASSWORD.as_bytes(),
+    ));
+    assert_eq!(message.check_integrity(&key), Ok(()));
+}
+
+// RFC 8489 §6.2.1
+#[test]
+fn an_unanswered_request_is_repeated_seven_times_and_given_up() {
+    let mut client = client(None);
+    client.start(0);
+    let first = request(&mut client, 0);
+    let mut times = vec![0];
+    let event = loop {
+        let now = client.next_timeout().unwrap();
+        let (bytes, event) = client.poll_transmit(now);
+        match bytes {
+            Some(bytes) => assert_eq!(bytes, first),
+            None => break (now, event),
+        }
+        times.push(now / 1_000_000);
+        assert_eq!(client.poll_transmit(now).0, None, "once each time");
+    };
+    assert_eq!(times, [0, 500, 1_500, 3_500, 7_500, 15_500, 31_500]);
+    let failed = Some(Event::Failed(Failure::Timeout));
+    assert_eq!(event, (39_500_000_000, failed));
+    assert_eq!(client.next_timeout(), None);
+}
+
+#[test]
+fn a_late_or_doubled_answer_changes_nothing() {
+    let mut client = client(None);
+    client.start(0);
+    let first = request(&mut client, 0);
+    let challenged = challenge(&first, 401, b"n1");
+    hand(&mut client, 0, &challenged);
+    let second = request(&mut client, 0);
+    assert_eq!(hand(&mut client, 0, &challenged), None);
+    assert_eq!(client.poll_transmit(0).0, None);
+    assert_eq!(
+        hand(&mut client, 0, &granted(&second, 600)),
+        Some(Event::Ready)
+    );
+    assert_eq!(hand(&mut client, 0, &granted(&second, 600)), None);
+}
+
+#[test]
+fn an_answer_that_the_server_cannot_have_written_is_refused() {
+    let mut client = client(None);
+    client.start(0);
+    let first = request(&mut client, 0);
+    hand(&mut client, 0, &challenge(&first, 401, b"n1"));
+    let second = request(&mut client, 0);
+    let mut forged = granted(&second, 600);
+    *forged.last_mut().unwrap() ^= 1;
+    let failed = Some(Event::Failed(Failure::BadAnswer));
+    assert_eq!(hand(&mut client, 0, &forged), failed);
+}
+
+#[test]
+fn a_wrong_password_is_not_tried_twice() {
+    let mut client = client(None);
+    client.start(0);
+    let first = request(&mut client, 0);
+    hand(&mut client, 0, &challenge(&first, 401, b"n1"));
+    let second = request(&mut client, 0);
+    let refused = Some(Event::Failed(Failure::Refused(401)));
+    assert_eq!(
+        hand(&mut client, 0, &challenge(&second, 401, b"n2")),
+        refused
+    );
+}
+
+#[test]
+fn a_stale_nonce_is_replaced_but_not_for_ever() {
+    let mut client = ready(channel(), 600);
+    let mut now = client.next_timeout().unwrap();
+    for round in 0..CHALLENGES_MAX {
+        let stale = request(&mut client, now);
+        let nonce = [b'a', round.to_le_bytes()[0]];
+        assert_eq!(
+            hand(&mut client, now, &challenge(&stale, 438, &nonce)),
+            None
+        );
+        now += 1;
+        let again = Message::parse(&stale).unwrap().method();
+        assert_eq!(again, Method::CHANNEL_BIND);
+    }
+    let last = request(&mut client, now);
+    let refused = Some(Event::Failed(Failure::Refused(438)));
+    assert_eq!(
+        hand(&mut client, now, &challenge(&last, 438, b"z")),
+        refused
+    );
+}
+
+#[test]
+fn everything_is_refreshed_before_it_ends() {
+    for (path, expected) in [
+        (channel(), Method::CHANNEL_BIND),
+        (Path::Indications, Method::CREATE_PERMISSION),
+    ] {
+        let mut client = ready(path, 600);
+        let (mut path_at, mut refresh_at) = (0, 0);
+        let hour = 3_600 * SECOND;
+        loop {
+            let now = client.next_timeout().unwrap();
+            if now > hour {
+                break;
+            }
+            let bytes = request(&mut client, now);
+            if method(&bytes) == Method::REFRESH {
+                assert!(now - refresh_at < 600 * SECOND);
+                refresh_at = now;
+                hand(&mut client, now, &granted(&bytes, 600));
+            } else {
+                assert_eq!(method(&bytes), expected);
+                assert!(now - path_at < 300 * SECOND);
+                path_at = now;
+                hand(&mut client, now, &done(&bytes));
+            }
+        }
+        assert!(hour - path_at < 300 * SECOND && hour - refresh_at < 600 * SECOND);
+    }
+}
+
+#[test]
+fn a_release_waits_for_the_request_under_way() {
+    let mut client = ready(channel(), 600);
+    let now = client.next_timeout().unwrap();
+    let bind = request(&mut client, now);
+    client.release(now);
+    assert_eq!(client.poll_transmit(now).0, None);
+    hand(&mut client, now, &done(&bind));
+    let release = request(&mut client, now);
+    let message = Message::parse(&release).unwrap();
+    assert_eq!(
+        (message.method(), message.lifetime()),
+        (Method::REFRESH, Ok(Some(0)))
+    );
+    assert_eq!(
+        hand(&mut client, now, &done(&release)),
+        Some(Event::Released)
+    );
+    assert_eq!(client.next_timeout(), None);
+}
+
+#[test]
+fn an_allocation_that_is_gone_already_is_released() {
+    let mut client = ready(channel(), 600);
+    client.release(0);
+    let release = request(&mut client, 0);
+    let gone = |writer: &mut MessageWriter<'_>| {
+        writer.error_code(437, "");
+    };
+    let answer = answer(&release, Class::Error, gone, Some(&key()));
+    assert_eq!(hand(&mut client, 0, &answer), Some(Event::Released));
+}
+
+#[test]
+fn a_refusal_says_its_code() {
+    let mut client = client(None);
+    client.start(0);
+    let first = request(&mut client, 0);
+    let full = |writer: &mut MessageWriter<'_>| {
+        writer.error_code(486, "");
+    };
+    let answer = answer(&first, Class::Error, full, None);
+    let refused = Some(Event::Failed(Failure::Refused(486)));
+    assert_eq!(hand(&mut client, 0, &answer), refused);
+    assert_eq!(client.next_timeout(), None);
+}

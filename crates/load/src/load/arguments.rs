@@ -1,0 +1,324 @@
+//! The command line of `turnbuckle load`, and what is wrong with it.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs as _};
+use std::time::Duration;
+
+use clap::ValueEnum;
+use turnbuckle_wire::AddressFamily;
+
+use crate::cli::{self, BackendChoice, Cpus, Threads};
+use crate::packet::HEADER_LEN;
+
+/// Most clients of one run: each has two descriptors.
+pub(super) const CLIENTS_MAX: usize = 200_000;
+/// Packets per second of each client, where nothing else is said.
+const MIX_RATE: f64 = 50.0;
+const HOLD_RATE: f64 = 1.0;
+
+/// What is asked of the server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(super) enum Mode {
+    /// As many packets as possible
+    Packet,
+    /// Packets at a rate, that of all clients together; delay counts from when a packet was due
+    Rate,
+    /// Many calls: packets at a rate of each client, evenly spread
+    Mix,
+    /// Allocate and give back, as often as possible
+    Alloc,
+    /// Keep allocations, with a trickle of packets
+    Hold,
+    /// Junk: noise, broken and forged messages
+    Invalid,
+}
+
+impl Mode {
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Packet => "packet",
+            Self::Rate => "rate",
+            Self::Mix => "mix",
+            Self::Alloc => "alloc",
+            Self::Hold => "hold",
+            Self::Invalid => "invalid",
+        }
+    }
+
+    /// Whether packets go to a peer.
+    pub(super) fn has_packets(self) -> bool {
+        !matches!(self, Self::Alloc | Self::Invalid)
+    }
+}
+
+/// Command line of `turnbuckle load`.
+#[derive(clap::Args, Clone, Debug)]
+pub struct Arguments {
+    /// What is asked of the server
+    #[arg(value_enum)]
+    pub(super) mode: Mode,
+    /// The server's address; its port is 3478 unless given
+    #[arg(long, value_name = "ADDRESS[:PORT]", value_parser = server)]
+    pub(super) server: Option<SocketAddr>,
+    /// Address of the peer; given several times, clients take turns
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    pub(super) peer: Vec<SocketAddr>,
+    /// A user and its password
+    #[arg(long, value_name = "NAME:PASSWORD", conflicts_with = "secret")]
+    pub(super) user: Option<String>,
+    /// The secret of a server with time-limited users (use-auth-secret)
+    #[arg(long, value_name = "SECRET")]
+    pub(super) secret: Option<String>,
+    /// Allocations; in alloc those made at the same time, without a server flows
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clients)]
+    pub(super) clients: usize,
+    /// Bytes of each packet, that is of what the peer receives
+    #[arg(long, value_name = "BYTES", default_value_t = 120, value_parser = size)]
+    pub(super) size: usize,
+    /// Seconds that are measured
+    #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = cli::seconds)]
+    pub(super) duration: Duration,
+    /// Seconds of the same before, which do not count
+    #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = cli::seconds)]
+    pub(super) warm_up: Duration,
+    /// Packets per second: rate and invalid, of all clients together; mix (50 without it) and hold (1), of each
+    #[arg(long, value_name = "PPS", value_parser = cli::rate)]
+    pub(super) rate: Option<f64>,
+    /// Send indications in place of ChannelData
+    #[arg(long)]
+    pub(super) indications: bool,
+    /// Address family of the relayed address: 4 or 6; the peer's without it
+    #[arg(long, value_parser = family, value_name = "4|6")]
+    pub(super) family: Option<AddressFamily>,
+    /// Threads that send: auto (half of the CPUs), or 1 to 64
+    #[arg(long, value_parser = cli::threads, default_value = "auto", value_name = "N")]
+    pub(super) sender_threads: Threads,
+    /// Threads that receive and speak TURN: auto (half of the CPUs), or 1 to 64
+    #[arg(long, value_parser = cli::threads, default_value = "auto", value_name = "N")]
+    pub(super) listener_threads: Threads,
+    /// CPUs for the threads in turn, senders first, as in 0,2-3
+    #[arg(long, value_parser = cli::cpus)]
+    pub(super) cpus: Option<Cpus>,
+    /// How datagrams are moved: auto, single (a system call for each), mmsg, gso
+    #[arg(long, value_parser = cli::backend, default_value = "auto")]
+    pub(super) backend: BackendChoice,
+    /// Local address; without it the kernel chooses
+    #[arg(long, value_name = "ADDRESS")]
+    pub(super) local: Option<IpAddr>,
+    /// No relay: packets go straight to the peer
+    #[arg(long, conflicts_with_all = ["server", "user", "secret", "indications", "family"])]
+    pub(super) direct: bool,
+    /// The peer answers nothing: do not count what is missing
+    #[arg(long)]
+    pub(super) no_receive: bool,
+    /// Seed of transaction ids and of junk
+    #[arg(long, value_name = "N")]
+    pub(super) seed: Option<u64>,
+    /// Exit with code 1 if more than so many per cent of the packets are lost
+    #[arg(long, value_name = "PERCENT", value_parser = percent, conflicts_with = "no_receive")]
+    pub(super) max_loss: Option<f64>,
+    /// Exit with code 1 if the 99th percentile of the round trip is longer
+    #[arg(long, value_name = "MICROSECONDS", conflicts_with = "no_receive")]
+    pub(super) max_p99_us: Option<f64>,
+    /// Print events as lines of JSON
+    #[arg(long)]
+    pub(super) json: bool,
+}
+
+impl Arguments {
+    /// What is missing or does not go together, as a sentence.
+    pub(super) fn check(&self) -> Result<(), String> {
+        let mode = self.mode.name();
+        if self.direct && !self.mode.has_packets() {
+            return Err(format!("{mode} is about a server; --direct has none"));
+        }
+        if !self.direct && self.server.is_none() {
+            return Err("--server is missing (or --direct, for a run without one)".to_owned());
+        }
+        if self.mode.has_packets() && self.peer.is_empty() {
+            return Err(format!("{mode} needs a --peer to send to"));
+        }
+        let has_credentials = self.user.is_some() || self.secret.is_some();
+        if !self.direct && self.mode != Mode::Invalid && !has_credentials {
+            return Err(format!(
+                "{mode} needs --user NAME:PASSWORD or --secret SECRET"
+            ));
+        }
+        if self.user.as_ref().is_some_and(|user| !user.contains(':')) {
+            return Err("--user: allowed: NAME:PASSWORD".to_owned());
+        }
+        if self.mode == Mode::Rate && self.rate.is_none() {
+            return Err(
+                "rate needs a --rate, packets per second of all clients together".to_owned(),
+            );
+        }
+        if matches!(self.mode, Mode::Packet | Mode::Alloc) && self.rate.is_some() {
+            return Err(format!(
+                "{mode} goes as fast as it can; --rate is for rate, mix, hold and invalid"
+            ));
+        }
+        if self.duration.is_zero() {
+            return Err("--duration: allowed: more than 0 seconds".to_owned());
+        }
+        Ok(())
+    }
+
+    /// Packets per second of all clients together; `None` for as many as possible.
+    pub(super) fn total_rate(&self) -> Option<f64> {
+        match self.mode {
+            Mode::Packet | Mode::Alloc => None,
+            Mode::Rate | Mode::Invalid => self.rate,
+            Mode::Mix => Some(self.rate.unwrap_or(MIX_RATE) * self.clients as f64),
+            Mode::Hold => Some(self.rate.unwrap_or(HOLD_RATE) * self.clients as f64),
+        }
+    }
+
+    /// The local address: as asked, or any of the family of `to`.
+    pub(super) fn local(&self, to: SocketAddr) -> IpAddr {
+        self.local.unwrap_or_else(|| match to {
+            SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+            SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+        })
+    }
+}
+
+fn server(text: &str) -> Result<SocketAddr, String> {
+    if let Ok(ip) = text.trim_matches(['[', ']']).parse::<IpAddr>() {
+        return Ok((ip, 3478).into());
+    }
+    let with_port = if text.contains(':') {
+        text.to_owned()
+    } else {
+        format!("{text}:3478")
+    };
+    let mut addresses = with_port.to_socket_addrs().map_err(|error| {
+        format!("{error}; allowed: an address or a name, with or without a port")
+    })?;
+    addresses
+        .next()
+        .ok_or_else(|| "the name has no address".to_owned())
+}
+
+fn clients(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(number @ 1..=CLIENTS_MAX) => Ok(number),
+        _ => Err(format!("allowed: 1 to {CLIENTS_MAX}")),
+    }
+}
+
+fn size(text: &str) -> Result<usize, String> {
+    // With an indication's headers around it still a datagram.
+    const MAX: usize = 65_400;
+    match text.parse() {
+        Ok(size @ HEADER_LEN..=MAX) => Ok(size),
+        _ => Err(format!(
+            "allowed: {HEADER_LEN} (session, number and time of a packet) to {MAX} bytes"
+        )),
+    }
+}
+
+fn family(text: &str) -> Result<AddressFamily, String> {
+    match text {
+        "4" => Ok(AddressFamily::V4),
+        "6" => Ok(AddressFamily::V6),
+        _ => Err("allowed: 4 or 6".to_owned()),
+    }
+}
+
+fn percent(text: &str) -> Result<f64, String> {
+    match text.parse() {
+        Ok(percent) if (0.0..=100.0).contains(&percent) => Ok(percent),
+        _ => Err("allowed: 0 to 100 per cent".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        arguments: Arguments,
+    }
+
+    fn parse(line: &str) -> Result<Arguments, String> {
+        let words = std::iter::once("load").chain(line.split_whitespace());
+        let arguments = Line::try_parse_from(words).map_err(|error| error.to_string())?;
+        arguments.arguments.check()?;
+        Ok(arguments.arguments)
+    }
+
+    #[test]
+    fn a_server_has_a_default_port() {
+        for (text, expected) in [
+            ("192.0.2.1", "192.0.2.1:3478"),
+            ("192.0.2.1:5", "192.0.2.1:5"),
+            ("2001:db8::1", "[2001:db8::1]:3478"),
+            ("[2001:db8::1]:5", "[2001:db8::1]:5"),
+        ] {
+            assert_eq!(server(text), Ok(expected.parse().unwrap()));
+        }
+        assert!(server("192.0.2.1:port").is_err());
+    }
+
+    #[test]
+    fn a_line_that_makes_no_sense_is_refused_with_the_reason() {
+        for (line, expected) in [
+            (
+                "packet --peer 192.0.2.2:1 --user a:b",
+                "--server is missing",
+            ),
+            ("packet --server 192.0.2.1 --user a:b", "needs a --peer"),
+            (
+                "packet --server 192.0.2.1 --peer 192.0.2.2:1",
+                "--user NAME:PASSWORD",
+            ),
+            (
+                "packet --server 192.0.2.1 --peer 192.0.2.2:1 --user a",
+                "NAME:PASSWORD",
+            ),
+            ("rate --direct --peer 192.0.2.2:1", "needs a --rate"),
+            (
+                "packet --direct --peer 192.0.2.2:1 --rate 5",
+                "as fast as it can",
+            ),
+            ("alloc --direct", "has none"),
+            ("mix --direct --peer 192.0.2.2:1 --size 23", "24"),
+            ("mix --direct --peer 192.0.2.2:1 --clients 0", "1 to 200000"),
+            ("mix --direct --peer 192.0.2.2:1 --max-loss 101", "0 to 100"),
+            ("mix --direct --peer 192.0.2.2:1 --family 5", "4 or 6"),
+            (
+                "mix --direct --peer 192.0.2.2:1 --duration 0",
+                "more than 0",
+            ),
+            (
+                "mix --direct --server 192.0.2.1 --peer 192.0.2.2:1",
+                "cannot be used",
+            ),
+        ] {
+            let error = parse(line).err().unwrap_or_default();
+            assert!(error.contains(expected), "{line}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_rate_is_of_all_clients_or_of_each() {
+        for (line, expected) in [
+            ("packet --direct --peer 192.0.2.2:1 --clients 10", None),
+            (
+                "rate --direct --peer 192.0.2.2:1 --clients 10 --rate 7",
+                Some(7.0),
+            ),
+            ("mix --direct --peer 192.0.2.2:1 --clients 10", Some(500.0)),
+            (
+                "mix --direct --peer 192.0.2.2:1 --clients 10 --rate 7",
+                Some(70.0),
+            ),
+            ("hold --direct --peer 192.0.2.2:1 --clients 10", Some(10.0)),
+        ] {
+            assert_eq!(parse(line).unwrap().total_rate(), expected);
+        }
+    }
+}

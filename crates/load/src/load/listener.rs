@@ -1,0 +1,512 @@
+//! A listener thread: it owns the clients' sockets, speaks TURN for them, and counts what comes back.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap};
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::mpsc::Sender;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use hdrhistogram::Histogram;
+use turnbuckle_datapath::{
+    Bind, Datapath, EndpointId, EndpointKind, Handler, Received, SendQueue, Settings, Sockets,
+};
+use turnbuckle_wire::{ChannelData, Class, Demux, Message, Method, classify};
+
+use super::sender::{MEASURING, OVER, histogram};
+use super::session::{Framing, Ready};
+use super::track::{Counts, Track};
+use crate::client::{Client, Event, Failure, Path, Plan};
+use crate::packet::Header;
+use crate::threads::{Clock, OwnLines};
+
+/// Clients of one thread that allocate or release at the same time.
+const UNDER_WAY: usize = 64;
+/// How long a client waits that was refused, before it tries again.
+const AFTER_REFUSAL: u64 = 10_000_000;
+/// Time for the release of all allocations at the end.
+const RELEASE_MAX: u64 = 5_000_000_000;
+/// Longest wait for something to arrive: phases are looked at that often.
+const WAIT_MAX: Duration = Duration::from_millis(5);
+
+/// Beyond the phases of a sender: nothing more is expected to arrive.
+pub(super) const DRAINED: u8 = 3;
+
+/// What a listener counts for others to see.
+#[derive(Debug, Default)]
+pub(super) struct Seen {
+    /// Intact packets of the measured window, each once.
+    pub(super) received: AtomicU64,
+    /// Everything that arrived, of any kind.
+    pub(super) arrived: AtomicU64,
+    /// Allocations made.
+    pub(super) allocated: AtomicU64,
+}
+
+/// What clients do once they have an allocation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Duty {
+    /// Keep it.
+    Hold,
+    /// Give it back and take another one.
+    Cycle,
+    /// They have none, and packets go straight to the peer.
+    Direct,
+    /// They have none; what is sent is junk, and what comes back are answers to it.
+    Junk,
+}
+
+/// What a listener thread is told.
+pub(super) struct Task {
+    pub(super) clock: Clock,
+    pub(super) phase: Arc<AtomicU8>,
+    pub(super) seen: Arc<OwnLines<Seen>>,
+    pub(super) settings: Settings,
+    pub(super) duty: Duty,
+    pub(super) local: IpAddr,
+    /// Where datagrams go: the server, or in a run without one the peer.
+    pub(super) to: SocketAddr,
+    /// Number of the session and plan of each client.
+    pub(super) clients: Vec<(u32, Option<Arc<Plan>>)>,
+    pub(super) seed: u64,
+    /// Sequence numbers remembered per session.
+    pub(super) window: usize,
+    pub(super) report: Sender<anyhow::Result<Opened>>,
+}
+
+/// The clients that may send, once all have an answer.
+#[derive(Debug, Default)]
+pub(super) struct Opened {
+    pub(super) ready: Vec<Ready>,
+    pub(super) ports: Vec<u16>,
+    pub(super) failures: BTreeMap<Failure, u64>,
+}
+
+/// What a listener thread leaves.
+#[derive(Debug)]
+pub(super) struct Outcome {
+    pub(super) counts: Counts,
+    pub(super) received_bytes: u64,
+    pub(super) corrupted: u64,
+    pub(super) arrived: u64,
+    pub(super) latency: Histogram<u64>,
+    pub(super) attempted: u64,
+    pub(super) allocated: u64,
+    pub(super) released: u64,
+    pub(super) failures: BTreeMap<Failure, u64>,
+}
+
+struct One {
+    session: u32,
+    plan: Option<Arc<Plan>>,
+    endpoint: EndpointId,
+    client: Option<Client>,
+    track: Track,
+    /// An allocation is to be had or held.
+    is_busy: bool,
+    /// It is in the queue of those that wait for their turn.
+    is_waiting: bool,
+    /// Not to be tried again before.
+    retry_at: u64,
+}
+
+struct Listener {
+    clock: Clock,
+    seen: Arc<OwnLines<Seen>>,
+    duty: Duty,
+    to: SocketAddr,
+    clients: Vec<One>,
+    /// Clients to look at, by time. May name one too often, never too late.
+    timers: BinaryHeap<Reverse<(u64, usize)>>,
+    /// Clients that wait for their turn to allocate or release.
+    waiting: Vec<usize>,
+    under_way: usize,
+    seed: u64,
+    phase: u8,
+    is_over: bool,
+    outcome: Outcome,
+}
+
+pub(super) fn run(task: Task) -> anyhow::Result<Outcome> {
+    let Task {
+        clock,
+        phase,
+        seen,
+        settings,
+        duty,
+        local,
+        to,
+        clients,
+        seed,
+        window,
+        report,
+    } = task;
+    let opened = (|| -> anyhow::Result<_> {
+        let mut datapath = Datapath::new(settings)?;
+        let mut listener = Listener::new(clock, seen, duty, to, seed)?;
+        for (session, plan) in clients {
+            listener.add(&mut datapath, local, session, plan, window)?;
+        }
+        Ok((datapath, listener))
+    })();
+    let (mut datapath, mut listener) = match opened {
+        Ok(opened) => opened,
+        Err(error) => {
+            let _ = report.send(Err(error));
+            anyhow::bail!("not begun");
+        }
+    };
+    let turn = |datapath: &mut Datapath, listener: &mut Listener| {
+        listener.phase = phase.load(Ordering::Relaxed);
+        let wait = listener.wait();
+        datapath.turn(Some(wait), listener)
+    };
+    if matches!(duty, Duty::Hold | Duty::Cycle) {
+        while !listener.is_open() && phase.load(Ordering::Relaxed) != DRAINED {
+            turn(&mut datapath, &mut listener)?;
+        }
+    }
+    let _ = report.send(listener.opened(&datapath));
+    while phase.load(Ordering::Relaxed) != DRAINED {
+        turn(&mut datapath, &mut listener)?;
+    }
+    listener.release_all();
+    let end = clock.now() + RELEASE_MAX;
+    while listener.holds_any() && clock.now() < end {
+        turn(&mut datapath, &mut listener)?;
+    }
+    Ok(listener.finish())
+}
+
+impl Listener {
+    fn new(
+        clock: Clock,
+        seen: Arc<OwnLines<Seen>>,
+        duty: Duty,
+        to: SocketAddr,
+        seed: u64,
+    ) -> anyhow::Result<Self> {
+        Ok(Self {
+            clock,
+            seen,
+            duty,
+            to,
+            clients: Vec::new(),
+            timers: BinaryHeap::new(),
+            waiting: Vec::new(),
+            under_way: 0,
+            seed,
+            phase: 0,
+            is_over: false,
+            outcome: Outcome {
+                counts: Counts::default(),
+                received_bytes: 0,
+                corrupted: 0,
+                arrived: 0,
+                latency: histogram()?,
+                attempted: 0,
+                allocated: 0,
+                released: 0,
+                failures: BTreeMap::new(),
+            },
+        })
+    }
+
+    fn add(
+        &mut self,
+        datapath: &mut Datapath,
+        local: IpAddr,
+        session: u32,
+        plan: Option<Arc<Plan>>,
+        window: usize,
+    ) -> anyhow::Result<()> {
+        let index = self.clients.len();
+        let endpoint = datapath
+            .bind(Bind {
+                address: (local, 0).into(),
+                kind: EndpointKind::Listener { reuseport: false },
+                token: index as u64,
+            })
+            .with_context(|| format!("cannot open a socket for client {session} on {local}"))?;
+        let has_plan = plan.is_some();
+        self.clients.push(One {
+            session,
+            plan,
+            endpoint,
+            client: None,
+            track: Track::new(window),
+            is_busy: has_plan,
+            is_waiting: has_plan,
+            retry_at: 0,
+        });
+        if has_plan {
+            self.waiting.push(index);
+        }
+        Ok(())
+    }
+
+    /// Whether every client has an allocation, or will not get one. In a cycle there is nothing to wait for.
+    fn is_open(&self) -> bool {
+        self.duty == Duty::Cycle
+            || self
+                .clients
+                .iter()
+                .all(|one| !one.is_busy || one.client.as_ref().is_some_and(Client::is_ready))
+    }
+
+    fn opened(&self, datapath: &Datapath) -> anyhow::Result<Opened> {
+        let mut opened = Opened {
+            failures: self.outcome.failures.clone(),
+            ..Opened::default()
+        };
+        for one in &self.clients {
+            opened
+                .ports
+                .extend(datapath.local_addr(one.endpoint).map(|local| local.port()));
+            let framing = match &one.plan {
+                None => Framing::Bare,
+                Some(plan) => match plan.peer {
+                    Some((peer, path)) if one.client.as_ref().is_some_and(Client::is_ready) => {
+                        Framing::Relayed { peer, path }
+                    }
+                    _ => continue,
+                },
+            };
+            opened.ready.push(Ready {
+                socket: datapath.share(one.endpoint)?,
+                session: one.session,
+                to: self.to,
+                framing,
+            });
+        }
+        Ok(opened)
+    }
+
+    fn wait(&self) -> Duration {
+        let due = self
+            .timers
+            .peek()
+            .map_or(u64::MAX, |&Reverse((due, _))| due);
+        Duration::from_nanos(due.saturating_sub(self.clock.now())).min(WAIT_MAX)
+    }
+
+    /// Has a client do the next thing, if it is time.
+    fn look_at(&mut self, index: usize, now: u64, tx: &mut SendQueue) {
+        let Some(one) = self.clients.get_mut(index) else {
+            return;
+        };
+        let Some(client) = &mut one.client else {
+            if one.is_busy && !one.is_waiting && one.retry_at <= now {
+                one.is_waiting = true;
+                self.waiting.push(index);
+            }
+            return;
+        };
+        let (bytes, event) = client.poll_transmit(now);
+        if let Some(bytes) = bytes {
+            tx.reply(one.endpoint, self.to, bytes);
+        }
+        if let Some(due) = client.next_timeout() {
+            self.timers.push(Reverse((due, index)));
+        }
+        if let Some(event) = event {
+            self.happened(index, event, now);
+        }
+    }
+
+    fn happened(&mut self, index: usize, event: Event, now: u64) {
+        self.under_way = self.under_way.saturating_sub(1);
+        let counts = self.duty != Duty::Cycle || self.phase == MEASURING;
+        let Some(one) = self.clients.get_mut(index) else {
+            return;
+        };
+        match event {
+            Event::Ready => {
+                self.outcome.allocated += u64::from(counts);
+                if self.duty == Duty::Cycle || self.is_over {
+                    self.under_way += 1;
+                    if let Some(client) = &mut one.client {
+                        client.release(now);
+                    }
+                    self.timers.push(Reverse((now, index)));
+                }
+            }
+            Event::Released => {
+                self.outcome.released += u64::from(counts);
+                one.client = None;
+                one.is_busy = false;
+            }
+            Event::Failed(failure) => {
+                if counts {
+                    *self.outcome.failures.entry(failure).or_default() += 1;
+                }
+                one.client = None;
+                one.is_busy = false;
+            }
+        }
+        if self.duty == Duty::Cycle && one.client.is_none() && !self.is_over {
+            one.is_busy = true;
+            let pause = match event {
+                Event::Failed(_) => AFTER_REFUSAL,
+                Event::Ready | Event::Released => 0,
+            };
+            one.retry_at = now + pause;
+            self.timers.push(Reverse((one.retry_at, index)));
+        }
+    }
+
+    /// Begins allocations, and at the end releases, as many at a time as are to be under way.
+    fn begin_waiting(&mut self, now: u64) {
+        while self.under_way < UNDER_WAY {
+            let Some(index) = self.waiting.pop() else {
+                return;
+            };
+            let Some(one) = self.clients.get_mut(index) else {
+                continue;
+            };
+            one.is_waiting = false;
+            match &mut one.client {
+                Some(client) => client.release(now),
+                None if self.is_over => continue,
+                None => {
+                    let Some(plan) = &one.plan else { continue };
+                    self.seed = self.seed.wrapping_add(1);
+                    let mut client = Client::new(Arc::clone(plan), self.seed);
+                    client.start(now);
+                    one.client = Some(client);
+                    let counts = self.duty != Duty::Cycle || self.phase == MEASURING;
+                    self.outcome.attempted += u64::from(counts);
+                }
+            }
+            self.under_way += 1;
+            self.timers.push(Reverse((now, index)));
+        }
+    }
+
+    fn release_all(&mut self) {
+        self.is_over = true;
+        self.under_way = 0;
+        self.waiting.clear();
+        for (index, one) in self.clients.iter_mut().enumerate() {
+            one.is_waiting = one.client.is_some();
+            if one.is_waiting {
+                self.waiting.push(index);
+            }
+        }
+    }
+
+    fn holds_any(&self) -> bool {
+        self.clients.iter().any(|one| one.client.is_some())
+    }
+
+    fn finish(mut self) -> Outcome {
+        for one in &self.clients {
+            let counts = one.track.counts();
+            let sum = &mut self.outcome.counts;
+            sum.received += counts.received;
+            sum.duplicated += counts.duplicated;
+            sum.reordered += counts.reordered;
+        }
+        self.outcome
+    }
+
+    /// Takes in one datagram.
+    #[inline]
+    fn datagram(&mut self, index: usize, bytes: &[u8], now: u64) {
+        self.outcome.arrived += 1;
+        let Some(one) = self.clients.get_mut(index) else {
+            return;
+        };
+        match self.duty {
+            Duty::Hold | Duty::Cycle => {}
+            Duty::Direct => return self.packet(index, bytes, now),
+            Duty::Junk => return,
+        }
+        match bytes.first().map(|&first| classify(first)) {
+            Some(Demux::ChannelData) => match ChannelData::parse_datagram(bytes) {
+                Ok(data) if is_channel_of(one, data.number) => self.packet(index, data.data, now),
+                _ => self.corrupt(),
+            },
+            Some(Demux::Stun) => match Message::parse(bytes) {
+                Ok(message) if message.method() == Method::DATA => match message.data() {
+                    Some(data) if message.class() == Class::Indication => {
+                        self.packet(index, data, now);
+                    }
+                    _ => self.corrupt(),
+                },
+                Ok(message) => {
+                    let event = one
+                        .client
+                        .as_mut()
+                        .and_then(|client| client.handle(now, &message));
+                    if let Some(event) = event {
+                        self.happened(index, event, now);
+                    }
+                    self.timers.push(Reverse((now, index)));
+                }
+                Err(_) => self.corrupt(),
+            },
+            _ => self.corrupt(),
+        }
+    }
+
+    fn corrupt(&mut self) {
+        if self.phase == MEASURING || self.phase == OVER {
+            self.outcome.corrupted += 1;
+        }
+    }
+
+    #[inline]
+    fn packet(&mut self, index: usize, packet: &[u8], now: u64) {
+        let Some(one) = self.clients.get_mut(index) else {
+            return;
+        };
+        let Some(header) = Header::read(packet).filter(|header| header.session == one.session)
+        else {
+            return self.corrupt();
+        };
+        let is_new = one.track.receive(header.sequence, header.is_measured);
+        if is_new && header.is_measured {
+            self.outcome.received_bytes += packet.len() as u64;
+            let latency = now.saturating_sub(header.time);
+            self.outcome.latency.saturating_record(latency.max(1));
+        }
+    }
+}
+
+/// Whether `number` is the channel that the client bound.
+fn is_channel_of(one: &One, number: u16) -> bool {
+    let peer = one.plan.as_ref().and_then(|plan| plan.peer);
+    matches!(peer, Some((_, Path::Channel(channel))) if channel.get() == number)
+}
+
+impl Handler for Listener {
+    fn received(&mut self, message: &Received<'_>, _: &mut SendQueue) {
+        let now = self.clock.now();
+        let Ok(index) = usize::try_from(message.token) else {
+            return;
+        };
+        for segment in message.segments() {
+            self.datagram(index, segment, now);
+        }
+    }
+
+    fn turn_ended(&mut self, tx: &mut SendQueue, _: &mut Sockets<'_>) {
+        let now = self.clock.now();
+        self.begin_waiting(now);
+        while let Some(&Reverse((due, index))) = self.timers.peek()
+            && due <= now
+        {
+            self.timers.pop();
+            self.look_at(index, now, tx);
+        }
+        let seen = &self.seen;
+        let received = self.outcome.latency.len();
+        seen.received.store(received, Ordering::Relaxed);
+        seen.arrived.store(self.outcome.arrived, Ordering::Relaxed);
+        seen.allocated
+            .store(self.outcome.allocated, Ordering::Relaxed);
+    }
+}

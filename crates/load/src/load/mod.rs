@@ -1,0 +1,474 @@
+//! `turnbuckle load`: the load generator.
+//!
+//! Listener threads own the clients' sockets, speak TURN for them and count what comes back; sender threads share the sockets and send
+//! nothing but data. Each client has a socket of its own, so that a server's shards all get their part. Nothing is inferred: every
+//! packet says whose it is, which one it is and when it was due ([`crate::packet`]), and what became of it is counted
+//! ([`track`]).
+
+mod arguments;
+mod junk;
+mod listener;
+mod report;
+mod sender;
+mod session;
+mod track;
+
+use std::collections::{BTreeMap, HashSet};
+use std::hash::{BuildHasher as _, RandomState};
+use std::net::SocketAddr;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::mpsc;
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use anyhow::{Context as _, bail};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use serde_json::json;
+use turnbuckle_datapath::{Backend, Settings};
+use turnbuckle_wire::{AddressFamily, ChannelNumber};
+
+pub use self::arguments::Arguments;
+use self::arguments::Mode;
+use self::listener::{DRAINED, Duty, Opened, Seen};
+use self::report::{Report, Totals};
+use self::sender::{MEASURING, OVER, Pace, Sent, WARMING_UP};
+use crate::cli;
+use crate::client::{Credentials, Failure, Path, Plan};
+use crate::output;
+use crate::socket_drops;
+use crate::stop::Stop;
+use crate::threads::{self, Clock, OwnLines};
+
+/// How often a run is looked at.
+const TICK: Duration = Duration::from_millis(20);
+/// What is under way has arrived when nothing came for so long, or in any case after the longer time.
+const QUIET: Duration = Duration::from_millis(300);
+const DRAIN_MAX: Duration = Duration::from_secs(3);
+/// Sequence numbers remembered, of all sessions together.
+const WINDOWS: usize = 1 << 24;
+const WINDOW_MAX: usize = 1 << 16;
+const WINDOW_MIN: usize = 1 << 10;
+/// Receive buffers of all sockets together, bytes, shared out within limits.
+const BUFFERS: usize = 64 << 20;
+/// How long the name of a time-limited user is good, seconds.
+const REST_LIFETIME: u64 = 86_400;
+
+/// Runs the generator.
+///
+/// # Errors
+/// A socket cannot be opened, a thread not be placed, or no client gets an allocation.
+pub fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
+    if let Err(problem) = arguments.check() {
+        output::note(&format!("turnbuckle load: {problem}"));
+        return Ok(ExitCode::from(2));
+    }
+    allow_descriptors(arguments.clients);
+    let stop = Stop::on_signals()?;
+    let mut run = Run::open(arguments)?;
+    run.open_clients()?;
+    run.measure(&stop)?;
+    let report = run.finish()?;
+    report.print();
+    Ok(report.exit_code())
+}
+
+struct ListenerThread {
+    seen: Arc<OwnLines<Seen>>,
+    id: i32,
+    handle: JoinHandle<anyhow::Result<listener::Outcome>>,
+}
+
+struct SenderThread {
+    sent: Arc<OwnLines<Sent>>,
+    id: i32,
+    handle: JoinHandle<anyhow::Result<sender::Outcome>>,
+}
+
+/// A run under way.
+struct Run {
+    arguments: Arguments,
+    clock: Clock,
+    phase: Arc<AtomicU8>,
+    backend: Backend,
+    settings: Settings,
+    seed: u64,
+    listeners: Vec<ListenerThread>,
+    reports: mpsc::Receiver<anyhow::Result<Opened>>,
+    senders: Vec<SenderThread>,
+    ports: HashSet<u16>,
+    clients_failed: BTreeMap<Failure, u64>,
+    /// CPU time of each thread when the window opened.
+    cpu_before: Vec<u64>,
+    totals: Totals,
+}
+
+impl Run {
+    fn open(arguments: &Arguments) -> anyhow::Result<Self> {
+        let backend = arguments.backend.resolve();
+        let buffer = (BUFFERS / arguments.clients).clamp(64 << 10, 8 << 20);
+        let settings = Settings {
+            backend,
+            coalesce: Duration::ZERO,
+            socket_buffer: u32::try_from(buffer).unwrap_or(u32::MAX),
+            ..Settings::default()
+        };
+        let seed = arguments
+            .seed
+            .unwrap_or_else(|| RandomState::new().hash_one("seed"));
+        let (report, reports) = mpsc::channel();
+        let mut run = Self {
+            arguments: arguments.clone(),
+            clock: Clock::start(),
+            phase: Arc::new(AtomicU8::new(WARMING_UP)),
+            backend,
+            settings,
+            seed,
+            listeners: Vec::new(),
+            reports,
+            senders: Vec::new(),
+            ports: HashSet::new(),
+            clients_failed: BTreeMap::new(),
+            cpu_before: Vec::new(),
+            totals: Totals::default(),
+        };
+        run.start_listeners(&report)?;
+        Ok(run)
+    }
+
+    fn duty(&self) -> Duty {
+        match self.arguments.mode {
+            _ if self.arguments.direct => Duty::Direct,
+            Mode::Invalid => Duty::Junk,
+            Mode::Alloc => Duty::Cycle,
+            Mode::Packet | Mode::Rate | Mode::Mix | Mode::Hold => Duty::Hold,
+        }
+    }
+
+    fn sender_count(&self) -> usize {
+        let auto = threads::available() / 2;
+        let senders = self.arguments.sender_threads;
+        senders.or(auto, self.arguments.clients.min(cli::THREADS_MAX))
+    }
+
+    fn start_listeners(
+        &mut self,
+        report: &mpsc::Sender<anyhow::Result<Opened>>,
+    ) -> anyhow::Result<()> {
+        let clients = self.arguments.clients;
+        let auto = threads::available() / 2;
+        let number = self
+            .arguments
+            .listener_threads
+            .or(auto, clients.min(cli::THREADS_MAX));
+        let senders = self.sender_count();
+        let plans = self.plans()?;
+        let window = (WINDOWS / clients)
+            .next_power_of_two()
+            .clamp(WINDOW_MIN, WINDOW_MAX);
+        let mut clients_of = vec![Vec::new(); number];
+        for (session, plan) in plans.into_iter().enumerate() {
+            let session_number = u32::try_from(session)?;
+            if let Some(list) = clients_of.get_mut(session % number) {
+                list.push((session_number, plan));
+            }
+        }
+        for (index, clients) in clients_of.into_iter().enumerate() {
+            let seen = Arc::<OwnLines<Seen>>::default();
+            let to = self.to(index)?;
+            let task = listener::Task {
+                clock: self.clock,
+                phase: Arc::clone(&self.phase),
+                seen: Arc::clone(&seen),
+                settings: self.settings.clone(),
+                duty: self.duty(),
+                local: self.arguments.local(to),
+                to,
+                clients,
+                seed: self.seed.wrapping_add((index as u64) << 32),
+                window,
+                report: report.clone(),
+            };
+            let (id, handle) =
+                self.spawn(format!("listener-{index}"), senders + index, move || {
+                    listener::run(task)
+                })?;
+            self.listeners.push(ListenerThread { seen, id, handle });
+        }
+        Ok(())
+    }
+
+    /// Starts a thread on its CPU; returns the number the kernel knows it by.
+    fn spawn<T: Send + 'static>(
+        &self,
+        name: String,
+        place: usize,
+        work: impl FnOnce() -> anyhow::Result<T> + Send + 'static,
+    ) -> anyhow::Result<(i32, JoinHandle<anyhow::Result<T>>)> {
+        let cpus = self.arguments.cpus.clone();
+        let (tell, told) = mpsc::channel();
+        let handle = thread::Builder::new().name(name).spawn(move || {
+            let pinned = threads::pin(cpus.as_ref(), place);
+            let _ = tell.send(pinned.map(|()| threads::id()));
+            work()
+        })?;
+        let id = told.recv().context("a thread ended at once")??;
+        Ok((id, handle))
+    }
+
+    /// Where the datagrams of a listener's clients go.
+    fn to(&self, index: usize) -> anyhow::Result<SocketAddr> {
+        let peers = &self.arguments.peer;
+        let to = match self.arguments.server {
+            Some(server) => Some(server),
+            None => peers.get(index % peers.len().max(1)).copied(),
+        };
+        to.context("nobody to send to")
+    }
+
+    fn plans(&self) -> anyhow::Result<Vec<Option<Arc<Plan>>>> {
+        let arguments = &self.arguments;
+        let Some(credentials) = self.credentials()? else {
+            return Ok(vec![None; arguments.clients]);
+        };
+        let path = if arguments.indications {
+            Path::Indications
+        } else {
+            let first = ChannelNumber::try_from(0x4000).map_err(|_| anyhow::anyhow!("channel"))?;
+            Path::Channel(first)
+        };
+        let plan = |peer: Option<SocketAddr>| {
+            let of_peer = peer.filter(SocketAddr::is_ipv6).map(|_| AddressFamily::V6);
+            Some(Arc::new(Plan {
+                credentials: credentials.clone(),
+                peer: peer.map(|peer| (peer, path)),
+                family: arguments.family.or(of_peer),
+                lifetime: None,
+            }))
+        };
+        if !arguments.mode.has_packets() {
+            return Ok(vec![plan(None); arguments.clients]);
+        }
+        let plans: Vec<_> = arguments
+            .peer
+            .iter()
+            .map(|&peer| plan(Some(peer)))
+            .collect();
+        let in_turn = plans.iter().cycle().take(arguments.clients);
+        Ok(in_turn.cloned().collect())
+    }
+
+    fn credentials(&self) -> anyhow::Result<Option<Credentials>> {
+        if self.arguments.direct || self.arguments.mode == Mode::Invalid {
+            return Ok(None);
+        }
+        if let Some(secret) = &self.arguments.secret {
+            let now = SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs();
+            let expires = now + REST_LIFETIME;
+            return Ok(Some(Credentials::rest("load", secret, expires)));
+        }
+        let user = self.arguments.user.as_deref().unwrap_or_default();
+        let (name, password) = user
+            .split_once(':')
+            .context("--user: allowed: NAME:PASSWORD")?;
+        Ok(Some(Credentials::user(name, password)))
+    }
+
+    /// Waits until every client knows whether it has an allocation, and starts the senders.
+    fn open_clients(&mut self) -> anyhow::Result<()> {
+        let mut ready = Vec::new();
+        for _ in 0..self.listeners.len() {
+            let opened = self.reports.recv().context("a thread ended")??;
+            ready.extend(opened.ready);
+            self.ports.extend(opened.ports);
+            for (failure, count) in opened.failures {
+                *self.clients_failed.entry(failure).or_default() += count;
+            }
+        }
+        let clients = ready.len();
+        let needs_clients = self.arguments.mode != Mode::Alloc;
+        if needs_clients && clients == 0 {
+            self.phase.store(DRAINED, Ordering::Relaxed);
+            bail!(
+                "none of {} clients got an allocation: {}",
+                self.arguments.clients,
+                report::failures_sentence(&self.clients_failed)
+            );
+        }
+        if self.arguments.json {
+            output::event(&json!({
+                "event": "ready",
+                "clients": clients,
+                "clients_failed": self.clients_failed.values().sum::<u64>(),
+                "backend": self.backend.as_str(),
+                "sender_threads": if needs_clients { self.sender_count() } else { 0 },
+                "listener_threads": self.listeners.len(),
+            }));
+        }
+        if needs_clients {
+            ready.sort_unstable_by_key(|ready| ready.session);
+            self.start_senders(ready)?;
+        }
+        Ok(())
+    }
+
+    fn start_senders(&mut self, ready: Vec<session::Ready>) -> anyhow::Result<()> {
+        let number = self.sender_count().min(ready.len());
+        let clients = ready.len();
+        let pace = match self.arguments.total_rate() {
+            None => Pace::Flood,
+            Some(rate) => Pace::Rate { rate, clients },
+        };
+        let mut clients_of: Vec<Vec<_>> = (0..number).map(|_| Vec::new()).collect();
+        for (place, ready) in ready.into_iter().enumerate() {
+            if let Some(list) = clients_of.get_mut(place % number) {
+                list.push((place, ready));
+            }
+        }
+        let begin = self.clock.now() + 10_000_000;
+        for (index, clients) in clients_of.into_iter().enumerate() {
+            let sent = Arc::<OwnLines<Sent>>::default();
+            let is_junk = self.arguments.mode == Mode::Invalid;
+            let task = sender::Task {
+                clock: self.clock,
+                phase: Arc::clone(&self.phase),
+                sent: Arc::clone(&sent),
+                settings: self.settings.clone(),
+                pace,
+                size: self.arguments.size,
+                begin,
+                junk: is_junk.then_some(self.seed.wrapping_add(index as u64)),
+                clients,
+            };
+            let (id, handle) =
+                self.spawn(format!("sender-{index}"), index, move || sender::run(task))?;
+            self.senders.push(SenderThread { sent, id, handle });
+        }
+        Ok(())
+    }
+
+    fn cpu(&self) -> Vec<u64> {
+        let senders = self.senders.iter().map(|thread| thread.id);
+        let listeners = self.listeners.iter().map(|thread| thread.id);
+        senders.chain(listeners).map(threads::cpu_ns_of).collect()
+    }
+
+    fn now(&self) -> Totals {
+        let mut now = Totals::default();
+        for thread in &self.senders {
+            now.sent += thread.sent.all.load(Ordering::Relaxed);
+        }
+        for thread in &self.listeners {
+            now.received += thread.seen.received.load(Ordering::Relaxed);
+            now.arrived += thread.seen.arrived.load(Ordering::Relaxed);
+            now.allocated += thread.seen.allocated.load(Ordering::Relaxed);
+        }
+        now
+    }
+
+    fn has_dead_thread(&self) -> bool {
+        self.senders
+            .iter()
+            .any(|thread| thread.handle.is_finished())
+            || self
+                .listeners
+                .iter()
+                .any(|thread| thread.handle.is_finished())
+    }
+
+    /// Warms up, measures, and waits for what is under way.
+    fn measure(&mut self, stop: &Stop) -> anyhow::Result<()> {
+        let progress = report::Progress::new(&self.arguments);
+        self.pass(self.arguments.warm_up, stop, &progress);
+        self.cpu_before = self.cpu();
+        let begin = self.clock.now();
+        self.phase.store(MEASURING, Ordering::Relaxed);
+        if self.arguments.json {
+            output::event(&json!({"event": "measuring"}));
+        }
+        self.pass(self.arguments.duration, stop, &progress);
+        // The senders end at this: their CPU time has to be read before.
+        let cpu = self.cpu();
+        self.phase.store(OVER, Ordering::Relaxed);
+        self.totals.window_ns = self.clock.now() - begin;
+        self.totals.cpu = cpu
+            .iter()
+            .zip(&self.cpu_before)
+            .map(|(after, before)| after.saturating_sub(*before))
+            .collect();
+        if self.arguments.json {
+            output::event(&json!({"event": "measured"}));
+        }
+        self.drain(stop);
+        self.totals.socket_drops = socket_drops::of_ports(&self.ports);
+        self.phase.store(DRAINED, Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn pass(&self, time: Duration, stop: &Stop, progress: &report::Progress) {
+        let end = self.clock.now() + u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        loop {
+            let left = end.saturating_sub(self.clock.now());
+            if left == 0 || stop.is_ended() || self.has_dead_thread() {
+                return;
+            }
+            thread::sleep(TICK.min(Duration::from_nanos(left)));
+            progress.show(self.clock.now(), &self.now());
+        }
+    }
+
+    fn drain(&self, stop: &Stop) {
+        if self.arguments.no_receive || !self.arguments.mode.has_packets() {
+            return;
+        }
+        let begin = self.clock.now();
+        let passed = |since: u64| Duration::from_nanos(self.clock.now() - since);
+        let (mut last, mut last_change) = (self.now().arrived, begin);
+        while passed(begin) < DRAIN_MAX && passed(last_change) < QUIET && !stop.is_ended() {
+            thread::sleep(TICK);
+            let arrived = self.now().arrived;
+            if arrived != last {
+                (last, last_change) = (arrived, self.clock.now());
+            }
+        }
+    }
+
+    fn finish(self) -> anyhow::Result<Report> {
+        let mut senders = Vec::new();
+        for thread in self.senders {
+            let outcome = thread.handle.join();
+            let outcome = outcome.map_err(|_| anyhow::anyhow!("a sender thread panicked"))??;
+            senders.push((thread.sent.measured.load(Ordering::Relaxed), outcome));
+        }
+        let mut listeners = Vec::new();
+        for thread in self.listeners {
+            let outcome = thread.handle.join();
+            listeners.push(outcome.map_err(|_| anyhow::anyhow!("a listener thread panicked"))??);
+        }
+        Report::new(self.arguments, self.totals, senders, listeners)
+    }
+}
+
+/// Two descriptors per client and some besides, as far as the system lets this process have them.
+fn allow_descriptors(clients: usize) {
+    let limit = getrlimit(Resource::Nofile);
+    let wanted = clients as u64 * 2 + 256;
+    if limit.current.is_some_and(|current| current < wanted) {
+        let maximum = limit.maximum.map(|maximum| maximum.max(wanted));
+        let raised = Rlimit {
+            current: Some(wanted),
+            maximum,
+        };
+        if setrlimit(Resource::Nofile, raised).is_err() {
+            // Without the right to raise the maximum: up to it.
+            let _ = setrlimit(
+                Resource::Nofile,
+                Rlimit {
+                    current: limit.maximum,
+                    maximum: limit.maximum,
+                },
+            );
+        }
+    }
+}

@@ -1,0 +1,388 @@
+//! What a run comes to, for people and for programs.
+
+use std::collections::BTreeMap;
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use hdrhistogram::Histogram;
+use indicatif::{ProgressBar, ProgressStyle};
+use serde_json::{Value, json};
+
+use super::arguments::{Arguments, Mode};
+use super::track::Counts;
+use super::{listener, sender};
+use crate::client::Failure;
+use crate::output::{self, grouped};
+
+/// Sums at one moment, and at the end the window.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Totals {
+    pub(super) sent: u64,
+    pub(super) received: u64,
+    pub(super) arrived: u64,
+    pub(super) allocated: u64,
+    pub(super) window_ns: u64,
+    /// CPU time of each thread within the window, senders first, nanoseconds.
+    pub(super) cpu: Vec<u64>,
+    pub(super) socket_drops: u64,
+}
+
+/// Shows a run on a terminal while it goes on.
+pub(super) struct Progress {
+    bar: ProgressBar,
+    last: AtomicU64,
+    last_sent: AtomicU64,
+    last_arrived: AtomicU64,
+    mode: Mode,
+}
+
+const SECOND: u64 = 1_000_000_000;
+
+impl Progress {
+    pub(super) fn new(arguments: &Arguments) -> Self {
+        let seconds = (arguments.warm_up + arguments.duration).as_secs();
+        // Without a terminal the library draws nothing.
+        let bar = ProgressBar::new(seconds);
+        if let Ok(style) = ProgressStyle::with_template("{bar:30} {pos}/{len} s  {msg}") {
+            bar.set_style(style);
+        }
+        Self {
+            bar,
+            last: AtomicU64::new(0),
+            last_sent: AtomicU64::new(0),
+            last_arrived: AtomicU64::new(0),
+            mode: arguments.mode,
+        }
+    }
+
+    /// Once a second.
+    pub(super) fn show(&self, now: u64, totals: &Totals) {
+        let last = self.last.load(Ordering::Relaxed);
+        if now - last < SECOND {
+            return;
+        }
+        let seconds = (now - last) as f64 / 1e9;
+        self.last.store(now, Ordering::Relaxed);
+        let sent = totals.sent - self.last_sent.swap(totals.sent, Ordering::Relaxed);
+        let arrived = totals.arrived - self.last_arrived.swap(totals.arrived, Ordering::Relaxed);
+        self.bar.inc(1);
+        self.bar.set_message(match self.mode {
+            Mode::Alloc => format!("{} allocations", grouped(totals.allocated)),
+            _ => format!(
+                "sent {:.0}/s, received {:.0}/s",
+                sent as f64 / seconds,
+                arrived as f64 / seconds
+            ),
+        });
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        self.bar.finish_and_clear();
+    }
+}
+
+/// The end of a run.
+pub(super) struct Report {
+    arguments: Arguments,
+    totals: Totals,
+    sent: u64,
+    sent_bytes: u64,
+    failed: u64,
+    send_calls: u64,
+    gso_sends: u64,
+    lateness: Histogram<u64>,
+    latency: Histogram<u64>,
+    counts: Counts,
+    received_bytes: u64,
+    corrupted: u64,
+    arrived: u64,
+    attempted: u64,
+    allocated: u64,
+    released: u64,
+    failures: BTreeMap<Failure, u64>,
+    /// Role and datagrams of each thread.
+    threads: Vec<(&'static str, u64)>,
+}
+
+impl Report {
+    pub(super) fn new(
+        arguments: Arguments,
+        totals: Totals,
+        senders: Vec<(u64, sender::Outcome)>,
+        listeners: Vec<listener::Outcome>,
+    ) -> anyhow::Result<Self> {
+        let mut report = Self {
+            arguments,
+            totals,
+            sent: 0,
+            sent_bytes: 0,
+            failed: 0,
+            send_calls: 0,
+            gso_sends: 0,
+            lateness: sender::histogram()?,
+            latency: sender::histogram()?,
+            counts: Counts::default(),
+            received_bytes: 0,
+            corrupted: 0,
+            arrived: 0,
+            attempted: 0,
+            allocated: 0,
+            released: 0,
+            failures: BTreeMap::new(),
+            threads: Vec::new(),
+        };
+        for (sent, outcome) in senders {
+            report.sent += sent;
+            report.sent_bytes += outcome.sent_bytes;
+            report.failed += outcome.failed;
+            report.send_calls += outcome.send_calls;
+            report.gso_sends += outcome.gso_sends;
+            report.lateness.add(outcome.lateness)?;
+            report.threads.push(("sender", sent));
+        }
+        for outcome in listeners {
+            report.counts.received += outcome.counts.received;
+            report.counts.duplicated += outcome.counts.duplicated;
+            report.counts.reordered += outcome.counts.reordered;
+            report.received_bytes += outcome.received_bytes;
+            report.corrupted += outcome.corrupted;
+            report.arrived += outcome.arrived;
+            report.latency.add(outcome.latency)?;
+            report.attempted += outcome.attempted;
+            report.allocated += outcome.allocated;
+            report.released += outcome.released;
+            for (failure, count) in outcome.failures {
+                *report.failures.entry(failure).or_default() += count;
+            }
+            report.threads.push(("listener", outcome.arrived));
+        }
+        Ok(report)
+    }
+
+    fn seconds(&self) -> f64 {
+        self.totals.window_ns as f64 / 1e9
+    }
+
+    /// Whether what comes back is the peer's, to be compared with what was sent.
+    fn expects_all_back(&self) -> bool {
+        self.arguments.mode.has_packets() && !self.arguments.no_receive
+    }
+
+    /// Packets sent and not received.
+    fn lost(&self) -> u64 {
+        self.sent.saturating_sub(self.counts.received)
+    }
+
+    fn loss_percent(&self) -> f64 {
+        if self.sent == 0 {
+            return 100.0;
+        }
+        self.lost() as f64 * 100.0 / self.sent as f64
+    }
+
+    fn received(&self) -> u64 {
+        if self.arguments.mode == Mode::Invalid {
+            self.arrived
+        } else {
+            self.counts.received
+        }
+    }
+
+    fn failed_clients(&self) -> u64 {
+        self.failures.values().sum()
+    }
+
+    fn value(&self) -> Value {
+        let seconds = self.seconds();
+        let known = |value: u64| {
+            if self.expects_all_back() {
+                value.into()
+            } else {
+                Value::Null
+            }
+        };
+        let threads: Vec<_> = self
+            .threads
+            .iter()
+            .zip(self.totals.cpu.iter().chain(std::iter::repeat(&0)))
+            .map(|((role, datagrams), cpu)| {
+                json!({"role": role, "datagrams": datagrams, "cpu_seconds": *cpu as f64 / 1e9})
+            })
+            .collect();
+        json!({
+            "event": "result",
+            "mode": self.arguments.mode.name(),
+            "seconds": seconds,
+            "clients": self.arguments.clients,
+            "clients_failed": if self.arguments.mode == Mode::Alloc { 0 } else { self.failed_clients() },
+            "sent_datagrams": self.sent,
+            "sent_bytes": self.sent_bytes,
+            "received_datagrams": self.received(),
+            "received_bytes": self.received_bytes,
+            "lost": known(self.lost()),
+            "duplicated": self.counts.duplicated,
+            "reordered": self.counts.reordered,
+            "corrupted": self.corrupted,
+            "send_pps": self.sent as f64 / seconds,
+            "recv_pps": self.received() as f64 / seconds,
+            "latency_us": microseconds(&self.latency),
+            "lateness_us": microseconds(&self.lateness),
+            "allocations": self.allocations(),
+            "send_calls": self.send_calls,
+            "gso_sends": self.gso_sends,
+            "send_failed_datagrams": self.failed,
+            "socket_drops": self.totals.socket_drops,
+            "cpu_seconds": self.totals.cpu.iter().sum::<u64>() as f64 / 1e9,
+            "threads": threads,
+        })
+    }
+
+    fn allocations(&self) -> Value {
+        if self.attempted == 0 {
+            return Value::Null;
+        }
+        let errors: serde_json::Map<String, Value> = self
+            .failures
+            .iter()
+            .map(|(failure, count)| (failure_name(*failure), (*count).into()))
+            .collect();
+        json!({
+            "attempted": self.attempted,
+            "succeeded": self.allocated,
+            "failed": self.failed_clients(),
+            "released": self.released,
+            "per_second": self.allocated as f64 / self.seconds(),
+            "errors": errors,
+        })
+    }
+
+    /// The last line for people.
+    fn sentence(&self) -> String {
+        let seconds = self.seconds();
+        let mut text = match self.arguments.mode {
+            Mode::Alloc => format!(
+                "{} allocations in {seconds:.1} s: {:.0}/s, given back {}",
+                grouped(self.allocated),
+                self.allocated as f64 / seconds,
+                grouped(self.released)
+            ),
+            _ => format!(
+                "sent {} ({:.0}/s), received {} ({:.0}/s)",
+                grouped(self.sent),
+                self.sent as f64 / seconds,
+                grouped(self.received()),
+                self.received() as f64 / seconds
+            ),
+        };
+        if self.expects_all_back() {
+            text += &format!(
+                ", lost {} ({:.3} %), duplicated {}, reordered {}, corrupted {}",
+                grouped(self.lost()),
+                self.loss_percent(),
+                grouped(self.counts.duplicated),
+                grouped(self.counts.reordered),
+                grouped(self.corrupted)
+            );
+        }
+        if !self.latency.is_empty() {
+            let at = |percentile| self.latency.value_at_percentile(percentile) as f64 / 1e3;
+            text += &format!(
+                ", round trip p50 {:.0} p99 {:.0} p99.9 {:.0} us",
+                at(50.0),
+                at(99.0),
+                at(99.9)
+            );
+        }
+        if self.failed_clients() > 0 {
+            text += &format!(", refused: {}", failures_sentence(&self.failures));
+        }
+        if self.failed > 0 {
+            text += &format!(", not sent {}", grouped(self.failed));
+        }
+        text
+    }
+
+    pub(super) fn print(&self) {
+        if self.arguments.json {
+            output::event(&self.value());
+        } else {
+            output::line(&self.sentence());
+        }
+        for problem in self.broken_limits() {
+            output::note(&format!("turnbuckle load: {problem}"));
+        }
+    }
+
+    fn broken_limits(&self) -> Vec<String> {
+        let mut broken = Vec::new();
+        if let Some(max) = self.arguments.max_loss
+            && self.loss_percent() > max
+        {
+            broken.push(format!(
+                "{:.3} % of the packets were lost, allowed: {max} %",
+                self.loss_percent()
+            ));
+        }
+        let p99 = self.latency.value_at_percentile(99.0) as f64 / 1e3;
+        if let Some(max) = self.arguments.max_p99_us
+            && (p99 > max || self.latency.is_empty())
+        {
+            broken.push(format!(
+                "the 99th percentile of the round trip is {p99:.0} us, allowed: {max} us"
+            ));
+        }
+        broken
+    }
+
+    pub(super) fn exit_code(&self) -> ExitCode {
+        if self.broken_limits().is_empty() {
+            ExitCode::SUCCESS
+        } else {
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn microseconds(histogram: &Histogram<u64>) -> Value {
+    if histogram.is_empty() {
+        return Value::Null;
+    }
+    let at = |percentile| histogram.value_at_percentile(percentile) as f64 / 1e3;
+    json!({
+        "samples": histogram.len(),
+        "min": histogram.min() as f64 / 1e3,
+        "mean": histogram.mean() / 1e3,
+        "p50": at(50.0),
+        "p90": at(90.0),
+        "p99": at(99.0),
+        "p99_9": at(99.9),
+        "p99_99": at(99.99),
+        "max": histogram.max() as f64 / 1e3,
+    })
+}
+
+fn failure_name(failure: Failure) -> String {
+    match failure {
+        Failure::Refused(code) => code.to_string(),
+        Failure::Timeout => "timeout".to_owned(),
+        Failure::BadAnswer => "bad_answer".to_owned(),
+    }
+}
+
+/// `486 (12 times), timeout (1 time)`.
+pub(super) fn failures_sentence(failures: &BTreeMap<Failure, u64>) -> String {
+    let parts: Vec<_> = failures
+        .iter()
+        .map(|(failure, count)| {
+            let times = if *count == 1 { "time" } else { "times" };
+            format!("{} ({count} {times})", failure_name(*failure))
+        })
+        .collect();
+    if parts.is_empty() {
+        "no answer".to_owned()
+    } else {
+        parts.join(", ")
+    }
+}

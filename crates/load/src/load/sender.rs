@@ -1,0 +1,297 @@
+//! A sender thread: it builds packets and sends them, at a pace or as fast as it can.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::time::Duration;
+
+use hdrhistogram::Histogram;
+use turnbuckle_datapath::{
+    Datapath, EndpointId, Handler, Received, SendFailure, SendQueue, Settings, Sockets,
+};
+
+use super::junk::{self, Junk};
+use super::session::{Ready, Session};
+use crate::threads::{self, Clock, OwnLines};
+
+/// Before the measured window, in it, after it.
+pub(super) const WARMING_UP: u8 = 0;
+pub(super) const MEASURING: u8 = 1;
+pub(super) const OVER: u8 = 2;
+
+/// Datagrams of a train of a flood.
+const TRAIN: usize = 64;
+/// Trains of a turn of a flood.
+const TRAINS: usize = 8;
+/// Datagrams of a paced turn at most; a sender that is late catches up in several.
+const TURN_MAX: usize = 1_024;
+/// Pauses shorter than this are not worth a system call.
+const NO_PAUSE_NS: u64 = 2_000;
+
+/// What a sender counts for others to see.
+#[derive(Debug, Default)]
+pub(super) struct Sent {
+    /// Datagrams of the measured window, those given up subtracted.
+    pub(super) measured: AtomicU64,
+    /// All datagrams.
+    pub(super) all: AtomicU64,
+}
+
+/// What is sent.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Pace {
+    /// As much as possible.
+    Flood,
+    /// Packet number k of all clients together at k / `rate` seconds, the clients taking turns; the time that a packet carries is when it was
+    /// due, so that a late sender shows as delay and not as a quiet spell.
+    Rate { rate: f64, clients: usize },
+}
+
+/// What a sender thread is told.
+pub(super) struct Task {
+    pub(super) clock: Clock,
+    pub(super) phase: Arc<AtomicU8>,
+    pub(super) sent: Arc<OwnLines<Sent>>,
+    pub(super) settings: Settings,
+    pub(super) pace: Pace,
+    pub(super) size: usize,
+    /// When the pace begins, on the clock.
+    pub(super) begin: u64,
+    /// Junk in place of packets, from this seed.
+    pub(super) junk: Option<u64>,
+    /// The clients of this thread with their place in the order of all.
+    pub(super) clients: Vec<(usize, Ready)>,
+}
+
+/// What a sender thread leaves.
+#[derive(Debug)]
+pub(super) struct Outcome {
+    pub(super) sent_bytes: u64,
+    pub(super) failed: u64,
+    pub(super) send_calls: u64,
+    pub(super) gso_sends: u64,
+    /// How much later than due packets were sent, nanoseconds.
+    pub(super) lateness: Histogram<u64>,
+}
+
+struct Sender {
+    clock: Clock,
+    phase: Arc<AtomicU8>,
+    sent: Arc<OwnLines<Sent>>,
+    pace: Pace,
+    begin: u64,
+    /// Place in the order of all clients, and the session.
+    sessions: Vec<(usize, Session)>,
+    junk: Option<Junk>,
+    next_session: usize,
+    /// Times that every session has had its turn.
+    rounds: u64,
+    train: Vec<u8>,
+    is_measured: bool,
+    measured: u64,
+    all: u64,
+    measured_bytes: u64,
+    failed: u64,
+    lateness: Histogram<u64>,
+}
+
+/// A histogram from 1 ns to a minute, three digits.
+pub(super) fn histogram() -> anyhow::Result<Histogram<u64>> {
+    Ok(Histogram::new_with_bounds(1, 60_000_000_000, 3)?)
+}
+
+pub(super) fn run(task: Task) -> anyhow::Result<Outcome> {
+    let mut datapath = Datapath::new(task.settings)?;
+    let mut sessions = Vec::new();
+    for (place, ready) in task.clients {
+        let Ready {
+            socket,
+            session,
+            to,
+            framing,
+        } = ready;
+        let endpoint = datapath.adopt(socket, 0)?;
+        let session = Session::new(endpoint, session, to, framing, task.size)?;
+        sessions.push((place, session));
+    }
+    let mut sender = Sender {
+        clock: task.clock,
+        phase: task.phase,
+        sent: task.sent,
+        pace: task.pace,
+        begin: task.begin,
+        sessions,
+        junk: task.junk.map(Junk::new),
+        next_session: 0,
+        rounds: 0,
+        train: Vec::with_capacity(65_536),
+        is_measured: false,
+        measured: 0,
+        all: 0,
+        measured_bytes: 0,
+        failed: 0,
+        lateness: histogram()?,
+    };
+    let _ = threads::fine_sleep();
+    while !sender.sessions.is_empty() && sender.phase.load(Ordering::Relaxed) != OVER {
+        if let Some(due) = sender.next_due() {
+            let wait = due.saturating_sub(sender.clock.now());
+            if wait > NO_PAUSE_NS {
+                // Not for long: the end of the run must be seen.
+                std::thread::sleep(Duration::from_nanos(wait.min(20_000_000)));
+                continue;
+            }
+        }
+        datapath.turn(Some(Duration::ZERO), &mut sender)?;
+        sender.publish();
+    }
+    let sending = &datapath.counters().send;
+    Ok(Outcome {
+        sent_bytes: sender.measured_bytes,
+        failed: sender.failed,
+        send_calls: sending.calls.get(),
+        gso_sends: sending.gso_sends.get(),
+        lateness: sender.lateness,
+    })
+}
+
+impl Sender {
+    /// When the next packet is due; `None` in a flood.
+    fn next_due(&self) -> Option<u64> {
+        let Pace::Rate { rate, clients } = self.pace else {
+            return None;
+        };
+        let (place, _) = self.sessions.get(self.next_session)?;
+        Some(due(self.begin, rate, self.rounds, clients, *place))
+    }
+
+    fn advance(&mut self) {
+        self.next_session += 1;
+        if self.next_session == self.sessions.len() {
+            self.next_session = 0;
+            self.rounds += 1;
+        }
+    }
+
+    fn count(&mut self, datagrams: usize, bytes: usize) {
+        self.all += datagrams as u64;
+        if self.is_measured {
+            self.measured += datagrams as u64;
+            self.measured_bytes += bytes as u64;
+        }
+    }
+
+    fn flood(&mut self, tx: &mut SendQueue) {
+        let now = self.clock.now();
+        for _ in 0..TRAINS {
+            let Some((_, session)) = self.sessions.get_mut(self.next_session) else {
+                return;
+            };
+            let (count, bytes) = if let Some(junk) = &mut self.junk {
+                let (train, len) = junk.next(junk::TRAIN);
+                tx.send(session.endpoint, session.to, train, len);
+                (train.len() / len, train.len())
+            } else {
+                let len = session.datagram_len();
+                let count = TRAIN.min(65_507 / len).max(1);
+                self.train.clear();
+                for _ in 0..count {
+                    session.append(&mut self.train, now, self.is_measured);
+                }
+                tx.send(session.endpoint, session.to, &self.train, len);
+                (count, self.train.len())
+            };
+            self.count(count, bytes);
+            self.advance();
+        }
+    }
+
+    fn paced(&mut self, rate: f64, clients: usize, tx: &mut SendQueue) {
+        let now = self.clock.now();
+        for _ in 0..TURN_MAX {
+            let Some((place, session)) = self.sessions.get_mut(self.next_session) else {
+                return;
+            };
+            let due = due(self.begin, rate, self.rounds, clients, *place);
+            if due > now {
+                return;
+            }
+            let bytes = if let Some(junk) = &mut self.junk {
+                let (datagram, len) = junk.next(1);
+                tx.send(session.endpoint, session.to, datagram, len);
+                len
+            } else {
+                self.train.clear();
+                session.append(&mut self.train, due, self.is_measured);
+                tx.send(session.endpoint, session.to, &self.train, self.train.len());
+                self.train.len()
+            };
+            if self.is_measured {
+                self.lateness.saturating_record(now - due);
+            }
+            self.count(1, bytes);
+            self.advance();
+        }
+    }
+
+    fn publish(&self) {
+        let measured = self.measured.saturating_sub(self.failed);
+        self.sent.measured.store(measured, Ordering::Relaxed);
+        self.sent.all.store(self.all, Ordering::Relaxed);
+    }
+}
+
+/// When a client's packet of this round is due.
+fn due(begin: u64, rate: f64, round: u64, clients: usize, place: usize) -> u64 {
+    let number = round as f64 * clients as f64 + place as f64;
+    // Positive, and within the range of the clock for any run that ends.
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "positive and far below 2^64"
+    )]
+    let offset = (number * 1e9 / rate) as u64;
+    begin + offset
+}
+
+impl Handler for Sender {
+    fn turn_started(&mut self) {
+        self.is_measured = self.phase.load(Ordering::Relaxed) == MEASURING;
+    }
+
+    fn received(&mut self, _: &Received<'_>, _: &mut SendQueue) {}
+
+    fn send_failed(&mut self, _: EndpointId, datagrams: u32, _: SendFailure) {
+        // Reported by the flush of the turn that queued them.
+        if self.is_measured {
+            self.failed += u64::from(datagrams);
+        }
+    }
+
+    fn turn_ended(&mut self, tx: &mut SendQueue, _: &mut Sockets<'_>) {
+        match self.pace {
+            Pace::Flood => self.flood(tx),
+            Pace::Rate { rate, clients } => self.paced(rate, clients, tx),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::due;
+
+    #[test]
+    fn packets_of_all_clients_are_spread_evenly() {
+        let (rate, clients) = (1_000.0, 4);
+        let times: Vec<u64> = (0..3)
+            .flat_map(|round| (0..clients).map(move |place| due(7, rate, round, clients, place)))
+            .collect();
+        let expected: Vec<u64> = (0..12).map(|number| 7 + number * 1_000_000).collect();
+        assert_eq!(times, expected);
+    }
+
+    #[test]
+    fn the_pace_does_not_drift_over_a_day() {
+        let day_ns = 86_400_000_000_000;
+        assert_eq!(due(0, 30_000.0, 86_400 * 30_000, 1, 0), day_ns);
+    }
+}

@@ -1,0 +1,144 @@
+//! One flow of data: its socket, and what a packet of it looks like on the way to the relay.
+
+use std::net::SocketAddr;
+
+use anyhow::Context as _;
+use turnbuckle_datapath::{EndpointId, SharedSocket};
+use turnbuckle_wire::{ChannelData, Class, MessageWriter, Method, TransactionId};
+
+use crate::client::Path;
+use crate::packet::{HEADER_LEN, Header};
+
+/// How a packet is wrapped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Framing {
+    /// Not at all: straight to the peer.
+    Bare,
+    /// For a relay.
+    Relayed { peer: SocketAddr, path: Path },
+}
+
+/// What a sender thread needs of a client that may send.
+#[derive(Debug)]
+pub(super) struct Ready {
+    pub(super) socket: SharedSocket,
+    pub(super) session: u32,
+    pub(super) to: SocketAddr,
+    pub(super) framing: Framing,
+}
+
+/// A flow in a sender thread.
+#[derive(Debug)]
+pub(super) struct Session {
+    pub(super) endpoint: EndpointId,
+    pub(super) to: SocketAddr,
+    pub(super) number: u32,
+    pub(super) sequence: u64,
+    /// A whole datagram.
+    template: Vec<u8>,
+    /// Where the packet lies in it.
+    start: usize,
+    end: usize,
+}
+
+impl Session {
+    /// # Errors
+    /// The packet does not fit a datagram, or not the framing.
+    pub(super) fn new(
+        endpoint: EndpointId,
+        number: u32,
+        to: SocketAddr,
+        framing: Framing,
+        size: usize,
+    ) -> anyhow::Result<Self> {
+        let packet = vec![0x5a; size.max(HEADER_LEN)];
+        let (template, start) = match framing {
+            Framing::Bare => (packet.clone(), 0),
+            Framing::Relayed {
+                path: Path::Channel(channel),
+                ..
+            } => {
+                let len =
+                    u16::try_from(packet.len()).context("a packet of more than 65535 bytes")?;
+                let header = ChannelData::header(channel, len);
+                ([&header[..], &packet].concat(), header.len())
+            }
+            Framing::Relayed {
+                peer,
+                path: Path::Indications,
+            } => indication(peer, number, &packet)?,
+        };
+        Ok(Self {
+            endpoint,
+            to,
+            number,
+            sequence: 0,
+            end: start + packet.len(),
+            template,
+            start,
+        })
+    }
+
+    /// Bytes of a datagram.
+    pub(super) fn datagram_len(&self) -> usize {
+        self.template.len()
+    }
+
+    /// Appends the next datagram.
+    #[inline]
+    pub(super) fn append(&mut self, train: &mut Vec<u8>, time: u64, is_measured: bool) {
+        let at = train.len();
+        train.extend_from_slice(&self.template);
+        let header = Header {
+            session: self.number,
+            sequence: self.sequence,
+            is_measured,
+            time,
+        };
+        self.sequence += 1;
+        if let Some(packet) = train.get_mut(at + self.start..at + self.end) {
+            header.write(packet);
+        }
+    }
+}
+
+/// A Send indication with the packet at its end. All of a session's have one transaction id: nothing answers an indication.
+fn indication(peer: SocketAddr, session: u32, packet: &[u8]) -> anyhow::Result<(Vec<u8>, usize)> {
+    let mut id = [0x7b; 12];
+    id[..4].copy_from_slice(&session.to_be_bytes());
+    let mut bytes = vec![0; packet.len() + 128];
+    let mut writer = MessageWriter::new(
+        &mut bytes,
+        Class::Indication,
+        Method::SEND,
+        TransactionId::new(id),
+    );
+    writer.xor_peer_address(peer).data(packet);
+    let len = writer
+        .finish()
+        .map_err(|error| anyhow::anyhow!("a packet of {} bytes: {error}", packet.len()))?;
+    bytes.truncate(len);
+    let start = len - packet.len().next_multiple_of(4);
+    Ok((bytes, start))
+}
+
+#[cfg(test)]
+mod tests {
+    use turnbuckle_wire::Message;
+
+    use super::*;
+
+    #[test]
+    fn an_indication_carries_the_packet_where_it_is_written() {
+        for len in [HEADER_LEN, 25, 26, 27, 1_200] {
+            for peer in ["192.0.2.1:3480", "[2001:db8::1]:3480"] {
+                let packet: Vec<u8> = (0..len).map(|at| at.to_le_bytes()[0]).collect();
+                let (bytes, start) = indication(peer.parse().unwrap(), 7, &packet).unwrap();
+                let message = Message::parse(&bytes).unwrap();
+                assert_eq!(message.data(), Some(&packet[..]));
+                assert_eq!(message.data_range(), Some(start..start + len));
+                assert_eq!(message.xor_peer_address(), Ok(Some(peer.parse().unwrap())));
+            }
+        }
+    }
+}
