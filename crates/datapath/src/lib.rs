@@ -46,7 +46,7 @@ pub use counters::{
 pub use datapath::{Datapath, Sockets, Waker};
 pub use endpoint::{Bind, EndpointId, EndpointKind, SharedSocket};
 pub use handler::{Handler, IcmpError, Payload, Place, Received, SendFailure, Warning};
-pub use queue::{PREFIX_LEN_MAX, Run, SendQueue, TRAILER_LEN_MAX};
+pub use queue::{PREFIX_LEN_MAX, Run, SendQueue, Staged, TRAILER_LEN_MAX};
 pub use settings::Settings;
 pub use shard::pin_current_thread;
 pub use stream::{Accepted, Listen, StreamEnd, StreamId, StreamInput, StreamListenerId, Taken};

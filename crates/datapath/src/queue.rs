@@ -611,6 +611,7 @@ pub(crate) fn narrow(value: usize) -> u32 {
 }
 
 mod streams;
+pub use streams::Staged;
 use streams::StreamRuns;
 pub(crate) use streams::{Content, StreamTouched};
 

@@ -55,6 +55,10 @@ close_reasons! {
     Failed = "failed",
     /// Its first message did not come in time.
     FirstMessageLate = "first_message_late",
+    /// It did not keep to TLS, or wanted what is not offered.
+    HandshakeFailed = "handshake_failed",
+    /// The TLS handshake took too long.
+    HandshakeLate = "handshake_late",
     /// It was idle and had no allocation.
     Idle = "idle",
     /// It sent what cannot be a message.
@@ -65,6 +69,8 @@ close_reasons! {
     Remote = "remote",
     /// The relay ended.
     Stopped = "stopped",
+    /// It broke TLS after the handshake.
+    TlsFailed = "tls_failed",
 }
 
 /// Datagram counters of one shard, on cache lines of their own.

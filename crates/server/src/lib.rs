@@ -10,6 +10,7 @@ mod relay;
 mod serve;
 mod shard;
 mod stream;
+mod tls;
 mod train;
 mod translate;
 

@@ -34,7 +34,8 @@ use crate::clock;
 use crate::counters::ShardCounters;
 use crate::log::Log;
 use crate::random::OsRandom;
-use crate::stream::{Connections, StreamLimits};
+use crate::stream::{Connections, StreamService};
+use crate::tls::CurrentTls;
 use crate::train::{Train, equal_runs};
 
 /// What an endpoint is for, packed into the data path's token: relay endpoints carry the engine's handle,
@@ -54,6 +55,15 @@ pub(crate) struct Relay {
     /// Where connections arrive.
     stream_listeners: Vec<StreamListenerId>,
     connections: Connections,
+    /// Certificates for connections that begin with a TLS handshake; `None` refuses them.
+    tls: Option<CurrentTls>,
+    /// Whether connections may do without TLS.
+    serves_plain_tcp: bool,
+    /// Spent on TLS handshakes in this turn.
+    handshakes_spent: Duration,
+    /// What came out of TLS records, and what TLS has to say; kept for their memory.
+    plain: Vec<u8>,
+    raw: Vec<u8>,
     /// Sockets the engine asked for or gave up, dealt with at the end of the turn.
     sockets_due: Vec<SocketDue>,
 }
@@ -75,7 +85,7 @@ impl Relay {
         counters: Arc<ShardCounters>,
         log: Log,
         rfc5766_channel_numbers: bool,
-        streams: StreamLimits,
+        streams: StreamService,
     ) -> Self {
         Self {
             engine,
@@ -85,7 +95,12 @@ impl Relay {
             rfc5766_channel_numbers,
             listeners: Vec::new(),
             stream_listeners: Vec::new(),
-            connections: Connections::new(streams),
+            connections: Connections::new(streams.limits),
+            tls: streams.tls,
+            serves_plain_tcp: streams.serves_plain,
+            handshakes_spent: Duration::ZERO,
+            plain: Vec::new(),
+            raw: Vec::new(),
             sockets_due: Vec::new(),
         }
     }
@@ -344,6 +359,7 @@ impl Relay {
 impl Handler for Relay {
     fn turn_started(&mut self) {
         self.now = clock::now();
+        self.handshakes_spent = Duration::ZERO;
     }
 
     fn received(&mut self, message: &Received<'_>, tx: &mut SendQueue) {
@@ -361,6 +377,18 @@ impl Handler for Relay {
 
     fn stream_received(&mut self, input: &mut StreamInput<'_>, tx: &mut SendQueue) -> Taken {
         self.connection_received(input, tx)
+    }
+
+    fn may_read(&mut self, stream: StreamId) -> bool {
+        self.may_read_connection(stream)
+    }
+
+    fn is_sealed(&self, stream: StreamId) -> bool {
+        self.is_connection_sealed(stream)
+    }
+
+    fn seal(&mut self, stream: StreamId, plain: &[u8], sealed: &mut Vec<u8>) -> io::Result<()> {
+        self.seal_connection(stream, plain, sealed)
     }
 
     fn stream_failed(&mut self, _stream: StreamId, messages: u32, cause: SendFailure) {

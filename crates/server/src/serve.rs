@@ -8,7 +8,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::consts::{SIGINT, SIGTERM, SIGUSR2};
 use signal_hook::iterator::Signals;
 use turnbuckle_datapath::{BufferBudget, Snapshot, receive_log_line, send_log_line};
 use turnbuckle_engine::{Commons, InterfaceAddress};
@@ -17,10 +17,14 @@ use crate::config::Config;
 use crate::counters::Accounting;
 use crate::log::QUEUE_LINES;
 use crate::shard::{Plan, Request, Shard};
+use crate::tls::Certificates;
 use crate::translate;
 
 /// How often the host's own addresses are read again, for the rule that no peer may be this host.
 const OWN_ADDRESSES_INTERVAL: Duration = Duration::from_secs(5);
+
+/// How often the files of the certificates are looked at.
+const CERTIFICATES_INTERVAL: Duration = Duration::from_secs(2);
 
 /// What wakes the main thread.
 pub(crate) enum Event {
@@ -28,6 +32,8 @@ pub(crate) enum Event {
     ShardEnded { shard: usize, error: Option<String> },
     /// A line for the log.
     Line(String),
+    /// SIGUSR2: read the certificates again.
+    ReloadCertificates,
     /// SIGINT or SIGTERM.
     Stop,
 }
@@ -85,12 +91,16 @@ impl std::error::Error for ServeError {}
 pub fn serve(config: &Config, out: &mut impl Write) -> Result<Accounting, ServeError> {
     let (events, inbox) = sync_channel(QUEUE_LINES);
     let mut signals =
-        Signals::new([SIGINT, SIGTERM]).map_err(|error| ServeError::from_io(&error))?;
+        Signals::new([SIGINT, SIGTERM, SIGUSR2]).map_err(|error| ServeError::from_io(&error))?;
     std::thread::spawn({
         let events = events.clone();
         move || {
-            for _ in signals.forever() {
-                if events.send(Event::Stop).is_err() {
+            for signal in signals.forever() {
+                let event = match signal {
+                    SIGUSR2 => Event::ReloadCertificates,
+                    _ => Event::Stop,
+                };
+                if events.send(event).is_err() {
                     return;
                 }
             }
@@ -114,6 +124,8 @@ struct RunningRelay {
     shards: Vec<Shard>,
     /// The interface addresses the shards know.
     interfaces: Vec<InterfaceAddress>,
+    /// Where TLS is spoken.
+    certificates: Option<Certificates>,
 }
 
 impl RunningRelay {
@@ -133,9 +145,14 @@ impl RunningRelay {
                 "cannot read the addresses of this machine: {error}"
             ))
         })?;
+        let certificates = match config.tls.files() {
+            Some(_) => Some(Certificates::load(&config.tls).map_err(ServeError::new)?),
+            None => None,
+        };
         let mut relay = Self {
             shards: Vec::with_capacity(count),
             interfaces,
+            certificates,
         };
         for index in 0..count {
             let plan = Plan {
@@ -146,13 +163,10 @@ impl RunningRelay {
                     true => config.addresses.listeners.clone(),
                     false => Vec::new(),
                 },
-                stream_listeners: match config.addresses.tcp {
-                    true => config.addresses.listeners.clone(),
-                    false => Vec::new(),
-                },
+                stream_listeners: config.stream_listeners(),
                 engine: Arc::clone(&engine),
                 commons: Arc::clone(&commons),
-                streams: translate::streams(config),
+                streams: translate::streams(config, relay.certificates.as_ref()),
                 datapath: translate::datapath(config, backend, &budget),
                 log_sessions: config.log.sessions,
             };
@@ -195,12 +209,22 @@ impl RunningRelay {
         let _ = writeln!(out, "{why}");
         let _ = writeln!(out, "{} shards{pinned}, {pause}", self.shards.len());
         for listener in &config.addresses.listeners {
+            let has_tls = config.tls.files().is_some();
             let transports = match (config.addresses.udp, config.addresses.tcp) {
+                (true, true) if has_tls => "UDP, TCP and TLS",
                 (true, true) => "UDP and TCP",
                 (true, false) => "UDP",
-                (false, _) => "TCP",
+                (false, true) if has_tls => "TCP and TLS",
+                (false, true) => "TCP",
+                (false, false) => continue,
             };
             let _ = writeln!(out, "listening on {transports} {listener}");
+        }
+        for listener in config.stream_listeners() {
+            if !config.addresses.listeners.contains(&listener) || !config.addresses.tcp {
+                let plain = if config.addresses.tcp { " and TCP" } else { "" };
+                let _ = writeln!(out, "listening on TLS{plain} {listener}");
+            }
         }
         for &relay in &config.addresses.relays {
             let public = config.addresses.public(relay);
@@ -231,17 +255,23 @@ impl RunningRelay {
         let interval = config.log.statistics_interval;
         let mut next_statistics = Instant::now() + interval;
         let mut next_addresses = Instant::now() + OWN_ADDRESSES_INTERVAL;
+        let mut next_certificates = Instant::now() + CERTIFICATES_INTERVAL;
         let mut printed: Vec<_> = self
             .shards
             .iter()
             .map(|shard| shard.batches.snapshot())
             .collect();
         loop {
-            let due = next_statistics.min(next_addresses);
+            let due = next_statistics.min(next_addresses).min(next_certificates);
             match inbox.recv_timeout(due.saturating_duration_since(Instant::now())) {
                 Ok(Event::Line(line)) => {
                     let _ = writeln!(out, "{line}");
                     let _ = out.flush();
+                }
+                Ok(Event::ReloadCertificates) => {
+                    if let Some(certificates) = &mut self.certificates {
+                        report_certificates(&certificates.reload(), out);
+                    }
                 }
                 Ok(Event::Stop) => return Ok(()),
                 Ok(Event::ShardEnded { shard, error }) => {
@@ -259,6 +289,12 @@ impl RunningRelay {
             if now >= next_addresses {
                 next_addresses = now + OWN_ADDRESSES_INTERVAL;
                 self.follow_interfaces();
+            }
+            if now >= next_certificates {
+                next_certificates = now + CERTIFICATES_INTERVAL;
+                if let Some(result) = self.certificates.as_mut().and_then(Certificates::follow) {
+                    report_certificates(&result, out);
+                }
             }
         }
     }
@@ -300,6 +336,15 @@ impl RunningRelay {
         let counters: Vec<_> = self.shards.into_iter().map(Shard::join).collect();
         Accounting::of(counters.iter().map(Arc::as_ref))
     }
+}
+
+/// Says what became of certificates that were read again.
+fn report_certificates(result: &Result<(), String>, out: &mut impl Write) {
+    let _ = match result {
+        Ok(()) => writeln!(out, "certificates read again; new connections use them"),
+        Err(why) => writeln!(out, "warning: certificates not changed: {why}"),
+    };
+    let _ = out.flush();
 }
 
 /// Each relayed transport address takes a descriptor: asks for as many as this process may have.

@@ -16,7 +16,7 @@ use crate::log::Log;
 use crate::random::OsRandom;
 use crate::relay::{LISTENER_TOKEN, Relay, stream_listener_token};
 use crate::serve::Event;
-use crate::stream::StreamLimits;
+use crate::stream::StreamService;
 
 /// What other threads may ask of a shard; taken up at the end of a loop turn.
 pub(crate) enum Request {
@@ -42,7 +42,7 @@ pub(crate) struct Plan {
     pub(crate) stream_listeners: Vec<SocketAddr>,
     pub(crate) engine: Arc<EngineConfig>,
     pub(crate) commons: Arc<Commons>,
-    pub(crate) streams: StreamLimits,
+    pub(crate) streams: StreamService,
     pub(crate) datapath: Settings,
     /// Whether changes of sessions are logged.
     pub(crate) log_sessions: bool,

@@ -14,7 +14,8 @@ use turnbuckle_engine::{
 
 use crate::config::{self, Config, Credential};
 use crate::random::OsRandom;
-use crate::stream::StreamLimits;
+use crate::stream::{StreamLimits, StreamService};
+use crate::tls::Certificates;
 
 /// What the receive buffers of busy relay sockets may take together.
 pub(crate) const RELAY_BUFFER_BUDGET_BYTES: u64 = 256 * 1024 * 1024;
@@ -41,14 +42,19 @@ pub(crate) fn datapath(config: &Config, backend: Backend, budget: &Arc<BufferBud
     }
 }
 
-/// How long clients may take over connections.
-pub(crate) fn streams(config: &Config) -> StreamLimits {
+/// How connections are served, with `certificates` if TLS is spoken.
+pub(crate) fn streams(config: &Config, certificates: Option<&Certificates>) -> StreamService {
     let limits = &config.limits;
-    StreamLimits {
-        first_message: limits.stream_deadline,
-        message: limits.stream_deadline,
-        idle: limits.stream_idle,
-        unproven: limits.stream_unproven.get() as usize,
+    StreamService {
+        limits: StreamLimits {
+            handshake: limits.stream_deadline,
+            first_message: limits.stream_deadline,
+            message: limits.stream_deadline,
+            idle: limits.stream_idle,
+            unproven: limits.stream_unproven.get() as usize,
+        },
+        tls: certificates.map(Certificates::shared),
+        serves_plain: config.addresses.tcp,
     }
 }
 

@@ -125,8 +125,8 @@ fn serve_refuses_on_standard_error_with_exit_code_1_and_opens_nothing() {
             "`-z`: `true` is refused: authentication is required",
         ),
         (
-            &["serve", "--tls-listening-port", "5349"],
-            "TLS listeners are not implemented yet; remove the line",
+            &["serve", "--cert=/nonexistent.pem", "--pkey=/nonexistent.pem"],
+            "cert /nonexistent.pem: ",
         ),
         (&["serve", "--relm", "x"], "did you mean `realm`?"),
         (

@@ -1,7 +1,7 @@
 //! What a turn wants to send to connections: runs in the order they were queued, for each connection.
 
 use super::{NONE, Run, RunRecord, SendQueue, Source, Stamped, TRAILER_LEN_MAX, narrow, record};
-use crate::handler::Payload;
+use crate::handler::{Payload, Place};
 use crate::queue::PREFIX_LEN_MAX;
 use crate::stream::StreamId;
 
@@ -106,7 +106,35 @@ impl StreamRuns {
     }
 }
 
+/// Bytes that a handler made, from which payload can be forwarded in the same turn.
+#[derive(Clone, Copy, Debug)]
+pub struct Staged {
+    start: u32,
+    len: u32,
+}
+
+impl Payload for Staged {
+    #[inline]
+    fn place(&self) -> Place {
+        Place {
+            source: Source::Arena,
+            base: self.start,
+            len: self.len as usize,
+        }
+    }
+}
+
 impl SendQueue {
+    /// Copies `bytes` so that what is in them can be forwarded: what a connection holds beneath its encryption.
+    pub fn stage(&mut self, bytes: &[u8]) -> Staged {
+        let start = narrow(self.arena.len());
+        self.arena.extend_from_slice(bytes);
+        Staged {
+            start,
+            len: narrow(bytes.len()),
+        }
+    }
+
     /// Queues `run.count` messages of relayed data to a connection, each `prefix`, one payload of `message`, and `trailer` zero
     /// bytes, as with [`forward`](Self::forward). When the other side reads more slowly than they come, the oldest that wait are
     /// dropped.

@@ -8,7 +8,8 @@ use turnbuckle_engine::AddressRange;
 
 use super::Secret;
 use super::problem::{Note, Origin, Problem};
-use super::settings::{Backend, Credential, DefaultFamily, Limits, Log, Stun};
+use super::settings::{Backend, Credential, DefaultFamily, Limits, Log, Stun, Tls};
+use super::tls::{CIPHER_SUITES, KEY_EXCHANGE_GROUPS};
 
 /// Lifetime that RFC 8656 recommends as upper bound for allocations (§7.2).
 pub(super) const ALLOCATION_LIFETIME_MAX_S: u64 = 3600;
@@ -72,6 +73,7 @@ pub(super) struct Draft {
     pub(super) allowed_peers: Vec<AddressRange>,
     pub(super) denied_peers: Vec<AddressRange>,
     pub(super) allow_loopback: bool,
+    pub(super) tls: Tls,
     pub(super) stun: Stun,
     pub(super) log: Log,
 }
@@ -131,6 +133,16 @@ impl Draft {
             allowed_peers: Vec::new(),
             denied_peers: Vec::new(),
             allow_loopback: false,
+            tls: Tls {
+                wanted: true,
+                port: 5349,
+                certificate: None,
+                key: None,
+                client_authorities: None,
+                only_tls13: false,
+                cipher_suites: CIPHER_SUITES.to_vec(),
+                groups: KEY_EXCHANGE_GROUPS.to_vec(),
+            },
             stun: Stun {
                 stun_only: false,
                 no_binding: false,

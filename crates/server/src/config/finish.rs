@@ -46,6 +46,7 @@ pub(super) fn finish(mut draft: Draft, machine: &Machine) -> Result<Loaded, Prob
             denied: draft.denied_peers,
             allow_loopback: draft.allow_loopback,
         },
+        tls: draft.tls,
         stun: draft.stun,
         log: draft.log,
     };
@@ -70,12 +71,7 @@ fn contradictions(draft: &mut Draft) {
             "together with `stun-only` nothing would be served; give one of the two",
         );
     }
-    if draft.no_udp && draft.no_tcp {
-        draft.problem(
-            "no-udp",
-            "together with `no-tcp` nothing would be served; give one of the two",
-        );
-    }
+    super::tls::check(draft);
     if draft.min_port > draft.max_port {
         let (min, max) = (draft.min_port, draft.max_port);
         let key = if draft.is_given("min-port") {

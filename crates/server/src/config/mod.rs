@@ -20,6 +20,7 @@ mod settings;
 mod table;
 #[cfg(test)]
 mod tests;
+mod tls;
 mod usage;
 mod value;
 
@@ -32,7 +33,9 @@ pub use render::{help, help_one, man, markdown, sample};
 pub use secret::{MASK, Secret};
 pub use settings::{
     Addresses, Authentication, Backend, Config, Credential, Datapath, DefaultFamily,
-    ExternalAddress, Limits, Log, PeerRules, PortRange, StaticUser, Stun, Threads,
+    ExternalAddress, Limits, Log, PeerRules, PortRange, StaticUser, Stun, Threads, Tls,
 };
 pub use table::{entries, removed_keys, suggest};
+#[cfg(test)]
+pub(crate) use tls::{CIPHER_SUITES, KEY_EXCHANGE_GROUPS};
 pub use value::Kind;

@@ -5,7 +5,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 use std::num::{NonZeroU16, NonZeroU32};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use turnbuckle_engine::AddressRange;
@@ -29,8 +29,31 @@ pub struct Config {
     pub peers: PeerRules,
     /// How STUN messages are answered.
     pub stun: Stun,
+    /// Clients that come by TLS.
+    pub tls: Tls,
     /// What is printed.
     pub log: Log,
+}
+
+impl Config {
+    /// Addresses on which connections are accepted: the listeners for TCP, and the same with the port for TLS.
+    #[must_use]
+    pub fn stream_listeners(&self) -> Vec<SocketAddr> {
+        let listeners = &self.addresses.listeners;
+        let mut found = Vec::new();
+        if self.addresses.tcp {
+            found.extend(listeners);
+        }
+        if self.tls.files().is_some() {
+            let secure = listeners
+                .iter()
+                .map(|address| SocketAddr::new(address.ip(), self.tls.port));
+            found.extend(
+                secure.filter(|address| !self.addresses.tcp || !listeners.contains(address)),
+            );
+        }
+        found
+    }
 }
 
 /// Addresses of both sides of the relay.
@@ -38,7 +61,7 @@ pub struct Config {
 pub struct Addresses {
     /// Addresses to listen on; never empty, no duplicates, no wildcard: `0.0.0.0` and `::` stand here as the addresses of the machine.
     pub listeners: Vec<SocketAddr>,
-    /// Clients are served by UDP there. Of all transports there is at least one.
+    /// Clients are served by UDP there. Of UDP, TCP and TLS there is at least one.
     pub udp: bool,
     /// Clients are served by TCP there.
     pub tcp: bool,
@@ -227,6 +250,37 @@ pub struct Stun {
     pub rfc5766_channel_numbers: bool,
     /// Reason phrases say in detail what was wrong.
     pub detailed_reasons: bool,
+}
+
+/// Clients that come by TLS.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Tls {
+    /// It is wanted; without certificate and key there is none all the same.
+    pub wanted: bool,
+    /// Port on which TLS is expected; it is recognised on the other one too.
+    pub port: u16,
+    /// File with the server's certificate and those between it and an authority, in PEM form. Given together with [`Self::key`] or
+    /// not at all.
+    pub certificate: Option<PathBuf>,
+    /// File with the private key in PEM form.
+    pub key: Option<PathBuf>,
+    /// File with the authorities of client certificates, which are required then.
+    pub client_authorities: Option<PathBuf>,
+    /// TLS 1.2 is not offered.
+    pub only_tls13: bool,
+    /// Cipher suites by OpenSSL's names, best first; not empty.
+    pub cipher_suites: Vec<&'static str>,
+    /// Groups for the key exchange by OpenSSL's names, best first; not empty.
+    pub groups: Vec<&'static str>,
+}
+
+impl Tls {
+    /// Certificate and key, if TLS is spoken.
+    #[must_use]
+    pub fn files(&self) -> Option<(&Path, &Path)> {
+        let files = self.certificate.as_deref().zip(self.key.as_deref());
+        files.filter(|_| self.wanted)
+    }
 }
 
 /// What is printed.

@@ -1,18 +1,26 @@
-//! Clients that come by TCP: their connections, and the messages in what is read from them.
+//! Clients that come by TCP or TLS: their connections, and the messages in what is read from them.
+//!
+//! The first byte tells TLS from TURN: a record of a handshake begins with 22, which no message does (RFC 7983 §7). Handshakes take so
+//! much time that they could hold up everybody's media: a turn that has spent [`HANDSHAKE_BUDGET`] on them reads
+//! no more connections that may be in one, and the next turn begins at once.
 //!
 //! Consecutive channel messages of one reading form a train as those of one GRO buffer do, and leave as one. What is left of
 //! a reading behind its last whole message is kept by the data path and comes again.
 
-use std::ops::Range;
+use std::io;
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
 
 use turnbuckle_datapath::{
-    Accepted, EndpointId, SendQueue, StreamEnd, StreamId, StreamInput, StreamListenerId, Taken,
+    Accepted, EndpointId, Payload, SendQueue, StreamEnd, StreamId, StreamInput, StreamListenerId,
+    Taken,
 };
 use turnbuckle_engine::{ClientTuple, Command, DropReason, Endpoint};
 
 use super::{Relay, SocketDue, len_u32};
 use crate::counters::CloseReason;
 use crate::stream::{Frame, STRANGER_LEN_MAX};
+use crate::tls::{Session, current};
 use crate::train::Train;
 
 /// The engine's names of listeners for connections begin here: no endpoint of the data path has such a number, since it
@@ -20,6 +28,11 @@ use crate::train::Train;
 const STREAM_LISTENERS: u32 = 0xFFFF_0000;
 /// Longest message of a client that has an allocation: the longest there can be.
 const MESSAGE_LEN_MAX: usize = 65_568;
+/// Time that a turn may spend on TLS handshakes before it reads no more of them: one with a 2048-bit RSA key takes about as
+/// much, one with an ECDSA key a fifth.
+const HANDSHAKE_BUDGET: Duration = Duration::from_micros(500);
+/// The first byte of a TLS connection: a record of type handshake (RFC 8446 §5.1).
+const TLS_HANDSHAKE: u8 = 22;
 /// Steps of the timer wheel per turn.
 const TIMEOUTS_PER_TURN: u32 = 256;
 
@@ -29,7 +42,7 @@ impl Relay {
         &mut self,
         listener: StreamListenerId,
         token: u64,
-        local: std::net::SocketAddr,
+        local: SocketAddr,
     ) {
         self.engine.add_listener(endpoint(token), local);
         self.stream_listeners.push(listener);
@@ -56,31 +69,137 @@ impl Relay {
         }
     }
 
+    /// Whether a connection is read in this turn.
+    #[inline]
+    pub(super) fn may_read_connection(&self, stream: StreamId) -> bool {
+        self.handshakes_spent < HANDSHAKE_BUDGET
+            || self
+                .connections
+                .get(stream)
+                .is_none_or(|connection| !connection.may_handshake())
+    }
+
     pub(super) fn connection_received(
         &mut self,
-        input: &StreamInput<'_>,
+        input: &mut StreamInput<'_>,
         tx: &mut SendQueue,
     ) -> Taken {
         let stream = input.stream;
-        let Some(connection) = self.connections.get(stream) else {
-            return Taken::Close;
+        let taken = match self.recognise(input) {
+            Ok(()) => match self.connections.get_mut(stream) {
+                None => return Taken::Close,
+                Some(connection) => {
+                    let client = connection.client;
+                    match connection.tls.take() {
+                        None => self.plain_received(client, input, tx),
+                        Some(mut session) => {
+                            let taken = self.sealed_received(client, &mut session, input, tx);
+                            if let Some(connection) = self.connections.get_mut(stream) {
+                                connection.tls = Some(session);
+                            }
+                            taken
+                        }
+                    }
+                }
+            },
+            Err(reason) => Err(reason),
         };
-        let client = connection.client;
-        let len = input.bytes().len();
-        match self.messages(client, input, 0..len, tx) {
-            Ok(end) => {
-                self.connections
-                    .progressed(self.now.time, stream, end > 0, end < len);
-                Taken::AllBut([end..len, 0..0])
+        taken.unwrap_or_else(|reason| {
+            self.connections.close(stream, reason);
+            Taken::Close
+        })
+    }
+
+    /// Finds out by its first byte what a connection is.
+    fn recognise(&mut self, input: &StreamInput<'_>) -> Result<(), CloseReason> {
+        let stream = input.stream;
+        let Some(connection) = self.connections.get_mut(stream) else {
+            return Ok(());
+        };
+        if connection.is_known {
+            return Ok(());
+        }
+        connection.is_known = true;
+        let is_tls = input.bytes().first() == Some(&TLS_HANDSHAKE);
+        match &self.tls {
+            Some(tls) if is_tls => {
+                let session =
+                    Session::new(current(tls)).map_err(|_| CloseReason::HandshakeFailed)?;
+                self.connections.secure(self.now.time, stream, session);
+                Ok(())
             }
-            Err(reason) => {
-                self.connections.close(stream, reason);
-                Taken::Close
+            _ if is_tls || !self.serves_plain_tcp => {
+                self.counters.client_in.add(1);
+                self.counters.dropped(DropReason::ServiceDisabled, 1);
+                Err(CloseReason::Malformed)
             }
+            _ => Ok(()),
         }
     }
 
-    /// Handles the whole messages in a part of what was read. Returns where the last one ends.
+    /// What came on a TCP connection.
+    fn plain_received(
+        &mut self,
+        client: ClientTuple,
+        input: &StreamInput<'_>,
+        tx: &mut SendQueue,
+    ) -> Result<Taken, CloseReason> {
+        let len = input.bytes().len();
+        let end = self.messages(client, input.bytes(), input, tx)?;
+        self.connections
+            .progressed(self.now.time, input.stream, end > 0, end < len);
+        Ok(Taken::AllBut([end..len, 0..0]))
+    }
+
+    /// What came on a TLS connection.
+    fn sealed_received(
+        &mut self,
+        client: ClientTuple,
+        session: &mut Session,
+        input: &mut StreamInput<'_>,
+        tx: &mut SendQueue,
+    ) -> Result<Taken, CloseReason> {
+        let was_handshaking = session.is_handshaking();
+        let started = was_handshaking.then(Instant::now);
+        let mut plain = std::mem::take(&mut self.plain);
+        let mut raw = std::mem::take(&mut self.raw);
+        plain.clear();
+        raw.clear();
+        plain.append(&mut session.kept);
+        let read = session.read(input.bytes_mut(), &mut plain, &mut raw);
+        if !raw.is_empty() {
+            tx.stream_raw(input.stream, &raw);
+        }
+        if let Some(started) = started {
+            self.handshakes_spent += started.elapsed();
+        }
+        if was_handshaking && !session.is_handshaking() {
+            self.connections.handshake_done(self.now.time, input.stream);
+        }
+        let taken = match read {
+            Err(_) if was_handshaking => Err(CloseReason::HandshakeFailed),
+            Err(_) => Err(CloseReason::TlsFailed),
+            Ok(progress) => {
+                let staged = tx.stage(&plain);
+                self.messages(client, &plain, &staged, tx).and_then(|end| {
+                    let is_begun = end < plain.len();
+                    session.kept.extend_from_slice(&plain[end..]);
+                    let len = input.bytes().len();
+                    self.connections
+                        .progressed(self.now.time, input.stream, end > 0, is_begun);
+                    if progress.is_closed {
+                        return Err(CloseReason::Remote);
+                    }
+                    Ok(Taken::AllBut([progress.used..len, 0..0]))
+                })
+            }
+        };
+        self.plain = plain;
+        self.raw = raw;
+        taken
+    }
+
+    /// Handles the whole messages in `bytes`, which lie in `payload`. Returns where the last one ends.
     ///
     /// # Errors
     ///
@@ -88,12 +207,11 @@ impl Relay {
     fn messages(
         &mut self,
         client: ClientTuple,
-        input: &StreamInput<'_>,
-        part: Range<usize>,
+        bytes: &[u8],
+        payload: &impl Payload,
         tx: &mut SendQueue,
     ) -> Result<usize, CloseReason> {
-        let bytes = &input.bytes()[..part.end];
-        let mut start = part.start;
+        let mut start = 0;
         let mut allocation = self.engine.client(&client);
         let result = loop {
             let len_max = if allocation.is_some() {
@@ -105,7 +223,7 @@ impl Relay {
                 Frame::Incomplete => break Ok(start),
                 Frame::Stun(len) => {
                     self.counters.client_in.add(1);
-                    self.control(client, &bytes[start..start + len], input, start, tx);
+                    self.control(client, &bytes[start..start + len], payload, start, tx);
                     // It may have ended the allocation.
                     allocation = self.engine.client(&client);
                     start += len;
@@ -132,7 +250,7 @@ impl Relay {
                         Ok(route) => {
                             self.counters.peer_queued.add(datagrams);
                             let relay = EndpointId::from_u32(route.relay.0);
-                            tx.forward(relay, route.peer.address(), input, train.run, &[], 0);
+                            tx.forward(relay, route.peer.address(), payload, train.run, &[], 0);
                         }
                         Err(reason) => self.counters.dropped(reason, datagrams),
                     }
@@ -140,14 +258,33 @@ impl Relay {
                 Frame::Invalid(reason) => break Err(reason),
             }
         };
-        self.counters
-            .client_in_bytes
-            .add((start - part.start) as u64);
+        self.counters.client_in_bytes.add(start as u64);
         result.map_err(|reason| {
             self.counters.client_in.add(1);
             self.counters.dropped(reason, 1);
             CloseReason::Malformed
         })
+    }
+
+    /// Whether a connection speaks TLS.
+    #[inline]
+    pub(super) fn is_connection_sealed(&self, stream: StreamId) -> bool {
+        let connection = self.connections.get(stream);
+        connection.is_some_and(|connection| connection.tls.is_some())
+    }
+
+    /// Appends what stands for `plain` on a TLS connection.
+    pub(super) fn seal_connection(
+        &mut self,
+        stream: StreamId,
+        plain: &[u8],
+        sealed: &mut Vec<u8>,
+    ) -> io::Result<()> {
+        let connection = self.connections.get_mut(stream);
+        let session = connection.and_then(|connection| connection.tls.as_mut());
+        session
+            .ok_or(io::ErrorKind::NotConnected)?
+            .seal(plain, sealed)
     }
 
     /// Closes the connections whose time is over.
@@ -156,12 +293,19 @@ impl Relay {
             connections,
             engine,
             now,
+            raw,
             ..
         } = self;
         let mut budget = TIMEOUTS_PER_TURN;
         while let Some(stream) = connections.pop_due(now.time, &mut budget, |client| {
             engine.client(client).is_some()
         }) {
+            let connection = connections.get_mut(stream);
+            if let Some(session) = connection.and_then(|connection| connection.tls.as_mut()) {
+                raw.clear();
+                session.say_goodbye(raw);
+                tx.stream_raw(stream, raw);
+            }
             tx.close_stream(stream);
         }
     }

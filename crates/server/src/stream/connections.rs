@@ -13,11 +13,14 @@ use turnbuckle_engine::{
 };
 
 use crate::counters::CloseReason;
+use crate::tls::Session;
 
 /// How long connections may take for what, and how many may take it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct StreamLimits {
-    /// From the connection to the end of the first message.
+    /// From the first byte of a TLS handshake to its end.
+    pub(crate) handshake: Duration,
+    /// From the connection, or the end of the handshake, to the end of the first message.
     pub(crate) first_message: Duration,
     /// From the first byte of a message to its last.
     pub(crate) message: Duration,
@@ -30,6 +33,8 @@ pub(crate) struct StreamLimits {
 /// How far a connection is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Phase {
+    /// In a TLS handshake.
+    Handshake,
     /// No message has come.
     Silent,
     /// A message has come.
@@ -37,10 +42,13 @@ pub(crate) enum Phase {
 }
 
 /// One connection.
-#[derive(Debug)]
 pub(crate) struct Connection {
     id: StreamId,
     pub(crate) client: ClientTuple,
+    /// Set when the first bytes have shown that it is TLS.
+    pub(crate) tls: Option<Box<Session>>,
+    /// Whether the first bytes have shown what it is.
+    pub(crate) is_known: bool,
     phase: Phase,
     /// When the phase began; for a proven connection, when its last message came.
     since: Time,
@@ -108,6 +116,8 @@ impl Connections {
                 transport: Transport::Tcp,
                 connection: ConnectionName(id.to_u32()),
             },
+            tls: None,
+            is_known: false,
             phase: Phase::Silent,
             since: now,
             begun: None,
@@ -166,6 +176,30 @@ impl Connections {
         self.watch(id);
     }
 
+    /// Notes that a connection speaks TLS.
+    pub(crate) fn secure(&mut self, now: Time, id: StreamId, session: Session) {
+        let Some(connection) = self.get_mut(id) else {
+            return;
+        };
+        connection.tls = Some(Box::new(session));
+        connection.client.transport = Transport::Tls;
+        connection.phase = Phase::Handshake;
+        connection.since = now;
+        self.watch(id);
+    }
+
+    /// Notes that the handshake of a connection is over.
+    pub(crate) fn handshake_done(&mut self, now: Time, id: StreamId) {
+        let Some(connection) = self.get_mut(id) else {
+            return;
+        };
+        if connection.phase == Phase::Handshake {
+            connection.phase = Phase::Silent;
+            connection.since = now;
+            self.watch(id);
+        }
+    }
+
     /// Makes sure that the timer fires no later than the deadline.
     fn watch(&mut self, id: StreamId) {
         let limits = self.limits;
@@ -220,9 +254,15 @@ impl Connections {
 }
 
 impl Connection {
+    /// Whether reading it may take the work of a handshake.
+    pub(crate) fn may_handshake(&self) -> bool {
+        !self.is_known || self.phase == Phase::Handshake
+    }
+
     /// Until when something has to have happened, and what is the matter if it has not.
     fn deadline(&self, limits: &StreamLimits) -> (Time, CloseReason) {
         match (self.phase, self.begun) {
+            (Phase::Handshake, _) => (self.since + limits.handshake, CloseReason::HandshakeLate),
             (Phase::Silent, _) => (
                 self.since + limits.first_message,
                 CloseReason::FirstMessageLate,
@@ -244,6 +284,7 @@ mod tests {
 
     const LISTENER: Endpoint = Endpoint(1);
     const LIMITS: StreamLimits = StreamLimits {
+        handshake: Duration::from_secs(5),
         first_message: Duration::from_secs(10),
         message: Duration::from_secs(10),
         idle: Duration::from_secs(60),

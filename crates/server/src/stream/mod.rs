@@ -1,7 +1,19 @@
-//! Clients that come by TCP: where their messages end, and how long they may take.
+//! Clients that come by TCP or TLS: where their messages end, and how long they may take.
 
 mod connections;
 mod frame;
 
+use crate::tls::CurrentTls;
+
 pub(crate) use connections::{Connections, StreamLimits};
 pub(crate) use frame::{Frame, STRANGER_LEN_MAX};
+
+/// What a shard needs to know to serve connections.
+#[derive(Clone)]
+pub(crate) struct StreamService {
+    pub(crate) limits: StreamLimits,
+    /// Certificates for connections that begin with a TLS handshake; `None` refuses them.
+    pub(crate) tls: Option<CurrentTls>,
+    /// Whether connections may do without TLS.
+    pub(crate) serves_plain: bool,
+}

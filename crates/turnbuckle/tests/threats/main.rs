@@ -1,4 +1,4 @@
-//! What has gone wrong in TURN servers, tried against the running binary over UDP and TCP sockets.
+//! What has gone wrong in TURN servers, tried against the running binary over UDP, TCP and TLS.
 //!
 //! Every test starts a relay of its own, attacks it, and looks at four things: the answer on the wire, a canary where the relay
 //! must not send to, that the process is still the one that was started, and that its accounts balance to the datagram. The
@@ -29,6 +29,7 @@
 //! | V-29 | conflicting channels | `hijack` |
 //! | V-46 | slow readers | `streams` |
 //! | V-47 | framing of streams | `streams` |
+//! | V-48 | TLS handshakes | `tls` |
 //!
 //! What of these rows is not tried, because the relay has no such path: Connect, incoming TCP peers and ConnectionBind (RFC 6062);
 //! CONNECT-UDP; allocations resumed by mobility ticket (RFC 8016); admin and metrics listeners as peers (there are none; any
@@ -57,3 +58,4 @@ mod permissions;
 mod randomness;
 mod relay_abuse;
 mod streams;
+mod tls;

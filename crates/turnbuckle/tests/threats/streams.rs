@@ -13,7 +13,7 @@ use crate::harness::{
 const LOOPBACK: &str = "--allow-loopback-peers";
 
 /// A relay that peers on this host may be reached through.
-fn start(site: Site, options: &[&str]) -> Server {
+pub(crate) fn start(site: Site, options: &[&str]) -> Server {
     Server::start(site.server(), &[&[LOOPBACK], options].concat())
 }
 
@@ -24,7 +24,7 @@ fn peer_of(site: Site) -> (std::net::UdpSocket, SocketAddr) {
 }
 
 /// Allocates, and relays both ways by indications and by a channel.
-fn relay_both_ways(client: &mut Client, peer_ip: IpAddr) {
+pub(crate) fn relay_both_ways(client: &mut Client, peer_ip: IpAddr) {
     let peer = peer_socket(peer_ip);
     let address = peer.local_addr().unwrap();
     client.allocate();

@@ -41,10 +41,13 @@ pub(in crate::config) fn example(entry: &Entry) -> &'static str {
     }
     match entry.name {
         "allowed-peer-ip" => "10.20.0.0-10.20.255.255",
+        "CA-file" => "/etc/turnbuckle/client-authorities.pem",
+        "cert" => "/etc/turnbuckle/certificate.pem",
         "cpus" | "relay-threads" => "4",
         "denied-peer-ip" => "198.51.100.0/24",
         "external-ip" => "203.0.113.5/10.1.2.3",
         "listening-ip" | "relay-ip" => "10.1.2.3",
+        "pkey" => "/etc/turnbuckle/key.pem",
         "realm" => "example.org",
         "static-auth-secret" => "a-long-secret-shared-with-the-web-service",
         "statistics-file" => "turnbuckle-statistics.json",

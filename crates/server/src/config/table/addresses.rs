@@ -29,7 +29,22 @@ pub(super) const ENTRIES: &[Entry] = &[
             },
             |config| config.addresses.listeners.first().map(|address| address.port().to_string()).into_iter().collect(),
         ),
-    Entry::new("O-003", "tls-listening-port", GROUP, Kind::Port, "Port for TLS and DTLS.").default("5349").not_yet("TLS listeners are"),
+    Entry::new(
+        "O-003",
+        "tls-listening-port",
+        GROUP,
+        Kind::Port,
+        "Port for TLS, if `cert` and `pkey` are given. TLS is recognised on `listening-port` too, and plain TCP here, unless switched off.",
+    )
+    .default("5349")
+    .stricter("port 0 is refused")
+    .works(
+        |draft, value, _| {
+            draft.tls.port = value.port();
+            Ok(())
+        },
+        |config| one(config.tls.port),
+    ),
     Entry::new(
         "O-004",
         "alt-listening-port",
@@ -47,7 +62,7 @@ pub(super) const ENTRIES: &[Entry] = &[
         "Second port for TLS and DTLS; 0 means tls-listening-port + 1.",
     )
     .default("0")
-    .only(&["0"], "TLS listeners are not implemented yet"),
+    .only(&["0"], "NAT behaviour discovery is not implemented yet"),
     Entry::new("O-006", "tcp-proxy-port", GROUP, Kind::Port, "TCP port on which every connection begins with a PROXY protocol header.")
         .not_yet("the PROXY protocol is"),
     Entry::new(
@@ -159,10 +174,15 @@ pub(super) const ENTRIES: &[Entry] = &[
         },
         |config| flag(!config.addresses.tcp),
     ),
-    Entry::new("O-018", "no-tls", GROUP, Kind::Flag, "No listeners for TLS.")
-        .default("true")
-        .coturn_default("false", "TLS is not implemented yet")
-        .only(&["true"], "TLS listeners are not implemented yet"),
+    Entry::new("O-018", "no-tls", GROUP, Kind::Flag, "No TLS, neither on `tls-listening-port` nor on `listening-port`.")
+        .default("false")
+        .works(
+            |draft, value, _| {
+                draft.tls.wanted = !value.flag();
+                Ok(())
+            },
+            |config| flag(!config.tls.wanted),
+        ),
     Entry::new("O-019", "dtls", GROUP, Kind::Flag, "Listeners for DTLS.")
         .default("false")
         .only(&["false"], "DTLS listeners are not implemented yet"),

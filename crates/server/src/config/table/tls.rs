@@ -1,11 +1,14 @@
 //! TLS and DTLS (coturn inventory §1.4).
 
+use std::path::Path;
+
 use crate::config::entry::{Entry, Group};
+use crate::config::tls::{CIPHER_SUITES, cipher_suites, groups};
 use crate::config::value::Kind;
 
+use super::{flag, one};
+
 const GROUP: Group = Group::Tls;
-const TLS: &str = "TLS is";
-const NO_TLS: &str = "TLS is not implemented yet";
 
 pub(super) const ENTRIES: &[Entry] = &[
     Entry::new(
@@ -13,17 +16,32 @@ pub(super) const ENTRIES: &[Entry] = &[
         "cert",
         GROUP,
         Kind::File,
-        "Certificate chain in PEM form.",
+        "Certificate in PEM form, and those between it and an authority. Read again when the file changes, and on SIGUSR2; connections keep \
+         what they began with.",
     )
-    .not_yet(TLS),
+    .stricter("is used as given, not looked for in other directories, and must be readable")
+    .works(
+        |draft, value, _| {
+            draft.tls.certificate = Some(value.text().into());
+            Ok(())
+        },
+        |config| path(config.tls.certificate.as_deref()),
+    ),
     Entry::new(
         "O-071",
         "pkey",
         GROUP,
         Kind::File,
-        "Private key in PEM form.",
+        "Private key in PEM form, RSA or ECDSA; may be the file of `cert`. Read again with it.",
     )
-    .not_yet(TLS),
+    .stricter("is used as given, must be readable, and must belong to the certificate")
+    .works(
+        |draft, value, _| {
+            draft.tls.key = Some(value.text().into());
+            Ok(())
+        },
+        |config| path(config.tls.key.as_deref()),
+    ),
     Entry::new(
         "O-072",
         "pkey-pwd",
@@ -32,31 +50,61 @@ pub(super) const ENTRIES: &[Entry] = &[
         "Passphrase of the private key.",
     )
     .secret()
-    .not_yet(TLS),
+    .refused("a passphrase beside the key protects nothing; decrypt it with `openssl pkey` and let the server alone read the file"),
     Entry::new(
         "O-073",
         "CA-file",
         GROUP,
         Kind::File,
-        "Authorities whose client certificates are required.",
+        "Authorities in PEM form; clients have to show a certificate of theirs. Read again with `cert`.",
     )
-    .not_yet(TLS),
+    .stricter("is used as given and must be readable")
+    .works(
+        |draft, value, _| {
+            draft.tls.client_authorities = Some(value.text().into());
+            Ok(())
+        },
+        |config| path(config.tls.client_authorities.as_deref()),
+    ),
     Entry::new(
         "O-074",
         "cipher-list",
         GROUP,
         Kind::Text(1024),
-        "Cipher suites.",
+        "Cipher suites by OpenSSL's names, best first. Those that are not served are passed over; a list without suites of TLS 1.3 leaves \
+         those as they are.",
     )
-    .not_yet(TLS),
+    .default("DEFAULT")
+    .stricter("suites without forward secrecy or authenticated encryption, and finite-field Diffie-Hellman, are not served")
+    .works(
+        |draft, value, _| {
+            draft.tls.cipher_suites = cipher_suites(value.text())?;
+            Ok(())
+        },
+        |config| {
+            one(if config.tls.cipher_suites == CIPHER_SUITES {
+                "DEFAULT".to_owned()
+            } else {
+                config.tls.cipher_suites.join(":")
+            })
+        },
+    ),
     Entry::new(
         "O-075",
         "ec-curve-name",
         GROUP,
         Kind::Text(255),
-        "Groups for key exchange.",
+        "Groups for key exchange, best first.",
     )
-    .not_yet(TLS),
+    .default("X25519:prime256v1:secp384r1:X25519MLKEM768")
+    .stricter("only these four are served")
+    .works(
+        |draft, value, _| {
+            draft.tls.groups = groups(value.text())?;
+            Ok(())
+        },
+        |config| one(config.tls.groups.join(":")),
+    ),
     Entry::new(
         "O-076",
         "dh566",
@@ -97,7 +145,13 @@ pub(super) const ENTRIES: &[Entry] = &[
         "Offers TLS 1.3 only.",
     )
     .default("false")
-    .only(&["false"], NO_TLS),
+    .works(
+        |draft, value, _| {
+            draft.tls.only_tls13 = value.flag();
+            Ok(())
+        },
+        |config| flag(config.tls.only_tls13),
+    ),
     Entry::new(
         "O-079",
         "raw-public-keys",
@@ -106,7 +160,7 @@ pub(super) const ENTRIES: &[Entry] = &[
         "Raw public keys (RFC 7250).",
     )
     .default("false")
-    .only(&["false"], NO_TLS),
+    .only(&["false"], "raw public keys are not implemented yet"),
     Entry::new(
         "O-083",
         "acme-redirect",
@@ -125,3 +179,10 @@ pub(super) const ENTRIES: &[Entry] = &[
     .default("false")
     .only(&["false"], "answering HTTP is not implemented yet"),
 ];
+
+/// The name of a file, if there is one.
+fn path(file: Option<&Path>) -> Vec<String> {
+    file.map(|file| file.display().to_string())
+        .into_iter()
+        .collect()
+}

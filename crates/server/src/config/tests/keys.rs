@@ -222,6 +222,8 @@ fn companion(name: &str) -> &'static str {
         "unauthorized-ratelimit-rps" => "unauthorized-ratelimit\n",
         "use-auth-secret" => "static-auth-secret=a-secret-of-the-test\n",
         "external-ip" => "relay-ip=10.1.2.3\n",
+        "cert" => "pkey=key.pem\n",
+        "pkey" => "cert=chain.pem\n",
         _ => "",
     }
 }
@@ -280,6 +282,16 @@ fn every_written_value_is_read_back_as_written() {
         ("stream-deadline", "20"),
         ("max-silent-connections", "100"),
         ("no-udp", "true"),
+        ("tls-listening-port", "443"),
+        ("cert", "/etc/tls/chain.pem"),
+        ("pkey", "/etc/tls/key.pem"),
+        ("CA-file", "/etc/tls/authorities.pem"),
+        (
+            "cipher-list",
+            "TLS_AES_128_GCM_SHA256:ECDHE-RSA-AES128-GCM-SHA256",
+        ),
+        ("ec-curve-name", "prime256v1"),
+        ("no-tlsv1_2", "true"),
         ("allowed-peer-ip", "10.0.0.0/8"),
         ("denied-peer-ip", "198.51.100.1-198.51.100.9"),
         ("allow-loopback-peers", "true"),

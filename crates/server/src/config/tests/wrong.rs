@@ -27,7 +27,7 @@ const WRONG: &[(&str, usize, &str)] = &[
     ("min-port=60000\nmax-port=50000", 1, "above max-port"),
     ("max-port=1000", 1, "above max-port"),
     ("alt-listening-port=3479", 1, "not implemented yet"),
-    ("tls-listening-port=5349", 1, "TLS listeners are not implemented yet"),
+    ("tls-listening-port=0", 1, "1 to 65535"),
     ("tcp-proxy-port=8080", 1, "the PROXY protocol is not implemented yet"),
     // Addresses
     ("listening-ip=300.0.0.1", 1, "neither an IP address nor a host name\u{0}host name `300.0.0.1`"),
@@ -118,7 +118,7 @@ const WRONG: &[(&str, usize, &str)] = &[
     ("no-udp\nno-tcp", 1, "nothing would be served"),
     ("no-udp-relay", 1, "stun-only"),
     ("no-tcp=nope", 1, "true or false"),
-    ("no-tls=0", 1, "TLS listeners are not implemented yet"),
+    ("no-tls=nay", 1, "true or false"),
     ("dtls", 1, "DTLS listeners are not implemented yet"),
     ("no-dtls=false", 1, "DTLS listeners are not implemented yet"),
     ("no-tcp-relay=no", 1, "TCP relay addresses are not implemented yet"),
@@ -178,8 +178,12 @@ const WRONG: &[(&str, usize, &str)] = &[
     ("allowed-peer-ip=any", 1, "not an address"),
     ("no-multicast-peers=false", 1, "always refused"),
     // TLS, databases, administration: named, and not done
-    ("cert=/etc/turn.pem", 1, "TLS is not implemented yet"),
-    ("pkey=/etc/turn.key", 1, "TLS is not implemented yet"),
+    ("cert=/etc/turn.pem", 1, "needs `pkey` too"),
+    ("realm=r\npkey=/etc/turn.key", 2, "needs `cert` too"),
+    ("cipher-list=DHE-RSA-AES256-SHA", 1, "allowed: TLS_AES_256_GCM_SHA384"),
+    ("cipher-list=HIGH:!TLS_AES_256_GCM_SHA384", 1, "list the suites that are wanted"),
+    ("ec-curve-name=brainpoolP256r1", 1, "allowed: X25519"),
+    ("pkey-pwd=hush", 1, "openssl pkey"),
     ("dh-file=dh.pem", 1, "elliptic curves"),
     ("tlsv1", 1, "RFC 8996"),
     ("userdb=/var/lib/turn/turndb", 1, "user databases are not implemented yet"),
@@ -278,6 +282,9 @@ fn says_what_to_do_about_each_wrong_configuration() {
         "write ",
         "use `",
         "`udp-backend`",
+        "one file may hold both",
+        "openssl pkey",
+        "list the suites",
     ];
     for (content, _, _) in WRONG {
         let text = file(content).expect_err(content).to_string();
@@ -346,7 +353,7 @@ fn the_command_line_names_its_own_mistakes() {
         ),
         (&["-c", "/"], "/: cannot be read"),
         (&["--min-port", "1000", "--min-port", "2000"], "given twice"),
-        (&["--no-tls=false"], "TLS listeners are not implemented yet"),
+        (&["--dtls"], "DTLS listeners are not implemented yet"),
         (&["-z"], "authentication is required"),
         (&["-fz"], "authentication is required"),
         (&["-uhush"], "no `:` between name and password"),

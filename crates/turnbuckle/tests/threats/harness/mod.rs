@@ -9,6 +9,7 @@ mod namespace;
 mod server;
 mod site;
 mod stream;
+mod tls;
 
 pub(crate) use canary::Canary;
 pub(crate) use client::{
@@ -21,3 +22,4 @@ pub(crate) use namespace::{Namespace, World};
 pub(crate) use server::{PASSWORD, REALM, Server, USER};
 pub(crate) use site::Site;
 pub(crate) use stream::{StreamLink, connect};
+pub(crate) use tls::{Authority, Key, Tls};

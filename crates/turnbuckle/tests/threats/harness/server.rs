@@ -153,6 +153,24 @@ impl Server {
             .count()
     }
 
+    /// Has the relay read its certificates again.
+    pub(crate) fn reload_certificates(&self) {
+        let pid = Pid::from_raw(self.child.id().try_into().expect("a pid"));
+        kill(pid, Signal::SIGUSR2).expect("the relay is there");
+    }
+
+    /// Waits for a line with `text`.
+    pub(crate) fn wait_for_line(&self, text: &str) {
+        let deadline = Instant::now() + START_TIMEOUT;
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            let line = self.lines.recv_timeout(left).expect("the line comes");
+            if line.contains(text) {
+                return;
+            }
+        }
+    }
+
     fn proc_file(&self, name: &str) -> String {
         fs::read_to_string(format!("/proc/{}/{name}", self.child.id()))
             .expect("the process is alive")

@@ -1,0 +1,241 @@
+//! Certificates: read at start, read again when their files change or SIGUSR2 says so, handed to new connections.
+//!
+//! Invariant: what shards use is a whole, checked set. Files that cannot be read, or do not belong together (a new certificate beside the old
+//! key, in the middle of a renewal), leave the set before them in use. Connections keep what they began with.
+
+use std::fmt::Write as _;
+use std::fs::{self, Metadata};
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, PoisonError, RwLock};
+
+use rustls::crypto::{CryptoProvider, SupportedKxGroup, aws_lc_rs};
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
+use rustls::{
+    RootCertStore, ServerConfig, SupportedCipherSuite, SupportedProtocolVersion, version,
+};
+
+use crate::config::Tls;
+
+const ONLY_TLS13: &[&SupportedProtocolVersion] = &[&version::TLS13];
+
+/// The protocols of RFC 7443. A client that offers others alone is refused (RFC 7301 §3.2); one that offers none is not.
+const ALPN: [&[u8]; 2] = [b"stun.turn", b"stun.nat-discovery"];
+
+/// The set that new connections begin with; shared by all shards. It is locked once per handshake and per renewal.
+pub(crate) type CurrentTls = Arc<RwLock<Arc<ServerConfig>>>;
+
+/// The set in use now.
+pub(crate) fn current(tls: &CurrentTls) -> Arc<ServerConfig> {
+    Arc::clone(&tls.read().unwrap_or_else(PoisonError::into_inner))
+}
+
+/// Files of certificates, and the set made of them.
+pub(crate) struct Certificates {
+    config: Tls,
+    files: Vec<PathBuf>,
+    stamps: Vec<Option<Stamp>>,
+    current: CurrentTls,
+}
+
+/// What tells that a file is another one than before, or has been written to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Stamp {
+    device: u64,
+    inode: u64,
+    len: u64,
+    modified: (i64, i64),
+}
+
+impl Certificates {
+    /// Reads the files for the first time.
+    ///
+    /// # Errors
+    ///
+    /// Which key of the configuration cannot be followed, and why.
+    pub(crate) fn load(config: &Tls) -> Result<Self, String> {
+        let files = [&config.certificate, &config.key, &config.client_authorities];
+        let files: Vec<PathBuf> = files.into_iter().flatten().cloned().collect();
+        // Looked at before they are read, so that a change in between is seen as one.
+        let stamps = stamps(&files);
+        let current = Arc::new(RwLock::new(Arc::new(server_config(config)?)));
+        Ok(Self {
+            config: config.clone(),
+            files,
+            stamps,
+            current,
+        })
+    }
+
+    /// What shards share.
+    pub(crate) fn shared(&self) -> CurrentTls {
+        Arc::clone(&self.current)
+    }
+
+    /// Reads the files again if they have changed. `None`: they have not.
+    pub(crate) fn follow(&mut self) -> Option<Result<(), String>> {
+        if stamps(&self.files) == self.stamps {
+            return None;
+        }
+        Some(self.reload())
+    }
+
+    /// Reads the files again. What is wrong with them leaves everything as it was.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong with them.
+    pub(crate) fn reload(&mut self) -> Result<(), String> {
+        self.stamps = stamps(&self.files);
+        let next = Arc::new(server_config(&self.config)?);
+        *self.current.write().unwrap_or_else(PoisonError::into_inner) = next;
+        Ok(())
+    }
+}
+
+fn stamps(files: &[PathBuf]) -> Vec<Option<Stamp>> {
+    let stamp = |metadata: Metadata| Stamp {
+        device: metadata.dev(),
+        inode: metadata.ino(),
+        len: metadata.len(),
+        modified: (metadata.mtime(), metadata.mtime_nsec()),
+    };
+    files
+        .iter()
+        .map(|file| fs::metadata(file).ok().map(stamp))
+        .collect()
+}
+
+/// Everything that a handshake needs.
+fn server_config(config: &Tls) -> Result<ServerConfig, String> {
+    let provider = Arc::new(provider(config));
+    let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
+        .with_protocol_versions(versions(config))
+        .map_err(|error| format!("cipher-list: {error}"))?;
+    let builder = match &config.client_authorities {
+        None => builder.with_no_client_auth(),
+        Some(file) => {
+            let mut roots = RootCertStore::empty();
+            for certificate in certificates("CA-file", file)? {
+                roots
+                    .add(certificate)
+                    .map_err(|error| format!("CA-file {}: {error}", file.display()))?;
+            }
+            let verifier =
+                WebPkiClientVerifier::builder_with_provider(Arc::new(roots), Arc::clone(&provider));
+            let verifier = verifier
+                .build()
+                .map_err(|error| format!("CA-file {}: {error}", file.display()))?;
+            builder.with_client_cert_verifier(verifier)
+        }
+    };
+    let (certificate_file, key_file) = config.files().ok_or("TLS is off")?;
+    let chain = certificates("cert", certificate_file)?;
+    let mut server = builder
+        .with_single_cert(chain, key(key_file)?)
+        .map_err(|error| {
+            format!(
+                "cert {} and pkey {}: {error}",
+                certificate_file.display(),
+                key_file.display()
+            )
+        })?;
+    server.alpn_protocols = ALPN.map(<[u8]>::to_vec).into();
+    // Resumption needs memory that shards would share, or keys that outlive connections; a call makes one handshake.
+    server.session_storage = Arc::new(NoServerSessionStorage {});
+    server.send_tls13_tickets = 0;
+    Ok(server)
+}
+
+fn certificates(name: &str, file: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
+    let read = CertificateDer::pem_file_iter(file).and_then(Iterator::collect::<Result<Vec<_>, _>>);
+    let chain = read.map_err(|error| format!("{name} {}: {error}", file.display()))?;
+    if chain.is_empty() {
+        return Err(format!("{name} {}: no certificate in it", file.display()));
+    }
+    Ok(chain)
+}
+
+fn key(file: &Path) -> Result<PrivateKeyDer<'static>, String> {
+    PrivateKeyDer::from_pem_file(file).map_err(|error| {
+        let mut message = format!("pkey {}: {error}", file.display());
+        let text = fs::read_to_string(file).unwrap_or_default();
+        if text.contains("ENCRYPTED") {
+            // Writing to a string cannot fail.
+            let _ = write!(
+                message,
+                "; it is encrypted: `openssl pkey -in FILE -out NEW` makes one that is not"
+            );
+        }
+        message
+    })
+}
+
+fn versions(config: &Tls) -> &'static [&'static SupportedProtocolVersion] {
+    if config.only_tls13 {
+        ONLY_TLS13
+    } else {
+        rustls::DEFAULT_VERSIONS
+    }
+}
+
+/// AWS-LC with the suites and groups that are wanted, in the order in which they are wanted.
+fn provider(config: &Tls) -> CryptoProvider {
+    let mut provider = aws_lc_rs::default_provider();
+    let suites = config.cipher_suites.iter();
+    provider.cipher_suites = suites.filter_map(|name| suite(name)).collect();
+    provider.kx_groups = config
+        .groups
+        .iter()
+        .filter_map(|name| group(name))
+        .collect();
+    provider
+}
+
+/// The suite with one of the names of the configuration's list.
+fn suite(name: &str) -> Option<SupportedCipherSuite> {
+    use aws_lc_rs::cipher_suite as suites;
+    Some(match name {
+        "TLS_AES_256_GCM_SHA384" => suites::TLS13_AES_256_GCM_SHA384,
+        "TLS_AES_128_GCM_SHA256" => suites::TLS13_AES_128_GCM_SHA256,
+        "TLS_CHACHA20_POLY1305_SHA256" => suites::TLS13_CHACHA20_POLY1305_SHA256,
+        "ECDHE-ECDSA-AES256-GCM-SHA384" => suites::TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384,
+        "ECDHE-ECDSA-AES128-GCM-SHA256" => suites::TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256,
+        "ECDHE-ECDSA-CHACHA20-POLY1305" => suites::TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256,
+        "ECDHE-RSA-AES256-GCM-SHA384" => suites::TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384,
+        "ECDHE-RSA-AES128-GCM-SHA256" => suites::TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256,
+        "ECDHE-RSA-CHACHA20-POLY1305" => suites::TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256,
+        _ => return None,
+    })
+}
+
+/// The group with one of the names of the configuration's list.
+fn group(name: &str) -> Option<&'static dyn SupportedKxGroup> {
+    use aws_lc_rs::kx_group as groups;
+    Some(match name {
+        "X25519" => groups::X25519,
+        "prime256v1" => groups::SECP256R1,
+        "secp384r1" => groups::SECP384R1,
+        "X25519MLKEM768" => groups::X25519MLKEM768,
+        _ => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{CIPHER_SUITES, KEY_EXCHANGE_GROUPS};
+
+    #[test]
+    fn every_name_that_the_configuration_takes_stands_for_something() {
+        for name in CIPHER_SUITES {
+            assert!(suite(name).is_some(), "{name}");
+        }
+        for name in KEY_EXCHANGE_GROUPS {
+            assert!(group(name).is_some(), "{name}");
+        }
+        assert_eq!(CIPHER_SUITES.len(), aws_lc_rs::ALL_CIPHER_SUITES.len());
+    }
+}
