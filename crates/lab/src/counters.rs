@@ -43,7 +43,7 @@ impl Snapshot {
         let mut line = "tail -v -n +1 /proc/net/netstat /proc/net/snmp /proc/net/snmp6 /proc/net/softnet_stat /proc/net/dev /proc/stat"
             .to_owned();
         for pid in pids {
-            let _ = write!(line, " /proc/{pid}/task/*/schedstat");
+            let _ = write!(line, " /proc/{pid}/stat /proc/{pid}/task/*/schedstat");
         }
         for pid in kernel_threads {
             let _ = write!(line, " /proc/{pid}/task/{pid}/schedstat");
@@ -80,15 +80,7 @@ impl Snapshot {
         let seconds = self.at.duration_since(earlier.at).as_secs_f64();
         let totals = self.totals();
         let before = earlier.totals();
-        let cpu_s_by_pid = totals
-            .cpu_s_by_pid
-            .iter()
-            .map(|(pid, now)| {
-                let then = before.cpu_s_by_pid.get(pid).copied().unwrap_or(0.0);
-                // A thread that ended takes its time with it; less than before is nothing that can be known.
-                (*pid, (now - then).max(0.0))
-            })
-            .collect();
+        let cpu_s_by_pid = cpu_since(&self.cpu_by_pid(), &earlier.cpu_by_pid());
         Counted {
             seconds,
             ip_packets_in: totals.ip_packets_in.saturating_sub(before.ip_packets_in),
@@ -119,21 +111,6 @@ impl Snapshot {
             .sum();
         let udp =
             |name: &str| table_value(snmp, "Udp", name) + list_value(snmp6, &format!("Udp6{name}"));
-        let mut cpu_s_by_pid: BTreeMap<u32, f64> = BTreeMap::new();
-        for (path, contents) in &self.file_by_path {
-            let pid = path
-                .strip_prefix("/proc/")
-                .filter(|_| path.ends_with("/schedstat"))
-                .and_then(|rest| rest.split('/').next())
-                .and_then(|pid| pid.parse().ok());
-            let nanoseconds = contents
-                .split(' ')
-                .next()
-                .and_then(|first| first.trim().parse::<f64>().ok());
-            if let (Some(pid), Some(nanoseconds)) = (pid, nanoseconds) {
-                *cpu_s_by_pid.entry(pid).or_default() += nanoseconds / 1e9;
-            }
-        }
         Counted {
             seconds: 0.0,
             ip_packets_in: ipv4 + ipv6,
@@ -142,10 +119,79 @@ impl Snapshot {
             udp_send_drops: udp("SndbufErrors"),
             backlog_drops: backlog_drops(self.file("/proc/net/softnet_stat")),
             link_drops: link_drops(self.file("/proc/net/dev")),
-            cpu_s_by_pid,
+            cpu_s_by_pid: BTreeMap::new(),
             machine_busy_s: machine_busy_s(self.file("/proc/stat")),
         }
     }
+
+    fn cpu_by_pid(&self) -> BTreeMap<u32, ProcessCpu> {
+        let mut cpu_by_pid: BTreeMap<u32, ProcessCpu> = BTreeMap::new();
+        for (path, contents) in &self.file_by_path {
+            let mut parts = path.strip_prefix("/proc/").unwrap_or_default().split('/');
+            let Some(pid) = parts.next().and_then(|pid| pid.parse().ok()) else {
+                continue;
+            };
+            let cpu = cpu_by_pid.entry(pid).or_default();
+            match (
+                parts.next(),
+                parts.next().and_then(|task| task.parse().ok()),
+            ) {
+                (Some("task"), Some(task)) => {
+                    let nanoseconds = contents
+                        .split_whitespace()
+                        .next()
+                        .and_then(|first| first.parse::<f64>().ok());
+                    if let Some(nanoseconds) = nanoseconds {
+                        cpu.s_by_task.insert(task, nanoseconds / 1e9);
+                    }
+                }
+                _ => cpu.process_s = process_s(contents),
+            }
+        }
+        cpu_by_pid
+    }
+}
+
+/// CPU time of a process, in two ways.
+#[derive(Clone, Debug, Default)]
+struct ProcessCpu {
+    /// Of each thread that lives, to the nanosecond.
+    s_by_task: BTreeMap<u32, f64>,
+    /// Of all threads, those that ended too, to the tick of 10 ms. Only how it divides into user and system is sampled; the sum is exact (the
+    /// kernel's `cputime_adjust`).
+    process_s: f64,
+}
+
+fn cpu_since(
+    now: &BTreeMap<u32, ProcessCpu>,
+    then: &BTreeMap<u32, ProcessCpu>,
+) -> BTreeMap<u32, f64> {
+    now.iter()
+        .filter_map(|(pid, now)| {
+            let then = then.get(pid)?;
+            let same_threads = now.s_by_task.keys().eq(then.s_by_task.keys());
+            let s = if same_threads {
+                now.s_by_task.values().sum::<f64>() - then.s_by_task.values().sum::<f64>()
+            } else {
+                now.process_s - then.process_s
+            };
+            Some((*pid, s.max(0.0)))
+        })
+        .collect()
+}
+
+/// Columns 14 and 15 of `/proc/PID/stat`, counted behind the name, which may hold spaces.
+fn process_s(stat: &str) -> f64 {
+    let Some((_, columns)) = stat.rsplit_once(") ") else {
+        return 0.0;
+    };
+    let ticks: f64 = columns
+        .split_whitespace()
+        .skip(11)
+        .take(2)
+        .filter_map(|column| column.parse::<f64>().ok())
+        .sum();
+    ticks / 100.0
 }
 
 /// A value of the two-line tables of `/proc/net/{netstat,snmp}`: a line of names, a line of values.
@@ -295,6 +341,16 @@ cpu0 1 1 1 1 1 1 1 1 1 1
                 machine_busy_s: 1.5,
             }
         );
+    }
+
+    #[test]
+    fn a_thread_that_ended_keeps_its_share_in_the_sum_of_the_process() {
+        let stat = "==> /proc/40/stat <==\n40 (a b) c) S 1 1 1 0 -1 0 0 0 0 0 150 50 0 0 20\n";
+        let at = Instant::now();
+        let before = Snapshot::parse(at, &format!("{BEFORE}\n{stat}"));
+        let after = BEFORE.replace("/proc/40/task/41/", "/proc/40/task/42/");
+        let after = Snapshot::parse(at, &format!("{after}\n{}", stat.replace("150", "175")));
+        assert_eq!(after.since(&before).cpu_s(40), 0.25);
     }
 
     #[test]
