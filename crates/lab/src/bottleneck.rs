@@ -9,14 +9,16 @@ use serde::{Deserialize, Serialize};
 
 /// The rules in words, in the order in which they are tried.
 pub(crate) const RULES: &str = "\
-1. **relay**: of what was sent to the relay more than 1 % was dropped at its sockets, interfaces or the machine's backlog, or it had 90 % of its CPUs (process \
-and the kernel threads that receive for it).
-2. **reflector**: of what was sent to the peer's host more than 1 % was dropped there.
-3. **generator**: of what came back to the load's host more than 1 % was dropped there; or, under flood, none of the above (it could not send enough).
-4. **nothing**: none of the above at a fixed rate.";
+1. **relay**: more than 2 % of the packets that reached its host did not leave it again, or were dropped before it, or it had 90 % of its CPUs (process and the \
+kernel threads that receive for it).
+2. **reflector**: more than 2 % of the packets that reached its host did not reach it.
+3. **generator**: more than 2 % of the packets that came back to its host did not reach it; or, under flood, none of the above (it could not send enough).
+4. **nothing**: none of the above at a fixed rate.
 
-/// Share of a hop's packets beyond which its drops count.
-const DROPPED_SHARE: f64 = 0.01;
+What did not arrive is the difference of packet counts, because the kernel's drop counters count a buffer of many datagrams as one.";
+
+/// Share of a hop's packets beyond which its drops count; the ends of the windows of two programs differ by some milliseconds.
+const DROPPED_SHARE: f64 = 0.02;
 /// Share of its CPUs from which the relay counts as busy.
 const BUSY_SHARE: f64 = 0.90;
 
@@ -56,7 +58,7 @@ pub(crate) struct Evidence {
     pub(crate) relay_cpus: u64,
     /// IP packets in.
     pub(crate) relay_in: u64,
-    /// Sockets, interfaces, backlog.
+    /// What did not leave again, or what drop counters say, whichever is more.
     pub(crate) relay_drops: u64,
     pub(crate) peer_in: u64,
     pub(crate) peer_drops: u64,
@@ -84,13 +86,13 @@ pub(crate) fn judge(evidence: &Evidence) -> (Bottleneck, String) {
     let mut why = Vec::new();
     if !evidence.direct {
         why.push(format!(
-            "relay {:.0} % of its CPU, {:.1} % dropped before it",
+            "relay {:.0} % of its CPU, {:.1} % dropped at it",
             busy * 100.0,
             relay * 100.0
         ));
     }
     for (name, dropped) in [("reflector", peer), ("generator", load)] {
-        if dropped > 0.0005 {
+        if dropped > 0.005 {
             why.push(format!("{:.1} % dropped at the {name}", dropped * 100.0));
         }
     }
@@ -138,7 +140,7 @@ mod tests {
     #[test]
     fn a_relay_that_drops_or_is_busy_is_the_bottleneck_whatever_happens_behind_it() {
         let dropping = Evidence {
-            relay_drops: 101,
+            relay_drops: 201,
             peer_drops: 4_000,
             ..quiet()
         };
@@ -156,12 +158,12 @@ mod tests {
     fn drops_behind_an_idle_relay_name_the_instrument() {
         let peer = Evidence {
             flood: true,
-            peer_drops: 51,
+            peer_drops: 101,
             ..quiet()
         };
         assert_eq!(named(&peer), Bottleneck::Reflector);
         let load = Evidence {
-            load_drops: 51,
+            load_drops: 101,
             ..quiet()
         };
         assert_eq!(named(&load), Bottleneck::Generator);

@@ -216,6 +216,10 @@ impl Namespaces {
                 "ip -n {namespace} link set {device} txqueuelen 1000 up"
             ))?;
         }
+        // Load and peer reach each other without a server too, for measuring the instruments.
+        run(&format!(
+            "ip netns exec {RELAY} sysctl -qw net.ipv4.ip_forward=1"
+        ))?;
         // Static neighbours: no ARP in the middle of a flood.
         for (near, far) in [(0, 1), (1, 0), (2, 3), (3, 2)] {
             let (namespace, device, ..) = ends[near];

@@ -255,6 +255,12 @@ impl Case<'_> {
         let relay_kernel_cpu_s = relay.cpu_s_of(&kernel_threads);
         let load_cpu_s = load_counted.cpu_s_of(&load_pids);
         let peer_cpu_s = peer_counted.cpu_s(peer_pid);
+        let packets_out = load_counted.ip_packets_in + peer_counted.ip_packets_in;
+        let peer_received = number(&after.3["received_datagrams"])
+            .saturating_sub(number(&before.3["received_datagrams"]));
+        let recv_pps = result["recv_pps"].as_f64().unwrap_or(0.0);
+        // Data goes through the relay both ways; allocations and junk end there.
+        let all_comes_back = matches!(self.scenario.question, Question::Flood | Question::Steady);
         let (bottleneck, bottleneck_why) = judge(&Evidence {
             flood: matches!(
                 self.scenario.question,
@@ -266,11 +272,24 @@ impl Case<'_> {
             relay_cpus: hosts.relay.cpus.count() as u64,
             relay_in: relay.ip_packets_in,
             // The backlog is the machine's; where hosts share it, whose packets it dropped cannot be told, and the relay's are the most.
-            relay_drops: relay.udp_buffer_drops + relay.backlog_drops + load_counted.link_drops,
+            relay_drops: (relay.udp_buffer_drops + relay.backlog_drops + load_counted.link_drops)
+                .max(if all_comes_back {
+                    relay.ip_packets_in.saturating_sub(packets_out)
+                } else {
+                    0
+                }),
             peer_in: peer_counted.ip_packets_in,
-            peer_drops: peer_counted.udp_buffer_drops,
+            peer_drops: peer_counted
+                .ip_packets_in
+                .saturating_sub(peer_received)
+                .max(peer_counted.udp_buffer_drops),
             load_in: load_counted.ip_packets_in,
-            load_drops: load_counted.udp_buffer_drops,
+            load_drops: if all_comes_back && commands.meanwhile.is_none() {
+                unread(load_counted.ip_packets_in, load_counted.seconds, recv_pps)
+            } else {
+                0
+            }
+            .max(load_counted.udp_buffer_drops),
         });
         let latency = &result["latency_us"];
         let allocations = &result["allocations"];
@@ -285,12 +304,11 @@ impl Case<'_> {
             reordered: number(&result["reordered"]),
             corrupted: number(&result["corrupted"]),
             send_pps: result["send_pps"].as_f64().unwrap_or(0.0),
-            recv_pps: result["recv_pps"].as_f64().unwrap_or(0.0),
-            peer_received: number(&after.3["received_datagrams"])
-                .saturating_sub(number(&before.3["received_datagrams"])),
+            recv_pps,
+            peer_received,
             peer_sent: number(&after.3["sent_datagrams"])
                 .saturating_sub(number(&before.3["sent_datagrams"])),
-            packets_out: load_counted.ip_packets_in + peer_counted.ip_packets_in,
+            packets_out,
             packets_in: relay.ip_packets_in,
             server_cpu_s,
             relay_kernel_cpu_s,
@@ -370,6 +388,18 @@ fn resident_kib(hosts: &Hosts, pid: u32) -> Result<u64> {
         .nth(1)
         .and_then(|kib| kib.parse().ok())
         .unwrap_or(0))
+}
+
+/// Packets that reached the load's host in the window of the counters but, by its own rate, not the load.
+fn unread(packets_in: u64, seconds: f64, recv_pps: f64) -> u64 {
+    let missing = (packets_in as f64 - recv_pps * seconds).max(0.0);
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "not negative, far below 2^53"
+    )]
+    let missing = missing as u64;
+    missing
 }
 
 fn number(value: &Value) -> u64 {

@@ -293,3 +293,70 @@ fn janitor() -> i32 {
         .find(is_janitor)
         .expect("a janitor")
 }
+
+/// The whole laboratory with the real instruments, at a rate that any machine carries. Judged by counts, not by speed.
+#[test]
+fn the_smoke_test_loses_nothing_and_its_sums_agree() {
+    if !namespaces_can_be_had() {
+        return;
+    }
+    let folder = TempDir::new().expect("a folder");
+    let report = folder.path().join("report");
+    let mut command = bench();
+    command.args(["smoke", "--server", "turnbuckle", "--against", "turnbuckle"]);
+    if Command::new("turnserver").arg("--version").output().is_ok() {
+        command.args(["--server", "coturn"]);
+    }
+    let output = command
+        .arg("--into")
+        .arg(&report)
+        .output()
+        .expect("it runs");
+    assert!(output.status.success(), "{output:?}");
+    assert_eq!(
+        files_of(&report),
+        [
+            "README.md",
+            "env.json",
+            "raw.csv",
+            "report.html",
+            "summary.md"
+        ]
+    );
+    let raw = fs::read_to_string(report.join("raw.csv")).expect("raw.csv");
+    let rows = rows(&raw);
+    assert!(rows.len() >= 2, "{raw}");
+    for row in rows {
+        let number = |name: &str| row[name].parse::<f64>().expect("a number");
+        assert_eq!(row["status"], "measured", "{row:?}");
+        let (sent, received, lost) = (
+            number("sent_datagrams"),
+            number("received_datagrams"),
+            number("lost"),
+        );
+        assert!(sent > 0.0, "{row:?}");
+        assert_eq!(sent, received + lost, "{row:?}");
+        // A machine busy with other tests may starve a socket for a moment; more than that is a bug.
+        assert!(lost <= sent * 0.01, "{row:?}");
+        assert_eq!(number("corrupted"), 0.0, "{row:?}");
+        assert_eq!(number("clients_failed"), 0.0, "{row:?}");
+        // Both ways through the relay: the windows of counters and load differ by moments, not by half.
+        assert!(number("packets_out") > sent, "{row:?}");
+        assert!(number("server_cpu_s") > 0.0 && number("server_rss_kib") > 0.0);
+    }
+}
+
+/// Values by column of a CSV file none of whose values has a quote.
+fn rows(raw: &str) -> Vec<std::collections::BTreeMap<String, String>> {
+    let mut lines = raw.lines();
+    let names: Vec<&str> = lines.next().expect("a header").split(',').collect();
+    lines
+        .map(|line| {
+            names
+                .iter()
+                .map(|name| (*name).to_owned())
+                .zip(line.split(',').map(str::to_owned))
+                .collect()
+        })
+        .collect()
+}
