@@ -306,6 +306,10 @@ impl Run {
                 "listener_threads": self.listeners.len(),
             }));
         }
+        if self.arguments.warm_up.is_zero() {
+            // The first packet counts.
+            self.phase.store(MEASURING, Ordering::Relaxed);
+        }
         if needs_clients {
             ready.sort_unstable_by_key(|ready| ready.session);
             self.start_senders(ready)?;

@@ -13,7 +13,7 @@ use super::junk::{self, Junk};
 use super::session::{Ready, Session};
 use crate::threads::{self, Clock, OwnLines};
 
-/// Before the measured window, in it, after it.
+/// Before the measured window, in it, after it; others may follow.
 pub(super) const WARMING_UP: u8 = 0;
 pub(super) const MEASURING: u8 = 1;
 pub(super) const OVER: u8 = 2;
@@ -132,7 +132,7 @@ pub(super) fn run(task: Task) -> anyhow::Result<Outcome> {
         lateness: histogram()?,
     };
     let _ = threads::fine_sleep();
-    while !sender.sessions.is_empty() && sender.phase.load(Ordering::Relaxed) != OVER {
+    while !sender.sessions.is_empty() && sender.phase.load(Ordering::Relaxed) < OVER {
         if let Some(due) = sender.next_due() {
             let wait = due.saturating_sub(sender.clock.now());
             if wait > NO_PAUSE_NS {

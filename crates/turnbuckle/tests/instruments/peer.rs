@@ -1,71 +1,37 @@
-//! `turnbuckle peer` as a program.
-#![expect(clippy::unwrap_used, reason = "tests")]
+//! The reflector.
 
 use std::collections::HashMap;
-use std::io::{BufRead as _, BufReader, Read as _};
 use std::net::{SocketAddr, UdpSocket};
-use std::process::{Child, ChildStdout, Command, Output, Stdio};
 use std::time::Duration;
 
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use nix::sys::signal::Signal;
 use serde_json::Value;
+
+use crate::program::{Program, assert_refused, run};
 
 const BACKENDS: [&str; 3] = ["single", "mmsg", "gso"];
 
-/// A running peer, ended when dropped.
+/// A running peer.
 struct Peer {
-    child: Child,
-    out: BufReader<ChildStdout>,
+    program: Program,
     address: SocketAddr,
 }
 
 impl Peer {
     fn start(arguments: &[&str]) -> Self {
-        let mut child = Command::new(env!("CARGO_BIN_EXE_turnbuckle"))
-            .arg("peer")
-            .args(arguments)
-            .arg("--json")
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap();
-        let mut out = BufReader::new(child.stdout.take().unwrap());
-        let ready = event(&mut out, "ready");
+        let mut program = Program::start(&[&["peer", "--json"], arguments].concat());
+        let ready = program.event("ready");
         let address = ready["listen"][0].as_str().unwrap().parse().unwrap();
-        Self {
-            child,
-            out,
-            address,
-        }
-    }
-
-    fn signal(&self, signal: Signal) {
-        kill(Pid::from_raw(self.child.id().try_into().unwrap()), signal).unwrap();
+        Self { program, address }
     }
 
     /// Ends it by SIGINT and reads what it counted.
     fn finish(mut self) -> Value {
-        self.signal(Signal::SIGINT);
-        let result = event(&mut self.out, "result");
-        assert!(self.child.wait().unwrap().success());
+        self.program.signal(Signal::SIGINT);
+        let result = self.program.event("result");
+        assert!(self.program.succeeds());
         result
     }
-}
-
-impl Drop for Peer {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-/// The next event of this name.
-fn event(out: &mut impl std::io::BufRead, name: &str) -> Value {
-    out.lines()
-        .map(|line| serde_json::from_str::<Value>(&line.unwrap()).unwrap())
-        .find(|event| event["event"] == name)
-        .unwrap()
 }
 
 fn socket(to: SocketAddr) -> UdpSocket {
@@ -75,13 +41,6 @@ fn socket(to: SocketAddr) -> UdpSocket {
         .set_read_timeout(Some(Duration::from_secs(10)))
         .unwrap();
     socket
-}
-
-fn turnbuckle(arguments: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_turnbuckle"))
-        .args(arguments)
-        .output()
-        .unwrap()
 }
 
 #[test]
@@ -148,8 +107,8 @@ fn a_sink_answers_nothing() {
     }
     // A figure asked for by signal comes after what had arrived before.
     let seen = loop {
-        peer.signal(Signal::SIGUSR1);
-        let snapshot = event(&mut peer.out, "snapshot");
+        peer.program.signal(Signal::SIGUSR1);
+        let snapshot = peer.program.event("snapshot");
         if snapshot["received_datagrams"] == 100 {
             break snapshot;
         }
@@ -185,15 +144,9 @@ fn a_source_sends_to_whoever_opened_a_flow() {
 
 #[test]
 fn a_duration_ends_the_run_with_a_sentence_for_people() {
-    let mut child = Command::new(env!("CARGO_BIN_EXE_turnbuckle"))
-        .args(["peer", "--listen", "127.0.0.1:0", "--duration", "0.1"])
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let mut text = String::new();
-    let mut out = child.stdout.take().unwrap();
-    out.read_to_string(&mut text).unwrap();
-    assert!(child.wait().unwrap().success());
+    let output = run(&["peer", "--listen", "127.0.0.1:0", "--duration", "0.1"]);
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(output.status.success());
     let last = text.lines().last().unwrap();
     assert!(
         last.starts_with("received 0, sent 0, failed to send 0"),
@@ -211,13 +164,10 @@ fn wrong_values_are_refused_with_what_is_allowed() {
         (["--size", "0"], "1..=65507"),
         (["--duration", "forever"], "86400 seconds"),
     ] {
-        let output = turnbuckle(&["peer", arguments[0], arguments[1]]);
-        let error = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(2), "{error}");
-        assert!(error.contains(expected), "{error}");
+        assert_refused(&["peer", arguments[0], arguments[1]], expected);
     }
     // An address that is not this machine's.
-    let output = turnbuckle(&["peer", "--listen", "192.0.2.1:1"]);
+    let output = run(&["peer", "--listen", "192.0.2.1:1"]);
     let error = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{error}");
     assert!(error.contains("cannot listen on 192.0.2.1:1"), "{error}");

@@ -1,0 +1,89 @@
+//! Programs that print events as lines of JSON.
+
+use std::io::{BufRead as _, BufReader};
+use std::process::{Child, ChildStdout, Command, Output, Stdio};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::Value;
+
+/// A running `turnbuckle`, ended when dropped.
+pub(crate) struct Program {
+    child: Child,
+    out: BufReader<ChildStdout>,
+}
+
+impl Program {
+    pub(crate) fn start(arguments: &[&str]) -> Self {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_turnbuckle"))
+            .args(arguments)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let out = BufReader::new(child.stdout.take().unwrap());
+        Self { child, out }
+    }
+
+    pub(crate) fn signal(&self, signal: Signal) {
+        kill(Pid::from_raw(self.child.id().try_into().unwrap()), signal).unwrap();
+    }
+
+    /// The next event of this name.
+    pub(crate) fn event(&mut self, name: &str) -> Value {
+        (&mut self.out)
+            .lines()
+            .map(|line| serde_json::from_str::<Value>(&line.unwrap()).unwrap())
+            .find(|event| event["event"] == name)
+            .unwrap()
+    }
+
+    /// The next line that is `line`.
+    pub(crate) fn wait_for_line(&mut self, line: &str) {
+        let found = (&mut self.out).lines().any(|found| found.unwrap() == line);
+        assert!(found, "no line {line}");
+    }
+
+    /// Waits for its end.
+    pub(crate) fn succeeds(mut self) -> bool {
+        self.child.wait().unwrap().success()
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Runs `turnbuckle` to its end.
+pub(crate) fn run(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_turnbuckle"))
+        .args(arguments)
+        .output()
+        .unwrap()
+}
+
+/// Checks that a command line is refused as such, with a sentence that contains `expected`.
+pub(crate) fn assert_refused(arguments: &[&str], expected: &str) {
+    let output = run(arguments);
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{error}");
+    assert!(error.contains(expected), "{error}");
+}
+
+/// The last event of a program that ran to its end.
+pub(crate) fn result(output: &Output) -> Value {
+    let text = String::from_utf8_lossy(&output.stdout);
+    let line = text.lines().last().unwrap_or_else(|| {
+        panic!(
+            "nothing printed: {}",
+            String::from_utf8_lossy(&output.stderr)
+        )
+    });
+    let value: Value = serde_json::from_str(line).unwrap();
+    assert_eq!(value["event"], "result", "{value}");
+    value
+}
