@@ -125,7 +125,11 @@ fn serve_refuses_on_standard_error_with_exit_code_1_and_opens_nothing() {
             "`-z`: `true` is refused: authentication is required",
         ),
         (
-            &["serve", "--cert=/nonexistent.pem", "--pkey=/nonexistent.pem"],
+            &[
+                "serve",
+                "--cert=/nonexistent.pem",
+                "--pkey=/nonexistent.pem",
+            ],
             "cert /nonexistent.pem: ",
         ),
         (&["serve", "--relm", "x"], "did you mean `realm`?"),

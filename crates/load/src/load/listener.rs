@@ -114,6 +114,7 @@ struct One {
 
 struct Listener {
     clock: Clock,
+    run_phase: Arc<AtomicU8>,
     seen: Arc<OwnLines<Seen>>,
     duty: Duty,
     to: SocketAddr,
@@ -124,6 +125,7 @@ struct Listener {
     waiting: Vec<usize>,
     under_way: usize,
     seed: u64,
+    /// The phase when this turn began.
     phase: u8,
     is_over: bool,
     outcome: Outcome,
@@ -145,7 +147,7 @@ pub(super) fn run(task: Task) -> anyhow::Result<Outcome> {
     } = task;
     let opened = (|| -> anyhow::Result<_> {
         let mut datapath = Datapath::new(settings)?;
-        let mut listener = Listener::new(clock, seen, duty, to, seed)?;
+        let mut listener = Listener::new(clock, Arc::clone(&phase), seen, duty, to, seed)?;
         for (session, plan) in clients {
             listener.add(&mut datapath, local, session, plan, window)?;
         }
@@ -159,7 +161,6 @@ pub(super) fn run(task: Task) -> anyhow::Result<Outcome> {
         }
     };
     let turn = |datapath: &mut Datapath, listener: &mut Listener| {
-        listener.phase = phase.load(Ordering::Relaxed);
         let wait = listener.wait();
         datapath.turn(Some(wait), listener)
     };
@@ -183,6 +184,7 @@ pub(super) fn run(task: Task) -> anyhow::Result<Outcome> {
 impl Listener {
     fn new(
         clock: Clock,
+        run_phase: Arc<AtomicU8>,
         seen: Arc<OwnLines<Seen>>,
         duty: Duty,
         to: SocketAddr,
@@ -190,6 +192,7 @@ impl Listener {
     ) -> anyhow::Result<Self> {
         Ok(Self {
             clock,
+            run_phase,
             seen,
             duty,
             to,
@@ -483,6 +486,10 @@ fn is_channel_of(one: &One, number: u16) -> bool {
 }
 
 impl Handler for Listener {
+    fn turn_started(&mut self) {
+        self.phase = self.run_phase.load(Ordering::Relaxed);
+    }
+
     fn received(&mut self, message: &Received<'_>, _: &mut SendQueue) {
         let now = self.clock.now();
         let Ok(index) = usize::try_from(message.token) else {
