@@ -17,6 +17,49 @@ use crate::queue::{MS, SECOND};
 use crate::random::Seeded;
 use crate::scenario::Scenario;
 
+/// What attackers on the path have seen of clients.
+#[derive(Debug, Default)]
+pub struct Captured {
+    latest: VecDeque<(Tuple, Vec<u8>)>,
+    /// Proven requests that make or end an allocation: the ones worth playing back (V-22).
+    deeds: VecDeque<(Tuple, Vec<u8>)>,
+}
+
+impl Captured {
+    /// Datagrams of each kind that are remembered.
+    const COUNT_MAX: usize = 48;
+
+    /// Remembers a datagram; forgets the oldest one when there are too many.
+    pub fn note(&mut self, tuple: Tuple, bytes: &[u8]) {
+        let is_deed = Message::parse(bytes).is_ok_and(|message| {
+            let ends = message.method() == Method::REFRESH && message.lifetime() == Ok(Some(0));
+            let proven = message.has_integrity_sha1() || message.has_integrity_sha256();
+            proven && (ends || message.method() == Method::ALLOCATE)
+        });
+        let ring = if is_deed {
+            &mut self.deeds
+        } else {
+            &mut self.latest
+        };
+        if ring.len() == Self::COUNT_MAX {
+            ring.pop_front();
+        }
+        ring.push_back((tuple, bytes.to_vec()));
+    }
+
+    /// Every deed, to be played back when the server may have forgotten it.
+    pub fn deeds(&self) -> impl Iterator<Item = Datagram> {
+        let deeds = self.deeds.iter();
+        deeds.map(|(tuple, bytes)| datagram(tuple.client, tuple.server, bytes.clone()))
+    }
+
+    fn choose(&self, random: &mut Seeded) -> Option<&(Tuple, Vec<u8>)> {
+        let deed = random.one_in(2);
+        let ring = if deed { &self.deeds } else { &self.latest };
+        ring.get(random.index(ring.len()))
+    }
+}
+
 /// Everybody with bad intentions.
 #[derive(Debug)]
 pub struct Attackers {
@@ -51,7 +94,7 @@ impl Attackers {
     pub fn act(
         &mut self,
         clients: &[Client],
-        captured: &VecDeque<(Tuple, Vec<u8>)>,
+        captured: &Captured,
         signalling: &Signalling,
     ) -> Vec<Datagram> {
         const MEANS: [Feature; 7] = [
@@ -71,7 +114,7 @@ impl Attackers {
             server: client.listener,
             client: client.address,
         });
-        let seen = captured.get(self.random.index(captured.len()));
+        let seen = captured.choose(&mut self.random);
         match (means, victim, seen) {
             (Feature::SpoofedRequests, Some(victim), _) => self.spoof(victim),
             (Feature::BadCredentials, Some(victim), seen) => self.guess(victim, seen),

@@ -103,6 +103,8 @@ pub struct Step {
     pub closes: Vec<SocketAddr>,
     /// Changes of durable state.
     pub changes: Vec<Change>,
+    /// Commands that no host could carry out.
+    pub absurd: Vec<String>,
 }
 
 /// The verdict on an input.
@@ -393,35 +395,45 @@ impl Server {
     fn collect(&mut self, index: usize, verdict: Verdict) -> Step {
         let mut replies = Vec::new();
         let mut opens = Vec::new();
-        let mut closed = Vec::new();
+        let mut closes = Vec::new();
+        let mut absurd = Vec::new();
         let life = self.life;
         let shard = &mut self.shards[index];
+        let sockets = &mut self.sockets;
         shard.engine.with_commands(|command| match command {
             Command::Reply { to, bytes } => replies.push((to, bytes.to_vec())),
             Command::OpenRelay {
                 request,
                 address,
                 handle,
-            } => opens.push(Opening {
-                shard: index,
-                life,
-                request,
-                address,
-                handle,
-            }),
-            Command::CloseRelay { endpoint } => closed.push(endpoint),
+            } => {
+                if sockets.values().any(|socket| socket.local == address) {
+                    absurd.push(format!("opens {address}, which is open"));
+                }
+                opens.push(Opening {
+                    shard: index,
+                    life,
+                    request,
+                    address,
+                    handle,
+                });
+            }
+            Command::CloseRelay { endpoint } => match sockets.remove(&endpoint) {
+                Some(socket) => closes.push(socket.local),
+                None => absurd.push(format!("closes {endpoint:?}, which is not open")),
+            },
         });
         let changes: Vec<Change> = std::iter::from_fn(|| shard.engine.poll_change()).collect();
         shard.journal.extend(changes.iter().cloned());
-        let sockets = &mut self.sockets;
-        let closes = closed
-            .into_iter()
-            .filter_map(|endpoint| sockets.remove(&endpoint))
-            .map(|socket| socket.local)
-            .collect();
         let replies = replies
             .into_iter()
-            .filter_map(|(to, bytes)| Some((self.tuple(index, to)?, bytes)))
+            .filter_map(|(to, bytes)| match self.tuple(index, to) {
+                Some(to) => Some((to, bytes)),
+                None => {
+                    absurd.push(format!("answers through the unknown listener of {to:?}"));
+                    None
+                }
+            })
             .collect();
         Step {
             shard: index,
@@ -430,6 +442,7 @@ impl Server {
             opens,
             closes,
             changes,
+            absurd,
         }
     }
 }

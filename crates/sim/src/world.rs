@@ -3,13 +3,12 @@
 //! [`World::step`] takes the next event and lets whoever it concerns act. Everything that an actor
 //! sends becomes an event again. Nothing else moves time.
 
-use std::collections::VecDeque;
 use std::net::SocketAddr;
 
 use turnbuckle_engine::{IcmpError, RelayOpenError};
 use turnbuckle_wire::TransactionId;
 
-use crate::attack::Attackers;
+use crate::attack::{Attackers, Captured};
 use crate::check::{Datagram, Output, Watched};
 use crate::client::{Client, Effect, Signalling};
 use crate::features::Feature;
@@ -25,9 +24,6 @@ use crate::violation::{Violation, ensure};
 
 /// The clock does not start at zero, as that of a real machine does not.
 const START: u64 = 12_345 * SECOND;
-
-/// Datagrams that attackers on the path remember.
-const CAPTURED_MAX: usize = 64;
 
 /// Something that is going to happen.
 #[derive(Debug)]
@@ -72,7 +68,7 @@ pub struct World {
     clients: Vec<Client>,
     signalling: Signalling,
     attackers: Attackers,
-    captured: VecDeque<(Tuple, Vec<u8>)>,
+    captured: Captured,
     /// When each shard's timer event is due, if there is one.
     timers: Vec<Option<u64>>,
     paths: Seeded,
@@ -120,7 +116,7 @@ impl World {
             clients,
             signalling: Signalling::default(),
             attackers: Attackers::new(&scenario),
-            captured: VecDeque::new(),
+            captured: Captured::default(),
             timers: vec![None; scenario.shard_count],
             paths: scenario.random("paths"),
             host,
@@ -278,6 +274,11 @@ impl World {
             }
             Event::Restart => {
                 self.down = false;
+                if features.has(Feature::Replay) {
+                    for datagram in self.captured.deeds() {
+                        self.queue.after(50 * MS, Event::ToListener(datagram));
+                    }
+                }
                 let compact = features.has(Feature::CompactJournal) && self.host.one_in(2);
                 let loses = features.has(Feature::OutOfResources);
                 let host = &mut self.host;
@@ -303,14 +304,11 @@ impl World {
                 Effect::Send(bytes) => {
                     let client = &self.clients[number];
                     let (from, to) = (client.address, client.listener);
-                    if self.captured.len() == CAPTURED_MAX {
-                        self.captured.pop_front();
-                    }
                     let tuple = Tuple {
                         server: to,
                         client: from,
                     };
-                    self.captured.push_back((tuple, bytes.clone()));
+                    self.captured.note(tuple, &bytes);
                     for (delay, bytes) in self.scenario.client_path.carry(&mut self.paths, &bytes) {
                         self.queue
                             .after(delay, Event::ToListener(Datagram { from, to, bytes }));

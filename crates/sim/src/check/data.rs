@@ -61,7 +61,7 @@ impl Watched {
                 describe_step(&step),
             )
         });
-        self.record(&step);
+        self.record(&step)?;
         self.no_effects(&step)?;
         let framed = payload.len() + 4;
         let relayed = matches!(step.verdict, Verdict::Channel(Ok(_)));
@@ -144,7 +144,7 @@ impl Watched {
                 describe_step(&step),
             )
         });
-        self.record(&step);
+        self.record(&step)?;
         self.no_effects(&step)?;
         let holder = self.model.at(now).by_relay(relay).map(|(holder, _)| holder);
         if let Some(holder) = holder {
@@ -238,7 +238,7 @@ impl Watched {
                 describe_step(&step)
             )
         });
-        self.record(&step);
+        self.record(&step)?;
         ensure(
             step.opens.is_empty() && step.changes.is_empty(),
             "model",

@@ -168,7 +168,7 @@ impl Watched {
                 describe_step(&step),
             )
         });
-        self.record(&step);
+        self.record(&step)?;
         let Verdict::Message(outcome) = step.verdict.clone() else {
             return Err(Violation::new("model", "listener unknown to the engine"));
         };
@@ -261,7 +261,7 @@ impl Watched {
                     describe_step(&step)
                 )
             });
-            self.record(&step);
+            self.record(&step)?;
             self.resolved(now, opening, result, step, &mut output)?;
             self.invariants(now)?;
         }
@@ -286,7 +286,7 @@ impl Watched {
                     describe_step(&step)
                 )
             });
-            self.record(&step);
+            self.record(&step)?;
             self.timed_out(now, step, &mut output)?;
             if self.server.next_timeout(shard).is_none_or(|due| due > now) {
                 self.invariants(now)?;
@@ -322,7 +322,7 @@ impl Watched {
         self.alive_since = now;
         self.ledger.restart();
         for step in steps {
-            self.record(&step);
+            self.record(&step)?;
             self.rebuilt(now, step)?;
         }
         self.invariants(now)?;
@@ -342,7 +342,7 @@ impl Watched {
         self.no_effects(step)
     }
 
-    fn record(&mut self, step: &Step) {
+    fn record(&mut self, step: &Step) -> Result<(), Violation> {
         match &step.verdict {
             Verdict::Event => self.trace.number(0),
             Verdict::Message(Outcome::Done) => self.trace.number(1),
@@ -364,6 +364,7 @@ impl Watched {
             self.trace.number(u64::from(opening.address.port()));
         }
         self.trace.number(step.changes.len() as u64);
+        ensure(step.absurd.is_empty(), "sockets", || step.absurd.join(", "))
     }
 }
 
