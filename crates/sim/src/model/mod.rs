@@ -5,15 +5,17 @@
 //! to the server, such as the relayed port, the model says which choices are sound and takes over the
 //! one that it observes.
 //!
-//! [`predict`] reads like the RFC's numbered steps; this file holds the state.
+//! [`state`] is the page to begin with: what RFC 8656 says a server remembers. This file adds what a run has to know beside it: requests whose
+//! sockets are being opened, transactions that are over, what a server may not have noticed yet. [`predict`] reads like the RFC's
+//! numbered steps and says what may be answered; [`proof`] says who has proved what (RFC 8489 §9.2).
 
 mod predict;
 mod proof;
+mod state;
 mod wrong;
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::ops::RangeInclusive;
 
@@ -21,21 +23,7 @@ use turnbuckle_engine::DropReason;
 
 pub use self::predict::{Inbound, canonical};
 pub use self::proof::{Nonces, Proof, Secrets, quota_name};
-
-/// The addresses of a 5-tuple; the protocol is always UDP.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Tuple {
-    /// The listener's address.
-    pub server: SocketAddr,
-    /// The client's address.
-    pub client: SocketAddr,
-}
-
-impl fmt::Debug for Tuple {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}->{}", self.client, self.server)
-    }
-}
+pub use self::state::{Allocation, Reservation, Tuple};
 
 /// What the operator decided. Times in nanoseconds.
 #[derive(Clone, Debug)]
@@ -72,30 +60,6 @@ pub struct Rules {
     pub dont_fragment: bool,
 }
 
-/// An allocation as RFC 8656 §6 lists it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Allocation {
-    /// A number that no other allocation of the run has.
-    pub serial: u64,
-    /// The shard that serves the client.
-    pub shard: usize,
-    /// Who owns it.
-    pub user: String,
-    /// The Allocate request's transaction.
-    pub transaction: [u8; 12],
-    /// Relayed transport addresses and when each ends: the families of a dual allocation are
-    /// refreshed one by one or together (§8.1).
-    pub relays: BTreeMap<SocketAddr, u64>,
-    /// The family that was asked for and could not be had, with its error code.
-    pub missing: Option<(bool, u16)>,
-    /// The token that was handed out.
-    pub token: Option<[u8; 8]>,
-    /// Permissions and when they end.
-    pub permissions: BTreeMap<IpAddr, u64>,
-    /// Channels, their peers and when they end.
-    pub channels: BTreeMap<u16, (SocketAddr, u64)>,
-}
-
 /// An Allocate request whose relay sockets are being opened.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pending {
@@ -123,18 +87,6 @@ pub struct Pending {
     pub opening: Vec<SocketAddr>,
     /// Addresses whose socket is open.
     pub opened: Vec<SocketAddr>,
-}
-
-/// A port that waits for its token.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Reservation {
-    /// The reserved address.
-    pub address: SocketAddr,
-    /// Until when.
-    pub expires: u64,
-    /// Whether the server is bound to know of it: a crash may lose a reservation or bring one back
-    /// that was redeemed.
-    pub certain: bool,
 }
 
 /// A finished transaction that must not act again (V-22).
@@ -381,48 +333,5 @@ impl Pending {
             .filter(move |_| reserve)
             .map(|even| SocketAddr::new(even.ip(), even.port() | 1));
         asked.chain(&self.in_use).copied().chain(beside)
-    }
-}
-
-impl Allocation {
-    /// The relayed address of the family of `peer`.
-    #[must_use]
-    pub fn relay_towards(&self, peer: IpAddr) -> Option<SocketAddr> {
-        let same = |relay: &&SocketAddr| relay.is_ipv4() == peer.is_ipv4();
-        self.relays.keys().find(same).copied()
-    }
-
-    /// The channel bound to `peer`.
-    #[must_use]
-    pub fn channel_of(&self, peer: SocketAddr) -> Option<u16> {
-        let mut bound = self.channels.iter();
-        bound
-            .find(|(_, (other, _))| *other == peer)
-            .map(|(number, _)| *number)
-    }
-
-    /// Whether a relayed address of this family is held.
-    #[must_use]
-    pub fn has_family(&self, v6: bool) -> bool {
-        self.relays.keys().any(|relay| relay.is_ipv6() == v6)
-    }
-
-    /// Gives up the relayed address of one family with its permissions and channels.
-    pub fn release_family(&mut self, v6: bool) {
-        self.relays.retain(|relay, _| relay.is_ipv6() != v6);
-        self.permissions.retain(|peer, _| peer.is_ipv6() != v6);
-        self.channels.retain(|_, (peer, _)| peer.is_ipv6() != v6);
-    }
-    /// When the last of its relayed addresses ends.
-    #[must_use]
-    pub fn expires(&self) -> u64 {
-        self.relays.values().copied().max().unwrap_or(0)
-    }
-
-    /// Every moment at which a part of it runs out.
-    pub fn deadlines(&self) -> impl Iterator<Item = u64> {
-        let channels = self.channels.values().map(|(_, expires)| *expires);
-        let rest = self.relays.values().chain(self.permissions.values());
-        rest.copied().chain(channels)
     }
 }
