@@ -279,10 +279,12 @@ impl Case<'_> {
                     0
                 }),
             peer_in: peer_counted.ip_packets_in,
-            peer_drops: peer_counted
-                .ip_packets_in
-                .saturating_sub(peer_received)
-                .max(peer_counted.udp_buffer_drops),
+            peer_drops: if all_comes_back || self.scenario.direct {
+                peer_counted.ip_packets_in.saturating_sub(peer_received)
+            } else {
+                0
+            }
+            .max(peer_counted.udp_buffer_drops),
             load_in: load_counted.ip_packets_in,
             load_drops: if all_comes_back && commands.meanwhile.is_none() {
                 unread(load_counted.ip_packets_in, load_counted.seconds, recv_pps)

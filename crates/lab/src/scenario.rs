@@ -8,7 +8,7 @@ use anyhow::{Context as _, Result, bail};
 use serde::{Deserialize, Serialize};
 
 /// The scenarios that come with the program, in the order of a full run.
-const SHIPPED: [(&str, &str); 13] = [
+const SHIPPED: [(&str, &str); 14] = [
     ("smoke", include_str!("../scenarios/smoke.toml")),
     ("flood-1", include_str!("../scenarios/flood-1.toml")),
     ("flood-8", include_str!("../scenarios/flood-8.toml")),
@@ -16,6 +16,7 @@ const SHIPPED: [(&str, &str); 13] = [
     ("flood-1200", include_str!("../scenarios/flood-1200.toml")),
     ("steady", include_str!("../scenarios/steady.toml")),
     ("calls", include_str!("../scenarios/calls.toml")),
+    ("calls-250", include_str!("../scenarios/calls-250.toml")),
     ("latency", include_str!("../scenarios/latency.toml")),
     ("allocations", include_str!("../scenarios/allocations.toml")),
     ("junk", include_str!("../scenarios/junk.toml")),

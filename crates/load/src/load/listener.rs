@@ -123,6 +123,10 @@ struct Listener {
     timers: BinaryHeap<Reverse<(u64, usize)>>,
     /// Clients that wait for their turn to allocate or release.
     waiting: Vec<usize>,
+    /// Clients of a cycle that gave their allocation back: servers answer 437 to a 5-tuple for a while after its allocation ended, so the
+    /// next one begins at another port, as another client's would.
+    spent: Vec<usize>,
+    local: IpAddr,
     under_way: usize,
     seed: u64,
     /// The phase when this turn began.
@@ -147,7 +151,7 @@ pub(super) fn run(task: Task) -> anyhow::Result<Outcome> {
     } = task;
     let opened = (|| -> anyhow::Result<_> {
         let mut datapath = Datapath::new(settings)?;
-        let mut listener = Listener::new(clock, Arc::clone(&phase), seen, duty, to, seed)?;
+        let mut listener = Listener::new(clock, Arc::clone(&phase), seen, duty, local, to, seed)?;
         for (session, plan) in clients {
             listener.add(&mut datapath, local, session, plan, window)?;
         }
@@ -187,6 +191,7 @@ impl Listener {
         run_phase: Arc<AtomicU8>,
         seen: Arc<OwnLines<Seen>>,
         duty: Duty,
+        local: IpAddr,
         to: SocketAddr,
         seed: u64,
     ) -> anyhow::Result<Self> {
@@ -199,6 +204,8 @@ impl Listener {
             clients: Vec::new(),
             timers: BinaryHeap::new(),
             waiting: Vec::new(),
+            spent: Vec::new(),
+            local,
             under_way: 0,
             seed,
             phase: 0,
@@ -356,6 +363,7 @@ impl Listener {
                 Event::Ready | Event::Released => 0,
             };
             one.retry_at = now + pause;
+            self.spent.push(index);
             self.timers.push(Reverse((one.retry_at, index)));
         }
     }
@@ -385,6 +393,24 @@ impl Listener {
             }
             self.under_way += 1;
             self.timers.push(Reverse((now, index)));
+        }
+    }
+
+    /// Gives clients that begin anew another port. One that cannot have it, for want of descriptors, keeps its own.
+    fn move_spent(&mut self, sockets: &mut Sockets<'_>) {
+        for index in std::mem::take(&mut self.spent) {
+            let Some(one) = self.clients.get_mut(index) else {
+                continue;
+            };
+            let bound = sockets.bind(Bind {
+                address: (self.local, 0).into(),
+                kind: EndpointKind::Listener { reuseport: false },
+                token: index as u64,
+            });
+            if let Ok(endpoint) = bound {
+                sockets.close(one.endpoint);
+                one.endpoint = endpoint;
+            }
         }
     }
 
@@ -500,8 +526,9 @@ impl Handler for Listener {
         }
     }
 
-    fn turn_ended(&mut self, tx: &mut SendQueue, _: &mut Sockets<'_>) {
+    fn turn_ended(&mut self, tx: &mut SendQueue, sockets: &mut Sockets<'_>) {
         let now = self.clock.now();
+        self.move_spent(sockets);
         self.begin_waiting(now);
         while let Some(&Reverse((due, index))) = self.timers.peek()
             && due <= now

@@ -215,22 +215,44 @@ impl Sender {
             if due > now {
                 return;
             }
-            let bytes = if let Some(junk) = &mut self.junk {
-                let (datagram, len) = junk.next(1);
-                tx.send(session.endpoint, session.to, datagram, len);
-                len
-            } else {
-                self.train.clear();
-                session.append(&mut self.train, due, self.is_measured);
-                tx.send(session.endpoint, session.to, &self.train, self.train.len());
-                self.train.len()
-            };
+            if self.junk.is_some() {
+                self.junk_due(rate, clients, now, tx);
+                continue;
+            }
+            self.train.clear();
+            session.append(&mut self.train, due, self.is_measured);
+            tx.send(session.endpoint, session.to, &self.train, self.train.len());
+            let bytes = self.train.len();
             if self.is_measured {
                 self.lateness.saturating_record(now - due);
             }
             self.count(1, bytes);
             self.advance();
         }
+    }
+
+    /// All junk that is due, as trains: one system call for each datagram would be the end of any rate worth asking for.
+    fn junk_due(&mut self, rate: f64, clients: usize, now: u64, tx: &mut SendQueue) {
+        let Some(&(first_place, _)) = self.sessions.get(self.next_session) else {
+            return;
+        };
+        let first = self.next_session;
+        let first_due = due(self.begin, rate, self.rounds, clients, first_place);
+        let mut count = 0;
+        while count < junk::TRAIN && self.next_due().is_some_and(|due| due <= now) {
+            count += 1;
+            self.advance();
+        }
+        if self.is_measured {
+            self.lateness.saturating_record(now - first_due);
+        }
+        let (Some(junk), Some((_, session))) = (&mut self.junk, self.sessions.get(first)) else {
+            return;
+        };
+        let (train, len) = junk.next(count);
+        tx.send(session.endpoint, session.to, train, len);
+        let bytes = train.len();
+        self.count(count, bytes);
     }
 
     fn publish(&self) {
