@@ -3,12 +3,13 @@
 import os
 import shlex
 import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
 
 from harness.server import STATISTICS_PLACEHOLDER, Server, is_turnbuckle
-from harness.topology import Topology, Turn, why_unavailable
+from harness.topology import LISTENER_IPV4, LISTENER_IPV6, Topology, Turn, why_unavailable
 
 INTEROP = Path(__file__).parent
 TARGET = Path(os.environ.get("CARGO_TARGET_DIR", INTEROP.parent / "target"))
@@ -60,9 +61,26 @@ def hosts():
         yield hosts
 
 
+@pytest.fixture(scope="session")
+def certificate(tmp_path_factory):
+    """A file with a key and a certificate for the listening addresses, signed by itself."""
+    file = tmp_path_factory.mktemp("certificate") / "relay.pem"
+    subprocess.run(
+        [
+            *("openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"),
+            *("-keyout", "/dev/stdout", "-out", "/dev/stdout", "-days", "2", "-subj", "/CN=relay"),
+            *("-addext", f"subjectAltName=IP:{LISTENER_IPV4},IP:{LISTENER_IPV6}"),
+        ],
+        check=True,
+        stdout=file.open("wb"),
+        stderr=subprocess.DEVNULL,
+    )
+    return file
+
+
 @pytest.fixture
 def starting_server(request, hosts, tmp_path):
-    """A server just started. After the test it must end cleanly, and account for every datagram if it can.
+    """A server just started; with the marker `secure` it has a certificate and speaks TLS too. After the test it must end cleanly, and account for every datagram if it can.
 
     Indirect parameters are options that only turnbuckle has: against another server the test is not run. The options of the
     marker `for_turnbuckle` make turnbuckle do what another server does by default: another server goes without them.
@@ -72,6 +90,10 @@ def starting_server(request, hosts, tmp_path):
     extra = getattr(request, "param", ())
     if extra and not ours:
         pytest.skip(f"not run: {shlex.join(extra)} is an option of turnbuckle alone")
+    if request.node.get_closest_marker("secure"):
+        certificate = request.getfixturevalue("certificate")
+        extra += ("--cert", str(certificate), "--pkey", str(certificate))
+        command = command.replace(" --no-tls", "")
     if ours:
         extra += tuple(option for marker in request.node.iter_markers("for_turnbuckle") for option in marker.args)
     with Server(command, hosts, tmp_path, extra) as server:

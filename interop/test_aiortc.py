@@ -87,11 +87,11 @@ def _message(sender: int, number: int) -> bytes:
     return random.Random(f"{sender}/{number}").randbytes(1 + number * 16_000 // MESSAGES)
 
 
-async def _call(server):
+async def _call(server, url: str):
     configuration = aiortc.RTCConfiguration(
         iceServers=[
             aiortc.RTCIceServer(
-                urls=f"turn:{topology.with_port(server.ipv4, server.port)}?transport=udp",
+                urls=url,
                 username=server.user,
                 credential=server.password,
             )
@@ -133,8 +133,18 @@ async def _call(server):
         await asyncio.gather(offerer.close(), answerer.close())
 
 
-def two_aiortc_connections_exchange_data_channel_messages_over_two_relays(hosts, server):
-    received, descriptions = hosts.client.call(lambda: asyncio.run(asyncio.wait_for(_call(server), TIMEOUT)))
+@pytest.mark.secure
+@pytest.mark.parametrize("transport", ["udp", "tcp", "tls"])
+def two_aiortc_connections_exchange_data_channel_messages_over_two_relays(
+    hosts, server, certificate, monkeypatch, transport
+):
+    monkeypatch.setenv("SSL_CERT_FILE", str(certificate))  # whom aiortc's TLS client trusts
+    url = {
+        "udp": f"turn:{topology.with_port(server.ipv4, server.port)}?transport=udp",
+        "tcp": f"turn:{topology.with_port(server.ipv4, server.port)}?transport=tcp",
+        "tls": f"turns:{topology.with_port(server.ipv4, server.tls_port)}?transport=tcp",
+    }[transport]
+    received, descriptions = hosts.client.call(lambda: asyncio.run(asyncio.wait_for(_call(server, url), TIMEOUT)))
     for sdp in descriptions:
         candidates = [line.split() for line in sdp.splitlines() if line.startswith("a=candidate:")]
         assert candidates and all(line[4] == topology.RELAY_IPV4 and line[7] == "relay" for line in candidates), sdp

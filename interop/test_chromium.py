@@ -23,6 +23,7 @@ FLAGS = [
     "--disable-background-networking",
     "--disable-component-update",
     "--disable-sync",
+    "--ignore-certificate-errors",  # the server's is signed by itself
 ]
 
 
@@ -39,10 +40,14 @@ def _two_pages(hosts, program, folder):
             yield [browser.new_context().new_page() for _ in range(2)]
 
 
-def _configure(page, side: int, server, address: str) -> None:
+def _configure(page, side: int, server, address: str, transport: str) -> None:
     page.set_default_timeout(TIMEOUT * 1000)
     page.add_script_tag(path=SCRIPT)
-    server_url = f"turn:{topology.with_port(address, server.port)}?transport=udp"
+    server_url = {
+        "udp": f"turn:{topology.with_port(address, server.port)}?transport=udp",
+        "tcp": f"turn:{topology.with_port(address, server.port)}?transport=tcp",
+        "tls": f"turns:{topology.with_port(address, server.tls_port)}?transport=tcp",
+    }[transport]
     configuration = {
         "iceServers": [{"urls": server_url, "username": server.user, "credential": server.password}],
         "iceTransportPolicy": "relay",
@@ -75,12 +80,14 @@ def _show(ends: list[dict]) -> None:
             print(f"  {row}: {end[row]}")
 
 
+@pytest.mark.secure
 @pytest.mark.parametrize("listener", ["IPv4", "IPv6"])
-def two_pages_with_relay_only_exchange_video_and_messages(hosts, server, program, tmp_path, listener):
+@pytest.mark.parametrize("transport", ["udp", "tcp", "tls"])
+def two_pages_with_relay_only_exchange_video_and_messages(hosts, server, program, tmp_path, listener, transport):
     address = {"IPv4": server.ipv4, "IPv6": server.ipv6}[listener]
     with _two_pages(hosts, program, tmp_path) as pages:
         for side, page in enumerate(pages):
-            _configure(page, side, server, address)
+            _configure(page, side, server, address, transport)
         offerer, answerer = pages
         offer = offerer.evaluate("() => call.offer()")
         assert "typ relay" in offer["sdp"], offerer.evaluate("() => call.candidateErrors")
@@ -107,7 +114,7 @@ def two_pages_with_relay_only_exchange_video_and_messages(hosts, server, program
     assert differing == [0, 0]
     for this, other in (ends, ends[::-1]):
         assert (this["local"]["candidateType"], this["remote"]["candidateType"]) == ("relay", "relay")
-        assert (this["local"]["relayProtocol"], this["local"]["protocol"]) == ("udp", "udp")
+        assert (this["local"]["relayProtocol"], this["local"]["protocol"]) == (transport, "udp")
         assert this["local"]["address"] == this["remote"]["address"] == topology.RELAY_IPV4
         assert (this["local"]["address"], this["local"]["port"]) == (other["remote"]["address"], other["remote"]["port"])
         assert this["pair"]["bytesSent"] == other["pair"]["bytesReceived"] > MESSAGE_BYTES

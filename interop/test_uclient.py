@@ -48,13 +48,13 @@ def _echoes(hosts, peer: str) -> bool:
             return False
 
 
-def _relay(hosts, server, program, listener: str, peer: str, messages: int, *flags: str) -> Totals:
+def _relay(hosts, server, program, listener: str, peer: str, messages: int, *flags: str, port: int | None = None) -> Totals:
     with process.Process(hosts.peer, program("turnutils_peer"), "-p", str(PEER_PORT), "-L", peer):
         process.await_condition(lambda: _echoes(hosts, peer), 10, "an echo from turnutils_peer")
         client = process.Process(
             hosts.client,
             program("turnutils_uclient"),
-            *("-u", server.user, "-w", server.password, "-p", str(server.port)),
+            *("-u", server.user, "-w", server.password, "-p", str(port or server.port)),
             *("-e", peer, "-r", str(PEER_PORT), "-c"),
             *("-m", str(SESSIONS), "-n", str(messages // SESSIONS), "-z", str(INTERVAL_MS), "-l", str(PAYLOAD)),
             *flags,
@@ -73,6 +73,22 @@ def _relay(hosts, server, program, listener: str, peer: str, messages: int, *fla
 def a_hundred_thousand_messages_return_without_loss(hosts, server, program, way, flags, family):
     listener, peer = {"IPv4": (server.ipv4, topology.PEER_IPV4), "IPv6": (server.ipv6, topology.PEER_IPV6)}[family]
     totals = _relay(hosts, server, program, listener, peer, MESSAGES, *flags)
+    assert totals == Totals(sent=MESSAGES, received=MESSAGES, lost=0, send_dropped=0)
+
+
+@_wide_channel_numbers
+@pytest.mark.secure
+@pytest.mark.parametrize(
+    ("way", "flags"), [("channels", ()), ("indications", ("-s",))], ids=["channels", "indications"]
+)
+@pytest.mark.parametrize("family", ["IPv4", "IPv6"])
+@pytest.mark.parametrize("transport", ["TCP", "TLS"])
+def a_hundred_thousand_messages_return_without_loss_over_connections(
+    hosts, server, program, way, flags, family, transport
+):
+    listener, peer = {"IPv4": (server.ipv4, topology.PEER_IPV4), "IPv6": (server.ipv6, topology.PEER_IPV6)}[family]
+    flags, port = {"TCP": (("-t", *flags), server.port), "TLS": (("-t", "-S", *flags), server.tls_port)}[transport]
+    totals = _relay(hosts, server, program, listener, peer, MESSAGES, *flags, port=port)
     assert totals == Totals(sent=MESSAGES, received=MESSAGES, lost=0, send_dropped=0)
 
 

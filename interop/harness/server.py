@@ -21,6 +21,7 @@ from harness.topology import (
 )
 
 PORT = 3478
+TLS_PORT = 5349
 USER = "interop"
 PASSWORD = "not-a-secret"
 REALM = "example.org"
@@ -56,6 +57,7 @@ class Server:
     ipv4 = LISTENER_IPV4
     ipv6 = LISTENER_IPV6
     port = PORT
+    tls_port = TLS_PORT
     user = USER
     password = PASSWORD
     realm = REALM

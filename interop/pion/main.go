@@ -6,6 +6,7 @@ package main
 
 import (
 	"bytes"
+	"crypto/tls"
 	"encoding/json"
 	"flag"
 	"fmt"
@@ -87,6 +88,31 @@ func transformed(payload []byte) []byte {
 	return answer
 }
 
+// connect opens what carries the client's messages.
+func connect(transport, server string) (net.PacketConn, error) {
+	switch transport {
+	case "tcp":
+		connection, err := net.Dial("tcp", server)
+		if err != nil {
+			return nil, err
+		}
+
+		return turn.NewSTUNConn(connection), nil
+	case "tls":
+		connection, err := tls.Dial("tcp", server, &tls.Config{
+			InsecureSkipVerify: true, //nolint:gosec // the harness signs the server's certificate by itself
+			NextProtos:         []string{"stun.turn"},
+		})
+		if err != nil {
+			return nil, err
+		}
+
+		return turn.NewSTUNConn(connection), nil
+	default:
+		return net.ListenPacket("udp", ":0")
+	}
+}
+
 func run() (report, error) {
 	server := flag.String("server", "", "TURN server, address:port")
 	user := flag.String("user", "", "user name")
@@ -95,6 +121,7 @@ func run() (report, error) {
 	peerText := flag.String("peer", "", "transforming peer, address:port")
 	relayFamily := flag.Int("relay-family", 4, "address family of the relayed transport address: 4 or 6")
 	overChannel := flag.Int("over-channel", 1000, "messages to send once the channel is bound")
+	transport := flag.String("transport", "udp", "between client and server: udp, tcp or tls (whose certificate is not checked)")
 	longest := flag.Int("longest", 1200, "longest payload in octets")
 	flag.Parse()
 
@@ -107,7 +134,7 @@ func run() (report, error) {
 	if *relayFamily == 6 {
 		family = turn.RequestedAddressFamilyIPv6
 	}
-	socket, err := net.ListenPacket("udp", ":0")
+	socket, err := connect(*transport, *server)
 	if err != nil {
 		return result, err
 	}
@@ -170,18 +197,23 @@ func run() (report, error) {
 		return nil
 	}
 
+	shortest := 1
+	if *transport != "udp" {
+		shortest = 5 // in a stream pion takes a channel message of fewer than nine octets for an incomplete one
+	}
+
 	// pion sends indications until its ChannelBind, started by the first message, has succeeded.
 	deadline := time.Now().Add(answerTimeout)
 	for counted.channelSent.Load() == 0 {
 		if time.Now().After(deadline) {
 			return result, fmt.Errorf("no channel was bound within %s", answerTimeout)
 		}
-		if err := exchange(1 + result.Sent%*longest); err != nil {
+		if err := exchange(shortest + result.Sent%*longest); err != nil {
 			return result, err
 		}
 	}
 	for i := range *overChannel {
-		if err := exchange(1 + i%*longest); err != nil {
+		if err := exchange(shortest + i%*longest); err != nil {
 			return result, err
 		}
 	}

@@ -51,7 +51,7 @@ pub trait Handler {
         false
     }
 
-    /// Appends to `sealed` what is to be sent in place of `plain`.
+    /// Appends to `sealed` what is to be sent in place of `plain`, one message.
     ///
     /// # Errors
     /// Anything: the connection is closed then.

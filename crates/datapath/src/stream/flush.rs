@@ -1,7 +1,8 @@
 //! Writing to connections: one gathering write for what a turn has for each, and what is left over waits.
 //!
 //! A *sealed* connection is one whose bytes the handler transforms on their way out, which is how TLS comes in. What is sealed
-//! cannot be dropped any more, so only so much is sealed at a time as is written at once, a bounded piece.
+//! cannot be dropped any more, so only so much is sealed at a time as is written at once, a bounded piece. Each message is sealed by itself:
+//! there are clients, coturn's among them, that take what comes out of one TLS record for one message.
 
 use std::io::IoSlice;
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -10,7 +11,7 @@ use rustix::io::Errno;
 use rustix::net::{SendAncillaryBuffer, SendFlags, sendmsg};
 
 use super::connection::Stream;
-use super::{StreamEnd, Streams};
+use super::{StreamEnd, StreamId, Streams};
 use crate::counters::StreamCounters;
 use crate::handler::{Handler, SendFailure};
 use crate::pack::{Buffers, source};
@@ -22,7 +23,7 @@ use crate::sys::receive::Slots;
 const MESSAGES: usize = 85;
 /// Pieces of one gathering write: prefix, payload and trailer of each message.
 const PIECES: usize = MESSAGES * 3;
-/// Plain bytes after which what was gathered is sealed and written.
+/// Sealed bytes after which what was gathered is written.
 const SEALED_MAX: usize = 32 * 1024;
 /// Writes to one connection that waited, per turn.
 const WRITES_PER_TURN: usize = 8;
@@ -118,19 +119,21 @@ impl StreamFlusher {
         }
         let mut messages = messages.filter(|it| it.content != Content::Raw).peekable();
         while messages.peek().is_some() || !self.sealed.is_empty() {
-            self.plain.clear();
             let mut count = 0;
-            while self.plain.len() < SEALED_MAX
+            let mut sealed = Ok(());
+            while self.sealed.len() < SEALED_MAX
+                && sealed.is_ok()
                 && let Some(message) = messages.next()
             {
+                self.plain.clear();
                 for part in message.parts {
                     self.plain.extend_from_slice(part);
                 }
+                sealed = self.seal(stream.id, handler);
                 count += 1;
             }
-            let written = self
-                .seal(stream, handler)
-                .and_then(|()| write(job, stream.fd(), &[IoSlice::new(&self.sealed)]));
+            let written =
+                sealed.and_then(|()| write(job, stream.fd(), &[IoSlice::new(&self.sealed)]));
             let written = match written {
                 Ok(written) => written,
                 Err(end) => {
@@ -151,12 +154,9 @@ impl StreamFlusher {
     }
 
     /// Appends what was gathered in `plain` to `sealed`.
-    fn seal<H: Handler>(&mut self, stream: &Stream, handler: &mut H) -> Result<(), StreamEnd> {
-        if self.plain.is_empty() {
-            return Ok(());
-        }
+    fn seal<H: Handler>(&mut self, stream: StreamId, handler: &mut H) -> Result<(), StreamEnd> {
         handler
-            .seal(stream.id, &self.plain, &mut self.sealed)
+            .seal(stream, &self.plain, &mut self.sealed)
             .map_err(|_| StreamEnd::Failed)
     }
 
@@ -176,17 +176,16 @@ impl StreamFlusher {
             if sealed && outgoing.tail().is_empty() {
                 self.plain.clear();
                 self.sealed.clear();
-                while self.plain.len() < SEALED_MAX
+                while self.sealed.len() < SEALED_MAX
                     && (outgoing.control.pop_into(&mut self.plain)
                         || outgoing.media.pop_into(&mut self.plain))
                 {
                     // Under way from now on, so that it is given up with the rest if sealing fails.
                     outgoing.tail_messages += 1;
-                }
-                if !self.plain.is_empty() {
                     handler
                         .seal(touched.stream, &self.plain, &mut self.sealed)
                         .map_err(|_| StreamEnd::Failed)?;
+                    self.plain.clear();
                 }
                 outgoing.extend_tail([&self.sealed, &[], &[]], 0);
             }
