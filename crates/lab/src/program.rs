@@ -155,11 +155,19 @@ impl Program {
             .unwrap_or_else(PoisonError::into_inner)
             .try_wait()?;
         if let Some(status) = status {
-            // Its last lines may still be on the way.
-            thread::sleep(Duration::from_millis(50));
+            self.read_to_the_end();
             bail!("{} ended ({status}): {}", self.title, self.output());
         }
         Ok(())
+    }
+
+    /// Waits for the last lines of a program that has ended; not for long, because something it started may hold its output open.
+    fn read_to_the_end(&self) {
+        let deadline = Instant::now() + Duration::from_secs(2);
+        while !self.readers.iter().all(thread::JoinHandle::is_finished) && Instant::now() < deadline
+        {
+            thread::sleep(Duration::from_millis(5));
+        }
     }
 
     /// Waits for the event of this name; earlier ones are skipped.
@@ -173,6 +181,7 @@ impl Program {
                 }
                 Ok(_) => {}
                 Err(RecvTimeoutError::Disconnected) => {
+                    self.read_to_the_end();
                     bail!(
                         "{} ended without the event `{name}`: {}",
                         self.title,
