@@ -22,7 +22,7 @@
 //! | V-22 | replayed nonces and requests | `nonces` |
 //! | V-23 | attributes behind the integrity attribute | `attributes` |
 //! | V-24 | repeated attributes | `attributes` |
-//! | V-25 | comparing integrity in constant time | `enumeration`: equal answers; the time is printed, not judged. That the comparison is constant-time code is the codec's |
+//! | V-25 | comparing integrity in constant time | `enumeration`: equal answers; the time is printed, not judged. The engine's bench `timing` judges it (docs/performance/2026-11-21-timing) |
 //! | V-26 | telling users from strangers | `enumeration` |
 //! | V-27 | bidding down | `nonces` |
 //! | V-28 | another user on a client's 5-tuple | `hijack` |
