@@ -50,6 +50,8 @@ pub(crate) fn backend(text: &str) -> Result<BackendChoice, String> {
 }
 
 impl BackendChoice {
+    pub(crate) const AUTO: Self = Self(None);
+
     pub(crate) fn resolve(self) -> Backend {
         self.0.unwrap_or_else(|| Backend::probe().0)
     }

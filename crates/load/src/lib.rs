@@ -3,11 +3,13 @@
 //! They speak to any server of the protocol and share [`turnbuckle_wire`] and [`turnbuckle_datapath`] with the relay, never its rules: a
 //! generator that used the relay's engine would repeat its mistakes.
 //!
-//! [`load`] is the generator, [`peer`] the reflector; [`client`] is the TURN client that the generator is made of.
+//! [`load`] is the generator, [`peer`] the reflector; [`client`] is the TURN client that the generator is made of, and
+//! [`uclient`] the generator behind the flags of coturn's.
 
 pub mod client;
 pub mod load;
 pub mod peer;
+pub mod uclient;
 
 mod cli;
 mod output;

@@ -8,6 +8,7 @@ mod serve;
 
 use std::ffi::OsString;
 use std::io::{self, Write as _};
+use std::path::Path;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
@@ -44,14 +45,31 @@ enum Command {
     /// Print the option table
     Options(options::Arguments),
     /// Put load on a relay and count what becomes of every packet
-    Load(turnbuckle_load::load::Arguments),
+    Load(Box<turnbuckle_load::load::Arguments>),
     /// Stand behind a relay while it is measured: reflect, swallow, or send by itself
     Peer(turnbuckle_load::peer::Arguments),
     Bench(Box<turnbuckle_lab::Arguments>),
 }
 
 fn main() -> ExitCode {
-    let result = match Arguments::parse().command {
+    let mut words = std::env::args_os();
+    let program = words.next().unwrap_or_default();
+    let name = Path::new(&program).file_name().unwrap_or_default();
+    // Started by one of coturn's names, the binary is that program.
+    let result = match name.to_str() {
+        Some("turnutils_uclient") => turnbuckle_load::uclient::run(words),
+        _ => subcommand(),
+    };
+    result.unwrap_or_else(|error| {
+        let name = name.display();
+        // Nothing is left to be said if standard error is gone too.
+        let _ = writeln!(io::stderr(), "{name}: {error:#}");
+        ExitCode::FAILURE
+    })
+}
+
+fn subcommand() -> anyhow::Result<ExitCode> {
+    match Arguments::parse().command {
         Command::Serve { options } => serve::run(options),
         Command::Check { options } => check::run(options),
         Command::Options(arguments) => options::run(&arguments),
@@ -64,12 +82,7 @@ fn main() -> ExitCode {
                 ExitCode::FAILURE
             }
         }),
-    };
-    result.unwrap_or_else(|error| {
-        // Nothing is left to be said if standard error is gone too.
-        let _ = writeln!(io::stderr(), "turnbuckle: {error:#}");
-        ExitCode::FAILURE
-    })
+    }
 }
 
 /// Prints to standard output; a reader that went away is no failure.

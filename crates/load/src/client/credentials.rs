@@ -32,8 +32,9 @@ impl Credentials {
     }
 
     /// A time-limited user of the "REST API": the name says when it ends (seconds since 1970), the password is its HMAC.
-    pub fn rest(name: &str, secret: &str, expires_unix_s: u64) -> Self {
-        let username = format!("{expires_unix_s}:{name}");
+    /// `separator` stands between time and name; servers expect `:` unless they are told otherwise.
+    pub fn rest(name: &str, secret: &str, expires_unix_s: u64, separator: char) -> Self {
+        let username = format!("{expires_unix_s}{separator}{name}");
         let password = match Hmac::<Sha1>::new_from_slice(secret.as_bytes()) {
             Ok(mut mac) => {
                 mac.update(username.as_bytes());
@@ -71,7 +72,7 @@ mod tests {
     #[test]
     fn a_rest_password_is_the_hmac_of_the_name() {
         // From `printf %s 1700000000:alice | openssl dgst -sha1 -hmac secret -binary | base64`.
-        let credentials = Credentials::rest("alice", "secret", 1_700_000_000);
+        let credentials = Credentials::rest("alice", "secret", 1_700_000_000, ':');
         assert_eq!(credentials.username(), "1700000000:alice");
         assert_eq!(credentials.password, "d8soP47RbdIKLDUOpnJPVQyq5Ts=");
         assert!(!format!("{credentials:?}").contains("d8soP47RbdIKLDUOpnJPVQyq5Ts="));

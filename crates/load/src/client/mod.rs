@@ -50,8 +50,10 @@ pub enum Path {
 pub struct Plan {
     /// Who it is.
     pub credentials: Credentials,
-    /// To whom data is to go; `None` for an allocation alone.
+    /// To whom data is to go; `None` for an allocation alone, or until [`Client::open`].
     pub peer: Option<(SocketAddr, Path)>,
+    /// DONT-FRAGMENT in the Allocate request: the server is to promise that it can (RFC 8656 §7.1).
+    pub dont_fragment: bool,
     /// REQUESTED-ADDRESS-FAMILY of the relayed address, where it is to differ from the server's default, IPv4.
     pub family: Option<AddressFamily>,
     /// LIFETIME asked for, seconds; the server's default without it.
@@ -116,6 +118,7 @@ pub struct Client {
     algorithm: Option<PasswordAlgorithm>,
     key: Option<IntegrityKey>,
     relayed: Option<SocketAddr>,
+    peer: Option<(SocketAddr, Path)>,
     refresh_at: Nanos,
     path_at: Nanos,
     release_wanted: bool,
@@ -125,6 +128,7 @@ impl Client {
     /// A client that has sent nothing yet. `seed` makes its transaction ids its own.
     pub fn new(plan: Arc<Plan>, seed: u64) -> Self {
         Self {
+            peer: plan.peer,
             plan,
             random: SmallRng::seed_from_u64(seed),
             stage: Stage::Idle,
@@ -153,6 +157,27 @@ impl Client {
         if self.request.is_none() {
             self.next_request(now);
         }
+    }
+
+    /// Opens the way to a peer that was not known at the start. Another [`Event::Ready`] says when data may flow.
+    ///
+    /// # Panics
+    /// When the client has no allocation, or has a peer already.
+    pub fn open(&mut self, now: Nanos, peer: SocketAddr, path: Path) {
+        assert!(
+            self.stage == Stage::Ready && self.peer.is_none(),
+            "one peer, after the allocation"
+        );
+        self.peer = Some((peer, path));
+        self.stage = Stage::Opening;
+        if self.request.is_none() {
+            self.next_request(now);
+        }
+    }
+
+    /// To whom data goes, and how.
+    pub fn peer(&self) -> Option<(SocketAddr, Path)> {
+        self.peer
     }
 
     /// Whether data may flow.
@@ -316,7 +341,7 @@ impl Client {
     }
 
     fn path_every(&self) -> Nanos {
-        match self.plan.peer {
+        match self.peer {
             Some((_, Path::Channel(_))) => CHANNEL_EVERY.min(PERMISSION_EVERY),
             _ => PERMISSION_EVERY,
         }
@@ -327,7 +352,7 @@ impl Client {
         if self.release_wanted && matches!(self.stage, Stage::Opening | Stage::Ready) {
             self.stage = Stage::Releasing;
             self.begin(now, Method::REFRESH);
-        } else if let Some((_, path)) = self.plan.peer
+        } else if let Some((_, path)) = self.peer
             && (self.stage == Stage::Opening && self.path_at == Nanos::MAX || self.path_at <= now)
         {
             self.begin(
@@ -349,6 +374,9 @@ impl Client {
         match method {
             Method::ALLOCATE => {
                 writer.requested_transport(UDP);
+                if self.plan.dont_fragment {
+                    writer.dont_fragment();
+                }
                 if let Some(family) = self.plan.family {
                     writer.requested_address_family(family);
                 }
@@ -363,7 +391,7 @@ impl Client {
                     writer.lifetime(lifetime);
                 }
             }
-            _ => match self.plan.peer {
+            _ => match self.peer {
                 Some((peer, Path::Channel(channel))) => {
                     writer.channel_number(channel).xor_peer_address(peer);
                 }

@@ -18,6 +18,7 @@ fn client(path: Option<Path>) -> Client {
     let plan = Plan {
         credentials: Credentials::user(USER, PASSWORD),
         peer: path.map(|path| (peer(), path)),
+        dont_fragment: false,
         family: None,
         lifetime: None,
     };
@@ -142,6 +143,39 @@ fn an_allocation_without_a_peer_is_ready_at_once() {
         hand(&mut client, 0, &granted(&second, 600)),
         Some(Event::Ready)
     );
+}
+
+#[test]
+fn a_peer_that_becomes_known_later_gets_its_channel_then() {
+    let mut client = client(None);
+    client.start(0);
+    let first = request(&mut client, 0);
+    hand(&mut client, 0, &challenge(&first, 401, b"n1"));
+    let second = request(&mut client, 0);
+    hand(&mut client, 0, &granted(&second, 600));
+    client.open(SECOND, peer(), channel());
+    assert!(!client.is_ready());
+    assert_eq!(client.peer(), Some((peer(), channel())));
+    let third = request(&mut client, SECOND);
+    let message = Message::parse(&third).unwrap();
+    assert_eq!(message.method(), Method::CHANNEL_BIND);
+    assert_eq!(message.xor_peer_address(), Ok(Some(peer())));
+    assert_eq!(hand(&mut client, SECOND, &done(&third)), Some(Event::Ready));
+    assert!(client.is_ready());
+}
+
+#[test]
+fn dont_fragment_is_asked_for_where_it_is_wanted() {
+    for dont_fragment in [false, true] {
+        let mut client = client(None);
+        let mut plan = Plan::clone(&client.plan);
+        plan.dont_fragment = dont_fragment;
+        client.plan = Arc::new(plan);
+        client.start(0);
+        let first = request(&mut client, 0);
+        let message = Message::parse(&first).unwrap();
+        assert_eq!(message.dont_fragment(), Ok(dont_fragment));
+    }
 }
 
 #[test]

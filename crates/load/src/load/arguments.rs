@@ -7,17 +7,20 @@ use clap::ValueEnum;
 use turnbuckle_wire::AddressFamily;
 
 use crate::cli::{self, BackendChoice, Cpus, Threads};
+use crate::client::Credentials;
 use crate::packet::HEADER_LEN;
 
 /// Most clients of one run: each has two descriptors.
-pub(super) const CLIENTS_MAX: usize = 200_000;
+pub(crate) const CLIENTS_MAX: usize = 200_000;
+/// Most packets of one client: far beyond a day's.
+pub(crate) const PACKETS_MAX: u64 = 1 << 48;
 /// Packets per second of each client, where nothing else is said.
 const MIX_RATE: f64 = 50.0;
 const HOLD_RATE: f64 = 1.0;
 
 /// What is asked of the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(super) enum Mode {
+pub(crate) enum Mode {
     /// As many packets as possible
     Packet,
     /// Packets at a rate, that of all clients together; delay counts from when a packet was due
@@ -33,7 +36,7 @@ pub(super) enum Mode {
 }
 
 impl Mode {
-    pub(super) fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Packet => "packet",
             Self::Rate => "rate",
@@ -45,7 +48,7 @@ impl Mode {
     }
 
     /// Whether packets go to a peer.
-    pub(super) fn has_packets(self) -> bool {
+    pub(crate) fn has_packets(self) -> bool {
         !matches!(self, Self::Alloc | Self::Invalid)
     }
 }
@@ -55,78 +58,90 @@ impl Mode {
 pub struct Arguments {
     /// What is asked of the server
     #[arg(value_enum)]
-    pub(super) mode: Mode,
+    pub(crate) mode: Mode,
     /// The server's address; its port is 3478 unless given
     #[arg(long, value_name = "ADDRESS[:PORT]", value_parser = server)]
-    pub(super) server: Option<SocketAddr>,
+    pub(crate) server: Option<SocketAddr>,
     /// Address of the peer; given several times, clients take turns
     #[arg(long, value_name = "ADDRESS:PORT")]
-    pub(super) peer: Vec<SocketAddr>,
+    pub(crate) peer: Vec<SocketAddr>,
     /// A user and its password
     #[arg(long, value_name = "NAME:PASSWORD", conflicts_with = "secret")]
-    pub(super) user: Option<String>,
+    pub(crate) user: Option<String>,
     /// The secret of a server with time-limited users (use-auth-secret)
     #[arg(long, value_name = "SECRET")]
-    pub(super) secret: Option<String>,
+    pub(crate) secret: Option<String>,
     /// Allocations; in alloc those made at the same time, without a server flows
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clients)]
-    pub(super) clients: usize,
+    pub(crate) clients: usize,
     /// Bytes of each packet, that is of what the peer receives
     #[arg(long, value_name = "BYTES", default_value_t = 120, value_parser = size)]
-    pub(super) size: usize,
+    pub(crate) size: usize,
+    /// Packets of each client, or with alloc allocations (and what was under way), after which the run ends before its time
+    #[arg(long, value_name = "N", value_parser = packets)]
+    pub(crate) packets: Option<u64>,
+    /// Clients send to each other through the relay, in pairs; there is no peer
+    #[arg(long, conflicts_with_all = ["peer", "direct"])]
+    pub(crate) pairs: bool,
+    /// Ask for DONT-FRAGMENT
+    #[arg(long, conflicts_with = "direct")]
+    pub(crate) dont_fragment: bool,
+    /// Who the clients are, where neither --user nor --secret can say it.
+    #[arg(skip)]
+    pub(crate) credentials: Option<Credentials>,
     /// Seconds that are measured
     #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = cli::seconds)]
-    pub(super) duration: Duration,
+    pub(crate) duration: Duration,
     /// Seconds of the same before, which do not count
     #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = cli::seconds)]
-    pub(super) warm_up: Duration,
+    pub(crate) warm_up: Duration,
     /// Packets per second: rate and invalid, of all clients together; mix (50 without it) and hold (1), of each
     #[arg(long, value_name = "PPS", value_parser = cli::rate)]
-    pub(super) rate: Option<f64>,
+    pub(crate) rate: Option<f64>,
     /// Send indications in place of ChannelData
     #[arg(long)]
-    pub(super) indications: bool,
+    pub(crate) indications: bool,
     /// Address family of the relayed address: 4 or 6; the peer's without it
     #[arg(long, value_parser = family, value_name = "4|6")]
-    pub(super) family: Option<AddressFamily>,
+    pub(crate) family: Option<AddressFamily>,
     /// Threads that send: auto (half of the CPUs), or 1 to 64
     #[arg(long, value_parser = cli::threads, default_value = "auto", value_name = "N")]
-    pub(super) sender_threads: Threads,
+    pub(crate) sender_threads: Threads,
     /// Threads that receive and speak TURN: auto (half of the CPUs), or 1 to 64
     #[arg(long, value_parser = cli::threads, default_value = "auto", value_name = "N")]
-    pub(super) listener_threads: Threads,
+    pub(crate) listener_threads: Threads,
     /// CPUs for the threads in turn, senders first, as in 0,2-3
     #[arg(long, value_parser = cli::cpus)]
-    pub(super) cpus: Option<Cpus>,
+    pub(crate) cpus: Option<Cpus>,
     /// How datagrams are moved: auto, single (a system call for each), mmsg, gso
     #[arg(long, value_parser = cli::backend, default_value = "auto")]
-    pub(super) backend: BackendChoice,
+    pub(crate) backend: BackendChoice,
     /// Local address; without it the kernel chooses
     #[arg(long, value_name = "ADDRESS")]
-    pub(super) local: Option<IpAddr>,
+    pub(crate) local: Option<IpAddr>,
     /// No relay: packets go straight to the peer
     #[arg(long, conflicts_with_all = ["server", "user", "secret", "indications", "family"])]
-    pub(super) direct: bool,
+    pub(crate) direct: bool,
     /// The peer answers nothing: do not count what is missing
     #[arg(long)]
-    pub(super) no_receive: bool,
+    pub(crate) no_receive: bool,
     /// Seed of transaction ids and of junk
     #[arg(long, value_name = "N")]
-    pub(super) seed: Option<u64>,
+    pub(crate) seed: Option<u64>,
     /// Exit with code 1 if more than so many per cent of the packets are lost
     #[arg(long, value_name = "PERCENT", value_parser = percent, conflicts_with = "no_receive")]
-    pub(super) max_loss: Option<f64>,
+    pub(crate) max_loss: Option<f64>,
     /// Exit with code 1 if the 99th percentile of the round trip is longer
     #[arg(long, value_name = "MICROSECONDS", conflicts_with = "no_receive")]
-    pub(super) max_p99_us: Option<f64>,
+    pub(crate) max_p99_us: Option<f64>,
     /// Print events as lines of JSON
     #[arg(long)]
-    pub(super) json: bool,
+    pub(crate) json: bool,
 }
 
 impl Arguments {
     /// What is missing or does not go together, as a sentence.
-    pub(super) fn check(&self) -> Result<(), String> {
+    pub(crate) fn check(&self) -> Result<(), String> {
         let mode = self.mode.name();
         if self.direct && !self.mode.has_packets() {
             return Err(format!("{mode} is about a server; --direct has none"));
@@ -134,10 +149,17 @@ impl Arguments {
         if !self.direct && self.server.is_none() {
             return Err("--server is missing (or --direct, for a run without one)".to_owned());
         }
-        if self.mode.has_packets() && self.peer.is_empty() {
+        if self.pairs && !self.mode.has_packets() {
+            return Err(format!("{mode} sends no packets; --pairs has no use"));
+        }
+        if self.pairs && !self.clients.is_multiple_of(2) {
+            return Err("--pairs: --clients must be even".to_owned());
+        }
+        if self.mode.has_packets() && self.peer.is_empty() && !self.pairs {
             return Err(format!("{mode} needs a --peer to send to"));
         }
-        let has_credentials = self.user.is_some() || self.secret.is_some();
+        let has_credentials =
+            self.user.is_some() || self.secret.is_some() || self.credentials.is_some();
         if !self.direct && self.mode != Mode::Invalid && !has_credentials {
             return Err(format!(
                 "{mode} needs --user NAME:PASSWORD or --secret SECRET"
@@ -163,7 +185,7 @@ impl Arguments {
     }
 
     /// Packets per second of all clients together; `None` for as many as possible.
-    pub(super) fn total_rate(&self) -> Option<f64> {
+    pub(crate) fn total_rate(&self) -> Option<f64> {
         match self.mode {
             Mode::Packet | Mode::Alloc => None,
             Mode::Rate | Mode::Invalid => self.rate,
@@ -173,7 +195,7 @@ impl Arguments {
     }
 
     /// The local address: as asked, or any of the family of `to`.
-    pub(super) fn local(&self, to: SocketAddr) -> IpAddr {
+    pub(crate) fn local(&self, to: SocketAddr) -> IpAddr {
         self.local.unwrap_or_else(|| match to {
             SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
             SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
@@ -202,6 +224,13 @@ fn clients(text: &str) -> Result<usize, String> {
     match text.parse() {
         Ok(number @ 1..=CLIENTS_MAX) => Ok(number),
         _ => Err(format!("allowed: 1 to {CLIENTS_MAX}")),
+    }
+}
+
+fn packets(text: &str) -> Result<u64, String> {
+    match text.parse() {
+        Ok(number @ 1..=PACKETS_MAX) => Ok(number),
+        _ => Err(format!("allowed: 1 to {PACKETS_MAX}")),
     }
 }
 
@@ -285,6 +314,16 @@ mod tests {
                 "as fast as it can",
             ),
             ("alloc --direct", "has none"),
+            (
+                "mix --server 192.0.2.1 --user a:b --pairs --clients 3",
+                "even",
+            ),
+            (
+                "mix --server 192.0.2.1 --user a:b --pairs --peer 192.0.2.2:1",
+                "cannot be used",
+            ),
+            ("alloc --server 192.0.2.1 --user a:b --pairs", "has no use"),
+            ("mix --direct --peer 192.0.2.2:1 --packets 0", "1 to"),
             ("mix --direct --peer 192.0.2.2:1 --size 23", "24"),
             ("mix --direct --peer 192.0.2.2:1 --clients 0", "1 to 200000"),
             ("mix --direct --peer 192.0.2.2:1 --max-loss 101", "0 to 100"),

@@ -68,6 +68,8 @@ pub(super) struct Task {
     pub(super) local: IpAddr,
     /// Where datagrams go: the server, or in a run without one the peer.
     pub(super) to: SocketAddr,
+    /// How clients send to each other, two and two; `None` where they have a peer, or none.
+    pub(super) pairs: Option<Path>,
     /// Number of the session and plan of each client.
     pub(super) clients: Vec<(u32, Option<Arc<Plan>>)>,
     pub(super) seed: u64,
@@ -92,14 +94,56 @@ pub(super) struct Outcome {
     pub(super) corrupted: u64,
     pub(super) arrived: u64,
     pub(super) latency: Histogram<u64>,
+    pub(super) jitter: Jitter,
     pub(super) attempted: u64,
     pub(super) allocated: u64,
     pub(super) released: u64,
     pub(super) failures: BTreeMap<Failure, u64>,
 }
 
+/// How much one packet's delay differs from that of the one before it (RFC 3550 §6.4.1, not smoothed), nanoseconds.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Jitter {
+    pub(super) samples: u64,
+    pub(super) sum: u64,
+    pub(super) min: u64,
+    pub(super) max: u64,
+}
+
+impl Default for Jitter {
+    fn default() -> Self {
+        Self {
+            samples: 0,
+            sum: 0,
+            min: u64::MAX,
+            max: 0,
+        }
+    }
+}
+
+impl Jitter {
+    #[inline]
+    fn record(&mut self, difference: u64) {
+        self.samples += 1;
+        self.sum += difference;
+        self.min = self.min.min(difference);
+        self.max = self.max.max(difference);
+    }
+
+    pub(super) fn add(&mut self, other: &Self) {
+        self.samples += other.samples;
+        self.sum += other.sum;
+        self.min = self.min.min(other.min);
+        self.max = self.max.max(other.max);
+    }
+}
+
 struct One {
     session: u32,
+    /// Whose packets are to come here.
+    from: u32,
+    /// Delay of the packet before, nanoseconds.
+    last_latency: Option<u64>,
     plan: Option<Arc<Plan>>,
     endpoint: EndpointId,
     client: Option<Client>,
@@ -117,6 +161,7 @@ struct Listener {
     run_phase: Arc<AtomicU8>,
     seen: Arc<OwnLines<Seen>>,
     duty: Duty,
+    pairs: Option<Path>,
     to: SocketAddr,
     clients: Vec<One>,
     /// Clients to look at, by time. May name one too often, never too late.
@@ -145,6 +190,7 @@ pub(super) fn run(task: Task) -> anyhow::Result<Outcome> {
         local,
         to,
         clients,
+        pairs,
         seed,
         window,
         report,
@@ -152,8 +198,9 @@ pub(super) fn run(task: Task) -> anyhow::Result<Outcome> {
     let opened = (|| -> anyhow::Result<_> {
         let mut datapath = Datapath::new(settings)?;
         let mut listener = Listener::new(clock, Arc::clone(&phase), seen, duty, local, to, seed)?;
+        listener.pairs = pairs;
         for (session, plan) in clients {
-            listener.add(&mut datapath, local, session, plan, window)?;
+            listener.add(&mut datapath, session, plan, window)?;
         }
         Ok((datapath, listener))
     })();
@@ -200,6 +247,7 @@ impl Listener {
             run_phase,
             seen,
             duty,
+            pairs: None,
             to,
             clients: Vec::new(),
             timers: BinaryHeap::new(),
@@ -216,6 +264,7 @@ impl Listener {
                 corrupted: 0,
                 arrived: 0,
                 latency: histogram()?,
+                jitter: Jitter::default(),
                 attempted: 0,
                 allocated: 0,
                 released: 0,
@@ -227,7 +276,6 @@ impl Listener {
     fn add(
         &mut self,
         datapath: &mut Datapath,
-        local: IpAddr,
         session: u32,
         plan: Option<Arc<Plan>>,
         window: usize,
@@ -235,14 +283,22 @@ impl Listener {
         let index = self.clients.len();
         let endpoint = datapath
             .bind(Bind {
-                address: (local, 0).into(),
+                address: (self.local, 0).into(),
                 kind: EndpointKind::Listener { reuseport: false },
                 token: index as u64,
             })
-            .with_context(|| format!("cannot open a socket for client {session} on {local}"))?;
+            .with_context(|| {
+                format!(
+                    "cannot open a socket for client {session} on {}",
+                    self.local
+                )
+            })?;
         let has_plan = plan.is_some();
         self.clients.push(One {
             session,
+            // Partners are numbered 2n and 2n + 1.
+            from: session ^ u32::from(self.pairs.is_some()),
+            last_latency: None,
             plan,
             endpoint,
             client: None,
@@ -259,11 +315,20 @@ impl Listener {
 
     /// Whether every client has an allocation, or will not get one. In a cycle there is nothing to wait for.
     fn is_open(&self) -> bool {
+        let is_busy = |at: usize| self.clients.get(at).is_some_and(|one| one.is_busy);
+        let mut clients = self.clients.iter().enumerate();
         self.duty == Duty::Cycle
-            || self
-                .clients
-                .iter()
-                .all(|one| !one.is_busy || one.client.as_ref().is_some_and(Client::is_ready))
+            || clients.all(|(index, one)| {
+                let is_alone = self.pairs.is_some() && !is_busy(index ^ 1);
+                let is_ready = one.client.as_ref().is_some_and(Client::is_ready);
+                !one.is_busy || self.may_send(one) || is_alone && is_ready
+            })
+    }
+
+    /// Whether packets of this client may flow.
+    fn may_send(&self, one: &One) -> bool {
+        let mut client = one.client.iter();
+        client.any(|client| client.is_ready() && (self.pairs.is_none() || client.peer().is_some()))
     }
 
     fn opened(&self, datapath: &Datapath) -> anyhow::Result<Opened> {
@@ -277,10 +342,8 @@ impl Listener {
                 .extend(datapath.local_addr(one.endpoint).map(|local| local.port()));
             let framing = match &one.plan {
                 None => Framing::Bare,
-                Some(plan) => match plan.peer {
-                    Some((peer, path)) if one.client.as_ref().is_some_and(Client::is_ready) => {
-                        Framing::Relayed { peer, path }
-                    }
+                Some(_) => match one.client.as_ref().and_then(Client::peer) {
+                    Some((peer, path)) if self.may_send(one) => Framing::Relayed { peer, path },
                     _ => continue,
                 },
             };
@@ -334,7 +397,15 @@ impl Listener {
         };
         match event {
             Event::Ready => {
-                self.outcome.allocated += u64::from(counts);
+                let is_first = one
+                    .client
+                    .as_ref()
+                    .is_none_or(|client| self.pairs.is_none() || client.peer().is_none());
+                self.outcome.allocated += u64::from(counts && is_first);
+                if self.pairs.is_some() && is_first && !self.is_over {
+                    self.join(index, now);
+                    return;
+                }
                 if self.duty == Duty::Cycle || self.is_over {
                     self.under_way += 1;
                     if let Some(client) = &mut one.client {
@@ -365,6 +436,26 @@ impl Listener {
             one.retry_at = now + pause;
             self.spent.push(index);
             self.timers.push(Reverse((one.retry_at, index)));
+        }
+    }
+
+    /// Makes two clients that both have an allocation each other's peers. A client whose partner failed stays without one.
+    fn join(&mut self, index: usize, now: u64) {
+        let Some(path) = self.pairs else { return };
+        let relayed = |at: usize| {
+            let client = self.clients.get(at)?.client.as_ref()?;
+            client.relayed().filter(|_| client.is_ready())
+        };
+        let pair = [index, index ^ 1];
+        let [Some(here), Some(there)] = pair.map(relayed) else {
+            return;
+        };
+        for (at, peer) in pair.into_iter().zip([there, here]) {
+            if let Some(client) = self.clients.get_mut(at).and_then(|one| one.client.as_mut()) {
+                client.open(now, peer, path);
+                self.under_way += 1;
+                self.timers.push(Reverse((now, at)));
+            }
         }
     }
 
@@ -492,8 +583,7 @@ impl Listener {
         let Some(one) = self.clients.get_mut(index) else {
             return;
         };
-        let Some(header) = Header::read(packet).filter(|header| header.session == one.session)
-        else {
+        let Some(header) = Header::read(packet).filter(|header| header.session == one.from) else {
             return self.corrupt();
         };
         let is_new = one.track.receive(header.sequence, header.is_measured);
@@ -501,13 +591,17 @@ impl Listener {
             self.outcome.received_bytes += packet.len() as u64;
             let latency = now.saturating_sub(header.time);
             self.outcome.latency.saturating_record(latency.max(1));
+            if let Some(last) = one.last_latency.replace(latency) {
+                self.outcome.jitter.record(latency.abs_diff(last));
+            }
         }
     }
 }
 
 /// Whether `number` is the channel that the client bound.
 fn is_channel_of(one: &One, number: u16) -> bool {
-    let peer = one.plan.as_ref().and_then(|plan| plan.peer);
+    let of_plan = one.plan.as_ref().and_then(|plan| plan.peer);
+    let peer = one.client.as_ref().and_then(Client::peer).or(of_plan);
     matches!(peer, Some((_, Path::Channel(channel))) if channel.get() == number)
 }
 
@@ -521,6 +615,10 @@ impl Handler for Listener {
         let Ok(index) = usize::try_from(message.token) else {
             return;
         };
+        // A port that was another program's a moment ago still gets what was meant for that one.
+        if (message.remote.ip(), message.remote.port()) != (self.to.ip(), self.to.port()) {
+            return;
+        }
         for segment in message.segments() {
             self.datagram(index, segment, now);
         }

@@ -30,9 +30,10 @@ use turnbuckle_datapath::{Backend, Settings};
 use turnbuckle_wire::{AddressFamily, ChannelNumber};
 
 pub use self::arguments::Arguments;
-use self::arguments::Mode;
+pub(crate) use self::arguments::{CLIENTS_MAX, Mode, PACKETS_MAX};
 use self::listener::{DRAINED, Duty, Opened, Seen};
-use self::report::{Report, Totals};
+use self::report::Report;
+pub(crate) use self::report::Totals;
 use self::sender::{MEASURING, OVER, Pace, Sent, WARMING_UP};
 use crate::cli;
 use crate::client::{Credentials, Failure, Path, Plan};
@@ -44,7 +45,9 @@ use crate::threads::{self, Clock, OwnLines};
 /// How often a run is looked at.
 const TICK: Duration = Duration::from_millis(20);
 /// What is under way has arrived when nothing came for so long, or in any case after the longer time.
-const QUIET: Duration = Duration::from_millis(300);
+const QUIET: Duration = Duration::from_secs(1);
+/// Quiet for so long is enough when everything sent has arrived.
+const ALL_HERE: Duration = Duration::from_millis(100);
 const DRAIN_MAX: Duration = Duration::from_secs(3);
 /// Sequence numbers remembered, of all sessions together.
 const WINDOWS: usize = 1 << 24;
@@ -68,7 +71,9 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     let stop = Stop::on_signals()?;
     let mut run = Run::open(arguments)?;
     run.open_clients()?;
-    run.measure(&stop)?;
+    let progress = report::Progress::new(arguments);
+    run.measure(&stop, &|now, totals| progress.show(now, totals));
+    drop(progress);
     let report = run.finish()?;
     report.print();
     Ok(report.exit_code())
@@ -87,7 +92,7 @@ struct SenderThread {
 }
 
 /// A run under way.
-struct Run {
+pub(crate) struct Run {
     arguments: Arguments,
     clock: Clock,
     phase: Arc<AtomicU8>,
@@ -98,6 +103,8 @@ struct Run {
     reports: mpsc::Receiver<anyhow::Result<Opened>>,
     senders: Vec<SenderThread>,
     ports: HashSet<u16>,
+    /// Clients that have what they need.
+    clients_ready: usize,
     clients_failed: BTreeMap<Failure, u64>,
     /// CPU time of each thread when the window opened.
     cpu_before: Vec<u64>,
@@ -105,7 +112,8 @@ struct Run {
 }
 
 impl Run {
-    fn open(arguments: &Arguments) -> anyhow::Result<Self> {
+    /// Starts the threads that open the clients.
+    pub(crate) fn open(arguments: &Arguments) -> anyhow::Result<Self> {
         let backend = arguments.backend.resolve();
         let buffer = (BUFFERS / arguments.clients).clamp(64 << 10, 8 << 20);
         let settings = Settings {
@@ -129,6 +137,7 @@ impl Run {
             reports,
             senders: Vec::new(),
             ports: HashSet::new(),
+            clients_ready: 0,
             clients_failed: BTreeMap::new(),
             cpu_before: Vec::new(),
             totals: Totals::default(),
@@ -170,7 +179,13 @@ impl Run {
         let mut clients_of = vec![Vec::new(); number];
         for (session, plan) in plans.into_iter().enumerate() {
             let session_number = u32::try_from(session)?;
-            if let Some(list) = clients_of.get_mut(session % number) {
+            // Both of a pair in one thread.
+            let turn = if self.arguments.pairs {
+                session / 2
+            } else {
+                session
+            };
+            if let Some(list) = clients_of.get_mut(turn % number) {
                 list.push((session_number, plan));
             }
         }
@@ -186,6 +201,7 @@ impl Run {
                 local: self.arguments.local(to),
                 to,
                 clients,
+                pairs: self.arguments.pairs.then(|| self.path()).transpose()?,
                 seed: self.seed.wrapping_add((index as u64) << 32),
                 window,
                 report: report.clone(),
@@ -232,22 +248,18 @@ impl Run {
         let Some(credentials) = self.credentials()? else {
             return Ok(vec![None; arguments.clients]);
         };
-        let path = if arguments.indications {
-            Path::Indications
-        } else {
-            let first = ChannelNumber::try_from(0x4000).map_err(|_| anyhow::anyhow!("channel"))?;
-            Path::Channel(first)
-        };
+        let path = self.path()?;
         let plan = |peer: Option<SocketAddr>| {
             let of_peer = peer.filter(SocketAddr::is_ipv6).map(|_| AddressFamily::V6);
             Some(Arc::new(Plan {
                 credentials: credentials.clone(),
                 peer: peer.map(|peer| (peer, path)),
+                dont_fragment: arguments.dont_fragment,
                 family: arguments.family.or(of_peer),
                 lifetime: None,
             }))
         };
-        if !arguments.mode.has_packets() {
+        if !arguments.mode.has_packets() || arguments.pairs {
             return Ok(vec![plan(None); arguments.clients]);
         }
         let plans: Vec<_> = arguments
@@ -259,14 +271,26 @@ impl Run {
         Ok(in_turn.cloned().collect())
     }
 
+    /// How data goes to the peer.
+    fn path(&self) -> anyhow::Result<Path> {
+        if self.arguments.indications {
+            return Ok(Path::Indications);
+        }
+        let first = ChannelNumber::try_from(0x4000).map_err(|_| anyhow::anyhow!("channel"))?;
+        Ok(Path::Channel(first))
+    }
+
     fn credentials(&self) -> anyhow::Result<Option<Credentials>> {
         if self.arguments.direct || self.arguments.mode == Mode::Invalid {
             return Ok(None);
         }
+        if let Some(credentials) = &self.arguments.credentials {
+            return Ok(Some(credentials.clone()));
+        }
         if let Some(secret) = &self.arguments.secret {
             let now = SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs();
             let expires = now + REST_LIFETIME;
-            return Ok(Some(Credentials::rest("load", secret, expires)));
+            return Ok(Some(Credentials::rest("load", secret, expires, ':')));
         }
         let user = self.arguments.user.as_deref().unwrap_or_default();
         let (name, password) = user
@@ -276,7 +300,7 @@ impl Run {
     }
 
     /// Waits until every client knows whether it has an allocation, and starts the senders.
-    fn open_clients(&mut self) -> anyhow::Result<()> {
+    pub(crate) fn open_clients(&mut self) -> anyhow::Result<()> {
         let mut ready = Vec::new();
         for _ in 0..self.listeners.len() {
             let opened = self.reports.recv().context("a thread ended")??;
@@ -287,6 +311,10 @@ impl Run {
             }
         }
         let clients = ready.len();
+        self.clients_ready = match self.arguments.mode {
+            Mode::Alloc => self.arguments.clients,
+            _ => clients,
+        };
         let needs_clients = self.arguments.mode != Mode::Alloc;
         if needs_clients && clients == 0 {
             self.phase.store(DRAINED, Ordering::Relaxed);
@@ -341,6 +369,7 @@ impl Run {
                 settings: self.settings.clone(),
                 pace,
                 size: self.arguments.size,
+                packets: self.arguments.packets.unwrap_or(PACKETS_MAX),
                 begin,
                 junk: is_junk.then_some(self.seed.wrapping_add(index as u64)),
                 clients,
@@ -362,6 +391,7 @@ impl Run {
         let mut now = Totals::default();
         for thread in &self.senders {
             now.sent += thread.sent.all.load(Ordering::Relaxed);
+            now.measured += thread.sent.measured.load(Ordering::Relaxed);
         }
         for thread in &self.listeners {
             now.received += thread.seen.received.load(Ordering::Relaxed);
@@ -382,16 +412,15 @@ impl Run {
     }
 
     /// Warms up, measures, and waits for what is under way.
-    fn measure(&mut self, stop: &Stop) -> anyhow::Result<()> {
-        let progress = report::Progress::new(&self.arguments);
-        self.pass(self.arguments.warm_up, stop, &progress);
+    pub(crate) fn measure(&mut self, stop: &Stop, show: &dyn Fn(u64, &Totals)) {
+        self.pass(self.arguments.warm_up, stop, show);
         self.cpu_before = self.cpu();
         let begin = self.clock.now();
         self.phase.store(MEASURING, Ordering::Relaxed);
         if self.arguments.json {
             output::event(&json!({"event": "measuring"}));
         }
-        self.pass(self.arguments.duration, stop, &progress);
+        self.pass(self.arguments.duration, stop, show);
         // The senders end at this: their CPU time has to be read before.
         let cpu = self.cpu();
         self.phase.store(OVER, Ordering::Relaxed);
@@ -404,41 +433,95 @@ impl Run {
         if self.arguments.json {
             output::event(&json!({"event": "measured"}));
         }
-        self.drain(stop);
+        self.drain();
         self.totals.socket_drops = socket_drops::of_ports(&self.ports);
         self.phase.store(DRAINED, Ordering::Relaxed);
-        Ok(())
     }
 
-    fn pass(&self, time: Duration, stop: &Stop, progress: &report::Progress) {
+    /// Whether there is nothing left to do before the time is over.
+    fn is_done(&self) -> bool {
+        let Some(packets) = self.arguments.packets else {
+            return false;
+        };
+        let clients = self.clients_ready as u64;
+        let now = self.now();
+        let done = match self.arguments.mode {
+            Mode::Alloc => now.allocated,
+            _ => now.sent,
+        };
+        done >= packets.saturating_mul(clients)
+    }
+
+    fn pass(&self, time: Duration, stop: &Stop, show: &dyn Fn(u64, &Totals)) {
         let end = self.clock.now() + u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         loop {
             let left = end.saturating_sub(self.clock.now());
-            if left == 0 || stop.is_ended() || self.has_dead_thread() {
+            if left == 0 || stop.is_ended() || self.has_dead_thread() || self.is_done() {
                 return;
             }
             thread::sleep(TICK.min(Duration::from_nanos(left)));
-            progress.show(self.clock.now(), &self.now());
+            show(self.clock.now(), &self.now());
         }
     }
 
-    fn drain(&self, stop: &Stop) {
+    /// Waits, also after a signal: what is under way is not lost. A second signal ends the process.
+    fn drain(&self) {
         if self.arguments.no_receive || !self.arguments.mode.has_packets() {
             return;
         }
         let begin = self.clock.now();
         let passed = |since: u64| Duration::from_nanos(self.clock.now() - since);
         let (mut last, mut last_change) = (self.now().arrived, begin);
-        while passed(begin) < DRAIN_MAX && passed(last_change) < QUIET && !stop.is_ended() {
+        while passed(begin) < DRAIN_MAX && passed(last_change) < QUIET {
             thread::sleep(TICK);
-            let arrived = self.now().arrived;
+            let Totals {
+                arrived,
+                received,
+                measured,
+                ..
+            } = self.now();
+            // Long enough for the senders to notice their end, and for a duplicate.
+            if received >= measured && passed(last_change) > ALL_HERE {
+                return;
+            }
             if arrived != last {
                 (last, last_change) = (arrived, self.clock.now());
             }
         }
     }
 
-    fn finish(self) -> anyhow::Result<Report> {
+    /// Why clients have no allocation, and how many; for people.
+    pub(crate) fn clients_failed(&self) -> Vec<(String, u64)> {
+        let failures = self.clients_failed.iter();
+        failures
+            .map(|(failure, count)| (report::failure_name(*failure), *count))
+            .collect()
+    }
+
+    /// How the run is done, for people.
+    pub(crate) fn describe(&self) -> String {
+        format!(
+            "{} clients, {} sender threads, {} listener threads, data path: {}",
+            self.clients_ready,
+            self.senders.len(),
+            self.listeners.len(),
+            self.backend
+        )
+    }
+
+    /// Gives up: releases what there is and reports nothing.
+    pub(crate) fn close(self) {
+        self.phase.store(OVER, Ordering::Relaxed);
+        for thread in self.senders {
+            let _ = thread.handle.join();
+        }
+        self.phase.store(DRAINED, Ordering::Relaxed);
+        for thread in self.listeners {
+            let _ = thread.handle.join();
+        }
+    }
+
+    pub(crate) fn finish(self) -> anyhow::Result<Report> {
         let mut senders = Vec::new();
         for thread in self.senders {
             let outcome = thread.handle.join();
@@ -455,7 +538,7 @@ impl Run {
 }
 
 /// Two descriptors per client and some besides, as far as the system lets this process have them.
-fn allow_descriptors(clients: usize) {
+pub(crate) fn allow_descriptors(clients: usize) {
     let limit = getrlimit(Resource::Nofile);
     let wanted = clients as u64 * 2 + 256;
     if limit.current.is_some_and(|current| current < wanted) {

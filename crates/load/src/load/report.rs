@@ -9,6 +9,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Value, json};
 
 use super::arguments::{Arguments, Mode};
+use super::listener::Jitter;
 use super::track::Counts;
 use super::{listener, sender};
 use crate::client::Failure;
@@ -16,15 +17,17 @@ use crate::output::{self, grouped};
 
 /// Sums at one moment, and at the end the window.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Totals {
-    pub(super) sent: u64,
-    pub(super) received: u64,
-    pub(super) arrived: u64,
-    pub(super) allocated: u64,
-    pub(super) window_ns: u64,
+pub(crate) struct Totals {
+    pub(crate) sent: u64,
+    /// Of those, the ones that count.
+    pub(crate) measured: u64,
+    pub(crate) received: u64,
+    pub(crate) arrived: u64,
+    pub(crate) allocated: u64,
+    pub(crate) window_ns: u64,
     /// CPU time of each thread within the window, senders first, nanoseconds.
-    pub(super) cpu: Vec<u64>,
-    pub(super) socket_drops: u64,
+    pub(crate) cpu: Vec<u64>,
+    pub(crate) socket_drops: u64,
 }
 
 /// Shows a run on a terminal while it goes on.
@@ -83,8 +86,21 @@ impl Drop for Progress {
     }
 }
 
+/// The figures that coturn's generator prints.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Summary {
+    pub(crate) sent: u64,
+    pub(crate) received: u64,
+    pub(crate) failed: u64,
+    pub(crate) allocated: u64,
+    /// Mean, least and most, milliseconds.
+    pub(crate) latency_ms: [f64; 3],
+    /// Mean, least and most, milliseconds.
+    pub(crate) jitter_ms: [f64; 3],
+}
+
 /// The end of a run.
-pub(super) struct Report {
+pub(crate) struct Report {
     arguments: Arguments,
     totals: Totals,
     sent: u64,
@@ -94,6 +110,7 @@ pub(super) struct Report {
     gso_sends: u64,
     lateness: Histogram<u64>,
     latency: Histogram<u64>,
+    jitter: Jitter,
     counts: Counts,
     received_bytes: u64,
     corrupted: u64,
@@ -123,6 +140,7 @@ impl Report {
             gso_sends: 0,
             lateness: sender::histogram()?,
             latency: sender::histogram()?,
+            jitter: Jitter::default(),
             counts: Counts::default(),
             received_bytes: 0,
             corrupted: 0,
@@ -150,6 +168,7 @@ impl Report {
             report.corrupted += outcome.corrupted;
             report.arrived += outcome.arrived;
             report.latency.add(outcome.latency)?;
+            report.jitter.add(&outcome.jitter);
             report.attempted += outcome.attempted;
             report.allocated += outcome.allocated;
             report.released += outcome.released;
@@ -159,6 +178,29 @@ impl Report {
             report.threads.push(("listener", outcome.arrived));
         }
         Ok(report)
+    }
+
+    pub(crate) fn summary(&self) -> Summary {
+        let (latency, jitter) = (&self.latency, &self.jitter);
+        let latency_ns = if latency.is_empty() {
+            [0.0; 3]
+        } else {
+            [latency.mean(), latency.min() as f64, latency.max() as f64]
+        };
+        let jitter_ns = if jitter.samples == 0 {
+            [0.0; 3]
+        } else {
+            let mean = jitter.sum as f64 / jitter.samples as f64;
+            [mean, jitter.min as f64, jitter.max as f64]
+        };
+        Summary {
+            sent: self.sent,
+            received: self.received(),
+            failed: self.failed,
+            allocated: self.allocated,
+            latency_ms: latency_ns.map(|ns| ns / 1e6),
+            jitter_ms: jitter_ns.map(|ns| ns / 1e6),
+        }
     }
 
     fn seconds(&self) -> f64 {
@@ -228,6 +270,7 @@ impl Report {
             "send_pps": self.sent as f64 / seconds,
             "recv_pps": self.received() as f64 / seconds,
             "latency_us": microseconds(&self.latency),
+            "jitter_us": jitter(&self.jitter),
             "lateness_us": microseconds(&self.lateness),
             "allocations": self.allocations(),
             "send_calls": self.send_calls,
@@ -363,7 +406,18 @@ fn microseconds(histogram: &Histogram<u64>) -> Value {
     })
 }
 
-fn failure_name(failure: Failure) -> String {
+fn jitter(jitter: &Jitter) -> Value {
+    if jitter.samples == 0 {
+        return Value::Null;
+    }
+    json!({
+        "mean": jitter.sum as f64 / jitter.samples as f64 / 1e3,
+        "min": jitter.min as f64 / 1e3,
+        "max": jitter.max as f64 / 1e3,
+    })
+}
+
+pub(super) fn failure_name(failure: Failure) -> String {
     match failure {
         Failure::Refused(code) => code.to_string(),
         Failure::Timeout => "timeout".to_owned(),

@@ -54,6 +54,8 @@ pub(super) struct Task {
     pub(super) settings: Settings,
     pub(super) pace: Pace,
     pub(super) size: usize,
+    /// Packets of each client; none after that.
+    pub(super) packets: u64,
     /// When the pace begins, on the clock.
     pub(super) begin: u64,
     /// Junk in place of packets, from this seed.
@@ -82,11 +84,14 @@ struct Sender {
     /// Place in the order of all clients, and the session.
     sessions: Vec<(usize, Session)>,
     junk: Option<Junk>,
+    packets: u64,
     next_session: usize,
     /// Times that every session has had its turn.
     rounds: u64,
     train: Vec<u8>,
     is_measured: bool,
+    /// The window closed since the loop looked last.
+    is_over: bool,
     measured: u64,
     all: u64,
     measured_bytes: u64,
@@ -121,10 +126,12 @@ pub(super) fn run(task: Task) -> anyhow::Result<Outcome> {
         begin: task.begin,
         sessions,
         junk: task.junk.map(Junk::new),
+        packets: task.packets,
         next_session: 0,
         rounds: 0,
         train: Vec::with_capacity(65_536),
         is_measured: false,
+        is_over: false,
         measured: 0,
         all: 0,
         measured_bytes: 0,
@@ -133,6 +140,10 @@ pub(super) fn run(task: Task) -> anyhow::Result<Outcome> {
     };
     let _ = threads::fine_sleep();
     while !sender.sessions.is_empty() && sender.phase.load(Ordering::Relaxed) < OVER {
+        if sender.is_done() {
+            std::thread::sleep(Duration::from_millis(20));
+            continue;
+        }
         if let Some(due) = sender.next_due() {
             let wait = due.saturating_sub(sender.clock.now());
             if wait > NO_PAUSE_NS {
@@ -155,6 +166,21 @@ pub(super) fn run(task: Task) -> anyhow::Result<Outcome> {
 }
 
 impl Sender {
+    /// Whether every session has sent all it is to send.
+    fn is_done(&self) -> bool {
+        if self.junk.is_some() {
+            return self.junk_left() == 0;
+        }
+        // They take turns, so that the last one is the last to end.
+        let last = self.sessions.last();
+        last.is_none_or(|(_, session)| session.sequence >= self.packets)
+    }
+
+    fn junk_left(&self) -> u64 {
+        let sum = self.packets.saturating_mul(self.sessions.len() as u64);
+        sum.saturating_sub(self.all)
+    }
+
     /// When the next packet is due; `None` in a flood.
     fn next_due(&self) -> Option<u64> {
         let Pace::Rate { rate, clients } = self.pace else {
@@ -183,16 +209,28 @@ impl Sender {
     fn flood(&mut self, tx: &mut SendQueue) {
         let now = self.clock.now();
         for _ in 0..TRAINS {
+            let junk_left = usize::try_from(self.junk_left()).unwrap_or(usize::MAX);
             let Some((_, session)) = self.sessions.get_mut(self.next_session) else {
                 return;
             };
             let (count, bytes) = if let Some(junk) = &mut self.junk {
-                let (train, len) = junk.next(junk::TRAIN);
+                if junk_left == 0 {
+                    return;
+                }
+                let (train, len) = junk.next(junk::TRAIN.min(junk_left));
                 tx.send(session.endpoint, session.to, train, len);
                 (train.len() / len, train.len())
             } else {
                 let len = session.datagram_len();
-                let count = TRAIN.min(65_507 / len).max(1);
+                let left = self.packets.saturating_sub(session.sequence);
+                let count = TRAIN
+                    .min(65_507 / len)
+                    .max(1)
+                    .min(usize::try_from(left).unwrap_or(TRAIN));
+                if count == 0 {
+                    self.advance();
+                    continue;
+                }
                 self.train.clear();
                 for _ in 0..count {
                     session.append(&mut self.train, now, self.is_measured);
@@ -212,7 +250,7 @@ impl Sender {
                 return;
             };
             let due = due(self.begin, rate, self.rounds, clients, *place);
-            if due > now {
+            if due > now || self.rounds >= self.packets {
                 return;
             }
             if self.junk.is_some() {
@@ -239,7 +277,10 @@ impl Sender {
         let first = self.next_session;
         let first_due = due(self.begin, rate, self.rounds, clients, first_place);
         let mut count = 0;
-        while count < junk::TRAIN && self.next_due().is_some_and(|due| due <= now) {
+        while count < junk::TRAIN
+            && self.rounds < self.packets
+            && self.next_due().is_some_and(|due| due <= now)
+        {
             count += 1;
             self.advance();
         }
@@ -277,7 +318,9 @@ fn due(begin: u64, rate: f64, round: u64, clients: usize, place: usize) -> u64 {
 
 impl Handler for Sender {
     fn turn_started(&mut self) {
-        self.is_measured = self.phase.load(Ordering::Relaxed) == MEASURING;
+        let phase = self.phase.load(Ordering::Relaxed);
+        self.is_measured = phase == MEASURING;
+        self.is_over = phase >= OVER;
     }
 
     fn received(&mut self, _: &Received<'_>, _: &mut SendQueue) {}
@@ -291,6 +334,7 @@ impl Handler for Sender {
 
     fn turn_ended(&mut self, tx: &mut SendQueue, _: &mut Sockets<'_>) {
         match self.pace {
+            _ if self.is_over => {}
             Pace::Flood => self.flood(tx),
             Pace::Rate { rate, clients } => self.paced(rate, clients, tx),
         }

@@ -36,9 +36,9 @@ fn at_stand_in(harm: Harm, arguments: &[&str]) -> (Value, bool, crate::stand_in:
 #[test]
 fn what_happened_to_packets_is_counted_exactly() {
     for arguments in [
-        ["--rate", "3000", "--clients", "4", "--duration", "1"],
-        // One flow, in trains.
-        ["--rate", "3000", "--clients", "1", "--duration", "1"],
+        // So slow that a socket buffer holds what comes while a busy machine does something else.
+        ["--rate", "400", "--clients", "4", "--duration", "2"],
+        ["--rate", "400", "--clients", "1", "--duration", "2"],
     ] {
         let (result, _, done) = at_stand_in(Harm::Tenths, &arguments);
         assert!(done.dropped > 0 && done.doubled > 0 && done.swapped > 0 && done.changed > 0);
@@ -63,7 +63,7 @@ fn what_happened_to_packets_is_counted_exactly() {
 
 #[test]
 fn a_known_delay_is_reported_within_five_per_cent() {
-    let delay = Duration::from_millis(200);
+    let delay = Duration::from_millis(500);
     let arguments = ["--rate", "200", "--clients", "2", "--duration", "2"];
     let (result, _, mut done) = at_stand_in(Harm::Delay(delay), &arguments);
     assert_eq!(result["lost"], 0, "{result}");
@@ -173,12 +173,12 @@ fn nothing_is_lost_at_a_moderate_rate() {
     let bench = Bench::start(&[]);
     let common = ["--duration", "1", "--warm-up", "0.2", "--max-loss", "0"];
     for mode in [
-        &["rate", "--rate", "2000"][..],
-        &["rate", "--rate", "2000", "--indications", "--clients", "3"],
+        &["rate", "--rate", "300"][..],
+        &["rate", "--rate", "300", "--indications", "--clients", "3"],
         &[
             "rate",
             "--rate",
-            "1000",
+            "300",
             "--backend",
             "single",
             "--size",
@@ -187,7 +187,7 @@ fn nothing_is_lost_at_a_moderate_rate() {
         &[
             "rate",
             "--rate",
-            "1000",
+            "300",
             "--backend",
             "mmsg",
             "--sender-threads",
@@ -222,7 +222,7 @@ fn nothing_is_lost_at_a_moderate_rate() {
 #[test]
 fn a_flood_says_what_came_through() {
     let bench = Bench::start(&[]);
-    let (result, _) = bench.load(&["packet", "--duration", "0.5", "--clients", "2"]);
+    let (result, _) = bench.load(&["packet", "--duration", "2", "--clients", "2"]);
     let number = |key: &str| result[key].as_u64().unwrap();
     assert!(number("received_datagrams") > 0, "{result}");
     assert_eq!(
@@ -237,7 +237,15 @@ fn a_flood_says_what_came_through() {
 #[test]
 fn allocations_are_made_and_given_back() {
     let bench = Bench::start(&[]);
-    let (result, _) = bench.load(&["alloc", "--clients", "8", "--duration", "0.5"]);
+    let (result, _) = bench.load(&[
+        "alloc",
+        "--clients",
+        "8",
+        "--packets",
+        "20",
+        "--duration",
+        "60",
+    ]);
     let allocations = &result["allocations"];
     assert!(allocations["succeeded"].as_u64().unwrap() > 8, "{result}");
     assert_eq!(allocations["failed"], 0, "{result}");

@@ -1,5 +1,6 @@
 //! A stand-in for a relay and its peer: it grants every request and sends packets back itself, wrong in known ways.
 
+use std::collections::HashSet;
 use std::net::{SocketAddr, UdpSocket};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -68,6 +69,7 @@ struct Held {
 fn serve(socket: &UdpSocket, harm: Harm, stop: &AtomicBool) -> Done {
     let mut done = Done::default();
     let mut held = Vec::<Held>::new();
+    let mut clients = HashSet::new();
     let mut buffer = vec![0; 65_536];
     while !stop.load(Ordering::Relaxed) {
         if let Harm::Delay(delay) = harm {
@@ -85,7 +87,12 @@ fn serve(socket: &UdpSocket, harm: Harm, stop: &AtomicBool) -> Done {
         };
         let bytes = &mut buffer[..len];
         if let Ok(message) = Message::parse(bytes) {
+            clients.insert(from);
             socket.send_to(&grant(&message, from), from).unwrap();
+            continue;
+        }
+        if !clients.contains(&from) {
+            // Meant for somebody who had this port before.
             continue;
         }
         let data = ChannelData::parse_datagram(bytes).unwrap().data;

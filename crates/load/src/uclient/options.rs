@@ -1,0 +1,487 @@
+//! The command line of turnutils_uclient.
+//!
+//! Every flag of that program is known here. What the generator has no counterpart for is refused with a sentence: a script that asks
+//! for TLS must not be told figures of UDP.
+
+use std::ffi::OsString;
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs as _};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use lexopt::{Arg, Parser, ValueExt as _};
+use turnbuckle_wire::AddressFamily;
+
+use crate::cli::{BackendChoice, Threads};
+use crate::client::Credentials;
+use crate::load::{Arguments, CLIENTS_MAX, Mode, PACKETS_MAX};
+use crate::packet::HEADER_LEN;
+
+/// A run without a number of packets ends by a signal.
+const FOR_EVER: Duration = Duration::from_secs(100 * 365 * 86_400);
+/// How long a name made of a secret is good, as in the original.
+const REST_LIFETIME_S: u64 = 86_400;
+
+pub(super) const USAGE: &str = "\
+Usage: turnutils_uclient [flags] [options] turn-server-ip-address
+Flags:
+  -v  Say how the run is done.
+  -s  Send and Data indications in place of channels.
+  -y  Clients send to each other through the server, two and two; no peer.
+  -c  No second connection (RTCP) per client: without it clients come in pairs, and every other one
+      sends to the peer port + 1.
+  -x  IPv6 relay address requested.
+  -X  IPv4 relay address requested.
+  -g  Include DONT-FRAGMENT.
+  --no-even-port  Accepted: EVEN-PORT is never asked for.
+Options:
+  -l  Message length, 24 and more (default: 100 bytes; 16 to 23 are made 24).
+  -p  Server port (default: 3478).
+  -n  Messages of each client (default: 5; with -Y as many as there is time for).
+  -L  Local address.
+  -m  Number of clients (default: 1), rounded up to a multiple of 2, with -y of 4, unless -c is given.
+  -e  Peer address.
+  -r  Peer port (default: 3480).
+  -z  Interval of a client's packets, milliseconds (default: 20; with -Y packet and invalid none).
+  -u  User name.
+  -w  Password.
+  -W  Secret of time-limited users.
+  -C  What stands between time and name of a time-limited user (default: a colon).
+  -Y  packet: as many packets as possible; alloc: allocate and release; invalid: junk.
+      Runs until a signal (timeout -s INT 10 turnutils_uclient ...), or until -n is reached.
+  --sender-threads N     Threads that send, 0 to 4 (default: by the CPUs; 0 as 1).
+  -K, --listener-threads N  Threads that receive, 0 to 4 (default: by the CPUs; 0 as 1).
+Not here, and refused: TCP, SCTP, TLS and DTLS to the server (-t -b -S -U -i -k -E -F), TCP relays (-T -P), mobility (-M),
+dual allocations (-Z), OAuth (-J), negative tests (-N -R), and -O -D -I -G -B -h -o -a -d.
+";
+
+/// What is to be done.
+#[derive(Clone, Debug)]
+pub(super) struct Options {
+    pub(super) load: Arguments,
+    /// One of the `-Y` modes.
+    pub(super) is_generator: bool,
+    pub(super) is_verbose: bool,
+    /// For people, about flags that mean something else here.
+    pub(super) notes: Vec<String>,
+}
+
+/// The flags as given.
+#[derive(Debug)]
+struct Given {
+    server: Option<String>,
+    port: u16,
+    peer: Option<IpAddr>,
+    peer_port: u16,
+    clients: usize,
+    messages: Option<u64>,
+    len: Option<usize>,
+    interval_ms: Option<u32>,
+    user: String,
+    password: Option<String>,
+    secret: Option<String>,
+    separator: char,
+    family: Option<AddressFamily>,
+    local: Option<IpAddr>,
+    mode: Option<Mode>,
+    senders: Threads,
+    listeners: Threads,
+    has_indications: bool,
+    is_client_to_client: bool,
+    is_single: bool,
+    has_dont_fragment: bool,
+    is_verbose: bool,
+}
+
+/// Flags of the original that are refused, each with what it asks for.
+const REFUSED: [(char, &str); 24] = [
+    ('t', "TCP to the server"),
+    ('b', "SCTP"),
+    ('S', "TLS or DTLS to the server"),
+    ('U', "eNULL ciphers"),
+    ('T', "a TCP relay (RFC 6062)"),
+    ('P', "a TCP relay (RFC 6062)"),
+    ('M', "mobility (RFC 8016)"),
+    ('Z', "a dual allocation"),
+    ('J', "OAuth (RFC 7635)"),
+    ('N', "negative tests"),
+    ('R', "negative protocol tests"),
+    ('O', "quick connect and exit"),
+    ('D', "padding of ChannelData over UDP"),
+    ('I', "doing without permissions"),
+    ('G', "extra requests"),
+    ('B', "random disconnects"),
+    ('h', "staying after the last packet"),
+    ('i', "a certificate"),
+    ('k', "a private key"),
+    ('E', "a CA file"),
+    ('F', "cipher suites"),
+    ('o', "ORIGIN"),
+    ('a', "a bandwidth"),
+    ('d', "a device"),
+];
+
+impl Options {
+    /// Reads the command line without the program's name.
+    ///
+    /// # Errors
+    /// A sentence: which flag, what is wrong, what is allowed.
+    pub(super) fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Self, String> {
+        Given::parse(words).and_then(Given::into_options)
+    }
+}
+
+impl Given {
+    fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Self, String> {
+        let mut given = Self {
+            server: None,
+            port: 3478,
+            peer: None,
+            peer_port: 3480,
+            clients: 1,
+            messages: None,
+            len: None,
+            interval_ms: None,
+            user: String::new(),
+            password: None,
+            secret: None,
+            separator: ':',
+            family: None,
+            local: None,
+            mode: None,
+            senders: Threads::Auto,
+            listeners: Threads::Auto,
+            has_indications: false,
+            is_client_to_client: false,
+            is_single: false,
+            has_dont_fragment: false,
+            is_verbose: false,
+        };
+        let mut parser = Parser::from_args(words);
+        loop {
+            match parser.next() {
+                Ok(Some(Arg::Value(value))) if given.server.is_none() => {
+                    given.server = Some(value.string().map_err(|error| error.to_string())?);
+                }
+                Ok(Some(Arg::Value(value))) => {
+                    let value = value.display();
+                    return Err(format!("{value}: one server only"));
+                }
+                Ok(Some(Arg::Short(flag))) => given.short(flag, &mut parser)?,
+                Ok(Some(Arg::Long(name))) => {
+                    let name = name.to_owned();
+                    given.long(&name, &mut parser)?;
+                }
+                Ok(None) => return Ok(given),
+                Err(error) => return Err(error.to_string()),
+            }
+        }
+    }
+
+    fn short(&mut self, flag: char, parser: &mut Parser) -> Result<(), String> {
+        let name = format!("-{flag}");
+        match flag {
+            'v' => self.is_verbose = true,
+            's' => self.has_indications = true,
+            'y' => self.is_client_to_client = true,
+            'c' => self.is_single = true,
+            'g' => self.has_dont_fragment = true,
+            'x' => self.family = Some(AddressFamily::V6),
+            'X' => self.family = Some(AddressFamily::V4),
+            'l' => self.len = Some(number(&name, parser, 16, 65_400)?),
+            'p' => self.port = number(&name, parser, 1, u16::MAX)?,
+            'r' => self.peer_port = number(&name, parser, 1, u16::MAX)?,
+            'n' => self.messages = Some(number(&name, parser, 1, PACKETS_MAX)?),
+            'm' => self.clients = number(&name, parser, 1, CLIENTS_MAX)?,
+            'z' => self.interval_ms = Some(number(&name, parser, 0, 3_600_000)?),
+            'L' => self.local = Some(address(&name, parser)?),
+            'e' => self.peer = Some(address(&name, parser)?),
+            'u' => self.user = text(&name, parser)?,
+            'w' => self.password = Some(text(&name, parser)?),
+            'W' => self.secret = Some(text(&name, parser)?),
+            'C' => {
+                let mut characters = text(&name, parser)?.chars().collect::<Vec<_>>();
+                self.separator = match (characters.pop(), characters.is_empty()) {
+                    (Some(only), true) => only,
+                    _ => return Err("-C: allowed: one character".to_owned()),
+                };
+            }
+            'Y' => {
+                self.mode = Some(match text(&name, parser)?.as_str() {
+                    "packet" => Mode::Packet,
+                    "alloc" => Mode::Alloc,
+                    "invalid" => Mode::Invalid,
+                    _ => return Err("-Y: allowed: packet, alloc, invalid".to_owned()),
+                });
+            }
+            'K' => self.listeners = threads(&name, parser)?,
+            _ => {
+                return Err(match REFUSED.iter().find(|(refused, _)| *refused == flag) {
+                    Some((_, what)) => {
+                        format!(
+                            "-{flag}: {what} is not here; UDP to the server, and UDP relays, are"
+                        )
+                    }
+                    None => format!("-{flag}: no such flag"),
+                });
+            }
+        }
+        Ok(())
+    }
+
+    fn long(&mut self, name: &str, parser: &mut Parser) -> Result<(), String> {
+        let named = format!("--{name}");
+        match name {
+            "no-even-port" => {}
+            "listener-threads" => self.listeners = threads(&named, parser)?,
+            "sender-threads" => self.senders = threads(&named, parser)?,
+            _ => return Err(format!("{named}: no such option")),
+        }
+        Ok(())
+    }
+
+    fn into_options(self) -> Result<Options, String> {
+        let mut notes = Vec::new();
+        let server = self
+            .server
+            .as_deref()
+            .ok_or("the address of the server is missing")?;
+        let server = (server, self.port)
+            .to_socket_addrs()
+            .map_err(|error| format!("{server}: {error}"))?
+            .next()
+            .ok_or_else(|| format!("{server}: the name has no address"))?;
+        let needs_peer = matches!(self.mode, None | Some(Mode::Packet));
+        if needs_peer && self.peer.is_none() && !self.is_client_to_client {
+            return Err("either -e peer_address or -y must be specified".to_owned());
+        }
+        let interval_ms = match self.mode {
+            None => self.interval_ms.unwrap_or(20),
+            Some(_) => self.interval_ms.unwrap_or(0),
+        };
+        // The generator's own names for it: a rate makes of a flood many paced clients.
+        let mode = match (self.mode, interval_ms) {
+            (None | Some(Mode::Packet), 0) => Mode::Packet,
+            (None | Some(Mode::Packet), _) => Mode::Mix,
+            (Some(mode), _) => mode,
+        };
+        let clients = self.client_count();
+        if clients > CLIENTS_MAX {
+            return Err(format!("-m: allowed: 1 to {CLIENTS_MAX} clients"));
+        }
+        let rate = match mode {
+            Mode::Mix => Some(1e3 / f64::from(interval_ms)),
+            Mode::Invalid if interval_ms > 0 => Some(1e3 / f64::from(interval_ms) * clients as f64),
+            _ => None,
+        };
+        let len = self.len.unwrap_or(100);
+        if len < HEADER_LEN {
+            notes.push(format!(
+                "-l {len}: packets are made {HEADER_LEN} bytes long, for a checksum beside number and time"
+            ));
+        }
+        if mode == Mode::Invalid && self.len.is_some() {
+            notes.push("-l: junk has lengths of its own".to_owned());
+        }
+        let has_peer = mode.has_packets() && !self.is_client_to_client;
+        let peer_ports = if self.is_single {
+            vec![self.peer_port]
+        } else {
+            // Where RTP and RTCP of a client would go.
+            let next = self.peer_port.checked_add(1);
+            vec![
+                self.peer_port,
+                next.ok_or("-r: allowed: 1 to 65534 without -c")?,
+            ]
+        };
+        let peer = self.peer.filter(|_| has_peer);
+        let peer = peer.map_or_else(Vec::new, |ip| {
+            let ports = peer_ports.into_iter();
+            ports.map(|port| SocketAddr::new(ip, port)).collect()
+        });
+        let load = Arguments {
+            mode,
+            server: Some(server),
+            // As in the original, the peer's family overrides what was asked for.
+            family: self.family.filter(|_| peer.is_empty()),
+            peer,
+            user: None,
+            secret: None,
+            clients,
+            size: len.max(HEADER_LEN),
+            packets: match self.mode {
+                None => Some(self.messages.unwrap_or(5)),
+                Some(_) => self.messages,
+            },
+            pairs: self.is_client_to_client && mode.has_packets(),
+            dont_fragment: self.has_dont_fragment,
+            credentials: Some(self.credentials()?),
+            duration: FOR_EVER,
+            warm_up: Duration::ZERO,
+            rate,
+            indications: self.has_indications,
+            sender_threads: self.senders,
+            listener_threads: self.listeners,
+            cpus: None,
+            backend: BackendChoice::AUTO,
+            local: self.local,
+            direct: false,
+            no_receive: false,
+            seed: None,
+            max_loss: None,
+            max_p99_us: None,
+            json: false,
+        };
+        load.check()?;
+        Ok(Options {
+            load,
+            is_generator: self.mode.is_some(),
+            is_verbose: self.is_verbose,
+            notes,
+        })
+    }
+
+    /// As in the original: two connections per client unless `-c`, and two clients to talk to each other.
+    fn client_count(&self) -> usize {
+        let unit = match (self.is_client_to_client, self.is_single) {
+            (false, true) => 1,
+            (true, true) | (false, false) => 2,
+            (true, false) => 4,
+        };
+        match self.mode {
+            Some(Mode::Alloc | Mode::Invalid) => self.clients,
+            _ => self.clients.next_multiple_of(unit),
+        }
+    }
+
+    fn credentials(&self) -> Result<Credentials, String> {
+        let Some(secret) = &self.secret else {
+            let password = self.password.as_deref().unwrap_or_default();
+            return Ok(Credentials::user(&self.user, password));
+        };
+        let now = SystemTime::now().duration_since(UNIX_EPOCH);
+        let now = now.map_err(|_| "the clock of this machine is before 1970")?;
+        let expires = now.as_secs() + REST_LIFETIME_S;
+        Ok(Credentials::rest(
+            &self.user,
+            secret,
+            expires,
+            self.separator,
+        ))
+    }
+}
+
+fn text(name: &str, parser: &mut Parser) -> Result<String, String> {
+    let value = parser
+        .value()
+        .map_err(|_| format!("{name} needs a value"))?;
+    let value = value.into_string();
+    value.map_err(|_| format!("{name}: not a text in UTF-8"))
+}
+
+fn number<N>(name: &str, parser: &mut Parser, min: N, max: N) -> Result<N, String>
+where
+    N: std::str::FromStr + PartialOrd + std::fmt::Display,
+{
+    let value = text(name, parser)?;
+    match value.parse() {
+        Ok(number) if (&min..=&max).contains(&&number) => Ok(number),
+        _ => Err(format!("{name} {value}: allowed: {min} to {max}")),
+    }
+}
+
+fn address(name: &str, parser: &mut Parser) -> Result<IpAddr, String> {
+    let value = text(name, parser)?;
+    let found = (value.as_str(), 0).to_socket_addrs();
+    let found = found.map_err(|error| format!("{name} {value}: {error}"))?;
+    let address = found.map(|address| address.ip()).next();
+    address.ok_or_else(|| format!("{name} {value}: the name has no address"))
+}
+
+fn threads(name: &str, parser: &mut Parser) -> Result<Threads, String> {
+    // The original's 0 means no thread beside the main one, which here does not send.
+    Ok(Threads::Number(number(name, parser, 0_usize, 4)?.max(1)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(line: &str) -> Result<Options, String> {
+        Options::parse(line.split_whitespace().map(OsString::from))
+    }
+
+    #[test]
+    fn the_usual_line_becomes_paced_calls_with_five_packets_each() {
+        let Options {
+            load, is_generator, ..
+        } = parse("-u alice -w secret -e 192.0.2.2 192.0.2.1").unwrap();
+        assert_eq!(load.mode, Mode::Mix);
+        assert_eq!(load.server, Some("192.0.2.1:3478".parse().unwrap()));
+        assert_eq!((load.clients, load.packets), (2, Some(5)));
+        assert_eq!((load.size, load.rate), (100, Some(50.0)));
+        let peers = ["192.0.2.2:3480", "192.0.2.2:3481"].map(|peer| peer.parse().unwrap());
+        assert_eq!(load.peer, peers);
+        assert_eq!(load.credentials, Some(Credentials::user("alice", "secret")));
+        assert!(!is_generator);
+    }
+
+    #[test]
+    fn the_line_of_the_load_tests_becomes_a_flood_without_end() {
+        let Options { load, .. } = parse(
+            "-Y packet -m 1 -l 120 -c --no-even-port --listener-threads 1 --sender-threads 1 -X -g \
+             -e 192.0.2.2 -r 3501 -u user -W secret 192.0.2.1",
+        )
+        .unwrap();
+        assert_eq!(load.mode, Mode::Packet);
+        assert_eq!((load.clients, load.packets, load.size), (1, None, 120));
+        assert_eq!(load.duration, FOR_EVER);
+        assert!(load.dont_fragment);
+        assert_eq!(load.peer, ["192.0.2.2:3501".parse().unwrap()]);
+        let name = load.credentials.unwrap().username().to_owned();
+        assert!(name.ends_with(":user") && name.len() > 10, "{name}");
+    }
+
+    #[test]
+    fn clients_are_rounded_up_as_in_the_original() {
+        for (flags, expected) in [
+            ("-m 3 -e 192.0.2.2", 4),
+            ("-m 3 -c -e 192.0.2.2", 3),
+            ("-m 3 -c -y", 4),
+            ("-m 5 -y", 8),
+            ("-m 3 -Y alloc", 3),
+        ] {
+            let options = parse(&format!("{flags} 192.0.2.1")).unwrap();
+            assert_eq!(options.load.clients, expected, "{flags}");
+        }
+    }
+
+    #[test]
+    fn a_flag_that_cannot_be_honoured_is_refused_with_what_it_asks_for() {
+        for (flag, what) in REFUSED {
+            let error = parse(&format!("-{flag} -e 192.0.2.2 192.0.2.1")).unwrap_err();
+            assert!(error.starts_with(&format!("-{flag}: {what}")), "{error}");
+        }
+    }
+
+    #[test]
+    fn wrong_values_are_refused_with_what_is_allowed() {
+        for (line, expected) in [
+            ("-e 192.0.2.2", "server is missing"),
+            ("192.0.2.1", "either -e"),
+            ("-Y packet 192.0.2.1", "either -e"),
+            ("-Y both 192.0.2.1", "packet, alloc, invalid"),
+            ("-l 15 -e 192.0.2.2 192.0.2.1", "16 to"),
+            ("-m 0 -e 192.0.2.2 192.0.2.1", "1 to"),
+            ("-m x -e 192.0.2.2 192.0.2.1", "-m x"),
+            ("-e 192.0.2.2 192.0.2.1 --sender-threads 5", "0 to 4"),
+            ("-e 192.0.2.2 192.0.2.1 -K", "needs a value"),
+            ("-e 192.0.2.2 192.0.2.1 192.0.2.3", "one server"),
+            ("-C ab -e 192.0.2.2 192.0.2.1", "one character"),
+            ("-r 65535 -e 192.0.2.2 192.0.2.1", "65534"),
+            ("-q 192.0.2.1", "no such flag"),
+            ("--help 192.0.2.1", "no such option"),
+        ] {
+            let error = parse(line).unwrap_err();
+            assert!(error.contains(expected), "{line}: {error}");
+        }
+    }
+}

@@ -1,0 +1,297 @@
+//! The generator as `turnutils_uclient`: the flags and the lines that scripts know, at our relay and at coturn's.
+
+use std::net::{Ipv4Addr, UdpSocket};
+use std::os::unix::process::CommandExt as _;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use crate::program::Program;
+
+/// A server at a port of the loopback interface, ended when dropped.
+enum Server {
+    Ours(Program),
+    Coturn(Child),
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        if let Self::Coturn(child) = self {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+/// A UDP port and the one behind it, both free a moment ago.
+fn free_ports() -> u16 {
+    (0..100)
+        .find_map(|_| {
+            let first = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+            let port = first.local_addr().unwrap().port();
+            let next = port.checked_add(1)?;
+            UdpSocket::bind((Ipv4Addr::LOCALHOST, next)).ok()?;
+            Some(port)
+        })
+        .expect("two ports in a row")
+}
+
+fn ours(port: u16) -> Server {
+    let port = port.to_string();
+    let mut server = Program::start(&[
+        "serve",
+        "--user=u:p",
+        "--realm=r",
+        "--listening-ip=127.0.0.1",
+        "--relay-ip=127.0.0.1",
+        "--listening-port",
+        &port,
+        "--allow-loopback-peers",
+        // The clients' relayed addresses are peers of each other.
+        "--allowed-peer-ip=127.0.0.1",
+        "--pin-threads=false",
+        "--unverified-excess-bytes-per-second=1000000000",
+        "--unverified-bytes-per-second=1000000000",
+    ]);
+    server.wait_for_line("ready");
+    Server::Ours(server)
+}
+
+/// `None`, with a word about it, where coturn is not installed.
+fn coturn(port: u16) -> Option<Server> {
+    let child = Command::new("turnserver")
+        .args(["-n", "--lt-cred-mech", "--user=u:p", "--realm=r"])
+        .args(["--listening-ip=127.0.0.1", "--relay-ip=127.0.0.1"])
+        .args([
+            "--no-cli",
+            "--no-tls",
+            "--no-dtls",
+            "--allow-loopback-peers",
+        ])
+        .args([
+            "--log-file=stdout",
+            "--pidfile=/dev/null",
+            "--userdb=/dev/null",
+        ])
+        .arg(format!("--listening-port={port}"))
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn();
+    match child {
+        Ok(child) => Some(Server::Coturn(child)),
+        Err(error) => {
+            println!("not run: turnserver cannot be started: {error}");
+            None
+        }
+    }
+}
+
+fn uclient(words: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_turnbuckle"));
+    command.arg0("turnutils_uclient").args(words);
+    command.stdin(Stdio::null());
+    command
+}
+
+/// Runs it at a server.
+fn at(port: u16, words: &[&str]) -> Output {
+    let port = port.to_string();
+    let line = [&["-u", "u", "-w", "p", "-p", &port], words, &["127.0.0.1"]].concat();
+    uclient(&line).output().unwrap()
+}
+
+fn printed(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+/// Waits until the server answers.
+fn wait_for(port: u16) {
+    let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    socket.connect((Ipv4Addr::LOCALHOST, port)).unwrap();
+    socket
+        .set_read_timeout(Some(Duration::from_millis(100)))
+        .unwrap();
+    let mut binding = [0; 20];
+    binding[1] = 1;
+    binding[4..8].copy_from_slice(&0x2112_a442_u32.to_be_bytes());
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while Instant::now() < deadline {
+        // Refused as long as nobody listens.
+        let _ = socket.send(&binding);
+        if socket.recv(&mut [0; 512]).is_ok() {
+            return;
+        }
+    }
+    panic!("no answer at port {port}");
+}
+
+/// The calls that scripts make, with the lines that they look for.
+fn calls(port: u16) {
+    wait_for(port);
+    let peer_port = free_ports();
+    let listen = [peer_port, peer_port + 1].map(|port| format!("127.0.0.1:{port}"));
+    let mut peer = Program::start(&[
+        "peer", "--listen", &listen[0], "--listen", &listen[1], "--json",
+    ]);
+    peer.event("ready");
+    let peer_port = peer_port.to_string();
+    for (flags, packets) in [
+        (vec!["-e", "127.0.0.1", "-r", &peer_port], 10),
+        (
+            vec![
+                "-s",
+                "-c",
+                "-m",
+                "3",
+                "-n",
+                "20",
+                "-e",
+                "127.0.0.1",
+                "-r",
+                &peer_port,
+            ],
+            60,
+        ),
+        (vec!["-y", "-n", "20", "-z", "5"], 80),
+        (
+            vec!["-y", "-s", "-c", "-g", "-n", "20", "-l", "1000", "-m", "4"],
+            80,
+        ),
+        (
+            vec![
+                "-Y",
+                "packet",
+                "-c",
+                "-n",
+                "100",
+                "-z",
+                "2",
+                "-e",
+                "127.0.0.1",
+                "-r",
+                &peer_port,
+            ],
+            100,
+        ),
+    ] {
+        let output = at(port, &flags);
+        let text = printed(&output);
+        assert_eq!(output.status.code(), Some(0), "{flags:?}: {text}");
+        for line in [
+            ": : Total connect time is ",
+            &format!(": : start_mclient: tot_send_msgs={packets}, tot_recv_msgs={packets}\n"),
+            ": : Total transmit time is ",
+            ": : Total lost packets 0 (0.000000%), total send dropped 0 (0.000000%)\n",
+            ": : Average round trip delay ",
+            ": : Average jitter ",
+        ] {
+            assert!(text.contains(line), "{flags:?}: no {line:?} in {text}");
+        }
+    }
+    let output = at(port, &["-Y", "alloc", "-m", "5", "-n", "4"]);
+    let text = printed(&output);
+    let line = text
+        .lines()
+        .find_map(|line| line.split_once("start_allocation_flood: total_allocations="));
+    let allocations: u64 = line.unwrap().1.parse().unwrap();
+    // The run is looked at fifty times a second; what is made until then comes on top.
+    assert!(allocations >= 20, "{text}");
+    assert!(text.contains("Total allocation flood time is "), "{text}");
+
+    let output = at(port, &["-w", "wrong", "-e", "127.0.0.1"]);
+    let text = printed(&output);
+    assert_eq!(output.status.code(), Some(255), "{text}");
+    assert!(text.contains("error 401"), "{text}");
+    assert!(text.contains("ERROR: Cannot complete Allocation"), "{text}");
+}
+
+#[test]
+fn scripts_find_their_lines_at_our_relay() {
+    let port = free_ports();
+    let server = ours(port);
+    calls(port);
+    if let Server::Ours(program) = &server {
+        program.signal(Signal::SIGTERM);
+    }
+}
+
+#[test]
+fn scripts_find_their_lines_at_coturns_relay() {
+    let port = free_ports();
+    let Some(_server) = coturn(port) else { return };
+    calls(port);
+}
+
+#[test]
+fn a_flood_goes_on_until_a_signal_and_prints_rates_meanwhile() {
+    let port = free_ports();
+    let _server = ours(port);
+    let port = port.to_string();
+    let peer = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let peer_port = peer.local_addr().unwrap().port().to_string();
+    let child = uclient(&[
+        "-Y",
+        "packet",
+        "-z",
+        "1",
+        "-c",
+        "-u",
+        "u",
+        "-w",
+        "p",
+        "-e",
+        "127.0.0.1",
+        "-r",
+        &peer_port,
+        "-p",
+        &port,
+        "127.0.0.1",
+    ])
+    .stdout(Stdio::piped())
+    .spawn()
+    .unwrap();
+    // The first packet to arrive is the beginning; two seconds later there is a line.
+    peer.recv(&mut [0; 200]).unwrap();
+    std::thread::sleep(Duration::from_millis(2_500));
+    kill(
+        Pid::from_raw(child.id().try_into().unwrap()),
+        Signal::SIGINT,
+    )
+    .unwrap();
+    let output = child.wait_with_output().unwrap();
+    let text = printed(&output);
+    assert_eq!(output.status.code(), Some(0), "{text}");
+    let rates = text.lines().find(|line| line.contains("send_pps="));
+    let rates = rates.unwrap_or_else(|| panic!("no rates in {text}"));
+    assert!(rates.contains("start_mclient: send_pps="), "{rates}");
+    // Nothing answers.
+    assert!(
+        rates.contains(", recv_pps=0.00, total_sent=") && rates.ends_with(", total_recv=0"),
+        "{rates}"
+    );
+    assert!(
+        text.contains("(100.000000%), total send dropped 0"),
+        "{text}"
+    );
+}
+
+#[test]
+fn a_script_that_asks_for_what_is_not_there_is_told_so() {
+    for (words, expected) in [
+        (
+            vec!["-t", "-y", "127.0.0.1"],
+            "-t: TCP to the server is not here",
+        ),
+        (vec!["-S", "-y", "127.0.0.1"], "-S: TLS or DTLS"),
+        (vec!["127.0.0.1"], "either -e peer_address or -y"),
+    ] {
+        let output = uclient(&words).output().unwrap();
+        assert_eq!(output.status.code(), Some(255));
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert!(error.contains(expected), "{error}");
+        assert!(error.contains("Usage: turnutils_uclient"), "{error}");
+    }
+}
