@@ -58,7 +58,6 @@ fn main() -> ExitCode {
     // Started by one of coturn's names, the binary is that program.
     let result = match name.to_str() {
         Some("turnutils_uclient") => turnbuckle_load::uclient::run(words),
-        Some("turnutils_peer") => turnbuckle_load::peer::run_as_turnutils_peer(words),
         _ => subcommand(),
     };
     result.unwrap_or_else(|error| {

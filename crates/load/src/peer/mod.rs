@@ -3,7 +3,6 @@
 //! One thread per core, each with a socket in the group of each address, so that the reflector is not what a measurement ends at. A
 //! flow stays on the thread that the kernel's hash of its addresses chose.
 
-mod persona;
 mod shard;
 mod sources;
 
@@ -19,7 +18,6 @@ use clap::ValueEnum;
 use serde_json::{Value, json};
 use turnbuckle_datapath::{Backend, Bind, Datapath, EndpointKind, Settings};
 
-pub use self::persona::run_as_turnutils_peer;
 use self::shard::{Counters, Shard};
 use self::sources::{SOURCES_MAX, Seen};
 use crate::cli::{self, BackendChoice, Cpus, Threads};
@@ -77,9 +75,6 @@ pub struct Arguments {
     /// Print events as lines of JSON
     #[arg(long)]
     json: bool,
-    /// Say nothing to people.
-    #[arg(skip)]
-    is_quiet: bool,
 }
 
 /// Runs the reflector until it is told to stop.
@@ -119,7 +114,6 @@ struct Running {
     mode: Mode,
     backend: Backend,
     as_json: bool,
-    is_quiet: bool,
     listen: Vec<SocketAddr>,
     shards: Vec<Thread>,
 }
@@ -173,7 +167,6 @@ impl Running {
             mode: arguments.mode,
             backend,
             as_json: arguments.json,
-            is_quiet: arguments.is_quiet,
             listen,
             shards,
         })
@@ -189,7 +182,7 @@ impl Running {
                 "threads": self.shards.len(),
                 "backend": self.backend.as_str(),
             }));
-        } else if !self.is_quiet {
+        } else {
             output::line(&format!(
                 "{} on {} with {} threads, {}",
                 self.mode_name(),
@@ -237,7 +230,7 @@ impl Running {
                 "received_datagrams": totals.received,
                 "sent_datagrams": totals.sent,
             }));
-        } else if !self.is_quiet {
+        } else {
             output::note(&format!(
                 "received {received_pps:.0}/s, sent {sent_pps:.0}/s, in all {} and {}",
                 grouped(totals.received),
@@ -293,7 +286,7 @@ impl Running {
         let mut value = self.value("result", started.elapsed());
         let mut sources = BTreeMap::<SocketAddr, Seen>::new();
         let mut failure = None;
-        let (as_json, is_quiet) = (self.as_json, self.is_quiet);
+        let as_json = self.as_json;
         let counters: Vec<_> = self
             .shards
             .iter()
@@ -338,7 +331,7 @@ impl Running {
                 })
                 .collect();
             output::event(&value);
-        } else if !is_quiet {
+        } else {
             for (source, seen) in &busiest {
                 output::line(&format!(
                     "{source}: {} datagrams, {} bytes",

@@ -82,51 +82,6 @@ fn a_known_delay_is_reported_within_five_per_cent() {
 }
 
 #[test]
-fn what_comes_from_elsewhere_is_not_looked_at() {
-    let arguments = ["--rate", "400", "--duration", "1"];
-    let (result, _, done) = at_stand_in(Harm::Stranger, &arguments);
-    for (key, value) in [
-        ("received_datagrams", done.received),
-        ("lost", 0),
-        ("duplicated", 0),
-        ("corrupted", 0),
-    ] {
-        assert_eq!(result[key], value, "{key}: {result}");
-    }
-}
-
-#[test]
-fn what_is_under_way_when_a_signal_ends_the_run_is_not_lost() {
-    let stand_in = StandIn::start(Harm::Delay(Duration::from_millis(500)));
-    let server = stand_in.address.to_string();
-    let mut program = Program::start(&[
-        "load",
-        "rate",
-        "--server",
-        &server,
-        "--peer",
-        "192.0.2.1:1",
-        "--user",
-        "a:b",
-        "--warm-up",
-        "0",
-        "--rate",
-        "200",
-        "--duration",
-        "60",
-        "--json",
-    ]);
-    program.event("measuring");
-    std::thread::sleep(Duration::from_secs(1));
-    program.signal(Signal::SIGINT);
-    let result = program.event("result");
-    let done = stand_in.finish();
-    assert!(done.received > 0);
-    assert_eq!(result["sent_datagrams"], done.received, "{result}");
-    assert_eq!(result["lost"], 0, "{result}");
-}
-
-#[test]
 fn a_limit_that_is_broken_is_an_exit_code() {
     let rate = ["--rate", "1000", "--duration", "0.5"];
     for (limit, is_kept) in [

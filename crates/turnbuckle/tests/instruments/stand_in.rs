@@ -14,8 +14,6 @@ use turnbuckle_wire::{ChannelData, Class, Message, MessageWriter, Method};
 pub(crate) enum Harm {
     /// Every tenth is dropped, every tenth comes twice, every tenth after the next one, and every tenth with a byte changed.
     Tenths,
-    /// Each comes back, and from another address a copy with a byte changed.
-    Stranger,
     /// All come so much later.
     Delay(Duration),
 }
@@ -72,7 +70,6 @@ fn serve(socket: &UdpSocket, harm: Harm, stop: &AtomicBool) -> Done {
     let mut done = Done::default();
     let mut held = Vec::<Held>::new();
     let mut clients = HashSet::new();
-    let stranger = UdpSocket::bind("127.0.0.1:0").unwrap();
     let mut buffer = vec![0; 65_536];
     while !stop.load(Ordering::Relaxed) {
         if let Harm::Delay(delay) = harm {
@@ -111,11 +108,6 @@ fn serve(socket: &UdpSocket, harm: Harm, stop: &AtomicBool) -> Done {
         };
         match (harm, number % 10) {
             (Harm::Delay(_), _) => held.push(held_back(bytes)),
-            (Harm::Stranger, _) => {
-                socket.send_to(bytes, from).unwrap();
-                bytes[len - 1] ^= 1;
-                stranger.send_to(bytes, from).unwrap();
-            }
             (Harm::Tenths, 1) => done.dropped += 1,
             (Harm::Tenths, 3) => {
                 done.doubled += 1;

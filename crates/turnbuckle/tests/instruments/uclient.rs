@@ -1,6 +1,5 @@
 //! The generator as `turnutils_uclient`: the flags and the lines that scripts know, at our relay and at coturn's.
 
-use std::io::{BufRead as _, BufReader};
 use std::net::{Ipv4Addr, UdpSocket};
 use std::os::unix::process::CommandExt as _;
 use std::process::{Child, Command, Output, Stdio};
@@ -23,33 +22,6 @@ impl Drop for Server {
             let _ = child.kill();
             let _ = child.wait();
         }
-    }
-}
-
-/// A running `turnutils_peer`, ended when dropped.
-struct Peer(Child);
-
-impl Peer {
-    fn start(port: &str) -> Self {
-        let mut child = Command::new(env!("CARGO_BIN_EXE_turnbuckle"))
-            .arg0("/usr/bin/turnutils_peer")
-            .args(["-v", "-p", port, "-L", "127.0.0.1"])
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let mut line = String::new();
-        let out = child.stdout.take().unwrap();
-        BufReader::new(out).read_line(&mut line).unwrap();
-        assert!(line.starts_with("reflect on 127.0.0.1:"), "{line}");
-        Self(child)
-    }
-}
-
-impl Drop for Peer {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
     }
 }
 
@@ -160,8 +132,12 @@ fn wait_for(port: u16) {
 fn calls(port: u16) {
     wait_for(port);
     let peer_port = free_ports();
+    let listen = [peer_port, peer_port + 1].map(|port| format!("127.0.0.1:{port}"));
+    let mut peer = Program::start(&[
+        "peer", "--listen", &listen[0], "--listen", &listen[1], "--json",
+    ]);
+    peer.event("ready");
     let peer_port = peer_port.to_string();
-    let _peer = Peer::start(&peer_port);
     for (flags, packets) in [
         (vec!["-e", "127.0.0.1", "-r", &peer_port], 10),
         (
