@@ -90,6 +90,10 @@ impl<R: Random> Engine<R> {
         for change in changes {
             if let Change::Created(created) = &change {
                 reservations.extend(created.reservation);
+                if let Some(token) = created.redeemed {
+                    let until = created.created + engine.config.lifetimes.reservation;
+                    engine.commons.reservations.spend(token, until);
+                }
             }
             engine.replay(&mut records, change);
         }

@@ -1,6 +1,7 @@
 //! Reserved ports that wait for their token (RFC 8656 §7.2), server-wide.
 //!
-//! A reservation holds its port's lease; an expired one is as good as gone and gives its port back at the next purge.
+//! A reservation holds its port's lease; an expired one is as good as gone and gives its port back at the next purge. A token works
+//! once, also when the engines of a server are rebuilt in any order.
 
 use core::fmt;
 use core::net::SocketAddr;
@@ -25,6 +26,8 @@ impl fmt::Debug for ReservationToken {
 pub(crate) struct Reservations {
     count_max: usize,
     by_token: Mutex<BTreeMap<ReservationToken, Reservation>>,
+    /// Tokens that records say were redeemed, and until when their reservations could have lasted. Filled by rebuilding only.
+    spent: Mutex<BTreeMap<ReservationToken, Time>>,
 }
 
 #[derive(Debug)]
@@ -38,6 +41,7 @@ impl Reservations {
         Self {
             count_max: count_max as usize,
             by_token: Mutex::default(),
+            spent: Mutex::default(),
         }
     }
 
@@ -55,7 +59,8 @@ impl Reservations {
         expires: Time,
     ) -> Result<(), PortLease> {
         let mut by_token = self.lock();
-        if by_token.len() >= self.count_max || by_token.contains_key(&token) {
+        let is_spent = self.lock_spent().contains_key(&token);
+        if is_spent || by_token.len() >= self.count_max || by_token.contains_key(&token) {
             return Err(lease);
         }
         by_token.insert(token, Reservation { lease, expires });
@@ -76,6 +81,12 @@ impl Reservations {
         (now < reservation.expires).then_some(reservation.lease)
     }
 
+    /// Notes that `token` was redeemed before, and gives its port back if it is held again. For rebuilding.
+    pub(crate) fn spend(&self, token: ReservationToken, until: Time) {
+        self.lock_spent().insert(token, until);
+        self.lock().remove(&token);
+    }
+
     /// Takes the reservation of an exact address, whatever its token. For rebuilding.
     pub(crate) fn redeem_exact(&self, local: SocketAddr) -> Option<PortLease> {
         let mut by_token = self.lock();
@@ -90,11 +101,16 @@ impl Reservations {
     pub(crate) fn purge(&self, now: Time) {
         self.lock()
             .retain(|_, reservation| now < reservation.expires);
+        self.lock_spent().retain(|_, until| now < *until);
     }
 
     /// Reservations held.
     pub(crate) fn len(&self) -> usize {
         self.lock().len()
+    }
+
+    fn lock_spent(&self) -> MutexGuard<'_, BTreeMap<ReservationToken, Time>> {
+        self.spent.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<ReservationToken, Reservation>> {

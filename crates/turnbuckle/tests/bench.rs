@@ -8,6 +8,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -45,6 +46,12 @@ fn bench() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_turnbuckle"));
     command.arg("bench").stdin(Stdio::null());
     command
+}
+
+/// Keeps the tests that bring hosts up apart: there is one laboratory to a machine, and a run changes settings of the machine.
+fn laboratory() -> MutexGuard<'static, ()> {
+    static LABORATORY: Mutex<()> = Mutex::new(());
+    LABORATORY.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn namespaces_can_be_had() -> bool {
@@ -231,12 +238,12 @@ fn nothing_is_left() -> bool {
     !Path::new(RECORD).exists() && !NAMESPACES.into_iter().any(is_there)
 }
 
-/// One test for all ends: there is one laboratory to a machine.
 #[test]
 fn nothing_stays_behind_whatever_ends_a_run() {
     if !namespaces_can_be_had() {
         return;
     }
+    let _laboratory = laboratory();
     let before = backlog();
     for signal in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGKILL] {
         let mut run = Endless::start();
@@ -300,6 +307,7 @@ fn the_smoke_test_loses_nothing_and_its_sums_agree() {
     if !namespaces_can_be_had() {
         return;
     }
+    let _laboratory = laboratory();
     let folder = TempDir::new().expect("a folder");
     let report = folder.path().join("report");
     let mut command = bench();

@@ -445,3 +445,36 @@ fn what_the_policy_has_come_to_forbid_is_not_carried_over() {
     assert!(rebuilt.peer_data(relayed, "93.184.216.21:9").is_ok());
     assert_eq!(rebuilt.take_changes().len(), 2, "and it is reported");
 }
+
+#[test]
+fn a_token_that_was_redeemed_is_spent_after_a_rebuild_too() {
+    let mut server = Server::start();
+    let mut alice = server.client(CLIENT);
+    let answer = server.ask(&mut alice, Method::ALLOCATE, |writer| {
+        writer.requested_transport(17).even_port(true);
+    });
+    let token = answer.success().reservation_token().unwrap().unwrap();
+    let mut bob = server.client_of("bob", "builder", "203.0.113.8:1");
+    let redeem = |writer: &mut MessageWriter<'_>| {
+        writer.requested_transport(17).reservation_token(token);
+    };
+    server.ask(&mut bob, Method::ALLOCATE, redeem).success();
+    // The port is free again long before the reservation would have ended.
+    server.ask(&mut bob, Method::REFRESH, |writer| {
+        writer.lifetime(0);
+    });
+    let history = server.take_changes();
+    let commons = Commons::new(&server.config);
+    let _engine = Engine::rebuild(
+        Arc::clone(&server.config),
+        Arc::clone(&commons),
+        Seeded::new(1),
+        server.now,
+        listeners(),
+        history,
+        |address| server.endpoint_at(address),
+    );
+    assert_eq!(commons.reserved_ports(), 0);
+    let leased: u32 = commons.ports().map(|(_, counts)| counts.leased).sum();
+    assert_eq!(leased, 1, "alice's");
+}

@@ -101,6 +101,30 @@ fn many_channel_messages_of_one_segment_all_arrive_whole_and_in_order() {
     }
 }
 
+//= STUN-029
+//= STUN-030
+#[test]
+fn a_binding_answer_names_the_connections_own_address_and_comes_back_on_it() {
+    let site = Site::new();
+    let server = start(site, &[]);
+    let mut connection = connect(server.address());
+    connection
+        .set_read_timeout(Some(Duration::from_secs(10)))
+        .unwrap();
+    // Byte by byte, as a slow network may deliver it (RFC 8489 §6.2.2).
+    let request = plain(Class::Request, Method::BINDING, |_| {});
+    for byte in &request {
+        connection.write_all(&[*byte]).unwrap();
+    }
+    let mut answer = [0; 1024];
+    let len = connection.read(&mut answer).unwrap();
+    let answer = turnbuckle_wire::Message::parse(&answer[..len]).unwrap();
+    assert_eq!(
+        answer.xor_mapped_address().unwrap(),
+        Some(connection.local_addr().unwrap())
+    );
+}
+
 //= TCP-26
 #[test]
 fn an_allocation_ends_with_its_connection() {
