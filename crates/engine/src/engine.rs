@@ -2,7 +2,7 @@
 
 use core::fmt;
 use core::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use turnbuckle_wire::{Class, Message, Method, ParseError, TransactionId};
@@ -16,6 +16,7 @@ use crate::command::{
 };
 use crate::commons::Commons;
 use crate::config::{Config, Service};
+use crate::discovery::Discovery;
 use crate::drop_reason::DropReason;
 use crate::id::{AllocationId, ClientTuple, Endpoint, Family, RelayHandle, RelayRequest};
 use crate::nonce::NonceKey;
@@ -23,7 +24,7 @@ use crate::outbox::Outbox;
 use crate::policy::{InterfaceAddress, OwnAddresses, OwnRelay, Policy};
 use crate::random::Random;
 use crate::reject::Reject;
-use crate::reply::{Request, unknown_attributes};
+use crate::reply::{Request, Served, unknown_attributes};
 use crate::table::Table;
 use crate::time::{Now, Time};
 use crate::timers::Wheel;
@@ -36,6 +37,8 @@ pub struct Engine<R> {
     pub(crate) commons: Arc<Commons>,
     pub(crate) random: R,
     pub(crate) listeners: Vec<(Endpoint, SocketAddr)>,
+    /// The listeners that serve NAT behaviour discovery.
+    pub(crate) discovery_by_listener: BTreeMap<Endpoint, Discovery>,
     pub(crate) policy: Policy,
     own: OwnAddresses,
     authenticator: Authenticator,
@@ -95,6 +98,7 @@ impl<R: Random> Engine<R> {
             peers: Vec::new(),
             statistics: Statistics::default(),
             listeners: Vec::new(),
+            discovery_by_listener: BTreeMap::new(),
             config,
             commons,
             random,
@@ -265,8 +269,11 @@ impl<R: Random> Engine<R> {
     }
 
     fn handle_indication(&mut self, request: &Request<'_>) -> Outcome {
-        let dont_fragment = true; // a Send indication has its own answer to it
-        if unknown_attributes(&request.message, dont_fragment)
+        let served = Served {
+            discovery: false,
+            dont_fragment: true, // a Send indication has its own answer to it
+        };
+        if unknown_attributes(&request.message, served)
             .next()
             .is_some()
         {
@@ -304,7 +311,7 @@ impl<R: Random> Engine<R> {
             Ok(proof) => proof,
             Err(rejection) => return self.challenge(request, &rejection),
         };
-        if unknown_attributes(&request.message, self.serves_dont_fragment(request))
+        if unknown_attributes(&request.message, self.served(request))
             .next()
             .is_some()
         {
@@ -503,7 +510,7 @@ impl<R: Random> Engine<R> {
     }
 
     /// Whether a client can be there at all. An answer to an own listener would come back as a message (V-41).
-    fn is_possible_source(&self, source: SocketAddr) -> bool {
+    pub(crate) fn is_possible_source(&self, source: SocketAddr) -> bool {
         let is_client = match source.ip() {
             IpAddr::V4(ip) => !ip.is_unspecified() && !ip.is_multicast() && !ip.is_broadcast(),
             IpAddr::V6(ip) => !ip.is_unspecified() && !ip.is_multicast(),

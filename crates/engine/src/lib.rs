@@ -22,6 +22,7 @@ mod command;
 mod commons;
 mod config;
 mod credential;
+mod discovery;
 mod drop_reason;
 mod ending;
 mod engine;
@@ -59,6 +60,7 @@ pub use crate::config::{
     Config, DefaultFamily, Fingerprint, Lifetimes, Limits, RelayAddress, Service,
 };
 pub use crate::credential::{CredentialError, User};
+pub use crate::discovery::{Alternates, Discovery};
 pub use crate::drop_reason::DropReason;
 pub use crate::engine::{Engine, Statistics};
 pub use crate::id::{

@@ -6,7 +6,7 @@ use crate::command::Command;
 use crate::id::ClientTuple;
 use crate::id::{Endpoint, RelayHandle, RelayRequest};
 
-/// The longest reply: what fits an IPv6 packet of the minimum MTU (RFC 8489 §6.1).
+/// The longest reply, but for PADDING, whose purpose is to be longer: what fits an IPv6 packet of the minimum MTU (RFC 8489 §6.1).
 pub(crate) const REPLY_LEN_MAX: usize = 1232;
 
 #[derive(Debug, Default)]
@@ -34,8 +34,18 @@ impl Outbox {
         to: ClientTuple,
         write: impl FnOnce(&mut [u8]) -> Result<usize, WriteError>,
     ) -> usize {
+        self.reply_within(REPLY_LEN_MAX, to, write)
+    }
+
+    /// As [`Outbox::reply`], for a reply of at most `len_max` bytes.
+    pub(crate) fn reply_within(
+        &mut self,
+        len_max: usize,
+        to: ClientTuple,
+        write: impl FnOnce(&mut [u8]) -> Result<usize, WriteError>,
+    ) -> usize {
         let start = self.bytes.len();
-        self.bytes.resize(start + REPLY_LEN_MAX, 0);
+        self.bytes.resize(start + len_max, 0);
         let len = write(&mut self.bytes[start..]).unwrap_or(0);
         debug_assert!(len > 0, "every reply fits, and its texts are valid");
         self.bytes.truncate(start + len);

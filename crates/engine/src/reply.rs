@@ -12,6 +12,7 @@ use crate::config::{Config, Fingerprint};
 use crate::drop_reason::DropReason;
 use crate::engine::Engine;
 use crate::id::ClientTuple;
+use crate::outbox::REPLY_LEN_MAX;
 use crate::random::Random;
 use crate::reject::{Reject, reason_phrase};
 use crate::time::Now;
@@ -37,6 +38,15 @@ pub(crate) struct Envelope {
     pub(crate) has_fingerprint: bool,
 }
 
+/// Attributes that are understood or not, by configuration and by where a request came in.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Served {
+    /// Those of RFC 5780, in Binding requests.
+    pub(crate) discovery: bool,
+    /// DONT-FRAGMENT.
+    pub(crate) dont_fragment: bool,
+}
+
 impl Request<'_> {
     pub(crate) fn envelope(&self) -> Envelope {
         Envelope {
@@ -56,8 +66,19 @@ impl<R: Random> Engine<R> {
         key: Option<&IntegrityKey>,
         write: impl FnOnce(&mut MessageWriter<'_>),
     ) -> usize {
+        self.reply_success_within(REPLY_LEN_MAX, envelope, key, write)
+    }
+
+    /// Queues a success response of at most `len_max` bytes.
+    pub(crate) fn reply_success_within(
+        &mut self,
+        len_max: usize,
+        envelope: &Envelope,
+        key: Option<&IntegrityKey>,
+        write: impl FnOnce(&mut MessageWriter<'_>),
+    ) -> usize {
         let config = &self.config;
-        self.outbox.reply(envelope.to, |buffer| {
+        self.outbox.reply_within(len_max, envelope.to, |buffer| {
             let mut writer = MessageWriter::new(
                 buffer,
                 Class::Success,
@@ -80,9 +101,8 @@ impl<R: Random> Engine<R> {
         request: &Request<'_>,
         key: Option<&IntegrityKey>,
     ) -> usize {
-        let dont_fragment = self.serves_dont_fragment(request);
-        let unknown =
-            unknown_attributes(&request.message, dont_fragment).take(UNKNOWN_ATTRIBUTES_MAX);
+        let served = self.served(request);
+        let unknown = unknown_attributes(&request.message, served).take(UNKNOWN_ATTRIBUTES_MAX);
         self.write_error(
             &request.envelope(),
             key,
@@ -91,6 +111,14 @@ impl<R: Random> Engine<R> {
                 writer.unknown_attributes(unknown);
             },
         )
+    }
+
+    /// Which of the attributes that are not always understood are understood in `request`.
+    pub(crate) fn served(&self, request: &Request<'_>) -> Served {
+        Served {
+            discovery: self.serves_discovery(request),
+            dont_fragment: self.serves_dont_fragment(request),
+        }
     }
 
     /// Queues an error response.
@@ -162,19 +190,18 @@ fn finish(
 /// send them in Binding requests to whoever is there, and a server without ICE answers as if they were absent.
 pub(crate) fn unknown_attributes<'m>(
     message: &Message<'m>,
-    dont_fragment: bool,
+    served: Served,
 ) -> impl Iterator<Item = AttributeType> + Clone + use<'m> {
     let is_binding = message.method() == Method::BINDING;
     message
         .attributes()
         .map(|attribute| attribute.kind)
         .filter(move |&kind| match kind {
-            AttributeType::ACCESS_TOKEN
-            | AttributeType::CHANGE_REQUEST
-            | AttributeType::CONNECTION_ID
+            AttributeType::ACCESS_TOKEN | AttributeType::CONNECTION_ID => true,
+            AttributeType::CHANGE_REQUEST
             | AttributeType::PADDING
-            | AttributeType::RESPONSE_PORT => true,
-            AttributeType::DONT_FRAGMENT => !dont_fragment,
+            | AttributeType::RESPONSE_PORT => !(is_binding && served.discovery),
+            AttributeType::DONT_FRAGMENT => !served.dont_fragment,
             PRIORITY | USE_CANDIDATE if is_binding => false,
             _ => kind.is_comprehension_required() && !kind.is_known(),
         })

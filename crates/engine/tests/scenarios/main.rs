@@ -12,6 +12,7 @@ mod allocate;
 mod authentication;
 mod channel;
 mod connection;
+mod discovery;
 mod icmp;
 mod limits;
 mod opening;

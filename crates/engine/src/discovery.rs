@@ -1,0 +1,137 @@
+//! NAT behaviour discovery ([RFC 5780]): Binding answers that leave from another address or port, go to another port of the client's
+//! address, or are as long as a datagram that gets fragmented.
+//!
+//! Each of these could serve to hit somebody else, hence three rules. An answer goes to the address the request came from, whatever
+//! the port. PADDING for a source that proved nothing is no longer than the request's own (V-49). And all of it is charged to the
+//! same budget as every other answer to such a source (V-40).
+//!
+//! [RFC 5780]: https://www.rfc-editor.org/rfc/rfc5780
+
+use core::net::SocketAddr;
+
+use turnbuckle_wire::ChangeRequest;
+
+use crate::engine::Engine;
+use crate::id::{ClientTuple, Endpoint};
+use crate::random::Random;
+use crate::reject::Reject;
+use crate::reply::Request;
+
+/// The length of PADDING that takes an answer beyond the MTU of an Ethernet interface (RFC 5780 §7.6).
+const PADDING_LEN: usize = 1500;
+
+/// What stands in for one listener when a client asks for an answer from elsewhere (RFC 5780 §6).
+///
+/// Addresses are what clients see, where a translator maps one to one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Discovery {
+    /// The listener's own address and port, Da and Dp of RFC 5780 §6.1.
+    pub origin: SocketAddr,
+    /// The other address and the other port, Ca and Cp.
+    pub other: SocketAddr,
+    /// The sockets that answers leave from instead; `None` where clients come by connections, which answers cannot leave.
+    pub alternates: Option<Alternates>,
+}
+
+/// Sockets that answers leave from in place of the one that received the request (RFC 5780 §6.1, table 1).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Alternates {
+    /// The other address, the same port.
+    pub change_ip: Endpoint,
+    /// The same address, the other port.
+    pub change_port: Endpoint,
+    /// The other address and the other port.
+    pub change_both: Endpoint,
+}
+
+/// What discovery makes of one Binding request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Plan {
+    /// Which socket the answer leaves from, and where it goes.
+    pub(crate) to: ClientTuple,
+    /// Where it leaves from, as the client sees it.
+    pub(crate) origin: SocketAddr,
+    /// Where it would leave from if everything were to change.
+    pub(crate) other: SocketAddr,
+    /// The length of PADDING, if there is to be some.
+    pub(crate) padding_len: Option<usize>,
+}
+
+impl Discovery {
+    /// The answer's way (RFC 5780 §6.1). `is_proven` says that the client is where it claims to be.
+    ///
+    /// # Errors
+    ///
+    /// Attributes that exclude each other, that a connection cannot serve, or that cannot be read: 400.
+    fn plan(&self, request: &Request<'_>, is_proven: bool) -> Result<Plan, Reject> {
+        let message = &request.message;
+        let change = message.change_request().map_err(|_| Reject::BadRequest)?;
+        let response_port = message.response_port().map_err(|_| Reject::BadRequest)?;
+        let padding = message.padding();
+        if padding.is_some() && response_port.is_some() {
+            return Err(Reject::BadRequest);
+        }
+        let mut plan = Plan {
+            to: request.from,
+            origin: self.origin,
+            other: self.other,
+            padding_len: padding.map(|padding| padding_len(padding, is_proven)),
+        };
+        if let Some(change) = change.filter(|change| *change != ChangeRequest::default()) {
+            let alternates = self.alternates.ok_or(Reject::BadRequest)?;
+            if change.change_ip {
+                plan.origin.set_ip(self.other.ip());
+            }
+            if change.change_port {
+                plan.origin.set_port(self.other.port());
+            }
+            plan.to.listener = match (change.change_ip, change.change_port) {
+                (true, true) => alternates.change_both,
+                (true, false) => alternates.change_ip,
+                (false, _) => alternates.change_port,
+            };
+        }
+        if let Some(port) = response_port {
+            if self.alternates.is_none() || port == 0 {
+                return Err(Reject::BadRequest);
+            }
+            plan.to.remote.set_port(port);
+        }
+        Ok(plan)
+    }
+}
+
+/// How much PADDING answers `padding`, in bytes.
+fn padding_len(padding: &[u8], is_proven: bool) -> usize {
+    if is_proven {
+        PADDING_LEN
+    } else {
+        padding.len().min(PADDING_LEN).next_multiple_of(4)
+    }
+}
+
+impl<R: Random> Engine<R> {
+    /// Has a listener take part in NAT behaviour discovery. Without this, requests that ask for it get 420 there (RFC 5780 §6).
+    pub fn set_discovery(&mut self, listener: Endpoint, discovery: Discovery) {
+        self.discovery_by_listener.insert(listener, discovery);
+    }
+
+    /// Whether the attributes of RFC 5780 are understood where `request` came in.
+    pub(crate) fn serves_discovery(&self, request: &Request<'_>) -> bool {
+        self.discovery_by_listener
+            .contains_key(&request.from.listener)
+    }
+
+    /// How to answer a Binding request where discovery is served; `None` where it is not.
+    pub(crate) fn plan_discovery(
+        &self,
+        request: &Request<'_>,
+        is_authenticated: bool,
+    ) -> Result<Option<Plan>, Reject> {
+        let Some(discovery) = self.discovery_by_listener.get(&request.from.listener) else {
+            return Ok(None);
+        };
+        let is_proven = is_authenticated || request.from.transport.is_stream();
+        discovery.plan(request, is_proven).map(Some)
+    }
+}
