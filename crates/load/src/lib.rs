@@ -1,12 +1,13 @@
-//! The instruments: load generator and reflector.
+//! The instruments: load generator, reflector and connection-rate tools.
 //!
 //! They speak to any server of the protocol and share [`turnbuckle_wire`] and [`turnbuckle_datapath`] with the relay, never its rules: a
 //! generator that used the relay's engine would repeat its mistakes.
 //!
 //! [`load`] is the generator, [`peer`] the reflector; [`client`] is the TURN client that the generator is made of, and
-//! [`uclient`] the generator behind the flags of coturn's.
+//! [`uclient`] the generator behind the flags of coturn's. [`connections`] are two programs that count TCP connections per second.
 
 pub mod client;
+pub mod connections;
 pub mod load;
 pub mod peer;
 pub mod uclient;

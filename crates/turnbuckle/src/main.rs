@@ -48,6 +48,10 @@ enum Command {
     Load(Box<turnbuckle_load::load::Arguments>),
     /// Stand behind a relay while it is measured: reflect, swallow, or send by itself
     Peer(turnbuckle_load::peer::Arguments),
+    /// Accept connections as fast as possible and count them; the other end is connect-client
+    AcceptServer(turnbuckle_load::connections::AcceptServer),
+    /// Connect as fast as possible and print connections per second
+    ConnectClient(turnbuckle_load::connections::ConnectClient),
     Bench(Box<turnbuckle_lab::Arguments>),
 }
 
@@ -75,6 +79,8 @@ fn subcommand() -> anyhow::Result<ExitCode> {
         Command::Options(arguments) => options::run(&arguments),
         Command::Load(arguments) => turnbuckle_load::load::run(&arguments),
         Command::Peer(arguments) => turnbuckle_load::peer::run(&arguments),
+        Command::AcceptServer(arguments) => arguments.run(),
+        Command::ConnectClient(arguments) => arguments.run(),
         Command::Bench(arguments) => turnbuckle_lab::run(&arguments).map(|all_measured| {
             if all_measured {
                 ExitCode::SUCCESS

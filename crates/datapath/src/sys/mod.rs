@@ -3,8 +3,10 @@
 //! Invariant: nothing in here hands out a raw pointer or a descriptor; what comes out is borrowed or owned Rust data.
 //! Everything that a safe wrapper offers (epoll, eventfd, timerfd, bind) is called outside, through `rustix` and `socket2`.
 
+pub(crate) mod accept_ring;
 pub(crate) mod address;
 pub(crate) mod cmsg;
+pub(crate) mod descriptors;
 pub(crate) mod errqueue;
 #[cfg(test)]
 pub(crate) mod fault;
@@ -12,3 +14,4 @@ mod pinned;
 pub(crate) mod receive;
 pub(crate) mod send;
 pub(crate) mod sockopt;
+pub(crate) mod steering;

@@ -5,6 +5,7 @@
     reason = "tests, and a word where one cannot run"
 )]
 
+mod connections;
 mod load;
 mod peer;
 mod program;

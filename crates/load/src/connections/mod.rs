@@ -1,0 +1,37 @@
+//! `turnbuckle accept-server` and `turnbuckle connect-client`: TCP connections per second.
+//!
+//! The pair after DragonFly's `accept_connect`: the server accepts and closes a connection when its peer does; the client connects and closes
+//! at once, and no byte is exchanged. Their workers were processes; ours are threads, each with a table of descriptors of its own.
+
+mod client;
+mod errors;
+mod preflight;
+mod server;
+
+pub use client::Arguments as ConnectClient;
+pub use server::Arguments as AcceptServer;
+
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+/// Most workers of one program.
+const WORKERS_MAX: u16 = 1024;
+
+fn workers(text: &str) -> Result<usize, String> {
+    match text.parse::<u16>() {
+        Ok(number @ 1..=WORKERS_MAX) => Ok(number.into()),
+        _ => Err(format!("allowed: 1 to {WORKERS_MAX}")),
+    }
+}
+
+/// Lets this process open as many descriptors as it may.
+fn raise_descriptor_limit() {
+    let limit = getrlimit(Resource::Nofile);
+    // Failure leaves the old limit, and reaching it is counted as EMFILE.
+    let _ = setrlimit(
+        Resource::Nofile,
+        Rlimit {
+            current: limit.maximum,
+            maximum: limit.maximum,
+        },
+    );
+}

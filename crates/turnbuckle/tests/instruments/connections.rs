@@ -1,0 +1,182 @@
+//! The pair that counts connections per second.
+
+use nix::sys::signal::Signal;
+use serde_json::Value;
+
+use crate::program::{Program, assert_refused, result, run};
+
+/// Connects to a server of this strategy; what the server and the client counted.
+fn counted(server: &[&str], client: &[&str]) -> (Value, Value) {
+    let mut program = Program::start(&[&["accept-server", "--json", "-p", "0"], server].concat());
+    let port = program.event("ready")["port"].to_string();
+    let command = [
+        "connect-client",
+        "--json",
+        "-p",
+        &port,
+        "-4",
+        "127.0.0.1",
+        "-l",
+        "0.3",
+    ];
+    let connected = result(&run(&[&command, client].concat()));
+    program.signal(Signal::SIGINT);
+    let accepted = program.event("result");
+    assert!(program.succeeds());
+    (accepted, connected)
+}
+
+#[test]
+fn every_strategy_accepts_and_closes_all_that_connects() {
+    for strategy in ["shared", "exclusive", "reuseport", "cpu", "uring"] {
+        if strategy == "uring" && !has_ring() {
+            println!("not run: {strategy}: io_uring is not allowed here");
+            continue;
+        }
+        for client in [&["-i", "3"][..], &["-i", "2", "-c", "8"]] {
+            let server = ["-i", "3", "--strategy", strategy];
+            let (accepted, connected) = counted(&server, &[client, &["--close", "rst"]].concat());
+            assert!(
+                connected["connected"].as_u64().unwrap() > 0,
+                "{strategy}: {connected}"
+            );
+            assert_eq!(
+                accepted["accepted"], connected["connected"],
+                "{strategy} {client:?}: {accepted}"
+            );
+            assert_eq!(accepted["closed"], accepted["accepted"], "{strategy}");
+            assert_eq!(connected["failed"], 0, "{connected}");
+            assert_eq!(accepted["errors"], serde_json::json!({}));
+            assert_eq!(connected["latency_us"]["samples"], connected["connected"]);
+            assert_eq!(accepted["wrong_cpu"].is_u64(), strategy == "cpu");
+        }
+    }
+}
+
+#[test]
+fn the_flags_of_the_originals_choose_their_strategies() {
+    for (flags, strategy) in [
+        (&[][..], "shared"),
+        (&["-r"], "reuseport"),
+        (&["-r", "-B"], "cpu"),
+        (&["-B"], "cpu"),
+    ] {
+        let server = [&["-i", "8"], flags].concat();
+        let (accepted, connected) = counted(&server, &["-i", "1", "--close", "fin"]);
+        assert_eq!(accepted["strategy"], strategy);
+        assert_eq!(accepted["workers"], 8);
+        assert_eq!(accepted["accepted"], connected["connected"]);
+    }
+}
+
+#[test]
+fn the_last_line_of_the_client_is_the_rate_with_two_decimals() {
+    let mut server = Program::start(&["accept-server", "--json", "-p", "0"]);
+    let port = server.event("ready")["port"].to_string();
+    let output = run(&[
+        "connect-client",
+        "-p",
+        &port,
+        "-4",
+        "127.0.0.1",
+        "-i",
+        "4",
+        "-l",
+        "0.2",
+    ]);
+    let text = String::from_utf8(output.stdout).unwrap();
+    let last = text.lines().last().unwrap();
+    let (whole, decimals) = last.split_once('.').unwrap();
+    assert_eq!(decimals.len(), 2, "{text}");
+    assert!(whole.parse::<u64>().unwrap() > 0, "{text}");
+    assert!(String::from_utf8_lossy(&output.stderr).contains("TIME-WAIT"));
+}
+
+#[test]
+fn more_connections_than_ports_are_warned_of() {
+    let refused = closed_port();
+    let command = [
+        "connect-client",
+        "-4",
+        "127.0.0.1",
+        "-i",
+        "8",
+        "-c",
+        "4096",
+        "-l",
+        "0",
+        "-p",
+        &refused,
+    ];
+    let output = run(&[&command[..], &["--close", "rst"]].concat());
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(error.contains("32768 connections at a time"), "{error}");
+    assert!(error.contains("net.ipv4.ip_local_port_range"), "{error}");
+}
+
+#[test]
+fn failures_are_counted_by_errno() {
+    let port = closed_port();
+    for in_flight in [&[][..], &["-c", "4"]] {
+        let command = [
+            "connect-client",
+            "--json",
+            "-4",
+            "127.0.0.1",
+            "-i",
+            "1",
+            "-l",
+            "0.1",
+            "-p",
+            &port,
+        ];
+        let counted = result(&run(&[&command, in_flight].concat()));
+        assert_eq!(counted["connected"], 0);
+        assert!(counted["failed"].as_u64().unwrap() > 0);
+        assert_eq!(counted["errors"]["ECONNREFUSED"], counted["failed"]);
+        assert_eq!(counted["latency_us"], Value::Null);
+    }
+}
+
+#[test]
+fn wrong_values_are_refused_with_what_is_allowed() {
+    let server = |more: &[&'static str]| [&["accept-server", "-p", "5000"], more].concat();
+    assert_refused(&server(&["-i", "0"]), "1 to 1024");
+    assert_refused(&server(&["--strategy", "magic"]), "exclusive");
+    assert_refused(&server(&["--strategy", "cpu", "-r"]), "-r");
+    let client = |more: &[&'static str]| [&["connect-client", "-p", "5000"], more].concat();
+    assert_refused(&client(&[]), "-4");
+    assert_refused(&client(&["-4", "nowhere"]), "-4");
+    assert_refused(&client(&["-4", "127.0.0.1", "-l=-1"]), "86400");
+    assert_refused(&client(&["-4", "127.0.0.1", "-c", "0"]), "1..=4096");
+    assert_refused(
+        &client(&["-4", "127.0.0.1", "--close", "softly"]),
+        "rst, fin",
+    );
+}
+
+/// A port that nobody listens on.
+fn closed_port() -> String {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    listener.local_addr().unwrap().port().to_string()
+}
+
+/// Whether the kernel lets this process use `io_uring`; containers often do not.
+fn has_ring() -> bool {
+    let command = [
+        "accept-server",
+        "-p",
+        "0",
+        "--strategy",
+        "uring",
+        "--duration",
+        "0.01",
+    ];
+    let output = run(&command);
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        output.status.success() || error.contains("io_uring"),
+        "{error}"
+    );
+    output.status.success()
+}
