@@ -54,6 +54,7 @@ pub struct Engine<R> {
     /// The peers of the CreatePermission request at hand; empty in between.
     pub(crate) peers: Vec<IpAddr>,
     pub(crate) statistics: Statistics,
+    pub(crate) is_draining: bool,
 }
 
 /// Live counts, for invariants and metrics.
@@ -97,6 +98,7 @@ impl<R: Random> Engine<R> {
             changes: VecDeque::new(),
             peers: Vec::new(),
             statistics: Statistics::default(),
+            is_draining: false,
             listeners: Vec::new(),
             discovery_by_listener: BTreeMap::new(),
             config,

@@ -14,6 +14,7 @@ mod finish;
 mod load;
 mod machine;
 mod problem;
+mod redirection;
 mod render;
 mod secret;
 mod settings;
@@ -33,7 +34,8 @@ pub use render::{help, help_one, man, markdown, sample};
 pub use secret::{MASK, Secret};
 pub use settings::{
     Addresses, Authentication, Backend, Config, Credential, Datapath, DefaultFamily,
-    ExternalAddress, Limits, Log, PeerRules, PortRange, StaticUser, Stun, Threads, Tls,
+    ExternalAddress, Limits, Log, PeerRules, PortRange, Redirection, StaticUser, Stun, Threads,
+    Tls,
 };
 pub use table::{entries, removed_keys, suggest};
 #[cfg(test)]
