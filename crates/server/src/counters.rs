@@ -59,12 +59,20 @@ close_reasons! {
     HandshakeFailed = "handshake_failed",
     /// The TLS handshake took too long.
     HandshakeLate = "handshake_late",
+    /// It spoke HTTP.
+    Http = "http",
     /// It was idle and had no allocation.
     Idle = "idle",
     /// It sent what cannot be a message.
     Malformed = "malformed",
     /// A message that it had begun was not completed in time.
     MessageLate = "message_late",
+    /// It came from a proxy and did not begin with a good header.
+    ProxyHeader = "proxy_header",
+    /// The header of a proxy did not come in time.
+    ProxyLate = "proxy_late",
+    /// It came from no proxy, with a proxy's header or to the proxies' port.
+    ProxyRefused = "proxy_refused",
     /// The client closed it.
     Remote = "remote",
     /// The relay ended.

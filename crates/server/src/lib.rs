@@ -5,6 +5,7 @@ pub mod config;
 mod clock;
 mod counters;
 mod log;
+mod proxy;
 mod random;
 mod relay;
 mod serve;

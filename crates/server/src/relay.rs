@@ -20,21 +20,25 @@ use turnbuckle_datapath::{
     Warning,
 };
 use turnbuckle_engine::{
-    AllocationId, ClientTuple, Command, DropReason, Endpoint, Engine, Framing, InterfaceAddress,
-    Now, Outcome, RelayHandle, RelayOpenError, RelayRequest,
+    AllocationId, Change, ClientTuple, Command, DropReason, Endpoint, Engine, Framing,
+    InterfaceAddress, Now, Outcome, RelayHandle, RelayOpenError, RelayRequest,
 };
 use turnbuckle_wire::{
     ChannelData, DATA_INDICATION_HEADER_MAX, Demux, classify, data_indication_header, padding_len,
 };
 
+mod opening;
+mod proxied;
 mod streams;
 pub(crate) use streams::stream_listener_token;
 
+use self::proxied::ProxiedClients;
 use crate::clock;
 use crate::counters::ShardCounters;
 use crate::log::Log;
+use crate::proxy::Proxies;
 use crate::random::OsRandom;
-use crate::stream::{Connections, StreamService};
+use crate::stream::{Connections, HttpService, StreamService};
 use crate::tls::CurrentTls;
 use crate::train::{Train, equal_runs};
 
@@ -59,6 +63,10 @@ pub(crate) struct Relay {
     tls: Option<CurrentTls>,
     /// Whether connections may do without TLS.
     serves_plain_tcp: bool,
+    /// Who says for whom it speaks.
+    proxies: Proxies,
+    proxied: ProxiedClients,
+    http: HttpService,
     /// Spent on TLS handshakes in this turn.
     handshakes_spent: Duration,
     /// What came out of TLS records, and what TLS has to say; kept for their memory.
@@ -98,6 +106,9 @@ impl Relay {
             connections: Connections::new(streams.limits),
             tls: streams.tls,
             serves_plain_tcp: streams.serves_plain,
+            proxies: streams.proxies,
+            proxied: ProxiedClients::default(),
+            http: streams.http,
             handshakes_spent: Duration::ZERO,
             plain: Vec::new(),
             raw: Vec::new(),
@@ -121,11 +132,6 @@ impl Relay {
         self.engine.set_host_addresses(interfaces, &[]);
     }
 
-    /// Takes no new allocations from now on.
-    pub(crate) fn drain(&mut self) {
-        self.engine.drain();
-    }
-
     /// When the engine next has something to do, counted from the present turn.
     pub(crate) fn timeout(&self) -> Option<Duration> {
         if !self.sockets_due.is_empty() {
@@ -146,12 +152,17 @@ impl Relay {
         if bytes.is_empty() {
             return self.counters.dropped(DropReason::ProtocolUnknown, 1);
         }
+        if self.proxies.may_speak_for_datagram(message.remote.ip()) {
+            return self.proxied_message(message, tx);
+        }
         let allocation = self.engine.client(&client);
         let mut start = 0;
         while start < bytes.len() {
             let end = bytes.len().min(start + message.segment);
             start = match self.protocol(bytes[start]) {
-                Demux::ChannelData => self.channel_data(allocation, message, start, tx),
+                Demux::ChannelData => {
+                    self.channel_data(allocation, bytes, message.segment, message, start, tx)
+                }
                 Demux::Stun => {
                     self.control(client, &bytes[start..end], message, start, tx);
                     end
@@ -176,19 +187,22 @@ impl Relay {
         }
     }
 
-    /// The train that begins at `start`: routed and queued, or dropped. Returns where it ends.
+    /// The train that begins at `start` of `bytes`, which `message` begins with and which are `segment` bytes each: routed and queued, or
+    /// dropped. Returns where it ends.
     fn channel_data(
         &mut self,
         allocation: Option<AllocationId>,
+        bytes: &[u8],
+        segment: usize,
         message: &Received<'_>,
         start: usize,
         tx: &mut SendQueue,
     ) -> usize {
-        let train = match Train::at(message.bytes, start, message.segment) {
+        let train = match Train::at(bytes, start, segment) {
             Ok(train) => train,
             Err(reason) => {
                 self.counters.dropped(reason, 1);
-                return message.bytes.len().min(start + message.segment);
+                return bytes.len().min(start + segment);
             }
         };
         let datagrams = train.run.count as u64;
@@ -256,6 +270,9 @@ impl Relay {
             Err(reason) => return self.counters.dropped(reason, datagrams),
         };
         let client = route.client;
+        let Some(remote) = self.proxied.data_address(&client, handle.allocation()) else {
+            return self.counters.dropped(DropReason::SocketClosed, datagrams);
+        };
         match route.framing {
             Framing::Channel(channel) => {
                 self.counters.client_queued.add(datagrams);
@@ -267,7 +284,7 @@ impl Relay {
                         tx.stream_forward(stream, message, run, &header, padding(run.len));
                     } else {
                         let listener = EndpointId::from_u32(client.listener.0);
-                        tx.forward(listener, client.remote, message, run, &header, 0);
+                        tx.forward(listener, remote, message, run, &header, 0);
                     }
                 }
             }
@@ -291,7 +308,7 @@ impl Relay {
                         tx.stream_forward(stream, message, run, header, trailer);
                     } else {
                         let listener = EndpointId::from_u32(client.listener.0);
-                        tx.forward(listener, client.remote, message, run, header, trailer);
+                        tx.forward(listener, remote, message, run, header, trailer);
                     }
                     start += segment.len();
                 }
@@ -306,6 +323,7 @@ impl Relay {
         let Self {
             engine,
             counters,
+            proxied,
             sockets_due,
             ..
         } = self;
@@ -326,8 +344,11 @@ impl Relay {
                 counters.client_queued.add(1);
                 if to.transport.is_stream() {
                     tx.stream_reply(StreamId::from_u32(to.connection.0), bytes);
+                } else if let Some(remote) = proxied.answer_address(&to) {
+                    tx.reply(EndpointId::from_u32(to.listener.0), remote, bytes);
                 } else {
-                    tx.reply(EndpointId::from_u32(to.listener.0), to.remote, bytes);
+                    counters.client_refused.add(1);
+                    counters.dropped(DropReason::SocketClosed, 1);
                 }
             }
         });
@@ -365,6 +386,7 @@ impl Handler for Relay {
     fn turn_started(&mut self) {
         self.now = clock::now();
         self.handshakes_spent = Duration::ZERO;
+        self.proxied.turn_started();
     }
 
     fn received(&mut self, message: &Received<'_>, tx: &mut SendQueue) {
@@ -376,8 +398,7 @@ impl Handler for Relay {
     }
 
     fn accepted(&mut self, stream: StreamId, accepted: &Accepted, tx: &mut SendQueue) -> bool {
-        self.connection_accepted(stream, accepted, tx);
-        true
+        self.connection_accepted(stream, accepted, tx)
     }
 
     fn stream_received(&mut self, input: &mut StreamInput<'_>, tx: &mut SendQueue) -> Taken {
@@ -460,6 +481,9 @@ impl Handler for Relay {
         self.close_overdue_connections(tx);
         self.settle_sockets(tx, sockets);
         while let Some(change) = self.engine.poll_change() {
+            if let Change::Ended(ended) = &change {
+                self.proxied.ended(ended.allocation);
+            }
             self.log.change(&change, self.now.time);
         }
         self.counters

@@ -4,12 +4,11 @@ use std::fmt;
 use std::io::{self, Write};
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use signal_hook::consts::{SIGINT, SIGTERM, SIGUSR1, SIGUSR2};
+use signal_hook::consts::{SIGINT, SIGTERM, SIGUSR2};
 use signal_hook::iterator::Signals;
 use turnbuckle_datapath::{BufferBudget, Snapshot, receive_log_line, send_log_line};
 use turnbuckle_engine::{Commons, InterfaceAddress};
@@ -27,17 +26,12 @@ const OWN_ADDRESSES_INTERVAL: Duration = Duration::from_secs(5);
 /// How often the files of the certificates are looked at.
 const CERTIFICATES_INTERVAL: Duration = Duration::from_secs(2);
 
-/// How often a draining server counts what is left.
-const DRAIN_INTERVAL: Duration = Duration::from_secs(1);
-
 /// What wakes the main thread.
 pub(crate) enum Event {
     /// A shard's thread has ended: after [`Request::Stop`], or by the error.
     ShardEnded { shard: usize, error: Option<String> },
     /// A line for the log.
     Line(String),
-    /// SIGUSR1: take no new allocations, and stop when there are few enough.
-    Drain,
     /// SIGUSR2: read the certificates again.
     ReloadCertificates,
     /// SIGINT or SIGTERM.
@@ -96,14 +90,13 @@ impl std::error::Error for ServeError {}
 /// A socket could not be set up, or a shard failed.
 pub fn serve(config: &Config, out: &mut impl Write) -> Result<Accounting, ServeError> {
     let (events, inbox) = sync_channel(QUEUE_LINES);
-    let mut signals = Signals::new([SIGINT, SIGTERM, SIGUSR1, SIGUSR2])
-        .map_err(|error| ServeError::from_io(&error))?;
+    let mut signals =
+        Signals::new([SIGINT, SIGTERM, SIGUSR2]).map_err(|error| ServeError::from_io(&error))?;
     std::thread::spawn({
         let events = events.clone();
         move || {
             for signal in signals.forever() {
                 let event = match signal {
-                    SIGUSR1 => Event::Drain,
                     SIGUSR2 => Event::ReloadCertificates,
                     _ => Event::Stop,
                 };
@@ -215,9 +208,11 @@ impl RunningRelay {
         let _ = writeln!(out, "turnbuckle {}", env!("CARGO_PKG_VERSION"));
         let _ = writeln!(out, "{why}");
         let _ = writeln!(out, "{} shards{pinned}, {pause}", self.shards.len());
+        let has_tls = config.tls.files().is_some();
+        let has_proxy_port = config.proxies.port.is_some();
+        let has_tcp = config.addresses.tcp && !has_proxy_port;
         for listener in &config.addresses.listeners {
-            let has_tls = config.tls.files().is_some();
-            let transports = match (config.addresses.udp, config.addresses.tcp) {
+            let transports = match (config.addresses.udp, has_tcp) {
                 (true, true) if has_tls => "UDP, TCP and TLS",
                 (true, true) => "UDP and TCP",
                 (true, false) => "UDP",
@@ -228,9 +223,14 @@ impl RunningRelay {
             let _ = writeln!(out, "listening on {transports} {listener}");
         }
         for listener in config.stream_listeners() {
-            if !config.addresses.listeners.contains(&listener) || !config.addresses.tcp {
-                let plain = if config.addresses.tcp { " and TCP" } else { "" };
-                let _ = writeln!(out, "listening on TLS{plain} {listener}");
+            if has_proxy_port || !config.addresses.listeners.contains(&listener) || !has_tcp {
+                let transports = match (has_tls, config.addresses.tcp) {
+                    (true, true) => "TLS and TCP",
+                    (true, false) => "TLS",
+                    (false, _) => "TCP",
+                };
+                let from = if has_proxy_port { " for proxies" } else { "" };
+                let _ = writeln!(out, "listening on {transports} {listener}{from}");
             }
         }
         for &relay in &config.addresses.relays {
@@ -268,10 +268,8 @@ impl RunningRelay {
             .iter()
             .map(|shard| shard.batches.snapshot())
             .collect();
-        let mut next_count = None;
         loop {
             let due = next_statistics.min(next_addresses).min(next_certificates);
-            let due = next_count.map_or(due, |next_count| due.min(next_count));
             match inbox.recv_timeout(due.saturating_duration_since(Instant::now())) {
                 Ok(Event::Line(line)) => {
                     let _ = writeln!(out, "{line}");
@@ -282,11 +280,6 @@ impl RunningRelay {
                         report_certificates(&certificates.reload(), out);
                     }
                 }
-                Ok(Event::Drain) if next_count.is_none() => {
-                    self.drain(config, out);
-                    next_count = Some(Instant::now());
-                }
-                Ok(Event::Drain) => {}
                 Ok(Event::Stop) => return Ok(()),
                 Ok(Event::ShardEnded { shard, error }) => {
                     let why = error.unwrap_or_else(|| "it stopped by itself".into());
@@ -296,13 +289,6 @@ impl RunningRelay {
                 Err(RecvTimeoutError::Timeout) => {}
             }
             let now = Instant::now();
-            if next_count.is_some_and(|next_count| now >= next_count) {
-                if self.allocations() <= u64::from(config.limits.drained) {
-                    let _ = writeln!(out, "drained, {} allocations left", self.allocations());
-                    return Ok(());
-                }
-                next_count = Some(now + DRAIN_INTERVAL);
-            }
             if now >= next_statistics {
                 next_statistics = now + interval;
                 self.print_batches(config, &mut printed, out);
@@ -318,30 +304,6 @@ impl RunningRelay {
                 }
             }
         }
-    }
-
-    /// Has every shard take no new allocations.
-    fn drain(&self, config: &Config, out: &mut impl Write) {
-        let (done, all_done) = sync_channel(self.shards.len());
-        for shard in &self.shards {
-            shard.insist(Request::Drain(done.clone()));
-        }
-        drop(done);
-        // Ends when the last shard has answered or ended; from here on allocations only become fewer.
-        while all_done.recv().is_ok() {}
-        let _ = writeln!(
-            out,
-            "draining: no new allocations; ends when {} of {} are left",
-            config.limits.drained,
-            self.allocations()
-        );
-        let _ = out.flush();
-    }
-
-    /// Allocations of all shards.
-    fn allocations(&self) -> u64 {
-        let counts = self.shards.iter().map(|shard| &shard.counters.allocations);
-        counts.map(|count| count.load(Relaxed)).sum()
     }
 
     /// Tells the shards when the host's addresses have changed. What cannot be read leaves the last known ones in force.
@@ -376,7 +338,7 @@ impl RunningRelay {
     /// Ends every shard and adds up their counters.
     fn stop(self) -> Accounting {
         for shard in &self.shards {
-            shard.insist(Request::Stop);
+            shard.stop();
         }
         let counters: Vec<_> = self.shards.into_iter().map(Shard::join).collect();
         Accounting::of(counters.iter().map(Arc::as_ref))

@@ -7,14 +7,15 @@ use std::sync::Arc;
 use if_addrs::{IfAddr, get_if_addrs};
 use turnbuckle_datapath::{Backend, BufferBudget, Settings};
 use turnbuckle_engine::{
-    Action, Alternate, AuthConfig, Config as EngineConfig, DefaultFamily, Fingerprint,
-    InterfaceAddress, Lifetimes, Limits, NonceKey, NonceLifetime, PolicyRules, Rate, Redirection,
-    RelayAddress, Rule, Service, UnverifiedLimits,
+    Action, AuthConfig, Config as EngineConfig, DefaultFamily, Fingerprint, InterfaceAddress,
+    Lifetimes, Limits, NonceKey, NonceLifetime, PolicyRules, Rate, RelayAddress, Rule, Service,
+    UnverifiedLimits,
 };
 
 use crate::config::{self, Config, Credential};
+use crate::proxy::Proxies;
 use crate::random::OsRandom;
-use crate::stream::{StreamLimits, StreamService};
+use crate::stream::{HttpService, StreamLimits, StreamService};
 use crate::tls::Certificates;
 
 /// What the receive buffers of busy relay sockets may take together.
@@ -55,6 +56,15 @@ pub(crate) fn streams(config: &Config, certificates: Option<&Certificates>) -> S
         },
         tls: certificates.map(Certificates::shared),
         serves_plain: config.addresses.tcp,
+        proxies: Proxies {
+            sources: config.proxies.sources.clone(),
+            datagram_sources: config.proxies.datagram_sources.clone(),
+            only: config.proxies.port.is_some(),
+        },
+        http: HttpService {
+            answers: config.http.answers,
+            acme_redirect: config.http.acme_redirect.clone(),
+        },
     }
 }
 
@@ -114,23 +124,8 @@ pub(crate) fn engine(config: &Config) -> Result<EngineConfig, String> {
             config::DefaultFamily::V4 => DefaultFamily::V4,
             config::DefaultFamily::V6 => DefaultFamily::V6,
         },
-        redirection: redirection(&config.redirection),
         ..EngineConfig::default()
     })
-}
-
-/// Which list is whose.
-fn redirection(from: &config::Redirection) -> Redirection {
-    let own_or = |own: &Vec<Alternate>, other: &Vec<Alternate>| match own.is_empty() {
-        false => own.clone(),
-        true => other.clone(),
-    };
-    Redirection {
-        dtls: own_or(&from.tls, &from.udp),
-        tcp: own_or(&from.tcp, &from.any),
-        tls: from.tls.clone(),
-        udp: own_or(&from.udp, &from.any),
-    }
 }
 
 fn relay_address(config: &Config, local: IpAddr) -> RelayAddress {

@@ -39,7 +39,7 @@ pub(crate) const LISTENER_TAG: u64 = 2 << 32;
 
 use crate::counters::StreamCounters;
 use crate::handler::Handler;
-use crate::queue::SendQueue;
+use crate::queue::{SendQueue, narrow};
 use crate::settings::Settings;
 
 /// The name of a connection; as with [`EndpointId`](crate::EndpointId), an index that is used again and a count of how often.
@@ -142,6 +142,13 @@ impl StreamInput<'_> {
     #[inline]
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         self.bytes
+    }
+
+    /// Leaves out the first `len` bytes, as if they had not come; positions count from behind them.
+    pub fn skip(&mut self, len: usize) {
+        self.bytes = &mut std::mem::take(&mut self.bytes)[len..];
+        self.base += narrow(len);
+        self.kept_len = self.kept_len.saturating_sub(len);
     }
 
     pub(crate) fn base(&self) -> u32 {

@@ -18,7 +18,6 @@ mod limits;
 mod opening;
 mod permission;
 mod rebuild;
-mod redirect;
 mod refresh;
 mod relay;
 mod reservation;

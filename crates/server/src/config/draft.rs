@@ -8,8 +8,7 @@ use turnbuckle_engine::AddressRange;
 
 use super::Secret;
 use super::problem::{Note, Origin, Problem};
-use super::redirection::Written;
-use super::settings::{Backend, Credential, DefaultFamily, Limits, Log, Stun, Tls};
+use super::settings::{Backend, Credential, DefaultFamily, Http, Limits, Log, Proxies, Stun, Tls};
 use super::tls::{CIPHER_SUITES, KEY_EXCHANGE_GROUPS};
 
 /// Lifetime that RFC 8656 recommends as upper bound for allocations (§7.2).
@@ -70,12 +69,13 @@ pub(super) struct Draft {
     pub(super) unverified_excess_bytes_per_second: NonZeroU32,
     pub(super) unverified_bytes_per_second: NonZeroU32,
 
-    pub(super) alternates: Written,
     pub(super) limits: Limits,
     pub(super) allowed_peers: Vec<AddressRange>,
     pub(super) denied_peers: Vec<AddressRange>,
     pub(super) allow_loopback: bool,
     pub(super) tls: Tls,
+    pub(super) proxies: Proxies,
+    pub(super) http: Http,
     pub(super) stun: Stun,
     pub(super) log: Log,
 }
@@ -119,7 +119,6 @@ impl Draft {
             unauthorized_per_second: nonzero_u32(10),
             unverified_excess_bytes_per_second: nonzero_u32(8192),
             unverified_bytes_per_second: nonzero_u32(32_768),
-            alternates: Written::default(),
             limits: Limits {
                 allocations_per_user: None,
                 allocations_total: None,
@@ -132,7 +131,6 @@ impl Draft {
                 stream_deadline: Duration::from_secs(10),
                 stream_idle: Duration::from_secs(60),
                 stream_unproven: nonzero_u32(4096),
-                drained: 0,
             },
             allowed_peers: Vec::new(),
             denied_peers: Vec::new(),
@@ -146,6 +144,15 @@ impl Draft {
                 only_tls13: false,
                 cipher_suites: CIPHER_SUITES.to_vec(),
                 groups: KEY_EXCHANGE_GROUPS.to_vec(),
+            },
+            proxies: Proxies {
+                port: None,
+                sources: Vec::new(),
+                datagram_sources: Vec::new(),
+            },
+            http: Http {
+                answers: false,
+                acme_redirect: None,
             },
             stun: Stun {
                 stun_only: false,

@@ -10,7 +10,6 @@ use super::draft::Draft;
 use super::load::Loaded;
 use super::machine::Machine;
 use super::problem::{Problem, Problems};
-use super::redirection::redirection;
 use super::settings::{
     Authentication, Backend, Config, Credential, Datapath, DefaultFamily, PeerRules, StaticUser,
     Threads,
@@ -27,7 +26,6 @@ const GENERATED_USER: &str = "guest";
 pub(super) fn finish(mut draft: Draft, machine: &Machine) -> Result<Loaded, Problems> {
     contradictions(&mut draft);
     let addresses = addresses(&mut draft, machine);
-    let redirection = redirection(&mut draft, &addresses, machine);
     let authentication = authentication(&mut draft, machine);
     let threads = threads(&mut draft, machine);
     let datapath = Datapath {
@@ -48,8 +46,9 @@ pub(super) fn finish(mut draft: Draft, machine: &Machine) -> Result<Loaded, Prob
             denied: draft.denied_peers,
             allow_loopback: draft.allow_loopback,
         },
-        redirection,
         tls: draft.tls,
+        proxies: draft.proxies,
+        http: draft.http,
         stun: draft.stun,
         log: draft.log,
     };
@@ -75,6 +74,7 @@ fn contradictions(draft: &mut Draft) {
         );
     }
     super::tls::check(draft);
+    super::proxies::check(draft);
     if draft.min_port > draft.max_port {
         let (min, max) = (draft.min_port, draft.max_port);
         let key = if draft.is_given("min-port") {

@@ -14,7 +14,7 @@ mod finish;
 mod load;
 mod machine;
 mod problem;
-mod redirection;
+mod proxies;
 mod render;
 mod secret;
 mod settings;
@@ -34,7 +34,7 @@ pub use render::{help, help_one, man, markdown, sample};
 pub use secret::{MASK, Secret};
 pub use settings::{
     Addresses, Authentication, Backend, Config, Credential, Datapath, DefaultFamily,
-    ExternalAddress, Limits, Log, PeerRules, PortRange, Redirection, StaticUser, Stun, Threads,
+    ExternalAddress, Http, Limits, Log, PeerRules, PortRange, Proxies, StaticUser, Stun, Threads,
     Tls,
 };
 pub use table::{entries, removed_keys, suggest};

@@ -8,7 +8,7 @@ use std::num::{NonZeroU16, NonZeroU32};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use turnbuckle_engine::{AddressRange, Alternate};
+use turnbuckle_engine::AddressRange;
 
 use super::Secret;
 
@@ -27,21 +27,28 @@ pub struct Config {
     pub limits: Limits,
     /// Which peers may be reached.
     pub peers: PeerRules,
-    /// Which clients are sent to other servers.
-    pub redirection: Redirection,
     /// How STUN messages are answered.
     pub stun: Stun,
     /// Clients that come by TLS.
     pub tls: Tls,
+    /// Proxies that say for whom they speak.
+    pub proxies: Proxies,
+    /// What HTTP clients are told.
+    pub http: Http,
     /// What is printed.
     pub log: Log,
 }
 
 impl Config {
-    /// Addresses on which connections are accepted: the listeners for TCP, and the same with the port for TLS.
+    /// Addresses on which connections are accepted: the listeners for TCP, and the same with the port for TLS. A port for proxies
+    /// takes the place of both.
     #[must_use]
     pub fn stream_listeners(&self) -> Vec<SocketAddr> {
         let listeners = &self.addresses.listeners;
+        if let Some(port) = self.proxies.port {
+            let at_port = |address: &SocketAddr| SocketAddr::new(address.ip(), port);
+            return listeners.iter().map(at_port).collect();
+        }
         let mut found = Vec::new();
         if self.addresses.tcp {
             found.extend(listeners);
@@ -222,8 +229,6 @@ pub struct Limits {
     pub stream_idle: Duration,
     /// Connections of one shard that have sent no message yet, at most.
     pub stream_unproven: NonZeroU32,
-    /// A draining server ends when it has no more allocations than this.
-    pub drained: u32,
 }
 
 /// Which peers may be reached, on top of the built-in rules.
@@ -235,19 +240,6 @@ pub struct PeerRules {
     pub denied: Vec<AddressRange>,
     /// 127.0.0.0/8 and ::1 may be peers.
     pub allow_loopback: bool,
-}
-
-/// Servers that clients are sent to instead of being served here; one listed several times gets as many of them.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Redirection {
-    /// For clients that come by UDP or TCP, if those have no list of their own.
-    pub any: Vec<Alternate>,
-    /// For clients that come by TCP.
-    pub tcp: Vec<Alternate>,
-    /// For clients that come by TLS or DTLS.
-    pub tls: Vec<Alternate>,
-    /// For clients that come by UDP, and by DTLS if those have no list of their own.
-    pub udp: Vec<Alternate>,
 }
 
 /// How STUN messages are answered.
@@ -298,6 +290,26 @@ impl Tls {
         let files = self.certificate.as_deref().zip(self.key.as_deref());
         files.filter(|_| self.wanted)
     }
+}
+
+/// Proxies that say for whom they speak, by a header of the PROXY protocol.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Proxies {
+    /// Port on which proxies, and nobody else, connect. There is no other port for connections then.
+    pub port: Option<u16>,
+    /// From where every connection begins with a header; from elsewhere none may.
+    pub sources: Vec<AddressRange>,
+    /// From where every datagram begins with a header of version 2.
+    pub datagram_sources: Vec<AddressRange>,
+}
+
+/// What a client that speaks HTTP is told before its connection is closed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Http {
+    /// That this is no place for it; otherwise nothing.
+    pub answers: bool,
+    /// Where its ACME challenge is answered, if it asks for one without TLS; the token is appended.
+    pub acme_redirect: Option<Box<str>>,
 }
 
 /// What is printed.

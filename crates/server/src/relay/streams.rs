@@ -1,6 +1,6 @@
 //! Clients that come by TCP or TLS: their connections, and the messages in what is read from them.
 //!
-//! The first byte tells TLS from TURN: a record of a handshake begins with 22, which no message does (RFC 7983 §7). Handshakes take so
+//! The first bytes tell what a connection is, see `relay/opening.rs`. Handshakes take so
 //! much time that they could hold up everybody's media: a turn that has spent [`HANDSHAKE_BUDGET`] on them reads
 //! no more connections that may be in one, and the next turn begins at once.
 //!
@@ -19,8 +19,8 @@ use turnbuckle_engine::{ClientTuple, Command, DropReason, Endpoint};
 
 use super::{Relay, SocketDue, len_u32};
 use crate::counters::CloseReason;
-use crate::stream::{Frame, STRANGER_LEN_MAX};
-use crate::tls::{Session, current};
+use crate::stream::{Awaited, Frame, STRANGER_LEN_MAX};
+use crate::tls::Session;
 use crate::train::Train;
 
 /// The engine's names of listeners for connections begin here: no endpoint of the data path has such a number, since it
@@ -31,8 +31,6 @@ const MESSAGE_LEN_MAX: usize = 65_568;
 /// Time that a turn may spend on TLS handshakes before it reads no more of them: one with a 2048-bit RSA key takes about as
 /// much, one with an ECDSA key a fifth.
 const HANDSHAKE_BUDGET: Duration = Duration::from_micros(500);
-/// The first byte of a TLS connection: a record of type handshake (RFC 8446 §5.1).
-const TLS_HANDSHAKE: u8 = 22;
 /// Steps of the timer wheel per turn.
 const TIMEOUTS_PER_TURN: u32 = 256;
 
@@ -58,15 +56,25 @@ impl Relay {
         stream: StreamId,
         accepted: &Accepted,
         tx: &mut SendQueue,
-    ) {
+    ) -> bool {
         self.counters.connections.add(1);
         let listener = endpoint(accepted.token);
+        let remote = accepted.remote;
+        let awaited = match self.proxies.may_speak_for_connection(remote.ip()) {
+            true => Awaited::Header,
+            false if self.proxies.only => {
+                self.counters.closed(CloseReason::ProxyRefused);
+                return false;
+            }
+            false => Awaited::Transport,
+        };
         let evicted = self
             .connections
-            .add(self.now.time, stream, listener, accepted.remote);
+            .add(self.now.time, stream, listener, remote, awaited);
         if let Some(evicted) = evicted {
             tx.close_stream(evicted);
         }
+        true
     }
 
     /// Whether a connection is read in this turn.
@@ -85,8 +93,9 @@ impl Relay {
         tx: &mut SendQueue,
     ) -> Taken {
         let stream = input.stream;
-        let taken = match self.recognise(input) {
-            Ok(()) => match self.connections.get_mut(stream) {
+        let taken = match self.open_transport(input) {
+            Ok(false) => return Taken::AllBut([0..input.bytes().len(), 0..0]),
+            Ok(true) => match self.connections.get_mut(stream) {
                 None => return Taken::Close,
                 Some(connection) => {
                     let client = connection.client;
@@ -110,33 +119,6 @@ impl Relay {
         })
     }
 
-    /// Finds out by its first byte what a connection is.
-    fn recognise(&mut self, input: &StreamInput<'_>) -> Result<(), CloseReason> {
-        let stream = input.stream;
-        let Some(connection) = self.connections.get_mut(stream) else {
-            return Ok(());
-        };
-        if connection.is_known {
-            return Ok(());
-        }
-        connection.is_known = true;
-        let is_tls = input.bytes().first() == Some(&TLS_HANDSHAKE);
-        match &self.tls {
-            Some(tls) if is_tls => {
-                let session =
-                    Session::new(current(tls)).map_err(|_| CloseReason::HandshakeFailed)?;
-                self.connections.secure(self.now.time, stream, session);
-                Ok(())
-            }
-            _ if is_tls || !self.serves_plain_tcp => {
-                self.counters.client_in.add(1);
-                self.counters.dropped(DropReason::ServiceDisabled, 1);
-                Err(CloseReason::Malformed)
-            }
-            _ => Ok(()),
-        }
-    }
-
     /// What came on a TCP connection.
     fn plain_received(
         &mut self,
@@ -145,7 +127,7 @@ impl Relay {
         tx: &mut SendQueue,
     ) -> Result<Taken, CloseReason> {
         let len = input.bytes().len();
-        let end = self.messages(client, input.bytes(), input, tx)?;
+        let end = self.application(client, input.bytes(), input, tx)?;
         self.connections
             .progressed(self.now.time, input.stream, end > 0, end < len);
         Ok(Taken::AllBut([end..len, 0..0]))
@@ -181,17 +163,18 @@ impl Relay {
             Err(_) => Err(CloseReason::TlsFailed),
             Ok(progress) => {
                 let staged = tx.stage(&plain);
-                self.messages(client, &plain, &staged, tx).and_then(|end| {
-                    let is_begun = end < plain.len();
-                    session.kept.extend_from_slice(&plain[end..]);
-                    let len = input.bytes().len();
-                    self.connections
-                        .progressed(self.now.time, input.stream, end > 0, is_begun);
-                    if progress.is_closed {
-                        return Err(CloseReason::Remote);
-                    }
-                    Ok(Taken::AllBut([progress.used..len, 0..0]))
-                })
+                self.application(client, &plain, &staged, tx)
+                    .and_then(|end| {
+                        let is_begun = end < plain.len();
+                        session.kept.extend_from_slice(&plain[end..]);
+                        let len = input.bytes().len();
+                        self.connections
+                            .progressed(self.now.time, input.stream, end > 0, is_begun);
+                        if progress.is_closed {
+                            return Err(CloseReason::Remote);
+                        }
+                        Ok(Taken::AllBut([progress.used..len, 0..0]))
+                    })
             }
         };
         self.plain = plain;
@@ -204,7 +187,7 @@ impl Relay {
     /// # Errors
     ///
     /// What follows cannot be a message, and is counted as one that was dropped.
-    fn messages(
+    pub(super) fn messages(
         &mut self,
         client: ClientTuple,
         bytes: &[u8],

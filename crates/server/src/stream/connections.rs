@@ -41,14 +41,26 @@ pub(crate) enum Phase {
     Proven,
 }
 
+/// What the next bytes of a connection have to show first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Awaited {
+    /// For whom the proxy speaks that it comes from.
+    Header,
+    /// Whether it is TLS.
+    Transport,
+    /// Whether it is HTTP.
+    Application,
+    /// Nothing more: there are messages.
+    Messages,
+}
+
 /// One connection.
 pub(crate) struct Connection {
     id: StreamId,
     pub(crate) client: ClientTuple,
     /// Set when the first bytes have shown that it is TLS.
     pub(crate) tls: Option<Box<Session>>,
-    /// Whether the first bytes have shown what it is.
-    pub(crate) is_known: bool,
+    pub(crate) awaited: Awaited,
     phase: Phase,
     /// When the phase began; for a proven connection, when its last message came.
     since: Time,
@@ -88,6 +100,7 @@ impl Connections {
         id: StreamId,
         listener: Endpoint,
         remote: SocketAddr,
+        awaited: Awaited,
     ) -> Option<StreamId> {
         while let Some(&oldest) = self.unproven.front()
             && !self.is_unproven(oldest)
@@ -117,7 +130,7 @@ impl Connections {
                 connection: ConnectionName(id.to_u32()),
             },
             tls: None,
-            is_known: false,
+            awaited,
             phase: Phase::Silent,
             since: now,
             begun: None,
@@ -256,17 +269,21 @@ impl Connections {
 impl Connection {
     /// Whether reading it may take the work of a handshake.
     pub(crate) fn may_handshake(&self) -> bool {
-        !self.is_known || self.phase == Phase::Handshake
+        matches!(self.awaited, Awaited::Header | Awaited::Transport)
+            || self.phase == Phase::Handshake
     }
 
     /// Until when something has to have happened, and what is the matter if it has not.
     fn deadline(&self, limits: &StreamLimits) -> (Time, CloseReason) {
         match (self.phase, self.begun) {
             (Phase::Handshake, _) => (self.since + limits.handshake, CloseReason::HandshakeLate),
-            (Phase::Silent, _) => (
-                self.since + limits.first_message,
-                CloseReason::FirstMessageLate,
-            ),
+            (Phase::Silent, _) => {
+                let reason = match self.awaited {
+                    Awaited::Header => CloseReason::ProxyLate,
+                    _ => CloseReason::FirstMessageLate,
+                };
+                (self.since + limits.first_message, reason)
+            }
             (Phase::Proven, Some(begun)) => (begun + limits.message, CloseReason::MessageLate),
             (Phase::Proven, None) => (self.since + limits.idle, CloseReason::Idle),
         }
@@ -317,7 +334,10 @@ mod tests {
     fn one() -> (Connections, StreamId) {
         let mut connections = Connections::new(LIMITS);
         let id = StreamId::from_u32(3);
-        assert_eq!(connections.add(second(0), id, LISTENER, remote(1)), None);
+        assert_eq!(
+            connections.add(second(0), id, LISTENER, remote(1), Awaited::Transport),
+            None
+        );
         (connections, id)
     }
 
@@ -382,16 +402,31 @@ mod tests {
         });
         let id = StreamId::from_u32;
         for n in 0..3 {
-            assert_eq!(connections.add(second(0), id(n), LISTENER, remote(1)), None);
+            assert_eq!(
+                connections.add(second(0), id(n), LISTENER, remote(1), Awaited::Transport),
+                None
+            );
         }
         // One that has spoken does not count, and one that is gone does not either.
         connections.progressed(second(1), id(0), true, false);
-        assert_eq!(connections.add(second(1), id(3), LISTENER, remote(1)), None);
+        assert_eq!(
+            connections.add(second(1), id(3), LISTENER, remote(1), Awaited::Transport),
+            None
+        );
         connections.remove(id(1));
-        assert_eq!(connections.add(second(1), id(4), LISTENER, remote(1)), None);
+        assert_eq!(
+            connections.add(second(1), id(4), LISTENER, remote(1), Awaited::Transport),
+            None
+        );
         // Silent now: 2, 3, 4.
         for (added, evicted) in [(5, 2), (6, 3), (7, 4), (8, 5)] {
-            let gone = connections.add(second(2), id(added), LISTENER, remote(1));
+            let gone = connections.add(
+                second(2),
+                id(added),
+                LISTENER,
+                remote(1),
+                Awaited::Transport,
+            );
             assert_eq!(gone, Some(id(evicted)));
             let connection = connections.remove(id(evicted)).unwrap();
             assert_eq!(connection.closing, Some(CloseReason::Crowded));

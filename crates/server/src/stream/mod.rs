@@ -2,11 +2,16 @@
 
 mod connections;
 mod frame;
+mod http;
+mod opening;
 
+use crate::proxy::Proxies;
 use crate::tls::CurrentTls;
 
-pub(crate) use connections::{Connections, StreamLimits};
+pub(crate) use connections::{Awaited, Connections, StreamLimits};
 pub(crate) use frame::{Frame, STRANGER_LEN_MAX};
+pub(crate) use http::{HttpService, Reply};
+pub(crate) use opening::Opening;
 
 /// What a shard needs to know to serve connections.
 #[derive(Clone)]
@@ -16,4 +21,7 @@ pub(crate) struct StreamService {
     pub(crate) tls: Option<CurrentTls>,
     /// Whether connections may do without TLS.
     pub(crate) serves_plain: bool,
+    /// Who says for whom it speaks, by datagrams too.
+    pub(crate) proxies: Proxies,
+    pub(crate) http: HttpService,
 }

@@ -17,7 +17,6 @@
 //! | V-07 | the relay's own addresses | `own_addresses` |
 //! | V-11 | broadcast and multicast | `relay_abuse` |
 //! | V-13 | permissions | `permissions` |
-//! | V-14 | redirection | `redirection` |
 //! | V-20 | predictable nonces and ports | `randomness` |
 //! | V-21 | state before proof | `memory` |
 //! | V-22 | replayed nonces and requests | `nonces` |
@@ -31,6 +30,8 @@
 //! | V-46 | slow readers | `streams` |
 //! | V-47 | framing of streams | `streams` |
 //! | V-48 | TLS handshakes | `tls` |
+//!
+//! And of the port that serves everything: whom a proxy may speak for, what HTTP gets (`proxy`).
 //!
 //! What of these rows is not tried, because the relay has no such path: Connect, incoming TCP peers and ConnectionBind (RFC 6062);
 //! CONNECT-UDP; allocations resumed by mobility ticket (RFC 8016); admin and metrics listeners as peers (there are none; any
@@ -56,8 +57,8 @@ mod memory;
 mod nonces;
 mod own_addresses;
 mod permissions;
+mod proxy;
 mod randomness;
-mod redirection;
 mod relay_abuse;
 mod streams;
 mod tls;

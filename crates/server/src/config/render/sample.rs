@@ -40,8 +40,7 @@ pub(in crate::config) fn example(entry: &Entry) -> &'static str {
         return entry.default;
     }
     match entry.name {
-        "alternate-server" | "tcp-alternate-server" | "udp-alternate-server" => "203.0.113.6:3478",
-        "tls-alternate-server" => "turn2.example.org:5349",
+        "acme-redirect" => "https://acme.example.org/.well-known/acme-challenge/",
         "allowed-peer-ip" => "10.20.0.0-10.20.255.255",
         "CA-file" => "/etc/turnbuckle/client-authorities.pem",
         "cert" => "/etc/turnbuckle/certificate.pem",
@@ -50,10 +49,12 @@ pub(in crate::config) fn example(entry: &Entry) -> &'static str {
         "external-ip" => "203.0.113.5/10.1.2.3",
         "listening-ip" | "relay-ip" => "10.1.2.3",
         "pkey" => "/etc/turnbuckle/key.pem",
+        "proxy-protocol-source" | "udp-proxy-protocol-source" => "192.0.2.10",
         "realm" => "example.org",
         "static-auth-secret" => "a-long-secret-shared-with-the-web-service",
         "statistics-file" => "turnbuckle-statistics.json",
         "stateless-nonce-secret" => "a-long-secret-shared-by-all-relays",
+        "tcp-proxy-port" => "8443",
         "udp-gso" | "use-auth-secret" => "true",
         "user" => "alice:a-long-password",
         _ => "",

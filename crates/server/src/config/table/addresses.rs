@@ -63,8 +63,56 @@ pub(super) const ENTRIES: &[Entry] = &[
     )
     .default("0")
     .only(&["0"], "NAT behaviour discovery is not implemented yet"),
-    Entry::new("O-006", "tcp-proxy-port", GROUP, Kind::Port, "TCP port on which every connection begins with a PROXY protocol header.")
-        .not_yet("the PROXY protocol is"),
+    Entry::new(
+        "O-006",
+        "tcp-proxy-port",
+        GROUP,
+        Kind::Port,
+        "TCP port for proxies: every connection begins with a PROXY protocol header, version 1 or 2, and comes from a `proxy-protocol-source`. It takes the \
+         place of the other ports for TCP and TLS; TLS is recognised behind the header.",
+    )
+    .stricter("needs `proxy-protocol-source`")
+    .works(
+        |draft, value, _| {
+            draft.proxies.port = Some(value.port());
+            Ok(())
+        },
+        |config| config.proxies.port.iter().map(ToString::to_string).collect(),
+    ),
+    Entry::new(
+        "",
+        "proxy-protocol-source",
+        GROUP,
+        Kind::PeerRange,
+        "Addresses of proxies: connections from there begin with a PROXY protocol header, version 1 or 2, on whatever port; connections from elsewhere \
+         that begin with one are closed.",
+    )
+    .repeatable()
+    .default("(none)")
+    .works(
+        |draft, value, _| {
+            draft.proxies.sources.push(value.range());
+            Ok(())
+        },
+        |config| config.proxies.sources.iter().map(ToString::to_string).collect(),
+    ),
+    Entry::new(
+        "",
+        "udp-proxy-protocol-source",
+        GROUP,
+        Kind::PeerRange,
+        "Addresses of proxies for UDP: each datagram from there begins with a PROXY protocol header, version 2. Sources of datagrams can be forged: name only \
+         what a firewall keeps others from using.",
+    )
+    .repeatable()
+    .default("(none)")
+    .works(
+        |draft, value, _| {
+            draft.proxies.datagram_sources.push(value.range());
+            Ok(())
+        },
+        |config| config.proxies.datagram_sources.iter().map(ToString::to_string).collect(),
+    ),
     Entry::new(
         "O-007",
         "listening-ip",

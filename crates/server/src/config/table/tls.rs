@@ -166,19 +166,44 @@ pub(super) const ENTRIES: &[Entry] = &[
         "acme-redirect",
         GROUP,
         Kind::Text(1024),
-        "Redirects ACME challenges on plain TCP to this URL.",
+        "Redirects ACME challenges (RFC 8555 §8.3) on plain TCP to this URL, with the token appended.",
     )
-    .not_yet("answering HTTP is"),
+    .stricter("must be an http or https URL")
+    .works(
+        |draft, value, _| {
+            draft.http.acme_redirect = Some(url(value.text())?.into());
+            Ok(())
+        },
+        |config| config.http.acme_redirect.iter().map(ToString::to_string).collect(),
+    ),
     Entry::new(
         "O-084",
         "respond-http-unsupported",
         GROUP,
         Kind::Flag,
-        "Answers HTTP on TURN ports with a small error page.",
+        "Answers HTTP on TURN ports, with TLS or without, with a small error page; otherwise the connection is closed without a word.",
     )
     .default("false")
-    .only(&["false"], "answering HTTP is not implemented yet"),
+    .works(
+        |draft, value, _| {
+            draft.http.answers = value.flag();
+            Ok(())
+        },
+        |config| flag(config.http.answers),
+    ),
 ];
+
+/// A URL that can stand in the header of an HTTP response as it is.
+fn url(text: &str) -> Result<&str, String> {
+    let is_web = ["http://", "https://"]
+        .iter()
+        .any(|scheme| text.len() > scheme.len() && text.starts_with(scheme));
+    if is_web && text.bytes().all(|byte| byte.is_ascii_graphic()) {
+        Ok(text)
+    } else {
+        Err("is no URL to send a browser to; allowed: http:// or https:// and what follows, without blanks".to_owned())
+    }
+}
 
 /// The name of a file, if there is one.
 fn path(file: Option<&Path>) -> Vec<String> {

@@ -61,6 +61,8 @@ pub(crate) struct Client {
     pub(crate) username: String,
     pub(crate) password: String,
     pub(crate) mechanism: Mechanism,
+    /// What a proxy puts in front of each datagram.
+    pub(crate) prefix: Vec<u8>,
     challenge: Option<Challenge>,
     inbox: VecDeque<Inbound>,
 }
@@ -101,6 +103,7 @@ impl Client {
             username: username.to_owned(),
             password: PASSWORD.to_owned(),
             mechanism: Mechanism::Md5,
+            prefix: Vec::new(),
             challenge: None,
             inbox: VecDeque::new(),
         }
@@ -119,6 +122,14 @@ impl Client {
                 self.server,
             )
         }
+    }
+
+    /// Where a client's UDP socket is.
+    pub(crate) fn local_address(&self) -> SocketAddr {
+        let Link::Udp(socket) = &self.link else {
+            panic!("not a UDP client")
+        };
+        socket.local_addr().expect("bound")
     }
 
     // Requests.
@@ -286,10 +297,11 @@ impl Client {
     pub(crate) fn send_raw(&mut self, bytes: &[u8]) {
         match &mut self.link {
             Link::Udp(socket) => {
+                let datagram = [&self.prefix, bytes].concat();
                 let sent = socket
-                    .send_to(bytes, self.server)
+                    .send_to(&datagram, self.server)
                     .expect("the relay's address is reachable");
-                assert_eq!(sent, bytes.len());
+                assert_eq!(sent, datagram.len());
             }
             Link::Stream(stream) => stream.write(bytes),
         }
@@ -318,6 +330,15 @@ impl Client {
             self.exchange(&plain(Class::Request, Method::BINDING, |_| {}))
                 .expect(200);
         }
+    }
+
+    /// Whether nothing at all has come to a UDP client, answers included.
+    pub(crate) fn has_heard_nothing(&self) -> bool {
+        let Link::Udp(socket) = &self.link else {
+            panic!("not a UDP client")
+        };
+        socket.set_nonblocking(true).expect("fcntl");
+        socket.recv(&mut [0; 1]).is_err()
     }
 
     /// Forgets data that came so far.

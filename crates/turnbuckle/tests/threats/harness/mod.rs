@@ -21,5 +21,5 @@ pub(crate) use message::{Answer, append_raw, replace_fingerprint, xor_address};
 pub(crate) use namespace::{Namespace, World};
 pub(crate) use server::{PASSWORD, REALM, Server, USER};
 pub(crate) use site::Site;
-pub(crate) use stream::{StreamLink, connect};
+pub(crate) use stream::{StreamLink, connect, connect_from};
 pub(crate) use tls::{Authority, Key, Tls};

@@ -1,9 +1,11 @@
 //! A client's end of a stream: bytes cut into messages by their own account (RFC 8489 §6.2.2, RFC 8656 §12.5).
 
 use std::io::{ErrorKind, Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::{IpAddr, SocketAddr, TcpStream};
+use std::os::fd::AsRawFd as _;
 use std::time::Duration;
 
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, SockaddrIn, bind, socket};
 use turnbuckle_wire::padding_len;
 
 const READ_TIMEOUT: Duration = Duration::from_millis(500);
@@ -83,7 +85,24 @@ impl StreamLink {
 
 /// A TCP connection that does not wait for ever.
 pub(crate) fn connect(server: SocketAddr) -> TcpStream {
-    let stream = TcpStream::connect(server).expect("the relay listens");
+    settled(TcpStream::connect(server).expect("the relay listens"))
+}
+
+/// The same from an address of this host.
+pub(crate) fn connect_from(ip: IpAddr, server: SocketAddr) -> TcpStream {
+    let (IpAddr::V4(ip), SocketAddr::V4(server)) = (ip, server) else {
+        panic!("IPv4 only")
+    };
+    let (family, kind) = (AddressFamily::Inet, SockType::Stream);
+    let socket = socket(family, kind, SockFlag::SOCK_CLOEXEC, None).expect("a socket");
+    let from = SockaddrIn::from(std::net::SocketAddrV4::new(ip, 0));
+    bind(socket.as_raw_fd(), &from).expect("an address of this host");
+    nix::sys::socket::connect(socket.as_raw_fd(), &SockaddrIn::from(server))
+        .expect("the relay listens");
+    settled(TcpStream::from(socket))
+}
+
+fn settled(stream: TcpStream) -> TcpStream {
     stream.set_nodelay(true).expect("an option");
     stream
         .set_read_timeout(Some(READ_TIMEOUT))

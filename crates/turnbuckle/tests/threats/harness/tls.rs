@@ -1,7 +1,7 @@
 //! Certificates for the relay, and clients that check them.
 
 use std::fs;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -131,6 +131,9 @@ impl Drop for Authority {
     }
 }
 
+/// A connection that keys are agreed on for.
+pub(crate) type TlsStream = StreamOwned<ClientConnection, TcpStream>;
+
 /// What a TLS client wants.
 #[derive(Clone)]
 pub(crate) struct Tls {
@@ -143,10 +146,12 @@ pub(crate) struct Tls {
 
 impl Tls {
     /// Connects and shakes hands.
-    pub(crate) fn connect(
-        &self,
-        server: SocketAddr,
-    ) -> Result<StreamOwned<ClientConnection, std::net::TcpStream>, std::io::Error> {
+    pub(crate) fn connect(&self, server: SocketAddr) -> Result<TlsStream, std::io::Error> {
+        self.on(connect(server))
+    }
+
+    /// Shakes hands on a connection.
+    pub(crate) fn on(&self, mut socket: TcpStream) -> Result<TlsStream, std::io::Error> {
         let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
         let builder = ClientConfig::builder_with_provider(provider)
             .with_protocol_versions(&self.versions)
@@ -165,7 +170,6 @@ impl Tls {
         config.resumption = rustls::client::Resumption::disabled();
         let name = ServerName::try_from(NAME).expect("a name");
         let connection = ClientConnection::new(Arc::new(config), name).expect("a client");
-        let mut socket = connect(server);
         socket.set_read_timeout(Some(std::time::Duration::from_secs(10)))?;
         let mut stream = StreamOwned::new(connection, socket.try_clone()?);
         while stream.conn.is_handshaking() {

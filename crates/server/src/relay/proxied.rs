@@ -1,0 +1,125 @@
+//! Clients of proxies for UDP: each datagram names its client, and what goes to the client goes to the proxy.
+//!
+//! To the engine such a client is one that sent the datagram itself, except that its tuple has [`PROXIED`] for a connection: whoever
+//! sends from the same address directly is somebody else. Where its proxy is, is kept here; a client that has several
+//! is answered by the one it came through last. Nothing ever goes to the address that a proxy claims.
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+
+use turnbuckle_datapath::{Received, SendQueue};
+use turnbuckle_engine::{
+    AllocationId, ClientTuple, Connection as ConnectionName, DropReason, Endpoint, Transport,
+};
+use turnbuckle_wire::Demux;
+
+use super::Relay;
+use crate::proxy;
+
+/// Stands in the tuple of a client that comes through a proxy by UDP.
+const PROXIED: ConnectionName = ConnectionName(1);
+/// Clients without an allocation whose proxies are remembered from one turn to the next, for answers that take longer.
+const HEARD_MAX: usize = 4096;
+
+/// Through which proxies clients are reached.
+#[derive(Default)]
+pub(super) struct ProxiedClients {
+    /// Of those heard lately: for answers.
+    heard: HashMap<ClientTuple, SocketAddr>,
+    /// For what peers send.
+    proxy_by_allocation: HashMap<AllocationId, SocketAddr>,
+}
+
+impl ProxiedClients {
+    /// Where an answer to `client` goes; `None` if its proxy is not known any more.
+    #[inline]
+    pub(super) fn answer_address(&self, client: &ClientTuple) -> Option<SocketAddr> {
+        match is_proxied(client) {
+            true => self.heard.get(client).copied(),
+            false => Some(client.remote),
+        }
+    }
+
+    /// Where data for `client`, who has `allocation`, goes.
+    #[inline]
+    pub(super) fn data_address(
+        &self,
+        client: &ClientTuple,
+        allocation: AllocationId,
+    ) -> Option<SocketAddr> {
+        match is_proxied(client) {
+            true => self.proxy_by_allocation.get(&allocation).copied(),
+            false => Some(client.remote),
+        }
+    }
+
+    /// Keeps what is remembered of clients without an allocation within its bound.
+    pub(super) fn turn_started(&mut self) {
+        if self.heard.len() >= HEARD_MAX {
+            self.heard.clear();
+        }
+    }
+
+    /// Forgets the proxy of an allocation that is gone.
+    pub(super) fn ended(&mut self, allocation: AllocationId) {
+        self.proxy_by_allocation.remove(&allocation);
+    }
+}
+
+fn is_proxied(client: &ClientTuple) -> bool {
+    client.transport == Transport::Udp && client.connection == PROXIED
+}
+
+impl Relay {
+    /// What a proxy sent: each datagram by itself.
+    pub(super) fn proxied_message(&mut self, message: &Received<'_>, tx: &mut SendQueue) {
+        let mut start = 0;
+        while start < message.bytes.len() {
+            let end = message.bytes.len().min(start + message.segment);
+            match proxy::of_datagram(&message.bytes[start..end]) {
+                Ok(header) => {
+                    let payload = start + header.len;
+                    self.proxied_datagram(header.source, message, payload, end, tx);
+                }
+                Err(_) => self.counters.dropped(DropReason::ProtocolUnknown, 1),
+            }
+            start = end;
+        }
+    }
+
+    /// The datagram from `start` to `end`, sent by `source`, or by the proxy itself.
+    fn proxied_datagram(
+        &mut self,
+        source: Option<SocketAddr>,
+        message: &Received<'_>,
+        start: usize,
+        end: usize,
+        tx: &mut SendQueue,
+    ) {
+        let listener = Endpoint(message.endpoint.to_u32());
+        let mut client = ClientTuple::udp(listener, source.unwrap_or(message.remote));
+        if source.is_some() {
+            client.connection = PROXIED;
+            self.proxied.heard.insert(client, message.remote);
+        }
+        let bytes = &message.bytes[..end];
+        let Some(&first) = bytes.get(start) else {
+            return self.counters.dropped(DropReason::ProtocolUnknown, 1);
+        };
+        let allocation = self.engine.client(&client);
+        if let Some(allocation) = allocation.filter(|_| source.is_some()) {
+            let proxies = &mut self.proxied.proxy_by_allocation;
+            proxies.insert(allocation, message.remote);
+        }
+        match self.protocol(first) {
+            Demux::ChannelData => {
+                self.channel_data(allocation, bytes, end - start, message, start, tx);
+            }
+            Demux::Stun => self.control(client, &bytes[start..], message, start, tx),
+            Demux::Dtls => self.counters.dropped(DropReason::ServiceDisabled, 1),
+            Demux::Quic | Demux::Reserved | Demux::Rtp | Demux::Zrtp => {
+                self.counters.dropped(DropReason::ProtocolUnknown, 1);
+            }
+        }
+    }
+}
