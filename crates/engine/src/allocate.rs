@@ -62,6 +62,13 @@ impl<R: Random> Engine<R> {
         {
             return Err(Reject::AllocationMismatch); // it created one already, and that has ended
         }
+        // Step 11 allows this at any point: here it is the first thing to know for who has nothing here yet.
+        if self.redirect(request, proof) {
+            return Ok(Answered::Now);
+        }
+        if self.is_draining {
+            return Err(Reject::Forbidden);
+        }
         if !self.policy.accepts_client(request.from.remote) {
             return Err(Reject::Forbidden); // RFC 8656 §21.4
         }

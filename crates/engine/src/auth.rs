@@ -131,6 +131,25 @@ impl Authenticator {
         self.challenge_at(unix_s, random, Path { client, listener })
     }
 
+    /// Whether `message` carries integrity and a nonce of ours that has not run out: without it, no proof is possible.
+    pub fn has_fresh_nonce(
+        &mut self,
+        now: Now,
+        client: SocketAddr,
+        listener: SocketAddr,
+        message: &Message<'_>,
+    ) -> bool {
+        let unix_s = self.calendar.advance(now);
+        let has_integrity = message.has_integrity_sha256() || message.has_integrity_sha1();
+        has_integrity
+            && message.nonce().is_ok_and(|nonce| {
+                nonce.is_some_and(|nonce| {
+                    let path = Path { client, listener };
+                    self.nonces.verify(unix_s, nonce, path) == NonceState::Fresh
+                })
+            })
+    }
+
     /// Finds out who sent `message` from `client` to `listener`, by the steps of RFC 8489 §9.2.4 in their order.
     ///
     /// # Errors

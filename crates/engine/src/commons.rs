@@ -5,6 +5,7 @@ use std::sync::Arc;
 use crate::config::{Config, RelayAddress};
 use crate::ports::{PortCounts, PortPools};
 use crate::quota::QuotaLedger;
+use crate::redirect::Rotation;
 use crate::reservation::Reservations;
 
 /// Port pools, quota ledger and reservations of a whole server.
@@ -13,6 +14,7 @@ pub struct Commons {
     pub(crate) ports: Arc<PortPools>,
     pub(crate) quota: Arc<QuotaLedger>,
     pub(crate) reservations: Reservations,
+    pub(crate) rotation: Rotation,
 }
 
 impl Commons {
@@ -23,6 +25,7 @@ impl Commons {
             ports: PortPools::new(&config.relays, &config.relay_ports),
             quota: QuotaLedger::new(limits.user_quota, limits.total_quota),
             reservations: Reservations::new(limits.reservations),
+            rotation: Rotation::default(),
         })
     }
 

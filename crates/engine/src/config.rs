@@ -6,6 +6,7 @@ use core::time::Duration;
 
 use crate::auth::AuthConfig;
 use crate::policy::PolicyRules;
+use crate::redirect::Redirection;
 use crate::unverified::UnverifiedLimits;
 
 /// Everything the engine has to know before the first datagram.
@@ -44,6 +45,8 @@ pub struct Config {
     /// Whether ChannelBind takes the channel numbers of RFC 5766, 0x4000 to 0x7FFF, of which RFC 8656 §12 reserves all from
     /// 0x5000 (coturn's `rfc5766-channel-numbers`). The host then has to treat first bytes 80 to 127 as ChannelData.
     pub rfc5766_channel_numbers: bool,
+    /// Servers that clients are sent to instead of being served here.
+    pub redirection: Redirection,
     /// Whether the host can send with the DF bit; without it DONT-FRAGMENT counts as an unknown attribute (RFC 8656 §7.2 step 4).
     pub dont_fragment: bool,
 }
@@ -67,6 +70,7 @@ impl Default for Config {
             relay_ports: 49152..=65535,
             default_family: DefaultFamily::V4,
             rfc5766_channel_numbers: false,
+            redirection: Redirection::default(),
             dont_fragment: true,
         }
     }

@@ -54,6 +54,7 @@ pub struct Engine<R> {
     /// The peers of the CreatePermission request at hand; empty in between.
     pub(crate) peers: Vec<IpAddr>,
     pub(crate) statistics: Statistics,
+    pub(crate) is_draining: bool,
 }
 
 /// Live counts, for invariants and metrics.
@@ -97,6 +98,7 @@ impl<R: Random> Engine<R> {
             changes: VecDeque::new(),
             peers: Vec::new(),
             statistics: Statistics::default(),
+            is_draining: false,
             listeners: Vec::new(),
             discovery_by_listener: BTreeMap::new(),
             config,
@@ -302,6 +304,9 @@ impl<R: Random> Engine<R> {
         if !self.outbox.has_room(self.config.limits.reply_queue_bytes) {
             return Outcome::Dropped(DropReason::ReplyQueueFull);
         }
+        if self.is_refused_anyway(request) {
+            return Outcome::Dropped(DropReason::UnverifiedBudget);
+        }
         if is_binding {
             return self.binding(request);
         }
@@ -338,6 +343,25 @@ impl<R: Random> Engine<R> {
                 Outcome::Done
             }
         }
+    }
+
+    /// Whether the source may be sent nothing and this request cannot change that: only a fresh nonce can be followed by a proof.
+    ///
+    /// Found out before users are looked up and an answer is made and signed, or a flood would pay for both.
+    fn is_refused_anyway(&mut self, request: &Request<'_>) -> bool {
+        let from = &request.from;
+        // Who completed a handshake is where it says it is, and is judged by the number of answers alone.
+        if from.transport.is_stream()
+            || !self
+                .unverified
+                .is_exhausted(request.now.time, from.remote.ip())
+        {
+            return false;
+        }
+        let listener = self.listener_address(from.listener);
+        !self
+            .authenticator
+            .has_fresh_nonce(request.now, from.remote, listener, &request.message)
     }
 
     /// Begins a new generation of nonces; those of the one before are accepted until the next call (V-22).

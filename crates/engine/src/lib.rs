@@ -36,6 +36,7 @@ mod ports;
 mod quota;
 mod random;
 mod rebuild;
+mod redirect;
 mod refresh;
 mod reject;
 mod reply;
@@ -73,6 +74,7 @@ pub use crate::policy::{
 };
 pub use crate::ports::PortCounts;
 pub use crate::random::{BufferedRandom, RANDOM_BUFFER_LEN, Random};
+pub use crate::redirect::{Alternate, Redirection};
 pub use crate::reservation::ReservationToken;
 pub use crate::time::{Now, Time};
 pub use crate::timers::Wheel;

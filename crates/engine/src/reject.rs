@@ -15,6 +15,9 @@ pub(crate) enum Reject {
     InsufficientCapacity,
 }
 
+/// The code that sends a client to another server (RFC 8489 §10).
+pub(crate) const TRY_ALTERNATE: u16 = 300;
+
 impl Reject {
     pub(crate) const fn code(self) -> u16 {
         match self {
@@ -35,6 +38,7 @@ impl Reject {
 /// The reason phrase of an error code (RFC 8489 §14.8, RFC 8656 §19).
 pub(crate) const fn reason_phrase(code: u16) -> &'static str {
     match code {
+        300 => "Try Alternate",
         400 => "Bad Request",
         401 => "Unauthenticated",
         403 => "Forbidden",

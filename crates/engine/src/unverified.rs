@@ -60,6 +60,8 @@ pub struct Rate {
 
 /// Buckets drain by steps of a tenth of a second.
 const STEP_MS: u32 = 100;
+/// Steps are counted modulo this, 6.8 years.
+const STEPS: u32 = 1 << 31;
 
 /// The table of what was sent to sources that proved nothing.
 pub struct UnverifiedBudget {
@@ -73,8 +75,8 @@ pub struct UnverifiedBudget {
 /// What still has to drain.
 #[derive(Clone, Copy)]
 struct Bucket {
-    /// Up to when the bucket is drained, in milliseconds modulo 2^32. A bucket left alone for 49 days drains less than it might.
-    drained_ms: u32,
+    /// Up to which step the bucket is drained, modulo [`STEPS`]; beyond that bit, whether an answer was refused in this step.
+    step: u32,
     excess: u32,
     bytes: u32,
     /// In thousandths, so that a rate of a few answers per second drains evenly.
@@ -91,7 +93,7 @@ impl UnverifiedBudget {
         let count = limits.buckets.clamp(1, 1 << 24).next_power_of_two();
         // Not all-zero, because an all-zero table is memory that the kernel hands out page by page while an attack runs.
         let bucket = Bucket {
-            drained_ms: 1,
+            step: 1,
             excess: 0,
             bytes: 0,
             answers_milli: 0,
@@ -124,11 +126,11 @@ impl UnverifiedBudget {
         let Some(bucket) = self.buckets.get_mut(index) else {
             return false;
         };
-        let now_ms = wrapping_ms(now);
-        let steps = now_ms.wrapping_sub(bucket.drained_ms) / STEP_MS;
+        let step = step_of(now);
+        let steps = step.wrapping_sub(bucket.step) % STEPS;
         let drained = Bucket {
-            // Time that fills no whole step stays for the next request, or frequent requests would stop the drain.
-            drained_ms: bucket.drained_ms.wrapping_add(steps.wrapping_mul(STEP_MS)),
+            // Remembers a refusal until it drains.
+            step: if steps == 0 { bucket.step } else { step },
             excess: drain(bucket.excess, excess, steps),
             bytes: drain(bucket.bytes, bytes, steps),
             answers_milli: drain(bucket.answers_milli, answers, steps),
@@ -136,7 +138,7 @@ impl UnverifiedBudget {
         let response_len = u32::try_from(response_len).unwrap_or(u32::MAX);
         let request_len = u32::try_from(request_len).unwrap_or(u32::MAX);
         let after = Bucket {
-            drained_ms: drained.drained_ms,
+            step: drained.step,
             excess: drained
                 .excess
                 .saturating_add(response_len.saturating_sub(request_len)),
@@ -147,7 +149,18 @@ impl UnverifiedBudget {
             && after.bytes <= bytes.burst
             && after.answers_milli <= answers.burst;
         *bucket = if fits { after } else { drained };
+        if !fits {
+            bucket.step |= STEPS;
+        }
         fits
+    }
+
+    /// Whether `source` was refused an answer and its bucket did not drain since: the next answer need not be made, because it
+    /// would hardly fit. Under a flood this is what keeps a refusal cheaper than an answer.
+    pub fn is_exhausted(&self, now: Time, source: IpAddr) -> bool {
+        self.buckets
+            .get(self.index(source))
+            .is_some_and(|bucket| bucket.step == step_of(now) | STEPS)
     }
 
     /// How many buckets the table has.
@@ -175,12 +188,11 @@ fn drain(level: u32, rate: Rate, steps: u32) -> u32 {
     level.saturating_sub(u32::try_from(drained).unwrap_or(u32::MAX))
 }
 
-#[expect(
-    clippy::cast_possible_truncation,
-    reason = "the clock of the buckets wraps"
-)]
-fn wrapping_ms(time: Time) -> u32 {
-    (time.as_nanos() / 1_000_000) as u32
+/// The step that `now` is in.
+fn step_of(now: Time) -> u32 {
+    let step = now.as_nanos() / (u64::from(STEP_MS) * 1_000_000);
+    // Cannot fail: it is below STEPS.
+    u32::try_from(step % u64::from(STEPS)).unwrap_or(0)
 }
 
 #[cfg(test)]

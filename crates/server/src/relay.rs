@@ -132,6 +132,11 @@ impl Relay {
         self.engine.set_host_addresses(interfaces, &[]);
     }
 
+    /// Takes no new allocations from now on.
+    pub(crate) fn drain(&mut self) {
+        self.engine.drain();
+    }
+
     /// When the engine next has something to do, counted from the present turn.
     pub(crate) fn timeout(&self) -> Option<Duration> {
         if !self.sockets_due.is_empty() {

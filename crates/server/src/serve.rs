@@ -4,11 +4,12 @@ use std::fmt;
 use std::io::{self, Write};
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use signal_hook::consts::{SIGINT, SIGTERM, SIGUSR2};
+use signal_hook::consts::{SIGINT, SIGTERM, SIGUSR1, SIGUSR2};
 use signal_hook::iterator::Signals;
 use turnbuckle_datapath::{BufferBudget, Snapshot, receive_log_line, send_log_line};
 use turnbuckle_engine::{Commons, InterfaceAddress};
@@ -26,12 +27,17 @@ const OWN_ADDRESSES_INTERVAL: Duration = Duration::from_secs(5);
 /// How often the files of the certificates are looked at.
 const CERTIFICATES_INTERVAL: Duration = Duration::from_secs(2);
 
+/// How often a draining server counts what is left.
+const DRAIN_INTERVAL: Duration = Duration::from_secs(1);
+
 /// What wakes the main thread.
 pub(crate) enum Event {
     /// A shard's thread has ended: after [`Request::Stop`], or by the error.
     ShardEnded { shard: usize, error: Option<String> },
     /// A line for the log.
     Line(String),
+    /// SIGUSR1: take no new allocations, and stop when there are few enough.
+    Drain,
     /// SIGUSR2: read the certificates again.
     ReloadCertificates,
     /// SIGINT or SIGTERM.
@@ -90,13 +96,14 @@ impl std::error::Error for ServeError {}
 /// A socket could not be set up, or a shard failed.
 pub fn serve(config: &Config, out: &mut impl Write) -> Result<Accounting, ServeError> {
     let (events, inbox) = sync_channel(QUEUE_LINES);
-    let mut signals =
-        Signals::new([SIGINT, SIGTERM, SIGUSR2]).map_err(|error| ServeError::from_io(&error))?;
+    let mut signals = Signals::new([SIGINT, SIGTERM, SIGUSR1, SIGUSR2])
+        .map_err(|error| ServeError::from_io(&error))?;
     std::thread::spawn({
         let events = events.clone();
         move || {
             for signal in signals.forever() {
                 let event = match signal {
+                    SIGUSR1 => Event::Drain,
                     SIGUSR2 => Event::ReloadCertificates,
                     _ => Event::Stop,
                 };
@@ -268,8 +275,10 @@ impl RunningRelay {
             .iter()
             .map(|shard| shard.batches.snapshot())
             .collect();
+        let mut next_count = None;
         loop {
             let due = next_statistics.min(next_addresses).min(next_certificates);
+            let due = next_count.map_or(due, |next_count| due.min(next_count));
             match inbox.recv_timeout(due.saturating_duration_since(Instant::now())) {
                 Ok(Event::Line(line)) => {
                     let _ = writeln!(out, "{line}");
@@ -280,6 +289,11 @@ impl RunningRelay {
                         report_certificates(&certificates.reload(), out);
                     }
                 }
+                Ok(Event::Drain) if next_count.is_none() => {
+                    self.drain(config, out);
+                    next_count = Some(Instant::now());
+                }
+                Ok(Event::Drain) => {}
                 Ok(Event::Stop) => return Ok(()),
                 Ok(Event::ShardEnded { shard, error }) => {
                     let why = error.unwrap_or_else(|| "it stopped by itself".into());
@@ -289,6 +303,13 @@ impl RunningRelay {
                 Err(RecvTimeoutError::Timeout) => {}
             }
             let now = Instant::now();
+            if next_count.is_some_and(|next_count| now >= next_count) {
+                if self.allocations() <= u64::from(config.limits.drained) {
+                    let _ = writeln!(out, "drained, {} allocations left", self.allocations());
+                    return Ok(());
+                }
+                next_count = Some(now + DRAIN_INTERVAL);
+            }
             if now >= next_statistics {
                 next_statistics = now + interval;
                 self.print_batches(config, &mut printed, out);
@@ -304,6 +325,30 @@ impl RunningRelay {
                 }
             }
         }
+    }
+
+    /// Has every shard take no new allocations.
+    fn drain(&self, config: &Config, out: &mut impl Write) {
+        let (done, all_done) = sync_channel(self.shards.len());
+        for shard in &self.shards {
+            shard.insist(Request::Drain(done.clone()));
+        }
+        drop(done);
+        // Ends when the last shard has answered or ended; from here on allocations only become fewer.
+        while all_done.recv().is_ok() {}
+        let _ = writeln!(
+            out,
+            "draining: no new allocations; ends when {} of {} are left",
+            config.limits.drained,
+            self.allocations()
+        );
+        let _ = out.flush();
+    }
+
+    /// Allocations of all shards.
+    fn allocations(&self) -> u64 {
+        let counts = self.shards.iter().map(|shard| &shard.counters.allocations);
+        counts.map(|count| count.load(Relaxed)).sum()
     }
 
     /// Tells the shards when the host's addresses have changed. What cannot be read leaves the last known ones in force.
@@ -338,7 +383,7 @@ impl RunningRelay {
     /// Ends every shard and adds up their counters.
     fn stop(self) -> Accounting {
         for shard in &self.shards {
-            shard.stop();
+            shard.insist(Request::Stop);
         }
         let counters: Vec<_> = self.shards.into_iter().map(Shard::join).collect();
         Accounting::of(counters.iter().map(Arc::as_ref))

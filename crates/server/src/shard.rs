@@ -22,6 +22,8 @@ use crate::stream::StreamService;
 pub(crate) enum Request {
     /// Every shard has bound its sockets: take clients from now on, and say that it is so.
     AdmitClients(SyncSender<()>),
+    /// No new allocations from now on; say when that is so.
+    Drain(SyncSender<()>),
     /// The addresses of the host's interfaces are these from now on.
     Interfaces(Vec<InterfaceAddress>),
     /// Stop after this turn.
@@ -118,9 +120,9 @@ impl Shard {
         }
     }
 
-    /// Asks the shard to end, waiting until it can hear that. One that has ended already need not.
-    pub(crate) fn stop(&self) {
-        if self.requests.send(Request::Stop).is_ok() {
+    /// Asks something of the shard, waiting until it can hear that. One that has ended already need not.
+    pub(crate) fn insist(&self, request: Request) {
+        if self.requests.send(request).is_ok() {
             self.waker.wake();
         }
     }
@@ -200,6 +202,11 @@ fn run(datapath: &mut Datapath, relay: &mut Relay, inbox: &Receiver<Request>) ->
                         datapath.admit_connections(*listener)?;
                     }
                     // The main thread has given up waiting only if it is about to stop this shard.
+                    let _ = done.send(());
+                }
+                Request::Drain(done) => {
+                    relay.drain();
+                    // Gone only if the main thread has ended.
                     let _ = done.send(());
                 }
                 Request::Interfaces(interfaces) => relay.set_interfaces(interfaces),

@@ -7,9 +7,9 @@ use std::sync::Arc;
 use if_addrs::{IfAddr, get_if_addrs};
 use turnbuckle_datapath::{Backend, BufferBudget, Settings};
 use turnbuckle_engine::{
-    Action, AuthConfig, Config as EngineConfig, DefaultFamily, Fingerprint, InterfaceAddress,
-    Lifetimes, Limits, NonceKey, NonceLifetime, PolicyRules, Rate, RelayAddress, Rule, Service,
-    UnverifiedLimits,
+    Action, Alternate, AuthConfig, Config as EngineConfig, DefaultFamily, Fingerprint,
+    InterfaceAddress, Lifetimes, Limits, NonceKey, NonceLifetime, PolicyRules, Rate, Redirection,
+    RelayAddress, Rule, Service, UnverifiedLimits,
 };
 
 use crate::config::{self, Config, Credential};
@@ -124,8 +124,23 @@ pub(crate) fn engine(config: &Config) -> Result<EngineConfig, String> {
             config::DefaultFamily::V4 => DefaultFamily::V4,
             config::DefaultFamily::V6 => DefaultFamily::V6,
         },
+        redirection: redirection(&config.redirection),
         ..EngineConfig::default()
     })
+}
+
+/// Which list is whose.
+fn redirection(from: &config::Redirection) -> Redirection {
+    let own_or = |own: &Vec<Alternate>, other: &Vec<Alternate>| match own.is_empty() {
+        false => own.clone(),
+        true => other.clone(),
+    };
+    Redirection {
+        dtls: own_or(&from.tls, &from.udp),
+        tcp: own_or(&from.tcp, &from.any),
+        tls: from.tls.clone(),
+        udp: own_or(&from.udp, &from.any),
+    }
 }
 
 fn relay_address(config: &Config, local: IpAddr) -> RelayAddress {

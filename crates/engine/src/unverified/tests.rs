@@ -180,11 +180,23 @@ fn who_does_not_know_the_key_cannot_aim_at_a_bucket() {
 #[test]
 fn the_clock_may_wrap_and_stand_still() {
     let mut budget = budget(&answers(1));
-    let wrap = Time::ZERO + Duration::from_millis(u64::from(u32::MAX) - 100);
+    let wrap = Time::ZERO + Duration::from_millis(u64::from(STEPS) * u64::from(STEP_MS) - 50);
     assert!(budget.admit(wrap, source(1), REQUEST, CHALLENGE));
     assert!(!budget.admit(wrap, source(1), REQUEST, CHALLENGE));
     assert!(budget.admit(wrap + Duration::from_secs(1), source(1), REQUEST, CHALLENGE));
     assert!(!budget.admit(wrap + Duration::from_secs(1), source(1), REQUEST, CHALLENGE));
+}
+
+#[test]
+fn a_refusal_is_remembered_until_the_bucket_drains() {
+    let mut budget = budget(&answers(1));
+    assert!(budget.admit(Time::ZERO, source(1), REQUEST, CHALLENGE));
+    assert!(!budget.is_exhausted(Time::ZERO, source(1)));
+    assert!(!budget.admit(Time::ZERO, source(1), REQUEST, CHALLENGE));
+    let last = Time::ZERO + Duration::from_millis(99);
+    assert!(budget.is_exhausted(last, source(1)));
+    assert!(!budget.is_exhausted(last, source(2)));
+    assert!(!budget.is_exhausted(last + Duration::from_millis(1), source(1)));
 }
 
 #[test]

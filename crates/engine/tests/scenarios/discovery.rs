@@ -1,6 +1,7 @@
 //! NAT behaviour discovery, RFC 5780, on two addresses and two ports.
 
 use core::net::SocketAddr;
+use core::time::Duration;
 
 use turnbuckle_engine::{
     Alternates, ClientTuple, Config, Connection, Discovery, DropReason, Endpoint, Outcome, Rate,
@@ -346,6 +347,8 @@ fn whatever_is_asked_for_is_charged_to_the_address_it_came_from() {
             });
         });
         let from = ClientTuple::udp(LISTENER, SocketAddr::new([203, 0, 113, 7].into(), port));
+        // a refusal is remembered for a tenth of a second, whatever the budget
+        server.wait(Duration::from_millis(100));
         let _ = server.receive(from, &request);
         for (_, answer) in server.replies.drain(..) {
             answered += 1;

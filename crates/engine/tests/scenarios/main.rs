@@ -18,6 +18,7 @@ mod limits;
 mod opening;
 mod permission;
 mod rebuild;
+mod redirect;
 mod refresh;
 mod relay;
 mod reservation;

@@ -492,6 +492,34 @@ fn sends_a_stranger_no_more_than_its_budget() {
     server.exchange(tuple(CLIENT), &requests[0]).success();
 }
 
+/// Refusing before an answer is made must not refuse who can prove itself.
+//= V-40
+#[test]
+fn a_client_with_a_fresh_nonce_is_served_although_its_address_used_up_its_budget() {
+    let mut server = Server::start();
+    let mut client = server.client("203.0.113.7:9");
+    server.allocate(&mut client);
+    let request = bare(Method::ALLOCATE, ID, |_| {});
+    let exhaust = |server: &mut Server| {
+        let flood = (0..3_000).map(|port| tuple(&format!("203.0.113.7:{}", 1_000 + port)));
+        let outcomes: Vec<Outcome> = flood.map(|from| server.receive(from, &request)).collect();
+        server.replies.clear();
+        assert_eq!(
+            outcomes.last(),
+            Some(&Outcome::Dropped(DropReason::UnverifiedBudget))
+        );
+    };
+    exhaust(&mut server);
+    assert_eq!(server.refresh(&mut client, 900).lifetime(), 900);
+
+    // What ran out cannot become a proof, and gets no answer at all until the budget drains.
+    server.wait_s(3_601);
+    exhaust(&mut server);
+    let stale = client.request(Method::REFRESH, ID, |_| {});
+    let outcome = server.receive(client.tuple, &stale);
+    assert_eq!(outcome, Outcome::Dropped(DropReason::UnverifiedBudget));
+}
+
 #[test]
 fn a_full_queue_of_replies_drops_requests_and_does_nothing_else() {
     let mut server = Server::with(|config| config.limits.reply_queue_bytes = 4_000);

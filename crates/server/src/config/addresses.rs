@@ -196,7 +196,7 @@ fn unfit(address: IpAddr) -> Option<String> {
     ))
 }
 
-fn resolve(text: &str, machine: &Machine) -> Result<Vec<IpAddr>, String> {
+pub(super) fn resolve(text: &str, machine: &Machine) -> Result<Vec<IpAddr>, String> {
     if let Ok(address) = text.parse() {
         return Ok(vec![address]);
     }
@@ -314,7 +314,7 @@ fn single(
     Ok(entries)
 }
 
-fn unfit_external(address: IpAddr) -> Option<String> {
+pub(super) fn unfit_external(address: IpAddr) -> Option<String> {
     if address.is_unspecified() || address.is_loopback() {
         return Some(format!(
             "`{address}` is no address that clients can send to; allowed: a public unicast address"

@@ -8,6 +8,7 @@ use turnbuckle_engine::AddressRange;
 
 use super::Secret;
 use super::problem::{Note, Origin, Problem};
+use super::redirection::Written;
 use super::settings::{Backend, Credential, DefaultFamily, Http, Limits, Log, Proxies, Stun, Tls};
 use super::tls::{CIPHER_SUITES, KEY_EXCHANGE_GROUPS};
 
@@ -69,6 +70,7 @@ pub(super) struct Draft {
     pub(super) unverified_excess_bytes_per_second: NonZeroU32,
     pub(super) unverified_bytes_per_second: NonZeroU32,
 
+    pub(super) alternates: Written,
     pub(super) limits: Limits,
     pub(super) allowed_peers: Vec<AddressRange>,
     pub(super) denied_peers: Vec<AddressRange>,
@@ -119,6 +121,7 @@ impl Draft {
             unauthorized_per_second: nonzero_u32(10),
             unverified_excess_bytes_per_second: nonzero_u32(8192),
             unverified_bytes_per_second: nonzero_u32(32_768),
+            alternates: Written::default(),
             limits: Limits {
                 allocations_per_user: None,
                 allocations_total: None,
@@ -131,6 +134,7 @@ impl Draft {
                 stream_deadline: Duration::from_secs(10),
                 stream_idle: Duration::from_secs(60),
                 stream_unproven: nonzero_u32(4096),
+                drained: 0,
             },
             allowed_peers: Vec::new(),
             denied_peers: Vec::new(),

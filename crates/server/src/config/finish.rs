@@ -10,6 +10,7 @@ use super::draft::Draft;
 use super::load::Loaded;
 use super::machine::Machine;
 use super::problem::{Problem, Problems};
+use super::redirection::redirection;
 use super::settings::{
     Authentication, Backend, Config, Credential, Datapath, DefaultFamily, PeerRules, StaticUser,
     Threads,
@@ -26,6 +27,7 @@ const GENERATED_USER: &str = "guest";
 pub(super) fn finish(mut draft: Draft, machine: &Machine) -> Result<Loaded, Problems> {
     contradictions(&mut draft);
     let addresses = addresses(&mut draft, machine);
+    let redirection = redirection(&mut draft, &addresses, machine);
     let authentication = authentication(&mut draft, machine);
     let threads = threads(&mut draft, machine);
     let datapath = Datapath {
@@ -46,6 +48,7 @@ pub(super) fn finish(mut draft: Draft, machine: &Machine) -> Result<Loaded, Prob
             denied: draft.denied_peers,
             allow_loopback: draft.allow_loopback,
         },
+        redirection,
         tls: draft.tls,
         proxies: draft.proxies,
         http: draft.http,

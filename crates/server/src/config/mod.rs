@@ -15,6 +15,7 @@ mod load;
 mod machine;
 mod problem;
 mod proxies;
+mod redirection;
 mod render;
 mod secret;
 mod settings;
@@ -34,8 +35,8 @@ pub use render::{help, help_one, man, markdown, sample};
 pub use secret::{MASK, Secret};
 pub use settings::{
     Addresses, Authentication, Backend, Config, Credential, Datapath, DefaultFamily,
-    ExternalAddress, Http, Limits, Log, PeerRules, PortRange, Proxies, StaticUser, Stun, Threads,
-    Tls,
+    ExternalAddress, Http, Limits, Log, PeerRules, PortRange, Proxies, Redirection, StaticUser,
+    Stun, Threads, Tls,
 };
 pub use table::{entries, removed_keys, suggest};
 #[cfg(test)]

@@ -8,7 +8,7 @@ use std::num::{NonZeroU16, NonZeroU32};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use turnbuckle_engine::AddressRange;
+use turnbuckle_engine::{AddressRange, Alternate};
 
 use super::Secret;
 
@@ -27,6 +27,8 @@ pub struct Config {
     pub limits: Limits,
     /// Which peers may be reached.
     pub peers: PeerRules,
+    /// Which clients are sent to other servers.
+    pub redirection: Redirection,
     /// How STUN messages are answered.
     pub stun: Stun,
     /// Clients that come by TLS.
@@ -229,6 +231,8 @@ pub struct Limits {
     pub stream_idle: Duration,
     /// Connections of one shard that have sent no message yet, at most.
     pub stream_unproven: NonZeroU32,
+    /// A draining server ends when it has no more allocations than this.
+    pub drained: u32,
 }
 
 /// Which peers may be reached, on top of the built-in rules.
@@ -240,6 +244,19 @@ pub struct PeerRules {
     pub denied: Vec<AddressRange>,
     /// 127.0.0.0/8 and ::1 may be peers.
     pub allow_loopback: bool,
+}
+
+/// Servers that clients are sent to instead of being served here; one listed several times gets as many of them.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Redirection {
+    /// For clients that come by UDP or TCP, if those have no list of their own.
+    pub any: Vec<Alternate>,
+    /// For clients that come by TCP.
+    pub tcp: Vec<Alternate>,
+    /// For clients that come by TLS or DTLS.
+    pub tls: Vec<Alternate>,
+    /// For clients that come by UDP, and by DTLS if those have no list of their own.
+    pub udp: Vec<Alternate>,
 }
 
 /// How STUN messages are answered.

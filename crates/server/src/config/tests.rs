@@ -24,6 +24,7 @@ pub(super) fn machine() -> Machine {
         processors: NonZeroU16::new(4).expect("not zero"),
         domain: Some("example.net".to_owned()),
         resolve: |name| match name {
+            "turn2.example.org" => Ok(vec![IpAddr::from([203, 0, 113, 6])]),
             "relay.example.net" => Ok(vec![IpAddr::from([203, 0, 113, 5])]),
             "both.example.net" => Ok(vec![
                 IpAddr::from([198, 51, 100, 7]),

@@ -17,6 +17,7 @@
 //! | V-07 | the relay's own addresses | `own_addresses` |
 //! | V-11 | broadcast and multicast | `relay_abuse` |
 //! | V-13 | permissions | `permissions` |
+//! | V-14 | redirection | `redirection` |
 //! | V-20 | predictable nonces and ports | `randomness` |
 //! | V-21 | state before proof | `memory` |
 //! | V-22 | replayed nonces and requests | `nonces` |
@@ -59,6 +60,7 @@ mod own_addresses;
 mod permissions;
 mod proxy;
 mod randomness;
+mod redirection;
 mod relay_abuse;
 mod streams;
 mod tls;

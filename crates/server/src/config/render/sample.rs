@@ -41,6 +41,8 @@ pub(in crate::config) fn example(entry: &Entry) -> &'static str {
     }
     match entry.name {
         "acme-redirect" => "https://acme.example.org/.well-known/acme-challenge/",
+        "alternate-server" | "tcp-alternate-server" | "udp-alternate-server" => "203.0.113.6:3478",
+        "tls-alternate-server" => "turn2.example.org:5349",
         "allowed-peer-ip" => "10.20.0.0-10.20.255.255",
         "CA-file" => "/etc/turnbuckle/client-authorities.pem",
         "cert" => "/etc/turnbuckle/certificate.pem",

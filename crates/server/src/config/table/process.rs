@@ -50,9 +50,15 @@ pub(super) const ENTRIES: &[Entry] = &[
     Entry::new("O-173", "log-binding", GROUP, Kind::Flag, "Logs Binding requests too.")
         .default("false")
         .only(&["false"], "logging Binding requests is not implemented yet"),
-    Entry::new("O-178", "drain-min-allocations", GROUP, Kind::Integer { min: 0, max: u32::MAX, unit: "allocations" }, "A draining server ends at this number.")
+    Entry::new("O-178", "drain-min-allocations", GROUP, Kind::Integer { min: 0, max: u32::MAX, unit: "allocations" }, "SIGUSR1 drains the server: new allocations get 403, and it ends when it has no more than this number.")
         .default("0")
-        .only(&["0"], "draining is not implemented yet"),
+        .works(
+            |draft, value, _| {
+                draft.limits.drained = value.integer();
+                Ok(())
+            },
+            |config| one(config.limits.drained),
+        ),
     Entry::new("O-182", "version", GROUP, Kind::Flag, "Prints the version and ends.").command_line(),
     Entry::new("O-182", "help", GROUP, Kind::Flag, "Prints the options and ends.").short('h').command_line(),
     Entry::new("O-182", "config", GROUP, Kind::File, "File to read. Without it none is read.")

@@ -308,6 +308,11 @@ fn every_written_value_is_read_back_as_written() {
         ("rfc5766-channel-numbers", "true"),
         ("include-reason-string", "true"),
         ("verbose", "true"),
+        ("drain-min-allocations", "2"),
+        ("alternate-server", "203.0.113.6:3478"),
+        ("tls-alternate-server", "203.0.113.7:5349"),
+        ("udp-alternate-server", "203.0.113.8:3478"),
+        ("tcp-alternate-server", "203.0.113.9:3479"),
         ("statistics-interval", "30"),
         ("statistics-file", "counters.json"),
     ];

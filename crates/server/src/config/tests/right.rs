@@ -333,3 +333,40 @@ fn the_report_says_where_values_come_from_and_what_coturn_would_do() {
     assert_eq!(refused["problems"][0]["line"], 1);
     assert_eq!(refused["problems"][0]["file"], "t.conf");
 }
+
+#[test]
+fn alternate_servers_have_the_ports_of_their_transport_and_the_name_they_were_given_by() {
+    let found = config(
+        "alternate-server=198.51.100.1\nalternate-server=198.51.100.1\nudp-alternate-server=2001:db8::77\n\
+         tcp-alternate-server=[2001:db8::78]:443\ntls-alternate-server=turn2.example.org",
+    )
+    .redirection;
+    let text = |servers: &[turnbuckle_engine::Alternate]| -> Vec<String> {
+        servers
+            .iter()
+            .map(|server| server.address.to_string())
+            .collect()
+    };
+    assert_eq!(text(&found.any), ["198.51.100.1:3478", "198.51.100.1:3478"]);
+    assert_eq!(text(&found.udp), ["[2001:db8::77]:3478"]);
+    assert_eq!(text(&found.tcp), ["[2001:db8::78]:443"]);
+    assert_eq!(text(&found.tls), ["203.0.113.6:5349"]);
+    assert_eq!(found.tls[0].domain.as_deref(), Some("turn2.example.org"));
+    assert_eq!(found.any[0].domain, None);
+}
+
+#[test]
+fn a_server_that_names_itself_as_alternate_is_told_what_that_means() {
+    //= V-14
+    let loaded = file("listening-ip=203.0.113.5\nalternate-server=203.0.113.5").expect("accepted");
+    let note = loaded
+        .notes
+        .iter()
+        .find(|note| note.key == "alternate-server")
+        .expect("a note");
+    assert!(
+        note.text.contains("served and not redirected"),
+        "{}",
+        note.text
+    );
+}

@@ -153,6 +153,12 @@ impl Server {
             .count()
     }
 
+    /// Has the relay take no new allocations and end with the last one.
+    pub(crate) fn drain(&self) {
+        let pid = Pid::from_raw(self.child.id().try_into().expect("a pid"));
+        kill(pid, Signal::SIGUSR1).expect("the relay is there");
+    }
+
     /// Has the relay read its certificates again.
     pub(crate) fn reload_certificates(&self) {
         let pid = Pid::from_raw(self.child.id().try_into().expect("a pid"));
@@ -187,15 +193,22 @@ impl Server {
         assert!(early.is_none(), "the relay ended by itself: {early:?}");
         let pid = Pid::from_raw(self.child.id().try_into().expect("a pid"));
         kill(pid, Signal::SIGTERM).expect("the relay is there to be stopped");
+        self.check_end()
+    }
+
+    /// Waits for the end of a relay that ends by itself, and checks its exit and its accounts.
+    pub(crate) fn assert_ends(mut self) -> Accounting {
+        self.is_stopped = true;
+        self.check_end()
+    }
+
+    fn check_end(&mut self) -> Accounting {
         let deadline = Instant::now() + STOP_TIMEOUT;
         let status = loop {
             if let Some(status) = self.child.try_wait().expect("wait4") {
                 break status;
             }
-            assert!(
-                Instant::now() < deadline,
-                "the relay does not stop on SIGTERM"
-            );
+            assert!(Instant::now() < deadline, "the relay does not stop");
             thread::sleep(Duration::from_millis(2));
         };
         assert!(status.success(), "the relay ended with {status}");

@@ -1,0 +1,118 @@
+//! Sending clients elsewhere: 300 (Try Alternate) to Allocate requests (RFC 8489 §10), and 403 while the server drains.
+//!
+//! A redirection goes only to a client that proved who it is, under its integrity key (RFC 8489 §14.8, V-14). Who redirects
+//! everybody to an address of its own would send clients in circles, so a listener that is in the list serves.
+
+use core::net::{IpAddr, SocketAddr};
+use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+use crate::auth::Proof;
+use crate::engine::Engine;
+use crate::id::Transport;
+use crate::random::Random;
+use crate::reject::TRY_ALTERNATE;
+use crate::reply::Request;
+
+/// Servers to send clients to, by the transport they come with. One that stands several times gets as many times the clients.
+#[derive(Clone, Debug, Default)]
+pub struct Redirection {
+    /// For DTLS clients.
+    pub dtls: Vec<Alternate>,
+    /// For TCP clients.
+    pub tcp: Vec<Alternate>,
+    /// For TLS clients.
+    pub tls: Vec<Alternate>,
+    /// For UDP clients.
+    pub udp: Vec<Alternate>,
+}
+
+/// A server to send clients to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Alternate {
+    /// Where it is.
+    pub address: SocketAddr,
+    /// The name in its certificate, if that is another one than this server's: at most 255 ASCII characters.
+    pub domain: Option<Box<str>>,
+}
+
+impl Redirection {
+    fn of(&self, transport: Transport) -> &[Alternate] {
+        match transport {
+            Transport::Dtls => &self.dtls,
+            Transport::Tcp => &self.tcp,
+            Transport::Tls => &self.tls,
+            Transport::Udp => &self.udp,
+        }
+    }
+}
+
+/// Whose turn it is, over all engines, by [`Transport`].
+#[derive(Debug, Default)]
+pub(crate) struct Rotation([AtomicUsize; 4]);
+
+impl Rotation {
+    fn advance(&self, transport: Transport) -> usize {
+        let turn = match transport {
+            Transport::Dtls => &self.0[0],
+            Transport::Tcp => &self.0[1],
+            Transport::Tls => &self.0[2],
+            Transport::Udp => &self.0[3],
+        };
+        turn.fetch_add(1, Relaxed)
+    }
+}
+
+impl<R: Random> Engine<R> {
+    /// From now on Allocate requests get 403; what there is lives on, and retransmissions are answered (coturn's SIGUSR1).
+    pub fn drain(&mut self) {
+        self.is_draining = true;
+    }
+
+    /// Answers an Allocate request with 300 where clients of its kind are to go elsewhere.
+    pub(crate) fn redirect(&mut self, request: &Request<'_>, proof: &Proof) -> bool {
+        let transport = request.from.transport;
+        let alternates = self.config.redirection.of(transport);
+        if alternates.is_empty() || self.is_own(alternates, request) {
+            return false;
+        }
+        let turn = self.commons.rotation.advance(transport);
+        let pick = |is_ipv4: bool| {
+            let of_family = |alternate: &&Alternate| alternate.address.is_ipv4() == is_ipv4;
+            let count = alternates.iter().filter(of_family).count();
+            let mut of_family = alternates.iter().filter(of_family);
+            of_family.nth(turn.checked_rem(count)?)
+        };
+        let is_ipv4 = request.from.remote.is_ipv4();
+        let Some(first) = pick(is_ipv4).cloned() else {
+            return false;
+        };
+        let other = pick(!is_ipv4).map(|alternate| alternate.address);
+        let knows_domains = matches!(transport, Transport::Tls | Transport::Dtls)
+            && request.message.has_integrity_sha256();
+        let envelope = request.envelope();
+        let key = Some(&proof.response_key);
+        self.write_error(&envelope, key, TRY_ALTERNATE, |writer| {
+            writer.alternate_server(first.address);
+            if let Some(other) = other {
+                writer.alternate_server(other);
+            }
+            if let Some(domain) = first.domain.as_deref().filter(|_| knows_domains) {
+                writer.alternate_domain(domain);
+            }
+        });
+        true
+    }
+
+    /// Whether the listener that `request` came to is one of the alternates, by its own address or the one a NAT gives it.
+    fn is_own(&self, alternates: &[Alternate], request: &Request<'_>) -> bool {
+        let local = self.listener_address(request.from.listener);
+        let relays = self.config.relays.iter();
+        let external: Option<IpAddr> = relays
+            .filter(|relay| relay.local == local.ip())
+            .find_map(|relay| relay.external);
+        let seen_as = external.map(|ip| SocketAddr::new(ip, local.port()));
+        alternates
+            .iter()
+            .any(|alternate| alternate.address == local || Some(alternate.address) == seen_as)
+    }
+}
