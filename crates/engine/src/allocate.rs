@@ -9,6 +9,7 @@ use turnbuckle_wire::{AddressFamily, AttributeError, AttributeType, IntegrityKey
 
 use crate::allocation::{Allocation, Entry, Opening, Pending, Rare, Relay};
 use crate::auth::Proof;
+use crate::bandwidth::Exhausted;
 use crate::change::{Change, Created, Relayed, Reserved, Usage};
 use crate::channel::Channels;
 use crate::command::RelayOpenError;
@@ -95,6 +96,8 @@ impl<R: Random> Engine<R> {
             .quota
             .take(&proof.user)
             .ok_or(Reject::QuotaReached)?;
+        let shaper = self.commons.bandwidth.reserve();
+        let shaper = shaper.map_err(|Exhausted| Reject::QuotaReached)?;
 
         // Steps 8 and 9: the ports.
         let openings = self.lease_ports(&wish, request.now)?;
@@ -102,6 +105,7 @@ impl<R: Random> Engine<R> {
             envelope: request.envelope(),
             key: proof.response_key.clone(),
             quota,
+            shaper: shaper.map(Box::new),
             lifetime: wish.lifetime,
             kind: wish.port,
             redeemed: wish.token,
@@ -387,6 +391,7 @@ impl<R: Random> Engine<R> {
             envelope,
             key,
             quota,
+            shaper,
             lifetime,
             redeemed,
             openings,
@@ -443,6 +448,7 @@ impl<R: Random> Engine<R> {
             missing_family: rare.missing_family,
             reservation,
             redeemed,
+            bytes_per_s: shaper.as_ref().map(|shaper| shaper.rate()),
             created: now.time,
             expires,
         };
@@ -456,6 +462,7 @@ impl<R: Random> Engine<R> {
             created: now.time,
             quota,
             transaction: envelope.transaction,
+            shaper,
             rare: has_rare.then(|| Box::new(rare)),
         };
         self.table.put_back(id, Entry::Live(allocation));

@@ -3,8 +3,10 @@
 use turnbuckle_wire::{IntegrityKey, TransactionId};
 
 use crate::address::PeerAddress;
+use crate::bandwidth::{Direction, Shaper};
 use crate::change::Usage;
 use crate::channel::Channels;
+use crate::drop_reason::DropReason;
 use crate::id::{ClientTuple, Endpoint, Family};
 use crate::permission::Permissions;
 use crate::ports::{PortKind, PortLease};
@@ -41,6 +43,8 @@ pub(crate) struct Allocation {
     pub(crate) quota: QuotaUnit,
     /// The request that created it, so that a retransmission is recognised.
     pub(crate) transaction: TransactionId,
+    /// How fast it may relay, if there is a bound.
+    pub(crate) shaper: Option<Box<Shaper>>,
     pub(crate) rare: Option<Box<Rare>>,
 }
 
@@ -65,6 +69,7 @@ pub(crate) struct Pending {
     pub(crate) envelope: Envelope,
     pub(crate) key: IntegrityKey,
     pub(crate) quota: QuotaUnit,
+    pub(crate) shaper: Option<Box<Shaper>>,
     /// The LIFETIME asked for.
     pub(crate) lifetime: Option<u32>,
     pub(crate) kind: PortKind,
@@ -107,6 +112,28 @@ impl Allocation {
     #[inline]
     pub(crate) fn live_relay(&self, family: Family, now: Time) -> Option<&Relay> {
         self.relay(family).filter(|relay| now < relay.expires)
+    }
+
+    /// How many of these datagrams may go at the allocation's rate, in their order; at least one.
+    ///
+    /// # Errors
+    ///
+    /// None of them may.
+    #[inline]
+    pub(crate) fn shape(
+        &mut self,
+        direction: Direction,
+        now: Time,
+        datagrams: u32,
+        bytes: u64,
+    ) -> Result<u32, DropReason> {
+        match &mut self.shaper {
+            None => Ok(datagrams),
+            Some(shaper) => match shaper.admit(direction, now, datagrams, bytes) {
+                0 => Err(DropReason::BandwidthExceeded),
+                count => Ok(count),
+            },
+        }
     }
 
     /// Whether peers of this family can be reached.

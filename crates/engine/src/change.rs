@@ -5,6 +5,7 @@
 //! session lists) reads this stream.
 
 use core::net::{IpAddr, SocketAddr};
+use core::num::NonZeroU32;
 use std::sync::Arc;
 
 use turnbuckle_wire::{ChannelNumber, TransactionId};
@@ -102,6 +103,8 @@ pub struct Created {
     pub reservation: Option<Reserved>,
     /// The token it redeemed.
     pub redeemed: Option<ReservationToken>,
+    /// How fast it may relay in each direction, in bytes of payload per second; `None` for no bound.
+    pub bytes_per_s: Option<NonZeroU32>,
     /// When it was created.
     pub created: Time,
     /// When it ends unless it is refreshed.

@@ -41,6 +41,9 @@ pub struct PeerRoute {
     pub relay: Endpoint,
     /// Where it goes.
     pub peer: AllowedPeer,
+    /// How many datagrams of the train go, from its beginning; at least one. The others are beyond the rate of the allocation,
+    /// to be dropped as [`DropReason::BandwidthExceeded`].
+    pub datagrams: u32,
 }
 
 /// Where a peer's datagram goes (RFC 8656 §11.3).
@@ -50,6 +53,8 @@ pub struct ClientRoute {
     pub client: ClientTuple,
     /// How the payload is wrapped.
     pub framing: Framing,
+    /// As [`PeerRoute::datagrams`].
+    pub datagrams: u32,
 }
 
 /// How a peer's datagram is wrapped on its way to the client.

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use crate::bandwidth::BandwidthLedger;
 use crate::config::{Config, RelayAddress};
 use crate::ports::{PortCounts, PortPools};
 use crate::quota::QuotaLedger;
@@ -15,6 +16,7 @@ pub struct Commons {
     pub(crate) quota: Arc<QuotaLedger>,
     pub(crate) reservations: Reservations,
     pub(crate) rotation: Rotation,
+    pub(crate) bandwidth: Arc<BandwidthLedger>,
 }
 
 impl Commons {
@@ -26,6 +28,7 @@ impl Commons {
             quota: QuotaLedger::new(limits.user_quota, limits.total_quota),
             reservations: Reservations::new(limits.reservations),
             rotation: Rotation::default(),
+            bandwidth: BandwidthLedger::new(config.bandwidth),
         })
     }
 
@@ -42,6 +45,11 @@ impl Commons {
     /// Allocations charged to `quota_name`.
     pub fn quota_used(&self, quota_name: &str) -> u32 {
         self.quota.of_name(quota_name)
+    }
+
+    /// Bytes per second that are promised to allocations, of those that a capacity bounds.
+    pub fn bandwidth_reserved(&self) -> u64 {
+        self.bandwidth.reserved()
     }
 
     /// Allocations charged to all users.

@@ -5,6 +5,7 @@ use core::ops::RangeInclusive;
 use core::time::Duration;
 
 use crate::auth::AuthConfig;
+use crate::bandwidth::Bandwidth;
 use crate::policy::PolicyRules;
 use crate::redirect::Redirection;
 use crate::unverified::UnverifiedLimits;
@@ -36,6 +37,8 @@ pub struct Config {
     pub lifetimes: Lifetimes,
     /// Upper bounds.
     pub limits: Limits,
+    /// How fast allocations may relay.
+    pub bandwidth: Bandwidth,
     /// Where relayed transport addresses come from; a family without an entry is not supported (440).
     pub relays: Vec<RelayAddress>,
     /// The ports of relayed transport addresses, the same on every relay address (RFC 8656 §7.2: 49152 to 65535).
@@ -66,6 +69,7 @@ impl Default for Config {
             reason_phrases_to_unverified: false,
             lifetimes: Lifetimes::default(),
             limits: Limits::default(),
+            bandwidth: Bandwidth::default(),
             relays: Vec::new(),
             relay_ports: 49152..=65535,
             default_family: DefaultFamily::V4,

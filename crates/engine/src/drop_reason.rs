@@ -26,6 +26,8 @@ macro_rules! drop_reasons {
 }
 
 drop_reasons! {
+    /// Data beyond the rate of its allocation (RFC 8656 §5).
+    BandwidthExceeded = "bandwidth_exceeded",
     /// A channel message for a number that is not bound, or no longer (RFC 8656 §12.6).
     ChannelNotBound = "channel_not_bound",
     /// A channel message whose number lies in the reserved range 0x5000 to 0x7FFF (RFC 8656 §12).

@@ -10,6 +10,7 @@ use turnbuckle_wire::{Class, Message, Method, ParseError, TransactionId};
 use crate::allocate::Answered;
 use crate::allocation::{Allocation, Entry};
 use crate::auth::{Authenticator, Proof, Rejection};
+use crate::bandwidth::Direction;
 use crate::change::Change;
 use crate::command::{
     ClientRoute, Command, Framing, IcmpError, Outcome, PeerRoute, RelayOpenError,
@@ -190,8 +191,14 @@ impl<R: Random> Engine<R> {
         if !self.commons.ports.may_reach(peer) {
             return Err(DropReason::PeerForbidden);
         }
-        allocation.usage.peer_sent.add(datagrams, bytes);
-        Ok(PeerRoute { relay, peer })
+        let admitted = allocation.shape(Direction::ToPeers, now, datagrams, bytes)?;
+        let bytes = share(bytes, datagrams, admitted);
+        allocation.usage.peer_sent.add(admitted, bytes);
+        Ok(PeerRoute {
+            relay,
+            peer,
+            datagrams: admitted,
+        })
     }
 
     /// Routes a train of `datagrams` datagrams from one peer with `bytes` bytes in all (RFC 8656 §11.3).
@@ -221,13 +228,15 @@ impl<R: Random> Engine<R> {
         if !allocation.permissions.permits(peer.ip(), now) {
             return Err(DropReason::NoPermission);
         }
+        let admitted = allocation.shape(Direction::ToClient, now, datagrams, bytes)?;
+        let bytes = share(bytes, datagrams, admitted);
         let client = allocation.client;
         let channel = allocation
             .channels
             .of_peer(peer)
             .filter(|channel| now < channel.expires);
         let (framing, sent) = match channel {
-            Some(channel) => (Framing::Channel(channel.number), framed(datagrams, bytes)),
+            Some(channel) => (Framing::Channel(channel.number), framed(admitted, bytes)),
             None => (
                 Framing::DataIndication {
                     peer: peer.address(),
@@ -235,8 +244,12 @@ impl<R: Random> Engine<R> {
                 bytes,
             ),
         };
-        allocation.usage.client_sent.add(datagrams, sent);
-        Ok(ClientRoute { client, framing })
+        allocation.usage.client_sent.add(admitted, sent);
+        Ok(ClientRoute {
+            client,
+            framing,
+            datagrams: admitted,
+        })
     }
 
     /// A fresh transaction id, for a Data indication.
@@ -583,6 +596,17 @@ const UNKNOWN_LISTENER: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPEC
 /// Bytes of channel messages with `bytes` bytes of payload.
 fn framed(datagrams: u32, bytes: u64) -> u64 {
     bytes + 4 * u64::from(datagrams)
+}
+
+/// What the first `admitted` of `datagrams` datagrams have of `bytes` bytes, when all are of one size. Where the last
+/// is shorter this is too little, by less than its shortfall.
+#[inline]
+fn share(bytes: u64, datagrams: u32, admitted: u32) -> u64 {
+    if admitted == datagrams {
+        bytes
+    } else {
+        bytes.div_ceil(u64::from(datagrams).max(1)) * u64::from(admitted)
+    }
 }
 
 /// The methods of RFC 8489 and RFC 8656; those of RFC 6062 are not served over UDP.

@@ -15,6 +15,7 @@ mod address;
 mod allocate;
 mod allocation;
 mod auth;
+mod bandwidth;
 mod binding;
 mod change;
 mod channel;
@@ -52,6 +53,7 @@ pub use crate::address::{Embedding, Nat64Prefix, PeerAddress};
 pub use crate::auth::{
     AuthConfig, Authenticator, Challenge, ExpiryCheck, PasswordAlgorithmChoice, Proof, Rejection,
 };
+pub use crate::bandwidth::Bandwidth;
 pub use crate::change::{Change, Created, EndCause, Ended, Relayed, Reserved, Traffic, Usage};
 pub use crate::command::{
     ClientRoute, Command, Framing, IcmpError, Outcome, PeerRoute, RelayOpenError, SendRoute,

@@ -258,6 +258,9 @@ impl<R: Random> Engine<R> {
             created: created.created,
             quota,
             transaction: created.transaction,
+            shaper: created
+                .bytes_per_s
+                .map(|rate| Box::new(self.commons.bandwidth.reserve_again(rate))),
             rare: (rare.token.is_some() || rare.missing_family.is_some()).then(|| Box::new(rare)),
         };
         for (&peer, &expires) in permissions {

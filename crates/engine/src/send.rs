@@ -1,5 +1,6 @@
 //! Send indications (RFC 8656 §11.2).
 
+use crate::bandwidth::Direction;
 use crate::command::{Outcome, SendRoute};
 use crate::drop_reason::DropReason;
 use crate::engine::Engine;
@@ -50,6 +51,7 @@ impl<R: Random> Engine<R> {
         if !allocation.permissions.permits(peer.ip(), now) {
             return Err(DropReason::NoPermission);
         }
+        allocation.shape(Direction::ToPeers, now, 1, bytes)?;
         allocation.usage.peer_sent.add(1, bytes);
         // only IPv4 to IPv4 has a DF bit to set; in translations the attribute is ignored (RFC 8656 §13, §14)
         let is_v4 = family == Family::V4 && Family::of(&request.from.remote) == Family::V4;

@@ -40,7 +40,7 @@ use crate::proxy::Proxies;
 use crate::random::OsRandom;
 use crate::stream::{Connections, HttpService, StreamService};
 use crate::tls::CurrentTls;
-use crate::train::{Train, equal_runs};
+use crate::train::{Train, cut, equal_runs};
 
 /// What an endpoint is for, packed into the data path's token: relay endpoints carry the engine's handle,
 /// listeners this value, which no handle takes.
@@ -223,13 +223,25 @@ impl Relay {
         };
         match routed {
             Ok(route) => {
-                self.counters.peer_queued.add(datagrams);
+                let run = self.admitted(train.run, route.datagrams);
+                self.counters.peer_queued.add(run.count as u64);
                 let relay = EndpointId::from_u32(route.relay.0);
-                tx.forward(relay, route.peer.address(), message, train.run, &[], 0);
+                tx.forward(relay, route.peer.address(), message, run, &[], 0);
             }
             Err(reason) => self.counters.dropped(reason, datagrams),
         }
         train.end
+    }
+
+    /// The first `count` datagrams of a train; the others are beyond the rate of their allocation.
+    #[inline]
+    fn admitted(&self, run: Run, count: u32) -> Run {
+        let (admitted, rest) = cut(run, count as usize);
+        if rest > 0 {
+            self.counters
+                .dropped(DropReason::BandwidthExceeded, rest as u64);
+        }
+        admitted
     }
 
     /// A STUN message from a client: an answer, a Send indication's data, or a drop.
@@ -278,11 +290,22 @@ impl Relay {
         let Some(remote) = self.proxied.data_address(&client, handle.allocation()) else {
             return self.counters.dropped(DropReason::SocketClosed, datagrams);
         };
+        let admitted = route.datagrams as usize;
+        let beyond = datagrams - u64::from(route.datagrams);
+        if beyond > 0 {
+            self.counters.dropped(DropReason::BandwidthExceeded, beyond);
+        }
         match route.framing {
             Framing::Channel(channel) => {
-                self.counters.client_queued.add(datagrams);
+                self.counters.client_queued.add(admitted as u64);
+                let mut left = admitted;
                 // All segments but the last are equal, so they share one header; a shorter last one has its own.
                 for run in equal_runs(message).into_iter().flatten() {
+                    if left == 0 {
+                        break;
+                    }
+                    let (run, _) = cut(run, left);
+                    left -= run.count;
                     let header = ChannelData::header(channel, len_u16(run.len));
                     if client.transport.is_stream() {
                         let stream = StreamId::from_u32(client.connection.0);
@@ -295,7 +318,7 @@ impl Relay {
             }
             Framing::DataIndication { peer } => {
                 let mut start = 0;
-                for segment in message.segments() {
+                for segment in message.segments().take(admitted) {
                     let len = len_u16(segment.len());
                     let mut header = [0; DATA_INDICATION_HEADER_MAX];
                     let transaction = self.engine.transaction_id();

@@ -112,6 +112,20 @@ impl Train {
     }
 }
 
+/// The first `count` payloads of a run, all of them if it has no more, and how many are left over.
+#[inline]
+pub(crate) fn cut(run: Run, count: usize) -> (Run, usize) {
+    if count >= run.count {
+        return (run, 0);
+    }
+    let first = Run {
+        count,
+        last_len: run.len,
+        ..run
+    };
+    (first, run.count - count)
+}
+
 /// Bytes that a channel message with so much payload takes in a stream (RFC 8656 §12.5).
 fn padded_len(payload_len: usize) -> usize {
     ChannelData::HEADER_LEN + payload_len + padding_len(payload_len)

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use if_addrs::{IfAddr, get_if_addrs};
 use turnbuckle_datapath::{Backend, BufferBudget, Settings};
 use turnbuckle_engine::{
-    Action, Alternate, AuthConfig, Config as EngineConfig, DefaultFamily, Fingerprint,
+    Action, Alternate, AuthConfig, Bandwidth, Config as EngineConfig, DefaultFamily, Fingerprint,
     InterfaceAddress, Lifetimes, Limits, NonceKey, NonceLifetime, PolicyRules, Rate, Redirection,
     RelayAddress, Rule, Service, UnverifiedLimits,
 };
@@ -123,6 +123,10 @@ pub(crate) fn engine(config: &Config) -> Result<EngineConfig, String> {
             config::DefaultFamily::Client => DefaultFamily::Client,
             config::DefaultFamily::V4 => DefaultFamily::V4,
             config::DefaultFamily::V6 => DefaultFamily::V6,
+        },
+        bandwidth: Bandwidth {
+            bytes_per_s: limits.bytes_per_second,
+            capacity_bytes_per_s: limits.capacity_bytes_per_second,
         },
         redirection: redirection(&config.redirection),
         ..EngineConfig::default()

@@ -10,6 +10,7 @@
 
 mod allocate;
 mod authentication;
+mod bandwidth;
 mod channel;
 mod connection;
 mod discovery;

@@ -134,6 +134,8 @@ impl Draft {
                 stream_deadline: Duration::from_secs(10),
                 stream_idle: Duration::from_secs(60),
                 stream_unproven: nonzero_u32(4096),
+                bytes_per_second: None,
+                capacity_bytes_per_second: None,
                 drained: 0,
             },
             allowed_peers: Vec::new(),

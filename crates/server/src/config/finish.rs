@@ -99,6 +99,12 @@ fn contradictions(draft: &mut Draft) {
             "contradicts `allocation-default-address-family`; give that one alone",
         );
     }
+    if draft.limits.capacity_bytes_per_second.is_some() && draft.limits.bytes_per_second.is_none() {
+        draft.problem(
+            "bps-capacity",
+            "shares out what `max-bps` promises; give that too",
+        );
+    }
     if draft.allow_loopback {
         draft.note(
             "allow-loopback-peers",

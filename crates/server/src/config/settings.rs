@@ -231,6 +231,10 @@ pub struct Limits {
     pub stream_idle: Duration,
     /// Connections of one shard that have sent no message yet, at most.
     pub stream_unproven: NonZeroU32,
+    /// Payload that one allocation relays per second in one direction.
+    pub bytes_per_second: Option<NonZeroU32>,
+    /// What the rates of all allocations may add up to; only together with [`Self::bytes_per_second`].
+    pub capacity_bytes_per_second: Option<NonZeroU32>,
     /// A draining server ends when it has no more allocations than this.
     pub drained: u32,
 }

@@ -231,9 +231,10 @@ impl Relay {
                     };
                     match routed {
                         Ok(route) => {
-                            self.counters.peer_queued.add(datagrams);
+                            let run = self.admitted(train.run, route.datagrams);
+                            self.counters.peer_queued.add(run.count as u64);
                             let relay = EndpointId::from_u32(route.relay.0);
-                            tx.forward(relay, route.peer.address(), payload, train.run, &[], 0);
+                            tx.forward(relay, route.peer.address(), payload, run, &[], 0);
                         }
                         Err(reason) => self.counters.dropped(reason, datagrams),
                     }

@@ -51,6 +51,7 @@
 )]
 
 mod attributes;
+mod bandwidth;
 mod enumeration;
 mod harness;
 mod hijack;

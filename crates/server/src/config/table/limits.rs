@@ -48,21 +48,35 @@ pub(super) const ENTRIES: &[Entry] = &[
         "max-bps",
         GROUP,
         Kind::Integer { min: 0, max: u32::MAX, unit: "bytes per second" },
-        "Data rate of one session, each direction by itself; 0 means no limit.",
+        "Data rate of one allocation, payload alone, each direction by itself; 0 means no limit. What comes faster is dropped and counted as \
+         bandwidth_exceeded; a second's worth may come at once.",
     )
     .short('s')
     .default("0")
-    .only(&["0"], "limits of the data rate are not implemented yet"),
+    .works(
+        |draft, value, _| {
+            draft.limits.bytes_per_second = NonZeroU32::new(value.integer());
+            Ok(())
+        },
+        |config| one(config.limits.bytes_per_second.map_or(0, NonZeroU32::get)),
+    ),
     Entry::new(
         "O-093",
         "bps-capacity",
         GROUP,
         Kind::Integer { min: 0, max: u32::MAX, unit: "bytes per second" },
-        "Data rate of all sessions together; 0 means no limit.",
+        "What the data rates of all allocations may add up to, each counted with max-bps; 0 means no limit. The last one gets what is left, and then: 486.",
     )
     .short('B')
     .default("0")
-    .only(&["0"], "limits of the data rate are not implemented yet"),
+    .stricter("refused without max-bps")
+    .works(
+        |draft, value, _| {
+            draft.limits.capacity_bytes_per_second = NonZeroU32::new(value.integer());
+            Ok(())
+        },
+        |config| one(config.limits.capacity_bytes_per_second.map_or(0, NonZeroU32::get)),
+    ),
     Entry::new(
         "O-095",
         "max-allocate-lifetime",

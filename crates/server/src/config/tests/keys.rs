@@ -309,6 +309,8 @@ fn every_written_value_is_read_back_as_written() {
         ("include-reason-string", "true"),
         ("verbose", "true"),
         ("drain-min-allocations", "2"),
+        ("max-bps", "64000"),
+        ("bps-capacity", "1000000"),
         ("alternate-server", "203.0.113.6:3478"),
         ("tls-alternate-server", "203.0.113.7:5349"),
         ("udp-alternate-server", "203.0.113.8:3478"),

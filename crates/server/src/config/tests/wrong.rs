@@ -105,8 +105,8 @@ const WRONG: &[(&str, usize, &str)] = &[
     ("max-allocations=0", 1, "too small"),
     ("max-channels=4097", 1, "1 to 4096"),
     ("statistics-interval=0", 1, "1 to 86400"),
-    ("max-bps=64000", 1, "not implemented yet"),
-    ("bps-capacity=1", 1, "not implemented yet"),
+    ("max-bps=64k", 1, "0 to 4294967295"),
+    ("bps-capacity=1000000", 1, "give that too"),
     // Data path
     ("udp-backend=io_uring", 1, "auto, single, mmsg, gso"),
     ("udp-backend", 1, "needs a value"),

@@ -1,0 +1,236 @@
+//! How much data an allocation may relay, and how much all of them together may (RFC 8656 §5, §21.3.1).
+//!
+//! An allocation reserves a rate when it begins, as much as is left of the server's capacity, and gives it back when it ends. Data beyond
+//! the rate is dropped at once, never queued (RFC 8656 §5), each direction by itself: a bucket of one second's worth. What
+//! is counted is payload: what peers sent, or are to be sent.
+
+use core::fmt;
+use core::num::NonZeroU32;
+use core::time::Duration;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use crate::time::Time;
+
+/// What may go at once.
+const BURST: Duration = Duration::from_secs(1);
+const NANOS_PER_S: u64 = 1_000_000_000;
+
+/// How fast allocations may relay.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Bandwidth {
+    /// Bytes of payload per second of one allocation in one direction; `None` for no limit.
+    pub bytes_per_s: Option<NonZeroU32>,
+    /// What the rates of all allocations may add up to, in bytes per second; `None` for no limit. The last one gets the
+    /// remainder, and beyond it the answer is 486. Without [`Self::bytes_per_s`] it means nothing.
+    pub capacity_bytes_per_s: Option<NonZeroU32>,
+}
+
+/// Reserved rates of a whole server.
+#[derive(Debug)]
+pub(crate) struct BandwidthLedger {
+    limits: Bandwidth,
+    /// Bytes per second that are promised.
+    reserved: Mutex<u64>,
+}
+
+impl BandwidthLedger {
+    pub(crate) fn new(limits: Bandwidth) -> Arc<Self> {
+        Arc::new(Self {
+            limits,
+            reserved: Mutex::default(),
+        })
+    }
+
+    /// The bounds of a new allocation, if there are any.
+    ///
+    /// # Errors
+    ///
+    /// The capacity is used up.
+    pub(crate) fn reserve(self: &Arc<Self>) -> Result<Option<Shaper>, Exhausted> {
+        let Some(wanted) = self.limits.bytes_per_s else {
+            return Ok(None);
+        };
+        let Some(capacity) = self.limits.capacity_bytes_per_s else {
+            return Ok(Some(Shaper::new(wanted, None)));
+        };
+        let mut reserved = self.reserved.lock().unwrap_or_else(PoisonError::into_inner);
+        let left = u64::from(capacity.get()).saturating_sub(*reserved);
+        let rate = u32::try_from(left).unwrap_or(u32::MAX).min(wanted.get());
+        let rate = NonZeroU32::new(rate).ok_or(Exhausted)?;
+        *reserved += u64::from(rate.get());
+        Ok(Some(Shaper::new(rate, Some(Arc::clone(self)))))
+    }
+
+    /// The bounds of an allocation that was promised this rate by this process or the one before it, whatever is left.
+    pub(crate) fn reserve_again(self: &Arc<Self>, rate: NonZeroU32) -> Shaper {
+        if self.limits.capacity_bytes_per_s.is_none() {
+            return Shaper::new(rate, None);
+        }
+        *self.reserved.lock().unwrap_or_else(PoisonError::into_inner) += u64::from(rate.get());
+        Shaper::new(rate, Some(Arc::clone(self)))
+    }
+
+    /// Bytes per second that are promised.
+    pub(crate) fn reserved(&self) -> u64 {
+        *self.reserved.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn release(&self, rate: NonZeroU32) {
+        *self.reserved.lock().unwrap_or_else(PoisonError::into_inner) -= u64::from(rate.get());
+    }
+}
+
+/// All of the capacity is promised.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Exhausted;
+
+/// The bounds of one allocation; gives the rate back on drop.
+pub(crate) struct Shaper {
+    rate: NonZeroU32,
+    /// Where the rate is reserved.
+    ledger: Option<Arc<BandwidthLedger>>,
+    to_peers: Bucket,
+    to_client: Bucket,
+}
+
+/// Which way data goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Direction {
+    ToClient,
+    ToPeers,
+}
+
+/// A bucket by when it will be empty again.
+#[derive(Clone, Copy, Debug, Default)]
+struct Bucket {
+    empty_at_ns: u64,
+}
+
+impl Shaper {
+    fn new(rate: NonZeroU32, ledger: Option<Arc<BandwidthLedger>>) -> Self {
+        Self {
+            rate,
+            ledger,
+            to_peers: Bucket::default(),
+            to_client: Bucket::default(),
+        }
+    }
+
+    /// The reserved rate, in bytes per second.
+    pub(crate) fn rate(&self) -> NonZeroU32 {
+        self.rate
+    }
+
+    /// How many of `datagrams` datagrams with `bytes` bytes in all may go now, in their order; they are charged. All are of one size, the
+    /// last perhaps shorter.
+    pub(crate) fn admit(
+        &mut self,
+        direction: Direction,
+        now: Time,
+        datagrams: u32,
+        bytes: u64,
+    ) -> u32 {
+        let rate = u64::from(self.rate.get());
+        let bucket = match direction {
+            Direction::ToClient => &mut self.to_client,
+            Direction::ToPeers => &mut self.to_peers,
+        };
+        let available = bucket.available(now, rate);
+        if bytes <= available {
+            bucket.charge(now, rate, bytes);
+            return datagrams;
+        }
+        // No datagram is longer: all but the last are equal. One that is alone did not fit.
+        let Some(longest) = bytes.checked_div(u64::from(datagrams.saturating_sub(1))) else {
+            return 0;
+        };
+        let count = (available / longest.max(1)).min(u64::from(datagrams) - 1);
+        bucket.charge(now, rate, count * longest);
+        u32::try_from(count).unwrap_or(u32::MAX)
+    }
+}
+
+impl Bucket {
+    /// Bytes that fit at `now`.
+    fn available(&self, now: Time, rate: u64) -> u64 {
+        let now_ns = now.as_nanos();
+        let filled_ns = self.empty_at_ns.saturating_sub(now_ns);
+        let free_ns = BURST.as_secs() * NANOS_PER_S;
+        free_ns.saturating_sub(filled_ns).saturating_mul(rate) / NANOS_PER_S
+    }
+
+    fn charge(&mut self, now: Time, rate: u64, bytes: u64) {
+        let duration_ns = bytes.saturating_mul(NANOS_PER_S).div_ceil(rate);
+        self.empty_at_ns = self
+            .empty_at_ns
+            .max(now.as_nanos())
+            .saturating_add(duration_ns);
+    }
+}
+
+impl Drop for Shaper {
+    fn drop(&mut self) {
+        if let Some(ledger) = &self.ledger {
+            ledger.release(self.rate);
+        }
+    }
+}
+
+impl fmt::Debug for Shaper {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Shaper")
+            .field("rate", &self.rate)
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shaper(rate: u32) -> Shaper {
+        Shaper::new(NonZeroU32::new(rate).unwrap(), None)
+    }
+
+    #[test]
+    fn the_rate_holds_over_any_time_and_a_second_of_it_may_go_at_once() {
+        for rate in [1_000, 64_000, 12_500_000, u32::MAX] {
+            let mut shaper = shaper(rate);
+            let mut admitted = 0;
+            let mut now = Time::from_secs(5);
+            for _ in 0..100_000_u32 {
+                let count = shaper.admit(Direction::ToPeers, now, 40, 40 * 200);
+                admitted += u64::from(count) * 200;
+                now = now + Duration::from_micros(100);
+            }
+            let most = u64::from(rate) * 11; // ten seconds, and one at the beginning
+            assert!(admitted <= most, "{rate}: {admitted}");
+            let offered = 100_000 * 40 * 200;
+            let least = most.min(offered) / 100 * 95;
+            assert!(admitted >= least, "{rate}: {admitted} of {least}");
+        }
+    }
+
+    #[test]
+    fn a_train_that_does_not_fit_is_cut_and_never_undercharged() {
+        let mut shaper = shaper(10_000);
+        let now = Time::from_secs(1);
+        assert_eq!(shaper.admit(Direction::ToPeers, now, 20, 20 * 1_000), 9);
+        assert_eq!(shaper.admit(Direction::ToPeers, now, 1, 1_400), 0);
+        // the other direction has its own
+        assert_eq!(shaper.admit(Direction::ToClient, now, 10, 10_000), 10);
+        // one byte in a second datagram does not halve what the first costs
+        let mut shaper = self::shaper(1_400);
+        assert_eq!(shaper.admit(Direction::ToPeers, now, 2, 1_401), 0);
+        assert_eq!(shaper.admit(Direction::ToPeers, now, 1, 1_400), 1);
+        assert_eq!(shaper.admit(Direction::ToPeers, now, 1, 1), 0);
+    }
+
+    #[test]
+    fn a_datagram_without_payload_always_fits() {
+        let mut shaper = shaper(1);
+        let now = Time::from_secs(1);
+        assert_eq!(shaper.admit(Direction::ToPeers, now, 1, 1), 1);
+        assert_eq!(shaper.admit(Direction::ToPeers, now, 7, 0), 7);
+    }
+}
