@@ -32,6 +32,12 @@ impl Commons {
         })
     }
 
+    /// Sets the quotas of `config`. Allocations that exist stay, even if they are more.
+    pub fn set_quotas(&self, config: &Config) {
+        let limits = &config.limits;
+        self.quota.set_bounds(limits.user_quota, limits.total_quota);
+    }
+
     /// The ports of each relay address.
     pub fn ports(&self) -> impl Iterator<Item = (RelayAddress, PortCounts)> {
         self.ports.counts()

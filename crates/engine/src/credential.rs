@@ -185,12 +185,56 @@ pub(crate) struct Terms {
     pub refuse: bool,
 }
 
+/// Configured users sorted by USERHASH, which names and hashes alike are looked up by. A binary search takes the same steps
+/// for every hash; a hash table takes one comparison more for a user it has.
+///
+/// A clone shares the users: every engine of a server has the same table, and taking over another one costs nothing.
+#[derive(Clone, Default)]
+pub(crate) struct UserTable {
+    /// No hash stands here twice.
+    by_userhash: Arc<Vec<(u128, Arc<User>)>>,
+}
+
+impl UserTable {
+    /// Adds a user; false if there is one of this name already.
+    pub(crate) fn insert(&mut self, user: User) -> bool {
+        let hash = Self::hash_of(&user);
+        let users = Arc::make_mut(&mut self.by_userhash);
+        match users.binary_search_by_key(&hash, |&(known, _)| known) {
+            Ok(_) => false,
+            Err(at) => {
+                users.insert(at, (hash, Arc::new(user)));
+                true
+            }
+        }
+    }
+
+    /// Adds those of `more` whose names are not taken, in the order of sorting rather than one by one.
+    pub(crate) fn extend(&mut self, more: impl Iterator<Item = User>) {
+        let users = Arc::make_mut(&mut self.by_userhash);
+        users.extend(more.map(|user| (Self::hash_of(&user), Arc::new(user))));
+        // Stable, so that of two users of one name the one known before stays.
+        users.sort_by_key(|&(hash, _)| hash);
+        users.dedup_by_key(|(hash, _)| *hash);
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &User> {
+        self.by_userhash.iter().map(|(_, user)| &**user)
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.by_userhash.len()
+    }
+
+    fn hash_of(user: &User) -> u128 {
+        leading(&userhash(user.name.as_bytes(), user.realm.as_bytes()))
+    }
+}
+
 /// Everyone who may prove who it is.
 pub(crate) struct Credentials {
     realm: Arc<str>,
-    /// Configured users sorted by USERHASH, which names and hashes alike are looked up by. A binary search takes the same steps
-    /// for every hash; a hash table takes one comparison more for a user it has.
-    users: Box<[(u128, Arc<User>)]>,
+    users: UserTable,
     secrets: Box<[RestSecret]>,
     separator: char,
     /// Users of time-limited credentials who proved who they are, so that their next request does not derive the key again.
@@ -202,22 +246,14 @@ pub(crate) struct Credentials {
 impl Credentials {
     pub(crate) fn new(
         realm: Arc<str>,
-        users: &[Arc<User>],
+        users: UserTable,
         secrets: &[RestSecret],
         separator: char,
         random: &mut impl Random,
     ) -> Self {
-        let mut by_userhash: Vec<_> = users
-            .iter()
-            .map(|user| {
-                let hash = userhash(user.name.as_bytes(), realm.as_bytes());
-                (leading(&hash), Arc::clone(user))
-            })
-            .collect();
-        by_userhash.sort_unstable_by_key(|&(hash, _)| hash);
         let nobody = User::with_keys("", &realm, Keys::random(random));
         Self {
-            users: by_userhash.into(),
+            users,
             secrets: secrets.into(),
             separator,
             recent: RecentUsers::new(FixedState::with_seed(random_u64(random))),
@@ -233,24 +269,23 @@ impl Credentials {
     /// whether this one exists.
     fn configured(&self, userhash: &[u8; 32]) -> (&Arc<User>, Choice) {
         let hash = leading(userhash);
+        let users = &*self.users.by_userhash;
         let stands_at = |at: usize, is: fn(&u128, &u128) -> bool| {
-            let entry = self.users.get(at);
+            let entry = users.get(at);
             Choice::from(u8::from(entry.is_some_and(|(known, _)| is(known, &hash))))
         };
-        let (mut at, mut len) = (0, self.users.len());
+        let (mut at, mut len) = (0, users.len());
         while len > 1 {
             let half = len / 2;
             at = select(at, at + half, stands_at(at + half, u128::le));
             len -= half;
         }
         let is_found = stands_at(at, u128::eq);
-        let any = trailing(userhash)
-            .checked_rem(self.users.len())
-            .unwrap_or(0);
+        let any = trailing(userhash).checked_rem(users.len()).unwrap_or(0);
         // A found user waits for the other's entry too, which may have to come from memory.
-        let of_any = self.users.get(any).map_or(0, |&(known, _)| known);
+        let of_any = users.get(any).map_or(0, |&(known, _)| known);
         let nothing = usize::from(of_any.to_le_bytes()[0] & core::hint::black_box(0));
-        match self.users.get(select(any, at, is_found) | nothing) {
+        match users.get(select(any, at, is_found) | nothing) {
             Some((_, user)) => (user, is_found),
             None => (&self.nobody, Choice::from(0)),
         }

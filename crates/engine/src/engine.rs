@@ -9,7 +9,7 @@ use turnbuckle_wire::{Class, Message, Method, ParseError, TransactionId};
 
 use crate::allocate::Answered;
 use crate::allocation::{Allocation, Entry};
-use crate::auth::{Authenticator, Proof, Rejection};
+use crate::auth::{AuthConfig, Authenticator, Proof, Rejection};
 use crate::bandwidth::Direction;
 use crate::change::Change;
 use crate::command::{
@@ -22,7 +22,7 @@ use crate::drop_reason::DropReason;
 use crate::id::{AllocationId, ClientTuple, Endpoint, Family, RelayHandle, RelayRequest};
 use crate::nonce::NonceKey;
 use crate::outbox::Outbox;
-use crate::policy::{InterfaceAddress, OwnAddresses, OwnRelay, Policy};
+use crate::policy::{InterfaceAddress, OwnAddresses, OwnRelay, Policy, PolicyRules};
 use crate::random::Random;
 use crate::reject::Reject;
 use crate::reply::{Request, Served, unknown_attributes};
@@ -131,6 +131,21 @@ impl<R: Random> Engine<R> {
             .chain(services.iter().copied())
             .collect();
         self.policy.set_own_addresses(&self.own);
+        self.enforce_policy_everywhere();
+    }
+
+    /// Takes over other users, secrets and peer rules, as they change in a user database. Allocations live on; permissions and
+    /// channels that are forbidden from now on end. Quotas belong to [`Commons`]; addresses, tables and budgets stay as they are.
+    pub fn reconfigure(&mut self, auth: &AuthConfig, policy: &PolicyRules) {
+        self.authenticator.reconfigure(auth, &mut self.random);
+        if *self.policy.rules() != *policy {
+            self.policy = Policy::new(policy.clone());
+            self.policy.set_own_addresses(&self.own);
+            self.enforce_policy_everywhere();
+        }
+    }
+
+    fn enforce_policy_everywhere(&mut self) {
         let ids: Vec<AllocationId> = self.table.iter().map(|(id, _)| id).collect();
         for id in ids {
             self.enforce_policy(id);

@@ -33,7 +33,7 @@ use self::registry::Builtin;
 use crate::address::{Embedding, Nat64Prefix, PeerAddress, embedded_v4, is_tunnel};
 
 /// What an operator says about peers. The default is the strict persona without rules.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PolicyRules {
     /// Deny the whole of the IANA special-purpose registries, private networks among them (V-06).
     pub deny_special_purpose: bool,
@@ -226,6 +226,11 @@ enum Basis {
 }
 
 impl Policy {
+    /// The rules it was made of.
+    pub(crate) fn rules(&self) -> &PolicyRules {
+        &self.rules
+    }
+
     /// Compiles rules. The server's own addresses are unknown until [`Self::set_own_addresses`].
     pub fn new(rules: PolicyRules) -> Self {
         let mut never = vec![registry::NEVER];

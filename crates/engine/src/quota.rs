@@ -5,6 +5,7 @@
 
 use core::fmt;
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::credential::User;
@@ -12,8 +13,8 @@ use crate::credential::User;
 /// Counts by quota name. Names without a unit are not kept.
 #[derive(Debug)]
 pub(crate) struct QuotaLedger {
-    user_max: u32,
-    total_max: u32,
+    user_max: AtomicU32,
+    total_max: AtomicU32,
     counts: Mutex<Counts>,
 }
 
@@ -26,15 +27,29 @@ struct Counts {
 impl QuotaLedger {
     pub(crate) fn new(user_max: Option<u32>, total_max: Option<u32>) -> Arc<Self> {
         Arc::new(Self {
-            user_max: user_max.unwrap_or(u32::MAX),
-            total_max: total_max.unwrap_or(u32::MAX),
+            user_max: user_max.unwrap_or(u32::MAX).into(),
+            total_max: total_max.unwrap_or(u32::MAX).into(),
             counts: Mutex::default(),
         })
     }
 
+    /// Sets other bounds. Units that are out stay out, even if they are more than would be given now.
+    pub(crate) fn set_bounds(&self, user_max: Option<u32>, total_max: Option<u32>) {
+        // Each bound is read on its own: no order between the two is needed.
+        self.user_max
+            .store(user_max.unwrap_or(u32::MAX), Ordering::Relaxed);
+        self.total_max
+            .store(total_max.unwrap_or(u32::MAX), Ordering::Relaxed);
+    }
+
     /// Takes a unit for one allocation of `user`; `None` when the user or the server has all it may have.
     pub(crate) fn take(self: &Arc<Self>, user: &Arc<User>) -> Option<QuotaUnit> {
-        self.take_within(user, self.user_max, self.total_max)
+        let (user_max, total_max) = (&self.user_max, &self.total_max);
+        self.take_within(
+            user,
+            user_max.load(Ordering::Relaxed),
+            total_max.load(Ordering::Relaxed),
+        )
     }
 
     /// Takes a unit whatever the bounds are: for an allocation that was granted before, by this process or the one before it.

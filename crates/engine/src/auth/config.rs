@@ -6,7 +6,8 @@ use std::sync::Arc;
 use turnbuckle_wire::PasswordAlgorithm;
 
 use crate::credential::{
-    CredentialError, Credentials, RestSecret, User, prepare_name, prepare_password, prepare_realm,
+    CredentialError, Credentials, RestSecret, User, UserTable, prepare_name, prepare_password,
+    prepare_realm,
 };
 use crate::nonce::{NonceKey, NonceLifetime};
 use crate::random::Random;
@@ -35,7 +36,7 @@ pub enum ExpiryCheck {
 #[derive(Clone)]
 pub struct AuthConfig {
     realm: Arc<str>,
-    users: Vec<Arc<User>>,
+    users: UserTable,
     secrets: Vec<RestSecret>,
     /// What separates expiry and id in a time-limited username; `:` usually.
     pub rest_separator: char,
@@ -59,7 +60,7 @@ impl Default for AuthConfig {
     fn default() -> Self {
         Self {
             realm: "".into(),
-            users: Vec::new(),
+            users: UserTable::default(),
             secrets: Vec::new(),
             rest_separator: ':',
             password_algorithms: PasswordAlgorithmChoice::Any,
@@ -119,6 +120,27 @@ impl AuthConfig {
         self.add(User::with_md5_key(&name, &self.realm, key))
     }
 
+    /// Adds many users by their MD5 keys, as [`Self::add_user_by_md5_key`] does, and returns the names that cannot be used. A name that
+    /// is taken stays with who has it.
+    pub fn add_users_by_md5_key<'a>(
+        &mut self,
+        keys: impl IntoIterator<Item = (&'a str, [u8; 16])>,
+    ) -> Vec<&'a str> {
+        let mut unusable = Vec::new();
+        let realm = Arc::clone(&self.realm);
+        let users = keys
+            .into_iter()
+            .filter_map(|(name, key)| match prepare_name(name) {
+                Ok(prepared) => Some(User::with_md5_key(&prepared, &realm, key)),
+                Err(_) => {
+                    unusable.push(name);
+                    None
+                }
+            });
+        self.users.extend(users);
+        unusable
+    }
+
     /// Adds a user written as coturn does: `name:password`, or `name:0x` and the 32 hexadecimal digits of its MD5 key.
     ///
     /// # Errors
@@ -153,7 +175,7 @@ impl AuthConfig {
 
     /// Whether anybody can authenticate.
     pub fn has_credentials(&self) -> bool {
-        !self.users.is_empty() || !self.secrets.is_empty()
+        self.users.len() > 0 || !self.secrets.is_empty()
     }
 
     /// The users known only by their MD5 key, who cannot log in with [`PasswordAlgorithmChoice::Sha256Only`].
@@ -186,7 +208,7 @@ impl AuthConfig {
         let realm = self.realm_arc();
         Credentials::new(
             realm,
-            &self.users,
+            self.users.clone(),
             &self.secrets,
             self.rest_separator,
             random,
@@ -194,11 +216,11 @@ impl AuthConfig {
     }
 
     fn add(&mut self, user: User) -> Result<(), CredentialError> {
-        if self.users.iter().any(|other| other.is_same_as(&user)) {
-            return Err(CredentialError::Duplicate);
+        if self.users.insert(user) {
+            Ok(())
+        } else {
+            Err(CredentialError::Duplicate)
         }
-        self.users.push(Arc::new(user));
-        Ok(())
     }
 }
 

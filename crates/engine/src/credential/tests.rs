@@ -9,15 +9,22 @@ use crate::random::seeded::Seeded;
 const NOW: u64 = 1_800_000_000;
 
 fn credentials(users: &[(&str, &str)], secrets: &[&str]) -> Credentials {
-    let users: Vec<_> = users
-        .iter()
-        .map(|(name, password)| Arc::new(User::with_password(name, "realm", password)))
-        .collect();
+    let users = table(
+        users
+            .iter()
+            .map(|(name, password)| User::with_password(name, "realm", password)),
+    );
     let secrets: Vec<_> = secrets
         .iter()
         .map(|secret| RestSecret::new(secret.as_bytes()))
         .collect();
-    Credentials::new("realm".into(), &users, &secrets, ':', &mut Seeded(1))
+    Credentials::new("realm".into(), users, &secrets, ':', &mut Seeded(1))
+}
+
+fn table(users: impl IntoIterator<Item = User>) -> UserTable {
+    let mut table = UserTable::default();
+    table.extend(users.into_iter());
+    table
 }
 
 fn terms(algorithm: PasswordAlgorithm) -> Terms {
@@ -67,8 +74,8 @@ fn the_key_of_rfc_8489() {
 #[test]
 fn a_user_known_by_its_key_logs_in_like_one_known_by_its_password() {
     let key = 0x8493_fbc5_3ba5_82fb_4c04_4c45_6bdc_40eb_u128.to_be_bytes();
-    let user = Arc::new(User::with_md5_key("user", "realm", key));
-    let mut credentials = Credentials::new("realm".into(), &[user], &[], ':', &mut Seeded(1));
+    let users = table([User::with_md5_key("user", "realm", key)]);
+    let mut credentials = Credentials::new("realm".into(), users, &[], ':', &mut Seeded(1));
     assert!(login(&mut credentials, "user", "pass").is_some());
     assert!(login(&mut credentials, "user", "word").is_none());
     let claim = Claim::Username(b"user");
@@ -188,16 +195,16 @@ fn every_claim_that_fails_costs_the_same_checks() {
         (vec![&b"north"[..]], 2),
         (vec![b"north", b"south", b"east"], 4),
     ] {
-        let users = [
-            Arc::new(User::with_password("bob", "realm", "builder")),
-            Arc::new(User::with_md5_key("carol", "realm", [0; 16])),
-        ];
+        let users = table([
+            User::with_password("bob", "realm", "builder"),
+            User::with_md5_key("carol", "realm", [0; 16]),
+        ]);
         let secrets: Vec<_> = secrets
             .iter()
             .map(|secret| RestSecret::new(secret))
             .collect();
         let mut credentials =
-            Credentials::new("realm".into(), &users, &secrets, ':', &mut Seeded(1));
+            Credentials::new("realm".into(), users, &secrets, ':', &mut Seeded(1));
         if !secrets.is_empty() {
             assert!(login(&mut credentials, renewed, "8ZET7dsUGGXZ8WEDxmkDf0cN13Y=").is_some());
         }
@@ -351,4 +358,22 @@ fn keys_are_not_printed() {
         !printed.contains("builder") && !printed.contains("keys"),
         "{printed}"
     );
+}
+
+#[test]
+fn many_users_are_added_at_once_and_a_name_stays_with_who_has_it() {
+    let mut table = table([User::with_md5_key("bob", "realm", [1; 16])]);
+    table.extend(
+        ["alice", "bob", "carol", "alice"]
+            .into_iter()
+            .zip(2..)
+            .map(|(name, key)| User::with_md5_key(name, "realm", [key; 16])),
+    );
+    assert!(!table.insert(User::with_md5_key("carol", "realm", [9; 16])));
+    let mut keys: Vec<_> = table
+        .iter()
+        .map(|user| (&*user.name, user.keys.md5[0]))
+        .collect();
+    keys.sort_unstable();
+    assert_eq!(keys, [("alice", 2), ("bob", 1), ("carol", 4)]);
 }

@@ -20,6 +20,7 @@ mod opening;
 mod permission;
 mod rebuild;
 mod redirect;
+mod reconfigure;
 mod refresh;
 mod relay;
 mod reservation;

@@ -1,0 +1,84 @@
+//! Users, peer rules and quotas that change while clients are there.
+
+use turnbuckle_engine::{Action, Change, DropReason, Rule};
+use turnbuckle_wire::Method;
+
+use crate::support::*;
+
+#[test]
+fn a_user_who_is_added_or_removed_is_so_for_the_next_request() {
+    let mut server = Server::start();
+    let mut alice = server.client(CLIENT);
+    server.allocate(&mut alice);
+
+    let mut next = config();
+    next.auth = turnbuckle_engine::AuthConfig::new(REALM).unwrap();
+    let key = turnbuckle_wire::long_term_key_md5(b"carol", REALM.as_bytes(), b"singer");
+    let unusable = next
+        .auth
+        .add_users_by_md5_key([("carol", key), ("car\u{7}ol", key)]);
+    assert_eq!(unusable, ["car\u{7}ol"]);
+    server.engine.reconfigure(&next.auth, &next.policy);
+
+    let transaction = alice.next_transaction();
+    let request = alice.request(Method::REFRESH, transaction, |_| {});
+    let refused = server.exchange(alice.tuple, &request);
+    assert_eq!(refused.code(), Some(401), "alice is gone");
+    assert_eq!(
+        server.engine.statistics().allocations,
+        1,
+        "what she has lives on until it expires"
+    );
+    let mut carol = server.client_of("carol", "singer", "203.0.113.9:9");
+    server.allocate(&mut carol);
+}
+
+#[test]
+fn a_peer_that_is_denied_from_now_on_loses_its_permission_and_another_keeps_it() {
+    let mut server = Server::start();
+    let mut client = server.client(CLIENT);
+    server.allocate(&mut client);
+    let other = "93.184.216.21:7000";
+    server.permit(&mut client, PEER).success();
+    server.permit(&mut client, other).success();
+    server.take_changes();
+
+    let mut next = config();
+    next.policy.rules.push(Rule {
+        action: Action::Deny,
+        range: "93.184.216.20".parse().unwrap(),
+    });
+    server.engine.reconfigure(&next.auth, &next.policy);
+    server.pump();
+
+    let changes = server.take_changes();
+    assert!(
+        matches!(&changes[..], [Change::PermissionExpired { peer, .. }] if peer.to_string() == "93.184.216.20"),
+        "{changes:?}"
+    );
+    assert_eq!(
+        server.send(&mut client, PEER, b"x"),
+        Err(DropReason::PeerForbidden)
+    );
+    assert!(server.send(&mut client, other, b"x").is_ok());
+    assert_eq!(server.permit(&mut client, PEER).code(), Some(403));
+}
+
+#[test]
+fn a_quota_that_shrinks_ends_nothing_and_refuses_the_next() {
+    let mut server = Server::start();
+    let mut first = server.client(CLIENT);
+    server.allocate(&mut first);
+    let mut next = config();
+    next.limits.user_quota = Some(1);
+    server.commons.set_quotas(&next);
+    let mut second = server.client("203.0.113.9:9");
+    let refused = server.ask(&mut second, Method::ALLOCATE, |writer| {
+        writer.requested_transport(17);
+    });
+    assert_eq!(refused.code(), Some(486));
+    server.refresh(&mut first, 600).success();
+    next.limits.user_quota = None;
+    server.commons.set_quotas(&next);
+    server.allocate(&mut second);
+}
