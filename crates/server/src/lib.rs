@@ -14,6 +14,7 @@ mod stream;
 mod tls;
 mod train;
 mod translate;
+mod users;
 
 pub use counters::Accounting;
 pub use serve::{ServeError, serve};

@@ -20,8 +20,8 @@ use turnbuckle_datapath::{
     Warning,
 };
 use turnbuckle_engine::{
-    AllocationId, Change, ClientTuple, Command, DropReason, Endpoint, Engine, Framing,
-    InterfaceAddress, Now, Outcome, RelayHandle, RelayOpenError, RelayRequest,
+    AllocationId, Change, ClientTuple, Command, Config as EngineConfig, DropReason, Endpoint,
+    Engine, Framing, InterfaceAddress, Now, Outcome, RelayHandle, RelayOpenError, RelayRequest,
 };
 use turnbuckle_wire::{
     ChannelData, DATA_INDICATION_HEADER_MAX, Demux, classify, data_indication_header, padding_len,
@@ -135,6 +135,11 @@ impl Relay {
     /// Takes no new allocations from now on.
     pub(crate) fn drain(&mut self) {
         self.engine.drain();
+    }
+
+    /// Takes over other users and peer rules.
+    pub(crate) fn reconfigure(&mut self, engine: &EngineConfig) {
+        self.engine.reconfigure(&engine.auth, &engine.policy);
     }
 
     /// When the engine next has something to do, counted from the present turn.

@@ -12,7 +12,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use signal_hook::consts::{SIGINT, SIGTERM, SIGUSR1, SIGUSR2};
 use signal_hook::iterator::Signals;
 use turnbuckle_datapath::{BufferBudget, Snapshot, receive_log_line, send_log_line};
-use turnbuckle_engine::{Commons, InterfaceAddress};
+use turnbuckle_engine::{Commons, Config as EngineConfig, InterfaceAddress};
 
 use crate::config::Config;
 use crate::counters::Accounting;
@@ -20,6 +20,7 @@ use crate::log::QUEUE_LINES;
 use crate::shard::{Plan, Request, Shard};
 use crate::tls::Certificates;
 use crate::translate;
+use crate::users::Follower;
 
 /// How often the host's own addresses are read again, for the rule that no peer may be this host.
 const OWN_ADDRESSES_INTERVAL: Duration = Duration::from_secs(5);
@@ -40,6 +41,8 @@ pub(crate) enum Event {
     Drain,
     /// SIGUSR2: read the certificates again.
     ReloadCertificates,
+    /// The user database has changed: users, peer rules and quotas are these from now on.
+    Users(Arc<EngineConfig>),
     /// SIGINT or SIGTERM.
     Stop,
 }
@@ -133,6 +136,11 @@ struct RunningRelay {
     interfaces: Vec<InterfaceAddress>,
     /// Where TLS is spoken.
     certificates: Option<Certificates>,
+    commons: Arc<Commons>,
+    /// Shards that were too far behind to hear of other users, and what they are to hear.
+    untold: Option<(Arc<EngineConfig>, Vec<usize>)>,
+    /// Ends the thread that follows the user database when it is dropped.
+    follows_users: Option<SyncSender<()>>,
 }
 
 impl RunningRelay {
@@ -142,7 +150,15 @@ impl RunningRelay {
         out: &mut impl Write,
     ) -> Result<Self, ServeError> {
         let (backend, why) = translate::backend(config.datapath.backend);
-        let engine = Arc::new(translate::engine(config).map_err(ServeError::new)?);
+        let mut engine = Arc::new(translate::engine(config).map_err(ServeError::new)?);
+        let mut users = translate::users(config, &engine)
+            .map_err(|error| ServeError::new(error.to_string()))?;
+        if let Some(follower) = &mut users {
+            engine = follower.current();
+            for complaint in follower.take_complaints() {
+                let _ = writeln!(out, "{complaint}");
+            }
+        }
         let commons = Commons::new(&engine);
         let budget = Arc::new(BufferBudget::new(translate::RELAY_BUFFER_BUDGET_BYTES));
         let count = usize::from(config.threads.shards.get());
@@ -160,6 +176,9 @@ impl RunningRelay {
             shards: Vec::with_capacity(count),
             interfaces,
             certificates,
+            commons: Arc::clone(&commons),
+            untold: None,
+            follows_users: None,
         };
         for index in 0..count {
             let plan = Plan {
@@ -186,6 +205,15 @@ impl RunningRelay {
             }
         }
         relay.admit_clients();
+        if let Some(follower) = users {
+            match follow(follower, events) {
+                Ok(stop) => relay.follows_users = Some(stop),
+                Err(error) => {
+                    relay.stop();
+                    return Err(ServeError::from_io(&error));
+                }
+            }
+        }
         relay.announce(config, &why, out);
         Ok(relay)
     }
@@ -294,6 +322,10 @@ impl RunningRelay {
                     next_count = Some(Instant::now());
                 }
                 Ok(Event::Drain) => {}
+                Ok(Event::Users(engine)) => {
+                    self.commons.set_quotas(&engine);
+                    self.untold = Some((engine, (0..self.shards.len()).collect()));
+                }
                 Ok(Event::Stop) => return Ok(()),
                 Ok(Event::ShardEnded { shard, error }) => {
                     let why = error.unwrap_or_else(|| "it stopped by itself".into());
@@ -302,6 +334,7 @@ impl RunningRelay {
                 Err(RecvTimeoutError::Disconnected) => return Ok(()),
                 Err(RecvTimeoutError::Timeout) => {}
             }
+            self.tell_users();
             let now = Instant::now();
             if next_count.is_some_and(|next_count| now >= next_count) {
                 if self.allocations() <= u64::from(config.limits.drained) {
@@ -351,6 +384,19 @@ impl RunningRelay {
         counts.map(|count| count.load(Relaxed)).sum()
     }
 
+    /// Tells the shards that have not heard it yet which users there are.
+    fn tell_users(&mut self) {
+        if let Some((engine, shards)) = &mut self.untold {
+            shards.retain(|&index| {
+                let request = Request::Reconfigure(Arc::clone(engine));
+                !self.shards[index].request(request)
+            });
+            if shards.is_empty() {
+                self.untold = None;
+            }
+        }
+    }
+
     /// Tells the shards when the host's addresses have changed. What cannot be read leaves the last known ones in force.
     fn follow_interfaces(&mut self) {
         let Ok(current) = translate::interfaces() else {
@@ -388,6 +434,13 @@ impl RunningRelay {
         let counters: Vec<_> = self.shards.into_iter().map(Shard::join).collect();
         Accounting::of(counters.iter().map(Arc::as_ref))
     }
+}
+
+/// Starts the thread that follows the user database; it ends when what is returned is dropped.
+fn follow(follower: Follower, events: &SyncSender<Event>) -> io::Result<SyncSender<()>> {
+    let (stop, is_stopped) = sync_channel(0);
+    follower.start(events.clone(), is_stopped)?;
+    Ok(stop)
 }
 
 /// Says what became of certificates that were read again.

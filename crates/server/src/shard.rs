@@ -26,6 +26,8 @@ pub(crate) enum Request {
     Drain(SyncSender<()>),
     /// The addresses of the host's interfaces are these from now on.
     Interfaces(Vec<InterfaceAddress>),
+    /// Users, peer rules and quotas are these from now on.
+    Reconfigure(Arc<EngineConfig>),
     /// Stop after this turn.
     Stop,
 }
@@ -113,11 +115,13 @@ impl Shard {
         })
     }
 
-    /// Asks something of the shard. A shard that has ended, or is far behind, does not hear it.
-    pub(crate) fn request(&self, request: Request) {
-        if self.requests.try_send(request).is_ok() {
+    /// Asks something of the shard. One that has ended, or is far behind, does not hear it: then the answer is false.
+    pub(crate) fn request(&self, request: Request) -> bool {
+        let is_heard = self.requests.try_send(request).is_ok();
+        if is_heard {
             self.waker.wake();
         }
+        is_heard
     }
 
     /// Asks something of the shard, waiting until it can hear that. One that has ended already need not.
@@ -210,6 +214,7 @@ fn run(datapath: &mut Datapath, relay: &mut Relay, inbox: &Receiver<Request>) ->
                     let _ = done.send(());
                 }
                 Request::Interfaces(interfaces) => relay.set_interfaces(interfaces),
+                Request::Reconfigure(engine) => relay.reconfigure(&engine),
                 Request::Stop => {
                     datapath.close_streams(relay);
                     return Ok(());

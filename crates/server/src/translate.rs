@@ -17,6 +17,7 @@ use crate::proxy::Proxies;
 use crate::random::OsRandom;
 use crate::stream::{HttpService, StreamLimits, StreamService};
 use crate::tls::Certificates;
+use crate::users::{DatabaseError, Follower, Wanted};
 
 /// What the receive buffers of busy relay sockets may take together.
 pub(crate) const RELAY_BUFFER_BUDGET_BYTES: u64 = 256 * 1024 * 1024;
@@ -145,6 +146,27 @@ fn redirection(from: &config::Redirection) -> Redirection {
         tls: from.tls.clone(),
         udp: own_or(&from.udp, &from.any),
     }
+}
+
+/// The user database, open and read, if there is one; `engine` is what the configuration says without it.
+///
+/// # Errors
+///
+/// It cannot be opened or read.
+pub(crate) fn users(
+    config: &Config,
+    engine: &Arc<EngineConfig>,
+) -> Result<Option<Follower>, DatabaseError> {
+    let Some(database) = &config.authentication.database else {
+        return Ok(None);
+    };
+    let wanted = Wanted {
+        secrets: database.has_secrets,
+        peers: database.has_peer_rules,
+        options: database.has_realm_options,
+    };
+    let realm = config.authentication.realm.to_string();
+    Follower::open(database.path.clone(), realm, wanted, Arc::clone(engine)).map(Some)
 }
 
 fn relay_address(config: &Config, local: IpAddr) -> RelayAddress {

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::num::{NonZeroU16, NonZeroU32};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use turnbuckle_engine::AddressRange;
@@ -61,6 +62,9 @@ pub(super) struct Draft {
     pub(super) realm: Option<String>,
     pub(super) users: Vec<(String, Credential, Origin)>,
     pub(super) rest_secrets: Vec<Secret>,
+    pub(super) user_database: Option<PathBuf>,
+    pub(super) no_peer_rules_from_database: bool,
+    pub(super) no_realms_from_database: bool,
     pub(super) rest_separator: u8,
     pub(super) nonce_lifetime: Duration,
     pub(super) nonce_secret: Option<Secret>,
@@ -113,6 +117,9 @@ impl Draft {
             realm: None,
             users: Vec::new(),
             rest_secrets: Vec::new(),
+            user_database: None,
+            no_peer_rules_from_database: false,
+            no_realms_from_database: false,
             rest_separator: b':',
             nonce_lifetime: Duration::from_secs(600),
             nonce_secret: None,

@@ -13,7 +13,7 @@ use super::problem::{Problem, Problems};
 use super::redirection::redirection;
 use super::settings::{
     Authentication, Backend, Config, Credential, Datapath, DefaultFamily, PeerRules, StaticUser,
-    Threads,
+    Threads, UserDatabase,
 };
 
 /// Most shards: coturn's limit, and more than any machine this was measured on has processors.
@@ -176,10 +176,15 @@ fn authentication(draft: &mut Draft, machine: &Machine) -> Authentication {
             "is off and `static-auth-secret` is given; remove one of the two",
         );
     }
-    if draft.rest_enabled == Some(true) && draft.rest_secrets.is_empty() {
-        draft.problem("use-auth-secret", "needs a secret; give `static-auth-secret` (secrets from databases are not implemented yet)");
+    let database = user_database(draft);
+    if draft.rest_enabled == Some(true) && draft.rest_secrets.is_empty() && database.is_none() {
+        draft.problem(
+            "use-auth-secret",
+            "needs a secret; give `static-auth-secret`, or `userdb` with secrets in it",
+        );
     }
-    let has_credentials = !draft.users.is_empty() || !draft.rest_secrets.is_empty();
+    let has_credentials =
+        !draft.users.is_empty() || !draft.rest_secrets.is_empty() || database.is_some();
     if draft.long_term_credentials == Some(false) && has_credentials {
         draft.problem(
             "lt-cred-mech",
@@ -225,6 +230,7 @@ fn authentication(draft: &mut Draft, machine: &Machine) -> Authentication {
         realm: realm.into(),
         users,
         rest_secrets: std::mem::take(&mut draft.rest_secrets),
+        database,
         rest_separator: draft.rest_separator,
         nonce_lifetime: draft.nonce_lifetime,
         nonce_secret: draft.nonce_secret.take(),
@@ -233,6 +239,18 @@ fn authentication(draft: &mut Draft, machine: &Machine) -> Authentication {
         unverified_excess_bytes_per_second: draft.unverified_excess_bytes_per_second,
         unverified_bytes_per_second: draft.unverified_bytes_per_second,
     }
+}
+
+/// The database, if one is named, and what of it counts.
+fn user_database(draft: &mut Draft) -> Option<UserDatabase> {
+    let has_secrets = draft.rest_enabled.unwrap_or(!draft.rest_secrets.is_empty());
+    let path = draft.user_database.take()?;
+    Some(UserDatabase {
+        path,
+        has_secrets,
+        has_peer_rules: !draft.no_peer_rules_from_database,
+        has_realm_options: !draft.no_realms_from_database,
+    })
 }
 
 /// The users that the engine will take, so that what it refuses is reported with the line that says it.

@@ -36,7 +36,7 @@ pub use secret::{MASK, Secret};
 pub use settings::{
     Addresses, Authentication, Backend, Config, Credential, Datapath, DefaultFamily,
     ExternalAddress, Http, Limits, Log, PeerRules, PortRange, Proxies, Redirection, StaticUser,
-    Stun, Threads, Tls,
+    Stun, Threads, Tls, UserDatabase,
 };
 pub use table::{entries, removed_keys, suggest};
 #[cfg(test)]

@@ -170,6 +170,8 @@ pub struct Authentication {
     pub users: Vec<StaticUser>,
     /// Secrets from which time-limited credentials are derived (TURN REST API); all are tried.
     pub rest_secrets: Vec<Secret>,
+    /// Where further users, secrets and rules are read from.
+    pub database: Option<UserDatabase>,
     /// Character between expiry time and identity in a time-limited user name; printable ASCII, neither letter nor digit.
     pub rest_separator: u8,
     /// How long a nonce is accepted; 1 s to 1 h.
@@ -184,6 +186,19 @@ pub struct Authentication {
     pub unverified_excess_bytes_per_second: NonZeroU32,
     /// All bytes per second to a source address that proved nothing.
     pub unverified_bytes_per_second: NonZeroU32,
+}
+
+/// A SQLite file with coturn's tables.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UserDatabase {
+    /// The file.
+    pub path: PathBuf,
+    /// Secrets are read from it.
+    pub has_secrets: bool,
+    /// Peer address rules are read from it.
+    pub has_peer_rules: bool,
+    /// Quotas of the realm are read from it.
+    pub has_realm_options: bool,
 }
 
 /// A user known from the configuration.

@@ -59,6 +59,7 @@ pub(in crate::config) fn example(entry: &Entry) -> &'static str {
         "tcp-proxy-port" => "8443",
         "udp-gso" | "use-auth-secret" => "true",
         "user" => "alice:a-long-password",
+        "userdb" => "/var/lib/turn/turndb",
         _ => "",
     }
 }

@@ -11,7 +11,6 @@ use super::{flag, one};
 
 const GROUP: Group = Group::Authentication;
 const VALUE_COUNTS: &str = "the value counts; coturn ignores it and always switches on";
-const NO_DATABASE: &str = "there are no databases in this version";
 
 pub(super) const ENTRIES: &[Entry] = &[
     Entry::new(
@@ -76,7 +75,8 @@ pub(super) const ENTRIES: &[Entry] = &[
         "use-auth-secret",
         GROUP,
         Kind::Flag,
-        "Time-limited credentials (TURN REST API): the user name is expiry time and identity, the password base64(HMAC-SHA1(secret, user name)).",
+        "Time-limited credentials (TURN REST API): the user name is expiry time and identity, the password base64(HMAC-SHA1(secret, user name)). With \
+         `userdb` the secrets in it count too.",
     )
     .default("(on if static-auth-secret is given)")
     .stricter(VALUE_COUNTS)
@@ -85,7 +85,10 @@ pub(super) const ENTRIES: &[Entry] = &[
             draft.rest_enabled = Some(value.flag());
             Ok(())
         },
-        |config| flag(!config.authentication.rest_secrets.is_empty()),
+        |config| {
+            let from = &config.authentication;
+            flag(!from.rest_secrets.is_empty() || from.database.as_ref().is_some_and(|database| database.has_secrets))
+        },
     ),
     Entry::new("O-045", "static-auth-secret", GROUP, Kind::Text(256), "Secret for time-limited credentials; implies use-auth-secret. Every secret is tried.")
         .repeatable()
@@ -112,15 +115,29 @@ pub(super) const ENTRIES: &[Entry] = &[
             },
             |config| one(char::from(config.authentication.rest_separator)),
         ),
-    Entry::new("O-047", "no-auth-pings", GROUP, Kind::Flag, "No periodic test queries to the user database.").default("true").no_effect(NO_DATABASE),
+    Entry::new("O-047", "no-auth-pings", GROUP, Kind::Flag, "No periodic test queries to the user database.")
+        .default("true")
+        .no_effect("the database is followed by a thread of its own, and no request asks it anything"),
     Entry::new("O-048", "no-dynamic-ip-list", GROUP, Kind::Flag, "No peer address rules from the database.")
-        .default("true")
-        .coturn_default("false", NO_DATABASE)
-        .only(&["true"], "peer address rules from databases are not implemented yet"),
+        .default("false")
+        .stricter("the value counts; coturn ignores it and always switches on. The rules are read again within a second of a change")
+        .works(
+            |draft, value, _| {
+                draft.no_peer_rules_from_database = value.flag();
+                Ok(())
+            },
+            |config| flag(config.authentication.database.as_ref().is_some_and(|database| !database.has_peer_rules)),
+        ),
     Entry::new("O-049", "no-dynamic-realms", GROUP, Kind::Flag, "No realms and realm options from the database.")
-        .default("true")
-        .coturn_default("false", NO_DATABASE)
-        .only(&["true"], "realms from databases are not implemented yet"),
+        .default("false")
+        .stricter("the value counts; coturn ignores it and always switches on. Of the options max-bps has no effect yet")
+        .works(
+            |draft, value, _| {
+                draft.no_realms_from_database = value.flag();
+                Ok(())
+            },
+            |config| flag(config.authentication.database.as_ref().is_some_and(|database| !database.has_realm_options)),
+        ),
     Entry::new("O-050", "oauth", GROUP, Kind::Flag, "Third-party authorization (RFC 7635).")
         .default("false")
         .only(&["false"], "third-party authorization is not implemented yet"),

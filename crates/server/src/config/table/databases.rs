@@ -4,13 +4,30 @@ use crate::config::entry::{Entry, Group};
 use crate::config::value::Kind;
 
 const GROUP: Group = Group::Databases;
-const DATABASES: &str = "user databases are";
+const DATABASES: &str = "databases other than SQLite are";
 
 pub(super) const ENTRIES: &[Entry] = &[
-    Entry::new("O-150", "userdb", GROUP, Kind::File, "SQLite file.")
-        .aliases(&["db"])
-        .short('b')
-        .not_yet(DATABASES),
+    Entry::new(
+        "O-150",
+        "userdb",
+        GROUP,
+        Kind::File,
+        "SQLite file with coturn's tables: users, secrets, peer address rules and quotas of the realm. It is made if there is none, and so are tables \
+         that are missing. What changes in it takes effect within a second, for requests to come.",
+    )
+    .aliases(&["db"])
+    .short('b')
+    .stricter(
+        "users of the database, users of the configuration and secrets work together; a user who is removed cannot refresh either; peer rules \
+         as for allowed-peer-ip and denied-peer-ip",
+    )
+    .works(
+        |draft, value, _| {
+            draft.user_database = Some(value.text().into());
+            Ok(())
+        },
+        |config| config.authentication.database.iter().map(|database| database.path.display().to_string()).collect(),
+    ),
     Entry::new(
         "O-151",
         "psql-userdb",

@@ -370,3 +370,27 @@ fn a_server_that_names_itself_as_alternate_is_told_what_that_means() {
         note.text
     );
 }
+
+#[test]
+fn a_database_is_credentials_enough_and_says_which_of_its_tables_count() {
+    let database = |content: &str| {
+        let config = file(content).expect("accepted").config;
+        assert!(config.authentication.users.is_empty());
+        let database = config.authentication.database.expect("a database");
+        assert_eq!(database.path, std::path::Path::new("turndb"));
+        (
+            database.has_secrets,
+            database.has_peer_rules,
+            database.has_realm_options,
+        )
+    };
+    assert_eq!(database("userdb=turndb\n"), (false, true, true));
+    assert_eq!(
+        database("db=turndb\nuse-auth-secret\nno-dynamic-ip-list\n"),
+        (true, false, true)
+    );
+    assert_eq!(
+        database("userdb=turndb\nstatic-auth-secret=north\nno-dynamic-realms\n"),
+        (true, true, false)
+    );
+}

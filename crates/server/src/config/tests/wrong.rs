@@ -168,7 +168,7 @@ const WRONG: &[(&str, usize, &str)] = &[
     ("stateless-nonce-secret=short", 1, "shorter than 16"),
     ("oauth", 1, "not implemented yet"),
     ("server-name=x", 1, "not implemented yet"),
-    ("no-dynamic-realms=false", 1, "not implemented yet"),
+    ("no-dynamic-realms=perhaps", 1, "true or false"),
     // Peers: a malformed rule must not be a missing rule
     ("denied-peer-ip=10.0.0.0/33", 1, "prefix length"),
     ("denied-peer-ip=10.0.0.1/8", 1, "10.0.0.0"),
@@ -194,9 +194,6 @@ const WRONG: &[(&str, usize, &str)] = &[
     ("pkey-pwd=hush", 1, "openssl pkey"),
     ("dh-file=dh.pem", 1, "elliptic curves"),
     ("tlsv1", 1, "RFC 8996"),
-    ("userdb=/var/lib/turn/turndb", 1, "user databases are not implemented yet"),
-    ("db=/var/lib/turn/turndb", 1, "user databases are not implemented yet"),
-    ("redis-userdb=\"ip=127.0.0.1 password=hush\"", 1, "user databases are not implemented yet"),
     // Redirection: a server that sends clients to themselves, or nowhere
     ("alternate-server=127.0.0.1", 1, "no address that clients can send to"),
     ("udp-alternate-server=[::1]:3478", 1, "no address that clients can send to"),
@@ -205,6 +202,9 @@ const WRONG: &[(&str, usize, &str)] = &[
     ("alternate-server=203.0.113.6:99999", 1, "1 to 65535"),
     ("alternate-server=[2001:db8::9:3478", 1, "no `]`"),
     ("alternate-server=203.0.113.6 203.0.113.7", 1, "neither an IP address nor a host name"),
+    ("userdb=", 1, "empty"),
+    ("userdb=a\ndb=b", 2, "given twice"),
+    ("redis-userdb=\"ip=127.0.0.1 password=hush\"", 1, "databases other than SQLite are not implemented yet"),
     ("prometheus", 1, "not implemented yet"),
     ("cli", 1, "no telnet console"),
     ("cli-password=hush", 1, "no telnet console"),

@@ -1,0 +1,139 @@
+//! What rows amount to.
+
+use super::*;
+
+const ALL: Wanted = Wanted {
+    secrets: true,
+    peers: true,
+    options: true,
+};
+
+/// A database with these rows, on a file that goes with the directory.
+fn database(rows: &str) -> (tempfile::TempDir, Database) {
+    let folder = tempfile::tempdir().expect("a directory");
+    let database = Database::open(&folder.path().join("turndb")).unwrap();
+    for statement in rows.split(';').filter(|text| !text.trim().is_empty()) {
+        database.change(statement, []).unwrap();
+    }
+    (folder, database)
+}
+
+fn base() -> EngineConfig {
+    EngineConfig {
+        auth: AuthConfig::new("north.gov").unwrap(),
+        ..EngineConfig::default()
+    }
+}
+
+/// Rows of coturn's own sample database, whose keys are known, and some that nobody can use.
+const ROWS: &str = "
+    insert into turnusers_lt values('north.gov','ninefingers','bc807ee29df3c9ffa736523fb2c4e8ee');
+    insert into turnusers_lt values('north.gov','gorst','7da2270ccfa49786e0115366d3a3d14d                                ');
+    insert into turnusers_lt values('crinna.org','whirrun','6972e85e51f36e53b0b61759c5a5219a');
+    insert into turnusers_lt values('north.gov','broken','not a key');
+    insert into turnusers_lt values('north.gov','b' || char(7) || 'll','7da2270ccfa49786e0115366d3a3d14d');
+    insert into turn_secret values('north.gov','logen'),('north.gov','bloody9'),('crinna.org','north');
+    insert into allowed_peer_ip values('','10.0.0.0-10.0.0.9'),('crinna.org','10.1.0.1');
+    insert into denied_peer_ip values('north.gov','198.51.100.7'),('north.gov','no-range'),(null,'2001:db8::1');
+    insert into turn_realm_option values('north.gov','user-quota','3'),('north.gov','total-quota','0'),('north.gov','max-bps','5'),('crinna.org','user-quota','9')";
+
+#[test]
+fn only_the_rows_of_the_realm_and_those_of_all_realms_count() {
+    let (_folder, database) = database(ROWS);
+    let mut base = base();
+    base.limits.total_quota = Some(7);
+    let (engine, complaints) = Records::read(&database, "north.gov", ALL)
+        .unwrap()
+        .added_to(&base);
+    let mut users: Vec<_> = engine.auth.users_without_sha256().collect();
+    users.sort_unstable();
+    assert_eq!(users, ["gorst", "ninefingers"]);
+    let rules: Vec<String> = engine
+        .policy
+        .rules
+        .iter()
+        .map(ToString::to_string)
+        .collect();
+    assert_eq!(
+        rules,
+        [
+            "allow 10.0.0.0-10.0.0.9",
+            "deny 198.51.100.7",
+            "deny 2001:db8::1"
+        ]
+    );
+    assert_eq!(engine.limits.user_quota, Some(3));
+    assert_eq!(engine.limits.total_quota, None, "0 is no bound");
+    let debug = format!("{:?}", engine.auth);
+    assert!(debug.contains("rest_secrets: 2"), "{debug}");
+    let text = complaints.join("\n");
+    for expected in [
+        "user broken is not 32",
+        "user b\\u{7}ll",
+        "`no-range`",
+        "NOT denied",
+        "`max-bps` has no effect",
+    ] {
+        assert!(text.contains(expected), "{expected}: {text}");
+    }
+    assert_eq!(complaints.len(), 4, "{text}");
+    assert!(
+        !text.contains("not a key") && !text.contains("7da2"),
+        "{text}"
+    );
+}
+
+#[test]
+fn tables_that_are_not_wanted_are_not_read() {
+    let (_folder, database) = database(ROWS);
+    let wanted = Wanted {
+        secrets: false,
+        peers: false,
+        options: false,
+    };
+    let (engine, _) = Records::read(&database, "north.gov", wanted)
+        .unwrap()
+        .added_to(&base());
+    assert!(engine.policy.rules.is_empty());
+    assert_eq!(engine.limits.user_quota, None);
+    assert!(format!("{:?}", engine.auth).contains("rest_secrets: 0"));
+}
+
+#[test]
+fn a_configured_user_comes_before_one_of_the_database() {
+    let (_folder, database) = database(ROWS);
+    let mut base = base();
+    base.auth.add_user("gorst", "another password").unwrap();
+    let (engine, _) = Records::read(&database, "north.gov", ALL)
+        .unwrap()
+        .added_to(&base);
+    let users: Vec<_> = engine.auth.users_without_sha256().collect();
+    assert_eq!(
+        users,
+        ["ninefingers"],
+        "gorst has a password, and so a SHA-256 key"
+    );
+}
+
+#[test]
+fn of_too_many_secrets_the_newest_are_used() {
+    let (_folder, database) = database("");
+    for number in 0..20 {
+        database
+            .change(
+                "insert into turn_secret values('north.gov',?1)",
+                [format!("secret-{number}")],
+            )
+            .unwrap();
+    }
+    let records = Records::read(&database, "north.gov", ALL).unwrap();
+    assert_eq!(
+        records.secrets.first().map(Secret::expose),
+        Some(&b"secret-19"[..])
+    );
+    let (_, complaints) = records.added_to(&base());
+    assert!(
+        complaints.join("").contains("4 secrets are left out"),
+        "{complaints:?}"
+    );
+}
