@@ -131,7 +131,10 @@ fn exchange(
                 request = Some(wish);
                 opened = Some(handle);
             }
-            Command::CloseRelay { .. } => {}
+            Command::ClosePeer { .. }
+            | Command::CloseRelay { .. }
+            | Command::Connect { .. }
+            | Command::Join { .. } => {}
         });
         let Some(request) = request else { break };
         engine.relay_opened(NOW, request, Ok(Endpoint(2)));

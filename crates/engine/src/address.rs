@@ -12,6 +12,9 @@ use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 pub struct PeerAddress(SocketAddr);
 
 impl PeerAddress {
+    /// The one that no other comes before.
+    pub(crate) const FIRST: Self = Self(SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0));
+
     /// Canonicalises `address`.
     pub fn new(address: SocketAddr) -> Self {
         Self(SocketAddr::new(canonical_ip(address.ip()), address.port()))

@@ -15,7 +15,7 @@ use crate::channel::Channels;
 use crate::command::RelayOpenError;
 use crate::config::DefaultFamily;
 use crate::engine::Engine;
-use crate::id::{AllocationId, Endpoint, Family, RelayHandle, RelayRequest};
+use crate::id::{AllocationId, Endpoint, Family, RelayHandle, RelayProtocol, RelayRequest};
 use crate::permission::Permissions;
 use crate::ports::{PortKind, PortLease};
 use crate::random::{Random, random_u64};
@@ -24,7 +24,8 @@ use crate::reply::{Envelope, Request};
 use crate::reservation::ReservationToken;
 use crate::time::Now;
 
-/// The number of UDP in REQUESTED-TRANSPORT.
+/// The numbers of TCP and UDP in REQUESTED-TRANSPORT.
+const TCP: u8 = 6;
 const UDP: u8 = 17;
 
 /// How long the host may take to open a socket before the client is told 508. Clients give up after 39.5 s (RFC 8489 §6.2.1).
@@ -38,6 +39,7 @@ struct Wish {
     /// By [`Family::index`].
     families: [bool; 2],
     port: PortKind,
+    protocol: RelayProtocol,
     token: Option<ReservationToken>,
     lifetime: Option<u32>,
 }
@@ -108,6 +110,7 @@ impl<R: Random> Engine<R> {
             shaper: shaper.map(Box::new),
             lifetime: wish.lifetime,
             kind: wish.port,
+            protocol: wish.protocol,
             redeemed: wish.token,
             openings,
             in_use: Vec::new(),
@@ -180,10 +183,23 @@ impl<R: Random> Engine<R> {
     fn read_wish(&self, request: &Request<'_>) -> Result<Wish, Reject> {
         let message = &request.message;
         // Step 3
-        match message.requested_transport() {
-            Ok(Some(UDP)) => {}
+        let protocol = match message.requested_transport() {
+            Ok(Some(UDP)) if self.config.udp_relays => RelayProtocol::Udp,
+            Ok(Some(UDP)) => return Err(Reject::Forbidden), // RFC 6062 §5.1
+            Ok(Some(TCP)) if self.config.tcp.is_some() => RelayProtocol::Tcp,
             Ok(Some(_)) => return Err(Reject::TransportUnsupported),
             Ok(None) | Err(_) => return Err(Reject::BadRequest),
+        };
+        let needs_udp = [
+            AttributeType::DONT_FRAGMENT,
+            AttributeType::EVEN_PORT,
+            AttributeType::RESERVATION_TOKEN,
+        ];
+        if protocol == RelayProtocol::Tcp
+            && (!request.from.transport.is_stream()
+                || needs_udp.iter().any(|&kind| message.contains(kind)))
+        {
+            return Err(Reject::BadRequest); // RFC 6062 §5.1
         }
         let even_port = message.even_port().map_err(|_| Reject::BadRequest)?;
         let token = message
@@ -232,6 +248,7 @@ impl<R: Random> Engine<R> {
         Ok(Wish {
             families,
             port,
+            protocol,
             token,
             lifetime,
         })
@@ -261,7 +278,8 @@ impl<R: Random> Engine<R> {
             if wish.families[family.index()] {
                 openings[family.index()] = if !self.commons.ports.supports(family) {
                     Opening::Failed(Reject::FamilyUnsupported.code())
-                } else if let Some((lease, sibling)) = self.lease(family, wish.port) {
+                } else if let Some((lease, sibling)) = self.lease(family, wish.port, wish.protocol)
+                {
                     Opening::Waiting {
                         attempt: 0,
                         lease,
@@ -282,9 +300,15 @@ impl<R: Random> Engine<R> {
         }
     }
 
-    fn lease(&mut self, family: Family, kind: PortKind) -> Option<(PortLease, Option<PortLease>)> {
+    fn lease(
+        &mut self,
+        family: Family,
+        kind: PortKind,
+        protocol: RelayProtocol,
+    ) -> Option<(PortLease, Option<PortLease>)> {
         let random = random_u64(&mut self.random);
-        self.commons.ports.lease(family, kind, random)
+        let (lease, sibling) = self.commons.ports.lease(family, kind, random)?;
+        Some((lease.of(protocol), sibling))
     }
 
     /// Asks for a socket for each lease of a new pending allocation.
@@ -302,6 +326,7 @@ impl<R: Random> Engine<R> {
                             attempt: *attempt,
                         },
                         lease.local(),
+                        lease.protocol(),
                     );
                 }
             }
@@ -333,11 +358,13 @@ impl<R: Random> Engine<R> {
         let retry = (result == Err(RelayOpenError::AddressInUse)
             && attempt.saturating_add(1) < self.config.limits.relay_open_attempts)
             .then(|| match self.table.at(handle.allocation) {
-                Some(Entry::Pending(pending)) if pending.redeemed.is_none() => Some(pending.kind),
+                Some(Entry::Pending(pending)) if pending.redeemed.is_none() => {
+                    Some((pending.kind, pending.protocol))
+                }
                 _ => None,
             })
             .flatten()
-            .and_then(|kind| self.lease(handle.family, kind));
+            .and_then(|(kind, protocol)| self.lease(handle.family, kind, protocol));
 
         let Some(Entry::Pending(pending)) = self.table.at_mut(handle.allocation) else {
             return;
@@ -358,8 +385,11 @@ impl<R: Random> Engine<R> {
             }
             (Err(_), Some((other, other_sibling))) => {
                 let attempt = attempt.saturating_add(1);
-                self.outbox
-                    .open_relay(RelayRequest { handle, attempt }, other.local());
+                self.outbox.open_relay(
+                    RelayRequest { handle, attempt },
+                    other.local(),
+                    other.protocol(),
+                );
                 *opening = Opening::Waiting {
                     attempt,
                     lease: other,
@@ -444,6 +474,11 @@ impl<R: Random> Engine<R> {
             transport: envelope.to.transport,
             user: quota.user().clone(),
             transaction: envelope.transaction,
+            protocol: relays
+                .iter()
+                .flatten()
+                .next()
+                .map_or(RelayProtocol::Udp, |relay| relay.lease.protocol()),
             relays: relays.iter().flatten().map(Relay::addresses).collect(),
             missing_family: rare.missing_family,
             reservation,

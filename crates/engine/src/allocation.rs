@@ -7,7 +7,7 @@ use crate::bandwidth::{Direction, Shaper};
 use crate::change::Usage;
 use crate::channel::Channels;
 use crate::drop_reason::DropReason;
-use crate::id::{ClientTuple, Endpoint, Family};
+use crate::id::{ClientTuple, Endpoint, Family, RelayProtocol};
 use crate::permission::Permissions;
 use crate::ports::{PortKind, PortLease};
 use crate::quota::QuotaUnit;
@@ -73,6 +73,7 @@ pub(crate) struct Pending {
     /// The LIFETIME asked for.
     pub(crate) lifetime: Option<u32>,
     pub(crate) kind: PortKind,
+    pub(crate) protocol: RelayProtocol,
     pub(crate) redeemed: Option<ReservationToken>,
     /// By [`Family::index`].
     pub(crate) openings: [Opening; 2],
@@ -134,6 +135,14 @@ impl Allocation {
                 count => Ok(count),
             },
         }
+    }
+
+    /// What runs between its relayed transport addresses and peers; the same for both families.
+    pub(crate) fn protocol(&self) -> RelayProtocol {
+        let mut relays = self.relays.iter().flatten();
+        relays
+            .next()
+            .map_or(RelayProtocol::Udp, |relay| relay.lease.protocol())
     }
 
     /// Whether peers of this family can be reached.

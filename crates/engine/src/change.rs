@@ -11,8 +11,9 @@ use std::sync::Arc;
 use turnbuckle_wire::{ChannelNumber, TransactionId};
 
 use crate::credential::User;
-use crate::id::{AllocationId, Family, Transport};
+use crate::id::{AllocationId, ConnectionId, Family, RelayProtocol, Transport};
 use crate::reservation::ReservationToken;
+use crate::tcp::PeerEnd;
 use crate::time::Time;
 
 /// One change of durable state.
@@ -50,6 +51,35 @@ pub enum Change {
         cause: EndCause,
         /// When.
         time: Time,
+    },
+    /// A peer data connection was joined with a connection of the client (RFC 6062 §5.4).
+    PeerBound {
+        /// The allocation.
+        allocation: AllocationId,
+        /// The connection.
+        connection: ConnectionId,
+        /// Where the client data connection comes from.
+        client: SocketAddr,
+    },
+    /// A peer data connection came to be (RFC 6062 §5.2, §5.3).
+    PeerConnected {
+        /// The allocation.
+        allocation: AllocationId,
+        /// The connection.
+        connection: ConnectionId,
+        /// The peer as the client knows it.
+        peer: SocketAddr,
+        /// Whether the peer began it.
+        is_incoming: bool,
+    },
+    /// A peer data connection is gone.
+    PeerDisconnected {
+        /// The allocation.
+        allocation: AllocationId,
+        /// The connection.
+        connection: ConnectionId,
+        /// Why.
+        cause: PeerEnd,
     },
     /// A permission ended by its lifetime.
     PermissionExpired {
@@ -95,6 +125,8 @@ pub struct Created {
     pub user: Arc<User>,
     /// The transaction that created it.
     pub transaction: TransactionId,
+    /// What runs between the relayed transport addresses and peers.
+    pub protocol: RelayProtocol,
     /// The relayed transport addresses, one or two.
     pub relays: Vec<Relayed>,
     /// The error code reported for a second family that could not be had (RFC 8656 §7.2 step 9).
@@ -172,9 +204,9 @@ pub enum EndCause {
 /// Datagrams and bytes on one side of a relay in one direction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Traffic {
-    /// UDP datagrams.
+    /// UDP datagrams; for TCP relays, readings of a stream.
     pub datagrams: u64,
-    /// Bytes of UDP payload.
+    /// Bytes of UDP payload, or of streams.
     pub bytes: u64,
 }
 

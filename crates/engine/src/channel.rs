@@ -6,7 +6,7 @@ use crate::address::PeerAddress;
 use crate::auth::Proof;
 use crate::change::Change;
 use crate::engine::Engine;
-use crate::id::{AllocationId, Family};
+use crate::id::{AllocationId, Family, RelayProtocol};
 use crate::policy::AllowedPeer;
 use crate::random::Random;
 use crate::reject::Reject;
@@ -145,6 +145,12 @@ impl<R: Random> Engine<R> {
     ) -> Result<(), Reject> {
         let now = request.now.time;
         let id = self.allocation_of(request, proof)?;
+        if self
+            .live(id)
+            .is_some_and(|allocation| allocation.protocol() == RelayProtocol::Tcp)
+        {
+            return Err(Reject::Forbidden); // there is nothing that a channel of a stream could carry
+        }
         let (number, peer) = self.check_channel(id, request)?;
         let permission_expires = now + self.config.lifetimes.permission;
         self.install_permission(id, peer.ip(), permission_expires);

@@ -6,8 +6,9 @@ use core::ops::Range;
 use turnbuckle_wire::ChannelNumber;
 
 use crate::drop_reason::DropReason;
-use crate::id::{ClientTuple, Endpoint, RelayHandle, RelayRequest};
+use crate::id::{ClientTuple, ConnectionId, Endpoint, RelayHandle, RelayProtocol, RelayRequest};
 use crate::policy::AllowedPeer;
+use crate::tcp::Handover;
 
 /// What became of a datagram handed to [`crate::Engine::handle_stun`].
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -15,6 +16,9 @@ use crate::policy::AllowedPeer;
 pub enum Outcome {
     /// Answered: exactly one [`Command::Reply`] is queued, or will be once the relay socket is open.
     Done,
+    /// A ConnectionBind request for a connection of another engine: the client's connection is to be moved to that engine's
+    /// shard and handed to it with [`crate::Engine::take_over`].
+    HandOver(Box<Handover>),
     /// A Send indication to relay.
     Relay(SendRoute),
     /// Dropped.
@@ -72,12 +76,36 @@ pub enum Framing {
 /// One thing the host has to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Command<'a> {
+    /// End a peer data connection, or the attempt to make one, and the client data connection that is joined with it. What is
+    /// on its way may be cut off. The engine has forgotten it: nothing is to be reported (RFC 6062 §5.5).
+    ClosePeer {
+        /// The connection.
+        connection: ConnectionId,
+    },
     /// Close a relay socket; its allocation no longer has it.
     CloseRelay {
         /// The socket.
         endpoint: Endpoint,
     },
-    /// Open a relay socket and say how that went with [`crate::Engine::relay_opened`].
+    /// Connect to a peer and say how that went with [`crate::Engine::peer_connected`] (RFC 6062 §5.2). Nothing is to be read from it
+    /// before [`Command::Join`].
+    Connect {
+        /// Names the connection from now on.
+        connection: ConnectionId,
+        /// The relayed transport address, which the host listens on.
+        local: SocketAddr,
+        /// Whom to connect to.
+        peer: AllowedPeer,
+    },
+    /// Relay bytes both ways between a client's connection and a peer data connection, from behind the message that brought this
+    /// (RFC 6062 §5.4). When both ways have ended, or one has failed, say so with [`crate::Engine::peer_disconnected`].
+    Join {
+        /// The peer data connection.
+        connection: ConnectionId,
+        /// The connection of the client, now the client data connection.
+        client: ClientTuple,
+    },
+    /// Open a relay socket, for UDP or to listen for connections, and say how that went with [`crate::Engine::relay_opened`].
     OpenRelay {
         /// Names this wish in the answer.
         request: RelayRequest,
@@ -85,6 +113,8 @@ pub enum Command<'a> {
         address: SocketAddr,
         /// To be handed back with whatever arrives at the socket.
         handle: RelayHandle,
+        /// What the socket is for.
+        protocol: RelayProtocol,
     },
     /// Send `bytes` from `to.listener` to `to.remote`.
     Reply {

@@ -1,4 +1,4 @@
-//! What all engines of a server share: ports, quotas, reservations. Their locks are never taken for a relayed datagram.
+//! What all engines of a server share: ports, quotas, reservations, names of connections. Their locks are never taken for a relayed datagram.
 
 use std::sync::Arc;
 
@@ -8,8 +8,9 @@ use crate::ports::{PortCounts, PortPools};
 use crate::quota::QuotaLedger;
 use crate::redirect::Rotation;
 use crate::reservation::Reservations;
+use crate::tcp::ledger::ConnectionLedger;
 
-/// Port pools, quota ledger and reservations of a whole server.
+/// Port pools, quota ledger, reservations and connections of a whole server.
 #[derive(Debug)]
 pub struct Commons {
     pub(crate) ports: Arc<PortPools>,
@@ -17,6 +18,7 @@ pub struct Commons {
     pub(crate) reservations: Reservations,
     pub(crate) rotation: Rotation,
     pub(crate) bandwidth: Arc<BandwidthLedger>,
+    pub(crate) connections: Arc<ConnectionLedger>,
 }
 
 impl Commons {
@@ -29,6 +31,7 @@ impl Commons {
             reservations: Reservations::new(limits.reservations),
             rotation: Rotation::default(),
             bandwidth: BandwidthLedger::new(config.bandwidth),
+            connections: ConnectionLedger::new(config.tcp.as_ref()),
         })
     }
 
@@ -61,5 +64,10 @@ impl Commons {
     /// Allocations charged to all users.
     pub fn quota_used_total(&self) -> u32 {
         self.quota.total()
+    }
+
+    /// Peer data connections of all engines, and of those the ones that a Connect request began and no ConnectionBind has joined.
+    pub fn peer_connections(&self) -> (usize, u32) {
+        (self.connections.len(), self.connections.pending())
     }
 }

@@ -8,7 +8,7 @@ use crate::auth::AuthConfig;
 use crate::bandwidth::Bandwidth;
 use crate::policy::PolicyRules;
 use crate::redirect::Redirection;
-use crate::unverified::UnverifiedLimits;
+use crate::unverified::{Rate, UnverifiedLimits};
 
 /// Everything the engine has to know before the first datagram.
 #[derive(Clone, Debug)]
@@ -43,6 +43,10 @@ pub struct Config {
     pub relays: Vec<RelayAddress>,
     /// The ports of relayed transport addresses, the same on every relay address (RFC 8656 §7.2: 49152 to 65535).
     pub relay_ports: RangeInclusive<u16>,
+    /// Whether allocations with UDP relayed transport addresses are granted; without it they are forbidden (403).
+    pub udp_relays: bool,
+    /// Allocations with TCP relayed transport addresses (RFC 6062); `None` grants none (442) and serves no method of theirs.
+    pub tcp: Option<TcpRelays>,
     /// The family of an allocation whose request names none.
     pub default_family: DefaultFamily,
     /// Whether ChannelBind takes the channel numbers of RFC 5766, 0x4000 to 0x7FFF, of which RFC 8656 §12 reserves all from
@@ -72,11 +76,55 @@ impl Default for Config {
             bandwidth: Bandwidth::default(),
             relays: Vec::new(),
             relay_ports: 49152..=65535,
+            udp_relays: true,
+            tcp: None,
             default_family: DefaultFamily::V4,
             rfc5766_channel_numbers: false,
             redirection: Redirection::default(),
             dont_fragment: true,
         }
+    }
+}
+
+/// The bounds of TCP relays (V-12, V-46). The answer a client gets at each of them stands beside it.
+#[derive(Clone, Debug)]
+pub struct TcpRelays {
+    /// Ports that clients may connect to: 403 for others. Privileged ports are not among them by default.
+    pub peer_ports: Vec<RangeInclusive<u16>>,
+    /// How long a connection to a peer may take; at least 30 s (RFC 6062 §5.2): 447.
+    pub connect_timeout: Duration,
+    /// Whether a refused connection is answered when one that nobody answers would be, so that nothing is learned from the time.
+    pub mask_connect_errors: bool,
+    /// Connections of one allocation, those under way included: 508, or the peer's is closed.
+    pub connections_per_allocation: u16,
+    /// Connections of one allocation that are under way or wait for ConnectionBind: 508, or the peer's is closed.
+    pub pending_per_allocation: u16,
+    /// Connections of one user, over all engines, that Connect requests began and no ConnectionBind has joined: 486.
+    pub pending_per_user: u32,
+    /// Connect requests of one user, over all engines: 486.
+    pub connects_per_user: Rate,
+}
+
+impl Default for TcpRelays {
+    fn default() -> Self {
+        Self {
+            peer_ports: vec![1024..=u16::MAX],
+            connect_timeout: Duration::from_secs(30),
+            mask_connect_errors: false,
+            connections_per_allocation: 256,
+            pending_per_allocation: 32,
+            pending_per_user: 64,
+            connects_per_user: Rate {
+                burst: 100,
+                per_s: 10,
+            },
+        }
+    }
+}
+
+impl TcpRelays {
+    pub(crate) fn may_connect_to(&self, port: u16) -> bool {
+        self.peer_ports.iter().any(|ports| ports.contains(&port))
     }
 }
 

@@ -66,6 +66,8 @@ drop_reasons! {
     ProtocolUnknown = "protocol_unknown",
     /// A datagram at a relay socket whose allocation has ended.
     RelayClosed = "relay_closed",
+    /// A Send indication on an allocation whose relayed transport address is a TCP one (RFC 6062 §4.5).
+    RelayIsStream = "relay_is_stream",
     /// No room in the queue of replies.
     ReplyQueueFull = "reply_queue_full",
     /// A retransmission of a request whose answer is being prepared; that one answer serves both (RFC 8489 §6.3.1).

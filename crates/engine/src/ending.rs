@@ -6,6 +6,7 @@ use crate::engine::Engine;
 use crate::id::{AllocationId, ClientTuple, Family};
 use crate::random::Random;
 use crate::reject::Reject;
+use crate::tcp::PeerEnd;
 use crate::time::{Now, Time};
 use crate::tombstone::Deed;
 
@@ -27,6 +28,7 @@ impl<R: Random> Engine<R> {
             }
             Some(Entry::Live(_)) => {}
         }
+        self.expire_connections(id, time);
         for family in [Family::V4, Family::V6] {
             let has_ended = self
                 .live(id)
@@ -52,7 +54,9 @@ impl<R: Random> Engine<R> {
                 number: channel.number,
             });
         });
-        allocation.wake = allocation.nearest_deadline();
+        allocation.wake = allocation
+            .nearest_deadline()
+            .min(self.tcp.nearest_deadline(id).unwrap_or(Time::MAX));
         self.wheel.schedule(id.index, allocation.wake);
     }
 
@@ -63,6 +67,7 @@ impl<R: Random> Engine<R> {
             Some(pending @ Entry::Pending(_)) => return self.table.put_back(id, pending),
             None => return,
         };
+        self.end_connections(id, None, PeerEnd::AllocationEnded);
         self.table.vacate(id, &allocation.client);
         self.wheel.cancel(id.index);
         for relay in allocation.relays.iter().flatten() {
@@ -121,6 +126,7 @@ impl<R: Random> Engine<R> {
         allocation.channels.remove_family(family);
         let client = allocation.client;
         self.outbox.close_relay(relay.endpoint);
+        self.end_connections(id, Some(family), PeerEnd::AllocationEnded);
         if let EndCause::Released(transaction) = cause {
             self.tombstones
                 .bury(client, transaction, Deed::EndedFamily(id), now);

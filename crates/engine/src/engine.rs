@@ -27,6 +27,7 @@ use crate::random::Random;
 use crate::reject::Reject;
 use crate::reply::{Request, Served, unknown_attributes};
 use crate::table::Table;
+use crate::tcp::table::PeerConnections;
 use crate::time::{Now, Time};
 use crate::timers::Wheel;
 use crate::tombstone::Tombstones;
@@ -52,6 +53,10 @@ pub struct Engine<R> {
     pub(crate) reservation_deadlines: VecDeque<Time>,
     pub(crate) outbox: Outbox,
     pub(crate) changes: VecDeque<Change>,
+    /// Which shard this is to the others.
+    pub(crate) shard: u32,
+    /// Peer data connections of TCP allocations.
+    pub(crate) tcp: PeerConnections,
     /// The peers of the CreatePermission request at hand; empty in between.
     pub(crate) peers: Vec<IpAddr>,
     pub(crate) statistics: Statistics,
@@ -65,6 +70,8 @@ pub struct Statistics {
     pub allocations: usize,
     /// Allocate requests that wait for a relay socket.
     pub pending: usize,
+    /// Peer data connections, those under way included.
+    pub peer_connections: usize,
     /// Finished transactions that are remembered.
     pub tombstones: usize,
     /// ChannelBind requests for a number that RFC 5766 had and RFC 8656 §12 reserves.
@@ -97,6 +104,8 @@ impl<R: Random> Engine<R> {
             reservation_deadlines: VecDeque::new(),
             outbox: Outbox::default(),
             changes: VecDeque::new(),
+            shard: 0,
+            tcp: PeerConnections::default(),
             peers: Vec::new(),
             statistics: Statistics::default(),
             is_draining: false,
@@ -284,12 +293,14 @@ impl<R: Random> Engine<R> {
             Err(_) => return Outcome::Dropped(DropReason::MalformedStun),
         };
         let method = message.method();
-        if !is_served(method) {
+        if !is_served(method) && !self.serves_connections(method) {
             return Outcome::Dropped(DropReason::MethodUnknown);
         }
         let request = Request { message, from, now };
         match message.class() {
-            Class::Request if takes_requests(method) => self.handle_request(&request),
+            Class::Request if takes_requests(method) || self.serves_connections(method) => {
+                self.handle_request(&request)
+            }
             Class::Indication if matches!(method, Method::BINDING | Method::SEND) => {
                 self.handle_indication(&request)
             }
@@ -360,8 +371,15 @@ impl<R: Random> Engine<R> {
         } else if method == Method::CREATE_PERMISSION {
             self.create_permission(request, &proof)
                 .map(|()| Answered::Now)
-        } else {
+        } else if method == Method::CHANNEL_BIND {
             self.bind_channel(request, &proof).map(|()| Answered::Now)
+        } else if method == Method::CONNECT {
+            self.connect(request, &proof).map(|()| Answered::Later)
+        } else {
+            match self.bind_connection(request, &proof) {
+                Ok(outcome) => return outcome,
+                Err(reject) => Err(reject),
+            }
         };
         match result {
             Ok(Answered::Now | Answered::Later) => Outcome::Done,
@@ -468,6 +486,7 @@ impl<R: Random> Engine<R> {
     pub fn statistics(&self) -> Statistics {
         Statistics {
             allocations: self.table.len() - self.statistics.pending,
+            peer_connections: self.tcp.len(),
             tombstones: self.tombstones.len(),
             ..self.statistics
         }
@@ -561,6 +580,11 @@ impl<R: Random> Engine<R> {
         }
     }
 
+    /// Whether this is a method of RFC 6062, and there are TCP allocations.
+    fn serves_connections(&self, method: Method) -> bool {
+        self.config.tcp.is_some() && matches!(method, Method::CONNECT | Method::CONNECTION_BIND)
+    }
+
     /// Whether a client can be there at all. An answer to an own listener would come back as a message (V-41).
     pub(crate) fn is_possible_source(&self, source: SocketAddr) -> bool {
         let is_client = match source.ip() {
@@ -570,8 +594,9 @@ impl<R: Random> Engine<R> {
         is_client && source.port() != 0 && !self.listeners.iter().any(|&(_, local)| local == source)
     }
 
-    /// Ends the permissions and channels of an allocation that the policy forbids.
+    /// Ends the permissions, channels and connections of an allocation that the policy forbids.
     pub(crate) fn enforce_policy(&mut self, id: AllocationId) {
+        self.enforce_policy_on_connections(id);
         let Some(Entry::Live(allocation)) = self.table.at_mut(id) else {
             return;
         };
@@ -624,7 +649,7 @@ fn share(bytes: u64, datagrams: u32, admitted: u32) -> u64 {
     }
 }
 
-/// The methods of RFC 8489 and RFC 8656; those of RFC 6062 are not served over UDP.
+/// The methods of RFC 8489 and RFC 8656.
 fn is_served(method: Method) -> bool {
     takes_requests(method) || matches!(method, Method::SEND | Method::DATA)
 }

@@ -67,6 +67,30 @@ impl ClientTuple {
     }
 }
 
+/// What runs between a relayed transport address and peers, and so what kind of allocation it is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum RelayProtocol {
+    /// TCP (RFC 6062).
+    Tcp,
+    /// UDP (RFC 8656).
+    #[default]
+    Udp,
+}
+
+impl RelayProtocol {
+    /// The name people and metrics use.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Tcp => "TCP",
+            Self::Udp => "UDP",
+        }
+    }
+}
+
+/// Names one peer data connection of the whole server: the value of CONNECTION-ID (RFC 6062 §6.2.1).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ConnectionId(pub u32);
+
 /// The family of a relayed transport address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Family {

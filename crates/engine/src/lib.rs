@@ -44,6 +44,7 @@ mod reply;
 mod reservation;
 mod send;
 mod table;
+mod tcp;
 mod time;
 mod timers;
 mod tombstone;
@@ -60,14 +61,15 @@ pub use crate::command::{
 };
 pub use crate::commons::Commons;
 pub use crate::config::{
-    Config, DefaultFamily, Fingerprint, Lifetimes, Limits, RelayAddress, Service,
+    Config, DefaultFamily, Fingerprint, Lifetimes, Limits, RelayAddress, Service, TcpRelays,
 };
 pub use crate::credential::{CredentialError, User};
 pub use crate::discovery::{Alternates, Discovery};
 pub use crate::drop_reason::DropReason;
 pub use crate::engine::{Engine, Statistics};
 pub use crate::id::{
-    AllocationId, ClientTuple, Connection, Endpoint, Family, RelayHandle, RelayRequest, Transport,
+    AllocationId, ClientTuple, Connection, ConnectionId, Endpoint, Family, RelayHandle,
+    RelayProtocol, RelayRequest, Transport,
 };
 pub use crate::nonce::{Nonce, NonceKey, NonceLifetime};
 pub use crate::policy::{
@@ -78,6 +80,7 @@ pub use crate::ports::PortCounts;
 pub use crate::random::{BufferedRandom, RANDOM_BUFFER_LEN, Random};
 pub use crate::redirect::{Alternate, Redirection};
 pub use crate::reservation::ReservationToken;
+pub use crate::tcp::{Handover, PeerEnd, Way};
 pub use crate::time::{Now, Time};
 pub use crate::timers::Wheel;
 pub use crate::unverified::{Rate, UnverifiedBudget, UnverifiedLimits};

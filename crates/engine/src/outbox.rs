@@ -1,10 +1,13 @@
 //! Replies and commands that wait for the host, in order, in buffers that are used again.
 
+use core::net::SocketAddr;
+
 use turnbuckle_wire::WriteError;
 
 use crate::command::Command;
 use crate::id::ClientTuple;
-use crate::id::{Endpoint, RelayHandle, RelayRequest};
+use crate::id::{ConnectionId, Endpoint, RelayHandle, RelayProtocol, RelayRequest};
+use crate::policy::AllowedPeer;
 
 /// The longest reply, but for PADDING, whose purpose is to be longer: what fits an IPv6 packet of the minimum MTU (RFC 8489 §6.1).
 pub(crate) const REPLY_LEN_MAX: usize = 1232;
@@ -17,9 +20,22 @@ pub(crate) struct Outbox {
 
 #[derive(Debug)]
 enum Queued {
+    ClosePeer(ConnectionId),
     CloseRelay(Endpoint),
-    OpenRelay(RelayRequest, core::net::SocketAddr),
-    Reply { to: ClientTuple, len: usize },
+    Connect {
+        connection: ConnectionId,
+        local: SocketAddr,
+        peer: AllowedPeer,
+    },
+    Join {
+        connection: ConnectionId,
+        client: ClientTuple,
+    },
+    OpenRelay(RelayRequest, SocketAddr, RelayProtocol),
+    Reply {
+        to: ClientTuple,
+        len: usize,
+    },
 }
 
 impl Outbox {
@@ -63,8 +79,35 @@ impl Outbox {
         }
     }
 
-    pub(crate) fn open_relay(&mut self, request: RelayRequest, address: core::net::SocketAddr) {
-        self.queue.push(Queued::OpenRelay(request, address));
+    pub(crate) fn open_relay(
+        &mut self,
+        request: RelayRequest,
+        address: SocketAddr,
+        protocol: RelayProtocol,
+    ) {
+        self.queue
+            .push(Queued::OpenRelay(request, address, protocol));
+    }
+
+    pub(crate) fn connect(
+        &mut self,
+        connection: ConnectionId,
+        local: SocketAddr,
+        peer: AllowedPeer,
+    ) {
+        self.queue.push(Queued::Connect {
+            connection,
+            local,
+            peer,
+        });
+    }
+
+    pub(crate) fn join(&mut self, connection: ConnectionId, client: ClientTuple) {
+        self.queue.push(Queued::Join { connection, client });
+    }
+
+    pub(crate) fn close_peer(&mut self, connection: ConnectionId) {
+        self.queue.push(Queued::ClosePeer(connection));
     }
 
     pub(crate) fn close_relay(&mut self, endpoint: Endpoint) {
@@ -77,12 +120,24 @@ impl Outbox {
         for queued in self.queue.drain(..) {
             handle(match queued {
                 Queued::CloseRelay(endpoint) => Command::CloseRelay { endpoint },
-                Queued::OpenRelay(request, address) => {
+                Queued::ClosePeer(connection) => Command::ClosePeer { connection },
+                Queued::Connect {
+                    connection,
+                    local,
+                    peer,
+                } => Command::Connect {
+                    connection,
+                    local,
+                    peer,
+                },
+                Queued::Join { connection, client } => Command::Join { connection, client },
+                Queued::OpenRelay(request, address, protocol) => {
                     let handle: RelayHandle = request.handle;
                     Command::OpenRelay {
                         request,
                         address,
                         handle,
+                        protocol,
                     }
                 }
                 Queued::Reply { to, len } => {

@@ -4,7 +4,8 @@
 //! or be given back twice. The choice among free ports is uniform (RFC 6056 §3.3.2).
 //!
 //! The bitmap changes under a lock, when an allocation begins or ends; [`PortPools::is_leased`] reads it without one, because it is
-//! asked for each train between two allocations (V-07).
+//! asked for each train between two allocations (V-07). A port that is leased for TCP is not one for UDP, and the other way
+//! round: another program may have the socket of the other protocol.
 
 use core::fmt;
 use core::net::{IpAddr, SocketAddr};
@@ -13,7 +14,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::config::RelayAddress;
-use crate::id::Family;
+use crate::id::{Family, RelayProtocol};
 use crate::policy::AllowedPeer;
 
 const EVEN_BITS: u64 = 0x5555_5555_5555_5555; // a word starts at an even port
@@ -105,13 +106,21 @@ impl PortPools {
     /// somebody's. Another program may have the socket at a port that is not leased (V-07).
     #[inline]
     pub(crate) fn may_reach(&self, peer: AllowedPeer) -> bool {
-        !peer.is_relayed() || self.is_leased(peer.address())
+        self.may_reach_by(peer, RelayProtocol::Udp)
     }
 
-    fn is_leased(&self, local: SocketAddr) -> bool {
-        self.pools
-            .iter()
-            .any(|pool| pool.address.local == local.ip() && pool.ports.is_leased(local.port()))
+    /// The same for either protocol.
+    #[inline]
+    pub(crate) fn may_reach_by(&self, peer: AllowedPeer, protocol: RelayProtocol) -> bool {
+        !peer.is_relayed() || self.is_leased(peer.address(), protocol)
+    }
+
+    fn is_leased(&self, local: SocketAddr, protocol: RelayProtocol) -> bool {
+        self.pools.iter().any(|pool| {
+            pool.address.local == local.ip()
+                && pool.ports.is_leased(local.port())
+                && pool.ports.is_stream(local.port()) == (protocol == RelayProtocol::Tcp)
+        })
     }
 
     pub(crate) fn counts(&self) -> impl Iterator<Item = (RelayAddress, PortCounts)> {
@@ -126,6 +135,7 @@ impl PortPools {
             pools: Arc::clone(self),
             pool,
             port,
+            protocol: RelayProtocol::Udp,
         }
     }
 
@@ -148,9 +158,26 @@ pub(crate) struct PortLease {
     pools: Arc<PortPools>,
     pool: u32,
     port: u16,
+    protocol: RelayProtocol,
 }
 
 impl PortLease {
+    /// The same lease for a relayed transport address of `protocol`. Leases are for UDP until this says otherwise.
+    pub(crate) fn of(mut self, protocol: RelayProtocol) -> Self {
+        self.protocol = protocol;
+        let is_stream = protocol == RelayProtocol::Tcp;
+        self.pools
+            .pool(&self)
+            .ports
+            .mark_stream(self.port, is_stream);
+        self
+    }
+
+    /// What runs between the address and peers.
+    pub(crate) fn protocol(&self) -> RelayProtocol {
+        self.protocol
+    }
+
     /// The address to bind on this host.
     pub(crate) fn local(&self) -> SocketAddr {
         SocketAddr::new(self.pools.pool(self).address.local, self.port)
@@ -185,6 +212,8 @@ struct Bitmap {
     first: u16, // a multiple of 64, so that even ports are even bits
     /// Written only by who holds the lock of `leased`.
     words: Box<[AtomicU64]>,
+    /// A bit for each port that is leased for TCP, in the same order.
+    streams: Box<[AtomicU64]>,
     range: RangeInclusive<u16>,
     /// Ports of the range that are not free.
     leased: Mutex<u32>,
@@ -206,6 +235,7 @@ impl Bitmap {
         Self {
             first,
             words: words.into_iter().map(AtomicU64::new).collect(),
+            streams: (0..word_count).map(|_| AtomicU64::new(0)).collect(),
             range: range.clone(),
             leased: Mutex::new(0),
         }
@@ -269,9 +299,28 @@ impl Bitmap {
     fn give_back(&self, port: u16) {
         let mut leased = self.lock();
         let (word, bit) = place(self.first, port);
+        self.streams[word].fetch_and(!bit, Relaxed);
         let before = self.words[word].fetch_or(bit, Relaxed);
         debug_assert_eq!(before & bit, 0, "port {port} was given back twice");
         *leased -= 1;
+    }
+
+    /// Notes what a leased port is leased for.
+    fn mark_stream(&self, port: u16, is_stream: bool) {
+        let (word, bit) = place(self.first, port);
+        if is_stream {
+            self.streams[word].fetch_or(bit, Relaxed);
+        } else {
+            self.streams[word].fetch_and(!bit, Relaxed);
+        }
+    }
+
+    /// Whether a port of the range is leased for TCP; a port outside is not.
+    fn is_stream(&self, port: u16) -> bool {
+        self.range.contains(&port) && {
+            let (word, bit) = place(self.first, port);
+            self.streams[word].load(Relaxed) & bit != 0
+        }
     }
 
     /// Whether a port of the range is leased; a port outside is not.

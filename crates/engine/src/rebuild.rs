@@ -192,6 +192,10 @@ impl<R: Random> Engine<R> {
                     record.channels.insert(number, (peer, expires));
                 }
             }
+            // connections end with the process that held them
+            Change::PeerBound { .. }
+            | Change::PeerConnected { .. }
+            | Change::PeerDisconnected { .. } => {}
             Change::ChannelExpired { allocation, number } => {
                 if let Some(record) = records.get_mut(&allocation) {
                     record.channels.remove(&number);

@@ -1,6 +1,6 @@
 //! Why a request is refused, one to one with a STUN error code.
 
-/// The error codes of RFC 8489 §14.8 and RFC 8656 §19 that the engine answers with by itself; those of authentication come from there.
+/// The error codes of RFC 8489 §14.8, RFC 8656 §19 and RFC 6062 §6.3 that the engine answers with by itself; those of authentication come from there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reject {
     BadRequest,
@@ -11,6 +11,8 @@ pub(crate) enum Reject {
     WrongCredentials,
     TransportUnsupported,
     PeerFamilyMismatch,
+    ConnectionExists,
+    ConnectionFailed,
     QuotaReached,
     InsufficientCapacity,
 }
@@ -29,13 +31,15 @@ impl Reject {
             Self::WrongCredentials => 441,
             Self::TransportUnsupported => 442,
             Self::PeerFamilyMismatch => 443,
+            Self::ConnectionExists => 446,
+            Self::ConnectionFailed => 447,
             Self::QuotaReached => 486,
             Self::InsufficientCapacity => 508,
         }
     }
 }
 
-/// The reason phrase of an error code (RFC 8489 §14.8, RFC 8656 §19).
+/// The reason phrase of an error code (RFC 8489 §14.8, RFC 8656 §19, RFC 6062 §6.3).
 pub(crate) const fn reason_phrase(code: u16) -> &'static str {
     match code {
         300 => "Try Alternate",
@@ -49,6 +53,8 @@ pub(crate) const fn reason_phrase(code: u16) -> &'static str {
         441 => "Wrong Credentials",
         442 => "Unsupported Transport Protocol",
         443 => "Peer Address Family Mismatch",
+        446 => "Connection Already Exists",
+        447 => "Connection Timeout or Failure",
         486 => "Allocation Quota Reached",
         508 => "Insufficient Capacity",
         _ => "",

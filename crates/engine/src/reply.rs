@@ -29,7 +29,7 @@ pub(crate) struct Request<'m> {
 }
 
 /// What an answer has to repeat of its request (RFC 8489 §6.3.1).
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Envelope {
     pub(crate) to: ClientTuple,
     pub(crate) method: Method,
@@ -193,11 +193,13 @@ pub(crate) fn unknown_attributes<'m>(
     served: Served,
 ) -> impl Iterator<Item = AttributeType> + Clone + use<'m> {
     let is_binding = message.method() == Method::BINDING;
+    let binds_connection = message.method() == Method::CONNECTION_BIND;
     message
         .attributes()
         .map(|attribute| attribute.kind)
         .filter(move |&kind| match kind {
-            AttributeType::ACCESS_TOKEN | AttributeType::CONNECTION_ID => true,
+            AttributeType::ACCESS_TOKEN => true,
+            AttributeType::CONNECTION_ID => !binds_connection,
             AttributeType::CHANGE_REQUEST
             | AttributeType::PADDING
             | AttributeType::RESPONSE_PORT => !(is_binding && served.discovery),

@@ -4,7 +4,7 @@ use crate::bandwidth::Direction;
 use crate::command::{Outcome, SendRoute};
 use crate::drop_reason::DropReason;
 use crate::engine::Engine;
-use crate::id::Family;
+use crate::id::{Family, RelayProtocol};
 use crate::random::Random;
 use crate::reply::Request;
 
@@ -36,6 +36,9 @@ impl<R: Random> Engine<R> {
         let allocation = self.live_mut(id).ok_or(DropReason::NoAllocation)?;
         let bytes = data.len() as u64;
         allocation.usage.client_received.add(1, bytes);
+        if allocation.protocol() == RelayProtocol::Tcp {
+            return Err(DropReason::RelayIsStream);
+        }
         let peer = allowed.ok_or(DropReason::PeerForbidden)?;
         if peer.peer().port() == 0 {
             return Err(DropReason::IndicationMalformed);

@@ -89,7 +89,10 @@ impl Host {
                 Command::OpenRelay {
                     request, handle, ..
                 } => open = Some((request, handle)),
-                Command::CloseRelay { .. } => {}
+                Command::ClosePeer { .. }
+                | Command::CloseRelay { .. }
+                | Command::Connect { .. }
+                | Command::Join { .. } => {}
             });
             let Some((request, handle)) = open else { break };
             let endpoint = Endpoint(u32::try_from(self.handles.len()).unwrap());

@@ -31,6 +31,26 @@ impl Cell {
     }
 }
 
+/// As many counters, however many that is.
+#[derive(Debug)]
+pub(crate) struct Cells<const N: usize>([Cell; N]);
+
+impl<const N: usize> Default for Cells<N> {
+    fn default() -> Self {
+        Self(std::array::from_fn(|_| Cell::default()))
+    }
+}
+
+impl<const N: usize> Cells<N> {
+    fn get(&self, index: usize) -> Option<&Cell> {
+        self.0.get(index)
+    }
+
+    fn iter(&self) -> impl Iterator<Item = &Cell> {
+        self.0.iter()
+    }
+}
+
 macro_rules! close_reasons {
     ($($(#[$doc:meta])+ $name:ident = $label:literal,)+) => {
         /// Why a client's connection ended.
@@ -100,7 +120,7 @@ pub(crate) struct ShardCounters {
     /// Datagrams towards peers that the kernel refused after they were queued.
     pub(crate) peer_refused: Cell,
     /// Datagrams that were not sent, by reason.
-    drops: [Cell; DropReason::ALL.len()],
+    drops: Cells<{ DropReason::ALL.len() }>,
     /// Connections accepted.
     pub(crate) connections: Cell,
     /// Connections that ended, by reason.
@@ -183,7 +203,7 @@ impl Accounting {
             for ((_, total), cell) in sum.closes.iter_mut().zip(&shard.closes) {
                 *total += cell.value();
             }
-            for ((_, total), cell) in sum.drops.iter_mut().zip(&shard.drops) {
+            for ((_, total), cell) in sum.drops.iter_mut().zip(shard.drops.iter()) {
                 *total += cell.value();
             }
         }

@@ -94,6 +94,36 @@ fn describe(change: &Change, now: Time) -> Option<String> {
         Change::PermissionExpired { allocation, peer } => {
             format!("session {:018}: peer {peer} deleted", allocation.to_u64())
         }
+        Change::PeerBound {
+            allocation,
+            connection,
+            client,
+        } => format!(
+            "session {:018}: connection {:08x}: bound by {client}",
+            allocation.to_u64(),
+            connection.0
+        ),
+        Change::PeerConnected {
+            allocation,
+            connection,
+            peer,
+            is_incoming,
+        } => format!(
+            "session {:018}: connection {:08x}: {} peer {peer}",
+            allocation.to_u64(),
+            connection.0,
+            if *is_incoming { "from" } else { "to" }
+        ),
+        Change::PeerDisconnected {
+            allocation,
+            connection,
+            cause,
+        } => format!(
+            "session {:018}: connection {:08x}: closed, reason: {}",
+            allocation.to_u64(),
+            connection.0,
+            cause.as_str()
+        ),
         Change::Ended(ended) => format!(
             "session {:018}: closed, reason: {}, usage: rp={}, rb={}, sp={}, sb={}, peer usage: rp={}, rb={}, sp={}, sb={}",
             ended.allocation.to_u64(),

@@ -260,6 +260,7 @@ impl Relay {
     ) {
         match self.engine.handle_stun(self.now, client, datagram) {
             Outcome::Done => self.carry_out_commands(tx),
+            Outcome::HandOver(_) => unreachable!("there are no TCP relays"),
             Outcome::Dropped(reason) => self.counters.dropped(reason, 1),
             Outcome::Relay(route) => {
                 self.counters.peer_queued.add(1);
@@ -361,11 +362,14 @@ impl Relay {
             ..
         } = self;
         engine.with_commands(|command| match command {
+            // there are no TCP relays
+            Command::ClosePeer { .. } | Command::Connect { .. } | Command::Join { .. } => {}
             Command::CloseRelay { endpoint } => sockets_due.push(SocketDue::Close(endpoint)),
             Command::OpenRelay {
                 request,
                 address,
                 handle,
+                protocol: _,
             } => {
                 sockets_due.push(SocketDue::Open {
                     request,
@@ -475,7 +479,9 @@ impl Handler for Relay {
         {
             Outcome::Done => self.carry_out_commands(tx),
             Outcome::Dropped(reason) => self.counters.dropped(reason, 1),
-            Outcome::Relay(_) => unreachable!("an ICMP error is answered or dropped"),
+            Outcome::HandOver(_) | Outcome::Relay(_) => {
+                unreachable!("an ICMP error is answered or dropped")
+            }
         }
     }
 

@@ -406,6 +406,7 @@ impl Server {
                 request,
                 address,
                 handle,
+                protocol: _,
             } => {
                 if sockets.values().any(|socket| socket.local == address) {
                     absurd.push(format!("opens {address}, which is open"));
@@ -417,6 +418,9 @@ impl Server {
                     address,
                     handle,
                 });
+            }
+            Command::ClosePeer { .. } | Command::Connect { .. } | Command::Join { .. } => {
+                absurd.push(format!("{command:?} without TCP relays"));
             }
             Command::CloseRelay { endpoint } => match sockets.remove(&endpoint) {
                 Some(socket) => closes.push(socket.local),
@@ -468,6 +472,9 @@ fn compacted(journal: Vec<Change>) -> Vec<Change> {
             Change::ChannelExpired { allocation, .. }
             | Change::ChannelInstalled { allocation, .. }
             | Change::FamilyEnded { allocation, .. }
+            | Change::PeerBound { allocation, .. }
+            | Change::PeerConnected { allocation, .. }
+            | Change::PeerDisconnected { allocation, .. }
             | Change::PermissionExpired { allocation, .. }
             | Change::PermissionInstalled { allocation, .. }
             | Change::Refreshed { allocation, .. } => !ended.contains(allocation),

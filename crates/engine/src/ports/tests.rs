@@ -174,11 +174,14 @@ fn a_port_is_known_to_be_leased_while_it_is() {
     let (lease, _) = pools.lease(Family::V4, PortKind::Any, 7).unwrap();
     let port = lease.local().port();
     for other in 49_990..50_020 {
-        assert_eq!(pools.is_leased(at("192.0.2.1", other)), other == port);
-        assert!(!pools.is_leased(at("192.0.2.2", other)));
+        assert_eq!(
+            pools.is_leased(at("192.0.2.1", other), RelayProtocol::Udp),
+            other == port
+        );
+        assert!(!pools.is_leased(at("192.0.2.2", other), RelayProtocol::Udp));
     }
     drop(lease);
-    assert!(!pools.is_leased(at("192.0.2.1", port)));
+    assert!(!pools.is_leased(at("192.0.2.1", port), RelayProtocol::Udp));
 }
 
 #[test]
@@ -212,4 +215,23 @@ fn an_empty_pool_leases_nothing() {
     #[expect(clippy::reversed_empty_ranges, reason = "the empty range is the point")]
     let empty = pools(50_001..=50_000);
     assert!(empty.lease(Family::V4, PortKind::Any, 9).is_none());
+}
+
+//= V-07
+#[test]
+fn a_port_is_leased_for_one_protocol_at_a_time() {
+    let pools = pools(50_000..=50_000);
+    let local = SocketAddr::from(([192, 0, 2, 1], 50_000));
+    let is_leased = |protocol| pools.is_leased(local, protocol);
+    for (leased, other) in [
+        (RelayProtocol::Tcp, RelayProtocol::Udp),
+        (RelayProtocol::Udp, RelayProtocol::Tcp),
+    ] {
+        let (lease, _) = pools.lease(Family::V4, PortKind::Any, 7).unwrap();
+        let lease = lease.of(leased);
+        assert_eq!(lease.protocol(), leased);
+        assert!(is_leased(leased) && !is_leased(other));
+        drop(lease);
+        assert!(!is_leased(leased) && !is_leased(other));
+    }
 }

@@ -28,3 +28,4 @@ mod retransmission;
 mod send;
 mod stun;
 mod support;
+mod tcp;

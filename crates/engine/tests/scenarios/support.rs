@@ -9,8 +9,9 @@ use std::sync::Arc;
 
 use turnbuckle_engine::{
     AllocationId, AuthConfig, Change, ChannelNumber, ClientRoute, ClientTuple, Command, Commons,
-    Config, DropReason, Endpoint, Engine, Family, Framing, Now, Outcome, PeerRoute, Random,
-    RelayAddress, RelayHandle, RelayOpenError, RelayRequest, SendRoute, Time,
+    Config, ConnectionId, DropReason, Endpoint, Engine, Family, Framing, Now, Outcome, PeerRoute,
+    Random, RelayAddress, RelayHandle, RelayOpenError, RelayProtocol, RelayRequest, SendRoute,
+    Time,
 };
 use turnbuckle_wire::{
     AttributeType, Class, IntegrityKey, Message, MessageWriter, Method, TransactionId,
@@ -91,6 +92,10 @@ pub(crate) struct Server {
     /// Whether sockets are opened at once; otherwise wishes pile up in `wishes`.
     pub(crate) opens_at_once: bool,
     pub(crate) wishes: Vec<(RelayRequest, SocketAddr, RelayHandle)>,
+    /// What the relay sockets that were asked for are to carry.
+    pub(crate) protocols: Vec<RelayProtocol>,
+    /// What the engine wanted done with connections to peers, oldest first.
+    pub(crate) wanted: Vec<Wanted>,
     next_endpoint: u32,
 }
 
@@ -98,6 +103,14 @@ pub(crate) struct Server {
 pub(crate) struct Socket {
     pub(crate) address: SocketAddr,
     pub(crate) handle: RelayHandle,
+}
+
+/// What the engine wants done with a connection to a peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Wanted {
+    Close(ConnectionId),
+    Connect(ConnectionId, SocketAddr, SocketAddr),
+    Join(ConnectionId, ClientTuple),
 }
 
 impl Server {
@@ -144,6 +157,8 @@ impl Server {
             in_use: Vec::new(),
             opens_at_once: true,
             wishes: Vec::new(),
+            protocols: Vec::new(),
+            wanted: Vec::new(),
             next_endpoint: 100,
         }
     }
@@ -186,6 +201,7 @@ impl Server {
         loop {
             let mut opens = Vec::new();
             let (replies, sockets) = (&mut self.replies, &mut self.sockets);
+            let (wanted, protocols) = (&mut self.wanted, &mut self.protocols);
             self.engine.with_commands(|command| match command {
                 Command::Reply { to, bytes } => replies.push((to, bytes.to_vec())),
                 Command::CloseRelay { endpoint } => {
@@ -195,7 +211,20 @@ impl Server {
                     request,
                     address,
                     handle,
-                } => opens.push((request, address, handle)),
+                    protocol,
+                } => {
+                    protocols.push(protocol);
+                    opens.push((request, address, handle));
+                }
+                Command::ClosePeer { connection } => wanted.push(Wanted::Close(connection)),
+                Command::Connect {
+                    connection,
+                    local,
+                    peer,
+                } => wanted.push(Wanted::Connect(connection, local, peer.address())),
+                Command::Join { connection, client } => {
+                    wanted.push(Wanted::Join(connection, client));
+                }
             });
             self.changes
                 .extend(core::iter::from_fn(|| self.engine.poll_change()));
@@ -446,7 +475,7 @@ impl Server {
         match outcome {
             Outcome::Relay(route) => Ok(route),
             Outcome::Dropped(reason) => Err(reason),
-            Outcome::Done => panic!("an indication has no answer"),
+            Outcome::Done | Outcome::HandOver(_) => panic!("an indication has no answer"),
         }
     }
 
@@ -459,6 +488,8 @@ impl Server {
     pub(crate) fn assert_nothing_is_held(&self) {
         assert_eq!(self.engine.statistics().allocations, 0);
         assert_eq!(self.engine.statistics().pending, 0);
+        assert_eq!(self.engine.statistics().peer_connections, 0);
+        assert_eq!(self.commons.peer_connections(), (0, 0));
         assert_eq!(self.commons.quota_used_total(), 0);
         assert!(self.sockets.is_empty(), "{:?}", self.sockets);
         for (address, counts) in self.commons.ports() {

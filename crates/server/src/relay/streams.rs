@@ -313,11 +313,14 @@ impl Relay {
             ..
         } = self;
         engine.with_commands(|command| match command {
+            // there are no TCP relays
+            Command::ClosePeer { .. } | Command::Connect { .. } | Command::Join { .. } => {}
             Command::CloseRelay { endpoint } => sockets_due.push(SocketDue::Close(endpoint)),
             Command::OpenRelay {
                 request,
                 address,
                 handle,
+                protocol: _,
             } => sockets_due.push(SocketDue::Open {
                 request,
                 address,

@@ -182,6 +182,13 @@ impl Watched {
                 let copy = self.copy(shard, *allocation, change)?;
                 copy.permissions.insert(*peer, expires.as_nanos());
             }
+            Change::PeerBound { .. }
+            | Change::PeerConnected { .. }
+            | Change::PeerDisconnected { .. } => {
+                ensure(false, "changes", || {
+                    format!("{change:?} without TCP relays")
+                })?;
+            }
             Change::PermissionExpired { allocation, peer } => {
                 let copy = self.copy(shard, *allocation, change)?;
                 let tuple = copy.tuple;
@@ -280,6 +287,9 @@ fn kind(change: &Change) -> u16 {
             EndCause::Disconnected => 10,
         },
         Change::FamilyEnded { .. } => 6,
+        Change::PeerBound { .. } => 11,
+        Change::PeerConnected { .. } => 12,
+        Change::PeerDisconnected { .. } => 13,
         Change::PermissionExpired { .. } => 7,
         Change::PermissionInstalled { .. } => 8,
         Change::Refreshed { .. } => 9,

@@ -194,6 +194,12 @@ impl Watched {
                 Output::default()
             }
             (Outcome::Relay(route), Ok(_)) => self.relayed(from, bytes, &route, &step, &expects)?,
+            (Outcome::HandOver(handover), Ok(_)) => {
+                return Err(Violation::new(
+                    "model",
+                    format!("{handover:?} without TCP relays"),
+                ));
+            }
             (Outcome::Done, Ok(message)) => {
                 self.answered(now, from, message, &proof, &expects, step)?
             }
@@ -346,6 +352,7 @@ impl Watched {
         match &step.verdict {
             Verdict::Event => self.trace.number(0),
             Verdict::Message(Outcome::Done) => self.trace.number(1),
+            Verdict::Message(Outcome::HandOver(_)) => self.trace.number(1 << 33),
             Verdict::Message(Outcome::Relay(route)) => {
                 self.trace.number(2 + u64::from(route.relay.0));
             }

@@ -1,0 +1,238 @@
+//! What all engines of a server know of peer data connections: who has which CONNECTION-ID, and how often each user connects.
+//!
+//! The invariant: an id is in the ledger as long as its [`ConnectionLease`] lives, and a user is charged for as many attempts as
+//! [`PendingUnit`]s live for it. The lock is taken when a connection begins, is bound or ends, never for its bytes.
+
+use core::fmt;
+use core::time::Duration;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crate::config::TcpRelays;
+use crate::id::ConnectionId;
+use crate::time::Time;
+use crate::unverified::Rate;
+
+/// Users beyond which those that are charged for nothing are forgotten now and then.
+const USERS_KEPT: usize = 1024;
+
+#[derive(Debug)]
+pub(crate) struct ConnectionLedger {
+    pending_max: u32,
+    rate: Rate,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// The shard of each connection.
+    shard_by_id: BTreeMap<ConnectionId, u32>,
+    by_user: BTreeMap<Box<str>, Attempts>,
+    /// How many users make it worth while to look for idle ones.
+    purge_at: usize,
+}
+
+/// What one user has under way, and when it could have begun at its rate.
+#[derive(Debug)]
+struct Attempts {
+    pending: u32,
+    /// The generic cell rate algorithm's theoretical arrival time.
+    due: Time,
+}
+
+impl ConnectionLedger {
+    pub(crate) fn new(limits: Option<&TcpRelays>) -> Arc<Self> {
+        let limits = limits.cloned().unwrap_or_default();
+        Arc::new(Self {
+            pending_max: limits.pending_per_user,
+            rate: limits.connects_per_user,
+            state: Mutex::default(),
+        })
+    }
+
+    /// Takes an id nobody has, made with `random`.
+    pub(crate) fn lease(
+        self: &Arc<Self>,
+        shard: u32,
+        mut random: impl FnMut() -> u32,
+    ) -> ConnectionLease {
+        let mut state = self.lock();
+        loop {
+            // ends soon: a host has far fewer sockets than there are numbers
+            let id = ConnectionId(random());
+            if id.0 != 0 && !state.shard_by_id.contains_key(&id) {
+                state.shard_by_id.insert(id, shard);
+                return ConnectionLease {
+                    ledger: Arc::clone(self),
+                    id,
+                };
+            }
+        }
+    }
+
+    /// The shard that has a connection.
+    pub(crate) fn shard_of(&self, id: ConnectionId) -> Option<u32> {
+        self.lock().shard_by_id.get(&id).copied()
+    }
+
+    /// Charges a user for one more attempt to connect; `None` when it has too many under way, or begins them too fast (V-12).
+    pub(crate) fn charge(self: &Arc<Self>, quota_name: &str, now: Time) -> Option<PendingUnit> {
+        let step = Duration::from_secs(1) / self.rate.per_s.max(1);
+        let tolerance = step * self.rate.burst.saturating_sub(1);
+        let mut state = self.lock();
+        if state.by_user.len() > state.purge_at.max(USERS_KEPT) {
+            state
+                .by_user
+                .retain(|_, attempts| attempts.pending > 0 || now < attempts.due);
+            state.purge_at = state.by_user.len() * 2;
+        }
+        let attempts = state.by_user.entry(quota_name.into()).or_insert(Attempts {
+            pending: 0,
+            due: now,
+        });
+        if attempts.pending >= self.pending_max || attempts.due > now + tolerance {
+            return None;
+        }
+        attempts.pending += 1;
+        attempts.due = attempts.due.max(now) + step;
+        Some(PendingUnit {
+            ledger: Arc::clone(self),
+            quota_name: quota_name.into(),
+        })
+    }
+
+    /// Ids that are out.
+    pub(crate) fn len(&self) -> usize {
+        self.lock().shard_by_id.len()
+    }
+
+    /// Attempts that users are charged for.
+    pub(crate) fn pending(&self) -> u32 {
+        let state = self.lock();
+        state
+            .by_user
+            .values()
+            .map(|attempts| attempts.pending)
+            .sum()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The right to one CONNECTION-ID; gives it back on drop.
+pub(crate) struct ConnectionLease {
+    ledger: Arc<ConnectionLedger>,
+    id: ConnectionId,
+}
+
+impl ConnectionLease {
+    pub(crate) fn id(&self) -> ConnectionId {
+        self.id
+    }
+}
+
+impl Drop for ConnectionLease {
+    fn drop(&mut self) {
+        self.ledger.lock().shard_by_id.remove(&self.id);
+    }
+}
+
+impl fmt::Debug for ConnectionLease {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "ConnectionLease({})", self.id.0)
+    }
+}
+
+/// One attempt of a user's that is under way, from the Connect request to the ConnectionBind; ends on drop.
+pub(crate) struct PendingUnit {
+    ledger: Arc<ConnectionLedger>,
+    quota_name: Box<str>,
+}
+
+impl Drop for PendingUnit {
+    fn drop(&mut self) {
+        let mut state = self.ledger.lock();
+        if let Some(attempts) = state.by_user.get_mut(&self.quota_name) {
+            attempts.pending -= 1;
+        }
+    }
+}
+
+impl fmt::Debug for PendingUnit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PendingUnit").finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ledger(pending: u32, burst: u32, per_s: u32) -> Arc<ConnectionLedger> {
+        ConnectionLedger::new(Some(&TcpRelays {
+            pending_per_user: pending,
+            connects_per_user: Rate { burst, per_s },
+            ..TcpRelays::default()
+        }))
+    }
+
+    //= V-12
+    #[test]
+    fn a_user_begins_a_burst_at_once_and_then_so_many_a_second() {
+        let ledger = ledger(1_000, 10, 2);
+        let begun = |from_s: u64, seconds: u64| -> usize {
+            (from_s * 100..(from_s + seconds) * 100)
+                .filter(|hundredths| {
+                    let now = Time::from_nanos(hundredths * 10_000_000);
+                    ledger.charge("alice", now).is_some()
+                })
+                .count()
+        };
+        assert_eq!(begun(1_000, 10), 10 + 20 - 1);
+        assert_eq!(
+            begun(2_000, 10),
+            10 + 20 - 1,
+            "a rest brings the burst back"
+        );
+        assert!(ledger.charge("bob", Time::from_secs(2_010)).is_some());
+    }
+
+    #[test]
+    fn what_is_under_way_is_bounded_and_given_back() {
+        let ledger = ledger(2, 1_000, 1_000);
+        let now = Time::from_secs(1);
+        let (one, two) = (ledger.charge("alice", now), ledger.charge("alice", now));
+        assert!(one.is_some() && two.is_some());
+        assert!(ledger.charge("alice", now).is_none());
+        drop(one);
+        assert!(ledger.charge("alice", now).is_some());
+        drop(two);
+        assert_eq!(ledger.pending(), 0);
+    }
+
+    #[test]
+    fn users_that_do_nothing_are_forgotten() {
+        let ledger = ledger(2, 10, 10);
+        for n in 0..10_000_u64 {
+            let now = Time::from_secs(10 * n);
+            drop(ledger.charge(&format!("user-{n}"), now));
+        }
+        assert!(ledger.lock().by_user.len() <= USERS_KEPT + 1);
+    }
+
+    #[test]
+    fn an_id_is_nobody_elses_until_it_is_given_back() {
+        let ledger = ledger(1, 1, 1);
+        let mut numbers = [0, 7, 7, 8].into_iter();
+        let mut random = || numbers.next().unwrap();
+        let seven = ledger.lease(1, &mut random);
+        let eight = ledger.lease(2, &mut random);
+        assert_eq!((seven.id().0, eight.id().0), (7, 8));
+        assert_eq!(ledger.shard_of(ConnectionId(7)), Some(1));
+        drop(seven);
+        assert_eq!(ledger.shard_of(ConnectionId(7)), None);
+        assert_eq!(ledger.len(), 1);
+    }
+}
