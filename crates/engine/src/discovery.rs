@@ -71,6 +71,9 @@ impl Discovery {
         if padding.is_some() && response_port.is_some() {
             return Err(Reject::BadRequest);
         }
+        // Neither a connection nor a proxy's client can be reached from elsewhere, or elsewhere.
+        let is_bare = request.from == ClientTuple::udp(request.from.listener, request.from.remote);
+        let alternates = self.alternates.filter(|_| is_bare);
         let mut plan = Plan {
             to: request.from,
             origin: self.origin,
@@ -78,7 +81,7 @@ impl Discovery {
             padding_len: padding.map(|padding| padding_len(padding, is_proven)),
         };
         if let Some(change) = change.filter(|change| *change != ChangeRequest::default()) {
-            let alternates = self.alternates.ok_or(Reject::BadRequest)?;
+            let alternates = alternates.ok_or(Reject::BadRequest)?;
             if change.change_ip {
                 plan.origin.set_ip(self.other.ip());
             }
@@ -92,7 +95,7 @@ impl Discovery {
             };
         }
         if let Some(port) = response_port {
-            if self.alternates.is_none() || port == 0 {
+            if alternates.is_none() || port == 0 {
                 return Err(Reject::BadRequest);
             }
             plan.to.remote.set_port(port);

@@ -27,9 +27,11 @@ use turnbuckle_wire::{
     ChannelData, DATA_INDICATION_HEADER_MAX, Demux, classify, data_indication_header, padding_len,
 };
 
+mod discovery;
 mod opening;
 mod proxied;
 mod streams;
+pub(crate) use discovery::{Site, describe_discovery, sites};
 pub(crate) use streams::stream_listener_token;
 
 use self::proxied::ProxiedClients;

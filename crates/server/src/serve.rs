@@ -17,6 +17,7 @@ use turnbuckle_engine::{Commons, Config as EngineConfig, InterfaceAddress};
 use crate::config::Config;
 use crate::counters::Accounting;
 use crate::log::QUEUE_LINES;
+use crate::relay::{describe_discovery, sites};
 use crate::shard::{Plan, Request, Shard};
 use crate::tls::Certificates;
 use crate::translate;
@@ -185,11 +186,9 @@ impl RunningRelay {
                 index,
                 core: config.threads.pin.then_some(index % cores),
                 interfaces: relay.interfaces.clone(),
-                listeners: match config.addresses.udp {
-                    true => config.addresses.listeners.clone(),
-                    false => Vec::new(),
-                },
+                listeners: config.datagram_listeners(),
                 stream_listeners: config.stream_listeners(),
+                discovery: sites(config),
                 engine: Arc::clone(&engine),
                 commons: Arc::clone(&commons),
                 streams: translate::streams(config, relay.certificates.as_ref()),
@@ -246,7 +245,8 @@ impl RunningRelay {
         let has_tls = config.tls.files().is_some();
         let has_proxy_port = config.proxies.port.is_some();
         let has_tcp = config.addresses.tcp && !has_proxy_port;
-        for listener in &config.addresses.listeners {
+        let addresses = &config.addresses;
+        for listener in addresses.listeners.iter().chain(&addresses.auxiliary) {
             let transports = match (config.addresses.udp, has_tcp) {
                 (true, true) if has_tls => "UDP, TCP and TLS",
                 (true, true) => "UDP and TCP",
@@ -258,8 +258,15 @@ impl RunningRelay {
             let _ = writeln!(out, "listening on {transports} {listener}");
         }
         for listener in config.stream_listeners() {
-            if has_proxy_port || !config.addresses.listeners.contains(&listener) || !has_tcp {
-                let transports = match (has_tls, config.addresses.tcp) {
+            let is_named = has_tcp
+                && (addresses.listeners.contains(&listener)
+                    || addresses.auxiliary.contains(&listener));
+            let is_second_port = addresses.discovery.as_ref().is_some_and(|discovery| {
+                let ports = [Some(discovery.port), discovery.tls_port];
+                ports.contains(&Some(listener.port()))
+            });
+            if has_proxy_port || !is_named && !is_second_port {
+                let transports = match (has_tls, addresses.tcp) {
                     (true, true) => "TLS and TCP",
                     (true, false) => "TLS",
                     (false, _) => "TCP",
@@ -267,6 +274,9 @@ impl RunningRelay {
                 let from = if has_proxy_port { " for proxies" } else { "" };
                 let _ = writeln!(out, "listening on {transports} {listener}{from}");
             }
+        }
+        for line in describe_discovery(config) {
+            let _ = writeln!(out, "{line}");
         }
         for &relay in &config.addresses.relays {
             let public = config.addresses.public(relay);

@@ -14,7 +14,7 @@ use turnbuckle_engine::{Commons, Config as EngineConfig, Engine, InterfaceAddres
 use crate::counters::ShardCounters;
 use crate::log::Log;
 use crate::random::OsRandom;
-use crate::relay::{LISTENER_TOKEN, Relay, stream_listener_token};
+use crate::relay::{LISTENER_TOKEN, Relay, Site, stream_listener_token};
 use crate::serve::Event;
 use crate::stream::StreamService;
 
@@ -44,6 +44,8 @@ pub(crate) struct Plan {
     pub(crate) listeners: Vec<SocketAddr>,
     /// The TCP addresses it listens on, likewise.
     pub(crate) stream_listeners: Vec<SocketAddr>,
+    /// Which of them stand in for each other in NAT behaviour discovery.
+    pub(crate) discovery: Vec<Site>,
     pub(crate) engine: Arc<EngineConfig>,
     pub(crate) commons: Arc<Commons>,
     pub(crate) streams: StreamService,
@@ -164,6 +166,8 @@ fn set_up(plan: Plan, counters: Arc<ShardCounters>, log: Log) -> io::Result<(Dat
     let rfc5766_channel_numbers = plan.engine.rfc5766_channel_numbers;
     let engine = Engine::new(plan.engine, plan.commons, OsRandom::new());
     let mut relay = Relay::new(engine, counters, log, rfc5766_channel_numbers, plan.streams);
+    let mut datagrams = Vec::new();
+    let mut connections = Vec::new();
     for address in plan.listeners {
         let endpoint = datapath
             .bind(Bind {
@@ -173,6 +177,7 @@ fn set_up(plan: Plan, counters: Arc<ShardCounters>, log: Log) -> io::Result<(Dat
             })
             .map_err(|error| cannot_listen("UDP", address, &error))?;
         relay.add_listener(endpoint, address);
+        datagrams.push((endpoint, address));
     }
     for (index, address) in plan.stream_listeners.into_iter().enumerate() {
         let token = stream_listener_token(index);
@@ -180,7 +185,9 @@ fn set_up(plan: Plan, counters: Arc<ShardCounters>, log: Log) -> io::Result<(Dat
             .listen(Listen { address, token })
             .map_err(|error| cannot_listen("TCP", address, &error))?;
         relay.add_stream_listener(listener, token, address);
+        connections.push((token, address));
     }
+    relay.serve_discovery(&plan.discovery, &datagrams, &connections);
     relay.set_interfaces(plan.interfaces);
     Ok((datapath, relay))
 }

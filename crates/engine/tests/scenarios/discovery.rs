@@ -228,7 +228,18 @@ fn refuses_what_it_cannot_do_where_the_request_came_from() {
             ..discovery(1, 0)
         },
     );
-    let cases: [(ClientTuple, Write); 8] = [
+    let proxied = ClientTuple {
+        connection: Connection(1),
+        ..from
+    };
+    let cases: [(ClientTuple, Write); 10] = [
+        (proxied, |writer| drop_ref(writer.response_port(9))),
+        (proxied, |writer| {
+            drop_ref(writer.change_request(ChangeRequest {
+                change_ip: true,
+                change_port: true,
+            }))
+        }),
         (from, |writer| drop_ref(writer.padding(4).response_port(9))),
         (from, |writer| drop_ref(writer.response_port(0))),
         (from, |writer| {

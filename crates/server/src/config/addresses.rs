@@ -3,8 +3,10 @@
 use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroU16;
 
+use super::auxiliary::auxiliary;
 use super::draft::Draft;
 use super::machine::Machine;
+use super::nat_discovery::nat_discovery;
 use super::problem::{Origin, Problem};
 use super::settings::{Addresses, DefaultFamily, ExternalAddress, PortRange};
 
@@ -67,12 +69,16 @@ pub(super) fn addresses(draft: &mut Draft, machine: &Machine) -> Addresses {
     }
     let external = external_addresses(draft, &relays, machine);
     let port = draft.listening_port;
+    let discovery = nat_discovery(draft, &listeners, &external);
+    let auxiliary = auxiliary(draft, &listeners, discovery.as_ref(), machine);
     let nonzero = |port| NonZeroU16::new(port).unwrap_or(NonZeroU16::MIN);
     Addresses {
         listeners: listeners
             .into_iter()
             .map(|ip| SocketAddr::new(ip, port))
             .collect(),
+        auxiliary,
+        discovery,
         udp: !draft.no_udp,
         tcp: !draft.no_tcp,
         relays,
@@ -129,8 +135,8 @@ fn is_wildcard(text: &str) -> bool {
     matches!(text.parse::<IpAddr>(), Ok(address) if address.is_unspecified())
 }
 
-/// Addresses named by a repeatable key; wildcards stand for those of `system` that have their family.
-fn local_addresses(
+/// Addresses named by a repeatable key, each once; wildcards stand for those of `system` that have their family.
+pub(super) fn local_addresses(
     draft: &mut Draft,
     key: &str,
     given: &[(String, Origin)],

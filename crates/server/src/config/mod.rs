@@ -5,6 +5,7 @@
 //! The reader is strict: what it does not understand it refuses, and it reports everything that is wrong at once.
 
 mod addresses;
+mod auxiliary;
 mod command_line;
 mod draft;
 mod effective;
@@ -13,6 +14,7 @@ mod file;
 mod finish;
 mod load;
 mod machine;
+mod nat_discovery;
 mod problem;
 mod proxies;
 mod redirection;
@@ -35,8 +37,8 @@ pub use render::{help, help_one, man, markdown, sample};
 pub use secret::{MASK, Secret};
 pub use settings::{
     Addresses, Authentication, Backend, Config, Credential, Datapath, DefaultFamily,
-    ExternalAddress, Http, Limits, Log, PeerRules, PortRange, Proxies, Redirection, StaticUser,
-    Stun, Threads, Tls, UserDatabase,
+    ExternalAddress, Http, Limits, Log, NatDiscovery, PeerRules, PortRange, Proxies, Redirection,
+    StaticUser, Stun, Threads, Tls, UserDatabase,
 };
 pub use table::{entries, removed_keys, suggest};
 #[cfg(test)]

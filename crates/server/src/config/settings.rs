@@ -42,28 +42,55 @@ pub struct Config {
 }
 
 impl Config {
-    /// Addresses on which connections are accepted: the listeners for TCP, and the same with the port for TLS. A port for proxies
-    /// takes the place of both.
+    /// Addresses on which datagrams are received.
+    #[must_use]
+    pub fn datagram_listeners(&self) -> Vec<SocketAddr> {
+        let is_served = self.addresses.udp;
+        self.plain_listeners().filter(|_| is_served).collect()
+    }
+
+    /// Addresses on which connections are accepted: those for TCP, and those with the ports for TLS. A port for proxies
+    /// takes the place of all of them.
     #[must_use]
     pub fn stream_listeners(&self) -> Vec<SocketAddr> {
-        let listeners = &self.addresses.listeners;
         if let Some(port) = self.proxies.port {
-            let at_port = |address: &SocketAddr| SocketAddr::new(address.ip(), port);
-            return listeners.iter().map(at_port).collect();
+            let listeners = self.addresses.listeners.iter();
+            return listeners
+                .map(|address| SocketAddr::new(address.ip(), port))
+                .collect();
         }
-        let mut found = Vec::new();
-        if self.addresses.tcp {
-            found.extend(listeners);
-        }
-        if self.tls.files().is_some() {
-            let secure = listeners
-                .iter()
-                .map(|address| SocketAddr::new(address.ip(), self.tls.port));
-            found.extend(
-                secure.filter(|address| !self.addresses.tcp || !listeners.contains(address)),
-            );
+        let plain = self.plain_listeners();
+        let mut found: Vec<_> = plain.filter(|_| self.addresses.tcp).collect();
+        for address in self.tls_listeners() {
+            if !found.contains(&address) {
+                found.push(address);
+            }
         }
         found
+    }
+
+    /// The listening addresses, their second ports for NAT behaviour discovery, and auxiliary ones.
+    fn plain_listeners(&self) -> impl Iterator<Item = SocketAddr> {
+        let listeners = self.addresses.listeners.iter().copied();
+        let others = self.addresses.discovery.iter().flat_map(|discovery| {
+            let addresses = discovery.other_by_address.iter();
+            addresses.map(|&(address, _)| SocketAddr::new(address, discovery.port))
+        });
+        let auxiliary = self.addresses.auxiliary.iter().copied();
+        listeners.chain(others).chain(auxiliary)
+    }
+
+    /// Addresses with the ports for TLS, if TLS is spoken.
+    fn tls_listeners(&self) -> impl Iterator<Item = SocketAddr> {
+        let is_spoken = self.tls.files().is_some();
+        let listeners = self.addresses.listeners.iter();
+        let listeners = listeners.map(|address| SocketAddr::new(address.ip(), self.tls.port));
+        let others = self.addresses.discovery.iter().flat_map(|discovery| {
+            let addresses = discovery.other_by_address.iter();
+            addresses
+                .filter_map(|&(address, _)| Some(SocketAddr::new(address, discovery.tls_port?)))
+        });
+        listeners.chain(others).filter(move |_| is_spoken)
     }
 }
 
@@ -72,6 +99,11 @@ impl Config {
 pub struct Addresses {
     /// Addresses to listen on; never empty, no duplicates, no wildcard: `0.0.0.0` and `::` stand here as the addresses of the machine.
     pub listeners: Vec<SocketAddr>,
+    /// Further addresses to listen on, with a port of their own each; none of them occurs twice or among the others. They have no
+    /// part in NAT behaviour discovery.
+    pub auxiliary: Vec<SocketAddr>,
+    /// NAT behaviour discovery, if it is served.
+    pub discovery: Option<NatDiscovery>,
     /// Clients are served by UDP there. Of UDP, TCP and TLS there is at least one.
     pub udp: bool,
     /// Clients are served by TCP there.
@@ -93,6 +125,17 @@ impl Addresses {
         let found = self.external.iter().find(|entry| entry.private == local);
         found.map_or(local, |entry| entry.public)
     }
+}
+
+/// NAT behaviour discovery (RFC 5780 §6): two addresses with two ports each, whose four combinations answer for each other.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NatDiscovery {
+    /// The port beside the listening port; no listener has it otherwise.
+    pub port: u16,
+    /// The port beside the one for TLS; none if TLS is not spoken, or on the listening port only.
+    pub tls_port: Option<u16>,
+    /// Each listening address that takes part, with the one that stands in for it, which is of its family and not itself.
+    pub other_by_address: Vec<(IpAddr, IpAddr)>,
 }
 
 /// A local address and the public address that a translator in front of this machine maps to it.

@@ -8,6 +8,7 @@ use std::num::NonZeroU16;
 use super::*;
 
 mod keys;
+mod listeners;
 mod random;
 mod right;
 mod texts;

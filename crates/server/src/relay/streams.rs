@@ -342,6 +342,6 @@ pub(crate) fn stream_listener_token(index: usize) -> u64 {
 }
 
 /// The engine's name of the listener with this token.
-fn endpoint(token: u64) -> Endpoint {
+pub(super) fn endpoint(token: u64) -> Endpoint {
     Endpoint(u32::try_from(token).unwrap_or(u32::MAX))
 }

@@ -44,6 +44,7 @@ pub(in crate::config) fn example(entry: &Entry) -> &'static str {
         "alternate-server" | "tcp-alternate-server" | "udp-alternate-server" => "203.0.113.6:3478",
         "tls-alternate-server" => "turn2.example.org:5349",
         "allowed-peer-ip" => "10.20.0.0-10.20.255.255",
+        "aux-server" => "10.1.2.3:443",
         "CA-file" => "/etc/turnbuckle/client-authorities.pem",
         "cert" => "/etc/turnbuckle/certificate.pem",
         "cpus" | "relay-threads" => "4",

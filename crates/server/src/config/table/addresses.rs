@@ -50,19 +50,31 @@ pub(super) const ENTRIES: &[Entry] = &[
         "alt-listening-port",
         GROUP,
         Kind::Integer { min: 0, max: 65535, unit: "" },
-        "Second port for NAT behaviour discovery (RFC 5780); 0 means listening-port + 1.",
+        "Second port for NAT behaviour discovery, open with `rfc5780` only; 0 means listening-port + 1.",
     )
     .default("0")
-    .only(&["0"], "NAT behaviour discovery is not implemented yet"),
+    .works(
+        |draft, value, _| {
+            draft.alt_listening_port = value.port();
+            Ok(())
+        },
+        |config| one(config.addresses.discovery.as_ref().map_or(0, |discovery| discovery.port)),
+    ),
     Entry::new(
         "O-005",
         "alt-tls-listening-port",
         GROUP,
         Kind::Integer { min: 0, max: 65535, unit: "" },
-        "Second port for TLS and DTLS; 0 means tls-listening-port + 1.",
+        "Second port for TLS, open with `rfc5780` only; 0 means tls-listening-port + 1.",
     )
     .default("0")
-    .only(&["0"], "NAT behaviour discovery is not implemented yet"),
+    .works(
+        |draft, value, _| {
+            draft.alt_tls_listening_port = value.port();
+            Ok(())
+        },
+        |config| one(config.addresses.discovery.as_ref().and_then(|discovery| discovery.tls_port).unwrap_or(0)),
+    ),
     Entry::new(
         "O-006",
         "tcp-proxy-port",
@@ -132,9 +144,22 @@ pub(super) const ENTRIES: &[Entry] = &[
         },
         |config| config.addresses.listeners.iter().map(|address| address.ip().to_string()).collect(),
     ),
-    Entry::new("O-008", "aux-server", GROUP, Kind::AddressPort, "Further address and port to listen on.")
-        .repeatable()
-        .not_yet("auxiliary listeners are"),
+    Entry::new(
+        "O-008",
+        "aux-server",
+        GROUP,
+        Kind::AddressPort,
+        "Further address to listen on, with its port, by UDP and by TCP; TLS is recognised there, NAT behaviour discovery is not served.",
+    )
+    .repeatable()
+    .stricter("the port has to be given")
+    .works(
+        |draft, value, origin| {
+            draft.auxiliary.push((value.text().to_owned(), origin.clone()));
+            Ok(())
+        },
+        |config| config.addresses.auxiliary.iter().map(ToString::to_string).collect(),
+    ),
     Entry::new("O-009", "udp-self-balance", GROUP, Kind::Flag, "Redirects clients in turn to the auxiliary listeners.")
         .default("false")
         .only(&["false"], "the kernel spreads clients over the shards"),

@@ -87,11 +87,21 @@ pub(super) const ENTRIES: &[Entry] = &[
         "rfc5780",
         GROUP,
         Kind::Flag,
-        "NAT behaviour discovery (RFC 5780).",
+        "NAT behaviour discovery (RFC 5780): second ports are opened, and Binding requests may ask for an answer from the other \
+         address or port, to another port, or padded. Needs two `listening-ip` of one family that the same clients reach.",
     )
     .default("false")
-    .stricter("the value counts; coturn ignores it and always switches on")
-    .only(&["false"], "NAT behaviour discovery is not implemented yet"),
+    .stricter(
+        "the value counts, where coturn ignores it and always switches on; with one address it is refused; PADDING for who proved nothing \
+         is no longer than the request's",
+    )
+    .works(
+        |draft, value, _| {
+            draft.nat_discovery = value.flag();
+            Ok(())
+        },
+        |config| flag(config.addresses.discovery.is_some()),
+    ),
     Entry::new(
         "O-126",
         "no-rfc5780",
