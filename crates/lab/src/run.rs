@@ -261,6 +261,8 @@ impl Case<'_> {
         let recv_pps = result["recv_pps"].as_f64().unwrap_or(0.0);
         // Data goes through the relay both ways; allocations and junk end there.
         let all_comes_back = matches!(self.scenario.question, Question::Flood | Question::Steady);
+        // A veth counts at its sender what did not fit into the ring of the far end: the relay's, if it did not get to read it.
+        let ring_drops = load_counted.link_drops + peer_counted.link_drops;
         let (bottleneck, bottleneck_why) = judge(&Evidence {
             flood: matches!(
                 self.scenario.question,
@@ -270,10 +272,12 @@ impl Case<'_> {
             seconds: relay.seconds,
             relay_cpu_s: server_cpu_s + relay_kernel_cpu_s,
             relay_cpus: hosts.relay.cpus.count() as u64,
-            relay_in: relay.ip_packets_in,
+            // What a full ring or backlog took never reached IP.
+            relay_in: relay.ip_packets_in + ring_drops + relay.backlog_drops,
             // The backlog is the machine's; where hosts share it, whose packets it dropped cannot be told, and the relay's are the most.
-            relay_drops: (relay.udp_buffer_drops + relay.backlog_drops + load_counted.link_drops)
-                .max(if all_comes_back {
+            relay_drops: ring_drops
+                + relay.backlog_drops
+                + relay.udp_buffer_drops.max(if all_comes_back {
                     relay.ip_packets_in.saturating_sub(packets_out)
                 } else {
                     0

@@ -8,14 +8,20 @@ use anyhow::{Context as _, Result, bail};
 use serde::{Deserialize, Serialize};
 
 /// The scenarios that come with the program, in the order of a full run.
-const SHIPPED: [(&str, &str); 14] = [
+const SHIPPED: [(&str, &str); 17] = [
     ("smoke", include_str!("../scenarios/smoke.toml")),
     ("flood-1", include_str!("../scenarios/flood-1.toml")),
     ("flood-8", include_str!("../scenarios/flood-8.toml")),
     ("flood-100", include_str!("../scenarios/flood-100.toml")),
     ("flood-1200", include_str!("../scenarios/flood-1200.toml")),
     ("steady", include_str!("../scenarios/steady.toml")),
+    ("bursts", include_str!("../scenarios/bursts.toml")),
+    ("steady-fast", include_str!("../scenarios/steady-fast.toml")),
     ("calls", include_str!("../scenarios/calls.toml")),
+    (
+        "calls-two-cpus",
+        include_str!("../scenarios/calls-two-cpus.toml"),
+    ),
     ("calls-250", include_str!("../scenarios/calls-250.toml")),
     ("latency", include_str!("../scenarios/latency.toml")),
     ("allocations", include_str!("../scenarios/allocations.toml")),
@@ -25,8 +31,8 @@ const SHIPPED: [(&str, &str); 14] = [
     ("direct", include_str!("../scenarios/direct.toml")),
 ];
 
-/// Not part of `all`: quick checks.
-const NOT_IN_ALL: [&str; 1] = ["smoke"];
+/// Not part of `all`: a quick check, and what wants CPUs placed by hand.
+const NOT_IN_ALL: [&str; 2] = ["smoke", "calls-two-cpus"];
 
 /// How datagrams reach the relay.
 #[derive(Clone, Copy, Debug, Deserialize, Serialize, PartialEq, Eq, PartialOrd, Ord)]

@@ -176,11 +176,9 @@ impl Suite {
                 window_s: SEARCH_WINDOW_S,
                 ..*case
             };
-            let (record, _) = probe.run(hosts, &self.tmp)?;
-            let loss = record.lost as f64 / (record.sent_datagrams.max(1)) as f64;
-            // A generator that could not send what was asked for has found its own end, not the server's.
-            let sent_enough = record.send_pps >= 0.97 * rate;
-            if loss <= LOSS_AT_CAPACITY && sent_enough {
+            // Twice, so that a moment in which something else had the CPU does not pass for the server's end.
+            let is_carried = self.carries(&probe, hosts)? || self.carries(&probe, hosts)?;
+            if is_carried {
                 carried = carried.max(rate);
             } else {
                 too_much = Some(rate);
@@ -204,6 +202,17 @@ impl Suite {
             anyhow::bail!("even {rate:.0} datagrams/s are not carried without loss");
         }
         Ok(carried)
+    }
+}
+
+impl Suite {
+    /// Whether the case's rate is carried with no more loss than at capacity.
+    fn carries(&self, probe: &Case<'_>, hosts: &Hosts) -> Result<bool> {
+        let (record, _) = probe.run(hosts, &self.tmp)?;
+        let loss = record.lost as f64 / (record.sent_datagrams.max(1)) as f64;
+        // A generator that could not send what was asked for has found its own end, not the server's.
+        let sent_enough = record.send_pps >= 0.97 * probe.rate.unwrap_or(0.0);
+        Ok(loss <= LOSS_AT_CAPACITY && sent_enough)
     }
 }
 

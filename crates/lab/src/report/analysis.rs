@@ -252,7 +252,10 @@ fn analyse_server(name: &str, scenario: &Scenario, records: &[&Record]) -> Serve
             corrupted: sum(&|record| record.corrupted),
             clients_failed: sum(&|record| record.clients_failed),
             relay_drops: sum(&|record| {
-                record.relay_socket_drops + record.load_link_drops + record.backlog_drops
+                record.relay_socket_drops
+                    + record.load_link_drops
+                    + record.peer_link_drops
+                    + record.backlog_drops
             }),
             peer_drops: sum(&|record| record.peer_socket_drops),
             load_drops: sum(&|record| record.load_socket_drops),

@@ -98,6 +98,9 @@ pub struct Arguments {
     /// Packets per second: rate and invalid, of all clients together; mix (50 without it) and hold (1), of each
     #[arg(long, value_name = "PPS", value_parser = cli::rate)]
     pub(crate) rate: Option<f64>,
+    /// Packets of a client that are due at the same time, as the packets of a video frame are; the rate stays as it is
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub(crate) burst: u32,
     /// Send indications in place of ChannelData
     #[arg(long)]
     pub(crate) indications: bool,

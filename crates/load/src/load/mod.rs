@@ -350,7 +350,11 @@ impl Run {
         let clients = ready.len();
         let pace = match self.arguments.total_rate() {
             None => Pace::Flood,
-            Some(rate) => Pace::Rate { rate, clients },
+            Some(rate) => Pace::Rate(sender::Rate {
+                rate,
+                clients,
+                burst: u64::from(self.arguments.burst),
+            }),
         };
         let mut clients_of: Vec<Vec<_>> = (0..number).map(|_| Vec::new()).collect();
         for (place, ready) in ready.into_iter().enumerate() {

@@ -43,7 +43,33 @@ pub(super) enum Pace {
     Flood,
     /// Packet number k of all clients together at k / `rate` seconds, the clients taking turns; the time that a packet carries is when it was
     /// due, so that a late sender shows as delay and not as a quiet spell.
-    Rate { rate: f64, clients: usize },
+    Rate(Rate),
+}
+
+/// Packets at a rate.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Rate {
+    /// Packets per second of all clients.
+    pub(super) rate: f64,
+    pub(super) clients: usize,
+    /// Packets of a client that are due at the same time; 1 spreads all evenly.
+    pub(super) burst: u64,
+}
+
+impl Rate {
+    /// When a client's packet of this round is due.
+    fn due(self, begin: u64, round: u64, place: usize) -> u64 {
+        let round = round - round % self.burst;
+        let number = round as f64 * self.clients as f64 + place as f64;
+        // Positive, and within the range of the clock for any run that ends.
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "positive and far below 2^64"
+        )]
+        let offset = (number * 1e9 / self.rate) as u64;
+        begin + offset
+    }
 }
 
 /// What a sender thread is told.
@@ -183,11 +209,11 @@ impl Sender {
 
     /// When the next packet is due; `None` in a flood.
     fn next_due(&self) -> Option<u64> {
-        let Pace::Rate { rate, clients } = self.pace else {
+        let Pace::Rate(rate) = self.pace else {
             return None;
         };
         let (place, _) = self.sessions.get(self.next_session)?;
-        Some(due(self.begin, rate, self.rounds, clients, *place))
+        Some(rate.due(self.begin, self.rounds, *place))
     }
 
     fn advance(&mut self) {
@@ -243,18 +269,18 @@ impl Sender {
         }
     }
 
-    fn paced(&mut self, rate: f64, clients: usize, tx: &mut SendQueue) {
+    fn paced(&mut self, rate: Rate, tx: &mut SendQueue) {
         let now = self.clock.now();
         for _ in 0..TURN_MAX {
             let Some((place, session)) = self.sessions.get_mut(self.next_session) else {
                 return;
             };
-            let due = due(self.begin, rate, self.rounds, clients, *place);
+            let due = rate.due(self.begin, self.rounds, *place);
             if due > now || self.rounds >= self.packets {
                 return;
             }
             if self.junk.is_some() {
-                self.junk_due(rate, clients, now, tx);
+                self.junk_due(rate, now, tx);
                 continue;
             }
             self.train.clear();
@@ -270,12 +296,12 @@ impl Sender {
     }
 
     /// All junk that is due, as trains: one system call for each datagram would be the end of any rate worth asking for.
-    fn junk_due(&mut self, rate: f64, clients: usize, now: u64, tx: &mut SendQueue) {
+    fn junk_due(&mut self, rate: Rate, now: u64, tx: &mut SendQueue) {
         let Some(&(first_place, _)) = self.sessions.get(self.next_session) else {
             return;
         };
         let first = self.next_session;
-        let first_due = due(self.begin, rate, self.rounds, clients, first_place);
+        let first_due = rate.due(self.begin, self.rounds, first_place);
         let mut count = 0;
         while count < junk::TRAIN
             && self.rounds < self.packets
@@ -303,19 +329,6 @@ impl Sender {
     }
 }
 
-/// When a client's packet of this round is due.
-fn due(begin: u64, rate: f64, round: u64, clients: usize, place: usize) -> u64 {
-    let number = round as f64 * clients as f64 + place as f64;
-    // Positive, and within the range of the clock for any run that ends.
-    #[expect(
-        clippy::cast_possible_truncation,
-        clippy::cast_sign_loss,
-        reason = "positive and far below 2^64"
-    )]
-    let offset = (number * 1e9 / rate) as u64;
-    begin + offset
-}
-
 impl Handler for Sender {
     fn turn_started(&mut self) {
         let phase = self.phase.load(Ordering::Relaxed);
@@ -336,20 +349,24 @@ impl Handler for Sender {
         match self.pace {
             _ if self.is_over => {}
             Pace::Flood => self.flood(tx),
-            Pace::Rate { rate, clients } => self.paced(rate, clients, tx),
+            Pace::Rate(rate) => self.paced(rate, tx),
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::due;
+    use super::Rate;
 
     #[test]
     fn packets_of_all_clients_are_spread_evenly() {
-        let (rate, clients) = (1_000.0, 4);
+        let rate = Rate {
+            rate: 1_000.0,
+            clients: 4,
+            burst: 1,
+        };
         let times: Vec<u64> = (0..3)
-            .flat_map(|round| (0..clients).map(move |place| due(7, rate, round, clients, place)))
+            .flat_map(|round| (0..4).map(move |place| rate.due(7, round, place)))
             .collect();
         let expected: Vec<u64> = (0..12).map(|number| 7 + number * 1_000_000).collect();
         assert_eq!(times, expected);
@@ -358,6 +375,24 @@ mod tests {
     #[test]
     fn the_pace_does_not_drift_over_a_day() {
         let day_ns = 86_400_000_000_000;
-        assert_eq!(due(0, 30_000.0, 86_400 * 30_000, 1, 0), day_ns);
+        let rate = Rate {
+            rate: 30_000.0,
+            clients: 1,
+            burst: 1,
+        };
+        assert_eq!(rate.due(0, 86_400 * 30_000, 0), day_ns);
+    }
+
+    #[test]
+    fn a_burst_is_due_at_once_and_the_next_after_as_many_intervals() {
+        let rate = Rate {
+            rate: 1_000.0,
+            clients: 1,
+            burst: 4,
+        };
+        let times: Vec<u64> = (0..9).map(|round| rate.due(0, round, 0)).collect();
+        assert_eq!(times[..4], [0; 4]);
+        assert_eq!(times[4..8], [4_000_000; 4]);
+        assert_eq!(times[8], 8_000_000);
     }
 }

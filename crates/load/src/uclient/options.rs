@@ -317,6 +317,7 @@ impl Given {
             duration: FOR_EVER,
             warm_up: Duration::ZERO,
             rate,
+            burst: 1,
             indications: self.has_indications,
             sender_threads: self.senders,
             listener_threads: self.listeners,
