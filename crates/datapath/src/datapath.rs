@@ -151,13 +151,7 @@ impl Datapath {
     /// # Errors
     /// What the system says: address in use, not available, too many open files.
     pub fn listen(&mut self, listen: Listen) -> io::Result<StreamListenerId> {
-        let listeners = &mut self.streams.listeners;
-        let name = u32::try_from(listeners.len()).map_err(|_| io::ErrorKind::OutOfMemory)?;
-        let listener = stream::listen(listen, &self.settings)?;
-        let data = EventData::new_u64(stream::LISTENER_TAG | u64::from(name));
-        epoll::add(&self.epoll, listener.fd(), data, EventFlags::IN)?;
-        listeners.push(listener);
-        Ok(StreamListenerId(name))
+        self.streams.listen(listen, &self.epoll, &self.settings)
     }
 
     /// Lets connections arrive at an address that was taken with [`listen`](Self::listen).
@@ -253,6 +247,10 @@ impl Datapath {
         timeout: Option<Duration>,
         handler: &mut H,
     ) -> io::Result<()> {
+        let timeout = match self.streams.shortage.is_on() {
+            true => self.until_accepting(timeout),
+            false => timeout,
+        };
         self.wait(timeout)?;
         self.turn += 1;
         self.counters.pace.turns.add(1);
@@ -303,6 +301,17 @@ impl Datapath {
         Ok(())
     }
 
+    /// Looks at the listeners again when it is time for that; else it is in the time returned, if `timeout` is not sooner.
+    #[cold]
+    fn until_accepting(&mut self, timeout: Option<Duration>) -> Option<Duration> {
+        let now_ns = self.now_ns();
+        self.streams.resume(now_ns, &self.epoll, &self.settings);
+        match (timeout, self.streams.shortage.wait(now_ns)) {
+            (Some(timeout), Some(wait)) => Some(timeout.min(wait)),
+            (timeout, wait) => timeout.or(wait),
+        }
+    }
+
     /// Handles one socket that is ready.
     #[inline]
     fn serve<H: Handler>(&mut self, id: EndpointId, flags: EventFlags, handler: &mut H) {
@@ -336,8 +345,10 @@ impl Datapath {
         let counters = &self.counters.stream;
         let low = EndpointId::from_u64(name).to_u32();
         if name & stream::LISTENER_TAG != 0 {
+            let now_ns = self.now_ns();
             self.streams.accept(
                 low,
+                now_ns,
                 &self.epoll,
                 &self.settings,
                 counters,

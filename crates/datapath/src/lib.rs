@@ -48,8 +48,11 @@ pub use endpoint::{Bind, EndpointId, EndpointKind, SharedSocket};
 pub use handler::{Handler, IcmpError, Payload, Place, Received, SendFailure, Warning};
 pub use queue::{PREFIX_LEN_MAX, Run, SendQueue, Staged, TRAILER_LEN_MAX};
 pub use settings::Settings;
-pub use shard::pin_current_thread;
-pub use stream::{Accepted, Listen, StreamEnd, StreamId, StreamInput, StreamListenerId, Taken};
+pub use shard::{allowed_cpus, pin_current_thread};
+pub use stream::{
+    AcceptStrategy, Accepted, Accepting, Listen, StreamEnd, StreamId, StreamInput,
+    StreamListenerId, Taken,
+};
 pub use sys::accept_ring::{AcceptEvent, AcceptRing};
 pub use sys::descriptors::unshare_descriptors;
 pub use sys::steering::steer_by_cpu;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::{Backend, BufferBudget};
+use crate::{Accepting, Backend, BufferBudget};
 
 /// Sizes and choices of one [`Datapath`](crate::Datapath).
 #[derive(Clone, Debug)]
@@ -26,6 +26,8 @@ pub struct Settings {
     pub buffer_budget: Arc<BufferBudget>,
     /// Receive and send buffer of a listener, bytes of `SO_RCVBUF` and `SO_SNDBUF`.
     pub socket_buffer: u32,
+    /// Which shard takes a connection.
+    pub accepting: Accepting,
     /// Connections accepted per listener and turn.
     pub accepts_per_turn: u16,
     /// Bytes not yet sent that the kernel takes of one connection (`TCP_NOTSENT_LOWAT`); more waits where it can be dropped.
@@ -47,6 +49,7 @@ impl Default for Settings {
             relay_buffer_max: 4 * 1024 * 1024,
             buffer_budget: Arc::new(BufferBudget::new(256 * 1024 * 1024)),
             socket_buffer: 8 * 1024 * 1024,
+            accepting: Accepting::default(),
             accepts_per_turn: 64,
             stream_unsent_max: 128 * 1024,
             stream_media_max: 128 * 1024,

@@ -4,6 +4,19 @@ use std::io;
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
+/// The CPUs that the calling thread may use, in ascending order.
+///
+/// # Errors
+/// What `sched_getaffinity` returns.
+pub fn allowed_cpus() -> io::Result<Vec<u32>> {
+    let allowed = sched_getaffinity(None)?;
+    Ok((0..)
+        .zip(0..CpuSet::MAX_CPU)
+        .filter(|&(_, cpu)| allowed.is_set(cpu))
+        .map(|(number, _)| number)
+        .collect())
+}
+
 /// Pins the calling thread to `core`, an index among the cores that the process may use (wrapping round), and returns
 /// the number of the CPU chosen.
 ///

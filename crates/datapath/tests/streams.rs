@@ -10,8 +10,9 @@ use std::time::{Duration, Instant};
 
 use common::{PATIENCE, bind, loopback, socket};
 use turnbuckle_datapath::{
-    Accepted, Backend, Datapath, EndpointId, EndpointKind, Handler, Listen, Received, Run,
-    SendFailure, SendQueue, Settings, StreamEnd, StreamId, StreamInput, Taken,
+    AcceptStrategy, Accepted, Accepting, Backend, Datapath, EndpointId, EndpointKind, Handler,
+    Listen, Received, Run, SendFailure, SendQueue, Settings, StreamEnd, StreamId, StreamInput,
+    Taken, allowed_cpus, pin_current_thread,
 };
 
 /// Length of the messages of these tests.
@@ -468,4 +469,85 @@ fn relaying_over_connections_allocates_nothing_once_warm() {
         });
         assert_eq!(measured.count_total, 0, "sealed {is_sealed}: {measured:?}");
     }
+}
+
+/// Two shards that listen at one address, in this order.
+fn two_shards(strategy: AcceptStrategy) -> ([Datapath; 2], SocketAddr) {
+    let settings = Settings {
+        accepting: Accepting::new(strategy, 2).unwrap(),
+        ..Settings::default()
+    };
+    // A port that is free, so that both can ask for the same one.
+    let address = socket(loopback(false)).local_addr().unwrap();
+    let shards = [0, 1].map(|_| {
+        let mut datapath = Datapath::new(settings.clone()).unwrap();
+        let listener = datapath.listen(Listen { address, token: 77 }).unwrap();
+        (datapath, listener)
+    });
+    let shards = shards.map(|(datapath, listener)| {
+        datapath.admit_connections(listener).unwrap();
+        datapath
+    });
+    (shards, address)
+}
+
+#[test]
+fn every_strategy_gives_each_connection_to_one_shard() {
+    for strategy in [
+        AcceptStrategy::Cpu,
+        AcceptStrategy::Exclusive,
+        AcceptStrategy::Reuseport,
+        AcceptStrategy::Shared,
+    ] {
+        let (mut shards, address) = two_shards(strategy);
+        let mut handlers = [Eights::default(), Eights::default()];
+        let clients: Vec<_> = (0..20)
+            .map(|_| {
+                let mut client = connect(address);
+                client.write_all(b"Answer 1").unwrap();
+                client
+            })
+            .collect();
+        let deadline = Instant::now() + PATIENCE;
+        while handlers.iter().map(|it| it.received.len()).sum::<usize>() < 20 {
+            assert!(Instant::now() < deadline, "{strategy:?}");
+            for (shard, handler) in shards.iter_mut().zip(&mut handlers) {
+                shard.turn(Some(Duration::from_millis(1)), handler).unwrap();
+            }
+        }
+        for mut client in clients {
+            assert_eq!(read(&mut client, LEN), b"Answer 1");
+        }
+        let accepted = shards
+            .each_ref()
+            .map(|it| it.counters().stream.accepted.get());
+        assert_eq!(accepted.iter().sum::<u64>(), 20, "{strategy:?}");
+    }
+}
+
+#[test]
+fn connections_come_to_the_shard_of_the_cpu_on_which_they_arrive() {
+    let steered = std::fs::read_to_string("/sys/class/net/lo/queues/rx-0/rps_cpus");
+    if steered.is_ok_and(|cpus| cpus.trim().chars().any(|digit| !"0,".contains(digit))) {
+        println!("not run: packets over loopback are moved to other CPUs (rps_cpus)");
+        return;
+    }
+    let cpus = allowed_cpus().unwrap();
+    let (mut shards, address) = two_shards(AcceptStrategy::Cpu);
+    let mut handlers = [Eights::default(), Eights::default()];
+    let mut clients = Vec::new();
+    for place in 0..cpus.len() {
+        // What a thread sends over loopback arrives on its own CPU.
+        let client = std::thread::spawn(move || {
+            pin_current_thread(place).unwrap();
+            connect(address)
+        });
+        clients.push(client.join().unwrap());
+        let own = place % 2;
+        turn_until(&mut shards[own], &mut handlers[own], |it| {
+            it.streams.len() > place / 2
+        });
+    }
+    assert_eq!(handlers[0].streams.len(), cpus.len().div_ceil(2));
+    assert_eq!(handlers[1].streams.len(), cpus.len() / 2);
 }

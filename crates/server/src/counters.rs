@@ -71,6 +71,8 @@ close_reasons! {
     Congested = "congested",
     /// It had said nothing yet and others wanted its place.
     Crowded = "crowded",
+    /// Too many from its address had said nothing yet.
+    CrowdedAddress = "crowded_address",
     /// The socket reported an error.
     Failed = "failed",
     /// Its first message did not come in time.

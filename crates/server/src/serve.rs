@@ -169,6 +169,8 @@ impl RunningRelay {
                 "cannot read the addresses of this machine: {error}"
             ))
         })?;
+        let accepting =
+            translate::accepting(config).map_err(|error| ServeError::from_io(&error))?;
         let certificates = match config.tls.files() {
             Some(_) => Some(Certificates::load(&config.tls).map_err(ServeError::new)?),
             None => None,
@@ -192,7 +194,7 @@ impl RunningRelay {
                 engine: Arc::clone(&engine),
                 commons: Arc::clone(&commons),
                 streams: translate::streams(config, relay.certificates.as_ref()),
-                datapath: translate::datapath(config, backend, &budget),
+                datapath: translate::datapath(config, backend, &accepting, &budget),
                 log_sessions: config.log.sessions,
             };
             match Shard::start(plan, events.clone()) {
@@ -219,13 +221,13 @@ impl RunningRelay {
 
     /// Opens the listeners, now that the kernel knows all of them and will not move a client from one shard to another.
     fn admit_clients(&self) {
-        let (done, all_done) = sync_channel(self.shards.len());
+        // One after the other: the order in which they begin to listen is their number in the group.
         for shard in &self.shards {
-            shard.request(Request::AdmitClients(done.clone()));
+            let (done, is_done) = sync_channel(1);
+            shard.request(Request::AdmitClients(done));
+            // Fails when the shard has ended: then its notice says why.
+            let _ = is_done.recv();
         }
-        drop(done);
-        // Ends when the last shard has answered, or has ended: then its notice says why.
-        while all_done.recv().is_ok() {}
     }
 
     /// Says what runs; the last line is `ready`.

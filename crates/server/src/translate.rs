@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use if_addrs::{IfAddr, get_if_addrs};
-use turnbuckle_datapath::{Backend, BufferBudget, Settings};
+use turnbuckle_datapath::{AcceptStrategy, Accepting, Backend, BufferBudget, Settings};
 use turnbuckle_engine::{
     Action, Alternate, AuthConfig, Bandwidth, Config as EngineConfig, DefaultFamily, Fingerprint,
     InterfaceAddress, Lifetimes, Limits, NonceKey, NonceLifetime, PolicyRules, Rate, Redirection,
@@ -33,10 +33,31 @@ pub(crate) fn backend(chosen: config::Backend) -> (Backend, String) {
     }
 }
 
+/// How the shards share connections.
+///
+/// # Errors
+///
+/// The kernel does not tell which processors may be used.
+pub(crate) fn accepting(config: &Config) -> io::Result<Accepting> {
+    let strategy = match config.threads.accept {
+        config::Accept::Cpu => AcceptStrategy::Cpu,
+        config::Accept::Exclusive => AcceptStrategy::Exclusive,
+        config::Accept::Reuseport => AcceptStrategy::Reuseport,
+        config::Accept::Shared => AcceptStrategy::Shared,
+    };
+    Accepting::new(strategy, config.threads.shards.get().into())
+}
+
 /// The data path of one shard.
-pub(crate) fn datapath(config: &Config, backend: Backend, budget: &Arc<BufferBudget>) -> Settings {
+pub(crate) fn datapath(
+    config: &Config,
+    backend: Backend,
+    accepting: &Accepting,
+    budget: &Arc<BufferBudget>,
+) -> Settings {
     Settings {
         backend,
+        accepting: accepting.clone(),
         coalesce: config.datapath.coalesce,
         buffer_budget: Arc::clone(budget),
         socket_buffer: config.datapath.socket_buffer_bytes.get(),
@@ -54,6 +75,7 @@ pub(crate) fn streams(config: &Config, certificates: Option<&Certificates>) -> S
             message: limits.stream_deadline,
             idle: limits.stream_idle,
             unproven: limits.stream_unproven.get() as usize,
+            unproven_per_address: limits.stream_unproven_per_address.get(),
         },
         tls: certificates.map(Certificates::shared),
         serves_plain: config.addresses.tcp,

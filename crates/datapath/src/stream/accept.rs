@@ -1,7 +1,8 @@
-//! How connections come: a listening socket for each address and shard, and how many are taken per turn.
+//! How connections come: a listening socket for each address and shard, or one for all shards, and how many are taken per turn.
 //!
-//! The sockets of all shards for one address form a `SO_REUSEPORT` group, among which the kernel spreads connections by their
-//! 4-tuple when the first SYN arrives. A socket of the group takes part from [`Listener::admit`] on.
+//! Where each shard has its own, those for one address form a `SO_REUSEPORT` group, among which the kernel spreads connections when the first SYN
+//! arrives, by their 4-tuple or by [`AcceptStrategy::Cpu`](super::AcceptStrategy). A socket of the group takes part from [`Listener::admit`]
+//! on, and its number in the group is the order of these calls.
 //!
 //! Options that every connection needs are set on the listener: the kernel copies them to what it accepts
 //! (`tcp_create_openreq_child`).
@@ -9,12 +10,15 @@
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::time::Duration;
 
+use rustix::event::epoll::{self, EventData};
 use rustix::io::Errno;
-use rustix::net::{SocketFlags, acceptfrom_with};
+use rustix::net::{SocketFlags, accept_with, acceptfrom_with};
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 
-use super::Listen;
+use super::{Accepting, LISTENER_TAG, Listen};
 use crate::counters::StreamCounters;
 use crate::settings::Settings;
 
@@ -24,7 +28,8 @@ const BACKLOG: i32 = 4096;
 /// A socket on which connections arrive.
 #[derive(Debug)]
 pub(crate) struct Listener {
-    socket: OwnedFd,
+    socket: Arc<OwnedFd>,
+    accepting: Accepting,
     pub(crate) local: SocketAddr,
     pub(crate) token: u64,
 }
@@ -32,27 +37,15 @@ pub(crate) struct Listener {
 impl Listener {
     /// Takes the address. The kernel refuses connections to it until [`admit`](Self::admit).
     pub(crate) fn bind(listen: Listen, settings: &Settings) -> io::Result<Self> {
-        let socket = Socket::new(
-            Domain::for_address(listen.address),
-            Type::STREAM.nonblocking(),
-            Some(Protocol::TCP),
-        )?;
-        if listen.address.is_ipv6() {
-            socket.set_only_v6(true)?;
-        }
-        // A restart must not wait for connections of the last run to leave TIME-WAIT.
-        socket.set_reuse_address(true)?;
-        socket.set_reuse_port(true)?;
-        socket.set_tcp_nodelay(true)?;
-        // What is not sent yet should wait here, where it can be dropped, and not in the kernel.
-        socket.set_tcp_notsent_lowat(settings.stream_unsent_max)?;
-        socket.bind(&listen.address.into())?;
-        let local = socket
+        let accepting = settings.accepting.clone();
+        let socket = accepting.socket(listen.address, || bound(listen.address, settings))?;
+        let local = SockRef::from(&*socket)
             .local_addr()?
             .as_socket()
             .ok_or(io::ErrorKind::InvalidData)?;
         Ok(Self {
-            socket: socket.into(),
+            socket,
+            accepting,
             local,
             token: listen.token,
         })
@@ -64,19 +57,45 @@ impl Listener {
 
     /// Takes connections from now on.
     pub(crate) fn admit(&self) -> io::Result<()> {
-        SockRef::from(&self.socket).listen(BACKLOG)
+        SockRef::from(&*self.socket).listen(BACKLOG)?;
+        self.accepting.steer(&*self.socket)
+    }
+
+    /// Has `epoll` tell when connections wait. One that does already goes on.
+    pub(crate) fn watch(&self, name: u32, epoll: &OwnedFd, settings: &Settings) -> io::Result<()> {
+        let data = EventData::new_u64(LISTENER_TAG | u64::from(name));
+        match epoll::add(epoll, self.fd(), data, settings.accepting.interest()) {
+            Ok(()) | Err(Errno::EXIST) => Ok(()),
+            Err(errno) => Err(errno.into()),
+        }
+    }
+
+    /// Resets up to `limit` connections that wait.
+    #[cold]
+    pub(crate) fn turn_away(&self, limit: u16, counters: &StreamCounters) {
+        for _ in 0..limit {
+            let Ok(socket) = accept_with(&*self.socket, SocketFlags::CLOEXEC) else {
+                return;
+            };
+            // Without it the client would take the end for an answer.
+            let _ = SockRef::from(&socket).set_linger(Some(Duration::ZERO));
+            counters.refused.add(1);
+        }
     }
 
     /// Accepts up to `limit` connections. What is left is reported as ready again in the next turn.
+    ///
+    /// # Errors
+    /// No descriptor or no memory: connections wait in the kernel.
     pub(crate) fn accept(
         &self,
         limit: u16,
         counters: &StreamCounters,
         mut each: impl FnMut(OwnedFd, SocketAddr) -> io::Result<()>,
-    ) {
+    ) -> io::Result<()> {
         for _ in 0..limit {
             let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
-            match acceptfrom_with(&self.socket, flags) {
+            match acceptfrom_with(&*self.socket, flags) {
                 Ok((socket, remote)) => {
                     let remote = remote.and_then(|remote| SocketAddr::try_from(remote).ok());
                     let taken = match remote {
@@ -87,7 +106,7 @@ impl Listener {
                         counters.refused.add(1);
                     }
                 }
-                Err(Errno::AGAIN) => return,
+                Err(Errno::AGAIN) => return Ok(()),
                 // The client gave up, or the network under the connection had an error: of no concern to the next one
                 // (accept(2)).
                 Err(
@@ -102,12 +121,32 @@ impl Listener {
                     | Errno::OPNOTSUPP
                     | Errno::PERM,
                 ) => {}
-                // No descriptor or no memory: the connection waits in the kernel.
-                Err(_) => {
+                Err(errno) => {
                     counters.accept_failures.add(1);
-                    return;
+                    return Err(errno.into());
                 }
             }
         }
+        Ok(())
     }
+}
+
+/// A socket that has the address and is ready to be one of a group.
+fn bound(address: SocketAddr, settings: &Settings) -> io::Result<OwnedFd> {
+    let socket = Socket::new(
+        Domain::for_address(address),
+        Type::STREAM.nonblocking(),
+        Some(Protocol::TCP),
+    )?;
+    if address.is_ipv6() {
+        socket.set_only_v6(true)?;
+    }
+    // A restart must not wait for connections of the last run to leave TIME-WAIT.
+    socket.set_reuse_address(true)?;
+    socket.set_reuse_port(true)?;
+    socket.set_tcp_nodelay(true)?;
+    // What is not sent yet should wait here, where it can be dropped, and not in the kernel.
+    socket.set_tcp_notsent_lowat(settings.stream_unsent_max)?;
+    socket.bind(&address.into())?;
+    Ok(socket.into())
 }

@@ -13,26 +13,30 @@
 //!   exactly once;
 //! * what a connection takes while nothing is under way is its entry in the table.
 //!
-//! Read `accept.rs` for how connections come, `read.rs` and `flush.rs` for how bytes come and go, `outgoing.rs` for what waits.
+//! Read `accept.rs` for how connections come (`accepting.rs`: to which shard, `shortage.rs`: when descriptors are short), `read.rs` and `flush.rs` for how bytes come and go, `outgoing.rs` for what waits.
 
 mod accept;
+mod accepting;
 mod connection;
 mod flush;
 mod outgoing;
 mod read;
+mod shortage;
 
 use std::io;
 use std::net::SocketAddr;
 use std::ops::Range;
 use std::os::fd::OwnedFd;
 
-use rustix::event::epoll::EventFlags;
+use rustix::event::epoll::{self, EventFlags};
 
 use self::accept::Listener;
+pub use self::accepting::{AcceptStrategy, Accepting};
 pub(crate) use self::connection::EVENT_TAG as STREAM_TAG;
 use self::connection::Table;
 pub(crate) use self::flush::{Job, StreamFlusher};
 use self::read::Arena;
+pub(crate) use self::shortage::Shortage;
 
 /// Marks event data that names a listener; the lower half is its name.
 pub(crate) const LISTENER_TAG: u64 = 2 << 32;
@@ -162,6 +166,7 @@ pub(crate) struct Streams {
     pub(crate) listeners: Vec<Listener>,
     pub(crate) table: Table,
     pub(crate) arena: Arena,
+    pub(crate) shortage: Shortage,
 }
 
 impl Streams {
@@ -170,14 +175,49 @@ impl Streams {
             listeners: Vec::new(),
             table: Table::default(),
             arena: Arena::default(),
+            shortage: Shortage::default(),
+        }
+    }
+
+    /// Listens on an address, without admitting anybody yet.
+    pub(crate) fn listen(
+        &mut self,
+        listen: Listen,
+        epoll: &OwnedFd,
+        settings: &Settings,
+    ) -> io::Result<StreamListenerId> {
+        let name = u32::try_from(self.listeners.len()).map_err(|_| io::ErrorKind::OutOfMemory)?;
+        let listener = Listener::bind(listen, settings)?;
+        listener.watch(name, epoll, settings)?;
+        self.shortage.prepare();
+        self.listeners.push(listener);
+        Ok(StreamListenerId(name))
+    }
+
+    /// Looks at the listeners again, if a shortage of descriptors has kept them from being looked at for long enough.
+    #[cold]
+    pub(crate) fn resume(&mut self, now_ns: u64, epoll: &OwnedFd, settings: &Settings) {
+        if !self.shortage.is_over(now_ns) {
+            return;
+        }
+        for (name, listener) in (0..).zip(&self.listeners) {
+            if listener.watch(name, epoll, settings).is_err() {
+                // No memory for it: once more later. Those that are watched already say so and stay.
+                self.shortage.noticed(now_ns);
+            }
         }
     }
 
     /// Takes what waits at a listener, up to a bound.
     #[cold]
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "parts of a data path that is borrowed in pieces"
+    )]
     pub(crate) fn accept<H: Handler>(
         &mut self,
         name: u32,
+        now_ns: u64,
         epoll: &OwnedFd,
         settings: &Settings,
         counters: &StreamCounters,
@@ -187,8 +227,13 @@ impl Streams {
         let Some(listener) = self.listeners.get(name as usize) else {
             return;
         };
+        if self.shortage.is_on() {
+            return;
+        }
         let table = &mut self.table;
-        listener.accept(settings.accepts_per_turn, counters, |socket, remote| {
+        let mut accepted_any = false;
+        let end = listener.accept(settings.accepts_per_turn, counters, |socket, remote| {
+            accepted_any = true;
             let id = table.insert(socket, epoll)?;
             let accepted = Accepted {
                 token: listener.token,
@@ -202,6 +247,38 @@ impl Streams {
             }
             Ok(())
         });
+        if accepted_any {
+            self.shortage.relieved();
+        }
+        match end {
+            Ok(()) => {
+                self.shortage.relieved();
+                self.shortage.prepare();
+            }
+            Err(_) => self.run_short(name, now_ns, epoll, settings, counters),
+        }
+    }
+
+    /// Leaves all listeners alone for a while; turns away what waits at one of them if that has lasted too long.
+    fn run_short(
+        &mut self,
+        name: u32,
+        now_ns: u64,
+        epoll: &OwnedFd,
+        settings: &Settings,
+        counters: &StreamCounters,
+    ) {
+        self.shortage.noticed(now_ns);
+        if let Some(listener) = self.listeners.get(name as usize)
+            && self.shortage.take_spare(now_ns)
+        {
+            listener.turn_away(settings.accepts_per_turn, counters);
+            self.shortage.prepare();
+        }
+        for listener in &self.listeners {
+            // The failure would be that it is not watched.
+            let _ = epoll::delete(epoll, listener.fd());
+        }
     }
 
     /// Handles a connection that is ready. What can be written is written by the flush that follows.
@@ -240,9 +317,4 @@ impl Streams {
             queue.touch_stream(id);
         }
     }
-}
-
-/// Listens on an address, without admitting anybody yet.
-pub(crate) fn listen(listen: Listen, settings: &Settings) -> io::Result<Listener> {
-    Listener::bind(listen, settings)
 }

@@ -107,7 +107,7 @@ impl Arguments {
                 counters: Arc::clone(&counters),
                 stop: stop.clone(),
                 clock,
-                latency: Histogram::new(3)?,
+                latency: latencies()?,
             };
             let handle = thread::Builder::new()
                 .name(format!("connect-{index}"))
@@ -122,7 +122,7 @@ impl Arguments {
         let elapsed = started.elapsed();
         let connected = total(&counters, |counters| &counters.connected);
         stop.end();
-        let mut latency = Histogram::new(3)?;
+        let mut latency = latencies()?;
         for (_, handle) in running {
             let each = handle
                 .join()
@@ -243,6 +243,11 @@ struct Worker {
     clock: Clock,
     /// Nanoseconds from the call of connect until the connection stood.
     latency: Histogram<u64>,
+}
+
+/// Nanoseconds, up to what no connect takes, to a thousandth.
+fn latencies() -> anyhow::Result<Histogram<u64>> {
+    Ok(Histogram::new_with_bounds(1, 600_000_000_000, 3)?)
 }
 
 /// A connect that is under way.

@@ -10,7 +10,9 @@ use turnbuckle_engine::AddressRange;
 use super::Secret;
 use super::problem::{Note, Origin, Problem};
 use super::redirection::Written;
-use super::settings::{Backend, Credential, DefaultFamily, Http, Limits, Log, Proxies, Stun, Tls};
+use super::settings::{
+    Accept, Backend, Credential, DefaultFamily, Http, Limits, Log, Proxies, Stun, Tls,
+};
 use super::tls::{CIPHER_SUITES, KEY_EXCHANGE_GROUPS};
 
 /// Lifetime that RFC 8656 recommends as upper bound for allocations (§7.2).
@@ -53,6 +55,7 @@ pub(super) struct Draft {
     pub(super) relay_threads: Option<u16>,
     pub(super) cpus: Option<NonZeroU16>,
     pub(super) pin_threads: bool,
+    pub(super) accept: Accept,
     pub(super) backend: Backend,
     pub(super) batched_receive: bool,
     pub(super) segmentation: Option<bool>,
@@ -113,6 +116,7 @@ impl Draft {
             relay_threads: None,
             cpus: None,
             pin_threads: true,
+            accept: Accept::Reuseport,
             backend: Backend::Auto,
             batched_receive: true,
             segmentation: None,
@@ -149,6 +153,7 @@ impl Draft {
                 stream_deadline: Duration::from_secs(10),
                 stream_idle: Duration::from_secs(60),
                 stream_unproven: nonzero_u32(4096),
+                stream_unproven_per_address: nonzero_u32(1024),
                 bytes_per_second: None,
                 capacity_bytes_per_second: None,
                 drained: 0,

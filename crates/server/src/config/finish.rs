@@ -12,8 +12,8 @@ use super::machine::Machine;
 use super::problem::{Problem, Problems};
 use super::redirection::redirection;
 use super::settings::{
-    Authentication, Backend, Config, Credential, Datapath, DefaultFamily, PeerRules, StaticUser,
-    Threads, UserDatabase,
+    Accept, Authentication, Backend, Config, Credential, Datapath, DefaultFamily, PeerRules,
+    StaticUser, Threads, UserDatabase,
 };
 
 /// Most shards: coturn's limit, and more than any machine this was measured on has processors.
@@ -99,6 +99,12 @@ fn contradictions(draft: &mut Draft) {
             "contradicts `allocation-default-address-family`; give that one alone",
         );
     }
+    if draft.accept == Accept::Cpu && !draft.pin_threads {
+        draft.problem(
+            "accept",
+            "`cpu` gives connections to the shard that stays on their processor, and pin-threads=false lets shards move; allowed then: reuseport, exclusive, shared",
+        );
+    }
     if draft.limits.capacity_bytes_per_second.is_some() && draft.limits.bytes_per_second.is_none() {
         draft.problem(
             "bps-capacity",
@@ -132,6 +138,7 @@ fn threads(draft: &mut Draft, machine: &Machine) -> Threads {
     Threads {
         shards,
         pin: draft.pin_threads,
+        accept: draft.accept,
     }
 }
 

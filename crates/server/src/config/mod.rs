@@ -36,7 +36,7 @@ pub use problem::{Note, Origin, Problem, Problems};
 pub use render::{help, help_one, man, markdown, sample};
 pub use secret::{MASK, Secret};
 pub use settings::{
-    Addresses, Authentication, Backend, Config, Credential, Datapath, DefaultFamily,
+    Accept, Addresses, Authentication, Backend, Config, Credential, Datapath, DefaultFamily,
     ExternalAddress, Http, Limits, Log, NatDiscovery, PeerRules, PortRange, Proxies, Redirection,
     StaticUser, Stun, Threads, Tls, UserDatabase,
 };

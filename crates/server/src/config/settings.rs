@@ -174,6 +174,21 @@ pub struct Threads {
     pub shards: NonZeroU16,
     /// Each shard's thread stays on one processor.
     pub pin: bool,
+    /// Which shard takes a connection; [`Accept::Cpu`] only with [`Self::pin`].
+    pub accept: Accept,
+}
+
+/// Which shard takes a connection that comes by TCP.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Accept {
+    /// That of the processor on which it arrives.
+    Cpu,
+    /// One of those that wait.
+    Exclusive,
+    /// The one that the hash of the addresses chooses.
+    Reuseport,
+    /// The first that comes; all are woken.
+    Shared,
 }
 
 /// How datagrams are moved.
@@ -289,6 +304,8 @@ pub struct Limits {
     pub stream_idle: Duration,
     /// Connections of one shard that have sent no message yet, at most.
     pub stream_unproven: NonZeroU32,
+    /// The same from one address, or from one IPv6 prefix of 64 bits.
+    pub stream_unproven_per_address: NonZeroU32,
     /// Payload that one allocation relays per second in one direction.
     pub bytes_per_second: Option<NonZeroU32>,
     /// What the rates of all allocations may add up to; only together with [`Self::bytes_per_second`].

@@ -28,10 +28,14 @@ impl Relay {
         if connection.awaited == Awaited::Header {
             match proxy::of_connection(input.bytes()) {
                 Ok(header) => {
-                    // From here on the client is whom the proxy names, as if it had connected itself.
-                    connection.client.remote = header.source.unwrap_or(connection.client.remote);
                     connection.awaited = Awaited::Transport;
                     input.skip(header.len);
+                    // From here on the client is whom the proxy names, as if it had connected itself.
+                    if let Some(remote) = header.source
+                        && !self.connections.introduce(stream, remote)
+                    {
+                        return Err(CloseReason::CrowdedAddress);
+                    }
                 }
                 Err(NoHeader::Incomplete) => return Ok(false),
                 Err(NoHeader::Invalid) => {
@@ -40,6 +44,9 @@ impl Relay {
                 }
             }
         }
+        let Some(connection) = self.connections.get_mut(stream) else {
+            return Ok(true);
+        };
         if connection.awaited == Awaited::Transport {
             if input.bytes().is_empty() {
                 return Ok(false);

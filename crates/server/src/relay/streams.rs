@@ -51,6 +51,7 @@ impl Relay {
         &self.stream_listeners
     }
 
+    /// Takes a connection in, or says that it has to go at once.
     pub(super) fn connection_accepted(
         &mut self,
         stream: StreamId,
@@ -64,6 +65,11 @@ impl Relay {
             true => Awaited::Header,
             false if self.proxies.only => {
                 self.counters.closed(CloseReason::ProxyRefused);
+                return false;
+            }
+            // A proxy's own address stands for many clients.
+            false if self.connections.is_crowded_by(remote.ip()) => {
+                self.counters.closed(CloseReason::CrowdedAddress);
                 return false;
             }
             false => Awaited::Transport,

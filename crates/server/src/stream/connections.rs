@@ -3,8 +3,8 @@
 //! Invariant: a connection has one timer, which fires no later than its deadline; at that moment the deadline is looked at again. So
 //! moving a deadline further away, which every message does, costs nothing.
 
-use std::collections::VecDeque;
-use std::net::SocketAddr;
+use std::collections::{HashMap, VecDeque};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
 use turnbuckle_datapath::StreamId;
@@ -28,6 +28,8 @@ pub(crate) struct StreamLimits {
     pub(crate) idle: Duration,
     /// Connections of one shard from which no message has come yet; beyond it the oldest goes.
     pub(crate) unproven: usize,
+    /// The same from one address or IPv6 prefix; beyond it new ones are not taken.
+    pub(crate) unproven_per_address: u32,
 }
 
 /// How far a connection is.
@@ -58,6 +60,8 @@ pub(crate) enum Awaited {
 pub(crate) struct Connection {
     id: StreamId,
     pub(crate) client: ClientTuple,
+    /// Under which it counts while it has proven nothing.
+    source: IpAddr,
     /// Set when the first bytes have shown that it is TLS.
     pub(crate) tls: Option<Box<Session>>,
     pub(crate) awaited: Awaited,
@@ -80,6 +84,8 @@ pub(crate) struct Connections {
     /// Connections that had not proven themselves when they were put here, oldest first.
     unproven: VecDeque<StreamId>,
     unproven_count: usize,
+    /// How many of these come from where; entries are as many as sources at most, and none is zero.
+    unproven_by_source: HashMap<IpAddr, u32>,
 }
 
 impl Connections {
@@ -90,7 +96,14 @@ impl Connections {
             wheel: Wheel::new(Time::ZERO),
             unproven: VecDeque::new(),
             unproven_count: 0,
+            unproven_by_source: HashMap::new(),
         }
+    }
+
+    /// Whether so many connections from this address have proven nothing that no more are taken.
+    pub(crate) fn is_crowded_by(&self, address: IpAddr) -> bool {
+        let count = self.unproven_by_source.get(&source(address));
+        count.is_some_and(|&count| count >= self.limits.unproven_per_address)
     }
 
     /// Takes a connection in. Returns one that has to go for it: the oldest from which nothing has come.
@@ -110,9 +123,9 @@ impl Connections {
         let crowded = self.unproven_count >= self.limits.unproven;
         let evicted = crowded.then(|| self.unproven.pop_front()).flatten();
         if let Some(evicted) = evicted {
-            self.close(evicted, CloseReason::Crowded);
             // No longer counted, although it is there until the flush.
-            self.unproven_count -= 1;
+            self.discount(evicted);
+            self.close(evicted, CloseReason::Crowded);
         }
         if self.places.len() <= id.index() {
             self.places.resize_with(id.index() + 1, || None);
@@ -121,6 +134,8 @@ impl Connections {
         self.wheel.schedule(key(id), check);
         self.unproven.push_back(id);
         self.unproven_count += 1;
+        let source = source(remote.ip());
+        *self.unproven_by_source.entry(source).or_default() += 1;
         self.places[id.index()] = Some(Connection {
             id,
             client: ClientTuple {
@@ -129,6 +144,7 @@ impl Connections {
                 transport: Transport::Tcp,
                 connection: ConnectionName(id.to_u32()),
             },
+            source,
             tls: None,
             awaited,
             phase: Phase::Silent,
@@ -161,18 +177,37 @@ impl Connections {
 
     /// Forgets a connection.
     pub(crate) fn remove(&mut self, id: StreamId) -> Option<Connection> {
-        let was_counted = self.is_unproven(id);
+        self.discount(id);
         let place = self.places.get_mut(id.index())?;
         let connection = place.take_if(|connection| connection.id == id)?;
-        self.unproven_count -= usize::from(was_counted);
         self.wheel.cancel(key(id));
         Some(connection)
+    }
+
+    /// Notes for whom a connection that has proven nothing speaks. Returns whether it may stay: not when too many others from there have proven
+    /// nothing either.
+    pub(crate) fn introduce(&mut self, id: StreamId, remote: SocketAddr) -> bool {
+        let has_room = !self.is_crowded_by(remote.ip());
+        let is_counted = self.is_unproven(id);
+        let Some(connection) = self.get_mut(id) else {
+            return true;
+        };
+        connection.client.remote = remote;
+        let new = source(remote.ip());
+        let old = std::mem::replace(&mut connection.source, new);
+        if is_counted {
+            self.discount_source(old);
+            *self.unproven_by_source.entry(new).or_default() += 1;
+        }
+        has_room
     }
 
     /// Notes what a reading has brought: whole messages or none, and whether another one has begun.
     #[inline]
     pub(crate) fn progressed(&mut self, now: Time, id: StreamId, messages: bool, is_begun: bool) {
-        let was_counted = self.is_unproven(id);
+        if messages {
+            self.discount(id);
+        }
         let Some(connection) = self.get_mut(id) else {
             return;
         };
@@ -180,7 +215,6 @@ impl Connections {
             connection.phase = Phase::Proven;
             connection.since = now;
             connection.begun = is_begun.then_some(now);
-            self.unproven_count -= usize::from(was_counted);
         } else if is_begun && connection.phase == Phase::Proven && connection.begun.is_none() {
             connection.begun = Some(now);
         } else {
@@ -258,6 +292,29 @@ impl Connections {
         self.wheel.next_timeout()
     }
 
+    /// Counts a connection no longer among those that have proven nothing, if it was; its phase has to change with that.
+    #[inline]
+    fn discount(&mut self, id: StreamId) {
+        if !self.is_unproven(id) {
+            return;
+        }
+        let Some(connection) = self.get(id) else {
+            return;
+        };
+        let source = connection.source;
+        self.unproven_count -= 1;
+        self.discount_source(source);
+    }
+
+    fn discount_source(&mut self, source: IpAddr) {
+        if let Some(count) = self.unproven_by_source.get_mut(&source) {
+            *count -= 1;
+            if *count == 0 {
+                self.unproven_by_source.remove(&source);
+            }
+        }
+    }
+
     /// Whether a connection counts against the bound on those that have proven nothing.
     fn is_unproven(&self, id: StreamId) -> bool {
         self.get(id).is_some_and(|connection| {
@@ -290,6 +347,14 @@ impl Connection {
     }
 }
 
+/// What connections are counted by: an IPv4 address, or the prefix that one IPv6 customer has at least.
+fn source(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V6(v6) => Ipv6Addr::from_bits(v6.to_bits() & !u128::from(u64::MAX)).into(),
+        v4 => v4,
+    }
+}
+
 /// The timer of a connection; indexes are below 2^22.
 fn key(id: StreamId) -> u32 {
     u32::try_from(id.index()).unwrap_or(u32::MAX)
@@ -306,6 +371,7 @@ mod tests {
         message: Duration::from_secs(10),
         idle: Duration::from_secs(60),
         unproven: 4096,
+        unproven_per_address: 1024,
     };
 
     fn remote(port: u16) -> SocketAddr {
@@ -433,5 +499,47 @@ mod tests {
         }
         assert_eq!(connections.unproven_count, 3);
         assert!(connections.get(id(0)).is_some());
+    }
+
+    #[test]
+    fn silent_connections_of_one_address_do_not_keep_others_out() {
+        let mut connections = Connections::new(StreamLimits {
+            unproven_per_address: 2,
+            ..LIMITS
+        });
+        let id = StreamId::from_u32;
+        let at = |text: &str| SocketAddr::new(text.parse().unwrap(), 1);
+        let add = |connections: &mut Connections, n, remote| {
+            let evicted = connections.add(second(0), id(n), LISTENER, remote, Awaited::Transport);
+            assert_eq!(evicted, None);
+        };
+        let (crowd, other) = (at("192.0.2.1"), at("192.0.2.2"));
+        for n in 0..2 {
+            assert!(!connections.is_crowded_by(crowd.ip()));
+            add(&mut connections, n, crowd);
+        }
+        assert!(connections.is_crowded_by(crowd.ip()));
+        assert!(connections.is_crowded_by("::ffff:192.0.2.1".parse().unwrap()));
+        assert!(!connections.is_crowded_by(other.ip()));
+        // Whoever speaks or goes makes room, once each.
+        connections.progressed(second(1), id(0), true, false);
+        assert!(!connections.is_crowded_by(crowd.ip()));
+        connections.progressed(second(2), id(0), true, false);
+        connections.remove(id(0));
+        add(&mut connections, 2, crowd);
+        assert!(connections.is_crowded_by(crowd.ip()));
+        for n in [1, 2] {
+            connections.remove(id(n));
+        }
+        assert_eq!(connections.unproven_count, 0);
+        assert!(connections.unproven_by_source.is_empty());
+        // Of IPv6 the first 64 bits count; a proxy's connections count for whom it speaks.
+        for (n, host) in [(3, "2001:db8::1"), (4, "2001:db8::2"), (5, "2001:db8::3")] {
+            add(&mut connections, n, other);
+            assert_eq!(connections.introduce(id(n), at(host)), n < 5);
+        }
+        assert!(!connections.is_crowded_by(other.ip()));
+        assert!(connections.is_crowded_by("2001:db8::3".parse().unwrap()));
+        assert!(!connections.is_crowded_by("2001:db8:0:1::1".parse().unwrap()));
     }
 }

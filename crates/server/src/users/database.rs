@@ -134,6 +134,7 @@ impl Database {
     }
 
     /// Changes rows; returns how many.
+    #[cfg(test)]
     pub(crate) fn change(
         &self,
         statement: &str,

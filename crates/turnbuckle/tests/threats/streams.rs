@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 use turnbuckle_wire::{Class, Method};
 
 use crate::harness::{
-    Client, Inbound, Server, Site, StreamLink, channel, connect, peer_receives, peer_socket, plain,
+    Client, Inbound, Server, Site, StreamLink, channel, connect, connect_from, peer_receives,
+    peer_socket, plain,
 };
 
 const LOOPBACK: &str = "--allow-loopback-peers";
@@ -239,6 +240,76 @@ fn a_message_that_stops_half_way_closes_even_a_connection_with_an_allocation() {
         other.settle();
     }
     assert_eq!(server.stop().closed_as("message_late"), 1);
+}
+
+/// Connections that find no descriptor wait in the kernel, and none is lost when there are descriptors again.
+#[test]
+fn connections_beyond_the_limit_of_descriptors_are_served_when_it_is_lifted() {
+    const ROOM: usize = 5;
+    const CLIENTS: usize = 40;
+    for accept in ["reuseport", "exclusive", "shared"] {
+        let site = Site::new();
+        let server = start(site, &[&format!("--accept={accept}")]);
+        let limit = server.descriptors() + ROOM;
+        server.limit_descriptors(Some(limit));
+        let mut clients: Vec<_> = (0..CLIENTS)
+            .map(|_| {
+                let mut client = StreamLink::tcp(server.address());
+                client.write(&plain(Class::Request, Method::BINDING, |_| {}));
+                client
+            })
+            .collect();
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while server.descriptors() < limit {
+            assert!(Instant::now() < deadline, "the limit is not reached");
+        }
+        server.limit_descriptors(None);
+        for client in &mut clients {
+            let answer = client.read_message().expect("an answer");
+            assert!(answer.starts_with(&[1, 1]));
+        }
+        assert_eq!(server.descriptors(), limit - ROOM + CLIENTS);
+        drop(clients);
+        while server.descriptors_of_tcp() > 0 {
+            assert!(Instant::now() < deadline, "they stay open");
+        }
+        let accounting = server.stop();
+        assert_eq!(accounting.closed_as("remote"), CLIENTS as u64, "{accept}");
+    }
+}
+
+/// One address cannot take the places of all others.
+#[test]
+fn silent_connections_of_one_address_are_limited_and_keep_nobody_else_out() {
+    let site = Site::new();
+    let server = start(
+        site,
+        &[
+            "--max-silent-connections-per-address=10",
+            "--relay-threads=1",
+        ],
+    );
+    let mut crowd: Vec<_> = (0..30)
+        .map(|_| connect_from(site.ip(5), server.address()))
+        .collect();
+    for silent in &mut crowd[10..] {
+        assert_eq!(silent.read(&mut [0]).unwrap(), 0, "closed at once");
+    }
+    let other = connect_from(site.ip(6), server.address());
+    let mut other = StreamLink::new(Box::new(other));
+    other.write(&plain(Class::Request, Method::BINDING, |_| {}));
+    assert!(other.read_message().unwrap().starts_with(&[1, 1]));
+    // Who speaks makes room for one more.
+    let mut speaker = StreamLink::new(Box::new(crowd.swap_remove(0)));
+    speaker.write(&plain(Class::Request, Method::BINDING, |_| {}));
+    assert!(speaker.read_message().unwrap().starts_with(&[1, 1]));
+    let next = connect_from(site.ip(5), server.address());
+    let mut next = StreamLink::new(Box::new(next));
+    next.write(&plain(Class::Request, Method::BINDING, |_| {}));
+    assert!(next.read_message().unwrap().starts_with(&[1, 1]));
+    drop(crowd);
+    let accounting = server.stop();
+    assert_eq!(accounting.closed_as("crowded_address"), 20);
 }
 
 /// Half-open connections: however many there are, a client gets in.

@@ -172,6 +172,21 @@ pub(super) const ENTRIES: &[Entry] = &[
     ),
     Entry::new(
         "",
+        "max-silent-connections-per-address",
+        GROUP,
+        Kind::Integer { min: 1, max: 1 << 20, unit: "connections" },
+        "The same from one address, or one IPv6 prefix of 64 bits: those in a TLS handshake too. Beyond it new ones from there are closed at once.",
+    )
+    .default("1024")
+    .works(
+        |draft, value, _| {
+            draft.limits.stream_unproven_per_address = value.nonzero()?;
+            Ok(())
+        },
+        |config| one(config.limits.stream_unproven_per_address),
+    ),
+    Entry::new(
+        "",
         "max-allocations",
         GROUP,
         Kind::Integer { min: 1, max: 1 << 24, unit: "allocations" },

@@ -4,7 +4,7 @@ use std::num::NonZeroU16;
 use std::time::Duration;
 
 use crate::config::entry::{Entry, Group};
-use crate::config::settings::Backend;
+use crate::config::settings::{Accept, Backend};
 use crate::config::value::Kind;
 
 use super::{flag, one};
@@ -144,5 +144,33 @@ pub(super) const ENTRIES: &[Entry] = &[
             Ok(())
         },
         |config| flag(config.threads.pin),
+    ),
+    Entry::new(
+        "",
+        "accept",
+        GROUP,
+        Kind::Choice(&["reuseport", "cpu", "exclusive", "shared"]),
+        "Which shard takes a connection: reuseport by the hash of its addresses; cpu the one on the processor where it arrives, for network cards with a queue for each \
+         processor (needs pin-threads); exclusive one that waits; shared the first that comes.",
+    )
+    .default("reuseport")
+    .works(
+        |draft, value, _| {
+            draft.accept = match value.text() {
+                "cpu" => Accept::Cpu,
+                "exclusive" => Accept::Exclusive,
+                "shared" => Accept::Shared,
+                _ => Accept::Reuseport,
+            };
+            Ok(())
+        },
+        |config| {
+            one(match config.threads.accept {
+                Accept::Cpu => "cpu",
+                Accept::Exclusive => "exclusive",
+                Accept::Reuseport => "reuseport",
+                Accept::Shared => "shared",
+            })
+        },
     ),
 ];

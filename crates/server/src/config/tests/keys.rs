@@ -286,6 +286,8 @@ fn every_written_value_is_read_back_as_written() {
         ("max-allocate-timeout", "90"),
         ("stream-deadline", "20"),
         ("max-silent-connections", "100"),
+        ("max-silent-connections-per-address", "50"),
+        ("accept", "exclusive"),
         ("no-udp", "true"),
         ("tls-listening-port", "443"),
         ("cert", "/etc/tls/chain.pem"),

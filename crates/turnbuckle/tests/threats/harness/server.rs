@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use rustix::process::{Resource, Rlimit, getrlimit, prlimit};
 
 /// The user most tests are.
 pub(crate) const USER: &str = "alice";
@@ -129,6 +130,17 @@ impl Server {
             open.expect("the process is alive").count()
         });
         counts.min().expect("five counts")
+    }
+
+    /// Lets the relay have so many descriptors, or as many as at its start; those that are open stay open.
+    pub(crate) fn limit_descriptors(&self, limit: Option<usize>) {
+        let pid = rustix::process::Pid::from_raw(self.child.id().try_into().expect("a pid"));
+        let maximum = getrlimit(Resource::Nofile).maximum;
+        let current = match limit {
+            Some(limit) => Some(limit.try_into().expect("a number")),
+            None => maximum,
+        };
+        prlimit(pid, Resource::Nofile, Rlimit { current, maximum }).expect("it is our child");
     }
 
     /// How many connections to the relay are established, as its kernel sees them.
