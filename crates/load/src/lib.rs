@@ -4,12 +4,14 @@
 //! generator that used the relay's engine would repeat its mistakes.
 //!
 //! [`load`] is the generator, [`peer`] the reflector; [`client`] is the TURN client that the generator is made of, and
-//! [`uclient`] the generator behind the flags of coturn's. [`connections`] are two programs that count TCP connections per second.
+//! [`uclient`] the generator behind the flags of coturn's. [`connections`] are two programs that count TCP connections per second, and
+//! [`probe`] attacks a server with what has gone wrong in others.
 
 pub mod client;
 pub mod connections;
 pub mod load;
 pub mod peer;
+pub mod probe;
 pub mod uclient;
 
 mod cli;

@@ -52,6 +52,8 @@ enum Command {
     AcceptServer(turnbuckle_load::connections::AcceptServer),
     /// Connect as fast as possible and print connections per second
     ConnectClient(turnbuckle_load::connections::ConnectClient),
+    /// Attack a server with what has gone wrong in others, and say where it held; exit code 1 if it did not
+    Probe(Box<turnbuckle_load::probe::Arguments>),
     Bench(Box<turnbuckle_lab::Arguments>),
 }
 
@@ -81,6 +83,7 @@ fn subcommand() -> anyhow::Result<ExitCode> {
         Command::Peer(arguments) => turnbuckle_load::peer::run(&arguments),
         Command::AcceptServer(arguments) => arguments.run(),
         Command::ConnectClient(arguments) => arguments.run(),
+        Command::Probe(arguments) => turnbuckle_load::probe::run(&arguments),
         Command::Bench(arguments) => turnbuckle_lab::run(&arguments).map(|all_measured| {
             if all_measured {
                 ExitCode::SUCCESS

@@ -52,7 +52,7 @@ impl Credentials {
     }
 
     /// The key of the long-term mechanism (RFC 8489 §9.2.2), for the integrity attribute that goes with `algorithm`.
-    pub(super) fn key(&self, realm: &[u8], algorithm: Option<PasswordAlgorithm>) -> IntegrityKey {
+    pub(crate) fn key(&self, realm: &[u8], algorithm: Option<PasswordAlgorithm>) -> IntegrityKey {
         let (name, password) = (self.username.as_bytes(), self.password.as_bytes());
         match algorithm {
             Some(PasswordAlgorithm::Sha256) => {

@@ -60,7 +60,7 @@ pub struct Arguments {
     #[arg(value_enum)]
     pub(crate) mode: Mode,
     /// The server's address; its port is 3478 unless given
-    #[arg(long, value_name = "ADDRESS[:PORT]", value_parser = server)]
+    #[arg(long, value_name = "ADDRESS[:PORT]", value_parser = server_address)]
     pub(crate) server: Option<SocketAddr>,
     /// Address of the peer; given several times, clients take turns
     #[arg(long, value_name = "ADDRESS:PORT")]
@@ -206,7 +206,8 @@ impl Arguments {
     }
 }
 
-fn server(text: &str) -> Result<SocketAddr, String> {
+/// The address of a server, looked up if it is a name; port 3478 unless one is given.
+pub(crate) fn server_address(text: &str) -> Result<SocketAddr, String> {
     if let Ok(ip) = text.trim_matches(['[', ']']).parse::<IpAddr>() {
         return Ok((ip, 3478).into());
     }
@@ -290,9 +291,9 @@ mod tests {
             ("2001:db8::1", "[2001:db8::1]:3478"),
             ("[2001:db8::1]:5", "[2001:db8::1]:5"),
         ] {
-            assert_eq!(server(text), Ok(expected.parse().unwrap()));
+            assert_eq!(server_address(text), Ok(expected.parse().unwrap()));
         }
-        assert!(server("192.0.2.1:port").is_err());
+        assert!(server_address("192.0.2.1:port").is_err());
     }
 
     #[test]

@@ -30,7 +30,7 @@ use turnbuckle_datapath::{Backend, Settings};
 use turnbuckle_wire::{AddressFamily, ChannelNumber};
 
 pub use self::arguments::Arguments;
-pub(crate) use self::arguments::{CLIENTS_MAX, Mode, PACKETS_MAX};
+pub(crate) use self::arguments::{CLIENTS_MAX, Mode, PACKETS_MAX, server_address};
 use self::listener::{DRAINED, Duty, Opened, Seen};
 use self::report::Report;
 pub(crate) use self::report::Totals;

@@ -33,6 +33,7 @@
 //! | V-48 | TLS handshakes | `tls` |
 //!
 //! And of the port that serves everything: whom a proxy may speak for, what HTTP gets (`proxy`).
+//! All that can be tried with nothing but a server's address is a program too, `turnbuckle probe`; `probe` runs it.
 //!
 //! What of these rows is not tried, because the relay has no such path: Connect, incoming TCP peers and ConnectionBind (RFC 6062);
 //! CONNECT-UDP; allocations resumed by mobility ticket (RFC 8016); admin and metrics listeners as peers (there are none; any
@@ -59,6 +60,7 @@ mod memory;
 mod nonces;
 mod own_addresses;
 mod permissions;
+mod probe;
 mod proxy;
 mod randomness;
 mod redirection;

@@ -19,7 +19,7 @@ pub(crate) use crowd::{Crowd, message};
 pub(crate) use icmp::forge_icmp;
 pub(crate) use message::{Answer, append_raw, replace_fingerprint, xor_address};
 pub(crate) use namespace::{Namespace, World};
-pub(crate) use server::{PASSWORD, REALM, Server, USER};
+pub(crate) use server::{OTHER_USER, PASSWORD, REALM, Server, USER};
 pub(crate) use site::Site;
 pub(crate) use stream::{StreamLink, connect, connect_from};
 pub(crate) use tls::{Authority, Key, Tls};

@@ -1,0 +1,98 @@
+//! What was tried, and whether the server held.
+
+use serde_json::json;
+
+use crate::output;
+
+/// How a row ended.
+pub(super) enum Verdict {
+    /// The server did what it should.
+    Held(String),
+    /// It did not.
+    Failed(String),
+    /// It could not be tried, for this reason.
+    NotTried(String),
+}
+
+struct Row {
+    id: &'static str,
+    what: &'static str,
+    verdict: Verdict,
+}
+
+/// All rows of a run.
+#[derive(Default)]
+pub(super) struct Report {
+    rows: Vec<Row>,
+    notes: Vec<String>,
+    /// Peers tried, by all paths.
+    pub(super) probes: u64,
+    /// How long that took.
+    pub(super) matrix_seconds: f64,
+    /// What the canary heard that it should not have.
+    pub(super) hits: usize,
+}
+
+impl Report {
+    pub(super) fn add(&mut self, id: &'static str, what: &'static str, verdict: Verdict) {
+        self.rows.push(Row { id, what, verdict });
+    }
+
+    pub(super) fn note(&mut self, text: String) {
+        self.notes.push(text);
+    }
+
+    /// Whether nothing failed.
+    pub(super) fn is_clean(&self) -> bool {
+        let failed = |row: &Row| matches!(row.verdict, Verdict::Failed(_));
+        !self.rows.iter().any(failed)
+    }
+
+    /// Prints it for people.
+    pub(super) fn print(&self, seconds: f64) {
+        for Row { id, what, verdict } in &self.rows {
+            let (word, text) = word(verdict);
+            output::line(&format!("{word:<9} {id:<6} {what}: {text}"));
+        }
+        for note in &self.notes {
+            output::line(&format!("note      {note}"));
+        }
+        let count = |wanted: &str| {
+            let is_wanted = |row: &&Row| word(&row.verdict).0 == wanted;
+            self.rows.iter().filter(is_wanted).count()
+        };
+        output::line(&format!(
+            "{} held, {} failed, {} not tried; {} probes of the matrix in {:.1} s, {} heard by the canary; {seconds:.1} s in all",
+            count("held"),
+            count("FAILED"),
+            count("not tried"),
+            output::grouped(self.probes),
+            self.matrix_seconds,
+            self.hits
+        ));
+    }
+
+    /// Prints it for programs, as one line of JSON.
+    pub(super) fn print_json(&self, seconds: f64) {
+        let rows = self.rows.iter().map(|Row { id, what, verdict }| {
+            let (word, text) = word(verdict);
+            json!({"row": id, "what": what, "verdict": word.to_lowercase(), "detail": text})
+        });
+        output::event(&json!({
+            "rows": rows.collect::<Vec<_>>(),
+            "notes": self.notes,
+            "probes": self.probes,
+            "matrix_seconds": self.matrix_seconds,
+            "canary_hits": self.hits,
+            "seconds": seconds,
+        }));
+    }
+}
+
+fn word(verdict: &Verdict) -> (&'static str, &str) {
+    match verdict {
+        Verdict::Held(text) => ("held", text),
+        Verdict::Failed(text) => ("FAILED", text),
+        Verdict::NotTried(text) => ("not tried", text),
+    }
+}

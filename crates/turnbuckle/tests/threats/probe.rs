@@ -1,0 +1,93 @@
+//! `turnbuckle probe`, which tries all that needs nothing but a server's address, against this relay and against one that is left open.
+
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+use crate::harness::{OTHER_USER, PASSWORD, Server, USER, World};
+
+/// Runs the probe in the calling thread's namespace.
+fn probe(options: &[&str]) -> (Output, Value) {
+    let port = World::SERVICE_PORT.to_string();
+    let output = Command::new(env!("CARGO_BIN_EXE_turnbuckle"))
+        .args(["probe", "20.0.0.1", "--json"])
+        .args(["--user", &format!("{USER}:{PASSWORD}")])
+        .args(["--other-user", &format!("{OTHER_USER}:{PASSWORD}")])
+        .args(["--canary", &port])
+        .args(["--allowed", "21.0.0.9", "--allowed", "2a00:9::9"])
+        .args(options)
+        .output()
+        .unwrap();
+    let report = serde_json::from_slice(&output.stdout)
+        .unwrap_or_else(|error| panic!("{error}: {output:?}"));
+    (output, report)
+}
+
+/// The verdicts on a row.
+fn verdicts(report: &Value, id: &str) -> Vec<String> {
+    let rows = report["rows"].as_array().unwrap();
+    let of_id = rows.iter().filter(|row| row["row"] == id);
+    of_id
+        .map(|row| row["verdict"].as_str().unwrap().to_owned())
+        .collect()
+}
+
+//= V-01
+//= V-02
+//= V-03
+//= V-04
+//= V-05
+//= V-06
+//= V-07
+//= V-11
+//= V-13
+//= V-40
+//= V-41
+//= V-47
+//= V-61
+#[test]
+fn nothing_that_any_server_can_be_tried_with_succeeds() {
+    let Some(_world) = World::enter() else {
+        return;
+    };
+    let _server = Server::start(World::server(), &World::RELAYS);
+    let (output, report) = probe(&[]);
+    let failed: Vec<&Value> = report["rows"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter(|row| row["verdict"] == "failed")
+        .collect();
+    assert!(failed.is_empty() && output.status.success(), "{failed:#?}");
+    assert_eq!(report["canary_hits"], 0);
+    let (probes, seconds) = (&report["probes"], &report["matrix_seconds"]);
+    println!("{probes} probes in {seconds} s");
+    assert!(probes.as_u64().unwrap() >= 20_000, "{probes} probes");
+    assert_eq!(verdicts(&report, "heard"), ["held", "held"]);
+    for row in [
+        "V-06", "V-13", "V-28", "V-40", "V-45", "V-47", "V-60", "PROXY",
+    ] {
+        assert_eq!(verdicts(&report, row), ["held"], "{row}");
+    }
+}
+
+#[test]
+fn what_is_left_open_is_found_and_heard() {
+    let Some(_world) = World::enter() else {
+        return;
+    };
+    let open = [
+        "--allowed-peer-ip=10.0.0.0/8",
+        "--max-permissions=10000",
+        "--unverified-excess-bytes-per-second=100000000",
+        "--unverified-bytes-per-second=100000000",
+    ];
+    let _server = Server::start(World::server(), &[&World::RELAYS[..], &open].concat());
+    let (output, report) = probe(&["--quick"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(report["canary_hits"].as_u64().unwrap() > 0);
+    for row in ["V-06", "V-40", "V-45"] {
+        assert_eq!(verdicts(&report, row), ["failed"], "{row}: {report:#}");
+    }
+    assert_eq!(verdicts(&report, "V-01"), ["held"]);
+}
