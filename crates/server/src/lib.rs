@@ -14,7 +14,9 @@ mod stream;
 mod tls;
 mod train;
 mod translate;
+mod turnadmin;
 mod users;
 
 pub use counters::Accounting;
 pub use serve::{ServeError, serve};
+pub use turnadmin::turnadmin;

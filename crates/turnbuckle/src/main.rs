@@ -64,6 +64,11 @@ fn main() -> ExitCode {
     // Started by one of coturn's names, the binary is that program.
     let result = match name.to_str() {
         Some("turnutils_uclient") => turnbuckle_load::uclient::run(words),
+        Some("turnadmin") => Ok(ExitCode::from(turnbuckle_server::turnadmin(
+            words,
+            &mut io::stdout(),
+            &mut io::stderr(),
+        ))),
         _ => subcommand(),
     };
     result.unwrap_or_else(|error| {

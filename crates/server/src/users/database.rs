@@ -134,7 +134,6 @@ impl Database {
     }
 
     /// Changes rows; returns how many.
-    #[cfg(test)]
     pub(crate) fn change(
         &self,
         statement: &str,

@@ -9,6 +9,6 @@ mod database;
 mod follow;
 mod records;
 
-pub(crate) use database::DatabaseError;
+pub(crate) use database::{Database, DatabaseError, text};
 pub(crate) use follow::Follower;
 pub(crate) use records::Wanted;
