@@ -106,6 +106,18 @@ def starting_server(request, hosts, tmp_path):
             assert accounting.difference() == 0, f"{accounting.difference()} datagrams unaccounted for: {accounting}"
 
 
+@pytest.fixture(scope="session")
+def servers() -> dict[str, str]:
+    """The command lines that stand behind names."""
+    return SERVERS
+
+
+@pytest.fixture(scope="session")
+def binary() -> Path:
+    """The binary that was built, whatever server is under test."""
+    return TARGET / "release" / "turnbuckle"
+
+
 @pytest.fixture
 def server(starting_server):
     """A server that answers. Parametrize `starting_server` to give it options."""

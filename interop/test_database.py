@@ -1,0 +1,158 @@
+"""One SQLite file, two servers and two programs that administer it: Debian's and ours, in every combination."""
+
+import base64
+import contextlib
+import dataclasses
+import hashlib
+import hmac
+import sqlite3
+import subprocess
+import time
+
+import pytest
+
+from harness import process, topology, turn
+from harness.server import Server
+
+#: coturn reads peer ranges again every five seconds, and for some of its tables takes two rounds.
+NOTICED_WITHIN = 15
+
+
+@dataclasses.dataclass(frozen=True)
+class _Login:
+    """What `turn.Client` has to know of a server and a user."""
+
+    port: int
+    user: str
+    password: str
+
+
+@pytest.fixture
+def database(tmp_path):
+    return tmp_path / "turndb"
+
+
+@pytest.fixture(params=["Debian's turnadmin", "our turnadmin"])
+def administer(request, program, tmp_path, database, binary):
+    """Carries out a turnadmin command on the file and returns its lines, without coturn's own log lines."""
+    if request.param == "our turnadmin":
+        name = tmp_path / "turnadmin"
+        name.symlink_to(binary)
+    else:
+        name = program("turnadmin")
+
+    def run(*arguments: str) -> list[str]:
+        done = subprocess.run(
+            [str(name), "-b", str(database), *arguments], check=True, capture_output=True, text=True, cwd=tmp_path
+        )
+        return [line for line in done.stdout.splitlines() if not line.startswith("0: :")]
+
+    return run
+
+
+@pytest.fixture(params=["turnbuckle", "coturn"])
+def served(request, hosts, tmp_path, database, servers):
+    """Starts a server on the file, with more options."""
+    with contextlib.ExitStack() as stack:
+
+        def start(*options: str) -> Server:
+            options = ("--userdb", str(database), *options)
+            server = stack.enter_context(Server(servers[request.param], hosts, tmp_path, options))
+            server.await_ready()
+            return server
+
+        yield start
+
+
+def users_whom_either_program_adds_are_served_by_either_server(hosts, administer, served):
+    administer("-a", "-u", "alice", "-r", Server.realm, "-p", "wonderland")
+    server = served()
+    assert _answer(hosts, server, "alice", "wonderland") is None
+    assert _answer(hosts, server, "alice", "looking-glass") == 401
+    assert _answer(hosts, server, "bob", "builder") == 401
+    # while the server runs
+    administer("-a", "-u", "bob", "-r", Server.realm, "-p", "builder")
+    process.await_condition(lambda: _answer(hosts, server, "bob", "builder") is None, NOTICED_WITHIN, "an allocation for bob")
+    administer("-d", "-u", "alice", "-r", Server.realm)
+    process.await_condition(
+        lambda: _answer(hosts, server, "alice", "wonderland") == 401, NOTICED_WITHIN, "a refusal for alice"
+    )
+    assert administer("-l") == [f"bob[{Server.realm}]"]
+
+
+def secrets_that_either_program_adds_count_for_either_server(hosts, administer, served):
+    administer("-s", "logen", "-r", Server.realm)
+    server = served("--use-auth-secret")
+    user = f"{int(time.time()) + 600}:carol"
+
+    def password(secret: str) -> str:
+        return base64.b64encode(hmac.digest(secret.encode(), user.encode(), hashlib.sha1)).decode()
+
+    assert _answer(hosts, server, user, password("logen")) is None
+    assert _answer(hosts, server, user, password("bloody9")) == 401
+    administer("-s", "bloody9", "-r", Server.realm)
+    administer("-X", "logen", "-r", Server.realm)
+    process.await_condition(
+        lambda: _answer(hosts, server, user, password("bloody9")) is None, NOTICED_WITHIN, "the new secret to count"
+    )
+    process.await_condition(
+        lambda: _answer(hosts, server, user, password("logen")) == 401, NOTICED_WITHIN, "the old secret to be void"
+    )
+    assert administer("-S") == [f"bloody9[{Server.realm}]"]
+
+
+def peers_that_the_file_denies_are_denied_by_either_server(hosts, served, database, administer):
+    administer("-a", "-u", "alice", "-r", Server.realm, "-p", "wonderland")
+    server = served()
+    with hosts.client.udp(topology.CLIENT_IPV4) as udp:
+        client = turn.Client(udp, server.ipv4, _Login(server.port, "alice", "wonderland"))
+        client.allocate()
+        peer = ("203.0.113.77", 7000)
+        client.permit(peer)
+        with contextlib.closing(sqlite3.connect(database)) as connection, connection:
+            connection.execute("insert into denied_peer_ip values('', '93.184.216.77-93.184.216.77')")
+
+        def is_denied() -> bool:
+            try:
+                client.permit(peer)
+            except turn.Refused as refused:
+                return refused.code == 403
+            return False
+
+        process.await_condition(is_denied, NOTICED_WITHIN, "a refusal of the peer")
+        client.permit(("93.184.216.78", 7000))
+
+
+def what_one_program_has_written_the_other_lists(administer, program, tmp_path, database):
+    written = [
+        ("-a", "-u", "gorst", "-r", "north.gov", "-p", "hero"),
+        ("-s", "logen", "-r", "north.gov"),
+        ("-O", "-o", "https://North.gov/war", "-r", "north.gov"),
+        ("-A", "-u", "skarling", "-p", "hoodless", "-r", "north.gov"),
+        ("-g", "-r", "north.gov", "--max-bps", "500000", "--user-quota", "5"),
+    ]
+    for arguments in written:
+        administer(*arguments)
+    listed = [administer(option) for option in ("-l", "-S", "-I", "-L", "-G")]
+    assert listed == [
+        ["gorst[north.gov]"],
+        ["logen[north.gov]"],
+        ["https://north.gov:443 ==>> north.gov"],
+        ["skarling[north.gov]"],
+        ["max-bps[north.gov]=500000", "user-quota[north.gov]=5"],
+    ]
+    with contextlib.closing(sqlite3.connect(database)) as connection:
+        (key,) = connection.execute("select hmackey from turnusers_lt").fetchone()
+        assert key == hashlib.md5(b"gorst:north.gov:hero").hexdigest()
+
+
+def _answer(hosts, server: Server, user: str, password: str) -> int | None:
+    """The error code of an Allocate request, or none."""
+    with hosts.client.udp(topology.CLIENT_IPV4) as udp:
+        client = turn.Client(udp, server.ipv4, _Login(server.port, user, password))
+        try:
+            client.allocate()
+        except turn.Refused as refused:
+            return refused.code
+        client.release()
+        return None
