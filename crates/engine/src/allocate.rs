@@ -16,6 +16,7 @@ use crate::command::RelayOpenError;
 use crate::config::DefaultFamily;
 use crate::engine::Engine;
 use crate::id::{AllocationId, Endpoint, Family, RelayHandle, RelayProtocol, RelayRequest};
+use crate::mobility::Mobility;
 use crate::permission::Permissions;
 use crate::ports::{PortKind, PortLease};
 use crate::random::{Random, random_u64};
@@ -42,6 +43,7 @@ struct Wish {
     protocol: RelayProtocol,
     token: Option<ReservationToken>,
     lifetime: Option<u32>,
+    is_mobile: bool,
 }
 
 impl<R: Random> Engine<R> {
@@ -108,6 +110,7 @@ impl<R: Random> Engine<R> {
             key: proof.response_key.clone(),
             quota,
             shaper: shaper.map(Box::new),
+            is_mobile: wish.is_mobile,
             lifetime: wish.lifetime,
             kind: wish.port,
             protocol: wish.protocol,
@@ -207,6 +210,7 @@ impl<R: Random> Engine<R> {
             .map_err(|_| Reject::BadRequest)?
             .map(ReservationToken);
         let lifetime = message.lifetime().map_err(|_| Reject::BadRequest)?;
+        let is_mobile = self.wants_ticket(request, protocol)?;
         let names_family = message.contains(AttributeType::REQUESTED_ADDRESS_FAMILY);
         let names_additional = message.contains(AttributeType::ADDITIONAL_ADDRESS_FAMILY);
 
@@ -251,6 +255,7 @@ impl<R: Random> Engine<R> {
             protocol,
             token,
             lifetime,
+            is_mobile,
         })
     }
 
@@ -422,6 +427,7 @@ impl<R: Random> Engine<R> {
             key,
             quota,
             shaper,
+            is_mobile,
             lifetime,
             redeemed,
             openings,
@@ -483,6 +489,7 @@ impl<R: Random> Engine<R> {
             missing_family: rare.missing_family,
             reservation,
             redeemed,
+            is_mobile,
             bytes_per_s: shaper.as_ref().map(|shaper| shaper.rate()),
             created: now.time,
             expires,
@@ -498,6 +505,7 @@ impl<R: Random> Engine<R> {
             quota,
             transaction: envelope.transaction,
             shaper,
+            mobility: is_mobile.then(|| Box::new(Mobility::new())),
             rare: has_rare.then(|| Box::new(rare)),
         };
         self.table.put_back(id, Entry::Live(allocation));
@@ -537,6 +545,7 @@ impl<R: Random> Engine<R> {
             .map(|family| allocation.relay(family).map(|relay| relay.lease.external()));
         let rare = allocation.rare.as_deref().copied().unwrap_or_default();
         let client = envelope.to.remote;
+        let ticket = self.ticket(id);
         // a fraction of a second left is announced as a whole one, never as the end
         let lifetime_s = u32::try_from(lifetime.as_millis().div_ceil(1000)).unwrap_or(u32::MAX);
         self.reply_success(envelope, Some(key), |writer| {
@@ -546,6 +555,9 @@ impl<R: Random> Engine<R> {
             writer.lifetime(lifetime_s).xor_mapped_address(client);
             if let Some(ReservationToken(token)) = rare.token {
                 writer.reservation_token(token);
+            }
+            if let Some(ticket) = ticket {
+                writer.mobility_ticket(&ticket);
             }
             if let Some((family, code)) = rare.missing_family {
                 writer.address_error_code(family.into(), code, reason_phrase(code));

@@ -8,6 +8,7 @@ use crate::change::Usage;
 use crate::channel::Channels;
 use crate::drop_reason::DropReason;
 use crate::id::{ClientTuple, Endpoint, Family, RelayProtocol};
+use crate::mobility::Mobility;
 use crate::permission::Permissions;
 use crate::ports::{PortKind, PortLease};
 use crate::quota::QuotaUnit;
@@ -45,6 +46,8 @@ pub(crate) struct Allocation {
     pub(crate) transaction: TransactionId,
     /// How fast it may relay, if there is a bound.
     pub(crate) shaper: Option<Box<Shaper>>,
+    /// What it takes to move, if the client asked for that.
+    pub(crate) mobility: Option<Box<Mobility>>,
     pub(crate) rare: Option<Box<Rare>>,
 }
 
@@ -70,6 +73,8 @@ pub(crate) struct Pending {
     pub(crate) key: IntegrityKey,
     pub(crate) quota: QuotaUnit,
     pub(crate) shaper: Option<Box<Shaper>>,
+    /// Whether it is to be able to move.
+    pub(crate) is_mobile: bool,
     /// The LIFETIME asked for.
     pub(crate) lifetime: Option<u32>,
     pub(crate) kind: PortKind,
@@ -143,6 +148,13 @@ impl Allocation {
         relays
             .next()
             .map_or(RelayProtocol::Udp, |relay| relay.lease.protocol())
+    }
+
+    /// The 5-tuples it can be reached by: one, or two while the client moves.
+    pub(crate) fn paths(&self) -> impl Iterator<Item = ClientTuple> + use<> {
+        let mobility = self.mobility.as_deref();
+        let new_path = mobility.and_then(|mobility| mobility.new_path);
+        core::iter::once(self.client).chain(new_path)
     }
 
     /// Whether peers of this family can be reached.

@@ -81,6 +81,8 @@ pub enum Change {
         /// Why.
         cause: PeerEnd,
     },
+    /// An allocation has another 5-tuple (RFC 8016).
+    Moved(Box<Moved>),
     /// A permission ended by its lifetime.
     PermissionExpired {
         /// The allocation.
@@ -108,6 +110,8 @@ pub enum Change {
         /// What it has relayed up to now.
         usage: Usage,
     },
+    /// A client that may have moved was given another ticket (RFC 8016 §3.2.2).
+    Resumed(Box<Resumed>),
 }
 
 /// Everything about a new allocation.
@@ -135,12 +139,48 @@ pub struct Created {
     pub reservation: Option<Reserved>,
     /// The token it redeemed.
     pub redeemed: Option<ReservationToken>,
+    /// Whether the client was given a mobility ticket (RFC 8016).
+    pub is_mobile: bool,
     /// How fast it may relay in each direction, in bytes of payload per second; `None` for no bound.
     pub bytes_per_s: Option<NonZeroU32>,
     /// When it was created.
     pub created: Time,
     /// When it ends unless it is refreshed.
     pub expires: Time,
+}
+
+/// The new 5-tuple of an allocation.
+#[derive(Clone, Debug)]
+pub struct Moved {
+    /// The allocation.
+    pub allocation: AllocationId,
+    /// The listener's address.
+    pub server: SocketAddr,
+    /// The client's address.
+    pub client: SocketAddr,
+    /// What carries messages between the two.
+    pub transport: Transport,
+    /// When.
+    pub time: Time,
+}
+
+/// A second path to an allocation, beside the one that carries its data.
+#[derive(Clone, Debug)]
+pub struct Resumed {
+    /// The allocation.
+    pub allocation: AllocationId,
+    /// The listener's address.
+    pub server: SocketAddr,
+    /// The client's address.
+    pub client: SocketAddr,
+    /// What carries messages between the two.
+    pub transport: Transport,
+    /// The request.
+    pub transaction: TransactionId,
+    /// The number of the ticket that is good from now on.
+    pub number: u32,
+    /// Up to when the request is recognised if it comes again.
+    pub until: Time,
 }
 
 /// A relayed transport address.

@@ -23,6 +23,12 @@ pub enum Outcome {
     Relay(SendRoute),
     /// Dropped.
     Dropped(DropReason),
+    /// A Refresh request for an allocation of another engine: the host hands it over to that engine, or drops it
+    /// (RFC 8016 §3.2.2).
+    Elsewhere {
+        /// The engine's name.
+        shard: u32,
+    },
 }
 
 /// Where the payload of a Send indication goes (RFC 8656 §11.2).

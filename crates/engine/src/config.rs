@@ -8,6 +8,7 @@ use crate::auth::AuthConfig;
 use crate::bandwidth::Bandwidth;
 use crate::policy::PolicyRules;
 use crate::redirect::Redirection;
+use crate::ticket::TicketKey;
 use crate::unverified::{Rate, UnverifiedLimits};
 
 /// Everything the engine has to know before the first datagram.
@@ -37,6 +38,8 @@ pub struct Config {
     pub lifetimes: Lifetimes,
     /// Upper bounds.
     pub limits: Limits,
+    /// The key of mobility tickets (RFC 8016); `None` forbids mobility.
+    pub mobility: Option<TicketKey>,
     /// How fast allocations may relay.
     pub bandwidth: Bandwidth,
     /// Where relayed transport addresses come from; a family without an entry is not supported (440).
@@ -73,6 +76,7 @@ impl Default for Config {
             reason_phrases_to_unverified: false,
             lifetimes: Lifetimes::default(),
             limits: Limits::default(),
+            mobility: None,
             bandwidth: Bandwidth::default(),
             relays: Vec::new(),
             relay_ports: 49152..=65535,

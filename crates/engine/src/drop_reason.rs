@@ -34,12 +34,16 @@ drop_reasons! {
     ChannelReserved = "channel_reserved",
     /// A request or indication for a class its method does not have (RFC 8656 §17).
     ClassUnexpected = "class_unexpected",
+    /// Data for a client whose connection is gone and who has not come back yet (RFC 8016).
+    ClientAway = "client_away",
     /// A datagram too large to be framed towards the client.
     DatagramTooLarge = "datagram_too_large",
     /// FINGERPRINT does not match (RFC 8489 §6.3).
     FingerprintMismatch = "fingerprint_mismatch",
     /// A Send indication asks for DF and the host cannot set it (RFC 8656 §11.2).
     FragmentationUnsupported = "fragmentation_unsupported",
+    /// A message for another thread that had no room for it: a client that moved (RFC 8016).
+    HandoverQueueFull = "handover_queue_full",
     /// An ICMP error from outside an allocation's relayed addresses and permissions, or of a type that is not relayed (RFC 8656 §11.5).
     IcmpNotRelayed = "icmp_not_relayed",
     /// An indication without an attribute it must have, or with a malformed one (RFC 8656 §11.2).

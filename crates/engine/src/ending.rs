@@ -69,6 +69,7 @@ impl<R: Random> Engine<R> {
         };
         self.end_connections(id, None, PeerEnd::AllocationEnded);
         self.table.vacate(id, &allocation.client);
+        self.forget_path(&allocation);
         self.wheel.cancel(id.index);
         for relay in allocation.relays.iter().flatten() {
             self.outbox.close_relay(relay.endpoint);
@@ -93,6 +94,9 @@ impl<R: Random> Engine<R> {
         let Some(id) = self.client(client) else {
             return;
         };
+        if self.outlives(id, client, now.time) {
+            return;
+        }
         let Some(Entry::Pending(pending)) = self.table.at_mut(id) else {
             return self.end(id, EndCause::Disconnected, now.time);
         };
@@ -124,12 +128,14 @@ impl<R: Random> Engine<R> {
         };
         allocation.permissions.remove_family(family);
         allocation.channels.remove_family(family);
-        let client = allocation.client;
         self.outbox.close_relay(relay.endpoint);
+        let paths = allocation.paths();
         self.end_connections(id, Some(family), PeerEnd::AllocationEnded);
         if let EndCause::Released(transaction) = cause {
-            self.tombstones
-                .bury(client, transaction, Deed::EndedFamily(id), now);
+            for client in paths {
+                self.tombstones
+                    .bury(client, transaction, Deed::EndedFamily(id), now);
+            }
         }
         self.changes.push_back(Change::FamilyEnded {
             allocation: id,
@@ -144,8 +150,9 @@ impl<R: Random> Engine<R> {
         self.tombstones
             .bury(allocation.client, allocation.transaction, Deed::Over, now);
         if let EndCause::Released(transaction) = cause {
-            self.tombstones
-                .bury(allocation.client, transaction, Deed::Over, now);
+            for client in allocation.paths() {
+                self.tombstones.bury(client, transaction, Deed::Over, now);
+            }
         }
     }
 }

@@ -28,6 +28,7 @@ use crate::reject::Reject;
 use crate::reply::{Request, Served, unknown_attributes};
 use crate::table::Table;
 use crate::tcp::table::PeerConnections;
+use crate::ticket::Tickets;
 use crate::time::{Now, Time};
 use crate::timers::Wheel;
 use crate::tombstone::Tombstones;
@@ -61,6 +62,9 @@ pub struct Engine<R> {
     pub(crate) peers: Vec<IpAddr>,
     pub(crate) statistics: Statistics,
     pub(crate) is_draining: bool,
+    pub(crate) tickets: Option<Tickets>,
+    /// Second paths to allocations, each in its allocation too.
+    pub(crate) new_paths: BTreeMap<ClientTuple, AllocationId>,
 }
 
 /// Live counts, for invariants and metrics.
@@ -109,6 +113,8 @@ impl<R: Random> Engine<R> {
             peers: Vec::new(),
             statistics: Statistics::default(),
             is_draining: false,
+            tickets: config.mobility.as_ref().map(Tickets::new),
+            new_paths: BTreeMap::new(),
             listeners: Vec::new(),
             discovery_by_listener: BTreeMap::new(),
             config,
@@ -164,7 +170,10 @@ impl<R: Random> Engine<R> {
     /// The allocation of a client: the one hash lookup of each received message.
     #[inline]
     pub fn client(&self, client: &ClientTuple) -> Option<AllocationId> {
-        self.table.find(client)
+        match self.table.find(client) {
+            None if !self.new_paths.is_empty() => self.new_paths.get(client).copied(),
+            found => found,
+        }
     }
 
     /// Routes a train of `datagrams` channel messages of one channel with `bytes` bytes of payload in all (RFC 8656 §12.6).
@@ -252,6 +261,11 @@ impl<R: Random> Engine<R> {
         if !allocation.permissions.permits(peer.ip(), now) {
             return Err(DropReason::NoPermission);
         }
+        if let Some(mobility) = &allocation.mobility
+            && mobility.is_parked
+        {
+            return Err(DropReason::ClientAway);
+        }
         let admitted = allocation.shape(Direction::ToClient, now, datagrams, bytes)?;
         let bytes = share(bytes, datagrams, admitted);
         let client = allocation.client;
@@ -297,6 +311,9 @@ impl<R: Random> Engine<R> {
             return Outcome::Dropped(DropReason::MethodUnknown);
         }
         let request = Request { message, from, now };
+        if let Some(elsewhere) = self.elsewhere(&request) {
+            return elsewhere;
+        }
         match message.class() {
             Class::Request if takes_requests(method) || self.serves_connections(method) => {
                 self.handle_request(&request)

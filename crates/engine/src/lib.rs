@@ -29,6 +29,7 @@ mod ending;
 mod engine;
 mod icmp;
 mod id;
+mod mobility;
 mod nonce;
 mod outbox;
 mod permission;
@@ -45,6 +46,7 @@ mod reservation;
 mod send;
 mod table;
 mod tcp;
+mod ticket;
 mod time;
 mod timers;
 mod tombstone;
@@ -55,7 +57,9 @@ pub use crate::auth::{
     AuthConfig, Authenticator, Challenge, ExpiryCheck, PasswordAlgorithmChoice, Proof, Rejection,
 };
 pub use crate::bandwidth::Bandwidth;
-pub use crate::change::{Change, Created, EndCause, Ended, Relayed, Reserved, Traffic, Usage};
+pub use crate::change::{
+    Change, Created, EndCause, Ended, Moved, Relayed, Reserved, Resumed, Traffic, Usage,
+};
 pub use crate::command::{
     ClientRoute, Command, Framing, IcmpError, Outcome, PeerRoute, RelayOpenError, SendRoute,
 };
@@ -81,6 +85,7 @@ pub use crate::random::{BufferedRandom, RANDOM_BUFFER_LEN, Random};
 pub use crate::redirect::{Alternate, Redirection};
 pub use crate::reservation::ReservationToken;
 pub use crate::tcp::{Handover, PeerEnd, Way};
+pub use crate::ticket::TicketKey;
 pub use crate::time::{Now, Time};
 pub use crate::timers::Wheel;
 pub use crate::unverified::{Rate, UnverifiedBudget, UnverifiedLimits};

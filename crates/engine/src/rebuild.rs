@@ -10,12 +10,13 @@ use std::sync::Arc;
 use turnbuckle_wire::ChannelNumber;
 
 use crate::allocation::{Allocation, Entry, Rare, Relay};
-use crate::change::{Change, Created, EndCause, Ended, Usage};
+use crate::change::{Change, Created, EndCause, Ended, Resumed, Usage};
 use crate::channel::Channels;
 use crate::commons::Commons;
 use crate::config::Config;
 use crate::engine::Engine;
-use crate::id::{AllocationId, ClientTuple, Endpoint, Family, Transport};
+use crate::id::{AllocationId, ClientTuple, Connection, Endpoint, Family, Transport};
+use crate::mobility::{LastResume, Mobility};
 use crate::permission::Permissions;
 use crate::ports::PortLease;
 use crate::random::Random;
@@ -30,6 +31,10 @@ struct Record {
     usage: Usage,
     permissions: BTreeMap<IpAddr, Time>,
     channels: BTreeMap<ChannelNumber, (SocketAddr, Time)>,
+    /// The last resume.
+    resumed: Option<Resumed>,
+    /// Whether the path it opened has carried no data yet.
+    has_new_path: bool,
 }
 
 impl Record {
@@ -45,6 +50,8 @@ impl Record {
             usage: Usage::default(),
             permissions,
             channels,
+            resumed: None,
+            has_new_path: false,
         }
     }
 
@@ -98,7 +105,7 @@ impl<R: Random> Engine<R> {
             engine.replay(&mut records, change);
         }
         for (id, record) in records {
-            if !engine.carry_over(id, &record, &mut endpoint_of) {
+            if !engine.carry_over(id, &record, now.time, &mut endpoint_of) {
                 engine.table.retire(id);
                 engine.report_lost(id, record, now.time);
             }
@@ -168,6 +175,27 @@ impl<R: Random> Engine<R> {
                     }
                 }
             }
+            Change::Resumed(resumed) => {
+                if let Some(record) = records.get_mut(&resumed.allocation) {
+                    record.resumed = Some(*resumed);
+                    record.has_new_path = true;
+                }
+            }
+            Change::Moved(moved) => {
+                let Some(record) = records.get_mut(&moved.allocation) else {
+                    return;
+                };
+                let created = &mut record.created;
+                let old = self.client_tuple(created.transport, created.server, created.client);
+                if let Some(old) = old {
+                    self.tombstones
+                        .bury(old, created.transaction, Deed::Over, moved.time);
+                }
+                created.server = moved.server;
+                created.client = moved.client;
+                created.transport = moved.transport;
+                record.has_new_path = false;
+            }
             Change::PermissionInstalled {
                 allocation,
                 peer,
@@ -209,6 +237,7 @@ impl<R: Random> Engine<R> {
         &mut self,
         id: AllocationId,
         record: &Record,
+        now: Time,
         endpoint_of: &mut impl FnMut(SocketAddr) -> Option<Endpoint>,
     ) -> bool {
         let Record {
@@ -217,6 +246,8 @@ impl<R: Random> Engine<R> {
             usage,
             permissions,
             channels,
+            resumed,
+            has_new_path,
         } = record;
         let mut relays = [None, None];
         for relayed in &created.relays {
@@ -239,6 +270,26 @@ impl<R: Random> Engine<R> {
         }
         let held = expires.iter().flatten().count();
         let client = self.client_tuple(created.transport, created.server, created.client);
+        // a connection has ended with the process that held it: who can move comes back with its ticket
+        let parked = client.is_none() && created.is_mobile && self.tickets.is_some();
+        let client = client.or_else(|| self.parked_tuple(created).filter(|_| parked));
+        let mobility = created.is_mobile.then(|| {
+            let resume = resumed.as_ref().and_then(|resumed| {
+                let client =
+                    self.client_tuple(resumed.transport, resumed.server, resumed.client)?;
+                Some(LastResume {
+                    client,
+                    transaction: resumed.transaction,
+                    until: resumed.until,
+                })
+            });
+            Box::new(Mobility {
+                number: resumed.as_ref().map_or(1, |resumed| resumed.number),
+                new_path: resume.filter(|_| *has_new_path).map(|resume| resume.client),
+                is_parked: parked,
+                resumed: resume,
+            })
+        });
         let quota = self.commons.quota.take_again(&created.user);
         let (Some(client), Some(quota), true) =
             (client, quota, relays.iter().flatten().count() == held)
@@ -262,6 +313,7 @@ impl<R: Random> Engine<R> {
             created: created.created,
             quota,
             transaction: created.transaction,
+            mobility,
             shaper: created
                 .bytes_per_s
                 .map(|rate| Box::new(self.commons.bandwidth.reserve_again(rate))),
@@ -288,6 +340,7 @@ impl<R: Random> Engine<R> {
             return false;
         }
         self.wheel.schedule(id.index, wake);
+        self.carry_over_path(id, parked, now);
         self.enforce_policy(id);
         true
     }
@@ -310,6 +363,32 @@ impl<R: Random> Engine<R> {
     ) -> Option<ClientTuple> {
         let &(listener, _) = self.listeners.iter().find(|&&(_, local)| local == server)?;
         (transport == Transport::Udp).then(|| ClientTuple::udp(listener, client))
+    }
+
+    /// The second path of an allocation; its only one, if the first one was a connection.
+    fn carry_over_path(&mut self, id: AllocationId, is_parked: bool, now: Time) {
+        let mobility = self
+            .live(id)
+            .and_then(|allocation| allocation.mobility.as_deref());
+        let Some(path) = mobility.and_then(|mobility| mobility.new_path) else {
+            return;
+        };
+        self.new_paths.insert(path, id);
+        if is_parked {
+            self.move_over(id, now);
+        }
+    }
+
+    /// Stands for the connection of a client that has to come back. No connection is named so.
+    fn parked_tuple(&self, created: &Created) -> Option<ClientTuple> {
+        let mut listeners = self.listeners.iter();
+        let &(listener, _) = listeners.find(|&&(_, local)| local == created.server)?;
+        Some(ClientTuple {
+            listener,
+            remote: created.client,
+            transport: created.transport,
+            connection: Connection(u32::MAX),
+        })
     }
 
     fn report_lost(&mut self, id: AllocationId, record: Record, now: Time) {

@@ -19,7 +19,12 @@ impl<R: Random> Engine<R> {
     pub(crate) fn refresh(&mut self, request: &Request<'_>, proof: &Proof) -> Result<(), Reject> {
         let now = request.now.time;
         let envelope = request.envelope();
-        let id = self.allocation_of(request, proof)?;
+        let (id, resume) = match request.message.mobility_ticket() {
+            None => (self.allocation_of(request, proof)?, None),
+            Some(ticket) => self
+                .check_resume(ticket, request, proof)
+                .map(|(id, resume)| (id, Some(resume)))?,
+        };
         let asked = request.message.lifetime().map_err(|_| Reject::BadRequest)?;
         let is_release = asked == Some(0);
         if is_release {
@@ -57,19 +62,26 @@ impl<R: Random> Engine<R> {
         } else {
             self.config.lifetimes.granted(asked)
         };
-        if is_release {
-            let is_whole = allocation.relays.iter().flatten().count() == 1;
-            match family.filter(|_| !is_whole) {
-                Some(family) => {
-                    self.end_family(id, family, EndCause::Released(envelope.transaction), now)
-                }
-                None => self.end(id, EndCause::Released(envelope.transaction), now),
-            }
+        let ends_whole =
+            is_release && (family.is_none() || allocation.relays.iter().flatten().count() == 1);
+        if let Some(resume) = &resume
+            && !ends_whole
+        {
+            self.resume(id, request, resume);
+        }
+        if ends_whole {
+            self.end(id, EndCause::Released(envelope.transaction), now);
+        } else if let Some(family) = family.filter(|_| is_release) {
+            self.end_family(id, family, EndCause::Released(envelope.transaction), now);
         } else {
             self.extend(id, family, now + lifetime);
         }
+        let ticket = resume.and_then(|_| self.ticket(id));
         self.reply_success(&envelope, Some(&proof.response_key), |writer| {
             writer.lifetime(u32::try_from(lifetime.as_secs()).unwrap_or(u32::MAX));
+            if let Some(ticket) = ticket {
+                writer.mobility_ticket(&ticket);
+            }
         });
         Ok(())
     }

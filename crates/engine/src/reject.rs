@@ -5,6 +5,7 @@
 pub(crate) enum Reject {
     BadRequest,
     Forbidden,
+    MobilityForbidden,
     UnknownAttributes,
     AllocationMismatch,
     FamilyUnsupported,
@@ -25,6 +26,7 @@ impl Reject {
         match self {
             Self::BadRequest => 400,
             Self::Forbidden => 403,
+            Self::MobilityForbidden => 405,
             Self::UnknownAttributes => 420,
             Self::AllocationMismatch => 437,
             Self::FamilyUnsupported => 440,
@@ -46,6 +48,7 @@ pub(crate) const fn reason_phrase(code: u16) -> &'static str {
         400 => "Bad Request",
         401 => "Unauthenticated",
         403 => "Forbidden",
+        405 => "Mobility Forbidden",
         420 => "Unknown Attribute",
         437 => "Allocation Mismatch",
         438 => "Stale Nonce",

@@ -21,6 +21,9 @@ impl<R: Random> Engine<R> {
         let message = &request.message;
         let now = request.now.time;
         let id = self.client(&request.from).ok_or(DropReason::NoAllocation)?;
+        if self.has_new_paths() {
+            self.client_of_data(&request.from, request.now);
+        }
         let (Ok(Some(peer)), Some(data)) = (message.xor_peer_address(), message.data_range())
         else {
             return Err(DropReason::IndicationMalformed);

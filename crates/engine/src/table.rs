@@ -19,7 +19,7 @@ const PAGE: usize = 1 << PAGE_BITS;
 
 /// Something that belongs to a client.
 pub(crate) trait HasClient {
-    /// The client; the same as long as this is in a table.
+    /// The client; the same as long as this is in a table, but for [`Table::move_to`].
     fn client(&self) -> &ClientTuple;
 }
 
@@ -176,6 +176,24 @@ impl<T: HasClient> Table<T> {
             slot.generation = slot.generation.wrapping_add(1);
             self.free.push(id.index);
         }
+    }
+
+    /// Has `change` give the value at `id`, until now of `old`, to another client, who must not have one.
+    pub(crate) fn move_to(
+        &mut self,
+        id: AllocationId,
+        old: &ClientTuple,
+        change: impl FnOnce(&mut T),
+    ) {
+        let Some(mut value) = self.take(id) else {
+            return;
+        };
+        let hash = self.seeds.hash(old);
+        if let Ok(entry) = self.index.find_entry(hash, |&index| index == id.index) {
+            entry.remove();
+        }
+        change(&mut value);
+        self.fill(id, value);
     }
 
     /// All names and values, by slot.

@@ -142,6 +142,16 @@ fn describe(change: &Change, now: Time) -> Option<String> {
             ended.totals.peer_sent.datagrams,
             ended.totals.peer_sent.bytes,
         ),
+        Change::Moved(moved) => format!(
+            "session {:018}: moved, client={}",
+            moved.allocation.to_u64(),
+            moved.client
+        ),
+        Change::Resumed(resumed) => format!(
+            "session {:018}: resumed, client={}",
+            resumed.allocation.to_u64(),
+            resumed.client
+        ),
         Change::ChannelExpired { .. }
         | Change::ChannelInstalled { .. }
         | Change::FamilyEnded { .. } => return None,

@@ -264,6 +264,7 @@ impl Relay {
             Outcome::Done => self.carry_out_commands(tx),
             Outcome::HandOver(_) => unreachable!("there are no TCP relays"),
             Outcome::Dropped(reason) => self.counters.dropped(reason, 1),
+            Outcome::Elsewhere { .. } => self.counters.dropped(DropReason::HandoverQueueFull, 1),
             Outcome::Relay(route) => {
                 self.counters.peer_queued.add(1);
                 let relay = EndpointId::from_u32(route.relay.0);
@@ -481,7 +482,7 @@ impl Handler for Relay {
         {
             Outcome::Done => self.carry_out_commands(tx),
             Outcome::Dropped(reason) => self.counters.dropped(reason, 1),
-            Outcome::HandOver(_) | Outcome::Relay(_) => {
+            Outcome::Elsewhere { .. } | Outcome::HandOver(_) | Outcome::Relay(_) => {
                 unreachable!("an ICMP error is answered or dropped")
             }
         }

@@ -478,6 +478,8 @@ fn compacted(journal: Vec<Change>) -> Vec<Change> {
             | Change::PermissionExpired { allocation, .. }
             | Change::PermissionInstalled { allocation, .. }
             | Change::Refreshed { allocation, .. } => !ended.contains(allocation),
+            Change::Moved(moved) => !ended.contains(&moved.allocation),
+            Change::Resumed(resumed) => !ended.contains(&resumed.allocation),
             Change::Created(created) => !ended.contains(&created.allocation),
             Change::Ended(_) => true, // remembers the transactions that must not act again
         })

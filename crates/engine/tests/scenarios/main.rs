@@ -16,6 +16,7 @@ mod connection;
 mod discovery;
 mod icmp;
 mod limits;
+mod mobility;
 mod opening;
 mod permission;
 mod rebuild;

@@ -475,7 +475,7 @@ impl Server {
         match outcome {
             Outcome::Relay(route) => Ok(route),
             Outcome::Dropped(reason) => Err(reason),
-            Outcome::Done | Outcome::HandOver(_) => panic!("an indication has no answer"),
+            other => panic!("an indication has no answer: {other:?}"),
         }
     }
 

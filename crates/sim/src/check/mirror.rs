@@ -150,6 +150,10 @@ impl Watched {
                     }
                 }
             }
+            Change::Moved(_) | Change::Resumed(_) => {
+                // the model's servers forbid mobility
+                return Err(Violation::new("model", format!("{change:?}")));
+            }
             Change::FamilyEnded {
                 allocation,
                 family,
@@ -290,6 +294,8 @@ fn kind(change: &Change) -> u16 {
         Change::PeerBound { .. } => 11,
         Change::PeerConnected { .. } => 12,
         Change::PeerDisconnected { .. } => 13,
+        Change::Moved(_) => 14,
+        Change::Resumed(_) => 15,
         Change::PermissionExpired { .. } => 7,
         Change::PermissionInstalled { .. } => 8,
         Change::Refreshed { .. } => 9,

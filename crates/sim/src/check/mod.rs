@@ -194,6 +194,10 @@ impl Watched {
                 Output::default()
             }
             (Outcome::Relay(route), Ok(_)) => self.relayed(from, bytes, &route, &step, &expects)?,
+            (other @ Outcome::Elsewhere { .. }, Ok(_)) => {
+                // the model's servers forbid mobility
+                return Err(Violation::new("model", format!("{other:?}")));
+            }
             (Outcome::HandOver(handover), Ok(_)) => {
                 return Err(Violation::new(
                     "model",
@@ -352,6 +356,9 @@ impl Watched {
         match &step.verdict {
             Verdict::Event => self.trace.number(0),
             Verdict::Message(Outcome::Done) => self.trace.number(1),
+            Verdict::Message(Outcome::Elsewhere { shard }) => {
+                self.trace.number(1 << 34 | u64::from(*shard));
+            }
             Verdict::Message(Outcome::HandOver(_)) => self.trace.number(1 << 33),
             Verdict::Message(Outcome::Relay(route)) => {
                 self.trace.number(2 + u64::from(route.relay.0));
