@@ -38,6 +38,16 @@ drop_reasons! {
     ClientAway = "client_away",
     /// A datagram too large to be framed towards the client.
     DatagramTooLarge = "datagram_too_large",
+    /// A part of DTLS itself, not of what it carries, such as a handshake or an alert: its arrival was its whole purpose (RFC 6347 §4).
+    DtlsControl = "dtls_control",
+    /// A part of a DTLS handshake for which there is no room.
+    DtlsCrowded = "dtls_crowded",
+    /// Not a DTLS record although its first byte says so, or one that claims more than it may (RFC 6347 §4.1).
+    DtlsMalformed = "dtls_malformed",
+    /// A DTLS record that belongs to no session and begins none (RFC 6347 §4.1.2.7).
+    DtlsNoSession = "dtls_no_session",
+    /// A DTLS record that does not prove itself, came a second time or before its keys (RFC 6347 §4.1.2).
+    DtlsRejected = "dtls_rejected",
     /// FINGERPRINT does not match (RFC 8489 §6.3).
     FingerprintMismatch = "fingerprint_mismatch",
     /// A Send indication asks for DF and the host cannot set it (RFC 8656 §11.2).

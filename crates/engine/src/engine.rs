@@ -603,7 +603,7 @@ impl<R: Random> Engine<R> {
     }
 
     /// Whether a client can be there at all. An answer to an own listener would come back as a message (V-41).
-    pub(crate) fn is_possible_source(&self, source: SocketAddr) -> bool {
+    pub fn is_possible_source(&self, source: SocketAddr) -> bool {
         let is_client = match source.ip() {
             IpAddr::V4(ip) => !ip.is_unspecified() && !ip.is_multicast() && !ip.is_broadcast(),
             IpAddr::V6(ip) => !ip.is_unspecified() && !ip.is_multicast(),

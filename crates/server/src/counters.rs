@@ -1,8 +1,10 @@
 //! What happened to every datagram, counted so that the sum is exact.
 //!
 //! Invariant: at the end of every loop turn, and so whenever a shard has stopped,
-//! `client_in + peer_in + icmp_in = client_out + peer_out + sum(drops)`. A datagram that was queued for sending
+//! `client_in + peer_in + icmp_in + begun = client_out + peer_out + sum(drops)`. A datagram that was queued for sending
 //! and then refused by the kernel counts as a drop, not as sent.
+//!
+//! `begun` is what had no datagram of its own to come in by: what DTLS says by itself, and further messages in one datagram of DTLS.
 //!
 //! A message of a stream counts as a datagram: in when its last byte has come, or when it turns out to be none.
 //!
@@ -53,7 +55,7 @@ impl<const N: usize> Cells<N> {
 
 macro_rules! close_reasons {
     ($($(#[$doc:meta])+ $name:ident = $label:literal,)+) => {
-        /// Why a client's connection ended.
+        /// Why a client's connection, or its session of DTLS, ended.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub(crate) enum CloseReason {
             $($(#[$doc])+ $name,)+
@@ -77,9 +79,9 @@ close_reasons! {
     Failed = "failed",
     /// Its first message did not come in time.
     FirstMessageLate = "first_message_late",
-    /// It did not keep to TLS, or wanted what is not offered.
+    /// It did not keep to TLS or DTLS, or wanted what is not offered.
     HandshakeFailed = "handshake_failed",
-    /// The TLS handshake took too long.
+    /// The handshake of TLS or DTLS took too long.
     HandshakeLate = "handshake_late",
     /// It spoke HTTP.
     Http = "http",
@@ -97,9 +99,11 @@ close_reasons! {
     ProxyRefused = "proxy_refused",
     /// The client closed it.
     Remote = "remote",
+    /// Its client began a new DTLS session from the same address.
+    Replaced = "replaced",
     /// The relay ended.
     Stopped = "stopped",
-    /// It broke TLS after the handshake.
+    /// It broke TLS or DTLS after the handshake.
     TlsFailed = "tls_failed",
 }
 
@@ -113,6 +117,8 @@ pub(crate) struct ShardCounters {
     pub(crate) peer_in: Cell,
     /// ICMP errors read from the error queues of relay sockets.
     pub(crate) icmp_in: Cell,
+    /// Datagrams that began here.
+    pub(crate) begun: Cell,
     /// Datagrams queued towards clients: answers and relayed data.
     pub(crate) client_queued: Cell,
     /// Datagrams queued towards peers.
@@ -123,10 +129,10 @@ pub(crate) struct ShardCounters {
     pub(crate) peer_refused: Cell,
     /// Datagrams that were not sent, by reason.
     drops: Cells<{ DropReason::ALL.len() }>,
-    /// Connections accepted.
+    /// Connections accepted and sessions of DTLS begun.
     pub(crate) connections: Cell,
     /// Connections that ended, by reason.
-    closes: [Cell; CloseReason::LABELS.len()],
+    closes: Cells<{ CloseReason::LABELS.len() }>,
     /// Bytes of datagram payload read from clients.
     pub(crate) client_in_bytes: Cell,
     /// Bytes of datagram payload read from peers.
@@ -160,6 +166,8 @@ pub struct Accounting {
     pub peer_in: u64,
     /// ICMP errors read for relay sockets.
     pub icmp_in: u64,
+    /// Datagrams that began here: handshakes and alerts of DTLS, and further messages in one of its datagrams.
+    pub begun: u64,
     /// Datagrams sent to clients.
     pub client_out: u64,
     /// Datagrams sent to peers.
@@ -196,13 +204,14 @@ impl Accounting {
             sum.client_in += shard.client_in.value();
             sum.peer_in += shard.peer_in.value();
             sum.icmp_in += shard.icmp_in.value();
+            sum.begun += shard.begun.value();
             sum.client_out += shard.client_queued.value() - shard.client_refused.value();
             sum.peer_out += shard.peer_queued.value() - shard.peer_refused.value();
             sum.client_in_bytes += shard.client_in_bytes.value();
             sum.peer_in_bytes += shard.peer_in_bytes.value();
             sum.allocations += shard.allocations.load(Relaxed);
             sum.connections += shard.connections.value();
-            for ((_, total), cell) in sum.closes.iter_mut().zip(&shard.closes) {
+            for ((_, total), cell) in sum.closes.iter_mut().zip(shard.closes.iter()) {
                 *total += cell.value();
             }
             for ((_, total), cell) in sum.drops.iter_mut().zip(shard.drops.iter()) {
@@ -212,10 +221,10 @@ impl Accounting {
         sum
     }
 
-    /// Everything that came in.
+    /// Everything that came in or began here.
     #[must_use]
     pub fn total_in(&self) -> u64 {
-        self.client_in + self.peer_in + self.icmp_in
+        self.client_in + self.peer_in + self.icmp_in + self.begun
     }
 
     /// Everything that went out.
@@ -240,11 +249,12 @@ impl Accounting {
     #[must_use]
     pub fn line(&self) -> String {
         let mut line = format!(
-            "datagrams: in {} (client {}, peer {}, icmp {}), out {} (client {}, peer {}), dropped {}",
+            "datagrams: in {} (client {}, peer {}, icmp {}, begun here {}), out {} (client {}, peer {}), dropped {}",
             self.total_in(),
             self.client_in,
             self.peer_in,
             self.icmp_in,
+            self.begun,
             self.total_out(),
             self.client_out,
             self.peer_out,
@@ -276,7 +286,7 @@ impl Accounting {
             members.collect::<Vec<_>>().join(",")
         };
         format!(
-            "{{\"in\":{},\"out\":{},\"dropped\":{},\"client_in\":{},\"peer_in\":{},\"icmp_in\":{},\"client_out\":{},\
+            "{{\"in\":{},\"out\":{},\"dropped\":{},\"client_in\":{},\"peer_in\":{},\"icmp_in\":{},\"begun\":{},\"client_out\":{},\
              \"peer_out\":{},\"client_in_bytes\":{},\"peer_in_bytes\":{},\"allocations\":{},\"connections\":{},\
              \"closes\":{{{}}},\"drops\":{{{}}}}}",
             self.total_in(),
@@ -285,6 +295,7 @@ impl Accounting {
             self.client_in,
             self.peer_in,
             self.icmp_in,
+            self.begun,
             self.client_out,
             self.peer_out,
             self.client_in_bytes,

@@ -4,6 +4,7 @@ pub mod config;
 
 mod clock;
 mod counters;
+mod dtls;
 mod log;
 mod proxy;
 mod random;

@@ -4,7 +4,8 @@
 //! a buffer of many equal datagrams ("segments") from one sender. [`Relay::client_message`] splits such a message into
 //! *trains*, runs of segments of one channel, and asks the engine for the route once per train;
 //! [`Relay::peer_message`] is the mirror. No byte is copied on either way: what is queued names a range of the receive
-//! slot. Everything that is not data goes to [`Relay::control`]. Clients that come by TCP are in `relay/streams.rs`.
+//! slot. Everything that is not data goes to [`Relay::control`]. Clients that come by TCP are in `relay/streams.rs`, those that come by
+//! DTLS in `relay/dtls.rs`.
 //!
 //! Invariant: each datagram is counted in once, and then exactly once as queued or under one [`DropReason`].
 
@@ -22,12 +23,14 @@ use turnbuckle_datapath::{
 use turnbuckle_engine::{
     AllocationId, Change, ClientTuple, Command, Config as EngineConfig, DropReason, Endpoint,
     Engine, Framing, InterfaceAddress, Now, Outcome, RelayHandle, RelayOpenError, RelayRequest,
+    Transport,
 };
 use turnbuckle_wire::{
     ChannelData, DATA_INDICATION_HEADER_MAX, Demux, classify, data_indication_header, padding_len,
 };
 
 mod discovery;
+mod dtls;
 mod opening;
 mod proxied;
 mod streams;
@@ -37,12 +40,22 @@ pub(crate) use streams::stream_listener_token;
 use self::proxied::ProxiedClients;
 use crate::clock;
 use crate::counters::ShardCounters;
+use crate::dtls::{Dtls, DtlsService, Plain};
 use crate::log::Log;
 use crate::proxy::Proxies;
 use crate::random::OsRandom;
 use crate::stream::{Connections, HttpService, StreamService};
 use crate::tls::CurrentTls;
 use crate::train::{Train, cut, equal_runs};
+
+/// What a shard needs to know to serve datagrams.
+#[derive(Clone)]
+pub(crate) struct DatagramService {
+    /// Whether they may do without DTLS.
+    pub(crate) serves_plain: bool,
+    /// `None` refuses DTLS.
+    pub(crate) dtls: Option<DtlsService>,
+}
 
 /// What an endpoint is for, packed into the data path's token: relay endpoints carry the engine's handle,
 /// listeners this value, which no handle takes.
@@ -69,6 +82,12 @@ pub(crate) struct Relay {
     proxies: Proxies,
     proxied: ProxiedClients,
     http: HttpService,
+    /// Whether datagrams may do without DTLS.
+    serves_plain_udp: bool,
+    /// Sessions of DTLS; `None` refuses them.
+    dtls: Option<Box<Dtls>>,
+    /// What came out of DTLS records; kept for its memory.
+    dtls_plain: Plain,
     /// Spent on TLS handshakes in this turn.
     handshakes_spent: Duration,
     /// What came out of TLS records, and what TLS has to say; kept for their memory.
@@ -76,6 +95,14 @@ pub(crate) struct Relay {
     raw: Vec<u8>,
     /// Sockets the engine asked for or gave up, dealt with at the end of the turn.
     sockets_due: Vec<SocketDue>,
+}
+
+/// Datagrams of one length back to back, the last perhaps shorter: those of a received message, or what came out of records.
+struct Segments<'a, P> {
+    /// What they lie in, from its first byte.
+    payload: &'a P,
+    bytes: &'a [u8],
+    segment: usize,
 }
 
 /// Something to do with a relay socket.
@@ -96,7 +123,11 @@ impl Relay {
         log: Log,
         rfc5766_channel_numbers: bool,
         streams: StreamService,
+        datagrams: DatagramService,
     ) -> Self {
+        let dtls = datagrams
+            .dtls
+            .map(|service| Dtls::new(service, Arc::clone(&counters)));
         Self {
             engine,
             now: clock::now(),
@@ -111,6 +142,9 @@ impl Relay {
             proxies: streams.proxies,
             proxied: ProxiedClients::default(),
             http: streams.http,
+            serves_plain_udp: datagrams.serves_plain,
+            dtls: dtls.map(Box::new),
+            dtls_plain: Plain::default(),
             handshakes_spent: Duration::ZERO,
             plain: Vec::new(),
             raw: Vec::new(),
@@ -120,7 +154,11 @@ impl Relay {
 
     /// Makes a bound client-facing socket known.
     pub(crate) fn add_listener(&mut self, endpoint: EndpointId, local: SocketAddr) {
-        self.engine.add_listener(Endpoint(endpoint.to_u32()), local);
+        let name = Endpoint(endpoint.to_u32());
+        self.engine.add_listener(name, local);
+        if let Some(dtls) = &mut self.dtls {
+            dtls.add_listener(name, local);
+        }
         self.listeners.push(endpoint);
     }
 
@@ -146,12 +184,17 @@ impl Relay {
 
     /// When the engine next has something to do, counted from the present turn.
     pub(crate) fn timeout(&self) -> Option<Duration> {
-        if !self.sockets_due.is_empty() {
-            // A connection ended during the last flush, and with it an allocation.
+        let has_handshakes = self.dtls.as_ref().is_some_and(|dtls| dtls.has_work());
+        if !self.sockets_due.is_empty() || has_handshakes {
+            // A connection ended during the last flush, and with it an allocation; or handshakes have used up their time.
             return Some(Duration::ZERO);
         }
         let due = self.engine.next_timeout().into_iter();
-        let due = due.chain(self.connections.next_timeout()).min()?;
+        let dtls = self.dtls.as_ref().and_then(|dtls| dtls.next_timeout());
+        let due = due
+            .chain(self.connections.next_timeout())
+            .chain(dtls)
+            .min()?;
         Some(due.since(self.now.time))
     }
 
@@ -169,26 +212,46 @@ impl Relay {
         }
         let allocation = self.engine.client(&client);
         let mut start = 0;
+        let segments = Segments {
+            payload: message,
+            bytes,
+            segment: message.segment,
+        };
         while start < bytes.len() {
-            let end = bytes.len().min(start + message.segment);
             start = match self.protocol(bytes[start]) {
-                Demux::ChannelData => {
-                    self.channel_data(allocation, bytes, message.segment, message, start, tx)
-                }
-                Demux::Stun => {
-                    self.control(client, &bytes[start..end], message, start, tx);
-                    end
-                }
-                Demux::Dtls => {
+                Demux::Dtls => self.dtls_received(message, start, tx),
+                _ if !self.serves_plain_udp => {
                     self.counters.dropped(DropReason::ServiceDisabled, 1);
-                    end
+                    start + message.segment
                 }
-                Demux::Quic | Demux::Reserved | Demux::Rtp | Demux::Zrtp => {
-                    self.counters.dropped(DropReason::ProtocolUnknown, 1);
-                    end
-                }
+                _ => self.message(client, allocation, &segments, start, tx),
             };
         }
+    }
+
+    /// The message or the train that begins at `start`: answered, queued or dropped. Returns where it ends.
+    #[inline]
+    fn message(
+        &mut self,
+        client: ClientTuple,
+        allocation: Option<AllocationId>,
+        segments: &Segments<'_, impl Payload>,
+        start: usize,
+        tx: &mut SendQueue,
+    ) -> usize {
+        let end = segments.bytes.len().min(start + segments.segment);
+        match self.protocol(segments.bytes[start]) {
+            Demux::ChannelData => return self.channel_data(allocation, segments, start, tx),
+            Demux::Stun => {
+                let datagram = &segments.bytes[start..end];
+                self.control(client, datagram, segments.payload, start, tx);
+            }
+            Demux::Dtls => self.counters.dropped(DropReason::ServiceDisabled, 1),
+            Demux::Quic | Demux::Reserved | Demux::Rtp | Demux::Zrtp => {
+                self.counters.dropped(DropReason::ProtocolUnknown, 1);
+            }
+        }
+        end
     }
 
     /// What a first byte announces; with RFC 5766's channel numbers 80 to 127 is ChannelData too.
@@ -199,22 +262,19 @@ impl Relay {
         }
     }
 
-    /// The train that begins at `start` of `bytes`, which `message` begins with and which are `segment` bytes each: routed and queued, or
-    /// dropped. Returns where it ends.
+    /// The train that begins at `start`: routed and queued, or dropped. Returns where it ends.
     fn channel_data(
         &mut self,
         allocation: Option<AllocationId>,
-        bytes: &[u8],
-        segment: usize,
-        message: &Received<'_>,
+        segments: &Segments<'_, impl Payload>,
         start: usize,
         tx: &mut SendQueue,
     ) -> usize {
-        let train = match Train::at(bytes, start, segment) {
+        let train = match Train::at(segments.bytes, start, segments.segment) {
             Ok(train) => train,
             Err(reason) => {
                 self.counters.dropped(reason, 1);
-                return bytes.len().min(start + segment);
+                return segments.bytes.len().min(start + segments.segment);
             }
         };
         let datagrams = train.run.count as u64;
@@ -232,8 +292,8 @@ impl Relay {
             Ok(route) => {
                 let run = self.admitted(train.run, route.datagrams);
                 self.counters.peer_queued.add(run.count as u64);
-                let relay = EndpointId::from_u32(route.relay.0);
-                tx.forward(relay, route.peer.address(), message, run, &[], 0);
+                let (relay, to) = (EndpointId::from_u32(route.relay.0), route.peer.address());
+                tx.forward(relay, to, segments.payload, run, &[], 0);
             }
             Err(reason) => self.counters.dropped(reason, datagrams),
         }
@@ -306,7 +366,6 @@ impl Relay {
         }
         match route.framing {
             Framing::Channel(channel) => {
-                self.counters.client_queued.add(admitted as u64);
                 let mut left = admitted;
                 // All segments but the last are equal, so they share one header; a shorter last one has its own.
                 for run in equal_runs(message).into_iter().flatten() {
@@ -316,13 +375,11 @@ impl Relay {
                     let (run, _) = cut(run, left);
                     left -= run.count;
                     let header = ChannelData::header(channel, len_u16(run.len));
-                    if client.transport.is_stream() {
-                        let stream = StreamId::from_u32(client.connection.0);
-                        tx.stream_forward(stream, message, run, &header, padding(run.len));
-                    } else {
-                        let listener = EndpointId::from_u32(client.listener.0);
-                        tx.forward(listener, remote, message, run, &header, 0);
-                    }
+                    // RFC 8656 §12.5: streams need padding.
+                    let is_padded = client.transport.is_stream();
+                    let trailer = if is_padded { padding(run.len) } else { 0 };
+                    let framing = (&header[..], trailer);
+                    self.forward_to_client(client, remote, message, run, framing, tx);
                 }
             }
             Framing::DataIndication { peer } => {
@@ -337,19 +394,38 @@ impl Relay {
                         self.counters.dropped(DropReason::DatagramTooLarge, 1);
                         continue;
                     };
-                    self.counters.client_queued.add(1);
                     let run = Run::single(start, segment.len());
-                    let (header, trailer) = (&header[..header_len], padding(segment.len()));
-                    if client.transport.is_stream() {
-                        let stream = StreamId::from_u32(client.connection.0);
-                        tx.stream_forward(stream, message, run, header, trailer);
-                    } else {
-                        let listener = EndpointId::from_u32(client.listener.0);
-                        tx.forward(listener, remote, message, run, header, trailer);
-                    }
+                    let framing = (&header[..header_len], padding(segment.len()));
+                    self.forward_to_client(client, remote, message, run, framing, tx);
                     start += segment.len();
                 }
             }
+        }
+    }
+
+    /// Queues relayed data for a client who is reached at `remote`: each datagram is a header, one payload of `message`, and so many zero
+    /// bytes.
+    #[inline]
+    fn forward_to_client(
+        &mut self,
+        client: ClientTuple,
+        remote: SocketAddr,
+        message: &Received<'_>,
+        run: Run,
+        framing: (&[u8], u8),
+        tx: &mut SendQueue,
+    ) {
+        if client.transport == Transport::Dtls {
+            return self.seal_to_client(client, message, run, framing, tx);
+        }
+        let (header, trailer) = framing;
+        self.counters.client_queued.add(run.count as u64);
+        if client.transport.is_stream() {
+            let stream = StreamId::from_u32(client.connection.0);
+            tx.stream_forward(stream, message, run, header, trailer);
+        } else {
+            let listener = EndpointId::from_u32(client.listener.0);
+            tx.forward(listener, remote, message, run, header, trailer);
         }
     }
 }
@@ -362,6 +438,7 @@ impl Relay {
             counters,
             proxied,
             sockets_due,
+            dtls,
             ..
         } = self;
         engine.with_commands(|command| match command {
@@ -379,6 +456,9 @@ impl Relay {
                     address,
                     handle,
                 });
+            }
+            Command::Reply { to, bytes } if to.transport == Transport::Dtls => {
+                dtls::seal_reply(dtls.as_deref_mut(), counters, to, bytes, tx);
             }
             Command::Reply { to, bytes } => {
                 counters.client_queued.add(1);
@@ -521,6 +601,7 @@ impl Handler for Relay {
             self.carry_out_commands(tx);
         }
         self.close_overdue_connections(tx);
+        self.work_on_dtls(tx);
         self.settle_sockets(tx, sockets);
         while let Some(change) = self.engine.poll_change() {
             if let Change::Ended(ended) = &change {

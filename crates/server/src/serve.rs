@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::io::{self, Write};
+use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -171,10 +172,11 @@ impl RunningRelay {
         })?;
         let accepting =
             translate::accepting(config).map_err(|error| ServeError::from_io(&error))?;
-        let certificates = match config.tls.files() {
-            Some(_) => Some(Certificates::load(&config.tls).map_err(ServeError::new)?),
-            None => None,
+        let certificates = match config.tls.is_spoken() {
+            true => Some(Certificates::load(&config.tls).map_err(ServeError::new)?),
+            false => None,
         };
+        let datagrams = translate::datagrams(config, certificates.as_ref());
         let mut relay = Self {
             shards: Vec::with_capacity(count),
             interfaces,
@@ -194,6 +196,7 @@ impl RunningRelay {
                 engine: Arc::clone(&engine),
                 commons: Arc::clone(&commons),
                 streams: translate::streams(config, relay.certificates.as_ref()),
+                datagrams: datagrams.clone(),
                 datapath: translate::datapath(config, backend, &accepting, &budget),
                 log_sessions: config.log.sessions,
             };
@@ -244,35 +247,31 @@ impl RunningRelay {
         let _ = writeln!(out, "turnbuckle {}", env!("CARGO_PKG_VERSION"));
         let _ = writeln!(out, "{why}");
         let _ = writeln!(out, "{} shards{pinned}, {pause}", self.shards.len());
-        let has_tls = config.tls.files().is_some();
+        let (datagrams, streams) = (config.datagram_listeners(), config.stream_listeners());
         let has_proxy_port = config.proxies.port.is_some();
-        let has_tcp = config.addresses.tcp && !has_proxy_port;
-        let addresses = &config.addresses;
-        for listener in addresses.listeners.iter().chain(&addresses.auxiliary) {
-            let transports = match (config.addresses.udp, has_tcp) {
-                (true, true) if has_tls => "UDP, TCP and TLS",
-                (true, true) => "UDP and TCP",
-                (true, false) => "UDP",
-                (false, true) if has_tls => "TCP and TLS",
-                (false, true) => "TCP",
-                (false, false) => continue,
-            };
+        // Second ports for NAT behaviour discovery have lines of their own.
+        let is_second_port = |listener: SocketAddr| {
+            config
+                .addresses
+                .discovery
+                .as_ref()
+                .is_some_and(|discovery| {
+                    let ports = [Some(discovery.port), discovery.tls_port];
+                    ports.contains(&Some(listener.port()))
+                })
+        };
+        for &listener in datagrams
+            .iter()
+            .filter(|listener| !is_second_port(**listener))
+        {
+            let has_streams = !has_proxy_port && streams.contains(&listener);
+            let transports = transports(config, true, has_streams);
             let _ = writeln!(out, "listening on {transports} {listener}");
         }
-        for listener in config.stream_listeners() {
-            let is_named = has_tcp
-                && (addresses.listeners.contains(&listener)
-                    || addresses.auxiliary.contains(&listener));
-            let is_second_port = addresses.discovery.as_ref().is_some_and(|discovery| {
-                let ports = [Some(discovery.port), discovery.tls_port];
-                ports.contains(&Some(listener.port()))
-            });
-            if has_proxy_port || !is_named && !is_second_port {
-                let transports = match (has_tls, addresses.tcp) {
-                    (true, true) => "TLS and TCP",
-                    (true, false) => "TLS",
-                    (false, _) => "TCP",
-                };
+        for listener in streams {
+            let is_named = datagrams.contains(&listener) || is_second_port(listener);
+            if has_proxy_port || !is_named {
+                let transports = transports(config, false, true);
                 let from = if has_proxy_port { " for proxies" } else { "" };
                 let _ = writeln!(out, "listening on {transports} {listener}{from}");
             }
@@ -453,6 +452,24 @@ fn follow(follower: Follower, events: &SyncSender<Event>) -> io::Result<SyncSend
     let (stop, is_stopped) = sync_channel(0);
     follower.start(events.clone(), is_stopped)?;
     Ok(stop)
+}
+
+/// The transports of a listener for datagrams, connections, or both, as `A, B and C`.
+fn transports(config: &Config, has_datagrams: bool, has_streams: bool) -> String {
+    let has_tls = config.tls.files().is_some();
+    let has_dtls = config.tls.dtls_files().is_some();
+    let all = [
+        ("UDP", has_datagrams && config.addresses.udp),
+        ("TCP", has_streams && config.addresses.tcp),
+        ("TLS", has_streams && has_tls),
+        ("DTLS", has_datagrams && has_dtls),
+    ];
+    let spoken = all.into_iter().filter(|(_, is_spoken)| *is_spoken);
+    let spoken: Vec<_> = spoken.map(|(name, _)| name).collect();
+    match &spoken[..] {
+        [others @ .., last] if !others.is_empty() => format!("{} and {last}", others.join(", ")),
+        _ => spoken.concat(),
+    }
 }
 
 /// Says what became of certificates that were read again.

@@ -14,7 +14,7 @@ use turnbuckle_engine::{Commons, Config as EngineConfig, Engine, InterfaceAddres
 use crate::counters::ShardCounters;
 use crate::log::Log;
 use crate::random::OsRandom;
-use crate::relay::{LISTENER_TOKEN, Relay, Site, stream_listener_token};
+use crate::relay::{DatagramService, LISTENER_TOKEN, Relay, Site, stream_listener_token};
 use crate::serve::Event;
 use crate::stream::StreamService;
 
@@ -49,6 +49,7 @@ pub(crate) struct Plan {
     pub(crate) engine: Arc<EngineConfig>,
     pub(crate) commons: Arc<Commons>,
     pub(crate) streams: StreamService,
+    pub(crate) datagrams: DatagramService,
     pub(crate) datapath: Settings,
     /// Whether changes of sessions are logged.
     pub(crate) log_sessions: bool,
@@ -165,7 +166,14 @@ fn set_up(plan: Plan, counters: Arc<ShardCounters>, log: Log) -> io::Result<(Dat
     let mut datapath = Datapath::new(plan.datapath)?;
     let rfc5766_channel_numbers = plan.engine.rfc5766_channel_numbers;
     let engine = Engine::new(plan.engine, plan.commons, OsRandom::new());
-    let mut relay = Relay::new(engine, counters, log, rfc5766_channel_numbers, plan.streams);
+    let mut relay = Relay::new(
+        engine,
+        counters,
+        log,
+        rfc5766_channel_numbers,
+        plan.streams,
+        plan.datagrams,
+    );
     let mut datagrams = Vec::new();
     let mut connections = Vec::new();
     for address in plan.listeners {
@@ -223,6 +231,7 @@ fn run(datapath: &mut Datapath, relay: &mut Relay, inbox: &Receiver<Request>) ->
                 Request::Interfaces(interfaces) => relay.set_interfaces(interfaces),
                 Request::Reconfigure(engine) => relay.reconfigure(&engine),
                 Request::Stop => {
+                    relay.stop_dtls(datapath.send_queue());
                     datapath.close_streams(relay);
                     return Ok(());
                 }

@@ -13,8 +13,10 @@ use turnbuckle_engine::{
 };
 
 use crate::config::{self, Config, Credential};
+use crate::dtls::{CookieKey, DtlsLimits, DtlsService};
 use crate::proxy::Proxies;
 use crate::random::OsRandom;
+use crate::relay::DatagramService;
 use crate::stream::{HttpService, StreamLimits, StreamService};
 use crate::tls::Certificates;
 use crate::users::{DatabaseError, Follower, Wanted};
@@ -77,7 +79,7 @@ pub(crate) fn streams(config: &Config, certificates: Option<&Certificates>) -> S
             unproven: limits.stream_unproven.get() as usize,
             unproven_per_address: limits.stream_unproven_per_address.get(),
         },
-        tls: certificates.map(Certificates::shared),
+        tls: certificates.and_then(Certificates::shared),
         serves_plain: config.addresses.tcp,
         proxies: Proxies {
             sources: config.proxies.sources.clone(),
@@ -88,6 +90,26 @@ pub(crate) fn streams(config: &Config, certificates: Option<&Certificates>) -> S
             answers: config.http.answers,
             acme_redirect: config.http.acme_redirect.clone(),
         },
+    }
+}
+
+/// How datagrams are served, with `certificates` if DTLS is spoken. All shards get the same, because they share the key of the cookies.
+pub(crate) fn datagrams(config: &Config, certificates: Option<&Certificates>) -> DatagramService {
+    let limits = &config.limits;
+    let context = certificates.and_then(Certificates::shared_dtls);
+    DatagramService {
+        serves_plain: config.addresses.udp,
+        dtls: context.map(|context| DtlsService {
+            context,
+            cookies: CookieKey::random(),
+            limits: DtlsLimits {
+                handshake: limits.stream_deadline,
+                first_message: limits.stream_deadline,
+                idle: limits.stream_idle,
+                unproven: limits.dtls_unproven.get() as usize,
+                sessions: limits.dtls_sessions.get() as usize,
+            },
+        }),
     }
 }
 

@@ -54,7 +54,7 @@ pub(super) fn nat_discovery(
         );
     }
     let (port, tls) = (draft.listening_port, draft.tls.port);
-    let has_tls_port = draft.tls.files().is_some() && tls != port;
+    let has_tls_port = draft.tls.is_spoken() && tls != port;
     let mut taken = vec![port];
     taken.extend(has_tls_port.then_some(tls));
     let alternate = second_port(draft, "alt-listening-port", draft.alt_listening_port, port);

@@ -31,7 +31,7 @@ pub struct Config {
     pub redirection: Redirection,
     /// How STUN messages are answered.
     pub stun: Stun,
-    /// Clients that come by TLS.
+    /// Clients that come by TLS or DTLS.
     pub tls: Tls,
     /// Proxies that say for whom they speak.
     pub proxies: Proxies,
@@ -42,11 +42,11 @@ pub struct Config {
 }
 
 impl Config {
-    /// Addresses on which datagrams are received.
+    /// Addresses on which datagrams are received: those for UDP, and those with the ports for TLS if DTLS is spoken.
     #[must_use]
     pub fn datagram_listeners(&self) -> Vec<SocketAddr> {
-        let is_served = self.addresses.udp;
-        self.plain_listeners().filter(|_| is_served).collect()
+        let has_dtls = self.tls.dtls_files().is_some();
+        self.listeners_for(self.addresses.udp, has_dtls)
     }
 
     /// Addresses on which connections are accepted: those for TCP, and those with the ports for TLS. A port for proxies
@@ -59,9 +59,13 @@ impl Config {
                 .map(|address| SocketAddr::new(address.ip(), port))
                 .collect();
         }
+        self.listeners_for(self.addresses.tcp, self.tls.files().is_some())
+    }
+
+    fn listeners_for(&self, is_plain: bool, is_secure: bool) -> Vec<SocketAddr> {
         let plain = self.plain_listeners();
-        let mut found: Vec<_> = plain.filter(|_| self.addresses.tcp).collect();
-        for address in self.tls_listeners() {
+        let mut found: Vec<_> = plain.filter(|_| is_plain).collect();
+        for address in self.secure_listeners().filter(|_| is_secure) {
             if !found.contains(&address) {
                 found.push(address);
             }
@@ -80,9 +84,8 @@ impl Config {
         listeners.chain(others).chain(auxiliary)
     }
 
-    /// Addresses with the ports for TLS, if TLS is spoken.
-    fn tls_listeners(&self) -> impl Iterator<Item = SocketAddr> {
-        let is_spoken = self.tls.files().is_some();
+    /// Addresses with the ports for TLS and DTLS.
+    fn secure_listeners(&self) -> impl Iterator<Item = SocketAddr> {
         let listeners = self.addresses.listeners.iter();
         let listeners = listeners.map(|address| SocketAddr::new(address.ip(), self.tls.port));
         let others = self.addresses.discovery.iter().flat_map(|discovery| {
@@ -90,7 +93,7 @@ impl Config {
             addresses
                 .filter_map(|&(address, _)| Some(SocketAddr::new(address, discovery.tls_port?)))
         });
-        listeners.chain(others).filter(move |_| is_spoken)
+        listeners.chain(others)
     }
 }
 
@@ -312,6 +315,10 @@ pub struct Limits {
     pub capacity_bytes_per_second: Option<NonZeroU32>,
     /// A draining server ends when it has no more allocations than this.
     pub drained: u32,
+    /// Sessions of DTLS of one shard from which no message has come yet, at most.
+    pub dtls_unproven: NonZeroU32,
+    /// Sessions of DTLS of one shard, at most.
+    pub dtls_sessions: NonZeroU32,
 }
 
 /// Which peers may be reached, on top of the built-in rules.
@@ -357,12 +364,14 @@ pub struct Stun {
     pub detailed_reasons: bool,
 }
 
-/// Clients that come by TLS.
+/// Clients that come by TLS or DTLS.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Tls {
     /// It is wanted; without certificate and key there is none all the same.
     pub wanted: bool,
-    /// Port on which TLS is expected; it is recognised on the other one too.
+    /// DTLS is wanted; without certificate and key there is none all the same.
+    pub dtls_wanted: bool,
+    /// Port on which TLS and DTLS are expected; they are recognised on the other one too.
     pub port: u16,
     /// File with the server's certificate and those between it and an authority, in PEM form. Given together with [`Self::key`] or
     /// not at all.
@@ -385,6 +394,19 @@ impl Tls {
     pub fn files(&self) -> Option<(&Path, &Path)> {
         let files = self.certificate.as_deref().zip(self.key.as_deref());
         files.filter(|_| self.wanted)
+    }
+
+    /// Certificate and key, if DTLS is spoken.
+    #[must_use]
+    pub fn dtls_files(&self) -> Option<(&Path, &Path)> {
+        let files = self.certificate.as_deref().zip(self.key.as_deref());
+        files.filter(|_| self.dtls_wanted)
+    }
+
+    /// Whether certificates are needed at all.
+    #[must_use]
+    pub fn is_spoken(&self) -> bool {
+        self.files().is_some() || self.dtls_files().is_some()
     }
 }
 

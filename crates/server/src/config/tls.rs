@@ -113,6 +113,48 @@ pub(super) fn groups(text: &str) -> Result<Vec<&'static str>, String> {
     Ok(groups)
 }
 
+/// Reports what stands in the way of DTLS.
+fn check_dtls(draft: &mut Draft) {
+    if !draft.tls.dtls_wanted {
+        return;
+    }
+    let key = if draft.is_given("dtls") {
+        "dtls"
+    } else {
+        "no-dtls"
+    };
+    if draft.tls.dtls_files().is_none() {
+        draft.note(
+            key,
+            "there is none all the same: DTLS needs `cert` and `pkey`",
+        );
+        return;
+    }
+    if draft.tls.only_tls13 {
+        draft.problem(
+            key,
+            "together with `no-tlsv1_2` nothing remains: DTLS is served in version 1.2; give one of the two",
+        );
+    }
+    if draft
+        .tls
+        .cipher_suites
+        .iter()
+        .all(|suite| suite.starts_with("TLS_"))
+    {
+        draft.problem(
+            "cipher-list",
+            "has only suites of TLS 1.3, and DTLS is served in version 1.2; allowed: a list with at least one that begins with ECDHE",
+        );
+    }
+    if draft.tls.groups == ["X25519MLKEM768"] {
+        draft.problem(
+            "ec-curve-name",
+            "has no group for DTLS; allowed: a list with X25519, prime256v1 or secp384r1",
+        );
+    }
+}
+
 /// Reports what is missing.
 pub(super) fn check(draft: &mut Draft) {
     let (certificate, key) = (draft.tls.certificate.is_some(), draft.tls.key.is_some());
@@ -132,10 +174,11 @@ pub(super) fn check(draft: &mut Draft) {
             "has no effect: TLS needs `cert` and `pkey`",
         );
     }
-    if draft.no_udp && draft.no_tcp && draft.tls.files().is_none() {
+    check_dtls(draft);
+    if draft.no_udp && draft.no_tcp && !draft.tls.is_spoken() {
         draft.problem(
             "no-udp",
-            "together with `no-tcp` and without TLS nothing would be served; remove one of them",
+            "together with `no-tcp` and without TLS or DTLS nothing would be served; remove one of them",
         );
     }
 }

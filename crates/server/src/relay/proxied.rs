@@ -11,9 +11,8 @@ use turnbuckle_datapath::{Received, SendQueue};
 use turnbuckle_engine::{
     AllocationId, ClientTuple, Connection as ConnectionName, DropReason, Endpoint, Transport,
 };
-use turnbuckle_wire::Demux;
 
-use super::Relay;
+use super::{Relay, Segments};
 use crate::proxy;
 
 /// Stands in the tuple of a client that comes through a proxy by UDP.
@@ -103,23 +102,19 @@ impl Relay {
             self.proxied.heard.insert(client, message.remote);
         }
         let bytes = &message.bytes[..end];
-        let Some(&first) = bytes.get(start) else {
+        if start == end {
             return self.counters.dropped(DropReason::ProtocolUnknown, 1);
-        };
+        }
         let allocation = self.engine.client(&client);
         if let Some(allocation) = allocation.filter(|_| source.is_some()) {
             let proxies = &mut self.proxied.proxy_by_allocation;
             proxies.insert(allocation, message.remote);
         }
-        match self.protocol(first) {
-            Demux::ChannelData => {
-                self.channel_data(allocation, bytes, end - start, message, start, tx);
-            }
-            Demux::Stun => self.control(client, &bytes[start..], message, start, tx),
-            Demux::Dtls => self.counters.dropped(DropReason::ServiceDisabled, 1),
-            Demux::Quic | Demux::Reserved | Demux::Rtp | Demux::Zrtp => {
-                self.counters.dropped(DropReason::ProtocolUnknown, 1);
-            }
-        }
+        let segments = Segments {
+            payload: message,
+            bytes,
+            segment: end - start,
+        };
+        self.message(client, allocation, &segments, start, tx);
     }
 }

@@ -9,6 +9,7 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, RwLock};
 
+use openssl::ssl::SslContext;
 use rustls::crypto::{CryptoProvider, SupportedKxGroup, aws_lc_rs};
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
@@ -18,6 +19,7 @@ use rustls::{
 };
 
 use crate::config::Tls;
+use crate::dtls::{CurrentDtls, context};
 
 const ONLY_TLS13: &[&SupportedProtocolVersion] = &[&version::TLS13];
 
@@ -37,7 +39,8 @@ pub(crate) struct Certificates {
     config: Tls,
     files: Vec<PathBuf>,
     stamps: Vec<Option<Stamp>>,
-    current: CurrentTls,
+    current: Option<CurrentTls>,
+    current_dtls: Option<CurrentDtls>,
 }
 
 /// What tells that a file is another one than before, or has been written to.
@@ -60,18 +63,24 @@ impl Certificates {
         let files: Vec<PathBuf> = files.into_iter().flatten().cloned().collect();
         // Looked at before they are read, so that a change in between is seen as one.
         let stamps = stamps(&files);
-        let current = Arc::new(RwLock::new(Arc::new(server_config(config)?)));
+        let Sets { tls, dtls } = Sets::read(config)?;
         Ok(Self {
             config: config.clone(),
             files,
             stamps,
-            current,
+            current: tls.map(|set| Arc::new(RwLock::new(set))),
+            current_dtls: dtls.map(|set| Arc::new(RwLock::new(set))),
         })
     }
 
-    /// What shards share.
-    pub(crate) fn shared(&self) -> CurrentTls {
-        Arc::clone(&self.current)
+    /// What shards share for TLS, if it is spoken.
+    pub(crate) fn shared(&self) -> Option<CurrentTls> {
+        self.current.clone()
+    }
+
+    /// What shards share for DTLS, if it is spoken.
+    pub(crate) fn shared_dtls(&self) -> Option<CurrentDtls> {
+        self.current_dtls.clone()
     }
 
     /// Reads the files again if they have changed. `None`: they have not.
@@ -89,9 +98,31 @@ impl Certificates {
     /// What is wrong with them.
     pub(crate) fn reload(&mut self) -> Result<(), String> {
         self.stamps = stamps(&self.files);
-        let next = Arc::new(server_config(&self.config)?);
-        *self.current.write().unwrap_or_else(PoisonError::into_inner) = next;
+        let Sets { tls, dtls } = Sets::read(&self.config)?;
+        if let Some((current, next)) = self.current.as_ref().zip(tls) {
+            *current.write().unwrap_or_else(PoisonError::into_inner) = next;
+        }
+        if let Some((current, next)) = self.current_dtls.as_ref().zip(dtls) {
+            *current.write().unwrap_or_else(PoisonError::into_inner) = next;
+        }
         Ok(())
+    }
+}
+
+/// What is made of one reading of the files.
+struct Sets {
+    tls: Option<Arc<ServerConfig>>,
+    dtls: Option<SslContext>,
+}
+
+impl Sets {
+    fn read(config: &Tls) -> Result<Self, String> {
+        let tls = config.files().map(|files| server_config(config, files));
+        let dtls = config.dtls_files().map(|files| context(config, files));
+        Ok(Self {
+            tls: tls.transpose()?.map(Arc::new),
+            dtls: dtls.transpose()?,
+        })
     }
 }
 
@@ -109,7 +140,10 @@ fn stamps(files: &[PathBuf]) -> Vec<Option<Stamp>> {
 }
 
 /// Everything that a handshake needs.
-fn server_config(config: &Tls) -> Result<ServerConfig, String> {
+fn server_config(
+    config: &Tls,
+    (certificate_file, key_file): (&Path, &Path),
+) -> Result<ServerConfig, String> {
     let provider = Arc::new(provider(config));
     let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
         .with_protocol_versions(versions(config))
@@ -131,7 +165,6 @@ fn server_config(config: &Tls) -> Result<ServerConfig, String> {
             builder.with_client_cert_verifier(verifier)
         }
     };
-    let (certificate_file, key_file) = config.files().ok_or("TLS is off")?;
     let chain = certificates("cert", certificate_file)?;
     let mut server = builder
         .with_single_cert(chain, key(key_file)?)

@@ -179,7 +179,7 @@ fn tls_works_behind_a_header_on_the_proxies_own_port_where_nobody_else_is_served
     let port = SocketAddr::new(site.ip(1), 8443);
     let greeting = server.greeting();
     assert!(
-        greeting.contains(&format!("listening on TLS and TCP {port} for proxies")),
+        greeting.contains(&format!("listening on TCP and TLS {port} for proxies")),
         "{greeting}"
     );
     let mut connection = connect_from(site.ip(5), port);

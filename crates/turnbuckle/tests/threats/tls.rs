@@ -30,7 +30,7 @@ fn a_client_over_tls_relays_both_ways_with_every_kind_of_key_on_both_ports() {
         let site = Site::new();
         let authority = Authority::new();
         let server = start_with(site, &authority.options(key), &[]);
-        assert!(server.greeting().contains("listening on TLS and TCP"));
+        assert!(server.greeting().contains("listening on TCP and TLS"));
         for address in [tls_address(site), server.address()] {
             for version in rustls::DEFAULT_VERSIONS {
                 let mut tls = authority.client();

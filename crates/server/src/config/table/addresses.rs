@@ -34,7 +34,7 @@ pub(super) const ENTRIES: &[Entry] = &[
         "tls-listening-port",
         GROUP,
         Kind::Port,
-        "Port for TLS, if `cert` and `pkey` are given. TLS is recognised on `listening-port` too, and plain TCP here, unless switched off.",
+        "Port for TLS and DTLS, if `cert` and `pkey` are given. They are recognised on `listening-port` too, and plain TCP and UDP here, unless switched off.",
     )
     .default("5349")
     .stricter("port 0 is refused")
@@ -233,7 +233,7 @@ pub(super) const ENTRIES: &[Entry] = &[
         },
         |config| one(config.datapath.socket_buffer_bytes),
     ),
-    Entry::new("O-016", "no-udp", GROUP, Kind::Flag, "No listeners for UDP.").default("false").works(
+    Entry::new("O-016", "no-udp", GROUP, Kind::Flag, "No plain UDP; DTLS is another matter.").default("false").works(
         |draft, value, _| {
             draft.no_udp = value.flag();
             Ok(())
@@ -256,12 +256,28 @@ pub(super) const ENTRIES: &[Entry] = &[
             },
             |config| flag(!config.tls.wanted),
         ),
-    Entry::new("O-019", "dtls", GROUP, Kind::Flag, "Listeners for DTLS.")
-        .default("false")
-        .only(&["false"], "DTLS listeners are not implemented yet"),
-    Entry::new("O-020", "no-dtls", GROUP, Kind::Flag, "No listeners for DTLS (old form of dtls).")
-        .default("true")
-        .only(&["true"], "DTLS listeners are not implemented yet"),
+    Entry::new(
+        "O-019",
+        "dtls",
+        GROUP,
+        Kind::Flag,
+        "DTLS 1.2, if `cert` and `pkey` are given: on `tls-listening-port` by UDP, and recognised on `listening-port`.",
+    )
+    .default("false")
+    .works(
+        |draft, value, _| {
+            draft.tls.dtls_wanted = value.flag();
+            Ok(())
+        },
+        |config| flag(config.tls.dtls_wanted),
+    ),
+    Entry::new("O-020", "no-dtls", GROUP, Kind::Flag, "No DTLS (old form of dtls).").default("true").works(
+        |draft, value, _| {
+            draft.tls.dtls_wanted = !value.flag();
+            Ok(())
+        },
+        |config| flag(!config.tls.dtls_wanted),
+    ),
     Entry::new("O-021", "no-udp-relay", GROUP, Kind::Flag, "No allocations with UDP relay addresses.")
         .default("false")
         .only(&["false"], "UDP relay addresses are the only ones of this version; `stun-only` turns relaying off"),

@@ -187,6 +187,36 @@ pub(super) const ENTRIES: &[Entry] = &[
     ),
     Entry::new(
         "",
+        "max-dtls-handshakes",
+        GROUP,
+        Kind::Integer { min: 1, max: 1 << 20, unit: "sessions" },
+        "DTLS sessions of one shard from which no message has come yet, half-open ones among them. Beyond it the oldest is ended.",
+    )
+    .default("256")
+    .works(
+        |draft, value, _| {
+            draft.limits.dtls_unproven = value.nonzero()?;
+            Ok(())
+        },
+        |config| one(config.limits.dtls_unproven),
+    ),
+    Entry::new(
+        "",
+        "max-dtls-sessions",
+        GROUP,
+        Kind::Integer { min: 1, max: 1 << 20, unit: "sessions" },
+        "DTLS sessions of one shard. Beyond it no further one begins.",
+    )
+    .default("16384")
+    .works(
+        |draft, value, _| {
+            draft.limits.dtls_sessions = value.nonzero()?;
+            Ok(())
+        },
+        |config| one(config.limits.dtls_sessions),
+    ),
+    Entry::new(
+        "",
         "max-allocations",
         GROUP,
         Kind::Integer { min: 1, max: 1 << 24, unit: "allocations" },

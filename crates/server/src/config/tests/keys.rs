@@ -288,6 +288,8 @@ fn every_written_value_is_read_back_as_written() {
         ("max-silent-connections", "100"),
         ("max-silent-connections-per-address", "50"),
         ("accept", "exclusive"),
+        ("max-dtls-handshakes", "100"),
+        ("max-dtls-sessions", "1000"),
         ("no-udp", "true"),
         ("tls-listening-port", "443"),
         ("cert", "/etc/tls/chain.pem"),
