@@ -27,7 +27,9 @@ use crate::pack::Buffers;
 use crate::queue::{SendQueue, TRAIN_SEGMENTS_MAX};
 use crate::receive::Receiver;
 use crate::settings::Settings;
-use crate::stream::{self, Listen, StreamEnd, StreamFlusher, StreamId, StreamListenerId, Streams};
+use crate::stream::{
+    self, DetachedStream, Listen, StreamEnd, StreamFlusher, StreamId, StreamListenerId, Streams,
+};
 use crate::sys::errqueue;
 
 /// Readiness events taken per turn.
@@ -159,14 +161,13 @@ impl Datapath {
     /// # Errors
     /// What `listen(2)` returns: another process listens there.
     pub fn admit_connections(&self, listener: StreamListenerId) -> io::Result<()> {
-        let listener = self.streams.listeners.get(listener.0 as usize);
+        let listener = self.streams.listener(listener);
         listener.ok_or(io::ErrorKind::NotFound)?.admit()
     }
 
     /// The address that connections arrive at.
     pub fn listening_addr(&self, listener: StreamListenerId) -> Option<SocketAddr> {
-        let listener = self.streams.listeners.get(listener.0 as usize)?;
-        Some(listener.local)
+        Some(self.streams.listener(listener)?.local)
     }
 
     /// Sends what is queued and closes all connections, so that what is left of them is accounted for.
@@ -232,6 +233,7 @@ impl Datapath {
             settings: &self.settings,
             epoll: &self.epoll,
             table: &mut self.table,
+            streams: &mut self.streams,
             warnings: &mut self.warnings,
             closing: &mut self.closing,
         }
@@ -276,6 +278,7 @@ impl Datapath {
             settings,
             epoll,
             table,
+            streams,
             warnings,
             closing,
             queue,
@@ -287,6 +290,7 @@ impl Datapath {
                 settings,
                 epoll,
                 table,
+                streams,
                 warnings,
                 closing,
             },
@@ -305,7 +309,7 @@ impl Datapath {
     #[cold]
     fn until_accepting(&mut self, timeout: Option<Duration>) -> Option<Duration> {
         let now_ns = self.now_ns();
-        self.streams.resume(now_ns, &self.epoll, &self.settings);
+        self.streams.resume(now_ns, &self.epoll);
         match (timeout, self.streams.shortage.wait(now_ns)) {
             (Some(timeout), Some(wait)) => Some(timeout.min(wait)),
             (timeout, wait) => timeout.or(wait),
@@ -363,6 +367,7 @@ impl Datapath {
         self.streams.serve(
             StreamId::from_u32(low),
             flags,
+            &self.epoll,
             &self.counters.stream,
             &mut self.queue,
             handler,
@@ -530,6 +535,7 @@ pub struct Sockets<'a> {
     settings: &'a Settings,
     epoll: &'a OwnedFd,
     table: &'a mut Table,
+    streams: &'a mut Streams,
     warnings: &'a mut Vec<Warning>,
     closing: &'a mut Vec<EndpointId>,
 }
@@ -561,6 +567,43 @@ impl Sockets<'_> {
     /// The address a socket is bound to.
     pub fn local_addr(&self, endpoint: EndpointId) -> Option<SocketAddr> {
         self.table.get(endpoint).map(|endpoint| endpoint.local)
+    }
+
+    /// Listens for peers that connect to a relay. Nothing is read from them before they are joined with another connection.
+    ///
+    /// # Errors
+    /// What the system says: address in use, not available, too many open files.
+    pub fn listen_for_peers(&mut self, listen: Listen) -> io::Result<StreamListenerId> {
+        self.streams
+            .listen_for_peers(listen, self.settings, self.epoll)
+    }
+
+    /// Stops listening at once. Connections that were accepted stay.
+    pub fn close_listener(&mut self, listener: StreamListenerId) {
+        self.streams.close_listener(listener);
+    }
+
+    /// Begins a connection from `local`, where a listener may be; [`Handler::connected`] tells how that went.
+    ///
+    /// # Errors
+    /// What the system says: no route, not permitted, the same connection exists, too many open files.
+    pub fn connect(&mut self, local: SocketAddr, remote: SocketAddr) -> io::Result<StreamId> {
+        self.streams
+            .connect(local, remote, self.settings, self.epoll)
+    }
+
+    /// Takes a connection away, to be given to another data path; its name means nothing any more. What was queued for it in
+    /// this turn is lost.
+    pub fn detach(&mut self, stream: StreamId) -> Option<DetachedStream> {
+        self.streams.table.detach(stream, self.epoll)
+    }
+
+    /// Takes in a connection that another data path gave away.
+    ///
+    /// # Errors
+    /// No memory for the event queue, or there are more than four million connections.
+    pub fn adopt(&mut self, stream: DetachedStream) -> io::Result<StreamId> {
+        self.streams.table.adopt(stream, self.epoll)
     }
 
     /// Closes a socket after the flush that follows, so that what was queued for it still leaves.

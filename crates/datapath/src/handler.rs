@@ -67,7 +67,23 @@ pub trait Handler {
         let _ = (stream, messages, cause);
     }
 
-    /// A connection that was accepted is gone; its name means nothing any more.
+    /// A connection that [`Sockets::connect`] began is there, and is not read before it is joined with another one; or it
+    /// could not be had, and its name means nothing any more.
+    fn connected(&mut self, stream: StreamId, result: io::Result<()>, tx: &mut SendQueue) {
+        let _ = (stream, result, tx);
+    }
+
+    /// The other side of a joined connection has ended what it sends; what this side sends goes on.
+    fn stream_ended(&mut self, stream: StreamId) {
+        let _ = stream;
+    }
+
+    /// Appends to `sealed` what ends this side of a sealed connection.
+    fn farewell(&mut self, stream: StreamId, sealed: &mut Vec<u8>) {
+        let _ = (stream, sealed);
+    }
+
+    /// A connection that was accepted or made is gone; its name means nothing any more.
     fn stream_closed(&mut self, stream: StreamId, end: StreamEnd) {
         let _ = (stream, end);
     }

@@ -50,7 +50,7 @@ pub use queue::{PREFIX_LEN_MAX, Run, SendQueue, Staged, TRAILER_LEN_MAX};
 pub use settings::Settings;
 pub use shard::{allowed_cpus, pin_current_thread};
 pub use stream::{
-    AcceptStrategy, Accepted, Accepting, Listen, StreamEnd, StreamId, StreamInput,
+    AcceptStrategy, Accepted, Accepting, DetachedStream, Listen, StreamEnd, StreamId, StreamInput,
     StreamListenerId, Taken,
 };
 pub use sys::accept_ring::{AcceptEvent, AcceptRing};

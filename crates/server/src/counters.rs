@@ -14,7 +14,7 @@
 use std::fmt::Write as _;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use turnbuckle_engine::DropReason;
+use turnbuckle_engine::{DropReason, PeerEnd};
 
 /// A counter with one writer.
 #[derive(Debug, Default)]
@@ -25,6 +25,11 @@ impl Cell {
     pub(crate) fn add(&self, count: u64) {
         self.0
             .store(self.0.load(Relaxed).wrapping_add(count), Relaxed);
+    }
+
+    /// Replaces the value.
+    pub(crate) fn set(&self, count: u64) {
+        self.0.store(count, Relaxed);
     }
 
     /// The present value.
@@ -69,6 +74,8 @@ macro_rules! close_reasons {
 }
 
 close_reasons! {
+    /// It belonged to an allocation that ended.
+    AllocationEnded = "allocation_ended",
     /// It did not read the answers to its requests.
     Congested = "congested",
     /// It had said nothing yet and others wanted its place.
@@ -97,10 +104,16 @@ close_reasons! {
     ProxyLate = "proxy_late",
     /// It came from no proxy, with a proxy's header or to the proxies' port.
     ProxyRefused = "proxy_refused",
+    /// It went to the shard that has what it asked for, where it counts as another one.
+    Moved = "moved",
+    /// The peer at the other end of a relay closed it.
+    PeerClosed = "peer_closed",
     /// The client closed it.
     Remote = "remote",
     /// Its client began a new DTLS session from the same address.
     Replaced = "replaced",
+    /// The client or its peer had ended what it sent, and the other side did nothing more.
+    Stalled = "stalled",
     /// The relay ended.
     Stopped = "stopped",
     /// It broke TLS or DTLS after the handshake.
@@ -133,6 +146,14 @@ pub(crate) struct ShardCounters {
     pub(crate) connections: Cell,
     /// Connections that ended, by reason.
     closes: Cells<{ CloseReason::LABELS.len() }>,
+    /// Peer data connections that were tried or came.
+    pub(crate) peer_connections: Cell,
+    /// Peer data connections that ended, or never came to be, by reason.
+    peer_ends: Cells<{ PeerEnd::ALL.len() }>,
+    /// Bytes that clients sent to peers through TCP relays.
+    pub(crate) tcp_to_peers_bytes: Cell,
+    /// Bytes that peers sent to clients through TCP relays.
+    pub(crate) tcp_to_clients_bytes: Cell,
     /// Bytes of datagram payload read from clients.
     pub(crate) client_in_bytes: Cell,
     /// Bytes of datagram payload read from peers.
@@ -146,6 +167,17 @@ impl ShardCounters {
     pub(crate) fn closed(&self, reason: CloseReason) {
         if let Some(cell) = self.closes.get(reason as usize) {
             cell.add(1);
+        }
+    }
+
+    /// Takes over what the engine has counted of peer data connections.
+    pub(crate) fn set_peer_ends(&self, attempts: u64, ends: &[u64; PeerEnd::ALL.len()]) {
+        if attempts == 0 {
+            return; // most servers have no TCP relays
+        }
+        self.peer_connections.set(attempts);
+        for (cell, &count) in self.peer_ends.iter().zip(ends) {
+            cell.set(count);
         }
     }
 
@@ -178,6 +210,14 @@ pub struct Accounting {
     pub connections: u64,
     /// Connections that ended, by reason, zero counts included.
     pub closes: Vec<(&'static str, u64)>,
+    /// Connections of TCP relays that were tried or came.
+    pub peer_connections: u64,
+    /// Connections of TCP relays that ended, or never came to be, by reason, zero counts included.
+    pub peer_ends: Vec<(&'static str, u64)>,
+    /// Bytes that clients sent to peers through TCP relays.
+    pub tcp_to_peers_bytes: u64,
+    /// Bytes that peers sent to clients through TCP relays.
+    pub tcp_to_clients_bytes: u64,
     /// Payload bytes read from clients.
     pub client_in_bytes: u64,
     /// Payload bytes read from peers.
@@ -198,6 +238,7 @@ impl Accounting {
                 .iter()
                 .map(|&label| (label, 0))
                 .collect(),
+            peer_ends: PeerEnd::ALL.iter().map(|end| (end.as_str(), 0)).collect(),
             ..Self::default()
         };
         for shard in shards {
@@ -211,6 +252,12 @@ impl Accounting {
             sum.peer_in_bytes += shard.peer_in_bytes.value();
             sum.allocations += shard.allocations.load(Relaxed);
             sum.connections += shard.connections.value();
+            sum.peer_connections += shard.peer_connections.value();
+            sum.tcp_to_peers_bytes += shard.tcp_to_peers_bytes.value();
+            sum.tcp_to_clients_bytes += shard.tcp_to_clients_bytes.value();
+            for ((_, total), cell) in sum.peer_ends.iter_mut().zip(shard.peer_ends.iter()) {
+                *total += cell.value();
+            }
             for ((_, total), cell) in sum.closes.iter_mut().zip(shard.closes.iter()) {
                 *total += cell.value();
             }
@@ -273,6 +320,18 @@ impl Accounting {
                 separator = ", ";
             }
         }
+        if self.peer_connections > 0 {
+            let _ = write!(
+                line,
+                "; tcp relays: {} bytes to peers, {} bytes to clients, connections {}",
+                self.tcp_to_peers_bytes, self.tcp_to_clients_bytes, self.peer_connections
+            );
+            separator = ": ";
+            for (reason, count) in self.peer_ends.iter().filter(|(_, count)| *count > 0) {
+                let _ = write!(line, "{separator}{reason} {count}");
+                separator = ", ";
+            }
+        }
         line
     }
 
@@ -288,7 +347,8 @@ impl Accounting {
         format!(
             "{{\"in\":{},\"out\":{},\"dropped\":{},\"client_in\":{},\"peer_in\":{},\"icmp_in\":{},\"begun\":{},\"client_out\":{},\
              \"peer_out\":{},\"client_in_bytes\":{},\"peer_in_bytes\":{},\"allocations\":{},\"connections\":{},\
-             \"closes\":{{{}}},\"drops\":{{{}}}}}",
+             \"closes\":{{{}}},\"peer_connections\":{},\"peer_ends\":{{{}}},\"tcp_to_peers_bytes\":{},\
+             \"tcp_to_clients_bytes\":{},\"drops\":{{{}}}}}",
             self.total_in(),
             self.total_out(),
             self.total_drops(),
@@ -303,6 +363,10 @@ impl Accounting {
             self.allocations,
             self.connections,
             object(&self.closes),
+            self.peer_connections,
+            object(&self.peer_ends),
+            self.tcp_to_peers_bytes,
+            self.tcp_to_clients_bytes,
             object(&self.drops)
         )
     }

@@ -21,9 +21,9 @@ use turnbuckle_datapath::{
     Warning,
 };
 use turnbuckle_engine::{
-    AllocationId, Change, ClientTuple, Command, Config as EngineConfig, DropReason, Endpoint,
-    Engine, Framing, InterfaceAddress, Now, Outcome, RelayHandle, RelayOpenError, RelayRequest,
-    Transport,
+    AllocationId, AllowedPeer, Change, ClientTuple, Command, Config as EngineConfig, ConnectionId,
+    DropReason, Endpoint, Engine, Framing, InterfaceAddress, Now, Outcome, RelayHandle,
+    RelayOpenError, RelayProtocol, RelayRequest, Transport,
 };
 use turnbuckle_wire::{
     ChannelData, DATA_INDICATION_HEADER_MAX, Demux, classify, data_indication_header, padding_len,
@@ -35,7 +35,11 @@ mod opening;
 mod proxied;
 mod streams;
 pub(crate) use discovery::{Site, describe_discovery, sites};
+mod tcp;
+use streams::is_client_listener;
 pub(crate) use streams::stream_listener_token;
+use tcp::Departure;
+pub(crate) use tcp::{MIGRANTS_MAX, Migrant, ShardLink};
 
 use self::proxied::ProxiedClients;
 use crate::clock;
@@ -44,7 +48,7 @@ use crate::dtls::{Dtls, DtlsService, Plain};
 use crate::log::Log;
 use crate::proxy::Proxies;
 use crate::random::OsRandom;
-use crate::stream::{Connections, HttpService, StreamService};
+use crate::stream::{Connections, HttpService, Peers, StreamService};
 use crate::tls::CurrentTls;
 use crate::train::{Train, cut, equal_runs};
 
@@ -93,6 +97,17 @@ pub(crate) struct Relay {
     /// What came out of TLS records, and what TLS has to say; kept for their memory.
     plain: Vec<u8>,
     raw: Vec<u8>,
+    /// Peer data connections of TCP relays.
+    peers: Peers,
+    /// The ways to all shards.
+    links: Vec<ShardLink>,
+    /// Connections for another shard: of this turn, and of the one before.
+    departures: Vec<Departure>,
+    departing: Vec<Departure>,
+    /// Connections to be joined as soon as the engine's commands have been looked through.
+    joins: Vec<(ConnectionId, ClientTuple)>,
+    /// Connections from other shards.
+    arrivals: Vec<Migrant>,
     /// Sockets the engine asked for or gave up, dealt with at the end of the turn.
     sockets_due: Vec<SocketDue>,
 }
@@ -108,10 +123,17 @@ struct Segments<'a, P> {
 /// Something to do with a relay socket.
 enum SocketDue {
     Close(Endpoint),
+    ClosePeer(ConnectionId),
+    Connect {
+        connection: ConnectionId,
+        local: SocketAddr,
+        peer: AllowedPeer,
+    },
     Open {
         request: RelayRequest,
         address: SocketAddr,
         handle: RelayHandle,
+        protocol: RelayProtocol,
     },
 }
 
@@ -148,8 +170,19 @@ impl Relay {
             handshakes_spent: Duration::ZERO,
             plain: Vec::new(),
             raw: Vec::new(),
+            peers: Peers::default(),
+            links: Vec::new(),
+            departures: Vec::new(),
+            departing: Vec::new(),
+            joins: Vec::new(),
+            arrivals: Vec::new(),
             sockets_due: Vec::new(),
         }
+    }
+
+    /// Makes known which shard this is.
+    pub(crate) fn set_shard(&mut self, index: usize) {
+        self.engine.set_shard(len_u32(index));
     }
 
     /// Makes a bound client-facing socket known.
@@ -185,7 +218,7 @@ impl Relay {
     /// When the engine next has something to do, counted from the present turn.
     pub(crate) fn timeout(&self) -> Option<Duration> {
         let has_handshakes = self.dtls.as_ref().is_some_and(|dtls| dtls.has_work());
-        if !self.sockets_due.is_empty() || has_handshakes {
+        if !self.sockets_due.is_empty() || has_handshakes || self.has_migrants() {
             // A connection ended during the last flush, and with it an allocation; or handshakes have used up their time.
             return Some(Duration::ZERO);
         }
@@ -322,7 +355,7 @@ impl Relay {
     ) {
         match self.engine.handle_stun(self.now, client, datagram) {
             Outcome::Done => self.carry_out_commands(tx),
-            Outcome::HandOver(_) => unreachable!("there are no TCP relays"),
+            Outcome::HandOver(handover) => self.depart(client, handover),
             Outcome::Dropped(reason) => self.counters.dropped(reason, 1),
             Outcome::Elsewhere { .. } => self.counters.dropped(DropReason::HandoverQueueFull, 1),
             Outcome::Relay(route) => {
@@ -439,22 +472,33 @@ impl Relay {
             proxied,
             sockets_due,
             dtls,
+            joins,
             ..
         } = self;
         engine.with_commands(|command| match command {
-            // there are no TCP relays
-            Command::ClosePeer { .. } | Command::Connect { .. } | Command::Join { .. } => {}
+            Command::ClosePeer { connection } => sockets_due.push(SocketDue::ClosePeer(connection)),
             Command::CloseRelay { endpoint } => sockets_due.push(SocketDue::Close(endpoint)),
+            Command::Connect {
+                connection,
+                local,
+                peer,
+            } => sockets_due.push(SocketDue::Connect {
+                connection,
+                local,
+                peer,
+            }),
+            Command::Join { connection, client } => joins.push((connection, client)),
             Command::OpenRelay {
                 request,
                 address,
                 handle,
-                protocol: _,
+                protocol,
             } => {
                 sockets_due.push(SocketDue::Open {
                     request,
                     address,
                     handle,
+                    protocol,
                 });
             }
             Command::Reply { to, bytes } if to.transport == Transport::Dtls => {
@@ -472,6 +516,9 @@ impl Relay {
                 }
             }
         });
+        while let Some((connection, client)) = self.joins.pop() {
+            self.join(connection, client, tx);
+        }
     }
 
     /// Opens and closes relay sockets until the engine wants no more: an address in use makes it try another port.
@@ -479,20 +526,34 @@ impl Relay {
         while !self.sockets_due.is_empty() {
             for due in std::mem::take(&mut self.sockets_due) {
                 match due {
-                    SocketDue::Close(endpoint) => sockets.close(EndpointId::from_u32(endpoint.0)),
+                    SocketDue::Close(endpoint) => {
+                        if Self::close_relay_listener(endpoint, sockets).is_none() {
+                            sockets.close(EndpointId::from_u32(endpoint.0));
+                        }
+                    }
+                    SocketDue::ClosePeer(connection) => self.close_peer(connection, tx),
+                    SocketDue::Connect {
+                        connection,
+                        local,
+                        peer,
+                    } => self.connect_to_peer(connection, local, peer, sockets),
                     SocketDue::Open {
                         request,
                         address,
                         handle,
+                        protocol,
                     } => {
-                        let opened = sockets
-                            .bind(Bind {
-                                address,
-                                kind: EndpointKind::Relay,
-                                token: handle.to_u64(),
-                            })
-                            .map(|endpoint| Endpoint(endpoint.to_u32()))
-                            .map_err(|error| relay_open_error(&error));
+                        let opened = match protocol {
+                            RelayProtocol::Tcp => Self::listen_for_peers(address, handle, sockets),
+                            RelayProtocol::Udp => sockets
+                                .bind(Bind {
+                                    address,
+                                    kind: EndpointKind::Relay,
+                                    token: handle.to_u64(),
+                                })
+                                .map(|endpoint| Endpoint(endpoint.to_u32())),
+                        };
+                        let opened = opened.map_err(|error| relay_open_error(&error));
                         self.engine.relay_opened(self.now, request, opened);
                     }
                 }
@@ -518,7 +579,23 @@ impl Handler for Relay {
     }
 
     fn accepted(&mut self, stream: StreamId, accepted: &Accepted, tx: &mut SendQueue) -> bool {
-        self.connection_accepted(stream, accepted, tx)
+        if is_client_listener(accepted.token) {
+            self.connection_accepted(stream, accepted, tx)
+        } else {
+            self.peer_accepted(stream, accepted, tx)
+        }
+    }
+
+    fn connected(&mut self, stream: StreamId, result: io::Result<()>, tx: &mut SendQueue) {
+        self.peer_connected(stream, result.is_ok(), tx);
+    }
+
+    fn stream_ended(&mut self, stream: StreamId) {
+        self.half_closed(stream);
+    }
+
+    fn farewell(&mut self, stream: StreamId, sealed: &mut Vec<u8>) {
+        self.say_farewell(stream, sealed);
     }
 
     fn stream_received(&mut self, input: &mut StreamInput<'_>, tx: &mut SendQueue) -> Taken {
@@ -537,7 +614,10 @@ impl Handler for Relay {
         self.seal_connection(stream, plain, sealed)
     }
 
-    fn stream_failed(&mut self, _stream: StreamId, messages: u32, cause: SendFailure) {
+    fn stream_failed(&mut self, stream: StreamId, messages: u32, cause: SendFailure) {
+        if self.is_of_relay(stream) {
+            return; // no messages
+        }
         let messages = u64::from(messages);
         self.counters.client_refused.add(messages);
         let reason = match cause {
@@ -548,6 +628,7 @@ impl Handler for Relay {
     }
 
     fn stream_closed(&mut self, stream: StreamId, end: StreamEnd) {
+        self.peer_closed(stream, end);
         self.connection_closed(stream, end);
     }
 
@@ -602,6 +683,9 @@ impl Handler for Relay {
         }
         self.close_overdue_connections(tx);
         self.work_on_dtls(tx);
+        if self.has_migrants() {
+            self.move_connections(tx, sockets);
+        }
         self.settle_sockets(tx, sockets);
         while let Some(change) = self.engine.poll_change() {
             if let Change::Ended(ended) = &change {
@@ -612,6 +696,8 @@ impl Handler for Relay {
         self.counters
             .allocations
             .store(self.engine.statistics().allocations as u64, Relaxed);
+        let (attempts, ends) = self.engine.peer_ends();
+        self.counters.set_peer_ends(attempts, ends);
     }
 }
 

@@ -208,6 +208,10 @@ impl RunningRelay {
                 }
             }
         }
+        let links: Vec<_> = relay.shards.iter().map(Shard::link).collect();
+        for shard in &relay.shards {
+            shard.insist(Request::Links(links.clone()));
+        }
         relay.admit_clients();
         if let Some(follower) = users {
             match follow(follower, events) {

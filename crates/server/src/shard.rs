@@ -14,7 +14,10 @@ use turnbuckle_engine::{Commons, Config as EngineConfig, Engine, InterfaceAddres
 use crate::counters::ShardCounters;
 use crate::log::Log;
 use crate::random::OsRandom;
-use crate::relay::{DatagramService, LISTENER_TOKEN, Relay, Site, stream_listener_token};
+use crate::relay::{
+    DatagramService, LISTENER_TOKEN, MIGRANTS_MAX, Migrant, Relay, ShardLink, Site,
+    stream_listener_token,
+};
 use crate::serve::Event;
 use crate::stream::StreamService;
 
@@ -26,6 +29,8 @@ pub(crate) enum Request {
     Drain(SyncSender<()>),
     /// The addresses of the host's interfaces are these from now on.
     Interfaces(Vec<InterfaceAddress>),
+    /// These are the ways to all shards, in their order.
+    Links(Vec<ShardLink>),
     /// Users, peer rules and quotas are these from now on.
     Reconfigure(Arc<EngineConfig>),
     /// Stop after this turn.
@@ -62,6 +67,7 @@ pub(crate) struct Shard {
     pub(crate) counters: Arc<ShardCounters>,
     pub(crate) batches: Arc<Counters>,
     requests: SyncSender<Request>,
+    migrants: SyncSender<Migrant>,
     waker: Waker,
     thread: JoinHandle<()>,
 }
@@ -79,6 +85,7 @@ impl Shard {
         let counters = Arc::new(ShardCounters::default());
         let name = format!("shard-{}", plan.index);
         let (requests, inbox) = sync_channel(REQUESTS_MAX);
+        let (migrants, arrivals) = sync_channel(MIGRANTS_MAX);
         let (ready, is_ready) = sync_channel(1);
         let thread = std::thread::Builder::new().name(name.clone()).spawn({
             let counters = Arc::clone(&counters);
@@ -95,7 +102,7 @@ impl Shard {
                     Ok((mut datapath, mut relay)) => {
                         let handles = (Arc::clone(datapath.counters()), datapath.waker());
                         if ready.send(Ok(handles)).is_ok() {
-                            end.error = run(&mut datapath, &mut relay, &inbox)
+                            end.error = run(&mut datapath, &mut relay, &inbox, &arrivals)
                                 .err()
                                 .map(|error| error.to_string());
                         }
@@ -113,9 +120,18 @@ impl Shard {
             counters,
             batches,
             requests,
+            migrants,
             waker,
             thread,
         })
+    }
+
+    /// The way to the shard for connections of others.
+    pub(crate) fn link(&self) -> ShardLink {
+        ShardLink {
+            migrants: self.migrants.clone(),
+            waker: self.waker.clone(),
+        }
     }
 
     /// Asks something of the shard. One that has ended, or is far behind, does not hear it: then the answer is false.
@@ -176,6 +192,7 @@ fn set_up(plan: Plan, counters: Arc<ShardCounters>, log: Log) -> io::Result<(Dat
     );
     let mut datagrams = Vec::new();
     let mut connections = Vec::new();
+    relay.set_shard(plan.index);
     for address in plan.listeners {
         let endpoint = datapath
             .bind(Bind {
@@ -208,9 +225,17 @@ fn cannot_listen(transport: &str, address: SocketAddr, error: &io::Error) -> io:
 }
 
 /// The loop of a shard.
-fn run(datapath: &mut Datapath, relay: &mut Relay, inbox: &Receiver<Request>) -> io::Result<()> {
+fn run(
+    datapath: &mut Datapath,
+    relay: &mut Relay,
+    inbox: &Receiver<Request>,
+    migrants: &Receiver<Migrant>,
+) -> io::Result<()> {
     loop {
         datapath.turn(relay.timeout(), relay)?;
+        while let Ok(migrant) = migrants.try_recv() {
+            relay.arrived(migrant);
+        }
         while let Ok(request) = inbox.try_recv() {
             match request {
                 Request::AdmitClients(done) => {
@@ -229,10 +254,12 @@ fn run(datapath: &mut Datapath, relay: &mut Relay, inbox: &Receiver<Request>) ->
                     let _ = done.send(());
                 }
                 Request::Interfaces(interfaces) => relay.set_interfaces(interfaces),
+                Request::Links(links) => relay.set_links(links),
                 Request::Reconfigure(engine) => relay.reconfigure(&engine),
                 Request::Stop => {
                     relay.stop_dtls(datapath.send_queue());
                     datapath.close_streams(relay);
+                    relay.stop(migrants);
                     return Ok(());
                 }
             }

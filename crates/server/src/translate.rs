@@ -9,7 +9,7 @@ use turnbuckle_datapath::{AcceptStrategy, Accepting, Backend, BufferBudget, Sett
 use turnbuckle_engine::{
     Action, Alternate, AuthConfig, Bandwidth, Config as EngineConfig, DefaultFamily, Fingerprint,
     InterfaceAddress, Lifetimes, Limits, NonceKey, NonceLifetime, PolicyRules, Rate, Redirection,
-    RelayAddress, Rule, Service, UnverifiedLimits,
+    RelayAddress, Rule, Service, TcpRelays, UnverifiedLimits,
 };
 
 use crate::config::{self, Config, Credential};
@@ -174,8 +174,31 @@ pub(crate) fn engine(config: &Config) -> Result<EngineConfig, String> {
             capacity_bytes_per_s: limits.capacity_bytes_per_second,
         },
         redirection: redirection(&config.redirection),
+        udp_relays: config.relays.udp,
+        tcp: config.relays.tcp.then(|| tcp_relays(config)),
         ..EngineConfig::default()
     })
+}
+
+/// Seconds' worth of connections that a user may begin at once.
+const CONNECTS_BURST_S: u32 = 10;
+
+fn tcp_relays(config: &Config) -> TcpRelays {
+    let from = &config.relays;
+    TcpRelays {
+        peer_ports: vec![from.connect_port_min..=u16::MAX],
+        mask_connect_errors: from.masks_connect_errors,
+        connections_per_allocation: from.connections_per_allocation.get(),
+        pending_per_user: from.pending_connects.get(),
+        connects_per_user: Rate {
+            burst: from
+                .connects_per_second
+                .get()
+                .saturating_mul(CONNECTS_BURST_S),
+            per_s: from.connects_per_second.get(),
+        },
+        ..TcpRelays::default()
+    }
 }
 
 /// Which list is whose.

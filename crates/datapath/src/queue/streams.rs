@@ -1,5 +1,7 @@
 //! What a turn wants to send to connections: runs in the order they were queued, for each connection.
 
+use std::ops::Range;
+
 use super::{NONE, Run, RunRecord, SendQueue, Source, Stamped, TRAILER_LEN_MAX, narrow, record};
 use crate::handler::{Payload, Place};
 use crate::queue::PREFIX_LEN_MAX;
@@ -14,6 +16,8 @@ pub(crate) enum Content {
     Media,
     /// Bytes of a protocol below, sent as they are before anything else.
     Raw,
+    /// Bytes of the connection that this one is joined with: all of them, in their order.
+    Relayed,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -37,6 +41,7 @@ pub(crate) struct StreamTouched {
 #[derive(Debug, Default)]
 pub(super) struct StreamRuns {
     runs: Vec<StreamRun>,
+    joins: Vec<(StreamId, StreamId)>,
     touched: Vec<StreamTouched>,
     /// For each connection index, its entry in `touched`.
     touched_by_stream: Vec<Stamped>,
@@ -49,6 +54,7 @@ impl StreamRuns {
 
     pub(super) fn clear(&mut self) {
         self.runs.clear();
+        self.joins.clear();
         self.touched.clear();
     }
 
@@ -171,6 +177,27 @@ impl SendQueue {
         self.push_bytes(stream, Content::Raw, bytes);
     }
 
+    /// Joins two connections: from now on what is read from one is to be sent on the other with
+    /// [`stream_relay`](Self::stream_relay), neither is read while something waits for the other, and they end together.
+    pub fn join_streams(&mut self, first: StreamId, second: StreamId) {
+        self.streams.touch(self.stamp, first);
+        self.streams.touch(self.stamp, second);
+        self.streams.joins.push((first, second));
+    }
+
+    /// Queues `range` of `message`, which came on the connection that `stream` is joined with. Nothing of it is dropped as long as
+    /// both connections are there.
+    ///
+    /// # Panics
+    /// `range` is not in `message`.
+    #[inline]
+    pub fn stream_relay(&mut self, stream: StreamId, message: &impl Payload, range: Range<usize>) {
+        let run = Run::single(range.start, range.len());
+        let record = record(message, run, 0, 0, 0);
+        self.streams
+            .push(self.stamp, stream, Content::Relayed, record);
+    }
+
     /// Closes a connection after what is queued for it, now and until the flush.
     pub fn close_stream(&mut self, stream: StreamId) {
         self.streams.touch(self.stamp, stream).close = true;
@@ -179,6 +206,11 @@ impl SendQueue {
     /// Has a connection looked at by the flush.
     pub(crate) fn touch_stream(&mut self, stream: StreamId) {
         self.streams.touch(self.stamp, stream);
+    }
+
+    /// Connections that are to be joined.
+    pub(crate) fn joins(&self) -> &[(StreamId, StreamId)] {
+        &self.streams.joins
     }
 
     /// Connections with something to do, in the order they were first named.

@@ -18,12 +18,15 @@ use rustix::io::Errno;
 use rustix::net::{SocketFlags, accept_with, acceptfrom_with};
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 
+use super::connection::Start;
 use super::{Accepting, LISTENER_TAG, Listen};
 use crate::counters::StreamCounters;
 use crate::settings::Settings;
 
 /// Handshakes that the kernel completes while nobody accepts; `net.core.somaxconn` bounds it too.
 const BACKLOG: i32 = 4096;
+/// The same for the peers of one allocation.
+const RELAY_BACKLOG: i32 = 64;
 
 /// A socket on which connections arrive.
 #[derive(Debug)]
@@ -32,6 +35,8 @@ pub(crate) struct Listener {
     accepting: Accepting,
     pub(crate) local: SocketAddr,
     pub(crate) token: u64,
+    /// What its connections begin with.
+    pub(crate) start: Start,
 }
 
 impl Listener {
@@ -48,6 +53,20 @@ impl Listener {
             accepting,
             local,
             token: listen.token,
+            start: Start::Reading,
+        })
+    }
+
+    /// Takes the address of a relay and admits its peers. Nothing is read from them before they are joined with a client.
+    pub(crate) fn bind_relay(listen: Listen, settings: &Settings) -> io::Result<Self> {
+        let socket = bound(listen.address, settings)?;
+        SockRef::from(&socket).listen(RELAY_BACKLOG)?;
+        Ok(Self {
+            socket: Arc::new(socket),
+            accepting: Accepting::default(),
+            local: listen.address,
+            token: listen.token,
+            start: Start::Held,
         })
     }
 
@@ -62,9 +81,9 @@ impl Listener {
     }
 
     /// Has `epoll` tell when connections wait. One that does already goes on.
-    pub(crate) fn watch(&self, name: u32, epoll: &OwnedFd, settings: &Settings) -> io::Result<()> {
+    pub(crate) fn watch(&self, name: u32, epoll: &OwnedFd) -> io::Result<()> {
         let data = EventData::new_u64(LISTENER_TAG | u64::from(name));
-        match epoll::add(epoll, self.fd(), data, settings.accepting.interest()) {
+        match epoll::add(epoll, self.fd(), data, self.accepting.interest()) {
             Ok(()) | Err(Errno::EXIST) => Ok(()),
             Err(errno) => Err(errno.into()),
         }
@@ -128,6 +147,22 @@ impl Listener {
             }
         }
         Ok(())
+    }
+}
+
+/// Begins a connection from `local`, where this process listens too, to `remote`.
+///
+/// Both sockets have `SO_REUSEPORT`, without which Linux lets nobody share an address with a listener
+/// (`inet_csk_get_port`); the kernel tells connections apart by their 4-tuple.
+pub(super) fn connect(
+    local: SocketAddr,
+    remote: SocketAddr,
+    settings: &Settings,
+) -> io::Result<OwnedFd> {
+    let socket = bound(local, settings)?;
+    match rustix::net::connect(&socket, &remote) {
+        Ok(()) | Err(Errno::INPROGRESS) => Ok(socket),
+        Err(errno) => Err(errno.into()),
     }
 }
 

@@ -2,8 +2,10 @@
 
 use std::io;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::time::Duration;
 
 use rustix::event::epoll::{self, EventData, EventFlags};
+use socket2::SockRef;
 
 use super::outgoing::Outgoing;
 use super::{INDEX_BITS, INDEX_MASK, StreamEnd, StreamId};
@@ -13,6 +15,26 @@ use crate::queue::narrow;
 pub(crate) const EVENT_TAG: u64 = 1 << 32;
 
 const READING: EventFlags = EventFlags::IN.union(EventFlags::RDHUP);
+
+/// What a connection begins with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Start {
+    /// It is being made from this side.
+    Connecting,
+    /// It is there, and nothing is read from it before it is joined with another one.
+    Held,
+    /// It is there, and is read.
+    Reading,
+}
+
+/// Whether this side has ended, or is to end, what it sends on a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Shutdown {
+    Done,
+    No,
+    /// As soon as nothing waits.
+    Wanted,
+}
 
 /// One connection.
 #[derive(Debug)]
@@ -25,8 +47,17 @@ pub(crate) struct Stream {
     pub(crate) outgoing: Option<Box<Outgoing>>,
     /// Set when the connection is to be closed at the next flush.
     pub(crate) ending: Option<StreamEnd>,
+    /// The connection that it is joined with: what is read here is sent there.
+    pub(crate) partner: Option<StreamId>,
+    /// Whether the other side has ended what it sends, and that was read.
+    pub(crate) has_ended: bool,
+    pub(crate) shutdown: Shutdown,
+    pub(crate) is_connecting: bool,
+    is_reading: bool,
     /// Whether the event queue reports when it can be written.
     awaits_room: bool,
+    /// What the event queue watches for; `None` when it does not watch.
+    watched: Option<EventFlags>,
 }
 
 impl Stream {
@@ -39,20 +70,78 @@ impl Stream {
         (self.socket.as_fd(), self.outgoing.as_deref_mut())
     }
 
+    pub(crate) fn is_reading(&self) -> bool {
+        self.is_reading
+    }
+
+    /// Whether nothing more will go either way.
+    pub(crate) fn is_finished(&self) -> bool {
+        self.has_ended && self.shutdown == Shutdown::Done
+    }
+
     /// Asks to be told, or no longer to be told, when the socket takes bytes again.
     #[cold]
     pub(crate) fn await_room(&mut self, epoll: &OwnedFd, wanted: bool) -> io::Result<()> {
         if self.awaits_room != wanted {
-            let flags = if wanted {
-                READING | EventFlags::OUT
-            } else {
-                READING
-            };
-            epoll::modify(epoll, &self.socket, event_data(self.id), flags)?;
             self.awaits_room = wanted;
+            self.watch(epoll)?;
         }
         Ok(())
     }
+
+    /// Reads from now on, or leaves what comes in the kernel, so that the other side has to wait.
+    pub(crate) fn set_reading(&mut self, epoll: &OwnedFd, wanted: bool) -> io::Result<()> {
+        let wanted = wanted && !self.has_ended;
+        if self.is_reading != wanted {
+            self.is_reading = wanted;
+            self.watch(epoll)?;
+        }
+        Ok(())
+    }
+
+    /// Notes that the connection is made.
+    pub(crate) fn set_connected(&mut self, epoll: &OwnedFd) -> io::Result<()> {
+        self.is_connecting = false;
+        self.watch(epoll)
+    }
+
+    /// Stops watching until something is wanted of the connection again: errors are reported for ever otherwise.
+    pub(crate) fn unwatch(&mut self, epoll: &OwnedFd) -> io::Result<()> {
+        if self.watched.take().is_some() {
+            epoll::delete(epoll, &self.socket)?;
+        }
+        Ok(())
+    }
+
+    fn watch(&mut self, epoll: &OwnedFd) -> io::Result<()> {
+        let mut flags = EventFlags::empty();
+        if self.awaits_room || self.is_connecting {
+            flags |= EventFlags::OUT;
+        }
+        if self.is_reading {
+            flags |= READING;
+        }
+        match self.watched.replace(flags) {
+            Some(watched) if watched == flags => {}
+            Some(_) => epoll::modify(epoll, &self.socket, event_data(self.id), flags)?,
+            None => epoll::add(epoll, &self.socket, event_data(self.id), flags)?,
+        }
+        Ok(())
+    }
+
+    /// Has closing the connection reset it, which tells the other side that not everything arrived.
+    pub(crate) fn reset_on_close(&self) {
+        // Refused or not, the connection is closed.
+        let _ = SockRef::from(&self.socket).set_linger(Some(Duration::ZERO));
+    }
+}
+
+/// A connection on its way from one data path to another.
+#[derive(Debug)]
+pub struct DetachedStream {
+    socket: OwnedFd,
+    kept: Vec<u8>,
+    outgoing: Option<Box<Outgoing>>,
 }
 
 /// Connections by index; indexes are reused, names are not soon.
@@ -70,7 +159,12 @@ struct Place {
 
 impl Table {
     /// Takes in a socket and has the event queue watch it.
-    pub(crate) fn insert(&mut self, socket: OwnedFd, epoll: &OwnedFd) -> io::Result<StreamId> {
+    pub(crate) fn insert(
+        &mut self,
+        socket: OwnedFd,
+        start: Start,
+        epoll: &OwnedFd,
+    ) -> io::Result<StreamId> {
         let index = match self.free.pop() {
             Some(index) => index,
             None if self.places.len() > INDEX_MASK as usize => {
@@ -86,18 +180,53 @@ impl Table {
         };
         let place = &mut self.places[index as usize];
         let id = StreamId::new(index, place.generation);
-        if let Err(errno) = epoll::add(epoll, &socket, event_data(id), READING) {
-            self.free.push(index);
-            return Err(errno.into());
-        }
-        place.stream = Some(Stream {
+        let mut stream = Stream {
             socket,
             id,
             kept: Vec::new(),
             outgoing: None,
             ending: None,
+            partner: None,
+            has_ended: false,
+            shutdown: Shutdown::No,
+            is_connecting: start == Start::Connecting,
+            is_reading: start == Start::Reading,
             awaits_room: false,
-        });
+            watched: None,
+        };
+        if let Err(error) = stream.watch(epoll) {
+            self.free.push(index);
+            return Err(error);
+        }
+        place.stream = Some(stream);
+        Ok(id)
+    }
+
+    /// Takes a connection out for another data path.
+    pub(crate) fn detach(&mut self, id: StreamId, epoll: &OwnedFd) -> Option<DetachedStream> {
+        let mut stream = self.remove(id)?;
+        // The descriptor stays open, so this queue would go on reporting it.
+        let _ = stream.unwatch(epoll);
+        Some(DetachedStream {
+            socket: stream.socket,
+            kept: stream.kept,
+            outgoing: stream.outgoing,
+        })
+    }
+
+    /// Takes in a connection of another data path.
+    pub(crate) fn adopt(
+        &mut self,
+        detached: DetachedStream,
+        epoll: &OwnedFd,
+    ) -> io::Result<StreamId> {
+        let id = self.insert(detached.socket, Start::Reading, epoll)?;
+        if let Some(stream) = self.get_mut(id) {
+            stream.kept = detached.kept;
+            stream.outgoing = detached.outgoing;
+            let waits = stream.outgoing.is_some();
+            stream.await_room(epoll, waits)?;
+        }
         Ok(id)
     }
 

@@ -8,9 +8,9 @@ use std::io::IoSlice;
 use std::os::fd::{BorrowedFd, OwnedFd};
 
 use rustix::io::Errno;
-use rustix::net::{SendAncillaryBuffer, SendFlags, sendmsg};
+use rustix::net::{SendAncillaryBuffer, SendFlags, sendmsg, shutdown};
 
-use super::connection::Stream;
+use super::connection::{Shutdown, Stream, Table};
 use super::{StreamEnd, StreamId, Streams};
 use crate::counters::StreamCounters;
 use crate::handler::{Handler, SendFailure};
@@ -58,9 +58,9 @@ impl Message<'_> {
         self.parts.iter().map(|part| part.len()).sum()
     }
 
-    /// Raw bytes are no message: nobody counts them.
+    /// Raw bytes and those of a joined connection are no message: nobody counts them.
     fn counted(&self) -> u32 {
-        u32::from(self.content != Content::Raw)
+        u32::from(!matches!(self.content, Content::Raw | Content::Relayed))
     }
 }
 
@@ -72,6 +72,9 @@ impl StreamFlusher {
         streams: &mut Streams,
         handler: &mut H,
     ) {
+        for &(first, second) in job.queue.joins() {
+            join(job, &mut streams.table, first, second);
+        }
         for touched in job.queue.touched_streams() {
             let Streams { table, arena, .. } = &mut *streams;
             let messages = messages(job, arena.bytes(), touched);
@@ -88,17 +91,67 @@ impl StreamFlusher {
                 None => write_plain(job, stream, touched, messages, handler),
             };
             let written = written.and_then(|()| self.drain(job, stream, touched, handler));
-            let ending = match (written, stream.ending) {
+            let waiting = stream.outgoing.as_ref().map_or(0, |it| it.messages());
+            let (ending, partner) = (stream.ending, stream.partner);
+            let written = written.and_then(|()| match partner {
+                None => Ok(()),
+                Some(partner) => self.balance(job, table, touched.stream, partner, handler),
+            });
+            let ending = match (written, ending) {
                 (Err(end), _) | (Ok(()), Some(end)) => end,
                 (Ok(()), None) if touched.close => StreamEnd::Local,
                 (Ok(()), None) => continue,
             };
-            let waiting = stream.outgoing.as_ref().map_or(0, |it| it.messages());
             give_up(job, touched, waiting, SendFailure::Closed, handler);
-            table.remove(touched.stream);
+            let partner = table
+                .remove(touched.stream)
+                .and_then(|stream| stream.partner);
             job.counters.closed.add(1);
             handler.stream_closed(touched.stream, ending);
+            if let Some(partner) = partner.and_then(|partner| table.remove(partner)) {
+                if !matches!(ending, StreamEnd::Finished | StreamEnd::Local) {
+                    partner.reset_on_close();
+                }
+                job.counters.closed.add(1);
+                handler.stream_closed(partner.id, ending);
+            }
         }
+    }
+
+    /// After writing to one of two joined connections: ends it if that is wanted and nothing waits, and has the other one read,
+    /// or not read, accordingly.
+    fn balance<H: Handler>(
+        &mut self,
+        job: &Job<'_>,
+        table: &mut Table,
+        id: StreamId,
+        partner: StreamId,
+        handler: &mut H,
+    ) -> Result<(), StreamEnd> {
+        let Some(stream) = table.get_mut(id) else {
+            return Ok(());
+        };
+        let has_room = stream.outgoing.is_none();
+        if has_room && stream.shutdown == Shutdown::Wanted {
+            stream.shutdown = Shutdown::Done;
+            if handler.is_sealed(id) {
+                self.sealed.clear();
+                handler.farewell(id, &mut self.sealed);
+                // All of it has been sent, so that a few bytes fit; and who does not get them sees the end all the same.
+                write(job, stream.fd(), &[IoSlice::new(&self.sealed)])?;
+            }
+            // It fails only where the other side has reset the connection, which reading tells.
+            let _ = shutdown(stream.fd(), rustix::net::Shutdown::Write);
+        }
+        let is_finished = stream.is_finished();
+        let partner = table.get_mut(partner).ok_or(StreamEnd::Failed)?;
+        partner
+            .set_reading(job.epoll, has_room)
+            .map_err(|_| StreamEnd::Failed)?;
+        if is_finished && partner.is_finished() {
+            return Err(StreamEnd::Finished);
+        }
+        Ok(())
     }
 
     /// Seals messages piece by piece and writes them; when one piece does not fit, its rest and all behind it wait.
@@ -295,6 +348,10 @@ fn queue_up<'a, H: Handler>(
     for message in messages {
         job.counters.waited.add(u64::from(message.counted()));
         match message.content {
+            // As much as was read at once: then the connection that it comes from is not read.
+            Content::Relayed => {
+                outgoing.push_control(message.parts, usize::MAX);
+            }
             Content::Control => {
                 fits &= outgoing.push_control(message.parts, job.settings.stream_control_max);
             }
@@ -315,6 +372,21 @@ fn queue_up<'a, H: Handler>(
     stream
         .await_room(job.epoll, true)
         .map_err(|_| StreamEnd::Failed)
+}
+
+/// Joins two connections, if both are there. Each is among those that the flush looks at.
+#[cold]
+fn join(job: &Job<'_>, table: &mut Table, first: StreamId, second: StreamId) {
+    for (id, partner) in [(first, second), (second, first)] {
+        let has_partner = table.get_mut(partner).is_some();
+        let Some(stream) = table.get_mut(id) else {
+            continue;
+        };
+        stream.partner = Some(partner);
+        if !has_partner || stream.set_reading(job.epoll, true).is_err() {
+            stream.ending.get_or_insert(StreamEnd::Failed);
+        }
+    }
 }
 
 /// Hands bytes to the kernel and returns how many it took, perhaps none.

@@ -6,6 +6,9 @@
 //! [`Outgoing`], which is bounded: relayed data beyond the bound pushes out the oldest, and a connection whose control messages
 //! do not fit is closed.
 //!
+//! Two connections can be *joined*: what is read from either is sent on the other, nothing is dropped, and one is not read while
+//! something waits for the other. The end of either stream is passed on as that, a failure as a reset.
+//!
 //! Invariants:
 //! * nothing blocks: every socket is non-blocking, and every loop over a socket is bounded per turn;
 //! * a message that was begun on a connection is completed or the connection is closed;
@@ -29,11 +32,13 @@ use std::ops::Range;
 use std::os::fd::OwnedFd;
 
 use rustix::event::epoll::{self, EventFlags};
+use rustix::net::sockopt::socket_error;
 
 use self::accept::Listener;
 pub use self::accepting::{AcceptStrategy, Accepting};
+pub use self::connection::DetachedStream;
 pub(crate) use self::connection::EVENT_TAG as STREAM_TAG;
-use self::connection::Table;
+use self::connection::{Shutdown, Start, Table};
 pub(crate) use self::flush::{Job, StreamFlusher};
 use self::read::Arena;
 pub(crate) use self::shortage::Shortage;
@@ -78,6 +83,18 @@ impl StreamId {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct StreamListenerId(pub(crate) u32);
 
+impl StreamListenerId {
+    /// The name as a number, small and reused after close.
+    pub const fn to_u32(self) -> u32 {
+        self.0
+    }
+
+    /// The name that [`to_u32`](Self::to_u32) returned.
+    pub const fn from_u32(name: u32) -> Self {
+        Self(name)
+    }
+}
+
 /// Where to listen for connections.
 #[derive(Clone, Copy, Debug)]
 pub struct Listen {
@@ -105,6 +122,8 @@ pub enum StreamEnd {
     Remote,
     /// The socket reported an error, such as a reset.
     Failed,
+    /// Both sides of two joined connections have ended what they sent, and all of it has arrived.
+    Finished,
     /// This side closed it.
     Local,
 }
@@ -116,6 +135,8 @@ pub enum Taken {
     AllBut([Range<usize>; 2]),
     /// The connection ends, after what is queued for it.
     Close,
+    /// The other side said in its own protocol that nothing more comes: as if it had ended the stream itself.
+    Ended,
 }
 
 impl Taken {
@@ -163,7 +184,9 @@ impl StreamInput<'_> {
 /// A shard's connections and what it takes to serve them.
 #[derive(Debug)]
 pub(crate) struct Streams {
-    pub(crate) listeners: Vec<Listener>,
+    listeners: Vec<Option<Listener>>,
+    /// Places of listeners that were closed.
+    free_listeners: Vec<u32>,
     pub(crate) table: Table,
     pub(crate) arena: Arena,
     pub(crate) shortage: Shortage,
@@ -173,10 +196,49 @@ impl Streams {
     pub(crate) fn new() -> Self {
         Self {
             listeners: Vec::new(),
+            free_listeners: Vec::new(),
             table: Table::default(),
             arena: Arena::default(),
             shortage: Shortage::default(),
         }
+    }
+
+    /// Looks at the listeners again, if a shortage of descriptors has kept them from being looked at for long enough.
+    #[cold]
+    pub(crate) fn resume(&mut self, now_ns: u64, epoll: &OwnedFd) {
+        if !self.shortage.is_over(now_ns) {
+            return;
+        }
+        for (name, listener) in (0..).zip(&self.listeners) {
+            let Some(listener) = listener else {
+                continue;
+            };
+            if listener.watch(name, epoll).is_err() {
+                // No memory for it: once more later. Those that are watched already say so and stay.
+                self.shortage.noticed(now_ns);
+            }
+        }
+    }
+
+    /// Has the event queue watch a listener.
+    fn add_listener(
+        &mut self,
+        listener: Listener,
+        epoll: &OwnedFd,
+    ) -> io::Result<StreamListenerId> {
+        let name = match self.free_listeners.pop() {
+            Some(name) => name,
+            None => {
+                self.listeners.push(None);
+                narrow(self.listeners.len() - 1)
+            }
+        };
+        if let Err(error) = listener.watch(name, epoll) {
+            self.free_listeners.push(name);
+            return Err(error);
+        }
+        self.listeners[name as usize] = Some(listener);
+        Ok(StreamListenerId(name))
     }
 
     /// Listens on an address, without admitting anybody yet.
@@ -186,26 +248,43 @@ impl Streams {
         epoll: &OwnedFd,
         settings: &Settings,
     ) -> io::Result<StreamListenerId> {
-        let name = u32::try_from(self.listeners.len()).map_err(|_| io::ErrorKind::OutOfMemory)?;
-        let listener = Listener::bind(listen, settings)?;
-        listener.watch(name, epoll, settings)?;
+        let name = self.add_listener(Listener::bind(listen, settings)?, epoll)?;
         self.shortage.prepare();
-        self.listeners.push(listener);
-        Ok(StreamListenerId(name))
+        Ok(name)
     }
 
-    /// Looks at the listeners again, if a shortage of descriptors has kept them from being looked at for long enough.
-    #[cold]
-    pub(crate) fn resume(&mut self, now_ns: u64, epoll: &OwnedFd, settings: &Settings) {
-        if !self.shortage.is_over(now_ns) {
-            return;
+    /// Listens on the address of a relay.
+    pub(crate) fn listen_for_peers(
+        &mut self,
+        listen: Listen,
+        settings: &Settings,
+        epoll: &OwnedFd,
+    ) -> io::Result<StreamListenerId> {
+        self.add_listener(Listener::bind_relay(listen, settings)?, epoll)
+    }
+
+    pub(crate) fn listener(&self, id: StreamListenerId) -> Option<&Listener> {
+        self.listeners.get(id.0 as usize)?.as_ref()
+    }
+
+    /// Stops listening. Connections that were accepted stay.
+    pub(crate) fn close_listener(&mut self, id: StreamListenerId) {
+        let listener = self.listeners.get_mut(id.0 as usize);
+        if listener.and_then(Option::take).is_some() {
+            self.free_listeners.push(id.0);
         }
-        for (name, listener) in (0..).zip(&self.listeners) {
-            if listener.watch(name, epoll, settings).is_err() {
-                // No memory for it: once more later. Those that are watched already say so and stay.
-                self.shortage.noticed(now_ns);
-            }
-        }
+    }
+
+    /// Begins a connection.
+    pub(crate) fn connect(
+        &mut self,
+        local: SocketAddr,
+        remote: SocketAddr,
+        settings: &Settings,
+        epoll: &OwnedFd,
+    ) -> io::Result<StreamId> {
+        let socket = accept::connect(local, remote, settings)?;
+        self.table.insert(socket, Start::Connecting, epoll)
     }
 
     /// Takes what waits at a listener, up to a bound.
@@ -224,7 +303,7 @@ impl Streams {
         queue: &mut SendQueue,
         handler: &mut H,
     ) {
-        let Some(listener) = self.listeners.get(name as usize) else {
+        let Some(Some(listener)) = self.listeners.get(name as usize) else {
             return;
         };
         if self.shortage.is_on() {
@@ -234,7 +313,7 @@ impl Streams {
         let mut accepted_any = false;
         let end = listener.accept(settings.accepts_per_turn, counters, |socket, remote| {
             accepted_any = true;
-            let id = table.insert(socket, epoll)?;
+            let id = table.insert(socket, listener.start, epoll)?;
             let accepted = Accepted {
                 token: listener.token,
                 remote,
@@ -269,13 +348,13 @@ impl Streams {
         counters: &StreamCounters,
     ) {
         self.shortage.noticed(now_ns);
-        if let Some(listener) = self.listeners.get(name as usize)
+        if let Some(Some(listener)) = self.listeners.get(name as usize)
             && self.shortage.take_spare(now_ns)
         {
             listener.turn_away(settings.accepts_per_turn, counters);
             self.shortage.prepare();
         }
-        for listener in &self.listeners {
+        for listener in self.listeners.iter().flatten() {
             // The failure would be that it is not watched.
             let _ = epoll::delete(epoll, listener.fd());
         }
@@ -287,6 +366,7 @@ impl Streams {
         &mut self,
         id: StreamId,
         flags: EventFlags,
+        epoll: &OwnedFd,
         counters: &StreamCounters,
         queue: &mut SendQueue,
         handler: &mut H,
@@ -294,17 +374,81 @@ impl Streams {
         let Some(stream) = self.table.get_mut(id) else {
             return;
         };
+        if stream.is_connecting {
+            return self.connected(id, epoll, queue, handler);
+        }
         if flags.contains(EventFlags::OUT) && stream.outgoing.is_some() {
             queue.touch_stream(id);
         }
         if !flags.intersects(EventFlags::IN | EventFlags::HUP | EventFlags::ERR | EventFlags::RDHUP)
             || stream.ending.is_some()
-            || !handler.may_read(id)
         {
             return;
         }
-        if let Err(ending) = self.arena.read(stream, counters, queue, handler) {
-            self.end(id, ending, queue);
+        if !stream.is_reading() {
+            return self.failed_unread(id, epoll, queue);
+        }
+        if !handler.may_read(id) {
+            return;
+        }
+        match self.arena.read(stream, counters, queue, handler) {
+            Ok(()) => {}
+            Err(StreamEnd::Remote) if stream.partner.is_some() => {
+                self.half_closed(id, epoll, queue);
+                handler.stream_ended(id);
+            }
+            Err(ending) => self.end(id, ending, queue),
+        }
+    }
+
+    /// Finds out what became of a connection that this side began.
+    #[cold]
+    fn connected<H: Handler>(
+        &mut self,
+        id: StreamId,
+        epoll: &OwnedFd,
+        queue: &mut SendQueue,
+        handler: &mut H,
+    ) {
+        let Some(stream) = self.table.get_mut(id) else {
+            return;
+        };
+        let result = match socket_error(stream.fd()) {
+            Ok(Ok(())) => stream.set_connected(epoll),
+            Ok(Err(errno)) | Err(errno) => Err(errno.into()),
+        };
+        if result.is_err() {
+            self.table.remove(id);
+        }
+        handler.connected(id, result, queue);
+    }
+
+    /// An error of a connection that is not read: it ends if it is not joined; if it is, that will be found out when it is
+    /// read or written again.
+    #[cold]
+    fn failed_unread(&mut self, id: StreamId, epoll: &OwnedFd, queue: &mut SendQueue) {
+        let Some(stream) = self.table.get_mut(id) else {
+            return;
+        };
+        if stream.partner.is_none() || stream.unwatch(epoll).is_err() {
+            self.end(id, StreamEnd::Failed, queue);
+        }
+    }
+
+    /// The other side of a joined connection has ended what it sends: so will this side do on the connection it is joined with.
+    #[cold]
+    fn half_closed(&mut self, id: StreamId, epoll: &OwnedFd, queue: &mut SendQueue) {
+        let Some(stream) = self.table.get_mut(id) else {
+            return;
+        };
+        stream.has_ended = true;
+        if stream.set_reading(epoll, false).is_err() {
+            return self.end(id, StreamEnd::Failed, queue);
+        }
+        let partner = stream.partner;
+        if let Some(partner) = partner.and_then(|partner| self.table.get_mut(partner)) {
+            partner.shutdown = Shutdown::Wanted;
+            queue.touch_stream(partner.id);
         }
     }
 

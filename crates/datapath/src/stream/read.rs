@@ -94,6 +94,7 @@ impl Arena {
         match handler.stream_received(&mut input, queue) {
             Taken::AllBut(ranges) => keep(stream, input.bytes, ranges),
             Taken::Close => Err(StreamEnd::Local),
+            Taken::Ended => Err(StreamEnd::Remote),
         }
     }
 }

@@ -11,7 +11,7 @@ use super::Secret;
 use super::problem::{Note, Origin, Problem};
 use super::redirection::Written;
 use super::settings::{
-    Accept, Backend, Credential, DefaultFamily, Http, Limits, Log, Proxies, Stun, Tls,
+    Accept, Backend, Credential, DefaultFamily, Http, Limits, Log, Proxies, Relays, Stun, Tls,
 };
 use super::tls::{CIPHER_SUITES, KEY_EXCHANGE_GROUPS};
 
@@ -82,6 +82,7 @@ pub(super) struct Draft {
     pub(super) unverified_bytes_per_second: NonZeroU32,
 
     pub(super) alternates: Written,
+    pub(super) relays: Relays,
     pub(super) limits: Limits,
     pub(super) allowed_peers: Vec<AddressRange>,
     pub(super) denied_peers: Vec<AddressRange>,
@@ -141,6 +142,15 @@ impl Draft {
             unverified_excess_bytes_per_second: nonzero_u32(8192),
             unverified_bytes_per_second: nonzero_u32(32_768),
             alternates: Written::default(),
+            relays: Relays {
+                udp: true,
+                tcp: false,
+                connect_port_min: 1024,
+                masks_connect_errors: false,
+                connects_per_second: nonzero_u32(10),
+                pending_connects: nonzero_u32(64),
+                connections_per_allocation: nonzero_u16(256),
+            },
             limits: Limits {
                 allocations_per_user: None,
                 allocations_total: None,

@@ -42,6 +42,7 @@ pub(super) fn finish(mut draft: Draft, machine: &Machine) -> Result<Loaded, Prob
         threads,
         datapath,
         authentication,
+        relays: draft.relays,
         limits: draft.limits,
         peers: PeerRules {
             allowed: draft.allowed_peers,
@@ -74,6 +75,12 @@ fn contradictions(draft: &mut Draft) {
         draft.problem(
             "no-stun",
             "together with `stun-only` nothing would be served; give one of the two",
+        );
+    }
+    if !draft.relays.udp && !draft.relays.tcp {
+        draft.problem(
+            "no-udp-relay",
+            "without `no-tcp-relay=false` nothing would be relayed; use `stun-only` to turn relaying off",
         );
     }
     super::tls::check(draft);

@@ -38,7 +38,7 @@ pub use secret::{MASK, Secret};
 pub use settings::{
     Accept, Addresses, Authentication, Backend, Config, Credential, Datapath, DefaultFamily,
     ExternalAddress, Http, Limits, Log, NatDiscovery, PeerRules, PortRange, Proxies, Redirection,
-    StaticUser, Stun, Threads, Tls, UserDatabase,
+    Relays, StaticUser, Stun, Threads, Tls, UserDatabase,
 };
 pub use table::{entries, removed_keys, suggest};
 #[cfg(test)]

@@ -23,6 +23,8 @@ pub struct Config {
     pub datapath: Datapath,
     /// Who may use the relay.
     pub authentication: Authentication,
+    /// What runs between relayed transport addresses and peers.
+    pub relays: Relays,
     /// Upper bounds.
     pub limits: Limits,
     /// Which peers may be reached.
@@ -280,6 +282,25 @@ pub enum Credential {
     Password(Secret),
     /// MD5 of `user:realm:password`, 16 bytes (RFC 8489 §9.2.2). Does for MESSAGE-INTEGRITY only, not for its SHA-256 form.
     Md5Key(Secret),
+}
+
+/// What runs between relayed transport addresses and peers, and the bounds of TCP there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Relays {
+    /// Whether there are allocations with UDP relayed addresses.
+    pub udp: bool,
+    /// Whether there are allocations with TCP relayed addresses (RFC 6062).
+    pub tcp: bool,
+    /// The lowest port that clients may connect to.
+    pub connect_port_min: u16,
+    /// Whether a refused connection is answered no sooner than one that nobody answers.
+    pub masks_connect_errors: bool,
+    /// Connections that a user may begin in a second.
+    pub connects_per_second: NonZeroU32,
+    /// Connections that a user may have under way.
+    pub pending_connects: NonZeroU32,
+    /// Connections with peers of one allocation.
+    pub connections_per_allocation: NonZeroU16,
 }
 
 /// Upper bounds, and lifetimes.

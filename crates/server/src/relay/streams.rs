@@ -15,8 +15,9 @@ use turnbuckle_datapath::{
     Accepted, EndpointId, Payload, SendQueue, StreamEnd, StreamId, StreamInput, StreamListenerId,
     Taken,
 };
-use turnbuckle_engine::{ClientTuple, Command, DropReason, Endpoint};
+use turnbuckle_engine::{ClientTuple, Command, DropReason, Endpoint, PeerEnd};
 
+use super::tcp::peer_end;
 use super::{Relay, SocketDue, len_u32};
 use crate::counters::CloseReason;
 use crate::stream::{Awaited, Frame, STRANGER_LEN_MAX};
@@ -25,7 +26,7 @@ use crate::train::Train;
 
 /// The engine's names of listeners for connections begin here: no endpoint of the data path has such a number, since it
 /// would have to be the four millionth that is open, and open for the thousandth time.
-const STREAM_LISTENERS: u32 = 0xFFFF_0000;
+pub(super) const STREAM_LISTENERS: u32 = 0xFFFF_0000;
 /// Longest message of a client that has an allocation: the longest there can be.
 const MESSAGE_LEN_MAX: usize = 65_568;
 /// Time that a turn may spend on TLS handshakes before it reads no more of them: one with a 2048-bit RSA key takes about as
@@ -86,11 +87,11 @@ impl Relay {
     /// Whether a connection is read in this turn.
     #[inline]
     pub(super) fn may_read_connection(&self, stream: StreamId) -> bool {
-        self.handshakes_spent < HANDSHAKE_BUDGET
-            || self
-                .connections
-                .get(stream)
-                .is_none_or(|connection| !connection.may_handshake())
+        let Some(connection) = self.connections.get(stream) else {
+            return true;
+        };
+        !connection.is_departing
+            && (self.handshakes_spent < HANDSHAKE_BUDGET || !connection.may_handshake())
     }
 
     pub(super) fn connection_received(
@@ -99,6 +100,12 @@ impl Relay {
         tx: &mut SendQueue,
     ) -> Taken {
         let stream = input.stream;
+        if let Some(peer) = self.peers.get(stream) {
+            return match peer.client {
+                Some(client) => self.relayed_to_client(input, client, peer.connection, tx),
+                None => Taken::Close, // it is not read before it is joined
+            };
+        }
         let taken = match self.open_transport(input) {
             Ok(false) => return Taken::AllBut([0..input.bytes().len(), 0..0]),
             Ok(true) => match self.connections.get_mut(stream) {
@@ -177,7 +184,12 @@ impl Relay {
                         self.connections
                             .progressed(self.now.time, input.stream, end > 0, is_begun);
                         if progress.is_closed {
-                            return Err(CloseReason::Remote);
+                            let connection = self.connections.get(input.stream);
+                            let is_joined = connection.is_some_and(|it| it.joined.is_some());
+                            return match is_joined {
+                                true => Ok(Taken::Ended),
+                                false => Err(CloseReason::Remote),
+                            };
                         }
                         Ok(Taken::AllBut([progress.used..len, 0..0]))
                     })
@@ -200,6 +212,9 @@ impl Relay {
         payload: &impl Payload,
         tx: &mut SendQueue,
     ) -> Result<usize, CloseReason> {
+        if self.relayed_to_peer(client, bytes, 0, payload, tx) {
+            return Ok(bytes.len());
+        }
         let mut start = 0;
         let mut allocation = self.engine.client(&client);
         let result = loop {
@@ -216,6 +231,13 @@ impl Relay {
                     // It may have ended the allocation.
                     allocation = self.engine.client(&client);
                     start += len;
+                    // It may have been a ConnectionBind: what follows is for a peer then.
+                    let is_relayed = self.relayed_to_peer(client, bytes, start, payload, tx)
+                        || self.departs_with(client, &bytes[start..]);
+                    if is_relayed {
+                        self.counters.client_in_bytes.add(start as u64);
+                        return Ok(bytes.len());
+                    }
                 }
                 Frame::ChannelData => {
                     let Ok(train) = Train::in_stream(bytes, start) else {
@@ -304,13 +326,21 @@ impl Relay {
         let Some(connection) = self.connections.remove(stream) else {
             return;
         };
-        let reason = connection.closing.unwrap_or(match end {
+        let reason = connection.closing.unwrap_or_else(|| match end {
             StreamEnd::Congested => CloseReason::Congested,
             StreamEnd::Failed => CloseReason::Failed,
+            StreamEnd::Finished => match connection.joined.as_ref().and_then(|it| it.ended) {
+                Some((PeerEnd::PeerClosed, _)) => CloseReason::PeerClosed,
+                _ => CloseReason::Remote,
+            },
             StreamEnd::Local => CloseReason::Stopped,
             StreamEnd::Remote => CloseReason::Remote,
         });
         self.counters.closed(reason);
+        if let Some(joined) = &connection.joined {
+            let cause = peer_end(connection.joined.as_deref(), end);
+            self.engine.peer_disconnected(joined.connection, cause);
+        }
         self.engine.disconnected(self.now, &connection.client);
         let Self {
             engine,
@@ -319,18 +349,20 @@ impl Relay {
             ..
         } = self;
         engine.with_commands(|command| match command {
-            // there are no TCP relays
-            Command::ClosePeer { .. } | Command::Connect { .. } | Command::Join { .. } => {}
+            Command::ClosePeer { connection } => sockets_due.push(SocketDue::ClosePeer(connection)),
             Command::CloseRelay { endpoint } => sockets_due.push(SocketDue::Close(endpoint)),
+            // what a connection that is gone could have asked for
+            Command::Connect { .. } | Command::Join { .. } => {}
             Command::OpenRelay {
                 request,
                 address,
                 handle,
-                protocol: _,
+                protocol,
             } => sockets_due.push(SocketDue::Open {
                 request,
                 address,
                 handle,
+                protocol,
             }),
             // The answer to a request that was under way: nobody is there to read it.
             Command::Reply { .. } => {
@@ -345,6 +377,12 @@ impl Relay {
 /// The token of listener number `index` for connections.
 pub(crate) fn stream_listener_token(index: usize) -> u64 {
     u64::from(STREAM_LISTENERS | (len_u32(index) & 0xFFFF))
+}
+
+/// Whether connections of a listener with this token come from clients; the others' are handles of relays, which are no such
+/// numbers.
+pub(super) fn is_client_listener(token: u64) -> bool {
+    u32::try_from(token).is_ok_and(|token| token >= STREAM_LISTENERS)
 }
 
 /// The engine's name of the listener with this token.

@@ -9,7 +9,8 @@ use std::time::Duration;
 
 use turnbuckle_datapath::StreamId;
 use turnbuckle_engine::{
-    ClientTuple, Connection as ConnectionName, Endpoint, Time, Transport, Wheel,
+    ClientTuple, Connection as ConnectionName, ConnectionId, Endpoint, PeerEnd, Time, Transport,
+    Wheel,
 };
 
 use crate::counters::CloseReason;
@@ -74,6 +75,31 @@ pub(crate) struct Connection {
     check: Time,
     /// Why it is being closed.
     pub(crate) closing: Option<CloseReason>,
+    /// Set when it is a client data connection of a TCP relay.
+    pub(crate) joined: Option<Box<Joined>>,
+    /// Whether it is about to go to another shard.
+    pub(crate) is_departing: bool,
+}
+
+/// What a client data connection is joined with.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Joined {
+    /// The peer data connection.
+    pub(crate) peer: StreamId,
+    /// The engine's name of it.
+    pub(crate) connection: ConnectionId,
+    /// Which side ended what it sends first, and when something came last since then.
+    pub(crate) ended: Option<(PeerEnd, Time)>,
+}
+
+impl Joined {
+    /// Notes that bytes came, from either side.
+    #[inline]
+    pub(crate) fn progressed(&mut self, now: Time) {
+        if let Some((_, last)) = &mut self.ended {
+            *last = now;
+        }
+    }
 }
 
 /// All connections of a shard.
@@ -152,8 +178,67 @@ impl Connections {
             begun: None,
             check,
             closing: None,
+            joined: None,
+            is_departing: false,
         });
         evicted
+    }
+
+    /// Takes in a connection that another shard had, from which messages have come. Returns who it is here.
+    pub(crate) fn adopt(
+        &mut self,
+        now: Time,
+        id: StreamId,
+        client: ClientTuple,
+        tls: Option<Box<Session>>,
+    ) -> ClientTuple {
+        if self.places.len() <= id.index() {
+            self.places.resize_with(id.index() + 1, || None);
+        }
+        let client = ClientTuple {
+            connection: ConnectionName(id.to_u32()),
+            ..client
+        };
+        let check = now + self.limits.idle;
+        self.wheel.schedule(key(id), check);
+        self.places[id.index()] = Some(Connection {
+            id,
+            client,
+            source: source(client.remote.ip()),
+            tls,
+            awaited: Awaited::Messages,
+            phase: Phase::Proven,
+            since: now,
+            begun: None,
+            check,
+            closing: None,
+            joined: None,
+            is_departing: false,
+        });
+        client
+    }
+
+    /// Notes that a connection is a client data connection from now on. Returns whether it is there.
+    pub(crate) fn join(&mut self, id: StreamId, joined: Joined) -> bool {
+        self.discount(id);
+        let Some(connection) = self.get_mut(id) else {
+            return false;
+        };
+        connection.phase = Phase::Proven;
+        connection.begun = None;
+        connection.joined = Some(Box::new(joined));
+        true
+    }
+
+    /// Notes that one side of a relay has ended what it sends.
+    pub(crate) fn half_closed(&mut self, now: Time, id: StreamId, by: PeerEnd) {
+        if let Some(connection) = self.get_mut(id)
+            && let Some(joined) = &mut connection.joined
+        {
+            let (first, _) = joined.ended.unwrap_or((by, now));
+            joined.ended = Some((first, now));
+            self.watch(id);
+        }
     }
 
     #[inline]
@@ -211,6 +296,9 @@ impl Connections {
         let Some(connection) = self.get_mut(id) else {
             return;
         };
+        if connection.joined.is_some() {
+            return; // what comes on it are no messages
+        }
         if messages {
             connection.phase = Phase::Proven;
             connection.since = now;
@@ -332,6 +420,13 @@ impl Connection {
 
     /// Until when something has to have happened, and what is the matter if it has not.
     fn deadline(&self, limits: &StreamLimits) -> (Time, CloseReason) {
+        if let Some(joined) = &self.joined {
+            // Nothing has to be sent on it as long as both sides may; the allocation bounds its life.
+            let deadline = joined
+                .ended
+                .map_or(Time::MAX, |(_, last)| last + limits.idle);
+            return (deadline, CloseReason::Stalled);
+        }
         match (self.phase, self.begun) {
             (Phase::Handshake, _) => (self.since + limits.handshake, CloseReason::HandshakeLate),
             (Phase::Silent, _) => {

@@ -4,14 +4,16 @@ mod connections;
 mod frame;
 mod http;
 mod opening;
+mod peers;
 
 use crate::proxy::Proxies;
 use crate::tls::CurrentTls;
 
-pub(crate) use connections::{Awaited, Connections, StreamLimits};
+pub(crate) use connections::{Awaited, Connections, Joined, StreamLimits};
 pub(crate) use frame::{Frame, STRANGER_LEN_MAX};
 pub(crate) use http::{HttpService, Reply};
 pub(crate) use opening::Opening;
+pub(crate) use peers::Peers;
 
 /// What a shard needs to know to serve connections.
 #[derive(Clone)]

@@ -280,11 +280,29 @@ pub(super) const ENTRIES: &[Entry] = &[
     ),
     Entry::new("O-021", "no-udp-relay", GROUP, Kind::Flag, "No allocations with UDP relay addresses.")
         .default("false")
-        .only(&["false"], "UDP relay addresses are the only ones of this version; `stun-only` turns relaying off"),
-    Entry::new("O-022", "no-tcp-relay", GROUP, Kind::Flag, "No allocations with TCP relay addresses (RFC 6062).")
-        .default("true")
-        .coturn_default("false", "relayed addresses are UDP only")
-        .only(&["true"], "TCP relay addresses are not implemented yet"),
+        .works(
+            |draft, value, _| {
+                draft.relays.udp = !value.flag();
+                Ok(())
+            },
+            |config| flag(!config.relays.udp),
+        ),
+    Entry::new(
+        "O-022",
+        "no-tcp-relay",
+        GROUP,
+        Kind::Flag,
+        "No allocations with TCP relay addresses (RFC 6062). With `no-tcp-relay=false` clients that come by TCP or TLS can have connections to peers and from them.",
+    )
+    .default("true")
+    .coturn_default("false", "a relay of connections is a way to look for open ports; whoever needs it can have it")
+    .works(
+        |draft, value, _| {
+            draft.relays.tcp = !value.flag();
+            Ok(())
+        },
+        |config| flag(!config.relays.tcp),
+    ),
     Entry::new("O-023", "keep-address-family", GROUP, Kind::Flag, "Old form of allocation-default-address-family=keep.")
         .short('K')
         .default("false")

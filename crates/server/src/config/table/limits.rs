@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::config::entry::{Entry, Group};
 use crate::config::value::Kind;
 
-use super::one;
+use super::{flag, one};
 
 const GROUP: Group = Group::Limits;
 
@@ -214,6 +214,81 @@ pub(super) const ENTRIES: &[Entry] = &[
             Ok(())
         },
         |config| one(config.limits.dtls_sessions),
+    ),
+    Entry::new(
+        "",
+        "min-connect-port",
+        GROUP,
+        Kind::Port,
+        "Lowest port of peers that clients with TCP relay addresses may connect to. Below it: 403.",
+    )
+    .default("1024")
+    .works(
+        |draft, value, _| {
+            draft.relays.connect_port_min = value.port();
+            Ok(())
+        },
+        |config| one(config.relays.connect_port_min),
+    ),
+    Entry::new(
+        "",
+        "mask-connect-errors",
+        GROUP,
+        Kind::Flag,
+        "Tells a client that a peer refused its connection only after the 30 s that a silent peer takes, so that time tells nothing about the peer's network.",
+    )
+    .default("false")
+    .works(
+        |draft, value, _| {
+            draft.relays.masks_connect_errors = value.flag();
+            Ok(())
+        },
+        |config| flag(config.relays.masks_connect_errors),
+    ),
+    Entry::new(
+        "",
+        "max-connects-per-second",
+        GROUP,
+        Kind::Integer { min: 1, max: 1_000_000, unit: "connections per second" },
+        "Connections to peers that one user may begin, ten seconds' worth at once. Beyond it: 486.",
+    )
+    .default("10")
+    .works(
+        |draft, value, _| {
+            draft.relays.connects_per_second = value.nonzero()?;
+            Ok(())
+        },
+        |config| one(config.relays.connects_per_second),
+    ),
+    Entry::new(
+        "",
+        "max-pending-connects",
+        GROUP,
+        Kind::Integer { min: 1, max: 1_000_000, unit: "connections" },
+        "Connections to peers that one user may have under way, until a ConnectionBind takes them up. Beyond it: 486.",
+    )
+    .default("64")
+    .works(
+        |draft, value, _| {
+            draft.relays.pending_connects = value.nonzero()?;
+            Ok(())
+        },
+        |config| one(config.relays.pending_connects),
+    ),
+    Entry::new(
+        "",
+        "max-peer-connections",
+        GROUP,
+        Kind::Integer { min: 1, max: 65_535, unit: "connections" },
+        "Connections with peers that one allocation may have. Beyond it: 508, or the peer's is closed.",
+    )
+    .default("256")
+    .works(
+        |draft, value, _| {
+            draft.relays.connections_per_allocation = value.nonzero()?.try_into().unwrap_or(NonZeroU16::MAX);
+            Ok(())
+        },
+        |config| one(config.relays.connections_per_allocation),
     ),
     Entry::new(
         "",
