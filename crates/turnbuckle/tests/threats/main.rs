@@ -17,6 +17,7 @@
 //! | V-07 | the relay's own addresses | `own_addresses` |
 //! | V-11 | broadcast and multicast | `relay_abuse` |
 //! | V-13 | permissions | `permissions` |
+//! | V-12 | scanning through Connect | `tcp_relays` |
 //! | V-14 | redirection | `redirection` |
 //! | V-20 | predictable nonces and ports | `randomness` |
 //! | V-21 | state before proof | `memory` |
@@ -28,15 +29,14 @@
 //! | V-27 | bidding down | `nonces` |
 //! | V-28 | another user on a client's 5-tuple | `hijack` |
 //! | V-29 | conflicting channels | `hijack` |
-//! | V-46 | slow readers | `streams` |
+//! | V-46 | slow readers; peers that flood and peers that knock | `streams`, `tcp_relays` |
 //! | V-47 | framing of streams | `streams` |
 //! | V-48 | TLS handshakes | `tls` |
 //!
 //! And of the port that serves everything: whom a proxy may speak for, what HTTP gets (`proxy`).
 //! All that can be tried with nothing but a server's address is a program too, `turnbuckle probe`; `probe` runs it.
 //!
-//! What of these rows is not tried, because the relay has no such path: Connect, incoming TCP peers and ConnectionBind (RFC 6062);
-//! CONNECT-UDP; allocations resumed by mobility ticket (RFC 8016); admin and metrics listeners as peers (there are none; any
+//! What of these rows is not tried, because the relay has no such path: CONNECT-UDP; allocations resumed by mobility ticket (RFC 8016); admin and metrics listeners as peers (there are none; any
 //! other port of an own address stands for them); an operator's own NAT64 prefix (no option names one). Permissions at 299.9 and
 //! 300.1 seconds are tried in the engine, where time is an argument; here with a lifetime of two seconds.
 
@@ -66,4 +66,5 @@ mod randomness;
 mod redirection;
 mod relay_abuse;
 mod streams;
+mod tcp_relays;
 mod tls;

@@ -41,6 +41,7 @@ enum Link {
 /// What came that is no response.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Inbound {
+    Attempt { peer: SocketAddr, connection: u32 },
     Channel { number: u16, data: Vec<u8> },
     Data { peer: SocketAddr, data: Vec<u8> },
     Icmp { peer: SocketAddr, icmp: Icmp },
@@ -122,6 +123,14 @@ impl Client {
                 self.server,
             )
         }
+    }
+
+    /// What carries the client's messages.
+    pub(crate) fn into_stream(self) -> StreamLink {
+        let Link::Stream(stream) = self.link else {
+            panic!("not a stream")
+        };
+        stream
     }
 
     /// Where a client's UDP socket is.
@@ -418,11 +427,17 @@ impl Client {
                 if message.class() != Class::Indication {
                     return Some(Answer(bytes.to_vec()));
                 }
-                assert_eq!(message.method(), Method::DATA);
                 let peer = message
                     .xor_peer_address()
                     .expect("well formed")
                     .expect("a peer");
+                if message.method() == Method::CONNECTION_ATTEMPT {
+                    let connection = message.connection_id().expect("well formed");
+                    let connection = connection.expect("a connection");
+                    self.inbox.push_back(Inbound::Attempt { peer, connection });
+                    return None;
+                }
+                assert_eq!(message.method(), Method::DATA);
                 self.inbox
                     .push_back(match message.icmp().expect("well formed") {
                         Some(icmp) => Inbound::Icmp { peer, icmp },

@@ -263,6 +263,10 @@ pub(crate) struct Accounting {
     drops: BTreeMap<String, u64>,
     /// Connections that ended, by reason.
     closes: BTreeMap<String, u64>,
+    /// Connections of TCP relays that were tried or came.
+    peer_connections: u64,
+    /// How they ended, by reason.
+    peer_ends: BTreeMap<String, u64>,
 }
 
 impl Accounting {
@@ -286,6 +290,8 @@ impl Accounting {
             dropped: number("dropped"),
             drops: counts("drops"),
             closes: counts("closes"),
+            peer_connections: number("peer_connections"),
+            peer_ends: counts("peer_ends"),
         }
     }
 
@@ -300,6 +306,19 @@ impl Accounting {
             self.sent + self.dropped,
             "in = out + dropped: {self:#?}"
         );
+        let ends: u64 = self.peer_ends.values().sum();
+        assert_eq!(
+            self.peer_connections, ends,
+            "every connection with a peer has ended under one reason: {self:#?}"
+        );
+    }
+
+    /// Connections with peers that ended, or never came to be, for `reason`.
+    pub(crate) fn peers_ended_by(&self, reason: &str) -> u64 {
+        *self
+            .peer_ends
+            .get(reason)
+            .unwrap_or_else(|| panic!("no such reason, {reason}: {self:#?}"))
     }
 
     /// Connections that ended for `reason`.

@@ -66,6 +66,11 @@ impl StreamLink {
         }
     }
 
+    /// What was read and is no part of a message that was asked for.
+    pub(crate) fn into_unread(self) -> Vec<u8> {
+        self.unread
+    }
+
     /// Reads what comes until the relay closes the connection.
     pub(crate) fn read_to_close(&mut self) -> Vec<u8> {
         let mut bytes = std::mem::take(&mut self.unread);
