@@ -7,8 +7,12 @@
 
 use std::time::Duration;
 
+/// Datagrams that a pause is to gather; once it does, a longer one only adds delay.
+const GATHERED_GOAL: f64 = 32.0;
 /// Datagrams that a pause must be expected to gather. Below, the timer costs more than the wake-ups it saves.
-const GATHERED_MIN: f64 = 16.0;
+const GATHERED_MIN: f64 = 6.0;
+/// Pauses are not shorter than this, unless the setting is: trains of one hot flow form within it.
+const TICK_MIN_NS: f64 = 200e3;
 /// Time over which the rate is averaged: longer than the 20 ms period at which voice flows repeat.
 const AVERAGE_NS: f64 = 50e6;
 /// Pauses in a row that found nothing, after which the shard blocks.
@@ -53,15 +57,15 @@ impl Pace {
 
     /// Decides how to wait at `now_ns`, before a turn.
     pub(crate) fn wait(&self, now_ns: u64) -> Wait {
+        let rate = self.weight / AVERAGE_NS;
         let delay = self.delay_ns as f64;
-        let expected = self.weight / AVERAGE_NS * delay;
+        let tick = (GATHERED_GOAL / rate).clamp(TICK_MIN_NS.min(delay), delay);
         // The time since the last reading began counts as part of the pause: reading happens at a steady tick, and a turn
         // that took longer is followed by the next at once.
-        let rest_ns = self
-            .delay_ns
+        let rest_ns = (tick as u64)
             .saturating_sub(now_ns.saturating_sub(self.read_ns));
         let pause = !self.full
-            && expected >= GATHERED_MIN
+            && rate * tick >= GATHERED_MIN
             && self.empty_ticks < EMPTY_TICKS_MAX
             && rest_ns >= PAUSE_MIN_NS;
         if pause {
@@ -121,6 +125,31 @@ mod tests {
         );
         let (pace, now) = under_load(10_000, 200 * US, false);
         assert_eq!(pace.wait(now + 20 * US), Wait::Block);
+    }
+
+    #[test]
+    fn a_pause_is_as_long_as_it_takes_to_gather_enough_and_no_longer() {
+        let pause_at = |rate: u64| {
+            let mut pace = Pace::new(Duration::from_micros(500));
+            let mut now = 0;
+            while now < 1_000_000 * US {
+                now += 500 * US;
+                pace.reading(now);
+                pace.turn_ended(rate * 500 / 1_000_000, false);
+            }
+            pace.wait(now)
+        };
+        let Wait::Pause(pause) = pause_at(100_000) else {
+            panic!("32 of 100,000 a second");
+        };
+        assert!((315..=325).contains(&pause.as_micros()), "{pause:?}");
+        for (rate, pause_us) in [(1_000_000, 200), (20_000, 500)] {
+            assert_eq!(
+                pause_at(rate),
+                Wait::Pause(Duration::from_micros(pause_us))
+            );
+        }
+        assert_eq!(pause_at(10_000), Wait::Block);
     }
 
     #[test]

@@ -44,7 +44,7 @@ impl Default for Settings {
             backend: Backend::Gso,
             batch: 64,
             slots: 128,
-            coalesce: Duration::from_micros(200),
+            coalesce: Duration::from_micros(500),
             relay_buffer_start: 16 * 1024,
             relay_buffer_max: 4 * 1024 * 1024,
             buffer_budget: Arc::new(BufferBudget::new(256 * 1024 * 1024)),

@@ -121,7 +121,7 @@ impl Draft {
             backend: Backend::Auto,
             batched_receive: true,
             segmentation: None,
-            coalesce: Duration::from_micros(200),
+            coalesce: Duration::from_micros(500),
             socket_buffer_bytes: nonzero_u32(2 << 20),
             log_receive: false,
             log_send: false,

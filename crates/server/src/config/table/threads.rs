@@ -130,7 +130,7 @@ pub(super) const ENTRIES: &[Entry] = &[
         Kind::Integer { min: 0, max: 10_000, unit: "microseconds" },
         "Longest pause before reading that lets datagrams gather into larger batches; made only at rates where it saves work. 0 turns it off.",
     )
-    .default("200")
+    .default("500")
     .works(
         |draft, value, _| {
             draft.coalesce = Duration::from_micros(value.integer().into());
