@@ -62,8 +62,7 @@ impl Pace {
         let tick = (GATHERED_GOAL / rate).clamp(TICK_MIN_NS.min(delay), delay);
         // The time since the last reading began counts as part of the pause: reading happens at a steady tick, and a turn
         // that took longer is followed by the next at once.
-        let rest_ns = (tick as u64)
-            .saturating_sub(now_ns.saturating_sub(self.read_ns));
+        let rest_ns = (tick as u64).saturating_sub(now_ns.saturating_sub(self.read_ns));
         let pause = !self.full
             && rate * tick >= GATHERED_MIN
             && self.empty_ticks < EMPTY_TICKS_MAX
@@ -144,10 +143,7 @@ mod tests {
         };
         assert!((315..=325).contains(&pause.as_micros()), "{pause:?}");
         for (rate, pause_us) in [(1_000_000, 200), (20_000, 500)] {
-            assert_eq!(
-                pause_at(rate),
-                Wait::Pause(Duration::from_micros(pause_us))
-            );
+            assert_eq!(pause_at(rate), Wait::Pause(Duration::from_micros(pause_us)));
         }
         assert_eq!(pause_at(10_000), Wait::Block);
     }
