@@ -101,3 +101,37 @@ def a_hundred_thousand_messages_return_without_loss_over_connections(
 def ten_thousand_messages_return_without_loss_on_every_backend(hosts, server, program):
     totals = _relay(hosts, server, program, server.ipv4, topology.PEER_IPV4, 10_000)
     assert totals == Totals(sent=10_000, received=10_000, lost=0, send_dropped=0)
+
+
+def _tcp_relays(hosts, server, program, listener: str, *flags: str, port: int | None = None) -> Totals:
+    """Sessions whose messages go from one TCP relay to another, or straight back."""
+    client = process.Process(
+        hosts.client,
+        program("turnutils_uclient"),
+        *("-u", server.user, "-w", server.password, "-p", str(port or server.port)),
+        *("-m", "8", "-n", "500", "-z", str(INTERVAL_MS), "-l", str(PAYLOAD)),
+        *flags,
+        listener,
+    )
+    with client:
+        assert client.wait(90) == 0, client.output[-4000:]
+        return _totals(client.output)
+
+
+@pytest.mark.for_turnbuckle("--no-tcp-relay=false")
+@pytest.mark.secure
+@pytest.mark.parametrize("family", ["IPv4", "IPv6"])
+@pytest.mark.parametrize("transport", ["TCP", "TLS"])
+def messages_between_tcp_relays_arrive_without_loss(hosts, server, program, family, transport):
+    listener, flags = {"IPv4": (server.ipv4, ()), "IPv6": (server.ipv6, ("-x",))}[family]
+    secure, port = {"TCP": ((), server.port), "TLS": (("-S",), server.tls_port)}[transport]
+    totals = _tcp_relays(hosts, server, program, listener, "-T", "-y", *secure, *flags, port=port)
+    assert totals == Totals(sent=4000, received=4000, lost=0, send_dropped=0)
+
+
+@pytest.mark.for_turnbuckle("--no-tcp-relay=false", "--allowed-peer-ip", topology.CLIENT_IPV4)
+def messages_of_peers_that_connect_to_a_tcp_relay_arrive(hosts, server, program):
+    # Each session is its own peer, which connects to the relay and sends. The client counts what it sends on either end and
+    # what it receives on one, so that half of it is "lost" whatever the server: with coturn it counts the same.
+    totals = _tcp_relays(hosts, server, program, server.ipv4, "-P", "-L", topology.CLIENT_IPV4)
+    assert (totals.received, totals.send_dropped) == (totals.sent / 2, 0)

@@ -554,6 +554,26 @@ impl<R: Random> Engine<R> {
     pub(crate) fn authenticate(&mut self, request: &Request<'_>) -> Result<Proof, Rejection> {
         let listener = self.listener_address(request.from.listener);
         let client = request.from.remote;
+        let proof = self.authenticate_on(request, client, listener);
+        let Err(rejection) = &proof else {
+            return proof;
+        };
+        if rejection.code == STALE_NONCE
+            && let Some((client, listener)) = self.control_connection(request)
+            && let Ok(proof) = self.authenticate_on(request, client, listener)
+        {
+            return Ok(proof);
+        }
+        proof
+    }
+
+    /// The same for a nonce that was given to `client` at `listener`.
+    fn authenticate_on(
+        &mut self,
+        request: &Request<'_>,
+        client: SocketAddr,
+        listener: SocketAddr,
+    ) -> Result<Proof, Rejection> {
         self.authenticator.authenticate(
             request.now,
             &mut self.random,
@@ -646,6 +666,9 @@ impl<R> fmt::Debug for Engine<R> {
             .finish_non_exhaustive()
     }
 }
+
+/// RFC 8489 §14.8.
+const STALE_NONCE: u16 = 438;
 
 /// Stands for a listener the host has not made known.
 const UNKNOWN_LISTENER: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);

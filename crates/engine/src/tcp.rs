@@ -232,7 +232,7 @@ impl<R: Random> Engine<R> {
         self.tcp.attempts += 1;
         let peer = self.admit_peer(now.time, relay, remote);
         let (client, peer) = peer.inspect_err(|&cause| self.tcp.count_end(cause))?;
-        let lease = self.lease_connection();
+        let lease = self.lease_connection(client);
         let connection = lease.id();
         let deadline = now.time + BIND_MAX;
         self.tcp.insert(PeerConnection {
@@ -333,7 +333,7 @@ impl<R: Random> Engine<R> {
             .connections
             .charge(&proof.user.quota_name, now)
             .ok_or(Reject::QuotaReached)?;
-        let lease = self.lease_connection();
+        let lease = self.lease_connection(request.from);
         let connection = lease.id();
         self.tcp.attempts += 1;
         self.tcp.insert(PeerConnection {
@@ -439,11 +439,32 @@ impl<R: Random> Engine<R> {
             && waiting < usize::from(tcp.pending_per_allocation)
     }
 
-    fn lease_connection(&mut self) -> ledger::ConnectionLease {
+    /// A name for a connection of the allocation that `control` has.
+    fn lease_connection(&mut self, control: ClientTuple) -> ledger::ConnectionLease {
+        let owner = ledger::Owner {
+            shard: self.shard,
+            client: control.remote,
+            listener: self.listener_address(control.listener),
+        };
         let random = &mut self.random;
-        self.commons.connections.lease(self.shard, || {
+        self.commons.connections.lease(owner, || {
             u32::try_from(random_u64(random) >> 32).unwrap_or_default()
         })
+    }
+
+    /// Where the nonce of a ConnectionBind request may come from too: clients authenticate a new connection as they do the control
+    /// connection (RFC 6062 §4.3), some with its very nonce. Only from the same address, and what is bound is bound once.
+    pub(crate) fn control_connection(
+        &self,
+        request: &Request<'_>,
+    ) -> Option<(SocketAddr, SocketAddr)> {
+        if request.message.method() != Method::CONNECTION_BIND {
+            return None;
+        }
+        let connection = ConnectionId(request.message.connection_id().ok()??);
+        let owner = self.commons.connections.owner_of(connection)?;
+        let is_same_host = owner.client.ip() == request.from.remote.ip();
+        is_same_host.then_some((owner.client, owner.listener))
     }
 
     /// RFC 6062 §5.4.
@@ -460,8 +481,8 @@ impl<R: Random> Engine<R> {
             return Err(Reject::BadRequest);
         };
         let connection = ConnectionId(connection);
-        let shard = self.commons.connections.shard_of(connection);
-        let shard = shard.ok_or(Reject::BadRequest)?;
+        let owner = self.commons.connections.owner_of(connection);
+        let shard = owner.ok_or(Reject::BadRequest)?.shard;
         let (envelope, key) = (request.envelope(), &proof.response_key);
         if shard == self.shard {
             self.bind_here(request.now.time, connection, &envelope, key, &proof.user)?;

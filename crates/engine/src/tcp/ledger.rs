@@ -4,6 +4,7 @@
 //! [`PendingUnit`]s live for it. The lock is taken when a connection begins, is bound or ends, never for its bytes.
 
 use core::fmt;
+use core::net::SocketAddr;
 use core::time::Duration;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -25,11 +26,21 @@ pub(crate) struct ConnectionLedger {
 
 #[derive(Debug, Default)]
 struct State {
-    /// The shard of each connection.
-    shard_by_id: BTreeMap<ConnectionId, u32>,
+    owner_by_id: BTreeMap<ConnectionId, Owner>,
     by_user: BTreeMap<Box<str>, Attempts>,
     /// How many users make it worth while to look for idle ones.
     purge_at: usize,
+}
+
+/// Where a connection belongs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Owner {
+    /// The shard that has its allocation.
+    pub(crate) shard: u32,
+    /// The client's address on the control connection.
+    pub(crate) client: SocketAddr,
+    /// Where the control connection came to.
+    pub(crate) listener: SocketAddr,
 }
 
 /// What one user has under way, and when it could have begun at its rate.
@@ -53,15 +64,15 @@ impl ConnectionLedger {
     /// Takes an id nobody has, made with `random`.
     pub(crate) fn lease(
         self: &Arc<Self>,
-        shard: u32,
+        owner: Owner,
         mut random: impl FnMut() -> u32,
     ) -> ConnectionLease {
         let mut state = self.lock();
         loop {
             // ends soon: a host has far fewer sockets than there are numbers
             let id = ConnectionId(random());
-            if id.0 != 0 && !state.shard_by_id.contains_key(&id) {
-                state.shard_by_id.insert(id, shard);
+            if id.0 != 0 && !state.owner_by_id.contains_key(&id) {
+                state.owner_by_id.insert(id, owner);
                 return ConnectionLease {
                     ledger: Arc::clone(self),
                     id,
@@ -70,9 +81,9 @@ impl ConnectionLedger {
         }
     }
 
-    /// The shard that has a connection.
-    pub(crate) fn shard_of(&self, id: ConnectionId) -> Option<u32> {
-        self.lock().shard_by_id.get(&id).copied()
+    /// Where a connection belongs.
+    pub(crate) fn owner_of(&self, id: ConnectionId) -> Option<Owner> {
+        self.lock().owner_by_id.get(&id).copied()
     }
 
     /// Charges a user for one more attempt to connect; `None` when it has too many under way, or begins them too fast (V-12).
@@ -103,7 +114,7 @@ impl ConnectionLedger {
 
     /// Ids that are out.
     pub(crate) fn len(&self) -> usize {
-        self.lock().shard_by_id.len()
+        self.lock().owner_by_id.len()
     }
 
     /// Attempts that users are charged for.
@@ -135,7 +146,7 @@ impl ConnectionLease {
 
 impl Drop for ConnectionLease {
     fn drop(&mut self) {
-        self.ledger.lock().shard_by_id.remove(&self.id);
+        self.ledger.lock().owner_by_id.remove(&self.id);
     }
 }
 
@@ -227,12 +238,17 @@ mod tests {
         let ledger = ledger(1, 1, 1);
         let mut numbers = [0, 7, 7, 8].into_iter();
         let mut random = || numbers.next().unwrap();
-        let seven = ledger.lease(1, &mut random);
-        let eight = ledger.lease(2, &mut random);
+        let owner = |shard| Owner {
+            shard,
+            client: SocketAddr::from(([203, 0, 113, 7], 50_000)),
+            listener: SocketAddr::from(([192, 0, 2, 1], 3478)),
+        };
+        let seven = ledger.lease(owner(1), &mut random);
+        let eight = ledger.lease(owner(2), &mut random);
         assert_eq!((seven.id().0, eight.id().0), (7, 8));
-        assert_eq!(ledger.shard_of(ConnectionId(7)), Some(1));
+        assert_eq!(ledger.owner_of(ConnectionId(7)), Some(owner(1)));
         drop(seven);
-        assert_eq!(ledger.shard_of(ConnectionId(7)), None);
+        assert_eq!(ledger.owner_of(ConnectionId(7)), None);
         assert_eq!(ledger.len(), 1);
     }
 }

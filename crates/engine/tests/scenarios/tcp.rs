@@ -634,6 +634,37 @@ fn connection_bind_is_for_the_user_of_the_allocation_alone() {
     assert_eq!(bind(&mut server, &mut data, id).code(), None);
 }
 
+//= TCP-22
+#[test]
+fn connection_bind_may_use_the_nonce_of_the_control_connection_from_the_same_host_alone() {
+    let (mut server, mut client, _) = started();
+    let id = connect(&mut server, &mut client, PEER);
+    let other_port = ClientTuple {
+        remote: "203.0.113.7:50001".parse().unwrap(),
+        ..over(Transport::Tcp, 2)
+    };
+    let other_host = ClientTuple {
+        remote: "203.0.113.8:50000".parse().unwrap(),
+        ..over(Transport::Tcp, 3)
+    };
+    let mut ask = |client: &mut Client, method, from, id: u32| {
+        let transaction = client.next_transaction();
+        let request = client.request(method, transaction, |writer| {
+            writer.connection_id(id);
+        });
+        server.exchange(from, &request).code()
+    };
+    let bind = Method::CONNECTION_BIND;
+    assert_eq!(ask(&mut client, bind, other_host, id.0), Some(438));
+    assert_eq!(ask(&mut client, bind, other_port, id.0 ^ 1), Some(438));
+    assert_eq!(
+        ask(&mut client, Method::REFRESH, other_port, id.0),
+        Some(438)
+    );
+    assert_eq!(ask(&mut client, bind, other_port, id.0), None);
+    assert_eq!(server.wanted, [Wanted::Join(id, other_port)]);
+}
+
 /// An engine of the same server, as shard 1, and what a ConnectionBind request to it comes to.
 fn bind_elsewhere(
     server: &Server,
