@@ -6,17 +6,22 @@
 //! [`load`] is the generator, [`peer`] the reflector; [`client`] is the TURN client that the generator is made of, and
 //! [`uclient`] the generator behind the flags of coturn's. [`connections`] are two programs that count TCP connections per second, and
 //! [`probe`] attacks a server with what has gone wrong in others.
+//! [`stunclient`] and [`natdiscovery`] ask a server what it sees of this host.
 
 pub mod client;
 pub mod connections;
 pub mod load;
+pub mod natdiscovery;
 pub mod peer;
 pub mod probe;
+pub mod stunclient;
 pub mod uclient;
 
 mod cli;
+mod flags;
 mod output;
 mod packet;
+mod reflection;
 mod socket_drops;
 mod stop;
 mod threads;

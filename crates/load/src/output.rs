@@ -1,6 +1,7 @@
 //! What the instruments print: JSON lines for programs, or sentences for people.
 
 use std::io::{self, Write as _};
+use std::time::Instant;
 
 use serde_json::Value;
 
@@ -19,6 +20,23 @@ pub(crate) fn line(text: &str) {
 /// Prints a line to standard error.
 pub(crate) fn note(text: &str) {
     let _ = writeln!(io::stderr(), "{text}");
+}
+
+/// Lines with the seconds since the start in front, as Debian's coturn prints them.
+pub(crate) struct Log(Instant);
+
+impl Log {
+    pub(crate) fn start() -> Self {
+        Self(Instant::now())
+    }
+
+    pub(crate) fn seconds(&self) -> u64 {
+        self.0.elapsed().as_secs()
+    }
+
+    pub(crate) fn line(&self, text: &str) {
+        line(&format!("{}: : {text}", self.seconds()));
+    }
 }
 
 /// `1234567` as `1,234,567`.

@@ -63,6 +63,8 @@ fn main() -> ExitCode {
     let name = Path::new(&program).file_name().unwrap_or_default();
     // Started by one of coturn's names, the binary is that program.
     let result = match name.to_str() {
+        Some("turnutils_natdiscovery") => turnbuckle_load::natdiscovery::run(words),
+        Some("turnutils_stunclient") => turnbuckle_load::stunclient::run(words),
         Some("turnutils_uclient") => turnbuckle_load::uclient::run(words),
         Some("turnadmin") => Ok(ExitCode::from(turnbuckle_server::turnadmin(
             words,

@@ -12,11 +12,10 @@ mod options;
 use std::cell::Cell;
 use std::ffi::OsString;
 use std::process::ExitCode;
-use std::time::Instant;
 
 use self::options::{Options, USAGE};
 use crate::load::{Mode, Run, Totals, allow_descriptors};
-use crate::output;
+use crate::output::{self, Log};
 use crate::stop::Stop;
 
 /// What the original exits with when it cannot run.
@@ -112,23 +111,6 @@ pub fn run(words: impl IntoIterator<Item = OsString>) -> anyhow::Result<ExitCode
 
 fn percent(part: u64, whole: u64) -> f64 {
     part as f64 * 100.0 / whole.max(1) as f64
-}
-
-/// Lines with the time since the start.
-struct Log(Instant);
-
-impl Log {
-    fn start() -> Self {
-        Self(Instant::now())
-    }
-
-    fn seconds(&self) -> u64 {
-        self.0.elapsed().as_secs()
-    }
-
-    fn line(&self, text: &str) {
-        output::line(&format!("{}: : {text}", self.seconds()));
-    }
 }
 
 /// What is printed once a second while a run goes on.

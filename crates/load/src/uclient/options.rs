@@ -12,6 +12,7 @@ use turnbuckle_wire::AddressFamily;
 
 use crate::cli::{BackendChoice, Threads};
 use crate::client::Credentials;
+use crate::flags::{address, number, text};
 use crate::load::{Arguments, CLIENTS_MAX, Mode, PACKETS_MAX};
 use crate::packet::HEADER_LEN;
 
@@ -368,33 +369,6 @@ impl Given {
             self.separator,
         ))
     }
-}
-
-fn text(name: &str, parser: &mut Parser) -> Result<String, String> {
-    let value = parser
-        .value()
-        .map_err(|_| format!("{name} needs a value"))?;
-    let value = value.into_string();
-    value.map_err(|_| format!("{name}: not a text in UTF-8"))
-}
-
-fn number<N>(name: &str, parser: &mut Parser, min: N, max: N) -> Result<N, String>
-where
-    N: std::str::FromStr + PartialOrd + std::fmt::Display,
-{
-    let value = text(name, parser)?;
-    match value.parse() {
-        Ok(number) if (&min..=&max).contains(&&number) => Ok(number),
-        _ => Err(format!("{name} {value}: allowed: {min} to {max}")),
-    }
-}
-
-fn address(name: &str, parser: &mut Parser) -> Result<IpAddr, String> {
-    let value = text(name, parser)?;
-    let found = (value.as_str(), 0).to_socket_addrs();
-    let found = found.map_err(|error| format!("{name} {value}: {error}"))?;
-    let address = found.map(|address| address.ip()).next();
-    address.ok_or_else(|| format!("{name} {value}: the name has no address"))
 }
 
 fn threads(name: &str, parser: &mut Parser) -> Result<Threads, String> {

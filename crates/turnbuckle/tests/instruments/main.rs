@@ -6,6 +6,7 @@
 )]
 
 mod connections;
+mod discovery;
 mod load;
 mod peer;
 mod program;

@@ -26,7 +26,7 @@ impl Drop for Server {
 }
 
 /// A UDP port and the one behind it, both free a moment ago.
-fn free_ports() -> u16 {
+pub(crate) fn free_ports() -> u16 {
     (0..100)
         .find_map(|_| {
             let first = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
@@ -108,7 +108,7 @@ fn printed(output: &Output) -> String {
 }
 
 /// Waits until the server answers.
-fn wait_for(port: u16) {
+pub(crate) fn wait_for(port: u16) {
     let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     socket.connect((Ipv4Addr::LOCALHOST, port)).unwrap();
     socket

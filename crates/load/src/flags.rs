@@ -1,0 +1,35 @@
+//! Values of single-letter flags, for the programs that take coturn's. `name` is the flag as it is typed.
+
+use std::net::{IpAddr, ToSocketAddrs as _};
+
+use lexopt::Parser;
+
+/// Any text.
+pub(crate) fn text(name: &str, parser: &mut Parser) -> Result<String, String> {
+    let value = parser
+        .value()
+        .map_err(|_| format!("{name} needs a value"))?;
+    let value = value.into_string();
+    value.map_err(|_| format!("{name}: not a text in UTF-8"))
+}
+
+/// A number within bounds.
+pub(crate) fn number<N>(name: &str, parser: &mut Parser, min: N, max: N) -> Result<N, String>
+where
+    N: std::str::FromStr + PartialOrd + std::fmt::Display,
+{
+    let value = text(name, parser)?;
+    match value.parse() {
+        Ok(number) if (&min..=&max).contains(&&number) => Ok(number),
+        _ => Err(format!("{name} {value}: allowed: {min} to {max}")),
+    }
+}
+
+/// An IP address, or the first one of a name.
+pub(crate) fn address(name: &str, parser: &mut Parser) -> Result<IpAddr, String> {
+    let value = text(name, parser)?;
+    let found = (value.as_str(), 0).to_socket_addrs();
+    let found = found.map_err(|error| format!("{name} {value}: {error}"))?;
+    let address = found.map(|address| address.ip()).next();
+    address.ok_or_else(|| format!("{name} {value}: the name has no address"))
+}
