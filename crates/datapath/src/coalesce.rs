@@ -62,7 +62,13 @@ impl Pace {
         let tick = (GATHERED_GOAL / rate).clamp(TICK_MIN_NS.min(delay), delay);
         // The time since the last reading began counts as part of the pause: reading happens at a steady tick, and a turn
         // that took longer is followed by the next at once.
-        let rest_ns = (tick as u64).saturating_sub(now_ns.saturating_sub(self.read_ns));
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "not negative, and at most the delay"
+        )]
+        let tick_ns = tick as u64;
+        let rest_ns = tick_ns.saturating_sub(now_ns.saturating_sub(self.read_ns));
         let pause = !self.full
             && rate * tick >= GATHERED_MIN
             && self.empty_ticks < EMPTY_TICKS_MAX
