@@ -1,6 +1,6 @@
 //! docs/rfc/compliance.md: which test shows that which requirement of the RFCs is met.
 //!
-//! A test names the requirements it shows in comments of the form `//= STUN-042`, before it or inside it. The requirements are in
+//! A test names the requirements it shows in comments of the form `//= STUN-042`, one or several ids, before it or inside it. The requirements are in
 //! docs/rfc/requirements.tsv, and what is not done, with the reason, in docs/rfc/exceptions.tsv. `scripts/compliance` writes the page.
 
 #![expect(
@@ -99,7 +99,7 @@ fn tests_name_requirements_that_there_are_and_the_page_has_them_all() {
 #[test]
 fn a_comment_belongs_to_the_test_that_follows_or_the_one_it_is_in() {
     let text = "fn helper() {}\n//= STUN-001\n//= STUN-002\n/// Why.\n#[test]\nfn the_first() {\n    x();\n    \
-                //= STUN-003\n    y();\n}\n//= STUN-004\n#[test]\nfn the_second() {}\n";
+                //= STUN-003\n    y();\n}\n//= STUN-004 STUN-005\n#[test]\nfn the_second() {}\n";
     let found = citations("a.rs", text);
     let names = |id: &str| {
         found
@@ -112,6 +112,7 @@ fn a_comment_belongs_to_the_test_that_follows_or_the_one_it_is_in() {
     assert_eq!(names("STUN-002"), ["the_first"]);
     assert_eq!(names("STUN-003"), ["the_first"]);
     assert_eq!(names("STUN-004"), ["the_second"]);
+    assert_eq!(names("STUN-005"), ["the_second"]);
 }
 
 fn kind(id: &str) -> &str {
@@ -209,8 +210,8 @@ fn citations(path: &str, text: &str) -> Vec<(String, Citation)> {
         .lines()
         .map(|line| line.trim_start().replacen("#= ", MARK, 1))
     {
-        if let Some(id) = line.strip_prefix(MARK) {
-            waiting.push(id.trim().to_owned());
+        if let Some(ids) = line.strip_prefix(MARK) {
+            waiting.extend(ids.split_whitespace().map(str::to_owned));
             continue;
         }
         if line.starts_with("//") || line.starts_with("#[") || line.starts_with('@') {

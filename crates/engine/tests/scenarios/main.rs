@@ -27,6 +27,7 @@ mod relay;
 mod reservation;
 mod retransmission;
 mod send;
+mod standing;
 mod stun;
 mod support;
 mod tcp;

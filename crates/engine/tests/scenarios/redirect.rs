@@ -38,6 +38,7 @@ fn allocate(server: &mut Server, client: &mut Client) -> Answer {
 //= STUN-061
 //= STUN-062
 //= V-14
+//= DISC-01
 #[test]
 fn an_authenticated_client_is_sent_to_another_server_under_its_own_key() {
     let mut server = Server::with(redirecting(&["198.51.100.1:3478"]));

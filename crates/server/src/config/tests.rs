@@ -51,11 +51,15 @@ pub(super) fn file(content: &str) -> Result<Loaded, Problems> {
     from_text("t.conf", content.as_bytes(), &machine())
 }
 
+//= TURN-010
 #[test]
 fn serves_without_any_configuration() {
     let loaded = command_line(&[]).expect("accepted");
     let config = loaded.config;
     assert_eq!(config.addresses.listeners.len(), 5);
+    let listeners = &config.addresses.listeners;
+    assert!(listeners.iter().all(|address| address.port() == 3478));
+    assert_eq!(config.tls.port, 5349);
     let relays: Vec<String> = config
         .addresses
         .relays

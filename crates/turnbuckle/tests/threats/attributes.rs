@@ -24,6 +24,8 @@ fn with_trailer(mut request: Vec<u8>, kind: AttributeType, value: &[u8]) -> Vec<
 }
 
 //= V-23
+//= STUN-034
+//= STUN-035
 #[test]
 fn no_attribute_behind_the_integrity_attribute_has_an_effect() {
     for mechanism in [Mechanism::Md5, Mechanism::Sha256] {
@@ -160,6 +162,7 @@ fn what_an_allocation_needs_cannot_follow_the_integrity_attribute() {
 }
 
 //= V-24
+//= STUN-071
 #[test]
 fn of_a_repeated_attribute_the_first_counts_in_requests() {
     let site = Site::new();

@@ -60,6 +60,8 @@ fn wrong_request(client: &mut Client, method: Method, wrong: Wrong) -> Vec<u8> {
 
 //= V-25
 //= V-26
+//= STUN-051
+//= STUN-052
 #[test]
 fn unknown_user_wrong_password_and_wrong_byte_get_the_same_answer() {
     for mechanism in [Mechanism::Md5, Mechanism::Sha256] {

@@ -12,6 +12,7 @@ fn relay(site: Site) -> Server {
 }
 
 //= V-28
+//= TURN-005
 #[test]
 fn another_user_on_the_5_tuple_is_refused_and_harms_nobody() {
     let site = Site::new();
@@ -54,6 +55,7 @@ fn another_user_on_the_5_tuple_is_refused_and_harms_nobody() {
 }
 
 //= V-28
+//= TURN-015
 #[test]
 fn data_from_another_port_or_address_is_not_the_clients() {
     let site = Site::new();
@@ -85,6 +87,8 @@ fn data_from_another_port_or_address_is_not_the_clients() {
 }
 
 //= V-29
+//= TURN-082
+//= TURN-086
 #[test]
 fn a_channel_is_neither_rebound_nor_doubled() {
     let site = Site::new();
@@ -116,6 +120,7 @@ fn a_channel_is_neither_rebound_nor_doubled() {
 }
 
 //= V-29
+//= TURN-079
 #[test]
 fn numbers_outside_the_range_are_never_channels() {
     let site = Site::new();
@@ -140,6 +145,7 @@ fn numbers_outside_the_range_are_never_channels() {
 }
 
 //= V-29
+//= TURN-087
 #[test]
 fn a_channel_number_means_something_else_in_another_allocation() {
     let site = Site::new();

@@ -34,6 +34,7 @@
 //! | V-48 | TLS handshakes | `tls` |
 //!
 //! And of the port that serves everything: whom a proxy may speak for, what HTTP gets (`proxy`).
+//! What the RFCs ask of packets and connections is in `standards`.
 //! All that can be tried with nothing but a server's address is a program too, `turnbuckle probe`; `probe` runs it.
 //!
 //! What of these rows is not tried, because the relay has no such path: CONNECT-UDP; allocations resumed by mobility ticket (RFC 8016); admin and metrics listeners as peers (there are none; any
@@ -65,6 +66,7 @@ mod proxy;
 mod randomness;
 mod redirection;
 mod relay_abuse;
+mod standards;
 mod streams;
 mod tcp_relays;
 mod tls;

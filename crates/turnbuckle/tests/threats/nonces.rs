@@ -36,6 +36,8 @@ fn refused_as_stale_and_helped(client: &mut Client, answer: &Answer) {
 }
 
 //= V-22
+//= STUN-043
+//= STUN-086
 #[test]
 fn a_nonce_is_of_no_use_to_another_address_or_port() {
     let site = Site::new();
@@ -52,6 +54,8 @@ fn a_nonce_is_of_no_use_to_another_address_or_port() {
 }
 
 //= V-22
+//= STUN-053
+//= STUN-086
 #[test]
 fn a_nonce_grows_old() {
     let site = Site::new();
@@ -118,6 +122,7 @@ fn a_nonce_outlives_the_process_only_where_a_secret_is_configured() {
 }
 
 //= V-22
+//= STUN-086
 #[test]
 fn a_replayed_deletion_does_not_hit_the_next_allocation() {
     let site = Site::new();
@@ -162,6 +167,8 @@ fn a_replayed_allocation_does_not_revive() {
 }
 
 //= V-27
+//= STUN-044
+//= STUN-054
 #[test]
 fn sha256_is_offered_first_and_works() {
     let site = Site::new();
@@ -182,6 +189,8 @@ fn sha256_is_offered_first_and_works() {
 }
 
 //= V-27
+//= STUN-050
+//= STUN-057
 #[test]
 fn a_client_whose_offer_was_tampered_with_is_never_let_in() {
     let site = Site::new();

@@ -21,6 +21,9 @@ fn relay(site: Site, options: &[&str]) -> Server {
 }
 
 //= V-13
+//= TURN-060
+//= TURN-070
+//= TURN-091
 #[test]
 fn nothing_passes_without_a_permission() {
     let site = Site::new();
@@ -43,6 +46,10 @@ fn nothing_passes_without_a_permission() {
 }
 
 //= V-13
+//= TURN-057
+//= TURN-066
+//= TURN-072
+//= TURN-073
 #[test]
 fn a_permission_is_for_an_address_whatever_the_port() {
     let site = Site::new();
@@ -80,6 +87,7 @@ fn a_permission_is_for_an_address_whatever_the_port() {
 }
 
 //= V-13
+//= TURN-094
 #[test]
 fn a_permission_ends_and_with_it_what_passes_both_ways() {
     let site = Site::new();
@@ -116,6 +124,8 @@ fn a_permission_ends_and_with_it_what_passes_both_ways() {
 }
 
 //= V-13
+//= TURN-070
+//= TURN-092
 #[test]
 fn neither_data_nor_inbound_traffic_prolongs_a_permission() {
     let site = Site::new();
@@ -138,6 +148,7 @@ fn neither_data_nor_inbound_traffic_prolongs_a_permission() {
 }
 
 //= V-13
+//= TURN-058
 #[test]
 fn a_permission_of_one_allocation_is_none_of_another() {
     let site = Site::new();
@@ -198,6 +209,8 @@ fn a_permission_of_one_family_is_none_of_the_other() {
 }
 
 //= V-13
+//= TURN-064
+//= TURN-065
 #[test]
 fn one_forbidden_peer_in_a_request_leaves_none_permitted() {
     let site = Site::new();
@@ -216,6 +229,8 @@ fn one_forbidden_peer_in_a_request_leaves_none_permitted() {
 }
 
 //= V-13
+//= TURN-077
+//= TURN-078
 #[test]
 fn an_icmp_error_is_relayed_by_the_peer_it_is_about_not_by_its_sender() {
     let site = Site::new();

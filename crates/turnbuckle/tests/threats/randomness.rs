@@ -31,6 +31,7 @@ fn relay(site: Site) -> Server {
 }
 
 //= V-20
+//= TURN-004
 #[test]
 fn nonces_are_unpredictable() {
     let site = Site::new();
@@ -73,6 +74,7 @@ fn two_processes_started_together_share_no_randomness() {
 }
 
 //= V-20
+//= TURN-045
 #[test]
 fn relayed_ports_are_unpredictable() {
     let site = Site::new();

@@ -144,6 +144,9 @@ fn six_to_four(v4: Ipv4Addr, host: u128) -> Ipv6Addr {
 //= V-02
 //= V-05
 //= V-11
+//= TURN-064
+//= TURN-071
+//= TURN-084
 #[test]
 fn refuses_special_ipv4_peers_on_every_path() {
     let Some(bench) = Bench::start(&[]) else {
@@ -183,6 +186,8 @@ fn refuses_denied_ipv4_peers_in_mapped_form() {
 }
 
 //= V-04
+//= TURN-117
+//= TURN-118
 #[test]
 fn refuses_denied_ipv4_peers_in_every_embedding() {
     let Some(bench) = Bench::start(&[]) else {

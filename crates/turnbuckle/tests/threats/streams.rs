@@ -70,6 +70,7 @@ fn a_client_over_tcp_relays_both_ways() {
 }
 
 //= TURN-088
+//= STUN-007
 #[test]
 fn many_channel_messages_of_one_segment_all_arrive_whole_and_in_order() {
     let site = Site::new();
@@ -313,6 +314,7 @@ fn silent_connections_of_one_address_are_limited_and_keep_nobody_else_out() {
 }
 
 /// Half-open connections: however many there are, a client gets in.
+//= STUN-011
 #[test]
 fn the_oldest_silent_connections_make_room_for_a_client() {
     let site = Site::new();
@@ -326,6 +328,7 @@ fn the_oldest_silent_connections_make_room_for_a_client() {
     assert!(accounting.closed_as("crowded") >= 450, "{accounting:?}");
 }
 
+//= STUN-008
 #[test]
 fn a_connection_without_an_allocation_is_closed_when_it_is_idle_and_one_with_an_allocation_is_not()
 {
@@ -414,6 +417,7 @@ fn a_client_that_does_not_read_its_answers_is_closed() {
     assert_eq!(server.stop().closed_as("congested"), 1);
 }
 
+//= STUN-009
 #[test]
 fn the_client_may_close_its_side_as_soon_as_it_has_asked() {
     let site = Site::new();

@@ -118,6 +118,7 @@ fn a_slow_reader_over_tls_loses_media_and_no_byte_of_the_records() {
 }
 
 /// RFC 7443: both names are known; one that is not is refused (RFC 7301 §3.2).
+//= STUN-089
 #[test]
 fn application_protocols_are_agreed_on() {
     let site = Site::new();
@@ -137,6 +138,7 @@ fn application_protocols_are_agreed_on() {
     assert_eq!(stream.conn.alpn_protocol(), None);
 }
 
+//= STUN-016
 #[test]
 fn versions_suites_and_groups_are_those_configured() {
     let site = Site::new();

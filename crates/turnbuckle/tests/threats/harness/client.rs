@@ -79,6 +79,11 @@ impl Client {
         Self::of(OTHER_USER, address, server.address())
     }
 
+    /// A client of the user [`USER`] at `address` that talks to another listener than the first.
+    pub(crate) fn at(address: IpAddr, server: SocketAddr) -> Self {
+        Self::of(USER, address, server)
+    }
+
     fn of(username: &str, address: IpAddr, server: SocketAddr) -> Self {
         let socket = UdpSocket::bind((address, 0)).expect("an address of this host");
         socket
@@ -131,6 +136,11 @@ impl Client {
             panic!("not a stream")
         };
         stream
+    }
+
+    /// Whom it talks to.
+    pub(crate) fn server(&self) -> SocketAddr {
+        self.server
     }
 
     /// Where a client's UDP socket is.

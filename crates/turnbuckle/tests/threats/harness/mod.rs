@@ -9,6 +9,7 @@ mod namespace;
 mod server;
 mod site;
 mod stream;
+mod tap;
 mod tls;
 
 pub(crate) use canary::Canary;
@@ -22,4 +23,5 @@ pub(crate) use namespace::{Namespace, World};
 pub(crate) use server::{OTHER_USER, PASSWORD, REALM, Server, USER};
 pub(crate) use site::Site;
 pub(crate) use stream::{StreamLink, connect, connect_from};
+pub(crate) use tap::{Tap, send_marked};
 pub(crate) use tls::{Authority, Key, Tls};
