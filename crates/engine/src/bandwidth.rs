@@ -1,7 +1,8 @@
 //! How much data an allocation may relay, and how much all of them together may (RFC 8656 §5, §21.3.1).
 //!
 //! An allocation reserves a rate when it begins, as much as is left of the server's capacity, and gives it back when it ends. Data beyond
-//! the rate is dropped at once, never queued (RFC 8656 §5), each direction by itself: a bucket of one second's worth. What
+//! the rate is dropped at once, never queued (RFC 8656 §5), each direction by itself: a bucket of one second's worth. A stream of
+//! a TCP relay is held back instead. What
 //! is counted is payload: what peers sent, or are to be sent.
 
 use core::fmt;
@@ -119,6 +120,24 @@ impl Shaper {
     /// The reserved rate, in bytes per second.
     pub(crate) fn rate(&self) -> NonZeroU32 {
         self.rate
+    }
+
+    /// Charges bytes of a stream, of which nothing may be dropped, whatever is available. Returns until when no more may come of it.
+    pub(crate) fn charge_stream(
+        &mut self,
+        direction: Direction,
+        now: Time,
+        bytes: u64,
+    ) -> Option<Time> {
+        let rate = u64::from(self.rate.get());
+        let bucket = match direction {
+            Direction::ToClient => &mut self.to_client,
+            Direction::ToPeers => &mut self.to_peers,
+        };
+        bucket.charge(now, rate, bytes);
+        let burst_ns = u64::try_from(BURST.as_nanos()).unwrap_or(u64::MAX);
+        let until = Time::from_nanos(bucket.empty_at_ns.saturating_sub(burst_ns));
+        (until > now).then_some(until)
     }
 
     /// How many of `datagrams` datagrams with `bytes` bytes in all may go now, in their order; they are charged. All are of one size, the

@@ -29,6 +29,7 @@ use turnbuckle_wire::{Class, IntegrityKey, MessageWriter, Method};
 use self::table::{Connecting, PeerConnection, State};
 use crate::address::PeerAddress;
 use crate::auth::Proof;
+use crate::bandwidth::Direction;
 use crate::change::Change;
 use crate::command::Outcome;
 use crate::credential::User;
@@ -301,21 +302,34 @@ impl<R: Random> Engine<R> {
         }
     }
 
-    /// Counts `bytes` bytes of a reading that the host relays from one data connection to the other.
-    pub fn relayed(&mut self, connection: ConnectionId, way: Way, bytes: u64) {
-        let Some(held) = self.tcp.get(connection) else {
-            return;
+    /// Counts `bytes` bytes of a reading that the host relays from one data connection to the other. When they go beyond the
+    /// allocation's rate, until when the host has to read no more of that connection.
+    pub fn relayed(
+        &mut self,
+        now: Now,
+        connection: ConnectionId,
+        way: Way,
+        bytes: u64,
+    ) -> Option<Time> {
+        let allocation = self.tcp.get(connection)?.allocation;
+        let allocation = self.live_mut(allocation)?;
+        let usage = &mut allocation.usage;
+        let (received, sent, direction) = match way {
+            Way::ToClient => (
+                &mut usage.peer_received,
+                &mut usage.client_sent,
+                Direction::ToClient,
+            ),
+            Way::ToPeer => (
+                &mut usage.client_received,
+                &mut usage.peer_sent,
+                Direction::ToPeers,
+            ),
         };
-        let allocation = held.allocation;
-        if let Some(allocation) = self.live_mut(allocation) {
-            let usage = &mut allocation.usage;
-            let (received, sent) = match way {
-                Way::ToClient => (&mut usage.peer_received, &mut usage.client_sent),
-                Way::ToPeer => (&mut usage.client_received, &mut usage.peer_sent),
-            };
-            received.add(1, bytes);
-            sent.add(1, bytes);
-        }
+        received.add(1, bytes);
+        sent.add(1, bytes);
+        let shaper = allocation.shaper.as_mut()?;
+        shaper.charge_stream(direction, now.time, bytes)
     }
 
     /// RFC 6062 §5.2. Answered when the host has connected, or not.

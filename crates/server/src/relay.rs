@@ -9,6 +9,8 @@
 //!
 //! Invariant: each datagram is counted in once, and then exactly once as queued or under one [`DropReason`].
 
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -23,7 +25,7 @@ use turnbuckle_datapath::{
 use turnbuckle_engine::{
     AllocationId, AllowedPeer, Change, ClientTuple, Command, Config as EngineConfig, ConnectionId,
     DropReason, Endpoint, Engine, Framing, InterfaceAddress, Now, Outcome, RelayHandle,
-    RelayOpenError, RelayProtocol, RelayRequest, Transport,
+    RelayOpenError, RelayProtocol, RelayRequest, Time, Transport,
 };
 use turnbuckle_wire::{
     ChannelData, DATA_INDICATION_HEADER_MAX, Demux, classify, data_indication_header, padding_len,
@@ -99,6 +101,8 @@ pub(crate) struct Relay {
     raw: Vec<u8>,
     /// Peer data connections of TCP relays.
     peers: Peers,
+    /// Connections that are not read for some time, the next one first.
+    held_back: BinaryHeap<Reverse<(Time, StreamId)>>,
     /// The ways to all shards.
     links: Vec<ShardLink>,
     /// Connections for another shard: of this turn, and of the one before.
@@ -171,6 +175,7 @@ impl Relay {
             plain: Vec::new(),
             raw: Vec::new(),
             peers: Peers::default(),
+            held_back: BinaryHeap::new(),
             links: Vec::new(),
             departures: Vec::new(),
             departing: Vec::new(),
@@ -227,6 +232,7 @@ impl Relay {
         let due = due
             .chain(self.connections.next_timeout())
             .chain(dtls)
+            .chain(self.next_reading())
             .min()?;
         Some(due.since(self.now.time))
     }
@@ -683,6 +689,7 @@ impl Handler for Relay {
         }
         self.close_overdue_connections(tx);
         self.work_on_dtls(tx);
+        self.read_again(tx);
         if self.has_migrants() {
             self.move_connections(tx, sockets);
         }

@@ -42,6 +42,7 @@ pub(crate) struct StreamTouched {
 pub(super) struct StreamRuns {
     runs: Vec<StreamRun>,
     joins: Vec<(StreamId, StreamId)>,
+    holds: Vec<(StreamId, bool)>,
     touched: Vec<StreamTouched>,
     /// For each connection index, its entry in `touched`.
     touched_by_stream: Vec<Stamped>,
@@ -55,6 +56,7 @@ impl StreamRuns {
     pub(super) fn clear(&mut self) {
         self.runs.clear();
         self.joins.clear();
+        self.holds.clear();
         self.touched.clear();
     }
 
@@ -185,6 +187,12 @@ impl SendQueue {
         self.streams.joins.push((first, second));
     }
 
+    /// Reads nothing from a joined connection, whatever room there is, until this is called again with `false`.
+    pub fn hold_back_stream(&mut self, stream: StreamId, is_held_back: bool) {
+        self.streams.touch(self.stamp, stream);
+        self.streams.holds.push((stream, is_held_back));
+    }
+
     /// Queues `range` of `message`, which came on the connection that `stream` is joined with. Nothing of it is dropped as long as
     /// both connections are there.
     ///
@@ -211,6 +219,11 @@ impl SendQueue {
     /// Connections that are to be joined.
     pub(crate) fn joins(&self) -> &[(StreamId, StreamId)] {
         &self.streams.joins
+    }
+
+    /// Connections that are to be read no more, or again.
+    pub(crate) fn holds(&self) -> &[(StreamId, bool)] {
+        &self.streams.holds
     }
 
     /// Connections with something to do, in the order they were first named.

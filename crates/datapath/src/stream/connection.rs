@@ -53,6 +53,8 @@ pub(crate) struct Stream {
     pub(crate) has_ended: bool,
     pub(crate) shutdown: Shutdown,
     pub(crate) is_connecting: bool,
+    /// Whether the handler wants nothing to be read.
+    pub(crate) is_held_back: bool,
     is_reading: bool,
     /// Whether the event queue reports when it can be written.
     awaits_room: bool,
@@ -91,7 +93,7 @@ impl Stream {
 
     /// Reads from now on, or leaves what comes in the kernel, so that the other side has to wait.
     pub(crate) fn set_reading(&mut self, epoll: &OwnedFd, wanted: bool) -> io::Result<()> {
-        let wanted = wanted && !self.has_ended;
+        let wanted = wanted && !self.has_ended && !self.is_held_back;
         if self.is_reading != wanted {
             self.is_reading = wanted;
             self.watch(epoll)?;
@@ -190,6 +192,7 @@ impl Table {
             has_ended: false,
             shutdown: Shutdown::No,
             is_connecting: start == Start::Connecting,
+            is_held_back: false,
             is_reading: start == Start::Reading,
             awaits_room: false,
             watched: None,

@@ -75,6 +75,9 @@ impl StreamFlusher {
         for &(first, second) in job.queue.joins() {
             join(job, &mut streams.table, first, second);
         }
+        for &(id, is_held_back) in job.queue.holds() {
+            hold_back(job, &mut streams.table, id, is_held_back);
+        }
         for touched in job.queue.touched_streams() {
             let Streams { table, arena, .. } = &mut *streams;
             let messages = messages(job, arena.bytes(), touched);
@@ -384,6 +387,22 @@ fn join(job: &Job<'_>, table: &mut Table, first: StreamId, second: StreamId) {
         };
         stream.partner = Some(partner);
         if !has_partner || stream.set_reading(job.epoll, true).is_err() {
+            stream.ending.get_or_insert(StreamEnd::Failed);
+        }
+    }
+}
+
+/// Has a joined connection read no more, or again if there is room on the other one.
+#[cold]
+fn hold_back(job: &Job<'_>, table: &mut Table, id: StreamId, is_held_back: bool) {
+    let partner = table.get_mut(id).and_then(|stream| stream.partner);
+    let Some(partner) = partner.and_then(|partner| table.get_mut(partner)) else {
+        return;
+    };
+    let has_room = partner.outgoing.is_none();
+    if let Some(stream) = table.get_mut(id) {
+        stream.is_held_back = is_held_back;
+        if stream.set_reading(job.epoll, has_room).is_err() {
             stream.ending.get_or_insert(StreamEnd::Failed);
         }
     }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use turnbuckle_engine::{
     Change, ClientTuple, Config, Connection, ConnectionId, DropReason, Handover, Outcome, PeerEnd,
-    Rate, RelayProtocol, TcpRelays, Transport, Way,
+    Rate, RelayProtocol, TcpRelays, Time, Transport, Way,
 };
 use turnbuckle_wire::{AddressFamily, AttributeType, Class, Method};
 
@@ -782,9 +782,9 @@ fn a_connection_that_is_gone_is_recorded_with_what_it_carried() {
     let id = connect(&mut server, &mut client, PEER);
     let mut data = alice(&mut server, 2);
     bind(&mut server, &mut data, id);
-    server.engine.relayed(id, Way::ToPeer, 100);
-    server.engine.relayed(id, Way::ToPeer, 11);
-    server.engine.relayed(id, Way::ToClient, 5);
+    server.engine.relayed(server.now, id, Way::ToPeer, 100);
+    server.engine.relayed(server.now, id, Way::ToPeer, 11);
+    server.engine.relayed(server.now, id, Way::ToClient, 5);
     server.engine.peer_disconnected(id, PeerEnd::ClientClosed);
     server.pump();
     let changes = server.take_changes();
@@ -813,6 +813,29 @@ fn a_connection_that_is_gone_is_recorded_with_what_it_carried() {
         (5, 5)
     );
     assert_eq!(totals.client_received.datagrams, 2);
+}
+
+#[test]
+fn a_stream_beyond_the_allocations_rate_is_held_back_each_way_by_itself() {
+    let (mut server, mut client, _) = allocated(Server::with(|config| {
+        with_tcp(config);
+        config.bandwidth.bytes_per_s = core::num::NonZeroU32::new(10_000);
+    }));
+    let id = connect(&mut server, &mut client, PEER);
+    let mut relayed = |way, bytes| server.engine.relayed(server.now, id, way, bytes);
+    // a second's worth at once
+    assert_eq!(relayed(Way::ToPeer, 10_000), None);
+    let now = Time::from_secs(1_000);
+    // then whatever was read counts, and is waited for
+    let until = relayed(Way::ToPeer, 5_000);
+    assert_eq!(until, Some(now + Duration::from_millis(500)));
+    let until = relayed(Way::ToPeer, 30_000);
+    assert_eq!(until, Some(now + Duration::from_millis(3_500)));
+    assert_eq!(relayed(Way::ToClient, 10_000), None);
+    server.oversleep(Duration::from_millis(3_500));
+    let mut relayed = |way, bytes| server.engine.relayed(server.now, id, way, bytes);
+    let until = relayed(Way::ToPeer, 1_000);
+    assert_eq!(until, Some(now + Duration::from_millis(3_600)));
 }
 
 //= V-12

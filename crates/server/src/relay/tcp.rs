@@ -7,6 +7,7 @@
 //! and all that was read behind the request go to the other shard as a [`Migrant`]. It leaves one turn after the
 //! request came, when everything that was queued for it has been handed over.
 
+use std::cmp::Reverse;
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError};
 
 use turnbuckle_datapath::{
@@ -15,7 +16,7 @@ use turnbuckle_datapath::{
 };
 use turnbuckle_engine::{
     AllowedPeer, ClientTuple, ConnectionId, DropReason, Endpoint, Handover, PeerEnd, RelayHandle,
-    Way,
+    Time, Way,
 };
 
 use super::Relay;
@@ -214,8 +215,10 @@ impl Relay {
             joined.progressed(self.now.time);
             tx.stream_relay(joined.peer, payload, start..bytes.len());
             let len = (bytes.len() - start) as u64;
-            self.engine.relayed(joined.connection, Way::ToPeer, len);
+            let connection = joined.connection;
+            let until = self.engine.relayed(self.now, connection, Way::ToPeer, len);
             self.counters.tcp_to_peers_bytes.add(len);
+            self.hold_back(stream, until, tx);
         }
         true
     }
@@ -235,9 +238,36 @@ impl Relay {
         }
         let len = input.bytes().len();
         tx.stream_relay(client, input, 0..len);
-        self.engine.relayed(connection, Way::ToClient, len as u64);
+        let until = self
+            .engine
+            .relayed(self.now, connection, Way::ToClient, len as u64);
         self.counters.tcp_to_clients_bytes.add(len as u64);
+        self.hold_back(input.stream, until, tx);
         Taken::ALL
+    }
+
+    /// Reads no more of a connection until then: its allocation has used up its rate.
+    fn hold_back(&mut self, stream: StreamId, until: Option<Time>, tx: &mut SendQueue) {
+        if let Some(until) = until {
+            tx.hold_back_stream(stream, true);
+            self.held_back.push(Reverse((until, stream)));
+        }
+    }
+
+    /// When the next connection that is held back may be read again.
+    pub(super) fn next_reading(&self) -> Option<Time> {
+        self.held_back.peek().map(|Reverse((until, _))| *until)
+    }
+
+    /// Reads again what has been held back for long enough.
+    pub(super) fn read_again(&mut self, tx: &mut SendQueue) {
+        while self
+            .next_reading()
+            .is_some_and(|until| until <= self.now.time)
+            && let Some(Reverse((_, stream))) = self.held_back.pop()
+        {
+            tx.hold_back_stream(stream, false);
+        }
     }
 
     /// One side of two joined connections has ended what it sends.

@@ -394,6 +394,29 @@ fn whoever_sends_faster_than_the_other_side_reads_has_to_wait_and_nothing_is_los
     assert_eq!(rest_of(&mut peer).unwrap().len(), sent);
 }
 
+#[test]
+fn the_rate_of_an_allocation_holds_for_its_streams_and_nothing_of_them_is_lost() {
+    const RATE: usize = 100_000;
+    let mut scene = Scene::new(&["--max-bps=100000"]);
+    let (client, peer) = scene.joined();
+    for (mut from, mut to) in [
+        (client.try_clone().unwrap(), peer.try_clone().unwrap()),
+        (peer, client),
+    ] {
+        let started = Instant::now();
+        let sent = pattern(3 * RATE);
+        let expected = sent.clone();
+        let writer = thread::spawn(move || {
+            from.write_all(&sent).unwrap();
+            from.shutdown(Shutdown::Write).unwrap();
+        });
+        assert!(rest_of(&mut to).unwrap() == expected, "all of it");
+        writer.join().unwrap();
+        // A second's worth at once and what one reading brings; the rest takes its time.
+        assert!(started.elapsed() >= Duration::from_millis(1400));
+    }
+}
+
 //= TCP-12
 //= TCP-08
 #[test]
