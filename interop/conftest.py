@@ -135,3 +135,20 @@ def program():
         return path
 
     return find
+
+
+@pytest.fixture(scope="session")
+def coturns_name(tmp_path_factory):
+    """Path of turnbuckle under a name, which makes it one of coturn's programs."""
+    binary = TARGET.resolve() / "release" / "turnbuckle"
+    if not binary.exists():
+        pytest.skip(f"not run: {binary} is not built")
+    folder = tmp_path_factory.mktemp("names")
+
+    def linked(name: str) -> str:
+        path = folder / name
+        if not path.exists():
+            path.symlink_to(binary)
+        return str(path)
+
+    return linked
