@@ -80,7 +80,7 @@ def certificate(tmp_path_factory):
 
 @pytest.fixture
 def starting_server(request, hosts, tmp_path):
-    """A server just started; with the marker `secure` it has a certificate and speaks TLS too. After the test it must end cleanly, and account for every datagram if it can.
+    """A server just started; with the marker `secure` it has a certificate and speaks TLS and DTLS too. After the test it must end cleanly, and account for every datagram if it can.
 
     Indirect parameters are options that only turnbuckle has: against another server the test is not run. The options of the
     marker `for_turnbuckle` make turnbuckle do what another server does by default: another server goes without them.
@@ -93,8 +93,9 @@ def starting_server(request, hosts, tmp_path):
     if request.node.get_closest_marker("secure"):
         certificate = request.getfixturevalue("certificate")
         extra += ("--cert", str(certificate), "--pkey", str(certificate))
-        command = command.replace(" --no-tls", "")
+        command = command.replace(" --no-tls", "").replace(" --no-dtls", "")
     if ours:
+        extra += ("--dtls",) if request.node.get_closest_marker("secure") else ()
         extra += tuple(option for marker in request.node.iter_markers("for_turnbuckle") for option in marker.args)
     with Server(command, hosts, tmp_path, extra) as server:
         yield server

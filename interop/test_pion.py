@@ -19,7 +19,7 @@ def _run(hosts, server, listener: str, peer_address: str, transport: str = "udp"
         client = process.Process(
             hosts.client,
             str(CLIENT),
-            *("-server", topology.with_port(listener, server.tls_port if transport == "tls" else server.port)),
+            *("-server", topology.with_port(listener, server.tls_port if transport in ("tls", "dtls") else server.port)),
             *("-transport", transport),
             *("-user", server.user, "-password", server.password, "-realm", server.realm),
             *("-peer", topology.with_port(peer_address, other.port), "-relay-family", str(version)),
@@ -47,7 +47,7 @@ def pion_relays_by_indications_and_by_channel_with_contents_intact(hosts, server
 
 @pytest.mark.secure
 @pytest.mark.parametrize("listener", ["IPv4", "IPv6"])
-@pytest.mark.parametrize("transport", ["tcp", "tls"])
+@pytest.mark.parametrize("transport", ["tcp", "tls", "dtls"])
 def pion_relays_over_connections(hosts, server, listener, transport):
     address = {"IPv4": server.ipv4, "IPv6": server.ipv6}[listener]
     _check(_run(hosts, server, address, topology.PEER_IPV4, transport), listener, "IPv4")

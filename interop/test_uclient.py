@@ -82,13 +82,18 @@ def a_hundred_thousand_messages_return_without_loss(hosts, server, program, way,
     ("way", "flags"), [("channels", ()), ("indications", ("-s",))], ids=["channels", "indications"]
 )
 @pytest.mark.parametrize("family", ["IPv4", "IPv6"])
-@pytest.mark.parametrize("transport", ["TCP", "TLS"])
+@pytest.mark.parametrize("transport", ["TCP", "TLS", "DTLS", "DTLS on the plain port"])
 def a_hundred_thousand_messages_return_without_loss_over_connections(
     hosts, server, program, way, flags, family, transport
 ):
     listener, peer = {"IPv4": (server.ipv4, topology.PEER_IPV4), "IPv6": (server.ipv6, topology.PEER_IPV6)}[family]
-    flags, port = {"TCP": (("-t", *flags), server.port), "TLS": (("-t", "-S", *flags), server.tls_port)}[transport]
-    totals = _relay(hosts, server, program, listener, peer, MESSAGES, *flags, port=port)
+    how, port = {
+        "TCP": (("-t",), server.port),
+        "TLS": (("-t", "-S"), server.tls_port),
+        "DTLS": (("-S",), server.tls_port),
+        "DTLS on the plain port": (("-S",), server.port),
+    }[transport]
+    totals = _relay(hosts, server, program, listener, peer, MESSAGES, *how, *flags, port=port)
     assert totals == Totals(sent=MESSAGES, received=MESSAGES, lost=0, send_dropped=0)
 
 

@@ -16,6 +16,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/pion/dtls/v3"
 	"github.com/pion/turn/v5"
 )
 
@@ -88,6 +89,17 @@ func transformed(payload []byte) []byte {
 	return answer
 }
 
+// records makes a message of each record; a connection of pion's STUNConn would want the padding that only streams have.
+type records struct{ net.Conn }
+
+func (r records) ReadFrom(buffer []byte) (int, net.Addr, error) {
+	length, err := r.Read(buffer)
+
+	return length, r.RemoteAddr(), err
+}
+
+func (r records) WriteTo(message []byte, _ net.Addr) (int, error) { return r.Write(message) }
+
 // connect opens what carries the client's messages.
 func connect(transport, server string) (net.PacketConn, error) {
 	switch transport {
@@ -108,6 +120,20 @@ func connect(transport, server string) (net.PacketConn, error) {
 		}
 
 		return turn.NewSTUNConn(connection), nil
+	case "dtls":
+		address, err := net.ResolveUDPAddr("udp", server)
+		if err != nil {
+			return nil, err
+		}
+		connection, err := dtls.Dial("udp", address, &dtls.Config{
+			InsecureSkipVerify: true, //nolint:gosec // as above
+			SupportedProtocols: []string{"stun.turn"},
+		})
+		if err != nil {
+			return nil, err
+		}
+
+		return records{connection}, nil
 	default:
 		return net.ListenPacket("udp", ":0")
 	}
@@ -121,7 +147,7 @@ func run() (report, error) {
 	peerText := flag.String("peer", "", "transforming peer, address:port")
 	relayFamily := flag.Int("relay-family", 4, "address family of the relayed transport address: 4 or 6")
 	overChannel := flag.Int("over-channel", 1000, "messages to send once the channel is bound")
-	transport := flag.String("transport", "udp", "between client and server: udp, tcp or tls (whose certificate is not checked)")
+	transport := flag.String("transport", "udp", "between client and server: udp, tcp, tls or dtls (whose certificate is not checked)")
 	longest := flag.Int("longest", 1200, "longest payload in octets")
 	flag.Parse()
 

@@ -1,4 +1,4 @@
-//! What has gone wrong in TURN servers, tried against the running binary over UDP, TCP and TLS.
+//! What has gone wrong in TURN servers, tried against the running binary over UDP, TCP, TLS and DTLS.
 //!
 //! Every test starts a relay of its own, attacks it, and looks at four things: the answer on the wire, a canary where the relay
 //! must not send to, that the process is still the one that was started, and that its accounts balance to the datagram. The
@@ -29,6 +29,7 @@
 //! | V-27 | bidding down | `nonces` |
 //! | V-28 | another user on a client's 5-tuple | `hijack` |
 //! | V-29 | conflicting channels | `hijack` |
+//! | V-42 | DTLS: state before the cookie, half-open sessions | `dtls` |
 //! | V-46 | slow readers; peers that flood and peers that knock | `streams`, `tcp_relays` |
 //! | V-47 | framing of streams | `streams` |
 //! | V-48 | TLS handshakes | `tls` |
@@ -54,6 +55,7 @@
 
 mod attributes;
 mod bandwidth;
+mod dtls;
 mod enumeration;
 mod harness;
 mod hijack;

@@ -13,7 +13,7 @@ use turnbuckle_wire::{
 };
 
 use super::server::{OTHER_USER, PASSWORD, REALM, USER};
-use super::{Answer, Server, StreamLink};
+use super::{Answer, DtlsLink, Server, StreamLink};
 
 /// How long to wait for data that must come.
 const PEER_TIMEOUT: Duration = Duration::from_secs(5);
@@ -34,6 +34,7 @@ pub(crate) enum Mechanism {
 
 /// What carries the client's messages.
 enum Link {
+    Dtls(DtlsLink),
     Stream(StreamLink),
     Udp(UdpSocket),
 }
@@ -95,6 +96,19 @@ impl Client {
     /// A client of the user [`USER`] on a stream that is connected to `server`.
     pub(crate) fn on_stream(stream: StreamLink, server: &Server) -> Self {
         Self::on(USER, Link::Stream(stream), server.address())
+    }
+
+    /// A client of the user [`USER`] with a DTLS session with `server`.
+    pub(crate) fn over_dtls(session: DtlsLink, server: &Server) -> Self {
+        Self::on(USER, Link::Dtls(session), server.address())
+    }
+
+    /// Its DTLS session.
+    pub(crate) fn session(&mut self) -> &mut DtlsLink {
+        match &mut self.link {
+            Link::Dtls(session) => session,
+            Link::Stream(_) | Link::Udp(_) => panic!("not a DTLS client"),
+        }
     }
 
     /// A client of the user [`USER`] that comes by TCP.
@@ -323,6 +337,7 @@ impl Client {
                 assert_eq!(sent, datagram.len());
             }
             Link::Stream(stream) => stream.write(bytes),
+            Link::Dtls(session) => session.write(bytes),
         }
     }
 
@@ -407,6 +422,7 @@ impl Client {
         let mut buffer = [0; 65536];
         let bytes = match &mut self.link {
             Link::Stream(stream) => &stream.read_message()?[..],
+            Link::Dtls(session) => &session.read_message()?[..],
             Link::Udp(socket) => {
                 let len = match socket.recv_from(&mut buffer) {
                     Ok((len, from)) => {

@@ -3,6 +3,7 @@
 mod canary;
 mod client;
 mod crowd;
+mod dtls;
 mod icmp;
 mod message;
 mod namespace;
@@ -17,6 +18,7 @@ pub(crate) use client::{
     Client, Inbound, Mechanism, channel, peer_receives, peer_socket, plain, relayed,
 };
 pub(crate) use crowd::{Crowd, message};
+pub(crate) use dtls::{Dtls, DtlsLink};
 pub(crate) use icmp::forge_icmp;
 pub(crate) use message::{Answer, append_raw, replace_fingerprint, xor_address};
 pub(crate) use namespace::{Namespace, World};

@@ -16,6 +16,7 @@ use rustls::{
     ClientConfig, ClientConnection, RootCertStore, StreamOwned, SupportedProtocolVersion,
 };
 
+use super::dtls::Dtls;
 use super::stream::{StreamLink, connect};
 
 const NAME: &str = "relay.example.org";
@@ -109,6 +110,17 @@ impl Authority {
             option("cert", &self.write("chain.pem", &chain)),
             option("pkey", &self.write("key.pem", &key)),
         ]
+    }
+
+    /// A DTLS client that trusts this authority alone.
+    pub(crate) fn dtls_client(&self) -> Dtls {
+        Dtls::new(&self.root, None)
+    }
+
+    /// The same with a certificate of its own, issued by `by`.
+    pub(crate) fn dtls_client_of(&self, by: &Self) -> Dtls {
+        let (chain, key) = by.issue(Key::P256);
+        Dtls::new(&self.root, Some((&chain, &key)))
     }
 
     /// A client that trusts this authority alone.
