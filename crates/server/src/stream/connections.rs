@@ -555,6 +555,36 @@ mod tests {
         );
     }
 
+    //= TCP-25
+    #[test]
+    fn a_data_connection_may_be_idle_for_ever_until_one_side_has_ended_what_it_sends() {
+        let (mut connections, id) = one();
+        connections.progressed(second(1), id, true, false);
+        let joined = Joined {
+            peer: StreamId::from_u32(9),
+            connection: ConnectionId(7),
+            ended: None,
+        };
+        assert!(connections.join(id, joined));
+        assert_eq!(connections.unproven_count, 0);
+        for n in [90, 5_000, 1_000_000] {
+            assert_eq!(closed(&mut connections, second(n), false), []);
+        }
+        connections.half_closed(second(1_000_000), id, PeerEnd::PeerClosed);
+        connections.half_closed(second(1_000_001), id, PeerEnd::ClientClosed);
+        // bytes of the other way put it off
+        for n in 1_000_001..1_000_200 {
+            let joined = connections.get_mut(id).unwrap().joined.as_mut().unwrap();
+            assert_eq!(joined.ended.unwrap().0, PeerEnd::PeerClosed, "the first");
+            joined.progressed(second(n));
+            assert_eq!(closed(&mut connections, second(n), false), []);
+        }
+        assert_eq!(
+            closed(&mut connections, second(1_000_262), false),
+            [(id, CloseReason::Stalled)]
+        );
+    }
+
     #[test]
     fn the_oldest_of_too_many_silent_connections_makes_room() {
         let mut connections = Connections::new(StreamLimits {
