@@ -1,5 +1,5 @@
 //! Two connections that are joined: made, held, relayed, ended, and moved from one data path to another.
-#![expect(clippy::unwrap_used, reason = "tests")]
+#![expect(clippy::unwrap_used, clippy::unwrap_in_result, reason = "tests")]
 
 mod common;
 

@@ -5,10 +5,11 @@ use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use turnbuckle_wire::{AddressFamily, Class, Method};
+use turnbuckle_wire::{AddressFamily, AttributeType, Class, Method};
 
 use crate::harness::{
-    Answer, Authority, Client, Inbound, Key, Server, Site, StreamLink, connect, plain, relayed,
+    Answer, Authority, Client, Inbound, Key, OTHER_USER, Server, Site, StreamLink, connect, plain,
+    relayed,
 };
 use crate::streams::start;
 
@@ -488,6 +489,72 @@ fn tcp_relays_are_for_clients_over_streams_and_off_until_they_are_switched_on() 
             writer.connection_id(1);
         })
         .expect(400);
+}
+
+//= TCP-02
+//= TCP-04
+//= TCP-05
+//= TCP-06
+//= TCP-07
+//= TCP-09
+//= TCP-21
+//= TCP-22
+#[test]
+fn requests_that_do_not_fit_are_answered_as_the_rfc_says() {
+    let mut scene = Scene::new(&["--no-udp-relay"]);
+    let peer = scene.peer();
+    let address = peer.local_addr().unwrap();
+    let mut other = Client::over_tcp(&scene.server);
+    other.allocate_with(|_| {}).expect(403);
+    for attribute in [
+        AttributeType::EVEN_PORT,
+        AttributeType::RESERVATION_TOKEN,
+        AttributeType::DONT_FRAGMENT,
+    ] {
+        let value: &[u8] = match attribute {
+            AttributeType::EVEN_PORT => &[0x80],
+            AttributeType::RESERVATION_TOKEN => &[1; 8],
+            _ => &[],
+        };
+        other
+            .request(Method::ALLOCATE, |writer| {
+                writer.requested_transport(TCP).bytes(attribute, value);
+            })
+            .expect(400);
+    }
+    try_connect(&mut other, address).expect(437);
+    let answer = other.request(Method::ALLOCATE, |writer| {
+        writer.requested_transport(TCP);
+    });
+    let answer = answer.expect(200);
+    assert!(!answer.message().contains(AttributeType::RESERVATION_TOKEN));
+    let relayed = relayed(&answer, AddressFamily::V4).unwrap();
+    TcpStream::connect(relayed).expect("the relay listens there");
+    scene.control.request(Method::CONNECT, |_| {}).expect(400);
+
+    let id = connected(&mut scene.control, address);
+    let bind = |client: &mut Client, id: Option<u32>| {
+        let answer = client.request(Method::CONNECTION_BIND, |writer| {
+            if let Some(id) = id {
+                writer.connection_id(id);
+            }
+        });
+        answer.code()
+    };
+    let mut mallory = Client::over_tcp(&scene.server);
+    mallory.username = OTHER_USER.to_owned();
+    assert_eq!(bind(&mut mallory, Some(id)), 441);
+    let mut data = Client::over_tcp(&scene.server);
+    assert_eq!(bind(&mut data, None), 400);
+    assert_eq!(bind(&mut data, Some(id ^ 1)), 400);
+    assert_eq!(
+        bind(&mut scene.control, Some(id)),
+        400,
+        "a control connection stays one"
+    );
+    assert_eq!(bind(&mut data, Some(id)), 200);
+    let mut late = Client::over_tcp(&scene.server);
+    assert_eq!(bind(&mut late, Some(id)), 400, "it is bound");
 }
 
 //= V-12
