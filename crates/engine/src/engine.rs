@@ -19,7 +19,9 @@ use crate::commons::Commons;
 use crate::config::{Config, Service};
 use crate::discovery::Discovery;
 use crate::drop_reason::DropReason;
-use crate::id::{AllocationId, ClientTuple, Endpoint, Family, RelayHandle, RelayRequest};
+use crate::id::{
+    AllocationId, ClientTuple, Endpoint, Family, RelayHandle, RelayRequest, Transport,
+};
 use crate::nonce::NonceKey;
 use crate::outbox::Outbox;
 use crate::policy::{InterfaceAddress, OwnAddresses, OwnRelay, Policy, PolicyRules};
@@ -303,6 +305,9 @@ impl<R: Random> Engine<R> {
             Ok(message) => message,
             Err(ParseError::FingerprintMismatch) => {
                 return Outcome::Dropped(DropReason::FingerprintMismatch);
+            }
+            Err(ParseError::MagicCookie) if from.transport == Transport::Dtls => {
+                return self.refuse_classic(now, from, bytes);
             }
             Err(_) => return Outcome::Dropped(DropReason::MalformedStun),
         };

@@ -19,6 +19,7 @@ mod bandwidth;
 mod binding;
 mod change;
 mod channel;
+mod classic;
 mod command;
 mod commons;
 mod config;

@@ -1,6 +1,6 @@
 //! What holds of every answer, and which mechanisms there are not.
 
-use turnbuckle_engine::{AuthConfig, DropReason, Fingerprint, Outcome};
+use turnbuckle_engine::{AuthConfig, DropReason, Fingerprint, Outcome, Transport};
 use turnbuckle_wire::{
     AddressFamily, AttributeType, Class, IntegrityKey, Method, TransactionId, long_term_key_md5,
 };
@@ -156,4 +156,41 @@ fn credentials_are_those_of_the_servers_realm_alone() {
         }
     }
     server.assert_nothing_is_held();
+}
+
+//= STUN-063 DTLS-05
+#[test]
+fn classic_stun_over_dtls_is_an_error() {
+    let mut server = Server::start();
+    let mut from = tuple(CLIENT);
+    from.transport = Transport::Dtls;
+    let classic = |kind: u16, attributes: &[u8]| {
+        let mut bytes = kind.to_be_bytes().to_vec();
+        bytes.extend(u16::try_from(attributes.len()).unwrap().to_be_bytes());
+        bytes.extend(*b"sixteen-bytes-id");
+        bytes.extend(attributes);
+        bytes
+    };
+    // Binding, and RFC 3489's Shared Secret.
+    for kind in [0x0001, 0x0002] {
+        assert_eq!(server.receive(from, &classic(kind, &[])), Outcome::Done);
+        let (to, answer) = server.replies.pop().unwrap();
+        assert_eq!(to, from);
+        let mut expected = classic(kind | 0x0110, &[0, 9, 0, 4, 0, 0, 5, 0]);
+        assert_eq!(answer, expected);
+        // Indications, responses, lengths that are wrong: silence.
+        for ignored in [kind | 0x0010, kind | 0x0100, kind | 0x0110] {
+            let outcome = server.receive(from, &classic(ignored, &[]));
+            assert_eq!(outcome, Outcome::Dropped(DropReason::MalformedStun));
+        }
+        expected.truncate(24);
+        expected[0] = 0;
+        expected[1] = 1;
+        let outcome = server.receive(from, &expected);
+        assert_eq!(outcome, Outcome::Dropped(DropReason::MalformedStun));
+        // Elsewhere it is no message at all.
+        let outcome = server.receive(tuple(CLIENT), &classic(kind, &[]));
+        assert_eq!(outcome, Outcome::Dropped(DropReason::MalformedStun));
+    }
+    assert_eq!(server.replies, []);
 }

@@ -178,6 +178,7 @@ fn other_protocols_are_unsupported_and_udp_may_be_forbidden() {
 }
 
 //= TCP-03
+//= DTLS-07
 #[test]
 fn a_tcp_allocation_needs_a_client_that_comes_by_tcp_or_tls() {
     for (transport, code) in [

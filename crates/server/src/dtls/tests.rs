@@ -447,6 +447,7 @@ fn sessions_that_do_not_go_on_end_in_time() {
 }
 
 /// OpenSSL's own clock decides when a flight is sent again: a second after it was.
+//= DTLS-01
 #[test]
 fn a_lost_flight_is_sent_again() {
     let mut server = Server::with_ecdsa();
