@@ -15,10 +15,12 @@ use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 use rustix::io::Errno;
 use rustix::net::{SocketFlags, accept_with, sockopt};
-use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use rustix::thread::{CpuSet, sched_setaffinity};
 use serde_json::{Value, json};
 use socket2::{Domain, Socket, Type};
-use turnbuckle_datapath::{AcceptEvent, AcceptRing, steer_by_cpu, unshare_descriptors};
+use turnbuckle_datapath::{
+    AcceptEvent, AcceptRing, allowed_cpus, steer_by_cpu, unshare_descriptors,
+};
 
 use super::errors::{self, Errors};
 use crate::cli;
@@ -314,15 +316,6 @@ fn total(counters: &[Arc<OwnLines<Counters>>], field: fn(&Counters) -> &AtomicU6
         .iter()
         .map(|counters| field(counters).load(Ordering::Relaxed))
         .sum()
-}
-
-/// The CPUs that this process may run on.
-fn allowed_cpus() -> anyhow::Result<Vec<u32>> {
-    let allowed = sched_getaffinity(None)?;
-    (0..CpuSet::MAX_CPU)
-        .filter(|&cpu| allowed.is_set(cpu))
-        .map(|cpu| Ok(u32::try_from(cpu)?))
-        .collect()
 }
 
 /// The CPUs whose connections [`steer_by_cpu`] gives to worker `index`.
