@@ -24,6 +24,8 @@ pub struct Redirection {
     pub tls: Vec<Alternate>,
     /// For UDP clients.
     pub udp: Vec<Alternate>,
+    /// Listeners that serve whoever comes: a list may name them, as coturn's auxiliary servers.
+    pub exempt: Vec<SocketAddr>,
 }
 
 /// A server to send clients to.
@@ -72,7 +74,7 @@ impl<R: Random> Engine<R> {
     pub(crate) fn redirect(&mut self, request: &Request<'_>, proof: &Proof) -> bool {
         let transport = request.from.transport;
         let alternates = self.config.redirection.of(transport);
-        if alternates.is_empty() || self.is_own(alternates, request) {
+        if alternates.is_empty() || self.serves_itself(alternates, request) {
             return false;
         }
         let turn = self.commons.rotation.advance(transport);
@@ -103,9 +105,13 @@ impl<R: Random> Engine<R> {
         true
     }
 
-    /// Whether the listener that `request` came to is one of the alternates, by its own address or the one a NAT gives it.
-    fn is_own(&self, alternates: &[Alternate], request: &Request<'_>) -> bool {
+    /// Whether the listener that `request` came to serves by itself: it redirects nobody, or is one of the alternates, by its own
+    /// address or the one a NAT gives it.
+    fn serves_itself(&self, alternates: &[Alternate], request: &Request<'_>) -> bool {
         let local = self.listener_address(request.from.listener);
+        if self.config.redirection.exempt.contains(&local) {
+            return true;
+        }
         let relays = self.config.relays.iter();
         let external: Option<IpAddr> = relays
             .filter(|relay| relay.local == local.ip())

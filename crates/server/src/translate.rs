@@ -173,7 +173,7 @@ pub(crate) fn engine(config: &Config) -> Result<EngineConfig, String> {
             bytes_per_s: limits.bytes_per_second,
             capacity_bytes_per_s: limits.capacity_bytes_per_second,
         },
-        redirection: redirection(&config.redirection),
+        redirection: redirection(config),
         udp_relays: config.relays.udp,
         tcp: config.relays.tcp.then(|| tcp_relays(config)),
         ..EngineConfig::default()
@@ -202,7 +202,8 @@ fn tcp_relays(config: &Config) -> TcpRelays {
 }
 
 /// Which list is whose.
-fn redirection(from: &config::Redirection) -> Redirection {
+fn redirection(config: &Config) -> Redirection {
+    let from = &config.redirection;
     let own_or = |own: &Vec<Alternate>, other: &Vec<Alternate>| match own.is_empty() {
         false => own.clone(),
         true => other.clone(),
@@ -212,6 +213,7 @@ fn redirection(from: &config::Redirection) -> Redirection {
         tcp: own_or(&from.tcp, &from.any),
         tls: from.tls.clone(),
         udp: own_or(&from.udp, &from.any),
+        exempt: config.addresses.auxiliary.clone(),
     }
 }
 

@@ -144,6 +144,18 @@ fn a_listener_that_is_in_the_list_serves_by_its_own_and_by_its_public_address() 
 }
 
 #[test]
+fn a_listener_that_redirects_nobody_serves_whoever_comes() {
+    for (exempt, code) in [("192.0.2.1:3478", None), ("192.0.2.1:3479", Some(300))] {
+        let mut server = Server::with(|config| {
+            redirecting(&["198.51.100.1:3478"])(config);
+            config.redirection.exempt = vec![exempt.parse().unwrap()];
+        });
+        let mut client = server.client(CLIENT);
+        assert_eq!(allocate(&mut server, &mut client).code(), code);
+    }
+}
+
+#[test]
 fn each_transport_has_its_own_servers() {
     let mut server = Server::with(|config| {
         config.redirection.dtls = alternates(&["198.51.100.4:5349"]);

@@ -1,11 +1,14 @@
 //! `turnutils_stunclient` and `turnutils_natdiscovery`: the lines that scripts know, at our server and at coturn's, on two loopback addresses.
 
 use std::io::{BufRead as _, BufReader, Read as _};
+use std::net::{Ipv4Addr, UdpSocket};
 use std::os::unix::process::CommandExt as _;
 use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use turnbuckle_wire::{ChangeRequest, Class, MessageWriter, Method, TransactionId};
 
 use crate::program::Program;
 use crate::uclient::{free_ports, wait_for};
@@ -211,4 +214,69 @@ fn a_continuous_run_ends_by_a_signal_and_says_how_long_answers_took() {
     ] {
         assert!(text.contains(expected), "no {expected:?} in {text}");
     }
+}
+
+/// A Binding request that `write` adds to.
+fn request(write: impl FnOnce(&mut MessageWriter<'_>)) -> Vec<u8> {
+    let mut bytes = vec![0; 65_000];
+    let id = TransactionId::new(*b"reflect this");
+    let mut writer = MessageWriter::new(&mut bytes, Class::Request, Method::BINDING, id);
+    write(&mut writer);
+    let len = writer.finish().unwrap();
+    bytes.truncate(len);
+    bytes
+}
+
+/// Bytes that came until nothing comes any more, and the longest datagram.
+fn heard(socket: &UdpSocket) -> (usize, usize) {
+    let wait = Some(Duration::from_millis(100));
+    socket.set_read_timeout(wait).unwrap();
+    let mut buffer = [0; 65_536];
+    let lens = std::iter::from_fn(|| socket.recv(&mut buffer).ok());
+    lens.fold((0, 0), |(sum, max), len| (sum + len, max.max(len)))
+}
+
+//= V-40
+//= V-49
+//= NAT-19
+#[test]
+fn a_source_that_proved_nothing_gets_little_more_than_it_sent_whatever_it_asks_for() {
+    const EXCESS_PER_S: usize = 1_000;
+    const BURST_S: usize = 8;
+    let port = free_ports();
+    let excess = format!("--unverified-excess-bytes-per-second={EXCESS_PER_S}");
+    let _server = ours(port, &["--rfc5780", "--relay-threads=1", &excess]);
+    let [asking, named] = [(); 2].map(|()| UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap());
+    let named_port = named.local_addr().unwrap().port();
+    asking.connect((Ipv4Addr::LOCALHOST, port)).unwrap();
+
+    // As long as the request and not longer, far below what was asked for.
+    let long = request(|writer| {
+        writer.padding(60_000);
+    });
+    asking.send(&long).unwrap();
+    let (_, longest) = heard(&asking);
+    assert!((1_500..1_700).contains(&longest), "{longest}");
+
+    let begin = Instant::now();
+    let mut sent = 0;
+    let mut received = 0;
+    for _ in 0..5 {
+        for number in 0_u16..100 {
+            let bytes = request(|writer| {
+                if number % 2 == 0 {
+                    writer.response_port(named_port);
+                } else {
+                    writer.padding(usize::from(number));
+                }
+                writer.change_request(ChangeRequest::default());
+            });
+            sent += asking.send(&bytes).unwrap();
+        }
+        received += heard(&asking).0 + heard(&named).0;
+    }
+    let seconds = usize::try_from(begin.elapsed().as_secs()).unwrap() + 1;
+    let allowed = sent + EXCESS_PER_S * (BURST_S + seconds);
+    assert!(received > 0);
+    assert!(received <= allowed, "{received} bytes for {sent}");
 }

@@ -149,7 +149,7 @@ pub(super) const ENTRIES: &[Entry] = &[
         "aux-server",
         GROUP,
         Kind::AddressPort,
-        "Further address to listen on, with its port, by UDP and by TCP; TLS is recognised there, NAT behaviour discovery is not served.",
+        "Further address to listen on, with its port, by UDP and by TCP; TLS is recognised there, nobody is sent to another server, and NAT behaviour discovery is not served.",
     )
     .repeatable()
     .stricter("the port has to be given")

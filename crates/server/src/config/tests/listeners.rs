@@ -12,6 +12,7 @@ fn config(content: &str) -> Config {
 #[test]
 fn second_ports_are_open_for_nat_discovery_only() {
     //= NAT-01
+    //= NAT-02
     let listeners = |content: &str| {
         let config = config(content);
         let text = |addresses: Vec<std::net::SocketAddr>| {
@@ -83,4 +84,16 @@ fn auxiliary_listeners_have_a_port_of_their_own_and_no_part_in_discovery() {
     );
     assert_eq!(config.datagram_listeners().len(), 7);
     assert_eq!(config.stream_listeners().len(), 7);
+}
+
+#[test]
+fn nobody_can_advertise_discovery_on_one_address() {
+    //= NAT-03
+    //= NAT-04
+    let problems = file("rfc5780\nlistening-ip=10.1.2.3").expect_err("refused");
+    let text = problems.to_string();
+    assert!(
+        text.contains("needs two listening addresses of one family"),
+        "{text}"
+    );
 }
