@@ -52,6 +52,7 @@ pub(super) fn file(content: &str) -> Result<Loaded, Problems> {
 }
 
 //= TURN-010
+//= NAT-02
 #[test]
 fn serves_without_any_configuration() {
     let loaded = command_line(&[]).expect("accepted");

@@ -254,38 +254,63 @@ pub(super) fn hijack(context: &Context) -> io::Result<Verdict> {
     ))
 }
 
-/// V-30: tickets made up.
+/// V-30: tickets made up, changed, and stolen.
 pub(super) fn forged_tickets(context: &Context) -> io::Result<Verdict> {
     let mut session = Session::udp(&context.target)?;
     let mut wrong = Vec::new();
     let mut codes = BTreeSet::new();
-    for len in [0, 1, 7, 16, 32, 48, 64, 100, 256, 1000] {
-        let ticket = vec![0xA5; len];
-        for method in [Method::REFRESH, Method::ALLOCATE] {
-            if len == 0 && method == Method::ALLOCATE {
-                continue; // asks for one
-            }
-            let answer = session.request(method, |writer| {
-                if method == Method::ALLOCATE {
-                    writer.requested_transport(UDP);
-                }
-                writer.mobility_ticket(&ticket);
-            });
-            let got = code(answer.as_ref());
-            codes.insert(got);
-            // RFC 8016 §3.1.2; a server without mobility does not know the attribute, which it may ignore.
-            if got == 200 && method == Method::REFRESH {
-                wrong.push(format!("a ticket of {len} bytes is taken"));
-            }
-            if got == 200 {
-                let _ = session.refresh(0);
-            }
+    for len in [1, 7, 16, 32, 48, 64, 100, 256, 1000] {
+        let got = resume(&mut session, &vec![0xA5; len]);
+        codes.insert(got);
+        if got == 200 {
+            wrong.push(format!("a ticket of {len} bytes is taken"));
         }
     }
+    let mut owner = Session::udp(&context.target)?;
+    let allocated = owner.allocate(UDP, |writer| {
+        writer.mobility_ticket(&[]);
+    });
+    let ticket = allocated
+        .ok()
+        .and_then(|answer| Some(answer.message()?.mobility_ticket()?.to_vec()));
+    let mut tried = "no tickets are given".to_owned();
+    if let Some(ticket) = ticket {
+        for place in 0..ticket.len() * 8 {
+            let mut changed = ticket.clone();
+            if let Some(byte) = changed.get_mut(place / 8) {
+                *byte ^= 1 << (place % 8);
+            }
+            if resume(&mut session, &changed) == 200 {
+                wrong.push(format!("a ticket with bit {place} changed is taken"));
+            }
+        }
+        tried = format!("{} changed ones are refused", ticket.len() * 8);
+        if let Some(other) = &context.other_user {
+            let mut thief = Session::udp(&context.target)?;
+            thief.credentials = other.clone();
+            let got = resume(&mut thief, &ticket);
+            tried += &format!(", a stolen one is answered with {got}");
+            if got == 200 {
+                wrong.push("a ticket is taken from another user".to_owned());
+            }
+        }
+        if code(owner.refresh(600).as_ref()) != 200 {
+            wrong.push("the allocation is gone".to_owned());
+        }
+    }
+    let _ = owner.refresh(0);
     if !session.is_answered() {
         wrong.push("the server does not answer any more".to_owned());
     }
-    Ok(judge(format!("answered with {codes:?}"), &wrong))
+    Ok(judge(format!("made up: {codes:?}; {tried}"), &wrong))
+}
+
+/// Tries to go on with a ticket's allocation from another 5-tuple (RFC 8016 §3.2).
+fn resume(session: &mut Session<'_>, ticket: &[u8]) -> u16 {
+    let answer = session.request(Method::REFRESH, |writer| {
+        writer.mobility_ticket(ticket);
+    });
+    code(answer.as_ref())
 }
 
 /// V-31: access tokens whose lengths lie.
