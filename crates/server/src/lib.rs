@@ -6,6 +6,7 @@ mod clock;
 mod counters;
 mod dtls;
 mod log;
+mod process;
 mod proxy;
 mod random;
 mod relay;
@@ -19,5 +20,7 @@ mod turnadmin;
 mod users;
 
 pub use counters::Accounting;
+pub use log::Sink;
+pub use process::detach;
 pub use serve::{ServeError, serve};
 pub use turnadmin::turnadmin;

@@ -3,10 +3,15 @@
 //! Invariant: a shard never waits for a reader. A line that finds the queue full is dropped and counted, and the count
 //! is told with the next line that finds room.
 
+mod coturn;
+mod sink;
+
 use std::sync::mpsc::SyncSender;
 
 use turnbuckle_engine::{Change, EndCause, Time};
 
+pub use self::sink::Sink;
+use crate::config::Persona;
 use crate::serve::Event;
 
 /// Lines that may wait to be printed.
@@ -18,15 +23,23 @@ pub(crate) struct Log {
     /// Whether changes of sessions are logged (`verbose`).
     sessions: bool,
     shard: usize,
+    /// For coturn's lines instead of our own.
+    coturn: Option<coturn::Sessions>,
     lost: u64,
 }
 
 impl Log {
-    pub(crate) fn new(events: SyncSender<Event>, sessions: bool, shard: usize) -> Self {
+    pub(crate) fn new(
+        events: SyncSender<Event>,
+        sessions: bool,
+        shard: usize,
+        persona: Persona,
+    ) -> Self {
         Self {
             events,
             sessions,
             shard,
+            coturn: (persona == Persona::Turnserver).then(coturn::Sessions::default),
             lost: 0,
         }
     }
@@ -38,10 +51,15 @@ impl Log {
 
     /// A change of durable state; printed when sessions are logged.
     pub(crate) fn change(&mut self, change: &Change, now: Time) {
-        if self.sessions
-            && let Some(text) = describe(change, now)
-        {
-            self.line(text);
+        if !self.sessions {
+            return;
+        }
+        let lines = match &mut self.coturn {
+            Some(sessions) => sessions.lines(self.shard, change, now),
+            None => describe(change, now).into_iter().collect(),
+        };
+        for line in lines {
+            self.line(line);
         }
     }
 
@@ -53,6 +71,16 @@ impl Log {
             Ok(()) => self.lost = 0,
             Err(_) => self.lost += 1,
         }
+    }
+}
+
+/// Why a session ended, in words.
+fn reason(cause: EndCause) -> &'static str {
+    match cause {
+        EndCause::Disconnected => "the client disconnected",
+        EndCause::Expired => "allocation expired",
+        EndCause::Lost => "its sockets are lost",
+        EndCause::Released(_) => "released by the client",
     }
 }
 
@@ -127,12 +155,7 @@ fn describe(change: &Change, now: Time) -> Option<String> {
         Change::Ended(ended) => format!(
             "session {:018}: closed, reason: {}, usage: rp={}, rb={}, sp={}, sb={}, peer usage: rp={}, rb={}, sp={}, sb={}",
             ended.allocation.to_u64(),
-            match ended.cause {
-                EndCause::Disconnected => "the client disconnected",
-                EndCause::Expired => "allocation expired",
-                EndCause::Lost => "its sockets are lost",
-                EndCause::Released(_) => "released by the client",
-            },
+            reason(ended.cause),
             ended.totals.client_received.datagrams,
             ended.totals.client_received.bytes,
             ended.totals.client_sent.datagrams,

@@ -10,14 +10,15 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use signal_hook::consts::{SIGINT, SIGTERM, SIGUSR1, SIGUSR2};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2};
 use signal_hook::iterator::Signals;
 use turnbuckle_datapath::{BufferBudget, Snapshot, receive_log_line, send_log_line};
 use turnbuckle_engine::{Commons, Config as EngineConfig, InterfaceAddress};
 
-use crate::config::Config;
+use crate::config::{Config, Persona};
 use crate::counters::Accounting;
 use crate::log::QUEUE_LINES;
+use crate::process::Settled;
 use crate::relay::{describe_discovery, sites};
 use crate::shard::{Plan, Request, Shard};
 use crate::tls::Certificates;
@@ -101,13 +102,14 @@ impl std::error::Error for ServeError {}
 /// A socket could not be set up, or a shard failed.
 pub fn serve(config: &Config, out: &mut impl Write) -> Result<Accounting, ServeError> {
     let (events, inbox) = sync_channel(QUEUE_LINES);
-    let mut signals = Signals::new([SIGINT, SIGTERM, SIGUSR1, SIGUSR2])
+    let mut signals = Signals::new([SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2])
         .map_err(|error| ServeError::from_io(&error))?;
     std::thread::spawn({
         let events = events.clone();
         move || {
             for signal in signals.forever() {
                 let event = match signal {
+                    SIGHUP => Event::Line("log file opened again".to_owned()),
                     SIGUSR1 => Event::Drain,
                     SIGUSR2 => Event::ReloadCertificates,
                     _ => Event::Stop,
@@ -120,10 +122,21 @@ pub fn serve(config: &Config, out: &mut impl Write) -> Result<Accounting, ServeE
     });
     raise_descriptor_limit();
     let mut relay = RunningRelay::start(config, &events, out)?;
+    let settled = match Settled::new(&config.process, config.persona, out) {
+        Ok(settled) => settled,
+        Err(why) => {
+            drop(inbox);
+            relay.stop();
+            return Err(ServeError::new(why));
+        }
+    };
+    let _ = writeln!(out, "ready");
+    let _ = out.flush();
     let ended = relay.wait(config, &inbox, out);
     // Nobody reads events from here on, and a shard that has many to tell must not wait for a reader.
     drop(inbox);
     let accounting = relay.stop();
+    drop(settled);
     if let Some(path) = &config.log.statistics_file {
         write_statistics(path, &accounting)?;
     }
@@ -199,6 +212,7 @@ impl RunningRelay {
                 datagrams: datagrams.clone(),
                 datapath: translate::datapath(config, backend, &accepting, &budget),
                 log_sessions: config.log.sessions,
+                persona: config.persona,
             };
             match Shard::start(plan, events.clone()) {
                 Ok(shard) => relay.shards.push(shard),
@@ -237,7 +251,7 @@ impl RunningRelay {
         }
     }
 
-    /// Says what runs; the last line is `ready`.
+    /// Says what runs; when all else is done `ready` follows.
     fn announce(&self, config: &Config, why: &str, out: &mut impl Write) {
         let pinned = if config.threads.pin {
             ", each on its core"
@@ -297,9 +311,26 @@ impl RunningRelay {
                 ports.min, ports.max
             );
         }
+        if config.persona == Persona::Turnserver {
+            self.announce_as_coturn(config, out);
+        }
         let _ = write!(out, "{}", config.usage());
-        let _ = writeln!(out, "ready");
-        let _ = out.flush();
+    }
+
+    /// The lines by which coturn says that it serves.
+    fn announce_as_coturn(&self, config: &Config, out: &mut impl Write) {
+        let family = |listener: &SocketAddr| if listener.is_ipv4() { "IPv4" } else { "IPv6" };
+        if config.addresses.udp {
+            for listener in &config.addresses.listeners {
+                let family = family(listener);
+                let _ = writeln!(out, "{family}. UDP listener opened on: {listener}");
+            }
+        }
+        for listener in config.stream_listeners() {
+            let family = family(&listener);
+            let _ = writeln!(out, "{family}. TCP listener opened on : {listener}");
+        }
+        let _ = writeln!(out, "Total General servers: {}", self.shards.len());
     }
 
     /// Waits for the end, printing counters and following the host's addresses meanwhile.

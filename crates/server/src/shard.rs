@@ -11,6 +11,7 @@ use turnbuckle_datapath::{
 };
 use turnbuckle_engine::{Commons, Config as EngineConfig, Engine, InterfaceAddress};
 
+use crate::config::Persona;
 use crate::counters::ShardCounters;
 use crate::log::Log;
 use crate::random::OsRandom;
@@ -58,6 +59,8 @@ pub(crate) struct Plan {
     pub(crate) datapath: Settings,
     /// Whether changes of sessions are logged.
     pub(crate) log_sessions: bool,
+    /// By whose lines.
+    pub(crate) persona: Persona,
 }
 
 /// A running shard.
@@ -97,7 +100,7 @@ impl Shard {
                     events,
                     error: Some("it panicked".into()),
                 };
-                let log = Log::new(end.events.clone(), plan.log_sessions, index);
+                let log = Log::new(end.events.clone(), plan.log_sessions, index, plan.persona);
                 match set_up(plan, counters, log) {
                     Ok((mut datapath, mut relay)) => {
                         let handles = (Arc::clone(datapath.counters()), datapath.waker());

@@ -325,6 +325,7 @@ fn unverified(config: &Config) -> UnverifiedLimits {
 
 fn policy(config: &Config) -> PolicyRules {
     let mut policy = PolicyRules {
+        deny_special_purpose: !config.peers.allow_private,
         allow_loopback: config.peers.allow_loopback,
         ..PolicyRules::strict()
     };

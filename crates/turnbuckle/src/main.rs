@@ -5,6 +5,7 @@
 mod check;
 mod options;
 mod serve;
+mod turnserver;
 
 use std::ffi::OsString;
 use std::io::{self, Write as _};
@@ -66,6 +67,7 @@ fn main() -> ExitCode {
         Some("turnutils_natdiscovery") => turnbuckle_load::natdiscovery::run(words),
         Some("turnutils_stunclient") => turnbuckle_load::stunclient::run(words),
         Some("turnutils_uclient") => turnbuckle_load::uclient::run(words),
+        Some("turnserver") => turnserver::run(words),
         Some("turnadmin") => Ok(ExitCode::from(turnbuckle_server::turnadmin(
             words,
             &mut io::stdout(),

@@ -8,7 +8,7 @@ use turnbuckle_server::config;
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
     /// Explain this key
-    #[arg(conflicts_with_all = ["markdown", "sample", "man"])]
+    #[arg(conflicts_with_all = ["markdown", "sample", "man", "compatibility"])]
     key: Option<String>,
     /// Print docs/options.md
     #[arg(long, conflicts_with_all = ["sample", "man"])]
@@ -16,6 +16,9 @@ pub(crate) struct Arguments {
     /// Print deploy/turnserver.conf.sample
     #[arg(long, conflicts_with = "man")]
     sample: bool,
+    /// Print docs/compatibility.md
+    #[arg(long, conflicts_with_all = ["markdown", "sample", "man"])]
+    compatibility: bool,
     /// Print the manual page
     #[arg(long)]
     man: bool,
@@ -25,6 +28,10 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     let text = match arguments {
         Arguments { markdown: true, .. } => config::markdown(),
         Arguments { sample: true, .. } => config::sample(),
+        Arguments {
+            compatibility: true,
+            ..
+        } => config::compatibility(),
         Arguments { man: true, .. } => config::man(),
         Arguments { key: Some(key), .. } => {
             match config::help_one(key.trim_start_matches('-'), crate::width()) {

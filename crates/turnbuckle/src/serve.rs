@@ -5,6 +5,7 @@ use std::io::{self, Write as _};
 use std::process::ExitCode;
 
 use anyhow::Context as _;
+use turnbuckle_server::Sink;
 use turnbuckle_server::config::{self, Machine, Request};
 
 pub(crate) fn run(options: Vec<OsString>) -> anyhow::Result<ExitCode> {
@@ -30,6 +31,10 @@ pub(crate) fn run(options: Vec<OsString>) -> anyhow::Result<ExitCode> {
     for note in &loaded.notes {
         writeln!(io::stderr(), "note: {note}")?;
     }
-    turnbuckle_server::serve(&loaded.config, &mut io::stdout())?;
+    if let Some(code) = turnbuckle_server::detach(&loaded.config.process)? {
+        return Ok(ExitCode::from(code));
+    }
+    let mut out = Sink::open(&loaded.config.log).context("log-file")?;
+    turnbuckle_server::serve(&loaded.config, &mut out)?;
     Ok(ExitCode::SUCCESS)
 }

@@ -7,13 +7,16 @@ use std::time::Duration;
 
 use turnbuckle_engine::AddressRange;
 
-use super::Secret;
+use super::lenient;
+use super::persona::Persona;
 use super::problem::{Note, Origin, Problem};
 use super::redirection::Written;
 use super::settings::{
-    Accept, Backend, Credential, DefaultFamily, Http, Limits, Log, Proxies, Relays, Stun, Tls,
+    Accept, Backend, Credential, DefaultFamily, Http, Level, Limits, Log, Process, Proxies, Relays,
+    Stun, Timestamps, Tls,
 };
 use super::tls::{CIPHER_SUITES, KEY_EXCHANGE_GROUPS};
+use super::{Secret, syslog};
 
 /// Lifetime that RFC 8656 recommends as upper bound for allocations (§7.2).
 pub(super) const ALLOCATION_LIFETIME_MAX_S: u64 = 3600;
@@ -35,6 +38,7 @@ pub(super) struct Draft {
     /// Where each key was written, by the table's name for it. Keys that were not written are absent.
     pub(super) origins: BTreeMap<&'static str, Vec<Origin>>,
     pub(super) problems: Vec<Problem>,
+    pub(super) persona: Persona,
     pub(super) notes: Vec<Note>,
 
     pub(super) listening_port: u16,
@@ -92,13 +96,16 @@ pub(super) struct Draft {
     pub(super) http: Http,
     pub(super) stun: Stun,
     pub(super) log: Log,
+    pub(super) syslog_facility: u8,
+    pub(super) process: Process,
 }
 
 impl Draft {
-    pub(super) fn new() -> Self {
+    pub(super) fn new(persona: Persona) -> Self {
         Self {
             origins: BTreeMap::new(),
             problems: Vec::new(),
+            persona,
             notes: Vec::new(),
             listening_port: 3478,
             alt_listening_port: 0,
@@ -206,6 +213,24 @@ impl Draft {
                 sessions: false,
                 statistics_interval: Duration::from_secs(10),
                 statistics_file: None,
+                to_stdout: true,
+                file: None,
+                usual_file: persona == Persona::Turnserver,
+                is_dated: true,
+                syslog: None,
+                level_min: Level::Debug,
+                timestamps: match persona {
+                    Persona::Turnbuckle => Timestamps::None,
+                    Persona::Turnserver => Timestamps::Format(Timestamps::ISO.into()),
+                },
+            },
+            syslog_facility: syslog::DAEMON,
+            process: Process {
+                is_daemon: false,
+                pid_file: (persona == Persona::Turnserver)
+                    .then(|| "/var/run/turnserver.pid".into()),
+                user: None,
+                group: None,
             },
         }
     }
@@ -223,8 +248,12 @@ impl Draft {
         self.origins.contains_key(key)
     }
 
-    /// Remembers a problem of `key` at the place where it was last written.
+    /// Remembers a problem of `key` at the place where it was last written; one that coturn lives with is a note where this is `turnserver`.
     pub(super) fn problem(&mut self, key: &str, message: impl Into<String>) {
+        if self.persona == Persona::Turnserver && !lenient::is_fatal_together(key) {
+            self.note(key, message);
+            return;
+        }
         let origin = self.origin(key);
         self.problems.push(Problem::new(&origin, key, message));
     }

@@ -7,9 +7,11 @@ use turnbuckle_engine::AuthConfig;
 
 use super::addresses::addresses;
 use super::draft::Draft;
+use super::lenient;
 use super::load::Loaded;
 use super::machine::Machine;
-use super::problem::{Problem, Problems};
+use super::persona::Persona;
+use super::problem::{Note, Problem, Problems};
 use super::redirection::redirection;
 use super::settings::{
     Accept, Authentication, Backend, Config, Credential, Datapath, DefaultFamily, PeerRules,
@@ -25,6 +27,16 @@ const GENERATED_USER: &str = "guest";
 
 /// Checks the draft as a whole and completes it with what `machine` offers.
 pub(super) fn finish(mut draft: Draft, machine: &Machine) -> Result<Loaded, Problems> {
+    if draft.persona == Persona::Turnserver {
+        lenient::find_certificates(&mut draft);
+        draft.note(
+            "denied-peer-ip",
+            "clients can reach private networks unless this key denies them (coturn's default; `turnbuckle serve` denies them)",
+        );
+    }
+    if draft.log.syslog.is_some() {
+        draft.log.syslog = Some(draft.syslog_facility);
+    }
     contradictions(&mut draft);
     let addresses = addresses(&mut draft, machine);
     let redirection = redirection(&mut draft, &addresses, machine);
@@ -38,6 +50,7 @@ pub(super) fn finish(mut draft: Draft, machine: &Machine) -> Result<Loaded, Prob
         log_send: draft.log_send,
     };
     let config = Config {
+        persona: draft.persona,
         addresses,
         threads,
         datapath,
@@ -48,6 +61,7 @@ pub(super) fn finish(mut draft: Draft, machine: &Machine) -> Result<Loaded, Prob
             allowed: draft.allowed_peers,
             denied: draft.denied_peers,
             allow_loopback: draft.allow_loopback,
+            allow_private: draft.persona == Persona::Turnserver,
         },
         redirection,
         tls: draft.tls,
@@ -55,6 +69,7 @@ pub(super) fn finish(mut draft: Draft, machine: &Machine) -> Result<Loaded, Prob
         http: draft.http,
         stun: draft.stun,
         log: draft.log,
+        process: draft.process,
     };
     if !draft.problems.is_empty() {
         // Stable: problems of one place stay in the order in which they were found.
@@ -71,6 +86,13 @@ pub(super) fn finish(mut draft: Draft, machine: &Machine) -> Result<Loaded, Prob
 }
 
 fn contradictions(draft: &mut Draft) {
+    let log = &draft.log;
+    if !log.to_stdout && log.file.is_none() && !log.usual_file && log.syslog.is_none() {
+        draft.problem(
+            "no-stdout-log",
+            "leaves lines nowhere to go; give `log-file` or `syslog` too",
+        );
+    }
     if draft.stun.stun_only && draft.stun.no_binding {
         draft.problem(
             "no-stun",
@@ -228,7 +250,12 @@ fn authentication(draft: &mut Draft, machine: &Machine) -> Authentication {
     };
     let mut users = accepted_users(draft, &realm);
     let is_needed = !draft.stun.stun_only || draft.binding_needs_credentials;
-    if !has_credentials && is_needed {
+    if !has_credentials && draft.persona == Persona::Turnserver {
+        draft.note(
+            "user",
+            "there are no credentials: coturn would let anyone relay, this server answers only Binding requests until `user`, `static-auth-secret` or `userdb` is given",
+        );
+    } else if !has_credentials && is_needed {
         users.extend(generated_user(draft, machine));
     }
     let limit = draft
@@ -310,7 +337,11 @@ fn accepted_users(draft: &mut Draft, realm: &str) -> Vec<StaticUser> {
                     "user `{}`: {error}; allowed: each name once, in printable characters",
                     name.escape_debug()
                 );
-                draft.problems.push(Problem::new(&origin, "user", message));
+                let problem = Problem::new(&origin, "user", message);
+                match draft.persona {
+                    Persona::Turnbuckle => draft.problems.push(problem),
+                    Persona::Turnserver => draft.notes.push(Note::of(problem)),
+                }
             }
         }
     }

@@ -10,7 +10,9 @@ use super::draft::Draft;
 use super::entry::{Entry, Support};
 use super::file::{self, FILE_LEN_MAX, Setting, printable};
 use super::finish::finish;
+use super::lenient;
 use super::machine::Machine;
+use super::persona::Persona;
 use super::problem::{Note, Origin, Problem, Problems};
 use super::settings::Config;
 use super::table;
@@ -58,6 +60,76 @@ pub fn load_named(
     machine: &Machine,
 ) -> Result<Request, Problems> {
     load_from(arguments, true, machine)
+}
+
+/// Reads the command line and the file as coturn does, which looks for the file in many places and lives with what it does not understand.
+///
+/// # Errors
+/// What even coturn refuses, and what cannot be passed over without opening something or leaving everybody out.
+pub fn load_turnserver(
+    arguments: impl IntoIterator<Item = OsString>,
+    machine: &Machine,
+) -> Result<Request, Problems> {
+    let mut problems = Vec::new();
+    let command_line = command_line::parse(arguments, false, &mut problems);
+    if command_line.help {
+        return Ok(Request::Help);
+    }
+    if command_line.version {
+        return Ok(Request::Version);
+    }
+    let mut draft = Draft::new(Persona::Turnserver);
+    // What belongs to no option, and a file beside -n: coturn complains and goes on.
+    let (passed_over, problems) = problems
+        .into_iter()
+        .partition::<Vec<_>, _>(|problem| problem.key.as_deref().is_none_or(|key| key == "-n"));
+    draft.notes.extend(passed_over.into_iter().map(Note::of));
+    draft.problems = problems;
+    let CommandLine {
+        settings,
+        file,
+        no_file,
+        ..
+    } = command_line;
+    let from_file = match no_file {
+        true => Vec::new(),
+        false => {
+            let name = file.as_deref().unwrap_or(lenient::DEFAULT_FILE);
+            lenient::read(name, &mut draft.notes)
+        }
+    };
+    for setting in from_file.into_iter().chain(settings) {
+        take_leniently(setting, &mut draft);
+    }
+    finish(draft, machine).map(|loaded| Request::Run(Box::new(loaded)))
+}
+
+/// Takes one setting over; the last one of a key counts.
+fn take_leniently(mut setting: Setting, draft: &mut Draft) {
+    let Some(entry) = table::find(&setting.key) else {
+        let mut found = Vec::new();
+        known(&setting, &mut found);
+        // coturn prints its usage for an option that it does not know, and passes over a line of the file.
+        match setting.origin {
+            Origin::CommandLine => draft.problems.extend(found),
+            Origin::File { .. } => draft.notes.extend(found.into_iter().map(|problem| Note {
+                text: format!("Bad configuration format: {}", problem.said()),
+                ..Note::of(problem)
+            })),
+        }
+        return;
+    };
+    lenient::adapt(entry, &mut setting, &mut draft.notes);
+    if let Err(problem) = take(entry, setting, draft) {
+        if lenient::is_fatal(entry) {
+            draft.problems.push(problem);
+        } else {
+            draft.notes.push(Note {
+                text: format!("passed over: {}", problem.message),
+                ..Note::of(problem)
+            });
+        }
+    }
 }
 
 fn load_from(
@@ -118,7 +190,7 @@ fn assemble(
     problems: Vec<Problem>,
     machine: &Machine,
 ) -> Result<Loaded, Problems> {
-    let mut draft = Draft::new();
+    let mut draft = Draft::new(Persona::Turnbuckle);
     draft.problems = problems;
     for source in [file, command_line] {
         let mut seen: BTreeMap<&'static str, Origin> = BTreeMap::new();

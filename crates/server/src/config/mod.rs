@@ -12,15 +12,18 @@ mod effective;
 mod entry;
 mod file;
 mod finish;
+mod lenient;
 mod load;
 mod machine;
 mod nat_discovery;
+mod persona;
 mod problem;
 mod proxies;
 mod redirection;
 mod render;
 mod secret;
 mod settings;
+mod syslog;
 mod table;
 #[cfg(test)]
 mod tests;
@@ -30,15 +33,16 @@ mod value;
 
 pub use effective::{Effective, effective, report, report_json};
 pub use entry::{Entry, Group, Status};
-pub use load::{Loaded, Request, from_text, load, load_named};
+pub use load::{Loaded, Request, from_text, load, load_named, load_turnserver};
 pub use machine::Machine;
+pub use persona::Persona;
 pub use problem::{Note, Origin, Problem, Problems};
-pub use render::{help, help_one, man, markdown, sample};
+pub use render::{compatibility, help, help_one, man, markdown, sample};
 pub use secret::{MASK, Secret};
 pub use settings::{
     Accept, Addresses, Authentication, Backend, Config, Credential, Datapath, DefaultFamily,
-    ExternalAddress, Http, Limits, Log, NatDiscovery, PeerRules, PortRange, Proxies, Redirection,
-    Relays, StaticUser, Stun, Threads, Tls, UserDatabase,
+    ExternalAddress, Http, Level, Limits, Log, NatDiscovery, PeerRules, PortRange, Process,
+    Proxies, Redirection, Relays, StaticUser, Stun, Threads, Timestamps, Tls, UserDatabase,
 };
 pub use table::{entries, removed_keys, suggest};
 #[cfg(test)]

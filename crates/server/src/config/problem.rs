@@ -59,6 +59,14 @@ impl Problem {
         }
     }
 
+    /// What is wrong and what to do about it, without the place.
+    pub(super) fn said(&self) -> String {
+        match &self.hint {
+            Some(hint) => format!("{}; {hint}", self.message),
+            None => self.message.clone(),
+        }
+    }
+
     pub(super) fn hint(mut self, hint: impl Into<String>) -> Self {
         self.hint = Some(hint.into());
         self
@@ -106,6 +114,17 @@ pub struct Note {
     pub key: String,
     /// What to know.
     pub text: String,
+}
+
+impl Note {
+    /// A problem that is lived with.
+    pub(super) fn of(problem: Problem) -> Self {
+        Self {
+            text: problem.said(),
+            key: problem.key.unwrap_or_else(|| "command line".to_owned()),
+            origin: Some(problem.origin),
+        }
+    }
 }
 
 impl fmt::Display for Note {

@@ -10,11 +10,13 @@ use std::time::Duration;
 
 use turnbuckle_engine::{AddressRange, Alternate};
 
-use super::Secret;
+use super::{Persona, Secret};
 
 /// The whole configuration of one relay.
 #[derive(Debug, Clone)]
 pub struct Config {
+    /// Under which name the server runs.
+    pub persona: Persona,
     /// Where the relay listens, and from where and as what it relays.
     pub addresses: Addresses,
     /// Threads and processors.
@@ -41,6 +43,8 @@ pub struct Config {
     pub http: Http,
     /// What is printed.
     pub log: Log,
+    /// What the process is to the system.
+    pub process: Process,
 }
 
 impl Config {
@@ -351,6 +355,8 @@ pub struct PeerRules {
     pub denied: Vec<AddressRange>,
     /// 127.0.0.0/8 and ::1 may be peers.
     pub allow_loopback: bool,
+    /// Private networks may be peers unless they are denied, as in coturn.
+    pub allow_private: bool,
 }
 
 /// Servers that clients are sent to instead of being served here; one listed several times gets as many of them.
@@ -460,4 +466,76 @@ pub struct Log {
     pub statistics_interval: Duration,
     /// File that receives all counters as JSON when the relay ends.
     pub statistics_file: Option<PathBuf>,
+    /// Lines go to standard output.
+    pub to_stdout: bool,
+    /// Lines go to this file.
+    pub file: Option<PathBuf>,
+    /// Without such a file lines go to one in the first of coturn's directories that can be written to.
+    pub usual_file: bool,
+    /// The file's name holds the day, and each day has its own.
+    pub is_dated: bool,
+    /// Lines go to syslog, as of this facility: 0 to 23.
+    pub syslog: Option<u8>,
+    /// Lines below this level are left out.
+    pub level_min: Level,
+    /// What stands before each line.
+    pub timestamps: Timestamps,
+}
+
+/// How much a line matters.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Level {
+    /// Of use to whoever looks for a mistake.
+    Debug,
+    /// What happens.
+    Info,
+    /// What an operator should know.
+    Warning,
+    /// What fails.
+    Error,
+}
+
+impl Level {
+    /// All levels, the least first.
+    pub const ALL: [Self; 4] = [Self::Debug, Self::Info, Self::Warning, Self::Error];
+
+    /// The word in a line.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Debug => "DEBUG",
+            Self::Info => "INFO",
+            Self::Warning => "WARNING",
+            Self::Error => "ERROR",
+        }
+    }
+}
+
+/// What stands before each line.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Timestamps {
+    /// Nothing.
+    None,
+    /// Seconds since the start, and the level.
+    Elapsed,
+    /// The time of day by this format of `strftime`, where `%f` is milliseconds, and the level.
+    Format(Box<str>),
+}
+
+impl Timestamps {
+    /// coturn's format.
+    pub const ISO: &str = "%FT%T.%f%z";
+}
+
+/// What the process is to the system.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Process {
+    /// It goes to the background once it serves.
+    pub is_daemon: bool,
+    /// File that holds its number while it runs.
+    pub pid_file: Option<PathBuf>,
+    /// User to become once all sockets are open.
+    pub user: Option<Box<str>>,
+    /// Group to become.
+    pub group: Option<Box<str>>,
 }

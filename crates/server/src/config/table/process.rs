@@ -3,6 +3,8 @@
 use std::time::Duration;
 
 use crate::config::entry::{Entry, Group};
+use crate::config::settings::{Level, Timestamps};
+use crate::config::syslog::{DAEMON, facility, facility_name};
 use crate::config::value::Kind;
 
 use super::{flag, one};
@@ -11,13 +13,43 @@ const GROUP: Group = Group::Process;
 const STDOUT: &str = "log lines go to standard output; let the service manager keep them";
 
 pub(super) const ENTRIES: &[Entry] = &[
-    Entry::new("O-160", "daemon", GROUP, Kind::Flag, "Detaches from the terminal.")
+    Entry::new("O-160", "daemon", GROUP, Kind::Flag, "Goes to the background once it serves; what fails before that is said on the terminal and shows in the exit code.")
         .short('o')
         .default("false")
-        .only(&["false"], "the process stays in the foreground; start it from a service manager"),
-    Entry::new("O-161", "pidfile", GROUP, Kind::File, "File for the process id.").default("(none)").not_yet("writing a process id file is"),
-    Entry::new("O-162", "proc-user", GROUP, Kind::Text(255), "User to become once sockets are open.").not_yet("changing the user is"),
-    Entry::new("O-162", "proc-group", GROUP, Kind::Text(255), "Group to become once sockets are open.").not_yet("changing the group is"),
+        .works(
+            |draft, value, _| {
+                draft.process.is_daemon = value.flag();
+                Ok(())
+            },
+            |config| flag(config.process.is_daemon),
+        ),
+    Entry::new("O-161", "pidfile", GROUP, Kind::File, "File that holds the process id while the server runs.")
+        .default("(none; /var/run/turnserver.pid for turnserver)")
+        .stricter("of the other places that coturn tries only /var/spool, /var and the current directory, and only by turnserver: anybody could have put a link into /tmp")
+        .works(
+            |draft, value, _| {
+                draft.process.pid_file = Some(value.text().into());
+                Ok(())
+            },
+            |config| config.process.pid_file.iter().map(|path| path.display().to_string()).collect(),
+        ),
+    Entry::new("O-162", "proc-user", GROUP, Kind::Text(255), "User to become once sockets are open. Certificates and the user database have to be readable for it.")
+        .default("(none)")
+        .stricter("its own group is taken over too, unless proc-group names another one, and the supplementary groups are left")
+        .works(
+            |draft, value, _| {
+                draft.process.user = Some(value.text().into());
+                Ok(())
+            },
+            |config| config.process.user.iter().map(ToString::to_string).collect(),
+        ),
+    Entry::new("O-162", "proc-group", GROUP, Kind::Text(255), "Group to become once sockets are open.").default("(that of proc-user)").works(
+        |draft, value, _| {
+            draft.process.group = Some(value.text().into());
+            Ok(())
+        },
+        |config| config.process.group.iter().map(ToString::to_string).collect(),
+    ),
     Entry::new("O-163", "verbose", GROUP, Kind::Flag, "Logs each change of a session.").short('v').default("false").works(
         |draft, value, _| {
             draft.log.sessions = value.flag();
@@ -29,24 +61,99 @@ pub(super) const ENTRIES: &[Entry] = &[
         .short('V')
         .default("false")
         .only(&["false"], "logging each packet is not implemented yet"),
-    Entry::new("O-165", "log-file", GROUP, Kind::File, "Where log lines go.")
+    Entry::new("O-165", "log-file", GROUP, Kind::File, "File that log lines go to beside standard output, or one of the words stdout, - and syslog. Its name gets the day.")
         .short('l')
         .default("stdout")
         .coturn_default("(a file in /var/log)", STDOUT)
-        .only(&["stdout", "-"], "log files are not implemented yet"),
-    Entry::new("O-166", "no-stdout-log", GROUP, Kind::Flag, "No log lines on standard output.").default("false").only(&["false"], STDOUT),
-    Entry::new("O-167", "syslog", GROUP, Kind::Flag, "Log lines go to syslog.").default("false").only(&["false"], "syslog is not implemented yet"),
-    Entry::new("O-168", "syslog-facility", GROUP, Kind::Text(32), "Facility of syslog lines.").not_yet("syslog is"),
-    Entry::new("O-169", "simple-log", GROUP, Kind::Flag, "Log file without process id, date and rotation.")
+        .works(
+            |draft, value, _| {
+                let log = &mut draft.log;
+                (log.file, log.usual_file) = (None, false);
+                match value.text() {
+                    "stdout" | "-" => log.to_stdout = true,
+                    "syslog" => log.syslog = Some(draft.syslog_facility),
+                    file => log.file = Some(file.into()),
+                }
+                Ok(())
+            },
+            |config| match &config.log.file {
+                Some(file) => one(file.display()),
+                None => one("stdout"),
+            },
+        ),
+    Entry::new("O-166", "no-stdout-log", GROUP, Kind::Flag, "No log lines on standard output.").default("false").works(
+        |draft, value, _| {
+            draft.log.to_stdout = !value.flag();
+            Ok(())
+        },
+        |config| flag(!config.log.to_stdout && config.log.syslog.is_none()),
+    ),
+    Entry::new("O-167", "syslog", GROUP, Kind::Flag, "Log lines go to syslog, and nowhere else.").default("false").works(
+        |draft, value, _| {
+            if value.flag() {
+                let log = &mut draft.log;
+                log.syslog = Some(draft.syslog_facility);
+                (log.to_stdout, log.file, log.usual_file) = (false, None, false);
+            }
+            Ok(())
+        },
+        |config| flag(config.log.syslog.is_some()),
+    ),
+    Entry::new("O-168", "syslog-facility", GROUP, Kind::Text(32), "Facility of syslog lines, such as LOG_LOCAL0.").default("LOG_DAEMON").works(
+        |draft, value, _| {
+            draft.syslog_facility = facility(value.text()).ok_or("is not the name of a facility, such as LOG_LOCAL0")?;
+            Ok(())
+        },
+        |config| one(facility_name(config.log.syslog.unwrap_or(DAEMON))),
+    ),
+    Entry::new("O-169", "simple-log", GROUP, Kind::Flag, "The log file has exactly the name given, and no other one tomorrow.")
         .default("false")
-        .no_effect("there are no log files in this version"),
+        .works(
+            |draft, value, _| {
+                draft.log.is_dated = !value.flag();
+                Ok(())
+            },
+            |config| flag(!config.log.is_dated),
+        ),
     Entry::new("O-170", "log-min-level", GROUP, Kind::Choice(&["debug", "info", "warning", "error"]), "Lowest level of lines that are logged.")
         .default("debug")
-        .only(&["debug"], "filtering by level is not implemented yet"),
-    Entry::new("O-171", "new-log-timestamp", GROUP, Kind::Flag, "Time stamps in ISO 8601 form.")
-        .default("true")
-        .only(&["true"], "seconds since start are not implemented yet"),
-    Entry::new("O-172", "new-log-timestamp-format", GROUP, Kind::Text(128), "Form of time stamps.").not_yet("other forms of time stamps are"),
+        .works(
+            |draft, value, _| {
+                let level = Level::ALL.into_iter().find(|level| level.name().eq_ignore_ascii_case(value.text()));
+                draft.log.level_min = level.unwrap_or(Level::Debug);
+                Ok(())
+            },
+            |config| one(config.log.level_min.name().to_lowercase()),
+        ),
+    Entry::new("O-171", "new-log-timestamp", GROUP, Kind::Flag, "Time of day and level before each line; off: seconds since the start and level.")
+        .default("(true for turnserver, else neither)")
+        .coturn_default("true", "whoever collects standard output stamps the lines")
+        .works(
+            |draft, value, _| {
+                draft.log.timestamps = match value.flag() {
+                    true => Timestamps::Format(Timestamps::ISO.into()),
+                    false => Timestamps::Elapsed,
+                };
+                Ok(())
+            },
+            |config| match config.log.timestamps {
+                Timestamps::None => Vec::new(),
+                Timestamps::Elapsed => flag(false),
+                Timestamps::Format(_) => flag(true),
+            },
+        ),
+    Entry::new("O-172", "new-log-timestamp-format", GROUP, Kind::Text(128), "Form of the time of day, in the directives of strftime; %f is milliseconds.")
+        .default("(%FT%T.%f%z)")
+        .works(
+            |draft, value, _| {
+                draft.log.timestamps = Timestamps::Format(value.text().into());
+                Ok(())
+            },
+            |config| match &config.log.timestamps {
+                Timestamps::Format(format) => one(format),
+                Timestamps::None | Timestamps::Elapsed => Vec::new(),
+            },
+        ),
     Entry::new("O-173", "log-binding", GROUP, Kind::Flag, "Logs Binding requests too.")
         .default("false")
         .only(&["false"], "logging Binding requests is not implemented yet"),
@@ -63,7 +170,7 @@ pub(super) const ENTRIES: &[Entry] = &[
     Entry::new("O-182", "help", GROUP, Kind::Flag, "Prints the options and ends.").short('h').command_line(),
     Entry::new("O-182", "config", GROUP, Kind::File, "File to read. Without it none is read.")
         .short('c')
-        .stricter("exactly the file named; no search in other directories, and a missing file is an error")
+        .stricter("exactly the file named; no search in other directories, and a missing file is an error (turnserver searches as coturn does)")
         .command_line(),
     Entry::new("O-182", "no-config", GROUP, Kind::Flag, "Reads no file.").short('n').command_line(),
     Entry::new(

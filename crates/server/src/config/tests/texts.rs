@@ -24,6 +24,23 @@ fn the_reference_page_is_current() {
 }
 
 #[test]
+fn the_compatibility_page_is_current_and_names_every_option_of_coturn() {
+    let (path, content) = committed("docs/compatibility.md");
+    assert!(
+        content == compatibility(),
+        "run `turnbuckle options --compatibility > {}`",
+        path.display()
+    );
+    for entry in entries().filter(|entry| !entry.row.is_empty()) {
+        assert!(
+            content.contains(&format!("`{}`", entry.name)),
+            "{}",
+            entry.name
+        );
+    }
+}
+
+#[test]
 fn the_sample_file_is_current() {
     let (path, content) = committed("deploy/turnserver.conf.sample");
     assert!(

@@ -1,0 +1,199 @@
+//! What the process is to the system: in the background, with its number in a file, as another user, known to systemd.
+
+use std::env;
+use std::fs::{self, OpenOptions};
+use std::io::{self, BufRead as _, BufReader, Write};
+use std::os::linux::net::SocketAddrExt as _;
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::os::unix::net::{SocketAddr, UnixDatagram};
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use nix::unistd::{Group, User, setgid, setgroups, setuid};
+
+use crate::config::{Persona, Process};
+
+/// Set for a process that was started to be in the background.
+const DETACHED: &str = "TURNBUCKLE_DETACHED";
+
+/// The line by which such a process says on its standard output that it serves.
+const READY: &str = "ready";
+
+/// With `daemon`, starts this program again in a session of its own, waits until it serves, and returns the exit code to end with. In that
+/// other process, and without `daemon`, returns nothing: there the server is to be run.
+///
+/// # Errors
+///
+/// The program cannot be started again.
+pub fn detach(process: &Process) -> io::Result<Option<u8>> {
+    if !process.is_daemon {
+        return Ok(None);
+    }
+    if env::var_os(DETACHED).is_some() {
+        // Fails where the process leads a session already, which is what it is to do.
+        let _ = rustix::process::setsid();
+        return Ok(None);
+    }
+    let mut words = env::args_os();
+    let mut child = Command::new(env::current_exe()?)
+        .arg0(words.next().unwrap_or_default())
+        .args(words)
+        .env(DETACHED, "1")
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .spawn()?;
+    if let Some(lines) = child.stdout.take() {
+        for line in BufReader::new(lines).lines() {
+            let line = line?;
+            if line == READY {
+                return Ok(Some(0));
+            }
+            let _ = writeln!(io::stdout(), "{line}");
+        }
+    }
+    let code = child
+        .wait()?
+        .code()
+        .and_then(|code| u8::try_from(code).ok());
+    Ok(Some(code.unwrap_or(u8::MAX)))
+}
+
+/// The process as it is once it serves; what has to go with it goes when this is dropped.
+pub(crate) struct Settled {
+    pid_file: Option<PathBuf>,
+}
+
+impl Settled {
+    /// Writes the file with the process id, becomes the user, tells systemd, and lets go of the terminal. To be called when all sockets are open.
+    ///
+    /// # Errors
+    ///
+    /// There is no such user or group, the process may not become it, or a file that was named cannot be written.
+    pub(crate) fn new(
+        process: &Process,
+        persona: Persona,
+        out: &mut impl Write,
+    ) -> Result<Self, String> {
+        let pid_file = match &process.pid_file {
+            Some(path) => write_pid_file(path, persona, out)?,
+            None => None,
+        };
+        let settled = Self { pid_file };
+        become_user(process)?;
+        notify("READY=1");
+        if process.is_daemon {
+            leave_terminal().map_err(|error| format!("daemon: {error}"))?;
+        }
+        Ok(settled)
+    }
+}
+
+impl Drop for Settled {
+    fn drop(&mut self) {
+        notify("STOPPING=1");
+        if let Some(path) = &self.pid_file {
+            // Perhaps as a user who may not remove it: then the next start finds the number of a process that is gone.
+            let _ = fs::remove_file(path);
+        }
+    }
+}
+
+/// The file that was written, if it is one to remove again.
+fn write_pid_file(
+    path: &Path,
+    persona: Persona,
+    out: &mut impl Write,
+) -> Result<Option<PathBuf>, String> {
+    let mut places = vec![path.to_owned()];
+    if let (Persona::Turnserver, Some(name)) = (persona, path.file_name()) {
+        places.extend(["/var/spool", "/var", "."].map(|place| Path::new(place).join(name)));
+    }
+    let mut first_error = None;
+    for place in places {
+        match write_pid(&place) {
+            Ok(is_file) => {
+                let _ = writeln!(out, "pid file created: {}", place.display());
+                return Ok(is_file.then_some(place));
+            }
+            Err(error) => first_error = first_error.or(Some(error)),
+        }
+    }
+    let error = first_error
+        .map(|error| error.to_string())
+        .unwrap_or_default();
+    let what = format!("cannot write pidfile {}: {error}", path.display());
+    match persona {
+        Persona::Turnbuckle => Err(what),
+        Persona::Turnserver => {
+            let _ = writeln!(out, "warning: {what}");
+            Ok(None)
+        }
+    }
+}
+
+/// Writes the number; tells whether it went into a file, not into a device.
+fn write_pid(path: &Path) -> io::Result<bool> {
+    let mut file = OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .mode(0o644)
+        .open(path)?;
+    writeln!(file, "{}", std::process::id())?;
+    Ok(file.metadata()?.is_file())
+}
+
+fn become_user(process: &Process) -> Result<(), String> {
+    let unknown = |what: &str, name: &str| format!("{what}: there is no `{}`", name.escape_debug());
+    let refused = |what: &str, error: nix::errno::Errno| format!("{what}: {error}");
+    let user = match process.user.as_deref() {
+        Some(name) => {
+            let found = User::from_name(name).map_err(|error| refused("proc-user", error))?;
+            Some(found.ok_or_else(|| unknown("proc-user", name))?)
+        }
+        None => None,
+    };
+    let group = match process.group.as_deref() {
+        Some(name) => {
+            let found = Group::from_name(name).map_err(|error| refused("proc-group", error))?;
+            Some(found.ok_or_else(|| unknown("proc-group", name))?.gid)
+        }
+        None => user.as_ref().map(|user| user.gid),
+    };
+    // Groups first: a user who is not root may not change them any more. The C library changes every thread of the process.
+    if let Some(group) = group {
+        setgroups(&[]).map_err(|error| refused("proc-group", error))?;
+        setgid(group).map_err(|error| refused("proc-group", error))?;
+    }
+    if let Some(user) = user {
+        setuid(user.uid).map_err(|error| refused("proc-user", error))?;
+    }
+    Ok(())
+}
+
+/// Tells the process that waits in [`detach`] that it need not wait any longer, and has no terminal from here on.
+fn leave_terminal() -> io::Result<()> {
+    let mut out = io::stdout();
+    writeln!(out, "{READY}")?;
+    out.flush()?;
+    let null = OpenOptions::new().write(true).open("/dev/null")?;
+    rustix::stdio::dup2_stdout(&null)?;
+    rustix::stdio::dup2_stderr(&null)?;
+    Ok(())
+}
+
+/// Tells the service manager, if there is one that wants to know (`sd_notify`'s protocol).
+fn notify(state: &str) {
+    let Some(path) = env::var_os("NOTIFY_SOCKET") else {
+        return;
+    };
+    let address = match path.as_encoded_bytes().strip_prefix(b"@") {
+        Some(name) => SocketAddr::from_abstract_name(name),
+        None => SocketAddr::from_pathname(&path),
+    };
+    // A manager that is gone has nothing to wait for.
+    if let (Ok(address), Ok(socket)) = (address, UnixDatagram::unbound()) {
+        let _ = socket.send_to_addr(state.as_bytes(), &address);
+    }
+}
