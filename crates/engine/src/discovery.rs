@@ -134,7 +134,7 @@ impl<R: Random> Engine<R> {
         let Some(discovery) = self.discovery_by_listener.get(&request.from.listener) else {
             return Ok(None);
         };
-        let is_proven = is_authenticated || request.from.transport.is_stream();
+        let is_proven = is_authenticated || request.from.transport.proves_address();
         discovery.plan(request, is_proven).map(Some)
     }
 }

@@ -419,7 +419,7 @@ impl<R: Random> Engine<R> {
     fn is_refused_anyway(&mut self, request: &Request<'_>) -> bool {
         let from = &request.from;
         // Who completed a handshake is where it says it is, and is judged by the number of answers alone.
-        if from.transport.is_stream()
+        if from.transport.proves_address()
             || !self
                 .unverified
                 .is_exhausted(request.now.time, from.remote.ip())

@@ -21,10 +21,14 @@ pub enum Transport {
 }
 
 impl Transport {
-    /// Whether messages follow each other in a stream of bytes. The client's address is proven then: a connection takes a
-    /// handshake that a forged source cannot complete.
+    /// Whether messages follow each other in a stream of bytes.
     pub const fn is_stream(self) -> bool {
         matches!(self, Self::Tcp | Self::Tls)
+    }
+
+    /// Whether the client's address is proven: a connection, or a session, takes a handshake that a forged source cannot complete.
+    pub const fn proves_address(self) -> bool {
+        matches!(self, Self::Dtls | Self::Tcp | Self::Tls)
     }
 
     /// The name people and metrics use.

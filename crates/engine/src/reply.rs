@@ -147,7 +147,7 @@ impl<R: Random> Engine<R> {
         }
         let source = request.from.remote.ip();
         // Who completed a handshake is where it says it is: its answers count, their bytes reach nobody else (V-40).
-        let (request_len, answer_len) = match request.from.transport.is_stream() {
+        let (request_len, answer_len) = match request.from.transport.proves_address() {
             true => (0, 0),
             false => (request.message.as_bytes().len(), answer_len),
         };

@@ -1,9 +1,9 @@
-//! Clients that come by TCP or TLS: who they are, and what becomes of their allocation when the connection is gone.
+//! Clients that come by TCP, TLS or DTLS: who they are, and what becomes of their allocation when the connection is gone.
 
 use turnbuckle_engine::{
     Change, ClientTuple, Connection, EndCause, Outcome, Transport, UnverifiedLimits,
 };
-use turnbuckle_wire::Method;
+use turnbuckle_wire::{Message, Method};
 
 use crate::support::*;
 
@@ -30,13 +30,14 @@ fn a_client_of_each_transport_has_an_allocation_of_its_own() {
         over(Transport::Udp, 0),
         over(Transport::Tcp, 7),
         over(Transport::Tls, 8),
+        over(Transport::Dtls, 8),
     ];
     for tuple in tuples {
         let mut client = client_on(&mut server, tuple);
         server.allocate(&mut client);
         assert!(server.engine.client(&tuple).is_some());
     }
-    assert_eq!(server.engine.statistics().allocations, 3);
+    assert_eq!(server.engine.statistics().allocations, 4);
     let transports: Vec<_> = server
         .changes
         .iter()
@@ -45,7 +46,7 @@ fn a_client_of_each_transport_has_an_allocation_of_its_own() {
             _ => None,
         })
         .collect();
-    assert_eq!(transports, [Transport::Udp, Transport::Tcp, Transport::Tls]);
+    assert_eq!(transports, tuples.map(|tuple| tuple.transport));
 }
 
 //= TCP-26
@@ -121,8 +122,39 @@ fn bytes_to_a_connection_are_not_taken_from_the_budget_of_its_address() {
         server.receive(over(Transport::Udp, 0), &request),
         Outcome::Dropped(_)
     ));
-    for transport in [Transport::Tcp, Transport::Tls] {
+    for transport in [Transport::Tcp, Transport::Tls, Transport::Dtls] {
         assert_eq!(server.receive(over(transport, 7), &request), Outcome::Done);
+    }
+}
+
+//= DTLS-01
+#[test]
+fn a_request_that_comes_again_over_dtls_is_answered_as_over_udp() {
+    for transport in [Transport::Udp, Transport::Dtls] {
+        let mut server = Server::start();
+        let mut client = client_on(&mut server, over(transport, 0));
+        let transaction = client.next_transaction();
+        let request = client.request(Method::ALLOCATE, transaction, |writer| {
+            writer.requested_transport(17);
+        });
+        server.replies.clear();
+        for _ in 0..2 {
+            assert_eq!(server.receive(client.tuple, &request), Outcome::Done);
+            server.pump();
+        }
+        let relayed: Vec<_> = server
+            .replies
+            .iter()
+            .map(|(_, answer)| {
+                Message::parse(answer)
+                    .unwrap()
+                    .xor_relayed_addresses()
+                    .next()
+            })
+            .collect();
+        assert_eq!(relayed.len(), 2);
+        assert!(relayed[0].is_some() && relayed[0] == relayed[1]);
+        assert_eq!(server.engine.statistics().allocations, 1);
     }
 }
 
