@@ -190,6 +190,7 @@ fn without_a_file_and_without_credentials_it_serves_binding_requests_and_says_wh
         "cannot find configuration file nowhere.conf",
         "`-z`: passed over: `true` is refused: authentication is required",
         "there are no credentials: coturn would let anyone relay",
+        "`no-tcp-relay`: clients can connect to TCP services",
     ] {
         assert!(text.contains(expected), "{expected:?} is missing:\n{text}");
     }

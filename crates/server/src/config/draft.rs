@@ -151,7 +151,7 @@ impl Draft {
             alternates: Written::default(),
             relays: Relays {
                 udp: true,
-                tcp: false,
+                tcp: persona == Persona::Turnserver,
                 connect_port_min: 1024,
                 masks_connect_errors: false,
                 connects_per_second: nonzero_u32(10),

@@ -29,6 +29,12 @@ const GENERATED_USER: &str = "guest";
 pub(super) fn finish(mut draft: Draft, machine: &Machine) -> Result<Loaded, Problems> {
     if draft.persona == Persona::Turnserver {
         lenient::find_certificates(&mut draft);
+        if draft.relays.tcp && !draft.is_given("no-tcp-relay") {
+            draft.note(
+                "no-tcp-relay",
+                "clients can connect to TCP services of peers unless this key is given (coturn's default; `turnbuckle serve` offers no TCP relays)",
+            );
+        }
         draft.note(
             "denied-peer-ip",
             "clients can reach private networks unless this key denies them (coturn's default; `turnbuckle serve` denies them)",
