@@ -8,6 +8,7 @@
 use core::fmt;
 use core::num::NonZeroU32;
 use core::time::Duration;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::time::Time;
@@ -30,6 +31,8 @@ pub struct Bandwidth {
 #[derive(Debug)]
 pub(crate) struct BandwidthLedger {
     limits: Bandwidth,
+    /// [`Bandwidth::bytes_per_s`] as it is now; 0 for none.
+    bytes_per_s: AtomicU32,
     /// Bytes per second that are promised.
     reserved: Mutex<u64>,
 }
@@ -38,8 +41,15 @@ impl BandwidthLedger {
     pub(crate) fn new(limits: Bandwidth) -> Arc<Self> {
         Arc::new(Self {
             limits,
+            bytes_per_s: limits.bytes_per_s.map_or(0, NonZeroU32::get).into(),
             reserved: Mutex::default(),
         })
+    }
+
+    /// Sets another rate for allocations to come.
+    pub(crate) fn set_rate(&self, bytes_per_s: Option<NonZeroU32>) {
+        let rate = bytes_per_s.map_or(0, NonZeroU32::get);
+        self.bytes_per_s.store(rate, Ordering::Relaxed);
     }
 
     /// The bounds of a new allocation, if there are any.
@@ -48,7 +58,7 @@ impl BandwidthLedger {
     ///
     /// The capacity is used up.
     pub(crate) fn reserve(self: &Arc<Self>) -> Result<Option<Shaper>, Exhausted> {
-        let Some(wanted) = self.limits.bytes_per_s else {
+        let Some(wanted) = NonZeroU32::new(self.bytes_per_s.load(Ordering::Relaxed)) else {
             return Ok(None);
         };
         let Some(capacity) = self.limits.capacity_bytes_per_s else {

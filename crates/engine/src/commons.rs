@@ -35,10 +35,11 @@ impl Commons {
         })
     }
 
-    /// Sets the quotas of `config`. Allocations that exist stay, even if they are more.
+    /// Sets the quotas and the rate of `config`. Allocations that exist stay, even if they are more, and keep the rate they began with.
     pub fn set_quotas(&self, config: &Config) {
         let limits = &config.limits;
         self.quota.set_bounds(limits.user_quota, limits.total_quota);
+        self.bandwidth.set_rate(config.bandwidth.bytes_per_s);
     }
 
     /// The ports of each relay address.

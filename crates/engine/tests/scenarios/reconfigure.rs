@@ -82,3 +82,22 @@ fn a_quota_that_shrinks_ends_nothing_and_refuses_the_next() {
     server.commons.set_quotas(&next);
     server.allocate(&mut second);
 }
+
+#[test]
+fn a_rate_that_is_set_later_is_that_of_allocations_to_come() {
+    let mut server = Server::start();
+    let mut first = server.client(CLIENT);
+    server.allocate(&mut first);
+    let mut next = config();
+    next.bandwidth.bytes_per_s = core::num::NonZeroU32::new(1_000);
+    server.commons.set_quotas(&next);
+    let mut second = server.client("203.0.113.9:9");
+    server.allocate(&mut second);
+    for client in [&mut first, &mut second] {
+        server.permit(client, PEER).success();
+    }
+    assert!(server.send(&mut first, PEER, &[0; 1_200]).is_ok());
+    assert!(server.send(&mut second, PEER, &[0; 900]).is_ok());
+    assert!(server.send(&mut first, PEER, &[0; 1_200]).is_ok());
+    assert!(server.send(&mut second, PEER, &[0; 900]).is_err());
+}

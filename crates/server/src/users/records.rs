@@ -1,5 +1,6 @@
 //! What the tables of a database say about one realm, and what follows from it for the engines.
 
+use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use turnbuckle_engine::{Action, AddressRange, AuthConfig, Config as EngineConfig, Rule};
@@ -26,6 +27,7 @@ pub(crate) struct Records {
     peers: Vec<Rule>,
     user_quota: Option<u32>,
     total_quota: Option<u32>,
+    bytes_per_s: Option<u32>,
     /// Rows that cannot be used, in words without keys and secrets.
     complaints: Vec<String>,
 }
@@ -44,6 +46,7 @@ impl Records {
                 peers: Vec::new(),
                 user_quota: None,
                 total_quota: None,
+                bytes_per_s: None,
                 complaints: Vec::new(),
             };
             records.read_users(database, realm)?;
@@ -133,6 +136,7 @@ impl Records {
             let target = match option.as_str() {
                 "user-quota" => &mut self.user_quota,
                 "total-quota" => &mut self.total_quota,
+                "max-bps" => &mut self.bytes_per_s,
                 _ => {
                     self.complaints.push(format!(
                         "turn_realm_option: `{}` has no effect here",
@@ -184,6 +188,9 @@ impl Records {
             if let Some(number) = option {
                 *bound = (number > 0).then_some(number);
             }
+        }
+        if let Some(rate) = self.bytes_per_s {
+            engine.bandwidth.bytes_per_s = NonZeroU32::new(rate);
         }
         (Arc::new(engine), self.complaints)
     }

@@ -130,7 +130,7 @@ pub(super) const ENTRIES: &[Entry] = &[
         ),
     Entry::new("O-049", "no-dynamic-realms", GROUP, Kind::Flag, "No realms and realm options from the database.")
         .default("false")
-        .stricter("the value counts; coturn ignores it and always switches on. Of the options max-bps has no effect yet")
+        .stricter("the value counts; coturn ignores it and always switches on. A rate that changes counts for allocations to come")
         .works(
             |draft, value, _| {
                 draft.no_realms_from_database = value.flag();

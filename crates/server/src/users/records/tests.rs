@@ -35,7 +35,7 @@ const ROWS: &str = "
     insert into turn_secret values('north.gov','logen'),('north.gov','bloody9'),('crinna.org','north');
     insert into allowed_peer_ip values('','10.0.0.0-10.0.0.9'),('crinna.org','10.1.0.1');
     insert into denied_peer_ip values('north.gov','198.51.100.7'),('north.gov','no-range'),(null,'2001:db8::1');
-    insert into turn_realm_option values('north.gov','user-quota','3'),('north.gov','total-quota','0'),('north.gov','max-bps','5'),('crinna.org','user-quota','9')";
+    insert into turn_realm_option values('north.gov','user-quota','3'),('north.gov','total-quota','0'),('north.gov','max-bps','5'),('north.gov','min-bps','5'),('crinna.org','user-quota','9')";
 
 #[test]
 fn only_the_rows_of_the_realm_and_those_of_all_realms_count() {
@@ -64,6 +64,7 @@ fn only_the_rows_of_the_realm_and_those_of_all_realms_count() {
     );
     assert_eq!(engine.limits.user_quota, Some(3));
     assert_eq!(engine.limits.total_quota, None, "0 is no bound");
+    assert_eq!(engine.bandwidth.bytes_per_s, NonZeroU32::new(5));
     let debug = format!("{:?}", engine.auth);
     assert!(debug.contains("rest_secrets: 2"), "{debug}");
     let text = complaints.join("\n");
@@ -72,7 +73,7 @@ fn only_the_rows_of_the_realm_and_those_of_all_realms_count() {
         "user b\\u{7}ll",
         "`no-range`",
         "NOT denied",
-        "`max-bps` has no effect",
+        "`min-bps` has no effect",
     ] {
         assert!(text.contains(expected), "{expected}: {text}");
     }
