@@ -1,7 +1,7 @@
 //! The binary under coturn's names: `turnserver` and `turnadmin`.
 
-use std::io::{BufRead as _, BufReader, Read as _};
-use std::net::UdpSocket;
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::{SocketAddr, TcpStream, UdpSocket};
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -211,6 +211,29 @@ fn without_a_file_and_without_credentials_it_serves_binding_requests_and_says_wh
     assert_eq!(ask(1, 0, &[])[..2], [1, 1], "Binding is answered");
     let refused = ask(3, 8, &[0, 0x19, 0, 4, 17, 0, 0, 0]);
     assert_eq!(refused[..2], [1, 0x13], "Allocate is not");
+    server.stop();
+}
+
+/// As coturn does, and with a warning; `turnbuckle serve` wants to be told who the proxies are.
+#[test]
+fn on_the_port_for_proxies_it_believes_everybody_unless_told_otherwise() {
+    let site = Site::new();
+    let (port, proxies) = (free_port(), free_port());
+    let (server, text) = site.start(&format!(
+        "-L 127.0.0.1 -p {port} --tcp-proxy-port {proxies} -u alice:secret -r example.org {QUIET}"
+    ));
+    assert!(text.contains("can claim any address"), "{text}");
+    let address = SocketAddr::from(([127, 0, 0, 1], proxies));
+    let mut connection = TcpStream::connect(address).expect("somebody listens");
+    let binding = [&[0, 1, 0, 0, 0x21, 0x12, 0xA4, 0x42][..], &[7; 12]].concat();
+    let header = b"PROXY TCP4 198.51.100.7 192.0.2.1 4660 3478\r\n";
+    connection
+        .write_all(&[&header[..], &binding].concat())
+        .expect("sent");
+    let mut answer = [0; 32];
+    connection.read_exact(&mut answer).expect("an answer");
+    // XOR-MAPPED-ADDRESS: 198.51.100.7 under the magic cookie (RFC 8489 §14.2).
+    assert_eq!(answer[28..], [198 ^ 0x21, 51 ^ 0x12, 100 ^ 0xA4, 7 ^ 0x42]);
     server.stop();
 }
 
