@@ -4,8 +4,9 @@
 mod common;
 
 use std::io::{self, ErrorKind, Read as _, Write as _};
-use std::net::{SocketAddr, TcpStream};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::{Duration, Instant};
 
 use common::{PATIENCE, bind, loopback, socket};
@@ -472,13 +473,26 @@ fn relaying_over_connections_allocates_nothing_once_warm() {
 }
 
 /// Two shards that listen at one address, in this order.
+/// A port that nobody has and that the kernel gives to nobody who asks for any, so that both shards can ask for this one.
+fn free_for_listening() -> SocketAddr {
+    static NEXT: AtomicU16 = AtomicU16::new(0);
+    // Programs that run beside this one begin elsewhere.
+    let first = u16::try_from(std::process::id() % 8_000).unwrap();
+    (0..8_000)
+        .map(|_| {
+            let step = first + NEXT.fetch_add(1, Ordering::Relaxed);
+            SocketAddr::from(([127, 0, 0, 1], 20_000 + step % 8_000))
+        })
+        .find(|&address| TcpListener::bind(address).is_ok())
+        .unwrap()
+}
+
 fn two_shards(strategy: AcceptStrategy) -> ([Datapath; 2], SocketAddr) {
     let settings = Settings {
         accepting: Accepting::new(strategy, 2).unwrap(),
         ..Settings::default()
     };
-    // A port that is free, so that both can ask for the same one.
-    let address = socket(loopback(false)).local_addr().unwrap();
+    let address = free_for_listening();
     let shards = [0, 1].map(|_| {
         let mut datapath = Datapath::new(settings.clone()).unwrap();
         let listener = datapath.listen(Listen { address, token: 77 }).unwrap();
