@@ -133,6 +133,11 @@ fn calls(port: u16) {
 }
 
 //= NAT-01
+//= NAT-05
+//= NAT-09
+//= NAT-11
+//= NAT-12
+//= NAT-13
 //= NAT-18
 #[test]
 fn scripts_find_their_lines_at_our_server() {
@@ -148,6 +153,7 @@ fn scripts_find_their_lines_at_coturns_server() {
     calls(port);
 }
 
+//= NAT-06
 #[test]
 fn a_server_without_discovery_is_asked_no_more_than_it_can_answer() {
     let port = free_ports();

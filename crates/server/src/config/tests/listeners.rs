@@ -89,7 +89,6 @@ fn auxiliary_listeners_have_a_port_of_their_own_and_no_part_in_discovery() {
 #[test]
 fn nobody_can_advertise_discovery_on_one_address() {
     //= NAT-03
-    //= NAT-04
     let problems = file("rfc5780\nlistening-ip=10.1.2.3").expect_err("refused");
     let text = problems.to_string();
     assert!(
