@@ -262,6 +262,12 @@ fn authentication(draft: &mut Draft, machine: &Machine) -> Authentication {
             "there are no credentials: coturn would let anyone relay, this server answers only Binding requests until `user`, `static-auth-secret` or `userdb` is given",
         );
     } else if !has_credentials && is_needed {
+        if draft.log.file.is_some() || draft.log.syslog.is_some() {
+            draft.problem(
+                "user",
+                "none is given, and the password that is made up then would stand in the log; give `user`, `static-auth-secret` or `userdb`",
+            );
+        }
         users.extend(generated_user(draft, machine));
     }
     let limit = draft

@@ -224,7 +224,7 @@ fn companion(name: &str) -> &'static str {
         "external-ip" => "relay-ip=10.1.2.3\n",
         "tcp-proxy-port" => "proxy-protocol-source=192.0.2.10\n",
         "no-dynamic-ip-list" | "no-dynamic-realms" => "userdb=turndb\n",
-        "no-stdout-log" => "log-file=turn.log\n",
+        "no-stdout-log" => "log-file=turn.log\nuser=a:b\n",
         "cert" => "pkey=key.pem\n",
         "pkey" => "cert=chain.pem\n",
         _ => "",

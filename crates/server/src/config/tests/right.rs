@@ -394,3 +394,12 @@ fn a_database_is_credentials_enough_and_says_which_of_its_tables_count() {
         (true, true, false)
     );
 }
+
+#[test]
+fn a_password_that_is_made_up_does_not_go_to_a_log() {
+    for log in ["log-file=turn.log\n", "syslog\n"] {
+        let problems = file(log).expect_err("refused").to_string();
+        assert!(problems.contains("would stand in the log"), "{problems}");
+        assert!(file(&format!("{log}user=a:b\n")).is_ok());
+    }
+}

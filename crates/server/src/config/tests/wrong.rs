@@ -247,6 +247,7 @@ const WRONG: &[(&str, usize, &str)] = &[
     ("daemon=perhaps", 1, "true or false"),
     ("pidfile=", 1, "empty"),
     ("no-stdout-log", 1, "nowhere to go"),
+    ("userdb=turndb\nno-stdout-log", 2, "nowhere to go"),
     ("syslog-facility=LOG_MINE", 1, "not the name of a facility"),
     ("log-min-level=loud", 1, "debug, info, warning, error"),
     ("config=/etc/other.conf", 1, "command line"),
