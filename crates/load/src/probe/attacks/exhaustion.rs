@@ -192,7 +192,15 @@ pub(super) fn reservations(context: &Context) -> io::Result<Verdict> {
 /// V-45: as many permissions as one likes.
 pub(super) fn permissions(context: &Context) -> io::Result<Verdict> {
     let mut session = Session::udp(&context.target)?;
-    if let Err(code) = session.allocate(UDP, |_| {}) {
+    let mut allocated = session.allocate(UDP, |_| {});
+    // A port that was used a moment ago may still be another client's to the server.
+    for _ in 0..10 {
+        if matches!(allocated, Err(437)) {
+            session = Session::udp(&context.target)?;
+            allocated = session.allocate(UDP, |_| {});
+        }
+    }
+    if let Err(code) = allocated {
         return Ok(refused(code));
     }
     let peers: Vec<SocketAddr> = (0..PERMISSIONS)
