@@ -140,3 +140,31 @@ def messages_of_peers_that_connect_to_a_tcp_relay_arrive(hosts, server, program)
     # what it receives on one, so that half of it is "lost" whatever the server: with coturn it counts the same.
     totals = _tcp_relays(hosts, server, program, server.ipv4, "-P", "-L", topology.CLIENT_IPV4)
     assert (totals.received, totals.send_dropped) == (totals.sent / 2, 0)
+
+
+@_wide_channel_numbers
+@pytest.mark.for_turnbuckle("--mobility")
+@pytest.mark.parametrize("flags", [(), ("-t",), ("-s",)], ids=["UDP", "TCP", "indications"])
+def ten_thousand_messages_return_to_clients_that_have_moved(hosts, server, program, flags):
+    totals = _relay(hosts, server, program, server.ipv4, topology.PEER_IPV4, 10_000, "-M", *flags)
+    assert totals == Totals(sent=10_000, received=10_000, lost=0, send_dropped=0)
+
+
+#: The keys that uclient has built in, as turnbuckle is told them.
+OAUTH_KEYS = (
+    "north:MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDEK:A256GCM",
+    "union:MTIzNDU2Nzg5MDEyMzQ1Ngo=:A128GCM",
+    "oldempire:MTIzNDU2Nzg5MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIK:A256GCM",
+)
+
+
+@_wide_channel_numbers
+@pytest.mark.parametrize(
+    "starting_server",
+    [("--oauth", *(option for key in OAUTH_KEYS for option in ("--oauth-key", key)))],
+    ids=[""],
+    indirect=True,
+)
+def ten_thousand_messages_return_to_clients_with_tokens(hosts, server, program):
+    totals = _relay(hosts, server, program, server.ipv4, topology.PEER_IPV4, 10_000, "-J")
+    assert totals == Totals(sent=10_000, received=10_000, lost=0, send_dropped=0)

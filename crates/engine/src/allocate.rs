@@ -434,7 +434,7 @@ impl<R: Random> Engine<R> {
             ..
         } = *pending;
 
-        let lifetime = self.config.lifetimes.granted(lifetime);
+        let lifetime = self.config.lifetimes.granted(lifetime, quota.user(), now);
         let expires = now.time + lifetime;
         let mut relays = [None, None];
         let mut rare = Rare::default();

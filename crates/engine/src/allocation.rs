@@ -1,11 +1,14 @@
 //! One allocation: what RFC 8656 §6 says it consists of, and its deadlines.
 
+use std::sync::Arc;
+
 use turnbuckle_wire::{IntegrityKey, TransactionId};
 
 use crate::address::PeerAddress;
 use crate::bandwidth::{Direction, Shaper};
 use crate::change::Usage;
 use crate::channel::Channels;
+use crate::credential::User;
 use crate::drop_reason::DropReason;
 use crate::id::{ClientTuple, Endpoint, Family, RelayProtocol};
 use crate::mobility::Mobility;
@@ -183,6 +186,16 @@ impl Allocation {
             .chain(parts.into_iter().flatten())
             .min()
             .unwrap_or(Time::ZERO)
+    }
+}
+
+impl Entry {
+    /// Whose it is.
+    pub(crate) fn user(&self) -> &Arc<User> {
+        match self {
+            Self::Live(allocation) => allocation.quota.user(),
+            Self::Pending(pending) => pending.quota.user(),
+        }
     }
 }
 

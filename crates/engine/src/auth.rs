@@ -5,6 +5,7 @@
 
 mod calendar;
 mod config;
+mod token;
 
 use core::net::SocketAddr;
 use std::sync::Arc;
@@ -13,6 +14,8 @@ use turnbuckle_wire::{IntegrityKey, Message, Method, PasswordAlgorithm};
 
 use self::calendar::Calendar;
 pub use self::config::{AuthConfig, ExpiryCheck, PasswordAlgorithmChoice};
+pub(crate) use self::token::MAC_KEY_LEN;
+pub use self::token::{ThirdParties, TokenCipher};
 use crate::credential::{Claim, Credentials, Integrity, Terms, User};
 use crate::nonce::{Nonce, NonceKey, NonceState, Nonces, Path, SecurityFeatures};
 use crate::random::Random;
@@ -61,6 +64,7 @@ pub struct Authenticator {
     offered_bytes: Box<[u8]>,
     accepts_md5: bool,
     expiry: ExpiryCheck,
+    third_parties: Option<ThirdParties>,
     calendar: Calendar,
 }
 
@@ -98,6 +102,7 @@ impl Authenticator {
             offered_bytes,
             accepts_md5: config.password_algorithms != PasswordAlgorithmChoice::Sha256Only,
             expiry: config.expiry,
+            third_parties: config.third_parties.clone(),
             calendar: Calendar::default(),
         }
     }
@@ -163,6 +168,24 @@ impl Authenticator {
         listener: SocketAddr,
         message: &Message<'_>,
     ) -> Result<Proof, Rejection> {
+        self.authenticate_within(now, random, client, listener, message, None)
+    }
+
+    /// As [`Self::authenticate`]; `session` is who has the allocation that the request may be about. A client that was authorized by a
+    /// token shows it in Allocate and Refresh requests only (RFC 7635 §9).
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::authenticate`].
+    pub fn authenticate_within(
+        &mut self,
+        now: Now,
+        random: &mut impl Random,
+        client: SocketAddr,
+        listener: SocketAddr,
+        message: &Message<'_>,
+        session: Option<&Arc<User>>,
+    ) -> Result<Proof, Rejection> {
         const BAD_REQUEST: Rejection = Rejection {
             code: 400,
             challenge: None,
@@ -183,6 +206,25 @@ impl Authenticator {
         let Ok((Some(claim), Some(realm), Some(nonce))) = claims(message) else {
             return Err(BAD_REQUEST);
         };
+
+        if let Some(user) = self.by_token(unix_s, message, claim, session) {
+            let user = user.filter(|_| realm == self.realm.as_bytes());
+            let Some((user, response_key)) = user.and_then(|user| {
+                let mut keys = user.token_keys()?.into_iter();
+                let key = keys.find(|key| message.check_integrity(key).is_ok())?;
+                Some((user, key))
+            }) else {
+                return Err(self.reject(401, unix_s, random, path));
+            };
+            if self.nonces.verify(unix_s, nonce, path) != NonceState::Fresh {
+                return Err(self.reject(438, unix_s, random, path));
+            }
+            return Ok(Proof {
+                user,
+                response_key,
+                algorithm: PasswordAlgorithm::Md5,
+            });
+        }
 
         // Step 3: the algorithm, where the nonce announces that there is a choice.
         let nonce_state = self.nonces.verify(unix_s, nonce, path);
@@ -235,6 +277,32 @@ impl Authenticator {
                 algorithm: checked,
             }),
             None => Err(self.reject(401, unix_s, random, path)), // verified with this very key
+        }
+    }
+
+    /// Who says to hold a token, or to be who showed one before; the inner `None` is refused. Nothing where tokens play no part.
+    fn by_token(
+        &self,
+        unix_s: u64,
+        message: &Message<'_>,
+        claim: Claim<'_>,
+        session: Option<&Arc<User>>,
+    ) -> Option<Option<Arc<User>>> {
+        let third_parties = self.third_parties.as_ref()?;
+        let Claim::Username(name) = claim else {
+            return None;
+        };
+        let name = core::str::from_utf8(name).ok()?;
+        match message.access_token() {
+            Ok(Some(token)) => Some(third_parties.open(name, token, unix_s).map(|grant| {
+                let user = User::with_token(name, &self.realm, grant.mac_key, grant.until_unix_s);
+                Arc::new(user)
+            })),
+            Err(_) => Some(None),
+            Ok(None) => {
+                let user = session.filter(|user| user.has_token() && &*user.name == name);
+                user.map(|user| Some(Arc::clone(user)).filter(|user| !user.has_expired(unix_s)))
+            }
         }
     }
 

@@ -99,6 +99,13 @@ pub enum Change {
         /// When it ends.
         expires: Time,
     },
+    /// The client of an allocation has another token (RFC 7635 §9).
+    Reauthorized {
+        /// The allocation.
+        allocation: AllocationId,
+        /// The same user, with the new token.
+        user: Arc<User>,
+    },
     /// An allocation was given another lifetime.
     Refreshed {
         /// The allocation.

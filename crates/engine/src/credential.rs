@@ -22,7 +22,11 @@ pub(crate) use self::prepare::{prepare_name, prepare_password, prepare_realm};
 use self::recent::RecentUsers;
 use self::rest::RestName;
 pub(crate) use self::rest::RestSecret;
+use crate::auth::MAC_KEY_LEN;
 use crate::random::{Random, random_u64};
+
+/// So much of the key in a token coturn and its client use.
+const COTURN_MAC_KEY_LEN: usize = 16;
 
 /// A user who proved who it is. Shared by every allocation of the user.
 pub struct User {
@@ -35,13 +39,62 @@ pub struct User {
     /// When the credential ends, in seconds since 1970; `None` for one that does not.
     pub expires_unix_s: Option<u64>,
     keys: Keys,
+    /// The key that a token brought (RFC 7635), in place of the others.
+    mac_key: Option<Box<[u8; MAC_KEY_LEN]>>,
 }
 
 impl User {
     /// Whether `other` has the same username and realm; on an allocation of another user the answer is 441 (RFC 8656 §5).
     /// A renewed time-limited credential has another username, and so is another user.
     pub fn is_same_as(&self, other: &Self) -> bool {
-        self.name == other.name && self.realm == other.realm
+        // a token names nobody, and one that is renewed may come under another key's name (RFC 7635 §9)
+        let is_same_name = self.name == other.name || self.has_token();
+        is_same_name && self.realm == other.realm && self.has_token() == other.has_token()
+    }
+
+    /// The same, charged under another name.
+    pub(crate) fn charged_as(&self, quota_name: &str) -> Self {
+        Self {
+            name: self.name.clone(),
+            realm: self.realm.clone(),
+            quota_name: quota_name.into(),
+            expires_unix_s: self.expires_unix_s,
+            keys: self.keys.clone(),
+            mac_key: self.mac_key.clone(),
+        }
+    }
+
+    /// Whether `other` is the same user, and holds the same token if the user is one of a token: all clients of an authorization
+    /// server have one name.
+    pub(crate) fn has_token_of(&self, other: &Self) -> bool {
+        self.is_same_as(other) && self.mac_key == other.mac_key
+    }
+
+    /// The holder of a token of `name`, good until `until_unix_s`.
+    pub(crate) fn with_token(
+        name: &str,
+        realm: &str,
+        mac_key: [u8; MAC_KEY_LEN],
+        until_unix_s: u64,
+    ) -> Self {
+        Self {
+            expires_unix_s: Some(until_unix_s),
+            mac_key: Some(Box::new(mac_key)),
+            ..Self::with_md5_key(name, realm, [0; 16])
+        }
+    }
+
+    /// Whether a token is what the user was authorized by.
+    pub(crate) fn has_token(&self) -> bool {
+        self.mac_key.is_some()
+    }
+
+    /// The keys of a token, one of which messages are signed with: all of it, as RFC 7635 §7 has it, or what clients of coturn's
+    /// library take of it, the length of the keys that passwords are made into.
+    pub(crate) fn token_keys(&self) -> Option<[IntegrityKey; 2]> {
+        let key = self.mac_key.as_ref()?;
+        let (coturns, _) = key.split_first_chunk::<COTURN_MAC_KEY_LEN>()?;
+        Some([IntegrityKey::sha1(&key[..]), IntegrityKey::sha1(coturns)])
     }
 
     pub(crate) fn with_password(name: &str, realm: &str, password: &str) -> Self {
@@ -65,6 +118,7 @@ impl User {
             quota_name: name.into(),
             expires_unix_s: None,
             keys,
+            mac_key: None,
         }
     }
 
@@ -76,7 +130,7 @@ impl User {
         &self.keys
     }
 
-    fn has_expired(&self, unix_s: u64) -> bool {
+    pub(crate) fn has_expired(&self, unix_s: u64) -> bool {
         self.expires_unix_s.is_some_and(|expires| expires < unix_s)
     }
 }
@@ -337,6 +391,7 @@ impl Credentials {
                     quota_name: rest.quota_name().into(),
                     expires_unix_s: Some(rest.expires_unix_s),
                     keys,
+                    mac_key: None,
                 });
                 self.recent.insert(hash, Arc::clone(&user));
                 return Some(user);

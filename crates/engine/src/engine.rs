@@ -335,6 +335,7 @@ impl<R: Random> Engine<R> {
         let served = Served {
             discovery: false,
             dont_fragment: true, // a Send indication has its own answer to it
+            tokens: false,
         };
         if unknown_attributes(&request.message, served)
             .next()
@@ -579,28 +580,47 @@ impl<R: Random> Engine<R> {
         client: SocketAddr,
         listener: SocketAddr,
     ) -> Result<Proof, Rejection> {
-        self.authenticator.authenticate(
+        let session = self.client(&request.from);
+        let session = session.and_then(|id| self.table.at(id)).map(Entry::user);
+        self.authenticator.authenticate_within(
             request.now,
             &mut self.random,
             client,
             listener,
             &request.message,
+            session,
         )
     }
 
     /// Answers a request that proved nothing.
     pub(crate) fn challenge(&mut self, request: &Request<'_>, rejection: &Rejection) -> Outcome {
+        let config = Arc::clone(&self.config);
+        let third_parties = config.auth.third_parties.as_ref();
         let answer_len = self.write_error(&request.envelope(), None, rejection.code, |writer| {
             if let Some(challenge) = &rejection.challenge {
                 writer
                     .realm(challenge.realm.as_bytes())
                     .nonce(challenge.nonce.as_bytes());
+                if let Some(third_parties) = third_parties {
+                    writer.third_party_authorization(third_parties.server_name().as_bytes());
+                }
                 if !challenge.password_algorithms.is_empty() {
                     writer.password_algorithms(challenge.password_algorithms);
                 }
             }
         });
         self.spend_unverified(request, answer_len)
+    }
+
+    /// Where a listener stands in the order in which they were made known, to be named to another engine of the server.
+    pub fn listener_index(&self, endpoint: Endpoint) -> Option<usize> {
+        let mut listeners = self.listeners.iter();
+        listeners.position(|&(listener, _)| listener == endpoint)
+    }
+
+    /// The listener that stands there.
+    pub fn listener_at(&self, index: usize) -> Option<Endpoint> {
+        self.listeners.get(index).map(|&(listener, _)| listener)
     }
 
     pub(crate) fn listener_address(&self, endpoint: Endpoint) -> SocketAddr {

@@ -56,6 +56,7 @@ mod unverified;
 pub use crate::address::{Embedding, Nat64Prefix, PeerAddress};
 pub use crate::auth::{
     AuthConfig, Authenticator, Challenge, ExpiryCheck, PasswordAlgorithmChoice, Proof, Rejection,
+    ThirdParties, TokenCipher,
 };
 pub use crate::bandwidth::Bandwidth;
 pub use crate::change::{

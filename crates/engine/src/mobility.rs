@@ -145,7 +145,7 @@ impl<R: Random> Engine<R> {
         let mobility = allocation.mobility.as_deref();
         let mobility = mobility.filter(|_| allocation.transaction == ticket.created_by);
         let mobility = mobility.ok_or(Reject::AllocationMismatch)?;
-        if !allocation.quota.user().is_same_as(&proof.user) {
+        if !allocation.quota.user().has_token_of(&proof.user) {
             return Err(Reject::WrongCredentials);
         }
         let transaction = request.message.transaction_id();

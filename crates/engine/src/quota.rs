@@ -102,6 +102,11 @@ impl QuotaUnit {
     pub(crate) fn user(&self) -> &Arc<User> {
         &self.user
     }
+
+    /// The same user with another token; the name it is charged under stays.
+    pub(crate) fn renew(&mut self, user: &Arc<User>) {
+        self.user = Arc::new(user.charged_as(&self.user.quota_name));
+    }
 }
 
 impl Drop for QuotaUnit {

@@ -175,6 +175,11 @@ impl<R: Random> Engine<R> {
                     }
                 }
             }
+            Change::Reauthorized { allocation, user } => {
+                if let Some(record) = records.get_mut(&allocation) {
+                    record.created.user = user;
+                }
+            }
             Change::Resumed(resumed) => {
                 if let Some(record) = records.get_mut(&resumed.allocation) {
                     record.resumed = Some(*resumed);

@@ -1,17 +1,20 @@
 //! Refresh (RFC 8656 §8): longer life, or the end.
 
 use core::time::Duration;
+use std::sync::Arc;
 
 use turnbuckle_wire::{AddressFamily, AttributeError};
 
 use crate::auth::Proof;
 use crate::change::{Change, EndCause};
 use crate::config::Lifetimes;
+use crate::credential::User;
 use crate::engine::Engine;
 use crate::id::{AllocationId, Family};
 use crate::random::Random;
 use crate::reject::Reject;
 use crate::reply::Request;
+use crate::time::Now;
 use crate::tombstone::Deed;
 
 impl<R: Random> Engine<R> {
@@ -60,7 +63,9 @@ impl<R: Random> Engine<R> {
         let lifetime = if is_release {
             Duration::ZERO
         } else {
-            self.config.lifetimes.granted(asked)
+            self.config
+                .lifetimes
+                .granted(asked, &proof.user, request.now)
         };
         let ends_whole =
             is_release && (family.is_none() || allocation.relays.iter().flatten().count() == 1);
@@ -76,6 +81,7 @@ impl<R: Random> Engine<R> {
         } else {
             self.extend(id, family, now + lifetime);
         }
+        self.renew(id, proof);
         let ticket = resume.and_then(|_| self.ticket(id));
         self.reply_success(&envelope, Some(&proof.response_key), |writer| {
             writer.lifetime(u32::try_from(lifetime.as_secs()).unwrap_or(u32::MAX));
@@ -84,6 +90,22 @@ impl<R: Random> Engine<R> {
             }
         });
         Ok(())
+    }
+
+    /// From now on the token of this request is the client's (RFC 7635 §9).
+    fn renew(&mut self, id: AllocationId, proof: &Proof) {
+        let Some(allocation) = self.live_mut(id) else {
+            return;
+        };
+        let held = allocation.quota.user();
+        if held.name != proof.user.name || !held.has_token_of(&proof.user) {
+            allocation.quota.renew(&proof.user);
+            let user = Arc::clone(allocation.quota.user());
+            self.changes.push_back(Change::Reauthorized {
+                allocation: id,
+                user,
+            });
+        }
     }
 
     fn extend(&mut self, id: AllocationId, family: Option<Family>, expires: crate::time::Time) {
@@ -110,8 +132,14 @@ impl<R: Random> Engine<R> {
 
 impl Lifetimes {
     /// The lifetime given when `asked` is wanted: at least the default, at most the maximum (RFC 8656 §7.2, §8.2).
-    pub(crate) fn granted(&self, asked: Option<u32>) -> Duration {
+    ///
+    /// Who was authorized by a token has no more than what is left of that (RFC 7635 §9).
+    pub(crate) fn granted(&self, asked: Option<u32>, user: &User, now: Now) -> Duration {
         let asked = Duration::from_secs(asked.unwrap_or(0).into());
-        asked.max(self.allocation_default).min(self.allocation_max)
+        let granted = asked.max(self.allocation_default).min(self.allocation_max);
+        match user.expires_unix_s.filter(|_| user.has_token()) {
+            Some(until) => granted.min(Duration::from_secs(until.saturating_sub(now.unix_s))),
+            None => granted,
+        }
     }
 }

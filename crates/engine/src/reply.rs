@@ -45,6 +45,8 @@ pub(crate) struct Served {
     pub(crate) discovery: bool,
     /// DONT-FRAGMENT.
     pub(crate) dont_fragment: bool,
+    /// ACCESS-TOKEN.
+    pub(crate) tokens: bool,
 }
 
 impl Request<'_> {
@@ -118,6 +120,7 @@ impl<R: Random> Engine<R> {
         Served {
             discovery: self.serves_discovery(request),
             dont_fragment: self.serves_dont_fragment(request),
+            tokens: self.config.auth.third_parties.is_some(),
         }
     }
 
@@ -198,7 +201,7 @@ pub(crate) fn unknown_attributes<'m>(
         .attributes()
         .map(|attribute| attribute.kind)
         .filter(move |&kind| match kind {
-            AttributeType::ACCESS_TOKEN => true,
+            AttributeType::ACCESS_TOKEN => !served.tokens,
             AttributeType::CONNECTION_ID => !binds_connection,
             AttributeType::CHANGE_REQUEST
             | AttributeType::PADDING

@@ -175,7 +175,8 @@ fn describe(change: &Change, now: Time) -> Option<String> {
             resumed.allocation.to_u64(),
             resumed.client
         ),
-        Change::ChannelExpired { .. }
+        Change::Reauthorized { .. }
+        | Change::ChannelExpired { .. }
         | Change::ChannelInstalled { .. }
         | Change::FamilyEnded { .. } => return None,
     };

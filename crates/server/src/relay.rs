@@ -35,15 +35,18 @@ mod discovery;
 mod dtls;
 mod opening;
 mod proxied;
+mod roaming;
 mod streams;
 pub(crate) use discovery::{Site, describe_discovery, sites};
 mod tcp;
+pub(crate) use roaming::{PARCELS_MAX, Parcel};
 use streams::is_client_listener;
 pub(crate) use streams::stream_listener_token;
 use tcp::Departure;
 pub(crate) use tcp::{MIGRANTS_MAX, Migrant, ShardLink};
 
 use self::proxied::ProxiedClients;
+use self::roaming::Roaming;
 use crate::clock;
 use crate::counters::ShardCounters;
 use crate::dtls::{Dtls, DtlsService, Plain};
@@ -112,6 +115,8 @@ pub(crate) struct Relay {
     joins: Vec<(ConnectionId, ClientTuple)>,
     /// Connections from other shards.
     arrivals: Vec<Migrant>,
+    /// Clients whose allocations are at another shard than they.
+    roaming: Roaming,
     /// Sockets the engine asked for or gave up, dealt with at the end of the turn.
     sockets_due: Vec<SocketDue>,
 }
@@ -180,6 +185,7 @@ impl Relay {
             departures: Vec::new(),
             departing: Vec::new(),
             joins: Vec::new(),
+            roaming: Roaming::default(),
             arrivals: Vec::new(),
             sockets_due: Vec::new(),
         }
@@ -188,6 +194,7 @@ impl Relay {
     /// Makes known which shard this is.
     pub(crate) fn set_shard(&mut self, index: usize) {
         self.engine.set_shard(len_u32(index));
+        self.roaming = Roaming::new(index);
     }
 
     /// Makes a bound client-facing socket known.
@@ -223,7 +230,11 @@ impl Relay {
     /// When the engine next has something to do, counted from the present turn.
     pub(crate) fn timeout(&self) -> Option<Duration> {
         let has_handshakes = self.dtls.as_ref().is_some_and(|dtls| dtls.has_work());
-        if !self.sockets_due.is_empty() || has_handshakes || self.has_migrants() {
+        if !self.sockets_due.is_empty()
+            || has_handshakes
+            || self.has_migrants()
+            || self.roaming.has_arrivals()
+        {
             // A connection ended during the last flush, and with it an allocation; or handshakes have used up their time.
             return Some(Duration::ZERO);
         }
@@ -279,8 +290,14 @@ impl Relay {
         tx: &mut SendQueue,
     ) -> usize {
         let end = segments.bytes.len().min(start + segments.segment);
+        if self.sent_home(client, &segments.bytes[start..end]) {
+            return end;
+        }
         match self.protocol(segments.bytes[start]) {
-            Demux::ChannelData => return self.channel_data(allocation, segments, start, tx),
+            Demux::ChannelData => {
+                let allocation = self.sender_of_data(&client, allocation);
+                return self.channel_data(allocation, segments, start, tx);
+            }
             Demux::Stun => {
                 let datagram = &segments.bytes[start..end];
                 self.control(client, datagram, segments.payload, start, tx);
@@ -298,6 +315,20 @@ impl Relay {
         match first {
             80..=127 if self.rfc5766_channel_numbers => Demux::ChannelData,
             _ => classify(first),
+        }
+    }
+
+    /// Whose data this is: on a new path of an allocation, data makes it the only one (RFC 8016 §3.2.2).
+    #[inline]
+    fn sender_of_data(
+        &mut self,
+        client: &ClientTuple,
+        allocation: Option<AllocationId>,
+    ) -> Option<AllocationId> {
+        if self.engine.has_new_paths() {
+            self.engine.client_of_data(client, self.now)
+        } else {
+            allocation
         }
     }
 
@@ -363,7 +394,10 @@ impl Relay {
             Outcome::Done => self.carry_out_commands(tx),
             Outcome::HandOver(handover) => self.depart(client, handover),
             Outcome::Dropped(reason) => self.counters.dropped(reason, 1),
-            Outcome::Elsewhere { .. } => self.counters.dropped(DropReason::HandoverQueueFull, 1),
+            Outcome::Elsewhere { shard } => {
+                let shard = usize::try_from(shard).unwrap_or(usize::MAX);
+                self.send_to(shard, client, datagram);
+            }
             Outcome::Relay(route) => {
                 self.counters.peer_queued.add(1);
                 let relay = EndpointId::from_u32(route.relay.0);
@@ -395,7 +429,11 @@ impl Relay {
             Err(reason) => return self.counters.dropped(reason, datagrams),
         };
         let client = route.client;
-        let Some(remote) = self.proxied.data_address(&client, handle.allocation()) else {
+        let remote = match self.roaming.has_front(&client) {
+            true => Some(client.remote),
+            false => self.proxied.data_address(&client, handle.allocation()),
+        };
+        let Some(remote) = remote else {
             return self.counters.dropped(DropReason::SocketClosed, datagrams);
         };
         let admitted = route.datagrams as usize;
@@ -454,6 +492,9 @@ impl Relay {
         framing: (&[u8], u8),
         tx: &mut SendQueue,
     ) {
+        if self.roaming.has_front(&client) {
+            return self.data_to_front(&client, message, run, framing);
+        }
         if client.transport == Transport::Dtls {
             return self.seal_to_client(client, message, run, framing, tx);
         }
@@ -479,6 +520,8 @@ impl Relay {
             sockets_due,
             dtls,
             joins,
+            roaming,
+            links,
             ..
         } = self;
         engine.with_commands(|command| match command {
@@ -506,6 +549,11 @@ impl Relay {
                     handle,
                     protocol,
                 });
+            }
+            Command::Reply { to, bytes } if roaming.has_front(&to) => {
+                if !roaming.to_front(links, &to, bytes.to_vec()) {
+                    counters.dropped(DropReason::HandoverQueueFull, 1);
+                }
             }
             Command::Reply { to, bytes } if to.transport == Transport::Dtls => {
                 dtls::seal_reply(dtls.as_deref_mut(), counters, to, bytes, tx);
@@ -693,6 +741,7 @@ impl Handler for Relay {
         if self.has_migrants() {
             self.move_connections(tx, sockets);
         }
+        self.open_parcels(tx);
         self.settle_sockets(tx, sockets);
         while let Some(change) = self.engine.poll_change() {
             if let Change::Ended(ended) = &change {

@@ -16,8 +16,8 @@ use crate::counters::ShardCounters;
 use crate::log::Log;
 use crate::random::OsRandom;
 use crate::relay::{
-    DatagramService, LISTENER_TOKEN, MIGRANTS_MAX, Migrant, Relay, ShardLink, Site,
-    stream_listener_token,
+    DatagramService, LISTENER_TOKEN, MIGRANTS_MAX, Migrant, PARCELS_MAX, Parcel, Relay, ShardLink,
+    Site, stream_listener_token,
 };
 use crate::serve::Event;
 use crate::stream::StreamService;
@@ -71,6 +71,7 @@ pub(crate) struct Shard {
     pub(crate) batches: Arc<Counters>,
     requests: SyncSender<Request>,
     migrants: SyncSender<Migrant>,
+    parcels: SyncSender<Parcel>,
     waker: Waker,
     thread: JoinHandle<()>,
 }
@@ -89,6 +90,7 @@ impl Shard {
         let name = format!("shard-{}", plan.index);
         let (requests, inbox) = sync_channel(REQUESTS_MAX);
         let (migrants, arrivals) = sync_channel(MIGRANTS_MAX);
+        let (parcels, deliveries) = sync_channel(PARCELS_MAX);
         let (ready, is_ready) = sync_channel(1);
         let thread = std::thread::Builder::new().name(name.clone()).spawn({
             let counters = Arc::clone(&counters);
@@ -105,9 +107,10 @@ impl Shard {
                     Ok((mut datapath, mut relay)) => {
                         let handles = (Arc::clone(datapath.counters()), datapath.waker());
                         if ready.send(Ok(handles)).is_ok() {
-                            end.error = run(&mut datapath, &mut relay, &inbox, &arrivals)
-                                .err()
-                                .map(|error| error.to_string());
+                            end.error =
+                                run(&mut datapath, &mut relay, &inbox, &arrivals, &deliveries)
+                                    .err()
+                                    .map(|error| error.to_string());
                         }
                     }
                     Err(error) => {
@@ -124,6 +127,7 @@ impl Shard {
             batches,
             requests,
             migrants,
+            parcels,
             waker,
             thread,
         })
@@ -133,6 +137,7 @@ impl Shard {
     pub(crate) fn link(&self) -> ShardLink {
         ShardLink {
             migrants: self.migrants.clone(),
+            parcels: self.parcels.clone(),
             waker: self.waker.clone(),
         }
     }
@@ -233,11 +238,15 @@ fn run(
     relay: &mut Relay,
     inbox: &Receiver<Request>,
     migrants: &Receiver<Migrant>,
+    parcels: &Receiver<Parcel>,
 ) -> io::Result<()> {
     loop {
         datapath.turn(relay.timeout(), relay)?;
         while let Ok(migrant) = migrants.try_recv() {
             relay.arrived(migrant);
+        }
+        while let Ok(parcel) = parcels.try_recv() {
+            relay.delivered(parcel);
         }
         while let Ok(request) = inbox.try_recv() {
             match request {
@@ -262,7 +271,7 @@ fn run(
                 Request::Stop => {
                     relay.stop_dtls(datapath.send_queue());
                     datapath.close_streams(relay);
-                    relay.stop(migrants);
+                    relay.stop(migrants, parcels);
                     return Ok(());
                 }
             }

@@ -9,7 +9,7 @@ use turnbuckle_datapath::{AcceptStrategy, Accepting, Backend, BufferBudget, Sett
 use turnbuckle_engine::{
     Action, Alternate, AuthConfig, Bandwidth, Config as EngineConfig, DefaultFamily, Fingerprint,
     InterfaceAddress, Lifetimes, Limits, NonceKey, NonceLifetime, PolicyRules, Rate, Redirection,
-    RelayAddress, Rule, Service, TcpRelays, UnverifiedLimits,
+    RelayAddress, Rule, Service, TcpRelays, ThirdParties, TicketKey, UnverifiedLimits,
 };
 
 use crate::config::{self, Config, Credential};
@@ -173,6 +173,7 @@ pub(crate) fn engine(config: &Config) -> Result<EngineConfig, String> {
             bytes_per_s: limits.bytes_per_second,
             capacity_bytes_per_s: limits.capacity_bytes_per_second,
         },
+        mobility: mobility(config),
         redirection: redirection(config),
         udp_relays: config.relays.udp,
         tcp: config.relays.tcp.then(|| tcp_relays(config)),
@@ -199,6 +200,15 @@ fn tcp_relays(config: &Config) -> TcpRelays {
         },
         ..TcpRelays::default()
     }
+}
+
+/// The key of tickets, one for all shards.
+fn mobility(config: &Config) -> Option<TicketKey> {
+    let secret = &config.authentication.nonce_secret;
+    config.stun.mobility.then(|| match secret {
+        Some(secret) => TicketKey::from_secret(secret.expose()),
+        None => TicketKey::random(&mut OsRandom::new()),
+    })
 }
 
 /// Which list is whose.
@@ -291,6 +301,16 @@ fn authentication(config: &Config) -> Result<AuthConfig, String> {
             .map_err(|error| format!("static-auth-secret: {error}"))?;
     }
     auth.rest_separator = char::from(from.rest_separator);
+    if let Some(from) = &from.third_parties {
+        let text = |error| format!("oauth-key: {error}");
+        let mut third_parties = ThirdParties::new(&from.server_name).map_err(text)?;
+        for key in &from.keys {
+            third_parties
+                .add_key(&key.name, key.cipher, key.key.expose(), None)
+                .map_err(text)?;
+        }
+        auth.third_parties = Some(third_parties);
+    }
     auth.nonce_lifetime = NonceLifetime::new(from.nonce_lifetime)
         .ok_or("stale-nonce: 1 to 3600 seconds are allowed")?;
     // Without a configured key all shards still share one, so that a client whom the kernel moves to another shard goes on.

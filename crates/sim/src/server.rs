@@ -477,6 +477,7 @@ fn compacted(journal: Vec<Change>) -> Vec<Change> {
             | Change::PeerDisconnected { allocation, .. }
             | Change::PermissionExpired { allocation, .. }
             | Change::PermissionInstalled { allocation, .. }
+            | Change::Reauthorized { allocation, .. }
             | Change::Refreshed { allocation, .. } => !ended.contains(allocation),
             Change::Moved(moved) => !ended.contains(&moved.allocation),
             Change::Resumed(resumed) => !ended.contains(&resumed.allocation),

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use turnbuckle_wire::PasswordAlgorithm;
 
+use super::token::ThirdParties;
 use crate::credential::{
     CredentialError, Credentials, RestSecret, User, UserTable, prepare_name, prepare_password,
     prepare_realm,
@@ -53,6 +54,8 @@ pub struct AuthConfig {
     pub nonce_key: Option<NonceKey>,
     /// The key before that, whose nonces are still accepted.
     pub previous_nonce_key: Option<NonceKey>,
+    /// Authorization servers whose tokens are taken (RFC 7635), and this server's name to them.
+    pub third_parties: Option<ThirdParties>,
 }
 
 impl Default for AuthConfig {
@@ -69,6 +72,7 @@ impl Default for AuthConfig {
             nonce_lifetime: NonceLifetime::default(),
             nonce_key: None,
             previous_nonce_key: None,
+            third_parties: None,
         }
     }
 }

@@ -31,3 +31,4 @@ mod standing;
 mod stun;
 mod support;
 mod tcp;
+mod token;

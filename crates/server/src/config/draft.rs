@@ -15,6 +15,7 @@ use super::settings::{
     Accept, Backend, Credential, DefaultFamily, Http, Level, Limits, Log, Process, Proxies, Relays,
     Stun, Timestamps, Tls,
 };
+use super::third_parties;
 use super::tls::{CIPHER_SUITES, KEY_EXCHANGE_GROUPS};
 use super::{Secret, syslog};
 
@@ -77,6 +78,7 @@ pub(super) struct Draft {
     pub(super) no_peer_rules_from_database: bool,
     pub(super) no_realms_from_database: bool,
     pub(super) rest_separator: u8,
+    pub(super) third_parties: third_parties::Written,
     pub(super) nonce_lifetime: Duration,
     pub(super) nonce_secret: Option<Secret>,
     pub(super) binding_needs_credentials: bool,
@@ -141,6 +143,7 @@ impl Draft {
             no_peer_rules_from_database: false,
             no_realms_from_database: false,
             rest_separator: b':',
+            third_parties: third_parties::Written::default(),
             nonce_lifetime: Duration::from_secs(600),
             nonce_secret: None,
             binding_needs_credentials: false,
@@ -207,6 +210,7 @@ impl Draft {
                 software: false,
                 mapped_address: false,
                 rfc5766_channel_numbers: false,
+                mobility: false,
                 detailed_reasons: false,
             },
             log: Log {

@@ -17,6 +17,7 @@ use super::settings::{
     Accept, Authentication, Backend, Config, Credential, Datapath, DefaultFamily, PeerRules,
     StaticUser, Threads, UserDatabase,
 };
+use super::third_parties::third_parties;
 
 /// Most shards: coturn's limit, and more than any machine this was measured on has processors.
 pub(super) const SHARDS_MAX: u16 = 128;
@@ -279,7 +280,9 @@ fn authentication(draft: &mut Draft, machine: &Machine) -> Authentication {
             "has no effect without `unauthorized-ratelimit`; add that or remove the line",
         );
     }
+    let third_parties = third_parties(draft, &realm);
     Authentication {
+        third_parties,
         realm: realm.into(),
         users,
         rest_secrets: std::mem::take(&mut draft.rest_secrets),

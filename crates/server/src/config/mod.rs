@@ -27,6 +27,7 @@ mod syslog;
 mod table;
 #[cfg(test)]
 mod tests;
+mod third_parties;
 mod tls;
 mod usage;
 mod value;
@@ -42,7 +43,8 @@ pub use secret::{MASK, Secret};
 pub use settings::{
     Accept, Addresses, Authentication, Backend, Config, Credential, Datapath, DefaultFamily,
     ExternalAddress, Http, Level, Limits, Log, NatDiscovery, PeerRules, PortRange, Process,
-    Proxies, Redirection, Relays, StaticUser, Stun, Threads, Timestamps, Tls, UserDatabase,
+    Proxies, Redirection, Relays, StaticUser, Stun, ThirdParties, Threads, Timestamps, Tls,
+    TokenKey, UserDatabase,
 };
 pub use table::{entries, removed_keys, suggest};
 #[cfg(test)]

@@ -8,7 +8,7 @@ use std::num::{NonZeroU16, NonZeroU32};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use turnbuckle_engine::{AddressRange, Alternate};
+use turnbuckle_engine::{AddressRange, Alternate, TokenCipher};
 
 use super::{Persona, Secret};
 
@@ -245,6 +245,8 @@ pub struct Authentication {
     pub nonce_lifetime: Duration,
     /// Key of the nonces, so that they stay valid across restarts and machines; none means a random one for this process.
     pub nonce_secret: Option<Secret>,
+    /// Authorization servers whose tokens are taken (RFC 7635).
+    pub third_parties: Option<ThirdParties>,
     /// Binding requests need credentials too.
     pub binding_needs_credentials: bool,
     /// Answers to unproven requests per second and source address; none means no such limit.
@@ -266,6 +268,26 @@ pub struct UserDatabase {
     pub has_peer_rules: bool,
     /// Quotas of the realm are read from it.
     pub has_realm_options: bool,
+}
+
+/// Authorization servers, and this server's name to them.
+#[derive(Debug, Clone)]
+pub struct ThirdParties {
+    /// The name in THIRD-PARTY-AUTHORIZATION; 1 to 255 bytes.
+    pub server_name: Box<str>,
+    /// Keys shared with them; not empty.
+    pub keys: Vec<TokenKey>,
+}
+
+/// A key shared with an authorization server.
+#[derive(Debug, Clone)]
+pub struct TokenKey {
+    /// The name that clients send as USERNAME.
+    pub name: Box<str>,
+    /// What tokens are sealed with.
+    pub cipher: TokenCipher,
+    /// The key; what it lacks to the cipher's is filled with zeros.
+    pub key: Secret,
 }
 
 /// A user known from the configuration.
@@ -387,6 +409,8 @@ pub struct Stun {
     pub mapped_address: bool,
     /// Channel numbers of RFC 5766, 0x4000 to 0x7FFF, are taken too.
     pub rfc5766_channel_numbers: bool,
+    /// Allocations can move with their client (RFC 8016).
+    pub mobility: bool,
     /// Reason phrases say in detail what was wrong.
     pub detailed_reasons: bool,
 }

@@ -142,9 +142,9 @@ impl Relay {
             return;
         };
         let mut budget = TIMEOUTS_PER_TURN;
-        let engine = &self.engine;
+        let (engine, roaming) = (&self.engine, &self.roaming);
         while let Some(address) = dtls.pop_due(self.now.time, &mut budget, |client| {
-            engine.client(client).is_some()
+            engine.client(client).is_some() || roaming.has_home(client)
         }) {
             say(dtls, &self.counters, address, tx);
         }
@@ -184,6 +184,7 @@ impl Relay {
         let mut any = false;
         while let Some(client) = self.dtls.as_mut().and_then(|dtls| dtls.pop_ended()) {
             self.engine.disconnected(self.now, &client);
+            self.roamer_gone(&client);
             any = true;
         }
         if any {

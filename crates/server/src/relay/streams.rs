@@ -17,8 +17,9 @@ use turnbuckle_datapath::{
 };
 use turnbuckle_engine::{ClientTuple, Command, DropReason, Endpoint, PeerEnd};
 
+use super::roaming::channel_message_len;
 use super::tcp::peer_end;
-use super::{Relay, SocketDue, len_u32};
+use super::{Relay, SocketDue, len_u32, padding};
 use crate::counters::CloseReason;
 use crate::stream::{Awaited, Frame, STRANGER_LEN_MAX};
 use crate::tls::Session;
@@ -218,13 +219,25 @@ impl Relay {
         let mut start = 0;
         let mut allocation = self.engine.client(&client);
         let result = loop {
-            let len_max = if allocation.is_some() {
+            let has_home = self.roaming.has_home(&client);
+            let len_max = if allocation.is_some() || has_home {
                 MESSAGE_LEN_MAX
             } else {
                 STRANGER_LEN_MAX
             };
             match Frame::at(&bytes[start..], len_max) {
                 Frame::Incomplete => break Ok(start),
+                Frame::Stun(len) if has_home => {
+                    self.counters.client_in.add(1);
+                    self.sent_home(client, &bytes[start..start + len]);
+                    start += len;
+                }
+                Frame::ChannelData if has_home => {
+                    self.counters.client_in.add(1);
+                    let len = channel_message_len(&bytes[start..]);
+                    self.sent_home(client, &bytes[start..start + len]);
+                    start += len + usize::from(padding(len));
+                }
                 Frame::Stun(len) => {
                     self.counters.client_in.add(1);
                     self.control(client, &bytes[start..start + len], payload, start, tx);
@@ -247,6 +260,7 @@ impl Relay {
                     start = train.end;
                     let datagrams = train.run.count as u64;
                     self.counters.client_in.add(datagrams);
+                    allocation = self.sender_of_data(&client, allocation);
                     let routed = match allocation {
                         Some(allocation) => self.engine.route_channel_data(
                             self.now.time,
@@ -306,11 +320,12 @@ impl Relay {
             engine,
             now,
             raw,
+            roaming,
             ..
         } = self;
         let mut budget = TIMEOUTS_PER_TURN;
         while let Some(stream) = connections.pop_due(now.time, &mut budget, |client| {
-            engine.client(client).is_some()
+            engine.client(client).is_some() || roaming.has_home(client)
         }) {
             let connection = connections.get_mut(stream);
             if let Some(session) = connection.and_then(|connection| connection.tls.as_mut()) {
@@ -342,6 +357,7 @@ impl Relay {
             self.engine.peer_disconnected(joined.connection, cause);
         }
         self.engine.disconnected(self.now, &connection.client);
+        self.roamer_gone(&connection.client);
         let Self {
             engine,
             counters,

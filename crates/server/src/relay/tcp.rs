@@ -19,8 +19,8 @@ use turnbuckle_engine::{
     Time, Way,
 };
 
-use super::Relay;
 use super::streams::STREAM_LISTENERS;
+use super::{Parcel, Relay};
 use crate::counters::CloseReason;
 use crate::stream::Joined;
 use crate::tls::Session;
@@ -46,6 +46,7 @@ pub(crate) struct Migrant {
 #[derive(Clone)]
 pub(crate) struct ShardLink {
     pub(crate) migrants: SyncSender<Migrant>,
+    pub(crate) parcels: SyncSender<Parcel>,
     pub(crate) waker: Waker,
 }
 
@@ -68,7 +69,8 @@ impl Relay {
     }
 
     /// Accounts for the connections that are on their way when the shard ends; their requests get no answer any more.
-    pub(crate) fn stop(&self, migrants: &Receiver<Migrant>) {
+    pub(crate) fn stop(&self, migrants: &Receiver<Migrant>, parcels: &Receiver<Parcel>) {
+        self.stop_roaming(parcels);
         let late = migrants.try_iter().count() + self.arrivals.len();
         let leaving = self.departures.len() + self.departing.len();
         self.counters

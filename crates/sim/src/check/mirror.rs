@@ -150,8 +150,8 @@ impl Watched {
                     }
                 }
             }
-            Change::Moved(_) | Change::Resumed(_) => {
-                // the model's servers forbid mobility
+            Change::Moved(_) | Change::Resumed(_) | Change::Reauthorized { .. } => {
+                // the model's servers forbid mobility and know no tokens
                 return Err(Violation::new("model", format!("{change:?}")));
             }
             Change::FamilyEnded {
@@ -296,6 +296,7 @@ fn kind(change: &Change) -> u16 {
         Change::PeerDisconnected { .. } => 13,
         Change::Moved(_) => 14,
         Change::Resumed(_) => 15,
+        Change::Reauthorized { .. } => 16,
         Change::PermissionExpired { .. } => 7,
         Change::PermissionInstalled { .. } => 8,
         Change::Refreshed { .. } => 9,

@@ -29,6 +29,7 @@
 //! | V-27 | bidding down | `nonces` |
 //! | V-28 | another user on a client's 5-tuple | `hijack` |
 //! | V-29 | conflicting channels | `hijack` |
+//! | V-30 | mobility tickets | `mobility` |
 //! | V-42 | DTLS: state before the cookie, half-open sessions | `dtls` |
 //! | V-46 | slow readers; peers that flood and peers that knock | `streams`, `tcp_relays` |
 //! | V-47 | framing of streams | `streams` |
@@ -38,7 +39,7 @@
 //! What the RFCs ask of packets and connections is in `standards`.
 //! All that can be tried with nothing but a server's address is a program too, `turnbuckle probe`; `probe` runs it.
 //!
-//! What of these rows is not tried, because the relay has no such path: CONNECT-UDP; allocations resumed by mobility ticket (RFC 8016); admin and metrics listeners as peers (there are none; any
+//! What of these rows is not tried, because the relay has no such path: CONNECT-UDP; admin and metrics listeners as peers (there are none; any
 //! other port of an own address stands for them); an operator's own NAT64 prefix (no option names one). Permissions at 299.9 and
 //! 300.1 seconds are tried in the engine, where time is an argument; here with a lifetime of two seconds.
 
@@ -60,6 +61,7 @@ mod enumeration;
 mod harness;
 mod hijack;
 mod memory;
+mod mobility;
 mod nonces;
 mod own_addresses;
 mod permissions;

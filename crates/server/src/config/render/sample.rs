@@ -51,6 +51,8 @@ pub(in crate::config) fn example(entry: &Entry) -> &'static str {
         "denied-peer-ip" => "198.51.100.0/24",
         "external-ip" => "203.0.113.5/10.1.2.3",
         "listening-ip" | "relay-ip" => "10.1.2.3",
+        "oauth-key" => "north:bm90LWEtc2VjcmV0LWJ1dC1hcy1sb25nLWFzLW9uZS4=",
+        "server-name" => "turn.example.org",
         "pkey" => "/etc/turnbuckle/key.pem",
         "proxy-protocol-source" | "udp-proxy-protocol-source" => "192.0.2.10",
         "log-file" => "stdout",

@@ -5,6 +5,7 @@ use std::time::Duration;
 use crate::config::draft::user;
 use crate::config::entry::{Entry, Group};
 use crate::config::secret::{MASK, Secret};
+use crate::config::third_parties::token_key;
 use crate::config::value::Kind;
 
 use super::{flag, one};
@@ -138,12 +139,48 @@ pub(super) const ENTRIES: &[Entry] = &[
             },
             |config| flag(config.authentication.database.as_ref().is_some_and(|database| !database.has_realm_options)),
         ),
-    Entry::new("O-050", "oauth", GROUP, Kind::Flag, "Third-party authorization (RFC 7635).")
+    Entry::new("O-050", "oauth", GROUP, Kind::Flag, "Third-party authorization (RFC 7635): who shows a token of an authorization server needs no password here.")
         .default("false")
-        .only(&["false"], "third-party authorization is not implemented yet"),
+        .stricter("needs oauth-key")
+        .works(
+            |draft, value, _| {
+                draft.third_parties.is_wanted = value.flag();
+                Ok(())
+            },
+            |config| flag(config.authentication.third_parties.is_some()),
+        ),
     Entry::new("O-051", "server-name", GROUP, Kind::Text(255), "Name of this server in third-party authorization.")
         .default("(realm)")
-        .not_yet("third-party authorization is"),
+        .works(
+            |draft, value, _| {
+                draft.third_parties.server_name = Some(value.text().to_owned());
+                Ok(())
+            },
+            |config| {
+                let third_parties = config.authentication.third_parties.iter();
+                third_parties.map(|parties| parties.server_name.to_string()).collect()
+            },
+        ),
+    Entry::new(
+        "",
+        "oauth-key",
+        GROUP,
+        Kind::Text(512),
+        "Key that this server shares with an authorization server: name (kid), key in base64, and A256GCM or A128GCM if it is not the former.",
+    )
+    .repeatable()
+    .secret()
+    .works(
+        |draft, value, origin| {
+            let key = token_key(value.text())?;
+            draft.third_parties.keys.push((key, origin.clone()));
+            Ok(())
+        },
+        |config| {
+            let third_parties = config.authentication.third_parties.iter();
+            third_parties.flat_map(|parties| parties.keys.iter().map(|key| format!("{}:{MASK}", key.name))).collect()
+        },
+    ),
     Entry::new("O-052", "check-origin-consistency", GROUP, Kind::Flag, "All requests of a session must carry the same ORIGIN.")
         .default("false")
         .only(&["false"], "realms by ORIGIN are not implemented yet"),

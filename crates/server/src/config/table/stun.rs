@@ -198,8 +198,15 @@ pub(super) const ENTRIES: &[Entry] = &[
         "mobility",
         GROUP,
         Kind::Flag,
-        "Mobility tickets (RFC 8016).",
+        "Mobility tickets (RFC 8016): a client that asks for one goes on with its allocation from another address or over another connection. With \
+         stateless-nonce-secret tickets outlive the process. Not for TCP relays, which end with their connection (RFC 6062 §4.2).",
     )
     .default("false")
-    .only(&["false"], "mobility is not implemented yet"),
+    .works(
+        |draft, value, _| {
+            draft.stun.mobility = value.flag();
+            Ok(())
+        },
+        |config| flag(config.stun.mobility),
+    ),
 ];

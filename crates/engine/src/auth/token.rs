@@ -1,0 +1,194 @@
+//! Third-party authorization (RFC 7635): self-contained tokens of an authorization server that shares a key with this one.
+//!
+//! A token is `nonce length (2) | nonce (12) | sealed`, and sealed is AES-GCM, with the server's name as associated data, over
+//!
+//! ```text
+//! key length (2) | mac_key (20) | timestamp (8) | lifetime (4)
+//! ```
+//!
+//! Nothing of a token is looked at before it is known to be authentic, and only the one length that HMAC-SHA1 leads to is taken, so
+//! that there is nothing to allocate and no length to believe (V-31).
+
+use core::fmt;
+
+use aes_gcm::aead::{AeadInOut as _, KeyInit as _};
+use aes_gcm::{Aes128Gcm, Aes256Gcm, Nonce, Tag};
+use turnbuckle_wire::AccessToken;
+
+use crate::credential::CredentialError;
+
+/// What clocks may differ by (RFC 7635 §7).
+const DELTA_S: u64 = 5;
+/// Bytes of a key for HMAC-SHA1 (RFC 7635 §6.2).
+pub(crate) const MAC_KEY_LEN: usize = 20;
+const CONTENT_LEN: usize = 2 + MAC_KEY_LEN + 8 + 4;
+const TAG_LEN: usize = 16;
+
+/// The cipher that an authorization server seals tokens with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TokenCipher {
+    /// AES-128-GCM.
+    Aes128Gcm,
+    /// AES-256-GCM, which every server has to know (RFC 7635 §4.1.1).
+    Aes256Gcm,
+}
+
+impl TokenCipher {
+    const fn key_len(self) -> usize {
+        match self {
+            Self::Aes128Gcm => 16,
+            Self::Aes256Gcm => 32,
+        }
+    }
+}
+
+/// What is known of authorization servers, and this server's name to them.
+#[derive(Clone)]
+pub struct ThirdParties {
+    server_name: Box<str>,
+    keys: Vec<SharedKey>,
+}
+
+#[derive(Clone)]
+struct SharedKey {
+    /// The `kid` that clients send as USERNAME.
+    name: Box<str>,
+    cipher: TokenCipher,
+    /// The cipher's key, in as many of these bytes as it takes.
+    key: [u8; 32],
+    /// Until when the key itself is good, in seconds since 1970.
+    until_unix_s: Option<u64>,
+}
+
+/// What a token grants.
+#[derive(Clone, Copy)]
+pub(super) struct Grant {
+    pub(super) mac_key: [u8; MAC_KEY_LEN],
+    /// Until when, in seconds since 1970.
+    pub(super) until_unix_s: u64,
+}
+
+impl ThirdParties {
+    /// Most keys: each costs a comparison for every request with a token.
+    pub const KEYS_MAX: usize = 64;
+
+    /// A server that tokens name as `server_name`, without keys: every token is refused.
+    ///
+    /// # Errors
+    ///
+    /// The name is empty or longer than 255 bytes.
+    pub fn new(server_name: &str) -> Result<Self, CredentialError> {
+        match server_name.len() {
+            0 => Err(CredentialError::Empty),
+            256.. => Err(CredentialError::TooLong),
+            _ => Ok(Self {
+                server_name: server_name.into(),
+                keys: Vec::new(),
+            }),
+        }
+    }
+
+    /// The name in THIRD-PARTY-AUTHORIZATION.
+    pub fn server_name(&self) -> &str {
+        &self.server_name
+    }
+
+    /// Adds a key by its `kid`. A key that is too long for the cipher is cut off, one that is too short is filled with zeros, as
+    /// coturn does; `until_unix_s` is when it ends.
+    ///
+    /// # Errors
+    ///
+    /// The name or the key is empty, the name is taken, or there are [`Self::KEYS_MAX`] keys.
+    pub fn add_key(
+        &mut self,
+        name: &str,
+        cipher: TokenCipher,
+        key: &[u8],
+        until_unix_s: Option<u64>,
+    ) -> Result<(), CredentialError> {
+        if name.is_empty() || key.is_empty() {
+            return Err(CredentialError::Empty);
+        }
+        if self.keys.iter().any(|other| &*other.name == name) {
+            return Err(CredentialError::Duplicate);
+        }
+        if self.keys.len() >= Self::KEYS_MAX {
+            return Err(CredentialError::TooMany);
+        }
+        let mut bytes = [0; 32];
+        for (to, from) in bytes.iter_mut().zip(key).take(cipher.key_len()) {
+            *to = *from;
+        }
+        self.keys.push(SharedKey {
+            name: name.into(),
+            cipher,
+            key: bytes,
+            until_unix_s,
+        });
+        Ok(())
+    }
+
+    /// What `token` grants to whom the authorization server with the key `name` sent.
+    pub(super) fn open(&self, name: &str, token: AccessToken<'_>, unix_s: u64) -> Option<Grant> {
+        let shared = self.keys.iter().find(|key| &*key.name == name)?;
+        if shared
+            .until_unix_s
+            .is_some_and(|until| until + DELTA_S <= unix_s)
+        {
+            return None;
+        }
+        let nonce = Nonce::from(<[u8; 12]>::try_from(token.nonce).ok()?);
+        let block: &[u8; CONTENT_LEN + TAG_LEN] = token.encrypted_block.try_into().ok()?;
+        let (content, tag) = block.split_first_chunk::<CONTENT_LEN>()?;
+        let mut content = *content;
+        let tag = Tag::from(<[u8; TAG_LEN]>::try_from(tag).ok()?);
+        let name = self.server_name.as_bytes();
+        match shared.cipher {
+            TokenCipher::Aes128Gcm => {
+                let key: [u8; 16] = *shared.key.first_chunk()?;
+                Aes128Gcm::new(&key.into()).decrypt_inout_detached(
+                    &nonce,
+                    name,
+                    content.as_mut_slice().into(),
+                    &tag,
+                )
+            }
+            TokenCipher::Aes256Gcm => Aes256Gcm::new(&shared.key.into()).decrypt_inout_detached(
+                &nonce,
+                name,
+                content.as_mut_slice().into(),
+                &tag,
+            ),
+        }
+        .ok()?;
+        grant(&content, unix_s)
+    }
+}
+
+/// Reads what was sealed.
+fn grant(content: &[u8; CONTENT_LEN], unix_s: u64) -> Option<Grant> {
+    let (key_len, rest) = content.split_first_chunk()?;
+    let (mac_key, rest) = rest.split_first_chunk::<MAC_KEY_LEN>()?;
+    let (timestamp, lifetime) = rest.split_first_chunk()?;
+    if usize::from(u16::from_be_bytes(*key_len)) != MAC_KEY_LEN {
+        return None;
+    }
+    let issued_s = u64::from_be_bytes(*timestamp) >> 16;
+    let lifetime_s = u64::from(u32::from_be_bytes(lifetime.try_into().ok()?));
+    // RFC 7635 §7: lifetime + delta > abs(now - timestamp); §9 makes the difference the longest lifetime
+    let left_s = (lifetime_s + DELTA_S).checked_sub(unix_s.abs_diff(issued_s))?;
+    (left_s > 0).then_some(Grant {
+        mac_key: *mac_key,
+        until_unix_s: unix_s + left_s,
+    })
+}
+
+impl fmt::Debug for ThirdParties {
+    /// Leaves the keys out.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ThirdParties")
+            .field("server_name", &self.server_name)
+            .field("keys", &self.keys.len())
+            .finish()
+    }
+}
