@@ -148,6 +148,28 @@ fn who_holds_a_token_needs_no_password_and_shows_it_in_allocate_and_refresh_only
     server.allocate(&mut alice);
 }
 
+//= OAU-17
+#[test]
+fn neither_answers_nor_changes_show_the_key_of_a_token() {
+    let mut server = Server::with(authorizing);
+    let mut token = Token::new(&server);
+    token.mac_key = *b"session-key-20-bytes";
+    let mut client = holder(&mut server, &token, CLIENT);
+    let answers = [
+        allocate(&mut server, &mut client, &token),
+        server.permit(&mut client, PEER),
+        server.ask(&mut client, Method::REFRESH, |writer| token.write(writer)),
+    ];
+    for Answer(bytes) in answers {
+        let shown = |part: &[u8]| token.mac_key.starts_with(part);
+        assert!(!bytes.windows(8).any(shown));
+    }
+    let text = format!("{:?} {:?}", server.take_changes(), server.config);
+    let numbers = format!("{:?}", &token.mac_key[..8]);
+    assert!(!text.contains("session-key"));
+    assert!(!text.contains(numbers.trim_end_matches(']')));
+}
+
 #[test]
 fn a_client_that_takes_sixteen_bytes_of_the_key_is_understood_and_answered_alike() {
     let mut server = Server::with(authorizing);
