@@ -4,6 +4,10 @@ use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
+mod ports;
+
+use ports::free_ports;
+
 fn turnbuckle(arguments: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_turnbuckle"))
         .args(arguments)
@@ -213,15 +217,9 @@ fn check_accepts_the_sample_file() {
     assert_eq!(output.status.code(), Some(0), "{}", printed(&output));
 }
 
-/// A UDP port of loopback that was free a moment ago.
-fn free_port() -> u16 {
-    let socket = std::net::UdpSocket::bind("127.0.0.1:0").expect("a socket");
-    socket.local_addr().expect("an address").port()
-}
-
 #[test]
 fn serve_without_credentials_prints_how_to_connect_and_ends_with_exit_code_0_on_sigterm() {
-    let port = free_port().to_string();
+    let port = free_ports().to_string();
     let mut child = Command::new(env!("CARGO_BIN_EXE_turnbuckle"))
         .args([
             "serve",

@@ -10,6 +10,10 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
+mod ports;
+
+use ports::free_ports;
+
 /// A directory with links of coturn's names to the binary.
 struct Site(tempfile::TempDir);
 
@@ -89,12 +93,6 @@ fn signal(process: u32, signal: Signal) {
     kill(process, signal).expect("signalled");
 }
 
-/// A port that was free a moment ago.
-fn free_port() -> u16 {
-    let socket = UdpSocket::bind("127.0.0.1:0").expect("bound");
-    socket.local_addr().expect("bound").port()
-}
-
 fn complaints(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
@@ -105,7 +103,7 @@ const QUIET: &str = "--relay-threads 1 --no-tls --log-file stdout --pidfile turn
 #[test]
 fn a_file_of_coturns_is_found_and_read_as_coturn_reads_it() {
     let site = Site::new();
-    let port = free_port();
+    let port = free_ports();
     site.write(
         "etc/turnserver.conf",
         &format!(
@@ -152,7 +150,7 @@ fn the_command_line_comes_after_the_file_and_what_coturn_does_not_know_either_is
         "turnserver.conf",
         "listening-port=1\nlistening-ip=127.0.0.1\nrealm=of-the-file\n",
     );
-    let port = free_port();
+    let port = free_ports();
     let (server, text) = site.start(&format!("-p {port} {QUIET} --user a:b stray"));
     assert!(
         text.contains(&format!("opened on: 127.0.0.1:{port}\n")),
@@ -182,7 +180,7 @@ fn the_command_line_comes_after_the_file_and_what_coturn_does_not_know_either_is
 #[test]
 fn without_a_file_and_without_credentials_it_serves_binding_requests_and_says_why_no_more() {
     let site = Site::new();
-    let port = free_port();
+    let port = free_ports();
     let (server, text) = site.start(&format!(
         "-c nowhere.conf -L 127.0.0.1 -p {port} -z {QUIET}"
     ));
@@ -218,7 +216,7 @@ fn without_a_file_and_without_credentials_it_serves_binding_requests_and_says_wh
 #[test]
 fn on_the_port_for_proxies_it_believes_everybody_unless_told_otherwise() {
     let site = Site::new();
-    let (port, proxies) = (free_port(), free_port());
+    let (port, proxies) = (free_ports(), free_ports());
     let (server, text) = site.start(&format!(
         "-L 127.0.0.1 -p {port} --tcp-proxy-port {proxies} -u alice:secret -r example.org {QUIET}"
     ));
@@ -240,7 +238,7 @@ fn on_the_port_for_proxies_it_believes_everybody_unless_told_otherwise() {
 #[test]
 fn as_a_daemon_it_returns_when_it_serves_and_writes_to_its_file() {
     let site = Site::new();
-    let port = free_port();
+    let port = free_ports();
     let arguments = format!(
         "-n -o -L 127.0.0.1 -p {port} --user a:b --relay-threads 1 --no-tls --pidfile turn.pid --log-file turn.log --simple-log"
     );
@@ -304,7 +302,7 @@ fn systemd_is_told_when_it_serves_and_when_it_ends() {
     manager
         .set_read_timeout(Some(Duration::from_secs(20)))
         .expect("set");
-    let port = free_port();
+    let port = free_ports();
     let mut child = site
         .command(
             "turnserver",
@@ -334,7 +332,7 @@ fn sessions_are_logged_by_coturns_lines() {
         .status
         .success()
     );
-    let port = free_port();
+    let port = free_ports();
     let arguments = format!("-n -L 127.0.0.1 -p {port} --userdb turndb -r example.org -v {QUIET}");
     let (mut server, _) = site.start(&arguments);
     let mut load = Command::new(env!("CARGO_BIN_EXE_turnbuckle"))

@@ -10,8 +10,9 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use turnbuckle_wire::{ChangeRequest, Class, MessageWriter, Method, TransactionId};
 
+use crate::ports::free_ports;
 use crate::program::Program;
-use crate::uclient::{free_ports, wait_for};
+use crate::uclient::wait_for;
 
 /// A server of coturn's, ended when dropped.
 struct Coturn(Child);

@@ -1,11 +1,11 @@
 //! The load generator: against a stand-in whose faults are known, and against the relay and the reflector.
 
-use std::net::UdpSocket;
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
+use crate::ports::free_ports;
 use crate::program::{Program, assert_refused, result, run};
 use crate::stand_in::{Harm, StandIn};
 
@@ -109,13 +109,7 @@ impl Bench {
         let mut peer = Program::start(&["peer", "--listen", "127.0.0.1:0", "--json"]);
         let ready = peer.event("ready");
         let peer_address = ready["listen"][0].as_str().unwrap().to_owned();
-        // A port that was free a moment ago.
-        let port = UdpSocket::bind("127.0.0.1:0")
-            .unwrap()
-            .local_addr()
-            .unwrap()
-            .port();
-        let port = port.to_string();
+        let port = free_ports().to_string();
         let always = [
             "serve",
             "--user",

@@ -9,6 +9,8 @@ mod connections;
 mod discovery;
 mod load;
 mod peer;
+#[path = "../ports/mod.rs"]
+mod ports;
 mod program;
 mod stand_in;
 mod uclient;

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
+use crate::ports::free_ports;
 use crate::program::Program;
 
 /// A server at a port of the loopback interface, ended when dropped.
@@ -23,19 +24,6 @@ impl Drop for Server {
             let _ = child.wait();
         }
     }
-}
-
-/// A UDP port and the one behind it, both free a moment ago.
-pub(crate) fn free_ports() -> u16 {
-    (0..100)
-        .find_map(|_| {
-            let first = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-            let port = first.local_addr().unwrap().port();
-            let next = port.checked_add(1)?;
-            UdpSocket::bind((Ipv4Addr::LOCALHOST, next)).ok()?;
-            Some(port)
-        })
-        .expect("two ports in a row")
 }
 
 fn ours(port: u16) -> Server {
