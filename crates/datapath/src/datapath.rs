@@ -1,4 +1,6 @@
-//! One shard's loop turn: wait, receive, hand over, flush.
+//! One shard's loop turn: wait, receive, hand over, flush; strangers last.
+
+mod strangers;
 
 use std::io;
 use std::net::SocketAddr;
@@ -258,8 +260,10 @@ impl Datapath {
         self.counters.pace.turns.add(1);
         self.receiver.turn_started();
         handler.turn_started();
+        let mut strangers = 0;
         for index in 0..self.events.len() {
-            let Event { flags, data } = self.events[index];
+            let event = self.events[index];
+            let Event { flags, data } = event;
             match data.u64() {
                 WAKER => drain(self.waker.0.as_fd()),
                 TIMER => {
@@ -269,8 +273,16 @@ impl Datapath {
                 name if name < stream::STREAM_TAG => {
                     self.serve(EndpointId::from_u64(name), flags, handler);
                 }
+                name if strangers::is_stranger(name, handler) => {
+                    // In the place of one that has been looked at.
+                    self.events[strangers] = event;
+                    strangers += 1;
+                }
                 name => self.serve_stream(name, flags, handler),
             }
+        }
+        if strangers > 0 {
+            self.serve_strangers(strangers, handler);
         }
         self.pace
             .turn_ended(self.receiver.datagrams, self.receiver.full);
@@ -344,28 +356,13 @@ impl Datapath {
         );
     }
 
-    /// Handles a connection or a listener that is ready.
+    /// Handles a connection that is ready.
     fn serve_stream<H: Handler>(&mut self, name: u64, flags: EventFlags, handler: &mut H) {
-        let counters = &self.counters.stream;
-        let low = EndpointId::from_u64(name).to_u32();
-        if name & stream::LISTENER_TAG != 0 {
-            let now_ns = self.now_ns();
-            self.streams.accept(
-                low,
-                now_ns,
-                &self.epoll,
-                &self.settings,
-                counters,
-                &mut self.queue,
-                handler,
-            );
-            return;
-        }
         if self.streams.arena.is_short() {
             self.flush(handler);
         }
         self.streams.serve(
-            StreamId::from_u32(low),
+            StreamId::from_u32(low(name)),
             flags,
             &self.epoll,
             &self.counters.stream,
@@ -486,6 +483,11 @@ impl Datapath {
     fn now_ns(&self) -> u64 {
         u64::try_from(self.clock.elapsed().as_nanos()).unwrap_or(u64::MAX)
     }
+}
+
+/// The lower half of event data: the number of an endpoint, a connection or a listener.
+fn low(name: u64) -> u32 {
+    EndpointId::from_u64(name).to_u32()
 }
 
 /// Makes a timer or a waker unready; what it counted does not matter.

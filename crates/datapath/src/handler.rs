@@ -33,6 +33,13 @@ pub trait Handler {
         false
     }
 
+    /// Whether a connection has proven nothing yet, so that it waits until everybody else has been served, and shares a bounded time with others
+    /// like it.
+    fn is_stranger(&self, stream: StreamId) -> bool {
+        let _ = stream;
+        false
+    }
+
     /// Whether a connection that has something to read is to be read in this turn. If not, it is asked for again in the next.
     fn may_read(&mut self, stream: StreamId) -> bool {
         let _ = stream;

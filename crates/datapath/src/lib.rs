@@ -55,4 +55,5 @@ pub use stream::{
 };
 pub use sys::accept_ring::{AcceptEvent, AcceptRing};
 pub use sys::descriptors::unshare_descriptors;
+pub use sys::sockopt::choose_port_at_connect;
 pub use sys::steering::steer_by_cpu;

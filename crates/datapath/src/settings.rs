@@ -28,8 +28,10 @@ pub struct Settings {
     pub socket_buffer: u32,
     /// Which shard takes a connection.
     pub accepting: Accepting,
-    /// Connections accepted per listener and turn.
+    /// Most connections accepted per listener and turn.
     pub accepts_per_turn: u16,
+    /// Time that connections that have proven nothing, and listeners, may take of a turn.
+    pub strangers_slice: Duration,
     /// Bytes not yet sent that the kernel takes of one connection (`TCP_NOTSENT_LOWAT`); more waits where it can be dropped.
     pub stream_unsent_max: u32,
     /// Bytes of relayed data that may wait for one connection; beyond it the oldest is dropped.
@@ -51,6 +53,7 @@ impl Default for Settings {
             socket_buffer: 8 * 1024 * 1024,
             accepting: Accepting::default(),
             accepts_per_turn: 64,
+            strangers_slice: Duration::from_micros(200),
             stream_unsent_max: 128 * 1024,
             stream_media_max: 128 * 1024,
             stream_control_max: 64 * 1024,

@@ -27,6 +27,8 @@ struct Eights {
     /// Flips all bits of what leaves.
     is_sealed: bool,
     refuses: bool,
+    /// Has all connections be strangers but that of this number.
+    are_strangers_but: Option<usize>,
     streams: Vec<StreamId>,
     received: Vec<[u8; LEN]>,
     /// Messages sent towards connections, and those reported as failed, by cause.
@@ -84,6 +86,11 @@ impl Handler for Eights {
             tx.forward(endpoint, peer, input, run, &[], 0);
         }
         Taken::AllBut([whole * LEN..input.bytes().len(), 0..0])
+    }
+
+    fn is_stranger(&self, stream: StreamId) -> bool {
+        self.are_strangers_but
+            .is_some_and(|known| self.streams.get(known) != Some(&stream))
     }
 
     fn is_sealed(&self, _: StreamId) -> bool {
@@ -411,6 +418,89 @@ fn refused_connections_are_closed_and_no_more_are_accepted_per_turn_than_allowed
     let counters = &datapath.counters().stream;
     assert_eq!((counters.accepted.get(), counters.refused.get()), (10, 1));
     drop(clients);
+}
+
+#[test]
+fn strangers_are_served_one_after_the_other_when_time_is_short_and_the_others_all_at_once() {
+    const CLIENTS: usize = 6;
+    let settings = Settings {
+        strangers_slice: Duration::ZERO,
+        ..Settings::default()
+    };
+    let (mut datapath, address) = listening(settings, false);
+    let mut handler = Eights {
+        are_strangers_but: Some(0),
+        ..Eights::default()
+    };
+    let mut clients: Vec<_> = (0..CLIENTS).map(|_| connect(address)).collect();
+    while handler.streams.len() < CLIENTS {
+        let before = handler.streams.len();
+        datapath.turn(Some(PATIENCE), &mut handler).unwrap();
+        assert!(handler.streams.len() - before <= 2);
+    }
+    for (client, number) in clients.iter_mut().zip(b'0'..) {
+        client.write_all(&[number; LEN]).unwrap();
+    }
+    while handler.received.len() < CLIENTS {
+        let before = handler.received.len();
+        datapath.turn(Some(PATIENCE), &mut handler).unwrap();
+        let of_strangers = handler.received[before..].iter().filter(|it| it[0] != b'0');
+        assert!(of_strangers.count() <= 1);
+    }
+    // Whom the slice did not reach came before who was there again already.
+    let order: Vec<u8> = handler.received.iter().map(|message| message[0]).collect();
+    assert_eq!(order, *b"012345");
+}
+
+/// Notes whether what came by datagram had left when a connection was accepted in the same turn.
+struct Doorman {
+    exit: (EndpointId, SocketAddr),
+    outside: std::net::UdpSocket,
+    received: bool,
+    had_left: Option<bool>,
+}
+
+impl Handler for Doorman {
+    fn turn_started(&mut self) {
+        self.received = false;
+    }
+
+    fn received(&mut self, message: &Received<'_>, tx: &mut SendQueue) {
+        self.received = true;
+        let (exit, outside) = self.exit;
+        tx.forward(exit, outside, message, common::whole(message), &[], 0);
+    }
+
+    fn accepted(&mut self, _: StreamId, _: &Accepted, _: &mut SendQueue) -> bool {
+        if self.received {
+            self.had_left = Some(self.outside.recv(&mut [0; 100]).is_ok());
+        }
+        false
+    }
+}
+
+#[test]
+fn nobody_is_accepted_before_the_media_of_the_turn_has_left() {
+    let (mut datapath, address) = listening(Settings::default(), false);
+    let (exit, entrance) = bind(&mut datapath, EndpointKind::Relay, loopback(false));
+    let outside = socket(loopback(false));
+    let mut doorman = Doorman {
+        exit: (exit, outside.local_addr().unwrap()),
+        outside,
+        received: false,
+        had_left: None,
+    };
+    let sender = socket(loopback(false));
+    // Both wait before the turn begins, the connection first; unless the kernel has put off one of them.
+    for _ in 0..1000 {
+        let _client = connect(address);
+        sender.send_to(b"media", entrance).unwrap();
+        datapath.turn(Some(PATIENCE), &mut doorman).unwrap();
+        if doorman.had_left.is_some() {
+            break;
+        }
+    }
+    assert_eq!(doorman.had_left, Some(true));
 }
 
 #[test]

@@ -97,8 +97,6 @@ pub(crate) struct Relay {
     dtls: Option<Box<Dtls>>,
     /// What came out of DTLS records; kept for its memory.
     dtls_plain: Plain,
-    /// Spent on TLS handshakes in this turn.
-    handshakes_spent: Duration,
     /// What came out of TLS records, and what TLS has to say; kept for their memory.
     plain: Vec<u8>,
     raw: Vec<u8>,
@@ -176,7 +174,6 @@ impl Relay {
             serves_plain_udp: datagrams.serves_plain,
             dtls: dtls.map(Box::new),
             dtls_plain: Plain::default(),
-            handshakes_spent: Duration::ZERO,
             plain: Vec::new(),
             raw: Vec::new(),
             peers: Peers::default(),
@@ -620,7 +617,6 @@ impl Relay {
 impl Handler for Relay {
     fn turn_started(&mut self) {
         self.now = clock::now();
-        self.handshakes_spent = Duration::ZERO;
         self.proxied.turn_started();
     }
 
@@ -654,6 +650,10 @@ impl Handler for Relay {
 
     fn stream_received(&mut self, input: &mut StreamInput<'_>, tx: &mut SendQueue) -> Taken {
         self.connection_received(input, tx)
+    }
+
+    fn is_stranger(&self, stream: StreamId) -> bool {
+        self.connections.is_stranger(stream)
     }
 
     fn may_read(&mut self, stream: StreamId) -> bool {

@@ -11,7 +11,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::event::epoll::{self, EventData};
 use rustix::io::Errno;
@@ -27,6 +27,9 @@ use crate::settings::Settings;
 const BACKLOG: i32 = 4096;
 /// The same for the peers of one allocation.
 const RELAY_BACKLOG: i32 = 64;
+
+/// Connections accepted per listener and turn however much time the turn has taken already.
+const ACCEPTS_MIN: u16 = 2;
 
 /// A socket on which connections arrive.
 #[derive(Debug)]
@@ -102,17 +105,21 @@ impl Listener {
         }
     }
 
-    /// Accepts up to `limit` connections. What is left is reported as ready again in the next turn.
+    /// Accepts up to `limit` connections, after [`ACCEPTS_MIN`] no more than until a moment. What is left is reported as ready again in
+    /// the next turn.
     ///
     /// # Errors
     /// No descriptor or no memory: connections wait in the kernel.
     pub(crate) fn accept(
         &self,
-        limit: u16,
+        (limit, until): (u16, Instant),
         counters: &StreamCounters,
         mut each: impl FnMut(OwnedFd, SocketAddr) -> io::Result<()>,
     ) -> io::Result<()> {
-        for _ in 0..limit {
+        for number in 0..limit {
+            if number >= ACCEPTS_MIN && Instant::now() >= until {
+                return Ok(());
+            }
             let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
             match acceptfrom_with(&*self.socket, flags) {
                 Ok((socket, remote)) => {

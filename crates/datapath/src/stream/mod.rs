@@ -30,6 +30,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::ops::Range;
 use std::os::fd::OwnedFd;
+use std::time::Instant;
 
 use rustix::event::epoll::{self, EventFlags};
 use rustix::net::sockopt::socket_error;
@@ -287,7 +288,7 @@ impl Streams {
         self.table.insert(socket, Start::Connecting, epoll)
     }
 
-    /// Takes what waits at a listener, up to a bound.
+    /// Takes what waits at a listener, up to a bound of number and of time.
     #[cold]
     #[expect(
         clippy::too_many_arguments,
@@ -296,7 +297,7 @@ impl Streams {
     pub(crate) fn accept<H: Handler>(
         &mut self,
         name: u32,
-        now_ns: u64,
+        (now_ns, until): (u64, Instant),
         epoll: &OwnedFd,
         settings: &Settings,
         counters: &StreamCounters,
@@ -311,7 +312,8 @@ impl Streams {
         }
         let table = &mut self.table;
         let mut accepted_any = false;
-        let end = listener.accept(settings.accepts_per_turn, counters, |socket, remote| {
+        let limit = (settings.accepts_per_turn, until);
+        let end = listener.accept(limit, counters, |socket, remote| {
             accepted_any = true;
             let id = table.insert(socket, listener.start, epoll)?;
             let accepted = Accepted {

@@ -1,6 +1,6 @@
 //! Socket options that the safe libraries do not offer.
 
-use std::os::fd::{AsRawFd as _, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd};
 
 use rustix::io::Errno;
 
@@ -52,6 +52,20 @@ fn int(fd: BorrowedFd<'_>, level: i32, name: i32) -> Result<i32, Errno> {
     } else {
         Err(last_errno())
     }
+}
+
+/// Has `bind` to port 0 leave the choice of the port to `connect`, which knows the other end: one port then serves as many connections as there
+/// are other ends (`IP_BIND_ADDRESS_NO_PORT`, Linux 4.2).
+///
+/// # Errors
+/// What `setsockopt` returns.
+pub fn choose_port_at_connect(socket: impl AsFd) -> Result<(), Errno> {
+    set_int(
+        socket.as_fd(),
+        libc::SOL_IP,
+        libc::IP_BIND_ADDRESS_NO_PORT,
+        1,
+    )
 }
 
 /// Asks the kernel for GRO buffers: one message with many equal datagrams of one sender (Linux 5.0).

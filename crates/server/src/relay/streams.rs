@@ -1,15 +1,14 @@
 //! Clients that come by TCP or TLS: their connections, and the messages in what is read from them.
 //!
 //! The first bytes tell what a connection is, see `relay/opening.rs`. Handshakes take so
-//! much time that they could hold up everybody's media: a turn that has spent [`HANDSHAKE_BUDGET`] on them reads
-//! no more connections that may be in one, and the next turn begins at once.
+//! much time that they could hold up everybody's media: a connection from which no message has come yet is a stranger to the data path, which
+//! serves it when the turn's media has left and for a bounded time.
 //!
 //! Consecutive channel messages of one reading form a train as those of one GRO buffer do, and leave as one. What is left of
 //! a reading behind its last whole message is kept by the data path and comes again.
 
 use std::io;
 use std::net::SocketAddr;
-use std::time::{Duration, Instant};
 
 use turnbuckle_datapath::{
     Accepted, EndpointId, Payload, SendQueue, StreamEnd, StreamId, StreamInput, StreamListenerId,
@@ -30,9 +29,6 @@ use crate::train::Train;
 pub(super) const STREAM_LISTENERS: u32 = 0xFFFF_0000;
 /// Longest message of a client that has an allocation: the longest there can be.
 const MESSAGE_LEN_MAX: usize = 65_568;
-/// Time that a turn may spend on TLS handshakes before it reads no more of them: one with a 2048-bit RSA key takes about as
-/// much, one with an ECDSA key a fifth.
-const HANDSHAKE_BUDGET: Duration = Duration::from_micros(500);
 /// Steps of the timer wheel per turn.
 const TIMEOUTS_PER_TURN: u32 = 256;
 
@@ -92,7 +88,6 @@ impl Relay {
             return true;
         };
         !connection.is_departing
-            && (self.handshakes_spent < HANDSHAKE_BUDGET || !connection.may_handshake())
     }
 
     pub(super) fn connection_received(
@@ -156,7 +151,6 @@ impl Relay {
         tx: &mut SendQueue,
     ) -> Result<Taken, CloseReason> {
         let was_handshaking = session.is_handshaking();
-        let started = was_handshaking.then(Instant::now);
         let mut plain = std::mem::take(&mut self.plain);
         let mut raw = std::mem::take(&mut self.raw);
         plain.clear();
@@ -165,9 +159,6 @@ impl Relay {
         let read = session.read(input.bytes_mut(), &mut plain, &mut raw);
         if !raw.is_empty() {
             tx.stream_raw(input.stream, &raw);
-        }
-        if let Some(started) = started {
-            self.handshakes_spent += started.elapsed();
         }
         if was_handshaking && !session.is_handshaking() {
             self.connections.handshake_done(self.now.time, input.stream);

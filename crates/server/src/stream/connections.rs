@@ -247,6 +247,13 @@ impl Connections {
         place.as_ref().filter(|connection| connection.id == id)
     }
 
+    /// Whether no message has come from a connection yet.
+    #[inline]
+    pub(crate) fn is_stranger(&self, id: StreamId) -> bool {
+        let connection = self.get(id);
+        connection.is_some_and(|connection| connection.phase != Phase::Proven)
+    }
+
     #[inline]
     pub(crate) fn get_mut(&mut self, id: StreamId) -> Option<&mut Connection> {
         let place = self.places.get_mut(id.index())?;
@@ -412,12 +419,6 @@ impl Connections {
 }
 
 impl Connection {
-    /// Whether reading it may take the work of a handshake.
-    pub(crate) fn may_handshake(&self) -> bool {
-        matches!(self.awaited, Awaited::Header | Awaited::Transport)
-            || self.phase == Phase::Handshake
-    }
-
     /// Until when something has to have happened, and what is the matter if it has not.
     fn deadline(&self, limits: &StreamLimits) -> (Time, CloseReason) {
         if let Some(joined) = &self.joined {
