@@ -1,26 +1,20 @@
 //! `turnbuckle connect-client`.
 
 use std::net::{Ipv4Addr, SocketAddrV4};
-use std::os::fd::OwnedFd;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::Context as _;
 use clap::ValueEnum;
 use hdrhistogram::Histogram;
-use rustix::buffer::spare_capacity;
-use rustix::event::Timespec;
-use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
-use rustix::io::Errno;
-use rustix::net::{AddressFamily, SocketFlags, SocketType, connect, socket_with, sockopt};
-use serde_json::{Value, json};
-use turnbuckle_datapath::unshare_descriptors;
+use serde_json::{Map, Value, json};
 
-use super::errors::{self, Errors};
-use super::preflight::{self, Host};
+use super::errors;
+use super::exchange::Exchange;
+use super::preflight::{self, Host, Plan};
+use super::worker::{Counters, Worker, latencies};
 use crate::cli;
 use crate::output;
 use crate::stop::Stop;
@@ -28,8 +22,6 @@ use crate::threads::{self, Clock, OwnLines};
 
 /// How often the run is looked at.
 const TICK: Duration = Duration::from_millis(20);
-/// The longest connect. The kernel itself would go on for two minutes.
-const PATIENCE: Duration = Duration::from_secs(3);
 
 /// How this side ends a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -49,6 +41,9 @@ pub struct Arguments {
     /// Port to connect to
     #[arg(short = 'p', value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
     port: u16,
+    /// Address to connect from; may be given several times, for more ports
+    #[arg(long = "source", value_name = "ADDRESS")]
+    sources: Vec<Ipv4Addr>,
     /// Workers, 1 to 1024; as many as CPUs by default
     #[arg(short = 'i', value_name = "WORKERS", value_parser = super::workers)]
     workers: Option<usize>,
@@ -61,18 +56,18 @@ pub struct Arguments {
     /// How connections are closed
     #[arg(long, value_enum, default_value_t = Close::Fin)]
     close: Close,
+    /// Time before the figures begin
+    #[arg(long, value_name = "SECONDS", default_value = "0", value_parser = cli::seconds)]
+    warm_up: Duration,
+    /// Has each connection shake hands by TLS, without resumption; certificates are not looked at
+    #[arg(long, conflicts_with = "in_flight")]
+    tls: bool,
+    /// Has each connection ask for a STUN Binding and wait for the answer
+    #[arg(long, conflicts_with = "in_flight")]
+    binding: bool,
     /// Print events as lines of JSON
     #[arg(long)]
     json: bool,
-}
-
-#[derive(Debug, Default)]
-struct Counters {
-    connected: AtomicU64,
-    failed: AtomicU64,
-    unfinished: AtomicU64,
-    cpu_ns: AtomicU64,
-    errors: Errors,
 }
 
 impl Arguments {
@@ -84,29 +79,37 @@ impl Arguments {
         super::raise_descriptor_limit();
         let stop = Stop::on_signals()?;
         let workers = self.workers.unwrap_or_else(threads::available);
-        let in_flight = workers as u64 * u64::from(self.in_flight.unwrap_or(1));
-        let warnings = preflight::warnings(
-            Host::read(),
-            self.close,
-            &self.addresses,
-            in_flight,
-            self.length.as_secs_f64(),
-        );
+        let host = Host::read();
+        let plan = Plan {
+            close: self.close,
+            addresses: &self.addresses,
+            sources: self.sources.len() as u64,
+            in_flight: workers as u64 * u64::from(self.in_flight.unwrap_or(1)),
+            seconds: (self.warm_up + self.length).as_secs_f64(),
+        };
+        let warnings = preflight::warnings(host, &plan);
         for warning in &warnings {
             output::note(&format!("warning: {warning}"));
         }
+        let exchange = Exchange::new(self.tls, self.binding)?;
         let clock = Clock::start();
-        let started = Instant::now();
+        // Without a warm-up the figures begin with the workers.
+        let warms_up = !self.warm_up.is_zero();
+        let measured_from = Arc::new(AtomicU64::new(if warms_up { u64::MAX } else { 0 }));
+        let (mut started, mut before) = (Instant::now(), 0);
         let mut running = Vec::new();
         for index in 0..workers {
             let counters = Arc::<OwnLines<Counters>>::default();
             let worker = Worker {
                 targets: self.targets(index),
+                sources: self.sources(index),
                 close: self.close,
                 in_flight: self.in_flight,
+                exchange: exchange.clone(),
                 counters: Arc::clone(&counters),
                 stop: stop.clone(),
                 clock,
+                measured_from: Arc::clone(&measured_from),
                 latency: latencies()?,
             };
             let handle = thread::Builder::new()
@@ -118,9 +121,18 @@ impl Arguments {
             .iter()
             .map(|(counters, _)| Arc::clone(counters))
             .collect();
-        watch(&stop, &counters, started, self.length);
-        let elapsed = started.elapsed();
-        let connected = total(&counters, |counters| &counters.connected);
+        let mut progress = Progress::new(&stop, &counters);
+        self.say("ready");
+        if warms_up {
+            progress.watch(self.warm_up);
+            measured_from.store(clock.now(), Ordering::Relaxed);
+            (started, before) = (Instant::now(), total(&counters, |it| &it.connected));
+        }
+        self.say("measuring");
+        progress.watch(self.length);
+        let seconds = started.elapsed().as_secs_f64();
+        let connected = total(&counters, |it| &it.connected) - before;
+        self.say("measured");
         stop.end();
         let mut latency = latencies()?;
         for (_, handle) in running {
@@ -129,8 +141,34 @@ impl Arguments {
                 .map_err(|_| anyhow::anyhow!("a worker panicked"))??;
             latency.add(each)?;
         }
-        self.report(&counters, connected, elapsed, &latency, &warnings);
+        let errors = errors::sum(counters.iter().map(|counters| &counters.errors));
+        if let Some(hint) = preflight::hint(host, &plan, &errors) {
+            output::note(&hint);
+        }
+        let window = Window {
+            connected,
+            seconds,
+            latency,
+        };
+        self.report(&counters, &window, errors, &warnings);
         Ok(ExitCode::SUCCESS)
+    }
+
+    fn say(&self, event: &str) {
+        if self.json {
+            output::event(&json!({"event": event}));
+        }
+    }
+
+    /// All addresses to connect from, beginning with another one for each worker; the kernel's choice if there are none.
+    fn sources(&self, index: usize) -> Vec<SocketAddrV4> {
+        let mut sources: Vec<_> = self
+            .sources
+            .iter()
+            .map(|&address| SocketAddrV4::new(address, 0))
+            .collect();
+        sources.rotate_left(index.checked_rem(self.sources.len()).unwrap_or(0));
+        sources
     }
 
     /// All addresses, beginning with another one for each worker.
@@ -144,22 +182,21 @@ impl Arguments {
         targets
     }
 
-    /// Prints the figures. The rate is of what was connected when the time was over; the counts are of all.
+    /// Prints the figures. Rate and latency are of the window; the counts are of all.
     fn report(
         &self,
         counters: &[Arc<OwnLines<Counters>>],
-        connected_in_time: u64,
-        elapsed: Duration,
-        latency: &Histogram<u64>,
+        window: &Window,
+        errors: Map<String, Value>,
         warnings: &[String],
     ) {
-        let rate = connected_in_time as f64 / elapsed.as_secs_f64();
+        let latency = &window.latency;
+        let rate = window.connected as f64 / window.seconds;
         let connected = total(counters, |counters| &counters.connected);
         let failed = total(counters, |counters| &counters.failed);
         let unfinished = total(counters, |counters| &counters.unfinished);
         let cpu_ns = total(counters, |counters| &counters.cpu_ns);
         let cpu_us = cpu_ns as f64 / 1e3 / connected.max(1) as f64;
-        let errors = errors::sum(counters.iter().map(|counters| &counters.errors));
         let by_worker =
             |counters: &Arc<OwnLines<Counters>>| counters.connected.load(Ordering::Relaxed);
         let least = counters.iter().map(by_worker).min().unwrap_or(0);
@@ -170,8 +207,9 @@ impl Arguments {
                 "event": "result",
                 "workers": counters.len(),
                 "close": if self.close == Close::Fin { "fin" } else { "rst" },
-                "seconds": elapsed.as_secs_f64(),
+                "seconds": window.seconds,
                 "connected": connected,
+                "connected_in_window": window.connected,
                 "failed": failed,
                 "unfinished": unfinished,
                 "per_second": rate,
@@ -218,185 +256,45 @@ fn total(counters: &[Arc<OwnLines<Counters>>], field: fn(&Counters) -> &AtomicU6
         .sum()
 }
 
-fn watch(stop: &Stop, counters: &[Arc<OwnLines<Counters>>], started: Instant, length: Duration) {
-    let mut told = (started, 0);
-    while !stop.is_ended() && started.elapsed() < length {
-        thread::sleep(TICK.min(length.saturating_sub(started.elapsed())));
-        if told.0.elapsed() >= Duration::from_secs(1) {
-            let connected = total(counters, |counters| &counters.connected);
-            let failed = total(counters, |counters| &counters.failed);
-            let rate = (connected - told.1) as f64 / told.0.elapsed().as_secs_f64();
-            output::note(&format!(
-                "connected {rate:.0}/s, {connected} in all, {failed} failed"
-            ));
-            told = (Instant::now(), connected);
-        }
-    }
-}
-
-struct Worker {
-    targets: Vec<SocketAddrV4>,
-    close: Close,
-    in_flight: Option<u16>,
-    counters: Arc<OwnLines<Counters>>,
-    stop: Stop,
-    clock: Clock,
-    /// Nanoseconds from the call of connect until the connection stood.
+/// What was measured after the warm-up.
+struct Window {
+    connected: u64,
+    seconds: f64,
+    /// Nanoseconds from the call of connect until the connection stood and what was to be exchanged had been.
     latency: Histogram<u64>,
 }
 
-/// Nanoseconds, up to what no connect takes, to a thousandth.
-fn latencies() -> anyhow::Result<Histogram<u64>> {
-    Ok(Histogram::new_with_bounds(1, 600_000_000_000, 3)?)
+/// Tells every second how it goes.
+struct Progress<'a> {
+    stop: &'a Stop,
+    counters: &'a [Arc<OwnLines<Counters>>],
+    told: (Instant, u64),
 }
 
-/// A connect that is under way.
-struct Attempt {
-    socket: OwnedFd,
-    began: u64,
-}
-
-impl Worker {
-    fn run(mut self) -> anyhow::Result<Histogram<u64>> {
-        unshare_descriptors().context("cannot have a table of descriptors of its own")?;
-        match self.in_flight {
-            None => self.one_at_a_time(),
-            Some(number) => self.many_at_a_time(number.into())?,
-        }
-        self.counters
-            .cpu_ns
-            .store(threads::cpu_ns(), Ordering::Relaxed);
-        Ok(self.latency)
-    }
-
-    fn one_at_a_time(&mut self) {
-        let targets = self.targets.clone();
-        for target in targets.iter().cycle() {
-            if self.stop.is_ended() {
-                return;
-            }
-            let began = self.clock.now();
-            let connected = self.socket(SocketFlags::CLOEXEC).and_then(|socket| {
-                // What a connect waits for at most; it then fails with EINPROGRESS.
-                sockopt::set_socket_timeout(&socket, sockopt::Timeout::Send, Some(PATIENCE))?;
-                connect(&socket, target)
-                    .map_err(|errno| {
-                        if errno == Errno::INPROGRESS {
-                            Errno::TIMEDOUT
-                        } else {
-                            errno
-                        }
-                    })
-                    .map(|()| socket)
-            });
-            match connected {
-                Ok(socket) => {
-                    self.connected(began);
-                    drop(socket);
-                }
-                Err(errno) => self.failed(errno),
-            }
+impl<'a> Progress<'a> {
+    fn new(stop: &'a Stop, counters: &'a [Arc<OwnLines<Counters>>]) -> Self {
+        Self {
+            stop,
+            counters,
+            told: (Instant::now(), 0),
         }
     }
 
-    fn many_at_a_time(&mut self, number: usize) -> anyhow::Result<()> {
-        let epoll = epoll::create(CreateFlags::CLOEXEC)?;
-        let tick = Timespec::try_from(TICK)?;
-        let mut events: Vec<Event> = Vec::with_capacity(number);
-        let mut attempts: Vec<Option<Attempt>> = (0..number).map(|_| None).collect();
-        let mut idle: Vec<usize> = (0..number).collect();
-        let mut next = 0;
-        let mut looked_at = self.clock.now();
-        while !self.stop.is_ended() {
-            idle.retain(|&place| {
-                let target = self.targets[next % self.targets.len()];
-                next += 1;
-                attempts[place] = self.begin(&epoll, target, place as u64);
-                attempts[place].is_none()
-            });
-            events.clear();
-            // With nothing under way (no port, no descriptor) this is the pause before the next attempt.
-            match epoll::wait(&epoll, spare_capacity(&mut events), Some(&tick)) {
-                Ok(_) | Err(Errno::INTR) => {}
-                Err(errno) => return Err(errno.into()),
-            }
-            for event in &events {
-                let Ok(place) = usize::try_from(event.data.u64()) else {
-                    continue;
-                };
-                if let Some(attempt) = attempts.get_mut(place).and_then(Option::take) {
-                    self.finish(&attempt);
-                    idle.push(place);
-                }
-            }
-            let now = self.clock.now();
-            if u128::from(now - looked_at) > TICK.as_nanos() {
-                looked_at = now;
-                for (place, attempt) in attempts.iter_mut().enumerate() {
-                    let is_late = |attempt: &mut Attempt| {
-                        u128::from(now - attempt.began) > PATIENCE.as_nanos()
-                    };
-                    if attempt.take_if(is_late).is_some() {
-                        self.failed(Errno::TIMEDOUT);
-                        idle.push(place);
-                    }
-                }
+    /// Watches for so long, or until the end.
+    fn watch(&mut self, length: Duration) {
+        let started = Instant::now();
+        while !self.stop.is_ended() && started.elapsed() < length {
+            thread::sleep(TICK.min(length.saturating_sub(started.elapsed())));
+            let since = self.told.0.elapsed();
+            if since >= Duration::from_secs(1) {
+                let connected = total(self.counters, |counters| &counters.connected);
+                let failed = total(self.counters, |counters| &counters.failed);
+                let rate = (connected - self.told.1) as f64 / since.as_secs_f64();
+                output::note(&format!(
+                    "connected {rate:.0}/s, {connected} in all, {failed} failed"
+                ));
+                self.told = (Instant::now(), connected);
             }
         }
-        // Those that stand by now count; the others are neither connected nor failed.
-        for attempt in attempts.into_iter().flatten() {
-            if rustix::net::getpeername(&attempt.socket).is_ok() {
-                self.finish(&attempt);
-            } else {
-                self.counters.unfinished.fetch_add(1, Ordering::Relaxed);
-            }
-        }
-        Ok(())
-    }
-
-    fn begin(&self, epoll: &OwnedFd, target: SocketAddrV4, place: u64) -> Option<Attempt> {
-        let began = self.clock.now();
-        let begun = self
-            .socket(SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)
-            .and_then(|socket| match connect(&socket, &target) {
-                Ok(()) | Err(Errno::INPROGRESS) => {
-                    epoll::add(epoll, &socket, EventData::new_u64(place), EventFlags::OUT)?;
-                    Ok(Attempt { socket, began })
-                }
-                Err(errno) => Err(errno),
-            });
-        match begun {
-            Ok(attempt) => Some(attempt),
-            Err(errno) => {
-                self.failed(errno);
-                None
-            }
-        }
-    }
-
-    fn finish(&mut self, attempt: &Attempt) {
-        match sockopt::socket_error(&attempt.socket) {
-            Ok(Ok(())) => self.connected(attempt.began),
-            Ok(Err(errno)) | Err(errno) => self.failed(errno),
-        }
-    }
-
-    fn socket(&self, flags: SocketFlags) -> Result<OwnedFd, Errno> {
-        let socket = socket_with(AddressFamily::INET, SocketType::STREAM, flags, None)?;
-        if self.close == Close::Rst {
-            sockopt::set_socket_linger(&socket, Some(Duration::ZERO))?;
-        }
-        Ok(socket)
-    }
-
-    fn connected(&mut self, began: u64) {
-        let took = self.clock.now() - began;
-        self.counters.connected.fetch_add(1, Ordering::Relaxed);
-        self.latency.saturating_record(took.max(1));
-    }
-
-    fn failed(&self, errno: Errno) {
-        self.counters.failed.fetch_add(1, Ordering::Relaxed);
-        self.counters.errors.add(errno);
     }
 }

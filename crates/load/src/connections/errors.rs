@@ -68,6 +68,7 @@ fn name(number: usize) -> String {
         (Errno::NOBUFS, "ENOBUFS"),
         (Errno::NOMEM, "ENOMEM"),
         (Errno::PERM, "EPERM"),
+        (Errno::PROTO, "EPROTO"),
         (Errno::TIMEDOUT, "ETIMEDOUT"),
     ];
     names

@@ -5,8 +5,10 @@
 
 mod client;
 mod errors;
+mod exchange;
 mod preflight;
 mod server;
+mod worker;
 
 pub use client::Arguments as ConnectClient;
 pub use server::Arguments as AcceptServer;

@@ -6,6 +6,8 @@
 use std::fs;
 use std::net::Ipv4Addr;
 
+use serde_json::{Map, Value};
+
 use super::client::Close;
 
 /// `TCP_TIMEWAIT_LEN`, seconds.
@@ -58,22 +60,42 @@ impl Host {
     }
 }
 
-/// What should be known before a run of `seconds` towards `addresses` with up to `in_flight` connections at a time.
-pub(super) fn warnings(
-    host: Host,
-    close: Close,
-    addresses: &[Ipv4Addr],
-    in_flight: u64,
-    seconds: f64,
-) -> Vec<String> {
+/// What a run is to do.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Plan<'a> {
+    pub(super) close: Close,
+    pub(super) addresses: &'a [Ipv4Addr],
+    /// Addresses to connect from, 0 for the kernel's choice of one.
+    pub(super) sources: u64,
+    /// Connections at a time.
+    pub(super) in_flight: u64,
+    pub(super) seconds: f64,
+}
+
+impl Plan<'_> {
+    /// Ports towards all addresses.
+    fn ports(&self, host: &Host) -> u64 {
+        let (first, last) = host.ports;
+        (last + 1).saturating_sub(first) * self.addresses.len() as u64 * self.sources.max(1)
+    }
+}
+
+/// What should be known before a run.
+pub(super) fn warnings(host: Host, plan: &Plan<'_>) -> Vec<String> {
+    let &Plan {
+        close,
+        addresses,
+        in_flight,
+        seconds,
+        ..
+    } = plan;
     let (first, last) = host.ports;
-    let per_address = (last + 1).saturating_sub(first);
-    let ports = per_address * addresses.len() as u64;
+    let ports = plan.ports(&host);
     let mut warnings = Vec::new();
     if in_flight * 2 > ports {
         warnings.push(format!(
             "{in_flight} connections at a time, but ports {first} to {last} towards {} address(es) give {ports}: the search for a free port \
-             will be measured. Give more -4, or widen net.ipv4.ip_local_port_range",
+             will be measured. Give more -4 or --source, or widen net.ipv4.ip_local_port_range",
             addresses.len()
         ));
     }
@@ -94,8 +116,9 @@ pub(super) fn warnings(
         };
         warnings.push(format!(
             "closing by FIN leaves this side in TIME-WAIT: {why}, so above about {limit:.0} connections per second this run measures the search \
-             for a free port. Use --close rst, more -4, a wider net.ipv4.ip_local_port_range, or net.ipv4.tcp_max_tw_buckets=0 in a network namespace \
-             of its own"
+             for a free port{}. Use --close rst, more -4 or --source, a wider net.ipv4.ip_local_port_range, or net.ipv4.tcp_max_tw_buckets=0 in a \
+             network namespace of its own",
+            if reuses { "" } else { ", and when all are taken connects fail with EADDRNOTAVAIL" },
         ));
     }
     if host.time_wait_now * 4 > ports {
@@ -107,9 +130,42 @@ pub(super) fn warnings(
     warnings
 }
 
+/// What to make of the errors that came, if ports ran out.
+pub(super) fn hint(host: Host, plan: &Plan<'_>, errors: &Map<String, Value>) -> Option<String> {
+    let count = errors.get("EADDRNOTAVAIL")?;
+    let (first, last) = host.ports;
+    Some(format!(
+        "EADDRNOTAVAIL {count} times: every port from {first} to {last} was taken towards every address, {} in all{}. What was measured is how soon ports \
+         become free, or the addresses given by --source are not this host's",
+        plan.ports(&host),
+        if plan.close == Close::Fin {
+            ", most of them in TIME-WAIT, which --close rst avoids"
+        } else {
+            ""
+        },
+    ))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn warnings(
+        host: Host,
+        close: Close,
+        addresses: &[Ipv4Addr],
+        in_flight: u64,
+        seconds: f64,
+    ) -> Vec<String> {
+        let plan = Plan {
+            close,
+            addresses,
+            sources: 0,
+            in_flight,
+            seconds,
+        };
+        super::warnings(host, &plan)
+    }
 
     const DEFAULT: Host = Host {
         ports: (32_768, 60_999),
@@ -165,5 +221,37 @@ mod tests {
         let far = [Ipv4Addr::new(10, 0, 0, 49)];
         let warnings = warnings(DEFAULT, Close::Fin, &far, 64, 100.0);
         assert!(warnings[0].contains("about 470 "), "{warnings:?}");
+        assert!(warnings[0].contains("EADDRNOTAVAIL"), "{warnings:?}");
+    }
+
+    #[test]
+    fn each_address_to_connect_from_has_ports_of_its_own() {
+        let plan = Plan {
+            close: Close::Fin,
+            addresses: &[Ipv4Addr::new(10, 0, 0, 49)],
+            sources: 4,
+            in_flight: 64,
+            seconds: 100.0,
+        };
+        let warnings = super::warnings(DEFAULT, &plan);
+        assert!(warnings[0].contains("about 1882 "), "{warnings:?}");
+    }
+
+    #[test]
+    fn ports_that_ran_out_are_explained() {
+        let plan = Plan {
+            close: Close::Fin,
+            addresses: LOOPBACK,
+            sources: 0,
+            in_flight: 1,
+            seconds: 1.0,
+        };
+        assert_eq!(hint(DEFAULT, &plan, &Map::new()), None);
+        let errors = Map::from_iter([("EADDRNOTAVAIL".to_owned(), 7.into())]);
+        let hint = hint(DEFAULT, &plan, &errors).unwrap();
+        assert!(
+            hint.contains("EADDRNOTAVAIL 7 times") && hint.contains("28232 in all"),
+            "{hint}"
+        );
     }
 }

@@ -143,6 +143,94 @@ fn failures_are_counted_by_errno() {
 }
 
 #[test]
+fn connections_come_from_every_source_in_turn() {
+    for in_flight in [&[][..], &["-c", "4"]] {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port().to_string();
+        let sources = std::thread::spawn(move || {
+            let mut sources = std::collections::BTreeSet::new();
+            while sources.len() < 2 {
+                sources.insert(listener.accept().unwrap().1.ip().to_string());
+            }
+            sources
+        });
+        let command = ["connect-client", "--json", "-4", "127.0.0.1", "-p", &port];
+        let more = ["-i", "1", "-l", "0.2", "--source", "127.0.0.5"];
+        let and = ["--source", "127.0.0.6", "--close", "rst"];
+        let counted = result(&run(&[&command[..], &more, &and, in_flight].concat()));
+        assert!(counted["connected"].as_u64().unwrap() > 0, "{counted}");
+        let sources: Vec<_> = sources.join().unwrap().into_iter().collect();
+        assert_eq!(sources, ["127.0.0.5", "127.0.0.6"]);
+    }
+}
+
+#[test]
+fn an_address_that_is_not_this_hosts_is_named_as_a_cause() {
+    let port = closed_port();
+    let command = [
+        "connect-client",
+        "-4",
+        "127.0.0.1",
+        "-i",
+        "1",
+        "-l",
+        "0.05",
+        "-p",
+        &port,
+    ];
+    let output = run(&[&command[..], &["--source", "192.0.2.1"]].concat());
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        error.contains("EADDRNOTAVAIL") && error.contains("--source"),
+        "{error}"
+    );
+}
+
+#[test]
+fn figures_begin_after_the_warm_up_and_counts_at_once() {
+    let client = ["-i", "1", "--warm-up", "0.2", "--close", "rst"];
+    let (accepted, connected) = counted(&["-i", "1"], &client);
+    assert_eq!(accepted["accepted"], connected["connected"]);
+    let number = |name: &str| connected[name].as_u64().unwrap();
+    assert!(
+        number("connected_in_window") < number("connected"),
+        "{connected}"
+    );
+    let samples = connected["latency_us"]["samples"].as_u64().unwrap();
+    assert!(samples < number("connected") && samples > 0, "{connected}");
+}
+
+/// What the kernel alone completes does not count when an answer is asked for.
+#[test]
+fn without_an_answer_a_connection_with_a_binding_has_failed() {
+    for exchange in [&["--binding"][..], &["--tls"], &["--tls", "--binding"]] {
+        let client = [&["-i", "1", "--close", "rst"][..], exchange].concat();
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port().to_string();
+        let mute = std::thread::spawn(move || {
+            for connection in listener.incoming().take(1) {
+                // Read and closed: an end without an answer.
+                let _ = std::io::Read::read(&mut connection.unwrap(), &mut [0; 1024]);
+            }
+        });
+        let command = [
+            "connect-client",
+            "--json",
+            "-4",
+            "127.0.0.1",
+            "-l",
+            "0.2",
+            "-p",
+            &port,
+        ];
+        let counted = result(&run(&[&command[..], &client].concat()));
+        assert_eq!(counted["connected"], 0, "{counted}");
+        assert!(counted["failed"].as_u64().unwrap() > 0, "{counted}");
+        mute.join().unwrap();
+    }
+}
+
+#[test]
 fn wrong_values_are_refused_with_what_is_allowed() {
     let server = |more: &[&'static str]| [&["accept-server", "-p", "5000"], more].concat();
     assert_refused(&server(&["-i", "0"]), "1 to 1024");
@@ -153,6 +241,8 @@ fn wrong_values_are_refused_with_what_is_allowed() {
     assert_refused(&client(&["-4", "nowhere"]), "-4");
     assert_refused(&client(&["-4", "127.0.0.1", "-l=-1"]), "86400");
     assert_refused(&client(&["-4", "127.0.0.1", "-c", "0"]), "1..=4096");
+    assert_refused(&client(&["-4", "127.0.0.1", "-c", "2", "--tls"]), "--tls");
+    assert_refused(&client(&["-4", "127.0.0.1", "--source", "x"]), "--source");
     assert_refused(
         &client(&["-4", "127.0.0.1", "--close", "softly"]),
         "rst, fin",
