@@ -1,11 +1,13 @@
 //! `turnbuckle bench`.
 
+use std::collections::BTreeMap;
 use std::io::Write as _;
 use std::path::PathBuf;
 
 use anyhow::{Context as _, Result, bail};
 use clap::Args;
 
+use crate::connections::Cell;
 use crate::cpus::{CpuList, Placement};
 use crate::hosts::{Addresses, HostsFile, Source, namespace_addresses};
 use crate::interrupt;
@@ -27,6 +29,7 @@ Examples:
   turnbuckle bench all --out docs/performance --topic servers
   turnbuckle bench flood-100 --server turnbuckle --server coturn --rounds 8
   turnbuckle bench calls --servers my-servers.toml --hosts machines.toml
+  turnbuckle bench accept --rounds 2 --topic connections
 
 A file of servers has entries such as
   [[server]]
@@ -35,13 +38,13 @@ A file of servers has entries such as
 and replaces shipped ones of the same name. A file of hosts has the tables [load], [relay] and [peer] with `prefix` (such as \"ssh root@relay1\"), `cpus`, \
 `turnbuckle` (path there), for [relay] and [peer] `address`, for [relay] `relay_address`, and `arrival` (offloads or singly) at its top.")]
 pub struct Arguments {
-    /// Scenarios by name or file; `all` is every shipped one but the smoke test
+    /// Scenarios by name or file; `all` is every shipped one but the smoke test and those about connections, which are `connections`
     #[arg(value_name = "SCENARIO")]
     scenarios: Vec<String>,
     /// List scenarios and servers
     #[arg(long)]
     list: bool,
-    /// Server to measure, by name; repeatable [default: turnbuckle, turnbuckle-single, turnbuckle-mmsg, coturn]
+    /// Server to measure, by name; repeatable [default: the scenario's, or turnbuckle, turnbuckle-single, turnbuckle-mmsg, coturn]
     #[arg(long = "server", value_name = "NAME")]
     servers: Vec<String>,
     /// File with further servers
@@ -117,22 +120,25 @@ pub fn run(arguments: &Arguments) -> Result<bool> {
         bail!("which scenario? --list shows them");
     }
     let scenarios = scenarios(arguments)?;
-    let servers = servers(arguments)?;
+    let known = server::known(arguments.servers_file.as_deref())?;
+    let mut suite = Suite {
+        servers: servers(arguments, &known)?,
+        servers_by_scenario: servers_by_scenario(arguments, &scenarios, &known)?,
+        scenarios,
+        arrival: arguments.arrival,
+        raw: PathBuf::new(),
+        tmp: String::new(),
+    };
     if arguments.print_commands {
-        return print_commands(arguments, &scenarios, &servers).map(|()| true);
+        return print_commands(arguments, &suite).map(|()| true);
     }
     interrupt::watch()?;
     let source = source(arguments)?;
     let scratch = Scratch::new()?;
     let tmp = scratch.path().display().to_string();
     let folder = folder(arguments)?;
-    let suite = Suite {
-        scenarios,
-        servers,
-        arrival: arguments.arrival,
-        raw: folder.join("raw.csv"),
-        tmp: tmp.clone(),
-    };
+    suite.raw = folder.join("raw.csv");
+    suite.tmp.clone_from(&tmp);
     let mut session = Session::here();
     describe(&mut session, &suite, &source, &tmp)?;
     let outcome = suite.run(&source);
@@ -186,19 +192,38 @@ fn scenarios(arguments: &Arguments) -> Result<Vec<Scenario>> {
     Ok(scenarios)
 }
 
-fn servers(arguments: &Arguments) -> Result<Vec<Server>> {
-    let known = server::known(arguments.servers_file.as_deref())?;
+fn servers(arguments: &Arguments, known: &[Server]) -> Result<Vec<Server>> {
     let names: Vec<&str> = if arguments.servers.is_empty() {
         DEFAULT_SERVERS.to_vec()
     } else {
         arguments.servers.iter().map(String::as_str).collect()
     };
+    named(&names, known)
+}
+
+/// The servers of scenarios that name their own, unless the command line names some.
+fn servers_by_scenario(
+    arguments: &Arguments,
+    scenarios: &[Scenario],
+    known: &[Server],
+) -> Result<BTreeMap<String, Vec<Server>>> {
+    scenarios
+        .iter()
+        .filter(|scenario| arguments.servers.is_empty() && !scenario.servers.is_empty())
+        .map(|scenario| {
+            let names: Vec<&str> = scenario.servers.iter().map(String::as_str).collect();
+            Ok((scenario.name.clone(), named(&names, known)?))
+        })
+        .collect()
+}
+
+fn named(names: &[&str], known: &[Server]) -> Result<Vec<Server>> {
     names
-        .into_iter()
+        .iter()
         .map(|name| {
             known
                 .iter()
-                .find(|server| server.name == name)
+                .find(|server| server.name == **name)
                 .cloned()
                 .with_context(|| format!("no server `{name}`; --list shows them"))
         })
@@ -292,9 +317,14 @@ fn describe(session: &mut Session, suite: &Suite, source: &Source, tmp: &str) ->
         Source::Namespaces { placement, .. } => placement.relay.count(),
         Source::Machines(_) => 1,
     };
-    for server in &suite.servers {
+    for server in suite.all_servers() {
         let version = version(server, source).unwrap_or_else(|error| format!("{error:#}"));
-        let case = first_case(suite.scenarios.first(), server);
+        let scenario = suite.scenarios.iter().find(|scenario| {
+            let servers = suite.servers_of(scenario);
+            servers.iter().any(|each| each.name == server.name)
+        });
+        let cell = first_cell(scenario)?;
+        let case = first_case(scenario, server, cell.as_ref());
         let command = match case {
             Some(case) => Commands::new(
                 &Case {
@@ -319,30 +349,53 @@ fn describe(session: &mut Session, suite: &Suite, source: &Source, tmp: &str) ->
         });
     }
     for scenario in &suite.scenarios {
-        let Some(server) = suite.servers.first() else {
+        let Some(server) = suite.servers_of(scenario).first() else {
             continue;
         };
-        let Some(case) = first_case(Some(scenario), server) else {
+        let cell = first_cell(Some(scenario))?;
+        let Some(case) = first_case(Some(scenario), server, cell.as_ref()) else {
             continue;
         };
         let commands = Commands::new(&case, &addresses, relay_cpus, tmp)?;
-        session.commands.push(format!(
-            "{}: {} | {}",
-            scenario.name,
-            shell_words::join(&commands.peer),
-            shell_words::join(&commands.load)
-        ));
+        let parts: Vec<String> = [
+            Some(&commands.peer),
+            commands.meanwhile.as_ref(),
+            Some(&commands.load),
+        ]
+        .into_iter()
+        .flatten()
+        .filter(|words| !words.is_empty())
+        .map(shell_words::join)
+        .collect();
+        session
+            .commands
+            .push(format!("{}: {}", scenario.name, parts.join(" | ")));
     }
     Ok(())
 }
 
-fn first_case<'a>(scenario: Option<&'a Scenario>, server: &'a Server) -> Option<Case<'a>> {
+/// The first cell of a scenario about connections.
+fn first_cell(scenario: Option<&Scenario>) -> Result<Option<Cell>> {
+    match scenario {
+        Some(scenario) if scenario.question.is_about_connections() => {
+            Ok(scenario.connections.cells(1)?.into_iter().next())
+        }
+        _ => Ok(None),
+    }
+}
+
+fn first_case<'a>(
+    scenario: Option<&'a Scenario>,
+    server: &'a Server,
+    cell: Option<&'a Cell>,
+) -> Option<Case<'a>> {
     let scenario = scenario?;
     Some(Case {
         scenario,
         arrival: *scenario.arrivals.first()?,
         percent_of_capacity: None,
         rate: (!scenario.percent_of_capacity.is_empty()).then_some(scenario.search_from),
+        cell,
         server,
         round: 1,
         warm_up_s: scenario.warm_up_s,
@@ -364,15 +417,16 @@ fn version(server: &Server, source: &Source) -> Result<String> {
 }
 
 /// The command lines of one run of each scenario with each server.
-fn print_commands(arguments: &Arguments, scenarios: &[Scenario], servers: &[Server]) -> Result<()> {
+fn print_commands(arguments: &Arguments, suite: &Suite) -> Result<()> {
     let addresses: Addresses = match &arguments.hosts {
         Some(path) => HostsFile::read(path)?.addresses()?,
         None => namespace_addresses(&own_program()?, &instruments(arguments)?),
     };
     let mut text = String::new();
-    for scenario in scenarios {
-        for server in servers {
-            let Some(case) = first_case(Some(scenario), server) else {
+    for scenario in &suite.scenarios {
+        let cell = first_cell(Some(scenario))?;
+        for server in suite.servers_of(scenario) {
+            let Some(case) = first_case(Some(scenario), server, cell.as_ref()) else {
                 continue;
             };
             let commands = Commands::new(&case, &addresses, 1, "/tmp")?;
@@ -383,7 +437,7 @@ fn print_commands(arguments: &Arguments, scenarios: &[Scenario], servers: &[Serv
                 ("load", commands.meanwhile.as_ref()),
                 ("load", Some(&commands.load)),
             ] {
-                if let Some(words) = words {
+                if let Some(words) = words.filter(|words| !words.is_empty()) {
                     text.push_str(&format!("{host:5} $ {}\n", shell_words::join(words)));
                 }
             }

@@ -31,6 +31,10 @@ pub(crate) struct Counted {
     pub(crate) backlog_drops: u64,
     /// Dropped by the host's interfaces, receiving and sending (a full ring of the far end counts at the sender of a veth).
     pub(crate) link_drops: u64,
+    /// Connections for which a listener's queue had no room (`TcpExt: ListenOverflows`).
+    pub(crate) listen_overflows: u64,
+    /// Connections that were reset before they stood (`TcpExt: EmbryonicRsts`).
+    pub(crate) embryonic_resets: u64,
     /// CPU seconds by process.
     pub(crate) cpu_s_by_pid: BTreeMap<u32, f64>,
     /// Busy CPU seconds of the whole machine, by ticks: coarse, for telling foreign load.
@@ -91,6 +95,12 @@ impl Snapshot {
             udp_send_drops: totals.udp_send_drops.saturating_sub(before.udp_send_drops),
             backlog_drops: totals.backlog_drops.saturating_sub(before.backlog_drops),
             link_drops: totals.link_drops.saturating_sub(before.link_drops),
+            listen_overflows: totals
+                .listen_overflows
+                .saturating_sub(before.listen_overflows),
+            embryonic_resets: totals
+                .embryonic_resets
+                .saturating_sub(before.embryonic_resets),
             cpu_s_by_pid,
             machine_busy_s: totals.machine_busy_s - before.machine_busy_s,
         }
@@ -119,6 +129,8 @@ impl Snapshot {
             udp_send_drops: udp("SndbufErrors"),
             backlog_drops: backlog_drops(self.file("/proc/net/softnet_stat")),
             link_drops: link_drops(self.file("/proc/net/dev")),
+            listen_overflows: table_value(netstat, "TcpExt", "ListenOverflows"),
+            embryonic_resets: table_value(netstat, "TcpExt", "EmbryonicRsts"),
             cpu_s_by_pid: BTreeMap::new(),
             machine_busy_s: machine_busy_s(self.file("/proc/stat")),
         }
@@ -278,8 +290,8 @@ mod tests {
 
     const BEFORE: &str = "\
 ==> /proc/net/netstat <==
-TcpExt: SyncookiesSent InNoECTPkts
-TcpExt: 1 999
+TcpExt: SyncookiesSent InNoECTPkts EmbryonicRsts ListenOverflows
+TcpExt: 1 999 4 10
 IpExt: InNoRoutes InNoECTPkts InECT1Pkts InECT0Pkts InCEPkts
 IpExt: 7 100 10 20 3
 
@@ -318,6 +330,7 @@ cpu0 1 1 1 1 1 1 1 1 1 1
         let at = Instant::now();
         let after = BEFORE
             .replace("IpExt: 7 100 10 20 3", "IpExt: 7 200 10 40 3")
+            .replace("TcpExt: 1 999 4 10", "TcpExt: 1 999 5 30")
             .replace("\t5", "\t6")
             .replace("Udp: 90 1 4 80 4 0", "Udp: 90 3 4 80 10 2")
             .replace("\t1", "\t2")
@@ -337,6 +350,8 @@ cpu0 1 1 1 1 1 1 1 1 1 1
                 udp_send_drops: 2,
                 backlog_drops: 8,
                 link_drops: 1 + 2,
+                listen_overflows: 20,
+                embryonic_resets: 1,
                 cpu_s_by_pid: [(40, 0.25)].into(),
                 machine_busy_s: 1.5,
             }

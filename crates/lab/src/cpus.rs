@@ -21,6 +21,14 @@ impl CpuList {
         self.0.last().copied().unwrap_or(0)
     }
 
+    /// The first for one program and the rest for another; the same one twice if there is only one.
+    pub(crate) fn split(&self) -> (Self, Self) {
+        match self.0.split_first() {
+            Some((first, rest)) if !rest.is_empty() => (Self(vec![*first]), Self(rest.to_vec())),
+            _ => (self.clone(), self.clone()),
+        }
+    }
+
     pub(crate) fn iter(&self) -> impl Iterator<Item = usize> {
         self.0.iter().copied()
     }
@@ -123,6 +131,12 @@ mod tests {
             assert_eq!(placement.load, list(load), "{count}");
             assert_eq!(placement.peer, list(peer), "{count}");
         }
+    }
+
+    #[test]
+    fn one_program_has_the_first_cpu_and_the_other_the_rest() {
+        assert_eq!(list("1-3").split(), (list("1"), list("2-3")));
+        assert_eq!(list("1").split(), (list("1"), list("1")));
     }
 
     #[test]

@@ -140,6 +140,20 @@ impl Host {
             .with_context(|| format!("host {}: nproc says `{}`", self.name, text.trim()))
     }
 
+    /// Waits until somebody takes connections at `port`, and by the same number of sockets for a while.
+    pub(crate) fn wait_for_tcp_port(
+        &self,
+        port: u16,
+        limit: Duration,
+        alive: impl Fn() -> Result<()>,
+    ) -> Result<()> {
+        // State 0A is LISTEN.
+        let line = format!(
+            "cat /proc/net/tcp /proc/net/tcp6 2>/dev/null | awk '$2 ~ /:{port:04X}$/ && $4 == \"0A\"' | wc -l"
+        );
+        self.wait_for_sockets(&line, "TCP", port, limit, alive)
+    }
+
     /// Waits until `sockets` UDP sockets or more are bound to `port`, and their number stays the same for a while.
     ///
     /// The only sign of readiness that all servers share.
@@ -152,18 +166,30 @@ impl Host {
         let line = format!(
             "cat /proc/net/udp /proc/net/udp6 2>/dev/null | awk '$2 ~ /:{port:04X}$/' | wc -l"
         );
+        self.wait_for_sockets(&line, "UDP", port, limit, alive)
+    }
+
+    /// Waits until the number that `line` prints is not 0 and has not changed for a while.
+    fn wait_for_sockets(
+        &self,
+        line: &str,
+        transport: &str,
+        port: u16,
+        limit: Duration,
+        alive: impl Fn() -> Result<()>,
+    ) -> Result<()> {
         let deadline = Instant::now() + limit;
         let mut bound = (0, Instant::now());
         loop {
             alive()?;
-            let now: u32 = self.run(&line)?.trim().parse().unwrap_or(0);
+            let now: u32 = self.run(line)?.trim().parse().unwrap_or(0);
             if now != bound.0 {
                 bound = (now, Instant::now());
             } else if now > 0 && bound.1.elapsed() >= Duration::from_millis(300) {
                 return Ok(());
             }
             if Instant::now() > deadline {
-                bail!("nothing listens on UDP port {port} after {limit:?}");
+                bail!("nothing listens on {transport} port {port} after {limit:?}");
             }
             crate::interrupt::pause(Duration::from_millis(50))?;
         }

@@ -33,6 +33,8 @@ pub(crate) struct Addresses {
     pub(crate) peer: String,
     /// Network of the peers, as the server must allow it.
     pub(crate) peer_net: String,
+    /// They are those of our namespaces, and there may be more of them.
+    pub(crate) are_namespaces: bool,
     pub(crate) turnbuckle_on_load: String,
     pub(crate) turnbuckle_on_relay: String,
     pub(crate) turnbuckle_on_peer: String,
@@ -97,6 +99,7 @@ impl HostsFile {
             listen,
             peer_net: peer.clone(),
             peer,
+            are_namespaces: false,
             turnbuckle_on_load: self.load.turnbuckle.clone(),
             turnbuckle_on_relay: self.relay.turnbuckle.clone(),
             turnbuckle_on_peer: self.peer.turnbuckle.clone(),
@@ -151,6 +154,7 @@ pub(crate) fn namespace_addresses(turnbuckle: &str, instruments: &str) -> Addres
         relay: namespaces::RELAY_ADDRESS.to_owned(),
         peer: namespaces::PEER_ADDRESS.to_owned(),
         peer_net: "10.99.2.0-10.99.2.255".to_owned(),
+        are_namespaces: true,
         turnbuckle_on_load: instruments.to_owned(),
         turnbuckle_on_relay: turnbuckle.to_owned(),
         turnbuckle_on_peer: instruments.to_owned(),

@@ -2,10 +2,12 @@
 //!
 //! It links nothing else of ours. It starts programs, reads the kernel's counters, names what limited each run, and writes a folder with every
 //! figure and every command. How to read it: [`cli`](crate::Arguments) says what can be asked for, `suite` alternates servers in rounds, `run` is one
-//! run, `bottleneck` has the rules, `report` the pages.
+//! run, `bottleneck` has the rules, `connections` is for scenarios about those, `report` the pages.
 
 mod bottleneck;
+mod certificate;
 mod cli;
+mod connections;
 mod counters;
 mod cpus;
 mod host;

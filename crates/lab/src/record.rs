@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, bail};
 use serde::{Deserialize, Serialize};
 
 use crate::bottleneck::Bottleneck;
@@ -98,6 +98,53 @@ pub(crate) struct Record {
     pub(crate) bottleneck: Bottleneck,
     /// The evidence in words.
     pub(crate) bottleneck_why: String,
+
+    /// What of a scenario about connections was measured; empty with others. What follows is of those alone, and not in older files.
+    #[serde(default)]
+    pub(crate) cell: String,
+    #[serde(default)]
+    pub(crate) workers: Option<u64>,
+    /// Connections that clients made in the window, and what became of all of the run.
+    #[serde(default)]
+    pub(crate) connections: u64,
+    #[serde(default)]
+    pub(crate) connections_per_second: Option<f64>,
+    #[serde(default)]
+    pub(crate) connected: u64,
+    #[serde(default)]
+    pub(crate) accepted: Option<u64>,
+    #[serde(default)]
+    pub(crate) connections_failed: u64,
+    #[serde(default)]
+    pub(crate) connect_errors: String,
+    #[serde(default)]
+    pub(crate) accept_errors: String,
+    #[serde(default)]
+    pub(crate) connect_p50_us: Option<f64>,
+    #[serde(default)]
+    pub(crate) connect_p99_us: Option<f64>,
+    #[serde(default)]
+    pub(crate) connect_max_us: Option<f64>,
+    /// Returns of the workers' waits that brought something.
+    #[serde(default)]
+    pub(crate) wakeups: Option<u64>,
+    /// Connections that arrived on another worker's CPU.
+    #[serde(default)]
+    pub(crate) wrong_cpu: Option<u64>,
+    /// Fewest and most connections of a worker.
+    #[serde(default)]
+    pub(crate) worker_min: Option<u64>,
+    #[serde(default)]
+    pub(crate) worker_max: Option<u64>,
+    /// SYNs and last packets of handshakes for which the queue had no room.
+    #[serde(default)]
+    pub(crate) listen_overflows: u64,
+    /// Resets that overtook the last packet of their handshake.
+    #[serde(default)]
+    pub(crate) embryonic_resets: u64,
+    /// The server's, while calls had it for themselves.
+    #[serde(default)]
+    pub(crate) meanwhile_cpu_s: Option<f64>,
 }
 
 impl Record {
@@ -113,16 +160,31 @@ impl Record {
                 .then(|| self.allocations_succeeded as f64 / cpu),
             Metric::AllocationsPerSecond => self.allocations_per_second,
             Metric::CallsLost => self.meanwhile_lost.map(|lost| lost as f64),
+            Metric::ConnectP99Us => self.connect_p99_us,
+            Metric::ConnectionsLost => Some(self.connections_failed as f64),
+            Metric::ConnectionsPerSecond => self.connections_per_second,
+            Metric::CpuUsPerConnection => self.per_connection(cpu),
+            Metric::CpuUsPerConnectionBoth => self.per_connection(cpu + self.load_cpu_s),
             Metric::CpuPercent => (self.seconds > 0.0).then(|| cpu / self.seconds * 100.0),
             Metric::CpuUsPerPacket => (cpu > 0.0 && out > 0.0).then(|| cpu * 1e6 / out),
             Metric::DeliveredPps => Some(self.recv_pps),
             Metric::LossPercent => (self.sent_datagrams > 0)
                 .then(|| self.lost as f64 * 100.0 / self.sent_datagrams as f64),
             Metric::P50Us => self.p50_us,
+            Metric::P99BesideQuiet => self
+                .meanwhile_p99_us
+                .filter(|quiet| *quiet > 0.0)
+                .and_then(|quiet| Some(self.p99_us? / quiet)),
             Metric::P99Us => self.p99_us,
+            Metric::QuietP99Us => self.meanwhile_p99_us,
             Metric::PacketsPerCpuSecond => (cpu > 0.0).then(|| out / cpu),
             Metric::SendPps => Some(self.send_pps),
         }
+    }
+
+    /// Microseconds for each connection of the window.
+    fn per_connection(&self, cpu_s: f64) -> Option<f64> {
+        (cpu_s > 0.0 && self.connections > 0).then(|| cpu_s * 1e6 / self.connections as f64)
     }
 
     /// Scenario, arrival and case: what rounds and servers have in common.
@@ -131,6 +193,7 @@ impl Record {
             scenario: self.scenario.clone(),
             arrival: self.arrival,
             percent: self.percent_of_capacity.map(|percent| percent.to_string()),
+            cell: self.cell.clone(),
         }
     }
 }
@@ -141,11 +204,15 @@ pub(crate) struct Group {
     pub(crate) scenario: String,
     pub(crate) arrival: Arrival,
     pub(crate) percent: Option<String>,
+    pub(crate) cell: String,
 }
 
 impl std::fmt::Display for Group {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{}, {}", self.scenario, self.arrival)?;
+        if !self.cell.is_empty() {
+            write!(f, ", {}", self.cell)?;
+        }
         match &self.percent {
             Some(percent) => write!(f, ", {percent} % of capacity"),
             None => Ok(()),
@@ -154,8 +221,18 @@ impl std::fmt::Display for Group {
 }
 
 /// Adds a run to `raw.csv`, at once, so that a broken run loses nothing.
+///
+/// # Errors
+///
+/// Also if the file has other columns, as those of older versions have.
 pub(crate) fn append(path: &Path, record: &Record) -> Result<()> {
     let new = !path.exists();
+    if !new && csv::Reader::from_path(path)?.headers()?.len() != columns(record)? {
+        bail!(
+            "{} has the columns of another version; --topic or --out begin a new folder",
+            path.display()
+        );
+    }
     let file = std::fs::File::options()
         .create(true)
         .append(true)
@@ -165,6 +242,13 @@ pub(crate) fn append(path: &Path, record: &Record) -> Result<()> {
     writer.serialize(record)?;
     writer.flush()?;
     Ok(())
+}
+
+fn columns(record: &Record) -> Result<usize> {
+    let mut writer = csv::Writer::from_writer(Vec::new());
+    writer.serialize(record)?;
+    let text = writer.into_inner().map_err(|error| error.into_error())?;
+    Ok(csv::Reader::from_reader(text.as_slice()).headers()?.len())
 }
 
 /// Reads `raw.csv`.

@@ -4,6 +4,7 @@
 //! again, and a run can be continued in the same folder.
 
 mod analysis;
+mod connections;
 mod environment;
 mod html;
 mod plot;
@@ -28,6 +29,7 @@ struct Contents {
     environment: Environment,
     scenarios: Vec<Scenario>,
     groups: Vec<analysis::GroupResult>,
+    records: Vec<record::Record>,
 }
 
 /// Makes the pages of `folder` from its `raw.csv` and `env.json`.
@@ -45,6 +47,7 @@ pub(crate) fn render(folder: &Path) -> Result<()> {
         environment,
         scenarios,
         groups,
+        records,
     };
     for (name, text) in [
         ("README.md", text::readme(&contents)),

@@ -6,24 +6,26 @@ use anyhow::{Context as _, Result};
 use serde_json::Value;
 
 use crate::bottleneck::{Bottleneck, Evidence, judge};
+use crate::certificate;
+use crate::connections::{self, Cell};
 use crate::cpus::CpuList;
-use crate::hosts::Hosts;
+use crate::hosts::{Addresses, Hosts};
 use crate::program::{Launch, Program};
 use crate::record::{Record, Status};
 use crate::scenario::{Arrival, Question, Scenario};
 use crate::server::{Server, Values};
 
 /// Where servers listen and reflectors receive.
-const LISTEN_PORT: u16 = 3478;
-const PEER_PORT: u16 = 3480;
+pub(crate) const LISTEN_PORT: u16 = 3478;
+pub(crate) const PEER_PORT: u16 = 3480;
 const USER: &str = "bench";
 const PASSWORD: &str = "turnbuckle-bench";
 const REALM: &str = "bench.invalid";
 
 /// How long a program may take to start, bind its clients or drain.
-const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 /// How long a server may take to end by itself.
-const STOP_LIMIT: Duration = Duration::from_secs(5);
+pub(crate) const STOP_LIMIT: Duration = Duration::from_secs(5);
 
 /// What is run.
 #[derive(Clone, Copy, Debug)]
@@ -33,6 +35,8 @@ pub(crate) struct Case<'a> {
     pub(crate) percent_of_capacity: Option<f64>,
     /// For `{rate}`.
     pub(crate) rate: Option<f64>,
+    /// Of a scenario about connections.
+    pub(crate) cell: Option<&'a Cell>,
     pub(crate) server: &'a Server,
     pub(crate) round: u32,
     pub(crate) warm_up_s: f64,
@@ -52,30 +56,14 @@ pub(crate) struct Commands {
 impl Commands {
     pub(crate) fn new(
         case: &Case<'_>,
-        addresses: &crate::hosts::Addresses,
+        addresses: &Addresses,
         relay_cpus: usize,
         tmp: &str,
     ) -> Result<Self> {
-        let values = |turnbuckle: &str| {
-            Values(vec![
-                ("listen", addresses.listen.clone()),
-                ("port", LISTEN_PORT.to_string()),
-                ("relay", addresses.relay.clone()),
-                ("peer", addresses.peer.clone()),
-                ("peer_net", addresses.peer_net.clone()),
-                ("user", USER.to_owned()),
-                ("password", PASSWORD.to_owned()),
-                ("realm", REALM.to_owned()),
-                ("threads", relay_cpus.to_string()),
-                ("turnbuckle", turnbuckle.to_owned()),
-                ("tmp", tmp.to_owned()),
-                (
-                    "rate",
-                    case.rate
-                        .map_or_else(|| "0".to_owned(), |rate| format!("{rate:.0}")),
-                ),
-            ])
-        };
+        if case.scenario.question.is_about_connections() {
+            return connections::commands(case, addresses, relay_cpus, tmp);
+        }
+        let values = |turnbuckle: &str| values(case, addresses, relay_cpus, tmp, turnbuckle);
         let load = |words: &str, warm_up_s: f64, window_s: f64| -> Result<Vec<String>> {
             let values = values(&addresses.turnbuckle_on_load);
             let server = if case.scenario.direct {
@@ -107,6 +95,38 @@ impl Commands {
                 .transpose()?,
         })
     }
+}
+
+/// What placeholders stand for on a host where our program is `turnbuckle`.
+pub(crate) fn values(
+    case: &Case<'_>,
+    addresses: &Addresses,
+    relay_cpus: usize,
+    tmp: &str,
+    turnbuckle: &str,
+) -> Values {
+    let workers = case.cell.and_then(|cell| cell.workers).unwrap_or(1);
+    Values(vec![
+        ("listen", addresses.listen.clone()),
+        ("port", LISTEN_PORT.to_string()),
+        ("relay", addresses.relay.clone()),
+        ("peer", addresses.peer.clone()),
+        ("peer_net", addresses.peer_net.clone()),
+        ("user", USER.to_owned()),
+        ("password", PASSWORD.to_owned()),
+        ("realm", REALM.to_owned()),
+        ("threads", relay_cpus.to_string()),
+        ("workers", workers.to_string()),
+        ("turnbuckle", turnbuckle.to_owned()),
+        ("tmp", tmp.to_owned()),
+        ("certificate", certificate::certificate(tmp)),
+        ("key", certificate::key(tmp)),
+        (
+            "rate",
+            case.rate
+                .map_or_else(|| "0".to_owned(), |rate| format!("{rate:.0}")),
+        ),
+    ])
 }
 
 impl Case<'_> {
@@ -166,6 +186,25 @@ impl Case<'_> {
             backlog_drops: 0,
             bottleneck: Bottleneck::Unknown,
             bottleneck_why: String::new(),
+            cell: self.cell.map(Cell::to_string).unwrap_or_default(),
+            workers: None,
+            connections: 0,
+            connections_per_second: None,
+            connected: 0,
+            accepted: None,
+            connections_failed: 0,
+            connect_errors: String::new(),
+            accept_errors: String::new(),
+            connect_p50_us: None,
+            connect_p99_us: None,
+            connect_max_us: None,
+            wakeups: None,
+            wrong_cpu: None,
+            worker_min: None,
+            worker_max: None,
+            listen_overflows: 0,
+            embryonic_resets: 0,
+            meanwhile_cpu_s: None,
         }
     }
 
@@ -184,6 +223,9 @@ impl Case<'_> {
     ///
     /// If a program does not do its part, and after a signal.
     pub(crate) fn run(&self, hosts: &Hosts, tmp: &str) -> Result<(Record, String)> {
+        if self.scenario.question.is_about_connections() {
+            return connections::run(self, hosts, tmp);
+        }
         let commands = Commands::new(self, &hosts.addresses, hosts.relay.cpus.count(), tmp)?;
         let server = commands
             .server
@@ -408,7 +450,7 @@ fn unread(packets_in: u64, seconds: f64, recv_pps: f64) -> u64 {
     missing
 }
 
-fn number(value: &Value) -> u64 {
+pub(crate) fn number(value: &Value) -> u64 {
     value.as_u64().unwrap_or(0)
 }
 

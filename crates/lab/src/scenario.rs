@@ -7,8 +7,10 @@ use std::str::FromStr;
 use anyhow::{Context as _, Result, bail};
 use serde::{Deserialize, Serialize};
 
+use crate::connections::Settings;
+
 /// The scenarios that come with the program, in the order of a full run.
-const SHIPPED: [(&str, &str); 17] = [
+const SHIPPED: [(&str, &str); 21] = [
     ("smoke", include_str!("../scenarios/smoke.toml")),
     ("flood-1", include_str!("../scenarios/flood-1.toml")),
     ("flood-8", include_str!("../scenarios/flood-8.toml")),
@@ -29,9 +31,13 @@ const SHIPPED: [(&str, &str); 17] = [
     ("junk-calls", include_str!("../scenarios/junk-calls.toml")),
     ("sink", include_str!("../scenarios/sink.toml")),
     ("direct", include_str!("../scenarios/direct.toml")),
+    ("accept", include_str!("../scenarios/accept.toml")),
+    ("handshakes", include_str!("../scenarios/handshakes.toml")),
+    ("storm", include_str!("../scenarios/storm.toml")),
+    ("shortage", include_str!("../scenarios/shortage.toml")),
 ];
 
-/// Not part of `all`: a quick check, and what wants CPUs placed by hand.
+/// Not part of `all`: a quick check, what wants CPUs placed by hand, and what is about connections, which is `connections`.
 const NOT_IN_ALL: [&str; 2] = ["smoke", "calls-two-cpus"];
 
 /// How datagrams reach the relay.
@@ -78,6 +84,19 @@ pub(crate) enum Question {
     Junk,
     /// The instruments without a relay: what generator and reflector can do.
     Instruments,
+    /// Connections per second, and what one costs.
+    Connections,
+    /// What calls notice of a storm of connections.
+    Storm,
+    /// What becomes of connections while the server has no descriptors for them.
+    Shortage,
+}
+
+impl Question {
+    /// Whether it is asked of connections, see [`connections`](crate::connections).
+    pub(crate) fn is_about_connections(self) -> bool {
+        matches!(self, Self::Connections | Self::Storm | Self::Shortage)
+    }
 }
 
 /// A figure by which servers are compared.
@@ -87,13 +106,20 @@ pub(crate) enum Metric {
     AllocationsPerCpuSecond,
     AllocationsPerSecond,
     CallsLost,
+    ConnectP99Us,
+    ConnectionsLost,
+    ConnectionsPerSecond,
     CpuPercent,
+    CpuUsPerConnection,
+    CpuUsPerConnectionBoth,
     CpuUsPerPacket,
     DeliveredPps,
     LossPercent,
     P50Us,
+    P99BesideQuiet,
     P99Us,
     PacketsPerCpuSecond,
+    QuietP99Us,
     SendPps,
 }
 
@@ -103,12 +129,19 @@ impl Metric {
             Self::AllocationsPerCpuSecond => "allocations per server CPU second",
             Self::AllocationsPerSecond => "allocations per second",
             Self::CallsLost => "datagrams lost by the calls",
+            Self::ConnectP99Us => "connect p99, us",
+            Self::ConnectionsLost => "connections lost",
+            Self::ConnectionsPerSecond => "connections per second",
+            Self::CpuUsPerConnection => "server CPU, us per connection",
+            Self::CpuUsPerConnectionBoth => "CPU of server and clients, us per connection",
             Self::CpuPercent => "server CPU, %",
             Self::CpuUsPerPacket => "server CPU, us per packet (= CPU s per million)",
             Self::DeliveredPps => "round trips delivered per second",
             Self::LossPercent => "loss, %",
             Self::P50Us => "round trip p50, us",
+            Self::P99BesideQuiet => "round trip p99 during the storm / without it",
             Self::P99Us => "round trip p99, us",
+            Self::QuietP99Us => "round trip p99 without the storm, us",
             Self::PacketsPerCpuSecond => "packets out per server CPU second",
             Self::SendPps => "datagrams sent per second",
         }
@@ -160,6 +193,12 @@ pub(crate) struct Scenario {
     pub(crate) window_s: f64,
     #[serde(default = "rounds")]
     pub(crate) rounds: u32,
+    /// Servers, where the command line names none.
+    #[serde(default)]
+    pub(crate) servers: Vec<String>,
+    /// Of scenarios about connections.
+    #[serde(default)]
+    pub(crate) connections: Settings,
     /// No server is started: the load talks to the peer itself.
     #[serde(default)]
     pub(crate) direct: bool,
@@ -233,6 +272,11 @@ impl Scenario {
         if self.percent_of_capacity.is_empty() == self.load.contains("{rate}") {
             bail!("`percent_of_capacity` and `{{rate}}` in `load` go together");
         }
+        if self.question.is_about_connections() {
+            self.connections
+                .check(self.question)
+                .context("[connections]")?;
+        }
         for bar in &self.bars {
             if bar.at_least.is_none() == bar.at_most.is_none() {
                 bail!("a bar needs either `at_least` or `at_most`");
@@ -258,12 +302,19 @@ impl Scenario {
             .collect()
     }
 
-    /// By name, `all`, or as a file.
+    /// By name, `all`, `connections`, or as a file.
     pub(crate) fn find(name: &str) -> Result<Vec<Self>> {
         if name == "all" {
             return Ok(Self::all_shipped()?
                 .into_iter()
                 .filter(|scenario| !NOT_IN_ALL.contains(&scenario.name.as_str()))
+                .filter(|scenario| !scenario.question.is_about_connections())
+                .collect());
+        }
+        if name == "connections" {
+            return Ok(Self::all_shipped()?
+                .into_iter()
+                .filter(|scenario| scenario.question.is_about_connections())
                 .collect());
         }
         if let Some(scenario) = Self::shipped(name) {

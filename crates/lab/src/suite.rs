@@ -1,5 +1,6 @@
 //! Scenarios times servers in alternating rounds.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
@@ -15,7 +16,10 @@ use crate::server::Server;
 #[derive(Debug)]
 pub(crate) struct Suite {
     pub(crate) scenarios: Vec<Scenario>,
+    /// For scenarios that do not name their own.
     pub(crate) servers: Vec<Server>,
+    /// Those of scenarios that do, by the scenario's name.
+    pub(crate) servers_by_scenario: BTreeMap<String, Vec<Server>>,
     /// Only this arrival.
     pub(crate) arrival: Option<Arrival>,
     pub(crate) raw: PathBuf,
@@ -76,18 +80,18 @@ impl Suite {
         arrival: Arrival,
         outcome: &mut Outcome,
     ) -> Result<()> {
+        let servers = self.servers_of(scenario);
+        if scenario.question.is_about_connections() {
+            return self.run_cells(hosts, scenario, arrival, outcome);
+        }
         // Without a relay one server stands for all.
-        let count = if scenario.direct {
-            1
-        } else {
-            self.servers.len()
-        };
+        let count = if scenario.direct { 1 } else { servers.len() };
         let mut capacities = vec![None; count];
         for round in 1..=scenario.rounds {
             for index in 0..count {
                 // Each round begins with another server, so that none always follows the same one.
                 let index = (index + round as usize - 1) % count;
-                let Some(server) = self.servers.get(index) else {
+                let Some(server) = servers.get(index) else {
                     continue;
                 };
                 let mut case = Case {
@@ -95,6 +99,7 @@ impl Suite {
                     arrival,
                     percent_of_capacity: None,
                     rate: None,
+                    cell: None,
                     server,
                     round,
                     warm_up_s: scenario.warm_up_s,
@@ -144,6 +149,78 @@ impl Suite {
             }
         }
         Ok(())
+    }
+
+    /// Every server in every cell of a scenario about connections.
+    fn run_cells(
+        &self,
+        hosts: &Hosts,
+        scenario: &Scenario,
+        arrival: Arrival,
+        outcome: &mut Outcome,
+    ) -> Result<()> {
+        let servers = self.servers_of(scenario);
+        let cells = scenario.connections.cells(hosts.relay.cpu_count()?)?;
+        let done = self.rounds_done(scenario)?;
+        for round in done + 1..=done + scenario.rounds {
+            for cell in &cells {
+                for index in 0..servers.len() {
+                    let index = (index + round as usize - 1) % servers.len();
+                    let Some(server) = servers.get(index) else {
+                        continue;
+                    };
+                    let case = Case {
+                        scenario,
+                        arrival,
+                        percent_of_capacity: None,
+                        rate: None,
+                        cell: Some(cell),
+                        server,
+                        round,
+                        warm_up_s: scenario.warm_up_s,
+                        window_s: scenario.window_s,
+                    };
+                    match server.cannot.get(&scenario.name) {
+                        Some(reason) if round == 1 => {
+                            self.keep(&case.empty_record(Status::CannotRun, reason))?;
+                        }
+                        Some(_) => {}
+                        None => self.run_case(&case, hosts, outcome)?,
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Rounds of a scenario that the folder has already. Further ones follow them: there are many cells, and all of their rounds may take
+    /// longer than a machine can be had for.
+    fn rounds_done(&self, scenario: &Scenario) -> Result<u32> {
+        if !self.raw.exists() {
+            return Ok(0);
+        }
+        let rounds = record::read(&self.raw)?
+            .into_iter()
+            .filter(|record| record.scenario == scenario.name)
+            .map(|record| record.round);
+        Ok(rounds.max().unwrap_or(0))
+    }
+
+    /// The servers that a scenario is measured with.
+    pub(crate) fn servers_of(&self, scenario: &Scenario) -> &[Server] {
+        let own = self.servers_by_scenario.get(&scenario.name);
+        own.unwrap_or(&self.servers)
+    }
+
+    /// The servers of all scenarios.
+    pub(crate) fn all_servers(&self) -> Vec<&Server> {
+        let mut all: Vec<&Server> = Vec::new();
+        for server in self.scenarios.iter().flat_map(|it| self.servers_of(it)) {
+            if !all.iter().any(|each| each.name == server.name) {
+                all.push(server);
+            }
+        }
+        all
     }
 
     fn run_case(&self, case: &Case<'_>, hosts: &Hosts, outcome: &mut Outcome) -> Result<()> {

@@ -368,3 +368,69 @@ fn rows(raw: &str) -> Vec<std::collections::BTreeMap<String, String>> {
         })
         .collect()
 }
+
+/// Scenarios about connections with the real programs. Judged by counts, not by speed.
+#[test]
+fn connections_are_counted_in_every_cell_and_a_shortage_of_descriptors_loses_none() {
+    if !namespaces_can_be_had() {
+        return;
+    }
+    let _laboratory = laboratory();
+    let folder = TempDir::new().expect("a folder");
+    let common = "arrivals = ['offloads']\nwarm_up_s = 0.2\nwindow_s = 0.5\nrounds = 1\n";
+    let scenarios = [
+        (
+            "strategies",
+            "title = 'Strategies'\nquestion = 'connections'\nload = '-i 4 --close rst'\nservers = ['accept-shared', 'accept-cpu']\n\
+             metrics = ['connections_per_second', 'cpu_us_per_connection']\n\
+             [connections]\nplaces = ['loopback', 'namespaces']\nworkers = ['2']\nall_cpus = true\n",
+        ),
+        (
+            "calls",
+            "title = 'Calls'\nquestion = 'storm'\nload = 'mix --clients 4 --rate 50'\nservers = ['turnbuckle-tcp']\nmetrics = ['p99_beside_quiet']\n\
+             [connections.storms]\nresets = '-i 1 -c 4 --close rst'\n",
+        ),
+        (
+            "descriptors",
+            "title = 'Descriptors'\nquestion = 'shortage'\nload = '--tls --binding -i 30 --close rst'\nservers = ['turnbuckle-tls']\n\
+             metrics = ['connections_lost']\n[[bar]]\nserver = 'turnbuckle-tls'\nmetric = 'connections_lost'\nat_most = 0\n\
+             [connections]\nshortage_s = 0.3\nport = 5349\n",
+        ),
+    ];
+    let report = folder.path().join("report");
+    let mut command = bench();
+    for (name, text) in scenarios {
+        let path = folder.path().join(format!("{name}.toml"));
+        // Before the tables, which begin a line.
+        let at = text.find("\n[").map_or(text.len(), |at| at + 1);
+        fs::write(&path, format!("{}{common}{}", &text[..at], &text[at..])).expect("written");
+        command.arg(&path);
+    }
+    // A second call goes on with the next round.
+    for _ in 0..2 {
+        let output = command
+            .args(["--into"])
+            .arg(&report)
+            .output()
+            .expect("it runs");
+        assert!(output.status.success(), "{output:?}");
+        command = bench();
+        command.arg(folder.path().join("calls.toml"));
+    }
+    let page = fs::read_to_string(report.join("README.md")).expect("a page");
+    for part in [
+        "| loopback, 2 workers | shared |",
+        "| namespaces, 2 workers | cpu |",
+        "Failed connects: 0. Runs in which accepting met an error: 0.",
+        "| turnbuckle-tcp | resets |",
+        "bar at most 0: met",
+    ] {
+        assert!(page.contains(part), "{part}: {page}");
+    }
+    let rows = fs::read_to_string(report.join("raw.csv")).expect("records");
+    let rounds = |round: &str| rows.lines().filter(|row| row.contains(round)).count();
+    assert_eq!(rounds("turnbuckle-tcp,1,measured"), 1, "{rows}");
+    assert_eq!(rounds("turnbuckle-tcp,2,measured"), 1, "{rows}");
+    let html = fs::read_to_string(report.join("report.html")).expect("a page");
+    assert!(html.contains("loopback, by workers"));
+}

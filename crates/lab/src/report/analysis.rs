@@ -379,6 +379,7 @@ mod tests {
             arrival: crate::scenario::Arrival::Offloads,
             percent_of_capacity: None,
             rate: None,
+            cell: None,
             server: &server,
             round,
             warm_up_s: 0.0,

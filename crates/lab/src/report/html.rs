@@ -3,7 +3,7 @@
 use anyhow::Result;
 use askama::Template;
 
-use super::{Contents, figure, plot};
+use super::{Contents, connections, figure, plot};
 use crate::scenario::Question;
 
 #[derive(Template)]
@@ -12,7 +12,15 @@ struct Page<'a> {
     title: &'a str,
     machine: String,
     findings: &'a str,
+    overviews: Vec<Overview>,
     groups: Vec<GroupView>,
+}
+
+/// Plots of a scenario as a whole.
+struct Overview {
+    title: String,
+    what: String,
+    plots: Vec<String>,
 }
 
 struct GroupView {
@@ -111,6 +119,16 @@ pub(super) fn page(contents: &Contents) -> Result<String> {
                 .collect(),
         })
         .collect();
+    let overviews = contents
+        .scenarios
+        .iter()
+        .map(|scenario| Overview {
+            title: scenario.name.clone(),
+            what: scenario.title.clone(),
+            plots: connections::plots(&contents.records, scenario),
+        })
+        .filter(|overview| !overview.plots.is_empty())
+        .collect();
     let machine = contents
         .environment
         .sessions
@@ -126,6 +144,7 @@ pub(super) fn page(contents: &Contents) -> Result<String> {
         title: &contents.title,
         machine,
         findings: &contents.findings,
+        overviews,
         groups,
     }
     .render()?)

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use super::analysis::{GroupResult, ServerResult, Spread};
-use super::{Contents, figure};
+use super::{Contents, connections, figure};
 use crate::bottleneck::RULES;
 use crate::scenario::Question;
 
@@ -40,6 +40,7 @@ pub(super) fn readme(contents: &Contents) -> String {
             verdicts.join("\n")
         );
     }
+    text.push_str(&connections::tables(&contents.records, &contents.scenarios));
     let _ = writeln!(text, "## Servers\n");
     let mut seen: Vec<(&str, &str)> = Vec::new();
     for session in &contents.environment.sessions {
@@ -89,16 +90,25 @@ pub(super) fn readme(contents: &Contents) -> String {
     );
     let _ = writeln!(text, "## Scenarios\n");
     for scenario in &contents.scenarios {
+        let programs = match scenario.question {
+            Question::Connections | Question::Shortage => {
+                format!("`turnbuckle connect-client {}`", scenario.load)
+            }
+            _ => format!(
+                "`turnbuckle load {}`, `turnbuckle peer {}`",
+                scenario.load, scenario.peer
+            ),
+        };
+        let storms: String = scenario
+            .connections
+            .storms
+            .values()
+            .map(|words| format!(", `turnbuckle connect-client {words}`"))
+            .collect();
         let _ = writeln!(
             text,
-            "- **{}**: {}. `turnbuckle load {}`, `turnbuckle peer {}`; {} s discarded, {} s measured, {} rounds.",
-            scenario.name,
-            scenario.title,
-            scenario.load,
-            scenario.peer,
-            scenario.warm_up_s,
-            scenario.window_s,
-            scenario.rounds
+            "- **{}**: {}. {programs}{storms}; {} s discarded, {} s measured, {} rounds.",
+            scenario.name, scenario.title, scenario.warm_up_s, scenario.window_s, scenario.rounds
         );
     }
     text
@@ -126,9 +136,12 @@ fn group_text(group: &GroupResult, against: &str) -> String {
     for metric in metrics {
         let _ = write!(header, " {} |", metric.title());
     }
-    header.push_str(
-        " packets out/s | server CPU % | kernel CPU % | foreign CPU % | lost of sent | drops before relay / peer / load | RSS MiB | bottleneck |",
-    );
+    header.push_str(match group.scenario.question.is_about_connections() {
+        true => " server CPU % | kernel CPU % | foreign CPU % | bottleneck |",
+        false => {
+            " packets out/s | server CPU % | kernel CPU % | foreign CPU % | lost of sent | drops before relay / peer / load | RSS MiB | bottleneck |"
+        }
+    });
     let columns = header.matches('|').count() - 1;
     let _ = writeln!(text, "{header}\n|{}", "---|".repeat(columns));
     for server in &group.servers {
@@ -191,6 +204,17 @@ fn row(server: &ServerResult, group: &GroupResult) -> String {
             }
         })
         .collect();
+    if group.scenario.question.is_about_connections() {
+        let _ = write!(
+            row,
+            " {:.0} | {:.0} | {:.0} | {} |",
+            sums.server_cpu_percent,
+            sums.kernel_cpu_percent,
+            sums.foreign_cpu_percent,
+            bottlenecks.join(", ")
+        );
+        return row;
+    }
     let unranked = if group.scenario.question == Question::Flood && !server.ranked {
         " (not ranked)"
     } else {
