@@ -27,6 +27,8 @@ const SECOND: Nanos = 1_000_000_000;
 const RTO: Nanos = SECOND / 2;
 const SENDS_MAX: u32 = 7;
 const LAST_WAIT: Nanos = 16 * RTO;
+/// RFC 8489 §6.2.2, Ti: a request over a connection is sent once.
+const RELIABLE_WAIT: Nanos = 39_500_000_000;
 /// How long after the last refresh the next one is begun: permissions last 5 minutes, channels 10 (RFC 8656 §9, §12).
 const PERMISSION_EVERY: Nanos = 240 * SECOND;
 const CHANNEL_EVERY: Nanos = 240 * SECOND;
@@ -58,6 +60,8 @@ pub struct Plan {
     pub family: Option<AddressFamily>,
     /// LIFETIME asked for, seconds; the server's default without it.
     pub lifetime: Option<u32>,
+    /// Requests go over a connection, which repeats by itself what is lost.
+    pub is_reliable: bool,
 }
 
 /// What became of the allocation with the last bytes or the last passing of time.
@@ -80,6 +84,10 @@ pub enum Failure {
     Timeout,
     /// An answer without what it must have.
     BadAnswer,
+    /// The connection to the server could not be had, or was lost.
+    Disconnected,
+    /// No keys could be agreed on, or the server's certificate is not to be trusted.
+    Handshake,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -204,7 +212,8 @@ impl Client {
         if self.request.is_none() && self.stage == Stage::Ready {
             self.next_request(now);
         }
-        let is_exhausted = |request: &Request| request.due <= now && request.sends == SENDS_MAX;
+        let sends_max = if self.plan.is_reliable { 1 } else { SENDS_MAX };
+        let is_exhausted = |request: &Request| request.due <= now && request.sends == sends_max;
         if self.request.as_ref().is_some_and(is_exhausted) {
             return (None, Some(self.fail(Failure::Timeout)));
         }
@@ -213,7 +222,9 @@ impl Client {
         };
         request.sends += 1;
         request.due = now
-            + if request.sends == SENDS_MAX {
+            + if self.plan.is_reliable {
+                RELIABLE_WAIT
+            } else if request.sends == SENDS_MAX {
                 LAST_WAIT
             } else {
                 RTO << (request.sends - 1)

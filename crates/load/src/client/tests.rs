@@ -21,6 +21,7 @@ fn client(path: Option<Path>) -> Client {
         dont_fragment: false,
         family: None,
         lifetime: None,
+        is_reliable: false,
     };
     Client::new(Arc::new(plan), 1)
 }
@@ -233,6 +234,23 @@ fn an_unanswered_request_is_repeated_seven_times_and_given_up() {
     let failed = Some(Event::Failed(Failure::Timeout));
     assert_eq!(event, (39_500_000_000, failed));
     assert_eq!(client.next_timeout(), None);
+}
+
+// RFC 8489 §6.2.2
+#[test]
+fn over_a_connection_a_request_is_sent_once() {
+    let plan = Plan {
+        is_reliable: true,
+        ..(*client(None).plan).clone()
+    };
+    let mut client = Client::new(Arc::new(plan), 1);
+    client.start(0);
+    request(&mut client, 0);
+    let end = client.next_timeout().unwrap();
+    assert_eq!(end, 39_500_000_000);
+    assert_eq!(client.poll_transmit(end - 1), (None, None));
+    let failed = Some(Event::Failed(Failure::Timeout));
+    assert_eq!(client.poll_transmit(end), (None, failed));
 }
 
 #[test]

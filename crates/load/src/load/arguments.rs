@@ -1,6 +1,7 @@
 //! The command line of `turnbuckle load`, and what is wrong with it.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs as _};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::ValueEnum;
@@ -8,6 +9,7 @@ use turnbuckle_wire::AddressFamily;
 
 use crate::cli::{self, BackendChoice, Cpus, Threads};
 use crate::client::Credentials;
+use crate::load::transport::TransportChoice;
 use crate::packet::HEADER_LEN;
 
 /// Most clients of one run: each has two descriptors.
@@ -62,6 +64,15 @@ pub struct Arguments {
     /// The server's address; its port is 3478 unless given
     #[arg(long, value_name = "ADDRESS[:PORT]", value_parser = server_address)]
     pub(crate) server: Option<SocketAddr>,
+    /// How clients reach the server; the peer is reached by UDP. The server's certificate is not checked without --ca-file
+    #[arg(long, value_enum, default_value_t = TransportChoice::Udp)]
+    pub(crate) transport: TransportChoice,
+    /// Certificates (PEM) of those who may vouch for the server's
+    #[arg(long, value_name = "FILE")]
+    pub(crate) ca_file: Option<PathBuf>,
+    /// Name that the server's certificate must have, and that is asked for (SNI); its address without it
+    #[arg(long, value_name = "NAME")]
+    pub(crate) tls_name: Option<String>,
     /// Address of the peer; given several times, clients take turns
     #[arg(long, value_name = "ADDRESS:PORT")]
     pub(crate) peer: Vec<SocketAddr>,
@@ -107,10 +118,10 @@ pub struct Arguments {
     /// Address family of the relayed address: 4 or 6; the peer's without it
     #[arg(long, value_parser = family, value_name = "4|6")]
     pub(crate) family: Option<AddressFamily>,
-    /// Threads that send: auto (half of the CPUs), or 1 to 64
+    /// Threads that send, by UDP: auto (half of the CPUs), or 1 to 64
     #[arg(long, value_parser = cli::threads, default_value = "auto", value_name = "N")]
     pub(crate) sender_threads: Threads,
-    /// Threads that receive and speak TURN: auto (half of the CPUs), or 1 to 64
+    /// Threads that receive and speak TURN, and by other transports than UDP send as well: auto (half of the CPUs), or 1 to 64
     #[arg(long, value_parser = cli::threads, default_value = "auto", value_name = "N")]
     pub(crate) listener_threads: Threads,
     /// CPUs for the threads in turn, senders first, as in 0,2-3
@@ -152,6 +163,7 @@ impl Arguments {
         if !self.direct && self.server.is_none() {
             return Err("--server is missing (or --direct, for a run without one)".to_owned());
         }
+        self.check_transport()?;
         if self.pairs && !self.mode.has_packets() {
             return Err(format!("{mode} sends no packets; --pairs has no use"));
         }
@@ -183,6 +195,36 @@ impl Arguments {
         }
         if self.duration.is_zero() {
             return Err("--duration: allowed: more than 0 seconds".to_owned());
+        }
+        Ok(())
+    }
+
+    fn check_transport(&self) -> Result<(), String> {
+        let transport = self.transport.name();
+        if self.transport == TransportChoice::Udp {
+            // nothing is excluded
+        } else if self.direct {
+            return Err(format!("--direct is by UDP; {transport} leads to a server"));
+        } else if self.mode == Mode::Invalid {
+            return Err(format!("invalid is by UDP; it has no use for {transport}"));
+        } else if self.sender_threads != Threads::Auto {
+            return Err(format!(
+                "--sender-threads: with {transport} those that receive send as well; there is --listener-threads"
+            ));
+        } else if self.transport.is_stream() && self.backend != BackendChoice::AUTO {
+            return Err(format!(
+                "--backend is about datagrams; {transport} has none"
+            ));
+        }
+        for (option, is_given) in [
+            ("--ca-file", self.ca_file.is_some()),
+            ("--tls-name", self.tls_name.is_some()),
+        ] {
+            if is_given && !self.transport.is_secure() {
+                return Err(format!(
+                    "{option} is about certificates; {transport} has none"
+                ));
+            }
         }
         Ok(())
     }
@@ -318,6 +360,34 @@ mod tests {
                 "as fast as it can",
             ),
             ("alloc --direct", "has none"),
+            (
+                "packet --direct --peer 192.0.2.2:1 --transport tcp",
+                "--direct is by UDP",
+            ),
+            (
+                "invalid --server 192.0.2.1 --transport tls",
+                "no use for tls",
+            ),
+            (
+                "alloc --server 192.0.2.1 --user a:b --transport tcp --sender-threads 2",
+                "--listener-threads",
+            ),
+            (
+                "alloc --server 192.0.2.1 --user a:b --transport tls --backend gso",
+                "about datagrams",
+            ),
+            (
+                "alloc --server 192.0.2.1 --user a:b --transport tcp --ca-file a.pem",
+                "about certificates",
+            ),
+            (
+                "alloc --server 192.0.2.1 --user a:b --tls-name a",
+                "about certificates",
+            ),
+            (
+                "alloc --server 192.0.2.1 --user a:b --transport sctp",
+                "possible values: udp, tcp, tls",
+            ),
             (
                 "mix --server 192.0.2.1 --user a:b --pairs --clients 3",
                 "even",

@@ -1,23 +1,23 @@
-//! A listener thread: it owns the clients' sockets, speaks TURN for them, and counts what comes back.
+//! What a listener thread does whatever the transport: it speaks TURN for its clients and counts what comes back.
+//!
+//! It touches no socket: messages come by [`Listener::message`], and leave through a [`Signalling`].
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
-use std::sync::mpsc::Sender;
+use std::sync::mpsc::{Receiver, Sender};
 use std::time::Duration;
 
-use anyhow::Context as _;
 use hdrhistogram::Histogram;
-use turnbuckle_datapath::{
-    Bind, Datapath, EndpointId, EndpointKind, Handler, Received, SendQueue, Settings, Sockets,
-};
+use turnbuckle_datapath::Settings;
 use turnbuckle_wire::{ChannelData, Class, Demux, Message, Method, classify};
 
-use super::sender::{MEASURING, OVER, histogram};
-use super::session::{Framing, Ready};
+use super::sender::{self, MEASURING, OVER, histogram};
+use super::session::{Framing, Ready, Via};
 use super::track::{Counts, Track};
+use super::transport::Transport;
 use crate::client::{Client, Event, Failure, Path, Plan};
 use crate::packet::Header;
 use crate::threads::{Clock, OwnLines};
@@ -26,8 +26,6 @@ use crate::threads::{Clock, OwnLines};
 const UNDER_WAY: usize = 64;
 /// How long a client waits that was refused, before it tries again.
 const AFTER_REFUSAL: u64 = 10_000_000;
-/// Time for the release of all allocations at the end.
-const RELEASE_MAX: u64 = 5_000_000_000;
 /// Longest wait for something to arrive: phases are looked at that often.
 const WAIT_MAX: Duration = Duration::from_millis(5);
 
@@ -58,6 +56,15 @@ pub(super) enum Duty {
     Junk,
 }
 
+/// By which a listener's messages leave. Clients are named by their place in the thread.
+pub(super) trait Signalling {
+    /// Sends a STUN message of a client.
+    fn send(&mut self, index: usize, message: &[u8]);
+
+    /// Has a client come from another port with its next message. One that cannot have it, for want of descriptors, keeps its own.
+    fn renew(&mut self, index: usize);
+}
+
 /// What a listener thread is told.
 pub(super) struct Task {
     pub(super) clock: Clock,
@@ -65,8 +72,9 @@ pub(super) struct Task {
     pub(super) seen: Arc<OwnLines<Seen>>,
     pub(super) settings: Settings,
     pub(super) duty: Duty,
+    pub(super) transport: Transport,
     pub(super) local: IpAddr,
-    /// Where datagrams go: the server, or in a run without one the peer.
+    /// Where messages go: the server, or in a run without one the peer.
     pub(super) to: SocketAddr,
     /// How clients send to each other, two and two; `None` where they have a peer, or none.
     pub(super) pairs: Option<Path>,
@@ -76,6 +84,8 @@ pub(super) struct Task {
     /// Sequence numbers remembered per session.
     pub(super) window: usize,
     pub(super) report: Sender<anyhow::Result<Opened>>,
+    /// What to send, where this thread is to send as well.
+    pub(super) sending: Option<Receiver<sender::Task>>,
 }
 
 /// The clients that may send, once all have an answer.
@@ -145,7 +155,6 @@ struct One {
     /// Delay of the packet before, nanoseconds.
     last_latency: Option<u64>,
     plan: Option<Arc<Plan>>,
-    endpoint: EndpointId,
     client: Option<Client>,
     track: Track,
     /// An allocation is to be had or held.
@@ -156,13 +165,12 @@ struct One {
     retry_at: u64,
 }
 
-struct Listener {
-    clock: Clock,
+pub(super) struct Listener {
+    pub(super) clock: Clock,
     run_phase: Arc<AtomicU8>,
     seen: Arc<OwnLines<Seen>>,
     duty: Duty,
     pairs: Option<Path>,
-    to: SocketAddr,
     clients: Vec<One>,
     /// Clients to look at, by time. May name one too often, never too late.
     timers: BinaryHeap<Reverse<(u64, usize)>>,
@@ -171,7 +179,6 @@ struct Listener {
     /// Clients of a cycle that gave their allocation back: servers answer 437 to a 5-tuple for a while after its allocation ended, so the
     /// next one begins at another port, as another client's would.
     spent: Vec<usize>,
-    local: IpAddr,
     under_way: usize,
     seed: u64,
     /// The phase when this turn began.
@@ -180,82 +187,22 @@ struct Listener {
     outcome: Outcome,
 }
 
-pub(super) fn run(task: Task) -> anyhow::Result<Outcome> {
-    let Task {
-        clock,
-        phase,
-        seen,
-        settings,
-        duty,
-        local,
-        to,
-        clients,
-        pairs,
-        seed,
-        window,
-        report,
-    } = task;
-    let opened = (|| -> anyhow::Result<_> {
-        let mut datapath = Datapath::new(settings)?;
-        let mut listener = Listener::new(clock, Arc::clone(&phase), seen, duty, local, to, seed)?;
-        listener.pairs = pairs;
-        for (session, plan) in clients {
-            listener.add(&mut datapath, session, plan, window)?;
-        }
-        Ok((datapath, listener))
-    })();
-    let (mut datapath, mut listener) = match opened {
-        Ok(opened) => opened,
-        Err(error) => {
-            let _ = report.send(Err(error));
-            anyhow::bail!("not begun");
-        }
-    };
-    let turn = |datapath: &mut Datapath, listener: &mut Listener| {
-        let wait = listener.wait();
-        datapath.turn(Some(wait), listener)
-    };
-    if matches!(duty, Duty::Hold | Duty::Cycle) {
-        while !listener.is_open() && phase.load(Ordering::Relaxed) != DRAINED {
-            turn(&mut datapath, &mut listener)?;
-        }
-    }
-    let _ = report.send(listener.opened(&datapath));
-    while phase.load(Ordering::Relaxed) != DRAINED {
-        turn(&mut datapath, &mut listener)?;
-    }
-    listener.release_all();
-    let end = clock.now() + RELEASE_MAX;
-    while listener.holds_any() && clock.now() < end {
-        turn(&mut datapath, &mut listener)?;
-    }
-    Ok(listener.finish())
-}
-
 impl Listener {
-    fn new(
-        clock: Clock,
-        run_phase: Arc<AtomicU8>,
-        seen: Arc<OwnLines<Seen>>,
-        duty: Duty,
-        local: IpAddr,
-        to: SocketAddr,
-        seed: u64,
-    ) -> anyhow::Result<Self> {
+    /// The clients of a task, none of which has sent anything.
+    pub(super) fn new(task: &mut Task) -> anyhow::Result<Self> {
+        let clients = std::mem::take(&mut task.clients);
+        let waiting = (0..clients.len()).filter(|&index| clients[index].1.is_some());
         Ok(Self {
-            clock,
-            run_phase,
-            seen,
-            duty,
-            pairs: None,
-            to,
-            clients: Vec::new(),
+            clock: task.clock,
+            run_phase: Arc::clone(&task.phase),
+            seen: Arc::clone(&task.seen),
+            duty: task.duty,
+            pairs: task.pairs,
             timers: BinaryHeap::new(),
-            waiting: Vec::new(),
+            waiting: waiting.collect(),
             spent: Vec::new(),
-            local,
             under_way: 0,
-            seed,
+            seed: task.seed,
             phase: 0,
             is_over: false,
             outcome: Outcome {
@@ -270,51 +217,26 @@ impl Listener {
                 released: 0,
                 failures: BTreeMap::new(),
             },
+            clients: clients
+                .into_iter()
+                .map(|(session, plan)| One {
+                    session,
+                    // Partners are numbered 2n and 2n + 1.
+                    from: session ^ u32::from(task.pairs.is_some()),
+                    last_latency: None,
+                    is_busy: plan.is_some(),
+                    is_waiting: plan.is_some(),
+                    plan,
+                    client: None,
+                    track: Track::new(task.window),
+                    retry_at: 0,
+                })
+                .collect(),
         })
     }
 
-    fn add(
-        &mut self,
-        datapath: &mut Datapath,
-        session: u32,
-        plan: Option<Arc<Plan>>,
-        window: usize,
-    ) -> anyhow::Result<()> {
-        let index = self.clients.len();
-        let endpoint = datapath
-            .bind(Bind {
-                address: (self.local, 0).into(),
-                kind: EndpointKind::Listener { reuseport: false },
-                token: index as u64,
-            })
-            .with_context(|| {
-                format!(
-                    "cannot open a socket for client {session} on {}",
-                    self.local
-                )
-            })?;
-        let has_plan = plan.is_some();
-        self.clients.push(One {
-            session,
-            // Partners are numbered 2n and 2n + 1.
-            from: session ^ u32::from(self.pairs.is_some()),
-            last_latency: None,
-            plan,
-            endpoint,
-            client: None,
-            track: Track::new(window),
-            is_busy: has_plan,
-            is_waiting: has_plan,
-            retry_at: 0,
-        });
-        if has_plan {
-            self.waiting.push(index);
-        }
-        Ok(())
-    }
-
     /// Whether every client has an allocation, or will not get one. In a cycle there is nothing to wait for.
-    fn is_open(&self) -> bool {
+    pub(super) fn is_open(&self) -> bool {
         let is_busy = |at: usize| self.clients.get(at).is_some_and(|one| one.is_busy);
         let mut clients = self.clients.iter().enumerate();
         self.duty == Duty::Cycle
@@ -331,15 +253,19 @@ impl Listener {
         client.any(|client| client.is_ready() && (self.pairs.is_none() || client.peer().is_some()))
     }
 
-    fn opened(&self, datapath: &Datapath) -> anyhow::Result<Opened> {
+    /// The clients that may send. `via` tells by what.
+    ///
+    /// # Errors
+    /// Those of `via`.
+    pub(super) fn opened(
+        &self,
+        mut via: impl FnMut(usize) -> anyhow::Result<Via>,
+    ) -> anyhow::Result<Opened> {
         let mut opened = Opened {
             failures: self.outcome.failures.clone(),
             ..Opened::default()
         };
-        for one in &self.clients {
-            opened
-                .ports
-                .extend(datapath.local_addr(one.endpoint).map(|local| local.port()));
+        for (index, one) in self.clients.iter().enumerate() {
             let framing = match &one.plan {
                 None => Framing::Bare,
                 Some(_) => match one.client.as_ref().and_then(Client::peer) {
@@ -348,16 +274,16 @@ impl Listener {
                 },
             };
             opened.ready.push(Ready {
-                socket: datapath.share(one.endpoint)?,
+                via: via(index)?,
                 session: one.session,
-                to: self.to,
                 framing,
             });
         }
         Ok(opened)
     }
 
-    fn wait(&self) -> Duration {
+    /// How long nothing has to be done, if nothing arrives.
+    pub(super) fn wait(&self) -> Duration {
         let due = self
             .timers
             .peek()
@@ -366,7 +292,7 @@ impl Listener {
     }
 
     /// Has a client do the next thing, if it is time.
-    fn look_at(&mut self, index: usize, now: u64, tx: &mut SendQueue) {
+    fn look_at(&mut self, index: usize, now: u64, signalling: &mut impl Signalling) {
         let Some(one) = self.clients.get_mut(index) else {
             return;
         };
@@ -379,7 +305,7 @@ impl Listener {
         };
         let (bytes, event) = client.poll_transmit(now);
         if let Some(bytes) = bytes {
-            tx.reply(one.endpoint, self.to, bytes);
+            signalling.send(index, bytes);
         }
         if let Some(due) = client.next_timeout() {
             self.timers.push(Reverse((due, index)));
@@ -487,25 +413,16 @@ impl Listener {
         }
     }
 
-    /// Gives clients that begin anew another port. One that cannot have it, for want of descriptors, keeps its own.
-    fn move_spent(&mut self, sockets: &mut Sockets<'_>) {
-        for index in std::mem::take(&mut self.spent) {
-            let Some(one) = self.clients.get_mut(index) else {
-                continue;
-            };
-            let bound = sockets.bind(Bind {
-                address: (self.local, 0).into(),
-                kind: EndpointKind::Listener { reuseport: false },
-                token: index as u64,
-            });
-            if let Ok(endpoint) = bound {
-                sockets.close(one.endpoint);
-                one.endpoint = endpoint;
-            }
+    /// The way to the server is gone, and with it what a client has there.
+    pub(super) fn lost(&mut self, index: usize, failure: Failure, now: u64) {
+        let client = self.clients.get_mut(index).map(|one| &mut one.client);
+        if client.is_some_and(|client| client.is_some()) {
+            self.happened(index, Event::Failed(failure), now);
         }
     }
 
-    fn release_all(&mut self) {
+    /// Begins to give all allocations back.
+    pub(super) fn release_all(&mut self) {
         self.is_over = true;
         self.under_way = 0;
         self.waiting.clear();
@@ -517,11 +434,11 @@ impl Listener {
         }
     }
 
-    fn holds_any(&self) -> bool {
+    pub(super) fn holds_any(&self) -> bool {
         self.clients.iter().any(|one| one.client.is_some())
     }
 
-    fn finish(mut self) -> Outcome {
+    pub(super) fn finish(mut self) -> Outcome {
         for one in &self.clients {
             let counts = one.track.counts();
             let sum = &mut self.outcome.counts;
@@ -532,9 +449,9 @@ impl Listener {
         self.outcome
     }
 
-    /// Takes in one datagram.
+    /// Takes in one message for a client.
     #[inline]
-    fn datagram(&mut self, index: usize, bytes: &[u8], now: u64) {
+    pub(super) fn message(&mut self, index: usize, bytes: &[u8], now: u64) {
         self.outcome.arrived += 1;
         let Some(one) = self.clients.get_mut(index) else {
             return;
@@ -572,6 +489,32 @@ impl Listener {
         }
     }
 
+    /// A turn begins.
+    pub(super) fn turn_started(&mut self) {
+        self.phase = self.run_phase.load(Ordering::Relaxed);
+    }
+
+    /// Does what is due, after all that arrived in a turn.
+    pub(super) fn turn_ended(&mut self, signalling: &mut impl Signalling) {
+        let now = self.clock.now();
+        for index in std::mem::take(&mut self.spent) {
+            signalling.renew(index);
+        }
+        self.begin_waiting(now);
+        while let Some(&Reverse((due, index))) = self.timers.peek()
+            && due <= now
+        {
+            self.timers.pop();
+            self.look_at(index, now, signalling);
+        }
+        let seen = &self.seen;
+        let received = self.outcome.latency.len();
+        seen.received.store(received, Ordering::Relaxed);
+        seen.arrived.store(self.outcome.arrived, Ordering::Relaxed);
+        seen.allocated
+            .store(self.outcome.allocated, Ordering::Relaxed);
+    }
+
     fn corrupt(&mut self) {
         if self.phase == MEASURING || self.phase == OVER {
             self.outcome.corrupted += 1;
@@ -603,42 +546,4 @@ fn is_channel_of(one: &One, number: u16) -> bool {
     let of_plan = one.plan.as_ref().and_then(|plan| plan.peer);
     let peer = one.client.as_ref().and_then(Client::peer).or(of_plan);
     matches!(peer, Some((_, Path::Channel(channel))) if channel.get() == number)
-}
-
-impl Handler for Listener {
-    fn turn_started(&mut self) {
-        self.phase = self.run_phase.load(Ordering::Relaxed);
-    }
-
-    fn received(&mut self, message: &Received<'_>, _: &mut SendQueue) {
-        let now = self.clock.now();
-        let Ok(index) = usize::try_from(message.token) else {
-            return;
-        };
-        // A port that was another program's a moment ago still gets what was meant for that one.
-        if (message.remote.ip(), message.remote.port()) != (self.to.ip(), self.to.port()) {
-            return;
-        }
-        for segment in message.segments() {
-            self.datagram(index, segment, now);
-        }
-    }
-
-    fn turn_ended(&mut self, tx: &mut SendQueue, sockets: &mut Sockets<'_>) {
-        let now = self.clock.now();
-        self.move_spent(sockets);
-        self.begin_waiting(now);
-        while let Some(&Reverse((due, index))) = self.timers.peek()
-            && due <= now
-        {
-            self.timers.pop();
-            self.look_at(index, now, tx);
-        }
-        let seen = &self.seen;
-        let received = self.outcome.latency.len();
-        seen.received.store(received, Ordering::Relaxed);
-        seen.arrived.store(self.outcome.arrived, Ordering::Relaxed);
-        seen.allocated
-            .store(self.outcome.allocated, Ordering::Relaxed);
-    }
 }

@@ -1,17 +1,24 @@
 //! `turnbuckle load`: the load generator.
 //!
-//! Listener threads own the clients' sockets, speak TURN for them and count what comes back; sender threads share the sockets and send
-//! nothing but data. Each client has a socket of its own, so that a server's shards all get their part. Nothing is inferred: every
+//! Listener threads own the clients' sockets, speak TURN for them and count what comes back ([`listener`], whatever moves the messages:
+//! [`udp`], [`streams`]). Sender threads share the sockets of UDP and send nothing but data; a connection is read and written by one thread, so
+//! there the listeners send as well. Each client has a socket of its own, so that a server's shards all get their part. Nothing is inferred: every
 //! packet says whose it is, which one it is and when it was due ([`crate::packet`]), and what became of it is counted
 //! ([`track`]).
 
 mod arguments;
+mod drive;
 mod junk;
 mod listener;
 mod report;
 mod sender;
+mod sending;
 mod session;
+mod streams;
+mod tls;
 mod track;
+mod transport;
+mod udp;
 
 use std::collections::{BTreeMap, HashSet};
 use std::hash::{BuildHasher as _, RandomState};
@@ -35,6 +42,9 @@ use self::listener::{DRAINED, Duty, Opened, Seen};
 use self::report::Report;
 pub(crate) use self::report::Totals;
 use self::sender::{MEASURING, OVER, Pace, Sent, WARMING_UP};
+use self::session::Via;
+use self::transport::Transport;
+pub(crate) use self::transport::TransportChoice;
 use crate::cli;
 use crate::client::{Credentials, Failure, Path, Plan};
 use crate::output;
@@ -49,6 +59,8 @@ const QUIET: Duration = Duration::from_secs(1);
 /// Quiet for so long is enough when everything sent has arrived.
 const ALL_HERE: Duration = Duration::from_millis(100);
 const DRAIN_MAX: Duration = Duration::from_secs(3);
+/// The same for streams, on which nothing is dropped on its way to the server: it waits there and here.
+const STREAM_DRAIN_MAX: Duration = Duration::from_secs(10);
 /// Sequence numbers remembered, of all sessions together.
 const WINDOWS: usize = 1 << 24;
 const WINDOW_MAX: usize = 1 << 16;
@@ -81,8 +93,11 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
 
 struct ListenerThread {
     seen: Arc<OwnLines<Seen>>,
+    /// Where this thread sends as well.
+    sending: Option<mpsc::Sender<sender::Task>>,
+    sent: Arc<OwnLines<Sent>>,
     id: i32,
-    handle: JoinHandle<anyhow::Result<listener::Outcome>>,
+    handle: JoinHandle<anyhow::Result<drive::Outcome>>,
 }
 
 struct SenderThread {
@@ -155,7 +170,11 @@ impl Run {
         }
     }
 
+    /// Threads that do nothing but send.
     fn sender_count(&self) -> usize {
+        if self.arguments.transport != TransportChoice::Udp {
+            return 0;
+        }
         let auto = threads::available() / 2;
         let senders = self.arguments.sender_threads;
         senders.or(auto, self.arguments.clients.min(cli::THREADS_MAX))
@@ -173,31 +192,30 @@ impl Run {
             .or(auto, clients.min(cli::THREADS_MAX));
         let senders = self.sender_count();
         let plans = self.plans()?;
+        let transport = Transport::new(&self.arguments)?;
         let window = (WINDOWS / clients)
             .next_power_of_two()
             .clamp(WINDOW_MIN, WINDOW_MAX);
         let mut clients_of = vec![Vec::new(); number];
         for (session, plan) in plans.into_iter().enumerate() {
             let session_number = u32::try_from(session)?;
-            // Both of a pair in one thread.
-            let turn = if self.arguments.pairs {
-                session / 2
-            } else {
-                session
-            };
-            if let Some(list) = clients_of.get_mut(turn % number) {
+            let at = self.listener_of(session, number);
+            if let Some(list) = clients_of.get_mut(at) {
                 list.push((session_number, plan));
             }
         }
         for (index, clients) in clients_of.into_iter().enumerate() {
             let seen = Arc::<OwnLines<Seen>>::default();
             let to = self.to(index)?;
+            let is_sender = self.arguments.transport != TransportChoice::Udp;
+            let (sending, tasks) = is_sender.then(mpsc::channel).unzip();
             let task = listener::Task {
                 clock: self.clock,
                 phase: Arc::clone(&self.phase),
                 seen: Arc::clone(&seen),
                 settings: self.settings.clone(),
                 duty: self.duty(),
+                transport: transport.clone(),
                 local: self.arguments.local(to),
                 to,
                 clients,
@@ -205,14 +223,32 @@ impl Run {
                 seed: self.seed.wrapping_add((index as u64) << 32),
                 window,
                 report: report.clone(),
+                sending: tasks,
             };
             let (id, handle) =
                 self.spawn(format!("listener-{index}"), senders + index, move || {
-                    listener::run(task)
+                    drive::run(task)
                 })?;
-            self.listeners.push(ListenerThread { seen, id, handle });
+            self.listeners.push(ListenerThread {
+                seen,
+                sending,
+                sent: Arc::default(),
+                id,
+                handle,
+            });
         }
         Ok(())
+    }
+
+    /// Which of `number` listeners has a session.
+    fn listener_of(&self, session: usize, number: usize) -> usize {
+        // Both of a pair in one thread.
+        let turn = if self.arguments.pairs {
+            session / 2
+        } else {
+            session
+        };
+        turn % number
     }
 
     /// Starts a thread on its CPU; returns the number the kernel knows it by.
@@ -257,6 +293,7 @@ impl Run {
                 dont_fragment: arguments.dont_fragment,
                 family: arguments.family.or(of_peer),
                 lifetime: None,
+                is_reliable: arguments.transport.is_stream(),
             }))
         };
         if !arguments.mode.has_packets() || arguments.pairs {
@@ -330,6 +367,7 @@ impl Run {
                 "clients": clients,
                 "clients_failed": self.clients_failed.values().sum::<u64>(),
                 "backend": self.backend.as_str(),
+                "transport": self.arguments.transport.name(),
                 "sender_threads": if needs_clients { self.sender_count() } else { 0 },
                 "listener_threads": self.listeners.len(),
             }));
@@ -346,7 +384,6 @@ impl Run {
     }
 
     fn start_senders(&mut self, ready: Vec<session::Ready>) -> anyhow::Result<()> {
-        let number = self.sender_count().min(ready.len());
         let clients = ready.len();
         let pace = match self.arguments.total_rate() {
             None => Pace::Flood,
@@ -356,15 +393,26 @@ impl Run {
                 burst: u64::from(self.arguments.burst),
             }),
         };
+        let own_threads = self.sender_count().min(clients);
+        let number = own_threads.max(self.listeners.len());
         let mut clients_of: Vec<Vec<_>> = (0..number).map(|_| Vec::new()).collect();
         for (place, ready) in ready.into_iter().enumerate() {
-            if let Some(list) = clients_of.get_mut(place % number) {
+            let at = match (&ready.via, usize::try_from(ready.session)) {
+                (Via::Listener(_), Ok(session)) => self.listener_of(session, self.listeners.len()),
+                _ => place % own_threads.max(1),
+            };
+            if let Some(list) = clients_of.get_mut(at) {
                 list.push((place, ready));
             }
         }
         let begin = self.clock.now() + 10_000_000;
         for (index, clients) in clients_of.into_iter().enumerate() {
-            let sent = Arc::<OwnLines<Sent>>::default();
+            if clients.is_empty() {
+                continue;
+            }
+            let listener = self.listeners.get(index);
+            let listener = listener.filter(|listener| listener.sending.is_some());
+            let sent = listener.map_or_else(Arc::default, |it| Arc::clone(&it.sent));
             let is_junk = self.arguments.mode == Mode::Invalid;
             let task = sender::Task {
                 clock: self.clock,
@@ -376,8 +424,14 @@ impl Run {
                 packets: self.arguments.packets.unwrap_or(PACKETS_MAX),
                 begin,
                 junk: is_junk.then_some(self.seed.wrapping_add(index as u64)),
+                is_stream: self.arguments.transport.is_stream(),
                 clients,
             };
+            if let Some(sending) = listener.and_then(|listener| listener.sending.as_ref()) {
+                // It fails if the thread has ended, which its handle tells.
+                let _ = sending.send(task);
+                continue;
+            }
             let (id, handle) =
                 self.spawn(format!("sender-{index}"), index, move || sender::run(task))?;
             self.senders.push(SenderThread { sent, id, handle });
@@ -398,6 +452,8 @@ impl Run {
             now.measured += thread.sent.measured.load(Ordering::Relaxed);
         }
         for thread in &self.listeners {
+            now.sent += thread.sent.all.load(Ordering::Relaxed);
+            now.measured += thread.sent.measured.load(Ordering::Relaxed);
             now.received += thread.seen.received.load(Ordering::Relaxed);
             now.arrived += thread.seen.arrived.load(Ordering::Relaxed);
             now.allocated += thread.seen.allocated.load(Ordering::Relaxed);
@@ -476,7 +532,12 @@ impl Run {
         let begin = self.clock.now();
         let passed = |since: u64| Duration::from_nanos(self.clock.now() - since);
         let (mut last, mut last_change) = (self.now().arrived, begin);
-        while passed(begin) < DRAIN_MAX && passed(last_change) < QUIET {
+        let drain_max = if self.arguments.transport.is_stream() {
+            STREAM_DRAIN_MAX
+        } else {
+            DRAIN_MAX
+        };
+        while passed(begin) < drain_max && passed(last_change) < QUIET {
             thread::sleep(TICK);
             let Totals {
                 arrived,
@@ -505,8 +566,9 @@ impl Run {
     /// How the run is done, for people.
     pub(crate) fn describe(&self) -> String {
         format!(
-            "{} clients, {} sender threads, {} listener threads, data path: {}",
+            "{} clients by {}, {} sender threads, {} listener threads, data path: {}",
             self.clients_ready,
+            self.arguments.transport.name(),
             self.senders.len(),
             self.listeners.len(),
             self.backend
@@ -535,7 +597,8 @@ impl Run {
         let mut listeners = Vec::new();
         for thread in self.listeners {
             let outcome = thread.handle.join();
-            listeners.push(outcome.map_err(|_| anyhow::anyhow!("a listener thread panicked"))??);
+            let outcome = outcome.map_err(|_| anyhow::anyhow!("a listener thread panicked"))??;
+            listeners.push((thread.sent.measured.load(Ordering::Relaxed), outcome));
         }
         Report::new(self.arguments, self.totals, senders, listeners)
     }

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use super::arguments::{Arguments, Mode};
 use super::listener::Jitter;
 use super::track::Counts;
-use super::{listener, sender};
+use super::{drive, sender};
 use crate::client::Failure;
 use crate::output::{self, grouped};
 
@@ -128,7 +128,7 @@ impl Report {
         arguments: Arguments,
         totals: Totals,
         senders: Vec<(u64, sender::Outcome)>,
-        listeners: Vec<listener::Outcome>,
+        listeners: Vec<(u64, drive::Outcome)>,
     ) -> anyhow::Result<Self> {
         let mut report = Self {
             arguments,
@@ -152,15 +152,19 @@ impl Report {
             threads: Vec::new(),
         };
         for (sent, outcome) in senders {
-            report.sent += sent;
-            report.sent_bytes += outcome.sent_bytes;
-            report.failed += outcome.failed;
-            report.send_calls += outcome.send_calls;
-            report.gso_sends += outcome.gso_sends;
-            report.lateness.add(outcome.lateness)?;
+            report.add_sent(sent, outcome)?;
             report.threads.push(("sender", sent));
         }
-        for outcome in listeners {
+        for (sent, (outcome, sender)) in listeners {
+            let role = if sender.is_some() {
+                "sender and listener"
+            } else {
+                "listener"
+            };
+            report.threads.push((role, sent + outcome.arrived));
+            if let Some(sender) = sender {
+                report.add_sent(sent, sender)?;
+            }
             report.counts.received += outcome.counts.received;
             report.counts.duplicated += outcome.counts.duplicated;
             report.counts.reordered += outcome.counts.reordered;
@@ -175,9 +179,18 @@ impl Report {
             for (failure, count) in outcome.failures {
                 *report.failures.entry(failure).or_default() += count;
             }
-            report.threads.push(("listener", outcome.arrived));
         }
         Ok(report)
+    }
+
+    fn add_sent(&mut self, sent: u64, outcome: sender::Outcome) -> anyhow::Result<()> {
+        self.sent += sent;
+        self.sent_bytes += outcome.sent_bytes;
+        self.failed += outcome.failed;
+        self.send_calls += outcome.send_calls;
+        self.gso_sends += outcome.gso_sends;
+        self.lateness.add(outcome.lateness)?;
+        Ok(())
     }
 
     pub(crate) fn summary(&self) -> Summary {
@@ -256,6 +269,7 @@ impl Report {
         json!({
             "event": "result",
             "mode": self.arguments.mode.name(),
+            "transport": self.arguments.transport.name(),
             "seconds": seconds,
             "clients": self.arguments.clients,
             "clients_failed": if self.arguments.mode == Mode::Alloc { 0 } else { self.failed_clients() },
@@ -422,6 +436,8 @@ pub(super) fn failure_name(failure: Failure) -> String {
         Failure::Refused(code) => code.to_string(),
         Failure::Timeout => "timeout".to_owned(),
         Failure::BadAnswer => "bad_answer".to_owned(),
+        Failure::Disconnected => "disconnected".to_owned(),
+        Failure::Handshake => "handshake".to_owned(),
     }
 }
 

@@ -1,5 +1,6 @@
-//! A sender thread: it builds packets and sends them, at a pace or as fast as it can.
+//! Sending packets, at a pace or as fast as it goes; for datagrams in a thread of its own ([`run`]).
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::time::Duration;
@@ -10,7 +11,7 @@ use turnbuckle_datapath::{
 };
 
 use super::junk::{self, Junk};
-use super::session::{Ready, Session};
+use super::session::{Ready, Session, Via};
 use crate::threads::{self, Clock, OwnLines};
 
 /// Before the measured window, in it, after it; others may follow.
@@ -72,7 +73,16 @@ impl Rate {
     }
 }
 
-/// What a sender thread is told.
+/// By what packets leave. Sessions are named by their place among the sender's.
+pub(super) trait Media {
+    /// Whether a session takes more of a flood.
+    fn has_room(&self, session: usize) -> bool;
+
+    /// Sends messages of `len` bytes each, the last one perhaps shorter.
+    fn send(&mut self, session: usize, train: &[u8], len: usize);
+}
+
+/// What a sender is told.
 pub(super) struct Task {
     pub(super) clock: Clock,
     pub(super) phase: Arc<AtomicU8>,
@@ -86,11 +96,13 @@ pub(super) struct Task {
     pub(super) begin: u64,
     /// Junk in place of packets, from this seed.
     pub(super) junk: Option<u64>,
+    /// Over a stream messages are padded.
+    pub(super) is_stream: bool,
     /// The clients of this thread with their place in the order of all.
     pub(super) clients: Vec<(usize, Ready)>,
 }
 
-/// What a sender thread leaves.
+/// What a sender leaves.
 #[derive(Debug)]
 pub(super) struct Outcome {
     pub(super) sent_bytes: u64,
@@ -101,7 +113,7 @@ pub(super) struct Outcome {
     pub(super) lateness: Histogram<u64>,
 }
 
-struct Sender {
+pub(super) struct Sender {
     clock: Clock,
     phase: Arc<AtomicU8>,
     sent: Arc<OwnLines<Sent>>,
@@ -130,70 +142,168 @@ pub(super) fn histogram() -> anyhow::Result<Histogram<u64>> {
     Ok(Histogram::new_with_bounds(1, 60_000_000_000, 3)?)
 }
 
+/// A sender thread for datagrams: it shares the sockets of the listeners.
 pub(super) fn run(task: Task) -> anyhow::Result<Outcome> {
-    let mut datapath = Datapath::new(task.settings)?;
-    let mut sessions = Vec::new();
-    for (place, ready) in task.clients {
-        let Ready {
-            socket,
-            session,
-            to,
-            framing,
-        } = ready;
-        let endpoint = datapath.adopt(socket, 0)?;
-        let session = Session::new(endpoint, session, to, framing, task.size)?;
-        sessions.push((place, session));
+    let mut datapath = Datapath::new(task.settings.clone())?;
+    let (sender, ways) = Sender::new(task)?;
+    let mut endpoints = Vec::new();
+    for via in ways {
+        let Via::Socket { socket, to } = via else {
+            anyhow::bail!("no socket to send from");
+        };
+        endpoints.push((datapath.adopt(socket, 0)?, to));
     }
-    let mut sender = Sender {
-        clock: task.clock,
-        phase: task.phase,
-        sent: task.sent,
-        pace: task.pace,
-        begin: task.begin,
-        sessions,
-        junk: task.junk.map(Junk::new),
-        packets: task.packets,
-        next_session: 0,
-        rounds: 0,
-        train: Vec::with_capacity(65_536),
-        is_measured: false,
-        is_over: false,
-        measured: 0,
-        all: 0,
-        measured_bytes: 0,
-        failed: 0,
-        lateness: histogram()?,
-    };
+    let mut thread = OnDatapath { sender, endpoints };
     let _ = threads::fine_sleep();
-    while !sender.sessions.is_empty() && sender.phase.load(Ordering::Relaxed) < OVER {
-        if sender.is_done() {
+    while !thread.sender.sessions.is_empty() && thread.sender.run_phase() < OVER {
+        if thread.sender.is_done() {
             std::thread::sleep(Duration::from_millis(20));
             continue;
         }
-        if let Some(due) = sender.next_due() {
-            let wait = due.saturating_sub(sender.clock.now());
+        if let Some(due) = thread.sender.next_due() {
+            let wait = due.saturating_sub(thread.sender.clock.now());
             if wait > NO_PAUSE_NS {
                 // Not for long: the end of the run must be seen.
                 std::thread::sleep(Duration::from_nanos(wait.min(20_000_000)));
                 continue;
             }
         }
-        datapath.turn(Some(Duration::ZERO), &mut sender)?;
-        sender.publish();
+        datapath.turn(Some(Duration::ZERO), &mut thread)?;
+        thread.sender.publish();
     }
     let sending = &datapath.counters().send;
     Ok(Outcome {
-        sent_bytes: sender.measured_bytes,
-        failed: sender.failed,
         send_calls: sending.calls.get(),
         gso_sends: sending.gso_sends.get(),
-        lateness: sender.lateness,
+        ..thread.sender.finish()
     })
 }
 
+/// A sender whose packets are datagrams.
+struct OnDatapath {
+    sender: Sender,
+    endpoints: Vec<(EndpointId, SocketAddr)>,
+}
+
+impl Handler for OnDatapath {
+    fn turn_started(&mut self) {
+        self.sender.turn_started();
+    }
+
+    fn received(&mut self, _: &Received<'_>, _: &mut SendQueue) {}
+
+    fn send_failed(&mut self, _: EndpointId, datagrams: u32, _: SendFailure) {
+        // Reported by the flush of the turn that queued them.
+        self.sender.failed(datagrams);
+    }
+
+    fn turn_ended(&mut self, tx: &mut SendQueue, _: &mut Sockets<'_>) {
+        let endpoints = &self.endpoints;
+        self.sender.send(&mut Datagrams { tx, endpoints });
+    }
+}
+
+struct Datagrams<'a> {
+    tx: &'a mut SendQueue,
+    endpoints: &'a [(EndpointId, SocketAddr)],
+}
+
+impl Media for Datagrams<'_> {
+    fn has_room(&self, _: usize) -> bool {
+        true
+    }
+
+    #[inline]
+    fn send(&mut self, session: usize, train: &[u8], len: usize) {
+        if let Some(&(endpoint, to)) = self.endpoints.get(session) {
+            self.tx.send(endpoint, to, train, len);
+        }
+    }
+}
+
 impl Sender {
+    /// The sessions of a task, and by what each is to send.
+    ///
+    /// # Errors
+    /// Packets do not fit.
+    pub(super) fn new(task: Task) -> anyhow::Result<(Self, Vec<Via>)> {
+        let mut sessions = Vec::new();
+        let mut ways = Vec::new();
+        for (place, ready) in task.clients {
+            let session = Session::new(ready.session, ready.framing, task.size, task.is_stream)?;
+            sessions.push((place, session));
+            ways.push(ready.via);
+        }
+        let sender = Self {
+            clock: task.clock,
+            phase: task.phase,
+            sent: task.sent,
+            pace: task.pace,
+            begin: task.begin,
+            sessions,
+            junk: task.junk.map(Junk::new),
+            packets: task.packets,
+            next_session: 0,
+            rounds: 0,
+            train: Vec::with_capacity(65_536),
+            is_measured: false,
+            is_over: false,
+            measured: 0,
+            all: 0,
+            measured_bytes: 0,
+            failed: 0,
+            lateness: histogram()?,
+        };
+        Ok((sender, ways))
+    }
+
+    /// Whether the window has closed.
+    pub(super) fn is_over(&self) -> bool {
+        self.is_over
+    }
+
+    fn run_phase(&self) -> u8 {
+        self.phase.load(Ordering::Relaxed)
+    }
+
+    /// A turn begins.
+    pub(super) fn turn_started(&mut self) {
+        let phase = self.run_phase();
+        self.is_measured = phase == MEASURING;
+        self.is_over = phase >= OVER;
+    }
+
+    /// Sends what is due, or in a flood some of it. Returns whether there is more to send at once.
+    pub(super) fn send(&mut self, media: &mut impl Media) -> bool {
+        match self.pace {
+            _ if self.is_over => false,
+            Pace::Flood => self.flood(media),
+            Pace::Rate(rate) => {
+                self.paced(rate, media);
+                false
+            }
+        }
+    }
+
+    /// Packets that were counted as sent were not.
+    pub(super) fn failed(&mut self, datagrams: u32) {
+        if self.is_measured {
+            self.failed += u64::from(datagrams);
+        }
+    }
+
+    pub(super) fn finish(self) -> Outcome {
+        Outcome {
+            sent_bytes: self.measured_bytes,
+            failed: self.failed,
+            send_calls: 0,
+            gso_sends: 0,
+            lateness: self.lateness,
+        }
+    }
+
     /// Whether every session has sent all it is to send.
-    fn is_done(&self) -> bool {
+    pub(super) fn is_done(&self) -> bool {
         if self.junk.is_some() {
             return self.junk_left() == 0;
         }
@@ -208,7 +318,7 @@ impl Sender {
     }
 
     /// When the next packet is due; `None` in a flood.
-    fn next_due(&self) -> Option<u64> {
+    pub(super) fn next_due(&self) -> Option<u64> {
         let Pace::Rate(rate) = self.pace else {
             return None;
         };
@@ -232,28 +342,36 @@ impl Sender {
         }
     }
 
-    fn flood(&mut self, tx: &mut SendQueue) {
+    fn flood(&mut self, media: &mut impl Media) -> bool {
         let now = self.clock.now();
-        for _ in 0..TRAINS {
+        let (mut trains, mut without_room) = (0, 0);
+        while trains < TRAINS && without_room < self.sessions.len() {
             let junk_left = usize::try_from(self.junk_left()).unwrap_or(usize::MAX);
-            let Some((_, session)) = self.sessions.get_mut(self.next_session) else {
-                return;
+            let at = self.next_session;
+            let Some((_, session)) = self.sessions.get_mut(at) else {
+                return false;
             };
+            if !media.has_room(at) {
+                without_room += 1;
+                self.advance();
+                continue;
+            }
             let (count, bytes) = if let Some(junk) = &mut self.junk {
                 if junk_left == 0 {
-                    return;
+                    return false;
                 }
                 let (train, len) = junk.next(junk::TRAIN.min(junk_left));
-                tx.send(session.endpoint, session.to, train, len);
+                media.send(at, train, len);
                 (train.len() / len, train.len())
             } else {
-                let len = session.datagram_len();
+                let len = session.message_len();
                 let left = self.packets.saturating_sub(session.sequence);
                 let count = TRAIN
                     .min(65_507 / len)
                     .max(1)
                     .min(usize::try_from(left).unwrap_or(TRAIN));
                 if count == 0 {
+                    without_room += 1;
                     self.advance();
                     continue;
                 }
@@ -261,18 +379,21 @@ impl Sender {
                 for _ in 0..count {
                     session.append(&mut self.train, now, self.is_measured);
                 }
-                tx.send(session.endpoint, session.to, &self.train, len);
+                media.send(at, &self.train, len);
                 (count, self.train.len())
             };
+            (trains, without_room) = (trains + 1, 0);
             self.count(count, bytes);
             self.advance();
         }
+        trains > 0
     }
 
-    fn paced(&mut self, rate: Rate, tx: &mut SendQueue) {
+    fn paced(&mut self, rate: Rate, media: &mut impl Media) {
         let now = self.clock.now();
         for _ in 0..TURN_MAX {
-            let Some((place, session)) = self.sessions.get_mut(self.next_session) else {
+            let at = self.next_session;
+            let Some((place, session)) = self.sessions.get_mut(at) else {
                 return;
             };
             let due = rate.due(self.begin, self.rounds, *place);
@@ -280,12 +401,12 @@ impl Sender {
                 return;
             }
             if self.junk.is_some() {
-                self.junk_due(rate, now, tx);
+                self.junk_due(rate, now, media);
                 continue;
             }
             self.train.clear();
             session.append(&mut self.train, due, self.is_measured);
-            tx.send(session.endpoint, session.to, &self.train, self.train.len());
+            media.send(at, &self.train, self.train.len());
             let bytes = self.train.len();
             if self.is_measured {
                 self.lateness.saturating_record(now - due);
@@ -296,7 +417,7 @@ impl Sender {
     }
 
     /// All junk that is due, as trains: one system call for each datagram would be the end of any rate worth asking for.
-    fn junk_due(&mut self, rate: Rate, now: u64, tx: &mut SendQueue) {
+    fn junk_due(&mut self, rate: Rate, now: u64, media: &mut impl Media) {
         let Some(&(first_place, _)) = self.sessions.get(self.next_session) else {
             return;
         };
@@ -313,44 +434,20 @@ impl Sender {
         if self.is_measured {
             self.lateness.saturating_record(now - first_due);
         }
-        let (Some(junk), Some((_, session))) = (&mut self.junk, self.sessions.get(first)) else {
+        let Some(junk) = &mut self.junk else {
             return;
         };
         let (train, len) = junk.next(count);
-        tx.send(session.endpoint, session.to, train, len);
+        media.send(first, train, len);
         let bytes = train.len();
         self.count(count, bytes);
     }
 
-    fn publish(&self) {
+    /// Lets others see what was sent.
+    pub(super) fn publish(&self) {
         let measured = self.measured.saturating_sub(self.failed);
         self.sent.measured.store(measured, Ordering::Relaxed);
         self.sent.all.store(self.all, Ordering::Relaxed);
-    }
-}
-
-impl Handler for Sender {
-    fn turn_started(&mut self) {
-        let phase = self.phase.load(Ordering::Relaxed);
-        self.is_measured = phase == MEASURING;
-        self.is_over = phase >= OVER;
-    }
-
-    fn received(&mut self, _: &Received<'_>, _: &mut SendQueue) {}
-
-    fn send_failed(&mut self, _: EndpointId, datagrams: u32, _: SendFailure) {
-        // Reported by the flush of the turn that queued them.
-        if self.is_measured {
-            self.failed += u64::from(datagrams);
-        }
-    }
-
-    fn turn_ended(&mut self, tx: &mut SendQueue, _: &mut Sockets<'_>) {
-        match self.pace {
-            _ if self.is_over => {}
-            Pace::Flood => self.flood(tx),
-            Pace::Rate(rate) => self.paced(rate, tx),
-        }
     }
 }
 

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use anyhow::Context as _;
-use turnbuckle_datapath::{EndpointId, SharedSocket};
+use turnbuckle_datapath::SharedSocket;
 use turnbuckle_wire::{ChannelData, Class, MessageWriter, Method, TransactionId};
 
 use crate::client::Path;
@@ -21,20 +21,29 @@ pub(super) enum Framing {
 /// What a sender thread needs of a client that may send.
 #[derive(Debug)]
 pub(super) struct Ready {
-    pub(super) socket: SharedSocket,
+    pub(super) via: Via,
     pub(super) session: u32,
-    pub(super) to: SocketAddr,
     pub(super) framing: Framing,
+}
+
+/// By what a client's packets leave.
+#[derive(Debug)]
+pub(super) enum Via {
+    /// A socket that a sender thread uses with the listener's.
+    Socket {
+        socket: SharedSocket,
+        to: SocketAddr,
+    },
+    /// What its listener has; that thread sends as well. Its place there.
+    Listener(usize),
 }
 
 /// A flow in a sender thread.
 #[derive(Debug)]
 pub(super) struct Session {
-    pub(super) endpoint: EndpointId,
-    pub(super) to: SocketAddr,
     pub(super) number: u32,
     pub(super) sequence: u64,
-    /// A whole datagram.
+    /// A whole message.
     template: Vec<u8>,
     /// Where the packet lies in it.
     start: usize,
@@ -42,17 +51,18 @@ pub(super) struct Session {
 }
 
 impl Session {
+    /// Messages are padded for a stream (RFC 8656 §12.5).
+    ///
     /// # Errors
     /// The packet does not fit a datagram, or not the framing.
     pub(super) fn new(
-        endpoint: EndpointId,
         number: u32,
-        to: SocketAddr,
         framing: Framing,
         size: usize,
+        is_stream: bool,
     ) -> anyhow::Result<Self> {
         let packet = vec![0x5a; size.max(HEADER_LEN)];
-        let (template, start) = match framing {
+        let (mut template, start) = match framing {
             Framing::Bare => (packet.clone(), 0),
             Framing::Relayed {
                 path: Path::Channel(channel),
@@ -68,9 +78,10 @@ impl Session {
                 path: Path::Indications,
             } => indication(peer, number, &packet)?,
         };
+        if is_stream {
+            template.resize(template.len().next_multiple_of(4), 0);
+        }
         Ok(Self {
-            endpoint,
-            to,
             number,
             sequence: 0,
             end: start + packet.len(),
@@ -79,12 +90,12 @@ impl Session {
         })
     }
 
-    /// Bytes of a datagram.
-    pub(super) fn datagram_len(&self) -> usize {
+    /// Bytes of a message.
+    pub(super) fn message_len(&self) -> usize {
         self.template.len()
     }
 
-    /// Appends the next datagram.
+    /// Appends the next message.
     #[inline]
     pub(super) fn append(&mut self, train: &mut Vec<u8>, time: u64, is_measured: bool) {
         let at = train.len();

@@ -13,7 +13,7 @@ use turnbuckle_wire::AddressFamily;
 use crate::cli::{BackendChoice, Threads};
 use crate::client::Credentials;
 use crate::flags::{address, number, text};
-use crate::load::{Arguments, CLIENTS_MAX, Mode, PACKETS_MAX};
+use crate::load::{Arguments, CLIENTS_MAX, Mode, PACKETS_MAX, TransportChoice};
 use crate::packet::HEADER_LEN;
 
 /// A run without a number of packets ends by a signal.
@@ -301,6 +301,9 @@ impl Given {
         let load = Arguments {
             mode,
             server: Some(server),
+            transport: TransportChoice::Udp,
+            ca_file: None,
+            tls_name: None,
             // As in the original, the peer's family overrides what was asked for.
             family: self.family.filter(|_| peer.is_empty()),
             peer,

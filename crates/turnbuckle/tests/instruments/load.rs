@@ -9,7 +9,7 @@ use crate::ports::free_ports;
 use crate::program::{Program, assert_refused, result, run};
 use crate::stand_in::{Harm, StandIn};
 
-fn load(arguments: &[&str]) -> (Value, bool) {
+pub(crate) fn load(arguments: &[&str]) -> (Value, bool) {
     let output = run(&[&["load"], arguments, &["--json"]].concat());
     (result(&output), output.status.success())
 }
@@ -97,15 +97,15 @@ fn a_limit_that_is_broken_is_an_exit_code() {
 }
 
 /// The relay and a reflector, on loopback.
-struct Bench {
-    server: Program,
+pub(crate) struct Bench {
+    pub(crate) server: Program,
     peer: Program,
-    to_server: [String; 4],
-    to_peer: [String; 2],
+    pub(crate) to_server: [String; 4],
+    pub(crate) to_peer: [String; 2],
 }
 
 impl Bench {
-    fn start(options: &[&str]) -> Self {
+    pub(crate) fn start(options: &[&str]) -> Self {
         let mut peer = Program::start(&["peer", "--listen", "127.0.0.1:0", "--json"]);
         let ready = peer.event("ready");
         let peer_address = ready["listen"][0].as_str().unwrap().to_owned();
@@ -145,16 +145,16 @@ impl Bench {
         }
     }
 
-    fn load(&self, arguments: &[&str]) -> (Value, bool) {
+    pub(crate) fn load(&self, arguments: &[&str]) -> (Value, bool) {
         let mut line = arguments.to_vec();
         line.extend(self.to_server.iter().map(String::as_str));
-        if !matches!(arguments[0], "alloc" | "invalid") {
+        if !matches!(arguments[0], "alloc" | "invalid") && !arguments.contains(&"--pairs") {
             line.extend(self.to_peer.iter().map(String::as_str));
         }
         load(&line)
     }
 
-    fn finish(self) {
+    pub(crate) fn finish(self) {
         for program in [self.server, self.peer] {
             program.signal(Signal::SIGTERM);
             assert!(program.succeeds());

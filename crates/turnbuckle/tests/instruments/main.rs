@@ -13,4 +13,5 @@ mod peer;
 mod ports;
 mod program;
 mod stand_in;
+mod transports;
 mod uclient;

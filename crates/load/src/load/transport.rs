@@ -1,0 +1,156 @@
+//! By what clients reach the server, and what they make of its certificate.
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::Arc;
+
+use anyhow::Context as _;
+use clap::ValueEnum;
+use rustls::client::Resumption;
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::crypto::{CryptoProvider, aws_lc_rs, verify_tls12_signature, verify_tls13_signature};
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme};
+
+use super::arguments::Arguments;
+
+/// RFC 7443 §3.
+const ALPN: &[u8] = b"stun.turn";
+
+/// What is asked for on the command line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum TransportChoice {
+    Udp,
+    Tcp,
+    Tls,
+}
+
+impl TransportChoice {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Udp => "udp",
+            Self::Tcp => "tcp",
+            Self::Tls => "tls",
+        }
+    }
+
+    pub(crate) fn is_secure(self) -> bool {
+        matches!(self, Self::Tls)
+    }
+
+    /// Whether bytes come in order, and nothing is lost on the way to the server.
+    pub(crate) fn is_stream(self) -> bool {
+        matches!(self, Self::Tcp | Self::Tls)
+    }
+}
+
+/// By what a thread's clients reach the server.
+#[derive(Clone, Debug)]
+pub(super) enum Transport {
+    Udp,
+    Tcp,
+    Tls(Tls),
+}
+
+/// What a TLS client is told at start.
+#[derive(Clone, Debug)]
+pub(super) struct Tls {
+    pub(super) config: Arc<ClientConfig>,
+    /// Whose certificate it must be, and SNI.
+    pub(super) name: ServerName<'static>,
+}
+
+impl Transport {
+    /// # Errors
+    /// What is wrong with the file of authorities, or the name.
+    pub(super) fn new(arguments: &Arguments) -> anyhow::Result<Self> {
+        Ok(match arguments.transport {
+            TransportChoice::Udp => Self::Udp,
+            TransportChoice::Tcp => Self::Tcp,
+            TransportChoice::Tls => {
+                let server = arguments.server.context("TLS without a server")?;
+                Self::Tls(Tls {
+                    config: Arc::new(config(arguments.ca_file.as_deref())?),
+                    name: name(arguments.tls_name.as_deref(), server)?,
+                })
+            }
+        })
+    }
+}
+
+fn name(name: Option<&str>, server: SocketAddr) -> anyhow::Result<ServerName<'static>> {
+    match name {
+        None => Ok(ServerName::IpAddress(server.ip().into())),
+        Some(name) => ServerName::try_from(name.to_owned())
+            .with_context(|| format!("--tls-name {name}: allowed: a domain name or an address")),
+    }
+}
+
+fn config(authorities: Option<&Path>) -> anyhow::Result<ClientConfig> {
+    let provider = Arc::new(aws_lc_rs::default_provider());
+    let builder = ClientConfig::builder_with_provider(Arc::clone(&provider))
+        .with_safe_default_protocol_versions()?;
+    let mut config = match authorities {
+        None => builder
+            .dangerous()
+            .with_custom_certificate_verifier(Arc::new(AnyCertificate(provider)))
+            .with_no_client_auth(),
+        Some(file) => {
+            let problem = || format!("--ca-file {}", file.display());
+            let mut roots = RootCertStore::empty();
+            for certificate in CertificateDer::pem_file_iter(file).with_context(problem)? {
+                roots
+                    .add(certificate.with_context(problem)?)
+                    .with_context(problem)?;
+            }
+            anyhow::ensure!(!roots.is_empty(), "{}: no certificate in it", problem());
+            builder.with_root_certificates(roots).with_no_client_auth()
+        }
+    };
+    config.alpn_protocols = vec![ALPN.to_vec()];
+    // Each connection is a client of its own, which the server has not met before.
+    config.resumption = Resumption::disabled();
+    Ok(config)
+}
+
+/// Takes any certificate: it is the server's speed that is asked about. What the certificate's key signs is checked all the same.
+#[derive(Debug)]
+struct AnyCertificate(Arc<CryptoProvider>);
+
+impl ServerCertVerifier for AnyCertificate {
+    fn verify_server_cert(
+        &self,
+        _: &CertificateDer<'_>,
+        _: &[CertificateDer<'_>],
+        _: &ServerName<'_>,
+        _: &[u8],
+        _: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        let algorithms = &self.0.signature_verification_algorithms;
+        verify_tls12_signature(message, certificate, signed, algorithms)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        let algorithms = &self.0.signature_verification_algorithms;
+        verify_tls13_signature(message, certificate, signed, algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.0.signature_verification_algorithms.supported_schemes()
+    }
+}
