@@ -100,7 +100,7 @@ impl<R: Random> Engine<R> {
             .quota
             .take(&proof.user)
             .ok_or(Reject::QuotaReached)?;
-        let shaper = self.commons.bandwidth.reserve();
+        let shaper = self.commons.bandwidth.reserve(&proof.user.realm);
         let shaper = shaper.map_err(|Exhausted| Reject::QuotaReached)?;
 
         // Steps 8 and 9: the ports.

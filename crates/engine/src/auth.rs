@@ -5,6 +5,8 @@
 
 mod calendar;
 mod config;
+mod origin;
+mod realm;
 mod token;
 
 use core::net::SocketAddr;
@@ -13,11 +15,15 @@ use std::sync::Arc;
 use turnbuckle_wire::{IntegrityKey, Message, Method, PasswordAlgorithm};
 
 use self::calendar::Calendar;
+use self::config::place;
 pub use self::config::{AuthConfig, ExpiryCheck, PasswordAlgorithmChoice};
+pub use self::origin::CanonicalOrigin;
+use self::origin::Origins;
+pub use self::realm::Realm;
 pub(crate) use self::token::MAC_KEY_LEN;
 pub use self::token::{ThirdParties, TokenCipher};
 use crate::credential::{Claim, Credentials, Integrity, Terms, User};
-use crate::nonce::{Nonce, NonceKey, NonceState, Nonces, Path, SecurityFeatures};
+use crate::nonce::{Nonce, NonceKey, NonceState, Nonces, Scope, SecurityFeatures};
 use crate::random::Random;
 use crate::time::Now;
 
@@ -52,17 +58,15 @@ pub struct Challenge {
     pub password_algorithms: &'static [PasswordAlgorithm],
 }
 
-/// Knows the users of one realm and tells who sent a request.
+/// Knows the users of all realms and tells who sent a request.
 pub struct Authenticator {
-    realm: Arc<str>,
+    realms: Realms,
     credentials: Credentials,
     nonces: Nonces,
     /// Whether [`AuthConfig::nonce_key`] was given; else the key is random and stays when the configuration changes.
     has_configured_key: bool,
-    offered: &'static [PasswordAlgorithm],
-    /// The value of PASSWORD-ALGORITHMS as sent.
-    offered_bytes: Box<[u8]>,
-    accepts_md5: bool,
+    algorithms: PasswordAlgorithmChoice,
+    username_anonymity: bool,
     expiry: ExpiryCheck,
     third_parties: Option<ThirdParties>,
     calendar: Calendar,
@@ -74,33 +78,18 @@ impl Authenticator {
         let key = config.nonce_key.clone();
         let has_configured_key = key.is_some();
         let key = key.unwrap_or_else(|| NonceKey::random(random));
-        let offered = config.offered_algorithms();
-        let offered_bytes: Box<[u8]> = offered
-            .iter()
-            .flat_map(|algorithm| {
-                let [high, low] = algorithm.number().to_be_bytes();
-                [high, low, 0, 0] // no parameters
-            })
-            .collect();
-        let features = SecurityFeatures {
-            password_algorithms: !offered.is_empty(),
-            username_anonymity: config.offers_username_anonymity(),
-        };
         let nonces = Nonces::new(
             key,
             config.previous_nonce_key.as_ref(),
             config.nonce_lifetime,
-            features,
-            &offered_bytes,
         );
         Self {
-            realm: config.realm_arc(),
-            credentials: config.credentials(random),
+            realms: config.shared_realms(),
+            credentials: Credentials::new(config.rest_separator, random),
             nonces,
             has_configured_key,
-            offered,
-            offered_bytes,
-            accepts_md5: config.password_algorithms != PasswordAlgorithmChoice::Sha256Only,
+            algorithms: config.password_algorithms,
+            username_anonymity: config.username_anonymity,
             expiry: config.expiry,
             third_parties: config.third_parties.clone(),
             calendar: Calendar::default(),
@@ -124,7 +113,7 @@ impl Authenticator {
         self.nonces.rotate(key);
     }
 
-    /// A challenge for `client`, for answers other than those to a failed authentication.
+    /// A challenge for `client` in the first realm, for answers other than those to a failed authentication.
     pub fn challenge(
         &mut self,
         now: Now,
@@ -133,24 +122,28 @@ impl Authenticator {
         listener: SocketAddr,
     ) -> Challenge {
         let unix_s = self.calendar.advance(now);
-        self.challenge_at(unix_s, random, Path { client, listener })
+        let realm = self.realms.at(0);
+        self.challenge_at(unix_s, random, realm, self.scope(realm, client, listener))
     }
 
-    /// Whether `message` carries integrity and a nonce of ours that has not run out: without it, no proof is possible.
+    /// Whether `message` carries integrity and a nonce of ours that has not run out: without it, no proof is possible. `session` is
+    /// who has the allocation that it may be about.
     pub fn has_fresh_nonce(
         &mut self,
         now: Now,
         client: SocketAddr,
         listener: SocketAddr,
         message: &Message<'_>,
+        session: Option<&Arc<User>>,
     ) -> bool {
         let unix_s = self.calendar.advance(now);
         let has_integrity = message.has_integrity_sha256() || message.has_integrity_sha1();
         has_integrity
             && message.nonce().is_ok_and(|nonce| {
                 nonce.is_some_and(|nonce| {
-                    let path = Path { client, listener };
-                    self.nonces.verify(unix_s, nonce, path) == NonceState::Fresh
+                    let realm = self.realms.of(message, session);
+                    let scope = self.scope(realm, client, listener);
+                    self.nonces.verify(unix_s, nonce, scope) == NonceState::Fresh
                 })
             })
     }
@@ -191,7 +184,8 @@ impl Authenticator {
             challenge: None,
         };
         let unix_s = self.calendar.advance(now);
-        let path = Path { client, listener };
+        let realm = self.realms.of(message, session);
+        let scope = self.scope(realm, client, listener);
 
         // Step 1: no integrity attribute. The usual first request of a client.
         let integrity = if message.has_integrity_sha256() {
@@ -199,25 +193,25 @@ impl Authenticator {
         } else if message.has_integrity_sha1() {
             Integrity::Sha1
         } else {
-            return Err(self.reject(401, unix_s, random, path));
+            return Err(self.reject(401, unix_s, random, realm, scope));
         };
 
         // Step 2: something that the integrity attribute depends on is missing, or cannot be read.
-        let Ok((Some(claim), Some(realm), Some(nonce))) = claims(message) else {
+        let Ok((Some(claim), Some(claimed_realm), Some(nonce))) = claims(message) else {
             return Err(BAD_REQUEST);
         };
 
-        if let Some(user) = self.by_token(unix_s, message, claim, session) {
-            let user = user.filter(|_| realm == self.realm.as_bytes());
+        if let Some(user) = self.by_token(unix_s, message, realm, claim, session) {
+            let user = user.filter(|_| claimed_realm == realm.name().as_bytes());
             let Some((user, response_key)) = user.and_then(|user| {
                 let mut keys = user.token_keys()?.into_iter();
                 let key = keys.find(|key| message.check_integrity(key).is_ok())?;
                 Some((user, key))
             }) else {
-                return Err(self.reject(401, unix_s, random, path));
+                return Err(self.reject(401, unix_s, random, realm, scope));
             };
-            if self.nonces.verify(unix_s, nonce, path) != NonceState::Fresh {
-                return Err(self.reject(438, unix_s, random, path));
+            if self.nonces.verify(unix_s, nonce, scope) != NonceState::Fresh {
+                return Err(self.reject(438, unix_s, random, realm, scope));
             }
             return Ok(Proof {
                 user,
@@ -227,15 +221,15 @@ impl Authenticator {
         }
 
         // Step 3: the algorithm, where the nonce announces that there is a choice.
-        let nonce_state = self.nonces.verify(unix_s, nonce, path);
-        let Ok(choice) = self.algorithm(message, nonce, nonce_state) else {
+        let nonce_state = self.nonces.verify(unix_s, nonce, scope);
+        let Ok(choice) = self.algorithm(message, nonce, nonce_state, scope.offered) else {
             return Err(BAD_REQUEST);
         };
         let algorithm = choice.unwrap_or(PasswordAlgorithm::Md5);
 
         // Steps 4 and 5: the user and the integrity, in one, so that nobody can tell which of them was wrong.
         let is_offered = match algorithm {
-            PasswordAlgorithm::Md5 => self.accepts_md5,
+            PasswordAlgorithm::Md5 => self.algorithms != PasswordAlgorithmChoice::Sha256Only,
             PasswordAlgorithm::Sha256 => true,
             PasswordAlgorithm::Unknown(_) => false,
         };
@@ -250,19 +244,19 @@ impl Authenticator {
             accept_expired: self.expiry == ExpiryCheck::NewAllocations
                 && message.method() != Method::ALLOCATE,
             algorithm: checked,
-            refuse: !is_offered || realm != self.realm.as_bytes(),
+            refuse: !is_offered || claimed_realm != realm.name().as_bytes(),
         };
-        let user = self.credentials.verify(claim, terms, |keys| {
+        let user = self.credentials.verify(realm, claim, terms, |keys| {
             let key = keys.integrity_key(checked, integrity);
             key.is_some_and(|key| message.check_integrity(&key).is_ok())
         });
         let Some(user) = user else {
-            return Err(self.reject(401, unix_s, random, path));
+            return Err(self.reject(401, unix_s, random, realm, scope));
         };
 
         // Step 6: the nonce.
         if nonce_state != NonceState::Fresh {
-            return Err(self.reject(438, unix_s, random, path));
+            return Err(self.reject(438, unix_s, random, realm, scope));
         }
 
         // The answer goes by what the request said about algorithms, not by its integrity attribute.
@@ -276,7 +270,7 @@ impl Authenticator {
                 response_key,
                 algorithm: checked,
             }),
-            None => Err(self.reject(401, unix_s, random, path)), // verified with this very key
+            None => Err(self.reject(401, unix_s, random, realm, scope)), // verified with this very key
         }
     }
 
@@ -285,6 +279,7 @@ impl Authenticator {
         &self,
         unix_s: u64,
         message: &Message<'_>,
+        realm: &Realm,
         claim: Claim<'_>,
         session: Option<&Arc<User>>,
     ) -> Option<Option<Arc<User>>> {
@@ -295,7 +290,8 @@ impl Authenticator {
         let name = core::str::from_utf8(name).ok()?;
         match message.access_token() {
             Ok(Some(token)) => Some(third_parties.open(name, token, unix_s).map(|grant| {
-                let user = User::with_token(name, &self.realm, grant.mac_key, grant.until_unix_s);
+                let realm = grant.realm.unwrap_or_else(|| realm.name());
+                let user = User::with_token(name, realm, grant.mac_key, grant.until_unix_s);
                 Arc::new(user)
             })),
             Err(_) => Some(None),
@@ -312,6 +308,7 @@ impl Authenticator {
         message: &Message<'_>,
         nonce: &[u8],
         nonce_state: NonceState,
+        offered: &[PasswordAlgorithm],
     ) -> Result<Option<PasswordAlgorithm>, Inconsistent> {
         let features = SecurityFeatures::of(nonce).unwrap_or_default();
         if !features.password_algorithms {
@@ -327,7 +324,7 @@ impl Authenticator {
         // A nonce that this server did not send to this client, perhaps before a change of configuration, says nothing about
         // the list that went with it. Such a request ends in 401 or 438, never in success.
         let is_list_sent =
-            nonce_state == NonceState::Invalid || list.as_bytes() == &*self.offered_bytes;
+            nonce_state == NonceState::Invalid || is_list_of(list.as_bytes(), offered);
         if is_list_sent && list.contains(choice) {
             Ok(Some(choice))
         } else {
@@ -335,18 +332,87 @@ impl Authenticator {
         }
     }
 
-    fn reject(&self, code: u16, unix_s: u64, random: &mut impl Random, path: Path) -> Rejection {
-        let challenge = Some(self.challenge_at(unix_s, random, path));
+    fn scope<'r>(&self, realm: &'r Realm, client: SocketAddr, listener: SocketAddr) -> Scope<'r> {
+        let offered = self.algorithms.offered(realm);
+        Scope {
+            client,
+            listener,
+            realm: realm.name(),
+            features: SecurityFeatures {
+                password_algorithms: !offered.is_empty(),
+                username_anonymity: self.username_anonymity && realm.secrets().is_empty(),
+            },
+            offered,
+        }
+    }
+
+    fn reject(
+        &self,
+        code: u16,
+        unix_s: u64,
+        random: &mut impl Random,
+        realm: &Realm,
+        scope: Scope<'_>,
+    ) -> Rejection {
+        let challenge = Some(self.challenge_at(unix_s, random, realm, scope));
         Rejection { code, challenge }
     }
 
-    fn challenge_at(&self, unix_s: u64, random: &mut impl Random, path: Path) -> Challenge {
+    fn challenge_at(
+        &self,
+        unix_s: u64,
+        random: &mut impl Random,
+        realm: &Realm,
+        scope: Scope<'_>,
+    ) -> Challenge {
         Challenge {
-            realm: Arc::clone(&self.realm),
-            nonce: self.nonces.issue(unix_s, random, path),
-            password_algorithms: self.offered,
+            realm: Arc::clone(realm.name_arc()),
+            nonce: self.nonces.issue(unix_s, random, scope),
+            password_algorithms: self.algorithms.offered(realm),
         }
     }
+}
+
+/// All realms, shared by all engines.
+#[derive(Clone)]
+struct Realms {
+    /// The realm of requests that name no other comes first, the others in the order of their names.
+    list: Arc<Vec<Realm>>,
+    origins: Arc<Origins>,
+}
+
+impl Realms {
+    /// The realm that a request is for: the one of its session, which is fixed, or of its ORIGIN. A request without either names by
+    /// REALM what it was challenged with; nothing is remembered of a request that proved nothing (V-34).
+    fn of(&self, message: &Message<'_>, session: Option<&Arc<User>>) -> &Realm {
+        // the realm of a token's holder may be one that its authorization server chose
+        let session = session.filter(|user| !user.has_token());
+        let of_session = session.map(|user| &*user.realm);
+        let named = || core::str::from_utf8(message.realm().ok()??).ok();
+        let name = of_session
+            .or_else(|| self.origins.realm_of(message))
+            .or_else(named);
+        let at = name.and_then(|name| place(&self.list, name).ok());
+        self.at(at.unwrap_or(0))
+    }
+
+    #[expect(
+        clippy::indexing_slicing,
+        reason = "there is a first realm, and the others are found in this very list"
+    )]
+    fn at(&self, at: usize) -> &Realm {
+        &self.list[at]
+    }
+}
+
+/// Whether the value of PASSWORD-ALGORITHMS is what is sent where `offered` is.
+fn is_list_of(value: &[u8], offered: &[PasswordAlgorithm]) -> bool {
+    let mut entries = value.chunks(4);
+    let is_each = offered.iter().all(|algorithm| {
+        let [high, low] = algorithm.number().to_be_bytes();
+        entries.next() == Some(&[high, low, 0, 0]) // no parameters
+    });
+    is_each && entries.next().is_none()
 }
 
 /// The attributes about algorithms contradict each other or the nonce.

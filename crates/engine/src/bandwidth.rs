@@ -8,9 +8,10 @@
 use core::fmt;
 use core::num::NonZeroU32;
 use core::time::Duration;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use crate::config::Config;
 use crate::time::Time;
 
 /// What may go at once.
@@ -23,45 +24,69 @@ pub struct Bandwidth {
     /// Bytes of payload per second of one allocation in one direction; `None` for no limit.
     pub bytes_per_s: Option<NonZeroU32>,
     /// What the rates of all allocations may add up to, in bytes per second; `None` for no limit. The last one gets the
-    /// remainder, and beyond it the answer is 486. Without [`Self::bytes_per_s`] it means nothing.
+    /// remainder, and beyond it the answer is 486. For allocations without a rate it means nothing.
     pub capacity_bytes_per_s: Option<NonZeroU32>,
 }
 
 /// Reserved rates of a whole server.
 #[derive(Debug)]
 pub(crate) struct BandwidthLedger {
-    limits: Bandwidth,
-    /// [`Bandwidth::bytes_per_s`] as it is now; 0 for none.
-    bytes_per_s: AtomicU32,
+    capacity: Option<NonZeroU32>,
+    rates: Mutex<Rates>,
     /// Bytes per second that are promised.
     reserved: Mutex<u64>,
 }
 
+/// [`Bandwidth::bytes_per_s`] as it is now.
+#[derive(Debug)]
+struct Rates {
+    usual: Option<NonZeroU32>,
+    /// Of realms that have a rate of their own, or none.
+    by_realm: BTreeMap<Box<str>, Option<NonZeroU32>>,
+}
+
+impl Rates {
+    fn of(config: &Config) -> Self {
+        let own = config.realm_limits.iter();
+        Self {
+            usual: config.bandwidth.bytes_per_s,
+            by_realm: own
+                .map(|(realm, own)| (realm.clone(), own.bytes_per_s))
+                .collect(),
+        }
+    }
+}
+
 impl BandwidthLedger {
-    pub(crate) fn new(limits: Bandwidth) -> Arc<Self> {
+    pub(crate) fn new(config: &Config) -> Arc<Self> {
         Arc::new(Self {
-            limits,
-            bytes_per_s: limits.bytes_per_s.map_or(0, NonZeroU32::get).into(),
+            capacity: config.bandwidth.capacity_bytes_per_s,
+            rates: Mutex::new(Rates::of(config)),
             reserved: Mutex::default(),
         })
     }
 
-    /// Sets another rate for allocations to come.
-    pub(crate) fn set_rate(&self, bytes_per_s: Option<NonZeroU32>) {
-        let rate = bytes_per_s.map_or(0, NonZeroU32::get);
-        self.bytes_per_s.store(rate, Ordering::Relaxed);
+    /// Sets other rates for allocations to come.
+    pub(crate) fn set_rates(&self, config: &Config) {
+        let rates = Rates::of(config);
+        *self.rates.lock().unwrap_or_else(PoisonError::into_inner) = rates;
     }
 
-    /// The bounds of a new allocation, if there are any.
+    /// The bounds of a new allocation in `realm`, if there are any.
     ///
     /// # Errors
     ///
     /// The capacity is used up.
-    pub(crate) fn reserve(self: &Arc<Self>) -> Result<Option<Shaper>, Exhausted> {
-        let Some(wanted) = NonZeroU32::new(self.bytes_per_s.load(Ordering::Relaxed)) else {
+    pub(crate) fn reserve(self: &Arc<Self>, realm: &str) -> Result<Option<Shaper>, Exhausted> {
+        let wanted = {
+            let rates = self.rates.lock().unwrap_or_else(PoisonError::into_inner);
+            let own = rates.by_realm.get(realm);
+            own.copied().unwrap_or(rates.usual)
+        };
+        let Some(wanted) = wanted else {
             return Ok(None);
         };
-        let Some(capacity) = self.limits.capacity_bytes_per_s else {
+        let Some(capacity) = self.capacity else {
             return Ok(Some(Shaper::new(wanted, None)));
         };
         let mut reserved = self.reserved.lock().unwrap_or_else(PoisonError::into_inner);
@@ -74,7 +99,7 @@ impl BandwidthLedger {
 
     /// The bounds of an allocation that was promised this rate by this process or the one before it, whatever is left.
     pub(crate) fn reserve_again(self: &Arc<Self>, rate: NonZeroU32) -> Shaper {
-        if self.limits.capacity_bytes_per_s.is_none() {
+        if self.capacity.is_none() {
             return Shaper::new(rate, None);
         }
         *self.reserved.lock().unwrap_or_else(PoisonError::into_inner) += u64::from(rate.get());

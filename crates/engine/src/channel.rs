@@ -197,7 +197,8 @@ impl<R: Random> Engine<R> {
         if !allocation.serves(address) {
             return Err(Reject::PeerFamilyMismatch);
         }
-        let peer = self.policy.check(peer).map_err(|_| Reject::Forbidden)?;
+        let policy = self.policy_of(allocation.quota.user());
+        let peer = policy.check(peer).map_err(|_| Reject::Forbidden)?;
         if !self.commons.ports.may_reach(peer) {
             return Err(Reject::Forbidden);
         }

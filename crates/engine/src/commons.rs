@@ -27,19 +27,18 @@ impl Commons {
         let limits = &config.limits;
         Arc::new(Self {
             ports: PortPools::new(&config.relays, &config.relay_ports),
-            quota: QuotaLedger::new(limits.user_quota, limits.total_quota),
+            quota: QuotaLedger::new(config),
             reservations: Reservations::new(limits.reservations),
             rotation: Rotation::default(),
-            bandwidth: BandwidthLedger::new(config.bandwidth),
+            bandwidth: BandwidthLedger::new(config),
             connections: ConnectionLedger::new(config.tcp.as_ref()),
         })
     }
 
-    /// Sets the quotas and the rate of `config`. Allocations that exist stay, even if they are more, and keep the rate they began with.
+    /// Sets the quotas and rates of `config`. Allocations that exist stay, even if they are more, and keep the rate they began with.
     pub fn set_quotas(&self, config: &Config) {
-        let limits = &config.limits;
-        self.quota.set_bounds(limits.user_quota, limits.total_quota);
-        self.bandwidth.set_rate(config.bandwidth.bytes_per_s);
+        self.quota.set_bounds(config);
+        self.bandwidth.set_rates(config);
     }
 
     /// The ports of each relay address.
@@ -52,9 +51,9 @@ impl Commons {
         self.reservations.len()
     }
 
-    /// Allocations charged to `quota_name`.
-    pub fn quota_used(&self, quota_name: &str) -> u32 {
-        self.quota.of_name(quota_name)
+    /// Allocations charged to `quota_name` of `realm`.
+    pub fn quota_used(&self, realm: &str, quota_name: &str) -> u32 {
+        self.quota.of_name(realm, quota_name)
     }
 
     /// Bytes per second that are promised to allocations, of those that a capacity bounds.

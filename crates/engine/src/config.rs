@@ -1,8 +1,10 @@
 //! What an operator decides, in the engine's own terms. Validated by whoever reads the configuration file.
 
 use core::net::IpAddr;
+use core::num::NonZeroU32;
 use core::ops::RangeInclusive;
 use core::time::Duration;
+use std::collections::BTreeMap;
 
 use crate::auth::AuthConfig;
 use crate::bandwidth::Bandwidth;
@@ -14,7 +16,7 @@ use crate::unverified::{Rate, UnverifiedLimits};
 /// Everything the engine has to know before the first datagram.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Realm, users and secrets, nonces.
+    /// Realms, users and secrets, nonces.
     pub auth: AuthConfig,
     /// Which peers clients may reach.
     pub policy: PolicyRules,
@@ -42,6 +44,10 @@ pub struct Config {
     pub mobility: Option<TicketKey>,
     /// How fast allocations may relay.
     pub bandwidth: Bandwidth,
+    /// Realms with quotas and a rate of their own, by name.
+    pub realm_limits: BTreeMap<Box<str>, RealmLimits>,
+    /// Realms with peer rules of their own, by name; [`Self::policy`] is that of all others.
+    pub realm_policies: BTreeMap<Box<str>, PolicyRules>,
     /// Where relayed transport addresses come from; a family without an entry is not supported (440).
     pub relays: Vec<RelayAddress>,
     /// The ports of relayed transport addresses, the same on every relay address (RFC 8656 §7.2: 49152 to 65535).
@@ -78,6 +84,8 @@ impl Default for Config {
             limits: Limits::default(),
             mobility: None,
             bandwidth: Bandwidth::default(),
+            realm_limits: BTreeMap::new(),
+            realm_policies: BTreeMap::new(),
             relays: Vec::new(),
             relay_ports: 49152..=65535,
             udp_relays: true,
@@ -197,9 +205,9 @@ pub struct Limits {
     pub allocations: u32,
     /// Allocations of one engine that wait for the host to open a relay socket: 508.
     pub pending_opens: u32,
-    /// Allocations per username over all engines, `None` for no bound: 486.
+    /// Allocations per username of a realm over all engines, `None` for no bound: 486.
     pub user_quota: Option<u32>,
-    /// Allocations over all engines, `None` for no bound: 486.
+    /// Allocations per realm over all engines, `None` for no bound: 486.
     pub total_quota: Option<u32>,
     /// Permissions of one allocation: 508.
     pub permissions_per_allocation: u16,
@@ -233,6 +241,17 @@ impl Default for Limits {
             timeouts_per_call: 256,
         }
     }
+}
+
+/// What holds for one realm in place of the same in [`Limits`] and [`Bandwidth`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RealmLimits {
+    /// As [`Limits::user_quota`].
+    pub user_quota: Option<u32>,
+    /// As [`Limits::total_quota`].
+    pub total_quota: Option<u32>,
+    /// As [`Bandwidth::bytes_per_s`].
+    pub bytes_per_s: Option<NonZeroU32>,
 }
 
 /// One local address on which relay sockets are opened.

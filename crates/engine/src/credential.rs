@@ -22,7 +22,7 @@ pub(crate) use self::prepare::{prepare_name, prepare_password, prepare_realm};
 use self::recent::RecentUsers;
 use self::rest::RestName;
 pub(crate) use self::rest::RestSecret;
-use crate::auth::MAC_KEY_LEN;
+use crate::auth::{MAC_KEY_LEN, Realm};
 use crate::random::{Random, random_u64};
 
 /// So much of the key in a token coturn and its client use.
@@ -247,6 +247,7 @@ pub(crate) struct Terms {
 pub(crate) struct UserTable {
     /// No hash stands here twice.
     by_userhash: Arc<Vec<(u128, Arc<User>)>>,
+    lacks_sha256: bool,
 }
 
 impl UserTable {
@@ -257,6 +258,7 @@ impl UserTable {
         match users.binary_search_by_key(&hash, |&(known, _)| known) {
             Ok(_) => false,
             Err(at) => {
+                self.lacks_sha256 |= !user.has_sha256_key();
                 users.insert(at, (hash, Arc::new(user)));
                 true
             }
@@ -270,6 +272,12 @@ impl UserTable {
         // Stable, so that of two users of one name the one known before stays.
         users.sort_by_key(|&(hash, _)| hash);
         users.dedup_by_key(|(hash, _)| *hash);
+        self.lacks_sha256 = users.iter().any(|(_, user)| !user.has_sha256_key());
+    }
+
+    /// Whether any user is known by its MD5 key alone.
+    pub(crate) fn lacks_sha256(&self) -> bool {
+        self.lacks_sha256
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = &User> {
@@ -285,11 +293,8 @@ impl UserTable {
     }
 }
 
-/// Everyone who may prove who it is.
+/// Finds out who a request is from, among everyone who may prove who it is in a realm.
 pub(crate) struct Credentials {
-    realm: Arc<str>,
-    users: UserTable,
-    secrets: Box<[RestSecret]>,
     separator: char,
     /// Users of time-limited credentials who proved who they are, so that their next request does not derive the key again.
     recent: RecentUsers,
@@ -298,21 +303,12 @@ pub(crate) struct Credentials {
 }
 
 impl Credentials {
-    pub(crate) fn new(
-        realm: Arc<str>,
-        users: UserTable,
-        secrets: &[RestSecret],
-        separator: char,
-        random: &mut impl Random,
-    ) -> Self {
-        let nobody = User::with_keys("", &realm, Keys::random(random));
+    pub(crate) fn new(separator: char, random: &mut impl Random) -> Self {
+        let nobody = User::with_keys("", "", Keys::random(random));
         Self {
-            users,
-            secrets: secrets.into(),
             separator,
             recent: RecentUsers::new(FixedState::with_seed(random_u64(random))),
             nobody: Arc::new(nobody),
-            realm,
         }
     }
 
@@ -321,9 +317,13 @@ impl Credentials {
     ///
     /// Takes no branch on the hash: what the branch predictor and the caches remember of the users looked up before must not tell
     /// whether this one exists.
-    fn configured(&self, userhash: &[u8; 32]) -> (&Arc<User>, Choice) {
+    fn configured<'u>(
+        &'u self,
+        users: &'u UserTable,
+        userhash: &[u8; 32],
+    ) -> (&'u Arc<User>, Choice) {
         let hash = leading(userhash);
-        let users = &*self.users.by_userhash;
+        let users = &*users.by_userhash;
         let stands_at = |at: usize, is: fn(&u128, &u128) -> bool| {
             let entry = users.get(at);
             Choice::from(u8::from(entry.is_some_and(|(known, _)| is(known, &hash))))
@@ -345,20 +345,23 @@ impl Credentials {
         }
     }
 
-    /// Finds the user for whom `check` accepts the key. Takes the same steps for every claim that ends in `None`.
+    /// Finds the user of `realm` for whom `check` accepts the key. Takes the same steps for every claim that ends in `None`.
     pub(crate) fn verify(
         &mut self,
+        realm: &Realm,
         claim: Claim<'_>,
         terms: Terms,
         check: impl Fn(&Keys) -> bool,
     ) -> Option<Arc<User>> {
         let (hash, name) = match claim {
-            Claim::Username(name) => (userhash(name, self.realm.as_bytes()), Some(name)),
+            Claim::Username(name) => (userhash(name, realm.name().as_bytes()), Some(name)),
             Claim::Userhash(hash) => (hash, None),
         };
         // Somebody's keys are read whether or not the name is known, because the time of reading them shows.
-        let (somebody, is_configured) = self.configured(&hash);
+        let (somebody, is_configured) = self.configured(realm.users(), &hash);
+        // Of two realms whose names hold colons a hash may stand for a user of either.
         let recent = self.recent.find(&hash);
+        let recent = recent.filter(|user| *user.realm == *realm.name());
         let (user, is_known) = match recent {
             Some(user) if name.is_some() && !bool::from(is_configured) => (user, Choice::from(1)),
             _ => (somebody, is_configured),
@@ -376,9 +379,9 @@ impl Credentials {
         let text = name.and_then(|name| core::str::from_utf8(name).ok());
         let rest = text.and_then(|name| RestName::parse(name, self.separator));
         let signed = name.unwrap_or(&hash);
-        for secret in &self.secrets {
+        for secret in realm.secrets() {
             let password = secret.password(signed);
-            let keys = Keys::derive(signed, self.realm.as_bytes(), &password);
+            let keys = Keys::derive(signed, realm.name().as_bytes(), &password);
             let is_proved = check(&keys);
             if let Some(rest) = &rest
                 && is_proved
@@ -387,7 +390,7 @@ impl Credentials {
             {
                 let user = Arc::new(User {
                     name: rest.name.into(),
-                    realm: (*self.realm).into(),
+                    realm: realm.name().into(),
                     quota_name: rest.quota_name().into(),
                     expires_unix_s: Some(rest.expires_unix_s),
                     keys,

@@ -9,7 +9,7 @@ use turnbuckle_wire::{Class, Message, Method, ParseError, TransactionId};
 
 use crate::allocate::Answered;
 use crate::allocation::{Allocation, Entry};
-use crate::auth::{AuthConfig, Authenticator, Proof, Rejection};
+use crate::auth::{Authenticator, Proof, Rejection};
 use crate::bandwidth::Direction;
 use crate::change::Change;
 use crate::command::{
@@ -17,6 +17,7 @@ use crate::command::{
 };
 use crate::commons::Commons;
 use crate::config::{Config, Service};
+use crate::credential::User;
 use crate::discovery::Discovery;
 use crate::drop_reason::DropReason;
 use crate::id::{
@@ -24,7 +25,7 @@ use crate::id::{
 };
 use crate::nonce::NonceKey;
 use crate::outbox::Outbox;
-use crate::policy::{InterfaceAddress, OwnAddresses, OwnRelay, Policy, PolicyRules};
+use crate::policy::{InterfaceAddress, OwnAddresses, OwnRelay, Policy};
 use crate::random::Random;
 use crate::reject::Reject;
 use crate::reply::{Request, Served, unknown_attributes};
@@ -44,7 +45,9 @@ pub struct Engine<R> {
     pub(crate) listeners: Vec<(Endpoint, SocketAddr)>,
     /// The listeners that serve NAT behaviour discovery.
     pub(crate) discovery_by_listener: BTreeMap<Endpoint, Discovery>,
+    /// The rules of realms without their own.
     pub(crate) policy: Policy,
+    policy_by_realm: BTreeMap<Box<str>, Policy>,
     own: OwnAddresses,
     authenticator: Authenticator,
     pub(crate) unverified: UnverifiedBudget,
@@ -97,10 +100,9 @@ impl<R: Random> Engine<R> {
             relays: relays.collect(),
             relay_ports: config.relay_ports.clone(),
         };
-        let mut policy = Policy::new(config.policy.clone());
-        policy.set_own_addresses(&own);
-        Self {
-            policy,
+        let mut engine = Self {
+            policy: Policy::new(config.policy.clone()),
+            policy_by_realm: policies(&config),
             own,
             authenticator: Authenticator::new(&config.auth, &mut random),
             unverified: UnverifiedBudget::new(&config.unverified, &mut random),
@@ -122,7 +124,9 @@ impl<R: Random> Engine<R> {
             config,
             commons,
             random,
-        }
+        };
+        engine.tell_policies_own_addresses();
+        engine
     }
 
     /// Makes a listener known: its name and the address clients reach it at, the same for UDP and for connections. No peer may
@@ -130,7 +134,7 @@ impl<R: Random> Engine<R> {
     pub fn add_listener(&mut self, endpoint: Endpoint, local: SocketAddr) {
         self.listeners.push((endpoint, local));
         self.own.services.push(local);
-        self.policy.set_own_addresses(&self.own);
+        self.tell_policies_own_addresses();
     }
 
     /// Replaces what is known of the host: the addresses of its interfaces and its services other than listeners, none of which
@@ -147,19 +151,39 @@ impl<R: Random> Engine<R> {
             .map(|&(_, local)| local)
             .chain(services.iter().copied())
             .collect();
-        self.policy.set_own_addresses(&self.own);
+        self.tell_policies_own_addresses();
         self.enforce_policy_everywhere();
     }
 
-    /// Takes over other users, secrets and peer rules, as they change in a user database. Allocations live on; permissions and
+    /// Takes over the realms and peer rules of `config`, as they change in a user database. Allocations live on; permissions and
     /// channels that are forbidden from now on end. Quotas belong to [`Commons`]; addresses, tables and budgets stay as they are.
-    pub fn reconfigure(&mut self, auth: &AuthConfig, policy: &PolicyRules) {
-        self.authenticator.reconfigure(auth, &mut self.random);
-        if *self.policy.rules() != *policy {
-            self.policy = Policy::new(policy.clone());
-            self.policy.set_own_addresses(&self.own);
+    pub fn reconfigure(&mut self, config: &Config) {
+        self.authenticator
+            .reconfigure(&config.auth, &mut self.random);
+        let own = self.policy_by_realm.iter();
+        let is_same = *self.policy.rules() == config.policy
+            && own
+                .map(|(realm, policy)| (realm, policy.rules()))
+                .eq(config.realm_policies.iter());
+        if !is_same {
+            self.policy = Policy::new(config.policy.clone());
+            self.policy_by_realm = policies(config);
+            self.tell_policies_own_addresses();
             self.enforce_policy_everywhere();
         }
+    }
+
+    fn tell_policies_own_addresses(&mut self) {
+        let policies = self.policy_by_realm.values_mut();
+        for policy in policies.chain([&mut self.policy]) {
+            policy.set_own_addresses(&self.own);
+        }
+    }
+
+    /// The peer rules of a user.
+    pub(crate) fn policy_of(&self, user: &User) -> &Policy {
+        let own = self.policy_by_realm.get(&user.realm);
+        own.unwrap_or(&self.policy)
     }
 
     fn enforce_policy_everywhere(&mut self) {
@@ -428,9 +452,15 @@ impl<R: Random> Engine<R> {
             return false;
         }
         let listener = self.listener_address(from.listener);
-        !self
-            .authenticator
-            .has_fresh_nonce(request.now, from.remote, listener, &request.message)
+        let session = self.client(from);
+        let session = session.and_then(|id| self.table.at(id)).map(Entry::user);
+        !self.authenticator.has_fresh_nonce(
+            request.now,
+            from.remote,
+            listener,
+            &request.message,
+            session,
+        )
     }
 
     /// Begins a new generation of nonces; those of the one before are accepted until the next call (V-22).
@@ -662,7 +692,8 @@ impl<R: Random> Engine<R> {
         let Some(Entry::Live(allocation)) = self.table.at_mut(id) else {
             return;
         };
-        let (policy, changes) = (&self.policy, &mut self.changes);
+        let own = self.policy_by_realm.get(&allocation.quota.user().realm);
+        let (policy, changes) = (own.unwrap_or(&self.policy), &mut self.changes);
         allocation.permissions.retain_peers(
             |peer| policy.check(SocketAddr::new(peer, 0)).is_ok(),
             |peer| {
@@ -697,6 +728,13 @@ const STALE_NONCE: u16 = 438;
 
 /// Stands for a listener the host has not made known.
 const UNKNOWN_LISTENER: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
+
+fn policies(config: &Config) -> BTreeMap<Box<str>, Policy> {
+    let policies = config.realm_policies.iter();
+    policies
+        .map(|(realm, rules)| (realm.clone(), Policy::new(rules.clone())))
+        .collect()
+}
 
 /// Bytes of channel messages with `bytes` bytes of payload.
 fn framed(datagrams: u32, bytes: u64) -> u64 {

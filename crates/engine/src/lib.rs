@@ -55,8 +55,8 @@ mod unverified;
 
 pub use crate::address::{Embedding, Nat64Prefix, PeerAddress};
 pub use crate::auth::{
-    AuthConfig, Authenticator, Challenge, ExpiryCheck, PasswordAlgorithmChoice, Proof, Rejection,
-    ThirdParties, TokenCipher,
+    AuthConfig, Authenticator, CanonicalOrigin, Challenge, ExpiryCheck, PasswordAlgorithmChoice,
+    Proof, Realm, Rejection, ThirdParties, TokenCipher,
 };
 pub use crate::bandwidth::Bandwidth;
 pub use crate::change::{
@@ -67,7 +67,8 @@ pub use crate::command::{
 };
 pub use crate::commons::Commons;
 pub use crate::config::{
-    Config, DefaultFamily, Fingerprint, Lifetimes, Limits, RelayAddress, Service, TcpRelays,
+    Config, DefaultFamily, Fingerprint, Lifetimes, Limits, RealmLimits, RelayAddress, Service,
+    TcpRelays,
 };
 pub use crate::credential::{CredentialError, User};
 pub use crate::discovery::{Alternates, Discovery};

@@ -8,8 +8,8 @@
 //! ```
 //!
 //! The tag is a truncated HMAC-SHA256 over everything a nonce is bound to: the security features, the password algorithms offered
-//! with it, the time, the random part, the client's address and port, and the listener's. So a nonce taken from another client
-//! is invalid, and so is one whose feature bits somebody on the path has changed (V-22, V-27). Nine bytes of tag can only be
+//! with it, the realm, the time, the random part, the client's address and port, and the listener's. So a nonce taken from another
+//! client or realm is invalid, and so is one whose feature bits somebody on the path has changed (V-22, V-27). Nine bytes of tag can only be
 //! guessed online, and a forged nonce buys no more than a nonce costs: one request. The random part keeps two nonces of one
 //! client and one second apart and makes the next one unpredictable (V-20).
 //!
@@ -24,6 +24,7 @@ use base64::engine::general_purpose::STANDARD_NO_PAD;
 use hmac::{Hmac, KeyInit as _, Mac as _};
 use sha2::Sha256;
 use subtle::ConstantTimeEq as _;
+use turnbuckle_wire::PasswordAlgorithm;
 
 use crate::address::canonical_ip;
 use crate::random::Random;
@@ -164,11 +165,15 @@ pub(crate) enum NonceState {
     Invalid,
 }
 
-/// The two ends of a challenge, both canonical.
+/// What a challenge is for: its two ends, and what goes with its nonce.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Path {
+pub(crate) struct Scope<'r> {
     pub client: SocketAddr,
     pub listener: SocketAddr,
+    pub realm: &'r str,
+    pub features: SecurityFeatures,
+    /// The password algorithms that are offered.
+    pub offered: &'r [PasswordAlgorithm],
 }
 
 /// Issues and verifies nonces.
@@ -178,26 +183,15 @@ pub(crate) struct Nonces {
     /// The generation before the current one, still accepted.
     previous: Option<Hmac<Sha256>>,
     lifetime: NonceLifetime,
-    features: SecurityFeatures,
-    /// What else the tag covers: the encoded list of password algorithms that goes with every nonce.
-    offered: Box<[u8]>,
 }
 
 impl Nonces {
-    pub(crate) fn new(
-        key: NonceKey,
-        previous: Option<&NonceKey>,
-        lifetime: NonceLifetime,
-        features: SecurityFeatures,
-        offered: &[u8],
-    ) -> Self {
+    pub(crate) fn new(key: NonceKey, previous: Option<&NonceKey>, lifetime: NonceLifetime) -> Self {
         Self {
             current: mac(&key.0),
             previous: previous.map(|key| mac(&key.0)),
             key,
             lifetime,
-            features,
-            offered: offered.into(),
         }
     }
 
@@ -222,35 +216,35 @@ impl Nonces {
         }
     }
 
-    pub(crate) fn issue(&self, unix_s: u64, random: &mut impl Random, path: Path) -> Nonce {
+    pub(crate) fn issue(&self, unix_s: u64, random: &mut impl Random, scope: Scope<'_>) -> Nonce {
         let mut raw = [0; RAW_LEN];
         let (issued, rest) = raw.split_at_mut(ISSUED_LEN);
         let (unique, tag) = rest.split_at_mut(RANDOM_LEN);
         issued.copy_from_slice(&wrapping_seconds(unix_s).to_be_bytes());
         random.fill(unique);
-        tag.copy_from_slice(&self.tag(&self.current, issued, unique, path));
+        tag.copy_from_slice(&self.tag(&self.current, issued, unique, scope));
 
         let mut nonce = [0; Nonce::LEN];
         let (cookie, encoded) = nonce.split_at_mut(COOKIE_LEN);
-        cookie.copy_from_slice(&self.features.cookie());
+        cookie.copy_from_slice(&scope.features.cookie());
         // Cannot fail: the constant assertion above says that the lengths fit.
         let _ = STANDARD_NO_PAD.encode_slice(raw, encoded);
         Nonce(nonce)
     }
 
-    pub(crate) fn verify(&self, unix_s: u64, nonce: &[u8], path: Path) -> NonceState {
+    pub(crate) fn verify(&self, unix_s: u64, nonce: &[u8], scope: Scope<'_>) -> NonceState {
         let Some((cookie, encoded)) = nonce.split_at_checked(COOKIE_LEN) else {
             return NonceState::Invalid;
         };
         let mut raw = [0; RAW_LEN];
-        if cookie != self.features.cookie()
+        if cookie != scope.features.cookie()
             || STANDARD_NO_PAD.decode_slice(encoded, &mut raw) != Ok(RAW_LEN)
         {
             return NonceState::Invalid;
         }
         let (issued, rest) = raw.split_at(ISSUED_LEN);
         let (unique, tag) = rest.split_at(RANDOM_LEN);
-        let is_ours = |key| bool::from(self.tag(key, issued, unique, path).ct_eq(tag));
+        let is_ours = |key| bool::from(self.tag(key, issued, unique, scope).ct_eq(tag));
         if !is_ours(&self.current) && !self.previous.as_ref().is_some_and(is_ours) {
             return NonceState::Invalid;
         }
@@ -267,16 +261,26 @@ impl Nonces {
         }
     }
 
-    fn tag(&self, key: &Hmac<Sha256>, issued: &[u8], unique: &[u8], path: Path) -> [u8; TAG_LEN] {
+    fn tag(
+        &self,
+        key: &Hmac<Sha256>,
+        issued: &[u8],
+        unique: &[u8],
+        scope: Scope<'_>,
+    ) -> [u8; TAG_LEN] {
         let mut mac = key.clone();
-        mac.update(&self.features.cookie());
+        mac.update(&scope.features.cookie());
         mac.update(issued);
         mac.update(unique);
-        update_address(&mut mac, path.client);
-        update_address(&mut mac, path.listener);
+        update_address(&mut mac, scope.client);
+        update_address(&mut mac, scope.listener);
         mac.update(&[17]); // UDP
+        mac.update(&scope.offered.len().to_be_bytes());
+        for algorithm in scope.offered {
+            mac.update(&algorithm.number().to_be_bytes());
+        }
         // Of variable length, therefore last.
-        mac.update(&self.offered);
+        mac.update(scope.realm.as_bytes());
         let mut tag = [0; TAG_LEN];
         let full = mac.finalize().into_bytes();
         for (to, from) in tag.iter_mut().zip(full) {

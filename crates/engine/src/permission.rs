@@ -124,10 +124,11 @@ impl<R: Random> Engine<R> {
     ) -> Result<(), Reject> {
         let limit = usize::from(self.config.limits.permissions_per_allocation);
         let allocation = self.live(id).ok_or(Reject::AllocationMismatch)?;
+        let policy = self.policy_of(allocation.quota.user());
         let mut refused = None;
         for peer in request.message.xor_peer_addresses() {
             let peer = peer.map_err(|_| Reject::BadRequest)?; // any invalid one makes the request invalid
-            let result = match self.policy.check(peer) {
+            let result = match policy.check(peer) {
                 _ if !allocation.serves(PeerAddress::new(peer)) => Err(Reject::PeerFamilyMismatch),
                 Ok(allowed) if peers.contains(&allowed.ip()) => Ok(()),
                 Ok(_) if peers.len() >= limit => Err(Reject::InsufficientCapacity),

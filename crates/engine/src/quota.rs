@@ -1,93 +1,175 @@
-//! How many allocations a user and the whole server have: a ledger and units that give back on drop.
+//! How many allocations a user and a realm have: a ledger and units that give back on drop.
 //!
 //! The invariant: the count under a name is the number of [`QuotaUnit`]s alive for it (I5). A dual allocation is one
 //! allocation and takes one unit.
 
 use core::fmt;
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use crate::config::Config;
 use crate::credential::User;
 
-/// Counts by quota name. Names without a unit are not kept.
+/// Counts by realm and quota name, and their bounds. Realms and names without a unit are not kept.
 #[derive(Debug)]
-pub(crate) struct QuotaLedger {
-    user_max: AtomicU32,
-    total_max: AtomicU32,
-    counts: Mutex<Counts>,
+pub(crate) struct QuotaLedger(Mutex<State>);
+
+#[derive(Debug)]
+struct State {
+    counts: Counts,
+    bounds: Bounds,
 }
 
 #[derive(Debug, Default)]
 struct Counts {
     total: u32,
+    by_realm: BTreeMap<Box<str>, RealmCounts>,
+}
+
+#[derive(Debug, Default)]
+struct RealmCounts {
+    total: u32,
     by_name: BTreeMap<Box<str>, u32>,
 }
 
+/// How many there may be.
+#[derive(Debug)]
+struct Bounds {
+    usual: Bound,
+    /// Of realms that have bounds of their own.
+    by_realm: BTreeMap<Box<str>, Bound>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Bound {
+    user_max: u32,
+    total_max: u32,
+}
+
+impl Bound {
+    const NONE: Self = Self {
+        user_max: u32::MAX,
+        total_max: u32::MAX,
+    };
+
+    fn new(user: Option<u32>, total: Option<u32>) -> Self {
+        Self {
+            user_max: user.unwrap_or(u32::MAX),
+            total_max: total.unwrap_or(u32::MAX),
+        }
+    }
+}
+
+impl Bounds {
+    fn of(config: &Config) -> Self {
+        let limits = &config.limits;
+        let own = config.realm_limits.iter();
+        Self {
+            usual: Bound::new(limits.user_quota, limits.total_quota),
+            by_realm: own
+                .map(|(realm, own)| (realm.clone(), Bound::new(own.user_quota, own.total_quota)))
+                .collect(),
+        }
+    }
+
+    fn of_realm(&self, realm: &str) -> Bound {
+        self.by_realm.get(realm).copied().unwrap_or(self.usual)
+    }
+}
+
 impl QuotaLedger {
-    pub(crate) fn new(user_max: Option<u32>, total_max: Option<u32>) -> Arc<Self> {
-        Arc::new(Self {
-            user_max: user_max.unwrap_or(u32::MAX).into(),
-            total_max: total_max.unwrap_or(u32::MAX).into(),
-            counts: Mutex::default(),
-        })
+    pub(crate) fn new(config: &Config) -> Arc<Self> {
+        Arc::new(Self(Mutex::new(State {
+            counts: Counts::default(),
+            bounds: Bounds::of(config),
+        })))
     }
 
     /// Sets other bounds. Units that are out stay out, even if they are more than would be given now.
-    pub(crate) fn set_bounds(&self, user_max: Option<u32>, total_max: Option<u32>) {
-        // Each bound is read on its own: no order between the two is needed.
-        self.user_max
-            .store(user_max.unwrap_or(u32::MAX), Ordering::Relaxed);
-        self.total_max
-            .store(total_max.unwrap_or(u32::MAX), Ordering::Relaxed);
+    pub(crate) fn set_bounds(&self, config: &Config) {
+        let bounds = Bounds::of(config);
+        self.lock().bounds = bounds;
     }
 
-    /// Takes a unit for one allocation of `user`; `None` when the user or the server has all it may have.
+    /// Takes a unit for one allocation of `user`; `None` when the user or its realm has all it may have.
     pub(crate) fn take(self: &Arc<Self>, user: &Arc<User>) -> Option<QuotaUnit> {
-        let (user_max, total_max) = (&self.user_max, &self.total_max);
-        self.take_within(
-            user,
-            user_max.load(Ordering::Relaxed),
-            total_max.load(Ordering::Relaxed),
-        )
+        let mut state = self.lock();
+        let bound = state.bounds.of_realm(&user.realm);
+        let is_taken = state.counts.take_within(user, bound);
+        is_taken.then(|| self.unit(user))
     }
 
     /// Takes a unit whatever the bounds are: for an allocation that was granted before, by this process or the one before it.
     pub(crate) fn take_again(self: &Arc<Self>, user: &Arc<User>) -> Option<QuotaUnit> {
-        self.take_within(user, u32::MAX, u32::MAX)
+        let is_taken = self.lock().counts.take_within(user, Bound::NONE);
+        is_taken.then(|| self.unit(user))
     }
 
-    fn take_within(
-        self: &Arc<Self>,
-        user: &Arc<User>,
-        user_max: u32,
-        total_max: u32,
-    ) -> Option<QuotaUnit> {
-        let mut counts = self.lock();
-        let of_user = counts.by_name.get(&user.quota_name).copied().unwrap_or(0);
-        if of_user >= user_max || counts.total >= total_max {
-            return None;
-        }
-        counts.total += 1;
-        counts.by_name.insert(user.quota_name.clone(), of_user + 1);
-        Some(QuotaUnit {
+    fn unit(self: &Arc<Self>, user: &Arc<User>) -> QuotaUnit {
+        QuotaUnit {
             ledger: Arc::clone(self),
             user: Arc::clone(user),
-        })
+        }
     }
 
     /// Units out for all users.
     pub(crate) fn total(&self) -> u32 {
-        self.lock().total
+        self.lock().counts.total
     }
 
-    /// Units out for `quota_name`.
-    pub(crate) fn of_name(&self, quota_name: &str) -> u32 {
-        self.lock().by_name.get(quota_name).copied().unwrap_or(0)
+    /// Units out for `quota_name` of `realm`.
+    pub(crate) fn of_name(&self, realm: &str, quota_name: &str) -> u32 {
+        let state = self.lock();
+        let of_realm = state.counts.by_realm.get(realm);
+        let count = of_realm.and_then(|of_realm| of_realm.by_name.get(quota_name));
+        count.copied().unwrap_or(0)
     }
 
-    fn lock(&self) -> MutexGuard<'_, Counts> {
-        self.counts.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Counts {
+    fn take_within(&mut self, user: &User, bound: Bound) -> bool {
+        let of_realm = self.by_realm.get_mut(&user.realm);
+        let held = of_realm.as_ref().map_or((0, 0), |of_realm| {
+            let of_user = of_realm.by_name.get(&user.quota_name);
+            (of_user.copied().unwrap_or(0), of_realm.total)
+        });
+        if held.0 >= bound.user_max || held.1 >= bound.total_max {
+            return false;
+        }
+        let of_realm = match of_realm {
+            Some(of_realm) => of_realm,
+            None => self.by_realm.entry(user.realm.clone()).or_default(),
+        };
+        self.total += 1;
+        of_realm.total += 1;
+        match of_realm.by_name.get_mut(&user.quota_name) {
+            Some(count) => *count += 1,
+            None => {
+                of_realm.by_name.insert(user.quota_name.clone(), 1);
+            }
+        }
+        true
+    }
+
+    fn give_back(&mut self, user: &User) {
+        self.total -= 1;
+        let Some(of_realm) = self.by_realm.get_mut(&user.realm) else {
+            return;
+        };
+        of_realm.total -= 1;
+        match of_realm.by_name.get_mut(&user.quota_name) {
+            Some(count) if *count > 1 => *count -= 1,
+            _ => {
+                of_realm.by_name.remove(&user.quota_name);
+            }
+        }
+        if of_realm.total == 0 {
+            self.by_realm.remove(&user.realm);
+        }
     }
 }
 
@@ -111,14 +193,7 @@ impl QuotaUnit {
 
 impl Drop for QuotaUnit {
     fn drop(&mut self) {
-        let mut counts = self.ledger.lock();
-        counts.total -= 1;
-        match counts.by_name.get_mut(&self.user.quota_name) {
-            Some(count) if *count > 1 => *count -= 1,
-            _ => {
-                counts.by_name.remove(&self.user.quota_name);
-            }
-        }
+        self.ledger.lock().counts.give_back(&self.user);
     }
 }
 

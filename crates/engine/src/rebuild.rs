@@ -328,7 +328,7 @@ impl<R: Random> Engine<R> {
             allocation.permissions.install(peer, expires);
         }
         for (&number, &(peer, expires)) in channels {
-            match self.policy.check(peer) {
+            match self.policy_of(&created.user).check(peer) {
                 Ok(peer) => allocation.channels.install(number, peer, expires),
                 Err(_) => self.changes.push_back(Change::ChannelExpired {
                     allocation: id,

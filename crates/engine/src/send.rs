@@ -1,5 +1,6 @@
 //! Send indications (RFC 8656 §11.2).
 
+use crate::allocation::Entry;
 use crate::bandwidth::Direction;
 use crate::command::{Outcome, SendRoute};
 use crate::drop_reason::DropReason;
@@ -34,7 +35,9 @@ impl<R: Random> Engine<R> {
         if dont_fragment && !self.config.dont_fragment {
             return Err(DropReason::FragmentationUnsupported);
         }
-        let allowed = self.policy.check(peer).ok();
+        let user = self.table.at(id).map(Entry::user);
+        let policy = user.map_or(&self.policy, |user| self.policy_of(user));
+        let allowed = policy.check(peer).ok();
         let allowed = allowed.filter(|&peer| self.commons.ports.may_reach(peer));
         let allocation = self.live_mut(id).ok_or(DropReason::NoAllocation)?;
         let bytes = data.len() as u64;

@@ -28,6 +28,7 @@ use turnbuckle_wire::{Class, IntegrityKey, MessageWriter, Method};
 
 use self::table::{Connecting, PeerConnection, State};
 use crate::address::PeerAddress;
+use crate::allocation::Entry;
 use crate::auth::Proof;
 use crate::bandwidth::Direction;
 use crate::change::Change;
@@ -345,7 +346,7 @@ impl<R: Random> Engine<R> {
         let pending = self
             .commons
             .connections
-            .charge(&proof.user.quota_name, now)
+            .charge(&proof.user.realm, &proof.user.quota_name, now)
             .ok_or(Reject::QuotaReached)?;
         let lease = self.lease_connection(request.from);
         let connection = lease.id();
@@ -389,7 +390,8 @@ impl<R: Random> Engine<R> {
         let relay = allocation
             .live_relay(Family::of(&address.address()), request.now.time)
             .ok_or(Reject::PeerFamilyMismatch)?;
-        let allowed = self.policy.check(peer).map_err(|_| Reject::Forbidden)?;
+        let policy = self.policy_of(allocation.quota.user());
+        let allowed = policy.check(peer).map_err(|_| Reject::Forbidden)?;
         let local = relay.lease.local();
         let is_own = allowed.address() == local; // the kernel would connect it with itself
         let tcp = self.config.tcp.as_ref();
@@ -417,7 +419,7 @@ impl<R: Random> Engine<R> {
         }
         // the policy may have changed since the permission was given
         let allowed = self
-            .policy
+            .policy_of(allocation.quota.user())
             .check(peer.address())
             .map_err(|_| PeerEnd::PeerForbidden)?;
         if !self.may_reach_stream(allowed) {
@@ -602,10 +604,12 @@ impl<R: Random> Engine<R> {
 
     /// Ends the connections of an allocation with peers that the policy forbids.
     pub(crate) fn enforce_policy_on_connections(&mut self, allocation: AllocationId) {
+        let user = self.table.at(allocation).map(Entry::user);
+        let policy = user.map_or(&self.policy, |user| self.policy_of(user));
         let forbidden: Vec<ConnectionId> = self
             .tcp
             .of_allocation(allocation)
-            .filter(|connection| self.policy.check(connection.peer.address()).is_err())
+            .filter(|connection| policy.check(connection.peer.address()).is_err())
             .map(|connection| connection.lease.id())
             .collect();
         for connection in forbidden {

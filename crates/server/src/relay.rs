@@ -221,7 +221,7 @@ impl Relay {
 
     /// Takes over other users and peer rules.
     pub(crate) fn reconfigure(&mut self, engine: &EngineConfig) {
-        self.engine.reconfigure(&engine.auth, &engine.policy);
+        self.engine.reconfigure(engine);
     }
 
     /// When the engine next has something to do, counted from the present turn.

@@ -242,7 +242,8 @@ pub(crate) fn users(
     let wanted = Wanted {
         secrets: database.has_secrets,
         peers: database.has_peer_rules,
-        options: database.has_realm_options,
+        realms: database.has_realms,
+        token_keys: config.authentication.third_parties.is_some(),
     };
     let realm = config.authentication.realm.to_string();
     Follower::open(database.path.clone(), realm, wanted, Arc::clone(engine)).map(Some)
@@ -306,7 +307,7 @@ fn authentication(config: &Config) -> Result<AuthConfig, String> {
         let mut third_parties = ThirdParties::new(&from.server_name).map_err(text)?;
         for key in &from.keys {
             third_parties
-                .add_key(&key.name, key.cipher, key.key.expose(), None)
+                .add_key(&key.name, key.cipher, key.key.expose(), None, None)
                 .map_err(text)?;
         }
         auth.third_parties = Some(third_parties);

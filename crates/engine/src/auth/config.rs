@@ -5,13 +5,12 @@ use std::sync::Arc;
 
 use turnbuckle_wire::PasswordAlgorithm;
 
+use super::Realms;
+use super::origin::{CanonicalOrigin, Origins};
+use super::realm::Realm;
 use super::token::ThirdParties;
-use crate::credential::{
-    CredentialError, Credentials, RestSecret, User, UserTable, prepare_name, prepare_password,
-    prepare_realm,
-};
+use crate::credential::CredentialError;
 use crate::nonce::{NonceKey, NonceLifetime};
-use crate::random::Random;
 
 /// Which algorithms a key may be derived from a password with (RFC 8489 §18.5).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,6 +23,18 @@ pub enum PasswordAlgorithmChoice {
     Sha256Only,
 }
 
+impl PasswordAlgorithmChoice {
+    /// The list of PASSWORD-ALGORITHMS in a realm, the best first; empty for none.
+    pub(super) fn offered(self, realm: &Realm) -> &'static [PasswordAlgorithm] {
+        match self {
+            Self::Any if realm.users().lacks_sha256() => &[PasswordAlgorithm::Md5],
+            Self::Any => &[PasswordAlgorithm::Sha256, PasswordAlgorithm::Md5],
+            Self::Md5Only => &[],
+            Self::Sha256Only => &[PasswordAlgorithm::Sha256],
+        }
+    }
+}
+
 /// When a time-limited credential has to be within its time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ExpiryCheck {
@@ -33,12 +44,12 @@ pub enum ExpiryCheck {
     NewAllocations,
 }
 
-/// Realm, users, secrets and nonce policy. Holds keys, never passwords (RFC 8656 §6).
+/// Realms with their users and secrets, and nonce policy. Holds keys, never passwords (RFC 8656 §6).
 #[derive(Clone)]
 pub struct AuthConfig {
-    realm: Arc<str>,
-    users: UserTable,
-    secrets: Vec<RestSecret>,
+    /// The realm of requests that name no other comes first, the others in the order of their names.
+    realms: Arc<Vec<Realm>>,
+    origins: Arc<Origins>,
     /// What separates expiry and id in a time-limited username; `:` usually.
     pub rest_separator: char,
     /// Which password algorithms are offered and accepted.
@@ -61,10 +72,27 @@ pub struct AuthConfig {
 impl Default for AuthConfig {
     /// No realm and no users: nobody can authenticate.
     fn default() -> Self {
+        Self::of(Realm::prepared("".into()))
+    }
+}
+
+impl AuthConfig {
+    /// Most shared secrets of a realm.
+    pub const REST_SECRETS_MAX: usize = Realm::REST_SECRETS_MAX;
+
+    /// A realm without users, and no other realm.
+    ///
+    /// # Errors
+    ///
+    /// As [`Realm::new`].
+    pub fn new(realm: &str) -> Result<Self, CredentialError> {
+        Ok(Self::of(Realm::new(realm)?))
+    }
+
+    fn of(realm: Realm) -> Self {
         Self {
-            realm: "".into(),
-            users: UserTable::default(),
-            secrets: Vec::new(),
+            realms: Arc::new(vec![realm]),
+            origins: Arc::default(),
             rest_separator: ':',
             password_algorithms: PasswordAlgorithmChoice::Any,
             username_anonymity: true,
@@ -75,156 +103,129 @@ impl Default for AuthConfig {
             third_parties: None,
         }
     }
-}
 
-impl AuthConfig {
-    /// Most shared secrets: each costs about a microsecond for every request that fails.
-    pub const REST_SECRETS_MAX: usize = 16;
-
-    /// A realm without users.
-    ///
-    /// # Errors
-    ///
-    /// The realm is empty, has 128 characters or more, or characters that RFC 8265 §4.2 does not allow.
-    pub fn new(realm: &str) -> Result<Self, CredentialError> {
-        let realm = prepare_realm(realm)?.into();
-        Ok(Self {
-            realm,
-            ..Self::default()
-        })
-    }
-
-    /// The realm, as prepared.
+    /// The name of the realm that requests are for which name no other, as prepared.
     pub fn realm(&self) -> &str {
-        &self.realm
+        self.first().name()
     }
 
-    /// Adds a user. Of the password only keys derived from it are kept.
+    /// All realms, the one of requests that name no other first.
+    pub fn realms(&self) -> impl Iterator<Item = &Realm> {
+        self.realms.iter()
+    }
+
+    /// Adds a realm, in place of one of its name.
+    pub fn add_realm(&mut self, realm: Realm) {
+        let realms = Arc::make_mut(&mut self.realms);
+        match place(realms, realm.name()) {
+            Ok(at) => realms[at] = realm,
+            Err(at) => realms.insert(at, realm),
+        }
+    }
+
+    /// Has requests with this ORIGIN be for a realm that has been added.
     ///
     /// # Errors
     ///
-    /// The name is taken, too long, or name or password has characters that RFC 8265 §4.2 does not allow.
+    /// There is no such realm, or the text cannot be an origin.
+    pub fn add_origin(&mut self, origin: &str, realm: &str) -> Result<(), CredentialError> {
+        let origin = CanonicalOrigin::of(origin.as_bytes()).ok_or(CredentialError::Form)?;
+        let at = place(&self.realms, realm).map_err(|_| CredentialError::NoSuchRealm)?;
+        let realm = self.realms[at].name_arc();
+        Arc::make_mut(&mut self.origins).insert(&origin, realm);
+        Ok(())
+    }
+
+    /// As [`Realm::add_user`], to the first realm.
+    ///
+    /// # Errors
+    ///
+    /// As there.
     pub fn add_user(&mut self, name: &str, password: &str) -> Result<(), CredentialError> {
-        let (name, password) = (prepare_name(name)?, prepare_password(password)?);
-        self.add(User::with_password(&name, &self.realm, &password))
+        self.first_mut().add_user(name, password)
     }
 
-    /// Adds a user by `MD5(name:realm:password)`. While there is such a user SHA-256 is not offered, because the client
-    /// would choose it and its key is unknown.
+    /// As [`Realm::add_user_by_md5_key`], to the first realm.
     ///
     /// # Errors
     ///
-    /// As [`Self::add_user`].
+    /// As there.
     pub fn add_user_by_md5_key(
         &mut self,
         name: &str,
         key: [u8; 16],
     ) -> Result<(), CredentialError> {
-        let name = prepare_name(name)?;
-        self.add(User::with_md5_key(&name, &self.realm, key))
+        self.first_mut().add_user_by_md5_key(name, key)
     }
 
-    /// Adds many users by their MD5 keys, as [`Self::add_user_by_md5_key`] does, and returns the names that cannot be used. A name that
-    /// is taken stays with who has it.
+    /// As [`Realm::add_users_by_md5_key`], to the first realm.
     pub fn add_users_by_md5_key<'a>(
         &mut self,
         keys: impl IntoIterator<Item = (&'a str, [u8; 16])>,
     ) -> Vec<&'a str> {
-        let mut unusable = Vec::new();
-        let realm = Arc::clone(&self.realm);
-        let users = keys
-            .into_iter()
-            .filter_map(|(name, key)| match prepare_name(name) {
-                Ok(prepared) => Some(User::with_md5_key(&prepared, &realm, key)),
-                Err(_) => {
-                    unusable.push(name);
-                    None
-                }
-            });
-        self.users.extend(users);
-        unusable
+        self.first_mut().add_users_by_md5_key(keys)
     }
 
-    /// Adds a user written as coturn does: `name:password`, or `name:0x` and the 32 hexadecimal digits of its MD5 key.
+    /// As [`Realm::add_user_text`], to the first realm.
     ///
     /// # Errors
     ///
-    /// Neither form, or as [`Self::add_user`].
+    /// As there.
     pub fn add_user_text(&mut self, text: &str) -> Result<(), CredentialError> {
-        let (name, secret) = text.split_once(':').ok_or(CredentialError::Form)?;
-        match secret.strip_prefix("0x") {
-            Some(digits) => {
-                let key = md5_key(digits).ok_or(CredentialError::Form)?;
-                self.add_user_by_md5_key(name, key)
-            }
-            None => self.add_user(name, secret),
-        }
+        self.first_mut().add_user_text(text)
     }
 
-    /// Adds a secret that time-limited credentials are made from. Credentials made from any of the secrets are good.
+    /// As [`Realm::add_rest_secret`], to the first realm.
     ///
     /// # Errors
     ///
-    /// The secret is empty, or there are [`Self::REST_SECRETS_MAX`] already.
+    /// As there.
     pub fn add_rest_secret(&mut self, secret: &[u8]) -> Result<(), CredentialError> {
-        if secret.is_empty() {
-            return Err(CredentialError::Empty);
-        }
-        if self.secrets.len() >= Self::REST_SECRETS_MAX {
-            return Err(CredentialError::TooMany);
-        }
-        self.secrets.push(RestSecret::new(secret));
-        Ok(())
+        self.first_mut().add_rest_secret(secret)
     }
 
     /// Whether anybody can authenticate.
     pub fn has_credentials(&self) -> bool {
-        self.users.len() > 0 || !self.secrets.is_empty()
+        self.realms.iter().any(Realm::has_credentials)
     }
 
-    /// The users known only by their MD5 key, who cannot log in with [`PasswordAlgorithmChoice::Sha256Only`].
+    /// As [`Realm::users_without_sha256`], of the first realm.
     pub fn users_without_sha256(&self) -> impl Iterator<Item = &str> {
-        let users = self.users.iter().filter(|user| !user.has_sha256_key());
-        users.map(|user| &*user.name)
+        self.first().users_without_sha256()
     }
 
-    /// The list of PASSWORD-ALGORITHMS, the best first; empty for none.
-    pub(super) fn offered_algorithms(&self) -> &'static [PasswordAlgorithm] {
-        match self.password_algorithms {
-            PasswordAlgorithmChoice::Any if self.users_without_sha256().next().is_some() => {
-                &[PasswordAlgorithm::Md5]
-            }
-            PasswordAlgorithmChoice::Any => &[PasswordAlgorithm::Sha256, PasswordAlgorithm::Md5],
-            PasswordAlgorithmChoice::Md5Only => &[],
-            PasswordAlgorithmChoice::Sha256Only => &[PasswordAlgorithm::Sha256],
+    pub(super) fn shared_realms(&self) -> Realms {
+        Realms {
+            list: Arc::clone(&self.realms),
+            origins: Arc::clone(&self.origins),
         }
     }
 
-    pub(super) fn offers_username_anonymity(&self) -> bool {
-        self.username_anonymity && self.secrets.is_empty()
+    #[expect(
+        clippy::indexing_slicing,
+        reason = "there is a first realm from the beginning"
+    )]
+    fn first(&self) -> &Realm {
+        &self.realms[0]
     }
 
-    pub(super) fn realm_arc(&self) -> Arc<str> {
-        Arc::clone(&self.realm)
+    #[expect(
+        clippy::indexing_slicing,
+        reason = "there is a first realm from the beginning"
+    )]
+    fn first_mut(&mut self) -> &mut Realm {
+        &mut Arc::make_mut(&mut self.realms)[0]
     }
+}
 
-    pub(super) fn credentials(&self, random: &mut impl Random) -> Credentials {
-        let realm = self.realm_arc();
-        Credentials::new(
-            realm,
-            self.users.clone(),
-            &self.secrets,
-            self.rest_separator,
-            random,
-        )
-    }
-
-    fn add(&mut self, user: User) -> Result<(), CredentialError> {
-        if self.users.insert(user) {
-            Ok(())
-        } else {
-            Err(CredentialError::Duplicate)
-        }
+/// Where the realm of this name is, or belongs.
+pub(super) fn place(realms: &[Realm], name: &str) -> Result<usize, usize> {
+    match realms.split_first() {
+        Some((first, others)) if first.name() != name => others
+            .binary_search_by(|realm| realm.name().cmp(name))
+            .map(|at| at + 1)
+            .map_err(|at| at + 1),
+        _ => Ok(0),
     }
 }
 
@@ -233,20 +234,11 @@ impl fmt::Debug for AuthConfig {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter
             .debug_struct("AuthConfig")
-            .field("realm", &self.realm)
-            .field("users", &self.users.len())
-            .field("rest_secrets", &self.secrets.len())
+            .field("realms", &self.realms)
             .field("password_algorithms", &self.password_algorithms)
             .field("username_anonymity", &self.username_anonymity)
             .field("expiry", &self.expiry)
             .field("nonce_lifetime", &self.nonce_lifetime)
             .finish_non_exhaustive()
     }
-}
-
-/// The 16 bytes of 32 hexadecimal digits.
-fn md5_key(digits: &str) -> Option<[u8; 16]> {
-    let is_hexadecimal = digits.len() == 32 && digits.bytes().all(|byte| byte.is_ascii_hexdigit());
-    let number = u128::from_str_radix(digits, 16).ok();
-    number.filter(|_| is_hexadecimal).map(u128::to_be_bytes)
 }

@@ -10,6 +10,8 @@
 //! that there is nothing to allocate and no length to believe (V-31).
 
 use core::fmt;
+use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use aes_gcm::aead::{AeadInOut as _, KeyInit as _};
 use aes_gcm::{Aes128Gcm, Aes256Gcm, Nonce, Tag};
@@ -46,32 +48,32 @@ impl TokenCipher {
 #[derive(Clone)]
 pub struct ThirdParties {
     server_name: Box<str>,
-    keys: Vec<SharedKey>,
+    /// By name.
+    keys: Arc<BTreeMap<Box<str>, SharedKey>>,
 }
 
 #[derive(Clone)]
 struct SharedKey {
-    /// The `kid` that clients send as USERNAME.
-    name: Box<str>,
     cipher: TokenCipher,
     /// The cipher's key, in as many of these bytes as it takes.
     key: [u8; 32],
     /// Until when the key itself is good, in seconds since 1970.
     until_unix_s: Option<u64>,
+    /// The realm of who shows a token under it; `None` for the one of the request.
+    realm: Option<Box<str>>,
 }
 
 /// What a token grants.
 #[derive(Clone, Copy)]
-pub(super) struct Grant {
+pub(super) struct Grant<'k> {
     pub(super) mac_key: [u8; MAC_KEY_LEN],
     /// Until when, in seconds since 1970.
     pub(super) until_unix_s: u64,
+    /// In which realm, if the key says so.
+    pub(super) realm: Option<&'k str>,
 }
 
 impl ThirdParties {
-    /// Most keys: each costs a comparison for every request with a token.
-    pub const KEYS_MAX: usize = 64;
-
     /// A server that tokens name as `server_name`, without keys: every token is refused.
     ///
     /// # Errors
@@ -83,7 +85,7 @@ impl ThirdParties {
             256.. => Err(CredentialError::TooLong),
             _ => Ok(Self {
                 server_name: server_name.into(),
-                keys: Vec::new(),
+                keys: Arc::default(),
             }),
         }
     }
@@ -93,44 +95,50 @@ impl ThirdParties {
         &self.server_name
     }
 
-    /// Adds a key by its `kid`. A key that is too long for the cipher is cut off, one that is too short is filled with zeros, as
-    /// coturn does; `until_unix_s` is when it ends.
+    /// Adds a key by its `kid`, which clients send as USERNAME. A key that is too long for the cipher is cut off, one that is too short is filled with zeros, as
+    /// coturn does; `until_unix_s` is when it ends, and `realm`, in its prepared form, the one of who shows a token under it, if that is not
+    /// the one of the request.
     ///
     /// # Errors
     ///
-    /// The name or the key is empty, the name is taken, or there are [`Self::KEYS_MAX`] keys.
+    /// The name or the key is empty, or the name is taken.
     pub fn add_key(
         &mut self,
         name: &str,
         cipher: TokenCipher,
         key: &[u8],
         until_unix_s: Option<u64>,
+        realm: Option<&str>,
     ) -> Result<(), CredentialError> {
         if name.is_empty() || key.is_empty() {
             return Err(CredentialError::Empty);
         }
-        if self.keys.iter().any(|other| &*other.name == name) {
+        let keys = Arc::make_mut(&mut self.keys);
+        if keys.contains_key(name) {
             return Err(CredentialError::Duplicate);
-        }
-        if self.keys.len() >= Self::KEYS_MAX {
-            return Err(CredentialError::TooMany);
         }
         let mut bytes = [0; 32];
         for (to, from) in bytes.iter_mut().zip(key).take(cipher.key_len()) {
             *to = *from;
         }
-        self.keys.push(SharedKey {
-            name: name.into(),
+        let key = SharedKey {
             cipher,
             key: bytes,
             until_unix_s,
-        });
+            realm: realm.map(Into::into),
+        };
+        keys.insert(name.into(), key);
         Ok(())
     }
 
     /// What `token` grants to whom the authorization server with the key `name` sent.
-    pub(super) fn open(&self, name: &str, token: AccessToken<'_>, unix_s: u64) -> Option<Grant> {
-        let shared = self.keys.iter().find(|key| &*key.name == name)?;
+    pub(super) fn open(
+        &self,
+        name: &str,
+        token: AccessToken<'_>,
+        unix_s: u64,
+    ) -> Option<Grant<'_>> {
+        let shared = self.keys.get(name)?;
         if shared
             .until_unix_s
             .is_some_and(|until| until + DELTA_S <= unix_s)
@@ -161,12 +169,16 @@ impl ThirdParties {
             ),
         }
         .ok()?;
-        grant(&content, unix_s)
+        grant(&content, unix_s, shared.realm.as_deref())
     }
 }
 
 /// Reads what was sealed.
-fn grant(content: &[u8; CONTENT_LEN], unix_s: u64) -> Option<Grant> {
+fn grant<'k>(
+    content: &[u8; CONTENT_LEN],
+    unix_s: u64,
+    realm: Option<&'k str>,
+) -> Option<Grant<'k>> {
     let (key_len, rest) = content.split_first_chunk()?;
     let (mac_key, rest) = rest.split_first_chunk::<MAC_KEY_LEN>()?;
     let (timestamp, lifetime) = rest.split_first_chunk()?;
@@ -180,6 +192,7 @@ fn grant(content: &[u8; CONTENT_LEN], unix_s: u64) -> Option<Grant> {
     (left_s > 0).then_some(Grant {
         mac_key: *mac_key,
         until_unix_s: unix_s + left_s,
+        realm,
     })
 }
 

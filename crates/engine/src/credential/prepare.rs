@@ -12,8 +12,10 @@ pub enum CredentialError {
     Duplicate,
     /// Empty where something is needed.
     Empty,
-    /// Not `name:password` and not `name:0x` with 32 hexadecimal digits.
+    /// Not `name:password` and not `name:0x` with 32 hexadecimal digits; for an origin, no text that can be one.
     Form,
+    /// An origin for a realm that there is not.
+    NoSuchRealm,
     /// Holds a character that OpaqueString does not allow (RFC 8265 §4.2), such as a control character.
     Prohibited,
     /// A name of 509 bytes or more, or a realm of 128 characters or more.
@@ -28,6 +30,7 @@ impl fmt::Display for CredentialError {
             Self::Duplicate => "two users have this name",
             Self::Empty => "empty",
             Self::Form => "allowed are name:password and name:0x followed by 32 hexadecimal digits",
+            Self::NoSuchRealm => "there is no such realm",
             Self::Prohibited => {
                 "holds a character that RFC 8265 does not allow, such as a control character"
             }

@@ -8,7 +8,7 @@ use crate::random::seeded::Seeded;
 
 const NOW: u64 = 1_800_000_000;
 
-fn credentials(users: &[(&str, &str)], secrets: &[&str]) -> Credentials {
+fn credentials(users: &[(&str, &str)], secrets: &[&str]) -> Desk {
     let users = table(
         users
             .iter()
@@ -18,7 +18,35 @@ fn credentials(users: &[(&str, &str)], secrets: &[&str]) -> Credentials {
         .iter()
         .map(|secret| RestSecret::new(secret.as_bytes()))
         .collect();
-    Credentials::new("realm".into(), users, &secrets, ':', &mut Seeded(1))
+    Desk::new(users, secrets)
+}
+
+/// Who finds users out, and the realm they are asked about in.
+struct Desk {
+    credentials: Credentials,
+    realm: Realm,
+}
+
+impl Desk {
+    fn new(users: UserTable, secrets: Vec<RestSecret>) -> Self {
+        Self {
+            credentials: Credentials::new(':', &mut Seeded(1)),
+            realm: Realm::with("realm", users, secrets),
+        }
+    }
+
+    fn verify(
+        &mut self,
+        claim: Claim<'_>,
+        terms: Terms,
+        check: impl Fn(&Keys) -> bool,
+    ) -> Option<Arc<User>> {
+        self.credentials.verify(&self.realm, claim, terms, check)
+    }
+
+    fn recent_len(&self) -> usize {
+        self.credentials.recent_len()
+    }
 }
 
 fn table(users: impl IntoIterator<Item = User>) -> UserTable {
@@ -44,16 +72,11 @@ fn of(name: &str, password: &str) -> impl Fn(&Keys) -> bool {
     move |keys| keys.md5 == right.md5 || keys.sha256 == right.sha256
 }
 
-fn login(credentials: &mut Credentials, name: &str, password: &str) -> Option<Arc<User>> {
+fn login(credentials: &mut Desk, name: &str, password: &str) -> Option<Arc<User>> {
     login_at(credentials, NOW, name, password)
 }
 
-fn login_at(
-    credentials: &mut Credentials,
-    unix_s: u64,
-    name: &str,
-    password: &str,
-) -> Option<Arc<User>> {
+fn login_at(credentials: &mut Desk, unix_s: u64, name: &str, password: &str) -> Option<Arc<User>> {
     let terms = Terms {
         unix_s,
         ..terms(MD5)
@@ -75,7 +98,7 @@ fn the_key_of_rfc_8489() {
 fn a_user_known_by_its_key_logs_in_like_one_known_by_its_password() {
     let key = 0x8493_fbc5_3ba5_82fb_4c04_4c45_6bdc_40eb_u128.to_be_bytes();
     let users = table([User::with_md5_key("user", "realm", key)]);
-    let mut credentials = Credentials::new("realm".into(), users, &[], ':', &mut Seeded(1));
+    let mut credentials = Desk::new(users, Vec::new());
     assert!(login(&mut credentials, "user", "pass").is_some());
     assert!(login(&mut credentials, "user", "word").is_none());
     let claim = Claim::Username(b"user");
@@ -203,9 +226,9 @@ fn every_claim_that_fails_costs_the_same_checks() {
             .iter()
             .map(|secret| RestSecret::new(secret))
             .collect();
-        let mut credentials =
-            Credentials::new("realm".into(), users, &secrets, ':', &mut Seeded(1));
-        if !secrets.is_empty() {
+        let has_secrets = !secrets.is_empty();
+        let mut credentials = Desk::new(users, secrets);
+        if has_secrets {
             assert!(login(&mut credentials, renewed, "8ZET7dsUGGXZ8WEDxmkDf0cN13Y=").is_some());
         }
         let usual = terms(MD5);
@@ -376,4 +399,24 @@ fn many_users_are_added_at_once_and_a_name_stays_with_who_has_it() {
         .collect();
     keys.sort_unstable();
     assert_eq!(keys, [("alice", 2), ("bob", 1), ("carol", 4)]);
+}
+
+#[test]
+fn who_is_remembered_in_one_realm_is_not_known_in_another_with_the_same_hash() {
+    // `1800000600` of realm `x:realm` and `1800000600:x` of `realm` have one hash and, under one password, one key.
+    let mut desk = credentials(&[], &["north"]);
+    let secret = RestSecret::new(b"north");
+    let password = secret.password(b"1800000600");
+    let other = Realm::with("x:realm", UserTable::default(), vec![secret]);
+    let keys = Keys::derive(b"1800000600", b"x:realm", &password);
+    let check = |checked: &Keys| checked.md5 == keys.md5;
+    let (short, long) = (&b"1800000600"[..], &b"1800000600:x"[..]);
+    let user = desk
+        .credentials
+        .verify(&other, Claim::Username(short), terms(MD5), check);
+    assert_eq!(&*user.unwrap().realm, "x:realm");
+    assert!(
+        desk.verify(Claim::Username(long), terms(MD5), check)
+            .is_none()
+    );
 }

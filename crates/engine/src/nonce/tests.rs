@@ -15,25 +15,24 @@ const ALL: SecurityFeatures = SecurityFeatures {
     username_anonymity: true,
 };
 
-fn path(client: &str, listener: &str) -> Path {
-    Path {
+const OFFERED: &[PasswordAlgorithm] = &[PasswordAlgorithm::Sha256, PasswordAlgorithm::Md5];
+
+fn path(client: &str, listener: &str) -> Scope<'static> {
+    Scope {
         client: client.parse().unwrap(),
         listener: listener.parse().unwrap(),
+        realm: "north.gov",
+        features: ALL,
+        offered: OFFERED,
     }
 }
 
-fn usual() -> Path {
+fn usual() -> Scope<'static> {
     path("198.51.100.7:40000", "203.0.113.1:3478")
 }
 
 fn nonces(key: &NonceKey) -> Nonces {
-    Nonces::new(
-        key.clone(),
-        None,
-        NonceLifetime::default(),
-        ALL,
-        &[0, 2, 0, 0],
-    )
+    Nonces::new(key.clone(), None, NonceLifetime::default())
 }
 
 fn ours() -> Nonces {
@@ -57,8 +56,11 @@ fn a_nonce_is_forty_characters_that_announce_the_features() {
             username_anonymity,
         };
         let key = NonceKey::from_secret(b"north");
-        let nonces = Nonces::new(key, None, NonceLifetime::default(), features, &[]);
-        let nonce = nonces.issue(NOW, &mut Seeded(1), usual());
+        let scope = Scope {
+            features,
+            ..usual()
+        };
+        let nonce = nonces(&key).issue(NOW, &mut Seeded(1), scope);
         assert_eq!(&nonce.as_bytes()[..13], cookie.as_bytes());
         assert_eq!(nonce.as_bytes().len(), 40);
         assert!(nonce.as_bytes().iter().all(u8::is_ascii_graphic));
@@ -112,7 +114,7 @@ fn a_lifetime_is_an_hour_at_most() {
 #[test]
 fn an_unlimited_nonce_never_gets_stale() {
     let key = NonceKey::from_secret(b"north");
-    let nonces = Nonces::new(key, None, NonceLifetime::UNLIMITED, ALL, &[]);
+    let nonces = Nonces::new(key, None, NonceLifetime::UNLIMITED);
     let nonce = nonces.issue(NOW, &mut Seeded(1), usual());
     let much_later = NOW + 1_000_000_000;
     assert_eq!(
@@ -174,37 +176,42 @@ fn every_bit_of_a_nonce_counts() {
 fn feature_bits_are_covered_by_the_tag() {
     //= V-27
     // Same key, same everything, but another server of the fleet that offers less: its cookie cannot be put on this nonce.
-    let key = NonceKey::from_secret(b"north");
-    let weak = SecurityFeatures::default();
-    let weak = Nonces::new(
-        key.clone(),
-        None,
-        NonceLifetime::default(),
-        weak,
-        &[0, 2, 0, 0],
-    );
-    let nonce = nonces(&key).issue(NOW, &mut Seeded(1), usual());
+    let nonce = ours().issue(NOW, &mut Seeded(1), usual());
     let mut stripped = *nonce.as_bytes().as_array::<40>().unwrap();
     stripped[..13].copy_from_slice(b"obMatJos2AAAA");
-    assert_eq!(weak.verify(NOW, &stripped, usual()), NonceState::Invalid);
+    let weak = Scope {
+        features: SecurityFeatures::default(),
+        ..usual()
+    };
+    assert_eq!(ours().verify(NOW, &stripped, weak), NonceState::Invalid);
 }
 
 #[test]
-fn the_offered_algorithms_are_covered_by_the_tag() {
+fn the_offered_algorithms_and_the_realm_are_covered_by_the_tag() {
     //= STUN-050
-    let key = NonceKey::from_secret(b"north");
-    let other = Nonces::new(
-        key.clone(),
-        None,
-        NonceLifetime::default(),
-        ALL,
-        &[0, 1, 0, 0],
-    );
-    let nonce = nonces(&key).issue(NOW, &mut Seeded(1), usual());
-    assert_eq!(
-        other.verify(NOW, nonce.as_bytes(), usual()),
-        NonceState::Invalid
-    );
+    //= V-34
+    let nonce = ours().issue(NOW, &mut Seeded(1), usual());
+    for other in [
+        Scope {
+            offered: &[PasswordAlgorithm::Md5],
+            ..usual()
+        },
+        Scope {
+            offered: &[],
+            ..usual()
+        },
+        Scope {
+            realm: "crinna.org",
+            ..usual()
+        },
+        Scope {
+            realm: "",
+            ..usual()
+        },
+    ] {
+        let state = ours().verify(NOW, nonce.as_bytes(), other);
+        assert_eq!(state, NonceState::Invalid, "{other:?}");
+    }
 }
 
 #[test]
@@ -393,7 +400,7 @@ proptest! {
     ) {
         let nonces = ours();
         let at = |ip: [u8; 16], port| {
-            Path { client: SocketAddr::new(core::net::Ipv6Addr::from(ip).into(), port), ..usual() }
+            Scope { client: SocketAddr::new(core::net::Ipv6Addr::from(ip).into(), port), ..usual() }
         };
         let nonce = nonces.issue(issued, &mut Seeded(seed), at(client, port));
         let expected = if age < 600 { NonceState::Fresh } else { NonceState::Stale };

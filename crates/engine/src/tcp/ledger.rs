@@ -27,10 +27,13 @@ pub(crate) struct ConnectionLedger {
 #[derive(Debug, Default)]
 struct State {
     owner_by_id: BTreeMap<ConnectionId, Owner>,
-    by_user: BTreeMap<Box<str>, Attempts>,
+    by_user: BTreeMap<Who, Attempts>,
     /// How many users make it worth while to look for idle ones.
     purge_at: usize,
 }
+
+/// The realm and the quota name of a user.
+type Who = (Box<str>, Box<str>);
 
 /// Where a connection belongs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -87,7 +90,13 @@ impl ConnectionLedger {
     }
 
     /// Charges a user for one more attempt to connect; `None` when it has too many under way, or begins them too fast (V-12).
-    pub(crate) fn charge(self: &Arc<Self>, quota_name: &str, now: Time) -> Option<PendingUnit> {
+    pub(crate) fn charge(
+        self: &Arc<Self>,
+        realm: &str,
+        quota_name: &str,
+        now: Time,
+    ) -> Option<PendingUnit> {
+        let who: Who = (realm.into(), quota_name.into());
         let step = Duration::from_secs(1) / self.rate.per_s.max(1);
         let tolerance = step * self.rate.burst.saturating_sub(1);
         let mut state = self.lock();
@@ -97,7 +106,7 @@ impl ConnectionLedger {
                 .retain(|_, attempts| attempts.pending > 0 || now < attempts.due);
             state.purge_at = state.by_user.len() * 2;
         }
-        let attempts = state.by_user.entry(quota_name.into()).or_insert(Attempts {
+        let attempts = state.by_user.entry(who.clone()).or_insert(Attempts {
             pending: 0,
             due: now,
         });
@@ -108,7 +117,7 @@ impl ConnectionLedger {
         attempts.due = attempts.due.max(now) + step;
         Some(PendingUnit {
             ledger: Arc::clone(self),
-            quota_name: quota_name.into(),
+            who,
         })
     }
 
@@ -159,13 +168,13 @@ impl fmt::Debug for ConnectionLease {
 /// One attempt of a user's that is under way, from the Connect request to the ConnectionBind; ends on drop.
 pub(crate) struct PendingUnit {
     ledger: Arc<ConnectionLedger>,
-    quota_name: Box<str>,
+    who: Who,
 }
 
 impl Drop for PendingUnit {
     fn drop(&mut self) {
         let mut state = self.ledger.lock();
-        if let Some(attempts) = state.by_user.get_mut(&self.quota_name) {
+        if let Some(attempts) = state.by_user.get_mut(&self.who) {
             attempts.pending -= 1;
         }
     }
@@ -197,7 +206,7 @@ mod tests {
             (from_s * 100..(from_s + seconds) * 100)
                 .filter(|hundredths| {
                     let now = Time::from_nanos(hundredths * 10_000_000);
-                    ledger.charge("alice", now).is_some()
+                    ledger.charge("realm", "alice", now).is_some()
                 })
                 .count()
         };
@@ -207,18 +216,25 @@ mod tests {
             10 + 20 - 1,
             "a rest brings the burst back"
         );
-        assert!(ledger.charge("bob", Time::from_secs(2_010)).is_some());
+        assert!(
+            ledger
+                .charge("realm", "bob", Time::from_secs(2_010))
+                .is_some()
+        );
     }
 
     #[test]
     fn what_is_under_way_is_bounded_and_given_back() {
         let ledger = ledger(2, 1_000, 1_000);
         let now = Time::from_secs(1);
-        let (one, two) = (ledger.charge("alice", now), ledger.charge("alice", now));
+        let (one, two) = (
+            ledger.charge("realm", "alice", now),
+            ledger.charge("realm", "alice", now),
+        );
         assert!(one.is_some() && two.is_some());
-        assert!(ledger.charge("alice", now).is_none());
+        assert!(ledger.charge("realm", "alice", now).is_none());
         drop(one);
-        assert!(ledger.charge("alice", now).is_some());
+        assert!(ledger.charge("realm", "alice", now).is_some());
         drop(two);
         assert_eq!(ledger.pending(), 0);
     }
@@ -228,7 +244,7 @@ mod tests {
         let ledger = ledger(2, 10, 10);
         for n in 0..10_000_u64 {
             let now = Time::from_secs(10 * n);
-            drop(ledger.charge(&format!("user-{n}"), now));
+            drop(ledger.charge("realm", &format!("user-{n}"), now));
         }
         assert!(ledger.lock().by_user.len() <= USERS_KEPT + 1);
     }

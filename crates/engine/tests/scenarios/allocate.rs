@@ -358,7 +358,7 @@ fn grants_both_families_in_one_allocation() {
     assert!(v4.is_ipv4() && v6.is_ipv6());
     assert_eq!(server.sockets.len(), 2);
     assert_eq!(
-        server.commons.quota_used("alice"),
+        server.commons.quota_used(REALM, "alice"),
         1,
         "it is one allocation"
     );

@@ -303,8 +303,8 @@ fn counts_the_quota_of_time_limited_users_by_their_id() {
     assert_eq!(codes, [None, None, Some(486), None]);
     assert_eq!(
         (
-            server.commons.quota_used("carol"),
-            server.commons.quota_used("dave")
+            server.commons.quota_used(REALM, "carol"),
+            server.commons.quota_used(REALM, "dave")
         ),
         (2, 1)
     );

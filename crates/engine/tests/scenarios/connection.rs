@@ -161,10 +161,18 @@ fn a_request_that_comes_again_over_dtls_is_answered_as_over_udp() {
 /// Guessing passwords costs as many answers over a connection as over UDP.
 #[test]
 fn answers_to_strangers_are_limited_over_connections_too() {
-    let mut server = Server::with(|config| config.unverified.answers_per_s = Some(3));
     let request = bare(Method::ALLOCATE, [1; 12].into(), |_| {});
-    let answered = (0..10)
-        .filter(|_| server.receive(over(Transport::Tcp, 7), &request) == Outcome::Done)
-        .count();
-    assert_eq!(answered, 3);
+    for transport in [
+        Transport::Udp,
+        Transport::Tcp,
+        Transport::Tls,
+        Transport::Dtls,
+    ] {
+        let mut server = Server::with(|config| config.unverified.answers_per_s = Some(3));
+        // one after the other, and each from a connection of its own
+        let answered = (0..10)
+            .filter(|&n| server.receive(over(transport, n), &request) == Outcome::Done)
+            .count();
+        assert_eq!(answered, 3, "{transport:?}");
+    }
 }

@@ -44,7 +44,7 @@ fn a_user_has_no_more_than_its_quota_over_all_engines() {
         let server = if is_second { &mut second } else { &mut first };
         server.refresh(&mut client, 0).success();
     }
-    assert_eq!(first.commons.quota_used("alice"), 0);
+    assert_eq!(first.commons.quota_used(REALM, "alice"), 0);
     first.wait_s(601);
     second.wait_s(601);
     assert_eq!(first.commons.quota_used_total(), 0);
@@ -63,7 +63,7 @@ fn nothing_of_the_quota_is_lost_by_repetition_failure_or_expiry() {
     for n in 0..20 {
         let mut client = server.client(&format!("203.0.113.7:{}", 1 + n));
         assert_eq!(try_allocate(&mut server, &mut client), Some(508));
-        assert_eq!(server.commons.quota_used("alice"), 0);
+        assert_eq!(server.commons.quota_used(REALM, "alice"), 0);
     }
     server.in_use.clear();
     for round in 0..3 {

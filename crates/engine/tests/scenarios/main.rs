@@ -19,6 +19,7 @@ mod limits;
 mod mobility;
 mod opening;
 mod permission;
+mod realm;
 mod rebuild;
 mod reconfigure;
 mod redirect;

@@ -172,7 +172,7 @@ fn an_allocation_waits_for_a_client_whose_connection_is_gone_and_is_charged_mean
     let (mut server, client, relayed, ticket) = start_over(Transport::Tcp);
     server.engine.disconnected(server.now, &client.tuple);
     server.pump();
-    assert_eq!(server.commons.quota_used("alice"), 1);
+    assert_eq!(server.commons.quota_used(REALM, "alice"), 1);
     assert_eq!(server.peer_data(relayed, PEER), Err(DropReason::ClientAway));
     // break before make: there is no old path to wait for
     let mut moved = server.client(MOVED);
@@ -273,7 +273,7 @@ fn a_chain_of_ten_thousand_resumes_leaves_one_new_path_and_one_unit_of_quota() {
         let remote = format!("198.18.{}.{}:1000", n / 250, 1 + n % 250);
         let mut moved = server.client(&remote);
         last = ticket(&resume(&mut server, &mut moved, &last));
-        assert_eq!(server.commons.quota_used("alice"), 1);
+        assert_eq!(server.commons.quota_used(REALM, "alice"), 1);
         paths.push(moved);
     }
     let alive = paths
@@ -454,7 +454,7 @@ fn a_rebuilt_engine_goes_on_at_every_step_of_a_move() {
     let mut third = after.client("198.18.0.10:1");
     assert_eq!(resume(&mut after, &mut third, &ticket_1).code(), Some(400));
     resume(&mut after, &mut third, &ticket_2).success();
-    assert_eq!(after.commons.quota_used("alice"), 1);
+    assert_eq!(after.commons.quota_used(REALM, "alice"), 1);
 }
 
 //= MOB-20

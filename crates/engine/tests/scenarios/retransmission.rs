@@ -41,7 +41,7 @@ fn a_repeated_allocate_gets_the_same_answer_and_no_second_allocation() {
         }
         assert_eq!(server.engine.statistics().allocations, n + 1);
         assert_eq!(
-            server.commons.quota_used("alice"),
+            server.commons.quota_used(REALM, "alice"),
             u32::try_from(n + 1).unwrap()
         );
         assert_eq!(server.commons.reserved_ports(), reserved);

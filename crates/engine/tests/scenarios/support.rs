@@ -307,6 +307,7 @@ impl Server {
         let mut client = Client {
             tuple,
             name: name.into(),
+            realm: REALM.into(),
             key: IntegrityKey::sha1(&long_term_key_md5(
                 name.as_bytes(),
                 REALM.as_bytes(),
@@ -507,6 +508,7 @@ impl Server {
 pub(crate) struct Client {
     pub(crate) tuple: ClientTuple,
     pub(crate) name: String,
+    pub(crate) realm: String,
     pub(crate) key: IntegrityKey,
     pub(crate) nonce: Vec<u8>,
     pub(crate) challenged: Time,
@@ -532,7 +534,7 @@ impl Client {
             write(writer);
             writer
                 .username(self.name.as_bytes())
-                .realm(REALM.as_bytes())
+                .realm(self.realm.as_bytes())
                 .nonce(&self.nonce);
             writer.integrity(&self.key);
         })

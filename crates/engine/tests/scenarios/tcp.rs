@@ -941,3 +941,18 @@ fn a_flood_of_incoming_connections_leaves_a_bounded_number() {
     assert_eq!(server.engine.statistics().peer_connections, 0);
     assert_balanced(&server);
 }
+
+#[test]
+fn a_draining_server_grants_no_tcp_allocation_and_connects_for_those_it_has() {
+    let (mut server, mut client, relayed) = started();
+    server.engine.drain();
+    let mut other = connection_of(&mut server, "bob", "builder", over(Transport::Tcp, 9));
+    assert_eq!(allocate_tcp(&mut server, &mut other).code(), Some(403));
+    // who has an allocation was promised its service: connections end with it, and it ends in its time
+    let id = connect(&mut server, &mut client, PEER);
+    let mut data = alice(&mut server, 2);
+    bind(&mut server, &mut data, id).success();
+    server.permit(&mut client, "93.184.216.21:1").success();
+    accept(&mut server, relayed, "93.184.216.21:7001").unwrap();
+    assert_balanced(&server);
+}

@@ -17,7 +17,7 @@ const KEY: [u8; 32] = [0x4B; 32];
 fn authorizing(config: &mut Config) {
     let mut third_parties = ThirdParties::new(SERVER_NAME).unwrap();
     third_parties
-        .add_key(KID, TokenCipher::Aes256Gcm, &KEY, None)
+        .add_key(KID, TokenCipher::Aes256Gcm, &KEY, None, None)
         .unwrap();
     config.auth.third_parties = Some(third_parties);
 }
@@ -142,7 +142,7 @@ fn who_holds_a_token_needs_no_password_and_shows_it_in_allocate_and_refresh_only
     // the same token, another allocation
     let mut second = holder(&mut server, &token, "203.0.113.7:50001");
     allocate(&mut server, &mut second, &token).success();
-    assert_eq!(server.commons.quota_used(KID), 2);
+    assert_eq!(server.commons.quota_used(REALM, KID), 2);
     // first-party users are there as before
     let mut alice = server.client("203.0.113.9:1");
     server.allocate(&mut alice);
@@ -188,7 +188,7 @@ fn aes_128_is_taken_where_the_key_is_for_it_and_a_short_key_is_filled_up() {
     let mut server = Server::with(|config| {
         let mut third_parties = ThirdParties::new(SERVER_NAME).unwrap();
         third_parties
-            .add_key(KID, TokenCipher::Aes128Gcm, b"carleon", None)
+            .add_key(KID, TokenCipher::Aes128Gcm, b"carleon", None, None)
             .unwrap();
         config.auth.third_parties = Some(third_parties);
     });
@@ -224,7 +224,7 @@ fn a_new_token_may_come_under_the_name_of_another_key_and_is_charged_as_the_firs
         authorizing(config);
         let third_parties = config.auth.third_parties.as_mut().unwrap();
         third_parties
-            .add_key("union", TokenCipher::Aes256Gcm, &KEY, None)
+            .add_key("union", TokenCipher::Aes256Gcm, &KEY, None, None)
             .unwrap();
     });
     let token = Token::new(&server);
@@ -237,8 +237,8 @@ fn a_new_token_may_come_under_the_name_of_another_key_and_is_charged_as_the_firs
     server.permit(&mut client, PEER).success();
     assert_eq!(
         (
-            server.commons.quota_used(KID),
-            server.commons.quota_used("union")
+            server.commons.quota_used(REALM, KID),
+            server.commons.quota_used(REALM, "union")
         ),
         (1, 0)
     );
@@ -474,20 +474,20 @@ fn keys_are_checked_when_they_are_added() {
     let mut third_parties = ThirdParties::new("x").unwrap();
     assert!(
         third_parties
-            .add_key("", TokenCipher::Aes256Gcm, b"k", None)
+            .add_key("", TokenCipher::Aes256Gcm, b"k", None, None)
             .is_err()
     );
     assert!(
         third_parties
-            .add_key("k", TokenCipher::Aes256Gcm, b"", None)
+            .add_key("k", TokenCipher::Aes256Gcm, b"", None, None)
             .is_err()
     );
     third_parties
-        .add_key("k", TokenCipher::Aes256Gcm, b"key", None)
+        .add_key("k", TokenCipher::Aes256Gcm, b"key", None, None)
         .unwrap();
     assert!(
         third_parties
-            .add_key("k", TokenCipher::Aes256Gcm, b"key", None)
+            .add_key("k", TokenCipher::Aes256Gcm, b"key", None, None)
             .is_err()
     );
     assert!(
@@ -501,7 +501,7 @@ fn a_key_of_the_authorization_server_ends_when_it_is_said_to() {
     let mut server = Server::with(|config| {
         let mut third_parties = ThirdParties::new(SERVER_NAME).unwrap();
         third_parties
-            .add_key(KID, TokenCipher::Aes256Gcm, &KEY, Some(1_800_000_100))
+            .add_key(KID, TokenCipher::Aes256Gcm, &KEY, Some(1_800_000_100), None)
             .unwrap();
         config.auth.third_parties = Some(third_parties);
     });

@@ -280,7 +280,7 @@ fn authentication(draft: &mut Draft, machine: &Machine) -> Authentication {
             "has no effect without `unauthorized-ratelimit`; add that or remove the line",
         );
     }
-    let third_parties = third_parties(draft, &realm);
+    let third_parties = third_parties(draft, &realm, database.is_some());
     Authentication {
         third_parties,
         realm: realm.into(),
@@ -305,7 +305,7 @@ fn user_database(draft: &mut Draft) -> Option<UserDatabase> {
         path,
         has_secrets,
         has_peer_rules: !draft.no_peer_rules_from_database,
-        has_realm_options: !draft.no_realms_from_database,
+        has_realms: !draft.no_realms_from_database,
     })
 }
 

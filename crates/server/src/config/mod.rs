@@ -47,6 +47,7 @@ pub use settings::{
     TokenKey, UserDatabase,
 };
 pub use table::{entries, removed_keys, suggest};
+pub(crate) use third_parties::decoded_key;
 #[cfg(test)]
 pub(crate) use tls::{CIPHER_SUITES, KEY_EXCHANGE_GROUPS};
 pub use value::Kind;

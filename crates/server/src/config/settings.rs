@@ -266,8 +266,8 @@ pub struct UserDatabase {
     pub has_secrets: bool,
     /// Peer address rules are read from it.
     pub has_peer_rules: bool,
-    /// Quotas of the realm are read from it.
-    pub has_realm_options: bool,
+    /// Realms by origin, quotas and rates are read from it.
+    pub has_realms: bool,
 }
 
 /// Authorization servers, and this server's name to them.

@@ -43,18 +43,28 @@ pub(super) fn token_key(text: &str) -> Result<TokenKey, String> {
         Some("A128GCM") => TokenCipher::Aes128Gcm,
         Some(_) => return Err("has a cipher that is neither A256GCM nor A128GCM".to_owned()),
     };
-    match BASE64.decode(key) {
-        Ok(key) if !key.is_empty() => Ok(TokenKey {
+    match decoded_key(key) {
+        Some(key) => Ok(TokenKey {
             name: name.into(),
             cipher,
-            key: Secret::new(key),
+            key,
         }),
-        _ => Err("has a key that is not base64".to_owned()),
+        None => Err("has a key that is not base64".to_owned()),
     }
 }
 
+/// The bytes of a key in base64; `None` for other text, and for none.
+pub(crate) fn decoded_key(text: &str) -> Option<Secret> {
+    let key = BASE64.decode(text).ok()?;
+    (!key.is_empty()).then(|| Secret::new(key))
+}
+
 /// Whether the values fit together.
-pub(super) fn third_parties(draft: &mut Draft, realm: &str) -> Option<ThirdParties> {
+pub(super) fn third_parties(
+    draft: &mut Draft,
+    realm: &str,
+    has_database: bool,
+) -> Option<ThirdParties> {
     let Written {
         is_wanted,
         server_name,
@@ -72,8 +82,9 @@ pub(super) fn third_parties(draft: &mut Draft, realm: &str) -> Option<ThirdParti
         }
         return None;
     }
-    if keys.is_empty() && !draft.is_given("oauth-key") {
-        draft.problem("oauth", "would refuse every token; give `oauth-key` too");
+    if keys.is_empty() && !draft.is_given("oauth-key") && !has_database {
+        let message = "would refuse every token; give `oauth-key` or `userdb` too";
+        draft.problem("oauth", message);
     }
     let mut rules = match Rules::new(&server_name) {
         Ok(rules) => rules,
@@ -91,10 +102,10 @@ pub(super) fn third_parties(draft: &mut Draft, realm: &str) -> Option<ThirdParti
             );
             draft.note("oauth-key", text);
         }
-        match rules.add_key(&key.name, key.cipher, key.key.expose(), None) {
+        match rules.add_key(&key.name, key.cipher, key.key.expose(), None, None) {
             Ok(()) => taken.push(key),
             Err(error) => {
-                let message = format!("{error}; allowed: {} keys, each name once", Rules::KEYS_MAX);
+                let message = format!("{error}; allowed: each name once");
                 draft
                     .problems
                     .push(Problem::new(&origin, "oauth-key", message));

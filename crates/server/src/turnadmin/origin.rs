@@ -1,29 +1,14 @@
 //! The form in which origins stand in the database.
 
+use turnbuckle_engine::CanonicalOrigin;
+
 /// `scheme://host:port` in small letters, with the port even where it is the scheme's own, and nothing behind it; other texts as they are.
 pub(crate) fn canonical(origin: &str) -> String {
-    let Some((scheme, rest)) = origin.split_once("://") else {
-        return origin.to_owned();
-    };
-    let authority = rest
-        .split(['/', '?', '#'])
-        .next()
-        .and_then(|authority| authority.rsplit('@').next())
-        .unwrap_or_default()
-        .to_lowercase();
-    if scheme.is_empty() || authority.is_empty() {
-        return origin.to_owned();
-    }
-    let scheme = scheme.to_lowercase();
-    let has_port = authority
-        .rsplit_once(':')
-        .is_some_and(|(_, port)| !port.is_empty() && port.bytes().all(|b| b.is_ascii_digit()));
-    let port = match scheme.as_str() {
-        "http" if !has_port => ":80",
-        "https" if !has_port => ":443",
-        _ => "",
-    };
-    format!("{scheme}://{authority}{port}")
+    let canonical = CanonicalOrigin::of(origin.as_bytes());
+    canonical.map_or_else(
+        || origin.to_owned(),
+        |canonical| String::from_utf8_lossy(canonical.as_bytes()).into_owned(),
+    )
 }
 
 #[cfg(test)]

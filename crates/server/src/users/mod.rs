@@ -8,6 +8,7 @@
 mod database;
 mod follow;
 mod records;
+mod token_keys;
 
 pub(crate) use database::{Database, DatabaseError, text};
 pub(crate) use follow::Follower;

@@ -1,11 +1,15 @@
-//! What the tables of a database say about one realm, and what follows from it for the engines.
+//! What the tables of a database say, and what follows from it for the engines.
 
 use std::num::NonZeroU32;
 use std::sync::Arc;
 
-use turnbuckle_engine::{Action, AddressRange, AuthConfig, Config as EngineConfig, Rule};
+use turnbuckle_engine::{
+    Action, AddressRange, AuthConfig, Config as EngineConfig, CredentialError, Realm, RealmLimits,
+    Rule,
+};
 
 use super::database::{Database, DatabaseError, text};
+use super::token_keys::{self, TokenKeyRecord};
 use crate::config::Secret;
 
 /// Which tables count.
@@ -15,25 +19,42 @@ pub(crate) struct Wanted {
     pub(crate) secrets: bool,
     /// `allowed_peer_ip` and `denied_peer_ip` (unless `no-dynamic-ip-list`).
     pub(crate) peers: bool,
-    /// `turn_realm_option` (unless `no-dynamic-realms`).
-    pub(crate) options: bool,
+    /// `turn_origin_to_realm` and `turn_realm_option` (unless `no-dynamic-realms`).
+    pub(crate) realms: bool,
+    /// `oauth_key` (`oauth`).
+    pub(crate) token_keys: bool,
 }
 
-/// Everything the database says about one realm, read at one moment.
+/// Everything the database says, read at one moment.
 pub(crate) struct Records {
+    /// The realm of requests that name no other comes first.
+    realms: Vec<RealmRecords>,
+    /// Origins with the names of their realms.
+    origins: Vec<(String, String)>,
+    /// Rules for all realms.
+    peers: Vec<Rule>,
+    token_keys: Vec<TokenKeyRecord>,
+    /// Rows that cannot be used, in words without keys and secrets.
+    complaints: Vec<String>,
+}
+
+/// What the database says about one realm.
+#[derive(Default)]
+struct RealmRecords {
+    name: String,
     /// Names with the MD5 keys of RFC 8489 §9.2.2.
     users: Vec<(String, [u8; 16])>,
+    /// The newest first.
     secrets: Vec<Secret>,
     peers: Vec<Rule>,
     user_quota: Option<u32>,
     total_quota: Option<u32>,
     bytes_per_s: Option<u32>,
-    /// Rows that cannot be used, in words without keys and secrets.
-    complaints: Vec<String>,
 }
 
 impl Records {
-    /// Reads what is `wanted` about `realm`. Rows that cannot be used are left out and complained of.
+    /// Reads what is `wanted` about `realm` and all others that requests may be for. Rows that cannot be used are left out and
+    /// complained of.
     pub(crate) fn read(
         database: &Database,
         realm: &str,
@@ -41,38 +62,94 @@ impl Records {
     ) -> Result<Self, DatabaseError> {
         database.at_once(|database| {
             let mut records = Self {
-                users: Vec::new(),
-                secrets: Vec::new(),
+                realms: Vec::new(),
+                origins: Vec::new(),
                 peers: Vec::new(),
-                user_quota: None,
-                total_quota: None,
-                bytes_per_s: None,
+                token_keys: Vec::new(),
                 complaints: Vec::new(),
             };
-            records.read_users(database, realm)?;
-            if wanted.secrets {
-                records.read_secrets(database, realm)?;
+            if wanted.realms {
+                records.origins = database.rows(
+                    "select origin,realm from turn_origin_to_realm order by origin",
+                    [],
+                    |row| Ok((text(row, 0)?, text(row, 1)?)),
+                )?;
+            }
+            if wanted.token_keys {
+                records.token_keys = token_keys::read(database, &mut records.complaints)?;
+            }
+            for name in records.realm_names(realm) {
+                let of_realm = records.read_realm(database, name, wanted)?;
+                records.realms.push(of_realm);
             }
             if wanted.peers {
-                records.read_peers(database, realm, "allowed_peer_ip", Action::Allow)?;
-                records.read_peers(database, realm, "denied_peer_ip", Action::Deny)?;
-            }
-            if wanted.options {
-                records.read_options(database, realm)?;
+                records.peers = records.read_peers(database, "")?;
             }
             Ok(records)
         })
     }
 
-    fn read_users(&mut self, database: &Database, realm: &str) -> Result<(), DatabaseError> {
+    /// `first`, and then each realm that an origin or a key leads to, once.
+    fn realm_names(&self, first: &str) -> Vec<String> {
+        let of_origins = self.origins.iter().map(|(_, realm)| realm);
+        let of_keys = self.token_keys.iter().map(|key| &key.realm);
+        let mut others: Vec<String> = of_origins
+            .chain(of_keys)
+            .filter(|name| !name.is_empty() && *name != first)
+            .cloned()
+            .collect();
+        others.sort_unstable();
+        others.dedup();
+        others.insert(0, first.to_owned());
+        others
+    }
+
+    fn read_realm(
+        &mut self,
+        database: &Database,
+        name: String,
+        wanted: Wanted,
+    ) -> Result<RealmRecords, DatabaseError> {
+        let mut realm = RealmRecords {
+            name,
+            ..RealmRecords::default()
+        };
+        self.read_users(database, &mut realm)?;
+        if wanted.secrets {
+            // The newest first: they are the ones a rotation has just added.
+            let rows = database.rows(
+                "select value from turn_secret where realm=?1 order by rowid desc",
+                [&realm.name],
+                |row| text(row, 0),
+            )?;
+            realm.secrets = rows
+                .into_iter()
+                .filter(|secret| !secret.is_empty())
+                .map(|secret| Secret::new(secret.into_bytes()))
+                .collect();
+        }
+        if wanted.peers {
+            realm.peers = self.read_peers(database, &realm.name)?;
+        }
+        if wanted.realms {
+            self.read_options(database, &mut realm)?;
+        }
+        Ok(realm)
+    }
+
+    fn read_users(
+        &mut self,
+        database: &Database,
+        realm: &mut RealmRecords,
+    ) -> Result<(), DatabaseError> {
         let rows = database.rows(
             "select name,hmackey from turnusers_lt where realm=?1",
-            [realm],
+            [&realm.name],
             |row| Ok((text(row, 0)?, text(row, 1)?)),
         )?;
         for (name, key) in rows {
             match md5_key(&key) {
-                Some(key) => self.users.push((name, key)),
+                Some(key) => realm.users.push((name, key)),
                 None => self.complaints.push(format!(
                     "turnusers_lt: the key of user {} is not 32 hexadecimal digits; the user is left out",
                     name.escape_debug()
@@ -82,61 +159,52 @@ impl Records {
         Ok(())
     }
 
-    fn read_secrets(&mut self, database: &Database, realm: &str) -> Result<(), DatabaseError> {
-        // The newest first: they are the ones a rotation has just added.
-        let rows = database.rows(
-            "select value from turn_secret where realm=?1 order by rowid desc",
-            [realm],
-            |row| text(row, 0),
-        )?;
-        self.secrets = rows
-            .into_iter()
-            .filter(|secret| !secret.is_empty())
-            .map(|secret| Secret::new(secret.into_bytes()))
-            .collect();
-        Ok(())
-    }
-
-    fn read_peers(
-        &mut self,
-        database: &Database,
-        realm: &str,
-        table: &str,
-        action: Action,
-    ) -> Result<(), DatabaseError> {
-        // A row without a realm holds for all.
-        let rows = database.rows(
-            &format!("select ip_range from {table} where realm=?1 or realm='' or realm is null order by ip_range"),
-            [realm],
-            |row| text(row, 0),
-        )?;
-        for row in rows {
-            match row.trim().parse::<AddressRange>() {
-                Ok(range) => self.peers.push(Rule { action, range }),
-                Err(error) => {
-                    let what = format!("{table}: `{}`: {error}", row.escape_debug());
-                    // What cannot be read must not open anything, and must not silently fail to close something.
-                    self.complaints.push(match action {
-                        Action::Allow => format!("{what}; not allowed"),
-                        Action::Deny => format!("{what}; NOT denied"),
-                    });
+    /// The rules of a realm, or those without a realm.
+    fn read_peers(&mut self, database: &Database, realm: &str) -> Result<Vec<Rule>, DatabaseError> {
+        let mut rules = Vec::new();
+        for (table, action) in [
+            ("allowed_peer_ip", Action::Allow),
+            ("denied_peer_ip", Action::Deny),
+        ] {
+            let rows = database.rows(
+                &format!(
+                    "select ip_range from {table} where coalesce(realm,'')=?1 order by ip_range"
+                ),
+                [realm],
+                |row| text(row, 0),
+            )?;
+            for row in rows {
+                match row.trim().parse::<AddressRange>() {
+                    Ok(range) => rules.push(Rule { action, range }),
+                    Err(error) => {
+                        let what = format!("{table}: `{}`: {error}", row.escape_debug());
+                        // What cannot be read must not open anything, and must not silently fail to close something.
+                        self.complaints.push(match action {
+                            Action::Allow => format!("{what}; not allowed"),
+                            Action::Deny => format!("{what}; NOT denied"),
+                        });
+                    }
                 }
             }
         }
-        Ok(())
+        Ok(rules)
     }
 
-    fn read_options(&mut self, database: &Database, realm: &str) -> Result<(), DatabaseError> {
+    fn read_options(
+        &mut self,
+        database: &Database,
+        realm: &mut RealmRecords,
+    ) -> Result<(), DatabaseError> {
         let rows = database.rows(
             "select opt,value from turn_realm_option where realm=?1",
-            [realm],
+            [&realm.name],
             |row| Ok((text(row, 0)?, text(row, 1)?)),
         )?;
         for (option, value) in rows {
             let target = match option.as_str() {
-                "user-quota" => &mut self.user_quota,
-                "total-quota" => &mut self.total_quota,
-                "max-bps" => &mut self.bytes_per_s,
+                "user-quota" => &mut realm.user_quota,
+                "total-quota" => &mut realm.total_quota,
+                "max-bps" => &mut realm.bytes_per_s,
                 _ => {
                     self.complaints.push(format!(
                         "turn_realm_option: `{}` has no effect here",
@@ -158,11 +226,61 @@ impl Records {
     }
 
     /// `base`, which is what the configuration says, with these records added. Configured users come before those of the database.
-    pub(crate) fn added_to(mut self, base: &EngineConfig) -> (Arc<EngineConfig>, Vec<String>) {
+    pub(crate) fn added_to(self, base: &EngineConfig) -> (Arc<EngineConfig>, Vec<String>) {
         let mut engine = base.clone();
+        let mut complaints = self.complaints;
+        engine.policy.rules.extend(self.peers);
+        for (index, records) in self.realms.into_iter().enumerate() {
+            // Only the first realm has users of the configuration; its secrets hold in all.
+            let mut realm = match (index, base.auth.realms().next()) {
+                (0, Some(first)) => first.clone(),
+                (_, configured) => match Realm::new(&records.name) {
+                    Ok(mut realm) => {
+                        if let Some(configured) = configured {
+                            realm.share_rest_secrets(configured);
+                        }
+                        realm
+                    }
+                    Err(error) => {
+                        complaints.push(format!(
+                            "realm {}: {error}; it is left out",
+                            records.name.escape_debug()
+                        ));
+                        continue;
+                    }
+                },
+            };
+            records.add_credentials(&mut realm, &mut complaints);
+            records.add_rules(realm.name(), &mut engine);
+            engine.auth.add_realm(realm);
+        }
+        for (origin, realm) in self.origins {
+            if let Err(error) = engine.auth.add_origin(&origin, &realm) {
+                complaints.push(format!(
+                    "turn_origin_to_realm: `{}`: {}; it is left out",
+                    origin.escape_debug(),
+                    match error {
+                        CredentialError::Form =>
+                            "an origin has 1 to 127 characters of printable ASCII".to_owned(),
+                        other => other.to_string(),
+                    }
+                ));
+            }
+        }
+        if let Some(third_parties) = &mut engine.auth.third_parties {
+            for key in self.token_keys {
+                key.add_to(third_parties, &mut complaints);
+            }
+        }
+        (Arc::new(engine), complaints)
+    }
+}
+
+impl RealmRecords {
+    fn add_credentials(&self, realm: &mut Realm, complaints: &mut Vec<String>) {
         let users = self.users.iter().map(|(name, key)| (name.as_str(), *key));
-        for name in engine.auth.add_users_by_md5_key(users) {
-            self.complaints.push(format!(
+        for name in realm.add_users_by_md5_key(users) {
+            complaints.push(format!(
                 "turnusers_lt: user {}: a name has 1 to 508 bytes of printable text; the user is left out",
                 name.escape_debug()
             ));
@@ -170,29 +288,39 @@ impl Records {
         let left_out = self
             .secrets
             .iter()
-            .filter(|secret| engine.auth.add_rest_secret(secret.expose()).is_err())
+            .filter(|secret| realm.add_rest_secret(secret.expose()).is_err())
             .count();
         if left_out > 0 {
-            self.complaints.push(format!(
+            complaints.push(format!(
                 "turn_secret: {left_out} secrets are left out; with those of the configuration {} are used, of the database the newest",
                 AuthConfig::REST_SECRETS_MAX
             ));
         }
-        engine.policy.rules.append(&mut self.peers);
-        let limits = &mut engine.limits;
-        // Zero means no bound, as it does in the configuration.
-        for (bound, option) in [
-            (&mut limits.user_quota, self.user_quota),
-            (&mut limits.total_quota, self.total_quota),
-        ] {
-            if let Some(number) = option {
-                *bound = (number > 0).then_some(number);
-            }
+    }
+
+    /// Adds quotas, rate and peer rules, where the realm called `name` has any.
+    fn add_rules(&self, name: &str, engine: &mut EngineConfig) {
+        let options = [self.user_quota, self.total_quota, self.bytes_per_s];
+        if options.iter().any(Option::is_some) {
+            // Zero means no bound, as it does in the configuration.
+            let bound = |own: Option<u32>, usual: Option<u32>| match own {
+                Some(number) => (number > 0).then_some(number),
+                None => usual,
+            };
+            let limits = RealmLimits {
+                user_quota: bound(self.user_quota, engine.limits.user_quota),
+                total_quota: bound(self.total_quota, engine.limits.total_quota),
+                bytes_per_s: self
+                    .bytes_per_s
+                    .map_or(engine.bandwidth.bytes_per_s, NonZeroU32::new),
+            };
+            engine.realm_limits.insert(name.into(), limits);
         }
-        if let Some(rate) = self.bytes_per_s {
-            engine.bandwidth.bytes_per_s = NonZeroU32::new(rate);
+        if !self.peers.is_empty() {
+            let mut policy = engine.policy.clone();
+            policy.rules.extend(&self.peers);
+            engine.realm_policies.insert(name.into(), policy);
         }
-        (Arc::new(engine), self.complaints)
     }
 }
 

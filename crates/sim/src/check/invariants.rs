@@ -10,6 +10,7 @@ use turnbuckle_engine::{Rate, UnverifiedLimits};
 
 use super::Watched;
 use super::answer::OPENING_MAX;
+use crate::message::REALM;
 use crate::model::quota_name;
 use crate::queue::SECOND;
 use crate::violation::{Violation, ensure};
@@ -182,7 +183,7 @@ impl Watched {
         let commons = &self.server.commons;
         for user in self.secrets.passwords.keys() {
             let name = quota_name(user);
-            let (used, held) = (commons.quota_used(name), self.model.held_by(name));
+            let (used, held) = (commons.quota_used(REALM, name), self.model.held_by(name));
             ensure(usize::try_from(used) == Ok(held), "I5", || {
                 format!("{name} is charged {used}, holds {held}")
             })?;

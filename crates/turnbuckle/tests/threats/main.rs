@@ -30,6 +30,7 @@
 //! | V-28 | another user on a client's 5-tuple | `hijack` |
 //! | V-29 | conflicting channels | `hijack` |
 //! | V-30 | mobility tickets | `mobility` |
+//! | V-34 | what an unproved request says of realms | `realms` |
 //! | V-42 | DTLS: state before the cookie, half-open sessions | `dtls` |
 //! | V-46 | slow readers; peers that flood and peers that knock | `streams`, `tcp_relays` |
 //! | V-47 | framing of streams | `streams` |
@@ -68,6 +69,7 @@ mod permissions;
 mod probe;
 mod proxy;
 mod randomness;
+mod realms;
 mod redirection;
 mod relay_abuse;
 mod standards;

@@ -57,7 +57,7 @@ pub(super) const ENTRIES: &[Entry] = &[
         },
         |config| config.authentication.users.iter().map(|user| format!("{}:{MASK}", user.name)).collect(),
     ),
-    Entry::new("O-043", "realm", GROUP, Kind::Text(127), "Realm of the credentials.")
+    Entry::new("O-043", "realm", GROUP, Kind::Text(127), "Realm of the credentials; with a user database, of requests whose ORIGIN leads to no other.")
         .short('r')
         .default("(domain name of the host, else turnbuckle)")
         .stricter("double quotes and backslashes are refused")
@@ -129,7 +129,7 @@ pub(super) const ENTRIES: &[Entry] = &[
             },
             |config| flag(config.authentication.database.as_ref().is_some_and(|database| !database.has_peer_rules)),
         ),
-    Entry::new("O-049", "no-dynamic-realms", GROUP, Kind::Flag, "No realms and realm options from the database.")
+    Entry::new("O-049", "no-dynamic-realms", GROUP, Kind::Flag, "No realms by ORIGIN and no realm options from the database.")
         .default("false")
         .stricter("the value counts; coturn ignores it and always switches on. A rate that changes counts for allocations to come")
         .works(
@@ -137,11 +137,12 @@ pub(super) const ENTRIES: &[Entry] = &[
                 draft.no_realms_from_database = value.flag();
                 Ok(())
             },
-            |config| flag(config.authentication.database.as_ref().is_some_and(|database| !database.has_realm_options)),
+            |config| flag(config.authentication.database.as_ref().is_some_and(|database| !database.has_realms)),
         ),
-    Entry::new("O-050", "oauth", GROUP, Kind::Flag, "Third-party authorization (RFC 7635): who shows a token of an authorization server needs no password here.")
+    Entry::new("O-050", "oauth", GROUP, Kind::Flag, "Third-party authorization (RFC 7635): who shows a token of an authorization server needs no password here. The keys are those of `oauth-key` and of \
+         the table `oauth_key` of the user database.")
         .default("false")
-        .stricter("needs oauth-key")
+        .stricter("needs oauth-key or userdb; a key in the table `oauth_key` whose lifetime cannot be read is left out")
         .works(
             |draft, value, _| {
                 draft.third_parties.is_wanted = value.flag();

@@ -12,7 +12,7 @@ pub(super) const ENTRIES: &[Entry] = &[
         "userdb",
         GROUP,
         Kind::File,
-        "SQLite file with coturn's tables: users, secrets, peer address rules and quotas of the realm. It is made if there is none, and so are tables \
+        "SQLite file with coturn's tables: users, secrets, peer address rules and quotas of the realms, the realms of origins, and keys of authorization servers. It is made if there is none, and so are tables \
          that are missing. What changes in it takes effect within a second, for requests to come.",
     )
     .aliases(&["db"])

@@ -381,7 +381,7 @@ fn a_database_is_credentials_enough_and_says_which_of_its_tables_count() {
         (
             database.has_secrets,
             database.has_peer_rules,
-            database.has_realm_options,
+            database.has_realms,
         )
     };
     assert_eq!(database("userdb=turndb\n"), (false, true, true));

@@ -201,7 +201,7 @@ const WRONG: &[(&str, usize, &str)] = &[
     ("rest-api-separator=é", 1, "one ASCII character"),
     ("stateless-nonce=false", 1, "always stateless"),
     ("stateless-nonce-secret=short", 1, "shorter than 16"),
-    ("oauth", 1, "give `oauth-key` too"),
+    ("oauth", 1, "give `oauth-key` or `userdb` too"),
     ("server-name=x", 1, "without `oauth`"),
     ("oauth-key=north:Y2FybGVvbg==", 1, "without `oauth`"),
     ("oauth-key=north", 1, "name:key"),

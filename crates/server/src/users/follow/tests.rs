@@ -7,7 +7,8 @@ use super::*;
 const WANTED: Wanted = Wanted {
     secrets: false,
     peers: false,
-    options: false,
+    realms: false,
+    token_keys: false,
 };
 
 fn follower(path: PathBuf) -> Follower {

@@ -1,11 +1,14 @@
 //! What rows amount to.
 
+use turnbuckle_engine::{ThirdParties, TokenCipher};
+
 use super::*;
 
 const ALL: Wanted = Wanted {
     secrets: true,
     peers: true,
-    options: true,
+    realms: true,
+    token_keys: true,
 };
 
 /// A database with these rows, on a file that goes with the directory.
@@ -48,23 +51,18 @@ fn only_the_rows_of_the_realm_and_those_of_all_realms_count() {
     let mut users: Vec<_> = engine.auth.users_without_sha256().collect();
     users.sort_unstable();
     assert_eq!(users, ["gorst", "ninefingers"]);
-    let rules: Vec<String> = engine
-        .policy
-        .rules
-        .iter()
-        .map(ToString::to_string)
-        .collect();
+    let of_all = ["allow 10.0.0.0-10.0.0.9", "deny 2001:db8::1"];
+    assert_eq!(rules(&engine.policy), of_all);
     assert_eq!(
-        rules,
-        [
-            "allow 10.0.0.0-10.0.0.9",
-            "deny 198.51.100.7",
-            "deny 2001:db8::1"
-        ]
+        rules(&engine.realm_policies["north.gov"]),
+        [&of_all[..], &["deny 198.51.100.7"]].concat()
     );
-    assert_eq!(engine.limits.user_quota, Some(3));
-    assert_eq!(engine.limits.total_quota, None, "0 is no bound");
-    assert_eq!(engine.bandwidth.bytes_per_s, NonZeroU32::new(5));
+    let limits = engine.realm_limits["north.gov"];
+    assert_eq!(limits.user_quota, Some(3));
+    assert_eq!(limits.total_quota, None, "0 is no bound");
+    assert_eq!(limits.bytes_per_s, NonZeroU32::new(5));
+    assert_eq!(engine.realm_limits.len(), 1);
+    assert_eq!(engine.limits.total_quota, Some(7), "of other realms");
     let debug = format!("{:?}", engine.auth);
     assert!(debug.contains("rest_secrets: 2"), "{debug}");
     let text = complaints.join("\n");
@@ -84,19 +82,110 @@ fn only_the_rows_of_the_realm_and_those_of_all_realms_count() {
     );
 }
 
+fn rules(policy: &turnbuckle_engine::PolicyRules) -> Vec<String> {
+    policy.rules.iter().map(ToString::to_string).collect()
+}
+
+/// Two more realms: one by an origin, one by a key.
+const ORIGINS: &str = "
+    insert into turn_origin_to_realm values('http://crinna.org:80','crinna.org'),('https://blackdow.carleon.gov:443','north.gov'),('no' || char(9) || 'ne','north.gov');
+    insert into turn_origin_to_realm values('http://bad','b' || char(7) || 'd');
+    insert into oauth_key values('north','Y2FybGVvbg==',1800000000,3600,'',''),('union','aGVybw==',0,0,'A128GCM','union.gov'),
+        ('oldempire','!',0,0,'',''),('west','aGVybw==','soon',1,'',''),('east','aGVybw==',0,0,'A256CBC',''),('given','aGVybw==',0,0,'','')";
+
+#[test]
+fn a_realm_that_an_origin_or_a_key_leads_to_has_its_own_users_secrets_quotas_and_rules() {
+    let (_folder, database) = database(&[ROWS, ORIGINS].join(";"));
+    let mut base = base();
+    base.auth.add_rest_secret(b"static").unwrap();
+    base.limits.total_quota = Some(7);
+    let mut third_parties = ThirdParties::new("turn.north.gov").unwrap();
+    third_parties
+        .add_key("given", TokenCipher::Aes256Gcm, b"key", None, None)
+        .unwrap();
+    base.auth.third_parties = Some(third_parties);
+    let (engine, complaints) = Records::read(&database, "north.gov", ALL)
+        .unwrap()
+        .added_to(&base);
+    let realms: Vec<String> = engine
+        .auth
+        .realms()
+        .map(|realm| format!("{realm:?}"))
+        .collect();
+    assert_eq!(
+        realms,
+        [
+            "Realm { name: \"north.gov\", users: 2, rest_secrets: 3 }",
+            "Realm { name: \"crinna.org\", users: 1, rest_secrets: 2 }",
+            "Realm { name: \"union.gov\", users: 0, rest_secrets: 1 }",
+        ]
+    );
+    let limits = engine.realm_limits["crinna.org"];
+    assert_eq!((limits.user_quota, limits.total_quota), (Some(9), Some(7)));
+    assert_eq!(
+        rules(&engine.realm_policies["crinna.org"]),
+        [
+            "allow 10.0.0.0-10.0.0.9",
+            "deny 2001:db8::1",
+            "allow 10.1.0.1"
+        ]
+    );
+    let text = complaints.join("\n");
+    for expected in [
+        "`no\\tne`: an origin has",
+        "realm b\\u{7}d:",
+        "`http://bad`: there is no such realm",
+        "oldempire: ikm_key is not base64",
+        "west: timestamp is not a number",
+        "east: as_rs_alg is neither",
+        "given: the configuration has",
+    ] {
+        assert!(text.contains(expected), "{expected}: {text}");
+    }
+    assert!(!text.contains("aGVybw"), "{text}");
+    let third_parties = format!("{:?}", engine.auth.third_parties);
+    assert!(third_parties.contains("keys: 3"), "{third_parties}");
+}
+
+#[test]
+fn a_realm_whose_users_and_secrets_come_later_is_read_again_whole() {
+    let (_folder, database) =
+        database("insert into turn_origin_to_realm values('http://a:80','a')");
+    let read = || {
+        let records = Records::read(&database, "north.gov", ALL).unwrap();
+        let (engine, _) = records.added_to(&base());
+        engine
+            .auth
+            .realms()
+            .map(Realm::has_credentials)
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(read(), [false, false]);
+    database
+        .change("insert into turn_secret values('a','logen')", [])
+        .unwrap();
+    assert_eq!(read(), [false, true]);
+    database
+        .change("delete from turn_origin_to_realm", [])
+        .unwrap();
+    assert_eq!(read(), [false]);
+}
+
 #[test]
 fn tables_that_are_not_wanted_are_not_read() {
     let (_folder, database) = database(ROWS);
     let wanted = Wanted {
         secrets: false,
         peers: false,
-        options: false,
+        realms: false,
+        token_keys: false,
     };
     let (engine, _) = Records::read(&database, "north.gov", wanted)
         .unwrap()
         .added_to(&base());
-    assert!(engine.policy.rules.is_empty());
-    assert_eq!(engine.limits.user_quota, None);
+    assert!(engine.policy.rules.is_empty() && engine.realm_policies.is_empty());
+    assert!(engine.realm_limits.is_empty());
+    assert_eq!(engine.auth.realms().count(), 1);
     assert!(format!("{:?}", engine.auth).contains("rest_secrets: 0"));
 }
 
@@ -129,7 +218,7 @@ fn of_too_many_secrets_the_newest_are_used() {
     }
     let records = Records::read(&database, "north.gov", ALL).unwrap();
     assert_eq!(
-        records.secrets.first().map(Secret::expose),
+        records.realms[0].secrets.first().map(Secret::expose),
         Some(&b"secret-19"[..])
     );
     let (_, complaints) = records.added_to(&base());

@@ -62,6 +62,9 @@ pub(crate) struct Client {
     server: SocketAddr,
     pub(crate) username: String,
     pub(crate) password: String,
+    pub(crate) realm: String,
+    /// The ORIGIN of its requests; none if empty.
+    pub(crate) origin: Vec<u8>,
     pub(crate) mechanism: Mechanism,
     /// What a proxy puts in front of each datagram.
     pub(crate) prefix: Vec<u8>,
@@ -122,6 +125,8 @@ impl Client {
             server,
             username: username.to_owned(),
             password: PASSWORD.to_owned(),
+            realm: REALM.to_owned(),
+            origin: Vec::new(),
             mechanism: Mechanism::Md5,
             prefix: Vec::new(),
             challenge: None,
@@ -174,8 +179,7 @@ impl Client {
         build: impl Fn(&mut MessageWriter<'_>),
     ) -> Answer {
         if self.challenge.is_none() {
-            let challenge = self.exchange(&plain(Class::Request, Method::ALLOCATE, |_| {}));
-            self.take_challenge(&challenge.expect(401));
+            self.fetch_challenge();
         }
         let mut answer = self.exchange(&self.signed(method, &build));
         if answer.code() == 438 {
@@ -196,8 +200,15 @@ impl Client {
         let challenge = self.challenge.clone().expect("a nonce was fetched");
         plain(Class::Request, method, |writer| {
             build(writer);
+            self.write_origin(writer);
             self.sign(writer, &challenge.nonce, challenge.algorithms.as_deref());
         })
+    }
+
+    fn write_origin(&self, writer: &mut MessageWriter<'_>) {
+        if !self.origin.is_empty() {
+            writer.origin(&self.origin);
+        }
     }
 
     /// Appends USERNAME, REALM, NONCE, what the mechanism needs, and the integrity attribute.
@@ -209,7 +220,7 @@ impl Client {
     ) {
         writer
             .username(self.username.as_bytes())
-            .realm(REALM.as_bytes())
+            .realm(self.realm.as_bytes())
             .nonce(nonce);
         if self.mechanism == Mechanism::Sha256 {
             let algorithms = algorithms.expect("the server offers algorithms");
@@ -224,7 +235,7 @@ impl Client {
     pub(crate) fn key(&self) -> IntegrityKey {
         let (user, realm, password) = (
             self.username.as_bytes(),
-            REALM.as_bytes(),
+            self.realm.as_bytes(),
             self.password.as_bytes(),
         );
         match self.mechanism {
@@ -246,7 +257,9 @@ impl Client {
     /// Asks for a nonce without credentials.
     pub(crate) fn fetch_challenge(&mut self) -> Answer {
         let answer = self
-            .exchange(&plain(Class::Request, Method::ALLOCATE, |_| {}))
+            .exchange(&plain(Class::Request, Method::ALLOCATE, |writer| {
+                self.write_origin(writer);
+            }))
             .expect(401);
         self.take_challenge(&answer);
         answer

@@ -1,0 +1,187 @@
+//! One realm: who may prove who it is in it.
+
+use core::fmt;
+use std::sync::Arc;
+
+use crate::credential::{
+    CredentialError, RestSecret, User, UserTable, prepare_name, prepare_password, prepare_realm,
+};
+
+/// Users and shared secrets of one realm. Holds keys, never passwords (RFC 8656 §6).
+#[derive(Clone)]
+pub struct Realm {
+    name: Arc<str>,
+    users: UserTable,
+    secrets: Vec<RestSecret>,
+}
+
+impl Realm {
+    /// Most shared secrets: each costs about a microsecond for every request that fails.
+    pub const REST_SECRETS_MAX: usize = 16;
+
+    /// A realm without users.
+    ///
+    /// # Errors
+    ///
+    /// The name is empty, has 128 characters or more, or characters that RFC 8265 §4.2 does not allow.
+    pub fn new(name: &str) -> Result<Self, CredentialError> {
+        Ok(Self::prepared(prepare_realm(name)?.into()))
+    }
+
+    /// A realm without users whose name is in its prepared form.
+    pub(crate) fn prepared(name: Arc<str>) -> Self {
+        Self {
+            name,
+            users: UserTable::default(),
+            secrets: Vec::new(),
+        }
+    }
+
+    #[cfg(test)]
+    pub(crate) fn with(name: &str, users: UserTable, secrets: Vec<RestSecret>) -> Self {
+        Self {
+            name: name.into(),
+            users,
+            secrets,
+        }
+    }
+
+    /// The name, as prepared.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Adds a user. Of the password only keys derived from it are kept.
+    ///
+    /// # Errors
+    ///
+    /// The name is taken, too long, or name or password has characters that RFC 8265 §4.2 does not allow.
+    pub fn add_user(&mut self, name: &str, password: &str) -> Result<(), CredentialError> {
+        let (name, password) = (prepare_name(name)?, prepare_password(password)?);
+        self.add(User::with_password(&name, &self.name, &password))
+    }
+
+    /// Adds a user by `MD5(name:realm:password)`. While there is such a user SHA-256 is not offered in the realm, because the
+    /// client would choose it and its key is unknown.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::add_user`].
+    pub fn add_user_by_md5_key(
+        &mut self,
+        name: &str,
+        key: [u8; 16],
+    ) -> Result<(), CredentialError> {
+        let name = prepare_name(name)?;
+        self.add(User::with_md5_key(&name, &self.name, key))
+    }
+
+    /// Adds many users by their MD5 keys, as [`Self::add_user_by_md5_key`] does, and returns the names that cannot be used. A name that
+    /// is taken stays with who has it.
+    pub fn add_users_by_md5_key<'a>(
+        &mut self,
+        keys: impl IntoIterator<Item = (&'a str, [u8; 16])>,
+    ) -> Vec<&'a str> {
+        let mut unusable = Vec::new();
+        let realm = Arc::clone(&self.name);
+        let users = keys
+            .into_iter()
+            .filter_map(|(name, key)| match prepare_name(name) {
+                Ok(prepared) => Some(User::with_md5_key(&prepared, &realm, key)),
+                Err(_) => {
+                    unusable.push(name);
+                    None
+                }
+            });
+        self.users.extend(users);
+        unusable
+    }
+
+    /// Adds a user written as coturn does: `name:password`, or `name:0x` and the 32 hexadecimal digits of its MD5 key.
+    ///
+    /// # Errors
+    ///
+    /// Neither form, or as [`Self::add_user`].
+    pub fn add_user_text(&mut self, text: &str) -> Result<(), CredentialError> {
+        let (name, secret) = text.split_once(':').ok_or(CredentialError::Form)?;
+        match secret.strip_prefix("0x") {
+            Some(digits) => {
+                let key = md5_key(digits).ok_or(CredentialError::Form)?;
+                self.add_user_by_md5_key(name, key)
+            }
+            None => self.add_user(name, secret),
+        }
+    }
+
+    /// Adds a secret that time-limited credentials are made from. Credentials made from any of the secrets are good.
+    ///
+    /// # Errors
+    ///
+    /// The secret is empty, or there are [`Self::REST_SECRETS_MAX`] already.
+    pub fn add_rest_secret(&mut self, secret: &[u8]) -> Result<(), CredentialError> {
+        if secret.is_empty() {
+            return Err(CredentialError::Empty);
+        }
+        if self.secrets.len() >= Self::REST_SECRETS_MAX {
+            return Err(CredentialError::TooMany);
+        }
+        self.secrets.push(RestSecret::new(secret));
+        Ok(())
+    }
+
+    /// Adds the secrets of another realm, as far as they fit.
+    pub fn share_rest_secrets(&mut self, other: &Self) {
+        let room = Self::REST_SECRETS_MAX.saturating_sub(self.secrets.len());
+        let shared = other.secrets.iter().take(room).cloned();
+        self.secrets.extend(shared);
+    }
+
+    /// Whether anybody can authenticate.
+    pub fn has_credentials(&self) -> bool {
+        self.users.len() > 0 || !self.secrets.is_empty()
+    }
+
+    /// The users known only by their MD5 key, who cannot log in with [`super::PasswordAlgorithmChoice::Sha256Only`].
+    pub fn users_without_sha256(&self) -> impl Iterator<Item = &str> {
+        let users = self.users.iter().filter(|user| !user.has_sha256_key());
+        users.map(|user| &*user.name)
+    }
+
+    pub(crate) fn users(&self) -> &UserTable {
+        &self.users
+    }
+
+    pub(crate) fn secrets(&self) -> &[RestSecret] {
+        &self.secrets
+    }
+
+    pub(super) fn name_arc(&self) -> &Arc<str> {
+        &self.name
+    }
+
+    fn add(&mut self, user: User) -> Result<(), CredentialError> {
+        if self.users.insert(user) {
+            Ok(())
+        } else {
+            Err(CredentialError::Duplicate)
+        }
+    }
+}
+
+impl fmt::Debug for Realm {
+    /// Leaves secrets and keys out.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Realm")
+            .field("name", &self.name)
+            .field("users", &self.users.len())
+            .field("rest_secrets", &self.secrets.len())
+            .finish()
+    }
+}
+
+/// The 16 bytes of 32 hexadecimal digits.
+fn md5_key(digits: &str) -> Option<[u8; 16]> {
+    let is_hexadecimal = digits.len() == 32 && digits.bytes().all(|byte| byte.is_ascii_hexdigit());
+    let number = u128::from_str_radix(digits, 16).ok();
+    number.filter(|_| is_hexadecimal).map(u128::to_be_bytes)
+}
