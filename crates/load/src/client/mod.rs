@@ -34,8 +34,11 @@ const PERMISSION_EVERY: Nanos = 240 * SECOND;
 const CHANNEL_EVERY: Nanos = 240 * SECOND;
 /// A request is refused for good after so many new nonces.
 const CHALLENGES_MAX: u32 = 3;
-/// IANA's number of UDP, for REQUESTED-TRANSPORT.
+/// IANA's numbers, for REQUESTED-TRANSPORT.
 const UDP: u8 = 17;
+const TCP: u8 = 6;
+/// A TCP connection is opened once and lasts as long as the allocation.
+const NEVER: Nanos = Nanos::MAX - 1;
 const REQUEST_MAX: usize = 1_024;
 
 /// How data is to be sent to the peer.
@@ -45,6 +48,19 @@ pub enum Path {
     Channel(ChannelNumber),
     /// Send indications.
     Indications,
+    /// A TCP connection (RFC 6062), of an allocation with [`Relay::Tcp`]: the server connects to the peer, and then
+    /// [`Client::connection_bind`] makes another connection to the server its other half.
+    Connection,
+}
+
+/// What the relayed transport address is for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Relay {
+    /// Datagrams.
+    #[default]
+    Udp,
+    /// Connections (RFC 6062).
+    Tcp,
 }
 
 /// What a client is told at start.
@@ -52,8 +68,15 @@ pub enum Path {
 pub struct Plan {
     /// Who it is.
     pub credentials: Credentials,
+    /// REQUESTED-TRANSPORT.
+    pub relay: Relay,
     /// To whom data is to go; `None` for an allocation alone, or until [`Client::open`].
     pub peer: Option<(SocketAddr, Path)>,
+    /// ADDITIONAL-ADDRESS-FAMILY (RFC 8656 §7.1), IPv6, and a peer of that family, reached in the same way as the first one.
+    pub second_peer: Option<(SocketAddr, Path)>,
+    /// An empty MOBILITY-TICKET in the Allocate request (RFC 8016 §3.1.1); the allocation can then go on elsewhere, see
+    /// [`Client::successor`].
+    pub mobility: bool,
     /// DONT-FRAGMENT in the Allocate request: the server is to promise that it can (RFC 8656 §7.1).
     pub dont_fragment: bool,
     /// REQUESTED-ADDRESS-FAMILY of the relayed address, where it is to differ from the server's default, IPv4.
@@ -84,6 +107,8 @@ pub enum Failure {
     Timeout,
     /// An answer without what it must have.
     BadAnswer,
+    /// An allocation, but without the ticket that was asked for (RFC 8016 §3.1.2).
+    NoTicket,
     /// The connection to the server could not be had, or was lost.
     Disconnected,
     /// No keys could be agreed on, or the server's certificate is not to be trusted.
@@ -94,8 +119,10 @@ pub enum Failure {
 enum Stage {
     Idle,
     Allocating,
-    /// Permission or channel, the first time.
+    /// Permission, channel or connection, the first time.
     Opening,
+    /// At another address, with a ticket.
+    Moving,
     Ready,
     Releasing,
     Done,
@@ -125,8 +152,18 @@ pub struct Client {
     algorithms: Vec<u8>,
     algorithm: Option<PasswordAlgorithm>,
     key: Option<IntegrityKey>,
+    /// Where the server sees the client.
+    mapped: Option<SocketAddr>,
     relayed: Option<SocketAddr>,
+    /// Of the other address family, if the plan asks for it.
+    relayed_second: Option<SocketAddr>,
     peer: Option<(SocketAddr, Path)>,
+    /// The way to the second peer is open.
+    is_second_open: bool,
+    /// CONNECTION-ID of the Connect response.
+    connection: Option<u32>,
+    /// What to show the server from another address.
+    ticket: Option<Vec<u8>>,
     refresh_at: Nanos,
     path_at: Nanos,
     release_wanted: bool,
@@ -146,17 +183,58 @@ impl Client {
             algorithms: Vec::new(),
             algorithm: None,
             key: None,
+            mapped: None,
             relayed: None,
+            relayed_second: None,
+            is_second_open: false,
+            connection: None,
+            ticket: None,
             refresh_at: Nanos::MAX,
             path_at: Nanos::MAX,
             release_wanted: false,
         }
     }
 
-    /// Begins to allocate.
+    /// The client that this one becomes at another transport address, by the ticket it got (RFC 8016 §3.2), or by `ticket`. Until the
+    /// successor is [`Event::Ready`], this one goes on; after that it is to be dropped and not released.
+    pub fn successor(&self, ticket: &[u8], seed: u64) -> Self {
+        Self {
+            plan: Arc::clone(&self.plan),
+            random: SmallRng::seed_from_u64(seed),
+            stage: Stage::Idle,
+            request: None,
+            realm: self.realm.clone(),
+            nonce: self.nonce.clone(),
+            algorithms: self.algorithms.clone(),
+            algorithm: self.algorithm,
+            key: self.key.clone(),
+            mapped: self.mapped,
+            relayed: self.relayed,
+            relayed_second: self.relayed_second,
+            peer: self.peer,
+            is_second_open: self.is_second_open,
+            connection: self.connection,
+            ticket: Some(ticket.to_vec()),
+            refresh_at: self.refresh_at,
+            path_at: self.path_at,
+            release_wanted: false,
+        }
+    }
+
+    /// The ticket that the server gave last; `None` without mobility.
+    pub fn ticket(&self) -> Option<&[u8]> {
+        self.ticket.as_deref()
+    }
+
+    /// Begins to allocate, or to go on with what another client had.
     pub fn start(&mut self, now: Nanos) {
-        self.stage = Stage::Allocating;
-        self.begin(now, Method::ALLOCATE);
+        if self.ticket.is_some() {
+            self.stage = Stage::Moving;
+            self.begin(now, Method::REFRESH);
+        } else {
+            self.stage = Stage::Allocating;
+            self.begin(now, Method::ALLOCATE);
+        }
     }
 
     /// Gives the allocation back with the next request.
@@ -191,6 +269,53 @@ impl Client {
     /// Whether data may flow.
     pub fn is_ready(&self) -> bool {
         self.stage == Stage::Ready
+    }
+
+    /// The client's address as the server sees it, if the server says so.
+    pub fn mapped(&self) -> Option<SocketAddr> {
+        self.mapped
+    }
+
+    /// The relayed transport address of the other family, once there is one.
+    pub fn relayed_second(&self) -> Option<SocketAddr> {
+        self.relayed_second
+    }
+
+    /// The second peer of the plan and the way to it, if the server gave an address of its family.
+    pub fn second_peer(&self) -> Option<(SocketAddr, Path)> {
+        self.plan
+            .second_peer
+            .filter(|_| self.relayed_second.is_some())
+    }
+
+    /// The connection that the server opened to the peer of a [`Path::Connection`].
+    pub fn connection(&self) -> Option<u32> {
+        self.connection
+    }
+
+    /// A ConnectionBind request for another connection to the server (RFC 6062 §4.3), with its transaction.
+    pub fn connection_bind(&mut self, connection: u32) -> (TransactionId, Vec<u8>) {
+        let transaction = TransactionId::new(self.random.random());
+        let bytes = self.write(Method::CONNECTION_BIND, transaction, |writer| {
+            writer.connection_id(connection);
+        });
+        (transaction, bytes)
+    }
+
+    /// Takes the answer to a ConnectionBind request: whether the connection carries data from now on. `None` says that the request
+    /// is to be made anew, the nonce having become old.
+    ///
+    /// # Errors
+    /// Why it does not.
+    pub fn connection_bound(&mut self, message: &Message<'_>) -> Result<Option<()>, Failure> {
+        match (message.class(), message.error_code()) {
+            (Class::Success, _) if self.is_proved(message) => Ok(Some(())),
+            (Class::Error, Ok(Some(error))) if error.code == 438 && self.accept(message) => {
+                Ok(None)
+            }
+            (Class::Error, Ok(Some(error))) => Err(Failure::Refused(error.code)),
+            _ => Err(Failure::BadAnswer),
+        }
     }
 
     /// The relayed transport address, once there is one.
@@ -249,21 +374,42 @@ impl Client {
 
     fn succeeded(&mut self, now: Nanos, request: &Request, message: &Message<'_>) -> Option<Event> {
         // What the server cannot prove to have written is no answer (RFC 8489 §9.2.5).
-        if let Some(key) = self.answer_key()
-            && message.check_integrity(&key).is_err()
-        {
+        if !self.is_proved(message) {
             return Some(self.fail(Failure::BadAnswer));
         }
         match request.method {
             Method::ALLOCATE => {
-                let (Ok(Some(lifetime)), Ok(Some(relayed))) =
-                    (message.lifetime(), message.xor_relayed_address())
+                let (Ok(Some(lifetime)), Some((first, second))) =
+                    (message.lifetime(), self.relayed_addresses(message))
                 else {
                     return Some(self.fail(Failure::BadAnswer));
                 };
-                self.relayed = Some(relayed);
+                self.relayed = Some(first);
+                self.relayed_second = second;
+                self.mapped = message.xor_mapped_address().ok().flatten();
+                self.ticket = message.mobility_ticket().map(<[u8]>::to_vec);
+                if self.plan.mobility && self.ticket.is_none() {
+                    return Some(self.fail(Failure::NoTicket));
+                }
+                if self.plan.second_peer.is_some() && second.is_none() {
+                    let mut reasons = message.address_error_codes().filter_map(Result::ok);
+                    let code = reasons.next().map_or(440, |reason| reason.code);
+                    return Some(self.fail(Failure::Refused(code)));
+                }
                 self.refreshed(now, lifetime);
                 self.stage = Stage::Opening;
+            }
+            Method::REFRESH if self.stage == Stage::Moving => {
+                let (Ok(Some(lifetime)), Some(ticket)) =
+                    (message.lifetime(), message.mobility_ticket())
+                else {
+                    return Some(self.fail(Failure::BadAnswer));
+                };
+                self.ticket = Some(ticket.to_vec());
+                self.refreshed(now, lifetime);
+                self.stage = Stage::Ready;
+                self.next_request(now);
+                return Some(Event::Ready);
             }
             Method::REFRESH if self.stage == Stage::Releasing => {
                 self.stage = Stage::Done;
@@ -275,7 +421,21 @@ impl Client {
                 };
                 self.refreshed(now, lifetime);
             }
-            _ => self.path_at = now + self.path_every(),
+            Method::CONNECT => {
+                let Ok(Some(connection)) = message.connection_id() else {
+                    return Some(self.fail(Failure::BadAnswer));
+                };
+                self.connection = Some(connection);
+                self.path_at = NEVER;
+            }
+            _ if self.second_peer().is_some() && !self.is_second_open => {
+                self.is_second_open = true;
+            }
+            _ => {
+                self.path_at = now + self.path_every();
+                // The next round begins with the second one again.
+                self.is_second_open = false;
+            }
         }
         let was_opening = self.stage == Stage::Opening;
         self.next_request(now);
@@ -333,9 +493,22 @@ impl Client {
         true
     }
 
-    /// The key of answers: it goes by the algorithm, not by the integrity attribute of the request.
-    fn answer_key(&self) -> Option<IntegrityKey> {
-        self.key.clone()
+    /// Whether the server that has the password wrote this; true before there is one. The key goes by the algorithm, not by the
+    /// integrity attribute of the request.
+    fn is_proved(&self, message: &Message<'_>) -> bool {
+        let mut keys = self.key.iter();
+        keys.all(|key| message.check_integrity(key).is_ok())
+    }
+
+    /// The relayed addresses of an Allocate response: that of the first peer's family, and that of the second's.
+    fn relayed_addresses(&self, message: &Message<'_>) -> Option<(SocketAddr, Option<SocketAddr>)> {
+        let mut addresses = message.xor_relayed_addresses().filter_map(Result::ok);
+        if self.plan.second_peer.is_none() {
+            return Some((addresses.next()?, None));
+        }
+        // In either order (RFC 8656 §7.3).
+        let (second, first): (Vec<_>, Vec<_>) = addresses.partition(SocketAddr::is_ipv6);
+        Some((*first.first()?, second.first().copied()))
     }
 
     fn fail(&mut self, failure: Failure) -> Event {
@@ -354,6 +527,7 @@ impl Client {
     fn path_every(&self) -> Nanos {
         match self.peer {
             Some((_, Path::Channel(_))) => CHANNEL_EVERY.min(PERMISSION_EVERY),
+            Some((_, Path::Connection)) => NEVER,
             _ => PERMISSION_EVERY,
         }
     }
@@ -371,6 +545,7 @@ impl Client {
                 match path {
                     Path::Channel(_) => Method::CHANNEL_BIND,
                     Path::Indications => Method::CREATE_PERMISSION,
+                    Path::Connection => Method::CONNECT,
                 },
             );
         } else if self.refresh_at <= now {
@@ -380,19 +555,38 @@ impl Client {
 
     fn begin(&mut self, now: Nanos, method: Method) {
         let transaction = TransactionId::new(self.random.random());
-        let mut bytes = vec![0; REQUEST_MAX];
-        let mut writer = MessageWriter::new(&mut bytes, Class::Request, method, transaction);
+        let bytes = self.write(method, transaction, |writer| self.describe(method, writer));
+        self.request = Some(Request {
+            method,
+            transaction,
+            bytes,
+            sends: 0,
+            due: now,
+            challenges: 0,
+        });
+    }
+
+    /// What a request is about.
+    fn describe(&self, method: Method, writer: &mut MessageWriter<'_>) {
         match method {
             Method::ALLOCATE => {
-                writer.requested_transport(UDP);
+                writer.requested_transport(match self.plan.relay {
+                    Relay::Udp => UDP,
+                    Relay::Tcp => TCP,
+                });
                 if self.plan.dont_fragment {
                     writer.dont_fragment();
                 }
-                if let Some(family) = self.plan.family {
+                if self.plan.second_peer.is_some() {
+                    writer.additional_address_family(AddressFamily::V6);
+                } else if let Some(family) = self.plan.family {
                     writer.requested_address_family(family);
                 }
                 if let Some(lifetime) = self.plan.lifetime {
                     writer.lifetime(lifetime);
+                }
+                if self.plan.mobility {
+                    writer.mobility_ticket(&[]);
                 }
             }
             Method::REFRESH => {
@@ -401,17 +595,32 @@ impl Client {
                 } else if let Some(lifetime) = self.plan.lifetime {
                     writer.lifetime(lifetime);
                 }
-            }
-            _ => match self.peer {
-                Some((peer, Path::Channel(channel))) => {
-                    writer.channel_number(channel).xor_peer_address(peer);
+                if let (Stage::Moving, Some(ticket)) = (self.stage, &self.ticket) {
+                    writer.mobility_ticket(ticket);
                 }
-                Some((peer, Path::Indications)) => {
+            }
+            _ => {
+                let second = self.second_peer().filter(|_| !self.is_second_open);
+                if let Some((peer, path)) = second.or(self.peer) {
+                    if let Path::Channel(channel) = path {
+                        writer.channel_number(channel);
+                    }
                     writer.xor_peer_address(peer);
                 }
-                None => {}
-            },
+            }
         }
+    }
+
+    /// A request with whatever credentials there are.
+    fn write(
+        &self,
+        method: Method,
+        transaction: TransactionId,
+        describe: impl FnOnce(&mut MessageWriter<'_>),
+    ) -> Vec<u8> {
+        let mut bytes = vec![0; REQUEST_MAX];
+        let mut writer = MessageWriter::new(&mut bytes, Class::Request, method, transaction);
+        describe(&mut writer);
         if let Some(key) = &self.key {
             writer
                 .username(self.plan.credentials.username().as_bytes())
@@ -428,13 +637,6 @@ impl Client {
         // Too long only with a name or realm longer than the protocol allows; what is left is no message, and times out.
         let len = writer.finish().unwrap_or(0);
         bytes.truncate(len);
-        self.request = Some(Request {
-            method,
-            transaction,
-            bytes,
-            sends: 0,
-            due: now,
-            challenges: 0,
-        });
+        bytes
     }
 }

@@ -17,7 +17,10 @@ fn relayed() -> SocketAddr {
 fn client(path: Option<Path>) -> Client {
     let plan = Plan {
         credentials: Credentials::user(USER, PASSWORD),
+        relay: Relay::Udp,
         peer: path.map(|path| (peer(), path)),
+        second_peer: None,
+        mobility: false,
         dont_fragment: false,
         family: None,
         lifetime: None,
@@ -395,4 +398,181 @@ fn a_refusal_says_its_code() {
     let refused = Some(Event::Failed(Failure::Refused(486)));
     assert_eq!(hand(&mut client, 0, &answer), refused);
     assert_eq!(client.next_timeout(), None);
+}
+
+fn client_of(plan: impl FnOnce(&mut Plan)) -> Client {
+    let mut of = client(Some(channel())).plan.as_ref().clone();
+    plan(&mut of);
+    Client::new(Arc::new(of), 1)
+}
+
+/// Has the client's Allocate answered with these attributes; what came of it.
+fn allocated(client: &mut Client, attributes: impl Fn(&mut MessageWriter<'_>)) -> Option<Event> {
+    client.start(0);
+    let first = request(client, 0);
+    hand(client, 0, &challenge(&first, 401, b"n1"));
+    let second = request(client, 0);
+    hand(
+        client,
+        0,
+        &answer(&second, Class::Success, attributes, Some(&key())),
+    )
+}
+
+#[test]
+fn a_ticket_takes_the_allocation_to_another_address_and_is_replaced() {
+    let mut here = client_of(|plan| plan.mobility = true);
+    let granted = |ticket: &'static [u8]| {
+        move |writer: &mut MessageWriter<'_>| {
+            let writer = writer.xor_relayed_address(relayed()).lifetime(600);
+            writer.mobility_ticket(ticket);
+        }
+    };
+    assert_eq!(allocated(&mut here, granted(b"first")), None);
+    let bind = request(&mut here, 0);
+    assert_eq!(hand(&mut here, 0, &done(&bind)), Some(Event::Ready));
+    let ticket = here.ticket().unwrap().to_vec();
+    assert_eq!(ticket, b"first");
+
+    let mut there = here.successor(&ticket, 2);
+    there.start(SECOND);
+    let moved = request(&mut there, SECOND);
+    let message = Message::parse(&moved).unwrap();
+    assert_eq!(message.method(), Method::REFRESH);
+    assert_eq!(message.mobility_ticket(), Some(&b"first"[..]));
+    assert_eq!(message.check_integrity(&key()), Ok(()));
+    // A nonce may be good at one address only.
+    assert_eq!(
+        hand(&mut there, SECOND, &challenge(&moved, 438, b"n2")),
+        None
+    );
+    let again = request(&mut there, SECOND);
+    let message = Message::parse(&again).unwrap();
+    assert_eq!(message.mobility_ticket(), Some(&b"first"[..]));
+    let response = answer(&again, Class::Success, granted(b"second"), Some(&key()));
+    assert_eq!(hand(&mut there, SECOND, &response), Some(Event::Ready));
+    assert_eq!(there.ticket(), Some(&b"second"[..]));
+    assert_eq!(there.relayed(), Some(relayed()));
+    assert_eq!(there.peer(), here.peer());
+    // Later refreshes come from where the client is, and have no ticket.
+    there.release(2 * SECOND);
+    let last = request(&mut there, 2 * SECOND);
+    assert_eq!(Message::parse(&last).unwrap().mobility_ticket(), None);
+}
+
+#[test]
+fn a_stale_ticket_is_refused_as_the_server_says() {
+    let mut here = client_of(|plan| plan.mobility = true);
+    allocated(&mut here, |writer| {
+        let writer = writer.xor_relayed_address(relayed()).lifetime(600);
+        writer.mobility_ticket(b"ticket");
+    });
+    let mut there = here.successor(b"an older ticket", 2);
+    there.start(0);
+    let bytes = request(&mut there, 0);
+    let refused = answer(
+        &bytes,
+        Class::Error,
+        |writer| {
+            writer.error_code(437, "");
+        },
+        Some(&key()),
+    );
+    let failed = Some(Event::Failed(Failure::Refused(437)));
+    assert_eq!(hand(&mut there, 0, &refused), failed);
+}
+
+#[test]
+fn an_allocation_without_the_ticket_that_was_asked_for_is_a_failure() {
+    let mut client = client_of(|plan| plan.mobility = true);
+    let event = allocated(&mut client, |writer| {
+        writer.xor_relayed_address(relayed()).lifetime(600);
+    });
+    assert_eq!(event, Some(Event::Failed(Failure::NoTicket)));
+}
+
+fn second_relayed() -> SocketAddr {
+    "[2001:db8::1]:50000".parse().unwrap()
+}
+
+fn second_peer() -> SocketAddr {
+    "[2001:db8::7]:3480".parse().unwrap()
+}
+
+#[test]
+fn both_addresses_of_a_dual_allocation_get_a_way_to_their_peer_and_keep_it() {
+    let other = Path::Channel(ChannelNumber::try_from(0x4001).unwrap());
+    let mut client = client_of(|plan| plan.second_peer = Some((second_peer(), other)));
+    // In the order that the RFC leaves open.
+    let event = allocated(&mut client, |writer| {
+        let writer = writer.xor_relayed_address(second_relayed());
+        writer.xor_relayed_address(relayed()).lifetime(3_600);
+    });
+    assert_eq!(event, None);
+    assert_eq!(client.relayed(), Some(relayed()));
+    assert_eq!(client.relayed_second(), Some(second_relayed()));
+    for now in [0, CHANNEL_EVERY, 2 * CHANNEL_EVERY] {
+        let mut bound = Vec::new();
+        while let (Some(bytes), None) = client.poll_transmit(now) {
+            let bytes = bytes.to_vec();
+            let message = Message::parse(&bytes).unwrap();
+            let number = message.channel_number().unwrap().unwrap();
+            bound.push((number, message.xor_peer_address().unwrap().unwrap()));
+            let event = hand(&mut client, now, &done(&bytes));
+            assert_eq!(event.is_some(), now == 0 && bound.len() == 2);
+        }
+        assert_eq!(bound, [(0x4001, second_peer()), (0x4000, peer())]);
+    }
+}
+
+#[test]
+fn one_address_where_two_were_asked_for_is_a_failure_with_the_servers_reason() {
+    let mut client = client_of(|plan| plan.second_peer = Some((second_peer(), channel())));
+    let event = allocated(&mut client, |writer| {
+        let writer = writer.xor_relayed_address(relayed()).lifetime(600);
+        writer.address_error_code(AddressFamily::V6, 508, "");
+    });
+    assert_eq!(event, Some(Event::Failed(Failure::Refused(508))));
+}
+
+#[test]
+fn a_tcp_relay_is_a_connection_to_the_peer_and_another_one_to_the_server() {
+    let mut client = client_of(|plan| {
+        plan.relay = Relay::Tcp;
+        plan.peer = Some((peer(), Path::Connection));
+        plan.is_reliable = true;
+    });
+    client.start(0);
+    let first = request(&mut client, 0);
+    let message = Message::parse(&first).unwrap();
+    assert_eq!(message.requested_transport(), Ok(Some(6)));
+    hand(&mut client, 0, &challenge(&first, 401, b"n1"));
+    let second = request(&mut client, 0);
+    hand(&mut client, 0, &granted(&second, 600));
+    let connect = request(&mut client, 0);
+    let message = Message::parse(&connect).unwrap();
+    assert_eq!(message.method(), Method::CONNECT);
+    assert_eq!(message.xor_peer_address(), Ok(Some(peer())));
+    let connected = |writer: &mut MessageWriter<'_>| {
+        writer.connection_id(77);
+    };
+    let response = answer(&connect, Class::Success, connected, Some(&key()));
+    assert_eq!(hand(&mut client, 0, &response), Some(Event::Ready));
+    assert_eq!(client.connection(), Some(77));
+
+    let (transaction, bind) = client.connection_bind(77);
+    let message = Message::parse(&bind).unwrap();
+    assert_eq!(message.transaction_id(), transaction);
+    assert_eq!(message.connection_id(), Ok(Some(77)));
+    assert_eq!(message.check_integrity(&key()), Ok(()));
+    let stale = challenge(&bind, 438, b"n2");
+    let stale = Message::parse(&stale).unwrap();
+    assert_eq!(client.connection_bound(&stale), Ok(None));
+    let (_, bind) = client.connection_bind(77);
+    assert_eq!(Message::parse(&bind).unwrap().nonce(), Ok(Some(&b"n2"[..])));
+    let bound = done(&bind);
+    let bound = Message::parse(&bound).unwrap();
+    assert_eq!(client.connection_bound(&bound), Ok(Some(())));
+    // The connection needs no more than the allocation.
+    assert_eq!(client.next_timeout(), Some(540 * SECOND));
 }

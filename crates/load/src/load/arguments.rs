@@ -1,9 +1,11 @@
 //! The command line of `turnbuckle load`, and what is wrong with it.
 
+use std::hash::{BuildHasher as _, RandomState};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs as _};
 use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use anyhow::Context as _;
 use clap::ValueEnum;
 use turnbuckle_wire::AddressFamily;
 
@@ -19,6 +21,8 @@ pub(crate) const PACKETS_MAX: u64 = 1 << 48;
 /// Packets per second of each client, where nothing else is said.
 const MIX_RATE: f64 = 50.0;
 const HOLD_RATE: f64 = 1.0;
+/// How long the name of a time-limited user is good, seconds.
+const REST_LIFETIME: u64 = 86_400;
 
 /// What is asked of the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -33,8 +37,12 @@ pub(crate) enum Mode {
     Alloc,
     /// Keep allocations, with a trickle of packets
     Hold,
+    /// Bytes through TCP relays (RFC 6062), to a peer by TCP; as many as possible, or with --rate packets of each client
+    TcpRelay,
     /// Junk: noise, broken and forged messages
     Invalid,
+    /// Unusual and malformed messages, each with the answer that the RFCs want; --peer for those that need one
+    Negative,
 }
 
 impl Mode {
@@ -45,13 +53,15 @@ impl Mode {
             Self::Mix => "mix",
             Self::Alloc => "alloc",
             Self::Hold => "hold",
+            Self::TcpRelay => "tcp-relay",
             Self::Invalid => "invalid",
+            Self::Negative => "negative",
         }
     }
 
     /// Whether packets go to a peer.
     pub(crate) fn has_packets(self) -> bool {
-        !matches!(self, Self::Alloc | Self::Invalid)
+        !matches!(self, Self::Alloc | Self::Invalid | Self::Negative)
     }
 }
 
@@ -94,6 +104,9 @@ pub struct Arguments {
     /// Clients send to each other through the relay, in pairs; there is no peer
     #[arg(long, conflicts_with_all = ["peer", "direct"])]
     pub(crate) pairs: bool,
+    /// tcp-relay: this program is the peer as well, and connects to the relayed address
+    #[arg(long, conflicts_with_all = ["peer", "direct", "pairs"])]
+    pub(crate) passive: bool,
     /// Ask for DONT-FRAGMENT
     #[arg(long, conflicts_with = "direct")]
     pub(crate) dont_fragment: bool,
@@ -106,7 +119,7 @@ pub struct Arguments {
     /// Seconds of the same before, which do not count
     #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = cli::seconds)]
     pub(crate) warm_up: Duration,
-    /// Packets per second: rate and invalid, of all clients together; mix (50 without it) and hold (1), of each
+    /// Packets per second: rate and invalid, of all clients together; mix (50 without it), hold (1) and tcp-relay, of each
     #[arg(long, value_name = "PPS", value_parser = cli::rate)]
     pub(crate) rate: Option<f64>,
     /// Packets of a client that are due at the same time, as the packets of a video frame are; the rate stays as it is
@@ -170,7 +183,34 @@ impl Arguments {
         if self.pairs && !self.clients.is_multiple_of(2) {
             return Err("--pairs: --clients must be even".to_owned());
         }
-        if self.mode.has_packets() && self.peer.is_empty() && !self.pairs {
+        if self.mode == Mode::TcpRelay {
+            for (is_given, option, why) in [
+                (self.direct, "--direct", "there is no relay then"),
+                (
+                    self.indications,
+                    "--indications",
+                    "bytes of a connection have no headers",
+                ),
+                (
+                    self.dont_fragment,
+                    "--dont-fragment",
+                    "RFC 6062 §5.1 forbids it",
+                ),
+                (
+                    self.no_receive,
+                    "--no-receive",
+                    "what is not read stops the sender",
+                ),
+                (self.burst > 1, "--burst", "a stream has no bursts"),
+            ] {
+                if is_given {
+                    return Err(format!("tcp-relay does not go with {option}: {why}"));
+                }
+            }
+        } else if self.passive {
+            return Err(format!("--passive is for tcp-relay, not for {mode}"));
+        }
+        if self.mode.has_packets() && self.peer.is_empty() && !self.pairs && !self.passive {
             return Err(format!("{mode} needs a --peer to send to"));
         }
         let has_credentials =
@@ -188,9 +228,9 @@ impl Arguments {
                 "rate needs a --rate, packets per second of all clients together".to_owned(),
             );
         }
-        if matches!(self.mode, Mode::Packet | Mode::Alloc) && self.rate.is_some() {
+        if matches!(self.mode, Mode::Packet | Mode::Alloc | Mode::Negative) && self.rate.is_some() {
             return Err(format!(
-                "{mode} goes as fast as it can; --rate is for rate, mix, hold and invalid"
+                "{mode} goes as fast as it can; --rate is for rate, mix, hold, tcp-relay and invalid"
             ));
         }
         if self.duration.is_zero() {
@@ -201,6 +241,20 @@ impl Arguments {
 
     fn check_transport(&self) -> Result<(), String> {
         let transport = self.transport.name();
+        if self.mode == Mode::Negative && self.transport != TransportChoice::Udp {
+            return Err("negative chooses by itself how it reaches the server".to_owned());
+        }
+        if self.mode == Mode::TcpRelay && self.transport.is_secure() {
+            return Err(format!(
+                "tcp-relay reaches the server by TCP, not by {transport}"
+            ));
+        }
+        if self.mode == Mode::TcpRelay && self.sender_threads != Threads::Auto {
+            return Err(
+                "--sender-threads: with tcp-relay those that receive send as well; there is --listener-threads"
+                    .to_owned(),
+            );
+        }
         if self.transport == TransportChoice::Udp {
             // nothing is excluded
         } else if self.direct {
@@ -229,14 +283,50 @@ impl Arguments {
         Ok(())
     }
 
+    /// Who the clients are; `None` where they are nobody.
+    ///
+    /// # Errors
+    /// A clock before 1970, or a user without a password.
+    pub(crate) fn who(&self) -> anyhow::Result<Option<Credentials>> {
+        if self.direct || self.mode == Mode::Invalid {
+            return Ok(None);
+        }
+        if let Some(credentials) = &self.credentials {
+            return Ok(Some(credentials.clone()));
+        }
+        if let Some(secret) = &self.secret {
+            let now = SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs();
+            let expires = now + REST_LIFETIME;
+            return Ok(Some(Credentials::rest("load", secret, expires, ':')));
+        }
+        let user = self.user.as_deref().unwrap_or_default();
+        let (name, password) = user
+            .split_once(':')
+            .context("--user: allowed: NAME:PASSWORD")?;
+        Ok(Some(Credentials::user(name, password)))
+    }
+
+    /// The seed that was given, or one.
+    pub(crate) fn seed(&self) -> u64 {
+        let any = || RandomState::new().hash_one("seed");
+        self.seed.unwrap_or_else(any)
+    }
+
     /// Packets per second of all clients together; `None` for as many as possible.
     pub(crate) fn total_rate(&self) -> Option<f64> {
         match self.mode {
-            Mode::Packet | Mode::Alloc => None,
+            Mode::Packet | Mode::Alloc | Mode::Negative => None,
             Mode::Rate | Mode::Invalid => self.rate,
+            Mode::TcpRelay => self.rate.map(|rate| rate * self.clients as f64),
             Mode::Mix => Some(self.rate.unwrap_or(MIX_RATE) * self.clients as f64),
             Mode::Hold => Some(self.rate.unwrap_or(HOLD_RATE) * self.clients as f64),
         }
+    }
+
+    /// REQUESTED-ADDRESS-FAMILY for an allocation with this peer: the peer's own, if it is IPv6, unless one was asked for.
+    pub(crate) fn family_of(&self, peer: Option<SocketAddr>) -> Option<AddressFamily> {
+        let of_peer = peer.filter(SocketAddr::is_ipv6).map(|_| AddressFamily::V6);
+        self.family.or(of_peer)
     }
 
     /// The local address: as asked, or any of the family of `to`.

@@ -133,7 +133,7 @@ impl Default for Jitter {
 
 impl Jitter {
     #[inline]
-    fn record(&mut self, difference: u64) {
+    pub(super) fn record(&mut self, difference: u64) {
         self.samples += 1;
         self.sum += difference;
         self.min = self.min.min(difference);

@@ -15,26 +15,26 @@ mod sender;
 mod sending;
 mod session;
 mod streams;
+pub(crate) mod tcp_relay;
 mod tls;
 mod track;
 mod transport;
 mod udp;
 
 use std::collections::{BTreeMap, HashSet};
-use std::hash::{BuildHasher as _, RandomState};
 use std::net::SocketAddr;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::mpsc;
 use std::thread::{self, JoinHandle};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde_json::json;
 use turnbuckle_datapath::{Backend, Settings};
-use turnbuckle_wire::{AddressFamily, ChannelNumber};
+use turnbuckle_wire::ChannelNumber;
 
 pub use self::arguments::Arguments;
 pub(crate) use self::arguments::{CLIENTS_MAX, Mode, PACKETS_MAX, server_address};
@@ -46,8 +46,9 @@ use self::session::Via;
 use self::transport::Transport;
 pub(crate) use self::transport::TransportChoice;
 use crate::cli;
-use crate::client::{Credentials, Failure, Path, Plan};
+use crate::client::{Failure, Path, Plan, Relay};
 use crate::output;
+use crate::probe::negative;
 use crate::socket_drops;
 use crate::stop::Stop;
 use crate::threads::{self, Clock, OwnLines};
@@ -67,8 +68,6 @@ const WINDOW_MAX: usize = 1 << 16;
 const WINDOW_MIN: usize = 1 << 10;
 /// Receive buffers of all sockets together, bytes, shared out within limits.
 const BUFFERS: usize = 64 << 20;
-/// How long the name of a time-limited user is good, seconds.
-const REST_LIFETIME: u64 = 86_400;
 
 /// Runs the generator.
 ///
@@ -78,6 +77,11 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     if let Err(problem) = arguments.check() {
         output::note(&format!("turnbuckle load: {problem}"));
         return Ok(ExitCode::from(2));
+    }
+    match arguments.mode {
+        Mode::Negative => return negative(arguments),
+        Mode::TcpRelay => return tcp_relay::run(arguments),
+        _ => {}
     }
     allow_descriptors(arguments.clients);
     let stop = Stop::on_signals()?;
@@ -89,6 +93,26 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     let report = run.finish()?;
     report.print();
     Ok(report.exit_code())
+}
+
+/// Runs the checks of [`negative::run`], which needs no threads.
+fn negative(arguments: &Arguments) -> anyhow::Result<ExitCode> {
+    let (Some(server), Some(credentials)) = (arguments.server, arguments.who()?) else {
+        bail!("no server, or nobody to be");
+    };
+    let report = negative::run(&negative::Task {
+        server,
+        credentials,
+        peer: arguments.peer.first().copied(),
+        seed: arguments.seed(),
+        groups: vec![negative::Group::Requests, negative::Group::Protocol],
+    })?;
+    report.print(arguments.json);
+    Ok(if report.is_clean() {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
 }
 
 struct ListenerThread {
@@ -137,9 +161,7 @@ impl Run {
             socket_buffer: u32::try_from(buffer).unwrap_or(u32::MAX),
             ..Settings::default()
         };
-        let seed = arguments
-            .seed
-            .unwrap_or_else(|| RandomState::new().hash_one("seed"));
+        let seed = arguments.seed();
         let (report, reports) = mpsc::channel();
         let mut run = Self {
             arguments: arguments.clone(),
@@ -167,6 +189,8 @@ impl Run {
             Mode::Invalid => Duty::Junk,
             Mode::Alloc => Duty::Cycle,
             Mode::Packet | Mode::Rate | Mode::Mix | Mode::Hold => Duty::Hold,
+            // They have programs of their own.
+            Mode::Negative | Mode::TcpRelay => Duty::Hold,
         }
     }
 
@@ -281,17 +305,19 @@ impl Run {
 
     fn plans(&self) -> anyhow::Result<Vec<Option<Arc<Plan>>>> {
         let arguments = &self.arguments;
-        let Some(credentials) = self.credentials()? else {
+        let Some(credentials) = arguments.who()? else {
             return Ok(vec![None; arguments.clients]);
         };
         let path = self.path()?;
         let plan = |peer: Option<SocketAddr>| {
-            let of_peer = peer.filter(SocketAddr::is_ipv6).map(|_| AddressFamily::V6);
             Some(Arc::new(Plan {
                 credentials: credentials.clone(),
+                relay: Relay::Udp,
                 peer: peer.map(|peer| (peer, path)),
+                second_peer: None,
+                mobility: false,
                 dont_fragment: arguments.dont_fragment,
-                family: arguments.family.or(of_peer),
+                family: arguments.family_of(peer),
                 lifetime: None,
                 is_reliable: arguments.transport.is_stream(),
             }))
@@ -315,25 +341,6 @@ impl Run {
         }
         let first = ChannelNumber::try_from(0x4000).map_err(|_| anyhow::anyhow!("channel"))?;
         Ok(Path::Channel(first))
-    }
-
-    fn credentials(&self) -> anyhow::Result<Option<Credentials>> {
-        if self.arguments.direct || self.arguments.mode == Mode::Invalid {
-            return Ok(None);
-        }
-        if let Some(credentials) = &self.arguments.credentials {
-            return Ok(Some(credentials.clone()));
-        }
-        if let Some(secret) = &self.arguments.secret {
-            let now = SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs();
-            let expires = now + REST_LIFETIME;
-            return Ok(Some(Credentials::rest("load", secret, expires, ':')));
-        }
-        let user = self.arguments.user.as_deref().unwrap_or_default();
-        let (name, password) = user
-            .split_once(':')
-            .context("--user: allowed: NAME:PASSWORD")?;
-        Ok(Some(Credentials::user(name, password)))
     }
 
     /// Waits until every client knows whether it has an allocation, and starts the senders.
@@ -557,10 +564,7 @@ impl Run {
 
     /// Why clients have no allocation, and how many; for people.
     pub(crate) fn clients_failed(&self) -> Vec<(String, u64)> {
-        let failures = self.clients_failed.iter();
-        failures
-            .map(|(failure, count)| (report::failure_name(*failure), *count))
-            .collect()
+        report::failures_with_names(&self.clients_failed)
     }
 
     /// How the run is done, for people.

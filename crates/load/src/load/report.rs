@@ -194,25 +194,14 @@ impl Report {
     }
 
     pub(crate) fn summary(&self) -> Summary {
-        let (latency, jitter) = (&self.latency, &self.jitter);
-        let latency_ns = if latency.is_empty() {
-            [0.0; 3]
-        } else {
-            [latency.mean(), latency.min() as f64, latency.max() as f64]
-        };
-        let jitter_ns = if jitter.samples == 0 {
-            [0.0; 3]
-        } else {
-            let mean = jitter.sum as f64 / jitter.samples as f64;
-            [mean, jitter.min as f64, jitter.max as f64]
-        };
+        let (latency_ms, jitter_ms) = summary_of(&self.latency, &self.jitter);
         Summary {
             sent: self.sent,
             received: self.received(),
             failed: self.failed,
             allocated: self.allocated,
-            latency_ms: latency_ns.map(|ns| ns / 1e6),
-            jitter_ms: jitter_ns.map(|ns| ns / 1e6),
+            latency_ms,
+            jitter_ms,
         }
     }
 
@@ -402,7 +391,24 @@ impl Report {
     }
 }
 
-fn microseconds(histogram: &Histogram<u64>) -> Value {
+/// Mean, least and most of both, milliseconds.
+pub(super) fn summary_of(latency: &Histogram<u64>, jitter: &Jitter) -> ([f64; 3], [f64; 3]) {
+    let latency_ns = if latency.is_empty() {
+        [0.0; 3]
+    } else {
+        [latency.mean(), latency.min() as f64, latency.max() as f64]
+    };
+    let jitter_ns = if jitter.samples == 0 {
+        [0.0; 3]
+    } else {
+        let mean = jitter.sum as f64 / jitter.samples as f64;
+        [mean, jitter.min as f64, jitter.max as f64]
+    };
+    let ms = |ns: [f64; 3]| ns.map(|ns| ns / 1e6);
+    (ms(latency_ns), ms(jitter_ns))
+}
+
+pub(super) fn microseconds(histogram: &Histogram<u64>) -> Value {
     if histogram.is_empty() {
         return Value::Null;
     }
@@ -420,7 +426,7 @@ fn microseconds(histogram: &Histogram<u64>) -> Value {
     })
 }
 
-fn jitter(jitter: &Jitter) -> Value {
+pub(super) fn jitter(jitter: &Jitter) -> Value {
     if jitter.samples == 0 {
         return Value::Null;
     }
@@ -436,9 +442,18 @@ pub(super) fn failure_name(failure: Failure) -> String {
         Failure::Refused(code) => code.to_string(),
         Failure::Timeout => "timeout".to_owned(),
         Failure::BadAnswer => "bad_answer".to_owned(),
+        Failure::NoTicket => "no_ticket".to_owned(),
         Failure::Disconnected => "disconnected".to_owned(),
         Failure::Handshake => "handshake".to_owned(),
     }
+}
+
+/// Failures for people, each with how many there were.
+pub(super) fn failures_with_names(failures: &BTreeMap<Failure, u64>) -> Vec<(String, u64)> {
+    let failures = failures.iter();
+    failures
+        .map(|(failure, count)| (failure_name(*failure), *count))
+        .collect()
 }
 
 /// `486 (12 times), timeout (1 time)`.

@@ -63,7 +63,11 @@ impl Session {
     ) -> anyhow::Result<Self> {
         let packet = vec![0x5a; size.max(HEADER_LEN)];
         let (mut template, start) = match framing {
-            Framing::Bare => (packet.clone(), 0),
+            Framing::Bare
+            | Framing::Relayed {
+                path: Path::Connection,
+                ..
+            } => (packet.clone(), 0),
             Framing::Relayed {
                 path: Path::Channel(channel),
                 ..

@@ -5,10 +5,12 @@
 
 mod shard;
 mod sources;
+mod tcp;
 
 use std::collections::{BTreeMap, HashSet};
 use std::net::SocketAddr;
 use std::process::ExitCode;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Barrier, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -20,6 +22,7 @@ use turnbuckle_datapath::{Backend, Bind, Datapath, EndpointKind, Settings};
 
 use self::shard::{Counters, Shard};
 use self::sources::{SOURCES_MAX, Seen};
+use self::tcp::Tcp;
 use crate::cli::{self, BackendChoice, Cpus, Threads};
 use crate::output::{self, grouped};
 use crate::socket_drops;
@@ -51,6 +54,9 @@ pub struct Arguments {
     /// Address to receive at; may be given several times
     #[arg(long, value_name = "ADDRESS:PORT", default_values = ["0.0.0.0:3480", "[::]:3480"])]
     listen: Vec<SocketAddr>,
+    /// Take TCP connections at the same addresses as well; what comes over one goes back over it
+    #[arg(long)]
+    tcp: bool,
     /// Threads: auto (one per CPU), or 1 to 64
     #[arg(long, value_parser = cli::threads, default_value = "auto")]
     threads: Threads,
@@ -85,6 +91,9 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     if arguments.rate.is_some() && arguments.mode != Mode::Source {
         bail!("--rate is for the mode source; this one sends only what it receives");
     }
+    if arguments.tcp && arguments.mode == Mode::Source {
+        bail!("--tcp is for the modes reflect and sink; a source sends datagrams");
+    }
     let stop = Stop::on_signals()?;
     let running = Running::start(arguments, &stop)?;
     running.announce();
@@ -116,6 +125,7 @@ struct Running {
     as_json: bool,
     listen: Vec<SocketAddr>,
     shards: Vec<Thread>,
+    tcp: Option<Tcp>,
 }
 
 struct Thread {
@@ -163,12 +173,18 @@ impl Running {
                 .recv()
                 .map_err(|_| anyhow::anyhow!("a thread ended before it listened"))??;
         }
+        let reflects = arguments.mode == Mode::Reflect;
+        let tcp = arguments
+            .tcp
+            .then(|| Tcp::start(&listen, reflects, stop))
+            .transpose()?;
         Ok(Self {
             mode: arguments.mode,
             backend,
             as_json: arguments.json,
             listen,
             shards,
+            tcp,
         })
     }
 
@@ -267,6 +283,11 @@ impl Running {
             "socket_drops": socket_drops::of_ports(&ports),
             "cpu_seconds": totals.cpu_ns as f64 / 1e9,
             "threads": threads,
+            "tcp": self.tcp.as_ref().map(|tcp| json!({
+                "connections": tcp.counted.connections.load(Ordering::Relaxed),
+                "received_bytes": tcp.counted.received.load(Ordering::Relaxed),
+                "sent_bytes": tcp.counted.sent.load(Ordering::Relaxed),
+            })),
         })
     }
 
@@ -302,6 +323,9 @@ impl Running {
                 Ok(Err(error)) => failure = Some(error),
                 Err(_) => failure = Some(anyhow::anyhow!("a thread panicked")),
             }
+        }
+        if let Some(tcp) = self.tcp {
+            tcp.join()?;
         }
         if let Some(error) = failure {
             return Err(error);
@@ -354,7 +378,18 @@ fn sentence(value: &Value) -> String {
         number("sent_datagrams"),
         number("send_failed_datagrams"),
         number("socket_drops")
-    )
+    ) + &match &value["tcp"] {
+        Value::Null => String::new(),
+        tcp => {
+            let number = |key: &str| grouped(tcp[key].as_u64().unwrap_or(0));
+            format!(
+                "; {} connections, {} bytes received, {} sent",
+                number("connections"),
+                number("received_bytes"),
+                number("sent_bytes")
+            )
+        }
+    }
 }
 
 /// What a thread needs to begin.

@@ -10,6 +10,7 @@ mod addresses;
 mod attacks;
 mod canary;
 mod matrix;
+pub(crate) mod negative;
 mod report;
 mod session;
 

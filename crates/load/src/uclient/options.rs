@@ -316,6 +316,7 @@ impl Given {
                 Some(_) => self.messages,
             },
             pairs: self.is_client_to_client && mode.has_packets(),
+            passive: false,
             dont_fragment: self.has_dont_fragment,
             credentials: Some(self.credentials()?),
             duration: FOR_EVER,

@@ -8,6 +8,7 @@
 mod connections;
 mod discovery;
 mod load;
+mod modes;
 mod peer;
 #[path = "../ports/mod.rs"]
 mod ports;

@@ -1,0 +1,274 @@
+//! `turnbuckle load tcp-relay`: bytes through TCP relays (RFC 6062), counted both ways and looked at.
+//!
+//! Each client has a control connection with an allocation, and a data connection bound to one with a peer ([`worker`]). Worker threads
+//! send and receive at once: a stream is one thing, and what a slow reader does to its writer is part of what is measured. Nothing
+//! may be missing, come twice or change its place in a stream, so each of these counts as a corrupted packet.
+
+mod connection;
+mod report;
+mod worker;
+
+use std::collections::BTreeMap;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::mpsc;
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use anyhow::{Context as _, bail};
+use serde_json::json;
+
+pub(crate) use self::report::Report;
+use self::worker::{Opened, Outcome, Pace, Shown, Task, Way};
+use super::arguments::{Arguments, PACKETS_MAX};
+use super::listener::DRAINED;
+use super::report::{Progress, Totals, failures_sentence};
+use super::sender::{MEASURING, OVER, WARMING_UP};
+use super::{ALL_HERE, DRAIN_MAX, QUIET, TICK, allow_descriptors};
+use crate::cli;
+use crate::client::{Failure, Path, Plan, Relay};
+use crate::output;
+use crate::stop::Stop;
+use crate::threads::{self, Clock, OwnLines};
+
+/// Runs the mode.
+///
+/// # Errors
+/// A thread cannot be placed, or no client gets a connection.
+pub(super) fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
+    allow_descriptors(arguments.clients * 2);
+    let stop = Stop::on_signals()?;
+    let mut run = Run::open(arguments)?;
+    run.open_clients()?;
+    let progress = Progress::new(arguments);
+    run.measure(&stop, &|now, totals| progress.show(now, totals));
+    drop(progress);
+    let report = run.finish()?;
+    report.print();
+    Ok(report.exit_code())
+}
+
+struct Worker {
+    shown: Arc<OwnLines<Shown>>,
+    handle: JoinHandle<anyhow::Result<Outcome>>,
+}
+
+/// A run under way.
+pub(crate) struct Run {
+    arguments: Arguments,
+    clock: Clock,
+    phase: Arc<AtomicU8>,
+    begin: Arc<AtomicU64>,
+    workers: Vec<Worker>,
+    reports: mpsc::Receiver<anyhow::Result<Opened>>,
+    clients_ready: usize,
+    clients_failed: BTreeMap<Failure, u64>,
+    window_ns: u64,
+}
+
+impl Run {
+    /// Starts the threads that open the clients.
+    pub(crate) fn open(arguments: &Arguments) -> anyhow::Result<Self> {
+        let (report, reports) = mpsc::channel();
+        let mut run = Self {
+            arguments: arguments.clone(),
+            clock: Clock::start(),
+            phase: Arc::new(AtomicU8::new(WARMING_UP)),
+            begin: Arc::default(),
+            workers: Vec::new(),
+            reports,
+            clients_ready: 0,
+            clients_failed: BTreeMap::new(),
+            window_ns: 0,
+        };
+        run.start(&report)?;
+        Ok(run)
+    }
+
+    fn start(&mut self, report: &mpsc::Sender<anyhow::Result<Opened>>) -> anyhow::Result<()> {
+        let arguments = &self.arguments;
+        let server = arguments.server.context("no server")?;
+        let way = match (arguments.pairs, arguments.passive) {
+            (true, _) => Way::Pairs,
+            (false, true) => Way::Passive,
+            (false, false) => Way::Peer,
+        };
+        let credentials = arguments.who()?.context("nobody to be")?;
+        let plan_to = |peer| {
+            let of_peer = arguments.family_of(peer);
+            Arc::new(Plan {
+                credentials: credentials.clone(),
+                relay: Relay::Tcp,
+                peer: peer.map(|peer| (peer, Path::Connection)),
+                second_peer: None,
+                mobility: false,
+                dont_fragment: false,
+                family: of_peer,
+                lifetime: None,
+                is_reliable: true,
+            })
+        };
+        let clients = arguments.clients;
+        let auto = threads::available();
+        let number = arguments.listener_threads;
+        let number = number.or(auto, clients.min(cli::THREADS_MAX));
+        let mut sessions_of = vec![Vec::new(); number];
+        for session in 0..clients {
+            // Both of a pair in one thread.
+            let turn = if way == Way::Pairs {
+                session / 2
+            } else {
+                session
+            };
+            if let Some(list) = sessions_of.get_mut(turn % number) {
+                list.push(u32::try_from(session)?);
+            }
+        }
+        let rate = arguments.total_rate();
+        let seed = arguments.seed();
+        for (index, sessions) in sessions_of.into_iter().enumerate() {
+            let peers = &arguments.peer;
+            // A thread has one peer; threads take turns.
+            let peer = peers.get(index % peers.len().max(1)).copied();
+            let shown = Arc::<OwnLines<Shown>>::default();
+            let task = Task {
+                clock: self.clock,
+                phase: Arc::clone(&self.phase),
+                begin: Arc::clone(&self.begin),
+                shown: Arc::clone(&shown),
+                way,
+                plan: plan_to(peer.filter(|_| way == Way::Peer)),
+                server,
+                local: arguments.local(server),
+                sessions,
+                size: arguments.size,
+                packets: arguments.packets.unwrap_or(PACKETS_MAX),
+                pace: rate.map(|rate| Pace {
+                    per_client: rate / clients as f64,
+                    clients,
+                }),
+                seed: seed.wrapping_add((index as u64) << 32),
+                report: report.clone(),
+            };
+            let cpus = arguments.cpus.clone();
+            let name = format!("relay-{index}");
+            let handle = thread::Builder::new().name(name).spawn(move || {
+                threads::pin(cpus.as_ref(), index)?;
+                worker::run(task)
+            })?;
+            self.workers.push(Worker { shown, handle });
+        }
+        Ok(())
+    }
+
+    /// Waits until every client knows whether it has its connections, and lets them send.
+    pub(crate) fn open_clients(&mut self) -> anyhow::Result<()> {
+        for _ in 0..self.workers.len() {
+            let opened = self.reports.recv().context("a thread ended")??;
+            self.clients_ready += opened.ready;
+            for (failure, count) in opened.failures {
+                *self.clients_failed.entry(failure).or_default() += count;
+            }
+        }
+        if self.clients_ready == 0 {
+            self.phase.store(DRAINED, Ordering::Relaxed);
+            bail!(
+                "none of {} clients got a connection: {}",
+                self.arguments.clients,
+                failures_sentence(&self.clients_failed)
+            );
+        }
+        if self.arguments.json {
+            output::event(&json!({
+                "event": "ready",
+                "clients": self.clients_ready,
+                "clients_failed": self.clients_failed.values().sum::<u64>(),
+                "threads": self.workers.len(),
+            }));
+        }
+        if self.arguments.warm_up.is_zero() {
+            // The first packet counts.
+            self.phase.store(MEASURING, Ordering::Relaxed);
+        }
+        let begin = self.clock.now() + 10_000_000;
+        self.begin.store(begin, Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn now(&self) -> Totals {
+        let mut now = Totals::default();
+        for Worker { shown, .. } in &self.workers {
+            now.sent += shown.sent.load(Ordering::Relaxed);
+            now.measured += shown.measured.load(Ordering::Relaxed);
+            now.received += shown.received.load(Ordering::Relaxed);
+            now.arrived += shown.arrived.load(Ordering::Relaxed);
+            now.allocated += shown.allocated.load(Ordering::Relaxed);
+        }
+        now
+    }
+
+    /// Warms up, measures, and waits for what is under way.
+    pub(crate) fn measure(&mut self, stop: &Stop, show: &dyn Fn(u64, &Totals)) {
+        self.pass(self.arguments.warm_up, stop, show);
+        let begin = self.clock.now();
+        self.phase.store(MEASURING, Ordering::Relaxed);
+        if self.arguments.json {
+            output::event(&json!({"event": "measuring"}));
+        }
+        self.pass(self.arguments.duration, stop, show);
+        self.phase.store(OVER, Ordering::Relaxed);
+        self.window_ns = self.clock.now() - begin;
+        if self.arguments.json {
+            output::event(&json!({"event": "measured"}));
+        }
+        self.drain();
+        self.phase.store(DRAINED, Ordering::Relaxed);
+    }
+
+    fn is_done(&self) -> bool {
+        let is_dead = |worker: &Worker| worker.handle.is_finished();
+        let packets = self.arguments.packets;
+        let is_sent =
+            |packets: u64| self.now().sent >= packets.saturating_mul(self.clients_ready as u64);
+        self.workers.iter().any(is_dead) || packets.is_some_and(is_sent)
+    }
+
+    fn pass(&self, time: Duration, stop: &Stop, show: &dyn Fn(u64, &Totals)) {
+        let end = self.clock.now() + u64::try_from(time.as_nanos()).unwrap_or(u64::MAX / 2);
+        loop {
+            let left = end.saturating_sub(self.clock.now());
+            if left == 0 || stop.is_ended() || self.is_done() {
+                return;
+            }
+            thread::sleep(TICK.min(Duration::from_nanos(left)));
+            show(self.clock.now(), &self.now());
+        }
+    }
+
+    /// Waits for what is under way, also after a signal.
+    fn drain(&self) {
+        let begin = self.clock.now();
+        let passed = |since: u64| Duration::from_nanos(self.clock.now() - since);
+        let (mut last, mut last_change) = (self.now().arrived, begin);
+        while passed(begin) < DRAIN_MAX && passed(last_change) < QUIET {
+            thread::sleep(TICK);
+            let now = self.now();
+            if now.received >= now.measured && passed(last_change) > ALL_HERE {
+                return;
+            }
+            if now.arrived != last {
+                (last, last_change) = (now.arrived, self.clock.now());
+            }
+        }
+    }
+
+    pub(crate) fn finish(self) -> anyhow::Result<Report> {
+        let mut outcomes = Vec::new();
+        for worker in self.workers {
+            let outcome = worker.handle.join();
+            outcomes.push(outcome.map_err(|_| anyhow::anyhow!("a thread panicked"))??);
+        }
+        Report::new(self.arguments, self.window_ns, outcomes)
+    }
+}
