@@ -21,7 +21,8 @@ pub(crate) fn key(tmp: &str) -> String {
 ///
 /// What `openssl` says.
 pub(crate) fn provide(relay: &Host, server: &Server, tmp: &str) -> Result<()> {
-    if !server.command.contains("{certificate}") {
+    let mut commands = [&server.command].into_iter().chain(&server.all_transports);
+    if !commands.any(|command| command.contains("{certificate}")) {
         return Ok(());
     }
     let (certificate, key) = (certificate(tmp), key(tmp));

@@ -52,7 +52,7 @@ pub(crate) struct Record {
     pub(crate) peer_received: u64,
     pub(crate) peer_sent: u64,
 
-    /// IP packets that reached the load and the peer: what the relay got out, both ways.
+    /// IP packets that reached the load and the peer: what the relay got out, both ways. Over a stream to the load, messages.
     pub(crate) packets_out: u64,
     /// IP packets that reached the relay.
     pub(crate) packets_in: u64,

@@ -12,7 +12,7 @@ use crate::cpus::CpuList;
 use crate::hosts::{Addresses, Hosts};
 use crate::program::{Launch, Program};
 use crate::record::{Record, Status};
-use crate::scenario::{Arrival, Question, Scenario};
+use crate::scenario::{Arrival, Question, Scenario, Transport};
 use crate::server::{Server, Values};
 
 /// Where servers listen and reflectors receive.
@@ -66,10 +66,14 @@ impl Commands {
         let values = |turnbuckle: &str| values(case, addresses, relay_cpus, tmp, turnbuckle);
         let load = |words: &str, warm_up_s: f64, window_s: f64| -> Result<Vec<String>> {
             let values = values(&addresses.turnbuckle_on_load);
+            let transport = match case.scenario.transport {
+                Transport::Udp => String::new(),
+                other => format!(" --transport {}", other.name()),
+            };
             let server = if case.scenario.direct {
-                ""
+                String::new()
             } else {
-                "--server {listen}:{port} --user {user}:{password}"
+                format!("--server {{listen}}:{{port}} --user {{user}}:{{password}}{transport}")
             };
             values.words(&format!(
                 "{{turnbuckle}} load {words} {server} --peer {{peer}}:{PEER_PORT} --warm-up {warm_up_s} --duration {window_s} --json"
@@ -80,7 +84,9 @@ impl Commands {
             server: if scenario.direct {
                 None
             } else {
-                Some(values(&addresses.turnbuckle_on_relay).words(&case.server.command)?)
+                let command = case.server.command(scenario.transport);
+                let command = command.context("no command line for this transport")?;
+                Some(values(&addresses.turnbuckle_on_relay).words(command)?)
             },
             peer: values(&addresses.turnbuckle_on_peer).words(&format!(
                 "{{turnbuckle}} peer {} --listen {{peer}}:{PEER_PORT} --json",
@@ -226,6 +232,7 @@ impl Case<'_> {
         if self.scenario.question.is_about_connections() {
             return connections::run(self, hosts, tmp);
         }
+        certificate::provide(&hosts.relay, self.server, tmp)?;
         let commands = Commands::new(self, &hosts.addresses, hosts.relay.cpus.count(), tmp)?;
         let server = commands
             .server
@@ -297,10 +304,21 @@ impl Case<'_> {
         let relay_kernel_cpu_s = relay.cpu_s_of(&kernel_threads);
         let load_cpu_s = load_counted.cpu_s_of(&load_pids);
         let peer_cpu_s = peer_counted.cpu_s(peer_pid);
-        let packets_out = load_counted.ip_packets_in + peer_counted.ip_packets_in;
         let peer_received = number(&after.3["received_datagrams"])
             .saturating_sub(number(&before.3["received_datagrams"]));
         let recv_pps = result["recv_pps"].as_f64().unwrap_or(0.0);
+        let send_pps = result["send_pps"].as_f64().unwrap_or(0.0);
+        // By a stream IP packets are not what the relay was asked to carry: messages are, and the load counts them.
+        let is_stream = matches!(self.scenario.transport, Transport::Tcp | Transport::Tls);
+        let (load_in, relay_in) = if is_stream {
+            let peer_sent = number(&after.3["sent_datagrams"])
+                .saturating_sub(number(&before.3["sent_datagrams"]));
+            let load_sent = packets(send_pps, relay.seconds);
+            (packets(recv_pps, relay.seconds), load_sent + peer_sent)
+        } else {
+            (load_counted.ip_packets_in, relay.ip_packets_in)
+        };
+        let packets_out = load_in + peer_counted.ip_packets_in;
         // Data goes through the relay both ways; allocations and junk end there.
         let all_comes_back = matches!(self.scenario.question, Question::Flood | Question::Steady);
         // A veth counts at its sender what did not fit into the ring of the far end: the relay's, if it did not get to read it.
@@ -315,12 +333,12 @@ impl Case<'_> {
             relay_cpu_s: server_cpu_s + relay_kernel_cpu_s,
             relay_cpus: hosts.relay.cpus.count() as u64,
             // What a full ring or backlog took never reached IP.
-            relay_in: relay.ip_packets_in + ring_drops + relay.backlog_drops,
+            relay_in: relay_in + ring_drops + relay.backlog_drops,
             // The backlog is the machine's; where hosts share it, whose packets it dropped cannot be told, and the relay's are the most.
             relay_drops: ring_drops
                 + relay.backlog_drops
                 + relay.udp_buffer_drops.max(if all_comes_back {
-                    relay.ip_packets_in.saturating_sub(packets_out)
+                    relay_in.saturating_sub(packets_out)
                 } else {
                     0
                 }),
@@ -331,9 +349,9 @@ impl Case<'_> {
                 0
             }
             .max(peer_counted.udp_buffer_drops),
-            load_in: load_counted.ip_packets_in,
+            load_in,
             load_drops: if all_comes_back && commands.meanwhile.is_none() {
-                unread(load_counted.ip_packets_in, load_counted.seconds, recv_pps)
+                load_in.saturating_sub(packets(recv_pps, load_counted.seconds))
             } else {
                 0
             }
@@ -351,7 +369,7 @@ impl Case<'_> {
             duplicated: number(&result["duplicated"]),
             reordered: number(&result["reordered"]),
             corrupted: number(&result["corrupted"]),
-            send_pps: result["send_pps"].as_f64().unwrap_or(0.0),
+            send_pps,
             recv_pps,
             peer_received,
             peer_sent: number(&after.3["sent_datagrams"])
@@ -438,16 +456,15 @@ fn resident_kib(hosts: &Hosts, pid: u32) -> Result<u64> {
         .unwrap_or(0))
 }
 
-/// Packets that reached the load's host in the window of the counters but, by its own rate, not the load.
-fn unread(packets_in: u64, seconds: f64, recv_pps: f64) -> u64 {
-    let missing = (packets_in as f64 - recv_pps * seconds).max(0.0);
+/// Packets of a rate in the window of the counters.
+fn packets(pps: f64, seconds: f64) -> u64 {
     #[expect(
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,
         reason = "not negative, far below 2^53"
     )]
-    let missing = missing as u64;
-    missing
+    let packets = (pps * seconds).max(0.0) as u64;
+    packets
 }
 
 pub(crate) fn number(value: &Value) -> u64 {

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use crate::connections::Settings;
 
 /// The scenarios that come with the program, in the order of a full run.
-const SHIPPED: [(&str, &str); 21] = [
+const SHIPPED: [(&str, &str); 31] = [
     ("smoke", include_str!("../scenarios/smoke.toml")),
     ("flood-1", include_str!("../scenarios/flood-1.toml")),
     ("flood-8", include_str!("../scenarios/flood-8.toml")),
@@ -26,6 +26,28 @@ const SHIPPED: [(&str, &str); 21] = [
     ),
     ("calls-250", include_str!("../scenarios/calls-250.toml")),
     ("latency", include_str!("../scenarios/latency.toml")),
+    ("tcp-1", include_str!("../scenarios/tcp-1.toml")),
+    ("tcp-100", include_str!("../scenarios/tcp-100.toml")),
+    ("tls-1", include_str!("../scenarios/tls-1.toml")),
+    ("tls-100", include_str!("../scenarios/tls-100.toml")),
+    ("dtls-1", include_str!("../scenarios/dtls-1.toml")),
+    ("dtls-100", include_str!("../scenarios/dtls-100.toml")),
+    (
+        "tcp-steady-1",
+        include_str!("../scenarios/tcp-steady-1.toml"),
+    ),
+    (
+        "tcp-steady-100",
+        include_str!("../scenarios/tcp-steady-100.toml"),
+    ),
+    (
+        "tls-steady-1",
+        include_str!("../scenarios/tls-steady-1.toml"),
+    ),
+    (
+        "tls-steady-100",
+        include_str!("../scenarios/tls-steady-100.toml"),
+    ),
     ("allocations", include_str!("../scenarios/allocations.toml")),
     ("junk", include_str!("../scenarios/junk.toml")),
     ("junk-calls", include_str!("../scenarios/junk-calls.toml")),
@@ -67,6 +89,28 @@ impl FromStr for Arrival {
             .into_iter()
             .find(|arrival| arrival.to_string() == name)
             .ok_or_else(|| format!("`{name}` is neither `offloads` nor `singly`"))
+    }
+}
+
+/// By what the load's clients reach the server; peers are reached by UDP.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Serialize, PartialEq, Eq)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Transport {
+    #[default]
+    Udp,
+    Tcp,
+    Tls,
+    Dtls,
+}
+
+impl Transport {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Udp => "udp",
+            Self::Tcp => "tcp",
+            Self::Tls => "tls",
+            Self::Dtls => "dtls",
+        }
     }
 }
 
@@ -173,6 +217,9 @@ pub(crate) struct Scenario {
     pub(crate) title: String,
     pub(crate) question: Question,
     pub(crate) arrivals: Vec<Arrival>,
+    /// By which clients reach the server.
+    #[serde(default)]
+    pub(crate) transport: Transport,
     /// Words of `turnbuckle load`, without what the laboratory adds (addresses, credentials, times). `{rate}` is the rate of the case.
     pub(crate) load: String,
     /// Words of `turnbuckle peer`.
@@ -243,6 +290,9 @@ impl Scenario {
     fn check(&self) -> Result<()> {
         if self.arrivals.is_empty() {
             bail!("`arrivals` is empty; `offloads`, `singly` or both are allowed");
+        }
+        if self.direct && self.transport != Transport::Udp {
+            bail!("`transport` is about a server, and `direct` has none");
         }
         if self.metrics.is_empty() {
             bail!("`metrics` is empty; at least one is needed");
@@ -352,6 +402,8 @@ mod tests {
             ("window_s = 0.1", "at least 0.5"),
             ("windows = 3", "unknown field `windows`"),
             ("percent_of_capacity = [50]", "go together"),
+            ("transport = 'sctp'", "unknown variant `sctp`"),
+            ("transport = 'tcp'\ndirect = true", "`direct` has none"),
             (
                 "[[bar]]\nserver = 'a'\nmetric = 'p99_us'",
                 "either `at_least` or `at_most`",

@@ -6,6 +6,8 @@ use std::path::Path;
 use anyhow::{Context as _, Result, bail};
 use serde::{Deserialize, Serialize};
 
+use crate::scenario::Transport;
+
 /// The servers that come with the program.
 const SHIPPED: &str = include_str!("../servers.toml");
 
@@ -16,6 +18,9 @@ pub(crate) struct Server {
     pub(crate) name: String,
     /// A command line; see [`Values`] for the placeholders.
     pub(crate) command: String,
+    /// The same with TCP, TLS and DTLS besides, for scenarios with such a transport.
+    #[serde(default)]
+    pub(crate) all_transports: Option<String>,
     /// A line of shell that prints which version it is.
     #[serde(default)]
     pub(crate) version: Option<String>,
@@ -25,6 +30,16 @@ pub(crate) struct Server {
     /// Scenarios that it cannot run, with the reason: reported, not tried.
     #[serde(default)]
     pub(crate) cannot: BTreeMap<String, String>,
+}
+
+impl Server {
+    /// Its command line for clients that come by `transport`, if it has one.
+    pub(crate) fn command(&self, transport: Transport) -> Option<&str> {
+        match transport {
+            Transport::Udp => Some(&self.command),
+            Transport::Tcp | Transport::Tls | Transport::Dtls => self.all_transports.as_deref(),
+        }
+    }
 }
 
 fn term() -> String {
@@ -87,8 +102,10 @@ pub(crate) fn known(file: Option<&Path>) -> Result<Vec<Server>> {
 fn parse(text: &str) -> Result<Vec<Server>> {
     let servers = toml::from_str::<ServersFile>(text)?.server;
     for server in &servers {
-        shell_words::split(&server.command)
-            .with_context(|| format!("command of server {}", server.name))?;
+        for command in [&server.command].into_iter().chain(&server.all_transports) {
+            shell_words::split(command)
+                .with_context(|| format!("command of server {}", server.name))?;
+        }
     }
     Ok(servers)
 }

@@ -105,7 +105,12 @@ impl Suite {
                     warm_up_s: scenario.warm_up_s,
                     window_s: scenario.window_s,
                 };
-                if let Some(reason) = server.cannot.get(&scenario.name)
+                let cannot = server.cannot.get(&scenario.name).map(String::as_str);
+                let cannot = match server.command(scenario.transport) {
+                    Some(_) => cannot,
+                    None => Some("no command line for the transport"),
+                };
+                if let Some(reason) = cannot
                     && !scenario.direct
                 {
                     if round == 1 {
