@@ -476,7 +476,7 @@ mod tests {
             ),
             (
                 "alloc --server 192.0.2.1 --user a:b --transport sctp",
-                "possible values: udp, tcp, tls",
+                "possible values: udp, tcp, tls, dtls",
             ),
             (
                 "mix --server 192.0.2.1 --user a:b --pairs --clients 3",

@@ -3,6 +3,7 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use super::dtls::DtlsClients;
 use super::listener::{self, DRAINED, Duty, Listener, Opened, Task};
 use super::sender;
 use super::streams::Streams;
@@ -44,6 +45,10 @@ pub(super) fn run(mut task: Task) -> anyhow::Result<Outcome> {
         Transport::Tcp | Transport::Tls(_) => {
             let streams = Streams::open(&mut task);
             drive(task, streams)
+        }
+        Transport::Dtls(_) => {
+            let clients = DtlsClients::open(&mut task);
+            drive(task, clients)
         }
     }
 }

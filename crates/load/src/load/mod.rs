@@ -1,13 +1,14 @@
 //! `turnbuckle load`: the load generator.
 //!
 //! Listener threads own the clients' sockets, speak TURN for them and count what comes back ([`listener`], whatever moves the messages:
-//! [`udp`], [`streams`]). Sender threads share the sockets of UDP and send nothing but data; a connection is read and written by one thread, so
-//! there the listeners send as well. Each client has a socket of its own, so that a server's shards all get their part. Nothing is inferred: every
+//! [`udp`], [`streams`], [`dtls`]). Sender threads share the sockets of UDP and send nothing but data; a connection is read and written by one thread, so
+//! there the listeners send as well, and so they do by DTLS. Each client has a socket of its own, so that a server's shards all get their part. Nothing is inferred: every
 //! packet says whose it is, which one it is and when it was due ([`crate::packet`]), and what became of it is counted
 //! ([`track`]).
 
 mod arguments;
 mod drive;
+mod dtls;
 mod junk;
 mod listener;
 mod report;

@@ -86,6 +86,13 @@ impl Sending {
         }
     }
 
+    /// Packets that were counted as sent were not.
+    pub(super) fn failed(&mut self, datagrams: u32) {
+        if let Some(sender) = &mut self.sender {
+            sender.failed(datagrams);
+        }
+    }
+
     /// What was sent, by so many system calls; `gso_sends` of them were trains.
     pub(super) fn finish(self, send_calls: u64, gso_sends: u64) -> Option<sender::Outcome> {
         self.sender.map(|sender| sender::Outcome {

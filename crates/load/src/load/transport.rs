@@ -1,11 +1,13 @@
 //! By what clients reach the server, and what they make of its certificate.
 
+use std::fmt;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::Context as _;
 use clap::ValueEnum;
+use openssl::ssl::{SslContext, SslMethod, SslOptions, SslSessionCacheMode, SslVerifyMode};
 use rustls::client::Resumption;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::{CryptoProvider, aws_lc_rs, verify_tls12_signature, verify_tls13_signature};
@@ -24,6 +26,7 @@ pub(crate) enum TransportChoice {
     Udp,
     Tcp,
     Tls,
+    Dtls,
 }
 
 impl TransportChoice {
@@ -32,11 +35,12 @@ impl TransportChoice {
             Self::Udp => "udp",
             Self::Tcp => "tcp",
             Self::Tls => "tls",
+            Self::Dtls => "dtls",
         }
     }
 
     pub(crate) fn is_secure(self) -> bool {
-        matches!(self, Self::Tls)
+        matches!(self, Self::Tls | Self::Dtls)
     }
 
     /// Whether bytes come in order, and nothing is lost on the way to the server.
@@ -51,6 +55,23 @@ pub(super) enum Transport {
     Udp,
     Tcp,
     Tls(Tls),
+    Dtls(Dtls),
+}
+
+/// What a DTLS client is told at start.
+#[derive(Clone)]
+pub(super) struct Dtls {
+    pub(super) context: SslContext,
+    /// Whose certificate it must be, a domain name or an address.
+    pub(super) name: String,
+}
+
+impl fmt::Debug for Dtls {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Dtls")
+            .field("name", &self.name)
+            .finish_non_exhaustive()
+    }
 }
 
 /// What a TLS client is told at start.
@@ -73,6 +94,15 @@ impl Transport {
                 Self::Tls(Tls {
                     config: Arc::new(config(arguments.ca_file.as_deref())?),
                     name: name(arguments.tls_name.as_deref(), server)?,
+                })
+            }
+            TransportChoice::Dtls => {
+                let server = arguments.server.context("DTLS without a server")?;
+                let given = arguments.tls_name.as_deref();
+                Self::Dtls(Dtls {
+                    context: context(arguments.ca_file.as_deref())?,
+                    // Checked in the same way for both.
+                    name: name(given, server)?.to_str().into_owned(),
                 })
             }
         })
@@ -112,6 +142,23 @@ fn config(authorities: Option<&Path>) -> anyhow::Result<ClientConfig> {
     // Each connection is a client of its own, which the server has not met before.
     config.resumption = Resumption::disabled();
     Ok(config)
+}
+
+fn context(authorities: Option<&Path>) -> anyhow::Result<SslContext> {
+    let mut builder = SslContext::builder(SslMethod::dtls_client())?;
+    builder.set_options(SslOptions::NO_QUERY_MTU | SslOptions::NO_TICKET);
+    builder.set_session_cache_mode(SslSessionCacheMode::OFF);
+    builder.set_alpn_protos(&[&[9], ALPN].concat())?;
+    match authorities {
+        None => builder.set_verify(SslVerifyMode::NONE),
+        Some(file) => {
+            builder.set_verify(SslVerifyMode::PEER);
+            builder
+                .set_ca_file(file)
+                .with_context(|| format!("--ca-file {}", file.display()))?;
+        }
+    }
+    Ok(builder.build())
 }
 
 /// Takes any certificate: it is the server's speed that is asked about. What the certificate's key signs is checked all the same.
