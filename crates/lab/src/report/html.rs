@@ -11,7 +11,8 @@ use crate::scenario::Question;
 struct Page<'a> {
     title: &'a str,
     machine: String,
-    findings: &'a str,
+    /// HTML of `findings.md`
+    findings: String,
     overviews: Vec<Overview>,
     groups: Vec<GroupView>,
 }
@@ -143,9 +144,29 @@ pub(super) fn page(contents: &Contents) -> Result<String> {
     Ok(Page {
         title: &contents.title,
         machine,
-        findings: &contents.findings,
+        findings: findings(&contents.findings),
         overviews,
         groups,
     }
     .render()?)
+}
+
+/// `findings.md` as HTML. It is written by whoever publishes the report, and so is any HTML in it.
+fn findings(markdown: &str) -> String {
+    let mut html = String::new();
+    pulldown_cmark::html::push_html(&mut html, pulldown_cmark::Parser::new(markdown));
+    html
+}
+
+#[cfg(test)]
+mod tests {
+    use super::findings;
+
+    #[test]
+    fn findings_are_shown_as_text_with_headings_and_lists() {
+        assert_eq!(
+            findings("## What it says\n\n- **Less**: `one`\n"),
+            "<h2>What it says</h2>\n<ul>\n<li><strong>Less</strong>: <code>one</code></li>\n</ul>\n"
+        );
+    }
 }
