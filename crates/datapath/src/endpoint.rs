@@ -11,7 +11,7 @@ use crate::Backend;
 use crate::budget::BufferBudget;
 use crate::handler::Warning;
 use crate::queue::narrow;
-use crate::settings::Settings;
+use crate::settings::{Settings, bind_device};
 use crate::sys::sockopt;
 
 const INDEX_BITS: u32 = 22;
@@ -168,6 +168,7 @@ impl Endpoint {
         } else {
             None
         };
+        bind_device(&socket, settings.device(bind.kind))?;
         socket.bind(&bind.address.into())?;
         let local = socket
             .local_addr()?

@@ -47,7 +47,7 @@ pub use datapath::{Datapath, Sockets, Waker};
 pub use endpoint::{Bind, EndpointId, EndpointKind, SharedSocket};
 pub use handler::{Handler, IcmpError, Payload, Place, Received, SendFailure, Warning};
 pub use queue::{PREFIX_LEN_MAX, Run, SendQueue, Staged, TRAILER_LEN_MAX};
-pub use settings::Settings;
+pub use settings::{Settings, probe_device};
 pub use shard::{allowed_cpus, pin_current_thread};
 pub use stream::{
     AcceptStrategy, Accepted, Accepting, DetachedStream, Listen, StreamEnd, StreamId, StreamInput,

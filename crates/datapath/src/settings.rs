@@ -1,9 +1,12 @@
 //! What a shard's data path is told at start.
 
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::{Accepting, Backend, BufferBudget};
+use socket2::{Domain, Socket, Type};
+
+use crate::{Accepting, Backend, BufferBudget, EndpointKind};
 
 /// Sizes and choices of one [`Datapath`](crate::Datapath).
 #[derive(Clone, Debug)]
@@ -26,6 +29,10 @@ pub struct Settings {
     pub buffer_budget: Arc<BufferBudget>,
     /// Receive and send buffer of a listener, bytes of `SO_RCVBUF` and `SO_SNDBUF`.
     pub socket_buffer: u32,
+    /// Network interface that listeners belong to (`SO_BINDTODEVICE`): what arrives at another one is not theirs.
+    pub listener_device: Option<Arc<str>>,
+    /// The same for relay sockets, and connections to peers.
+    pub relay_device: Option<Arc<str>>,
     /// Which shard takes a connection.
     pub accepting: Accepting,
     /// Most connections accepted per listener and turn.
@@ -51,6 +58,8 @@ impl Default for Settings {
             relay_buffer_max: 4 * 1024 * 1024,
             buffer_budget: Arc::new(BufferBudget::new(256 * 1024 * 1024)),
             socket_buffer: 8 * 1024 * 1024,
+            listener_device: None,
+            relay_device: None,
             accepting: Accepting::default(),
             accepts_per_turn: 64,
             strangers_slice: Duration::from_micros(200),
@@ -59,4 +68,44 @@ impl Default for Settings {
             stream_control_max: 64 * 1024,
         }
     }
+}
+
+impl Settings {
+    /// The interface that a socket of this kind belongs to.
+    pub(crate) fn device(&self, kind: EndpointKind) -> Option<&str> {
+        match kind {
+            EndpointKind::Listener { .. } => self.listener_device.as_deref(),
+            EndpointKind::Relay => self.relay_device.as_deref(),
+        }
+    }
+}
+
+/// Has a socket belong to an interface, if it is to; to be called before it has an address.
+///
+/// # Errors
+/// There is no such interface, or the process may not (before Linux 5.7 it takes `CAP_NET_RAW`).
+pub(crate) fn bind_device(socket: &Socket, device: Option<&str>) -> io::Result<()> {
+    let Some(device) = device else {
+        return Ok(());
+    };
+    socket
+        .bind_device(Some(device.as_bytes()))
+        .map_err(|error| {
+            io::Error::new(
+                error.kind(),
+                format!(
+                    "cannot bind to interface {}: {error}",
+                    device.escape_debug()
+                ),
+            )
+        })
+}
+
+/// Whether sockets can belong to this interface.
+///
+/// # Errors
+/// As the kernel says: there is no such interface, or the process may not.
+pub fn probe_device(device: &str) -> io::Result<()> {
+    let socket = Socket::new(Domain::IPV4, Type::DGRAM, None)?;
+    bind_device(&socket, Some(device))
 }

@@ -3,6 +3,7 @@
 //! Subcommands are clap's; the options of `serve` and `check` are those of the option table in `turnbuckle_server::config` and pass through unread.
 
 mod check;
+mod links;
 mod options;
 mod serve;
 mod turnserver;
@@ -43,6 +44,8 @@ enum Command {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         options: Vec<OsString>,
     },
+    /// Put links with coturn's names to this program into a directory: started by them it is turnserver, turnadmin and the turnutils
+    InstallLinks(links::Arguments),
     /// Print the option table
     Options(options::Arguments),
     /// Put load on a relay and count what becomes of every packet
@@ -65,6 +68,7 @@ fn main() -> ExitCode {
     // Started by one of coturn's names, the binary is that program.
     let result = match name.to_str() {
         Some("turnutils_natdiscovery") => turnbuckle_load::natdiscovery::run(words),
+        Some("turnutils_peer") => turnbuckle_load::peer::run_as_coturns(words),
         Some("turnutils_stunclient") => turnbuckle_load::stunclient::run(words),
         Some("turnutils_uclient") => turnbuckle_load::uclient::run(words),
         Some("turnserver") => turnserver::run(words),
@@ -87,6 +91,7 @@ fn subcommand() -> anyhow::Result<ExitCode> {
     match Arguments::parse().command {
         Command::Serve { options } => serve::run(options),
         Command::Check { options } => check::run(options),
+        Command::InstallLinks(arguments) => links::run(&arguments).map(|()| ExitCode::SUCCESS),
         Command::Options(arguments) => options::run(&arguments),
         Command::Load(arguments) => turnbuckle_load::load::run(&arguments),
         Command::Peer(arguments) => turnbuckle_load::peer::run(&arguments),

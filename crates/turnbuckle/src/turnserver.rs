@@ -12,6 +12,8 @@ use turnbuckle_server::config::{self, Machine, Request};
 const REFUSED: u8 = 255;
 
 pub(crate) fn run(arguments: impl Iterator<Item = OsString>) -> anyhow::Result<ExitCode> {
+    // By this name `killall` and init scripts look for the process; started again to be a daemon it would have the binary's own.
+    let _ = rustix::thread::set_name(c"turnserver");
     let machine = Machine::discover().context("cannot read the addresses of this machine")?;
     let loaded = match config::load_turnserver(arguments, &machine) {
         Ok(Request::Run(loaded)) => loaded,

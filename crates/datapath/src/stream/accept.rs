@@ -21,7 +21,7 @@ use socket2::{Domain, Protocol, SockRef, Socket, Type};
 use super::connection::Start;
 use super::{Accepting, LISTENER_TAG, Listen};
 use crate::counters::StreamCounters;
-use crate::settings::Settings;
+use crate::settings::{Settings, bind_device};
 
 /// Handshakes that the kernel completes while nobody accepts; `net.core.somaxconn` bounds it too.
 const BACKLOG: i32 = 4096;
@@ -46,7 +46,13 @@ impl Listener {
     /// Takes the address. The kernel refuses connections to it until [`admit`](Self::admit).
     pub(crate) fn bind(listen: Listen, settings: &Settings) -> io::Result<Self> {
         let accepting = settings.accepting.clone();
-        let socket = accepting.socket(listen.address, || bound(listen.address, settings))?;
+        let socket = accepting.socket(listen.address, || {
+            bound(
+                listen.address,
+                settings,
+                settings.listener_device.as_deref(),
+            )
+        })?;
         let local = SockRef::from(&*socket)
             .local_addr()?
             .as_socket()
@@ -62,7 +68,7 @@ impl Listener {
 
     /// Takes the address of a relay and admits its peers. Nothing is read from them before they are joined with a client.
     pub(crate) fn bind_relay(listen: Listen, settings: &Settings) -> io::Result<Self> {
-        let socket = bound(listen.address, settings)?;
+        let socket = bound(listen.address, settings, settings.relay_device.as_deref())?;
         SockRef::from(&socket).listen(RELAY_BACKLOG)?;
         Ok(Self {
             socket: Arc::new(socket),
@@ -166,7 +172,7 @@ pub(super) fn connect(
     remote: SocketAddr,
     settings: &Settings,
 ) -> io::Result<OwnedFd> {
-    let socket = bound(local, settings)?;
+    let socket = bound(local, settings, settings.relay_device.as_deref())?;
     match rustix::net::connect(&socket, &remote) {
         Ok(()) | Err(Errno::INPROGRESS) => Ok(socket),
         Err(errno) => Err(errno.into()),
@@ -174,7 +180,7 @@ pub(super) fn connect(
 }
 
 /// A socket that has the address and is ready to be one of a group.
-fn bound(address: SocketAddr, settings: &Settings) -> io::Result<OwnedFd> {
+fn bound(address: SocketAddr, settings: &Settings, device: Option<&str>) -> io::Result<OwnedFd> {
     let socket = Socket::new(
         Domain::for_address(address),
         Type::STREAM.nonblocking(),
@@ -189,6 +195,7 @@ fn bound(address: SocketAddr, settings: &Settings) -> io::Result<OwnedFd> {
     socket.set_tcp_nodelay(true)?;
     // What is not sent yet should wait here, where it can be dropped, and not in the kernel.
     socket.set_tcp_notsent_lowat(settings.stream_unsent_max)?;
+    bind_device(&socket, device)?;
     socket.bind(&address.into())?;
     Ok(socket.into())
 }

@@ -3,9 +3,12 @@
 //! One thread per core, each with a socket in the group of each address, so that the reflector is not what a measurement ends at. A
 //! flow stays on the thread that the kernel's hash of its addresses chose.
 
+mod coturn;
 mod shard;
 mod sources;
 mod tcp;
+
+pub use self::coturn::run_as_coturns;
 
 use std::collections::{BTreeMap, HashSet};
 use std::net::SocketAddr;
@@ -81,6 +84,9 @@ pub struct Arguments {
     /// Print events as lines of JSON
     #[arg(long)]
     json: bool,
+    /// Network interface to receive on
+    #[arg(long, value_name = "INTERFACE")]
+    device: Option<String>,
 }
 
 /// Runs the reflector until it is told to stop.
@@ -100,11 +106,7 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     let started = Instant::now();
     let mut last = (started, Totals::default());
     while !stop.is_ended() && arguments.duration.is_none_or(|end| started.elapsed() < end) {
-        if running
-            .shards
-            .iter()
-            .any(|shard| shard.handle.is_finished())
-        {
+        if running.has_ended() {
             break;
         }
         thread::sleep(TICK);
@@ -207,6 +209,23 @@ impl Running {
                 self.backend.as_str()
             ));
         }
+    }
+
+    /// Whether a thread has given up.
+    fn has_ended(&self) -> bool {
+        self.shards.iter().any(|shard| shard.handle.is_finished())
+    }
+
+    /// Ends the threads without a word.
+    fn end(self, stop: &Stop) -> anyhow::Result<()> {
+        stop.end();
+        for shard in self.shards {
+            match shard.handle.join() {
+                Ok(seen) => drop(seen?),
+                Err(_) => bail!("a thread panicked"),
+            }
+        }
+        Ok(())
     }
 
     fn mode_name(&self) -> &'static str {
@@ -436,6 +455,7 @@ impl Start {
         let mut datapath = Datapath::new(Settings {
             backend: self.backend,
             coalesce: Duration::from_micros(self.arguments.coalesce_us.into()),
+            listener_device: self.arguments.device.as_deref().map(Into::into),
             ..Settings::default()
         })?;
         let mut endpoints = Vec::new();
