@@ -25,7 +25,7 @@ use crate::id::{
 };
 use crate::nonce::NonceKey;
 use crate::outbox::Outbox;
-use crate::policy::{InterfaceAddress, OwnAddresses, OwnRelay, Policy};
+use crate::policy::{Explanation, InterfaceAddress, OwnAddresses, OwnRelay, Policy};
 use crate::random::Random;
 use crate::reject::Reject;
 use crate::reply::{Request, Served, unknown_attributes};
@@ -653,12 +653,20 @@ impl<R: Random> Engine<R> {
         self.listeners.get(index).map(|&(listener, _)| listener)
     }
 
-    pub(crate) fn listener_address(&self, endpoint: Endpoint) -> SocketAddr {
+    /// The address of a listener.
+    pub fn listener_address(&self, endpoint: Endpoint) -> SocketAddr {
         let listener = self
             .listeners
             .iter()
             .find(|(listener, _)| *listener == endpoint);
         listener.map_or(UNKNOWN_LISTENER, |&(_, local)| local)
+    }
+
+    /// What the policy for a client says of a peer, and which rule decided, for a log.
+    pub fn explain(&self, client: &ClientTuple, peer: SocketAddr) -> Explanation<'_> {
+        let allocation = self.client(client).and_then(|id| self.live(id));
+        let policy = allocation.map(|allocation| self.policy_of(allocation.quota.user()));
+        policy.unwrap_or(&self.policy).explain(peer)
     }
 
     /// A request sees the allocation as it is at this moment, although timers may be a tick late.

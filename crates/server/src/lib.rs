@@ -2,6 +2,7 @@
 
 pub mod config;
 
+mod announce;
 mod clock;
 mod counters;
 mod dtls;

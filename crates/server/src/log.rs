@@ -4,60 +4,176 @@
 //! is told with the next line that finds room.
 
 mod coturn;
+mod pace;
+mod request;
 mod sink;
+mod text;
 
+use std::net::{IpAddr, SocketAddr};
 use std::sync::mpsc::SyncSender;
 
-use turnbuckle_engine::{Change, EndCause, Time};
+use turnbuckle_engine::{Change, EndCause, Ended, Time};
 
+pub(crate) use self::coturn::Lines;
+use self::pace::Pace;
+use self::request::word;
+pub(crate) use self::request::{Answer, Asked, Path, Seal};
 pub use self::sink::Sink;
+use self::text::{name, phrase};
 use crate::config::Persona;
 use crate::serve::Event;
 
 /// Lines that may wait to be printed.
 pub(crate) const QUEUE_LINES: usize = 1024;
 
+/// Lines per second about requests, of one shard, where they are not paced by session.
+const REQUESTS: Pace = Pace::new(20, 20);
+
+/// What the log is to tell.
+#[derive(Clone, Debug)]
+pub(crate) struct Scope {
+    pub(crate) persona: Persona,
+    /// Lines about sessions.
+    pub(crate) wanted: Lines,
+    /// Lines about requests too, under our own name (`Verbose`).
+    pub(crate) requests: bool,
+    /// Which shard it is, and of how many.
+    pub(crate) shard: usize,
+    pub(crate) shards: usize,
+    /// Whom clients without an allocation are said to talk to.
+    pub(crate) realm: Box<str>,
+}
+
 /// One shard's way to the log.
 pub(crate) struct Log {
     events: SyncSender<Event>,
-    /// Whether changes of sessions are logged (`verbose`).
-    sessions: bool,
-    shard: usize,
+    scope: Scope,
     /// For coturn's lines instead of our own.
     coturn: Option<coturn::Sessions>,
+    requests: Pace,
     lost: u64,
 }
 
 impl Log {
-    pub(crate) fn new(
-        events: SyncSender<Event>,
-        sessions: bool,
-        shard: usize,
-        persona: Persona,
-    ) -> Self {
+    pub(crate) fn new(events: SyncSender<Event>, scope: Scope) -> Self {
+        let (shard, shards) = (scope.shard, scope.shards);
+        let sessions = || coturn::Sessions::new(scope.wanted, shard, shards, &scope.realm);
         Self {
+            coturn: (scope.persona == Persona::Turnserver).then(sessions),
             events,
-            sessions,
-            shard,
-            coturn: (persona == Persona::Turnserver).then(coturn::Sessions::default),
+            scope,
+            requests: REQUESTS,
             lost: 0,
         }
     }
 
     /// Something an operator should see.
     pub(crate) fn warn(&mut self, text: &str) {
-        self.line(format!("warning: shard {}: {text}", self.shard));
+        self.line(format!("warning: shard {}: {text}", self.scope.shard));
+    }
+
+    /// Whether [`Self::answered`] wants to hear of an answer: of errors only, unless requests are logged.
+    #[inline]
+    pub(crate) fn wants_answer(&self, answer: &[u8]) -> bool {
+        // The low bit of the class, which stands apart from the method (RFC 8489 §5).
+        let is_error = || answer.get(1).is_some_and(|byte| byte & 0x10 != 0);
+        match &self.coturn {
+            Some(_) => self.scope.wanted.sessions || is_error(),
+            None => self.scope.requests,
+        }
+    }
+
+    /// Whether lines about sessions are in coturn's words, and wanted.
+    pub(crate) fn tells_as_coturn(&self) -> bool {
+        self.coturn.is_some() && self.scope.wanted.sessions
     }
 
     /// A change of durable state; printed when sessions are logged.
     pub(crate) fn change(&mut self, change: &Change, now: Time) {
-        if !self.sessions {
-            return;
-        }
         let lines = match &mut self.coturn {
-            Some(sessions) => sessions.lines(self.shard, change, now),
+            Some(sessions) => sessions.changed(change, now),
+            None if !self.scope.wanted.sessions => return,
             None => describe(change, now).into_iter().collect(),
         };
+        self.lines(lines);
+    }
+
+    /// What is to be said about the end of an allocation before the answer to the request for it.
+    pub(crate) fn releasing(&mut self, ended: &Ended) {
+        let line = self.coturn.as_ref().and_then(|it| it.releasing(ended));
+        self.lines(line);
+    }
+
+    /// An answer to a client. `denied` is a peer that a rule of the operator's keeps out, and that rule.
+    pub(crate) fn answered(
+        &mut self,
+        path: Path,
+        answer: &Answer,
+        asked: &Asked,
+        denied: Option<(IpAddr, String)>,
+        now: Time,
+    ) {
+        if let Some(sessions) = &mut self.coturn {
+            let lines = sessions.answered(path, answer, asked, denied, now);
+            return self.lines(lines);
+        }
+        if let Some(left_out) = self.requests.admit(now) {
+            let result = match answer.error {
+                None => "success".to_owned(),
+                Some(code) => format!("error {code}: {}", phrase(code)),
+            };
+            let before = match left_out {
+                0 => String::new(),
+                count => format!(" ({count} lines before this one were left out)"),
+            };
+            self.line(format!(
+                "{} by {} from {}: {result}{before}",
+                word(answer.method),
+                path.transport.as_str(),
+                path.client
+            ));
+        }
+    }
+
+    /// What a client's connection is protected by.
+    pub(crate) fn sealed(&mut self, path: Path, seal: Seal, now: Time) {
+        if let Some(sessions) = &mut self.coturn {
+            sessions.sealed(path, seal, now);
+        }
+    }
+
+    /// A connection that comes.
+    pub(crate) fn connected(&mut self, client: SocketAddr, now: Time) {
+        if let Some(sessions) = self.coturn.as_mut().filter(|it| it.wanted().sessions) {
+            let lines = sessions.connected(client, now);
+            self.lines(lines);
+        }
+    }
+
+    /// A connection that is gone; told before the end of what it had.
+    pub(crate) fn disconnected(&mut self, path: Path, is_orderly: bool, now: Time) {
+        if let Some(sessions) = self.coturn.as_mut().filter(|it| it.wanted().sessions) {
+            let lines = sessions.disconnected(path, is_orderly, now);
+            self.lines(lines);
+        }
+    }
+
+    /// Says what is due.
+    pub(crate) fn handle_timeout(&mut self, now: Time) {
+        if self.next_timeout().is_some_and(|due| due <= now)
+            && let Some(sessions) = &mut self.coturn
+        {
+            let lines = sessions.expired(now);
+            self.lines(lines);
+        }
+    }
+
+    /// When [`Self::handle_timeout`] may have something to say.
+    pub(crate) fn next_timeout(&self) -> Option<Time> {
+        self.coturn.as_ref()?.next_timeout()
+    }
+
+    fn lines(&mut self, lines: impl IntoIterator<Item = String>) {
         for line in lines {
             self.line(line);
         }
@@ -65,7 +181,12 @@ impl Log {
 
     fn line(&mut self, mut text: String) {
         if self.lost > 0 {
-            text = format!("{text} ({} lines before this one were lost)", self.lost);
+            let lost = self.lost;
+            text = match &self.coturn {
+                // A line of its own: programs read coturn's to their ends.
+                Some(_) => format!("warning: {lost} lines before the next one were lost\n{text}"),
+                None => format!("{text} ({lost} lines before this one were lost)"),
+            };
         }
         match self.events.try_send(Event::Line(text)) {
             Ok(()) => self.lost = 0,
@@ -90,8 +211,8 @@ fn describe(change: &Change, now: Time) -> Option<String> {
         Change::Created(created) => format!(
             "session {:018}: new, realm=<{}>, username=<{}>, lifetime={}, client={}, relay={}",
             created.allocation.to_u64(),
-            created.user.realm.escape_debug(),
-            created.user.name.escape_debug(),
+            name(&created.user.realm),
+            name(&created.user.name),
             created.expires.since(now).as_secs(),
             created.client,
             created

@@ -23,7 +23,7 @@ use turnbuckle_datapath::{
     Warning,
 };
 use turnbuckle_engine::{
-    AllocationId, AllowedPeer, Change, ClientTuple, Command, Config as EngineConfig, ConnectionId,
+    AllocationId, AllowedPeer, ClientTuple, Command, Config as EngineConfig, ConnectionId,
     DropReason, Endpoint, Engine, Framing, InterfaceAddress, Now, Outcome, RelayHandle,
     RelayOpenError, RelayProtocol, RelayRequest, Time, Transport,
 };
@@ -37,6 +37,7 @@ mod opening;
 mod proxied;
 mod roaming;
 mod streams;
+mod told;
 pub(crate) use discovery::{Site, describe_discovery, sites};
 mod tcp;
 pub(crate) use roaming::{PARCELS_MAX, Parcel};
@@ -50,7 +51,7 @@ use self::roaming::Roaming;
 use crate::clock;
 use crate::counters::ShardCounters;
 use crate::dtls::{Dtls, DtlsService, Plain};
-use crate::log::Log;
+use crate::log::{Answer, Log};
 use crate::proxy::Proxies;
 use crate::random::OsRandom;
 use crate::stream::{Connections, HttpService, Peers, StreamService};
@@ -76,6 +77,8 @@ pub(crate) struct Relay {
     now: Now,
     counters: Arc<ShardCounters>,
     log: Log,
+    /// Answers that the log has not been told of.
+    answers: Vec<Answer>,
     /// Whether first bytes 80 to 127 are ChannelData, as in RFC 5766 §11, and not QUIC.
     rfc5766_channel_numbers: bool,
     /// The client-facing endpoints; all others are relay endpoints.
@@ -162,6 +165,7 @@ impl Relay {
             now: clock::now(),
             counters,
             log,
+            answers: Vec::new(),
             rfc5766_channel_numbers,
             listeners: Vec::new(),
             stream_listeners: Vec::new(),
@@ -241,6 +245,7 @@ impl Relay {
             .chain(self.connections.next_timeout())
             .chain(dtls)
             .chain(self.next_reading())
+            .chain(self.log.next_timeout())
             .min()?;
         Some(due.since(self.now.time))
     }
@@ -388,7 +393,10 @@ impl Relay {
         tx: &mut SendQueue,
     ) {
         match self.engine.handle_stun(self.now, client, datagram) {
-            Outcome::Done => self.carry_out_commands(tx),
+            Outcome::Done => {
+                self.carry_out_commands(tx);
+                self.tell_answers(datagram);
+            }
             Outcome::HandOver(handover) => self.depart(client, handover),
             Outcome::Dropped(reason) => self.counters.dropped(reason, 1),
             Outcome::Elsewhere { shard } => {
@@ -519,51 +527,62 @@ impl Relay {
             joins,
             roaming,
             links,
+            log,
+            answers,
             ..
         } = self;
-        engine.with_commands(|command| match command {
-            Command::ClosePeer { connection } => sockets_due.push(SocketDue::ClosePeer(connection)),
-            Command::CloseRelay { endpoint } => sockets_due.push(SocketDue::Close(endpoint)),
-            Command::Connect {
-                connection,
-                local,
-                peer,
-            } => sockets_due.push(SocketDue::Connect {
-                connection,
-                local,
-                peer,
-            }),
-            Command::Join { connection, client } => joins.push((connection, client)),
-            Command::OpenRelay {
-                request,
-                address,
-                handle,
-                protocol,
-            } => {
-                sockets_due.push(SocketDue::Open {
+        engine.with_commands(|command| {
+            if let Command::Reply { to, bytes } = &command
+                && log.wants_answer(bytes)
+            {
+                answers.extend(Answer::of(*to, bytes));
+            }
+            match command {
+                Command::ClosePeer { connection } => {
+                    sockets_due.push(SocketDue::ClosePeer(connection))
+                }
+                Command::CloseRelay { endpoint } => sockets_due.push(SocketDue::Close(endpoint)),
+                Command::Connect {
+                    connection,
+                    local,
+                    peer,
+                } => sockets_due.push(SocketDue::Connect {
+                    connection,
+                    local,
+                    peer,
+                }),
+                Command::Join { connection, client } => joins.push((connection, client)),
+                Command::OpenRelay {
                     request,
                     address,
                     handle,
                     protocol,
-                });
-            }
-            Command::Reply { to, bytes } if roaming.has_front(&to) => {
-                if !roaming.to_front(links, &to, bytes.to_vec()) {
-                    counters.dropped(DropReason::HandoverQueueFull, 1);
+                } => {
+                    sockets_due.push(SocketDue::Open {
+                        request,
+                        address,
+                        handle,
+                        protocol,
+                    });
                 }
-            }
-            Command::Reply { to, bytes } if to.transport == Transport::Dtls => {
-                dtls::seal_reply(dtls.as_deref_mut(), counters, to, bytes, tx);
-            }
-            Command::Reply { to, bytes } => {
-                counters.client_queued.add(1);
-                if to.transport.is_stream() {
-                    tx.stream_reply(StreamId::from_u32(to.connection.0), bytes);
-                } else if let Some(remote) = proxied.answer_address(&to) {
-                    tx.reply(EndpointId::from_u32(to.listener.0), remote, bytes);
-                } else {
-                    counters.client_refused.add(1);
-                    counters.dropped(DropReason::SocketClosed, 1);
+                Command::Reply { to, bytes } if roaming.has_front(&to) => {
+                    if !roaming.to_front(links, &to, bytes.to_vec()) {
+                        counters.dropped(DropReason::HandoverQueueFull, 1);
+                    }
+                }
+                Command::Reply { to, bytes } if to.transport == Transport::Dtls => {
+                    dtls::seal_reply(dtls.as_deref_mut(), counters, to, bytes, tx);
+                }
+                Command::Reply { to, bytes } => {
+                    counters.client_queued.add(1);
+                    if to.transport.is_stream() {
+                        tx.stream_reply(StreamId::from_u32(to.connection.0), bytes);
+                    } else if let Some(remote) = proxied.answer_address(&to) {
+                        tx.reply(EndpointId::from_u32(to.listener.0), remote, bytes);
+                    } else {
+                        counters.client_refused.add(1);
+                        counters.dropped(DropReason::SocketClosed, 1);
+                    }
                 }
             }
         });
@@ -743,12 +762,8 @@ impl Handler for Relay {
         }
         self.open_parcels(tx);
         self.settle_sockets(tx, sockets);
-        while let Some(change) = self.engine.poll_change() {
-            if let Change::Ended(ended) = &change {
-                self.proxied.ended(ended.allocation);
-            }
-            self.log.change(&change, self.now.time);
-        }
+        self.tell_answers(&[]);
+        self.log.handle_timeout(self.now.time);
         self.counters
             .allocations
             .store(self.engine.statistics().allocations as u64, Relaxed);

@@ -12,9 +12,10 @@ use std::time::{Duration, Instant};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2};
 use signal_hook::iterator::Signals;
-use turnbuckle_datapath::{BufferBudget, Snapshot, receive_log_line, send_log_line};
+use turnbuckle_datapath::{BufferBudget, Snapshot, probe_device, receive_log_line, send_log_line};
 use turnbuckle_engine::{Commons, Config as EngineConfig, InterfaceAddress};
 
+use crate::announce;
 use crate::config::{Config, Persona};
 use crate::counters::Accounting;
 use crate::log::QUEUE_LINES;
@@ -165,6 +166,16 @@ impl RunningRelay {
         out: &mut impl Write,
     ) -> Result<Self, ServeError> {
         let (backend, why) = translate::backend(config.datapath.backend);
+        let devices = [
+            ("listening-device", &config.addresses.listening_device),
+            ("relay-device", &config.addresses.relay_device),
+        ];
+        for (key, device) in devices {
+            // Said now: a relay socket is opened when somebody wants one.
+            if let Some(device) = device {
+                probe_device(device).map_err(|error| ServeError::new(format!("{key}: {error}")))?;
+            }
+        }
         let mut engine = Arc::new(translate::engine(config).map_err(ServeError::new)?);
         let mut users = translate::users(config, &engine)
             .map_err(|error| ServeError::new(error.to_string()))?;
@@ -211,8 +222,7 @@ impl RunningRelay {
                 streams: translate::streams(config, relay.certificates.as_ref()),
                 datagrams: datagrams.clone(),
                 datapath: translate::datapath(config, backend, &accepting, &budget),
-                log_sessions: config.log.sessions,
-                persona: config.persona,
+                log: translate::log(config, index, count),
             };
             match Shard::start(plan, events.clone()) {
                 Ok(shard) => relay.shards.push(shard),
@@ -312,25 +322,9 @@ impl RunningRelay {
             );
         }
         if config.persona == Persona::Turnserver {
-            self.announce_as_coturn(config, out);
+            announce::as_coturn(config, self.shards.len(), out);
         }
         let _ = write!(out, "{}", config.usage());
-    }
-
-    /// The lines by which coturn says that it serves.
-    fn announce_as_coturn(&self, config: &Config, out: &mut impl Write) {
-        let family = |listener: &SocketAddr| if listener.is_ipv4() { "IPv4" } else { "IPv6" };
-        if config.addresses.udp {
-            for listener in &config.addresses.listeners {
-                let family = family(listener);
-                let _ = writeln!(out, "{family}. UDP listener opened on: {listener}");
-            }
-        }
-        for listener in config.stream_listeners() {
-            let family = family(&listener);
-            let _ = writeln!(out, "{family}. TCP listener opened on : {listener}");
-        }
-        let _ = writeln!(out, "Total General servers: {}", self.shards.len());
     }
 
     /// Waits for the end, printing counters and following the host's addresses meanwhile.

@@ -11,9 +11,8 @@ use turnbuckle_datapath::{
 };
 use turnbuckle_engine::{Commons, Config as EngineConfig, Engine, InterfaceAddress};
 
-use crate::config::Persona;
 use crate::counters::ShardCounters;
-use crate::log::Log;
+use crate::log::{Log, Scope};
 use crate::random::OsRandom;
 use crate::relay::{
     DatagramService, LISTENER_TOKEN, MIGRANTS_MAX, Migrant, PARCELS_MAX, Parcel, Relay, ShardLink,
@@ -57,10 +56,8 @@ pub(crate) struct Plan {
     pub(crate) streams: StreamService,
     pub(crate) datagrams: DatagramService,
     pub(crate) datapath: Settings,
-    /// Whether changes of sessions are logged.
-    pub(crate) log_sessions: bool,
-    /// By whose lines.
-    pub(crate) persona: Persona,
+    /// What is logged.
+    pub(crate) log: Scope,
 }
 
 /// A running shard.
@@ -102,7 +99,7 @@ impl Shard {
                     events,
                     error: Some("it panicked".into()),
                 };
-                let log = Log::new(end.events.clone(), plan.log_sessions, index, plan.persona);
+                let log = Log::new(end.events.clone(), plan.log.clone());
                 match set_up(plan, counters, log) {
                     Ok((mut datapath, mut relay)) => {
                         let handles = (Arc::clone(datapath.counters()), datapath.waker());

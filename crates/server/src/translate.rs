@@ -14,6 +14,7 @@ use turnbuckle_engine::{
 
 use crate::config::{self, Config, Credential};
 use crate::dtls::{CookieKey, DtlsLimits, DtlsService};
+use crate::log::{Lines, Scope};
 use crate::proxy::Proxies;
 use crate::random::OsRandom;
 use crate::relay::DatagramService;
@@ -63,6 +64,8 @@ pub(crate) fn datapath(
         coalesce: config.datapath.coalesce,
         buffer_budget: Arc::clone(budget),
         socket_buffer: config.datapath.socket_buffer_bytes.get(),
+        listener_device: config.addresses.listening_device.as_deref().map(Into::into),
+        relay_device: config.addresses.relay_device.as_deref().map(Into::into),
         ..Settings::default()
     }
 }
@@ -110,6 +113,21 @@ pub(crate) fn datagrams(config: &Config, certificates: Option<&Certificates>) ->
                 sessions: limits.dtls_sessions.get() as usize,
             },
         }),
+    }
+}
+
+/// What shard `shard` of `shards` logs.
+pub(crate) fn log(config: &Config, shard: usize, shards: usize) -> Scope {
+    Scope {
+        persona: config.persona,
+        wanted: Lines {
+            sessions: config.log.sessions || config.log.requests,
+            binding: config.log.binding,
+        },
+        requests: config.log.requests,
+        shard,
+        shards,
+        realm: config.authentication.realm.clone(),
     }
 }
 

@@ -92,6 +92,8 @@ pub(super) fn addresses(draft: &mut Draft, machine: &Machine) -> Addresses {
         } else {
             draft.default_family
         },
+        listening_device: draft.listening_device.take(),
+        relay_device: draft.relay_device.take(),
     }
 }
 

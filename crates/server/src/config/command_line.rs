@@ -17,10 +17,21 @@ pub(super) struct CommandLine {
     pub(super) version: bool,
 }
 
-/// Reads arguments, the program's name left out. `positional` says whether a bare argument names the file.
+/// What is allowed beside options as they are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Manner {
+    /// Nothing.
+    Strict,
+    /// A bare argument names the file.
+    NamedFile,
+    /// The beginning of a long option that no other one has, as with `getopt_long`.
+    Abbreviated,
+}
+
+/// Reads arguments, the program's name left out.
 pub(super) fn parse(
     arguments: impl IntoIterator<Item = OsString>,
-    positional: bool,
+    manner: Manner,
     problems: &mut Vec<Problem>,
 ) -> CommandLine {
     let mut found = CommandLine::default();
@@ -33,7 +44,7 @@ pub(super) fn parse(
             Ok(Some(lexopt::Arg::Short(letter))) => format!("-{letter}"),
             Ok(Some(lexopt::Arg::Value(value))) => {
                 position += 1;
-                if positional && found.file.is_none() {
+                if manner == Manner::NamedFile && found.file.is_none() {
                     found.file = text(value, "file name", problems);
                 } else {
                     let message = format!("argument {position} does not belong to an option");
@@ -49,7 +60,7 @@ pub(super) fn parse(
                 continue;
             }
         };
-        option(&mut parser, typed, &mut found, problems);
+        option(&mut parser, typed, manner, &mut found, problems);
     }
     if found.no_file && found.file.is_some() {
         problems.push(Problem::new(
@@ -64,10 +75,12 @@ pub(super) fn parse(
 fn option(
     parser: &mut lexopt::Parser,
     typed: String,
+    manner: Manner,
     found: &mut CommandLine,
     problems: &mut Vec<Problem>,
 ) {
     let key = match typed.strip_prefix("--") {
+        Some(name) if manner == Manner::Abbreviated => table::complete(name).to_owned(),
         Some(name) => name.to_owned(),
         None => match typed.chars().nth(1).and_then(table::by_letter) {
             Some(entry) => entry.name.to_owned(),

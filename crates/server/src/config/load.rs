@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use std::io::Read as _;
 use std::sync::Arc;
 
-use super::command_line::{self, CommandLine};
+use super::command_line::{self, CommandLine, Manner};
 use super::draft::Draft;
 use super::entry::{Entry, Support};
 use super::file::{self, FILE_LEN_MAX, Setting, printable};
@@ -71,7 +71,7 @@ pub fn load_turnserver(
     machine: &Machine,
 ) -> Result<Request, Problems> {
     let mut problems = Vec::new();
-    let command_line = command_line::parse(arguments, false, &mut problems);
+    let command_line = command_line::parse(arguments, Manner::Abbreviated, &mut problems);
     if command_line.help {
         return Ok(Request::Help);
     }
@@ -120,6 +120,11 @@ fn take_leniently(mut setting: Setting, draft: &mut Draft) {
         return;
     };
     lenient::adapt(entry, &mut setting, &mut draft.notes);
+    // So says the unit of Debian's package.
+    if entry.name == "pidfile" && setting.value.as_deref().is_some_and(str::is_empty) {
+        draft.process.pid_file = None;
+        return;
+    }
     if let Err(problem) = take(entry, setting, draft) {
         if lenient::is_fatal(entry) {
             draft.problems.push(problem);
@@ -138,7 +143,12 @@ fn load_from(
     machine: &Machine,
 ) -> Result<Request, Problems> {
     let mut problems = Vec::new();
-    let command_line = command_line::parse(arguments, positional, &mut problems);
+    let manner = if positional {
+        Manner::NamedFile
+    } else {
+        Manner::Strict
+    };
+    let command_line = command_line::parse(arguments, manner, &mut problems);
     if command_line.help {
         return Ok(Request::Help);
     }

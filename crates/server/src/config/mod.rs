@@ -48,6 +48,7 @@ pub use settings::{
 };
 pub use table::{entries, removed_keys, suggest};
 pub(crate) use third_parties::decoded_key;
+pub(crate) use tls::CIPHER_SUITES;
 #[cfg(test)]
-pub(crate) use tls::{CIPHER_SUITES, KEY_EXCHANGE_GROUPS};
+pub(crate) use tls::KEY_EXCHANGE_GROUPS;
 pub use value::Kind;

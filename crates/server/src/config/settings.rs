@@ -125,6 +125,10 @@ pub struct Addresses {
     pub relay_ports: PortRange,
     /// Family of an allocation whose client did not ask for one.
     pub default_family: DefaultFamily,
+    /// Network interface that listeners belong to.
+    pub listening_device: Option<Box<str>>,
+    /// Network interface that relay sockets belong to.
+    pub relay_device: Option<Box<str>>,
 }
 
 impl Addresses {
@@ -429,6 +433,8 @@ pub struct Tls {
     pub certificate: Option<PathBuf>,
     /// File with the private key in PEM form.
     pub key: Option<PathBuf>,
+    /// What the private key is encrypted with.
+    pub key_password: Option<Secret>,
     /// File with the authorities of client certificates, which are required then.
     pub client_authorities: Option<PathBuf>,
     /// TLS 1.2 is not offered.
@@ -486,6 +492,10 @@ pub struct Http {
 pub struct Log {
     /// A line for each change of a session.
     pub sessions: bool,
+    /// Lines about requests, besides those about sessions.
+    pub requests: bool,
+    /// Lines about Binding requests, where there are some about requests.
+    pub binding: bool,
     /// Time between two prints of the counters asked for.
     pub statistics_interval: Duration,
     /// File that receives all counters as JSON when the relay ends.

@@ -10,11 +10,9 @@ impl Config {
     /// it: the only place where a password is printed, and it is one that nobody configured.
     #[must_use]
     pub fn usage(&self) -> String {
-        let Some(address) = self.reachable() else {
+        let Some(url) = self.url() else {
             return String::new();
         };
-        let scheme = if self.stun.stun_only { "stun" } else { "turn" };
-        let url = url(scheme, address, self.addresses.udp);
         let generated = self
             .authentication
             .users
@@ -33,6 +31,22 @@ impl Config {
             user_literal = literal(user),
             password_literal = literal(&password),
         )
+    }
+
+    /// The URL of the transport that costs least among those that are served.
+    fn url(&self) -> Option<String> {
+        let (is_secure, has_datagrams) = match (self.addresses.udp, self.addresses.tcp) {
+            (true, _) => (false, true),
+            // Connections come by way of proxies, whose address nobody knows here.
+            (false, _) if self.proxies.port.is_some() => return None,
+            (false, true) => (false, false),
+            (false, false) => (true, self.tls.files().is_none()),
+        };
+        let mut address = self.reachable()?;
+        if is_secure {
+            address.set_port(self.tls.port);
+        }
+        Some(url(self.stun.stun_only, is_secure, address, has_datagrams))
     }
 
     /// The listener that clients elsewhere most likely reach, as they see it: IPv4 and the public side of a translator first, loopback last.
@@ -62,20 +76,27 @@ fn generated_password(user: &StaticUser) -> Option<(&str, String)> {
 }
 
 /// RFC 7064 and RFC 7065: IPv6 addresses in brackets, the default port left out, a transport for TURN only.
-fn url(scheme: &str, address: SocketAddr, udp: bool) -> String {
+fn url(is_stun: bool, is_secure: bool, address: SocketAddr, has_datagrams: bool) -> String {
+    let scheme = match (is_stun, is_secure) {
+        (true, false) => "stun",
+        (true, true) => "stuns",
+        (false, false) => "turn",
+        (false, true) => "turns",
+    };
     let host = match address {
         SocketAddr::V4(v4) => v4.ip().to_string(),
         SocketAddr::V6(v6) => format!("[{}]", v6.ip()),
     };
-    let port = if address.port() == 3478 {
+    let usual_port = if is_secure { 5349 } else { 3478 };
+    let port = if address.port() == usual_port {
         String::new()
     } else {
         format!(":{}", address.port())
     };
-    let transport = match (scheme, udp) {
-        ("turn", true) => "?transport=udp",
-        ("turn", false) => "?transport=tcp",
-        _ => "",
+    let transport = match (is_stun, has_datagrams) {
+        (true, _) => "",
+        (false, true) => "?transport=udp",
+        (false, false) => "?transport=tcp",
     };
     format!("{scheme}:{host}{port}{transport}")
 }

@@ -15,7 +15,7 @@ use openssl::x509::X509;
 use openssl::x509::store::X509StoreBuilder;
 
 use super::session::UNSEEN_COOKIE;
-use crate::config::Tls;
+use crate::config::{Secret, Tls};
 
 /// The protocols of RFC 7443 as they stand in a hello, each behind its length.
 const ALPN: &[u8] = b"\x09stun.turn\x12stun.nat-discovery";
@@ -40,7 +40,7 @@ pub(crate) fn context(
     let mut builder = base(config).map_err(|error| format!("dtls: {error}"))?;
     let belongs = format!("cert {} and pkey {}", certificate.display(), key.display());
     let mut chain = certificates("cert", certificate)?.into_iter();
-    let key = private_key(key)?;
+    let key = private_key(key, config.key_password.as_ref())?;
     let leaf = chain.next().ok_or("cert: no certificate")?;
     let set = |builder: &mut SslContextBuilder| {
         builder.set_certificate(&leaf)?;
@@ -125,10 +125,30 @@ fn certificates(name: &str, file: &Path) -> Result<Vec<X509>, String> {
     Ok(chain)
 }
 
-fn private_key(file: &Path) -> Result<PKey<Private>, String> {
-    // Without a passphrase of its own OpenSSL would ask the terminal for one.
-    let key = PKey::private_key_from_pem_callback(&read("pkey", file)?, |_| Ok(0));
-    key.map_err(|error| format!("pkey {}: {error}", file.display()))
+/// The private key in `file`, which may be encrypted with `password`.
+///
+/// # Errors
+///
+/// The file cannot be read, holds no key, or is encrypted with another password.
+pub(crate) fn private_key(file: &Path, password: Option<&Secret>) -> Result<PKey<Private>, String> {
+    let pem = read("pkey", file)?;
+    let mut is_encrypted = false;
+    // Without an answer of ours OpenSSL would ask the terminal for a password.
+    let key = PKey::private_key_from_pem_callback(&pem, |room| {
+        is_encrypted = true;
+        let password = password.map(Secret::expose).unwrap_or_default();
+        let len = password.len().min(room.len());
+        room[..len].copy_from_slice(&password[..len]);
+        Ok(len)
+    });
+    key.map_err(|error| {
+        let what = match (is_encrypted, password) {
+            (true, Some(_)) => "it is encrypted with another password than `pkey-pwd`".to_owned(),
+            (true, None) => "it is encrypted; give `pkey-pwd`, or decrypt it with `openssl pkey -in FILE -out NEW`".to_owned(),
+            (false, _) => error.to_string(),
+        };
+        format!("pkey {}: {what}", file.display())
+    })
 }
 
 fn read(name: &str, file: &Path) -> Result<Vec<u8>, String> {

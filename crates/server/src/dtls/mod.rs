@@ -24,11 +24,12 @@ use std::sync::Arc;
 
 use turnbuckle_engine::{ClientTuple, Connection, DropReason, Endpoint, Time};
 
-pub(crate) use context::{CurrentDtls, context};
+pub(crate) use context::{CurrentDtls, context, private_key};
 pub(crate) use cookie::CookieKey;
 pub(crate) use sessions::DtlsLimits;
 
 use crate::counters::{CloseReason, ShardCounters};
+use crate::log::Seal;
 use cookie::Subject;
 use hello::{APPLICATION_DATA, ClientHello, Record, claims_too_much, write_hello_verify_request};
 use session::{Progress, RECORD_LEN_MAX, Session, Wire};
@@ -403,6 +404,11 @@ impl Dtls {
                 Some(address)
             }
         }
+    }
+
+    /// What protects a session.
+    pub(crate) fn seal_of(&self, name: Connection) -> Option<Seal> {
+        self.sessions.get(name)?.session.protection()
     }
 
     /// The names of all sessions.

@@ -13,6 +13,8 @@ use std::io::{self, Read, Write};
 use openssl::error::ErrorStack;
 use openssl::ssl::{Error, ErrorCode, Ssl, SslContext, SslStream};
 
+use crate::log::Seal;
+
 use super::hello::{ClientHello, RECORD_HEADER_LEN, Record};
 
 /// Most plain bytes of a record (RFC 6347 §4.1).
@@ -126,6 +128,15 @@ pub(super) enum Progress {
 }
 
 impl Session {
+    /// What protects the session, in OpenSSL's words.
+    pub(super) fn protection(&self) -> Option<Seal> {
+        let suite = self.tls.ssl().current_cipher()?;
+        Some(Seal {
+            suite: suite.name().into(),
+            version: "DTLSv1.2",
+        })
+    }
+
     /// The server's side of a session with a client whose `hello` has shown a valid cookie. It has yet to
     /// [`receive`](Self::receive) that hello.
     ///

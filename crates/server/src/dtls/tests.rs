@@ -56,6 +56,7 @@ fn no_tls() -> crate::config::Tls {
         port: 5349,
         certificate: None,
         key: None,
+        key_password: None,
         client_authorities: None,
         only_tls13: false,
         cipher_suites: Vec::new(),

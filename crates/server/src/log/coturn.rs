@@ -1,111 +1,572 @@
 //! The lines that coturn writes about sessions, which scripts read.
+//!
+//! What coturn calls a session is a client, with an allocation or without. Here only an allocation is state; a client without one is remembered
+//! for a while by the log alone, see `coturn/strangers.rs`, and lines about it are paced: anybody can cause them (V-50). Whatever a
+//! client chooses is escaped (V-73).
 
-use std::collections::BTreeMap;
+mod strangers;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
-use turnbuckle_engine::{AllocationId, Change, Time, Traffic, User};
+use turnbuckle_engine::{Change, Created, EndCause, Ended, Time, Traffic, Transport, Usage, User};
+use turnbuckle_wire::Method;
+
+use self::strangers::{Stranger, Strangers};
+use super::pace::Pace;
+use super::request::{Answer, Asked, Path, Seal, word};
+use super::text::{self, name, socket};
+
+/// Sessions of one thread: coturn's numbers have eighteen digits, three for the thread.
+const SESSIONS: u64 = 1_000_000_000_000_000;
+
+/// Datagrams after which coturn says what a session has used.
+const USAGE_INTERVAL: u64 = 4096;
+
+/// Lines per second about the requests of one session, and how many at once.
+const REQUESTS: Pace = Pace::new(10, 200);
+
+/// Lines per second about clients that proved nothing, of the whole server. With some 150 bytes each they stay below 10 KB/s (V-50).
+const STRANGER_LINES_PER_S: u64 = 32;
+
+/// Which lines are wanted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Lines {
+    /// Those about sessions (`verbose`).
+    pub(crate) sessions: bool,
+    /// Those about Binding requests too (`log-binding`).
+    pub(crate) binding: bool,
+}
 
 /// Knows whose each session is, which some of the lines say and not every change does.
-#[derive(Default)]
 pub(super) struct Sessions {
-    users: BTreeMap<u64, Arc<User>>,
+    wanted: Lines,
+    shard: usize,
+    realm: String,
+    /// Numbers given away.
+    count: u64,
+    by_allocation: BTreeMap<u64, Session>,
+    allocation_by_path: BTreeMap<Path, u64>,
+    strangers: Strangers,
+    stranger_lines: Pace,
+    /// For users who have no allocation, and perhaps get none.
+    refused_lines: Pace,
+}
+
+/// An allocation, and what lines about it repeat.
+struct Session {
+    number: u64,
+    path: Path,
+    realm: String,
+    user: String,
+    origin: String,
+    seal: Option<Seal>,
+    /// Peers with a permission; kept only while sessions are logged.
+    peers: BTreeSet<IpAddr>,
+    /// Whether its connection ended by an error.
+    is_broken: bool,
+    /// What it had used when that was last said.
+    reported: Usage,
+    requests: Pace,
+}
+
+impl Session {
+    fn whose(&self) -> String {
+        format!("realm=<{}>, username=<{}>", self.realm, self.user)
+    }
 }
 
 impl Sessions {
-    /// What coturn would write about `change`, in its order. Names are escaped: a user chooses them (V-73).
-    pub(super) fn lines(&mut self, shard: usize, change: &Change, now: Time) -> Vec<String> {
-        match change {
-            Change::Created(created) => {
-                let id = created.allocation.to_u64();
-                self.users.insert(id, Arc::clone(&created.user));
-                let lifetime = created.expires.since(now).as_secs();
-                self.request(shard, created.allocation, "new", lifetime, "ALLOCATE")
-            }
+    /// The sessions of thread `shard` of `shards`.
+    pub(super) fn new(wanted: Lines, shard: usize, shards: usize, realm: &str) -> Self {
+        let per_s = (STRANGER_LINES_PER_S / shards.max(1) as u64).max(1);
+        Self {
+            wanted,
+            shard,
+            realm: name(realm),
+            count: 0,
+            by_allocation: BTreeMap::new(),
+            allocation_by_path: BTreeMap::new(),
+            strangers: Strangers::default(),
+            stranger_lines: Pace::new(per_s, per_s),
+            refused_lines: REQUESTS,
+        }
+    }
+
+    /// Which lines are wanted.
+    pub(super) fn wanted(&self) -> Lines {
+        self.wanted
+    }
+
+    /// What coturn would write about `change`, in its order.
+    pub(super) fn changed(&mut self, change: &Change, now: Time) -> Vec<String> {
+        let lines = match change {
+            Change::Created(created) => self.created(created, now),
             Change::Refreshed {
                 allocation,
                 expires,
+                usage,
                 ..
-            } => {
-                let lifetime = expires.since(now).as_secs();
-                self.request(shard, *allocation, "refreshed", lifetime, "REFRESH")
+            } => self.refreshed(allocation.to_u64(), expires.since(now).as_secs(), usage),
+            Change::Reauthorized { allocation, user } => {
+                if let Some(session) = self.by_allocation.get_mut(&allocation.to_u64()) {
+                    (session.realm, session.user) = names(user);
+                }
+                Vec::new()
+            }
+            Change::Moved(moved) => {
+                let path = Path {
+                    server: moved.server,
+                    client: moved.client,
+                    transport: moved.transport,
+                };
+                self.moved(moved.allocation.to_u64(), path);
+                Vec::new()
             }
             Change::PermissionInstalled {
                 allocation,
                 peer,
                 expires,
-            } => vec![format!(
-                "{}: peer {peer} lifetime updated: {}",
-                session(shard, *allocation),
-                expires.since(now).as_secs()
-            )],
+            } => {
+                let lifetime = expires.since(now).as_secs();
+                self.permission(allocation.to_u64(), *peer, Some(lifetime))
+            }
             Change::PermissionExpired { allocation, peer } => {
-                vec![format!(
-                    "{}: peer {peer} deleted",
-                    session(shard, *allocation)
-                )]
+                self.permission(allocation.to_u64(), *peer, None)
             }
-            Change::Ended(ended) => {
-                self.users.remove(&ended.allocation.to_u64());
-                let session = session(shard, ended.allocation);
-                let (realm, user) = names(&ended.user);
-                let whose = format!("realm=<{realm}>, username=<{user}>");
-                let totals = &ended.totals;
-                let usage = |received: &Traffic, sent: &Traffic| {
-                    format!(
-                        "rp={}, rb={}, sp={}, sb={}",
-                        received.datagrams, received.bytes, sent.datagrams, sent.bytes
-                    )
-                };
-                vec![
-                    format!(
-                        "{session}: usage: {whose}, {}",
-                        usage(&totals.client_received, &totals.client_sent)
-                    ),
-                    format!(
-                        "{session}: peer usage: {whose}, {}",
-                        usage(&totals.peer_received, &totals.peer_sent)
-                    ),
-                    format!(
-                        "{session}: closed (2nd stage), user <{user}> realm <{realm}> origin <>, local {}, remote {}, reason: {}",
-                        ended.server,
-                        ended.client,
-                        super::reason(ended.cause),
-                    ),
-                    format!("{session}: delete: {whose}"),
-                ]
-            }
-            _ => Vec::new(),
+            Change::Ended(ended) => self.ended(ended),
+            Change::ChannelExpired { .. }
+            | Change::ChannelInstalled { .. }
+            | Change::FamilyEnded { .. }
+            | Change::PeerBound { .. }
+            | Change::PeerConnected { .. }
+            | Change::PeerDisconnected { .. }
+            | Change::Resumed(_) => Vec::new(),
+        };
+        match self.wanted.sessions {
+            true => lines,
+            false => Vec::new(),
         }
     }
 
-    /// The two lines of a request that changed the lifetime of a session.
-    fn request(
-        &self,
-        shard: usize,
-        allocation: AllocationId,
-        what: &str,
-        lifetime_s: u64,
-        method: &str,
+    /// What is said before the answer to the request that ends a session.
+    pub(super) fn releasing(&self, ended: &Ended) -> Option<String> {
+        let is_wanted = self.wanted.sessions && matches!(ended.cause, EndCause::Released(_));
+        let session = self.by_allocation.get(&ended.allocation.to_u64());
+        let session = session.filter(|_| is_wanted)?;
+        Some(format!(
+            "{}: refreshed, {}, lifetime=0{}",
+            self.title(session.number),
+            session.whose(),
+            suffix(session.seal.as_ref()),
+        ))
+    }
+
+    /// What coturn would write about an answer. `denied` is the peer that a rule of the operator's keeps out, and that rule.
+    pub(super) fn answered(
+        &mut self,
+        path: Path,
+        answer: &Answer,
+        asked: &Asked,
+        denied: Option<(IpAddr, String)>,
+        now: Time,
     ) -> Vec<String> {
-        let session = session(shard, allocation);
-        let user = self.users.get(&allocation.to_u64());
-        let (realm, user) = user.map(names).unwrap_or_default();
-        vec![
-            format!("{session}: {what}, realm=<{realm}>, username=<{user}>, lifetime={lifetime_s}"),
-            format!(
-                "{session}: realm <{realm}> user <{user}>: incoming packet {method} processed, success"
-            ),
-        ]
+        let mut lines = Vec::new();
+        let session = self.allocation_by_path.get(&path).copied();
+        let session = session.and_then(|id| self.by_allocation.get_mut(&id));
+        let is_known = session.is_some() || self.strangers.knows(&path);
+        let is_wanted = self.wanted.sessions
+            && (answer.method != Method::BINDING || self.wanted.binding || answer.error.is_some());
+        let is_worth_a_line = is_wanted || asked.user.is_some() || denied.is_some();
+        let (number, realm, user, origin, pace) = match session {
+            Some(session) => {
+                let (realm, user) = (session.realm.clone(), session.user.clone());
+                let origin = session.origin.clone();
+                let pace = match answer.is_proven {
+                    true => &mut session.requests,
+                    false => &mut self.stranger_lines,
+                };
+                (session.number, realm, user, origin, pace)
+            }
+            None if !is_worth_a_line => return lines,
+            None => {
+                let count = &mut self.count;
+                let stranger = self.strangers.at(&path, now, || {
+                    *count += 1;
+                    *count
+                });
+                if let Some(user) = &asked.user {
+                    stranger.user.clone_from(user);
+                }
+                if answer.method == Method::ALLOCATE && stranger.origin.is_none() {
+                    stranger.origin.clone_from(&asked.origin);
+                }
+                let (number, user) = (stranger.number, stranger.user.clone());
+                let origin = stranger.origin.clone().unwrap_or_default();
+                let pace = match answer.is_proven {
+                    true => &mut self.refused_lines,
+                    false => &mut self.stranger_lines,
+                };
+                (number, self.realm.clone(), user, origin, pace)
+            }
+        };
+        let title = title(self.shard, number);
+        if answer.error == Some(401)
+            && let Some(user) = &asked.user
+        {
+            lines.push(format!(
+                "error: {title}: check_stun_auth: user {user} credentials are incorrect"
+            ));
+        }
+        if let Some((peer, range)) = denied {
+            lines.push(format!(
+                "error: {title}: A peer IP {peer} denied in the range: {range} in server {}",
+                self.shard
+            ));
+        }
+        if is_wanted {
+            let origin = match origin.is_empty() {
+                true => String::new(),
+                false => format!("origin <{origin}> "),
+            };
+            let whose = format!("{title}: {origin}realm <{realm}> user <{user}>");
+            let said = |what: &str, result: &str| {
+                format!("{whose}: incoming packet {what} processed, {result}")
+            };
+            match answer.error {
+                None => lines.push(said(word(answer.method), "success")),
+                Some(code) => {
+                    let result = format!("error {code}: {}", phrase(answer, code, is_known));
+                    let is_logged = answer.method != Method::BINDING || self.wanted.binding;
+                    if (answer.is_proven || answer.method == Method::BINDING) && is_logged {
+                        lines.push(said(word(answer.method), &result));
+                    }
+                    lines.push(said("message", &result));
+                }
+            }
+        }
+        let mut admitted = Vec::with_capacity(lines.len());
+        for line in lines {
+            if let Some(left_out) = pace.admit(now) {
+                if left_out > 0 {
+                    admitted.push(format!(
+                        "{title}: {left_out} lines before this one were left out"
+                    ));
+                }
+                admitted.push(line);
+            }
+        }
+        admitted
+    }
+
+    /// Notes what a client's connection is protected by.
+    pub(super) fn sealed(&mut self, path: Path, seal: Seal, now: Time) {
+        if self.allocation_by_path.contains_key(&path) {
+            return; // known since the allocation began
+        }
+        let count = &mut self.count;
+        let stranger = self.strangers.at(&path, now, || {
+            *count += 1;
+            *count
+        });
+        stranger.seal = Some(seal);
+    }
+
+    /// What coturn would write about a connection that comes.
+    pub(super) fn connected(&mut self, client: SocketAddr, now: Time) -> Vec<String> {
+        let line = format!("{} tcp or tls connected to: {client}", family(client.ip()));
+        self.paced(line, now).into_iter().collect()
+    }
+
+    /// What coturn would write about a connection that is gone: that, and the end of a client that had no allocation.
+    pub(super) fn disconnected(&mut self, path: Path, is_orderly: bool, now: Time) -> Vec<String> {
+        let mut lines = Vec::new();
+        let session = self.allocation_by_path.get(&path);
+        if let Some(session) = session.and_then(|id| self.by_allocation.get_mut(id)) {
+            session.is_broken = !is_orderly;
+            let title = title(self.shard, session.number);
+            lines.push(disconnected(&title, &path, is_orderly));
+        } else if let Some(stranger) = self.strangers.take(&path) {
+            let title = self.title(stranger.number);
+            let cause = disconnection(path.transport, !is_orderly);
+            lines.extend(self.paced(disconnected(&title, &path, is_orderly), now));
+            lines.extend(self.paced(self.gone(&stranger, &cause), now));
+        }
+        lines
+    }
+
+    /// The ends of clients that have not got an allocation in their time.
+    pub(super) fn expired(&mut self, now: Time) -> Vec<String> {
+        let mut lines = Vec::new();
+        while let Some(stranger) = self.strangers.pop_due(now) {
+            let line = self.gone(
+                &stranger,
+                "allocation watchdog determined stale session state",
+            );
+            lines.extend(self.paced(line, now));
+        }
+        lines
+    }
+
+    /// When [`Self::expired`] may have something to say.
+    pub(super) fn next_timeout(&self) -> Option<Time> {
+        self.strangers.next_end().filter(|_| self.wanted.sessions)
+    }
+
+    /// The end of a client without an allocation.
+    fn gone(&self, stranger: &Stranger, cause: &str) -> String {
+        let title = self.title(stranger.number);
+        let origin = stranger.origin.as_deref().unwrap_or_default();
+        closed(
+            &title,
+            &stranger.user,
+            &self.realm,
+            origin,
+            &stranger.path,
+            cause,
+        )
+    }
+
+    /// A line about somebody who proved nothing, if there may be one.
+    fn paced(&mut self, line: String, now: Time) -> Option<String> {
+        let is_admitted = self.wanted.sessions && self.stranger_lines.admit(now).is_some();
+        is_admitted.then_some(line)
+    }
+
+    fn created(&mut self, created: &Created, now: Time) -> Vec<String> {
+        let id = created.allocation.to_u64();
+        let path = Path {
+            server: created.server,
+            client: created.client,
+            transport: created.transport,
+        };
+        let stranger = self.strangers.take(&path);
+        let number = match &stranger {
+            Some(stranger) => stranger.number,
+            None => {
+                self.count += 1;
+                self.count
+            }
+        };
+        let (realm, user) = names(&created.user);
+        let (origin, seal) = stranger.map_or((None, None), |known| (known.origin, known.seal));
+        let session = Session {
+            number,
+            path,
+            realm,
+            user,
+            origin: origin.unwrap_or_default(),
+            seal,
+            peers: BTreeSet::new(),
+            is_broken: false,
+            reported: Usage::default(),
+            requests: REQUESTS,
+        };
+        let mut lines: Vec<_> = created
+            .relays
+            .iter()
+            .map(|relay| {
+                let family = family(relay.local.ip());
+                format!("{family} Local relay addr: {}", relay.local)
+            })
+            .collect();
+        lines.push(format!(
+            "{}: new, {}, lifetime={}{}",
+            self.title(number),
+            session.whose(),
+            created.expires.since(now).as_secs(),
+            suffix(session.seal.as_ref()),
+        ));
+        self.allocation_by_path.insert(path, id);
+        self.by_allocation.insert(id, session);
+        lines
+    }
+
+    fn refreshed(&mut self, id: u64, lifetime_s: u64, usage: &Usage) -> Vec<String> {
+        let shard = self.shard;
+        let Some(session) = self.by_allocation.get_mut(&id) else {
+            return Vec::new();
+        };
+        let title = title(shard, session.number);
+        let mut lines = vec![format!(
+            "{title}: refreshed, {}, lifetime={lifetime_s}{}",
+            session.whose(),
+            suffix(session.seal.as_ref()),
+        )];
+        if datagrams(usage).saturating_sub(datagrams(&session.reported)) >= USAGE_INTERVAL {
+            lines.extend(used(&title, session, usage));
+        }
+        lines
+    }
+
+    fn moved(&mut self, id: u64, path: Path) {
+        if let Some(session) = self.by_allocation.get_mut(&id) {
+            self.allocation_by_path.remove(&session.path);
+            session.path = path;
+            self.strangers.take(&path);
+            self.allocation_by_path.insert(path, id);
+        }
+    }
+
+    /// A permission's new lifetime, or its end.
+    fn permission(&mut self, id: u64, peer: IpAddr, lifetime_s: Option<u64>) -> Vec<String> {
+        let Some(session) = self.by_allocation.get_mut(&id) else {
+            return Vec::new();
+        };
+        let title = title(self.shard, session.number);
+        let line = match lifetime_s {
+            Some(lifetime_s) => {
+                if self.wanted.sessions {
+                    session.peers.insert(peer);
+                }
+                format!("{title}: peer {peer} lifetime updated: {lifetime_s}")
+            }
+            None => {
+                session.peers.remove(&peer);
+                format!("{title}: peer {peer} deleted")
+            }
+        };
+        vec![line]
+    }
+
+    fn ended(&mut self, ended: &Ended) -> Vec<String> {
+        let Some(mut session) = self.by_allocation.remove(&ended.allocation.to_u64()) else {
+            return Vec::new();
+        };
+        self.allocation_by_path.remove(&session.path);
+        let title = self.title(session.number);
+        let cause = match ended.cause {
+            EndCause::Disconnected => disconnection(ended.transport, session.is_broken),
+            EndCause::Expired | EndCause::Released(_) => "allocation timeout".to_owned(),
+            EndCause::Lost => "general".to_owned(),
+        };
+        let path = Path {
+            server: ended.server,
+            client: ended.client,
+            transport: ended.transport,
+        };
+        let mut lines = used(&title, &mut session, &ended.totals).to_vec();
+        lines.push(closed(
+            &title,
+            &session.user,
+            &session.realm,
+            &session.origin,
+            &path,
+            &cause,
+        ));
+        lines.push(format!("{title}: delete: {}", session.whose()));
+        let peers = session.peers.iter();
+        lines.extend(peers.map(|peer| format!("{title}: peer {peer} deleted")));
+        lines
+    }
+
+    fn title(&self, number: u64) -> String {
+        title(self.shard, number)
+    }
+}
+
+fn title(shard: usize, number: u64) -> String {
+    format!("session {shard:03}{:015}", number % SESSIONS)
+}
+
+/// The two lines about what a session has used since that was last said.
+fn used(title: &str, session: &mut Session, totals: &Usage) -> [String; 2] {
+    let whose = session.whose();
+    let since = |now: &Traffic, then: &Traffic| Traffic {
+        datagrams: now.datagrams.saturating_sub(then.datagrams),
+        bytes: now.bytes.saturating_sub(then.bytes),
+    };
+    let said = |received: Traffic, sent: Traffic| {
+        format!(
+            "{whose}, rp={}, rb={}, sp={}, sb={}",
+            received.datagrams, received.bytes, sent.datagrams, sent.bytes
+        )
+    };
+    let then = std::mem::replace(&mut session.reported, *totals);
+    let client = said(
+        since(&totals.client_received, &then.client_received),
+        since(&totals.client_sent, &then.client_sent),
+    );
+    let peer = said(
+        since(&totals.peer_received, &then.peer_received),
+        since(&totals.peer_sent, &then.peer_sent),
+    );
+    [
+        format!("{title}: usage: {client}"),
+        format!("{title}: peer usage: {peer}"),
+    ]
+}
+
+/// Everything counted, on either side.
+fn datagrams(usage: &Usage) -> u64 {
+    let all = [
+        usage.client_received,
+        usage.client_sent,
+        usage.peer_received,
+        usage.peer_sent,
+    ];
+    all.iter().map(|traffic| traffic.datagrams).sum()
+}
+
+fn closed(title: &str, user: &str, realm: &str, origin: &str, path: &Path, cause: &str) -> String {
+    format!(
+        "{title}: closed (2nd stage), user <{user}> realm <{realm}> origin <{origin}>, local {}, remote {}, reason: {cause}",
+        path.server, path.client,
+    )
+}
+
+fn disconnected(title: &str, path: &Path, is_orderly: bool) -> String {
+    let how = match is_orderly {
+        true => "closed remotely",
+        false => "disconnected:",
+    };
+    format!(
+        "{title}: {} socket {how} {}",
+        socket(path.transport),
+        path.client
+    )
+}
+
+/// Why a session ends with its connection.
+fn disconnection(transport: Transport, is_broken: bool) -> String {
+    let how = match is_broken {
+        true => "socket buffer operation error (callback)",
+        false => "connection closed by client (callback)",
+    };
+    format!("{} {how}", socket(transport))
+}
+
+/// coturn's phrase, which says more about some errors where they come from the request that they come from here too.
+fn phrase(answer: &Answer, code: u16, is_known: bool) -> &'static str {
+    match (code, answer.method) {
+        (403, Method::CHANNEL_BIND | Method::CONNECT | Method::CREATE_PERMISSION) => "Forbidden IP",
+        (437, Method::ALLOCATE) => "Mismatched allocation: wrong transaction ID",
+        (437, Method::REFRESH) => "Invalid allocation",
+        (438, _) if is_known => "Stale nonce",
+        (438, _) => "Wrong nonce",
+        _ => text::phrase(code),
+    }
+}
+
+/// What stands at the end of a line about a session that is protected.
+fn suffix(seal: Option<&Seal>) -> String {
+    match seal {
+        Some(seal) => format!(", cipher={}, method={}", seal.suite, seal.version),
+        None => String::new(),
+    }
+}
+
+fn family(ip: IpAddr) -> &'static str {
+    match ip {
+        IpAddr::V4(_) => "IPv4.",
+        IpAddr::V6(_) => "IPv6.",
     }
 }
 
 fn names(user: &Arc<User>) -> (String, String) {
-    let escaped = |text: &str| text.escape_debug().to_string();
-    (escaped(&user.realm), escaped(&user.name))
+    (name(&user.realm), name(&user.name))
 }
 
-/// Eighteen digits: three for the thread, and fifteen for the session within it.
-fn session(shard: usize, allocation: AllocationId) -> String {
-    const SESSIONS: u64 = 1_000_000_000_000_000;
-    format!("session {shard:03}{:015}", allocation.to_u64() % SESSIONS)
-}
+#[cfg(test)]
+mod tests;

@@ -183,6 +183,7 @@ impl Relay {
     fn dtls_ended(&mut self, tx: &mut SendQueue) {
         let mut any = false;
         while let Some(client) = self.dtls.as_mut().and_then(|dtls| dtls.pop_ended()) {
+            self.tell_disconnected(&client, true);
             self.engine.disconnected(self.now, &client);
             self.roamer_gone(&client);
             any = true;

@@ -78,6 +78,7 @@ impl Relay {
         if let Some(evicted) = evicted {
             tx.close_stream(evicted);
         }
+        self.log.connected(remote, self.now.time);
         true
     }
 
@@ -162,6 +163,11 @@ impl Relay {
         }
         if was_handshaking && !session.is_handshaking() {
             self.connections.handshake_done(self.now.time, input.stream);
+            if self.log.tells_as_coturn()
+                && let Some(connection) = self.connections.get_mut(input.stream)
+            {
+                connection.seal = session.protection();
+            }
         }
         let taken = match read {
             Err(_) if was_handshaking => Err(CloseReason::HandshakeFailed),
@@ -347,6 +353,8 @@ impl Relay {
             let cause = peer_end(connection.joined.as_deref(), end);
             self.engine.peer_disconnected(joined.connection, cause);
         }
+        let is_orderly = !matches!(end, StreamEnd::Congested | StreamEnd::Failed);
+        self.tell_disconnected(&connection.client, is_orderly);
         self.engine.disconnected(self.now, &connection.client);
         self.roamer_gone(&connection.client);
         let Self {

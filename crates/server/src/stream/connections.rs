@@ -14,6 +14,7 @@ use turnbuckle_engine::{
 };
 
 use crate::counters::CloseReason;
+use crate::log::Seal;
 use crate::tls::Session;
 
 /// How long connections may take for what, and how many may take it.
@@ -79,6 +80,8 @@ pub(crate) struct Connection {
     pub(crate) joined: Option<Box<Joined>>,
     /// Whether it is about to go to another shard.
     pub(crate) is_departing: bool,
+    /// What protects it, if the log wants to know.
+    pub(crate) seal: Option<Seal>,
 }
 
 /// What a client data connection is joined with.
@@ -180,6 +183,7 @@ impl Connections {
             closing: None,
             joined: None,
             is_departing: false,
+            seal: None,
         });
         evicted
     }
@@ -214,6 +218,7 @@ impl Connections {
             closing: None,
             joined: None,
             is_departing: false,
+            seal: None,
         });
         client
     }

@@ -3,7 +3,7 @@
 //! Invariant: what shards use is a whole, checked set. Files that cannot be read, or do not belong together (a new certificate beside the old
 //! key, in the middle of a renewal), leave the set before them in use. Connections keep what they began with.
 
-use std::fmt::Write as _;
+use std::fmt;
 use std::fs::{self, Metadata};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
@@ -15,11 +15,12 @@ use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
 use rustls::{
-    RootCertStore, ServerConfig, SupportedCipherSuite, SupportedProtocolVersion, version,
+    CipherSuite, RootCertStore, ServerConfig, SupportedCipherSuite, SupportedProtocolVersion,
+    version,
 };
 
-use crate::config::Tls;
-use crate::dtls::{CurrentDtls, context};
+use crate::config::{CIPHER_SUITES, Tls};
+use crate::dtls::{CurrentDtls, context, private_key};
 
 const ONLY_TLS13: &[&SupportedProtocolVersion] = &[&version::TLS13];
 
@@ -167,7 +168,7 @@ fn server_config(
     };
     let chain = certificates("cert", certificate_file)?;
     let mut server = builder
-        .with_single_cert(chain, key(key_file)?)
+        .with_single_cert(chain, key(config, key_file)?)
         .map_err(|error| {
             format!(
                 "cert {} and pkey {}: {error}",
@@ -191,19 +192,16 @@ fn certificates(name: &str, file: &Path) -> Result<Vec<CertificateDer<'static>>,
     Ok(chain)
 }
 
-fn key(file: &Path) -> Result<PrivateKeyDer<'static>, String> {
-    PrivateKeyDer::from_pem_file(file).map_err(|error| {
-        let mut message = format!("pkey {}: {error}", file.display());
-        let text = fs::read_to_string(file).unwrap_or_default();
-        if text.contains("ENCRYPTED") {
-            // Writing to a string cannot fail.
-            let _ = write!(
-                message,
-                "; it is encrypted: `openssl pkey -in FILE -out NEW` makes one that is not"
-            );
-        }
-        message
-    })
+fn key(config: &Tls, file: &Path) -> Result<PrivateKeyDer<'static>, String> {
+    let about = |what: &dyn fmt::Display| format!("pkey {}: {what}", file.display());
+    // rustls knows nothing of encrypted keys.
+    let is_encrypted = fs::read_to_string(file).is_ok_and(|text| text.contains("ENCRYPTED"));
+    if !is_encrypted {
+        return PrivateKeyDer::from_pem_file(file).map_err(|error| about(&error));
+    }
+    let key = private_key(file, config.key_password.as_ref())?.private_key_to_pkcs8();
+    key.map(|der| PrivateKeyDer::Pkcs8(der.into()))
+        .map_err(|error| about(&error))
 }
 
 fn versions(config: &Tls) -> &'static [&'static SupportedProtocolVersion] {
@@ -244,6 +242,12 @@ fn suite(name: &str) -> Option<SupportedCipherSuite> {
     })
 }
 
+/// The name of a suite in the configuration's list.
+pub(super) fn suite_name(suite: CipherSuite) -> Option<&'static str> {
+    let mut names = CIPHER_SUITES.into_iter();
+    names.find(|name| self::suite(name).is_some_and(|known| known.suite() == suite))
+}
+
 /// The group with one of the names of the configuration's list.
 fn group(name: &str) -> Option<&'static dyn SupportedKxGroup> {
     use aws_lc_rs::kx_group as groups;
@@ -259,7 +263,7 @@ fn group(name: &str) -> Option<&'static dyn SupportedKxGroup> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::{CIPHER_SUITES, KEY_EXCHANGE_GROUPS};
+    use crate::config::KEY_EXCHANGE_GROUPS;
 
     #[test]
     fn every_name_that_the_configuration_takes_stands_for_something() {

@@ -10,9 +10,12 @@
 use std::io;
 use std::sync::Arc;
 
-use rustls::ServerConfig;
 use rustls::server::UnbufferedServerConnection;
 use rustls::unbuffered::{ConnectionState, EncodeError, EncryptError, UnbufferedStatus};
+use rustls::{ProtocolVersion, ServerConfig};
+
+use super::certificates::suite_name;
+use crate::log::Seal;
 
 /// Most bytes of a handshake that are kept until more of it comes: a chain of client certificates has room.
 const HANDSHAKE_LEN_MAX: usize = 32 * 1024;
@@ -58,6 +61,19 @@ impl Session {
     /// Whether keys are still being agreed on.
     pub(crate) fn is_handshaking(&self) -> bool {
         self.tls.is_handshaking()
+    }
+
+    /// What protects the connection once keys are agreed on, in OpenSSL's words.
+    pub(crate) fn protection(&self) -> Option<Seal> {
+        let suite = suite_name(self.tls.negotiated_cipher_suite()?.suite())?;
+        let version = match self.tls.protocol_version()? {
+            ProtocolVersion::TLSv1_3 => "TLSv1.3",
+            _ => "TLSv1.2",
+        };
+        Some(Seal {
+            suite: suite.into(),
+            version,
+        })
     }
 
     /// Deciphers whole records in place. Appends what they hold to `plain`, and what TLS itself has to say to `raw`.

@@ -14,6 +14,7 @@ use std::ffi::OsString;
 use std::io::Write;
 
 use self::arguments::Wish;
+pub(crate) use self::origin::canonical;
 
 /// Exit code of coturn's programs for whatever went wrong.
 const FAILED: u8 = 255;

@@ -21,9 +21,24 @@ Three of coturn's defaults hold under neither name: nobody relays without creden
 the host's own addresses and the metadata services of clouds. Private networks can be reached through `turnserver` as through coturn, with a warning;
 `denied-peer-ip` closes them.
 
-`turnserver` logs by coturn's lines: time and level before each, `IPv4. UDP listener opened on: ...`, `Total General servers: N`, `session N: new,
-realm=<...>, username=<...>, lifetime=L`, `session N: usage: ...`, `session N: closed (2nd stage), ...`. When it serves it prints `ready`
-and tells systemd. `turnadmin` and `turnutils_uclient` are names of the same binary.
+`turnbuckle install-links /usr/local/bin` makes the links: `turnserver`, `turnadmin`, `turnutils_uclient`, `turnutils_peer`, `turnutils_stunclient` and
+`turnutils_natdiscovery`. With `--force /usr/bin` they take the place of an installed coturn's, and the units and init scripts of its package start this binary
+as they are (`Type=notify`, `--pidfile=`, `-o`).
+
+## Log lines
+
+`turnserver` logs by coturn's lines, with time and level before each. Always: `IPv4. UDP listener opened on: ...`, `Total General servers: N`,
+`check_stun_auth: user X credentials are incorrect`, `A peer IP X denied in the range: A-B`. With `verbose`, each behind `session N: `:
+`new|refreshed, realm=<R>, username=<U>, lifetime=L[, cipher=C, method=M]`; `realm <R> user <U>: incoming packet ALLOCATE processed, success` or `..., error C: text`,
+and for errors the same once more as `incoming packet message processed`; `peer X lifetime updated: T` and `peer X deleted`; `usage: realm=<R>, username=<U>, rp=, rb=, sp=, sb=` and
+`peer usage: ...`; `TCP socket closed remotely A:P`; `closed (2nd stage), user <U> realm <R> origin <O>, local A, remote B, reason: text`; `delete: realm=<R>, username=<U>`.
+When it serves it prints `ready` and tells systemd. What is different:
+
+- Usage is of data alone, without requests and answers; besides the end of a session it is said with a Refresh when 4096 datagrams have come since it was said last. The
+  numbers are of the time since then, as coturn's are.
+- Lines about clients that proved nothing stay below 10 KB/s together, those about the requests of one session at 10 per second after the first 200; how many were left out is said.
+- What a client chooses, such as its name, is escaped, so that a line stays one line and a field one field, and cut at 255 bytes.
+- An unknown user and a wrong password have the same line: the server does not tell them apart.
 ";
 
 /// The page that says of each of coturn's options what becomes of it.

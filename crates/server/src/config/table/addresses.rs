@@ -14,10 +14,17 @@ pub(super) const ENTRIES: &[Entry] = &[
         "listening-device",
         GROUP,
         Kind::Text(15),
-        "Binds listeners to one network interface.",
+        "Network interface that listeners are bound to: what arrives at another one is not theirs.",
     )
     .short('d')
-    .not_yet("binding to an interface is"),
+    .default("(none)")
+    .works(
+        |draft, value, _| {
+            draft.listening_device = Some(device(value.text())?);
+            Ok(())
+        },
+        |config| config.addresses.listening_device.iter().map(ToString::to_string).collect(),
+    ),
     Entry::new("O-002", "listening-port", GROUP, Kind::Port, "Port on which clients are served, by UDP and by TCP.")
         .short('p')
         .default("3478")
@@ -163,9 +170,16 @@ pub(super) const ENTRIES: &[Entry] = &[
     Entry::new("O-009", "udp-self-balance", GROUP, Kind::Flag, "Redirects clients in turn to the auxiliary listeners.")
         .default("false")
         .only(&["false"], "the kernel spreads clients over the shards"),
-    Entry::new("O-010", "relay-device", GROUP, Kind::Text(15), "Binds relay sockets to one network interface.")
+    Entry::new("O-010", "relay-device", GROUP, Kind::Text(15), "Network interface that relay sockets are bound to.")
         .short('i')
-        .not_yet("binding to an interface is"),
+        .default("(none)")
+        .works(
+            |draft, value, _| {
+                draft.relay_device = Some(device(value.text())?);
+                Ok(())
+            },
+            |config| config.addresses.relay_device.iter().map(ToString::to_string).collect(),
+        ),
     Entry::new(
         "O-011",
         "relay-ip",
@@ -343,3 +357,15 @@ pub(super) const ENTRIES: &[Entry] = &[
         .default("false")
         .only(&["false"], "without permissions anyone could send to clients through the relay (RFC 8656 §9)"),
 ];
+
+/// The name of an interface as the kernel allows it (`dev_valid_name` of net/core/dev.c).
+fn device(text: &str) -> Result<Box<str>, String> {
+    let is_name = !matches!(text, "" | "." | "..")
+        && text
+            .bytes()
+            .all(|byte| byte.is_ascii_graphic() && !matches!(byte, b'/' | b':'));
+    match is_name {
+        true => Ok(text.into()),
+        false => Err("is not the name of a network interface, such as eth0".to_owned()),
+    }
+}

@@ -39,6 +39,23 @@ pub(super) fn find(name: &str) -> Option<&'static Entry> {
     entries().find(|entry| entry.name == name || entry.aliases.contains(&name))
 }
 
+/// The name of the only key that begins so, or what was given.
+pub(super) fn complete(beginning: &str) -> &str {
+    if find(beginning).is_some() || removed(beginning).is_some() {
+        return beginning;
+    }
+    let names = entries().flat_map(|entry| {
+        [entry.name]
+            .into_iter()
+            .chain(entry.aliases.iter().copied())
+    });
+    let mut found = names.filter(|name| name.starts_with(beginning));
+    match (found.next(), found.next()) {
+        (Some(name), None) => name,
+        _ => beginning,
+    }
+}
+
 /// The entry that has this letter.
 pub(super) fn by_letter(letter: char) -> Option<&'static Entry> {
     entries().find(|entry| entry.short == Some(letter))

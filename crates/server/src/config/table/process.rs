@@ -50,17 +50,24 @@ pub(super) const ENTRIES: &[Entry] = &[
         },
         |config| config.process.group.iter().map(ToString::to_string).collect(),
     ),
-    Entry::new("O-163", "verbose", GROUP, Kind::Flag, "Logs each change of a session.").short('v').default("false").works(
+    Entry::new("O-163", "verbose", GROUP, Kind::Flag, "Logs each change of a session; turnserver logs each request too.").short('v').default("false").works(
         |draft, value, _| {
             draft.log.sessions = value.flag();
             Ok(())
         },
         |config| flag(config.log.sessions),
     ),
-    Entry::new("O-164", "Verbose", GROUP, Kind::Flag, "Logs each packet.")
+    Entry::new("O-164", "Verbose", GROUP, Kind::Flag, "As verbose, and logs each request and its answer.")
         .short('V')
         .default("false")
-        .only(&["false"], "logging each packet is not implemented yet"),
+        .stricter("data is counted, not logged: a line for each packet would be slower than the packets")
+        .works(
+            |draft, value, _| {
+                draft.log.requests = value.flag();
+                Ok(())
+            },
+            |config| flag(config.log.requests),
+        ),
     Entry::new("O-165", "log-file", GROUP, Kind::File, "File that log lines go to beside standard output, or one of the words stdout, - and syslog. Its name gets the day.")
         .short('l')
         .default("stdout")
@@ -154,9 +161,16 @@ pub(super) const ENTRIES: &[Entry] = &[
                 Timestamps::None | Timestamps::Elapsed => Vec::new(),
             },
         ),
-    Entry::new("O-173", "log-binding", GROUP, Kind::Flag, "Logs Binding requests too.")
+    Entry::new("O-173", "log-binding", GROUP, Kind::Flag, "Logs Binding requests too, where requests are logged.")
         .default("false")
-        .only(&["false"], "logging Binding requests is not implemented yet"),
+        .stricter("lines about clients that proved nothing stay below 10 KB/s together, and what was left out is counted")
+        .works(
+            |draft, value, _| {
+                draft.log.binding = value.flag();
+                Ok(())
+            },
+            |config| flag(config.log.binding),
+        ),
     Entry::new("O-178", "drain-min-allocations", GROUP, Kind::Integer { min: 0, max: u32::MAX, unit: "allocations" }, "SIGUSR1 drains the server: new allocations get 403, and it ends when it has no more than this number.")
         .default("0")
         .works(

@@ -78,9 +78,12 @@ pub(super) const ENTRIES: &[Entry] = &[
         "Old form of software-attribute=false.",
     )
     .default("true")
-    .only(
-        &["true"],
-        "`software-attribute` is the key that turns it on",
+    .works(
+        |draft, value, _| {
+            draft.stun.software = !value.flag();
+            Ok(())
+        },
+        |config| flag(!config.stun.software),
     ),
     Entry::new(
         "O-125",

@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use crate::config::entry::{Entry, Group};
+use crate::config::secret::{MASK, Secret};
 use crate::config::tls::{CIPHER_SUITES, cipher_suites, groups};
 use crate::config::value::Kind;
 
@@ -50,7 +51,13 @@ pub(super) const ENTRIES: &[Entry] = &[
         "Passphrase of the private key.",
     )
     .secret()
-    .refused("a passphrase beside the key protects nothing; decrypt it with `openssl pkey` and let the server alone read the file"),
+    .works(
+        |draft, value, _| {
+            draft.tls.key_password = Some(Secret::new(value.text().as_bytes()));
+            Ok(())
+        },
+        |config| config.tls.key_password.iter().map(|_| MASK.to_owned()).collect(),
+    ),
     Entry::new(
         "O-073",
         "CA-file",

@@ -285,6 +285,34 @@ fn a_made_up_user_is_shown_how_to_connect_and_a_configured_password_is_not_print
 }
 
 #[test]
+fn the_url_is_of_a_transport_that_is_served() {
+    let url = |content: &str| {
+        let usage = config(&format!("user=a:b\n{content}")).usage();
+        usage.trim_end().replace("clients use ", "")
+    };
+    let files = "no-udp\ncert=c\npkey=k\n";
+    for (content, expected) in [
+        (files.to_owned(), "turn:203.0.113.5?transport=tcp"),
+        (format!("{files}no-tcp"), "turns:203.0.113.5?transport=tcp"),
+        (
+            format!("{files}no-tcp\ntls-listening-port=443"),
+            "turns:203.0.113.5:443?transport=tcp",
+        ),
+        (
+            format!("{files}no-tcp\nno-tls\ndtls"),
+            "turns:203.0.113.5?transport=udp",
+        ),
+        (format!("{files}no-tcp\nstun-only"), "stuns:203.0.113.5"),
+        (
+            format!("{files}tcp-proxy-port=8443\nproxy-protocol-source=192.0.2.1"),
+            "",
+        ),
+    ] {
+        assert_eq!(url(&content), expected, "{content}");
+    }
+}
+
+#[test]
 fn secrets_appear_in_no_dump() {
     //= V-74
     let content = "user=alice:hush-1\nuser=bob:0x68757368687573686875736868757368\nrealm=example.org\nstatic-auth-secret=hush-2\nstateless-nonce-secret=hush-3-of-16-bytes\n";

@@ -5,6 +5,8 @@ use super::*;
 fn settings(folder: &std::path::Path) -> Settings {
     Settings {
         sessions: false,
+        requests: false,
+        binding: false,
         statistics_interval: std::time::Duration::from_secs(10),
         statistics_file: None,
         to_stdout: false,

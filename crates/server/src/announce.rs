@@ -1,0 +1,67 @@
+//! The lines by which coturn says that it serves, for scripts that wait for them.
+
+use std::io::Write;
+use std::net::SocketAddr;
+
+use crate::config::Config;
+
+/// Writes them. What cannot be written is for nobody to read.
+pub(crate) fn as_coturn(config: &Config, threads: usize, out: &mut impl Write) {
+    let mut line = |text: String| {
+        let _ = writeln!(out, "{text}");
+    };
+    let addresses = &config.addresses;
+    for listener in &addresses.listeners {
+        line(format!("Listener address to use: {}", listener.ip()));
+    }
+    for relay in &addresses.relays {
+        line(format!("Relay address to use: {relay}"));
+    }
+    line(format!(
+        "Default realm: {}",
+        config.authentication.realm.escape_debug()
+    ));
+    line("Wait for relay ports initialization...".to_owned());
+    for relay in &addresses.relays {
+        line(format!("  relay {relay} initialization..."));
+        line(format!("  relay {relay} initialization done"));
+    }
+    line("Relay ports initialization done".to_owned());
+    for thread in 0..threads {
+        line(format!("turn server id={thread} created"));
+    }
+    let tls = match config.tls.files() {
+        Some(_) => "TLS/",
+        None => "",
+    };
+    for listener in config.stream_listeners() {
+        line(format!(
+            "{} {tls}TCP listener opened on : {listener}",
+            family(&listener)
+        ));
+    }
+    let dtls = match config.tls.dtls_files() {
+        Some(_) => "DTLS/",
+        None => "",
+    };
+    for listener in config.datagram_listeners() {
+        line(format!(
+            "{} {dtls}UDP listener opened on: {listener}",
+            family(&listener)
+        ));
+    }
+    line(format!("Total General servers: {threads}"));
+    if let Some(database) = &config.authentication.database {
+        line(format!(
+            "SQLite DB connection success: {}",
+            database.path.display()
+        ));
+    }
+}
+
+fn family(listener: &SocketAddr) -> &'static str {
+    match listener {
+        SocketAddr::V4(_) => "IPv4.",
+        SocketAddr::V6(_) => "IPv6.",
+    }
+}

@@ -1,0 +1,136 @@
+//! How much strangers can have written, and what they can have written.
+
+use turnbuckle_engine::{ClientTuple, Endpoint};
+use turnbuckle_wire::{Class, IntegrityKey, MessageWriter, TransactionId};
+
+use super::*;
+
+const EVERYTHING: Lines = Lines {
+    sessions: true,
+    binding: true,
+};
+
+fn client(port: u16) -> ClientTuple {
+    ClientTuple::udp(Endpoint(0), SocketAddr::from(([198, 51, 100, 7], port)))
+}
+
+fn path(port: u16) -> Path {
+    Path {
+        server: SocketAddr::from(([192, 0, 2, 1], 3478)),
+        client: client(port).remote,
+        transport: Transport::Udp,
+    }
+}
+
+fn message(class: Class, error: Option<u16>, user: &str) -> Vec<u8> {
+    let mut bytes = vec![0; 1232];
+    let transaction = TransactionId::new([1; 12]);
+    let mut writer = MessageWriter::new(&mut bytes, class, Method::ALLOCATE, transaction);
+    if let Some(code) = error {
+        writer.error_code(code, "");
+    }
+    if !user.is_empty() {
+        writer.username(user.as_bytes());
+        writer.integrity(&IntegrityKey::sha1(&[0; 16]));
+    }
+    let len = writer.finish().expect("it fits");
+    bytes.truncate(len);
+    bytes
+}
+
+fn refused(sessions: &mut Sessions, port: u16, user: &str, now: Time) -> Vec<String> {
+    let answer = Answer::of(client(port), &message(Class::Error, Some(401), "")).expect("one");
+    let asked = Asked::of(&message(Class::Request, None, user), &answer);
+    sessions.answered(path(port), &answer, &asked, None, now)
+}
+
+/// V-50: 200,000 requests in ten seconds, from 50,000 ports, with names and without.
+#[test]
+fn strangers_fill_the_log_with_less_than_10_kilobytes_a_second() {
+    for shards in [1, 4] {
+        let mut all: Vec<_> = (0..shards)
+            .map(|shard| Sessions::new(EVERYTHING, shard, shards, "example.org"))
+            .collect();
+        let mut bytes = 0;
+        for number in 0..200_000_u64 {
+            let now = Time::from_nanos(1_000_000_000_000 + number * 50_000);
+            let port = u16::try_from(number % 50_000 + 1).expect("a port");
+            let user = if number % 2 == 0 { "someone" } else { "" };
+            let sessions = &mut all[usize::from(port) % shards];
+            let mut lines = refused(sessions, port, user, now);
+            lines.extend(sessions.connected(path(port).client, now));
+            lines.extend(sessions.disconnected(path(port), true, now));
+            lines.extend(sessions.expired(now));
+            bytes += lines.iter().map(|line| line.len() + 36).sum::<usize>();
+        }
+        assert!(
+            bytes / 10 < 10_000,
+            "{shards} shards: {} bytes/s",
+            bytes / 10
+        );
+        assert!(
+            bytes / 10 > 1_000,
+            "{shards} shards: {} bytes/s",
+            bytes / 10
+        );
+    }
+}
+
+#[test]
+fn what_was_left_out_is_counted() {
+    let mut sessions = Sessions::new(EVERYTHING, 0, 1, "example.org");
+    for _ in 0..1_000 {
+        refused(&mut sessions, 1, "", Time::from_secs(1));
+    }
+    let lines = refused(&mut sessions, 1, "", Time::from_secs(100));
+    assert_eq!(lines.len(), 2, "{lines:?}");
+    assert!(
+        lines[0].ends_with(": 968 lines before this one were left out"),
+        "{lines:?}"
+    );
+}
+
+/// V-73.
+#[test]
+fn a_name_cannot_forge_a_line_or_push_the_end_out_of_it() {
+    let mut sessions = Sessions::new(EVERYTHING, 0, 1, "example.org");
+    let name = format!(
+        "x\r\n2026-01-01 INFO session 1> realm <{}",
+        "\u{1b}[2K".repeat(80)
+    );
+    let mut lines = refused(&mut sessions, 1, &name, Time::from_secs(1));
+    lines.extend(sessions.expired(Time::from_secs(100)));
+    assert_eq!(lines.len(), 3, "{lines:?}");
+    for line in &lines {
+        assert!(
+            line.bytes().all(|byte| (0x20..0x7f).contains(&byte)),
+            "{line}"
+        );
+        assert!(line.len() < 900, "{line}");
+        assert!(line.matches('>').count() <= 3, "{line}");
+    }
+    assert!(
+        lines[2].ends_with(
+            "remote 198.51.100.7:1, reason: allocation watchdog determined stale session state"
+        ),
+        "{lines:?}"
+    );
+}
+
+#[test]
+fn without_verbose_only_what_went_wrong_is_said() {
+    let quiet = Lines {
+        sessions: false,
+        binding: false,
+    };
+    let mut sessions = Sessions::new(quiet, 0, 1, "example.org");
+    let now = Time::from_secs(1);
+    assert!(refused(&mut sessions, 1, "", now).is_empty());
+    assert_eq!(
+        refused(&mut sessions, 1, "alice", now),
+        [
+            "error: session 000000000000000001: check_stun_auth: user alice credentials are incorrect"
+        ]
+    );
+    assert_eq!(sessions.next_timeout(), None);
+}

@@ -1,0 +1,105 @@
+//! What was asked and what was answered, as far as the log tells it.
+
+use std::net::SocketAddr;
+
+use turnbuckle_engine::{ClientTuple, Transport};
+use turnbuckle_wire::{Class, Message, Method, TransactionId};
+
+use super::text::{name, name_of_bytes};
+use crate::turnadmin::canonical;
+
+/// The ends of what coturn calls a session; nothing that would tell apart connections from the same address, one after the other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct Path {
+    pub(crate) server: SocketAddr,
+    pub(crate) client: SocketAddr,
+    pub(crate) transport: Transport,
+}
+
+/// Cipher suite and version of TLS or DTLS, by OpenSSL's names.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Seal {
+    pub(crate) suite: Box<str>,
+    pub(crate) version: &'static str,
+}
+
+/// An answer on its way out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Answer {
+    pub(crate) to: ClientTuple,
+    pub(crate) method: Method,
+    /// The error code; `None` for success.
+    pub(crate) error: Option<u16>,
+    /// Whether the request proved who sent it.
+    pub(crate) is_proven: bool,
+    transaction: TransactionId,
+}
+
+impl Answer {
+    /// What `bytes`, which the engine has written, says; nothing for an indication.
+    pub(crate) fn of(to: ClientTuple, bytes: &[u8]) -> Option<Self> {
+        let message = Message::parse(bytes).ok()?;
+        let error = match message.class() {
+            Class::Success => None,
+            Class::Error => Some(message.error_code().ok()??.code),
+            Class::Request | Class::Indication => return None,
+        };
+        Some(Self {
+            to,
+            method: message.method(),
+            error,
+            is_proven: message.has_integrity_sha1() || message.has_integrity_sha256(),
+            transaction: message.transaction_id(),
+        })
+    }
+}
+
+/// What a request says that its answer does not. Everything here is escaped already.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Asked {
+    /// USERNAME, if the request tries to prove something.
+    pub(crate) user: Option<String>,
+    /// ORIGIN in the form in which origins stand in the database.
+    pub(crate) origin: Option<String>,
+    /// XOR-PEER-ADDRESS, each.
+    pub(crate) peers: Vec<SocketAddr>,
+}
+
+impl Asked {
+    /// What `datagram` says, if `answer` answers it.
+    pub(crate) fn of(datagram: &[u8], answer: &Answer) -> Self {
+        let Ok(message) = Message::parse(datagram) else {
+            return Self::default();
+        };
+        if message.transaction_id() != answer.transaction || message.method() != answer.method {
+            return Self::default(); // the answer to a request from before
+        }
+        let proves = message.has_integrity_sha1() || message.has_integrity_sha256();
+        let user = message.username().ok().flatten().filter(|_| proves);
+        Self {
+            user: user.map(name_of_bytes),
+            origin: message
+                .origin()
+                .map(|origin| name(&canonical(&String::from_utf8_lossy(origin)))),
+            peers: message
+                .xor_peer_addresses()
+                .filter_map(Result::ok)
+                .collect(),
+        }
+    }
+}
+
+/// coturn's word for a method.
+pub(super) fn word(method: Method) -> &'static str {
+    match method {
+        Method::ALLOCATE => "ALLOCATE",
+        Method::BINDING => "BINDING",
+        Method::CHANNEL_BIND => "CHANNEL_BIND",
+        Method::CONNECT => "CONNECT",
+        Method::CONNECTION_BIND => "CONNECTION_BIND",
+        Method::CREATE_PERMISSION => "CREATE_PERMISSION",
+        Method::REFRESH => "REFRESH",
+        Method::SEND => "SEND",
+        _ => "unknown",
+    }
+}

@@ -1,0 +1,295 @@
+//! What `turnserver` logs, beside what Debian's coturn logs about the same clients.
+//!
+//! The clients are coturn's own. Each pattern has to fit a line of both logs: one that does not fit coturn's is a mistake of this file.
+
+use std::io::{BufRead as _, BufReader};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+mod ports;
+
+use ports::free_ports;
+
+const COTURN: &str = "/usr/bin/turnserver";
+const CLIENT: &str = "/usr/bin/turnutils_uclient";
+
+/// A server, and every line that it has printed.
+struct Server {
+    child: Child,
+    lines: Receiver<String>,
+    seen: Vec<String>,
+}
+
+impl Server {
+    fn start(program: &Path, folder: &Path, arguments: &[&str]) -> Self {
+        let mut child = Command::new(program)
+            .args(arguments)
+            .current_dir(folder)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("it starts");
+        let out = BufReader::new(child.stdout.take().expect("piped"));
+        let (sender, lines) = channel();
+        std::thread::spawn(move || {
+            for line in out.lines().map_while(Result::ok) {
+                if sender.send(line).is_err() {
+                    return;
+                }
+            }
+        });
+        Self {
+            child,
+            lines,
+            seen: Vec::new(),
+        }
+    }
+
+    /// Waits for a line that fits, among all so far and those to come.
+    fn awaits(&mut self, pattern: &str) {
+        let deadline = Instant::now() + Duration::from_secs(30);
+        while !self.has(pattern) {
+            let left = deadline.saturating_duration_since(Instant::now());
+            match self.lines.recv_timeout(left) {
+                Ok(line) => self.seen.push(line),
+                Err(_) => panic!("no line like {pattern:?} in:\n{}", self.seen.join("\n")),
+            }
+        }
+    }
+
+    fn has(&self, pattern: &str) -> bool {
+        self.seen.iter().any(|line| fits(line, pattern))
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let process = Pid::from_raw(self.child.id().try_into().expect("a process"));
+        let _ = kill(process, Signal::SIGKILL);
+        let _ = self.child.wait();
+    }
+}
+
+/// Whether a line ends as `pattern` says, where `#` stands for digits, `@` for eighteen of them, and `*` for anything.
+fn fits(line: &str, pattern: &str) -> bool {
+    let line = line.trim_end();
+    (0..=line.len())
+        .filter(|&start| line.is_char_boundary(start))
+        .any(|start| matches(&line[start..], pattern))
+}
+
+fn matches(text: &str, pattern: &str) -> bool {
+    let Some(first) = pattern.chars().next() else {
+        return text.is_empty();
+    };
+    let rest = &pattern[first.len_utf8()..];
+    match first {
+        '*' => (0..=text.len())
+            .filter(|&end| text.is_char_boundary(end))
+            .any(|end| matches(&text[end..], rest)),
+        '#' => {
+            let digits = text.bytes().take_while(u8::is_ascii_digit).count();
+            digits > 0 && matches(&text[digits..], rest)
+        }
+        '@' => {
+            let digits = text.bytes().take_while(u8::is_ascii_digit).count();
+            digits == 18 && matches(&text[digits..], rest)
+        }
+        _ => text
+            .strip_prefix(first)
+            .is_some_and(|text| matches(text, rest)),
+    }
+}
+
+fn client(port: u16, words: &[&str]) {
+    let status = Command::new("timeout")
+        .args(["20", CLIENT, "-p", &port.to_string()])
+        .args(words)
+        .arg("127.0.0.1")
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .status();
+    // How it ends is not what this is about: some of what it does is refused.
+    status.expect("it runs");
+}
+
+/// A reflector of datagrams, ended when dropped.
+struct Peer(Child);
+
+impl Peer {
+    fn start(port: u16) -> Self {
+        let child = Command::new(env!("CARGO_BIN_EXE_turnbuckle"))
+            .args(["peer", "--threads", "1", "--listen"])
+            .arg(format!("127.0.0.1:{port}"))
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn();
+        Self(child.expect("it starts"))
+    }
+}
+
+impl Drop for Peer {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// What both are started with.
+const OPTIONS: &str = "-n -v -a -L 127.0.0.1 -m 1 -u alice:secret -r example.org -q 12 --cert chain.pem --pkey key.pem --log-file stdout --pidfile turn.pid --no-cli \
+    --allow-loopback-peers --allowed-peer-ip 127.0.0.1 --denied-peer-ip 10.0.0.0-10.255.255.255";
+
+/// What both print when they serve.
+const START: [&str; 10] = [
+    "Listener address to use: 127.0.0.1",
+    "Relay address to use: 127.0.0.1",
+    "Default realm: example.org",
+    "pid file created: *turn.pid",
+    "  relay 127.0.0.1 initialization done",
+    "Relay ports initialization done",
+    "turn server id=0 created",
+    "IPv4. TLS/TCP listener opened on : 127.0.0.1:#",
+    "IPv4. DTLS/UDP listener opened on: 127.0.0.1:#",
+    "Total General servers: 1",
+];
+
+/// What clients do, with what both print about it.
+const ACTIONS: [(&[&str], &[&str]); 6] = [
+    (
+        &["-y", "-u", "alice", "-w", "secret", "-n", "2", "-m", "1"],
+        &[
+            "session @: realm <example.org> user <>: incoming packet message processed, error 401: Unauthorized",
+            "IPv4. Local relay addr: 127.0.0.1:#",
+            "session @: new, realm=<example.org>, username=<alice>, lifetime=777",
+            "session @: realm <example.org> user <alice>: incoming packet ALLOCATE processed, success",
+            "session @: refreshed, realm=<example.org>, username=<alice>, lifetime=777",
+            "session @: realm <example.org> user <alice>: incoming packet REFRESH processed, success",
+            "session @: realm <example.org> user <alice>: incoming packet CHANNEL_BIND processed, success",
+            "session @: refreshed, realm=<example.org>, username=<alice>, lifetime=0",
+            "session @: usage: realm=<example.org>, username=<alice>, rp=#, rb=#, sp=#, sb=#",
+            "session @: peer usage: realm=<example.org>, username=<alice>, rp=2, rb=200, sp=2, sb=200",
+            "session @: closed (2nd stage), user <alice> realm <example.org> origin <>, local 127.0.0.1:#, remote 127.0.0.1:#, reason: allocation timeout",
+            "session @: delete: realm=<example.org>, username=<alice>",
+            "session @: peer 127.0.0.1* deleted",
+        ],
+    ),
+    (
+        &[
+            "-t", "-c", "-u", "alice", "-w", "secret", "-n", "2", "-m", "1",
+        ],
+        &[
+            "IPv4. tcp or tls connected to: 127.0.0.1:#",
+            "session @: peer 127.0.0.1* lifetime updated: 300",
+            "session @: realm <example.org> user <alice>: incoming packet CREATE_PERMISSION processed, success",
+            "session @: TCP socket * 127.0.0.1:#",
+            "session @: closed (2nd stage), user <alice> realm <example.org> origin <>, local 127.0.0.1:#, remote 127.0.0.1:#, reason: TCP *(callback)",
+        ],
+    ),
+    (
+        &[
+            "-t", "-S", "-c", "-u", "alice", "-w", "secret", "-n", "2", "-m", "1",
+        ],
+        &[
+            "session @: new, realm=<example.org>, username=<alice>, lifetime=777, cipher=*, method=TLSv1.#",
+            "session @: closed (2nd stage), user <alice> realm <example.org> origin <>, local 127.0.0.1:#, remote 127.0.0.1:#, reason: TLS/TCP *(callback)",
+        ],
+    ),
+    (
+        &["-u", "alice", "-w", "wrong", "-n", "2", "-m", "1"],
+        &[
+            "check_stun_auth: user alice credentials are incorrect",
+            "session @: realm <example.org> user <alice>: incoming packet message processed, error 401: Unauthorized",
+        ],
+    ),
+    (
+        &[
+            "-e", "10.1.2.3", "-u", "alice", "-w", "secret", "-n", "2", "-m", "1",
+        ],
+        &[
+            "A peer IP 10.1.2.3 denied in the range: 10.0.0.0-10.255.255.255*",
+            "session @: realm <example.org> user <alice>: incoming packet CHANNEL_BIND processed, error 403: Forbidden IP",
+            "session @: realm <example.org> user <alice>: incoming packet message processed, error 403: Forbidden IP",
+        ],
+    ),
+    (
+        &["-u", "alice", "-w", "secret", "-n", "2", "-m", "8"],
+        &[
+            "session @: realm <example.org> user <alice>: incoming packet ALLOCATE processed, error 486: Allocation Quota Reached",
+            "session @: realm <example.org> user <alice>: incoming packet message processed, error 486: Allocation Quota Reached",
+        ],
+    ),
+];
+
+#[test]
+fn the_same_clients_leave_the_same_lines_as_in_coturns_log() {
+    for program in [COTURN, CLIENT] {
+        if !Path::new(program).exists() {
+            println!("not run: {program} is not installed");
+            return;
+        }
+    }
+    let folder = tempfile::tempdir().expect("a directory");
+    let link = folder.path().join("turnserver");
+    std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_turnbuckle"), &link).expect("linked");
+    std::thread::scope(|scope| {
+        for program in [Path::new(COTURN), &link] {
+            let folder = folder.path().join(match program == link {
+                true => "ours",
+                false => "coturns",
+            });
+            std::fs::create_dir(&folder).expect("a directory");
+            certificate(&folder);
+            let is_ours = program == link;
+            scope.spawn(move || act(program, &folder, is_ours));
+        }
+    });
+}
+
+/// Has clients do everything with one server, and looks for the lines about it.
+fn act(program: &Path, folder: &Path, is_ours: bool) {
+    let (port, tls_port, peer_port) = (free_ports(), free_ports(), free_ports());
+    let _peer = Peer::start(peer_port);
+    let [port_text, tls_text, peer_text] = [port, tls_port, peer_port].map(|it| it.to_string());
+    let mut arguments: Vec<&str> = OPTIONS.split_whitespace().collect();
+    arguments.extend(["-p", &port_text, "--tls-listening-port", &tls_text]);
+    if is_ours {
+        // What Debian's does unless told otherwise, and has no keys for.
+        arguments.extend(["--dtls", "--rfc5766-channel-numbers"]);
+        // The client asks again at once when its password is wrong, without end.
+        arguments.extend(["--unverified-excess-bytes-per-second", "1000000000"]);
+        arguments.extend(["--unverified-bytes-per-second", "1000000000"]);
+    }
+    let mut server = Server::start(program, folder, &arguments);
+    for pattern in START {
+        server.awaits(pattern);
+    }
+    for (words, patterns) in ACTIONS {
+        server.seen.clear();
+        let is_tls = words.contains(&"-S");
+        let mut words = words.to_vec();
+        if !words.contains(&"-y") && !words.contains(&"-e") {
+            words.extend(["-e", "127.0.0.1"]);
+        }
+        words.extend(["-r", &peer_text]);
+        client(if is_tls { tls_port } else { port }, &words);
+        for pattern in patterns {
+            server.awaits(pattern);
+        }
+    }
+}
+
+fn certificate(folder: &Path) {
+    let key = rcgen::KeyPair::generate_for(&rcgen::PKCS_RSA_SHA256).expect("a key");
+    let params = rcgen::CertificateParams::new(vec!["localhost".to_owned()]).expect("a name");
+    let certificate = params.self_signed(&key).expect("signed");
+    std::fs::write(folder.join("chain.pem"), certificate.pem()).expect("written");
+    std::fs::write(folder.join("key.pem"), key.serialize_pem()).expect("written");
+}
