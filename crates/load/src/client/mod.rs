@@ -72,7 +72,9 @@ pub struct Plan {
     pub relay: Relay,
     /// To whom data is to go; `None` for an allocation alone, or until [`Client::open`].
     pub peer: Option<(SocketAddr, Path)>,
-    /// ADDITIONAL-ADDRESS-FAMILY (RFC 8656 §7.1), IPv6, and a peer of that family, reached in the same way as the first one.
+    /// ADDITIONAL-ADDRESS-FAMILY (RFC 8656 §7.1): a relayed address of each family.
+    pub is_dual: bool,
+    /// Another peer, of IPv6, for a dual allocation; reached in the same way as the first one.
     pub second_peer: Option<(SocketAddr, Path)>,
     /// An empty MOBILITY-TICKET in the Allocate request (RFC 8016 §3.1.1); the allocation can then go on elsewhere, see
     /// [`Client::successor`].
@@ -391,7 +393,7 @@ impl Client {
                 if self.plan.mobility && self.ticket.is_none() {
                     return Some(self.fail(Failure::NoTicket));
                 }
-                if self.plan.second_peer.is_some() && second.is_none() {
+                if self.plan.is_dual && second.is_none() {
                     let mut reasons = message.address_error_codes().filter_map(Result::ok);
                     let code = reasons.next().map_or(440, |reason| reason.code);
                     return Some(self.fail(Failure::Refused(code)));
@@ -503,7 +505,7 @@ impl Client {
     /// The relayed addresses of an Allocate response: that of the first peer's family, and that of the second's.
     fn relayed_addresses(&self, message: &Message<'_>) -> Option<(SocketAddr, Option<SocketAddr>)> {
         let mut addresses = message.xor_relayed_addresses().filter_map(Result::ok);
-        if self.plan.second_peer.is_none() {
+        if !self.plan.is_dual {
             return Some((addresses.next()?, None));
         }
         // In either order (RFC 8656 §7.3).
@@ -577,7 +579,7 @@ impl Client {
                 if self.plan.dont_fragment {
                     writer.dont_fragment();
                 }
-                if self.plan.second_peer.is_some() {
+                if self.plan.is_dual {
                     writer.additional_address_family(AddressFamily::V6);
                 } else if let Some(family) = self.plan.family {
                     writer.requested_address_family(family);

@@ -19,6 +19,7 @@ fn client(path: Option<Path>) -> Client {
         credentials: Credentials::user(USER, PASSWORD),
         relay: Relay::Udp,
         peer: path.map(|path| (peer(), path)),
+        is_dual: false,
         second_peer: None,
         mobility: false,
         dont_fragment: false,
@@ -502,7 +503,10 @@ fn second_peer() -> SocketAddr {
 #[test]
 fn both_addresses_of_a_dual_allocation_get_a_way_to_their_peer_and_keep_it() {
     let other = Path::Channel(ChannelNumber::try_from(0x4001).unwrap());
-    let mut client = client_of(|plan| plan.second_peer = Some((second_peer(), other)));
+    let mut client = client_of(|plan| {
+        plan.is_dual = true;
+        plan.second_peer = Some((second_peer(), other));
+    });
     // In the order that the RFC leaves open.
     let event = allocated(&mut client, |writer| {
         let writer = writer.xor_relayed_address(second_relayed());
@@ -527,7 +531,7 @@ fn both_addresses_of_a_dual_allocation_get_a_way_to_their_peer_and_keep_it() {
 
 #[test]
 fn one_address_where_two_were_asked_for_is_a_failure_with_the_servers_reason() {
-    let mut client = client_of(|plan| plan.second_peer = Some((second_peer(), channel())));
+    let mut client = client_of(|plan| plan.is_dual = true);
     let event = allocated(&mut client, |writer| {
         let writer = writer.xor_relayed_address(relayed()).lifetime(600);
         writer.address_error_code(AddressFamily::V6, 508, "");

@@ -11,6 +11,7 @@ use turnbuckle_wire::AddressFamily;
 
 use crate::cli::{self, BackendChoice, Cpus, Threads};
 use crate::client::Credentials;
+use crate::load::roaming::Moves;
 use crate::load::transport::TransportChoice;
 use crate::packet::HEADER_LEN;
 
@@ -107,6 +108,18 @@ pub struct Arguments {
     /// tcp-relay: this program is the peer as well, and connects to the relayed address
     #[arg(long, conflicts_with_all = ["peer", "direct", "pairs"])]
     pub(crate) passive: bool,
+    /// Dual allocations (ADDITIONAL-ADDRESS-FAMILY): packets go by both relayed addresses in turn, to the first IPv4 and the first IPv6 --peer
+    #[arg(long, conflicts_with_all = ["direct", "pairs", "family", "passive"])]
+    pub(crate) dual: bool,
+    /// Packets go by one of the two addresses alone.
+    #[arg(skip)]
+    pub(crate) is_dual_by_one: bool,
+    /// Clients go to another local port so often, and the allocation with them (RFC 8016); by UDP
+    #[arg(long, value_name = "SECONDS", value_parser = cli::seconds, conflicts_with_all = ["direct", "passive"])]
+    pub(crate) move_every: Option<Duration>,
+    /// Clients move once, at the beginning.
+    #[arg(skip)]
+    pub(crate) is_moving_once: bool,
     /// Ask for DONT-FRAGMENT
     #[arg(long, conflicts_with = "direct")]
     pub(crate) dont_fragment: bool,
@@ -177,6 +190,7 @@ impl Arguments {
             return Err("--server is missing (or --direct, for a run without one)".to_owned());
         }
         self.check_transport()?;
+        self.check_allocations()?;
         if self.pairs && !self.mode.has_packets() {
             return Err(format!("{mode} sends no packets; --pairs has no use"));
         }
@@ -235,6 +249,44 @@ impl Arguments {
         }
         if self.duration.is_zero() {
             return Err("--duration: allowed: more than 0 seconds".to_owned());
+        }
+        Ok(())
+    }
+
+    /// What is wrong with moves and dual allocations.
+    fn check_allocations(&self) -> Result<(), String> {
+        let mode = self.mode.name();
+        let has_calls = self.mode.has_packets() && self.mode != Mode::TcpRelay;
+        if self.moves().is_some() {
+            if !has_calls {
+                return Err(format!(
+                    "--move-every is for allocations that are kept, and for packets; {mode} has none of these"
+                ));
+            }
+            if self.transport != TransportChoice::Udp {
+                return Err(format!(
+                    "--move-every is by UDP; a connection by {} cannot go to another port",
+                    self.transport.name()
+                ));
+            }
+            if self.sender_threads != Threads::Auto {
+                return Err(
+                    "--sender-threads: the threads of clients that move send as well; there is --listener-threads"
+                        .to_owned(),
+                );
+            }
+            if self.move_every.is_some_and(|every| every.is_zero()) {
+                return Err("--move-every: allowed: more than 0 seconds".to_owned());
+            }
+        }
+        if self.dual && !has_calls {
+            return Err(format!(
+                "--dual is for packets by both addresses; {mode} has none"
+            ));
+        }
+        let has = |is_v6: bool| self.peer.iter().any(|peer| peer.is_ipv6() == is_v6);
+        if self.dual && !self.is_dual_by_one && !(has(false) && has(true)) {
+            return Err("--dual needs a --peer of IPv4 and one of IPv6".to_owned());
         }
         Ok(())
     }
@@ -327,6 +379,24 @@ impl Arguments {
     pub(crate) fn family_of(&self, peer: Option<SocketAddr>) -> Option<AddressFamily> {
         let of_peer = peer.filter(SocketAddr::is_ipv6).map(|_| AddressFamily::V6);
         self.family.or(of_peer)
+    }
+
+    /// The peers that clients have in turn, and the one that each has besides by a dual allocation.
+    pub(crate) fn peers(&self) -> (Vec<SocketAddr>, Option<SocketAddr>) {
+        if !self.dual || self.is_dual_by_one {
+            return (self.peer.clone(), None);
+        }
+        let (second, first): (Vec<_>, Vec<_>) = self.peer.iter().partition(|peer| peer.is_ipv6());
+        (first, second.first().copied())
+    }
+
+    /// When clients move.
+    pub(crate) fn moves(&self) -> Option<Moves> {
+        let every = self.move_every.map(|every| {
+            let every = u64::try_from(every.as_nanos()).unwrap_or(u64::MAX);
+            Moves::Every(every)
+        });
+        every.or_else(|| self.is_moving_once.then_some(Moves::Once))
     }
 
     /// The local address: as asked, or any of the family of `to`.

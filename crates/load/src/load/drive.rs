@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::dtls::DtlsClients;
 use super::listener::{self, DRAINED, Duty, Listener, Opened, Task};
+use super::roaming::Roaming;
 use super::sender;
 use super::streams::Streams;
 use super::transport::Transport;
@@ -37,6 +38,10 @@ pub(super) trait Driver {
 pub(super) type Outcome = (listener::Outcome, Option<sender::Outcome>);
 
 pub(super) fn run(mut task: Task) -> anyhow::Result<Outcome> {
+    if let Some(moves) = task.moves {
+        let roaming = Roaming::open(&mut task, moves);
+        return drive(task, roaming);
+    }
     match &task.transport {
         Transport::Udp => {
             let udp = Udp::open(&mut task);

@@ -14,6 +14,7 @@ use hdrhistogram::Histogram;
 use turnbuckle_datapath::Settings;
 use turnbuckle_wire::{ChannelData, Class, Demux, Message, Method, classify};
 
+use super::roaming::{Moved, Moves};
 use super::sender::{self, MEASURING, OVER, histogram};
 use super::session::{Framing, Ready, Via};
 use super::track::{Counts, Track};
@@ -28,6 +29,9 @@ const UNDER_WAY: usize = 64;
 const AFTER_REFUSAL: u64 = 10_000_000;
 /// Longest wait for something to arrive: phases are looked at that often.
 const WAIT_MAX: Duration = Duration::from_millis(5);
+
+/// Marks the number of a session's second flow, by the second relayed address of a dual allocation. There are never so many clients.
+pub(super) const SECOND_FLOW: u32 = 1 << 31;
 
 /// Beyond the phases of a sender: nothing more is expected to arrive.
 pub(super) const DRAINED: u8 = 3;
@@ -73,6 +77,8 @@ pub(super) struct Task {
     pub(super) settings: Settings,
     pub(super) duty: Duty,
     pub(super) transport: Transport,
+    /// When clients go to another port; by UDP.
+    pub(super) moves: Option<Moves>,
     pub(super) local: IpAddr,
     /// Where messages go: the server, or in a run without one the peer.
     pub(super) to: SocketAddr,
@@ -108,6 +114,7 @@ pub(super) struct Outcome {
     pub(super) attempted: u64,
     pub(super) allocated: u64,
     pub(super) released: u64,
+    pub(super) moved: Moved,
     pub(super) failures: BTreeMap<Failure, u64>,
 }
 
@@ -157,6 +164,8 @@ struct One {
     plan: Option<Arc<Plan>>,
     client: Option<Client>,
     track: Track,
+    /// Packets by the second relayed address, where there is one.
+    second_track: Option<Track>,
     /// An allocation is to be had or held.
     is_busy: bool,
     /// It is in the queue of those that wait for their turn.
@@ -215,6 +224,7 @@ impl Listener {
                 attempted: 0,
                 allocated: 0,
                 released: 0,
+                moved: Moved::default(),
                 failures: BTreeMap::new(),
             },
             clients: clients
@@ -224,6 +234,10 @@ impl Listener {
                     // Partners are numbered 2n and 2n + 1.
                     from: session ^ u32::from(task.pairs.is_some()),
                     last_latency: None,
+                    second_track: plan
+                        .as_ref()
+                        .is_some_and(|plan| plan.second_peer.is_some())
+                        .then(|| Track::new(task.window)),
                     is_busy: plan.is_some(),
                     is_waiting: plan.is_some(),
                     plan,
@@ -245,6 +259,29 @@ impl Listener {
                 let is_ready = one.client.as_ref().is_some_and(Client::is_ready);
                 !one.is_busy || self.may_send(one) || is_alone && is_ready
             })
+    }
+
+    /// The phase when this turn began.
+    pub(super) fn phase(&self) -> u8 {
+        self.phase
+    }
+
+    /// A client that has, or is to have, an allocation.
+    pub(super) fn client(&self, index: usize) -> Option<&Client> {
+        self.clients.get(index)?.client.as_ref()
+    }
+
+    /// Has a client's allocation go on with `successor` (RFC 8016).
+    pub(super) fn replace(&mut self, index: usize, successor: Client, now: u64) {
+        if let Some(one) = self.clients.get_mut(index) {
+            one.client = Some(successor);
+            self.timers.push(Reverse((now, index)));
+        }
+    }
+
+    /// Takes over how moves ended.
+    pub(super) fn moved(&mut self, moved: Moved) {
+        self.outcome.moved = moved;
     }
 
     /// Whether packets of this client may flow.
@@ -278,6 +315,13 @@ impl Listener {
                 session: one.session,
                 framing,
             });
+            if let Some((peer, path)) = one.client.as_ref().and_then(Client::second_peer) {
+                opened.ready.push(Ready {
+                    via: via(index)?,
+                    session: one.session | SECOND_FLOW,
+                    framing: Framing::Relayed { peer, path },
+                });
+            }
         }
         Ok(opened)
     }
@@ -439,8 +483,10 @@ impl Listener {
     }
 
     pub(super) fn finish(mut self) -> Outcome {
-        for one in &self.clients {
-            let counts = one.track.counts();
+        let tracks = self.clients.iter();
+        let tracks = tracks.flat_map(|one| [Some(&one.track), one.second_track.as_ref()]);
+        for track in tracks.flatten() {
+            let counts = track.counts();
             let sum = &mut self.outcome.counts;
             sum.received += counts.received;
             sum.duplicated += counts.duplicated;
@@ -526,10 +572,15 @@ impl Listener {
         let Some(one) = self.clients.get_mut(index) else {
             return;
         };
-        let Some(header) = Header::read(packet).filter(|header| header.session == one.from) else {
+        let Some(header) = Header::read(packet) else {
             return self.corrupt();
         };
-        let is_new = one.track.receive(header.sequence, header.is_measured);
+        let track = match &mut one.second_track {
+            _ if header.session == one.from => &mut one.track,
+            Some(second) if header.session == one.from | SECOND_FLOW => second,
+            _ => return self.corrupt(),
+        };
+        let is_new = track.receive(header.sequence, header.is_measured);
         if is_new && header.is_measured {
             self.outcome.received_bytes += packet.len() as u64;
             let latency = now.saturating_sub(header.time);
@@ -543,7 +594,12 @@ impl Listener {
 
 /// Whether `number` is the channel that the client bound.
 fn is_channel_of(one: &One, number: u16) -> bool {
-    let of_plan = one.plan.as_ref().and_then(|plan| plan.peer);
-    let peer = one.client.as_ref().and_then(Client::peer).or(of_plan);
-    matches!(peer, Some((_, Path::Channel(channel))) if channel.get() == number)
+    let plan = one.plan.as_ref();
+    let of_plan = plan.and_then(|plan| plan.peer);
+    let first = one.client.as_ref().and_then(Client::peer).or(of_plan);
+    let second = plan.and_then(|plan| plan.second_peer);
+    [first, second]
+        .into_iter()
+        .flatten()
+        .any(|(_, path)| matches!(path, Path::Channel(channel) if channel.get() == number))
 }

@@ -12,6 +12,7 @@ mod dtls;
 mod junk;
 mod listener;
 mod report;
+mod roaming;
 mod sender;
 mod sending;
 mod session;
@@ -145,6 +146,8 @@ pub(crate) struct Run {
     ports: HashSet<u16>,
     /// Clients that have what they need.
     clients_ready: usize,
+    /// What sends: a client, or each of its two relayed addresses; in a cycle the clients at work.
+    flows_ready: usize,
     clients_failed: BTreeMap<Failure, u64>,
     /// CPU time of each thread when the window opened.
     cpu_before: Vec<u64>,
@@ -176,6 +179,7 @@ impl Run {
             senders: Vec::new(),
             ports: HashSet::new(),
             clients_ready: 0,
+            flows_ready: 0,
             clients_failed: BTreeMap::new(),
             cpu_before: Vec::new(),
             totals: Totals::default(),
@@ -195,9 +199,14 @@ impl Run {
         }
     }
 
+    /// Whether what a client has cannot be shared with another thread.
+    fn is_sent_by_listeners(&self) -> bool {
+        self.arguments.transport != TransportChoice::Udp || self.arguments.moves().is_some()
+    }
+
     /// Threads that do nothing but send.
     fn sender_count(&self) -> usize {
-        if self.arguments.transport != TransportChoice::Udp {
+        if self.is_sent_by_listeners() {
             return 0;
         }
         let auto = threads::available() / 2;
@@ -232,8 +241,7 @@ impl Run {
         for (index, clients) in clients_of.into_iter().enumerate() {
             let seen = Arc::<OwnLines<Seen>>::default();
             let to = self.to(index)?;
-            let is_sender = self.arguments.transport != TransportChoice::Udp;
-            let (sending, tasks) = is_sender.then(mpsc::channel).unzip();
+            let (sending, tasks) = self.is_sent_by_listeners().then(mpsc::channel).unzip();
             let task = listener::Task {
                 clock: self.clock,
                 phase: Arc::clone(&self.phase),
@@ -241,6 +249,7 @@ impl Run {
                 settings: self.settings.clone(),
                 duty: self.duty(),
                 transport: transport.clone(),
+                moves: self.arguments.moves(),
                 local: self.arguments.local(to),
                 to,
                 clients,
@@ -310,13 +319,19 @@ impl Run {
             return Ok(vec![None; arguments.clients]);
         };
         let path = self.path()?;
+        let second_path = match path {
+            Path::Channel(_) => Path::Channel(ChannelNumber::try_from(0x4001)?),
+            other => other,
+        };
+        let (peers, second_peer) = arguments.peers();
         let plan = |peer: Option<SocketAddr>| {
             Some(Arc::new(Plan {
                 credentials: credentials.clone(),
                 relay: Relay::Udp,
                 peer: peer.map(|peer| (peer, path)),
-                second_peer: None,
-                mobility: false,
+                is_dual: arguments.dual,
+                second_peer: second_peer.map(|peer| (peer, second_path)),
+                mobility: arguments.moves().is_some(),
                 dont_fragment: arguments.dont_fragment,
                 family: arguments.family_of(peer),
                 lifetime: None,
@@ -326,11 +341,7 @@ impl Run {
         if !arguments.mode.has_packets() || arguments.pairs {
             return Ok(vec![plan(None); arguments.clients]);
         }
-        let plans: Vec<_> = arguments
-            .peer
-            .iter()
-            .map(|&peer| plan(Some(peer)))
-            .collect();
+        let plans: Vec<_> = peers.into_iter().map(|peer| plan(Some(peer))).collect();
         let in_turn = plans.iter().cycle().take(arguments.clients);
         Ok(in_turn.cloned().collect())
     }
@@ -355,11 +366,13 @@ impl Run {
                 *self.clients_failed.entry(failure).or_default() += count;
             }
         }
-        let clients = ready.len();
-        self.clients_ready = match self.arguments.mode {
+        let is_first = |ready: &&session::Ready| ready.session & listener::SECOND_FLOW == 0;
+        let clients = ready.iter().filter(is_first).count();
+        self.flows_ready = match self.arguments.mode {
             Mode::Alloc => self.arguments.clients,
-            _ => clients,
+            _ => ready.len(),
         };
+        self.clients_ready = clients;
         let needs_clients = self.arguments.mode != Mode::Alloc;
         if needs_clients && clients == 0 {
             self.phase.store(DRAINED, Ordering::Relaxed);
@@ -405,7 +418,8 @@ impl Run {
         let number = own_threads.max(self.listeners.len());
         let mut clients_of: Vec<Vec<_>> = (0..number).map(|_| Vec::new()).collect();
         for (place, ready) in ready.into_iter().enumerate() {
-            let at = match (&ready.via, usize::try_from(ready.session)) {
+            let session = ready.session & !listener::SECOND_FLOW;
+            let at = match (&ready.via, usize::try_from(session)) {
                 (Via::Listener(_), Ok(session)) => self.listener_of(session, self.listeners.len()),
                 _ => place % own_threads.max(1),
             };
@@ -511,13 +525,13 @@ impl Run {
         let Some(packets) = self.arguments.packets else {
             return false;
         };
-        let clients = self.clients_ready as u64;
+        let flows = self.flows_ready as u64;
         let now = self.now();
         let done = match self.arguments.mode {
             Mode::Alloc => now.allocated,
             _ => now.sent,
         };
-        done >= packets.saturating_mul(clients)
+        done >= packets.saturating_mul(flows)
     }
 
     fn pass(&self, time: Duration, stop: &Stop, show: &dyn Fn(u64, &Totals)) {

@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 
 use super::arguments::{Arguments, Mode};
 use super::listener::Jitter;
+use super::roaming::Moved;
 use super::track::Counts;
 use super::{drive, sender};
 use crate::client::Failure;
@@ -118,6 +119,7 @@ pub(crate) struct Report {
     attempted: u64,
     allocated: u64,
     released: u64,
+    moved: Moved,
     failures: BTreeMap<Failure, u64>,
     /// Role and datagrams of each thread.
     threads: Vec<(&'static str, u64)>,
@@ -148,6 +150,7 @@ impl Report {
             attempted: 0,
             allocated: 0,
             released: 0,
+            moved: Moved::default(),
             failures: BTreeMap::new(),
             threads: Vec::new(),
         };
@@ -176,6 +179,7 @@ impl Report {
             report.attempted += outcome.attempted;
             report.allocated += outcome.allocated;
             report.released += outcome.released;
+            report.moved.add(outcome.moved);
             for (failure, count) in outcome.failures {
                 *report.failures.entry(failure).or_default() += count;
             }
@@ -276,6 +280,12 @@ impl Report {
             "jitter_us": jitter(&self.jitter),
             "lateness_us": microseconds(&self.lateness),
             "allocations": self.allocations(),
+            "moves": self.arguments.moves().map(|_| json!({
+                "done": self.moved.done,
+                "failed": self.moved.failed,
+                "stale_tickets_refused": self.moved.stale_refused,
+                "stale_tickets_taken": self.moved.stale_taken,
+            })),
             "send_calls": self.send_calls,
             "gso_sends": self.gso_sends,
             "send_failed_datagrams": self.failed,
@@ -341,6 +351,14 @@ impl Report {
                 at(99.9)
             );
         }
+        if self.arguments.moves().is_some() {
+            text += &format!(
+                ", moved {}, failed to {}, stale tickets refused {}",
+                grouped(self.moved.done),
+                grouped(self.moved.failed),
+                grouped(self.moved.stale_refused)
+            );
+        }
         if self.failed_clients() > 0 {
             text += &format!(", refused: {}", failures_sentence(&self.failures));
         }
@@ -363,6 +381,15 @@ impl Report {
 
     fn broken_limits(&self) -> Vec<String> {
         let mut broken = Vec::new();
+        // These need no limit to be wrong.
+        if self.moved.failed > 0 {
+            let failed = grouped(self.moved.failed);
+            broken.push(format!("{failed} moves failed"));
+        }
+        if self.moved.stale_taken > 0 {
+            let taken = grouped(self.moved.stale_taken);
+            broken.push(format!("{taken} tickets were taken that had been used up"));
+        }
         if let Some(max) = self.arguments.max_loss
             && self.loss_percent() > max
         {

@@ -189,6 +189,118 @@ fn so_many_packets_are_sent_over_a_tcp_relay_as_were_asked_for() {
     server.stop();
 }
 
+#[test]
+fn clients_move_while_packets_flow_and_lose_none_and_used_tickets_are_refused() {
+    let server = Server::start(&["--mobility"]);
+    let (peer, address) = reflector();
+    let common = [
+        "--clients",
+        "6",
+        "--rate",
+        "100",
+        "--duration",
+        "1.5",
+        "--warm-up",
+        "0.1",
+        "--move-every",
+        "0.25",
+        "--max-loss",
+        "0",
+    ];
+    for way in [
+        &["--peer", &address][..],
+        &["--peer", &address, "--indications"],
+        &["--pairs"],
+    ] {
+        let line = [&["mix"], way, &common].concat();
+        let (result, is_success) = server.load(&line);
+        assert!(is_success, "{line:?}: {result}");
+        assert_eq!(result["lost"], 0, "{line:?}: {result}");
+        assert_eq!(result["allocations"]["released"], 6, "{line:?}: {result}");
+        let moves = &result["moves"];
+        let done = moves["done"].as_u64().unwrap();
+        // Each once at least, on however busy a machine.
+        assert!(done >= 6, "{line:?}: {result}");
+        assert_eq!(moves["failed"], 0, "{line:?}: {result}");
+        assert_eq!(moves["stale_tickets_taken"], 0, "{line:?}: {result}");
+        let refused = moves["stale_tickets_refused"].as_u64().unwrap();
+        // The last ones of a run have no time for it.
+        assert!(refused >= 1 && refused + 12 >= done, "{line:?}: {result}");
+    }
+    peer.signal(Signal::SIGTERM);
+    server.stop();
+}
+
+#[test]
+fn a_server_without_mobility_is_an_error_that_says_so() {
+    let server = Server::start(&[]);
+    let output = run(&[
+        "load",
+        "mix",
+        "--peer",
+        "127.0.0.1:9",
+        "--move-every",
+        "1",
+        "--server",
+        &server.address,
+        "--user",
+        "u:p",
+    ]);
+    assert_eq!(output.status.code(), Some(1));
+    let error = String::from_utf8_lossy(&output.stderr);
+    // What the server has not heard of it passes over (RFC 8016 §3.1.2), or it says that it is not allowed.
+    assert!(
+        error.contains("no_ticket (1 time)") || error.contains("405 (1 time)"),
+        "{error}"
+    );
+    server.stop();
+}
+
+#[test]
+fn packets_go_by_both_addresses_of_a_dual_allocation() {
+    let server = Server::start(&["--relay-ip", "::1"]);
+    let ports = free_ports();
+    let listen = [format!("127.0.0.1:{ports}"), format!("[::1]:{ports}")];
+    let mut peer = Program::start(&[
+        "peer", "--listen", &listen[0], "--listen", &listen[1], "--json",
+    ]);
+    peer.event("ready");
+    for transport in ["udp", "tcp"] {
+        for way in ["--max-loss=0", "--indications"] {
+            let (result, is_success) = server.load(&[
+                "mix",
+                "--dual",
+                "--peer",
+                &listen[0],
+                "--peer",
+                &listen[1],
+                "--clients",
+                "4",
+                "--packets",
+                "20",
+                "--warm-up",
+                "0",
+                "--transport",
+                transport,
+                way,
+            ]);
+            assert!(is_success, "{result}");
+            // Of each client by each address.
+            assert_eq!(result["sent_datagrams"], 160, "{transport} {way}: {result}");
+            assert_eq!(
+                result["received_datagrams"], 160,
+                "{transport} {way}: {result}"
+            );
+            assert_eq!(result["allocations"]["released"], 4, "{result}");
+        }
+    }
+    peer.signal(Signal::SIGINT);
+    let seen = peer.event("result");
+    // Four runs with four clients of two addresses each.
+    assert_eq!(seen["sources"], 32, "{seen}");
+    server.stop();
+}
+
 /// A peer that changes a byte of every connection's first packet.
 fn careless_peer() -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -271,6 +383,18 @@ fn lines_that_make_no_sense_are_refused_with_the_reason() {
         (
             "mix --server 127.0.0.1 --user a:b --passive",
             "for tcp-relay",
+        ),
+        (
+            "mix --server 127.0.0.1 --user a:b --pairs --clients 2 --move-every 1 --transport tcp",
+            "by UDP",
+        ),
+        (
+            "alloc --server 127.0.0.1 --user a:b --move-every 1",
+            "that are kept",
+        ),
+        (
+            "mix --server 127.0.0.1 --user a:b --dual --peer 127.0.0.1:9",
+            "one of IPv6",
         ),
         ("negative --server 127.0.0.1", "needs --user"),
         ("negative --user a:b", "--server is missing"),

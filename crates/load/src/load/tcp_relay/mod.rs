@@ -101,6 +101,7 @@ impl Run {
                 credentials: credentials.clone(),
                 relay: Relay::Tcp,
                 peer: peer.map(|peer| (peer, Path::Connection)),
+                is_dual: false,
                 second_peer: None,
                 mobility: false,
                 dont_fragment: false,
