@@ -233,6 +233,9 @@ impl Case<'_> {
             return connections::run(self, hosts, tmp);
         }
         certificate::provide(&hosts.relay, self.server, tmp)?;
+        if self.scenario.transport != Transport::Udp {
+            connections::give_ports(hosts)?;
+        }
         let commands = Commands::new(self, &hosts.addresses, hosts.relay.cpus.count(), tmp)?;
         let server = commands
             .server

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use crate::connections::Settings;
 
 /// The scenarios that come with the program, in the order of a full run.
-const SHIPPED: [(&str, &str); 31] = [
+const SHIPPED: [(&str, &str); 32] = [
     ("smoke", include_str!("../scenarios/smoke.toml")),
     ("flood-1", include_str!("../scenarios/flood-1.toml")),
     ("flood-8", include_str!("../scenarios/flood-8.toml")),
@@ -49,6 +49,10 @@ const SHIPPED: [(&str, &str); 31] = [
         include_str!("../scenarios/tls-steady-100.toml"),
     ),
     ("allocations", include_str!("../scenarios/allocations.toml")),
+    (
+        "allocations-tcp",
+        include_str!("../scenarios/allocations-tcp.toml"),
+    ),
     ("junk", include_str!("../scenarios/junk.toml")),
     ("junk-calls", include_str!("../scenarios/junk-calls.toml")),
     ("sink", include_str!("../scenarios/sink.toml")),

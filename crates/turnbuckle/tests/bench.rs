@@ -387,13 +387,13 @@ fn connections_are_counted_in_every_cell_and_a_shortage_of_descriptors_loses_non
         ),
         (
             "calls",
-            "title = 'Calls'\nquestion = 'storm'\nload = 'mix --clients 4 --rate 50'\nservers = ['turnbuckle-tcp']\nmetrics = ['p99_beside_quiet']\n\
+            "title = 'Calls'\nquestion = 'storm'\nload = 'mix --clients 4 --rate 50'\nservers = ['turnbuckle']\nmetrics = ['p99_beside_quiet']\n\
              [connections.storms]\nresets = '-i 1 -c 4 --close rst'\n",
         ),
         (
             "descriptors",
-            "title = 'Descriptors'\nquestion = 'shortage'\nload = '--tls --binding -i 30 --close rst'\nservers = ['turnbuckle-tls']\n\
-             metrics = ['connections_lost']\n[[bar]]\nserver = 'turnbuckle-tls'\nmetric = 'connections_lost'\nat_most = 0\n\
+            "title = 'Descriptors'\nquestion = 'shortage'\nload = '--tls --binding -i 30 --close rst'\nservers = ['turnbuckle']\n\
+             metrics = ['connections_lost']\n[[bar]]\nserver = 'turnbuckle'\nmetric = 'connections_lost'\nat_most = 0\n\
              [connections]\nshortage_s = 0.3\nport = 5349\n",
         ),
     ];
@@ -422,15 +422,15 @@ fn connections_are_counted_in_every_cell_and_a_shortage_of_descriptors_loses_non
         "| loopback, 2 workers | shared |",
         "| namespaces, 2 workers | cpu |",
         "Failed connects: 0. Runs in which accepting met an error: 0.",
-        "| turnbuckle-tcp | resets |",
+        "| turnbuckle | resets |",
         "bar at most 0: met",
     ] {
         assert!(page.contains(part), "{part}: {page}");
     }
     let rows = fs::read_to_string(report.join("raw.csv")).expect("records");
     let rounds = |round: &str| rows.lines().filter(|row| row.contains(round)).count();
-    assert_eq!(rounds("turnbuckle-tcp,1,measured"), 1, "{rows}");
-    assert_eq!(rounds("turnbuckle-tcp,2,measured"), 1, "{rows}");
+    assert_eq!(rounds("calls,offloads,,turnbuckle,1,measured"), 1, "{rows}");
+    assert_eq!(rounds("calls,offloads,,turnbuckle,2,measured"), 1, "{rows}");
     let html = fs::read_to_string(report.join("report.html")).expect("a page");
     assert!(html.contains("loopback, by workers"));
 }

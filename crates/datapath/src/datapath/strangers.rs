@@ -42,6 +42,8 @@ impl Datapath {
             }
             is_first = false;
             self.serve_stream(data.u64(), flags, handler);
+            // Closing it is most of the work with a connection that has come and gone.
+            self.flush(handler);
         }
         for index in 0..count {
             let name = self.events[index].data.u64();

@@ -67,7 +67,15 @@ pub(crate) fn commands(
         None => None,
     };
     Ok(Commands {
-        server: Some(values(&addresses.turnbuckle_on_relay).words(&case.server.command)?),
+        // What listens for TCP and TLS, as servers for datagrams alone do not.
+        server: Some(
+            values(&addresses.turnbuckle_on_relay).words(
+                case.server
+                    .all_transports
+                    .as_ref()
+                    .unwrap_or(&case.server.command),
+            )?,
+        ),
         peer: match is_storm {
             true => values(&addresses.turnbuckle_on_peer).words(&format!(
                 "{{turnbuckle}} peer {} --listen {{peer}}:{PEER_PORT} --json",

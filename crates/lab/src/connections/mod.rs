@@ -10,4 +10,4 @@ mod run;
 
 pub(crate) use self::cell::{Cell, Settings};
 pub(crate) use self::commands::commands;
-pub(crate) use self::run::run;
+pub(crate) use self::run::{give_ports, run};

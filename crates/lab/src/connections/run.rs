@@ -30,7 +30,8 @@ const DESCRIPTORS_LEFT: usize = 4;
 /// If a program does not do its part, and after a signal.
 pub(crate) fn run(case: &Case<'_>, hosts: &Hosts, tmp: &str) -> Result<(Record, String)> {
     let cell = case.cell.context("a case about connections has a cell")?;
-    prepare(hosts)?;
+    give_ports(hosts)?;
+    give_addresses(hosts)?;
     certificate::provide(&hosts.relay, case.server, tmp)?;
     let all = CpuList::all(hosts.relay.cpu_count()?);
     let bench = Bench {
@@ -55,7 +56,7 @@ pub(crate) fn run(case: &Case<'_>, hosts: &Hosts, tmp: &str) -> Result<(Record, 
 }
 
 /// Settings of the namespaces, without which a client's ports run out. Real machines are left as they are, and the client warns.
-fn prepare(hosts: &Hosts) -> Result<()> {
+pub(crate) fn give_ports(hosts: &Hosts) -> Result<()> {
     if !hosts.addresses.are_namespaces {
         return Ok(());
     }
@@ -63,6 +64,14 @@ fn prepare(hosts: &Hosts) -> Result<()> {
         host.run(&format!(
             "sysctl -qw net.ipv4.ip_local_port_range='1024 65535' net.ipv4.ip_local_reserved_ports={LISTEN_PORT},5349 net.ipv4.tcp_max_tw_buckets=0"
         ))?;
+    }
+    Ok(())
+}
+
+/// Further addresses of the server's host, in the namespaces.
+fn give_addresses(hosts: &Hosts) -> Result<()> {
+    if !hosts.addresses.are_namespaces {
+        return Ok(());
     }
     for address in FURTHER_ADDRESSES {
         hosts
@@ -118,15 +127,22 @@ impl Bench<'_> {
         host.start(&Launch { title, words, cpus })
     }
 
-    /// Waits for the window of `load`, which runs on `host`, and reads the counters at its edges.
-    fn watch(&self, server: &Program, host: &Host, load: &Program) -> Result<Watched> {
+    /// Waits for the window of `load`, which runs on `host`, and reads the counters at its edges; those of another program of that host too.
+    fn watch(
+        &self,
+        server: &Program,
+        host: &Host,
+        load: &Program,
+        other: Option<u32>,
+    ) -> Result<Watched> {
         let kernel_threads = self.hosts.relay_kernel_threads()?;
         let warm_up = Duration::from_secs_f64(self.case.warm_up_s);
         load.event("measuring", PATIENCE + warm_up)?;
+        let clients: Vec<u32> = other.into_iter().chain([load.pid]).collect();
         let read = || -> Result<(Snapshot, Snapshot)> {
             Ok((
                 self.hosts.relay.snapshot(&[server.pid], &kernel_threads)?,
-                host.snapshot(&[load.pid], &[])?,
+                host.snapshot(&clients, &[])?,
             ))
         };
         let before = read()?;
@@ -137,7 +153,7 @@ impl Bench<'_> {
         Ok(Watched {
             server_cpu_s: relay.cpu_s(server.pid),
             kernel_cpu_s: relay.cpu_s_of(&kernel_threads),
-            client_cpu_s: after.1.since(&before.1).cpu_s(load.pid),
+            client_cpu_s: after.1.since(&before.1).cpu_s_of(&clients),
             relay,
         })
     }
@@ -155,7 +171,7 @@ impl Bench<'_> {
         let host = self.client_host();
         let before = self.hosts.relay.snapshot(&[], &[])?;
         let load = self.start(host, "clients", &self.commands.load, self.client_cpus)?;
-        let watched = self.watch(&server, host, &load)?;
+        let watched = self.watch(&server, host, &load, None)?;
         let result = load.event("result", PATIENCE)?;
         load.stop(host, "INT", STOP_LIMIT)?;
         // Beside what was accepted and connected in all, not in the window alone.
@@ -192,9 +208,9 @@ impl Bench<'_> {
         )?;
         peer.event("ready", PATIENCE)?;
         let (storm_cpus, call_cpus) = hosts.load.cpus.split();
-        let calls = || -> Result<(Watched, Value)> {
+        let calls = |storm: Option<u32>| -> Result<(Watched, Value)> {
             let calls = self.start(&hosts.load, "calls", &self.commands.load, &call_cpus)?;
-            let watched = self.watch(&server, &hosts.load, &calls)?;
+            let watched = self.watch(&server, &hosts.load, &calls, storm)?;
             let result = calls.event("result", PATIENCE)?;
             calls.stop(&hosts.load, "INT", STOP_LIMIT)?;
             Ok((watched, result))
@@ -203,18 +219,18 @@ impl Bench<'_> {
             let words = self.commands.meanwhile.as_deref().unwrap_or_default();
             let storm = self.start(&hosts.load, "storm", words, &storm_cpus)?;
             storm.event("measuring", PATIENCE)?;
-            let (watched, result) = calls()?;
+            let (watched, result) = calls(Some(storm.pid))?;
             hosts.load.signal(storm.pid, "INT");
             let stormed = storm.event("result", PATIENCE)?;
             storm.stop(&hosts.load, "INT", STOP_LIMIT)?;
             Ok((watched, result, stormed))
         };
         let ((quiet_watched, quiet), (watched, result, stormed)) = if self.case.round % 2 == 1 {
-            let quiet = calls()?;
+            let quiet = calls(None)?;
             (quiet, during_storm()?)
         } else {
             let stormed = during_storm()?;
-            (calls()?, stormed)
+            (calls(None)?, stormed)
         };
         peer.stop(&hosts.peer, "INT", STOP_LIMIT)?;
         let farewell = self.stop(server)?;
