@@ -42,6 +42,8 @@ drop_reasons! {
     DtlsControl = "dtls_control",
     /// A part of a DTLS handshake for which there is no room.
     DtlsCrowded = "dtls_crowded",
+    /// Too many DTLS sessions of one address have said nothing yet.
+    DtlsCrowdedAddress = "dtls_crowded_address",
     /// Not a DTLS record although its first byte says so, or one that claims more than it may (RFC 6347 §4.1).
     DtlsMalformed = "dtls_malformed",
     /// A DTLS record that belongs to no session and begins none (RFC 6347 §4.1.2.7).

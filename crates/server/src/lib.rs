@@ -13,6 +13,7 @@ mod random;
 mod relay;
 mod serve;
 mod shard;
+mod sources;
 mod stream;
 mod tls;
 mod train;

@@ -110,6 +110,7 @@ pub(crate) fn datagrams(config: &Config, certificates: Option<&Certificates>) ->
                 first_message: limits.stream_deadline,
                 idle: limits.stream_idle,
                 unproven: limits.dtls_unproven.get() as usize,
+                unproven_per_address: limits.dtls_unproven_per_address.get(),
                 sessions: limits.dtls_sessions.get() as usize,
             },
         }),

@@ -182,6 +182,7 @@ impl Draft {
                 capacity_bytes_per_second: None,
                 drained: 0,
                 dtls_unproven: nonzero_u32(256),
+                dtls_unproven_per_address: nonzero_u32(64),
                 dtls_sessions: nonzero_u32(16_384),
             },
             allowed_peers: Vec::new(),

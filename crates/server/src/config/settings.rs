@@ -368,6 +368,8 @@ pub struct Limits {
     pub drained: u32,
     /// Sessions of DTLS of one shard from which no message has come yet, at most.
     pub dtls_unproven: NonZeroU32,
+    /// The same of one address or IPv6 prefix, at most.
+    pub dtls_unproven_per_address: NonZeroU32,
     /// Sessions of DTLS of one shard, at most.
     pub dtls_sessions: NonZeroU32,
 }

@@ -30,6 +30,7 @@ pub(crate) use sessions::DtlsLimits;
 
 use crate::counters::{CloseReason, ShardCounters};
 use crate::log::Seal;
+use crate::sources::SourceCounts;
 use cookie::Subject;
 use hello::{APPLICATION_DATA, ClientHello, Record, claims_too_much, write_hello_verify_request};
 use session::{Progress, RECORD_LEN_MAX, Session, Wire};
@@ -69,6 +70,8 @@ pub(crate) struct Dtls {
     waiting_bytes: usize,
     /// Who has a hello among those that wait.
     beginning: HashSet<Address>,
+    /// Where these are.
+    beginning_sources: SourceCounts,
     /// Clients whose session has ended, whom nobody has been told about yet.
     ended: Vec<ClientTuple>,
 }
@@ -129,6 +132,7 @@ impl Dtls {
             waiting: VecDeque::new(),
             waiting_bytes: 0,
             beginning: HashSet::new(),
+            beginning_sources: SourceCounts::default(),
             ended: Vec::new(),
         }
     }
@@ -215,6 +219,11 @@ impl Dtls {
             // The one that waits will be answered.
             return Arrival::Control;
         }
+        let source = address.1.ip();
+        let begun = self.beginning_sources.count(source) + self.sessions.unproven_of(source);
+        if begun >= self.service.limits.unproven_per_address {
+            return Arrival::Dropped(DropReason::DtlsCrowdedAddress);
+        }
         self.wait(address, datagram, true)
     }
 
@@ -232,6 +241,7 @@ impl Dtls {
         }
         if begins {
             self.beginning.insert(address);
+            self.beginning_sources.add(address.1.ip());
         }
         self.waiting_bytes += datagram.len();
         self.waiting.push_back(Waiting {
@@ -263,6 +273,7 @@ impl Dtls {
         self.waiting_bytes -= datagram.len();
         if begins {
             self.beginning.remove(&address);
+            self.beginning_sources.remove(address.1.ip());
         }
         let arrival = match self.session_for(now, address, &datagram, begins) {
             Some(client) => self.deliver(now, client, &datagram, plain),

@@ -4,6 +4,7 @@
 //! shakes hands the timer fires more often, for OpenSSL to send again what may be lost.
 
 use std::collections::{HashMap, VecDeque};
+use std::net::IpAddr;
 use std::time::Duration;
 
 use turnbuckle_engine::{ClientTuple, Connection, Time, Transport, Wheel};
@@ -11,6 +12,7 @@ use turnbuckle_engine::{ClientTuple, Connection, Time, Transport, Wheel};
 use super::Address;
 use super::session::Session;
 use crate::counters::CloseReason;
+use crate::sources::SourceCounts;
 
 /// How long sessions may take for what, and how many there may be.
 #[derive(Clone, Copy, Debug)]
@@ -23,6 +25,8 @@ pub(crate) struct DtlsLimits {
     pub(crate) idle: Duration,
     /// Sessions of one shard from which no message has come yet; beyond it the oldest goes.
     pub(crate) unproven: usize,
+    /// The same from one address or IPv6 prefix, with those that wait to begin; beyond it no further one does.
+    pub(crate) unproven_per_address: u32,
     /// Sessions of one shard.
     pub(crate) sessions: usize,
 }
@@ -80,6 +84,8 @@ pub(super) struct Sessions {
     /// Sessions that had not proven themselves when they were put here, oldest first.
     unproven: VecDeque<Connection>,
     unproven_count: usize,
+    /// Where these come from.
+    unproven_sources: SourceCounts,
 }
 
 impl Sessions {
@@ -93,6 +99,7 @@ impl Sessions {
             wheel: Wheel::new(Time::ZERO),
             unproven: VecDeque::new(),
             unproven_count: 0,
+            unproven_sources: SourceCounts::default(),
         }
     }
 
@@ -127,6 +134,11 @@ impl Sessions {
     /// Whether there is room for one more.
     pub(super) fn has_room(&self) -> bool {
         self.by_address.len() < self.limits.sessions
+    }
+
+    /// How many sessions from where this address is have proven nothing.
+    pub(super) fn unproven_of(&self, address: IpAddr) -> u32 {
+        self.unproven_sources.count(address)
     }
 
     /// The session that has to go before another one may begin: the oldest from which nothing has come, if there are too many.
@@ -167,6 +179,7 @@ impl Sessions {
         }
         self.unproven.push_back(name);
         self.unproven_count += 1;
+        self.unproven_sources.add(remote.ip());
         let client = ClientTuple {
             listener,
             remote,
@@ -187,7 +200,9 @@ impl Sessions {
 
     /// Forgets a session.
     pub(super) fn remove(&mut self, name: Connection) -> Option<Entry> {
-        self.unproven_count -= usize::from(self.is_unproven(name));
+        if self.is_unproven(name) {
+            self.proved(name);
+        }
         let place = self.places.get_mut(index(name) as usize)?;
         let entry = place.take_if(|entry| entry.client.connection == name)?;
         self.by_address
@@ -232,7 +247,16 @@ impl Sessions {
                 entry.check = deadline;
                 self.wheel.schedule(index(name), deadline);
             }
-            self.unproven_count -= 1;
+            self.proved(name);
+        }
+    }
+
+    /// Counts a session no longer among those that have proven nothing.
+    fn proved(&mut self, name: Connection) {
+        self.unproven_count -= 1;
+        if let Some(entry) = self.get(name) {
+            let source = entry.client.remote.ip();
+            self.unproven_sources.remove(source);
         }
     }
 

@@ -18,6 +18,7 @@ const LIMITS: DtlsLimits = DtlsLimits {
     first_message: Duration::from_secs(10),
     idle: Duration::from_secs(60),
     unproven: 4,
+    unproven_per_address: 2000,
     sessions: 6,
 };
 
@@ -421,6 +422,51 @@ fn the_oldest_of_too_many_that_have_said_nothing_makes_room_and_no_more_sessions
         .filter(|port| server.dtls.sessions.find(address(*port)).is_some())
         .collect();
     assert_eq!(left, [1, 2, 3, 27, 28, 29, 30]);
+}
+
+#[test]
+fn half_open_handshakes_of_one_address_keep_nobody_else_out() {
+    let mut server = Server::with_ecdsa();
+    server.dtls.service.limits.unproven_per_address = 2;
+    let crowded = Arrival::Dropped(DropReason::DtlsCrowdedAddress);
+    let (here, there) = ([198, 51, 100, 1], [198, 51, 100, 2]);
+    let mut hello = |ip: [u8; 4], port| {
+        let mut client = Client::new(port);
+        client.address.1 = (ip, port).into();
+        let hello = client.hello_with_cookie(&mut server);
+        (client.address, hello)
+    };
+    let hellos = [(here, 1), (here, 2), (here, 3), (there, 1)].map(|(ip, port)| hello(ip, port));
+    let mut plain = Plain::default();
+    let arrivals = hellos
+        .each_ref()
+        .map(|(from, hello)| server.dtls.received(server.now, *from, hello, &mut plain));
+    // Those that wait count as those that have begun do.
+    let control = Arrival::Control;
+    assert_eq!(arrivals, [control, control, crowded, control]);
+    while server.dtls.has_work() {
+        server.dtls.shake_hands(server.now, &mut plain);
+    }
+    let [_, _, (late, hello), _] = &hellos;
+    assert_eq!(server.hear(*late, hello).0, crowded);
+    // Who proves itself makes room, and so does whose time is over; each once.
+    let mut proven = Client::new(2);
+    proven.address.1 = (there, 2).into();
+    proven.shake_hands(&mut server);
+    for _ in 0..2 {
+        let record = proven.seal(b"proven");
+        server.hear(proven.address, &record);
+    }
+    let unproven =
+        |server: &Server| [here, there].map(|ip| server.dtls.sessions.unproven_of(ip.into()));
+    assert_eq!(unproven(&server), [2, 1]);
+    server.wait_until(second(6));
+    assert_eq!(unproven(&server), [0, 0]);
+    assert_eq!(server.hear(*late, hello).0, control);
+    assert_eq!(unproven(&server), [1, 0]);
+    server.wait_until(second(100));
+    assert_eq!(unproven(&server), [0, 0]);
+    assert_eq!(server.dtls.beginning_sources.count(here.into()), 0);
 }
 
 #[test]

@@ -3,8 +3,8 @@
 //! Invariant: a connection has one timer, which fires no later than its deadline; at that moment the deadline is looked at again. So
 //! moving a deadline further away, which every message does, costs nothing.
 
-use std::collections::{HashMap, VecDeque};
-use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::collections::VecDeque;
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use turnbuckle_datapath::StreamId;
@@ -15,6 +15,7 @@ use turnbuckle_engine::{
 
 use crate::counters::CloseReason;
 use crate::log::Seal;
+use crate::sources::SourceCounts;
 use crate::tls::Session;
 
 /// How long connections may take for what, and how many may take it.
@@ -113,8 +114,8 @@ pub(crate) struct Connections {
     /// Connections that had not proven themselves when they were put here, oldest first.
     unproven: VecDeque<StreamId>,
     unproven_count: usize,
-    /// How many of these come from where; entries are as many as sources at most, and none is zero.
-    unproven_by_source: HashMap<IpAddr, u32>,
+    /// Where these come from.
+    unproven_sources: SourceCounts,
 }
 
 impl Connections {
@@ -125,14 +126,13 @@ impl Connections {
             wheel: Wheel::new(Time::ZERO),
             unproven: VecDeque::new(),
             unproven_count: 0,
-            unproven_by_source: HashMap::new(),
+            unproven_sources: SourceCounts::default(),
         }
     }
 
     /// Whether so many connections from this address have proven nothing that no more are taken.
     pub(crate) fn is_crowded_by(&self, address: IpAddr) -> bool {
-        let count = self.unproven_by_source.get(&source(address));
-        count.is_some_and(|&count| count >= self.limits.unproven_per_address)
+        self.unproven_sources.count(address) >= self.limits.unproven_per_address
     }
 
     /// Takes a connection in. Returns one that has to go for it: the oldest from which nothing has come.
@@ -163,8 +163,8 @@ impl Connections {
         self.wheel.schedule(key(id), check);
         self.unproven.push_back(id);
         self.unproven_count += 1;
-        let source = source(remote.ip());
-        *self.unproven_by_source.entry(source).or_default() += 1;
+        let source = remote.ip();
+        self.unproven_sources.add(source);
         self.places[id.index()] = Some(Connection {
             id,
             client: ClientTuple {
@@ -208,7 +208,7 @@ impl Connections {
         self.places[id.index()] = Some(Connection {
             id,
             client,
-            source: source(client.remote.ip()),
+            source: client.remote.ip(),
             tls,
             awaited: Awaited::Messages,
             phase: Phase::Proven,
@@ -290,11 +290,11 @@ impl Connections {
             return true;
         };
         connection.client.remote = remote;
-        let new = source(remote.ip());
+        let new = remote.ip();
         let old = std::mem::replace(&mut connection.source, new);
         if is_counted {
-            self.discount_source(old);
-            *self.unproven_by_source.entry(new).or_default() += 1;
+            self.unproven_sources.remove(old);
+            self.unproven_sources.add(new);
         }
         has_room
     }
@@ -403,16 +403,7 @@ impl Connections {
         };
         let source = connection.source;
         self.unproven_count -= 1;
-        self.discount_source(source);
-    }
-
-    fn discount_source(&mut self, source: IpAddr) {
-        if let Some(count) = self.unproven_by_source.get_mut(&source) {
-            *count -= 1;
-            if *count == 0 {
-                self.unproven_by_source.remove(&source);
-            }
-        }
+        self.unproven_sources.remove(source);
     }
 
     /// Whether a connection counts against the bound on those that have proven nothing.
@@ -445,14 +436,6 @@ impl Connection {
             (Phase::Proven, Some(begun)) => (begun + limits.message, CloseReason::MessageLate),
             (Phase::Proven, None) => (self.since + limits.idle, CloseReason::Idle),
         }
-    }
-}
-
-/// What connections are counted by: an IPv4 address, or the prefix that one IPv6 customer has at least.
-fn source(address: IpAddr) -> IpAddr {
-    match address.to_canonical() {
-        IpAddr::V6(v6) => Ipv6Addr::from_bits(v6.to_bits() & !u128::from(u64::MAX)).into(),
-        v4 => v4,
     }
 }
 
@@ -663,7 +646,7 @@ mod tests {
             connections.remove(id(n));
         }
         assert_eq!(connections.unproven_count, 0);
-        assert!(connections.unproven_by_source.is_empty());
+        assert!(connections.unproven_sources.is_empty());
         // Of IPv6 the first 64 bits count; a proxy's connections count for whom it speaks.
         for (n, host) in [(3, "2001:db8::1"), (4, "2001:db8::2"), (5, "2001:db8::3")] {
             add(&mut connections, n, other);

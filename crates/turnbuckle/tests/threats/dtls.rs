@@ -64,7 +64,8 @@ fn a_client_over_dtls_relays_both_ways_with_every_kind_of_key_on_both_ports() {
 fn a_million_hellos_leave_nothing_behind_and_get_less_than_they_sent() {
     let site = Site::new();
     let authority = Authority::new();
-    let server = start_with(site, &authority.options(Key::P256), &["--relay-threads=1"]);
+    let options = ["--relay-threads=1", "--max-dtls-handshakes-per-address=200"];
+    let server = start_with(site, &authority.options(Key::P256), &options);
     let dtls = authority.dtls_client();
     let mut before = client(&dtls, site, &server);
     before.allocate();
@@ -144,6 +145,34 @@ fn handshakes_that_stop_halfway_make_room_for_each_other_and_end_in_time() {
         accounting.closed_as("handshake_late") > 0,
         "{accounting:#?}"
     );
+}
+
+#[test]
+fn half_open_handshakes_of_one_address_are_limited_and_keep_nobody_else_out() {
+    let site = Site::new();
+    let authority = Authority::new();
+    let options = [
+        "--relay-threads=1",
+        "--max-dtls-handshakes=40",
+        "--max-dtls-handshakes-per-address=20",
+    ];
+    let server = start_with(site, &authority.options(Key::P256), &options);
+    let dtls = authority.dtls_client();
+    let half: Vec<DtlsLink> = (0..100)
+        .map(|_| {
+            let mut half = dtls.begin(site.ip(3), dtls_address(site));
+            half.say_second_hello();
+            half
+        })
+        .collect();
+    relay_both_ways(&mut client(&dtls, site, &server), site.ip(9));
+    drop(half);
+    let accounting = server.stop();
+    assert!(
+        accounting.dropped_as("dtls_crowded_address") >= 80,
+        "{accounting:#?}"
+    );
+    assert_eq!(accounting.closed_as("crowded"), 0, "nobody made room");
 }
 
 /// On the client's own address even, which no attacker off the path has: what does not prove itself changes nothing.

@@ -202,6 +202,21 @@ pub(super) const ENTRIES: &[Entry] = &[
     ),
     Entry::new(
         "",
+        "max-dtls-handshakes-per-address",
+        GROUP,
+        Kind::Integer { min: 1, max: 1 << 20, unit: "sessions" },
+        "The same from one address, or one IPv6 prefix of 64 bits. Beyond it no further one begins from there.",
+    )
+    .default("64")
+    .works(
+        |draft, value, _| {
+            draft.limits.dtls_unproven_per_address = value.nonzero()?;
+            Ok(())
+        },
+        |config| one(config.limits.dtls_unproven_per_address),
+    ),
+    Entry::new(
+        "",
         "max-dtls-sessions",
         GROUP,
         Kind::Integer { min: 1, max: 1 << 20, unit: "sessions" },

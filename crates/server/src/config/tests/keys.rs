@@ -293,6 +293,7 @@ fn every_written_value_is_read_back_as_written() {
         ("max-silent-connections-per-address", "50"),
         ("accept", "exclusive"),
         ("max-dtls-handshakes", "100"),
+        ("max-dtls-handshakes-per-address", "20"),
         ("max-dtls-sessions", "1000"),
         ("min-connect-port", "2000"),
         ("mask-connect-errors", "true"),
