@@ -12,6 +12,7 @@ use turnbuckle_wire::{AddressFamily, AttributeType, Class, Method, padding_len};
 
 use super::Context;
 use super::addresses::{Forbidden, forbidden};
+use super::link::Transport;
 use super::report::{Report, Verdict};
 use super::session::{Session, TCP, UDP, plain};
 
@@ -21,7 +22,7 @@ const CHANNEL_MIN: u16 = 0x4000;
 /// How long what was sent may take to reach the canary.
 const ARRIVAL: Duration = Duration::from_millis(300);
 
-const ROWS: [(&str, &str); 8] = [
+pub(super) const ROWS: [(&str, &str); 8] = [
     ("V-01", "loopback peers"),
     ("V-02", "\"this host\" as a peer"),
     ("V-03", "IPv4-mapped peers"),
@@ -51,7 +52,7 @@ enum Ask {
 
 /// A kind of allocation, and how to have one.
 struct Holder<'a> {
-    name: &'static str,
+    name: String,
     session: Session<'a>,
     connects: bool,
 }
@@ -80,12 +81,13 @@ pub(super) fn run(context: &Context, report: &mut Report) -> io::Result<()> {
         let hit = |text: &&String| text.starts_with(row);
         let heard: Vec<&String> = hits.iter().flatten().filter(hit).collect();
         report.probes += tally.probes;
-        report.add(row, what, verdict(tally, &heard));
+        report.add(row, what, None, verdict(tally, &heard));
     }
     if let Some(stray) = hits.iter().flatten().find(|text| !text.starts_with("V-")) {
         report.add(
             "V-12",
             "connections to forbidden peers",
+            None,
             Verdict::Failed(stray.clone()),
         );
     }
@@ -133,37 +135,40 @@ fn verdict(tally: &Tally, heard: &[&String]) -> Verdict {
 }
 
 /// Kinds of allocation that cannot be had, with the error code.
-type Missing = Vec<(&'static str, u16)>;
+type Missing = Vec<(String, u16)>;
 
 /// An allocation of each kind.
 fn holders(context: &Context) -> io::Result<(Vec<Holder<'_>>, Missing)> {
-    let target = &context.target;
+    let (target, first) = (&context.target, context.first());
     let v6 = AddressFamily::V6;
     let mut found = Vec::new();
     let mut missing = Vec::new();
-    let mut keep = |name, session, allocated: Result<_, u16>| match allocated {
+    let mut keep = |name: String, session, connects, allocated: Result<_, u16>| match allocated {
         Ok(_) => found.push(Holder {
             name,
             session,
-            connects: false,
+            connects,
         }),
         Err(code) => missing.push((name, code)),
     };
-    let mut session = Session::udp(target)?;
+    let mut session = Session::over(target, first)?;
     let allocated = session.allocate(UDP, |_| {});
-    keep("IPv4 allocation", session, allocated);
-    let mut session = Session::udp(target)?;
+    keep("IPv4 allocation".to_owned(), session, false, allocated);
+    let mut session = Session::over(target, first)?;
     let allocated = session.allocate(UDP, |writer| {
         writer.requested_address_family(v6);
     });
-    keep("IPv6 allocation", session, allocated);
-    let mut session = Session::udp(target)?;
-    let allocated = session.allocate(UDP, |writer| {
-        writer.additional_address_family(v6);
-    });
-    keep("dual allocation", session, allocated);
-    let mut first = Session::udp(target)?;
-    let reserved = first.allocate(UDP, |writer| {
+    keep("IPv6 allocation".to_owned(), session, false, allocated);
+    for &over in &context.transports {
+        let mut session = Session::over(target, over)?;
+        let allocated = session.allocate(UDP, |writer| {
+            writer.additional_address_family(v6);
+        });
+        let name = format!("dual allocation by {}", over.name());
+        keep(name, session, false, allocated);
+    }
+    let mut reserving = Session::over(target, first)?;
+    let reserved = reserving.allocate(UDP, |writer| {
         writer.even_port(true);
     });
     let token = reserved.and_then(|answer| {
@@ -172,22 +177,32 @@ fn holders(context: &Context) -> io::Result<(Vec<Holder<'_>>, Missing)> {
             .and_then(|message| message.reservation_token().ok()?);
         token.ok_or(0_u16)
     });
-    let mut session = Session::udp(target)?;
+    let mut session = Session::over(target, first)?;
     let allocated = token.and_then(|token| {
         session.allocate(UDP, |writer| {
             writer.bytes(AttributeType::RESERVATION_TOKEN, &token);
         })
     });
-    keep("allocation by reservation token", session, allocated);
-    let _ = first.refresh(0);
-    match Session::tcp(target).map(|mut session| (session.allocate(TCP, |_| {}), session)) {
-        Ok((Ok(_), session)) => found.push(Holder {
-            name: "TCP allocation",
-            session,
-            connects: true,
-        }),
-        Ok((Err(code), _)) => missing.push(("TCP allocation", code)),
-        Err(_) => missing.push(("TCP allocation", 0)),
+    let name = "allocation by reservation token".to_owned();
+    keep(name, session, false, allocated);
+    let _ = reserving.refresh(0);
+    // One that has moved is asked as one that has not (V-10).
+    let mut session = Session::over(target, first)?;
+    if let Some(moved) = super::attacks::moved(&mut session, target, first)? {
+        keep(
+            "allocation that has moved".to_owned(),
+            moved.0,
+            false,
+            Ok(moved.1),
+        );
+    }
+    for over in [Transport::Tcp, Transport::Tls] {
+        let name = format!("TCP allocation by {}", over.name());
+        if context.speaks(over) {
+            let mut session = Session::over(target, over)?;
+            let allocated = session.allocate(TCP, |_| {});
+            keep(name, session, true, allocated);
+        }
     }
     Ok((found, missing))
 }
@@ -199,7 +214,7 @@ fn probe(
     peers: &[Forbidden],
     tallies: &mut BTreeMap<&'static str, Tally>,
 ) {
-    let name = holder.name;
+    let name = holder.name.clone();
     let mut asks: Vec<(&Forbidden, Ask)> = Vec::new();
     for (index, peer) in peers.iter().enumerate() {
         if holder.connects {
@@ -300,6 +315,7 @@ fn hear(context: &Context, report: &mut Report) {
         report.add(
             "heard",
             what,
+            None,
             match reached {
                 Ok(()) => Verdict::Held(format!("{ip} by an indication and by a channel")),
                 Err(why) => Verdict::Failed(format!("{ip}: {why}")),
@@ -310,7 +326,8 @@ fn hear(context: &Context, report: &mut Report) {
 
 fn reach(context: &Context, ip: std::net::IpAddr) -> Result<(), String> {
     let canary = context.canary.as_ref().ok_or("no canary")?;
-    let mut session = Session::udp(&context.target).map_err(|error| error.to_string())?;
+    let mut session =
+        Session::over(&context.target, context.first()).map_err(|error| error.to_string())?;
     let family = AddressFamily::of(ip);
     let is_v6 = family == AddressFamily::V6;
     let allocated = session.allocate(UDP, |writer| {

@@ -2,6 +2,7 @@
 
 use serde_json::json;
 
+use super::link::Transport;
 use crate::output;
 
 /// How a row ended.
@@ -17,7 +18,18 @@ pub(super) enum Verdict {
 struct Row {
     id: &'static str,
     what: &'static str,
+    /// By what it was tried, if it makes a difference.
+    over: Option<Transport>,
     verdict: Verdict,
+}
+
+impl Row {
+    fn name(&self) -> String {
+        match self.over {
+            Some(over) => format!("{} (by {})", self.what, over.name()),
+            None => self.what.to_owned(),
+        }
+    }
 }
 
 /// All rows of a run.
@@ -34,8 +46,19 @@ pub(super) struct Report {
 }
 
 impl Report {
-    pub(super) fn add(&mut self, id: &'static str, what: &'static str, verdict: Verdict) {
-        self.rows.push(Row { id, what, verdict });
+    pub(super) fn add(
+        &mut self,
+        id: &'static str,
+        what: &'static str,
+        over: Option<Transport>,
+        verdict: Verdict,
+    ) {
+        self.rows.push(Row {
+            id,
+            what,
+            over,
+            verdict,
+        });
     }
 
     pub(super) fn note(&mut self, text: String) {
@@ -50,9 +73,10 @@ impl Report {
 
     /// Prints it for people.
     pub(super) fn print(&self, seconds: f64) {
-        for Row { id, what, verdict } in &self.rows {
-            let (word, text) = word(verdict);
-            output::line(&format!("{word:<9} {id:<6} {what}: {text}"));
+        for row in &self.rows {
+            let (word, text) = word(&row.verdict);
+            let name = row.name();
+            output::line(&format!("{word:<9} {:<6} {name}: {text}", row.id));
         }
         for note in &self.notes {
             output::line(&format!("note      {note}"));
@@ -74,9 +98,10 @@ impl Report {
 
     /// Prints it for programs, as one line of JSON.
     pub(super) fn print_json(&self, seconds: f64) {
-        let rows = self.rows.iter().map(|Row { id, what, verdict }| {
-            let (word, text) = word(verdict);
-            json!({"row": id, "what": what, "verdict": word.to_lowercase(), "detail": text})
+        let rows = self.rows.iter().map(|row| {
+            let (word, text) = word(&row.verdict);
+            let over = row.over.map(Transport::name);
+            json!({"row": row.id, "what": row.what, "transport": over, "verdict": word.to_lowercase(), "detail": text})
         });
         output::event(&json!({
             "rows": rows.collect::<Vec<_>>(),

@@ -1,10 +1,10 @@
-//! A blocking client that says what it is told to, be it right or not, and remembers what came back.
+//! A blocking client that says what it is told to, be it right or not, by any transport, and remembers what came back.
 
-use std::cell::RefCell;
 use std::collections::BTreeMap;
-use std::io::{self, ErrorKind, Read as _, Write as _};
-use std::net::{SocketAddr, TcpStream, UdpSocket};
+use std::io::{self, ErrorKind};
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use turnbuckle_wire::{
@@ -12,6 +12,7 @@ use turnbuckle_wire::{
     TransactionId, padding_len,
 };
 
+use super::link::{Contexts, Link, Transport};
 use crate::client::Credentials;
 
 /// How long an answer may take before the request is sent again, and how often it is sent.
@@ -26,8 +27,44 @@ pub(super) const TCP: u8 = 6;
 /// The server that is tried, and who tries it.
 pub(super) struct Target {
     pub(super) server: SocketAddr,
+    /// Where TLS and DTLS are spoken.
+    pub(super) tls_port: u16,
     pub(super) credentials: Credentials,
-    pub(super) observed: RefCell<Observed>,
+    pub(super) contexts: Contexts,
+    observed: Mutex<Observed>,
+}
+
+impl Target {
+    pub(super) fn new(
+        server: SocketAddr,
+        tls_port: u16,
+        credentials: Credentials,
+    ) -> io::Result<Self> {
+        Ok(Self {
+            server,
+            tls_port,
+            credentials,
+            contexts: Contexts::new()?,
+            observed: Mutex::default(),
+        })
+    }
+
+    /// Where clients of a transport go to.
+    pub(super) fn address(&self, transport: Transport) -> SocketAddr {
+        match transport.is_secure() {
+            true => SocketAddr::new(self.server.ip(), self.tls_port),
+            false => self.server,
+        }
+    }
+
+    fn open(&self, transport: Transport) -> io::Result<Link> {
+        Link::open(&self.contexts, transport, self.address(transport))
+    }
+
+    /// What showed so far.
+    pub(super) fn observed(&self) -> MutexGuard<'_, Observed> {
+        self.observed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 /// What showed in any answer, whatever it was to.
@@ -99,15 +136,13 @@ pub(super) fn code(answer: Option<&Answer>) -> u16 {
     answer.map_or(0, Answer::code)
 }
 
-enum Link {
-    Tcp { stream: TcpStream, unread: Vec<u8> },
-    Udp(UdpSocket),
-}
-
 /// One client on one socket.
 pub(super) struct Session<'a> {
     target: &'a Target,
+    pub(super) transport: Transport,
     link: Link,
+    /// What came of a stream and is no whole message yet.
+    unread: Vec<u8>,
     pub(super) credentials: Credentials,
     realm: Vec<u8>,
     nonce: Vec<u8>,
@@ -120,42 +155,40 @@ pub(super) struct Session<'a> {
 impl<'a> Session<'a> {
     /// A client by UDP, on a port of its own.
     pub(super) fn udp(target: &'a Target) -> io::Result<Self> {
-        let any: SocketAddr = match target.server {
-            SocketAddr::V4(_) => ([0; 4], 0).into(),
-            SocketAddr::V6(_) => ([0_u16; 8], 0).into(),
-        };
-        let socket = UdpSocket::bind(any)?;
-        socket.connect(target.server)?;
-        Ok(Self::on(target, Link::Udp(socket)))
+        Self::over(target, Transport::Udp)
     }
 
     /// A client by TCP.
     pub(super) fn tcp(target: &'a Target) -> io::Result<Self> {
-        let stream = TcpStream::connect_timeout(&target.server, Duration::from_secs(2))?;
-        stream.set_nodelay(true)?;
-        let unread = Vec::new();
-        Ok(Self::on(target, Link::Tcp { stream, unread }))
+        Self::over(target, Transport::Tcp)
     }
 
-    fn on(target: &'a Target, link: Link) -> Self {
-        Self {
+    /// A client that comes by `transport`.
+    pub(super) fn over(target: &'a Target, transport: Transport) -> io::Result<Self> {
+        Ok(Self {
             target,
-            link,
+            transport,
+            link: target.open(transport)?,
+            unread: Vec::new(),
             credentials: target.credentials.clone(),
             realm: Vec::new(),
             nonce: Vec::new(),
             algorithms: Vec::new(),
             algorithm: None,
             key: None,
-        }
+        })
+    }
+
+    /// Comes again, from another port; who it is stays.
+    fn reconnect(&mut self) -> io::Result<()> {
+        self.link = self.target.open(self.transport)?;
+        self.unread.clear();
+        Ok(())
     }
 
     /// Sends bytes as they are. A server that closed its end, or has no such port, shows in the answers that do not come.
     pub(super) fn send(&mut self, bytes: &[u8]) {
-        let _ = match &mut self.link {
-            Link::Tcp { stream, .. } => stream.write_all(bytes),
-            Link::Udp(socket) => socket.send(bytes).map(|_| ()),
-        };
+        let _ = self.link.send(bytes);
     }
 
     /// The next message, if one comes in time.
@@ -163,55 +196,54 @@ impl<'a> Session<'a> {
         let deadline = Instant::now() + wait;
         let mut buffer = [0; 65536];
         loop {
-            if let Link::Tcp { unread, .. } = &mut self.link
-                && let Some(message) = first_message(unread)
-            {
+            if let Some(message) = first_message(&mut self.unread) {
                 return Some(self.noted(message));
             }
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 return None;
             }
-            let received = match &mut self.link {
-                Link::Tcp { stream, .. } => {
-                    stream.set_read_timeout(Some(left)).ok()?;
-                    stream.read(&mut buffer)
-                }
-                Link::Udp(socket) => {
-                    socket.set_read_timeout(Some(left)).ok()?;
-                    socket.recv(&mut buffer)
-                }
-            };
-            let bytes = match received {
+            let bytes = match self.link.receive(&mut buffer, left) {
+                Ok(0) if self.transport != Transport::Udp => return None,
                 Ok(len) => buffer.get(..len).unwrap_or_default(),
                 Err(error) if is_passing(&error) => continue,
                 Err(_) => return None,
             };
-            match &mut self.link {
-                Link::Tcp { .. } if bytes.is_empty() => return None,
-                Link::Tcp { unread, .. } => unread.extend_from_slice(bytes),
-                Link::Udp(_) => return Some(self.noted(bytes.to_vec())),
+            if !self.transport.is_stream() {
+                return Some(self.noted(bytes.to_vec()));
+            }
+            self.unread.extend_from_slice(bytes);
+        }
+    }
+
+    /// Whether the server has closed the connection, or does within `wait`; what else comes is thrown away.
+    pub(super) fn is_closed(&mut self, wait: Duration) -> bool {
+        let deadline = Instant::now() + wait;
+        let mut buffer = [0; 4096];
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return false;
+            }
+            match self.link.receive(&mut buffer, left) {
+                Ok(0) => return true,
+                Ok(_) => {}
+                Err(error) if is_passing(&error) => {}
+                Err(_) => return true,
             }
         }
     }
 
     fn noted(&self, message: Vec<u8>) -> Vec<u8> {
         let is_stranger = self.key.is_none();
-        self.target
-            .observed
-            .borrow_mut()
-            .note(&message, is_stranger);
+        self.target.observed().note(&message, is_stranger);
         message
     }
 
     /// Sends a request and waits for its response.
     pub(super) fn exchange(&mut self, request: &[u8]) -> Option<Answer> {
         let wanted = request.get(8..20)?.to_vec();
-        let sends = if matches!(self.link, Link::Udp(_)) {
-            SENDS
-        } else {
-            1
-        };
+        let sends = if self.transport.is_stream() { 1 } else { SENDS };
         for _ in 0..sends {
             self.send(request);
             let deadline = Instant::now() + ANSWER_WAIT * (SENDS + 1 - sends);
@@ -261,6 +293,10 @@ impl<'a> Session<'a> {
             self.algorithms = raw.to_vec();
         }
         self.key = Some(self.credentials.key(&self.realm, self.algorithm));
+    }
+
+    pub(super) fn realm(&self) -> &[u8] {
+        &self.realm
     }
 
     pub(super) fn nonce(&self) -> &[u8] {
@@ -354,8 +390,14 @@ impl<'a> Session<'a> {
 
     /// Whether the server answers a Binding request.
     pub(super) fn is_answered(&mut self) -> bool {
-        let request = plain(Class::Request, Method::BINDING, |_| {});
-        self.exchange(&request).is_some()
+        let request = || plain(Class::Request, Method::BINDING, |_| {});
+        if self.exchange(&request()).is_some() {
+            return true;
+        }
+        // A connection may be closed for what was sent on it before.
+        self.transport.is_stream()
+            && self.reconnect().is_ok()
+            && self.exchange(&request()).is_some()
     }
 
     /// Has many requests answered, some at once. `done` is told the code of each, 0 where nothing came.
@@ -371,7 +413,7 @@ impl<'a> Session<'a> {
             sent: Instant,
             sends: u32,
         }
-        let is_udp = matches!(self.link, Link::Udp(_));
+        let is_stream = self.transport.is_stream();
         let mut waiting: BTreeMap<Vec<u8>, Waiting> = BTreeMap::new();
         let mut next = 0;
         while next < items.len() || !waiting.is_empty() {
@@ -424,14 +466,14 @@ impl<'a> Session<'a> {
                 if request.sent.elapsed() < ANSWER_WAIT {
                     continue;
                 }
-                if request.sends >= SENDS * if is_udp { 1 } else { 4 } {
+                if request.sends >= SENDS * if is_stream { 4 } else { 1 } {
                     lost.push(id.clone());
                     continue;
                 }
                 request.sends += 1;
                 request.sent = Instant::now();
-                if let (true, Link::Udp(socket)) = (is_udp, &self.link) {
-                    let _ = socket.send(&request.bytes);
+                if !is_stream {
+                    let _ = self.link.send(&request.bytes);
                 }
             }
             for id in lost {

@@ -1,26 +1,32 @@
-//! Nonces, credentials, integrity (V-20 to V-34).
+//! Nonces, credentials, integrity (V-20 to V-34); tickets are in `tickets.rs`.
 
 use std::collections::BTreeSet;
 use std::io;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use turnbuckle_wire::{AttributeType, Method, padding_len};
+use turnbuckle_wire::{AttributeType, Class, Method, padding_len};
 
-use super::judge;
+use super::{judge, refused};
 use crate::client::Credentials;
 use crate::probe::Context;
+use crate::probe::link::Transport;
 use crate::probe::report::Verdict;
-use crate::probe::session::{Answer, Session, UDP, append, code};
+use crate::probe::session::{Answer, Session, UDP, append, code, plain};
 
 /// Allocations whose ports are compared.
 const PORTS: usize = 64;
+/// Requests with a wrong integrity.
+const FORGED: u32 = 5_000;
+/// How long a client may wait for an allocation meanwhile.
+const SERVICE_MAX: Duration = Duration::from_secs(2);
 
 /// V-20: ports and nonces that follow from those before.
-pub(super) fn randomness(context: &Context) -> io::Result<Verdict> {
+pub(super) fn randomness(context: &Context, over: Transport) -> io::Result<Verdict> {
     let mut sessions = Vec::new();
     let mut nonces = BTreeSet::new();
     let mut ports = Vec::new();
     for _ in 0..PORTS {
-        let mut session = Session::udp(&context.target)?;
+        let mut session = Session::over(&context.target, over)?;
         let Ok(answer) = session.allocate(UDP, |_| {}) else {
             break;
         };
@@ -63,10 +69,10 @@ pub(super) fn randomness(context: &Context) -> io::Result<Verdict> {
 }
 
 /// V-22: a nonce used from another port.
-pub(super) fn stolen_nonce(context: &Context) -> io::Result<Verdict> {
-    let mut victim = Session::udp(&context.target)?;
+pub(super) fn stolen_nonce(context: &Context, over: Transport) -> io::Result<Verdict> {
+    let mut victim = Session::over(&context.target, over)?;
     victim.fetch_challenge();
-    let mut thief = Session::udp(&context.target)?;
+    let mut thief = Session::over(&context.target, over)?;
     thief.impersonate(&victim);
     let request = thief.signed(Method::ALLOCATE, |writer| {
         writer.requested_transport(UDP);
@@ -83,8 +89,8 @@ pub(super) fn stolen_nonce(context: &Context) -> io::Result<Verdict> {
 }
 
 /// V-23: a LIFETIME of zero behind the integrity attribute deletes the allocation.
-pub(super) fn trailing_attributes(context: &Context) -> io::Result<Verdict> {
-    let mut session = Session::udp(&context.target)?;
+pub(super) fn trailing_attributes(context: &Context, over: Transport) -> io::Result<Verdict> {
+    let mut session = Session::over(&context.target, over)?;
     if let Err(code) = session.allocate(UDP, |_| {}) {
         return Ok(refused(code));
     }
@@ -109,8 +115,8 @@ pub(super) fn trailing_attributes(context: &Context) -> io::Result<Verdict> {
 }
 
 /// V-24: of two LIFETIMEs the second counts.
-pub(super) fn repeated_attributes(context: &Context) -> io::Result<Verdict> {
-    let mut session = Session::udp(&context.target)?;
+pub(super) fn repeated_attributes(context: &Context, over: Transport) -> io::Result<Verdict> {
+    let mut session = Session::over(&context.target, over)?;
     if let Err(code) = session.allocate(UDP, |_| {}) {
         return Ok(refused(code));
     }
@@ -130,14 +136,14 @@ pub(super) fn repeated_attributes(context: &Context) -> io::Result<Verdict> {
 }
 
 /// V-26: an unknown user and a wrong password are answered differently.
-pub(super) fn enumeration(context: &Context) -> io::Result<Verdict> {
+pub(super) fn enumeration(context: &Context, over: Transport) -> io::Result<Verdict> {
     let name = context.target.credentials.username();
     let answers = [
         Credentials::user(name, "not the password"),
         Credentials::user("nobody-of-this-name", "not the password"),
     ]
     .map(|credentials| -> io::Result<Option<Answer>> {
-        let mut session = Session::udp(&context.target)?;
+        let mut session = Session::over(&context.target, over)?;
         session.credentials = credentials;
         Ok(session.request(Method::ALLOCATE, |writer| {
             writer.requested_transport(UDP);
@@ -188,8 +194,8 @@ fn skeleton(answer: &Answer) -> Vec<(u16, Vec<u8>)> {
 }
 
 /// V-27: a client that was made to believe that MD5 is all there is.
-pub(super) fn bid_down(context: &Context) -> io::Result<Verdict> {
-    let mut session = Session::udp(&context.target)?;
+pub(super) fn bid_down(context: &Context, over: Transport) -> io::Result<Verdict> {
+    let mut session = Session::over(&context.target, over)?;
     session.fetch_challenge();
     if !session.is_offered_algorithms() {
         return Ok(Verdict::NotTried(
@@ -212,13 +218,13 @@ pub(super) fn bid_down(context: &Context) -> io::Result<Verdict> {
 }
 
 /// V-28: another user deletes an allocation from its own 5-tuple.
-pub(super) fn hijack(context: &Context) -> io::Result<Verdict> {
+pub(super) fn hijack(context: &Context, over: Transport) -> io::Result<Verdict> {
     let Some(other) = &context.other_user else {
         return Ok(Verdict::NotTried(
             "takes another user: --other-user".to_owned(),
         ));
     };
-    let mut session = Session::udp(&context.target)?;
+    let mut session = Session::over(&context.target, over)?;
     if let Err(code) = session.allocate(UDP, |_| {}) {
         return Ok(refused(code));
     }
@@ -254,68 +260,9 @@ pub(super) fn hijack(context: &Context) -> io::Result<Verdict> {
     ))
 }
 
-/// V-30: tickets made up, changed, and stolen.
-pub(super) fn forged_tickets(context: &Context) -> io::Result<Verdict> {
-    let mut session = Session::udp(&context.target)?;
-    let mut wrong = Vec::new();
-    let mut codes = BTreeSet::new();
-    for len in [1, 7, 16, 32, 48, 64, 100, 256, 1000] {
-        let got = resume(&mut session, &vec![0xA5; len]);
-        codes.insert(got);
-        if got == 200 {
-            wrong.push(format!("a ticket of {len} bytes is taken"));
-        }
-    }
-    let mut owner = Session::udp(&context.target)?;
-    let allocated = owner.allocate(UDP, |writer| {
-        writer.mobility_ticket(&[]);
-    });
-    let ticket = allocated
-        .ok()
-        .and_then(|answer| Some(answer.message()?.mobility_ticket()?.to_vec()));
-    let mut tried = "no tickets are given".to_owned();
-    if let Some(ticket) = ticket {
-        for place in 0..ticket.len() * 8 {
-            let mut changed = ticket.clone();
-            if let Some(byte) = changed.get_mut(place / 8) {
-                *byte ^= 1 << (place % 8);
-            }
-            if resume(&mut session, &changed) == 200 {
-                wrong.push(format!("a ticket with bit {place} changed is taken"));
-            }
-        }
-        tried = format!("{} changed ones are refused", ticket.len() * 8);
-        if let Some(other) = &context.other_user {
-            let mut thief = Session::udp(&context.target)?;
-            thief.credentials = other.clone();
-            let got = resume(&mut thief, &ticket);
-            tried += &format!(", a stolen one is answered with {got}");
-            if got == 200 {
-                wrong.push("a ticket is taken from another user".to_owned());
-            }
-        }
-        if code(owner.refresh(600).as_ref()) != 200 {
-            wrong.push("the allocation is gone".to_owned());
-        }
-    }
-    let _ = owner.refresh(0);
-    if !session.is_answered() {
-        wrong.push("the server does not answer any more".to_owned());
-    }
-    Ok(judge(format!("made up: {codes:?}; {tried}"), &wrong))
-}
-
-/// Tries to go on with a ticket's allocation from another 5-tuple (RFC 8016 §3.2).
-fn resume(session: &mut Session<'_>, ticket: &[u8]) -> u16 {
-    let answer = session.request(Method::REFRESH, |writer| {
-        writer.mobility_ticket(ticket);
-    });
-    code(answer.as_ref())
-}
-
 /// V-31: access tokens whose lengths lie.
-pub(super) fn access_tokens(context: &Context) -> io::Result<Verdict> {
-    let mut session = Session::udp(&context.target)?;
+pub(super) fn access_tokens(context: &Context, over: Transport) -> io::Result<Verdict> {
+    let mut session = Session::over(&context.target, over)?;
     session.fetch_challenge();
     let mut wrong = Vec::new();
     let mut codes = BTreeSet::new();
@@ -334,7 +281,7 @@ pub(super) fn access_tokens(context: &Context) -> io::Result<Verdict> {
             });
             session.send(&request);
         }
-        if let Some(answer) = session.receive(std::time::Duration::from_millis(1)) {
+        if let Some(answer) = session.receive(Duration::from_millis(1)) {
             codes.insert(Answer(answer).code());
         }
         if !session.is_answered() {
@@ -351,7 +298,100 @@ pub(super) fn access_tokens(context: &Context) -> io::Result<Verdict> {
     ))
 }
 
-/// Without an allocation there is nothing to attack.
-pub(super) fn refused(code: u16) -> Verdict {
-    Verdict::NotTried(format!("Allocate is answered with {code}"))
+/// V-32: a name of the "REST API" whose time is over.
+pub(super) fn expired(context: &Context, over: Transport) -> io::Result<Verdict> {
+    let Some(secret) = &context.secret else {
+        return Ok(Verdict::NotTried(
+            "takes the shared secret of time-limited users: --secret".to_owned(),
+        ));
+    };
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    let now = now.map_or(0, |since| since.as_secs());
+    let code_at = |expires| -> io::Result<u16> {
+        let mut session = Session::over(&context.target, over)?;
+        session.credentials = Credentials::rest("probe", secret, expires, ':');
+        let allocated = session.allocate(UDP, |_| {});
+        let _ = session.refresh(0);
+        Ok(allocated.map_or_else(|code| code, |_| 200))
+    };
+    let (valid, ended, never) = (
+        code_at(now + 600)?,
+        code_at(now.saturating_sub(60))?,
+        code_at(0)?,
+    );
+    if valid != 200 {
+        return Ok(Verdict::NotTried(format!(
+            "one that is valid is answered with {valid}"
+        )));
+    }
+    let mut wrong = Vec::new();
+    for (code, what) in [(ended, "a minute ago"), (never, "in 1970")] {
+        if code == 200 {
+            wrong.push(format!("what ended {what} is taken"));
+        }
+    }
+    Ok(judge(format!("ended: {ended}, in 1970: {never}"), &wrong))
+}
+
+/// V-34: what a stranger says about its realm stays with the other clients.
+pub(super) fn realm(context: &Context, over: Transport) -> io::Result<Verdict> {
+    let realm_of = |session: &mut Session<'_>| {
+        session.fetch_challenge();
+        session.realm().to_vec()
+    };
+    let before = realm_of(&mut Session::over(&context.target, over)?);
+    let mut stranger = Session::over(&context.target, over)?;
+    for _ in 0..20 {
+        let claim = plain(Class::Request, Method::ALLOCATE, |writer| {
+            writer
+                .requested_transport(UDP)
+                .bytes(AttributeType::ORIGIN, b"https://elsewhere.example")
+                .username(b"nobody")
+                .realm(b"elsewhere.example")
+                .nonce(b"made up");
+        });
+        stranger.exchange(&claim);
+    }
+    let after = realm_of(&mut Session::over(&context.target, over)?);
+    let own = realm_of(&mut stranger);
+    let mut wrong = Vec::new();
+    for (realm, whose) in [(after, "the next client's"), (own, "the stranger's next")] {
+        if realm != before {
+            let realm = String::from_utf8_lossy(&realm);
+            wrong.push(format!("{whose} realm is {realm:?}"));
+        }
+    }
+    let before = String::from_utf8_lossy(&before);
+    Ok(judge(format!("{before:?} before and after"), &wrong))
+}
+
+/// V-21: requests with somebody's name and a wrong integrity, many of them, and a client among them.
+pub(super) fn forged_integrity(context: &Context, over: Transport) -> io::Result<Verdict> {
+    let mut forger = Session::over(&context.target, over)?;
+    let name = context.target.credentials.username();
+    forger.credentials = Credentials::user(name, "not the password");
+    forger.fetch_challenge();
+    for number in 0..FORGED {
+        let request = forger.signed(Method::ALLOCATE, |writer| {
+            writer.requested_transport(UDP);
+        });
+        forger.send(&request);
+        let wait = if number % 32 == 0 { 200 } else { 1 };
+        while forger.receive(Duration::from_micros(wait)).is_some() {}
+    }
+    let begun = Instant::now();
+    let mut session = Session::over(&context.target, over)?;
+    let allocated = session.allocate(UDP, |_| {});
+    let taken = begun.elapsed();
+    let _ = session.refresh(0);
+    let wrong = match allocated {
+        Ok(_) if taken < SERVICE_MAX => Vec::new(),
+        Ok(_) => vec![format!("a client waits {} ms", taken.as_millis())],
+        Err(code) => vec![format!("a client's Allocate is answered with {code}")],
+    };
+    let text = format!(
+        "{FORGED} forged, and a client is served in {} ms",
+        taken.as_millis()
+    );
+    Ok(judge(text, &wrong))
 }

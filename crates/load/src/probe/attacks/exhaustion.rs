@@ -1,33 +1,33 @@
-//! What strangers and clients can use up (V-40 to V-54).
+//! What strangers and clients can use up (V-40 to V-52); streams and handshakes are in files of their own.
 
-use std::io::{self, ErrorKind, Read as _, Write as _};
-use std::net::{Ipv4Addr, SocketAddr, TcpStream};
-use std::time::{Duration, Instant};
+use std::collections::BTreeSet;
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::time::Duration;
 
 use turnbuckle_wire::{Class, Method};
 
-use super::authentication::refused;
-use super::judge;
+use super::{judge, refused};
 use crate::probe::Context;
+use crate::probe::link::Transport;
 use crate::probe::report::Verdict;
-use crate::probe::session::{Answer, Session, UDP, plain};
+use crate::probe::session::{Answer, Session, UDP, code, plain};
 
 const WAIT: Duration = Duration::from_millis(200);
 /// Bare requests of one source.
 const FLOOD: u32 = 30_000;
-/// Times that ports are taken and given back.
+/// Times that ports are taken and given back; a tenth where each takes a connection.
 const CYCLES: u32 = 500;
 /// Permissions asked for on one allocation.
 const PERMISSIONS: u32 = 4_000;
-/// Connections that trickle, and how long a server may bear with them.
-const TRICKLES: usize = 50;
-const TRICKLE_DEADLINE: Duration = Duration::from_secs(35);
+/// Allocations tried beyond a quota.
+const BEYOND: usize = 10;
 /// RFC 8656 §7.2 recommends an hour.
 const LIFETIME_MAX: u32 = 3600;
 
 /// V-40: requests that are smaller than their answers, many from one source.
-pub(super) fn amplification(context: &Context) -> io::Result<Verdict> {
-    let mut session = Session::udp(&context.target)?;
+pub(super) fn amplification(context: &Context, over: Transport) -> io::Result<Verdict> {
+    let mut session = Session::over(&context.target, over)?;
     let shapes = [
         Method::ALLOCATE,
         Method::REFRESH,
@@ -87,8 +87,8 @@ fn ratio(out: usize, of: usize) -> f64 {
 }
 
 /// V-41: responses and indications that come to the server.
-pub(super) fn reflection(context: &Context) -> io::Result<Verdict> {
-    let mut session = Session::udp(&context.target)?;
+pub(super) fn reflection(context: &Context, over: Transport) -> io::Result<Verdict> {
+    let mut session = Session::over(&context.target, over)?;
     let methods = [
         Method::BINDING,
         Method::ALLOCATE,
@@ -121,49 +121,17 @@ pub(super) fn reflection(context: &Context) -> io::Result<Verdict> {
     ))
 }
 
-/// V-42: a ClientHello without a cookie gets more than it brought.
-pub(super) fn dtls(context: &Context) -> io::Result<Verdict> {
-    let mut session = Session::udp(&context.target)?;
-    let hello = client_hello();
-    session.send(&hello);
-    let mut received = 0;
-    while let Some(answer) = session.receive(WAIT) {
-        received += answer.len();
-    }
-    if received == 0 {
-        return Ok(Verdict::NotTried("no DTLS is spoken".to_owned()));
-    }
-    let text = format!("{received} bytes for {}", hello.len());
-    let wrong = if received > hello.len() {
-        vec![text.clone()]
-    } else {
-        Vec::new()
-    };
-    Ok(judge(text, &wrong))
-}
-
-/// A ClientHello of DTLS 1.2 with one suite, no cookie and no extension (RFC 6347 §4.2.1).
-fn client_hello() -> Vec<u8> {
-    let mut body = vec![0xFE, 0xFD];
-    body.extend([0x42; 32]);
-    body.extend([0, 0]); // session id, cookie
-    body.extend([0, 2, 0xC0, 0x2B, 1, 0]);
-    let len = u8::try_from(body.len()).unwrap_or(u8::MAX);
-    let handshake = [&[1, 0, 0, len, 0, 0, 0, 0, 0, 0, 0, len][..], &body].concat();
-    let len = u8::try_from(handshake.len()).unwrap_or(u8::MAX);
-    [
-        &[22, 0xFE, 0xFF, 0, 0, 0, 0, 0, 0, 0, 0, 0, len][..],
-        &handshake,
-    ]
-    .concat()
-}
-
 /// V-44: pairs of ports reserved and given back, until they are used up.
-pub(super) fn reservations(context: &Context) -> io::Result<Verdict> {
+pub(super) fn reservations(context: &Context, over: Transport) -> io::Result<Verdict> {
     let mut refusals = 0;
+    let cycles = if over == Transport::Udp {
+        CYCLES
+    } else {
+        CYCLES / 10
+    };
     // Each time another client: servers may keep a 5-tuple to themselves for a while.
-    for cycle in 0..CYCLES {
-        let mut session = Session::udp(&context.target)?;
+    for cycle in 0..cycles {
+        let mut session = Session::over(&context.target, over)?;
         let allocated = session.allocate(UDP, |writer| {
             writer.even_port(cycle % 2 == 0);
         });
@@ -175,28 +143,28 @@ pub(super) fn reservations(context: &Context) -> io::Result<Verdict> {
             Err(_) => refusals += 1,
         }
     }
-    let mut session = Session::udp(&context.target)?;
+    let mut session = Session::over(&context.target, over)?;
     let wrong = match session.allocate(UDP, |_| {}) {
         Ok(_) => Vec::new(),
         Err(code) => vec![format!(
-            "after {CYCLES} times Allocate is answered with {code}"
+            "after {cycles} times Allocate is answered with {code}"
         )],
     };
     let _ = session.refresh(0);
     Ok(judge(
-        format!("{CYCLES} times, {refusals} refused; allocations go on"),
+        format!("{cycles} times, {refusals} refused; allocations go on"),
         &wrong,
     ))
 }
 
 /// V-45: as many permissions as one likes.
-pub(super) fn permissions(context: &Context) -> io::Result<Verdict> {
-    let mut session = Session::udp(&context.target)?;
+pub(super) fn permissions(context: &Context, over: Transport) -> io::Result<Verdict> {
+    let mut session = Session::over(&context.target, over)?;
     let mut allocated = session.allocate(UDP, |_| {});
     // A port that was used a moment ago may still be another client's to the server.
     for _ in 0..10 {
         if matches!(allocated, Err(437)) {
-            session = Session::udp(&context.target)?;
+            session = Session::over(&context.target, over)?;
             allocated = session.allocate(UDP, |_| {});
         }
     }
@@ -236,47 +204,9 @@ pub(super) fn permissions(context: &Context) -> io::Result<Verdict> {
     Ok(judge(format!("{granted} granted, then 508"), &wrong))
 }
 
-/// V-47: connections that begin a message and never end it.
-pub(super) fn trickle(context: &Context) -> io::Result<Verdict> {
-    if context.quick {
-        return Ok(Verdict::NotTried("has to wait for deadlines".to_owned()));
-    }
-    let begun = plain(Class::Request, Method::ALLOCATE, |_| {});
-    let mut open = Vec::new();
-    for index in 0..TRICKLES {
-        let Ok(mut stream) =
-            TcpStream::connect_timeout(&context.target.server, Duration::from_secs(2))
-        else {
-            return Ok(Verdict::NotTried("nobody listens by TCP".to_owned()));
-        };
-        stream.set_nonblocking(true)?;
-        let len = index % begun.len();
-        let _ = stream.write_all(begun.get(..len).unwrap_or_default());
-        open.push(stream);
-    }
-    let started = Instant::now();
-    while !open.is_empty() && started.elapsed() < TRICKLE_DEADLINE {
-        open.retain_mut(|stream| {
-            matches!(stream.read(&mut [0; 64]), Err(error) if error.kind() == ErrorKind::WouldBlock)
-        });
-        std::thread::sleep(Duration::from_millis(100));
-    }
-    let seconds = started.elapsed().as_secs();
-    let wrong = match open.len() {
-        0 => Vec::new(),
-        left => vec![format!(
-            "{left} of {TRICKLES} connections are open after {seconds} s"
-        )],
-    };
-    Ok(judge(
-        format!("{TRICKLES} connections closed within {seconds} s"),
-        &wrong,
-    ))
-}
-
 /// V-49: PADDING (RFC 5780 §7.6) that a stranger asks for.
-pub(super) fn padding(context: &Context) -> io::Result<Verdict> {
-    let mut session = Session::udp(&context.target)?;
+pub(super) fn padding(context: &Context, over: Transport) -> io::Result<Verdict> {
+    let mut session = Session::over(&context.target, over)?;
     let mut wrong = Vec::new();
     let mut texts = Vec::new();
     for len in [0, 64, 1000] {
@@ -296,8 +226,8 @@ pub(super) fn padding(context: &Context) -> io::Result<Verdict> {
 }
 
 /// V-52: lifetimes at both ends.
-pub(super) fn lifetimes(context: &Context) -> io::Result<Verdict> {
-    let mut session = Session::udp(&context.target)?;
+pub(super) fn lifetimes(context: &Context, over: Transport) -> io::Result<Verdict> {
+    let mut session = Session::over(&context.target, over)?;
     if let Err(code) = session.allocate(UDP, |_| {}) {
         return Ok(refused(code));
     }
@@ -312,6 +242,61 @@ pub(super) fn lifetimes(context: &Context) -> io::Result<Verdict> {
     }
     Ok(judge(
         format!("4294967295 s become {longest}, 1 s becomes {shortest}"),
+        &wrong,
+    ))
+}
+
+/// V-43: more allocations than a user may have, each asked for twice.
+pub(super) fn quota(context: &Context, over: Transport) -> io::Result<Verdict> {
+    over_quota(context, &[over])
+}
+
+/// V-33: the same by every transport in turn.
+pub(super) fn quota_of_all(context: &Context, _: Transport) -> io::Result<Verdict> {
+    over_quota(context, &context.transports)
+}
+
+fn over_quota(context: &Context, transports: &[Transport]) -> io::Result<Verdict> {
+    let Some(quota) = context.quota else {
+        return Ok(Verdict::NotTried(
+            "takes the number of allocations that a user may have: --quota".to_owned(),
+        ));
+    };
+    let mut wrong = Vec::new();
+    // The second time shows that what was given back can be had again, and no more.
+    for time in ["", ", the second time"] {
+        let mut sessions = Vec::new();
+        let (mut granted, mut others) = (0, BTreeSet::new());
+        let coming = transports.iter().cycle().take(quota + BEYOND);
+        for over in coming {
+            let mut session = Session::over(&context.target, *over)?;
+            session.fetch_challenge();
+            let request = session.signed(Method::ALLOCATE, |writer| {
+                writer.requested_transport(UDP);
+            });
+            // As if the first answer had been lost.
+            session.send(&request);
+            match code(session.exchange(&request).as_ref()) {
+                200 => granted += 1,
+                other => {
+                    others.insert(other);
+                }
+            }
+            sessions.push(session);
+        }
+        for session in &mut sessions {
+            let _ = session.refresh(0);
+        }
+        if granted != quota {
+            wrong.push(format!("{granted} allocations are granted{time}"));
+        }
+        if others.iter().any(|code| *code != 486) {
+            wrong.push(format!("the others are answered with {others:?}{time}"));
+        }
+    }
+    let tried = quota + BEYOND;
+    Ok(judge(
+        format!("{quota} of {tried}, the others 486; and again"),
         &wrong,
     ))
 }

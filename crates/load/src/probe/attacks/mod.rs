@@ -1,128 +1,167 @@
-//! The attacks besides the matrix. Each is a function that tries one row and says how it ended.
+//! The attacks besides the matrix. Each is a function that tries one row by one transport and says how it ended.
 
 mod authentication;
 mod exhaustion;
+mod handshakes;
 mod parsing;
 mod peers;
+mod streams;
+mod tcp_relays;
+mod tickets;
 
 use std::io;
 
 use super::Context;
+use super::link::Transport;
 use super::report::{Report, Verdict};
+pub(super) use tickets::moved;
+
+/// How a row is tried.
+type Try = fn(&Context, Transport) -> io::Result<Verdict>;
 
 /// One attack.
-type Attack = fn(&Context) -> io::Result<Verdict>;
+struct Attack {
+    row: &'static str,
+    what: &'static str,
+    over: &'static [Transport],
+    run: Try,
+}
+
+const EVERY: &[Transport] = &Transport::ALL;
+const STREAMS: &[Transport] = &[Transport::Tcp, Transport::Tls];
+/// What shows in all that came before, or takes more than one transport.
+const ONCE: &[Transport] = &[];
+const UDP: &[Transport] = &[Transport::Udp];
+const TCP: &[Transport] = &[Transport::Tcp];
+const TLS: &[Transport] = &[Transport::Tls];
+const DTLS: &[Transport] = &[Transport::Dtls];
+
+const fn attack(
+    row: &'static str,
+    what: &'static str,
+    over: &'static [Transport],
+    run: Try,
+) -> Attack {
+    Attack {
+        row,
+        what,
+        over,
+        run,
+    }
+}
 
 /// All of them, in the order of the threat list.
-const ATTACKS: [(&str, &str, Attack); 24] = [
-    ("V-13", "permissions", peers::permissions),
-    (
-        "V-20",
-        "predictable ports and nonces",
-        authentication::randomness,
-    ),
-    (
-        "V-22",
-        "another client's nonce",
-        authentication::stolen_nonce,
-    ),
-    (
-        "V-23",
-        "attributes behind the integrity attribute",
-        authentication::trailing_attributes,
-    ),
-    (
-        "V-24",
-        "repeated attributes",
-        authentication::repeated_attributes,
-    ),
-    (
-        "V-26",
-        "telling users from strangers",
-        authentication::enumeration,
-    ),
-    ("V-27", "bidding down", authentication::bid_down),
-    (
-        "V-28",
-        "another user on a client's 5-tuple",
-        authentication::hijack,
-    ),
-    ("V-29", "conflicting channels", peers::channels),
-    (
-        "V-30",
-        "forged mobility tickets",
-        authentication::forged_tickets,
-    ),
-    (
-        "V-31",
-        "access tokens of any length",
-        authentication::access_tokens,
-    ),
-    (
-        "PROXY",
-        "a stranger's PROXY protocol header",
-        peers::proxy_header,
-    ),
-    (
-        "V-40",
-        "more bytes to strangers than from them",
-        exhaustion::amplification,
-    ),
-    ("V-41", "answers to answers", exhaustion::reflection),
-    ("V-42", "DTLS before a cookie", exhaustion::dtls),
-    (
-        "V-44",
-        "even ports and reservations without end",
-        exhaustion::reservations,
-    ),
-    ("V-45", "permissions without end", exhaustion::permissions),
-    ("V-47", "streams that trickle", exhaustion::trickle),
-    ("V-49", "padding for strangers", exhaustion::padding),
-    ("V-52", "lifetimes without end", exhaustion::lifetimes),
-    ("V-61", "lengths that lie", parsing::lengths),
-    (
-        "V-60",
-        "padding with something in it",
-        parsing::dirty_padding,
-    ),
-    ("V-65", "the server's name for strangers", parsing::software),
-    ("V-14", "redirections of strangers", parsing::redirections),
+#[rustfmt::skip]
+const ATTACKS: [Attack; 36] = [
+    attack("V-10", "a peer that connects without a permission", STREAMS, tcp_relays::uninvited),
+    attack("V-12", "scanning ports by Connect", STREAMS, tcp_relays::scan),
+    attack("V-13", "permissions", EVERY, peers::permissions),
+    attack("V-16", "consoles beside the relay", TCP, streams::consoles),
+    attack("V-20", "predictable ports and nonces", EVERY, authentication::randomness),
+    attack("V-21", "work for who has proved nothing", EVERY, authentication::forged_integrity),
+    attack("V-22", "another client's nonce", EVERY, authentication::stolen_nonce),
+    attack("V-23", "attributes behind the integrity attribute", EVERY, authentication::trailing_attributes),
+    attack("V-24", "repeated attributes", EVERY, authentication::repeated_attributes),
+    attack("V-26", "telling users from strangers", EVERY, authentication::enumeration),
+    attack("V-27", "bidding down", EVERY, authentication::bid_down),
+    attack("V-28", "another user on a client's 5-tuple", EVERY, authentication::hijack),
+    attack("V-29", "conflicting channels", EVERY, peers::channels),
+    attack("V-30", "forged mobility tickets", EVERY, tickets::forged),
+    attack("V-30", "mobility tickets used again", EVERY, tickets::used_again),
+    attack("V-31", "access tokens of any length", EVERY, authentication::access_tokens),
+    attack("V-32", "credentials that have expired", EVERY, authentication::expired),
+    attack("V-33", "one credential for many, over its quota", ONCE, exhaustion::quota_of_all),
+    attack("V-34", "a realm that a stranger names", EVERY, authentication::realm),
+    attack("PROXY", "a stranger's PROXY protocol header", TCP, peers::proxy_header),
+    attack("V-40", "more bytes to strangers than from them", UDP, exhaustion::amplification),
+    attack("V-41", "answers to answers", EVERY, exhaustion::reflection),
+    attack("V-42", "DTLS before a cookie", DTLS, handshakes::before_a_cookie),
+    attack("V-42", "another client's DTLS cookie", DTLS, handshakes::stolen_cookie),
+    attack("V-42", "a flood of DTLS hellos", DTLS, handshakes::flood),
+    attack("V-43", "more allocations than a quota", EVERY, exhaustion::quota),
+    attack("V-44", "even ports and reservations without end", EVERY, exhaustion::reservations),
+    attack("V-45", "permissions without end", EVERY, exhaustion::permissions),
+    attack("V-48", "TLS handshakes gone wrong", TLS, handshakes::gone_wrong),
+    attack("V-49", "padding for strangers", UDP, exhaustion::padding),
+    attack("V-52", "lifetimes without end", EVERY, exhaustion::lifetimes),
+    attack("V-61", "lengths that lie", EVERY, parsing::lengths),
+    attack("V-63", "noise", EVERY, parsing::noise),
+    attack("V-60", "padding with something in it", ONCE, parsing::dirty_padding),
+    attack("V-65", "the server's name for strangers", ONCE, parsing::software),
+    attack("V-14", "redirections of strangers", ONCE, parsing::redirections),
 ];
 
-/// Rows that take more than the server's address.
-const NOT_TRIED: [(&str, &str, &str); 5] = [
-    (
-        "V-21",
-        "state for strangers",
-        "takes the server's memory to be seen",
-    ),
-    (
-        "V-25",
-        "comparing in constant time",
-        "takes times on the server's host",
-    ),
-    ("V-43", "quotas", "takes a server with a quota"),
-    (
-        "V-46",
-        "slow readers",
-        "takes the server's memory to be seen",
-    ),
-    ("V-66", "forged ICMP", "takes raw sockets on a peer's host"),
+/// Those that wait for deadlines of the server, all at the same time.
+#[rustfmt::skip]
+const SLOW: [Attack; 5] = [
+    attack("V-12", "what the time of a failed Connect tells", TCP, tcp_relays::timing),
+    attack("V-46", "a peer that floods before it is bound", STREAMS, tcp_relays::flood_before_bind),
+    attack("V-47", "streams that trickle", TCP, streams::trickle),
+    attack("V-47", "connections that say nothing once TLS is agreed on", TLS, streams::silence),
+    attack("V-48", "TLS handshakes that stop halfway", TLS, handshakes::half_open),
 ];
 
 /// Tries what is wanted.
 pub(super) fn run(context: &Context, report: &mut Report) -> io::Result<()> {
-    for (row, what, attack) in ATTACKS {
-        if context.wants(row) {
-            report.add(row, what, attack(context)?);
+    for attack in ATTACKS.iter().filter(|attack| context.wants(attack.row)) {
+        for over in transports(context, attack) {
+            let verdict = (attack.run)(context, over.unwrap_or_else(|| context.first()))?;
+            report.add(attack.row, attack.what, over, verdict);
         }
     }
-    for (row, what, why) in NOT_TRIED {
-        if context.wants(row) {
-            report.add(row, what, Verdict::NotTried(why.to_owned()));
+    let slow = SLOW.iter().filter(|attack| context.wants(attack.row));
+    let slow: Vec<_> = slow
+        .flat_map(|attack| {
+            let over = transports(context, attack);
+            over.into_iter().map(move |over| (attack, over))
+        })
+        .collect();
+    if context.quick {
+        for (attack, over) in slow {
+            let verdict = Verdict::NotTried("has to wait for deadlines".to_owned());
+            report.add(attack.row, attack.what, over, verdict);
         }
+        return Ok(());
+    }
+    let verdicts: Vec<_> = std::thread::scope(|scope| {
+        let begin = |(attack, over): &(&'static Attack, Option<Transport>)| {
+            let (run, over) = (attack.run, over.unwrap_or_else(|| context.first()));
+            scope.spawn(move || run(context, over))
+        };
+        let begun: Vec<_> = slow.iter().map(begin).collect();
+        let ended = begun.into_iter().map(std::thread::ScopedJoinHandle::join);
+        ended.collect()
+    });
+    for ((attack, over), verdict) in slow.into_iter().zip(verdicts) {
+        let verdict = verdict.unwrap_or_else(|_| Err(io::Error::other("an attack panicked")))?;
+        report.add(attack.row, attack.what, over, verdict);
     }
     Ok(())
+}
+
+/// By what an attack is tried, of what the server speaks.
+fn transports(context: &Context, attack: &Attack) -> Vec<Option<Transport>> {
+    if attack.over.is_empty() {
+        return vec![None];
+    }
+    let spoken = attack.over.iter().filter(|over| context.speaks(**over));
+    spoken.map(|over| Some(*over)).collect()
+}
+
+/// The attacks on a row, and by what they are tried.
+pub(super) fn of(row: &str) -> Vec<String> {
+    let of_row = ATTACKS
+        .iter()
+        .chain(&SLOW)
+        .filter(|attack| attack.row == row);
+    let name = |attack: &Attack| {
+        let over: Vec<_> = attack.over.iter().map(|over| over.name()).collect();
+        match over.is_empty() {
+            true => attack.what.to_owned(),
+            false => format!("{} ({})", attack.what, over.join(", ")),
+        }
+    };
+    of_row.map(name).collect()
 }
 
 /// Held if nothing is wrong, failed with what is first.
@@ -132,4 +171,9 @@ fn judge(held: impl Into<String>, wrong: &[String]) -> Verdict {
         Some(first) if wrong.len() == 1 => Verdict::Failed(first.clone()),
         Some(first) => Verdict::Failed(format!("{first}, and {} more", wrong.len() - 1)),
     }
+}
+
+/// Without an allocation there is nothing to attack.
+fn refused(code: u16) -> Verdict {
+    Verdict::NotTried(format!("Allocate is answered with {code}"))
 }

@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use turnbuckle_wire::{AttributeType, Class, Message, Method};
 
-use super::authentication::refused;
-use super::judge;
+use super::{judge, refused};
 use crate::probe::Context;
+use crate::probe::link::Transport;
 use crate::probe::matrix::channel_data;
 use crate::probe::report::Verdict;
 use crate::probe::session::{Session, UDP, code, plain};
@@ -18,7 +18,7 @@ const SOMEBODY: [u8; 4] = [21, 0, 0, 9];
 const WAIT: Duration = Duration::from_millis(300);
 
 /// V-13: data without a permission, to the peer and from it, and by a permission for somebody else.
-pub(super) fn permissions(context: &Context) -> io::Result<Verdict> {
+pub(super) fn permissions(context: &Context, over: Transport) -> io::Result<Verdict> {
     let v4 = context
         .allowed
         .iter()
@@ -34,7 +34,7 @@ pub(super) fn permissions(context: &Context) -> io::Result<Verdict> {
     };
     peer.set_read_timeout(Some(WAIT))?;
     let address = peer.local_addr()?;
-    let mut session = Session::udp(&context.target)?;
+    let mut session = Session::over(&context.target, over)?;
     let answer = match session.allocate(UDP, |_| {}) {
         Ok(answer) => answer,
         Err(code) => return Ok(refused(code)),
@@ -91,8 +91,8 @@ pub(super) fn permissions(context: &Context) -> io::Result<Verdict> {
 }
 
 /// V-29: one number for two peers, two numbers for one, numbers that are none.
-pub(super) fn channels(context: &Context) -> io::Result<Verdict> {
-    let mut session = Session::udp(&context.target)?;
+pub(super) fn channels(context: &Context, over: Transport) -> io::Result<Verdict> {
+    let mut session = Session::over(&context.target, over)?;
     if let Err(code) = session.allocate(UDP, |_| {}) {
         return Ok(refused(code));
     }
@@ -132,7 +132,7 @@ pub(super) fn channels(context: &Context) -> io::Result<Verdict> {
 }
 
 /// A stranger says that it is a proxy, and its client somebody else.
-pub(super) fn proxy_header(context: &Context) -> io::Result<Verdict> {
+pub(super) fn proxy_header(context: &Context, _: Transport) -> io::Result<Verdict> {
     const CLAIMED: [u8; 4] = [198, 51, 100, 77];
     let binding = plain(Class::Request, Method::BINDING, |_| {});
     let mut version_2 = b"\r\n\r\n\0\r\nQUIT\n\x21\x11\x00\x0C".to_vec();

@@ -386,11 +386,7 @@ impl Report {
 /// The server does not answer, or does not let the user allocate: then no answer would mean anything.
 pub(crate) fn run(task: &Task) -> anyhow::Result<Report> {
     let context = Context {
-        target: Target {
-            server: task.server,
-            credentials: task.credentials.clone(),
-            observed: RefCell::default(),
-        },
+        target: Target::new(task.server, super::TLS_PORT, task.credentials.clone())?,
         peer: task.peer,
         random: RefCell::new(SmallRng::seed_from_u64(task.seed)),
     };
