@@ -2,6 +2,7 @@
 
 use std::io::{Read as _, Write as _};
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -310,8 +311,51 @@ fn swaps() -> usize {
     count.map_or(1_000, |count| count.parse().expect("a number"))
 }
 
-/// Certificates that change while clients shake hands: every handshake succeeds, with one or the other, and a connection goes on with what
-/// it began with.
+/// Has one client after the other shake hands until it is dropped; each has to succeed.
+struct Meanwhile<'scope> {
+    is_over: &'scope AtomicBool,
+    hands: Vec<thread::ScopedJoinHandle<'scope, usize>>,
+}
+
+impl<'scope> Meanwhile<'scope> {
+    fn begin<'env>(
+        scope: &'scope thread::Scope<'scope, 'env>,
+        is_over: &'scope AtomicBool,
+        clients: Vec<Box<dyn Fn() + Send + 'scope>>,
+    ) -> Self {
+        let hands = clients.into_iter().map(|shake| {
+            scope.spawn(move || {
+                let mut count = 0;
+                while !is_over.load(Ordering::Relaxed) {
+                    shake();
+                    count += 1;
+                }
+                count
+            })
+        });
+        Self {
+            is_over,
+            hands: hands.collect(),
+        }
+    }
+
+    /// How many handshakes there were of each kind.
+    fn end(mut self) -> Vec<usize> {
+        self.is_over.store(true, Ordering::Relaxed);
+        let hands = std::mem::take(&mut self.hands).into_iter();
+        hands.map(|hand| hand.join().unwrap()).collect()
+    }
+}
+
+impl Drop for Meanwhile<'_> {
+    fn drop(&mut self) {
+        self.is_over.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Certificates that change while clients shake hands, by TLS of both versions and by DTLS: every handshake succeeds, with one or the other,
+/// and a connection goes on with what it began with.
+//= V-64
 #[test]
 fn no_handshake_fails_while_certificates_are_swapped() {
     let site = Site::new();
@@ -325,10 +369,49 @@ fn no_handshake_fails_while_certificates_are_swapped() {
         format!("--cert={}", file.display()),
         format!("--pkey={}", file.display()),
     ];
-    let server = start_with(site, &options, &[]);
+    let server = start_with(site, &options, &["--dtls"]);
     let tls = authority.client();
     let mut old = Client::on_stream(tls.link(tls_address(site)), &server);
     old.allocate();
+    let is_over = AtomicBool::new(false);
+    let (seen, meanwhile) = thread::scope(|scope| {
+        let tls_of = |version: usize| {
+            let mut tls = authority.client();
+            tls.versions = vec![rustls::DEFAULT_VERSIONS[version]];
+            move || drop(tls.connect(tls_address(site)).unwrap())
+        };
+        let dtls = authority.dtls_client();
+        let meanwhile = Meanwhile::begin(
+            scope,
+            &is_over,
+            vec![
+                Box::new(tls_of(0)),
+                Box::new(tls_of(1)),
+                Box::new(move || {
+                    let session = dtls.connect(site.ip(3), tls_address(site));
+                    session.unwrap().say_goodbye();
+                }),
+            ],
+        );
+        let seen = swap_again_and_again(site, &authority, &server, &contents, &leaves);
+        (seen, meanwhile.end())
+    });
+    let swaps = swaps();
+    println!("{swaps} swaps, handshakes with either: {seen:?}, meanwhile {meanwhile:?}");
+    assert!(meanwhile.iter().all(|count| *count > 10), "{meanwhile:?}");
+    old.refresh(600).expect(200);
+    assert_eq!(server.stop().closed_as("handshake_failed"), 0);
+}
+
+/// Swaps two certificates, each time until a new client is shown the other one. Returns how often either was shown.
+fn swap_again_and_again(
+    site: Site,
+    authority: &Authority,
+    server: &Server,
+    contents: &[String; 2],
+    leaves: &[Vec<u8>; 2],
+) -> [usize; 2] {
+    let tls = authority.client();
     let mut seen = [0_usize; 2];
     for swap in 1..=swaps() {
         let wanted = swap % 2;
@@ -346,9 +429,7 @@ fn no_handshake_fails_while_certificates_are_swapped() {
             assert!(Instant::now() < deadline, "the new certificate never comes");
         }
     }
-    println!("{} swaps, handshakes with either: {seen:?}", swaps());
-    old.refresh(600).expect(200);
-    assert_eq!(server.stop().closed_as("handshake_failed"), 0);
+    seen
 }
 
 /// The certificate of its owner in a chain.
