@@ -290,6 +290,7 @@ impl Seeds {
 mod tests {
     use super::*;
     use crate::id::Endpoint;
+    use crate::random::seeded::Seeded;
 
     struct Zeros;
 
@@ -324,6 +325,22 @@ mod tests {
         let value = table.take(id)?;
         table.vacate(id, value.client());
         Some(value)
+    }
+
+    //= V-53
+    #[test]
+    fn the_same_clients_lie_elsewhere_in_another_table() {
+        let [one, other] = [1, 2].map(|seed| Table::<Value>::new(&mut Seeded(seed)).seeds);
+        let low_bits = |seeds: &Seeds, number| seeds.hash(&client(number)) & 0xFF;
+        // Those that would meet in one bucket of the first table.
+        let meeting: Vec<u32> = (0..20_000)
+            .filter(|&number| low_bits(&one, number) == low_bits(&one, 0))
+            .collect();
+        assert!(meeting.len() > 20, "{} meet", meeting.len());
+        let still = meeting
+            .iter()
+            .filter(|&&number| low_bits(&other, number) == low_bits(&other, 0));
+        assert!(still.count() < meeting.len() / 4);
     }
 
     #[test]

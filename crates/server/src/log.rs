@@ -303,3 +303,43 @@ fn describe(change: &Change, now: Time) -> Option<String> {
     };
     Some(line)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::sync_channel;
+
+    use super::*;
+
+    //= V-50
+    #[test]
+    fn lines_that_find_the_queue_full_are_dropped_and_counted() {
+        let (sender, lines) = sync_channel(2);
+        let scope = Scope {
+            persona: Persona::Turnbuckle,
+            wanted: Lines {
+                sessions: false,
+                binding: false,
+            },
+            requests: false,
+            shard: 0,
+            shards: 1,
+            realm: "example.org".into(),
+        };
+        let mut log = Log::new(sender, scope);
+        for number in 0..10 {
+            log.warn(&number.to_string());
+        }
+        let next = || match lines.try_recv() {
+            Ok(Event::Line(line)) => Some(line),
+            _ => None,
+        };
+        assert_eq!(next().as_deref(), Some("warning: shard 0: 0"));
+        assert_eq!(next().as_deref(), Some("warning: shard 0: 1"));
+        assert_eq!(next(), None);
+        log.warn("again");
+        log.warn("and again");
+        let expected = "warning: shard 0: again (8 lines before this one were lost)";
+        assert_eq!(next().as_deref(), Some(expected));
+        assert_eq!(next().as_deref(), Some("warning: shard 0: and again"));
+    }
+}

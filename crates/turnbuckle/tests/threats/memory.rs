@@ -1,6 +1,6 @@
 //! What a client costs, and what a stranger costs: V-21 and the memory figures.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::thread;
 use std::time::Instant;
 
@@ -161,6 +161,33 @@ fn a_million_strangers_leave_nothing_behind() {
         accounting.received >= u64::from(strangers) / 100 * 99,
         "they were heard: {accounting:#?}"
     );
+}
+
+//= V-50
+#[test]
+fn a_flood_of_junk_writes_no_lines() {
+    let site = Site::new();
+    let server = Server::start(site.server(), &["--verbose"]);
+    let id = turnbuckle_wire::TransactionId::new([7; 12]);
+    let junk = [
+        message(Class::Success, Method::BINDING, id, |_| {}),
+        message(Class::Indication, Method::SEND, id, |_| {}),
+        message(Class::Request, Method::REFRESH, id, |_| {}),
+        vec![0, 1, 0xFF, 0xFC, 0x21, 0x12, 0xA4, 0x42, 0, 0],
+        vec![0x40, 0, 0xFF, 0xFF],
+        vec![0xFF; 100],
+    ];
+    let stranger = UdpSocket::bind((site.ip(3), 0)).unwrap();
+    let mut client = Client::new(site.ip(2), &server);
+    for number in 0..20_000 {
+        let _ = stranger.send_to(&junk[number % junk.len()], server.address());
+        if number % 500 == 499 {
+            client.settle(); // so that all of it is heard
+        }
+    }
+    assert_eq!(server.lines_so_far(), [""; 0]);
+    client.allocate();
+    server.wait_for_line("new, realm=");
 }
 
 /// One request from each client, of all the kinds that prove nothing, and counts the answers.

@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use crate::harness::{Canary, Client, Inbound, Server, World, channel};
+use crate::harness::{Authority, Canary, Client, Inbound, Key, Server, World, channel};
 
 /// Tries every path to a port that is nobody's allocation; all of them must be closed.
 fn refused_on_every_path(client: &mut Client, peer: SocketAddr) {
@@ -58,6 +58,39 @@ fn refuses_its_own_listener_and_every_other_service_of_the_host() {
 }
 
 //= V-07
+/// There is no console, no page and no metrics on any port, with every service that there is.
+//= V-16
+#[test]
+fn listens_where_its_greeting_says_and_nowhere_else() {
+    let Some(_world) = World::enter() else {
+        return;
+    };
+    let authority = Authority::new();
+    let [certificate, key] = authority.options(Key::P256);
+    let doors = ["--no-tcp-relay=false", "--dtls", &certificate, &key];
+    let server = Server::start(World::server(), &[&World::RELAYS[..], &doors].concat());
+    // This thread's namespace is the server's, and nobody else is in it.
+    let ports = |table: &str, state: &str| {
+        let text = std::fs::read_to_string(format!("/proc/thread-self/net/{table}")).unwrap();
+        let bound = text.lines().skip(1).filter_map(|line| {
+            let mut fields = line.split_whitespace().skip(1);
+            let local = fields.next()?;
+            let is_bound = fields.nth(1)? == state;
+            let (_, port) = local.rsplit_once(':')?;
+            is_bound.then(|| u16::from_str_radix(port, 16).unwrap())
+        });
+        bound.collect::<std::collections::BTreeSet<_>>()
+    };
+    let (listening, unconnected) = ("0A", "07"); // proc_net_tcp(5)
+    assert_eq!(ports("tcp", listening), [3478, 5349].into());
+    assert_eq!(ports("udp", unconnected), [3478, 5349].into());
+    for table in ["tcp6", "udp6"] {
+        assert_eq!(ports(table, listening), [].into());
+        assert_eq!(ports(table, unconnected), [].into());
+    }
+    drop(server);
+}
+
 #[test]
 fn refuses_ports_of_its_relay_address_that_are_no_allocation() {
     // The ports of relayed addresses overlap those the kernel gives to anybody's sockets: a resolver's, say.

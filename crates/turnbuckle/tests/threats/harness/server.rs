@@ -189,6 +189,11 @@ impl Server {
         }
     }
 
+    /// What has been printed since it was asked for last.
+    pub(crate) fn lines_so_far(&self) -> Vec<String> {
+        self.lines.try_iter().collect()
+    }
+
     fn proc_file(&self, name: &str) -> String {
         fs::read_to_string(format!("/proc/{}/{name}", self.child.id()))
             .expect("the process is alive")
