@@ -17,7 +17,7 @@ use crate::id::{AllocationId, ClientTuple, RelayProtocol};
 use crate::random::Random;
 use crate::reject::Reject;
 use crate::reply::Request;
-use crate::ticket::{TICKET_LEN, Ticket};
+use crate::ticket::{Creator, TICKET_LEN, Ticket};
 use crate::time::{Now, Time};
 use crate::tombstone::Deed;
 use turnbuckle_wire::{Class, Method, TransactionId};
@@ -143,7 +143,8 @@ impl<R: Random> Engine<R> {
         }
         let allocation = self.live(id).ok_or(Reject::AllocationMismatch)?;
         let mobility = allocation.mobility.as_deref();
-        let mobility = mobility.filter(|_| allocation.transaction == ticket.created_by);
+        let mobility =
+            mobility.filter(|_| Creator::new(&allocation.transaction) == ticket.created_by);
         let mobility = mobility.ok_or(Reject::AllocationMismatch)?;
         if !allocation.quota.user().has_token_of(&proof.user) {
             return Err(Reject::WrongCredentials);
@@ -266,7 +267,7 @@ impl<R: Random> Engine<R> {
             shard: self.shard,
             allocation: id,
             number: allocation.mobility.as_ref()?.number,
-            created_by: allocation.transaction,
+            created_by: Creator::new(&allocation.transaction),
         })
     }
 

@@ -1,31 +1,38 @@
 //! Mobility tickets (RFC 8016 §3.3): what an allocation is called, sealed under a key that only this server has.
 //!
-//! A ticket is `nonce (12 bytes) | sealed (28) | tag (16)`, AES-256-GCM, and the sealed part is
+//! A ticket is 32 characters: base64 over `tag (6 bytes) | enciphered (18)`, and the enciphered part is
 //!
 //! ```text
-//! shard (4) | allocation (8) | number (4) | the transaction that created the allocation (12)
+//! shard (2) | allocation (8) | number (4) | of the transaction that created the allocation (4)
 //! ```
 //!
 //! The number makes tickets of one allocation differ; the transaction keeps a ticket from meaning the allocation that has the same
-//! name after a restart. The nonce is a keyed hash of the sealed part, so that it is the same ticket that is repeated when
-//! an answer was lost, and no nonce serves two contents. Who owns the allocation is not in it: that is looked up (V-30).
+//! name after a restart. The tag is a truncated HMAC-SHA256 of the contents, and the contents are enciphered with what the HMAC under
+//! another key makes of the tag (a synthetic IV, as in RFC 5297): it is the same ticket that is repeated when an answer was lost, and no
+//! two contents share a key stream. Who owns the allocation is not in it: that is looked up (V-30). So six bytes of tag can only be guessed
+//! online, by the owner, who would gain what is the owner's anyway.
+//!
+//! 32 characters without a zero byte, because that is what coturn's client has room for, which keeps its ticket as a C string.
 
 use core::fmt;
 
-use aes_gcm::aead::{AeadInOut as _, KeyInit as _};
-use aes_gcm::{Aes256Gcm, Nonce, Tag};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD_NO_PAD;
 use hmac::{Hmac, Mac as _};
 use sha2::Sha256;
+use subtle::ConstantTimeEq as _;
 use turnbuckle_wire::TransactionId;
 
 use crate::id::AllocationId;
 use crate::random::Random;
 
-const NONCE_LEN: usize = 12;
-const CONTENT_LEN: usize = 4 + 8 + 4 + 12;
-const TAG_LEN: usize = 16;
+const TAG_LEN: usize = 6;
+const CONTENT_LEN: usize = 2 + 8 + 4 + 4;
+const RAW_LEN: usize = TAG_LEN + CONTENT_LEN;
 /// Bytes of every ticket: fits any path (RFC 8016 §3.1.2).
-pub(crate) const TICKET_LEN: usize = NONCE_LEN + CONTENT_LEN + TAG_LEN;
+pub(crate) const TICKET_LEN: usize = 32;
+
+const _: () = assert!((RAW_LEN * 4).div_ceil(3) == TICKET_LEN);
 
 /// The key of mobility tickets, the same in all engines of a server, and in the process that takes over from this one.
 #[derive(Clone)]
@@ -59,32 +66,42 @@ pub(crate) struct Ticket {
     pub(crate) allocation: AllocationId,
     /// Counts the tickets of the allocation from one.
     pub(crate) number: u32,
-    /// What created the allocation.
-    pub(crate) created_by: TransactionId,
+    pub(crate) created_by: Creator,
+}
+
+/// What created an allocation, as a ticket remembers it: four bytes of the transaction's name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Creator([u8; 4]);
+
+impl Creator {
+    pub(crate) fn new(transaction: &TransactionId) -> Self {
+        let [first, second, third, fourth, ..] = *transaction.as_bytes();
+        Self([first, second, third, fourth])
+    }
 }
 
 /// Seals tickets and opens them.
 pub(crate) struct Tickets {
-    cipher: Aes256Gcm,
-    nonce_key: [u8; 32],
+    tag_key: [u8; 32],
+    cipher_key: [u8; 32],
 }
 
 impl Tickets {
     pub(crate) fn new(key: &TicketKey) -> Self {
         Self {
-            cipher: Aes256Gcm::new(&digest(&key.0, b"cipher").into()),
-            nonce_key: digest(&key.0, b"nonce"),
+            tag_key: digest(&key.0, b"tag"),
+            cipher_key: digest(&key.0, b"cipher"),
         }
     }
 
-    /// `None` never in fact: the content is far below what the cipher takes.
+    /// `None` never in fact: there are fewer than 65,536 shards.
     pub(crate) fn seal(&self, ticket: &Ticket) -> Option<[u8; TICKET_LEN]> {
         let mut content = [0; CONTENT_LEN];
         let parts: [&[u8]; 4] = [
-            &ticket.shard.to_be_bytes(),
+            &u16::try_from(ticket.shard).ok()?.to_be_bytes(),
             &ticket.allocation.to_u64().to_be_bytes(),
             &ticket.number.to_be_bytes(),
-            ticket.created_by.as_bytes(),
+            &ticket.created_by.0,
         ];
         let mut rest = &mut content[..];
         for part in parts {
@@ -92,39 +109,45 @@ impl Tickets {
             head.copy_from_slice(part);
             rest = tail;
         }
-        let unique = digest(&self.nonce_key, &content);
-        let nonce: [u8; NONCE_LEN] = *unique.first_chunk()?;
-        let tag = self
-            .cipher
-            .encrypt_inout_detached(&nonce.into(), b"", content.as_mut_slice().into())
-            .ok()?;
+        let tag = self.tag(&content);
+        let mut raw = [0; RAW_LEN];
+        raw[..TAG_LEN].copy_from_slice(&tag);
+        raw[TAG_LEN..].copy_from_slice(&self.enciphered(content, tag));
         let mut sealed = [0; TICKET_LEN];
-        sealed[..NONCE_LEN].copy_from_slice(&nonce);
-        sealed[NONCE_LEN..NONCE_LEN + CONTENT_LEN].copy_from_slice(&content);
-        sealed[NONCE_LEN + CONTENT_LEN..].copy_from_slice(&tag);
+        STANDARD_NO_PAD.encode_slice(raw, &mut sealed).ok()?;
         Some(sealed)
     }
 
     /// What a ticket says; `None` for what this server did not seal.
     pub(crate) fn open(&self, sealed: &[u8]) -> Option<Ticket> {
         let sealed: &[u8; TICKET_LEN] = sealed.try_into().ok()?;
-        let (nonce, rest) = sealed.split_first_chunk::<NONCE_LEN>()?;
-        let (content, tag) = rest.split_first_chunk::<CONTENT_LEN>()?;
-        let tag: &[u8; TAG_LEN] = tag.try_into().ok()?;
-        let mut content = *content;
-        let (nonce, tag) = (Nonce::from(*nonce), Tag::from(*tag));
-        self.cipher
-            .decrypt_inout_detached(&nonce, b"", content.as_mut_slice().into(), &tag)
-            .ok()?;
+        let mut raw = [0; RAW_LEN];
+        STANDARD_NO_PAD.decode_slice(sealed, &mut raw).ok()?;
+        let (tag, enciphered) = raw.split_first_chunk::<TAG_LEN>()?;
+        let content = self.enciphered(enciphered.try_into().ok()?, *tag);
+        if !bool::from(self.tag(&content).ct_eq(tag)) {
+            return None;
+        }
         let (shard, rest) = content.split_first_chunk()?;
         let (allocation, rest) = rest.split_first_chunk()?;
         let (number, created_by) = rest.split_first_chunk()?;
         Some(Ticket {
-            shard: u32::from_be_bytes(*shard),
+            shard: u16::from_be_bytes(*shard).into(),
             allocation: AllocationId::from_u64(u64::from_be_bytes(*allocation)),
             number: u32::from_be_bytes(*number),
-            created_by: TransactionId::new(created_by.try_into().ok()?),
+            created_by: Creator(created_by.try_into().ok()?),
         })
+    }
+
+    fn tag(&self, content: &[u8; CONTENT_LEN]) -> [u8; TAG_LEN] {
+        let digest = digest(&self.tag_key, content);
+        core::array::from_fn(|index| digest[index])
+    }
+
+    /// Enciphers, and deciphers what was enciphered.
+    fn enciphered(&self, content: [u8; CONTENT_LEN], tag: [u8; TAG_LEN]) -> [u8; CONTENT_LEN] {
+        let stream = digest(&self.cipher_key, &tag);
+        core::array::from_fn(|index| content[index] ^ stream[index])
     }
 }
 
@@ -148,7 +171,7 @@ mod tests {
                 generation: 0x8000_0001,
             },
             number,
-            created_by: TransactionId::new(*b"transaction."),
+            created_by: Creator::new(&TransactionId::new(*b"transaction.")),
         }
     }
 
@@ -165,6 +188,15 @@ mod tests {
         assert!(same.count() < 8, "nothing of one shows in the next");
         let others = Tickets::new(&TicketKey::from_secret(b"two"));
         assert_eq!(others.open(&sealed), None);
+    }
+
+    #[test]
+    fn a_ticket_is_a_c_string_that_coturns_client_has_room_for() {
+        let tickets = Tickets::new(&TicketKey::from_secret(b"one"));
+        for number in 1..100 {
+            let sealed = tickets.seal(&ticket(number)).unwrap();
+            assert!(sealed.len() < 33 && sealed.is_ascii() && !sealed.contains(&0));
+        }
     }
 
     //= V-30
