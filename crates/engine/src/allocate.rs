@@ -162,7 +162,7 @@ impl<R: Random> Engine<R> {
         let message = &request.message;
         let translates = message.method() == Method::ALLOCATE
             && Family::of(&request.from.remote) == Family::V4
-            && (message.contains(AttributeType::ADDITIONAL_ADDRESS_FAMILY)
+            && (message.has_additional_address_family()
                 || self.requested_family(request) == Ok(Family::V6));
         self.config.dont_fragment && !translates
     }
@@ -212,7 +212,7 @@ impl<R: Random> Engine<R> {
         let lifetime = message.lifetime().map_err(|_| Reject::BadRequest)?;
         let is_mobile = self.wants_ticket(request, protocol)?;
         let names_family = message.contains(AttributeType::REQUESTED_ADDRESS_FAMILY);
-        let names_additional = message.contains(AttributeType::ADDITIONAL_ADDRESS_FAMILY);
+        let names_additional = message.has_additional_address_family();
 
         // Step 5
         if token.is_some() && (even_port.is_some() || names_family || names_additional) {

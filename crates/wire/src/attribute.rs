@@ -198,4 +198,6 @@ registry! {
     ORIGIN = 0x802F "ORIGIN";
     /// MOBILITY-TICKET (RFC 8016 §4).
     MOBILITY_TICKET = 0x8030 "MOBILITY-TICKET";
+    /// ADDITIONAL-ADDRESS-FAMILY under the number, never assigned, by which coturn's programs up to 4.6 call it.
+    COTURN_ADDITIONAL_ADDRESS_FAMILY = 0x8032 "ADDITIONAL-ADDRESS-FAMILY (coturn)";
 }

@@ -410,6 +410,27 @@ fn tells_an_unsupported_family_from_a_malformed_attribute() {
     }
 }
 
+#[test]
+fn reads_the_additional_family_under_coturns_number_where_the_rfcs_is_missing() {
+    let coturns = AttributeType::COTURN_ADDITIONAL_ADDRESS_FAMILY;
+    let bytes = single(coturns, &[2, 0, 0, 0]);
+    let message = Message::parse(&bytes).unwrap();
+    assert!(message.has_additional_address_family());
+    assert_eq!(
+        message.additional_address_family(),
+        Ok(Some(AddressFamily::V6))
+    );
+    let bytes = written(|writer| {
+        writer
+            .bytes(coturns, &[2, 0, 0, 0])
+            .additional_address_family(AddressFamily::V4);
+    });
+    assert_eq!(
+        Message::parse(&bytes).unwrap().additional_address_family(),
+        Ok(Some(AddressFamily::V4))
+    );
+}
+
 //= TURN-113
 #[test]
 fn round_trips_icmp_at_the_limits_of_its_fields() {

@@ -372,6 +372,19 @@ fn grants_both_families_in_one_allocation() {
     server.peer_data(v6, PEER_V6).unwrap();
 }
 
+#[test]
+fn coturns_number_for_the_additional_family_asks_for_both_too() {
+    let mut server = Server::start();
+    let answer = allocate_with(&mut server, CLIENT, |writer| {
+        writer.bytes(
+            AttributeType::COTURN_ADDITIONAL_ADDRESS_FAMILY,
+            &[2, 0, 0, 0],
+        );
+    });
+    let relayed: Vec<_> = answer.success().xor_relayed_addresses().collect();
+    assert_eq!(relayed.len(), 2);
+}
+
 //= TURN-034
 //= TURN-035
 //= TURN-112

@@ -129,7 +129,7 @@ impl Model {
             Err(_) => wrong.malformed(),
         }
         let names_family = present(message, AttributeType::REQUESTED_ADDRESS_FAMILY);
-        let names_additional = present(message, AttributeType::ADDITIONAL_ADDRESS_FAMILY);
+        let names_additional = message.has_additional_address_family();
         let names_even = present(message, AttributeType::EVEN_PORT);
         let names_token = present(message, AttributeType::RESERVATION_TOKEN);
         let mut redeemed = None;
@@ -296,7 +296,7 @@ impl Model {
     pub fn unknown(&self, from: Tuple, message: &Message<'_>) -> BTreeSet<u16> {
         // RFC 8656 §3.7: no DF for an allocation that translates from IPv4 to IPv6.
         let to_v6 = message.requested_address_family() == Ok(Some(AddressFamily::V6))
-            || present(message, AttributeType::ADDITIONAL_ADDRESS_FAMILY);
+            || message.has_additional_address_family();
         let translates = message.method() == Method::ALLOCATE && from.client.is_ipv4() && to_v6;
         let unknown = |kind: &u16| match *kind {
             0x001A => !self.rules.dont_fragment || translates,

@@ -85,13 +85,23 @@ impl<'a> Message<'a> {
         self.family(AttributeType::REQUESTED_ADDRESS_FAMILY)
     }
 
-    /// ADDITIONAL-ADDRESS-FAMILY (RFC 8656 §18.11).
+    /// ADDITIONAL-ADDRESS-FAMILY (RFC 8656 §18.11), or else what coturn's programs up to 4.6 send in its place.
     ///
     /// # Errors
     ///
     /// A length other than 4 or an unknown family.
     pub fn additional_address_family(&self) -> Result<Option<AddressFamily>, AttributeError> {
-        self.family(AttributeType::ADDITIONAL_ADDRESS_FAMILY)
+        match self.family(AttributeType::ADDITIONAL_ADDRESS_FAMILY) {
+            Ok(None) => self.family(AttributeType::COTURN_ADDITIONAL_ADDRESS_FAMILY),
+            family => family,
+        }
+    }
+
+    /// Whether [`Self::additional_address_family`] is present, in whatever form.
+    #[must_use]
+    pub fn has_additional_address_family(&self) -> bool {
+        self.contains(AttributeType::ADDITIONAL_ADDRESS_FAMILY)
+            || self.contains(AttributeType::COTURN_ADDITIONAL_ADDRESS_FAMILY)
     }
 
     /// EVEN-PORT: whether the next-higher port shall be reserved, the R bit (RFC 8656 §18.7).
