@@ -61,6 +61,9 @@ pub struct Config {
     /// Whether ChannelBind takes the channel numbers of RFC 5766, 0x4000 to 0x7FFF, of which RFC 8656 §12 reserves all from
     /// 0x5000 (coturn's `rfc5766-channel-numbers`). The host then has to treat first bytes 80 to 127 as ChannelData.
     pub rfc5766_channel_numbers: bool,
+    /// Whether Binding requests of RFC 3489, without magic cookie, are answered over UDP and IPv4 (coturn's
+    /// `rfc3489-compatibility`). They cannot be authenticated, whatever [`Self::secure_stun`] says.
+    pub rfc3489_binding: bool,
     /// Servers that clients are sent to instead of being served here.
     pub redirection: Redirection,
     /// Whether the host can send with the DF bit; without it DONT-FRAGMENT counts as an unknown attribute (RFC 8656 §7.2 step 4).
@@ -92,6 +95,7 @@ impl Default for Config {
             tcp: None,
             default_family: DefaultFamily::V4,
             rfc5766_channel_numbers: false,
+            rfc3489_binding: false,
             redirection: Redirection::default(),
             dont_fragment: true,
         }

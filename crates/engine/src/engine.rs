@@ -333,6 +333,11 @@ impl<R: Random> Engine<R> {
             Err(ParseError::MagicCookie) if from.transport == Transport::Dtls => {
                 return self.refuse_classic(now, from, bytes);
             }
+            Err(ParseError::MagicCookie)
+                if from.transport == Transport::Udp && self.config.rfc3489_binding =>
+            {
+                return self.classic_binding(now, from, bytes);
+            }
             Err(_) => return Outcome::Dropped(DropReason::MalformedStun),
         };
         let method = message.method();

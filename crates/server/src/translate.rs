@@ -153,6 +153,7 @@ pub(crate) fn engine(config: &Config) -> Result<EngineConfig, String> {
         secure_stun: config.authentication.binding_needs_credentials,
         mapped_address: stun.mapped_address,
         rfc5766_channel_numbers: stun.rfc5766_channel_numbers,
+        rfc3489_binding: stun.rfc3489_binding,
         fingerprint: if stun.fingerprint {
             Fingerprint::Always
         } else {

@@ -12,6 +12,7 @@ mod allocate;
 mod authentication;
 mod bandwidth;
 mod channel;
+mod classic;
 mod connection;
 mod discovery;
 mod icmp;

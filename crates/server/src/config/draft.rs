@@ -216,6 +216,7 @@ impl Draft {
                 software: false,
                 mapped_address: false,
                 rfc5766_channel_numbers: false,
+                rfc3489_binding: false,
                 mobility: false,
                 detailed_reasons: false,
             },

@@ -100,6 +100,12 @@ fn contradictions(draft: &mut Draft) {
             "leaves lines nowhere to go; give `log-file` or `syslog` too",
         );
     }
+    if draft.stun.rfc3489_binding && draft.binding_needs_credentials {
+        draft.problem(
+            "rfc3489-compatibility",
+            "contradicts `secure-stun`: classic STUN has no credentials; give one of the two",
+        );
+    }
     if draft.stun.stun_only && draft.stun.no_binding {
         draft.problem(
             "no-stun",

@@ -415,6 +415,8 @@ pub struct Stun {
     pub mapped_address: bool,
     /// Channel numbers of RFC 5766, 0x4000 to 0x7FFF, are taken too.
     pub rfc5766_channel_numbers: bool,
+    /// Binding requests of RFC 3489 are answered.
+    pub rfc3489_binding: bool,
     /// Allocations can move with their client (RFC 8016).
     pub mobility: bool,
     /// Reason phrases say in detail what was wrong.

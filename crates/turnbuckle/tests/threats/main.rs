@@ -61,6 +61,7 @@ mod dtls;
 mod enumeration;
 mod harness;
 mod hijack;
+mod legacy;
 mod memory;
 mod mobility;
 mod nonces;

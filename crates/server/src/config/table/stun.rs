@@ -141,10 +141,19 @@ pub(super) const ENTRIES: &[Entry] = &[
         "rfc3489-compatibility",
         GROUP,
         Kind::Flag,
-        "Answers classic STUN without magic cookie.",
+        "Answers Binding requests of RFC 3489, which have no magic cookie, by UDP over IPv4; with rfc5780 CHANGE-REQUEST too.",
     )
     .default("false")
-    .only(&["false"], "classic STUN (RFC 3489) is not implemented yet"),
+    .stricter(
+        "RESPONSE-ADDRESS may name another port, but no other address, and only with rfc5780; MESSAGE-INTEGRITY gets 430; refused with secure-stun",
+    )
+    .works(
+        |draft, value, _| {
+            draft.stun.rfc3489_binding = value.flag();
+            Ok(())
+        },
+        |config| flag(config.stun.rfc3489_binding),
+    ),
     Entry::new(
         "O-129",
         "rfc5766-channel-numbers",

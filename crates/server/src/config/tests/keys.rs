@@ -323,6 +323,7 @@ fn every_written_value_is_read_back_as_written() {
         ("fingerprint", "true"),
         ("software-attribute", "true"),
         ("stun-backward-compatibility", "true"),
+        ("rfc3489-compatibility", "false"),
         ("rfc5766-channel-numbers", "true"),
         ("include-reason-string", "true"),
         ("listening-device", "lo"),

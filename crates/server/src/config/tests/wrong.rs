@@ -167,7 +167,7 @@ const WRONG: &[(&str, usize, &str)] = &[
     ("rfc5780\nlistening-ip=203.0.113.5\nlistening-ip=2001:db8::5", 1, "of one family"),
     ("rfc5780\nlistening-ip=10.1.2.3\nlistening-ip=10.1.2.4\nexternal-ip=198.51.100.9", 1, "there are 198.51.100.9, 198.51.100.9"),
     ("rfc5780\nno-stun\nlistening-ip=10.1.2.3\nlistening-ip=10.1.2.4", 1, "`no-stun`"),
-    ("rfc3489-compatibility", 1, "not implemented yet"),
+    ("rfc3489-compatibility\nsecure-stun", 1, "contradicts `secure-stun`"),
     ("rfc5766-channel-numbers=5000", 1, "true or false"),
     ("mobility=always", 1, "true or false"),
     ("drop-invalid-packets=false", 1, "always dropped"),

@@ -452,7 +452,11 @@ impl Client {
                 &buffer[..len]
             }
         };
-        match classify(bytes[0]) {
+        let protocol = match bytes[0] {
+            80..=127 => Demux::ChannelData, // RFC 5766's numbers
+            first => classify(first),
+        };
+        match protocol {
             Demux::ChannelData => {
                 let message = ChannelData::parse_datagram(bytes).expect("well formed");
                 self.inbox.push_back(Inbound::Channel {
