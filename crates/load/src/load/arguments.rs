@@ -147,7 +147,7 @@ pub struct Arguments {
     /// Threads that send, by UDP: auto (half of the CPUs), or 1 to 64
     #[arg(long, value_parser = cli::threads, default_value = "auto", value_name = "N")]
     pub(crate) sender_threads: Threads,
-    /// Threads that receive and speak TURN, and by other transports than UDP send as well: auto (half of the CPUs), or 1 to 64
+    /// Threads that receive and speak TURN, and by other transports than UDP send as well: auto (half of the CPUs, or all), or 1 to 64
     #[arg(long, value_parser = cli::threads, default_value = "auto", value_name = "N")]
     pub(crate) listener_threads: Threads,
     /// CPUs for the threads in turn, senders first, as in 0,2-3

@@ -219,7 +219,10 @@ impl Run {
         report: &mpsc::Sender<anyhow::Result<Opened>>,
     ) -> anyhow::Result<()> {
         let clients = self.arguments.clients;
-        let auto = threads::available() / 2;
+        let auto = match self.sender_count() {
+            0 => threads::available(),
+            _ => threads::available() / 2,
+        };
         let number = self
             .arguments
             .listener_threads
