@@ -1,8 +1,53 @@
 //! Values of single-letter flags, for the programs that take coturn's. `name` is the flag as it is typed.
 
+use std::fmt;
 use std::net::{IpAddr, ToSocketAddrs as _};
+use std::process::ExitCode;
 
-use lexopt::Parser;
+use lexopt::{Arg, Parser};
+
+/// What is wrong with a command line: a sentence that says which flag, and what is allowed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Wrong {
+    sentence: String,
+    is_unknown_flag: bool,
+}
+
+impl Wrong {
+    /// There is no such flag, or nothing that would belong to one.
+    pub(crate) fn unknown(argument: Arg<'_>) -> Self {
+        Self {
+            sentence: argument.unexpected().to_string(),
+            is_unknown_flag: true,
+        }
+    }
+
+    /// What coturn's programs exit with.
+    pub(crate) fn exit_code(&self) -> ExitCode {
+        ExitCode::from(if self.is_unknown_flag { 1 } else { 255 })
+    }
+}
+
+impl From<String> for Wrong {
+    fn from(sentence: String) -> Self {
+        Self {
+            sentence,
+            is_unknown_flag: false,
+        }
+    }
+}
+
+impl From<&str> for Wrong {
+    fn from(sentence: &str) -> Self {
+        sentence.to_owned().into()
+    }
+}
+
+impl fmt::Display for Wrong {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.sentence)
+    }
+}
 
 /// Any text.
 pub(crate) fn text(name: &str, parser: &mut Parser) -> Result<String, String> {
@@ -16,7 +61,7 @@ pub(crate) fn text(name: &str, parser: &mut Parser) -> Result<String, String> {
 /// A number within bounds.
 pub(crate) fn number<N>(name: &str, parser: &mut Parser, min: N, max: N) -> Result<N, String>
 where
-    N: std::str::FromStr + PartialOrd + std::fmt::Display,
+    N: std::str::FromStr + PartialOrd + fmt::Display,
 {
     let value = text(name, parser)?;
     match value.parse() {

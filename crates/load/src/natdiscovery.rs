@@ -11,15 +11,13 @@ use std::time::Duration;
 use lexopt::{Arg, Parser, ValueExt as _};
 use turnbuckle_wire::ChangeRequest;
 
-use crate::flags::{address, number};
+use crate::flags::{Wrong, address, number};
 use crate::output;
 use crate::reflection::report::{Report, title, verdict};
 use crate::reflection::{Ask, Failure, Port, Reflection};
 use crate::stop::Stop;
 use crate::stunclient::server_address;
 
-/// What the original exits with when it cannot run.
-const FAILED: u8 = 255;
 /// How long an answer is awaited, as in the original.
 const TIMEOUT: Duration = Duration::from_secs(3);
 
@@ -63,7 +61,7 @@ pub fn run(words: impl IntoIterator<Item = OsString>) -> anyhow::Result<ExitCode
         Ok(parsed) => parsed,
         Err(problem) => {
             output::note(&format!("turnutils_natdiscovery: {problem}\n{USAGE}"));
-            return Ok(ExitCode::from(FAILED));
+            return Ok(problem.exit_code());
         }
     };
     let mut tests = Tests {
@@ -253,7 +251,7 @@ impl Options {
     ///
     /// # Errors
     /// A sentence: which flag, what is wrong, what is allowed.
-    fn parse(words: impl IntoIterator<Item = OsString>) -> Result<(Self, SocketAddr), String> {
+    fn parse(words: impl IntoIterator<Item = OsString>) -> Result<(Self, SocketAddr), Wrong> {
         let mut server = None;
         let mut port = 3478;
         let mut options = Self::default();
@@ -276,7 +274,7 @@ impl Options {
                 Arg::Value(value) if server.is_none() => {
                     server = Some(value.string().map_err(|error| error.to_string())?);
                 }
-                unexpected => return Err(unexpected.unexpected().to_string()),
+                unexpected => return Err(Wrong::unknown(unexpected)),
             }
         }
         if tries_lifetime {
@@ -286,7 +284,7 @@ impl Options {
             options.collision = Some(other.ok_or("-c: the other address is missing; give -A")?);
         }
         if options.local_port != 0 && options.local.is_none() {
-            return Err("-l: the local address is missing; give -L".to_owned());
+            return Err("-l: the local address is missing; give -L".into());
         }
         let tries_something = options.tries_mapping
             || options.tries_filtering
@@ -294,7 +292,7 @@ impl Options {
             || tries_lifetime
             || tries_collision;
         if !tries_something {
-            return Err("give one or more of -m, -f, -t, -c and -H".to_owned());
+            return Err("give one or more of -m, -f, -t, -c and -H".into());
         }
         let server = server.ok_or("the address of the server is missing")?;
         let server = server_address(&server, port, options.local)?;
@@ -306,7 +304,7 @@ impl Options {
 mod tests {
     use super::*;
 
-    fn parse(line: &str) -> Result<(Options, SocketAddr), String> {
+    fn parse(line: &str) -> Result<(Options, SocketAddr), Wrong> {
         Options::parse(line.split_whitespace().map(OsString::from))
     }
 
@@ -344,7 +342,7 @@ mod tests {
             ("-t -T 0 192.0.2.1", "allowed: 1 to 86400"),
             ("-m --what 192.0.2.1", "--what"),
         ] {
-            let error = parse(line).unwrap_err();
+            let error = parse(line).unwrap_err().to_string();
             assert!(error.contains(expected), "{line}: {error}");
         }
     }

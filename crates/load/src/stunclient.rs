@@ -12,14 +12,11 @@ use std::time::{Duration, Instant};
 use lexopt::{Arg, Parser, ValueExt as _};
 use turnbuckle_wire::ChangeRequest;
 
-use crate::flags::{address, number};
+use crate::flags::{Wrong, address, number};
 use crate::output;
 use crate::reflection::report::Report;
 use crate::reflection::{Ask, Failure, Port};
 use crate::stop::Stop;
-
-/// What the original exits with when it cannot run.
-const FAILED: u8 = 255;
 
 const USAGE: &str = "\
 Usage: turnutils_stunclient [options] address
@@ -52,7 +49,7 @@ pub fn run(words: impl IntoIterator<Item = OsString>) -> anyhow::Result<ExitCode
         Ok(options) => options,
         Err(problem) => {
             output::note(&format!("turnutils_stunclient: {problem}\n{USAGE}"));
-            return Ok(ExitCode::from(FAILED));
+            return Ok(problem.exit_code());
         }
     };
     let port = Port::open(options.local, 0, options.server)?;
@@ -174,7 +171,7 @@ impl Options {
     ///
     /// # Errors
     /// A sentence: which flag, what is wrong, what is allowed.
-    fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Self, String> {
+    fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Self, Wrong> {
         let mut server = None;
         let mut port = 3478;
         let mut options = Self {
@@ -203,7 +200,7 @@ impl Options {
                 Arg::Value(value) if server.is_none() => {
                     server = Some(value.string().map_err(|error| error.to_string())?);
                 }
-                other => return Err(other.unexpected().to_string()),
+                other => return Err(Wrong::unknown(other)),
             }
         }
         let server = server.ok_or("the address of the server is missing")?;
@@ -230,7 +227,7 @@ pub(crate) fn server_address(
 mod tests {
     use super::*;
 
-    fn parse(line: &str) -> Result<Options, String> {
+    fn parse(line: &str) -> Result<Options, Wrong> {
         Options::parse(line.split_whitespace().map(OsString::from))
     }
 
@@ -260,7 +257,7 @@ mod tests {
             ("192.0.2.1 -L", "-L needs a value"),
             ("192.0.2.1 -L ::1", "no address of the family of -L"),
         ] {
-            let error = parse(line).unwrap_err();
+            let error = parse(line).unwrap_err().to_string();
             assert!(error.contains(expected), "{line}: {error}");
         }
     }

@@ -19,7 +19,7 @@ pub(crate) fn run(mut options: Vec<OsString>) -> anyhow::Result<ExitCode> {
         Ok(Request::Help) => {
             crate::print(&format!(
                 "{ABOUT}{}",
-                config::help("check [FILE]", " [--json]", crate::width())
+                config::help("turnbuckle check [FILE]", " [--json]", crate::width())
             ))?;
             return Ok(ExitCode::SUCCESS);
         }

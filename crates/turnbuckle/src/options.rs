@@ -39,7 +39,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
                 None => bail!("`{key}` is not a known key; {}", config::suggest(key)),
             }
         }
-        Arguments { key: None, .. } => config::help("serve", "", crate::width()),
+        Arguments { key: None, .. } => config::help("turnbuckle serve", "", crate::width()),
     };
     crate::print(&text)?;
     Ok(ExitCode::SUCCESS)

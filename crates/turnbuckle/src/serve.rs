@@ -13,7 +13,7 @@ pub(crate) fn run(options: Vec<OsString>) -> anyhow::Result<ExitCode> {
     let loaded = match config::load(options, &machine) {
         Ok(Request::Run(loaded)) => loaded,
         Ok(Request::Help) => {
-            crate::print(&config::help("serve", "", crate::width()))?;
+            crate::print(&config::help("turnbuckle serve", "", crate::width()))?;
             return Ok(ExitCode::SUCCESS);
         }
         Ok(Request::Version) => {

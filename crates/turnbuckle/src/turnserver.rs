@@ -2,11 +2,12 @@
 
 use std::ffi::OsString;
 use std::io::{self, Write as _};
+use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::Context as _;
 use turnbuckle_server::Sink;
-use turnbuckle_server::config::{self, Machine, Request};
+use turnbuckle_server::config::{self, Log, Machine, Request};
 
 /// Exit code of coturn for a command line that it refuses.
 const REFUSED: u8 = 255;
@@ -22,7 +23,7 @@ pub(crate) fn run(arguments: impl Iterator<Item = OsString>) -> anyhow::Result<E
             return Ok(ExitCode::SUCCESS);
         }
         Ok(Request::Version) => {
-            crate::print(&crate::version())?;
+            crate::print(&version())?;
             return Ok(ExitCode::SUCCESS);
         }
         Err(problems) => {
@@ -36,13 +37,53 @@ pub(crate) fn run(arguments: impl Iterator<Item = OsString>) -> anyhow::Result<E
     if let Some(code) = turnbuckle_server::detach(&loaded.config.process)? {
         return Ok(ExitCode::from(code));
     }
-    let mut out = Sink::open(&loaded.config.log).context("log-file")?;
+    let (mut out, complaint) = open_log(&loaded.config.log)?;
+    if let Some(complaint) = complaint {
+        writeln!(out, "error: {complaint}")?;
+    }
     if let Some(path) = out.path() {
         writeln!(out, "log file opened: {}", path.display())?;
     }
     for note in &loaded.notes {
         writeln!(out, "warning: {note}")?;
     }
-    turnbuckle_server::serve(&loaded.config, &mut out)?;
-    Ok(ExitCode::SUCCESS)
+    match turnbuckle_server::serve(&loaded.config, &mut out) {
+        Ok(_) => Ok(ExitCode::SUCCESS),
+        Err(error) => {
+            writeln!(io::stderr(), "turnserver: {error}")?;
+            // Of a daemon this is all that remains.
+            writeln!(out, "error: {error}")?;
+            Ok(ExitCode::from(REFUSED))
+        }
+    }
+}
+
+/// The log, and what is wrong with its file: like coturn it goes to standard output alone then.
+fn open_log(settings: &Log) -> anyhow::Result<(Sink, Option<String>)> {
+    let error = match Sink::open(settings) {
+        Ok(sink) => return Ok((sink, None)),
+        Err(error) => error,
+    };
+    let file = settings
+        .file
+        .as_deref()
+        .unwrap_or_else(|| Path::new(""))
+        .display();
+    let complaint = format!("Cannot open log file for writing: {file}: {error}");
+    let sink = Sink::open(&Log {
+        file: None,
+        usual_file: false,
+        to_stdout: true,
+        ..settings.clone()
+    });
+    Ok((sink.context("log-file")?, Some(complaint)))
+}
+
+/// The version of coturn whose options these are, which scripts compare, and our own.
+fn version() -> String {
+    format!(
+        "{} ({})\n",
+        config::COTURN_VERSION,
+        crate::version().trim_end()
+    )
 }

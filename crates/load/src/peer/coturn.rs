@@ -9,12 +9,9 @@ use lexopt::{Arg, Parser};
 
 use super::{Arguments, Mode, Running, TICK};
 use crate::cli::{BackendChoice, Threads};
-use crate::flags::{address, number, text};
+use crate::flags::{Wrong, address, number, text};
 use crate::output;
 use crate::stop::Stop;
-
-/// What the original exits with when it cannot run.
-const FAILED: u8 = 255;
 
 const USAGE: &str = "\
 Usage: turnutils_peer [options]
@@ -43,7 +40,7 @@ pub fn run_as_coturns(words: impl IntoIterator<Item = OsString>) -> anyhow::Resu
         Ok(options) => options,
         Err(problem) => {
             output::note(&format!("turnutils_peer: {problem}\n{USAGE}"));
-            return Ok(ExitCode::from(FAILED));
+            return Ok(problem.exit_code());
         }
     };
     let stop = Stop::on_signals()?;
@@ -66,7 +63,7 @@ impl Options {
     ///
     /// # Errors
     /// A sentence: which flag, what is wrong, what is allowed.
-    fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Self, String> {
+    fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Self, Wrong> {
         let mut options = Self {
             port: 3480,
             addresses: Vec::new(),
@@ -80,7 +77,7 @@ impl Options {
                 Arg::Short('d') => options.device = Some(text("-d", &mut parser)?),
                 Arg::Short('L') => options.addresses.push(address("-L", &mut parser)?),
                 Arg::Short('v') => options.is_verbose = true,
-                other => return Err(other.unexpected().to_string()),
+                other => return Err(Wrong::unknown(other)),
             }
         }
         if options.addresses.is_empty() {
@@ -116,7 +113,7 @@ impl Options {
 mod tests {
     use super::*;
 
-    fn parse(line: &str) -> Result<Options, String> {
+    fn parse(line: &str) -> Result<Options, Wrong> {
         Options::parse(line.split_whitespace().map(OsString::from))
     }
 
@@ -150,7 +147,7 @@ mod tests {
             ("127.0.0.1", "127.0.0.1"),
             ("-x", "-x"),
         ] {
-            let error = parse(line).unwrap_err();
+            let error = parse(line).unwrap_err().to_string();
             assert!(error.contains(expected), "{line}: {error}");
         }
     }

@@ -36,7 +36,7 @@ pub use effective::{Effective, effective, report, report_json};
 pub use entry::{Entry, Group, Status};
 pub use load::{Loaded, Request, from_text, load, load_named, load_turnserver};
 pub use machine::Machine;
-pub use persona::Persona;
+pub use persona::{COTURN_VERSION, Persona};
 pub use problem::{Note, Origin, Problem, Problems};
 pub use render::{compatibility, help, help_one, man, markdown, sample};
 pub use secret::{MASK, Secret};

@@ -10,3 +10,6 @@ pub enum Persona {
     /// over would open something, listen elsewhere or leave everybody out.
     Turnserver,
 }
+
+/// The version of coturn whose options [`Persona::Turnserver`] takes.
+pub const COTURN_VERSION: &str = "4.17.1";

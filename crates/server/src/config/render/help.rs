@@ -10,7 +10,7 @@ const INDENT: &str = "            ";
 /// Options of `command` by group, wrapped at `width` columns.
 #[must_use]
 pub fn help(command: &str, arguments: &str, width: usize) -> String {
-    let mut text = format!("Usage: turnbuckle {command} [options]{arguments}\n\n");
+    let mut text = format!("Usage: {command} [options]{arguments}\n\n");
     let intro = "Every option is also a key of the file that -c names (turnserver.conf format, without the dashes). Flags take no value or =true, =false. \
                  Values of the command line override those of the file.";
     text.push_str(&textwrap::fill(intro, indented(width, "")));

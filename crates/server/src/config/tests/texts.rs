@@ -103,7 +103,7 @@ fn each_line_of_the_sample_file_is_accepted_and_names_the_default_if_there_is_on
 #[test]
 fn help_names_every_key_and_keeps_to_its_width() {
     for width in [60, 80, 100] {
-        let text = help("serve", "", width);
+        let text = help("turnbuckle serve", "", width);
         for entry in entries() {
             assert!(text.contains(entry.name), "{}", entry.name);
         }
