@@ -32,6 +32,8 @@ const RELIABLE_WAIT: Nanos = 39_500_000_000;
 /// How long after the last refresh the next one is begun: permissions last 5 minutes, channels 10 (RFC 8656 §9, §12).
 const PERMISSION_EVERY: Nanos = 240 * SECOND;
 const CHANNEL_EVERY: Nanos = 240 * SECOND;
+/// The time between requests that are not needed.
+const OFTEN: Nanos = SECOND / 30;
 /// A request is refused for good after so many new nonces.
 const CHALLENGES_MAX: u32 = 3;
 /// IANA's numbers, for REQUESTED-TRANSPORT.
@@ -85,6 +87,12 @@ pub struct Plan {
     pub family: Option<AddressFamily>,
     /// LIFETIME asked for, seconds; the server's default without it.
     pub lifetime: Option<u32>,
+    /// ORIGIN of every request, for servers that tell realms apart by it.
+    pub origin: Option<String>,
+    /// Send indications go without a permission; the server will drop them, unless it is told to do without as well.
+    pub asks_for_no_permission: bool,
+    /// Permissions, channels and lifetimes are asked for again and again, some ten times a second each.
+    pub asks_often: bool,
     /// Requests go over a connection, which repeats by itself what is lost.
     pub is_reliable: bool,
 }
@@ -168,6 +176,8 @@ pub struct Client {
     ticket: Option<Vec<u8>>,
     refresh_at: Nanos,
     path_at: Nanos,
+    /// Times that the path was asked for.
+    path_count: u32,
     release_wanted: bool,
 }
 
@@ -193,6 +203,7 @@ impl Client {
             ticket: None,
             refresh_at: Nanos::MAX,
             path_at: Nanos::MAX,
+            path_count: 0,
             release_wanted: false,
         }
     }
@@ -219,6 +230,7 @@ impl Client {
             ticket: Some(ticket.to_vec()),
             refresh_at: self.refresh_at,
             path_at: self.path_at,
+            path_count: self.path_count,
             release_wanted: false,
         }
     }
@@ -422,6 +434,9 @@ impl Client {
                     return Some(self.fail(Failure::BadAnswer));
                 };
                 self.refreshed(now, lifetime);
+                if self.plan.asks_often && self.path_at <= now {
+                    self.path_at = now + self.path_every();
+                }
             }
             Method::CONNECT => {
                 let Ok(Some(connection)) = message.connection_id() else {
@@ -528,6 +543,7 @@ impl Client {
 
     fn path_every(&self) -> Nanos {
         match self.peer {
+            Some((_, Path::Channel(_) | Path::Indications)) if self.plan.asks_often => OFTEN,
             Some((_, Path::Channel(_))) => CHANNEL_EVERY.min(PERMISSION_EVERY),
             Some((_, Path::Connection)) => NEVER,
             _ => PERMISSION_EVERY,
@@ -541,15 +557,21 @@ impl Client {
             self.begin(now, Method::REFRESH);
         } else if let Some((_, path)) = self.peer
             && (self.stage == Stage::Opening && self.path_at == Nanos::MAX || self.path_at <= now)
+            && !(self.plan.asks_for_no_permission && path == Path::Indications)
         {
-            self.begin(
-                now,
-                match path {
-                    Path::Channel(_) => Method::CHANNEL_BIND,
-                    Path::Indications => Method::CREATE_PERMISSION,
-                    Path::Connection => Method::CONNECT,
-                },
-            );
+            let method = match path {
+                // The first time as it must be, then all that could be asked for in turn.
+                _ if self.plan.asks_often && self.path_count % 3 == 1 => Method::CREATE_PERMISSION,
+                _ if self.plan.asks_often && self.path_count % 3 == 2 => Method::REFRESH,
+                Path::Channel(_) => Method::CHANNEL_BIND,
+                Path::Indications => Method::CREATE_PERMISSION,
+                Path::Connection => Method::CONNECT,
+            };
+            // Both peers of a dual allocation are asked for in the same way.
+            if self.second_peer().is_none() || self.is_second_open || method == Method::REFRESH {
+                self.path_count += 1;
+            }
+            self.begin(now, method);
         } else if self.refresh_at <= now {
             self.begin(now, Method::REFRESH);
         }
@@ -604,7 +626,7 @@ impl Client {
             _ => {
                 let second = self.second_peer().filter(|_| !self.is_second_open);
                 if let Some((peer, path)) = second.or(self.peer) {
-                    if let Path::Channel(channel) = path {
+                    if let (Method::CHANNEL_BIND, Path::Channel(channel)) = (method, path) {
                         writer.channel_number(channel);
                     }
                     writer.xor_peer_address(peer);
@@ -623,6 +645,9 @@ impl Client {
         let mut bytes = vec![0; REQUEST_MAX];
         let mut writer = MessageWriter::new(&mut bytes, Class::Request, method, transaction);
         describe(&mut writer);
+        if let Some(origin) = &self.plan.origin {
+            writer.origin(origin.as_bytes());
+        }
         if let Some(key) = &self.key {
             writer
                 .username(self.plan.credentials.username().as_bytes())

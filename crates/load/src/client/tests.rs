@@ -25,6 +25,9 @@ fn client(path: Option<Path>) -> Client {
         dont_fragment: false,
         family: None,
         lifetime: None,
+        origin: None,
+        asks_for_no_permission: false,
+        asks_often: false,
         is_reliable: false,
     };
     Client::new(Arc::new(plan), 1)
@@ -579,4 +582,48 @@ fn a_tcp_relay_is_a_connection_to_the_peer_and_another_one_to_the_server() {
     assert_eq!(client.connection_bound(&bound), Ok(Some(())));
     // The connection needs no more than the allocation.
     assert_eq!(client.next_timeout(), Some(540 * SECOND));
+}
+
+#[test]
+fn who_asks_often_asks_for_all_there_is_in_turn() {
+    let mut client = client_of(|plan| plan.asks_often = true);
+    allocated(&mut client, |writer| {
+        writer.xor_relayed_address(relayed()).lifetime(600);
+    });
+    let mut methods = Vec::new();
+    for round in 0..6 {
+        let now = round * OFTEN;
+        let bytes = request(&mut client, now);
+        methods.push(method(&bytes));
+        let answer = match method(&bytes) {
+            Method::REFRESH => granted(&bytes, 600),
+            _ => done(&bytes),
+        };
+        assert_eq!(hand(&mut client, now, &answer).is_some(), round == 0);
+        assert_eq!(client.poll_transmit(now), (None, None));
+    }
+    let round = [
+        Method::CHANNEL_BIND,
+        Method::CREATE_PERMISSION,
+        Method::REFRESH,
+    ];
+    assert_eq!(methods, [round, round].concat());
+}
+
+#[test]
+fn without_permissions_an_allocation_is_ready_at_once_and_origin_is_in_every_request() {
+    let mut client = client_of(|plan| {
+        plan.peer = Some((peer(), Path::Indications));
+        plan.asks_for_no_permission = true;
+        plan.origin = Some("https://example.org".to_owned());
+    });
+    let event = allocated(&mut client, |writer| {
+        writer.xor_relayed_address(relayed()).lifetime(600);
+    });
+    assert_eq!(event, Some(Event::Ready));
+    assert_eq!(client.next_timeout(), Some(540 * SECOND));
+    client.release(0);
+    let last = request(&mut client, 0);
+    let message = Message::parse(&last).unwrap();
+    assert_eq!(message.origin(), Some(&b"https://example.org"[..]));
 }

@@ -66,6 +66,27 @@ impl Mode {
     }
 }
 
+/// What only coturn's generator is asked for.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Habits {
+    /// ChannelData is padded over UDP as over a stream (RFC 8656 §12.5).
+    pub(crate) pads: bool,
+    /// ORIGIN of requests.
+    pub(crate) origin: Option<String>,
+    /// Permissions, channels and lifetimes are asked for again and again.
+    pub(crate) asks_often: bool,
+    /// Send indications go without a permission.
+    pub(crate) asks_for_no_permission: bool,
+    /// Some clients stop after a few packets, and give nothing back.
+    pub(crate) leaves_early: bool,
+    /// Allocations are kept until a signal.
+    pub(crate) stays: bool,
+    /// Clients move once, at the beginning.
+    pub(crate) moves_once: bool,
+    /// Packets go by one of the two addresses of a dual allocation alone.
+    pub(crate) uses_one_of_two: bool,
+}
+
 /// Command line of `turnbuckle load`.
 #[derive(clap::Args, Clone, Debug)]
 pub struct Arguments {
@@ -111,15 +132,12 @@ pub struct Arguments {
     /// Dual allocations (ADDITIONAL-ADDRESS-FAMILY): packets go by both relayed addresses in turn, to the first IPv4 and the first IPv6 --peer
     #[arg(long, conflicts_with_all = ["direct", "pairs", "family", "passive"])]
     pub(crate) dual: bool,
-    /// Packets go by one of the two addresses alone.
-    #[arg(skip)]
-    pub(crate) is_dual_by_one: bool,
     /// Clients go to another local port so often, and the allocation with them (RFC 8016); by UDP
     #[arg(long, value_name = "SECONDS", value_parser = cli::seconds, conflicts_with_all = ["direct", "passive"])]
     pub(crate) move_every: Option<Duration>,
-    /// Clients move once, at the beginning.
+    /// What coturn's generator has flags for.
     #[arg(skip)]
-    pub(crate) is_moving_once: bool,
+    pub(crate) habits: Habits,
     /// Ask for DONT-FRAGMENT
     #[arg(long, conflicts_with = "direct")]
     pub(crate) dont_fragment: bool,
@@ -285,7 +303,7 @@ impl Arguments {
             ));
         }
         let has = |is_v6: bool| self.peer.iter().any(|peer| peer.is_ipv6() == is_v6);
-        if self.dual && !self.is_dual_by_one && !(has(false) && has(true)) {
+        if self.dual && !self.habits.uses_one_of_two && !(has(false) && has(true)) {
             return Err("--dual needs a --peer of IPv4 and one of IPv6".to_owned());
         }
         Ok(())
@@ -383,7 +401,7 @@ impl Arguments {
 
     /// The peers that clients have in turn, and the one that each has besides by a dual allocation.
     pub(crate) fn peers(&self) -> (Vec<SocketAddr>, Option<SocketAddr>) {
-        if !self.dual || self.is_dual_by_one {
+        if !self.dual || self.habits.uses_one_of_two {
             return (self.peer.clone(), None);
         }
         let (second, first): (Vec<_>, Vec<_>) = self.peer.iter().partition(|peer| peer.is_ipv6());
@@ -396,7 +414,7 @@ impl Arguments {
             let every = u64::try_from(every.as_nanos()).unwrap_or(u64::MAX);
             Moves::Every(every)
         });
-        every.or_else(|| self.is_moving_once.then_some(Moves::Once))
+        every.or_else(|| self.habits.moves_once.then_some(Moves::Once))
     }
 
     /// The local address: as asked, or any of the family of `to`.

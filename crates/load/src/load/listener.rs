@@ -16,7 +16,7 @@ use turnbuckle_wire::{ChannelData, Class, Demux, Message, Method, classify};
 
 use super::roaming::{Moved, Moves};
 use super::sender::{self, MEASURING, OVER, histogram};
-use super::session::{Framing, Ready, Via};
+use super::session::{Framing, Leavers, Ready, Via};
 use super::track::{Counts, Track};
 use super::transport::Transport;
 use crate::client::{Client, Event, Failure, Path, Plan};
@@ -90,6 +90,8 @@ pub(super) struct Task {
     /// Sequence numbers remembered per session.
     pub(super) window: usize,
     pub(super) report: Sender<anyhow::Result<Opened>>,
+    /// Clients that give nothing back.
+    pub(super) leavers: Option<Leavers>,
     /// What to send, where this thread is to send as well.
     pub(super) sending: Option<Receiver<sender::Task>>,
 }
@@ -188,6 +190,7 @@ pub(super) struct Listener {
     /// Clients of a cycle that gave their allocation back: servers answer 437 to a 5-tuple for a while after its allocation ended, so the
     /// next one begins at another port, as another client's would.
     spent: Vec<usize>,
+    leavers: Option<Leavers>,
     under_way: usize,
     seed: u64,
     /// The phase when this turn began.
@@ -210,6 +213,7 @@ impl Listener {
             timers: BinaryHeap::new(),
             waiting: waiting.collect(),
             spent: Vec::new(),
+            leavers: task.leavers,
             under_way: 0,
             seed: task.seed,
             phase: 0,
@@ -471,6 +475,9 @@ impl Listener {
         self.under_way = 0;
         self.waiting.clear();
         for (index, one) in self.clients.iter_mut().enumerate() {
+            if self.leavers.is_some_and(|leavers| leavers.has(one.session)) {
+                one.client = None;
+            }
             one.is_waiting = one.client.is_some();
             if one.is_waiting {
                 self.waiting.push(index);

@@ -39,12 +39,12 @@ use turnbuckle_datapath::{Backend, Settings};
 use turnbuckle_wire::ChannelNumber;
 
 pub use self::arguments::Arguments;
-pub(crate) use self::arguments::{CLIENTS_MAX, Mode, PACKETS_MAX, server_address};
+pub(crate) use self::arguments::{CLIENTS_MAX, Habits, Mode, PACKETS_MAX, server_address};
 use self::listener::{DRAINED, Duty, Opened, Seen};
 use self::report::Report;
-pub(crate) use self::report::Totals;
+pub(crate) use self::report::{Summary, Totals};
 use self::sender::{MEASURING, OVER, Pace, Sent, WARMING_UP};
-use self::session::Via;
+use self::session::{Leavers, Via};
 use self::transport::Transport;
 pub(crate) use self::transport::TransportChoice;
 use crate::cli;
@@ -148,6 +148,8 @@ pub(crate) struct Run {
     clients_ready: usize,
     /// What sends: a client, or each of its two relayed addresses; in a cycle the clients at work.
     flows_ready: usize,
+    /// Where clients leave early, what they send in all.
+    packets_wanted: Option<u64>,
     clients_failed: BTreeMap<Failure, u64>,
     /// CPU time of each thread when the window opened.
     cpu_before: Vec<u64>,
@@ -180,6 +182,7 @@ impl Run {
             ports: HashSet::new(),
             clients_ready: 0,
             flows_ready: 0,
+            packets_wanted: None,
             clients_failed: BTreeMap::new(),
             cpu_before: Vec::new(),
             totals: Totals::default(),
@@ -197,6 +200,12 @@ impl Run {
             // They have programs of their own.
             Mode::Negative | Mode::TcpRelay => Duty::Hold,
         }
+    }
+
+    /// Which clients leave early; `None` if none does.
+    fn leavers(&self) -> Option<Leavers> {
+        let leavers = Leavers { seed: self.seed };
+        self.arguments.habits.leaves_early.then_some(leavers)
     }
 
     /// Whether what a client has cannot be shared with another thread.
@@ -261,6 +270,7 @@ impl Run {
                 window,
                 report: report.clone(),
                 sending: tasks,
+                leavers: self.leavers(),
             };
             let (id, handle) =
                 self.spawn(format!("listener-{index}"), senders + index, move || {
@@ -338,6 +348,9 @@ impl Run {
                 dont_fragment: arguments.dont_fragment,
                 family: arguments.family_of(peer),
                 lifetime: None,
+                origin: arguments.habits.origin.clone(),
+                asks_for_no_permission: arguments.habits.asks_for_no_permission,
+                asks_often: arguments.habits.asks_often,
                 is_reliable: arguments.transport.is_stream(),
             }))
         };
@@ -430,6 +443,12 @@ impl Run {
                 list.push((place, ready));
             }
         }
+        if let Some(leavers) = self.leavers() {
+            let packets = self.arguments.packets.unwrap_or(PACKETS_MAX);
+            let ready = clients_of.iter().flatten();
+            let each = ready.map(|(_, ready)| leavers.packets_of(ready.session, packets));
+            self.packets_wanted = Some(each.fold(0, u64::saturating_add));
+        }
         let begin = self.clock.now() + 10_000_000;
         for (index, clients) in clients_of.into_iter().enumerate() {
             if clients.is_empty() {
@@ -449,7 +468,8 @@ impl Run {
                 packets: self.arguments.packets.unwrap_or(PACKETS_MAX),
                 begin,
                 junk: is_junk.then_some(self.seed.wrapping_add(index as u64)),
-                is_stream: self.arguments.transport.is_stream(),
+                is_stream: self.arguments.transport.is_stream() || self.arguments.habits.pads,
+                leavers: self.leavers(),
                 clients,
             };
             if let Some(sending) = listener.and_then(|listener| listener.sending.as_ref()) {
@@ -519,6 +539,9 @@ impl Run {
             output::event(&json!({"event": "measured"}));
         }
         self.drain();
+        while self.arguments.habits.stays && !stop.is_ended() && !self.has_dead_thread() {
+            thread::sleep(TICK);
+        }
         self.totals.socket_drops = socket_drops::of_ports(&self.ports);
         self.phase.store(DRAINED, Ordering::Relaxed);
     }
@@ -534,7 +557,9 @@ impl Run {
             Mode::Alloc => now.allocated,
             _ => now.sent,
         };
-        done >= packets.saturating_mul(flows)
+        done >= self
+            .packets_wanted
+            .unwrap_or_else(|| packets.saturating_mul(flows))
     }
 
     fn pass(&self, time: Duration, stop: &Stop, show: &dyn Fn(u64, &Totals)) {
@@ -570,8 +595,14 @@ impl Run {
                 measured,
                 ..
             } = self.now();
+            // Answers to requests that nobody needs never cease to arrive.
+            let since = if self.arguments.habits.asks_often {
+                begin
+            } else {
+                last_change
+            };
             // Long enough for the senders to notice their end, and for a duplicate.
-            if received >= measured && passed(last_change) > ALL_HERE {
+            if received >= measured && passed(since) > ALL_HERE {
                 return;
             }
             if arrived != last {

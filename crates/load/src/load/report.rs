@@ -94,6 +94,8 @@ pub(crate) struct Summary {
     pub(crate) received: u64,
     pub(crate) failed: u64,
     pub(crate) allocated: u64,
+    /// Moves to another port (RFC 8016), and those that failed.
+    pub(crate) moves: [u64; 2],
     /// Mean, least and most, milliseconds.
     pub(crate) latency_ms: [f64; 3],
     /// Mean, least and most, milliseconds.
@@ -204,6 +206,7 @@ impl Report {
             received: self.received(),
             failed: self.failed,
             allocated: self.allocated,
+            moves: [self.moved.done, self.moved.failed],
             latency_ms,
             jitter_ms,
         }

@@ -11,7 +11,7 @@ use turnbuckle_datapath::{
 };
 
 use super::junk::{self, Junk};
-use super::session::{Ready, Session, Via};
+use super::session::{Leavers, Ready, Session, Via};
 use crate::threads::{self, Clock, OwnLines};
 
 /// Before the measured window, in it, after it; others may follow.
@@ -98,6 +98,8 @@ pub(super) struct Task {
     pub(super) junk: Option<u64>,
     /// Over a stream messages are padded.
     pub(super) is_stream: bool,
+    /// Clients that send less.
+    pub(super) leavers: Option<Leavers>,
     /// The clients of this thread with their place in the order of all.
     pub(super) clients: Vec<(usize, Ready)>,
 }
@@ -230,7 +232,16 @@ impl Sender {
         let mut sessions = Vec::new();
         let mut ways = Vec::new();
         for (place, ready) in task.clients {
-            let session = Session::new(ready.session, ready.framing, task.size, task.is_stream)?;
+            let packets = task.leavers.map_or(task.packets, |leavers| {
+                leavers.packets_of(ready.session, task.packets)
+            });
+            let session = Session::new(
+                ready.session,
+                ready.framing,
+                task.size,
+                packets,
+                task.is_stream,
+            )?;
             sessions.push((place, session));
             ways.push(ready.via);
         }
@@ -307,9 +318,10 @@ impl Sender {
         if self.junk.is_some() {
             return self.junk_left() == 0;
         }
-        // They take turns, so that the last one is the last to end.
+        // They take turns, so that the last one is the last to end, unless there are some that send less.
         let last = self.sessions.last();
         last.is_none_or(|(_, session)| session.sequence >= self.packets)
+            || self.rounds >= self.packets
     }
 
     fn junk_left(&self) -> u64 {
@@ -365,7 +377,7 @@ impl Sender {
                 (train.len() / len, train.len())
             } else {
                 let len = session.message_len();
-                let left = self.packets.saturating_sub(session.sequence);
+                let left = session.packets.saturating_sub(session.sequence);
                 let count = TRAIN
                     .min(65_507 / len)
                     .max(1)
@@ -402,6 +414,10 @@ impl Sender {
             }
             if self.junk.is_some() {
                 self.junk_due(rate, now, media);
+                continue;
+            }
+            if session.sequence >= session.packets {
+                self.advance();
                 continue;
             }
             self.train.clear();

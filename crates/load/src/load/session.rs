@@ -3,6 +3,8 @@
 use std::net::SocketAddr;
 
 use anyhow::Context as _;
+use rand::rngs::SmallRng;
+use rand::{Rng as _, SeedableRng as _};
 use turnbuckle_datapath::SharedSocket;
 use turnbuckle_wire::{ChannelData, Class, MessageWriter, Method, TransactionId};
 
@@ -38,11 +40,35 @@ pub(super) enum Via {
     Listener(usize),
 }
 
+/// Clients that leave early: about half of them, after a few packets.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Leavers {
+    pub(super) seed: u64,
+}
+
+impl Leavers {
+    /// How many packets a session sends that is to send `packets` if it stays.
+    pub(super) fn packets_of(self, session: u32, packets: u64) -> u64 {
+        let mut random = SmallRng::seed_from_u64(self.seed ^ u64::from(session));
+        match random.random_range(0..8) {
+            few @ 1..=4 => packets.min(few),
+            _ => packets,
+        }
+    }
+
+    /// Whether a session is one of them.
+    pub(super) fn has(self, session: u32) -> bool {
+        self.packets_of(session, u64::MAX) < u64::MAX
+    }
+}
+
 /// A flow in a sender thread.
 #[derive(Debug)]
 pub(super) struct Session {
     pub(super) number: u32,
     pub(super) sequence: u64,
+    /// Packets that it sends; none after that.
+    pub(super) packets: u64,
     /// A whole message.
     template: Vec<u8>,
     /// Where the packet lies in it.
@@ -59,6 +85,7 @@ impl Session {
         number: u32,
         framing: Framing,
         size: usize,
+        packets: u64,
         is_stream: bool,
     ) -> anyhow::Result<Self> {
         let packet = vec![0x5a; size.max(HEADER_LEN)];
@@ -88,6 +115,7 @@ impl Session {
         Ok(Self {
             number,
             sequence: 0,
+            packets,
             end: start + packet.len(),
             template,
             start,

@@ -7,15 +7,18 @@
 //! The numbers are counted, not inferred: `tot_recv_msgs` is of different packets that came back intact, and a delay is counted from when
 //! a packet was due.
 
+mod job;
 mod options;
 
 use std::cell::Cell;
 use std::ffi::OsString;
 use std::process::ExitCode;
 
+use self::job::Job;
 use self::options::{Options, USAGE};
-use crate::load::{Mode, Run, Totals, allow_descriptors};
+use crate::load::{Mode, Totals, allow_descriptors};
 use crate::output::{self, Log};
+use crate::probe::negative;
 use crate::stop::Stop;
 
 /// What the original exits with when it cannot run.
@@ -37,16 +40,27 @@ pub fn run(words: impl IntoIterator<Item = OsString>) -> anyhow::Result<ExitCode
     for note in &options.notes {
         output::note(&format!("turnutils_uclient: {note}"));
     }
-    allow_descriptors(options.load.clients);
+    allow_descriptors(options.load.clients * 2);
     let stop = Stop::on_signals()?;
     let log = Log::start();
-    let mut run = Run::open(&options.load)?;
+    if !options.negative.is_empty() {
+        try_what_is_wrong(&options, &log)?;
+    }
+    let mut run = Job::open(&options.load)?;
     let opened = run.open_clients();
     let refused = run.clients_failed();
+    if let Some(connections) = run.connections() {
+        log.line(&if connections < options.load.clients {
+            format!("WARNING: {connections} connections are completed, not enough")
+        } else {
+            format!("{connections} connections are completed")
+        });
+    }
     if opened.is_err() || !refused.is_empty() {
         for (failure, count) in refused {
             log.line(&format!(
-                "error {failure}, {count} of {} clients",
+                "error {failure}{}, {count} of {} clients",
+                reason(&failure),
                 options.load.clients
             ));
         }
@@ -61,10 +75,14 @@ pub fn run(words: impl IntoIterator<Item = OsString>) -> anyhow::Result<ExitCode
     if !is_allocating {
         log.line(&format!("Total connect time is {}", log.seconds()));
     }
+    if options.leaves_at_once {
+        // The process ends with the allocations as they are: that is what was asked for.
+        return Ok(ExitCode::SUCCESS);
+    }
     let display = Display::new(&log, &options);
     run.measure(&stop, &|now, totals| display.show(now, totals));
     let transmitted = log.seconds();
-    let end = run.finish()?.summary();
+    let end = run.finish()?;
     if is_allocating {
         log.line(&format!(
             "start_allocation_flood: total_allocations={}",
@@ -83,6 +101,10 @@ pub fn run(words: impl IntoIterator<Item = OsString>) -> anyhow::Result<ExitCode
         end.sent * size,
         end.received * size
     ));
+    if options.load.moves().is_some() {
+        let [done, failed] = end.moves;
+        log.line(&format!("mobility: {done} clients moved, {failed} did not"));
+    }
     log.line(&format!("Total transmit time is {transmitted}"));
     let dropped = format!(
         "otal send dropped {} ({:.6}%)",
@@ -107,6 +129,49 @@ pub fn run(words: impl IntoIterator<Item = OsString>) -> anyhow::Result<ExitCode
         ));
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Runs the checks of `-N` and `-R` and prints what became of them, as lines between the others.
+fn try_what_is_wrong(options: &Options, log: &Log) -> anyhow::Result<()> {
+    let arguments = &options.load;
+    let (Some(server), Some(credentials)) = (arguments.server, arguments.who()?) else {
+        return Ok(());
+    };
+    let report = negative::run(&negative::Task {
+        server,
+        credentials,
+        peer: arguments.peer.first().copied(),
+        seed: arguments.seed(),
+        groups: options.negative.clone(),
+    })?;
+    for line in report.lines() {
+        log.line(&format!("negative test: {line}"));
+    }
+    Ok(())
+}
+
+/// The reason phrase of an error code, as coturn prints it behind the code.
+fn reason(code: &str) -> &'static str {
+    match code {
+        "300" => " (Try Alternate)",
+        "400" => " (Bad Request)",
+        "401" => " (Unauthorized)",
+        "403" => " (Forbidden)",
+        "405" => " (Mobility Forbidden)",
+        "420" => " (Unknown Attribute)",
+        "437" => " (Allocation Mismatch)",
+        "438" => " (Stale Nonce)",
+        "440" => " (Address Family not Supported)",
+        "441" => " (Wrong Credentials)",
+        "442" => " (Unsupported Transport Protocol)",
+        "443" => " (Peer Address Family Mismatch)",
+        "446" => " (Connection Already Exists)",
+        "447" => " (Connection Timeout or Failure)",
+        "486" => " (Allocation Quota Reached)",
+        "500" => " (Server Error)",
+        "508" => " (Insufficient Capacity)",
+        _ => "",
+    }
 }
 
 fn percent(part: u64, whole: u64) -> f64 {

@@ -5,6 +5,7 @@
 
 use std::ffi::OsString;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs as _};
+use std::path::PathBuf;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use lexopt::{Arg, Parser, ValueExt as _};
@@ -13,8 +14,9 @@ use turnbuckle_wire::AddressFamily;
 use crate::cli::{BackendChoice, Threads};
 use crate::client::Credentials;
 use crate::flags::{address, number, text};
-use crate::load::{Arguments, CLIENTS_MAX, Mode, PACKETS_MAX, TransportChoice};
+use crate::load::{Arguments, CLIENTS_MAX, Habits, Mode, PACKETS_MAX, TransportChoice};
 use crate::packet::HEADER_LEN;
+use crate::probe::negative::Group;
 
 /// A run without a number of packets ends by a signal.
 const FOR_EVER: Duration = Duration::from_secs(100 * 365 * 86_400);
@@ -25,17 +27,31 @@ pub(super) const USAGE: &str = "\
 Usage: turnutils_uclient [flags] [options] turn-server-ip-address
 Flags:
   -v  Say how the run is done.
+  -t  TCP to the server.
+  -S  TLS to the server with -t, DTLS without.
+  -T  TCP relays (RFC 6062) between clients, two and two. Implies -t -y -c; -s -e -r -g have no effect.
+  -P  TCP relays to which this program connects, as a peer. Implies -T.
   -s  Send and Data indications in place of channels.
   -y  Clients send to each other through the server, two and two; no peer.
+  -h  Keep the allocations after the last packet, until a signal.
   -c  No second connection (RTCP) per client: without it clients come in pairs, and every other one
       sends to the peer port + 1.
   -x  IPv6 relay address requested.
   -X  IPv4 relay address requested.
+  -Z  Dual allocation: an address of each family. Implies -c.
   -g  Include DONT-FRAGMENT.
+  -D  Pad ChannelData over UDP, too.
+  -M  Mobility (RFC 8016): clients go to another port once they have an allocation; by UDP.
+  -I  No permissions; with -s, as channels bring one with them.
+  -G  Extra requests: permissions, channels and refreshes, some thirty a second of each client.
+  -B  About half of the clients stop after a few packets, and give nothing back.
+  -O  Open all clients and end, giving nothing back.
+  -N  Unusual requests first, each of which must get the answer that the RFCs want; a line for each.
+  -R  Malformed messages first, in the same way.
   --no-even-port  Accepted: EVEN-PORT is never asked for.
 Options:
   -l  Message length, 24 and more (default: 100 bytes; 16 to 23 are made 24).
-  -p  Server port (default: 3478).
+  -p  Server port (default: 3478, with -S 5349).
   -n  Messages of each client (default: 5; with -Y as many as there is time for).
   -L  Local address.
   -m  Number of clients (default: 1), rounded up to a multiple of 2, with -y of 4, unless -c is given.
@@ -45,13 +61,15 @@ Options:
   -u  User name.
   -w  Password.
   -W  Secret of time-limited users.
+  -o  ORIGIN of the requests.
+  -E  File of certificates that may vouch for the server's; without it any certificate will do.
   -C  What stands between time and name of a time-limited user (default: a colon).
   -Y  packet: as many packets as possible; alloc: allocate and release; invalid: junk.
       Runs until a signal (timeout -s INT 10 turnutils_uclient ...), or until -n is reached.
   --sender-threads N     Threads that send, 0 to 4 (default: by the CPUs; 0 as 1).
   -K, --listener-threads N  Threads that receive, 0 to 4 (default: by the CPUs; 0 as 1).
-Not here, and refused: TCP, SCTP, TLS and DTLS to the server (-t -b -S -U -i -k -E -F), TCP relays (-T -P), mobility (-M),
-dual allocations (-Z), OAuth (-J), negative tests (-N -R), and -O -D -I -G -B -h -o -a -d.
+Not here, and refused: SCTP (-b), eNULL and other ciphers (-U -F), a certificate of the client (-i -k), OAuth (-J), a bandwidth (-a),
+a device (-d; -L says the same by the address).
 ";
 
 /// What is to be done.
@@ -61,6 +79,10 @@ pub(super) struct Options {
     /// One of the `-Y` modes.
     pub(super) is_generator: bool,
     pub(super) is_verbose: bool,
+    /// Checks before the run.
+    pub(super) negative: Vec<Group>,
+    /// The run ends when all clients are there.
+    pub(super) leaves_at_once: bool,
     /// For people, about flags that mean something else here.
     pub(super) notes: Vec<String>,
 }
@@ -69,7 +91,7 @@ pub(super) struct Options {
 #[derive(Debug)]
 struct Given {
     server: Option<String>,
-    port: u16,
+    port: Option<u16>,
     peer: Option<IpAddr>,
     peer_port: u16,
     clients: usize,
@@ -90,32 +112,25 @@ struct Given {
     is_single: bool,
     has_dont_fragment: bool,
     is_verbose: bool,
+    is_tcp: bool,
+    is_secure: bool,
+    is_tcp_relay: bool,
+    is_passive: bool,
+    is_dual: bool,
+    ca_file: Option<PathBuf>,
+    negative: Vec<Group>,
+    leaves_at_once: bool,
+    habits: Habits,
 }
 
 /// Flags of the original that are refused, each with what it asks for.
-const REFUSED: [(char, &str); 24] = [
-    ('t', "TCP to the server"),
+const REFUSED: [(char, &str); 8] = [
     ('b', "SCTP"),
-    ('S', "TLS or DTLS to the server"),
     ('U', "eNULL ciphers"),
-    ('T', "a TCP relay (RFC 6062)"),
-    ('P', "a TCP relay (RFC 6062)"),
-    ('M', "mobility (RFC 8016)"),
-    ('Z', "a dual allocation"),
     ('J', "OAuth (RFC 7635)"),
-    ('N', "negative tests"),
-    ('R', "negative protocol tests"),
-    ('O', "quick connect and exit"),
-    ('D', "padding of ChannelData over UDP"),
-    ('I', "doing without permissions"),
-    ('G', "extra requests"),
-    ('B', "random disconnects"),
-    ('h', "staying after the last packet"),
-    ('i', "a certificate"),
-    ('k', "a private key"),
-    ('E', "a CA file"),
-    ('F', "cipher suites"),
-    ('o', "ORIGIN"),
+    ('i', "a certificate of the client"),
+    ('k', "a private key of the client"),
+    ('F', "a choice of cipher suites"),
     ('a', "a bandwidth"),
     ('d', "a device"),
 ];
@@ -134,7 +149,7 @@ impl Given {
     fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Self, String> {
         let mut given = Self {
             server: None,
-            port: 3478,
+            port: None,
             peer: None,
             peer_port: 3480,
             clients: 1,
@@ -155,6 +170,15 @@ impl Given {
             is_single: false,
             has_dont_fragment: false,
             is_verbose: false,
+            is_tcp: false,
+            is_secure: false,
+            is_tcp_relay: false,
+            is_passive: false,
+            is_dual: false,
+            ca_file: None,
+            negative: Vec::new(),
+            leaves_at_once: false,
+            habits: Habits::default(),
         };
         let mut parser = Parser::from_args(words);
         loop {
@@ -185,10 +209,26 @@ impl Given {
             'y' => self.is_client_to_client = true,
             'c' => self.is_single = true,
             'g' => self.has_dont_fragment = true,
+            't' => self.is_tcp = true,
+            'S' => self.is_secure = true,
+            'T' => self.is_tcp_relay = true,
+            'P' => self.is_passive = true,
+            'Z' => self.is_dual = true,
+            'D' => self.habits.pads = true,
+            'M' => self.habits.moves_once = true,
+            'I' => self.habits.asks_for_no_permission = true,
+            'G' => self.habits.asks_often = true,
+            'B' => self.habits.leaves_early = true,
+            'h' => self.habits.stays = true,
+            'O' => self.leaves_at_once = true,
+            'N' => self.negative.push(Group::Requests),
+            'R' => self.negative.push(Group::Protocol),
+            'o' => self.habits.origin = Some(text(&name, parser)?),
+            'E' => self.ca_file = Some(text(&name, parser)?.into()),
             'x' => self.family = Some(AddressFamily::V6),
             'X' => self.family = Some(AddressFamily::V4),
             'l' => self.len = Some(number(&name, parser, 16, 65_400)?),
-            'p' => self.port = number(&name, parser, 1, u16::MAX)?,
+            'p' => self.port = Some(number(&name, parser, 1, u16::MAX)?),
             'r' => self.peer_port = number(&name, parser, 1, u16::MAX)?,
             'n' => self.messages = Some(number(&name, parser, 1, PACKETS_MAX)?),
             'm' => self.clients = number(&name, parser, 1, CLIENTS_MAX)?,
@@ -217,9 +257,7 @@ impl Given {
             _ => {
                 return Err(match REFUSED.iter().find(|(refused, _)| *refused == flag) {
                     Some((_, what)) => {
-                        format!(
-                            "-{flag}: {what} is not here; UDP to the server, and UDP relays, are"
-                        )
+                        format!("-{flag}: {what} cannot be had here")
                     }
                     None => format!("-{flag}: no such flag"),
                 });
@@ -239,13 +277,61 @@ impl Given {
         Ok(())
     }
 
-    fn into_options(self) -> Result<Options, String> {
+    /// What flags mean for each other, as in the original.
+    fn settle(&mut self) -> Result<(), String> {
+        self.is_tcp_relay |= self.is_passive;
+        if self.is_tcp_relay {
+            (self.is_tcp, self.is_single) = (true, true);
+            self.is_client_to_client = true;
+            (self.has_indications, self.has_dont_fragment) = (false, false);
+            self.peer = None;
+            for (is_given, flag) in [
+                (self.is_dual, 'Z'),
+                (self.habits.moves_once, 'M'),
+                (self.habits.asks_often, 'G'),
+                (self.habits.leaves_early, 'B'),
+                (self.habits.asks_for_no_permission, 'I'),
+                (self.mode.is_some(), 'Y'),
+            ] {
+                if is_given {
+                    return Err(format!("-{flag} is about UDP relays; -T and -P are not"));
+                }
+            }
+        }
+        self.is_single |= self.is_dual;
+        self.habits.uses_one_of_two = self.is_dual;
+        if self.ca_file.is_some() && !self.is_secure {
+            return Err("-E is about certificates; there are none without -S".to_owned());
+        }
+        if self.is_secure && !self.negative.is_empty() {
+            return Err("-N and -R go by UDP and TCP, not with -S".to_owned());
+        }
+        Ok(())
+    }
+
+    fn transport(&self) -> TransportChoice {
+        match (self.is_tcp, self.is_secure) {
+            (false, false) => TransportChoice::Udp,
+            (false, true) => TransportChoice::Dtls,
+            (true, false) => TransportChoice::Tcp,
+            (true, true) => TransportChoice::Tls,
+        }
+    }
+
+    fn into_options(mut self) -> Result<Options, String> {
         let mut notes = Vec::new();
+        self.settle()?;
+        let port = self
+            .port
+            .unwrap_or(if self.is_secure { 5349 } else { 3478 });
         let server = self
             .server
             .as_deref()
             .ok_or("the address of the server is missing")?;
-        let server = (server, self.port)
+        // A certificate is of a name, or of an address where none was given.
+        let tls_name =
+            (self.is_secure && server.parse::<IpAddr>().is_err()).then(|| server.to_owned());
+        let server = (server, port)
             .to_socket_addrs()
             .map_err(|error| format!("{server}: {error}"))?
             .next()
@@ -260,6 +346,7 @@ impl Given {
         };
         // The generator's own names for it: a rate makes of a flood many paced clients.
         let mode = match (self.mode, interval_ms) {
+            _ if self.is_tcp_relay => Mode::TcpRelay,
             (None | Some(Mode::Packet), 0) => Mode::Packet,
             (None | Some(Mode::Packet), _) => Mode::Mix,
             (Some(mode), _) => mode,
@@ -270,6 +357,7 @@ impl Given {
         }
         let rate = match mode {
             Mode::Mix => Some(1e3 / f64::from(interval_ms)),
+            Mode::TcpRelay if interval_ms > 0 => Some(1e3 / f64::from(interval_ms)),
             Mode::Invalid if interval_ms > 0 => Some(1e3 / f64::from(interval_ms) * clients as f64),
             _ => None,
         };
@@ -282,6 +370,16 @@ impl Given {
         if mode == Mode::Invalid && self.len.is_some() {
             notes.push("-l: junk has lengths of its own".to_owned());
         }
+        let has_sender_threads =
+            self.transport() == TransportChoice::Udp && !self.habits.moves_once;
+        let senders = if has_sender_threads {
+            self.senders
+        } else {
+            if self.senders != Threads::Auto {
+                notes.push("--sender-threads: those that receive send as well here".to_owned());
+            }
+            Threads::Auto
+        };
         let has_peer = mode.has_packets() && !self.is_client_to_client;
         let peer_ports = if self.is_single {
             vec![self.peer_port]
@@ -301,9 +399,9 @@ impl Given {
         let load = Arguments {
             mode,
             server: Some(server),
-            transport: TransportChoice::Udp,
-            ca_file: None,
-            tls_name: None,
+            transport: self.transport(),
+            ca_file: self.ca_file.clone(),
+            tls_name,
             // As in the original, the peer's family overrides what was asked for.
             family: self.family.filter(|_| peer.is_empty()),
             peer,
@@ -315,12 +413,11 @@ impl Given {
                 None => Some(self.messages.unwrap_or(5)),
                 Some(_) => self.messages,
             },
-            pairs: self.is_client_to_client && mode.has_packets(),
-            passive: false,
-            dual: false,
-            is_dual_by_one: false,
+            pairs: self.is_client_to_client && mode.has_packets() && !self.is_passive,
+            passive: self.is_passive,
+            dual: self.is_dual,
             move_every: None,
-            is_moving_once: false,
+            habits: self.habits.clone(),
             dont_fragment: self.has_dont_fragment,
             credentials: Some(self.credentials()?),
             duration: FOR_EVER,
@@ -328,7 +425,7 @@ impl Given {
             rate,
             burst: 1,
             indications: self.has_indications,
-            sender_threads: self.senders,
+            sender_threads: senders,
             listener_threads: self.listeners,
             cpus: None,
             backend: BackendChoice::AUTO,
@@ -345,6 +442,8 @@ impl Given {
             load,
             is_generator: self.mode.is_some(),
             is_verbose: self.is_verbose,
+            negative: self.negative,
+            leaves_at_once: self.leaves_at_once,
             notes,
         })
     }
@@ -438,6 +537,49 @@ mod tests {
     }
 
     #[test]
+    fn flags_of_connections_choose_the_transport_and_its_port() {
+        for (flags, transport, port) in [
+            ("", TransportChoice::Udp, 3478),
+            ("-t", TransportChoice::Tcp, 3478),
+            ("-S", TransportChoice::Dtls, 5349),
+            ("-t -S", TransportChoice::Tls, 5349),
+            ("-t -S -p 443", TransportChoice::Tls, 443),
+        ] {
+            let Options { load, .. } = parse(&format!("{flags} -y 192.0.2.1")).unwrap();
+            assert_eq!(load.transport, transport, "{flags}");
+            assert_eq!(load.server.unwrap().port(), port, "{flags}");
+        }
+    }
+
+    #[test]
+    fn a_tcp_relay_is_between_clients_or_leads_back_to_this_program() {
+        let Options { load, .. } = parse("-T -s -g -e 192.0.2.2 -m 3 192.0.2.1").unwrap();
+        assert_eq!(load.mode, Mode::TcpRelay);
+        assert!(load.pairs && !load.passive && load.peer.is_empty());
+        assert_eq!(
+            (load.clients, load.packets, load.rate),
+            (4, Some(5), Some(50.0))
+        );
+        let Options { load, .. } = parse("-P -z 0 192.0.2.1").unwrap();
+        assert!(load.passive && !load.pairs);
+        assert_eq!((load.clients, load.rate), (2, None));
+    }
+
+    #[test]
+    fn the_other_flags_become_habits_and_checks() {
+        let options = parse("-N -R -O -D -M -I -G -B -h -o https://a -Z -y 192.0.2.1").unwrap();
+        assert_eq!(options.negative, [Group::Requests, Group::Protocol]);
+        assert!(options.leaves_at_once && options.load.dual);
+        let habits = options.load.habits;
+        assert!(habits.pads && habits.moves_once && habits.asks_for_no_permission);
+        assert!(habits.asks_often && habits.leaves_early && habits.stays);
+        assert!(habits.uses_one_of_two);
+        assert_eq!(habits.origin.as_deref(), Some("https://a"));
+        // No RTCP connections, but partners.
+        assert_eq!(options.load.clients, 2);
+    }
+
+    #[test]
     fn a_flag_that_cannot_be_honoured_is_refused_with_what_it_asks_for() {
         for (flag, what) in REFUSED {
             let error = parse(&format!("-{flag} -e 192.0.2.2 192.0.2.1")).unwrap_err();
@@ -461,6 +603,12 @@ mod tests {
             ("-C ab -e 192.0.2.2 192.0.2.1", "one character"),
             ("-r 65535 -e 192.0.2.2 192.0.2.1", "65534"),
             ("-q 192.0.2.1", "no such flag"),
+            ("-T -M 192.0.2.1", "-M is about UDP relays"),
+            ("-P -Z 192.0.2.1", "-Z is about UDP relays"),
+            ("-T -Y alloc 192.0.2.1", "-Y is about UDP relays"),
+            ("-M -t -y 192.0.2.1", "by UDP"),
+            ("-E ca.pem -y 192.0.2.1", "without -S"),
+            ("-N -S -y 192.0.2.1", "not with -S"),
             ("--help 192.0.2.1", "no such option"),
         ] {
             let error = parse(line).unwrap_err();

@@ -13,12 +13,12 @@ use crate::program::{Program, assert_refused, result, run};
 const TRANSPORTS: [&str; 3] = ["tcp", "tls", "dtls"];
 
 /// A certificate for 127.0.0.1 and relay.example.org that vouches for itself, in a folder of its own.
-struct Certificate {
+pub(crate) struct Certificate {
     folder: TempDir,
 }
 
 impl Certificate {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let key = KeyPair::generate().unwrap();
         let names = ["127.0.0.1", "relay.example.org"].map(str::to_owned);
         let params = CertificateParams::new(names).unwrap();
@@ -29,7 +29,7 @@ impl Certificate {
         Self { folder }
     }
 
-    fn file(&self, name: &str) -> String {
+    pub(crate) fn file(&self, name: &str) -> String {
         self.folder.path().join(name).display().to_string()
     }
 

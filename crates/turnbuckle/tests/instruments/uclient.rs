@@ -10,6 +10,7 @@ use nix::unistd::Pid;
 
 use crate::ports::free_ports;
 use crate::program::Program;
+use crate::transports::Certificate;
 
 /// A server at a port of the loopback interface, ended when dropped.
 enum Server {
@@ -27,8 +28,12 @@ impl Drop for Server {
 }
 
 fn ours(port: u16) -> Server {
+    ours_with(port, &[])
+}
+
+fn ours_with(port: u16, options: &[&str]) -> Server {
     let port = port.to_string();
-    let mut server = Program::start(&[
+    let always = [
         "serve",
         "--user=u:p",
         "--realm=r",
@@ -42,7 +47,8 @@ fn ours(port: u16) -> Server {
         "--pin-threads=false",
         "--unverified-excess-bytes-per-second=1000000000",
         "--unverified-bytes-per-second=1000000000",
-    ]);
+    ];
+    let mut server = Program::start(&[&always, options].concat());
     server.wait_for_line("ready");
     Server::Ours(server)
 }
@@ -269,11 +275,8 @@ fn a_flood_goes_on_until_a_signal_and_prints_rates_meanwhile() {
 #[test]
 fn a_script_that_asks_for_what_is_not_there_is_told_so() {
     for (words, expected) in [
-        (
-            vec!["-t", "-y", "127.0.0.1"],
-            "-t: TCP to the server is not here",
-        ),
-        (vec!["-S", "-y", "127.0.0.1"], "-S: TLS or DTLS"),
+        (vec!["-b", "-y", "127.0.0.1"], "-b: SCTP cannot be had here"),
+        (vec!["-a", "1", "-y", "127.0.0.1"], "-a: a bandwidth"),
         (vec!["127.0.0.1"], "either -e peer_address or -y"),
     ] {
         let output = uclient(&words).output().unwrap();
@@ -282,4 +285,104 @@ fn a_script_that_asks_for_what_is_not_there_is_told_so() {
         assert!(error.contains(expected), "{error}");
         assert!(error.contains("Usage: turnutils_uclient"), "{error}");
     }
+}
+
+#[test]
+fn every_mode_that_scripts_ask_for_ends_with_its_lines() {
+    let certificate = Certificate::new();
+    let port = free_ports();
+    let server = ours_with(
+        port,
+        &[
+            "--no-tcp-relay=false",
+            "--mobility",
+            "--dtls",
+            "--relay-ip=::1",
+            "--cert",
+            &certificate.file("cert.pem"),
+            "--pkey",
+            &certificate.file("key.pem"),
+        ],
+    );
+    let peer_port = free_ports();
+    let listen = [peer_port, peer_port + 1].map(|port| format!("127.0.0.1:{port}"));
+    let mut peer = Program::start(&[
+        "peer", "--listen", &listen[0], "--listen", &listen[1], "--json",
+    ]);
+    peer.event("ready");
+    let peer = format!("-e 127.0.0.1 -r {peer_port}");
+    for (flags, sent, received, line) in [
+        (format!("-t {peer}"), 10, 10, ""),
+        // TLS and DTLS are known by their first byte on the plain port as well.
+        (format!("-S {peer}"), 10, 10, ""),
+        (format!("-t -S -s {peer}"), 10, 10, ""),
+        (
+            format!("-t -S -E {} {peer}", certificate.file("cert.pem")),
+            10,
+            10,
+            "",
+        ),
+        ("-t -S -y".to_owned(), 20, 20, ""),
+        ("-T".to_owned(), 10, 10, "2 connections are completed"),
+        (
+            "-T -m 4 -z 0 -n 1000".to_owned(),
+            4_000,
+            4_000,
+            "4 connections are completed",
+        ),
+        ("-P".to_owned(), 10, 10, "2 connections are completed"),
+        (
+            format!("-M -n 20 {peer}"),
+            40,
+            40,
+            "mobility: 2 clients moved, 0 did not",
+        ),
+        (
+            "-M -y -s -n 20".to_owned(),
+            80,
+            80,
+            "mobility: 4 clients moved, 0 did not",
+        ),
+        (format!("-Z {peer}"), 5, 5, ""),
+        ("-Z -y".to_owned(), 10, 10, ""),
+        (format!("-D -l 101 {peer}"), 10, 10, ""),
+        (format!("-I -s {peer}"), 10, 0, ""),
+        (format!("-G -n 20 {peer}"), 40, 40, ""),
+        (format!("-o https://example.org {peer}"), 10, 10, ""),
+        (
+            format!("-N -R {peer}"),
+            10,
+            10,
+            "negative test: 87 passed, 0 failed, 0 not tried",
+        ),
+    ] {
+        let output = at(port, &words_of(&flags));
+        let text = printed(&output);
+        assert_eq!(output.status.code(), Some(0), "{flags}: {text}");
+        let totals = format!(": start_mclient: tot_send_msgs={sent}, tot_recv_msgs={received}\n");
+        assert!(text.contains(&totals), "{flags}: {text}");
+        assert!(text.contains(line), "{flags}: {text}");
+    }
+    // Some send less than they are asked for, and all of it comes back.
+    let output = at(port, &words_of(&format!("-B -m 16 -n 20 {peer}")));
+    let text = printed(&output);
+    let totals = text.split("tot_send_msgs=").last().unwrap();
+    let (sent, rest) = totals.split_once(',').unwrap();
+    assert!(sent.parse::<u32>().unwrap() < 16 * 20, "{text}");
+    assert!(
+        rest.starts_with(&format!(" tot_recv_msgs={sent}\n")),
+        "{text}"
+    );
+    // Ends when all are there, and leaves what they have.
+    let output = at(port, &words_of(&format!("-O {peer}")));
+    let text = printed(&output);
+    let last = text.lines().last().unwrap();
+    assert!(last.contains(": : Total connect time is "), "{text}");
+    if let Server::Ours(program) = &server {
+        program.signal(Signal::SIGTERM);
+    }
+}
+
+fn words_of(line: &str) -> Vec<&str> {
+    line.split(' ').collect()
 }

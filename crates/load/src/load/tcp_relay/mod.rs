@@ -23,7 +23,7 @@ pub(crate) use self::report::Report;
 use self::worker::{Opened, Outcome, Pace, Shown, Task, Way};
 use super::arguments::{Arguments, PACKETS_MAX};
 use super::listener::DRAINED;
-use super::report::{Progress, Totals, failures_sentence};
+use super::report::{Progress, Totals, failures_sentence, failures_with_names};
 use super::sender::{MEASURING, OVER, WARMING_UP};
 use super::{ALL_HERE, DRAIN_MAX, QUIET, TICK, allow_descriptors};
 use crate::cli;
@@ -107,6 +107,9 @@ impl Run {
                 dont_fragment: false,
                 family: of_peer,
                 lifetime: None,
+                origin: arguments.habits.origin.clone(),
+                asks_for_no_permission: false,
+                asks_often: false,
                 is_reliable: true,
             })
         };
@@ -224,22 +227,29 @@ impl Run {
             output::event(&json!({"event": "measured"}));
         }
         self.drain();
+        while self.arguments.habits.stays && !stop.is_ended() && !self.has_dead_thread() {
+            thread::sleep(TICK);
+        }
         self.phase.store(DRAINED, Ordering::Relaxed);
     }
 
-    fn is_done(&self) -> bool {
+    fn has_dead_thread(&self) -> bool {
         let is_dead = |worker: &Worker| worker.handle.is_finished();
+        self.workers.iter().any(is_dead)
+    }
+
+    fn is_done(&self) -> bool {
         let packets = self.arguments.packets;
         let is_sent =
             |packets: u64| self.now().sent >= packets.saturating_mul(self.clients_ready as u64);
-        self.workers.iter().any(is_dead) || packets.is_some_and(is_sent)
+        packets.is_some_and(is_sent)
     }
 
     fn pass(&self, time: Duration, stop: &Stop, show: &dyn Fn(u64, &Totals)) {
         let end = self.clock.now() + u64::try_from(time.as_nanos()).unwrap_or(u64::MAX / 2);
         loop {
             let left = end.saturating_sub(self.clock.now());
-            if left == 0 || stop.is_ended() || self.is_done() {
+            if left == 0 || stop.is_ended() || self.has_dead_thread() || self.is_done() {
                 return;
             }
             thread::sleep(TICK.min(Duration::from_nanos(left)));
@@ -261,6 +271,24 @@ impl Run {
             if now.arrived != last {
                 (last, last_change) = (now.arrived, self.clock.now());
             }
+        }
+    }
+
+    /// Clients that send.
+    pub(crate) fn clients_ready(&self) -> usize {
+        self.clients_ready
+    }
+
+    /// Why clients have no connection, and how many; for people.
+    pub(crate) fn clients_failed(&self) -> Vec<(String, u64)> {
+        failures_with_names(&self.clients_failed)
+    }
+
+    /// Gives up: releases what there is and reports nothing.
+    pub(crate) fn close(self) {
+        self.phase.store(DRAINED, Ordering::Relaxed);
+        for worker in self.workers {
+            let _ = worker.handle.join();
         }
     }
 

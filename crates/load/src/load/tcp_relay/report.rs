@@ -10,7 +10,9 @@ use super::worker::Outcome;
 use crate::client::Failure;
 use crate::load::arguments::Arguments;
 use crate::load::listener::Jitter;
-use crate::load::report::{failure_name, failures_sentence, jitter, microseconds};
+use crate::load::report::{
+    Summary, failure_name, failures_sentence, jitter, microseconds, summary_of,
+};
 use crate::load::sender::histogram;
 use crate::output::{self, grouped};
 
@@ -68,6 +70,20 @@ impl Report {
             report.jitter.add(&outcome.jitter);
         }
         Ok(report)
+    }
+
+    /// The figures that coturn's generator prints, and how many data connections there were.
+    pub(crate) fn summary(&self) -> Summary {
+        let (latency_ms, jitter_ms) = summary_of(&self.latency, &self.jitter);
+        Summary {
+            sent: self.sent,
+            received: self.received,
+            failed: 0,
+            allocated: self.allocated,
+            moves: [0; 2],
+            latency_ms,
+            jitter_ms,
+        }
     }
 
     fn bytes(&self, packets: u64) -> u64 {
