@@ -263,6 +263,25 @@ fn datagrams_with_a_header_count_from_a_proxy_alone_and_those_without_from_all_o
     assert_eq!(server.stop().dropped_as("protocol_unknown"), dropped);
 }
 
+/// A session would belong to an address that its datagrams do not come from.
+#[test]
+fn dtls_behind_a_header_is_dropped_and_counted() {
+    let site = Site::new();
+    let authority = Authority::new();
+    let source = format!("--udp-proxy-protocol-source={}", site.ip(5));
+    let [certificate, key] = authority.options(Key::P256);
+    let server = start(site, &[&source, "--dtls", &certificate, &key]);
+    let hello = authority
+        .dtls_client()
+        .begin(site.ip(6), server.address())
+        .say_first_hello();
+    let mut proxy = Client::new(site.ip(5), &server);
+    proxy.send_raw(&[&header_2(CLIENT, 2)[..], &hello].concat());
+    Client::new(site.ip(7), &server).settle();
+    assert!(proxy.has_heard_nothing());
+    assert_eq!(server.stop().dropped_as("service_disabled"), 1);
+}
+
 #[test]
 fn http_is_closed_without_a_word_or_answered_if_that_is_wanted() {
     let site = Site::new();
