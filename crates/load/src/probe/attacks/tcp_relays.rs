@@ -167,6 +167,8 @@ pub(super) fn timing(context: &Context, over: Transport) -> io::Result<Verdict> 
     };
     let mut random = SmallRng::seed_from_u64(12);
     let mut silent = Vec::new();
+    // Closed only when all ports are chosen, so that none is chosen twice.
+    let mut closing = Vec::new();
     let mut peers = Vec::new();
     for _ in 0..context.connects {
         let Ok(filtered) = Filtered::new(scene.peer) else {
@@ -175,11 +177,13 @@ pub(super) fn timing(context: &Context, over: Transport) -> io::Result<Verdict> 
                 scene.peer
             )));
         };
-        let closed = TcpListener::bind((scene.peer, 0))?.local_addr()?;
-        peers.push((closed, false));
+        let listener = TcpListener::bind((scene.peer, 0))?;
+        peers.push((listener.local_addr()?, false));
+        closing.push(listener);
         peers.push((filtered.address, true));
         silent.push(filtered);
     }
+    drop(closing);
     peers.shuffle(&mut random);
     let mut begun = BTreeMap::new();
     let mut ended: [Vec<f64>; 2] = [Vec::new(), Vec::new()];
