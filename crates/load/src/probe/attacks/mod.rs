@@ -102,11 +102,11 @@ const SLOW: [Attack; 5] = [
 ];
 
 /// Tries what is wanted.
-pub(super) fn run(context: &Context, report: &mut Report) -> io::Result<()> {
+pub(super) fn run(context: &Context, report: &mut Report) {
     for attack in ATTACKS.iter().filter(|attack| context.wants(attack.row)) {
         for over in transports(context, attack) {
-            let verdict = (attack.run)(context, over.unwrap_or_else(|| context.first()))?;
-            report.add(attack.row, attack.what, over, verdict);
+            let ended = (attack.run)(context, over.unwrap_or_else(|| context.first()));
+            report.add(attack.row, attack.what, over, ended.unwrap_or_else(lost));
         }
     }
     let slow = SLOW.iter().filter(|attack| context.wants(attack.row));
@@ -121,7 +121,7 @@ pub(super) fn run(context: &Context, report: &mut Report) -> io::Result<()> {
             let verdict = Verdict::NotTried("has to wait for deadlines".to_owned());
             report.add(attack.row, attack.what, over, verdict);
         }
-        return Ok(());
+        return;
     }
     let verdicts: Vec<_> = std::thread::scope(|scope| {
         let begin = |(attack, over): &(&'static Attack, Option<Transport>)| {
@@ -133,10 +133,18 @@ pub(super) fn run(context: &Context, report: &mut Report) -> io::Result<()> {
         ended.collect()
     });
     for ((attack, over), verdict) in slow.into_iter().zip(verdicts) {
-        let verdict = verdict.unwrap_or_else(|_| Err(io::Error::other("an attack panicked")))?;
-        report.add(attack.row, attack.what, over, verdict);
+        let ended = verdict.unwrap_or_else(|_| Err(io::Error::other("the attack panicked")));
+        report.add(attack.row, attack.what, over, ended.unwrap_or_else(lost));
     }
-    Ok(())
+}
+
+/// The server could be reached when the run began, and cannot any more.
+#[expect(
+    clippy::needless_pass_by_value,
+    reason = "what it is given is the error"
+)]
+fn lost(error: io::Error) -> Verdict {
+    Verdict::Failed(format!("the server cannot be reached: {error}"))
 }
 
 /// By what an attack is tried, of what the server speaks.
