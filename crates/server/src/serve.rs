@@ -110,7 +110,7 @@ pub fn serve(config: &Config, out: &mut impl Write) -> Result<Accounting, ServeE
         move || {
             for signal in signals.forever() {
                 let event = match signal {
-                    SIGHUP => Event::Line("log file opened again".to_owned()),
+                    SIGHUP => Event::Line("log file reopened".to_owned()),
                     SIGUSR1 => Event::Drain,
                     SIGUSR2 => Event::ReloadCertificates,
                     _ => Event::Stop,

@@ -12,6 +12,7 @@ mod listeners;
 mod random;
 mod right;
 mod texts;
+mod turnserver;
 mod wrong;
 
 /// Two public addresses, one private one and loopback; knows one host name; its randomness is all the same byte.

@@ -217,7 +217,7 @@ fn every_entry_is_documented_in_sentences() {
 }
 
 /// What the file has to say besides, for a key that makes sense with another one only.
-fn companion(name: &str) -> &'static str {
+pub(super) fn companion(name: &str) -> &'static str {
     match name {
         "unauthorized-ratelimit-rps" => "unauthorized-ratelimit\n",
         "use-auth-secret" => "static-auth-secret=a-secret-of-the-test\n",

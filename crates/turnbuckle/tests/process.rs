@@ -1,0 +1,298 @@
+//! What `turnserver` is to the system: its log files, its user, its interface, its key.
+
+use std::fs;
+use std::io::{BufRead as _, BufReader};
+use std::net::UdpSocket;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::{Pid, geteuid};
+
+mod ports;
+
+use ports::free_ports;
+
+/// A directory with a link to the binary, in which it is started.
+struct Site {
+    folder: tempfile::TempDir,
+    port: u16,
+}
+
+impl Site {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().expect("a directory");
+        let link = folder.path().join("turnserver");
+        std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_turnbuckle"), link).expect("linked");
+        Self {
+            folder,
+            port: free_ports(),
+        }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    fn command(&self, words: &str) -> Command {
+        let mut command = Command::new(self.path("turnserver"));
+        let port = self.port.to_string();
+        command
+            .args(["-n", "-L", "127.0.0.1", "-m", "1", "-u", "a:b", "-p", &port])
+            .args(words.split_whitespace())
+            .current_dir(self.folder.path())
+            .stdin(Stdio::null());
+        command
+    }
+
+    fn run(&self, words: &str) -> Output {
+        self.command(words).output().expect("it runs")
+    }
+
+    /// Starts it with its output in a file, and waits until it answers.
+    fn start(&self, words: &str) -> Server {
+        let out = fs::File::create(self.path("out")).expect("a file");
+        let child = self
+            .command(words)
+            .stdout(out)
+            .stderr(Stdio::null())
+            .spawn();
+        let server = Server(child.expect("it starts"));
+        let socket = UdpSocket::bind("127.0.0.1:0").expect("bound");
+        socket
+            .set_read_timeout(Some(Duration::from_millis(200)))
+            .expect("set");
+        socket.connect(("127.0.0.1", self.port)).expect("connected");
+        let binding = [&[0, 1, 0, 0, 0x21, 0x12, 0xA4, 0x42][..], &[7; 12]].concat();
+        await_condition("an answer", || {
+            // Refused as long as nobody listens.
+            socket.send(&binding).is_ok() && socket.recv(&mut [0; 100]).is_ok()
+        });
+        server
+    }
+
+    fn content(&self, name: &str) -> String {
+        fs::read_to_string(self.path(name)).unwrap_or_default()
+    }
+
+    /// The files whose names begin so.
+    fn files(&self, beginning: &str) -> Vec<String> {
+        let found = fs::read_dir(self.folder.path()).expect("a directory");
+        let names = found.map(|entry| entry.expect("an entry").file_name());
+        let names = names.map(|name| name.to_string_lossy().into_owned());
+        names.filter(|name| name.starts_with(beginning)).collect()
+    }
+}
+
+struct Server(Child);
+
+impl Server {
+    fn signal(&self, signal: Signal) {
+        let process = Pid::from_raw(self.0.id().try_into().expect("a process"));
+        kill(process, signal).expect("signalled");
+    }
+
+    fn stop(mut self) {
+        self.signal(Signal::SIGTERM);
+        assert!(self.0.wait().expect("ended").success());
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // Ended already unless the test failed.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn await_condition(what: &str, mut condition: impl FnMut() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while !condition() {
+        assert!(Instant::now() < deadline, "{what} did not happen");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+#[test]
+fn a_log_file_has_the_day_in_its_name_as_coturns_has() {
+    let site = Site::new();
+    site.start("--no-tls --pidfile= --log-file turn.log").stop();
+    let files = site.files("turn_");
+    assert_eq!(files.len(), 1, "{files:?}");
+    let day = files[0]
+        .strip_prefix("turn_")
+        .and_then(|rest| rest.strip_suffix(".log"));
+    let day = day.unwrap_or_else(|| panic!("{files:?}"));
+    assert!(day.len() == 10 && day.starts_with("20"), "{day}");
+    assert!(site.content(&files[0]).contains(" INFO ready\n"));
+    // Standard output has a copy.
+    assert_eq!(site.content("out"), site.content(&files[0]));
+    // Debian's names its file so too.
+    let coturn = "/usr/bin/turnserver";
+    if !Path::new(coturn).exists() {
+        println!("not compared: {coturn} is not installed");
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a directory");
+    let port = free_ports().to_string();
+    let child = Command::new(coturn)
+        .args([
+            "-n",
+            "-L",
+            "127.0.0.1",
+            "-m",
+            "1",
+            "-p",
+            &port,
+            "--no-cli",
+            "--no-tls",
+            "--no-dtls",
+        ])
+        .args(["--log-file", "turn.log", "--pidfile", "turn.pid"])
+        .current_dir(folder.path())
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn();
+    let _coturns = Server(child.expect("it starts"));
+    await_condition("its file", || folder.path().join(&files[0]).exists());
+}
+
+#[test]
+fn simple_log_keeps_the_name_and_no_stdout_log_keeps_quiet() {
+    let site = Site::new();
+    let server = site.start("--no-tls --pidfile= --log-file turn.log --simple-log --no-stdout-log --new-log-timestamp=false");
+    await_condition("a line", || {
+        site.content("turn.log").contains(": INFO ready\n")
+    });
+    server.stop();
+    let log = site.content("turn.log");
+    assert!(
+        log.lines()
+            .all(|line| line.starts_with(|first: char| first.is_ascii_digit())),
+        "{log}"
+    );
+    assert_eq!(site.content("out"), "");
+}
+
+#[test]
+fn a_log_that_was_moved_away_is_begun_anew_on_sighup() {
+    let site = Site::new();
+    let server = site.start("--no-tls --pidfile= --log-file turn.log --simple-log --no-stdout-log");
+    await_condition("a line", || site.content("turn.log").contains(" ready\n"));
+    fs::rename(site.path("turn.log"), site.path("turn.log.1")).expect("moved");
+    server.signal(Signal::SIGHUP);
+    await_condition("a new file", || {
+        site.content("turn.log")
+            .ends_with(" INFO log file reopened\n")
+    });
+    server.stop();
+    assert!(!site.content("turn.log.1").contains("reopened"));
+}
+
+#[test]
+fn a_log_file_that_cannot_be_opened_leaves_standard_output() {
+    let site = Site::new();
+    site.start("--no-tls --pidfile= --log-file /nonexistent/turn.log --log-min-level error")
+        .stop();
+    let out = site.content("out");
+    assert!(
+        out.contains("ERROR Cannot open log file for writing: /nonexistent/turn.log"),
+        "{out}"
+    );
+    assert!(!out.contains(" INFO "), "{out}");
+}
+
+#[test]
+fn it_becomes_the_user_and_group_that_are_named() {
+    if !geteuid().is_root() {
+        println!("not run: only root can become somebody else");
+        return;
+    }
+    let site = Site::new();
+    let server = site.start(
+        "--no-tls --pidfile turn.pid --log-file stdout --proc-user nobody --proc-group nogroup",
+    );
+    let status = fs::read_to_string(format!("/proc/{}/status", server.0.id())).expect("it runs");
+    let ids = |key: &str| {
+        let mut lines = status.lines();
+        let line = lines.find_map(|line| line.strip_prefix(key)).expect(key);
+        line.split_whitespace()
+            .map(str::to_owned)
+            .collect::<Vec<_>>()
+    };
+    assert!(ids("Uid:").iter().all(|id| id == "65534"), "{status}");
+    assert!(ids("Gid:").iter().all(|id| id == "65534"), "{status}");
+    assert!(ids("Groups:").is_empty(), "{status}");
+    server.stop();
+    let refused = site.run("--no-tls --pidfile= --log-file stdout --proc-user nobody-at-all");
+    assert_eq!(refused.status.code(), Some(255));
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("proc-user"));
+}
+
+#[test]
+fn it_listens_on_the_interface_that_is_named_and_says_when_there_is_none() {
+    let site = Site::new();
+    site.start("--no-tls --pidfile= --log-file stdout -d lo -i lo")
+        .stop();
+    for option in ["--listening-device", "--relay-device"] {
+        let refused = site.run(&format!(
+            "--no-tls --pidfile= --log-file stdout {option} tb-none"
+        ));
+        assert_eq!(refused.status.code(), Some(255));
+        let why = String::from_utf8_lossy(&refused.stderr).into_owned();
+        assert!(
+            why.contains("tb-none") && why.contains(&option[2..]),
+            "{why}"
+        );
+    }
+}
+
+/// The handshake is OpenSSL's own client's.
+#[test]
+fn an_encrypted_key_is_used_with_its_password_and_refused_with_another() {
+    let site = Site::new();
+    let key = rcgen::KeyPair::generate().expect("a key");
+    let params = rcgen::CertificateParams::new(vec!["localhost".to_owned()]).expect("a name");
+    let certificate = params.self_signed(&key).expect("signed");
+    fs::write(site.path("chain.pem"), certificate.pem()).expect("written");
+    let key = openssl::pkey::PKey::private_key_from_pem(key.serialize_pem().as_bytes());
+    let cipher = openssl::symm::Cipher::aes_256_cbc();
+    let pem = key.and_then(|key| key.private_key_to_pem_pkcs8_passphrase(cipher, b"hush"));
+    fs::write(site.path("key.pem"), pem.expect("encrypted")).expect("written");
+    let tls_port = free_ports();
+    let common = format!(
+        "--tls-listening-port {tls_port} --dtls --cert chain.pem --pkey key.pem --pidfile= --log-file stdout"
+    );
+    let server = site.start(&format!("{common} --pkey-pwd hush"));
+    for protocol in ["-tls1_2", "-tls1_3", "-dtls1_2"] {
+        let mut client = Command::new("openssl")
+            .args([
+                "s_client",
+                protocol,
+                "-connect",
+                &format!("127.0.0.1:{tls_port}"),
+            ])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("openssl runs");
+        let lines = BufReader::new(client.stdout.take().expect("piped")).lines();
+        let mut lines = lines.map_while(Result::ok);
+        assert!(lines.any(|line| line.contains("Cipher is ")), "{protocol}");
+        let _ = client.kill();
+        let _ = client.wait();
+    }
+    server.stop();
+    assert!(!site.content("out").contains("hush"));
+    for words in [format!("{common} --pkey-pwd other"), common] {
+        let refused = site.run(&words);
+        let why = String::from_utf8_lossy(&refused.stderr).into_owned();
+        assert_eq!(refused.status.code(), Some(255), "{why}");
+        assert!(why.contains("pkey") && why.contains("encrypted"), "{why}");
+        assert!(!why.contains("hush") && !why.contains("other\n"), "{why}");
+    }
+}
