@@ -314,10 +314,8 @@ impl Arguments {
         if self.mode == Mode::Negative && self.transport != TransportChoice::Udp {
             return Err("negative chooses by itself how it reaches the server".to_owned());
         }
-        if self.mode == Mode::TcpRelay && self.transport.is_secure() {
-            return Err(format!(
-                "tcp-relay reaches the server by TCP, not by {transport}"
-            ));
+        if self.mode == Mode::TcpRelay && self.transport == TransportChoice::Dtls {
+            return Err("tcp-relay reaches the server by TCP or TLS, not by dtls".to_owned());
         }
         if self.mode == Mode::TcpRelay && self.sender_threads != Threads::Auto {
             return Err(

@@ -18,6 +18,11 @@ const RELEASE_MAX: Duration = Duration::from_secs(5);
 pub(super) trait Driver {
     fn listener(&mut self) -> &mut Listener;
 
+    /// Whether packets may flow, as far as they ever will.
+    fn is_open(&mut self) -> bool {
+        self.listener().is_open()
+    }
+
     /// Waits until something is to be done, and does it.
     ///
     /// # Errors
@@ -75,7 +80,7 @@ fn drive(task: Task, driver: anyhow::Result<impl Driver>) -> anyhow::Result<Outc
     };
     let is_drained = || phase.load(Ordering::Relaxed) == DRAINED;
     if matches!(duty, Duty::Hold | Duty::Cycle) {
-        while !driver.listener().is_open() && !is_drained() {
+        while !driver.is_open() && !is_drained() {
             driver.turn()?;
         }
     }

@@ -4,7 +4,7 @@
 //! answered do packets leave from there. What still comes to the old one is taken in for a while. Packets and requests of a
 //! client leave one after the other from one thread, so that none overtakes the move.
 //!
-//! Some time after each move the ticket that was used up is shown once more, from a third socket: a server that takes it would let
+//! Some time after each move, but for the only one of [`Moves::Once`], the ticket that was used up is shown once more, from a third socket: a server that takes it would let
 //! whoever overheard it carry the allocation away.
 
 use std::net::{IpAddr, SocketAddr};
@@ -31,7 +31,7 @@ const STALE_AFTER: u64 = 100_000_000;
 /// When clients move.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Moves {
-    /// Each at once, and never again.
+    /// Each before it sends, and never again.
     Once,
     /// Each after so many nanoseconds again, the first ones spread evenly.
     Every(u64),
@@ -90,6 +90,8 @@ struct Clients {
     sending: Sending,
     places: Vec<Place>,
     moves: Moves,
+    /// It is known when clients move.
+    is_scheduled: bool,
     moved: Moved,
     seed: u64,
     local: IpAddr,
@@ -122,6 +124,7 @@ impl Roaming {
                 sending: Sending::new(task.sending.take()),
                 places,
                 moves,
+                is_scheduled: false,
                 moved: Moved::default(),
                 seed: !task.seed,
                 local: task.local,
@@ -145,6 +148,19 @@ impl Driver for Roaming {
         &mut self.clients.listener
     }
 
+    /// Who moves once does so before the first packet, as coturn's program.
+    fn is_open(&mut self) -> bool {
+        let clients = &mut self.clients;
+        if !clients.listener.is_open() || clients.moves != Moves::Once {
+            return clients.listener.is_open();
+        }
+        if !std::mem::replace(&mut clients.is_scheduled, true) {
+            clients.schedule();
+        }
+        let mut places = clients.places.iter();
+        places.all(|place| place.move_at == u64::MAX && place.next.is_none())
+    }
+
     fn turn(&mut self) -> anyhow::Result<()> {
         self.clients.sending.learn()?;
         let wait = self.clients.wait();
@@ -153,7 +169,9 @@ impl Driver for Roaming {
 
     fn opened(&mut self) -> anyhow::Result<Opened> {
         let clients = &mut self.clients;
-        clients.schedule();
+        if clients.moves != Moves::Once {
+            clients.schedule();
+        }
         let mut opened = clients.listener.opened(|index| Ok(Via::Listener(index)))?;
         for place in &clients.places {
             let local = self.datapath.local_addr(place.current);
@@ -257,6 +275,7 @@ impl Clients {
             (false, Event::Ready) => {
                 self.moved.done += 1;
                 let used = self.listener.client(index).and_then(Client::ticket);
+                let used = used.filter(|_| self.moves != Moves::Once);
                 place.used = used.map(|ticket| (ticket.to_vec(), now + STALE_AFTER));
                 left = std::mem::replace(&mut place.current, endpoint);
                 until = now + OLD_FOR;

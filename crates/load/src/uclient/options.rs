@@ -41,7 +41,7 @@ Flags:
   -Z  Dual allocation: an address of each family. Implies -c.
   -g  Include DONT-FRAGMENT.
   -D  Pad ChannelData over UDP, too.
-  -M  Mobility (RFC 8016): clients go to another port once they have an allocation; by UDP.
+  -M  Mobility (RFC 8016): clients go to another port before the first packet; by UDP.
   -I  No permissions; with -s, as channels bring one with them.
   -G  Extra requests: permissions, channels and refreshes, some thirty a second of each client.
   -B  About half of the clients stop after a few packets, and give nothing back.

@@ -10,6 +10,7 @@ use turnbuckle_wire::{Class, Message, MessageWriter};
 
 use crate::ports::free_ports;
 use crate::program::{Program, assert_refused, result, run};
+use crate::transports::Certificate;
 
 /// A relay on loopback.
 struct Server {
@@ -129,7 +130,14 @@ fn a_server_that_grants_everything_fails_the_negative_tests() {
 
 #[test]
 fn bytes_go_through_tcp_relays_both_ways_and_none_is_lost() {
-    let server = Server::start(&["--no-tcp-relay=false"]);
+    let certificate = Certificate::new();
+    let server = Server::start(&[
+        "--no-tcp-relay=false",
+        "--cert",
+        &certificate.file("cert.pem"),
+        "--pkey",
+        &certificate.file("key.pem"),
+    ]);
     let (peer, address) = reflector();
     let paced = ["--rate", "50", "--duration", "1", "--warm-up", "0.2"];
     let flood = ["--duration", "0.5", "--warm-up", "0.1", "--size", "1200"];
@@ -139,6 +147,9 @@ fn bytes_go_through_tcp_relays_both_ways_and_none_is_lost() {
         &["--pairs"],
         &["--passive"],
         &["--peer", &address, "--listener-threads", "1"],
+        &["--peer", &address, "--transport", "tls"],
+        &["--pairs", "--transport", "tls"],
+        &["--passive", "--transport", "tls"],
     ] {
         for pace in [paced, flood] {
             let line = [&["tcp-relay"], &limit[..], way, &pace].concat();
@@ -395,6 +406,10 @@ fn lines_that_make_no_sense_are_refused_with_the_reason() {
         (
             "mix --server 127.0.0.1 --user a:b --dual --peer 127.0.0.1:9",
             "one of IPv6",
+        ),
+        (
+            "tcp-relay --server 127.0.0.1 --user a:b --pairs --clients 2 --transport dtls",
+            "not by dtls",
         ),
         ("negative --server 127.0.0.1", "needs --user"),
         ("negative --user a:b", "--server is missing"),

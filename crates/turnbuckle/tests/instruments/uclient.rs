@@ -331,6 +331,7 @@ fn every_mode_that_scripts_ask_for_ends_with_its_lines() {
             "4 connections are completed",
         ),
         ("-P".to_owned(), 10, 10, "2 connections are completed"),
+        ("-T -S".to_owned(), 10, 10, "2 connections are completed"),
         (
             format!("-M -n 20 {peer}"),
             40,

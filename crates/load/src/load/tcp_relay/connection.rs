@@ -1,4 +1,4 @@
-//! One TCP connection that nobody waits for: what is to be written, and what was read and is not used up.
+//! One connection by TCP or TLS that nobody waits for: what is to be written, and what was read and is not used up.
 
 use std::io::{self, ErrorKind, Read as _, Write as _};
 use std::net::{IpAddr, SocketAddr, TcpStream};
@@ -7,13 +7,26 @@ use std::os::fd::OwnedFd;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use socket2::{Domain, Protocol, Socket, Type};
 
+use crate::client::Failure;
+use crate::load::tls::Session;
+use crate::load::transport::Tls;
+
+/// Bytes of a record at most (RFC 8446 §5.1).
+const RECORD_MAX: usize = 1 << 14;
+
 /// One connection, of which `token` says whose it is.
 pub(super) struct Connection {
     stream: TcpStream,
     token: u64,
+    session: Option<Session>,
+    /// What is to be said and is in no record yet; empty without TLS, where it is `outgoing` at once.
+    unsealed: Vec<u8>,
+    /// What is to be written.
     outgoing: Vec<u8>,
     /// How much of it was written.
     written: usize,
+    /// Of records, what was read and is not a whole one.
+    records: Vec<u8>,
     /// Readiness to write is waited for, as at the beginning.
     awaits_room: bool,
     /// What was read.
@@ -24,13 +37,24 @@ impl Connection {
     /// Begins a connection.
     ///
     /// # Errors
-    /// What the system says: no route, no port, too many open files.
+    /// What the system says: no route, no port, too many open files; or what is wrong with the configuration of TLS.
     pub(super) fn open(
         epoll: &OwnedFd,
         token: u64,
         local: IpAddr,
         to: SocketAddr,
+        tls: Option<&Tls>,
     ) -> io::Result<Self> {
+        let mut session = tls
+            .map(Session::new)
+            .transpose()
+            .map_err(io::Error::other)?;
+        let mut outgoing = Vec::new();
+        if let Some(session) = &mut session {
+            // The first words of a session answer to nothing.
+            let said = session.read(&mut [], &mut outgoing, |_| Ok(()));
+            said.map_err(|_| ErrorKind::InvalidInput)?;
+        }
         let socket = Socket::new(Domain::for_address(to), Type::STREAM, Some(Protocol::TCP))?;
         socket.set_nonblocking(true)?;
         socket.set_tcp_nodelay(true)?;
@@ -49,8 +73,11 @@ impl Connection {
         Ok(Self {
             stream,
             token,
-            outgoing: Vec::new(),
+            session,
+            unsealed: Vec::new(),
+            outgoing,
             written: 0,
+            records: Vec::new(),
             awaits_room: true,
             unread: Vec::new(),
         })
@@ -58,12 +85,25 @@ impl Connection {
 
     /// Bytes that wait to be written.
     pub(super) fn waiting(&self) -> usize {
-        self.outgoing.len() - self.written
+        self.unsealed.len() + self.outgoing.len() - self.written
     }
 
-    /// Where bytes to be written are appended; [`flush`](Self::flush) writes them.
+    /// Where bytes to be said are appended; [`flush`](Self::flush) writes them.
     pub(super) fn outgoing(&mut self) -> &mut Vec<u8> {
-        &mut self.outgoing
+        if self.session.is_some() {
+            &mut self.unsealed
+        } else {
+            &mut self.outgoing
+        }
+    }
+
+    /// What the end of the connection means now.
+    pub(super) fn failure(&self) -> Failure {
+        if self.session.as_ref().is_some_and(Session::is_handshaking) {
+            Failure::Handshake
+        } else {
+            Failure::Disconnected
+        }
     }
 
     /// Writes what waits, as far as the kernel takes it, and has it say when it takes more.
@@ -71,6 +111,14 @@ impl Connection {
     /// # Errors
     /// The connection could not be made, or has ended.
     pub(super) fn flush(&mut self, epoll: &OwnedFd) -> io::Result<()> {
+        if let Some(session) = &mut self.session
+            && !session.is_handshaking()
+            && !self.unsealed.is_empty()
+        {
+            let sealed = session.seal(&self.unsealed, RECORD_MAX, &mut self.outgoing);
+            sealed.map_err(|_| ErrorKind::ConnectionAborted)?;
+            self.unsealed.clear();
+        }
         while let Some(bytes) = self
             .outgoing
             .get(self.written..)
@@ -83,7 +131,7 @@ impl Connection {
                 Err(error) => return Err(error),
             }
         }
-        let awaits_room = self.waiting() > 0;
+        let awaits_room = self.written < self.outgoing.len();
         if !awaits_room {
             self.outgoing.clear();
             self.written = 0;
@@ -109,8 +157,19 @@ impl Connection {
         match self.stream.read(buffer) {
             Ok(0) => Err(ErrorKind::UnexpectedEof.into()),
             Ok(len) => {
-                self.unread
-                    .extend_from_slice(buffer.get(..len).unwrap_or_default());
+                let bytes = buffer.get(..len).unwrap_or_default();
+                let Some(session) = &mut self.session else {
+                    self.unread.extend_from_slice(bytes);
+                    return Ok(());
+                };
+                self.records.extend_from_slice(bytes);
+                let unread = &mut self.unread;
+                let used = session.read(&mut self.records, &mut self.outgoing, |plain| {
+                    unread.extend_from_slice(plain);
+                    Ok(())
+                });
+                let used = used.map_err(|_| ErrorKind::ConnectionAborted)?;
+                self.records.drain(..used);
                 Ok(())
             }
             Err(error) if is_passing(&error) => Ok(()),

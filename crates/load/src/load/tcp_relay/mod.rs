@@ -1,6 +1,6 @@
 //! `turnbuckle load tcp-relay`: bytes through TCP relays (RFC 6062), counted both ways and looked at.
 //!
-//! Each client has a control connection with an allocation, and a data connection bound to one with a peer ([`worker`]). Worker threads
+//! Each client has a control connection with an allocation, and a data connection bound to one with a peer ([`worker`]), by TCP or TLS. Worker threads
 //! send and receive at once: a stream is one thing, and what a slow reader does to its writer is part of what is measured. Nothing
 //! may be missing, come twice or change its place in a stream, so each of these counts as a corrupted packet.
 
@@ -25,6 +25,7 @@ use super::arguments::{Arguments, PACKETS_MAX};
 use super::listener::DRAINED;
 use super::report::{Progress, Totals, failures_sentence, failures_with_names};
 use super::sender::{MEASURING, OVER, WARMING_UP};
+use super::transport::Transport;
 use super::{ALL_HERE, DRAIN_MAX, QUIET, TICK, allow_descriptors};
 use crate::cli;
 use crate::client::{Failure, Path, Plan, Relay};
@@ -94,6 +95,10 @@ impl Run {
             (false, true) => Way::Passive,
             (false, false) => Way::Peer,
         };
+        let tls = match Transport::new(arguments)? {
+            Transport::Tls(tls) => Some(tls),
+            _ => None,
+        };
         let credentials = arguments.who()?.context("nobody to be")?;
         let plan_to = |peer| {
             let of_peer = arguments.family_of(peer);
@@ -144,6 +149,7 @@ impl Run {
                 way,
                 plan: plan_to(peer.filter(|_| way == Way::Peer)),
                 server,
+                tls: tls.clone(),
                 local: arguments.local(server),
                 sessions,
                 size: arguments.size,

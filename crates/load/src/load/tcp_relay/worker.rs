@@ -25,6 +25,7 @@ use super::connection::Connection;
 use crate::client::{Client, Event, Failure, Path, Plan};
 use crate::load::listener::{DRAINED, Jitter};
 use crate::load::sender::{MEASURING, OVER, histogram};
+use crate::load::transport::Tls;
 use crate::packet::Header;
 use crate::threads::{self, Clock, OwnLines};
 
@@ -99,6 +100,8 @@ pub(super) struct Task {
     pub(super) way: Way,
     pub(super) plan: Arc<Plan>,
     pub(super) server: SocketAddr,
+    /// Without it by TCP alone.
+    pub(super) tls: Option<Tls>,
     pub(super) local: IpAddr,
     /// Numbers of the clients.
     pub(super) sessions: Vec<u32>,
@@ -379,7 +382,9 @@ impl Worker {
 
     fn connect(&mut self, index: usize, kind: usize, to: SocketAddr) -> io::Result<()> {
         let token = (index * KINDS + kind) as u64;
-        let connection = Connection::open(&self.epoll, token, self.task.local, to)?;
+        // A peer has no certificate to show.
+        let tls = self.task.tls.as_ref().filter(|_| kind != FAR);
+        let connection = Connection::open(&self.epoll, token, self.task.local, to, tls)?;
         if let Some(place) = self.place(index, kind) {
             *place = Some(connection);
         }
@@ -558,14 +563,19 @@ impl Worker {
                 let readable = EventFlags::IN | EventFlags::HUP | EventFlags::ERR;
                 if flags.intersects(readable) {
                     connection.read(&mut buffer)?;
+                    // A handshake has more to say, and what waited for it.
+                    connection.flush(epoll)?;
                 }
                 io::Result::Ok(connection.waiting() < WAITING_MAX)
             });
+        let failure = self
+            .place(index, kind)
+            .and_then(|place| place.as_ref().map(Connection::failure));
         self.buffer = buffer;
         let now = self.task.clock.now();
         match served {
             None => {}
-            Some(Err(_)) => self.fail(index, Failure::Disconnected),
+            Some(Err(_)) => self.fail(index, failure.unwrap_or(Failure::Disconnected)),
             Some(Ok(has_room)) => {
                 match kind {
                     CONTROL => self.read_control(index, now),
