@@ -234,7 +234,7 @@ impl Case<'_> {
         }
         certificate::provide(&hosts.relay, self.server, tmp)?;
         if self.scenario.transport != Transport::Udp {
-            connections::give_ports(hosts)?;
+            connections::give_ports(hosts, false)?;
         }
         let commands = Commands::new(self, &hosts.addresses, hosts.relay.cpus.count(), tmp)?;
         let server = commands

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use crate::connections::Settings;
 
 /// The scenarios that come with the program, in the order of a full run.
-const SHIPPED: [(&str, &str); 32] = [
+const SHIPPED: [(&str, &str); 33] = [
     ("smoke", include_str!("../scenarios/smoke.toml")),
     ("flood-1", include_str!("../scenarios/flood-1.toml")),
     ("flood-8", include_str!("../scenarios/flood-8.toml")),
@@ -58,6 +58,7 @@ const SHIPPED: [(&str, &str); 32] = [
     ("sink", include_str!("../scenarios/sink.toml")),
     ("direct", include_str!("../scenarios/direct.toml")),
     ("accept", include_str!("../scenarios/accept.toml")),
+    ("ports", include_str!("../scenarios/ports.toml")),
     ("handshakes", include_str!("../scenarios/handshakes.toml")),
     ("storm", include_str!("../scenarios/storm.toml")),
     ("shortage", include_str!("../scenarios/shortage.toml")),

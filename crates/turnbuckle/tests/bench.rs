@@ -388,7 +388,7 @@ fn connections_are_counted_in_every_cell_and_a_shortage_of_descriptors_loses_non
         (
             "calls",
             "title = 'Calls'\nquestion = 'storm'\nload = 'mix --clients 4 --rate 50'\nservers = ['turnbuckle']\nmetrics = ['p99_beside_quiet']\n\
-             [connections.storms]\nresets = '-i 1 -c 4 --close rst'\n",
+             [connections.variants]\nresets = '-i 1 -c 4 --close rst'\n",
         ),
         (
             "descriptors",

@@ -26,9 +26,12 @@ pub(crate) struct Settings {
     pub(crate) all_cpus: bool,
     /// Port of the server, if it is not the one for TURN.
     pub(crate) port: Option<u16>,
-    /// Words of `turnbuckle connect-client` for each storm, by name.
+    /// Words of `turnbuckle connect-client`, by name: those of a storm, or what `load` is tried with.
     #[serde(default)]
-    pub(crate) storms: BTreeMap<String, String>,
+    pub(crate) variants: BTreeMap<String, String>,
+    /// Clients have the ports that Linux has from the start, and their TIME-WAIT, in place of as many as there can be and none.
+    #[serde(default)]
+    pub(crate) kernel_ports: bool,
     /// How long descriptors are short.
     #[serde(default)]
     pub(crate) shortage_s: f64,
@@ -50,7 +53,7 @@ pub(crate) struct Cell {
     pub(crate) place: Place,
     pub(crate) workers: Option<u32>,
     /// Name and words.
-    pub(crate) storm: Option<(String, String)>,
+    pub(crate) variant: Option<(String, String)>,
     /// Whether the place tells this cell from others.
     names_place: bool,
 }
@@ -62,7 +65,7 @@ impl fmt::Display for Cell {
             parts.push(self.place.to_string());
         }
         parts.extend(self.workers.map(|workers| format!("{workers} workers")));
-        parts.extend(self.storm.as_ref().map(|(name, _)| name.clone()));
+        parts.extend(self.variant.as_ref().map(|(name, _)| name.clone()));
         f.write_str(&parts.join(", "))
     }
 }
@@ -79,8 +82,11 @@ impl fmt::Display for Place {
 impl Settings {
     /// Whether these settings suit a scenario that asks this.
     pub(crate) fn check(&self, question: Question) -> Result<()> {
-        if self.storms.is_empty() == (question == Question::Storm) {
-            bail!("`storms` and the question `storm` go together");
+        if self.variants.is_empty() && question == Question::Storm {
+            bail!("the question `storm` needs `variants`");
+        }
+        if !self.variants.is_empty() && question == Question::Shortage {
+            bail!("the question `shortage` has no `variants`");
         }
         if (self.shortage_s > 0.0) != (question == Question::Shortage) {
             bail!("`shortage_s` and the question `shortage` go together");
@@ -92,7 +98,7 @@ impl Settings {
             );
         }
         self.worker_counts(1)?;
-        for words in self.storms.values() {
+        for words in self.variants.values() {
             shell_words::split(words)?;
         }
         Ok(())
@@ -133,22 +139,22 @@ impl Settings {
         if workers.is_empty() {
             workers.push(None);
         }
-        let mut storms: Vec<_> = self
-            .storms
+        let mut variants: Vec<_> = self
+            .variants
             .iter()
             .map(|(name, words)| Some((name.clone(), words.clone())))
             .collect();
-        if storms.is_empty() {
-            storms.push(None);
+        if variants.is_empty() {
+            variants.push(None);
         }
         let mut cells = Vec::new();
         for &place in places {
             for &workers in &workers {
-                for storm in &storms {
+                for variant in &variants {
                     cells.push(Cell {
                         place,
                         workers,
-                        storm: storm.clone(),
+                        variant: variant.clone(),
                         names_place: !self.places.is_empty(),
                     });
                 }
@@ -197,8 +203,8 @@ mod tests {
     #[test]
     fn what_does_not_go_together_is_refused() {
         for (settings, question, expected) in [
-            ("", Question::Storm, "`storms` and"),
-            ("[storms]\na = 'x'", Question::Connections, "`storms` and"),
+            ("", Question::Storm, "needs `variants`"),
+            ("[variants]\na = 'x'", Question::Shortage, "no `variants`"),
             (
                 "shortage_s = 1.0",
                 Question::Connections,

@@ -49,22 +49,17 @@ pub(crate) fn commands(
             scenario.load, case.warm_up_s, case.window_s
         ))?
     } else {
-        connect(
-            case,
-            cell,
-            addresses,
-            &scenario.load,
-            case.warm_up_s,
-            case.window_s,
-        )
-        .and_then(|words| values(client_program(cell, addresses)).words(&words))?
+        let more = cell.variant.as_ref().map_or("", |(_, words)| words);
+        let words = format!("{} {more}", scenario.load);
+        connect(case, cell, addresses, &words, case.warm_up_s, case.window_s)
+            .and_then(|words| values(client_program(cell, addresses)).words(&words))?
     };
-    let meanwhile = match &cell.storm {
-        Some((_, words)) => Some(
+    let meanwhile = match &cell.variant {
+        Some((_, words)) if is_storm => Some(
             connect(case, cell, addresses, words, 0.0, WITHOUT_END_S)
                 .and_then(|words| values(client_program(cell, addresses)).words(&words))?,
         ),
-        None => None,
+        _ => None,
     };
     Ok(Commands {
         // What listens for TCP and TLS, as servers for datagrams alone do not.
@@ -114,6 +109,9 @@ fn connect(
     }
     if cell.workers.is_none() {
         targets.truncate(1);
+    }
+    if words.contains("-4 ") {
+        targets.clear();
     }
     let targets: Vec<String> = targets
         .iter()

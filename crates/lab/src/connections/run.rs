@@ -30,7 +30,7 @@ const DESCRIPTORS_LEFT: usize = 4;
 /// If a program does not do its part, and after a signal.
 pub(crate) fn run(case: &Case<'_>, hosts: &Hosts, tmp: &str) -> Result<(Record, String)> {
     let cell = case.cell.context("a case about connections has a cell")?;
-    give_ports(hosts)?;
+    give_ports(hosts, case.scenario.connections.kernel_ports)?;
     give_addresses(hosts)?;
     certificate::provide(&hosts.relay, case.server, tmp)?;
     let all = CpuList::all(hosts.relay.cpu_count()?);
@@ -55,14 +55,19 @@ pub(crate) fn run(case: &Case<'_>, hosts: &Hosts, tmp: &str) -> Result<(Record, 
     }
 }
 
-/// Settings of the namespaces, without which a client's ports run out. Real machines are left as they are, and the client warns.
-pub(crate) fn give_ports(hosts: &Hosts) -> Result<()> {
+/// Ports of the namespaces: as many as there can be and none of them in TIME-WAIT, or as Linux has them. Real machines are left as they are,
+/// and the client warns.
+pub(crate) fn give_ports(hosts: &Hosts, as_the_kernel: bool) -> Result<()> {
     if !hosts.addresses.are_namespaces {
         return Ok(());
     }
+    let (range, time_waits) = match as_the_kernel {
+        true => ("32768 60999", 262_144),
+        false => ("1024 65535", 0),
+    };
     for host in [&hosts.load, &hosts.relay] {
         host.run(&format!(
-            "sysctl -qw net.ipv4.ip_local_port_range='1024 65535' net.ipv4.ip_local_reserved_ports={LISTEN_PORT},5349 net.ipv4.tcp_max_tw_buckets=0"
+            "sysctl -qw net.ipv4.ip_local_port_range='{range}' net.ipv4.ip_local_reserved_ports={LISTEN_PORT},5349 net.ipv4.tcp_max_tw_buckets={time_waits}"
         ))?;
     }
     Ok(())

@@ -258,6 +258,9 @@ fn shortages(text: &mut String, records: &[&Record]) {
 
 /// Lines over the number of workers, one for each server, for each place of the clients and each of two figures.
 pub(super) fn plots(records: &[Record], scenario: &Scenario) -> Vec<String> {
+    if !scenario.connections.variants.is_empty() {
+        return Vec::new();
+    }
     let records = measured(records, scenario);
     let mut places: Vec<&str> = Vec::new();
     for record in records.iter().filter(|it| it.workers.is_some()) {

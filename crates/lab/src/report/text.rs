@@ -99,15 +99,15 @@ pub(super) fn readme(contents: &Contents) -> String {
                 scenario.load, scenario.peer
             ),
         };
-        let storms: String = scenario
+        let variants: String = scenario
             .connections
-            .storms
+            .variants
             .values()
             .map(|words| format!(", `turnbuckle connect-client {words}`"))
             .collect();
         let _ = writeln!(
             text,
-            "- **{}**: {}. {programs}{storms}; {} s discarded, {} s measured, {} rounds.",
+            "- **{}**: {}. {programs}{variants}; {} s discarded, {} s measured, {} rounds.",
             scenario.name, scenario.title, scenario.warm_up_s, scenario.window_s, scenario.rounds
         );
     }

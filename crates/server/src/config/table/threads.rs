@@ -150,8 +150,9 @@ pub(super) const ENTRIES: &[Entry] = &[
         "accept",
         GROUP,
         Kind::Choice(&["reuseport", "cpu", "exclusive", "shared"]),
-        "Which shard takes a connection: reuseport by the hash of its addresses; cpu the one on the processor where it arrives, for network cards with a queue for each \
-         processor (needs pin-threads); exclusive one that waits; shared the first that comes.",
+        "Which shard takes a connection: reuseport by the hash of its addresses, which spreads them evenly on every machine; cpu the one on the processor where it arrives, \
+         for network cards with a queue for each processor (needs pin-threads); exclusive one that waits; shared the first that comes. Measured in \
+         docs/performance/2026-11-21-connections.",
     )
     .default("reuseport")
     .works(
