@@ -8,7 +8,7 @@ use core::time::Duration;
 use turnbuckle_wire::{AddressFamily, AttributeError, AttributeType, IntegrityKey, Method};
 
 use crate::allocation::{Allocation, Entry, Opening, Pending, Rare, Relay};
-use crate::auth::Proof;
+use crate::auth::{CanonicalOrigin, Proof};
 use crate::bandwidth::Exhausted;
 use crate::change::{Change, Created, Relayed, Reserved, Usage};
 use crate::channel::Channels;
@@ -111,6 +111,10 @@ impl<R: Random> Engine<R> {
             quota,
             shaper: shaper.map(Box::new),
             is_mobile: wish.is_mobile,
+            origin: match self.config.check_origin {
+                true => CanonicalOrigin::first_of(&request.message),
+                false => None,
+            },
             lifetime: wish.lifetime,
             kind: wish.port,
             protocol: wish.protocol,
@@ -428,6 +432,7 @@ impl<R: Random> Engine<R> {
             quota,
             shaper,
             is_mobile,
+            origin,
             lifetime,
             redeemed,
             openings,
@@ -437,7 +442,10 @@ impl<R: Random> Engine<R> {
         let lifetime = self.config.lifetimes.granted(lifetime, quota.user(), now);
         let expires = now.time + lifetime;
         let mut relays = [None, None];
-        let mut rare = Rare::default();
+        let mut rare = Rare {
+            origin,
+            ..Rare::default()
+        };
         let mut reserved_lease = None;
         for (opening, family) in openings.into_iter().zip([Family::V4, Family::V6]) {
             match opening {
@@ -472,7 +480,6 @@ impl<R: Random> Engine<R> {
         }
         let reservation = reservation.flatten();
         rare.token = reservation.map(|reserved| reserved.token);
-        let has_rare = rare.token.is_some() || rare.missing_family.is_some();
         let created = Created {
             allocation: id,
             server: self.listener_address(envelope.to.listener),
@@ -490,6 +497,7 @@ impl<R: Random> Engine<R> {
             reservation,
             redeemed,
             is_mobile,
+            origin,
             bytes_per_s: shaper.as_ref().map(|shaper| shaper.rate()),
             created: now.time,
             expires,
@@ -506,7 +514,7 @@ impl<R: Random> Engine<R> {
             transaction: envelope.transaction,
             shaper,
             mobility: is_mobile.then(|| Box::new(Mobility::new())),
-            rare: has_rare.then(|| Box::new(rare)),
+            rare: rare.boxed(),
         };
         self.table.put_back(id, Entry::Live(allocation));
         self.wheel.schedule(id.index, expires);

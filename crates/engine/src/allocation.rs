@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
-use turnbuckle_wire::{IntegrityKey, TransactionId};
+use turnbuckle_wire::{IntegrityKey, Message, TransactionId};
 
 use crate::address::PeerAddress;
+use crate::auth::CanonicalOrigin;
 use crate::bandwidth::{Direction, Shaper};
 use crate::change::Usage;
 use crate::channel::Channels;
@@ -54,11 +55,22 @@ pub(crate) struct Allocation {
     pub(crate) rare: Option<Box<Rare>>,
 }
 
-/// What few allocations have; needed to repeat the answer that created it.
+/// What few allocations have; needed to repeat the answer that created it, or to judge what comes later.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Rare {
+    /// The ORIGIN of the request that created it, where others have to carry the same.
+    pub(crate) origin: Option<CanonicalOrigin>,
     pub(crate) token: Option<ReservationToken>,
     pub(crate) missing_family: Option<(Family, u16)>,
+}
+
+impl Rare {
+    /// Where there is anything.
+    pub(crate) fn boxed(self) -> Option<Box<Self>> {
+        let has_any =
+            self.token.is_some() || self.missing_family.is_some() || self.origin.is_some();
+        has_any.then(|| Box::new(self))
+    }
 }
 
 /// A relayed transport address in use. Each family of a dual allocation has its own lifetime (RFC 8656 §8.1).
@@ -78,6 +90,8 @@ pub(crate) struct Pending {
     pub(crate) shaper: Option<Box<Shaper>>,
     /// Whether it is to be able to move.
     pub(crate) is_mobile: bool,
+    /// Its ORIGIN, where others have to carry the same.
+    pub(crate) origin: Option<CanonicalOrigin>,
     /// The LIFETIME asked for.
     pub(crate) lifetime: Option<u32>,
     pub(crate) kind: PortKind,
@@ -158,6 +172,14 @@ impl Allocation {
         let mobility = self.mobility.as_deref();
         let new_path = mobility.and_then(|mobility| mobility.new_path);
         core::iter::once(self.client).chain(new_path)
+    }
+
+    /// Whether a request carries the ORIGIN of the one that created it, or none as that did.
+    pub(crate) fn has_origin_of(&self, message: &Message<'_>) -> bool {
+        match self.rare.as_ref().and_then(|rare| rare.origin.as_ref()) {
+            Some(origin) => origin.is_among(message),
+            None => CanonicalOrigin::first_of(message).is_none(),
+        }
     }
 
     /// Whether peers of this family can be reached.

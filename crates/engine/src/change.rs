@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use turnbuckle_wire::{ChannelNumber, TransactionId};
 
+use crate::auth::CanonicalOrigin;
 use crate::credential::User;
 use crate::id::{AllocationId, ConnectionId, Family, RelayProtocol, Transport};
 use crate::reservation::ReservationToken;
@@ -148,6 +149,8 @@ pub struct Created {
     pub redeemed: Option<ReservationToken>,
     /// Whether the client was given a mobility ticket (RFC 8016).
     pub is_mobile: bool,
+    /// Its ORIGIN, if other requests have to carry the same.
+    pub origin: Option<CanonicalOrigin>,
     /// How fast it may relay in each direction, in bytes of payload per second; `None` for no bound.
     pub bytes_per_s: Option<NonZeroU32>,
     /// When it was created.

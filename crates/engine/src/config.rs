@@ -44,6 +44,9 @@ pub struct Config {
     pub mobility: Option<TicketKey>,
     /// How fast allocations may relay.
     pub bandwidth: Bandwidth,
+    /// Whether every request about an allocation has to carry the ORIGIN of the one that created it, or none if that had none: 441
+    /// (coturn's `check-origin-consistency`).
+    pub check_origin: bool,
     /// Realms with quotas and a rate of their own, by name.
     pub realm_limits: BTreeMap<Box<str>, RealmLimits>,
     /// Realms with peer rules of their own, by name; [`Self::policy`] is that of all others.
@@ -87,6 +90,7 @@ impl Default for Config {
             limits: Limits::default(),
             mobility: None,
             bandwidth: Bandwidth::default(),
+            check_origin: false,
             realm_limits: BTreeMap::new(),
             realm_policies: BTreeMap::new(),
             relays: Vec::new(),

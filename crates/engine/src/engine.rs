@@ -575,9 +575,22 @@ impl<R: Random> Engine<R> {
             .ok_or(Reject::AllocationMismatch)?;
         let allocation = self.live(id).ok_or(Reject::AllocationMismatch)?;
         if allocation.quota.user().is_same_as(&proof.user) {
+            self.check_origin(allocation, request)?;
             Ok(id)
         } else {
             Err(Reject::WrongCredentials)
+        }
+    }
+
+    /// Whether a request about an allocation comes from where it has to, if that plays a part.
+    pub(crate) fn check_origin(
+        &self,
+        allocation: &Allocation,
+        request: &Request<'_>,
+    ) -> Result<(), Reject> {
+        match self.config.check_origin && !allocation.has_origin_of(&request.message) {
+            true => Err(Reject::WrongCredentials),
+            false => Ok(()),
         }
     }
 

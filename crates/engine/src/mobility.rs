@@ -149,6 +149,7 @@ impl<R: Random> Engine<R> {
         if !allocation.quota.user().has_token_of(&proof.user) {
             return Err(Reject::WrongCredentials);
         }
+        self.check_origin(allocation, request)?;
         let transaction = request.message.transaction_id();
         let is_repeated = mobility.resumed.is_some_and(|resumed| {
             resumed.transaction == transaction && resumed.client == from && now.time < resumed.until

@@ -305,6 +305,7 @@ impl<R: Random> Engine<R> {
             return false;
         };
         let rare = Rare {
+            origin: created.origin,
             token: created.reservation.map(|reserved| reserved.token),
             missing_family: created.missing_family,
         };
@@ -322,7 +323,7 @@ impl<R: Random> Engine<R> {
             shaper: created
                 .bytes_per_s
                 .map(|rate| Box::new(self.commons.bandwidth.reserve_again(rate))),
-            rare: (rare.token.is_some() || rare.missing_family.is_some()).then(|| Box::new(rare)),
+            rare: rare.boxed(),
         };
         for (&peer, &expires) in permissions {
             allocation.permissions.install(peer, expires);

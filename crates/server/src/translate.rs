@@ -151,6 +151,7 @@ pub(crate) fn engine(config: &Config) -> Result<EngineConfig, String> {
             (false, false) => Service::StunAndTurn,
         },
         secure_stun: config.authentication.binding_needs_credentials,
+        check_origin: config.authentication.checks_origin,
         mapped_address: stun.mapped_address,
         rfc5766_channel_numbers: stun.rfc5766_channel_numbers,
         rfc3489_binding: stun.rfc3489_binding,

@@ -11,7 +11,7 @@ use turnbuckle_wire::{AttributeType, Message};
 const LOOKED_UP_MAX: usize = 4;
 
 /// An origin in the form in which it is looked up.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CanonicalOrigin {
     /// Room for the port that may have to be added.
     bytes: [u8; Self::LEN_MAX + 4],
@@ -59,6 +59,16 @@ impl CanonicalOrigin {
         Some(canonical)
     }
 
+    /// The first origin of a request.
+    pub(crate) fn first_of(message: &Message<'_>) -> Option<Self> {
+        all_of(message).next()
+    }
+
+    /// Whether this is one of the origins of a request.
+    pub(crate) fn is_among(&self, message: &Message<'_>) -> bool {
+        all_of(message).any(|origin| origin == *self)
+    }
+
     /// The text.
     pub fn as_bytes(&self) -> &[u8] {
         self.bytes.get(..self.len).unwrap_or_default()
@@ -72,6 +82,16 @@ impl CanonicalOrigin {
             self.len += 1;
         }
     }
+}
+
+/// The origins of a request, so many of them. Clients may send several, each by itself or one behind another.
+fn all_of<'m>(message: &Message<'m>) -> impl Iterator<Item = CanonicalOrigin> + use<'m> {
+    message
+        .attributes()
+        .filter(|attribute| attribute.kind == AttributeType::ORIGIN)
+        .flat_map(|attribute| attribute.value.split(|&byte| byte == b' '))
+        .take(LOOKED_UP_MAX)
+        .filter_map(CanonicalOrigin::of)
 }
 
 /// Scheme and authority of a URL, the latter without a user.
@@ -97,21 +117,15 @@ impl Origins {
         }
     }
 
-    /// The realm of the first origin of a request that has one. Clients may send several, each by itself or one behind another.
+    /// The realm of the first origin of a request that has one.
     pub(super) fn realm_of(&self, message: &Message<'_>) -> Option<&str> {
         if self.0.is_empty() || !message.contains(AttributeType::ORIGIN) {
             return None;
         }
-        message
-            .attributes()
-            .filter(|attribute| attribute.kind == AttributeType::ORIGIN)
-            .flat_map(|attribute| attribute.value.split(|&byte| byte == b' '))
-            .take(LOOKED_UP_MAX)
-            .find_map(|origin| {
-                let origin = CanonicalOrigin::of(origin)?;
-                let at = self.find(origin.as_bytes()).ok()?;
-                Some(&*self.0[at].1)
-            })
+        all_of(message).find_map(|origin| {
+            let at = self.find(origin.as_bytes()).ok()?;
+            Some(&*self.0[at].1)
+        })
     }
 
     fn find(&self, origin: &[u8]) -> Result<usize, usize> {

@@ -141,7 +141,7 @@ impl ThirdParties {
         let shared = self.keys.get(name)?;
         if shared
             .until_unix_s
-            .is_some_and(|until| until + DELTA_S <= unix_s)
+            .is_some_and(|until| until.saturating_add(DELTA_S) <= unix_s)
         {
             return None;
         }

@@ -3,7 +3,7 @@
 use core::num::NonZeroU32;
 
 use turnbuckle_engine::{
-    Action, AuthConfig, Config, DropReason, Realm, RealmLimits, Rule, TicketKey,
+    Action, AuthConfig, Change, Config, DropReason, Realm, RealmLimits, Rule, TicketKey,
 };
 use turnbuckle_wire::{IntegrityKey, Method, long_term_key_md5};
 
@@ -307,6 +307,45 @@ fn a_realm_offers_what_all_its_users_can_do() {
         let offered = message.password_algorithms().unwrap().unwrap();
         assert_eq!(offered.as_bytes().len(), 4 * algorithms);
     }
+}
+
+#[test]
+fn where_origins_are_checked_a_session_has_the_one_it_began_with() {
+    let mut server = Server::with(|config| {
+        two_realms(config);
+        config.check_origin = true;
+    });
+    let mut whirrun = of_other_realm(&mut server, "whirrun", OTHER_CLIENT);
+    assert_eq!(code_of(&mut server, &mut whirrun, ORIGIN), None);
+    let mut alice = server.client(CLIENT);
+    server.allocate(&mut alice);
+    let written: [(&[&[u8]], _); 5] = [
+        (&[ORIGIN], [None, Some(441)]),
+        (&[b"HTTPS://CRINNA.ORG:443"], [None, Some(441)]),
+        (&[b"http://elsewhere", ORIGIN], [None, Some(441)]),
+        (&[b"http://elsewhere"], [Some(441); 2]),
+        (&[], [Some(441), None]),
+    ];
+    for (origins, codes) in written {
+        for (client, code) in [&mut whirrun, &mut alice].into_iter().zip(codes) {
+            let peer = PEER.parse().unwrap();
+            let answer = server.ask(client, Method::CREATE_PERMISSION, |writer| {
+                writer.xor_peer_address(peer);
+                for origin in origins {
+                    writer.origin(origin);
+                }
+            });
+            assert_eq!(answer.code(), code, "{origins:?}");
+        }
+    }
+    // it is among what an engine is rebuilt from
+    let changes = server.take_changes();
+    let created = changes.iter().filter_map(|change| match change {
+        Change::Created(created) => Some(created.origin.map(|origin| origin.as_bytes().to_vec())),
+        _ => None,
+    });
+    let origins: Vec<_> = created.collect();
+    assert_eq!(origins, [Some(b"https://crinna.org:443".to_vec()), None]);
 }
 
 #[test]

@@ -297,6 +297,7 @@ fn authentication(draft: &mut Draft, machine: &Machine) -> Authentication {
         nonce_lifetime: draft.nonce_lifetime,
         nonce_secret: draft.nonce_secret.take(),
         binding_needs_credentials: draft.binding_needs_credentials,
+        checks_origin: draft.checks_origin,
         unauthorized_replies_per_second: limit,
         unverified_excess_bytes_per_second: draft.unverified_excess_bytes_per_second,
         unverified_bytes_per_second: draft.unverified_bytes_per_second,

@@ -253,6 +253,8 @@ pub struct Authentication {
     pub third_parties: Option<ThirdParties>,
     /// Binding requests need credentials too.
     pub binding_needs_credentials: bool,
+    /// Requests about an allocation have to carry the ORIGIN of the one that created it.
+    pub checks_origin: bool,
     /// Answers to unproven requests per second and source address; none means no such limit.
     pub unauthorized_replies_per_second: Option<NonZeroU32>,
     /// Bytes per second to a source address that proved nothing, beyond the bytes that came from it.

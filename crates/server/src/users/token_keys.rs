@@ -116,3 +116,31 @@ impl TokenKeyRecord {
 fn complaint(name: &str, why: &str) -> String {
     format!("oauth_key: {}: {why}; it is left out", name.escape_debug())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_ends_when_its_row_says_and_never_because_a_number_cannot_be_read() {
+        let until = |timestamp: Option<u64>, lifetime: Option<u64>| {
+            let row = Row {
+                name: "north".to_owned(),
+                key: "Y2FybGVvbg".to_owned(),
+                timestamp,
+                lifetime,
+                cipher: String::new(),
+                realm: String::new(),
+            };
+            row.read().map(|key| key.until_unix_s)
+        };
+        assert_eq!(
+            until(Some(1_800_000_000), Some(60)),
+            Ok(Some(1_800_000_060))
+        );
+        assert_eq!(until(Some(1_800_000_000), Some(0)), Ok(None));
+        assert_eq!(until(Some(5), Some(u64::MAX)), Ok(Some(u64::MAX)));
+        assert!(until(None, Some(60)).is_err());
+        assert!(until(Some(1_800_000_000), None).is_err());
+    }
+}

@@ -2,18 +2,15 @@
 
 use std::net::UdpSocket;
 
-use crate::harness::{Client, Inbound, Server, Site, channel, peer_socket};
+use crate::harness::{Authority, Client, Inbound, Server, Site, channel, peer_socket};
+use crate::legacy::{clients, start_with};
 
 /// At a thousand bytes a second a minute would pass before all of them could go.
 const DATAGRAMS: u32 = 64;
 const PAYLOAD: [u8; 500] = [7; 500];
 
-fn limited(site: Site) -> Server {
-    let relay_ip = format!("--relay-ip={}", site.ip(1));
-    Server::start(
-        site.server(),
-        &[&relay_ip, "--allow-loopback-peers", "--max-bps=1000"],
-    )
+fn limited(site: Site, authority: &Authority) -> Server {
+    start_with(site, authority, &["--max-bps=1000"])
 }
 
 /// How many datagrams have come.
@@ -30,13 +27,13 @@ fn count(socket: &UdpSocket) -> u32 {
 //= TURN-013
 #[test]
 fn what_a_client_sends_beyond_its_rate_is_dropped_and_counted() {
-    let site = Site::new();
-    for over_tcp in [false, true] {
-        let server = limited(site);
-        let mut client = match over_tcp {
-            true => Client::over_tcp(&server),
-            false => Client::new(site.ip(2), &server),
-        };
+    let (site, authority) = (Site::new(), Authority::new());
+    for transport in 0..4 {
+        let server = limited(site, &authority);
+        let mut client = clients(site, &authority, &server)
+            .into_iter()
+            .nth(transport)
+            .unwrap();
         client.allocate();
         let peer = peer_socket(site.ip(7));
         client
@@ -47,7 +44,10 @@ fn what_a_client_sends_beyond_its_rate_is_dropped_and_counted() {
         }
         client.settle();
         let received = count(&peer);
-        assert!((1..DATAGRAMS).contains(&received), "{received}");
+        assert!(
+            (1..DATAGRAMS).contains(&received),
+            "{transport}: {received}"
+        );
         let accounting = server.stop();
         let dropped = accounting.dropped_as("bandwidth_exceeded");
         assert_eq!(u64::from(DATAGRAMS - received), dropped);
@@ -57,8 +57,8 @@ fn what_a_client_sends_beyond_its_rate_is_dropped_and_counted() {
 //= TURN-013
 #[test]
 fn what_peers_send_beyond_the_rate_is_dropped_and_counted() {
-    let site = Site::new();
-    let server = limited(site);
+    let (site, authority) = (Site::new(), Authority::new());
+    let server = limited(site, &authority);
     let mut client = Client::new(site.ip(2), &server);
     let relayed = client.allocate();
     let peer = peer_socket(site.ip(7));

@@ -4,7 +4,8 @@ use std::time::{Duration, Instant};
 
 use turnbuckle_wire::{AttributeType, Method};
 
-use crate::harness::{Answer, Client, Mechanism, Server, Site, channel};
+use crate::harness::{Answer, Authority, Client, Mechanism, Server, Site, channel};
+use crate::legacy::{clients, start_with};
 
 /// How a request is wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -155,6 +156,34 @@ fn reports_how_long_refusals_take() {
         let (low, median, high) = (times[count / 4], times[count / 2], times[count * 3 / 4]);
         println!(
             "{wrong:?}: median {median:?}, quartiles {low:?} and {high:?} over {count} refusals"
+        );
+    }
+}
+
+/// Passwords are guessed no faster over a connection or a session than over plain UDP.
+#[test]
+fn refusals_are_limited_on_every_transport_and_who_is_known_does_not_notice() {
+    const GUESSES: u32 = 100;
+    let (site, authority) = (Site::new(), Authority::new());
+    let limit = ["--unauthorized-ratelimit", "--unauthorized-ratelimit-rps=3"];
+    for transport in 0..4 {
+        let server = start_with(site, &authority, &limit);
+        let client = clients(site, &authority, &server)
+            .into_iter()
+            .nth(transport);
+        let mut client = client.unwrap();
+        client.allocate();
+        let right = std::mem::replace(&mut client.password, "a guess".to_owned());
+        let guess = client.signed(Method::REFRESH, |_| {});
+        client.password = right;
+        for _ in 0..GUESSES {
+            client.send_raw(&guess);
+        }
+        client.refresh(600).expect(200);
+        let silent = server.stop().dropped_as("unverified_budget");
+        assert!(
+            (1..=GUESSES.into()).contains(&silent),
+            "{transport}: {silent}"
         );
     }
 }

@@ -12,7 +12,7 @@ const NUMBER: u16 = 0x7FFF;
 const CLASSIC: [u8; 20] = *b"\0\x01\0\0sixteen-bytes-id";
 
 /// A client of each transport.
-fn clients(site: Site, authority: &Authority, server: &Server) -> [Client; 4] {
+pub(crate) fn clients(site: Site, authority: &Authority, server: &Server) -> [Client; 4] {
     let dtls = authority.dtls_client();
     [
         Client::new(site.ip(2), server),
@@ -22,7 +22,8 @@ fn clients(site: Site, authority: &Authority, server: &Server) -> [Client; 4] {
     ]
 }
 
-fn start_with(site: Site, authority: &Authority, options: &[&str]) -> Server {
+/// A server for them.
+pub(crate) fn start_with(site: Site, authority: &Authority, options: &[&str]) -> Server {
     let certificate = authority.options(Key::P256);
     let certificate: Vec<&str> = certificate.iter().map(String::as_str).collect();
     start(site, &[&["--dtls"], &certificate[..], options].concat())

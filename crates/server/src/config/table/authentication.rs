@@ -182,9 +182,15 @@ pub(super) const ENTRIES: &[Entry] = &[
             third_parties.flat_map(|parties| parties.keys.iter().map(|key| format!("{}:{MASK}", key.name))).collect()
         },
     ),
-    Entry::new("O-052", "check-origin-consistency", GROUP, Kind::Flag, "All requests of a session must carry the same ORIGIN.")
+    Entry::new("O-052", "check-origin-consistency", GROUP, Kind::Flag, "Requests about an allocation must carry the ORIGIN of the request that created it, else 441.")
         .default("false")
-        .only(&["false"], "realms by ORIGIN are not implemented yet"),
+        .works(
+            |draft, value, _| {
+                draft.checks_origin = value.flag();
+                Ok(())
+            },
+            |config| flag(config.authentication.checks_origin),
+        ),
     Entry::new("O-053", "stale-nonce", GROUP, Kind::OptionalInteger { min: 1, max: 3600, unit: "seconds" }, "How long a nonce is accepted.")
         .default("600")
         .stricter("at most one hour, and 0 (for ever) is refused: an overheard nonce must not be of use later")

@@ -272,6 +272,7 @@ fn every_written_value_is_read_back_as_written() {
         ("rest-api-separator", "|"),
         ("stale-nonce", "120"),
         ("secure-stun", "true"),
+        ("check-origin-consistency", "true"),
         ("unauthorized-ratelimit", "true"),
         ("unauthorized-ratelimit-rps", "7"),
         ("unverified-excess-bytes-per-second", "4096"),
