@@ -6,11 +6,15 @@ use hmac::{Hmac, KeyInit as _, Mac as _};
 use sha1::Sha1;
 use turnbuckle_wire::{IntegrityKey, PasswordAlgorithm, long_term_key_md5, long_term_key_sha256};
 
-/// A username and its password.
+use super::token::SharedKey;
+
+/// A username and its password, or a key in its place.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Credentials {
     username: String,
     password: String,
+    /// In place of a password: tokens are made of it.
+    shared_key: Option<SharedKey>,
 }
 
 impl std::fmt::Debug for Credentials {
@@ -28,7 +32,23 @@ impl Credentials {
         Self {
             username: username.to_owned(),
             password: password.to_owned(),
+            shared_key: None,
         }
+    }
+
+    /// Who has tokens of an authorization server (RFC 7635): the name of its key, which is USERNAME, and the key that it shares with the server, for
+    /// AES-256-GCM.
+    pub fn third_party(key_name: &str, key: &[u8]) -> Self {
+        Self {
+            username: key_name.to_owned(),
+            password: String::new(),
+            shared_key: Some(SharedKey::new(key)),
+        }
+    }
+
+    /// What tokens are made of.
+    pub(super) fn shared_key(&self) -> Option<&SharedKey> {
+        self.shared_key.as_ref()
     }
 
     /// A time-limited user of the "REST API": the name says when it ends (seconds since 1970), the password is its HMAC.
@@ -43,7 +63,11 @@ impl Credentials {
             // HMAC takes keys of any length.
             Err(_) => String::new(),
         };
-        Self { username, password }
+        Self {
+            username,
+            password,
+            shared_key: None,
+        }
     }
 
     /// USERNAME.

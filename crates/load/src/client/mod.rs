@@ -6,9 +6,11 @@
 mod credentials;
 #[cfg(test)]
 mod tests;
+mod token;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use rand::rngs::SmallRng;
 use rand::{Rng as _, SeedableRng as _};
@@ -18,6 +20,7 @@ use turnbuckle_wire::{
 };
 
 pub use self::credentials::Credentials;
+use self::token::Token;
 
 /// Nanoseconds of the caller's monotonic clock.
 pub type Nanos = u64;
@@ -162,6 +165,8 @@ pub struct Client {
     algorithms: Vec<u8>,
     algorithm: Option<PasswordAlgorithm>,
     key: Option<IntegrityKey>,
+    /// What stands for a password, once the server has said whose tokens it takes.
+    token: Option<Token>,
     /// Where the server sees the client.
     mapped: Option<SocketAddr>,
     relayed: Option<SocketAddr>,
@@ -195,6 +200,7 @@ impl Client {
             algorithms: Vec::new(),
             algorithm: None,
             key: None,
+            token: None,
             mapped: None,
             relayed: None,
             relayed_second: None,
@@ -221,6 +227,7 @@ impl Client {
             algorithms: self.algorithms.clone(),
             algorithm: self.algorithm,
             key: self.key.clone(),
+            token: self.token.clone(),
             mapped: self.mapped,
             relayed: self.relayed,
             relayed_second: self.relayed_second,
@@ -497,6 +504,21 @@ impl Client {
         }
         self.algorithms.clear();
         self.algorithm = None;
+        if let Some(shared_key) = self.plan.credentials.shared_key() {
+            if let Some(server_name) = message.third_party_authorization() {
+                let now = SystemTime::now().duration_since(UNIX_EPOCH);
+                self.token = Token::new(
+                    shared_key,
+                    server_name,
+                    now.map_or(0, |now| now.as_secs()),
+                    self.random.random(),
+                    self.random.random(),
+                );
+            }
+            let token = self.token.as_ref();
+            self.key = token.map(|token| IntegrityKey::sha1(&token.mac_key));
+            return self.key.is_some();
+        }
         if let (Ok(Some(offered)), Some(raw)) = (
             message.password_algorithms(),
             message.raw(AttributeType::PASSWORD_ALGORITHMS),
@@ -653,6 +675,9 @@ impl Client {
                 .username(self.plan.credentials.username().as_bytes())
                 .realm(&self.realm)
                 .nonce(&self.nonce);
+            if let Some(token) = &self.token {
+                writer.access_token(token.attribute());
+            }
             if let Some(algorithm) = self.algorithm {
                 writer
                     .bytes(AttributeType::PASSWORD_ALGORITHMS, &self.algorithms)

@@ -59,7 +59,14 @@ impl Token {
         content.extend_from_slice(&LIFETIME_S.to_be_bytes());
         let cipher = Cipher::aes_256_gcm();
         let mut tag = [0; TAG_LEN];
-        let sealed = encrypt_aead(cipher, &key.0, Some(&nonce), server_name, &content, &mut tag);
+        let sealed = encrypt_aead(
+            cipher,
+            &key.0,
+            Some(&nonce),
+            server_name,
+            &content,
+            &mut tag,
+        );
         let mut sealed = sealed.ok()?;
         sealed.extend_from_slice(&tag);
         Some(Self {

@@ -23,6 +23,10 @@ const FOR_EVER: Duration = Duration::from_secs(100 * 365 * 86_400);
 /// How long a name made of a secret is good, as in the original.
 const REST_LIFETIME_S: u64 = 86_400;
 
+/// The key that the original has built in, under its name.
+const TOKEN_KEY_NAME: &str = "north";
+const TOKEN_KEY: &[u8] = b"01234567890123456789012345678901";
+
 pub(super) const USAGE: &str = "\
 Usage: turnutils_uclient [flags] [options] turn-server-ip-address
 Flags:
@@ -61,6 +65,7 @@ Options:
   -u  User name.
   -w  Password.
   -W  Secret of time-limited users.
+  -J  OAuth (RFC 7635): tokens under the key `north` that coturn's program has built in.
   -o  ORIGIN of the requests.
   -E  File of certificates that may vouch for the server's; without it any certificate will do.
   -C  What stands between time and name of a time-limited user (default: a colon).
@@ -68,7 +73,7 @@ Options:
       Runs until a signal (timeout -s INT 10 turnutils_uclient ...), or until -n is reached.
   --sender-threads N     Threads that send, 0 to 4 (default: by the CPUs; 0 as 1).
   -K, --listener-threads N  Threads that receive, 0 to 4 (default: by the CPUs; 0 as 1).
-Not here, and refused: SCTP (-b), eNULL and other ciphers (-U -F), a certificate of the client (-i -k), OAuth (-J), a bandwidth (-a),
+Not here, and refused: SCTP (-b), eNULL and other ciphers (-U -F), a certificate of the client (-i -k), a bandwidth (-a),
 a device (-d; -L says the same by the address).
 ";
 
@@ -118,16 +123,16 @@ struct Given {
     is_passive: bool,
     is_dual: bool,
     ca_file: Option<PathBuf>,
+    is_third_party: bool,
     negative: Vec<Group>,
     leaves_at_once: bool,
     habits: Habits,
 }
 
 /// Flags of the original that are refused, each with what it asks for.
-const REFUSED: [(char, &str); 8] = [
+const REFUSED: [(char, &str); 7] = [
     ('b', "SCTP"),
     ('U', "eNULL ciphers"),
-    ('J', "OAuth (RFC 7635)"),
     ('i', "a certificate of the client"),
     ('k', "a private key of the client"),
     ('F', "a choice of cipher suites"),
@@ -176,6 +181,7 @@ impl Given {
             is_passive: false,
             is_dual: false,
             ca_file: None,
+            is_third_party: false,
             negative: Vec::new(),
             leaves_at_once: false,
             habits: Habits::default(),
@@ -223,6 +229,7 @@ impl Given {
             'O' => self.leaves_at_once = true,
             'N' => self.negative.push(Group::Requests),
             'R' => self.negative.push(Group::Protocol),
+            'J' => self.is_third_party = true,
             'o' => self.habits.origin = Some(text(&name, parser)?),
             'E' => self.ca_file = Some(text(&name, parser)?.into()),
             'x' => self.family = Some(AddressFamily::V6),
@@ -305,6 +312,9 @@ impl Given {
         }
         if self.is_secure && !self.negative.is_empty() {
             return Err("-N and -R go by UDP and TCP, not with -S".to_owned());
+        }
+        if self.is_third_party && !self.negative.is_empty() {
+            return Err("-N and -R take a user with a password, not -J".to_owned());
         }
         Ok(())
     }
@@ -462,6 +472,9 @@ impl Given {
     }
 
     fn credentials(&self) -> Result<Credentials, String> {
+        if self.is_third_party {
+            return Ok(Credentials::third_party(TOKEN_KEY_NAME, TOKEN_KEY));
+        }
         let Some(secret) = &self.secret else {
             let password = self.password.as_deref().unwrap_or_default();
             return Ok(Credentials::user(&self.user, password));

@@ -387,3 +387,27 @@ fn every_mode_that_scripts_ask_for_ends_with_its_lines() {
 fn words_of(line: &str) -> Vec<&str> {
     line.split(' ').collect()
 }
+
+#[test]
+fn tokens_under_the_key_that_the_original_has_built_in_are_taken() {
+    let port = free_ports();
+    // The key has a line feed at its end, which the cipher has no room for.
+    let key = "north:MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDEK:A256GCM";
+    let server = ours_with(port, &["--oauth", "--oauth-key", key, "--mobility"]);
+    for flags in ["-J -y -n 20", "-J -y -n 20 -t", "-J -y -n 20 -M"] {
+        let output = at(port, &words_of(flags));
+        let text = printed(&output);
+        assert_eq!(output.status.code(), Some(0), "{flags}: {text}");
+        let totals = ": start_mclient: tot_send_msgs=80, tot_recv_msgs=80\n";
+        assert!(text.contains(totals), "{flags}: {text}");
+    }
+    drop(server);
+    // Another key, and the server cannot read the token.
+    let port = free_ports();
+    let other = "north:AAAAMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDEK:A256GCM";
+    let _server = ours_with(port, &["--oauth", "--oauth-key", other]);
+    let output = at(port, &["-J", "-y"]);
+    assert_eq!(output.status.code(), Some(255));
+    let text = printed(&output);
+    assert!(text.contains("error 401 (Unauthorized)"), "{text}");
+}
