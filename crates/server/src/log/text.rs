@@ -72,9 +72,10 @@ pub(super) fn phrase(code: u16) -> &'static str {
 mod tests {
     use super::*;
 
-    /// V-73: each control character, and what could be taken for the rest of the line.
+    /// Each control character, and what could be taken for the rest of the line.
     #[test]
     fn names_stay_within_their_field_and_their_line() {
+        //= V-73
         let controls: String = (0..0x20u8).chain([0x7f]).map(char::from).collect();
         let others = "\u{80}\u{85}\u{9b}\u{202e}\u{2066}\u{2028}\u{feff}";
         let written = name(&format!("{controls}{others}"));

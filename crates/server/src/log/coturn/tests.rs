@@ -44,9 +44,10 @@ fn refused(sessions: &mut Sessions, port: u16, user: &str, now: Time) -> Vec<Str
     sessions.answered(path(port), &answer, &asked, None, now)
 }
 
-/// V-50: 200,000 requests in ten seconds, from 50,000 ports, with names and without.
+/// 200,000 requests in ten seconds, from 50,000 ports, with names and without.
 #[test]
 fn strangers_fill_the_log_with_less_than_10_kilobytes_a_second() {
+    //= V-50
     for shards in [1, 4] {
         let mut all: Vec<_> = (0..shards)
             .map(|shard| Sessions::new(EVERYTHING, shard, shards, "example.org"))
@@ -90,9 +91,9 @@ fn what_was_left_out_is_counted() {
     );
 }
 
-/// V-73.
 #[test]
 fn a_name_cannot_forge_a_line_or_push_the_end_out_of_it() {
+    //= V-73
     let mut sessions = Sessions::new(EVERYTHING, 0, 1, "example.org");
     let name = format!(
         "x\r\n2026-01-01 INFO session 1> realm <{}",
