@@ -1,5 +1,6 @@
-"""Fixtures: the namespaces once per run, a freshly started server per test."""
+"""Fixtures: the namespaces once per run, a freshly started server per test, and the page of which client works."""
 
+import contextlib
 import os
 import shlex
 import shutil
@@ -8,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from harness.server import STATISTICS_PLACEHOLDER, Server, is_turnbuckle
+from harness.matrix import Matrix
+from harness.server import NAME, STATISTICS_PLACEHOLDER, Server, is_turnbuckle
 from harness.topology import LISTENER_IPV4, LISTENER_IPV6, Topology, Turn, why_unavailable
 
 INTEROP = Path(__file__).parent
@@ -28,6 +30,42 @@ def pytest_addoption(parser):
         help="the server under test: 'turnbuckle' (default), 'coturn', or a command line that takes turnserver's options "
         f"({STATISTICS_PLACEHOLDER} in it stands for the file of the final accounting); also INTEROP_SERVER",
     )
+    parser.addoption(
+        "--clients",
+        metavar="FILE",
+        help="write there, as a page, which client worked over which transport; a cell without a test or a reason fails the run",
+    )
+
+
+_MATRIX = pytest.StashKey[Matrix]()
+
+
+def pytest_configure(config):
+    config.stash[_MATRIX] = Matrix()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item, call):
+    report = yield
+    # A test that fails while its fixtures are made or ended has failed too.
+    if report.when == "call" and not report.skipped or report.failed:
+        item.config.stash[_MATRIX].record(item, report.passed)
+    return report
+
+
+def pytest_sessionfinish(session):
+    file = session.config.getoption("--clients")
+    if file and not session.config.option.collectonly:
+        matrix = session.config.stash[_MATRIX]
+        Path(file).write_text(matrix.page())
+        if matrix.contradictions():
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def pytest_terminal_summary(terminalreporter, config):
+    if config.getoption("--clients"):
+        for contradiction in config.stash[_MATRIX].contradictions():
+            terminalreporter.write_line(f"{config.getoption('--clients')}: {contradiction}", red=True)
 
 
 def pytest_collection_modifyitems(items):
@@ -63,13 +101,13 @@ def hosts():
 
 @pytest.fixture(scope="session")
 def certificate(tmp_path_factory):
-    """A file with a key and a certificate for the listening addresses, signed by itself."""
+    """A file with a key and a certificate for the listening addresses and the name, signed by itself."""
     file = tmp_path_factory.mktemp("certificate") / "relay.pem"
     subprocess.run(
         [
             *("openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"),
             *("-keyout", "/dev/stdout", "-out", "/dev/stdout", "-days", "2", "-subj", "/CN=relay"),
-            *("-addext", f"subjectAltName=IP:{LISTENER_IPV4},IP:{LISTENER_IPV6}"),
+            *("-addext", f"subjectAltName=DNS:{NAME},IP:{LISTENER_IPV4},IP:{LISTENER_IPV6}"),
         ],
         check=True,
         stdout=file.open("wb"),
@@ -78,33 +116,49 @@ def certificate(tmp_path_factory):
     return file
 
 
+@pytest.fixture(scope="session")
+def serving(request, hosts, tmp_path_factory):
+    """A function that starts the server under test: `with serving(*options, ours=(), secure=False) as server`.
+
+    With `secure` it has a certificate and speaks TLS and DTLS too; the options `ours` are for turnbuckle only. At the end it must stop
+    cleanly, and account for every datagram if it can.
+    """
+
+    @contextlib.contextmanager
+    def started(*options: str, ours: tuple[str, ...] = (), secure: bool = False):
+        command = _command(request.config)
+        if secure:
+            certificate = str(request.getfixturevalue("certificate"))
+            options += ("--cert", certificate, "--pkey", certificate)
+            command = command.replace(" --no-tls", "").replace(" --no-dtls", "")
+            ours += ("--dtls",)
+        if is_turnbuckle(command):
+            options += ours
+        with Server(command, hosts, tmp_path_factory.mktemp("server"), options) as server:
+            yield server
+            accounting = server.stop()
+            print(server.output[-8000:])
+            print(server.kernel_counters())
+            if accounting is not None:
+                print(accounting)
+                assert accounting.difference() == 0, f"{accounting.difference()} datagrams unaccounted for: {accounting}"
+
+    return started
+
+
 @pytest.fixture
-def starting_server(request, hosts, tmp_path):
-    """A server just started; with the marker `secure` it has a certificate and speaks TLS and DTLS too. After the test it must end cleanly, and account for every datagram if it can.
+def starting_server(request, serving):
+    """A server just started, as `serving` does it, with what the test's markers `secure` and `for_turnbuckle` say.
 
     Indirect parameters are options that only turnbuckle has: against another server the test is not run. The options of the
     marker `for_turnbuckle` make turnbuckle do what another server does by default: another server goes without them.
     """
-    command = _command(request.config)
-    ours = is_turnbuckle(command)
     extra = getattr(request, "param", ())
-    if extra and not ours:
+    if extra and not is_turnbuckle(_command(request.config)):
         pytest.skip(f"not run: {shlex.join(extra)} is an option of turnbuckle alone")
-    if request.node.get_closest_marker("secure"):
-        certificate = request.getfixturevalue("certificate")
-        extra += ("--cert", str(certificate), "--pkey", str(certificate))
-        command = command.replace(" --no-tls", "").replace(" --no-dtls", "")
-    if ours:
-        extra += ("--dtls",) if request.node.get_closest_marker("secure") else ()
-        extra += tuple(option for marker in request.node.iter_markers("for_turnbuckle") for option in marker.args)
-    with Server(command, hosts, tmp_path, extra) as server:
+    ours = tuple(option for marker in request.node.iter_markers("for_turnbuckle") for option in marker.args)
+    with serving(*extra, ours=ours, secure=request.node.get_closest_marker("secure") is not None) as server:
         yield server
-        accounting = server.stop()
-        print(server.output[-8000:])
-        print(server.kernel_counters())
-        if accounting is not None:
-            print(accounting)
-            assert accounting.difference() == 0, f"{accounting.difference()} datagrams unaccounted for: {accounting}"
 
 
 @pytest.fixture(scope="session")

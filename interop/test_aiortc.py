@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+import socket
 
 import aioice.stun
 import aioice.turn
@@ -9,18 +10,17 @@ import aiortc
 import pytest
 
 from harness import peer, topology
+from harness.server import NAME
 
 MESSAGES = 500
 TIMEOUT = 30
 
 
-class _Client(aioice.turn.TurnClientUdpProtocol):
-    """aioice's client, with what arrives counted by its framing."""
+class _Counting:
+    """What arrives, counted by its framing."""
 
-    def __init__(self, server_address, server):
-        super().__init__(server_address, server.user, server.password, lifetime=600, channel_refresh_time=500)
-        self.channel_data = 0
-        self.data_indications = 0
+    channel_data = 0
+    data_indications = 0
 
     def datagram_received(self, data, addr):
         if aioice.turn.is_channel_data(data):
@@ -28,6 +28,14 @@ class _Client(aioice.turn.TurnClientUdpProtocol):
         elif data[:2] == b"\x00\x17":
             self.data_indications += 1
         super().datagram_received(data, addr)
+
+
+class _ByUdp(_Counting, aioice.turn.TurnClientUdpProtocol):
+    pass
+
+
+class _ByTcp(_Counting, aioice.turn.TurnClientTcpProtocol):
+    pass
 
 
 class _Answers(asyncio.DatagramProtocol):
@@ -40,10 +48,22 @@ class _Answers(asyncio.DatagramProtocol):
         self.queue.put_nowait((data, addr[:2]))
 
 
-async def _exchange(server, server_address: str, with_channel: tuple[str, int], with_permission: tuple[str, int]):
+async def _connect(server, host: str, transport: str):
+    """aioice's client on a connection to the server, as its `create_turn_endpoint` would make it."""
     loop = asyncio.get_running_loop()
-    address = (server_address, server.port)
-    _, client = await loop.create_datagram_endpoint(lambda: _Client(address, server), remote_addr=address)
+    address = (host, server.tls_port if transport == "TLS" else server.port)
+    arguments = (address, server.user, server.password, 600, 500)
+    if transport == "UDP":
+        _, client = await loop.create_datagram_endpoint(lambda: _ByUdp(*arguments), remote_addr=address)
+    else:
+        _, client = await loop.create_connection(lambda: _ByTcp(*arguments), *address, ssl=transport == "TLS" or None)
+    return client
+
+
+async def _exchange(
+    server, host: str, transport: str, with_channel: tuple[str, int], with_permission: tuple[str, int]
+):
+    client = await _connect(server, host, transport)
     answers = client.receiver = _Answers()
     relayed = await client.connect()
 
@@ -61,20 +81,28 @@ async def _exchange(server, server_address: str, with_channel: tuple[str, int], 
         indication = aioice.stun.Message(aioice.stun.Method.SEND, aioice.stun.Class.INDICATION)
         indication.attributes["XOR-PEER-ADDRESS"] = with_permission
         indication.attributes["DATA"] = payload
-        client.send_stun(indication, address)
+        client.send_stun(indication, client.server)
         assert await answers.queue.get() == (peer.transformed(payload), with_permission)
     await client.delete()
     return client, relayed
 
 
+@pytest.mark.secure
+@pytest.mark.client("aioice")
 @pytest.mark.parametrize("listener", ["IPv4", "IPv6"])
-def aioice_relays_by_channel_and_by_indications_with_contents_intact(hosts, server, listener):
-    address = {"IPv4": server.ipv4, "IPv6": server.ipv6}[listener]
+@pytest.mark.parametrize("transport", ["UDP", "TCP", "TLS"])
+def aioice_relays_by_channel_and_by_indications_with_contents_intact(
+    hosts, server, certificate, monkeypatch, transport, listener
+):
+    monkeypatch.setenv("SSL_CERT_FILE", str(certificate))  # whom Python's TLS trusts
+    host = {"IPv4": server.ipv4, "IPv6": server.ipv6}[listener]
     with (
         peer.TransformingPeer(hosts.peer, topology.PEER_IPV4) as channel,
         peer.TransformingPeer(hosts.peer, topology.PEER_IPV4) as permission,
     ):
-        exchange = _exchange(server, address, (channel.address, channel.port), (permission.address, permission.port))
+        exchange = _exchange(
+            server, host, transport, (channel.address, channel.port), (permission.address, permission.port)
+        )
         client, relayed = hosts.client.call(lambda: asyncio.run(asyncio.wait_for(exchange, TIMEOUT)))
         assert relayed[0] == topology.RELAY_IPV4
         assert channel.sources == permission.sources == {relayed}
@@ -133,16 +161,27 @@ async def _call(server, url: str):
         await asyncio.gather(offerer.close(), answerer.close())
 
 
+@pytest.fixture
+def named(server, listener, monkeypatch):
+    """The server's name, which leads to its address of one family: aiortc's URLs take no IPv6 address."""
+    address = {"IPv4": server.ipv4, "IPv6": server.ipv6}[listener]
+    resolve = socket.getaddrinfo
+    monkeypatch.setattr(socket, "getaddrinfo", lambda host, *rest, **more: resolve(address if host == NAME else host, *rest, **more))
+    return NAME
+
+
 @pytest.mark.secure
-@pytest.mark.parametrize("transport", ["udp", "tcp", "tls"])
+@pytest.mark.client("aiortc")
+@pytest.mark.parametrize("listener", ["IPv4", "IPv6"])
+@pytest.mark.parametrize("transport", ["UDP", "TCP", "TLS"])
 def two_aiortc_connections_exchange_data_channel_messages_over_two_relays(
-    hosts, server, certificate, monkeypatch, transport
+    hosts, server, named, certificate, monkeypatch, transport, listener
 ):
     monkeypatch.setenv("SSL_CERT_FILE", str(certificate))  # whom aiortc's TLS client trusts
     url = {
-        "udp": f"turn:{topology.with_port(server.ipv4, server.port)}?transport=udp",
-        "tcp": f"turn:{topology.with_port(server.ipv4, server.port)}?transport=tcp",
-        "tls": f"turns:{topology.with_port(server.ipv4, server.tls_port)}?transport=tcp",
+        "UDP": f"turn:{named}:{server.port}?transport=udp",
+        "TCP": f"turn:{named}:{server.port}?transport=tcp",
+        "TLS": f"turns:{named}:{server.tls_port}?transport=tcp",
     }[transport]
     received, descriptions = hosts.client.call(lambda: asyncio.run(asyncio.wait_for(_call(server, url), TIMEOUT)))
     for sdp in descriptions:

@@ -44,9 +44,9 @@ def _configure(page, side: int, server, address: str, transport: str) -> None:
     page.set_default_timeout(TIMEOUT * 1000)
     page.add_script_tag(path=SCRIPT)
     server_url = {
-        "udp": f"turn:{topology.with_port(address, server.port)}?transport=udp",
-        "tcp": f"turn:{topology.with_port(address, server.port)}?transport=tcp",
-        "tls": f"turns:{topology.with_port(address, server.tls_port)}?transport=tcp",
+        "UDP": f"turn:{topology.with_port(address, server.port)}?transport=udp",
+        "TCP": f"turn:{topology.with_port(address, server.port)}?transport=tcp",
+        "TLS": f"turns:{topology.with_port(address, server.tls_port)}?transport=tcp",
     }[transport]
     configuration = {
         "iceServers": [{"urls": server_url, "username": server.user, "credential": server.password}],
@@ -81,8 +81,9 @@ def _show(ends: list[dict]) -> None:
 
 
 @pytest.mark.secure
+@pytest.mark.client("Chromium")
 @pytest.mark.parametrize("listener", ["IPv4", "IPv6"])
-@pytest.mark.parametrize("transport", ["udp", "tcp", "tls"])
+@pytest.mark.parametrize("transport", ["UDP", "TCP", "TLS"])
 def two_pages_with_relay_only_exchange_video_and_messages(hosts, server, program, tmp_path, listener, transport):
     address = {"IPv4": server.ipv4, "IPv6": server.ipv6}[listener]
     with _two_pages(hosts, program, tmp_path) as pages:
@@ -114,7 +115,7 @@ def two_pages_with_relay_only_exchange_video_and_messages(hosts, server, program
     assert differing == [0, 0]
     for this, other in (ends, ends[::-1]):
         assert (this["local"]["candidateType"], this["remote"]["candidateType"]) == ("relay", "relay")
-        assert (this["local"]["relayProtocol"], this["local"]["protocol"]) == (transport, "udp")
+        assert (this["local"]["relayProtocol"], this["local"]["protocol"]) == (transport.lower(), "udp")
         assert this["local"]["address"] == this["remote"]["address"] == topology.RELAY_IPV4
         assert (this["local"]["address"], this["local"]["port"]) == (other["remote"]["address"], other["remote"]["port"])
         assert this["pair"]["bytesSent"] == other["pair"]["bytesReceived"] > MESSAGE_BYTES

@@ -12,15 +12,15 @@ CLIENT = pathlib.Path(__file__).parent / ".build" / "pion"
 OVER_CHANNEL = 2_000
 
 
-def _run(hosts, server, listener: str, peer_address: str, transport: str = "udp") -> dict:
+def _run(hosts, server, listener: str, peer_address: str, transport: str = "UDP") -> dict:
     assert CLIENT.exists(), "interop/setup compiles pion's client"
     version = ipaddress.ip_address(peer_address).version
     with peer.TransformingPeer(hosts.peer, peer_address) as other:
         client = process.Process(
             hosts.client,
             str(CLIENT),
-            *("-server", topology.with_port(listener, server.tls_port if transport in ("tls", "dtls") else server.port)),
-            *("-transport", transport),
+            *("-server", topology.with_port(listener, server.tls_port if transport in ("TLS", "DTLS") else server.port)),
+            *("-transport", transport.lower()),
             *("-user", server.user, "-password", server.password, "-realm", server.realm),
             *("-peer", topology.with_port(peer_address, other.port), "-relay-family", str(version)),
             *("-over-channel", str(OVER_CHANNEL)),
@@ -33,27 +33,15 @@ def _run(hosts, server, listener: str, peer_address: str, transport: str = "udp"
         return report
 
 
+@pytest.mark.secure
+@pytest.mark.client("pion/turn, {relay} relay")
 @pytest.mark.parametrize("listener", ["IPv4", "IPv6"])
 @pytest.mark.parametrize("relay", ["IPv4", "IPv6"])
-def pion_relays_by_indications_and_by_channel_with_contents_intact(hosts, server, listener, relay):
-    report = _run(
-        hosts,
-        server,
-        {"IPv4": server.ipv4, "IPv6": server.ipv6}[listener],
-        {"IPv4": topology.PEER_IPV4, "IPv6": topology.PEER_IPV6}[relay],
-    )
-    _check(report, listener, relay)
-
-
-@pytest.mark.secure
-@pytest.mark.parametrize("listener", ["IPv4", "IPv6"])
-@pytest.mark.parametrize("transport", ["tcp", "tls", "dtls"])
-def pion_relays_over_connections(hosts, server, listener, transport):
+@pytest.mark.parametrize("transport", ["UDP", "TCP", "TLS", "DTLS"])
+def pion_relays_by_indications_and_by_channel_with_contents_intact(hosts, server, transport, relay, listener):
     address = {"IPv4": server.ipv4, "IPv6": server.ipv6}[listener]
-    _check(_run(hosts, server, address, topology.PEER_IPV4, transport), listener, "IPv4")
-
-
-def _check(report: dict, listener: str, relay: str) -> None:
+    peer_address = {"IPv4": topology.PEER_IPV4, "IPv6": topology.PEER_IPV6}[relay]
+    report = _run(hosts, server, address, peer_address, transport)
     expected_relay = {"IPv4": topology.RELAY_IPV4, "IPv6": topology.RELAY_IPV6}[relay]
     expected_client = {"IPv4": topology.CLIENT_IPV4, "IPv6": topology.CLIENT_IPV6}[listener]
     assert topology.host_of(report["relayed"]) == expected_relay

@@ -20,6 +20,8 @@ from harness.topology import (
     udp_counters,
 )
 
+#: A name that the server's certificate has, for clients that take no IPv6 address.
+NAME = "relay.test"
 PORT = 3478
 TLS_PORT = 5349
 USER = "interop"
@@ -75,25 +77,32 @@ class Server:
         self._accounting: Accounting | None = None
 
     def await_ready(self, timeout: float = 20) -> None:
-        """Until a Binding request is answered on both listening addresses, and turnbuckle says that it is ready."""
-        for local, listener in ((CLIENT_IPV4, self.ipv4), (CLIENT_IPV6, self.ipv6)):
-
-            def ready(local=local, listener=listener):
-                if not self._process.running:
-                    raise RuntimeError(f"the server ended at once:\n{self.output}")
-                return binding.answers(self._hosts.client, local, listener, self.port)
-
-            try:
-                await_condition(ready, timeout, f"an answer from {listener} to a Binding request")
-            except TimeoutError as error:
-                raise TimeoutError(f"{error}; the server said:\n{self.output}") from None
+        """Until turnbuckle says that it is ready, and a Binding request is answered on both listening addresses."""
         if self.is_turnbuckle:
+            # First, because a thread that does not listen yet would lose the request.
             self.await_all_threads(timeout)
+        for local, listener in ((CLIENT_IPV4, self.ipv4), (CLIENT_IPV6, self.ipv6)):
+            self._await(
+                lambda local=local, listener=listener: binding.answers(self._hosts.client, local, listener, self.port),
+                timeout,
+                f"an answer from {listener} to a Binding request",
+            )
         self._kernel_when_ready = udp_counters(self._hosts.relay)
 
     def await_all_threads(self, timeout: float = 20) -> None:
         """Until turnbuckle says that it is ready: an answer comes from one thread, the next client may meet another."""
-        await_condition(lambda: READY in self.output, timeout, f"turnbuckle's line {READY.strip()!r}")
+        self._await(lambda: READY in self.output, timeout, f"turnbuckle's line {READY.strip()!r}")
+
+    def _await(self, condition, timeout: float, what: str) -> None:
+        def happens():
+            if not self._process.running:
+                raise RuntimeError(f"the server ended at once:\n{self.output}")
+            return condition()
+
+        try:
+            await_condition(happens, timeout, what)
+        except TimeoutError as error:
+            raise TimeoutError(f"{error}; the server said:\n{self.output}") from None
 
     @property
     def output(self) -> str:

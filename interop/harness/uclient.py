@@ -1,0 +1,194 @@
+"""coturn's `turnutils_uclient`: started, awaited, its closing totals read."""
+
+import contextlib
+import dataclasses
+import re
+import socket
+import time
+
+from harness import process
+from harness.topology import Topology
+
+#: Where `turnutils_peer` echoes. It takes the next port too.
+PEER_PORT = 3480
+
+#: How the client reaches the server, and whether it does by the server's TLS port.
+TRANSPORTS = {
+    "UDP": ((), False),
+    "TCP": (("-t",), False),
+    "TLS": (("-t", "-S"), True),
+    "DTLS": (("-S",), True),
+    "DTLS on the plain port": (("-S",), False),
+}
+
+
+#: How often a client is started at most, until it is not unlucky.
+ATTEMPTS = 12
+
+
+@dataclasses.dataclass(frozen=True)
+class Totals:
+    """The client's own closing totals."""
+
+    sent: int
+    received: int
+    lost: int
+    send_dropped: int
+
+
+def without_loss(messages: int) -> Totals:
+    return Totals(sent=messages, received=messages, lost=0, send_dropped=0)
+
+
+@dataclasses.dataclass(frozen=True)
+class Load:
+    """How many sessions send how many messages each, and how many milliseconds lie between two messages of one."""
+
+    sessions: int
+    messages: int
+    interval_ms: int
+    payload: int = 160
+
+    @property
+    def total(self) -> int:
+        return self.sessions * self.messages
+
+    def flags(self) -> tuple[str, ...]:
+        values = {"-m": self.sessions, "-n": self.messages, "-z": self.interval_ms, "-l": self.payload}
+        return tuple(word for flag, value in values.items() for word in (flag, str(value)))
+
+
+@dataclasses.dataclass(frozen=True)
+class Ended:
+    """How a client ended: its exit status, or None where it had to be killed, and what it had printed."""
+
+    status: int | None
+    output: str
+
+    def totals(self) -> Totals:
+        """The closing totals; AssertionError where there are none."""
+        counts = re.findall(r"start_mclient: tot_send_msgs=(\d+), tot_recv_msgs=(\d+)\s*$", self.output, re.MULTILINE)
+        losses = re.findall(r"Total lost packets (\d+) \([^)]*\), total send dropped (\d+)", self.output)
+        assert counts and losses, f"status {self.status}, no closing totals in:\n{self.output[-4000:]}"
+        totals = Totals(*map(int, counts[-1]), *map(int, losses[-1]))
+        print(totals)
+        return totals
+
+    def succeeded(self) -> Totals:
+        """The closing totals of a client that ended well."""
+        assert self.status == 0, f"status {self.status}:\n{self.output[-4000:]}"
+        return self.totals()
+
+    @property
+    def had_bad_luck(self) -> bool:
+        """Whether the client drew random numbers with which it cannot succeed, whatever the server.
+
+        One time in 16,384 it draws one channel number for two peers, which a server must refuse (RFC 8656 §12.2). With `-M` over TLS
+        and DTLS it ends its old session twice in a quarter of the cases, and the second time hits the new one.
+        """
+        is_number_taken = self.status == 255 and "channel bind: error 400" in self.output
+        has_hit_itself = self.status == 1 and self.output.endswith("send: Success\n")
+        return is_number_taken or has_hit_itself
+
+
+@contextlib.contextmanager
+def echoing(hosts: Topology, program, *addresses: str):
+    """`turnutils_peer` on addresses of the peer's host."""
+    listening = [word for address in addresses for word in ("-L", address)]
+    with process.Process(hosts.peer, program("turnutils_peer"), "-p", str(PEER_PORT), *listening):
+        for address in addresses:
+            process.await_condition(
+                lambda address=address: _echoes(hosts, address), 10, f"an echo of turnutils_peer from {address}"
+            )
+        yield
+
+
+def _echoes(hosts: Topology, address: str) -> bool:
+    with hosts.peer.udp(address) as udp:
+        udp.settimeout(0.2)
+        udp.sendto(b"echo", (address, PEER_PORT))
+        try:
+            return udp.recv(2048) == b"echo"
+        except (socket.timeout, ConnectionError):
+            return False
+
+
+@dataclasses.dataclass(frozen=True)
+class Client:
+    """How to start a client: where the server listens, how it is reached, how much is sent, and further flags.
+
+    One that `may_hang` is killed once those started with it have ended; one that `is_to_fail` is not tried again.
+    """
+
+    listener: str
+    transport: str
+    load: Load
+    flags: tuple[str, ...] = ()
+    may_hang: bool = False
+    is_to_fail: bool = False
+
+    def start(self, hosts: Topology, server, program) -> process.Process:
+        how, secure = TRANSPORTS[self.transport]
+        return process.Process(
+            hosts.client,
+            program("turnutils_uclient"),
+            *("-u", server.user, "-w", server.password, "-p", str(server.tls_port if secure else server.port)),
+            *self.load.flags(),
+            *how,
+            *self.flags,
+            self.listener,
+        )
+
+
+def _ended(running: process.Process, timeout: float) -> Ended:
+    with running:
+        try:
+            status = running.wait(timeout)
+        except TimeoutError:
+            status = None
+        return Ended(status, running.output)
+
+
+def run_all(hosts: Topology, server, program, clients: dict, timeout: float) -> dict:
+    """How each client ended, all started at once; those that were unlucky with their random numbers run again.
+
+    One that has not ended `timeout` seconds after all were started is killed.
+    """
+
+    def together(clients: dict) -> dict:
+        running = {key: client.start(hosts, server, program) for key, client in clients.items()}
+        deadline = time.monotonic() + timeout
+        patience = {key: 0 if client.may_hang else timeout for key, client in clients.items()}
+        return {
+            key: _ended(running[key], min(patience[key], max(deadline - time.monotonic(), 0)))
+            for key in sorted(running, key=patience.get, reverse=True)
+        }
+
+    outcomes = together(clients)
+    for _ in range(ATTEMPTS - 1):
+        unlucky = {key: clients[key] for key, outcome in outcomes.items() if outcome.had_bad_luck and not clients[key].is_to_fail}
+        outcomes |= together(unlucky)
+    return outcomes
+
+
+def once(function):
+    """The function with a memory: for an argument that it was called with before it returns, or raises, the same again."""
+    known = {}
+
+    def remembering(argument):
+        if argument not in known:
+            try:
+                known[argument] = function(argument), None
+            except Exception as error:
+                known[argument] = None, error
+        value, error = known[argument]
+        if error is not None:
+            raise error
+        return value
+
+    return remembering
+
+
+def run(hosts: Topology, server, program, client: Client, timeout: float = 90) -> Ended:
+    """As `run_all`, for one."""
+    return run_all(hosts, server, program, {"": client}, timeout)[""]
