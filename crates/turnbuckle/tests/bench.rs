@@ -377,22 +377,22 @@ fn connections_are_counted_in_every_cell_and_a_shortage_of_descriptors_loses_non
     }
     let _laboratory = laboratory();
     let folder = TempDir::new().expect("a folder");
-    let common = "arrivals = ['offloads']\nwarm_up_s = 0.2\nwindow_s = 0.5\nrounds = 1\n";
+    let common = "arrivals = ['offloads']\nwarm_up_s = 0.2\nrounds = 1\n";
     let scenarios = [
         (
             "strategies",
-            "title = 'Strategies'\nquestion = 'connections'\nload = '-i 4 --close rst'\nservers = ['accept-shared', 'accept-cpu']\n\
+            "window_s = 0.5\ntitle = 'Strategies'\nquestion = 'connections'\nload = '-i 4 --close rst'\nservers = ['accept-shared', 'accept-cpu']\n\
              metrics = ['connections_per_second', 'cpu_us_per_connection']\n\
              [connections]\nplaces = ['loopback', 'namespaces']\nworkers = ['2']\nall_cpus = true\n",
         ),
         (
             "calls",
-            "title = 'Calls'\nquestion = 'storm'\nload = 'mix --clients 4 --rate 50'\nservers = ['turnbuckle']\nmetrics = ['p99_beside_quiet']\n\
+            "window_s = 0.5\ntitle = 'Calls'\nquestion = 'storm'\nload = 'mix --clients 4 --rate 50'\nservers = ['turnbuckle']\nmetrics = ['p99_beside_quiet']\n\
              [connections.variants]\nresets = '-i 1 -c 4 --close rst'\n",
         ),
         (
             "descriptors",
-            "title = 'Descriptors'\nquestion = 'shortage'\nload = '--tls --binding -i 30 --close rst'\nservers = ['turnbuckle']\n\
+            "window_s = 3\ntitle = 'Descriptors'\nquestion = 'shortage'\nload = '--tls --binding -i 30 --close rst'\nservers = ['turnbuckle']\n\
              metrics = ['connections_lost']\n[[bar]]\nserver = 'turnbuckle'\nmetric = 'connections_lost'\nat_most = 0\n\
              [connections]\nshortage_s = 0.3\nport = 5349\n",
         ),

@@ -286,10 +286,12 @@ impl Bench<'_> {
         load.event("measuring", PATIENCE)?;
         let set = |limit: &str| relay.run(&format!("prlimit --pid {pid} --nofile={limit}:"));
         set(&limit.to_string())?;
-        let until =
-            Instant::now() + Duration::from_secs_f64(self.case.scenario.connections.shortage_s);
+        let started = Instant::now();
+        let shortage = Duration::from_secs_f64(self.case.scenario.connections.shortage_s);
+        let window = Duration::from_secs_f64(self.case.window_s);
         let (mut looks, mut reached) = (0, 0);
-        while Instant::now() < until {
+        // On a slow machine the clients may need longer to use the descriptors up; they have as long as they go on.
+        while started.elapsed() < shortage || reached == 0 && started.elapsed() < window {
             looks += 1;
             // With a few descriptors in use it may be between two of its attempts, and have connections wait meanwhile.
             let is_short = in_use()? >= limit || relay.run(&waiting)?.trim() != "0";
@@ -297,10 +299,7 @@ impl Bench<'_> {
             crate::interrupt::pause(Duration::from_millis(50))?;
         }
         set(before.trim())?;
-        load.event(
-            "measured",
-            Duration::from_secs_f64(self.case.window_s) + PATIENCE,
-        )?;
+        load.event("measured", window + PATIENCE)?;
         let result = load.event("result", PATIENCE)?;
         load.stop(host, "INT", STOP_LIMIT)?;
         if reached == 0 {
