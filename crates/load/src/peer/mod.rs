@@ -11,6 +11,7 @@ mod tcp;
 pub use self::coturn::run_as_coturns;
 
 use std::collections::{BTreeMap, HashSet};
+use std::io;
 use std::net::SocketAddr;
 use std::process::ExitCode;
 use std::sync::atomic::Ordering;
@@ -21,6 +22,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, bail};
 use clap::ValueEnum;
 use serde_json::{Value, json};
+use socket2::{Domain, Socket, Type};
 use turnbuckle_datapath::{Backend, Bind, Datapath, EndpointKind, Settings};
 
 use self::shard::{Counters, Shard};
@@ -150,6 +152,8 @@ impl Running {
         let backend = arguments.backend.resolve();
         let number = arguments.threads.or(threads::available(), cli::THREADS_MAX);
         let barrier = Arc::new(Barrier::new(number));
+        let mut arguments = arguments.clone();
+        let chosen = choose_ports(&mut arguments.listen)?;
         let (bound, is_bound) = mpsc::channel();
         let mut shards = Vec::new();
         for index in 0..number {
@@ -175,6 +179,7 @@ impl Running {
                 .recv()
                 .map_err(|_| anyhow::anyhow!("a thread ended before it listened"))??;
         }
+        drop(chosen);
         let reflects = arguments.mode == Mode::Reflect;
         let tcp = arguments
             .tcp
@@ -420,6 +425,24 @@ struct Start {
     barrier: Arc<Barrier>,
     bound: mpsc::Sender<anyhow::Result<Vec<SocketAddr>>>,
     stop: Stop,
+}
+
+/// Has the kernel choose a port where an address asks for any, so that all threads listen on the same one. The sockets keep the ports until all do.
+fn choose_ports(addresses: &mut [SocketAddr]) -> anyhow::Result<Vec<Socket>> {
+    let mut chosen = Vec::new();
+    for address in addresses.iter_mut().filter(|address| address.port() == 0) {
+        let choose = || -> io::Result<(Socket, SocketAddr)> {
+            let socket = Socket::new(Domain::for_address(*address), Type::DGRAM, None)?;
+            socket.set_reuse_port(true)?;
+            socket.bind(&(*address).into())?;
+            let bound = socket.local_addr()?.as_socket();
+            Ok((socket, bound.ok_or(io::ErrorKind::AddrNotAvailable)?))
+        };
+        let (socket, bound) = choose().with_context(|| format!("cannot listen on {address}"))?;
+        *address = bound;
+        chosen.push(socket);
+    }
+    Ok(chosen)
 }
 
 impl Start {

@@ -76,6 +76,18 @@ fn every_datagram_comes_back_unchanged_and_is_counted() {
 }
 
 #[test]
+fn all_threads_listen_on_the_port_that_the_kernel_chose() {
+    let peer = Peer::start(&["--listen", "127.0.0.1:0", "--threads", "4"]);
+    let port = format!(":{:04X}", peer.address.port());
+    let sockets = std::fs::read_to_string("/proc/net/udp").unwrap();
+    let local = sockets
+        .lines()
+        .filter_map(|line| line.split_whitespace().nth(1));
+    assert_eq!(local.filter(|local| local.ends_with(&port)).count(), 4);
+    peer.finish();
+}
+
+#[test]
 fn what_each_source_sent_is_told_apart() {
     let peer = Peer::start(&["--listen", "127.0.0.1:0"]);
     let mut expected = HashMap::new();
