@@ -3,7 +3,7 @@
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, TcpListener};
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nix::sys::socket::{setsockopt, sockopt};
 use turnbuckle_wire::{AddressFamily, Class, Method};
@@ -222,12 +222,29 @@ fn nobody_is_called_back_to_be_answered() {
     connection.write_all(&requests).unwrap();
     // Closed by a reset: nothing waits here any more, and the address is free.
     drop(connection);
-    let listener = TcpListener::bind(address).unwrap();
+    let listener = listen_once_free(address);
     listener.set_nonblocking(true).unwrap();
     Client::new(site.ip(3), &server).settle();
     Client::over_tcp(&server).settle();
     let called = listener.accept().unwrap_err();
     assert_eq!(called.kind(), ErrorKind::WouldBlock);
+}
+
+/// Listens where a connection was. A process that another test starts at this moment has a copy of its descriptor until it executes its program, and so
+/// long the connection lives.
+fn listen_once_free(address: SocketAddr) -> TcpListener {
+    let started = Instant::now();
+    loop {
+        match TcpListener::bind(address) {
+            Err(error)
+                if error.kind() == ErrorKind::AddrInUse
+                    && started.elapsed() < Duration::from_secs(10) =>
+            {
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            bound => return bound.unwrap(),
+        }
+    }
 }
 
 /// A ClientHello of TLS 1.2 with these suites and compression methods, the versions it claims, and what key exchange over curves takes.
