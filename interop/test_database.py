@@ -148,12 +148,13 @@ def what_one_program_has_written_the_other_lists(administer, program, tmp_path, 
 
 
 def _answer(hosts, server: Server, user: str, password: str) -> int | None:
-    """The error code of an Allocate request, or none."""
+    """The error code of an Allocate request, or of the Refresh request that ends the allocation, or none."""
     with hosts.client.udp(topology.CLIENT_IPV4) as udp:
         client = turn.Client(udp, server.ipv4, _Login(server.port, user, password))
         try:
             client.allocate()
+            # The server may notice a change of the file between the two requests.
+            client.release()
         except turn.Refused as refused:
             return refused.code
-        client.release()
         return None
