@@ -1,0 +1,92 @@
+"""What scripts that measure a relay have in common: requests over a connection, a certificate, CPU time, what is known of the machine."""
+
+import hashlib
+import hmac
+import os
+import platform
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+
+ROOT = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
+#: Where `cargo build --release` puts it.
+PROGRAM = os.path.join(os.environ.get("CARGO_TARGET_DIR", os.path.join(ROOT, "target")), "release", "turnbuckle")
+
+
+def certificate():
+    """Certificate and key in one file, ECDSA with P-256."""
+    path = os.path.join(tempfile.gettempdir(), "tb-c-certificate.pem")
+    if not os.path.exists(path):
+        command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2", "-subj", "/CN=relay"]
+        subprocess.run([*command, "-keyout", f"{path}.key", "-out", f"{path}.crt"], check=True, stderr=subprocess.DEVNULL)
+        with open(path, "w") as file:
+            for part in ("key", "crt"):
+                with open(f"{path}.{part}") as made:
+                    file.write(made.read())
+    return path
+
+
+def attribute(kind, value):
+    return struct.pack("!HH", kind, len(value)) + value + bytes(-len(value) % 4)
+
+
+def request(method, attributes, key=None):
+    """The bytes of a request, with MESSAGE-INTEGRITY under a key (RFC 8489 §5, §14.5)."""
+    transaction = os.urandom(12)
+
+    def header(length):
+        return struct.pack("!HHI", method, length, 0x2112A442) + transaction
+
+    if key:
+        signed = header(len(attributes) + 24) + attributes
+        attributes += attribute(0x0008, hmac.new(key, signed, hashlib.sha1).digest())
+    return header(len(attributes)) + attributes
+
+
+def transact(connection, method, attributes, key=None):
+    """Sends a request; the type and the attributes of the answer."""
+    connection.sendall(request(method, attributes, key))
+    kind, length = struct.unpack("!HH16x", receive(connection, 20))
+    body = receive(connection, length)
+    found = {}
+    while body:
+        name, size = struct.unpack("!HH", body[:4])
+        found[name] = body[4 : 4 + size]
+        body = body[4 + size + -size % 4 :]
+    return kind, found
+
+
+def receive(connection, length):
+    data = b""
+    while len(data) < length:
+        more = connection.recv(length - len(data))
+        if not more:
+            sys.exit("the server closed the connection")
+        data += more
+    return data
+
+
+def cpu_ns(pid):
+    """CPU time of all threads of a process."""
+    total = 0
+    for thread in os.listdir(f"/proc/{pid}/task"):
+        with open(f"/proc/{pid}/task/{thread}/schedstat") as file:
+            total += int(file.read().split()[0])
+    return total
+
+
+def environment(program):
+    with open("/proc/cpuinfo") as file:
+        model = next(line.split(":")[1].strip() for line in file if line.startswith("model name"))
+    commit = subprocess.run(["git", "-C", ROOT, "rev-parse", "HEAD"], stdout=subprocess.PIPE, text=True).stdout.strip()
+    return {
+        "kernel": platform.release(),
+        "cpu": f"{model}, {os.cpu_count()} CPUs",
+        "commit": commit,
+        "program": subprocess.run([program, "--version"], stdout=subprocess.PIPE, text=True).stdout.strip(),
+        "date": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
+        "command": " ".join(sys.argv),
+        "load_average": os.getloadavg(),
+    }
