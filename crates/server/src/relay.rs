@@ -50,7 +50,7 @@ use self::proxied::ProxiedClients;
 use self::roaming::Roaming;
 use crate::clock;
 use crate::counters::ShardCounters;
-use crate::dtls::{Dtls, DtlsService, Plain};
+use crate::dtls::{Address, Dtls, DtlsService, Plain};
 use crate::log::{Answer, Log};
 use crate::proxy::Proxies;
 use crate::random::OsRandom;
@@ -269,9 +269,14 @@ impl Relay {
             bytes,
             segment: message.segment,
         };
+        let address = Address {
+            listener: client.listener,
+            client: client.remote,
+            proxy: None,
+        };
         while start < bytes.len() {
             start = match self.protocol(bytes[start]) {
-                Demux::Dtls => self.dtls_received(message, start, tx),
+                Demux::Dtls => self.dtls_received(address, (bytes, message.segment), start, tx),
                 _ if !self.serves_plain_udp => {
                     self.counters.dropped(DropReason::ServiceDisabled, 1);
                     start + message.segment

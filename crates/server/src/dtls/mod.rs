@@ -59,7 +59,7 @@ pub(crate) struct Dtls {
     service: DtlsService,
     counters: Arc<ShardCounters>,
     /// The listeners and their addresses.
-    listeners: Vec<Address>,
+    listeners: Vec<(Endpoint, SocketAddr)>,
     sessions: Sessions,
     wire: Wire,
     /// Where a record is deciphered to.
@@ -76,8 +76,22 @@ pub(crate) struct Dtls {
     ended: Vec<ClientTuple>,
 }
 
-/// A listener, and a client of it.
-pub(crate) type Address = (Endpoint, SocketAddr);
+/// Whose a session is: a client of one listener that came by itself, or through one proxy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Address {
+    pub(crate) listener: Endpoint,
+    pub(crate) client: SocketAddr,
+    /// The proxy that says whose the datagrams are. Through another one it is another client, because only a configured proxy
+    /// may say where a session's answers go.
+    pub(crate) proxy: Option<SocketAddr>,
+}
+
+impl Address {
+    /// Where what is for the client is sent to.
+    pub(crate) fn destination(&self) -> SocketAddr {
+        self.proxy.unwrap_or(self.client)
+    }
+}
 
 /// A datagram of a handshake.
 struct Waiting {
@@ -195,13 +209,16 @@ impl Dtls {
         hello: &ClientHello<'_>,
         datagram: &[u8],
     ) -> Arrival {
-        let listener = self.listeners.iter().find(|(name, _)| *name == address.0);
+        let listener = self
+            .listeners
+            .iter()
+            .find(|(name, _)| *name == address.listener);
         let Some(&(_, local)) = listener else {
             return Arrival::Dropped(DropReason::ServiceDisabled);
         };
         let subject = Subject {
             local,
-            remote: address.1,
+            remote: address.client,
             random: &hello.random,
         };
         let cookies = &self.service.cookies;
@@ -219,7 +236,7 @@ impl Dtls {
             // The one that waits will be answered.
             return Arrival::Control;
         }
-        let source = address.1.ip();
+        let source = address.client.ip();
         let begun = self.beginning_sources.count(source) + self.sessions.unproven_of(source);
         if begun >= self.service.limits.unproven_per_address {
             return Arrival::Dropped(DropReason::DtlsCrowdedAddress);
@@ -241,7 +258,7 @@ impl Dtls {
         }
         if begins {
             self.beginning.insert(address);
-            self.beginning_sources.add(address.1.ip());
+            self.beginning_sources.add(address.client.ip());
         }
         self.waiting_bytes += datagram.len();
         self.waiting.push_back(Waiting {
@@ -273,7 +290,7 @@ impl Dtls {
         self.waiting_bytes -= datagram.len();
         if begins {
             self.beginning.remove(&address);
-            self.beginning_sources.remove(address.1.ip());
+            self.beginning_sources.remove(address.client.ip());
         }
         let arrival = match self.session_for(now, address, &datagram, begins) {
             Some(client) => self.deliver(now, client, &datagram, plain),
@@ -408,7 +425,7 @@ impl Dtls {
             Due::Over(name, reason) => self.close(name, reason),
             Due::Retransmit(name) => {
                 let entry = self.sessions.get_mut(name)?;
-                let address = (entry.client.listener, entry.client.remote);
+                let address = entry.address;
                 if entry.session.retransmit(&mut self.wire) == Progress::Failed {
                     self.end(name, CloseReason::HandshakeFailed);
                 }
@@ -422,6 +439,12 @@ impl Dtls {
         self.sessions.get(name)?.session.protection()
     }
 
+    /// Where what is for the client of a session is sent to.
+    #[inline]
+    pub(crate) fn destination(&self, name: Connection) -> Option<SocketAddr> {
+        Some(self.sessions.get(name)?.address.destination())
+    }
+
     /// The names of all sessions.
     pub(crate) fn names(&self) -> Vec<Connection> {
         self.sessions.names()
@@ -431,7 +454,7 @@ impl Dtls {
     pub(crate) fn close(&mut self, name: Connection, reason: CloseReason) -> Option<Address> {
         self.wire.clear();
         let entry = self.sessions.get_mut(name)?;
-        let address = (entry.client.listener, entry.client.remote);
+        let address = entry.address;
         entry.session.say_goodbye(&mut self.wire);
         self.end(name, reason);
         Some(address)

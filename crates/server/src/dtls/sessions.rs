@@ -51,6 +51,7 @@ enum Phase {
 pub(super) struct Entry {
     pub(super) session: Session,
     pub(super) client: ClientTuple,
+    pub(super) address: Address,
     /// Of the hello that it began with: another hello from the same address is another client's.
     pub(super) random: [u8; 32],
     /// Datagrams that its handshake may still take.
@@ -161,7 +162,6 @@ impl Sessions {
         random: [u8; 32],
         handshake_left: u32,
     ) -> ClientTuple {
-        let (listener, remote) = address;
         let place = self.free.pop().unwrap_or_else(|| {
             self.places.push(None);
             u32::try_from(self.places.len() - 1).unwrap_or(u32::MAX)
@@ -179,16 +179,17 @@ impl Sessions {
         }
         self.unproven.push_back(name);
         self.unproven_count += 1;
-        self.unproven_sources.add(remote.ip());
+        self.unproven_sources.add(address.client.ip());
         let client = ClientTuple {
-            listener,
-            remote,
+            listener: address.listener,
+            remote: address.client,
             transport: Transport::Dtls,
             connection: name,
         };
         self.places[place as usize] = Some(Entry {
             session,
             client,
+            address,
             random,
             handshake_left,
             phase: Phase::Handshake,
@@ -205,8 +206,7 @@ impl Sessions {
         }
         let place = self.places.get_mut(index(name) as usize)?;
         let entry = place.take_if(|entry| entry.client.connection == name)?;
-        self.by_address
-            .remove(&(entry.client.listener, entry.client.remote));
+        self.by_address.remove(&entry.address);
         self.wheel.cancel(index(name));
         self.free.push(index(name));
         Some(entry)

@@ -27,7 +27,11 @@ fn second(n: u64) -> Time {
 }
 
 fn address(port: u16) -> Address {
-    (LISTENER, SocketAddr::from(([198, 51, 100, 1], port)))
+    Address {
+        listener: LISTENER,
+        client: SocketAddr::from(([198, 51, 100, 1], port)),
+        proxy: None,
+    }
 }
 
 /// A server's set and what a client has to trust for it.
@@ -233,7 +237,9 @@ fn messages_go_both_ways_with_keys_of_either_kind() {
         assert_eq!(client.tls.ssl().version2(), Some(SslVersion::DTLS1_2));
         let record = client.seal(b"to the server");
         let (arrival, _) = server.hear(client.address, &record);
-        assert!(matches!(arrival, Arrival::Messages(from, 1) if from.remote == client.address.1));
+        assert!(
+            matches!(arrival, Arrival::Messages(from, 1) if from.remote == client.address.client)
+        );
         assert_eq!(messages(&server), [b"to the server"]);
         let record = server.seal(client.address, b"to the client");
         assert_eq!(client.read(&record).unwrap(), b"to the client");
@@ -432,7 +438,7 @@ fn half_open_handshakes_of_one_address_keep_nobody_else_out() {
     let (here, there) = ([198, 51, 100, 1], [198, 51, 100, 2]);
     let mut hello = |ip: [u8; 4], port| {
         let mut client = Client::new(port);
-        client.address.1 = (ip, port).into();
+        client.address.client = (ip, port).into();
         let hello = client.hello_with_cookie(&mut server);
         (client.address, hello)
     };
@@ -451,7 +457,7 @@ fn half_open_handshakes_of_one_address_keep_nobody_else_out() {
     assert_eq!(server.hear(*late, hello).0, crowded);
     // Who proves itself makes room, and so does whose time is over; each once.
     let mut proven = Client::new(2);
-    proven.address.1 = (there, 2).into();
+    proven.address.client = (there, 2).into();
     proven.shake_hands(&mut server);
     for _ in 0..2 {
         let record = proven.seal(b"proven");
@@ -484,12 +490,12 @@ fn sessions_that_do_not_go_on_end_in_time() {
     server.now = second(4);
     server.hear(half.address, &hello);
     assert!(server.wait_until(second(4)).is_empty());
-    assert_eq!(server.wait_until(second(6)), [half.address.1]);
+    assert_eq!(server.wait_until(second(6)), [half.address.client]);
     assert!(server.wait_until(second(9)).is_empty());
-    assert_eq!(server.wait_until(second(11)), [silent.address.1]);
+    assert_eq!(server.wait_until(second(11)), [silent.address.client]);
     server.hear(idle.address, &idle.seal(b"twice"));
     assert!(server.wait_until(second(70)).is_empty());
-    assert_eq!(server.wait_until(second(140)), [idle.address.1]);
+    assert_eq!(server.wait_until(second(140)), [idle.address.client]);
     assert_eq!(server.dtls.names(), []);
 }
 
@@ -529,7 +535,10 @@ fn a_goodbye_is_answered_and_ends_the_session() {
     let goodbye = client.said().concat();
     let (arrival, answers) = server.hear(client.address, &goodbye);
     assert_eq!((arrival, answers.len()), (Arrival::Control, 1));
-    assert_eq!(server.dtls.pop_ended().unwrap().remote, client.address.1);
+    assert_eq!(
+        server.dtls.pop_ended().unwrap().remote,
+        client.address.client
+    );
     assert_eq!(server.dtls.names(), []);
     let late = server.hear(client.address, &goodbye).0;
     assert_eq!(late, Arrival::Dropped(DropReason::DtlsNoSession));

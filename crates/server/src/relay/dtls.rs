@@ -6,7 +6,7 @@
 use std::time::{Duration, Instant};
 
 use turnbuckle_datapath::{EndpointId, Received, Run, SendQueue};
-use turnbuckle_engine::{ClientTuple, DropReason, Endpoint};
+use turnbuckle_engine::{ClientTuple, DropReason};
 use turnbuckle_wire::{Demux, classify};
 
 use super::{Relay, Segments};
@@ -23,19 +23,19 @@ const APPLICATION_DATA: u8 = 23;
 const PADDING: [u8; 3] = [0; 3];
 
 impl Relay {
-    /// Takes the records that begin at `start`. Returns where in the message something else begins.
+    /// Takes the records that begin at `start`, in datagrams of `segment` bytes. Returns where something else begins.
     pub(super) fn dtls_received(
         &mut self,
-        message: &Received<'_>,
+        address: Address,
+        (bytes, segment): (&[u8], usize),
         start: usize,
         tx: &mut SendQueue,
     ) -> usize {
-        let bytes = message.bytes;
         let Some(dtls) = &mut self.dtls else {
             self.counters.dropped(DropReason::ServiceDisabled, 1);
-            return bytes.len().min(start + message.segment);
+            return bytes.len().min(start + segment);
         };
-        let address = (Endpoint(message.endpoint.to_u32()), message.remote);
+        let destination = address.destination();
         let mut plain = std::mem::take(&mut self.dtls_plain);
         plain.clear();
         let mut from = None;
@@ -45,7 +45,7 @@ impl Relay {
             if from.is_some() && bytes[end] != APPLICATION_DATA {
                 break;
             }
-            let next = bytes.len().min(end + message.segment);
+            let next = bytes.len().min(end + segment);
             let datagram = &bytes[end..next];
             end = next;
             match dtls.received(self.now.time, address, datagram, &mut plain) {
@@ -54,13 +54,14 @@ impl Relay {
                     self.counters.begun.add(count as u64 - 1);
                 }
                 Arrival::Dropped(reason) => self.counters.dropped(reason, 1),
-                Arrival::Answered if !self.engine.is_possible_source(message.remote) => {
+                Arrival::Answered if !self.engine.is_possible_source(destination) => {
                     self.counters.dropped(DropReason::SourceInvalid, 1);
                 }
                 Arrival::Answered => {
                     self.counters.client_queued.add(1);
                     for datagram in dtls.written() {
-                        tx.reply(message.endpoint, message.remote, datagram);
+                        let listener = EndpointId::from_u32(address.listener.0);
+                        tx.reply(listener, destination, datagram);
                     }
                     continue;
                 }
@@ -130,9 +131,11 @@ impl Relay {
             }
         }
         // Records of equal messages are equally long, as the datagrams of a train have to be.
-        if let Some((sealed, segment)) = dtls.sealed() {
+        if let Some((sealed, segment)) = dtls.sealed()
+            && let Some(destination) = dtls.destination(client.connection)
+        {
             let listener = EndpointId::from_u32(client.listener.0);
-            tx.send(listener, client.remote, sealed, segment);
+            tx.send(listener, destination, sealed, segment);
         }
     }
 
@@ -211,16 +214,19 @@ pub(super) fn seal_reply(
         // The client is gone.
         Err(reason) => return counters.dropped(reason, 1),
     }
-    if let Some((sealed, _)) = dtls.sealed() {
-        tx.reply(EndpointId::from_u32(to.listener.0), to.remote, sealed);
+    if let Some((sealed, _)) = dtls.sealed()
+        && let Some(destination) = dtls.destination(to.connection)
+    {
+        tx.reply(EndpointId::from_u32(to.listener.0), destination, sealed);
     }
 }
 
 /// Queues what DTLS has to say itself.
-fn say(dtls: &Dtls, counters: &ShardCounters, (listener, remote): Address, tx: &mut SendQueue) {
+fn say(dtls: &Dtls, counters: &ShardCounters, address: Address, tx: &mut SendQueue) {
+    let listener = EndpointId::from_u32(address.listener.0);
     for datagram in dtls.written() {
         counters.begun.add(1);
         counters.client_queued.add(1);
-        tx.reply(EndpointId::from_u32(listener.0), remote, datagram);
+        tx.reply(listener, address.destination(), datagram);
     }
 }

@@ -2,7 +2,8 @@
 //!
 //! To the engine such a client is one that sent the datagram itself, except that its tuple has [`PROXIED`] for a connection: whoever
 //! sends from the same address directly is somebody else. Where its proxy is, is kept here; a client that has several
-//! is answered by the one it came through last. Nothing ever goes to the address that a proxy claims.
+//! is answered by the one it came through last. Nothing ever goes to the address that a proxy claims. A DTLS session belongs to its client
+//! behind one proxy, and remembers that proxy itself.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -12,7 +13,10 @@ use turnbuckle_engine::{
     AllocationId, ClientTuple, Connection as ConnectionName, DropReason, Endpoint, Transport,
 };
 
+use turnbuckle_wire::Demux;
+
 use super::{Relay, Segments};
+use crate::dtls::Address;
 use crate::proxy;
 
 /// Stands in the tuple of a client that comes through a proxy by UDP.
@@ -96,14 +100,27 @@ impl Relay {
         tx: &mut SendQueue,
     ) {
         let listener = Endpoint(message.endpoint.to_u32());
-        let mut client = ClientTuple::udp(listener, source.unwrap_or(message.remote));
-        if source.is_some() {
-            client.connection = PROXIED;
-            self.proxied.heard.insert(client, message.remote);
-        }
+        let remote = source.unwrap_or(message.remote);
         let bytes = &message.bytes[..end];
         if start == end {
             return self.counters.dropped(DropReason::ProtocolUnknown, 1);
+        }
+        if self.protocol(bytes[start]) == Demux::Dtls {
+            let address = Address {
+                listener,
+                client: remote,
+                proxy: source.is_some().then_some(message.remote),
+            };
+            self.dtls_received(address, (bytes, end - start), start, tx);
+            return;
+        }
+        if !self.serves_plain_udp {
+            return self.counters.dropped(DropReason::ServiceDisabled, 1);
+        }
+        let mut client = ClientTuple::udp(listener, remote);
+        if source.is_some() {
+            client.connection = PROXIED;
+            self.proxied.heard.insert(client, message.remote);
         }
         let allocation = self.engine.client(&client);
         if let Some(allocation) = allocation.filter(|_| source.is_some()) {

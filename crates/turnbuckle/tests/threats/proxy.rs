@@ -263,21 +263,51 @@ fn datagrams_with_a_header_count_from_a_proxy_alone_and_those_without_from_all_o
     assert_eq!(server.stop().dropped_as("protocol_unknown"), dropped);
 }
 
-/// A session would belong to an address that its datagrams do not come from.
 #[test]
-fn dtls_behind_a_header_is_dropped_and_counted() {
+fn dtls_works_behind_a_header_and_is_answered_through_the_proxy_that_it_came_through() {
+    let site = Site::new();
+    let authority = Authority::new();
+    let source = format!("--udp-proxy-protocol-source={}-{}", site.ip(5), site.ip(6));
+    let [certificate, key] = authority.options(Key::P256);
+    // One shard, so that all are known to the same one.
+    let options = [&source, "--dtls", &certificate, &key, "--relay-threads=1"];
+    let server = start(site, &options);
+    // The address that the proxy claims is that of another client, who would hear whatever went there.
+    let mut direct = Client::new(site.ip(8), &server);
+    let claimed = header_2(&direct.local_address().to_string(), 2);
+    let mut session = authority.dtls_client().begin(site.ip(5), server.address());
+    session.put_first(&claimed);
+    session.shake_hands().unwrap();
+    let mut client = Client::over_dtls(session, &server);
+    let answer = client.exchange(&binding());
+    assert_eq!(mapped(&answer.0), direct.local_address());
+    relay_both_ways(&mut client, site.ip(9));
+    direct.assert_silent();
+    // Through another proxy, or without one, the same records are nobody's.
+    client.exchange(&binding());
+    let record = client.session().last_sent().to_vec();
+    let mut other = Client::new(site.ip(6), &server);
+    other.prefix = claimed;
+    for mut from in [other, direct] {
+        from.send_raw(&record);
+        from.assert_silent();
+    }
+    client.refresh(600).expect(200);
+    assert_eq!(server.stop().dropped_as("dtls_no_session"), 2);
+}
+
+#[test]
+fn a_proxy_for_udp_gets_no_further_than_others_where_only_dtls_is_served() {
     let site = Site::new();
     let authority = Authority::new();
     let source = format!("--udp-proxy-protocol-source={}", site.ip(5));
     let [certificate, key] = authority.options(Key::P256);
-    let server = start(site, &[&source, "--dtls", &certificate, &key]);
-    let hello = authority
-        .dtls_client()
-        .begin(site.ip(6), server.address())
-        .say_first_hello();
+    let port = format!("--tls-listening-port={}", site.server().port());
+    let options = [&source, "--no-udp", "--dtls", &certificate, &key, &port];
+    let server = start(site, &options);
     let mut proxy = Client::new(site.ip(5), &server);
-    proxy.send_raw(&[&header_2(CLIENT, 2)[..], &hello].concat());
-    Client::new(site.ip(7), &server).settle();
+    proxy.send_raw(&[&header_2(CLIENT, 2)[..], &binding()].concat());
+    Client::over_tcp(&server).settle();
     assert!(proxy.has_heard_nothing());
     assert_eq!(server.stop().dropped_as("service_disabled"), 1);
 }

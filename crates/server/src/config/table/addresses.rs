@@ -121,7 +121,7 @@ pub(super) const ENTRIES: &[Entry] = &[
         GROUP,
         Kind::PeerRange,
         "Addresses of proxies for UDP: each datagram from there begins with a PROXY protocol header, version 2. Sources of datagrams can be forged: name only \
-         what a firewall keeps others from using. DTLS behind such a header is dropped.",
+         what a firewall keeps others from using. DTLS is recognised behind the header.",
     )
     .repeatable()
     .default("(none)")

@@ -54,6 +54,7 @@ impl Dtls {
             socket,
             sent: Vec::new(),
             hears: usize::MAX,
+            prefix: Vec::new(),
         };
         DtlsLink(SslStream::new(ssl, datagrams).expect("a client"))
     }
@@ -65,16 +66,8 @@ impl Dtls {
     /// What OpenSSL says when it is refused.
     pub(crate) fn connect(&self, ip: IpAddr, server: SocketAddr) -> Result<DtlsLink, String> {
         let mut link = self.begin(ip, server);
-        let deadline = Instant::now() + HANDSHAKE_TIMEOUT;
-        loop {
-            match link.0.do_handshake() {
-                Ok(()) => return Ok(link),
-                Err(error) if error.code() == ErrorCode::WANT_READ => {
-                    assert!(Instant::now() < deadline, "no handshake");
-                }
-                Err(error) => return Err(error.to_string()),
-            }
-        }
+        link.shake_hands()?;
+        Ok(link)
     }
 }
 
@@ -84,6 +77,8 @@ struct Datagrams {
     sent: Vec<u8>,
     /// How many datagrams it still hears.
     hears: usize,
+    /// Stands in front of each datagram.
+    prefix: Vec<u8>,
 }
 
 impl Read for Datagrams {
@@ -103,7 +98,8 @@ impl Read for Datagrams {
 impl Write for Datagrams {
     fn write(&mut self, datagram: &[u8]) -> std::io::Result<usize> {
         self.sent = datagram.to_vec();
-        self.socket.send(datagram)
+        self.socket.send(&[&self.prefix, datagram].concat())?;
+        Ok(datagram.len())
     }
 
     fn flush(&mut self) -> std::io::Result<()> {
@@ -115,6 +111,29 @@ impl Write for Datagrams {
 pub(crate) struct DtlsLink(SslStream<Datagrams>);
 
 impl DtlsLink {
+    /// Puts this in front of each datagram from now on.
+    pub(crate) fn put_first(&mut self, prefix: &[u8]) {
+        self.0.get_mut().prefix = prefix.to_vec();
+    }
+
+    /// Shakes hands.
+    ///
+    /// # Errors
+    ///
+    /// What OpenSSL says when it is refused.
+    pub(crate) fn shake_hands(&mut self) -> Result<(), String> {
+        let deadline = Instant::now() + HANDSHAKE_TIMEOUT;
+        loop {
+            match self.0.do_handshake() {
+                Ok(()) => return Ok(()),
+                Err(error) if error.code() == ErrorCode::WANT_READ => {
+                    assert!(Instant::now() < deadline, "no handshake");
+                }
+                Err(error) => return Err(error.to_string()),
+            }
+        }
+    }
+
     pub(crate) fn write(&mut self, message: &[u8]) {
         self.0.ssl_write(message).expect("the session is open");
     }
