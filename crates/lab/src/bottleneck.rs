@@ -9,11 +9,12 @@ use serde::{Deserialize, Serialize};
 
 /// The rules in words, in the order in which they are tried.
 pub(crate) const RULES: &str = "\
-1. **relay**: more than 2 % of the packets that reached its host did not leave it again, or were dropped before it, or it had 90 % of its CPUs (process and the \
+1. **generator**: it sent less than 97 % of what was due at a fixed rate.
+2. **relay**: more than 2 % of the packets that reached its host did not leave it again, or were dropped before it, or it had 90 % of its CPUs (process and the \
 kernel threads that receive for it).
-2. **reflector**: more than 2 % of the packets that reached its host did not reach it.
-3. **generator**: more than 2 % of the packets that came back to its host did not reach it; or, under flood, none of the above (it could not send enough).
-4. **nothing**: none of the above at a fixed rate.
+3. **reflector**: more than 2 % of the packets that reached its host did not reach it.
+4. **generator**: more than 2 % of the packets that came back to its host did not reach it; or, under flood, none of the above (it could not send enough).
+5. **nothing**: none of the above at a fixed rate.
 
 What did not arrive is the difference of packet counts, because the kernel's drop counters count a buffer of many datagrams as one.";
 
@@ -21,6 +22,9 @@ What did not arrive is the difference of packet counts, because the kernel's dro
 const DROPPED_SHARE: f64 = 0.02;
 /// Share of its CPUs from which the relay counts as busy.
 const BUSY_SHARE: f64 = 0.90;
+
+/// Share of what was due that a generator has to send. Less is another load than the scenario's.
+const SENT_SHARE: f64 = 0.97;
 
 /// What limited a run.
 #[derive(Clone, Copy, Debug, Deserialize, Serialize, PartialEq, Eq, PartialOrd, Ord)]
@@ -51,6 +55,8 @@ impl fmt::Display for Bottleneck {
 pub(crate) struct Evidence {
     /// The load sends as much as it can.
     pub(crate) flood: bool,
+    /// What was sent of what was due; 1 where nothing is.
+    pub(crate) sent_share: f64,
     /// No relay takes part.
     pub(crate) direct: bool,
     pub(crate) seconds: f64,
@@ -74,7 +80,9 @@ pub(crate) fn judge(evidence: &Evidence) -> (Bottleneck, String) {
     let relay = share(evidence.relay_drops, evidence.relay_in);
     let peer = share(evidence.peer_drops, evidence.peer_in);
     let load = share(evidence.load_drops, evidence.load_in);
-    let bottleneck = if !evidence.direct && (relay > DROPPED_SHARE || busy >= BUSY_SHARE) {
+    let bottleneck = if evidence.sent_share < SENT_SHARE {
+        Bottleneck::Generator
+    } else if !evidence.direct && (relay > DROPPED_SHARE || busy >= BUSY_SHARE) {
         Bottleneck::Relay
     } else if peer > DROPPED_SHARE {
         Bottleneck::Reflector
@@ -84,6 +92,12 @@ pub(crate) fn judge(evidence: &Evidence) -> (Bottleneck, String) {
         Bottleneck::Nothing
     };
     let mut why = Vec::new();
+    if evidence.sent_share < SENT_SHARE {
+        why.push(format!(
+            "{:.1} % of what was due was sent",
+            evidence.sent_share * 100.0
+        ));
+    }
     if !evidence.direct {
         why.push(format!(
             "relay {:.0} % of its CPU, {:.1} % dropped at it",
@@ -106,6 +120,7 @@ mod tests {
     fn quiet() -> Evidence {
         Evidence {
             flood: false,
+            sent_share: 1.0,
             direct: false,
             seconds: 4.0,
             relay_cpu_s: 1.0,
@@ -167,6 +182,18 @@ mod tests {
             ..quiet()
         };
         assert_eq!(named(&load), Bottleneck::Generator);
+    }
+
+    #[test]
+    fn a_generator_that_cannot_keep_its_rate_is_the_bottleneck_however_busy_the_relay_is() {
+        let slow = Evidence {
+            sent_share: 0.9,
+            relay_cpu_s: 4.0,
+            ..quiet()
+        };
+        let (bottleneck, why) = judge(&slow);
+        assert_eq!(bottleneck, Bottleneck::Generator);
+        assert!(why.contains("90.0 % of what was due was sent"), "{why}");
     }
 
     #[test]

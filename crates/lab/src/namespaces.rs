@@ -17,6 +17,7 @@ use rustix::fs::{FlockOperation, flock};
 
 use crate::cpus::Placement;
 use crate::scenario::Arrival;
+use crate::suite::Scratch;
 
 /// Where the lock and the record of what is to be undone are.
 const STATE_DIRECTORY: &str = "/run/turnbuckle-lab";
@@ -126,7 +127,9 @@ pub(crate) struct Namespaces {
 
 impl Drop for Namespaces {
     fn drop(&mut self) {
-        drop(self.janitor.stdin.take());
+        if let Some(mut word) = self.janitor.stdin.take() {
+            let _ = word.write_all(b"done\n");
+        }
         let _ = self.janitor.wait();
         if record_path().exists() {
             undo();
@@ -180,9 +183,11 @@ impl Namespaces {
             .args([
                 "sh",
                 "-c",
-                "trap '' INT TERM HUP; cat >/dev/null; exec sh \"$0\"",
+                // Without a word the runner has ended in the middle of a run, and its directory stays as well.
+                "trap '' INT TERM HUP; read -r word || rm -rf \"$1\"; exec sh \"$0\"",
             ])
             .arg(record_path())
+            .arg(Scratch::place())
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
             .stderr(Stdio::null())

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::io::{BufRead as _, BufReader, Read, Write as _};
-use std::process::{Child, Stdio};
+use std::process::{Child, ChildStdin, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
@@ -32,12 +32,20 @@ impl Launch<'_> {
     ///
     /// The scheduler weighs sessions (autogroups), not processes, against each other where `sched_autogroup_enabled` is set: without the
     /// first line another session's build takes half of the server's CPU whatever its nice value. Descriptors: a relay socket each.
+    ///
+    /// Beside the program a *watcher* waits for the end of the shell's input, which is that of the runner, however it ends, and of the
+    /// connection to a real machine; then it kills the program with all that it started (its process group; `setsid` began one). The
+    /// braces have the shell read all lines before the watcher can take them for input.
     pub(crate) fn script(&self) -> String {
         format!(
-            "{{ echo -10 >/proc/self/autogroup; }} 2>/dev/null\n\
+            "{{\n\
+             {{ echo -10 >/proc/self/autogroup; }} 2>/dev/null\n\
              ulimit -n 100000 2>/dev/null || ulimit -n \"$(ulimit -H -n)\"\n\
+             exec 3<&0\n\
+             ( ( cat <&3; kill -KILL 0 ) >/dev/null 2>&1 & )\n\
              echo \"@@pid $$\"\n\
-             exec taskset -c {} {} </dev/null\n",
+             exec taskset -c {} {} </dev/null 3<&-\n\
+             }}\n",
             self.cpus,
             shell_words::join(self.words),
         )
@@ -53,35 +61,22 @@ pub(crate) struct Program {
     /// On its host.
     pub(crate) pid: u32,
     child: Mutex<Child>,
-    kill: KillLine,
+    /// Its end kills what runs.
+    leash: Option<ChildStdin>,
     events: Receiver<Value>,
     lines: Lines,
     readers: Vec<thread::JoinHandle<()>>,
 }
 
-/// How to reach the program once the host's shell is gone: nothing but the prefix is kept.
-#[derive(Debug)]
-struct KillLine {
-    prefix: Vec<String>,
-}
+/// How long what was killed may take to be gone.
+const KILL_LIMIT: Duration = Duration::from_secs(5);
 
 impl Drop for Program {
     fn drop(&mut self) {
+        self.leash.take();
+        let _ = self.wait(KILL_LIMIT);
+        // By now this is what reaches the host, and nothing runs there any more.
         let mut child = self.child.lock().unwrap_or_else(PoisonError::into_inner);
-        if self.pid > 0 && !matches!(child.try_wait(), Ok(Some(_))) {
-            // What was started through ssh does not end with ssh: it is killed where it runs.
-            if let Ok(mut killer) = command(&self.kill.prefix)
-                .stdin(Stdio::piped())
-                .stdout(Stdio::null())
-                .stderr(Stdio::null())
-                .spawn()
-            {
-                if let Some(mut input) = killer.stdin.take() {
-                    let _ = writeln!(input, "kill -KILL {}", self.pid);
-                }
-                let _ = killer.wait();
-            }
-        }
         let _ = child.kill();
         let _ = child.wait();
     }
@@ -96,10 +91,8 @@ impl Program {
             .stderr(Stdio::piped())
             .spawn()
             .with_context(|| format!("cannot start {title}"))?;
-        child
-            .stdin
-            .take()
-            .context("no pipe")?
+        let mut leash = child.stdin.take().context("no pipe")?;
+        leash
             .write_all(launch.script().as_bytes())
             .with_context(|| format!("cannot start {title}"))?;
         let (Some(output), Some(errors)) = (child.stdout.take(), child.stderr.take()) else {
@@ -133,9 +126,7 @@ impl Program {
             title,
             pid: 0,
             child: Mutex::new(child),
-            kill: KillLine {
-                prefix: host.prefix.clone(),
-            },
+            leash: Some(leash),
             events,
             lines,
             readers,
@@ -200,32 +191,31 @@ impl Program {
         }
     }
 
-    /// Asks for its end by `signal` and returns the last lines it printed; killed after `limit`.
-    pub(crate) fn stop(mut self, host: &Host, signal: &str, limit: Duration) -> Result<String> {
-        host.signal(self.pid, signal);
+    /// Waits until it has ended, as far as that takes no longer than `limit`.
+    fn wait(&self, limit: Duration) -> std::io::Result<bool> {
         let deadline = Instant::now() + limit;
         loop {
-            let ended = self
-                .child
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner)
-                .try_wait()?;
-            if ended.is_some() {
-                break;
+            let mut child = self.child.lock().unwrap_or_else(PoisonError::into_inner);
+            if child.try_wait()?.is_some() {
+                return Ok(true);
             }
+            drop(child);
             if Instant::now() > deadline {
-                host.signal(self.pid, "KILL");
-                break;
+                return Ok(false);
             }
             thread::sleep(Duration::from_millis(10));
         }
-        self.child
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .wait()?;
-        for reader in self.readers.drain(..) {
-            let _ = reader.join();
-        }
+    }
+
+    /// Asks for its end by `signal` and returns the last lines it printed; killed after `limit`.
+    ///
+    /// What it started and left behind is killed in any case.
+    pub(crate) fn stop(mut self, host: &Host, signal: &str, limit: Duration) -> Result<String> {
+        host.signal(self.pid, signal);
+        self.wait(limit)?;
+        self.leash.take();
+        self.wait(KILL_LIMIT)?;
+        self.read_to_the_end();
         Ok(self.output())
     }
 
@@ -315,6 +305,43 @@ mod tests {
         assert!(host.run(&format!("kill -0 {pid}")).is_ok());
         drop(program);
         assert!(host.run(&format!("kill -0 {pid} 2>/dev/null")).is_err());
+    }
+
+    #[test]
+    fn what_a_program_leaves_behind_ends_with_it() {
+        let (host, program) = start(
+            r#"sleep 600 & echo "{\"event\":\"ready\",\"pid\":$!}"; trap 'exit 0' TERM; while :; do sleep 0.01; done"#,
+        );
+        let left = program.event("ready", LIMIT).expect("an event")["pid"].clone();
+        program.stop(&host, "TERM", LIMIT).expect("an end");
+        let is_gone = || {
+            // Whoever inherits it may take its time to notice its end.
+            host.run(&format!(
+                "grep -q '^State:.Z' /proc/{left}/status || ! kill -0 {left}"
+            ))
+            .is_ok()
+        };
+        let deadline = Instant::now() + LIMIT;
+        while !is_gone() {
+            assert!(Instant::now() < deadline, "{left} is still there");
+            thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    #[test]
+    fn a_program_that_stays_does_not_hold_its_stop_up() {
+        let (host, program) = start(
+            r#"trap '' TERM; setsid sleep 600 & echo "{\"event\":\"ready\",\"pid\":$!}"; while :; do sleep 0.01; done"#,
+        );
+        let left = program.event("ready", LIMIT).expect("an event")["pid"].clone();
+        let pid = program.pid;
+        // Not even what has left the group and holds the output open does.
+        program
+            .stop(&host, "TERM", Duration::from_millis(100))
+            .expect("an end");
+        assert!(host.run(&format!("kill -0 {pid} 2>/dev/null")).is_err());
+        host.run(&format!("kill -KILL {left}"))
+            .expect("it is there");
     }
 
     #[test]

@@ -1,8 +1,9 @@
 //! One run: start the server, the reflector and the load, read the counters at both ends of the window, and work out a [`Record`].
 
+use std::fmt;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, bail};
 use serde_json::Value;
 
 use crate::bottleneck::{Bottleneck, Evidence, judge};
@@ -249,6 +250,7 @@ impl Case<'_> {
             .as_ref()
             .map(|words| -> Result<Program> {
                 let program = start(&hosts.load, "calls", words, &hosts.load.cpus)?;
+                check_clients(&program.event("ready", PATIENCE)?)?;
                 program.event("measuring", PATIENCE)?;
                 Ok(program)
             })
@@ -256,6 +258,7 @@ impl Case<'_> {
         let kernel_threads = hosts.relay_kernel_threads()?;
         let load = start(&hosts.load, "load", &commands.load, &hosts.load.cpus)?;
         let ready = load.event("ready", PATIENCE)?;
+        check_clients(&ready)?;
         let window = Duration::from_secs_f64(self.window_s);
         let warm_up = Duration::from_secs_f64(self.warm_up_s);
         load.event("measuring", PATIENCE + warm_up)?;
@@ -331,6 +334,9 @@ impl Case<'_> {
                 self.scenario.question,
                 Question::Flood | Question::Instruments
             ),
+            sent_share: result["asked_pps"]
+                .as_f64()
+                .map_or(1.0, |asked| send_pps / asked),
             direct: self.scenario.direct,
             seconds: relay.seconds,
             relay_cpu_s: server_cpu_s + relay_kernel_cpu_s,
@@ -419,6 +425,35 @@ impl Case<'_> {
         };
         Ok((record, farewell))
     }
+}
+
+/// A server that does not give every client what it asks for. Its figures would be those of a smaller load.
+#[derive(Debug)]
+pub(crate) struct Refused(String);
+
+impl fmt::Display for Refused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Refused {}
+
+/// Fails with [`Refused`] unless all clients of a load have what they asked for.
+///
+/// # Errors
+///
+/// Some have not.
+pub(crate) fn check_clients(ready: &Value) -> Result<()> {
+    let failed = number(&ready["clients_failed"]);
+    if failed > 0 {
+        let all = failed + number(&ready["clients"]);
+        let refusals = ready["refusals"].as_str().unwrap_or_default();
+        bail!(Refused(format!(
+            "it refused {failed} of {all} clients: {refusals}"
+        )));
+    }
+    Ok(())
 }
 
 fn start(

@@ -8,7 +8,7 @@ use anyhow::Result;
 use crate::hosts::{Hosts, Source};
 use crate::interrupt;
 use crate::record::{self, Record, Status};
-use crate::run::Case;
+use crate::run::{Case, Refused};
 use crate::scenario::{Arrival, Scenario};
 use crate::server::Server;
 
@@ -48,7 +48,7 @@ impl Suite {
     ///
     /// # Errors
     ///
-    /// If hosts cannot be set up, and after a signal. A run that fails is a record, not an error.
+    /// If hosts cannot be set up, and after a signal. A run that fails, or that the server cannot do, is a record, not an error.
     pub(crate) fn run(&self, source: &Source) -> Result<Outcome> {
         let mut outcome = Outcome::default();
         for arrival in [Arrival::Offloads, Arrival::Singly] {
@@ -135,11 +135,16 @@ impl Suite {
                         }
                         Err(error) => {
                             interrupt::check()?;
-                            outcome.failed += 1;
-                            self.keep(&case.empty_record(
-                                Status::Failed,
-                                &format!("no capacity found: {error:#}"),
-                            ))?;
+                            let status = if error.is::<Refused>() {
+                                Status::CannotRun
+                            } else {
+                                outcome.failed += 1;
+                                Status::Failed
+                            };
+                            self.keep(
+                                &case
+                                    .empty_record(status, &format!("no capacity found: {error:#}")),
+                            )?;
                         }
                     }
                 }
@@ -233,8 +238,13 @@ impl Suite {
             Ok((record, _)) => record,
             Err(error) => {
                 interrupt::check()?;
-                outcome.failed += 1;
-                case.empty_record(Status::Failed, &format!("{error:#}"))
+                let status = if error.is::<Refused>() {
+                    Status::CannotRun
+                } else {
+                    outcome.failed += 1;
+                    Status::Failed
+                };
+                case.empty_record(status, &format!("{error:#}"))
             }
         };
         crate::note(&line(&record, case.scenario));
@@ -331,8 +341,13 @@ fn line(record: &Record, scenario: &Scenario) -> String {
 pub(crate) struct Scratch(pub(crate) PathBuf);
 
 impl Scratch {
+    /// Where this process has its directory.
+    pub(crate) fn place() -> PathBuf {
+        std::env::temp_dir().join(format!("turnbuckle-lab-{}", std::process::id()))
+    }
+
     pub(crate) fn new() -> Result<Self> {
-        let path = std::env::temp_dir().join(format!("turnbuckle-lab-{}", std::process::id()));
+        let path = Self::place();
         std::fs::create_dir_all(&path)?;
         Ok(Self(path))
     }

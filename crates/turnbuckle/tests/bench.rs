@@ -248,6 +248,8 @@ fn nothing_stays_behind_whatever_ends_a_run() {
     for signal in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGKILL] {
         let mut run = Endless::start();
         assert!(NAMESPACES.into_iter().all(is_there));
+        let scratch = std::env::temp_dir().join(format!("turnbuckle-lab-{}", run.child.id()));
+        assert!(scratch.exists());
         let programs: Vec<String> = NAMESPACES.into_iter().flat_map(in_namespace).collect();
         run.signal(signal);
         let status = run.child.wait().expect("an end");
@@ -260,6 +262,7 @@ fn nothing_stays_behind_whatever_ends_a_run() {
             });
         }
         assert_eq!(backlog(), before, "after {signal}");
+        wait_until("the end of its directory", || !scratch.exists());
     }
 
     // The janitor is killed with the runner: the next start finds what is left.
@@ -283,6 +286,82 @@ fn nothing_stays_behind_whatever_ends_a_run() {
     assert!(output.status.success(), "{said}");
     wait_until("the end of namespaces", nothing_is_left);
     assert_eq!(backlog(), before);
+}
+
+/// Servers that do not do what a scenario needs have no figures, and what they leave behind keeps no run from its end.
+#[test]
+fn a_server_that_is_no_server_or_refuses_clients_is_reported_and_holds_nothing_up() {
+    if !namespaces_can_be_had() {
+        return;
+    }
+    let _laboratory = laboratory();
+    let folder = TempDir::new().expect("a folder");
+    let servers = folder.path().join("servers.toml");
+    let ours = "{turnbuckle} serve --listening-ip {listen} --listening-port {port} --relay-ip {relay} --user {user}:{password} \
+                --realm {realm} --relay-threads {threads} --no-tcp";
+    fs::write(
+        &servers,
+        format!(
+            "[[server]]\nname = 'small'\ncommand = '{ours} --allowed-peer-ip {{peer_net}} --user-quota 2'\n\
+             [[server]]\nname = 'closed'\ncommand = '{ours}'\n\
+             [[server]]\nname = 'untidy'\ncommand = \"\"\"sh -c 'sleep 3600 & exec {ours} --allowed-peer-ip {{peer_net}}'\"\"\"\n\
+             [[server]]\nname = 'dead'\ncommand = 'sh -c \"echo out of order; exit 3\"'\n"
+        ),
+    )
+    .expect("written");
+    let report = folder.path().join("report");
+    let output = bench()
+        .args([
+            "smoke",
+            "--rounds",
+            "1",
+            "--window",
+            "0.5",
+            "--warm-up",
+            "0",
+        ])
+        .args([
+            "--server", "small", "--server", "closed", "--server", "untidy", "--server", "dead",
+        ])
+        .arg("--servers")
+        .arg(&servers)
+        .arg("--into")
+        .arg(&report)
+        .output()
+        .expect("it runs");
+    // One has failed; two have said what they cannot do, which is no failure.
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.contains("1 runs gave no figures"), "{said}");
+    let raw = fs::read_to_string(report.join("raw.csv")).expect("raw.csv");
+    for (server, status, why) in [
+        (
+            "small",
+            "cannot-run",
+            "it refused 2 of 4 clients: 486 (2 times)",
+        ),
+        (
+            "closed",
+            "cannot-run",
+            "it refused 4 of 4 clients: 403 (4 times)",
+        ),
+        ("untidy", "measured", ""),
+        ("dead", "failed", "out of order"),
+    ] {
+        let rows = rows(&raw);
+        let row = rows
+            .iter()
+            .find(|row| row["server"] == server)
+            .expect(server);
+        assert_eq!(row["status"], status, "{raw}");
+        assert!(row["note"].contains(why), "{raw}");
+    }
+    let summary = fs::read_to_string(report.join("summary.md")).expect("summary.md");
+    assert!(
+        summary.contains("cannot run: it refused 2 of 4 clients"),
+        "{summary}"
+    );
+    wait_until("the end of namespaces", nothing_is_left);
 }
 
 /// The shell that waits to take everything down.

@@ -6,6 +6,9 @@ use crate::bottleneck::Bottleneck;
 use crate::record::{Group, Record, Status};
 use crate::scenario::{Bar, Metric, Question, Scenario};
 
+/// Why figures say nothing about a server.
+pub(super) const NOT_RANKED: &str = "another part than the relay limited a round";
+
 /// Values of several rounds.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Spread {
@@ -64,7 +67,7 @@ pub(crate) struct ServerResult {
     pub(crate) spread_by_metric: BTreeMap<Metric, Spread>,
     /// How often each part was the bottleneck.
     pub(crate) bottlenecks: BTreeMap<Bottleneck, usize>,
-    /// May be ranked: under flood, the relay was the bottleneck of every round.
+    /// May be ranked: under flood the relay was the bottleneck of every round, at a fixed rate no instrument was that of any.
     pub(crate) ranked: bool,
     /// Further medians that the tables show.
     pub(crate) sums: Sums,
@@ -195,6 +198,18 @@ fn analyse_group(
     }
 }
 
+/// Whether a run with this bottleneck says something about its server.
+fn counts(question: Question, bottleneck: Bottleneck) -> bool {
+    match (question, bottleneck) {
+        (_, Bottleneck::Relay) | (Question::Instruments, _) => true,
+        (Question::Flood, _) => false,
+        // There the clients' CPU is part of what is weighed.
+        (_, Bottleneck::Generator) => question.is_about_connections(),
+        (_, Bottleneck::Nothing) => true,
+        (_, Bottleneck::Reflector | Bottleneck::Unknown) => false,
+    }
+}
+
 fn analyse_server(name: &str, scenario: &Scenario, records: &[&Record]) -> ServerResult {
     let measured: Vec<&Record> = records
         .iter()
@@ -206,10 +221,9 @@ fn analyse_server(name: &str, scenario: &Scenario, records: &[&Record]) -> Serve
         *bottlenecks.entry(record.bottleneck).or_default() += 1;
     }
     let ranked = !measured.is_empty()
-        && (scenario.question != Question::Flood
-            || measured
-                .iter()
-                .all(|record| record.bottleneck == Bottleneck::Relay));
+        && measured
+            .iter()
+            .all(|record| counts(scenario.question, record.bottleneck));
     let mut missing: Vec<String> = records
         .iter()
         .filter(|record| record.status != Status::Measured)
@@ -324,7 +338,9 @@ fn verdict(bar: &Bar, records: &[&Record], servers: &[ServerResult]) -> Option<V
                 .filter_map(|record| record.metric(bar.metric))
                 .collect();
             let what = format!("{}, {}", bar.metric.title(), bar.server);
-            (what, Spread::of(&values)?, true)
+            let server = servers.iter().find(|server| server.name == bar.server);
+            let ranked = server.is_some_and(|server| server.ranked);
+            (what, Spread::of(&values)?, ranked)
         }
     };
     let (limit, met) = match (bar.at_least, bar.at_most) {
@@ -340,9 +356,7 @@ fn verdict(bar: &Bar, records: &[&Record], servers: &[ServerResult]) -> Option<V
     );
     if !ranked {
         return Some(Verdict {
-            text: format!(
-                "{what}: {figures}, bar {limit}: not judged, the relay was not the bottleneck of every round"
-            ),
+            text: format!("{what}: {figures}, bar {limit}: not judged, {NOT_RANKED}"),
             met: None,
         });
     }
@@ -429,6 +443,30 @@ mod tests {
             "{}",
             groups[0].verdicts[0].text
         );
+    }
+
+    #[test]
+    fn at_a_fixed_rate_servers_are_not_ranked_by_rounds_that_an_instrument_limited() {
+        let mut steady = scenario(&format!(
+            "{BAR}[[bar]]\nserver = 'a'\nmetric = 'packets_per_cpu_second'\nat_least = 1\n"
+        ));
+        steady.question = Question::Steady;
+        for (part, is_judged) in [
+            (Bottleneck::Nothing, true),
+            (Bottleneck::Relay, true),
+            (Bottleneck::Generator, false),
+            (Bottleneck::Reflector, false),
+        ] {
+            let records = [
+                record(&steady, "a", 1, 400, part),
+                record(&steady, "b", 1, 100, Bottleneck::Nothing),
+            ];
+            let groups = analyse(&records, &[steady.clone()], "b");
+            for verdict in &groups[0].verdicts {
+                assert_eq!(verdict.met.is_some(), is_judged, "{}", verdict.text);
+            }
+            assert_eq!(groups[0].verdicts.len(), 2);
+        }
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use super::analysis::{GroupResult, ServerResult, Spread};
+use super::analysis::{GroupResult, NOT_RANKED, ServerResult, Spread};
 use super::{Contents, connections, figure};
 use crate::bottleneck::RULES;
 use crate::scenario::Question;
@@ -86,7 +86,8 @@ pub(super) fn readme(contents: &Contents) -> String {
          (`/proc/PID/task/*/schedstat`); *kernel* is that of the NAPI and ksoftirqd threads that receive for the relay; *foreign* is the rest of the machine's \
          busy time, by ticks, in percent of one CPU, which on this form of placement includes what the kernel does for generator and reflector. \
          Losses are counted by sequence number, datagram by datagram.\n\n## What limited a run\n\n{RULES}\n\nUnder flood a server is ranked only if the \
-         relay was the bottleneck of each of its rounds.\n"
+         relay was the bottleneck of each of its rounds, at a fixed rate only if generator and reflector were not that of any. Where a server refuses clients \
+         there are no figures: those of fewer clients would be another scenario's.\n"
     );
     let _ = writeln!(text, "## Scenarios\n");
     for scenario in &contents.scenarios {
@@ -169,9 +170,9 @@ fn group_text(group: &GroupResult, against: &str) -> String {
                 ratio.metric.title(),
                 spread_text(&ratio.spread),
                 if ratio.ranked {
-                    ""
+                    String::new()
                 } else {
-                    " (not ranked: the relay was not the bottleneck of every round)"
+                    format!(" (not ranked: {NOT_RANKED})")
                 }
             );
         }

@@ -390,24 +390,31 @@ impl Run {
         };
         self.clients_ready = clients;
         let needs_clients = self.arguments.mode != Mode::Alloc;
-        if needs_clients && clients == 0 {
-            self.phase.store(DRAINED, Ordering::Relaxed);
-            bail!(
-                "none of {} clients got an allocation: {}",
-                self.arguments.clients,
-                report::failures_sentence(&self.clients_failed)
-            );
-        }
+        let refusals = report::failures_sentence(&self.clients_failed);
+        // Before the error: a program that reads the events learns from this one that there is none to wait for.
         if self.arguments.json {
             output::event(&json!({
                 "event": "ready",
                 "clients": clients,
                 "clients_failed": self.clients_failed.values().sum::<u64>(),
+                "refusals": refusals,
                 "backend": self.backend.as_str(),
                 "transport": self.arguments.transport.name(),
                 "sender_threads": if needs_clients { self.sender_count() } else { 0 },
                 "listener_threads": self.listeners.len(),
             }));
+        }
+        if needs_clients && clients == 0 {
+            self.phase.store(DRAINED, Ordering::Relaxed);
+            bail!(
+                "none of {} clients got an allocation: {}",
+                self.arguments.clients,
+                if refusals.is_empty() {
+                    "no answer"
+                } else {
+                    &refusals
+                }
+            );
         }
         if self.arguments.warm_up.is_zero() {
             // The first packet counts.

@@ -277,6 +277,7 @@ impl Report {
             "duplicated": self.counts.duplicated,
             "reordered": self.counts.reordered,
             "corrupted": self.corrupted,
+            "asked_pps": self.arguments.total_rate(),
             "send_pps": self.sent as f64 / seconds,
             "recv_pps": self.received() as f64 / seconds,
             "latency_us": microseconds(&self.latency),
@@ -385,6 +386,15 @@ impl Report {
     fn broken_limits(&self) -> Vec<String> {
         let mut broken = Vec::new();
         // These need no limit to be wrong.
+        if self.arguments.mode.has_packets() {
+            broken.extend(refused_clients(&self.failures, self.arguments.clients));
+        }
+        if self.arguments.mode == Mode::Alloc && self.allocated == 0 {
+            broken.push(format!(
+                "not one allocation was made: {}",
+                failures_sentence(&self.failures)
+            ));
+        }
         if self.moved.failed > 0 {
             let failed = grouped(self.moved.failed);
             broken.push(format!("{failed} moves failed"));
@@ -486,7 +496,20 @@ pub(super) fn failures_with_names(failures: &BTreeMap<Failure, u64>) -> Vec<(Str
         .collect()
 }
 
-/// `486 (12 times), timeout (1 time)`.
+/// What is wrong with a run that was to have more clients; it says nothing about those.
+pub(super) fn refused_clients(failures: &BTreeMap<Failure, u64>, clients: usize) -> Option<String> {
+    let refused = failures.values().sum::<u64>();
+    (refused > 0).then(|| {
+        format!(
+            "{} of {} clients were refused: {}",
+            grouped(refused),
+            grouped(clients as u64),
+            failures_sentence(failures)
+        )
+    })
+}
+
+/// `486 (12 times), timeout (1 time)`; empty without failures.
 pub(super) fn failures_sentence(failures: &BTreeMap<Failure, u64>) -> String {
     let parts: Vec<_> = failures
         .iter()
@@ -495,9 +518,5 @@ pub(super) fn failures_sentence(failures: &BTreeMap<Failure, u64>) -> String {
             format!("{} ({count} {times})", failure_name(*failure))
         })
         .collect();
-    if parts.is_empty() {
-        "no answer".to_owned()
-    } else {
-        parts.join(", ")
-    }
+    parts.join(", ")
 }

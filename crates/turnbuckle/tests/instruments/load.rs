@@ -247,7 +247,8 @@ fn allocations_are_made_and_given_back() {
     bench.finish();
     let bench = Bench::start(&["--user-quota", "4"]);
     for _ in 0..2 {
-        let (result, _) = bench.load(&["hold", "--clients", "6", "--duration", "0.2"]);
+        let (result, is_success) = bench.load(&["hold", "--clients", "6", "--duration", "0.2"]);
+        assert!(!is_success, "six clients were asked for: {result}");
         assert_eq!(result["allocations"]["succeeded"], 4, "{result}");
         assert_eq!(result["allocations"]["errors"]["486"], 2, "{result}");
         assert_eq!(result["clients_failed"], 2, "{result}");

@@ -11,7 +11,7 @@ use crate::client::Failure;
 use crate::load::arguments::Arguments;
 use crate::load::listener::Jitter;
 use crate::load::report::{
-    Summary, failure_name, failures_sentence, jitter, microseconds, summary_of,
+    Summary, failure_name, failures_sentence, jitter, microseconds, refused_clients, summary_of,
 };
 use crate::load::sender::histogram;
 use crate::output::{self, grouped};
@@ -178,6 +178,9 @@ impl Report {
         if self.corrupted > 0 {
             let corrupted = grouped(self.corrupted);
             return Some(format!("{corrupted} packets were not what was sent"));
+        }
+        if let Some(refused) = refused_clients(&self.failures, self.arguments.clients) {
+            return Some(refused);
         }
         if let Some(max) = self.arguments.max_loss
             && self.loss_percent() > max
