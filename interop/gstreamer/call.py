@@ -5,6 +5,7 @@ messages each side sends, and how many RTP packets of video it sends at least.
 """
 
 import json
+import os
 import sys
 
 import gi
@@ -14,10 +15,17 @@ gi.require_version("GstSdp", "1.0")
 gi.require_version("GstWebRTC", "1.0")
 from gi.repository import GLib, Gst, GstSdp, GstWebRTC  # noqa: E402  (versions have to be chosen first)
 
-DEADLINE_S = 25
+DEADLINE_S = 120
 #: As in webrtc.js, so that the sender's own socket buffer does not overflow.
 PAUSE_MS = 8
+#: How often it is looked whether all has arrived at the end.
 SETTLED_MS = 300
+
+# Looked up here: gi makes such classes when they are first asked for, and one that a thread finds half made lacks attributes.
+FROM_PEER = Gst.PadDirection.SRC
+BUFFERS = Gst.PadProbeType.BUFFER | Gst.PadProbeType.BUFFER_LIST
+LIST = Gst.PadProbeType.BUFFER_LIST
+PASS = Gst.PadProbeReturn.OK
 
 
 def contents(side: int, number: int, messages: int) -> bytes:
@@ -52,7 +60,7 @@ class Side:
         self.peer = self.pipeline.get_by_name("peer")
         self.peer.set_property("turn-server", url)
         self.valve = self.pipeline.get_by_name("valve")
-        self.valve.get_static_pad("src").add_probe(Gst.PadProbeType.BUFFER | Gst.PadProbeType.BUFFER_LIST, self._note, self.sent)
+        self.valve.get_static_pad("src").add_probe(BUFFERS, self._note, self.sent)
         self.peer.connect("on-ice-candidate", self._candidate)
         self.peer.connect("pad-added", self._media)
         self.pipeline.set_state(Gst.State.READY)
@@ -70,9 +78,9 @@ class Side:
         self.call.other(self).peer.emit("add-ice-candidate", line, candidate)
 
     def _media(self, _peer, pad) -> None:
-        if pad.get_direction() != Gst.PadDirection.SRC:
+        if pad.get_direction() != FROM_PEER:
             return
-        pad.add_probe(Gst.PadProbeType.BUFFER | Gst.PadProbeType.BUFFER_LIST, self._note, self.received)
+        pad.add_probe(BUFFERS, self._note, self.received)
         sink = Gst.ElementFactory.make("fakesink")
         sink.set_property("async", False)
         sink.set_property("sync", False)
@@ -83,14 +91,14 @@ class Side:
     @staticmethod
     def _note(_pad, info, numbers: set[int]):
         """Notes the sequence number of each RTP packet that passes."""
-        if info.type & Gst.PadProbeType.BUFFER_LIST:
+        if info.type & LIST:
             buffers = info.get_buffer_list()
             every = [buffers.get(index) for index in range(buffers.length())]
         else:
             every = [info.get_buffer()]
         for buffer in every:
             numbers.add(int.from_bytes(buffer.extract_dup(2, 2), "big"))
-        return Gst.PadProbeReturn.OK
+        return PASS
 
     def _open(self, _channel) -> None:
         self.opened = True
@@ -140,10 +148,7 @@ class Call:
         GLib.timeout_add(PAUSE_MS, self._step)
         GLib.timeout_add_seconds(DEADLINE_S, lambda: self.fail(f"not done after {DEADLINE_S} s"))
         self.loop.run()
-        report = {"failure": self.failure, "sides": [side.report() for side in self.sides]}
-        for side in self.sides:
-            side.pipeline.set_state(Gst.State.NULL)
-        return report
+        return {"failure": self.failure, "sides": [side.report() for side in self.sides]}
 
     def _describe(self, number: int, kind: str) -> None:
         """Has a side make an offer or an answer, and both take it."""
@@ -181,6 +186,8 @@ class Call:
         return False
 
     def _settled(self) -> bool:
+        if any(side.sent - side.received_by_other() for side in self.sides):
+            return True
         self.loop.quit()
         return False
 
@@ -188,7 +195,11 @@ class Call:
 def main() -> None:
     Gst.init(None)
     url, messages, packets = sys.argv[1:]
-    json.dump(Call(url, int(messages), int(packets)).run(), sys.stdout)
+    call = Call(url, int(messages), int(packets))
+    json.dump(call.run(), sys.stdout)
+    sys.stdout.flush()
+    # Without a word to GStreamer, whose threads may still be at work: what had to be seen has been.
+    os._exit(0)
 
 
 main()
