@@ -11,7 +11,7 @@ import pytest
 
 from harness.matrix import Matrix
 from harness.server import NAME, STATISTICS_PLACEHOLDER, Server, is_turnbuckle
-from harness.topology import LISTENER_IPV4, LISTENER_IPV6, Topology, Turn, why_unavailable
+from harness.topology import LISTENER_IPV4, LISTENER_IPV6, Topology, Turn, udp_counters, why_unavailable
 
 INTEROP = Path(__file__).parent
 TARGET = Path(os.environ.get("CARGO_TARGET_DIR", INTEROP.parent / "target"))
@@ -134,11 +134,15 @@ def serving(request, hosts, tmp_path_factory):
             ours += ("--dtls",)
         if is_turnbuckle(command):
             options += ours
+        lost_before = {host: udp_counters(host).receive_buffer_full for host in (hosts.client, hosts.peer)}
         with Server(command, hosts, tmp_path_factory.mktemp("server"), options) as server:
             yield server
             accounting = server.stop()
             print(server.output[-8000:])
             print(server.kernel_counters())
+            # What clients and peers lost in their own sockets is none of the server's losses.
+            for host, before in lost_before.items():
+                print(f"{host.name}: {udp_counters(host).receive_buffer_full - before} lost in receive buffers")
             if accounting is not None:
                 print(accounting)
                 assert accounting.difference() == 0, f"{accounting.difference()} datagrams unaccounted for: {accounting}"

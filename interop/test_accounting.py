@@ -2,7 +2,7 @@
 
 import pytest
 
-from harness import binding, process, topology, turn
+from harness import binding, topology, turn, waiting
 from harness.server import READINESS_REQUESTS
 
 #: One of everything that is not a request: what the first octet can promise (RFC 7983), and broken STUN.
@@ -32,6 +32,8 @@ def noise_strangers_and_refusals_are_all_accounted_for_as_the_kernel_counted_the
             for message in NOISE.values():
                 for _ in range(REPEATS):
                     udp.sendto(message, (listener, server.port))
+    noise = 2 * len(NOISE) * REPEATS
+    waiting.await_condition(lambda: server.kernel_counters().received == noise, "the arrival of the noise")
     with hosts.client.udp(topology.CLIENT_IPV6) as udp:
         stranger = turn.Client(udp, server.ipv6, server, password="wrong")
         with pytest.raises(turn.Refused):
@@ -39,12 +41,10 @@ def noise_strangers_and_refusals_are_all_accounted_for_as_the_kernel_counted_the
     with hosts.client.udp(topology.CLIENT_IPV4) as udp, hosts.peer.udp(topology.PEER_IPV4) as peer:
         client = turn.Client(udp, server.ipv4, server)
         relayed = client.allocate()
-        received = server.kernel_counters().received
         for _ in range(REPEATS):  # without a permission
             peer.sendto(b"from a stranger", relayed)
-        process.await_condition(
-            lambda: server.kernel_counters().received == received + REPEATS, 10, "the arrival of what a stranger sent"
-        )
+        arriving = noise + stranger.requests_sent + client.requests_sent + REPEATS
+        waiting.await_condition(lambda: server.kernel_counters().received == arriving, "the arrival of what a stranger sent")
         client.release()
     accounting = server.stop()
     kernel = server.kernel_counters()

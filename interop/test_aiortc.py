@@ -13,7 +13,7 @@ from harness import peer, topology
 from harness.server import NAME
 
 MESSAGES = 500
-TIMEOUT = 30
+TIMEOUT = 150
 
 
 class _Counting:

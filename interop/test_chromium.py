@@ -7,7 +7,7 @@ import shlex
 import playwright.sync_api
 import pytest
 
-from harness import process, topology
+from harness import topology, waiting
 
 SCRIPT = pathlib.Path(__file__).parent / "webrtc.js"
 MESSAGES = 400
@@ -15,7 +15,8 @@ MESSAGES = 400
 MESSAGE_BYTES = sum(1 + number * 4_000 // MESSAGES for number in range(MESSAGES))
 PAUSE_MS = 8
 FRAMES = 90
-TIMEOUT = 30
+#: Several of what the test waits for come one after the other, each of which a starved browser takes long for.
+TIMEOUT = 100
 #: Debian's Chromium as root in a network without the outside.
 FLAGS = [
     "--disable-gpu",
@@ -100,13 +101,13 @@ def two_pages_with_relay_only_exchange_video_and_messages(hosts, server, program
             page.evaluate("pause => { call.sendMessages(pause) }", PAUSE_MS)
         for page in pages:
             page.wait_for_function("messages => call.received === messages", arg=MESSAGES)
-            process.await_condition(
-                lambda page=page: _statistics(page)["inbound"]["framesDecoded"] > FRAMES, TIMEOUT, f"{FRAMES} frames"
+            waiting.await_condition(
+                lambda page=page: _statistics(page)["inbound"]["framesDecoded"] > FRAMES, f"{FRAMES} frames", TIMEOUT
             )
         for page in pages:
             page.evaluate("() => call.stopVideo()")
         try:
-            ends = process.await_condition(lambda: _settled(pages), TIMEOUT, "the arrival of every packet sent")
+            ends = waiting.await_condition(lambda: _settled(pages), "the arrival of every packet sent", TIMEOUT)
         except TimeoutError:
             _show([_statistics(page) for page in pages])
             raise

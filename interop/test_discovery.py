@@ -4,12 +4,14 @@ Our server with coturn's client and with ours, and coturn's server with ours.
 """
 
 import contextlib
+import itertools
 
 import pytest
 
-from harness import binding, nat, process
+from harness import binding, nat, process, waiting
 
-PORT = 3478
+#: The server's own port and the other one that it answers from.
+PORTS = (3478, 3479)
 
 PAIRS = [("turnbuckle", "turnbuckle"), ("turnbuckle", "coturn"), ("coturn", "turnbuckle")]
 _IDS = [f"{server}'s server, {client}'s client" for server, client in PAIRS]
@@ -38,11 +40,10 @@ def _served(hosts, server, program, coturns_name):
         command = (program("turnserver"), "-n", "--stun-only", *quiet, *addresses)
     with process.Process(hosts.server, *command) as running:
         # From the server's own host, so that the translator has heard of nobody yet.
-        for address in nat.SERVER:
-            process.await_condition(
-                lambda address=address: binding.answers(hosts.server, nat.SERVER[0], address, PORT, timeout=1),
-                20,
-                f"an answer from {address}",
+        for address, port in itertools.product(nat.SERVER, PORTS):
+            waiting.await_condition(
+                lambda address=address, port=port: binding.answers(hosts.server, nat.SERVER[0], address, port, timeout=1),
+                f"an answer from {address}:{port}",
             )
         yield running
 
@@ -51,7 +52,7 @@ def _discover(hosts, client, program, coturns_name, *flags):
     name = "turnutils_natdiscovery"
     path = coturns_name(name) if client == "turnbuckle" else program(name)
     with process.Process(hosts.inside, path, "-L", nat.INSIDE, *flags, nat.SERVER[0]) as running:
-        assert running.wait(60) == 0, running.output
+        assert running.wait() == 0, running.output
         print(running.output)
         return running.output
 
@@ -81,10 +82,12 @@ def padded_answers_come_through_in_fragments(server, client, program, coturns_na
 
 
 @pytest.mark.parametrize(("server", "client"), PAIRS, ids=_IDS)
-@pytest.mark.parametrize(("idle", "lives"), [(1, True), (5, False)], ids=["before", "after"])
-def a_mapping_is_found_alive_before_it_is_forgotten_and_not_after(idle, lives, server, client, program, coturns_name):
+@pytest.mark.parametrize(("forgotten_after", "idle", "lives"), [(60, 1, True), (3, 5, False)], ids=["before", "after"])
+def a_mapping_is_found_alive_before_it_is_forgotten_and_not_after(
+    forgotten_after, idle, lives, server, client, program, coturns_name
+):
     with nat.Translated("port restricted") as hosts, _served(hosts, server, program, coturns_name):
-        hosts.forget_after(3)
+        hosts.forget_after(forgotten_after)
         output = _discover(hosts, client, program, coturns_name, "-t", "-T", str(idle))
     assert "RFC 5780 response 1" in output
     assert ("RFC 5780 response 2" in output) == lives

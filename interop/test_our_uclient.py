@@ -4,10 +4,9 @@ import re
 
 import pytest
 
-from harness import process, topology
+from harness import process, topology, uclient
 from harness.server import Server
 
-PEER_PORT = 3480
 CLIENTS = 10
 MESSAGES = 200
 #: Slow enough for one relay process that shares its machine with all the others.
@@ -28,27 +27,8 @@ def coturn(servers, hosts, tmp_path, certificate):
 
 @pytest.fixture
 def echo(hosts, program):
-    with process.Process(
-        hosts.peer,
-        program("turnutils_peer"),
-        *("-p", str(PEER_PORT), "-L", topology.PEER_IPV4, "-L", topology.PEER_IPV6),
-    ):
-        process.await_condition(
-            lambda: all(_echoes(hosts, peer) for peer in (topology.PEER_IPV4, topology.PEER_IPV6)),
-            10,
-            "an echo from turnutils_peer",
-        )
+    with uclient.echoing(hosts, program):
         yield
-
-
-def _echoes(hosts, peer: str) -> bool:
-    with hosts.peer.udp(peer) as udp:
-        udp.settimeout(0.2)
-        udp.sendto(b"echo", (peer, PEER_PORT))
-        try:
-            return udp.recv(2048) == b"echo"
-        except OSError:
-            return False
 
 
 def _run(hosts, server, coturns_name, *flags: str) -> str:
@@ -60,7 +40,7 @@ def _run(hosts, server, coturns_name, *flags: str) -> str:
         *flags,
     )
     with client:
-        assert client.wait(60) == 0, client.output[-4000:]
+        assert client.wait(200) == 0, client.output[-4000:]
         print(client.output[-2000:])
         return client.output
 
@@ -72,8 +52,8 @@ def _assert_all_came_back(output: str, messages: int = CLIENTS * MESSAGES) -> No
 
 
 PEERS = {
-    "IPv4": ("-e", topology.PEER_IPV4, "-r", str(PEER_PORT), "-c"),
-    "IPv6": ("-e", topology.PEER_IPV6, "-r", str(PEER_PORT), "-c"),
+    "IPv4": ("-e", topology.PEER_IPV4, "-r", str(uclient.PEER_PORT), "-c"),
+    "IPv6": ("-e", topology.PEER_IPV6, "-r", str(uclient.PEER_PORT), "-c"),
 }
 
 

@@ -26,7 +26,7 @@ def _run(hosts, server, listener: str, peer_address: str, transport: str = "UDP"
             *("-over-channel", str(OVER_CHANNEL)),
         )
         with client:
-            assert client.wait(60) == 0, client.output
+            assert client.wait(150) == 0, client.output
         report = json.loads(client.output)
         print(report)
         assert {topology.with_port(*source) for source in other.sources} == {report["relayed"]}

@@ -5,7 +5,7 @@ import contextlib
 
 import pytest
 
-from harness import topology, turn
+from harness import topology, turn, waiting
 
 CLIENTS = 32
 CHANNEL = 0x4000
@@ -17,7 +17,7 @@ def clients_that_come_while_the_server_starts_keep_their_allocations(hosts, star
     server = starting_server
     with contextlib.ExitStack() as stack:
         peer = stack.enter_context(hosts.peer.udp(topology.PEER_IPV4))
-        peer.settimeout(5)
+        peer.settimeout(waiting.PATIENCE)
         clients = []
         for _ in range(CLIENTS):
             udp = stack.enter_context(hosts.client.udp(topology.CLIENT_IPV4))

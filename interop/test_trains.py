@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from harness import topology, turn
+from harness import topology, turn, waiting
 
 CHANNEL = 0x4000
 #: Payload sizes around each alignment and around common media packets, with the length of the train.
@@ -26,7 +26,7 @@ def _client_and_peer(hosts, server, family: str):
         "IPv6": (topology.CLIENT_IPV6, server.ipv6, topology.PEER_IPV4),
     }[family]
     with hosts.client.udp(client_address) as udp, hosts.peer.udp(peer_address) as peer:
-        peer.settimeout(5)
+        peer.settimeout(waiting.PATIENCE)
         client = turn.Client(udp, listener, server)
         relayed = client.allocate()
         client.permit(peer.getsockname())

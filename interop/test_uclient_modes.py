@@ -11,9 +11,9 @@ import pytest
 
 from harness import matrix, topology, uclient
 
-LOAD = uclient.Load(sessions=4, messages=250, interval_ms=15)
+LOAD = uclient.Load(sessions=4, messages=250, interval_ms=25)
 #: The more sessions, the likelier one of them is unlucky.
-ALONE = uclient.Load(sessions=1, messages=400, interval_ms=15)
+ALONE = uclient.Load(sessions=1, messages=400, interval_ms=20)
 #: `-B` cuts the connections once six messages leave at the same time.
 HURRIED = uclient.Load(sessions=12, messages=250, interval_ms=1)
 
@@ -106,14 +106,14 @@ def _load(mode: str, transport: str) -> uclient.Load:
     return ALONE if (mode, transport) in (("-M", "TLS"), ("-M", "DTLS")) else MODES[mode].load
 
 
-def _client(server, listener: str, transport: str, flag: str) -> uclient.Client:
+def _client(server, listener: str, transport: str, flag: str, port: int) -> uclient.Client:
     address, own, peer = {
         "IPv4": (server.ipv4, topology.CLIENT_IPV4, topology.PEER_IPV4),
         "IPv6": (server.ipv6, topology.CLIENT_IPV6, topology.PEER_IPV6),
     }[listener]
     mode = MODES[flag]
     if mode.with_peer:
-        how = ("-e", peer, "-r", str(uclient.PEER_PORT))
+        how = ("-e", peer, "-r", str(port))
     else:
         how = ("-L", own, *(("-x",) if listener == "IPv6" else ()))
     flags = (flag, "-c", *mode.more_flags, *how)
@@ -128,12 +128,14 @@ def at_once(hosts, program, serving):
     def over(transport: str) -> dict:
         with serving(ours=EVERYTHING, secure=True) as server:
             server.await_ready()
-            clients = {
-                (mode, listener): _client(server, listener, transport, mode)
-                for _, mode, listener in (cell.values for cell in CELLS if cell.values[0] == transport)
-            }
-            with uclient.echoing(hosts, program, topology.PEER_IPV4, topology.PEER_IPV6):
-                return uclient.run_all(hosts, server, program, clients, timeout=60)
+            cells = [(mode, listener) for _, mode, listener in (cell.values for cell in CELLS if cell.values[0] == transport)]
+            # One each, because `-B` sends more at once than anybody else has to bear.
+            with uclient.echoing(hosts, program, len(cells)) as ports:
+                clients = {
+                    (mode, listener): _client(server, listener, transport, mode, port)
+                    for (mode, listener), port in zip(cells, ports)
+                }
+                return uclient.run_all(hosts, server, program, clients, timeout=200)
 
     return over
 

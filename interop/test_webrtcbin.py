@@ -6,7 +6,7 @@ import socket
 
 import pytest
 
-from harness import process, topology
+from harness import process, topology, waiting
 
 CALL = pathlib.Path(__file__).parent / "gstreamer" / "call.py"
 #: Debian's own Python: only that one has Debian's gi.
@@ -30,7 +30,7 @@ def _url(server, address: str, transport: str) -> str:
 def two_webrtcbins_with_relay_only_exchange_video_and_messages(hosts, server, transport, listener):
     url = _url(server, {"IPv4": server.ipv4, "IPv6": server.ipv6}[listener], transport)
     with process.Process(hosts.client, PYTHON, str(CALL), url, str(MESSAGES), str(PACKETS)) as call:
-        status = call.wait(60)
+        status = call.wait(150)
         print(call.output)
         assert status == 0
         report = json.loads(call.output.splitlines()[-1])
@@ -49,7 +49,7 @@ def libnice_speaks_no_tls_whatever_the_url_says(hosts):
 
     def listening():
         listener = socket.create_server((topology.LISTENER_IPV4, 5349))
-        listener.settimeout(20)
+        listener.settimeout(waiting.PATIENCE)
         return listener
 
     with hosts.relay.call(listening) as listener:
@@ -57,7 +57,7 @@ def libnice_speaks_no_tls_whatever_the_url_says(hosts):
         with process.Process(hosts.client, PYTHON, str(CALL), url, "1", "1"):
             connection, _ = listener.accept()
             with connection:
-                connection.settimeout(20)
+                connection.settimeout(waiting.PATIENCE)
                 first = connection.recv(20)
     # An Allocate request, not record type 22.
     assert first[:2] == b"\x00\x03"

@@ -35,11 +35,16 @@ TRANSLATORS = {
         f'iifname "server" meta l4proto udp ip saddr . udp dport @heard dnat to {INSIDE};',
     ),
     "port restricted": (f'oifname "server" snat to {OUTSIDE};', ""),
+    # Towards each address from ports of its own, so that the two always differ.
     "symmetric by address": (
-        f'oifname "server" meta l4proto udp snat to {OUTSIDE} : jhash ip daddr . udp sport mod 20000 offset 20000;',
+        " ".join(
+            f'oifname "server" ip daddr {address} meta l4proto udp snat to {OUTSIDE} : jhash udp sport mod 10000 offset {first};'
+            for address, first in zip(SERVER, (10_000, 20_000))
+        ),
         "",
     ),
-    "symmetric": ('oifname "server" masquerade fully-random;', ""),
+    # From one port after the other, so that no two are the same.
+    "symmetric": (f'oifname "server" meta l4proto udp snat to {OUTSIDE} : numgen inc mod 20000 offset 10000;', ""),
 }
 
 

@@ -3,9 +3,9 @@
 import signal
 import subprocess
 import threading
-import time
 
 from harness.topology import Namespace
+from harness.waiting import PATIENCE
 
 
 class Process:
@@ -32,25 +32,25 @@ class Process:
     def running(self) -> bool:
         return self._popen.poll() is None
 
-    def wait(self, timeout: float) -> int:
+    def wait(self, timeout: float = PATIENCE) -> int:
         """The exit status; after `timeout` seconds the process is killed and TimeoutError raised."""
         try:
             status = self._popen.wait(timeout)
         except subprocess.TimeoutExpired:
             self.kill()
             raise TimeoutError(f"{self.command[0]} still ran after {timeout} s:\n{self.output[-4000:]}") from None
-        self._reader.join(5)
+        self._reader.join(PATIENCE)
         return status
 
-    def terminate(self, timeout: float = 10) -> int:
+    def terminate(self) -> int:
         """SIGTERM, then the exit status as `wait` gives it."""
         self._popen.send_signal(signal.SIGTERM)
-        return self.wait(timeout)
+        return self.wait()
 
     def kill(self) -> None:
         self._popen.kill()
         self._popen.wait()
-        self._reader.join(5)
+        self._reader.join(PATIENCE)
 
     def __enter__(self) -> "Process":
         return self
@@ -62,13 +62,3 @@ class Process:
     def _read(self) -> None:
         for line in self._popen.stdout:
             self._lines.append(line)
-
-
-def await_condition(condition, timeout: float, what: str):
-    """Polls until `condition()` is true and returns its value; TimeoutError naming `what` after `timeout` seconds."""
-    deadline = time.monotonic() + timeout
-    while not (value := condition()):
-        if time.monotonic() > deadline:
-            raise TimeoutError(f"{what} did not happen within {timeout} s")
-        time.sleep(0.02)
-    return value

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from harness import binding
-from harness.process import Process, await_condition
+from harness.process import Process
 from harness.topology import (
     CLIENT_IPV4,
     CLIENT_IPV6,
@@ -19,6 +19,7 @@ from harness.topology import (
     UdpCounters,
     udp_counters,
 )
+from harness.waiting import PATIENCE, await_condition
 
 #: A name that the server's certificate has, for clients that take no IPv6 address.
 NAME = "relay.test"
@@ -69,6 +70,7 @@ class Server:
         self.statistics = folder / "statistics.json"
         self.is_turnbuckle = is_turnbuckle(command)
         self.writes_statistics = STATISTICS_PLACEHOLDER in command
+        self._tcp_ports = (PORT, TLS_PORT) if "--cert" in extra else (PORT,)
         arguments = shlex.split(command.replace(STATISTICS_PLACEHOLDER, str(self.statistics)))
         self._kernel_when_ready = udp_counters(hosts.relay)
         self._process = Process(hosts.relay, *arguments, *_options(), *extra)
@@ -76,31 +78,41 @@ class Server:
         self._stopped = False
         self._accounting: Accounting | None = None
 
-    def await_ready(self, timeout: float = 20) -> None:
-        """Until turnbuckle says that it is ready, and a Binding request is answered on both listening addresses."""
+    def await_ready(self) -> None:
+        """Until turnbuckle says that it is ready, and a Binding request is answered on both listening addresses.
+
+        Another server is asked again and again, and has to take TCP connections too.
+        """
         if self.is_turnbuckle:
             # First, because a thread that does not listen yet would lose the request.
-            self.await_all_threads(timeout)
+            self.await_all_threads()
+        patience_with_one = PATIENCE if self.is_turnbuckle else 1
         for local, listener in ((CLIENT_IPV4, self.ipv4), (CLIENT_IPV6, self.ipv6)):
             self._await(
-                lambda local=local, listener=listener: binding.answers(self._hosts.client, local, listener, self.port),
-                timeout,
+                lambda local=local, listener=listener: binding.answers(
+                    self._hosts.client, local, listener, self.port, patience_with_one
+                ),
                 f"an answer from {listener} to a Binding request",
             )
+            for port in () if self.is_turnbuckle else self._tcp_ports:
+                self._await(
+                    lambda listener=listener, port=port: self._hosts.client.reaches(listener, port),
+                    f"a TCP connection to port {port} of {listener}",
+                )
         self._kernel_when_ready = udp_counters(self._hosts.relay)
 
-    def await_all_threads(self, timeout: float = 20) -> None:
+    def await_all_threads(self) -> None:
         """Until turnbuckle says that it is ready: an answer comes from one thread, the next client may meet another."""
-        self._await(lambda: READY in self.output, timeout, f"turnbuckle's line {READY.strip()!r}")
+        self._await(lambda: READY in self.output, f"turnbuckle's line {READY.strip()!r}")
 
-    def _await(self, condition, timeout: float, what: str) -> None:
+    def _await(self, condition, what: str) -> None:
         def happens():
             if not self._process.running:
                 raise RuntimeError(f"the server ended at once:\n{self.output}")
             return condition()
 
         try:
-            await_condition(happens, timeout, what)
+            await_condition(happens, what)
         except TimeoutError as error:
             raise TimeoutError(f"{error}; the server said:\n{self.output}") from None
 

@@ -19,6 +19,8 @@ import threading
 import time
 from pathlib import Path
 
+from harness.waiting import PATIENCE, await_condition
+
 CLIENT_IPV4 = "198.51.100.1"
 CLIENT_IPV6 = "2001:db8:1::1"
 LISTENER_IPV4 = "198.51.100.2"
@@ -95,6 +97,18 @@ class Namespace:
             return udp
 
         return self.call(opened)
+
+    def reaches(self, address: str, port: int) -> bool:
+        """Whether a TCP connection from this namespace is taken."""
+
+        def connected() -> bool:
+            try:
+                socket.create_connection((address, port), PATIENCE).close()
+            except OSError:
+                return False
+            return True
+
+        return self.call(connected)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -236,8 +250,15 @@ def _stop_forwarding() -> None:
 
 def _cable(left: str, left_end: str, right: str, right_end: str) -> None:
     _ip("-n", left, "link", "add", left_end, "type", "veth", "peer", "name", right_end, "netns", right)
-    _ip("-n", left, "link", "set", left_end, "up")
-    _ip("-n", right, "link", "set", right_end, "up")
+    ends = ((left, left_end), (right, right_end))
+    for name, interface in ends:
+        _ip("-n", name, "link", "set", interface, "up")
+    for name, interface in ends:
+        # The kernel notices a moment after the second end is up that the cable leads somewhere; until then it drops what is sent.
+        await_condition(
+            lambda name=name, interface=interface: " state UP " in _ip("-n", name, "-oneline", "link", "show", interface),
+            f"the start of {interface} in {name}",
+        )
 
 
 def _address(name: str, interface: str, ipv4: str, ipv6: str) -> None:
@@ -247,7 +268,7 @@ def _address(name: str, interface: str, ipv4: str, ipv6: str) -> None:
 
 
 def _kill_all_in(namespace: Namespace) -> None:
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + PATIENCE
     while pids := processes_in(namespace):
         if time.monotonic() > deadline:
             raise TimeoutError(f"processes {pids} in {namespace.name} do not end")

@@ -9,9 +9,10 @@ import time
 
 from aioice import stun, turn
 
+from harness.waiting import PATIENCE
+
 _UDP_SEGMENT = 103
 _REQUESTED_UDP = 17 << 24
-_TIMEOUT = 5
 _RETRANSMIT_AFTER = 0.5
 
 
@@ -32,6 +33,10 @@ class Client:
         self._user, self._password = server.user, password or server.password
         self._credentials: dict = {}
         self._key: bytes | None = None
+        #: Requests sent, repetitions counted.
+        self.requests_sent = 0
+        #: Transactions whose request was sent more than once, so that a further response may come at any time.
+        self._repeated: set[bytes] = set()
 
     def request(self, method: stun.Method, attributes: dict) -> stun.Message:
         """The success response to a request; authenticates when asked to."""
@@ -63,12 +68,15 @@ class Client:
 
     def receive(self) -> tuple[int | tuple[str, int], bytes]:
         """The next payload relayed to this client, with its channel number or, in a Data indication, its peer."""
-        message = self._receive()
-        if message[0] >> 6 == 1:
-            channel, length = struct.unpack("!HH", message[:4])
-            assert len(message) == 4 + length, "ChannelData over UDP with octets after the payload"
-            return channel, message[4:]
-        indication = stun.parse_message(message)
+        while True:
+            message = self._receive()
+            if message[0] >> 6 == 1:
+                channel, length = struct.unpack("!HH", message[:4])
+                assert len(message) == 4 + length, "ChannelData over UDP with octets after the payload"
+                return channel, message[4:]
+            indication = stun.parse_message(message)
+            if indication.transaction_id not in self._repeated:
+                break
         assert (indication.message_method, indication.message_class) == (stun.Method.DATA, stun.Class.INDICATION)
         return indication.attributes["XOR-PEER-ADDRESS"], indication.attributes["DATA"]
 
@@ -76,16 +84,18 @@ class Client:
         request = stun.Message(method, stun.Class.REQUEST, attributes=attributes | self._credentials)
         if self._key is not None:
             request.add_message_integrity(self._key)
-        deadline = time.monotonic() + _TIMEOUT
+        deadline = time.monotonic() + PATIENCE
         while time.monotonic() < deadline:
             try:
                 self.udp.sendto(bytes(request), self.server)
+                self.requests_sent += 1
                 response = self._response(request.transaction_id)
             except ConnectionError:  # an ICMP error, seen by a connected socket
                 time.sleep(0.001)
                 continue
             if response is not None:
                 return response
+            self._repeated.add(request.transaction_id)
         raise TimeoutError(f"no response to {request}")
 
     def _response(self, transaction_id: bytes) -> stun.Message | None:
@@ -102,7 +112,7 @@ class Client:
         return None
 
     def _receive(self) -> bytes:
-        self.udp.settimeout(_TIMEOUT)
+        self.udp.settimeout(PATIENCE)
         return self.udp.recv(65536)
 
 

@@ -3,13 +3,12 @@
 import contextlib
 import dataclasses
 import re
-import socket
 import time
 
-from harness import process
-from harness.topology import Topology
+from harness import process, waiting
+from harness.topology import PEER_IPV4, PEER_IPV6, Topology, with_port
 
-#: Where `turnutils_peer` echoes. It takes the next port too.
+#: Where the first `turnutils_peer` echoes. Each takes the next port too.
 PEER_PORT = 3480
 
 #: How the client reaches the server, and whether it does by the server's TLS port.
@@ -92,24 +91,33 @@ class Ended:
 
 
 @contextlib.contextmanager
-def echoing(hosts: Topology, program, *addresses: str):
-    """`turnutils_peer` on addresses of the peer's host."""
+def echoing(hosts: Topology, program, peers: int = 1):
+    """That many `turnutils_peer` on both addresses of the peer's host; gives the port of each.
+
+    One serves all that comes to it from one socket, which must not run over, so clients that send much have one each.
+    """
+    addresses = (PEER_IPV4, PEER_IPV6)
     listening = [word for address in addresses for word in ("-L", address)]
-    with process.Process(hosts.peer, program("turnutils_peer"), "-p", str(PEER_PORT), *listening):
-        for address in addresses:
-            process.await_condition(
-                lambda address=address: _echoes(hosts, address), 10, f"an echo of turnutils_peer from {address}"
-            )
-        yield
+    ports = [PEER_PORT + 2 * number for number in range(peers)]
+    with contextlib.ExitStack() as stack:
+        for port in ports:
+            stack.enter_context(process.Process(hosts.peer, program("turnutils_peer"), "-p", str(port), *listening))
+        for port in ports:
+            for address in addresses:
+                waiting.await_condition(
+                    lambda address=address, port=port: _echoes(hosts, address, port),
+                    f"an echo of turnutils_peer from {with_port(address, port)}",
+                )
+        yield ports
 
 
-def _echoes(hosts: Topology, address: str) -> bool:
+def _echoes(hosts: Topology, address: str, port: int) -> bool:
     with hosts.peer.udp(address) as udp:
-        udp.settimeout(0.2)
-        udp.sendto(b"echo", (address, PEER_PORT))
+        udp.settimeout(1)
+        udp.sendto(b"echo", (address, port))
         try:
             return udp.recv(2048) == b"echo"
-        except (socket.timeout, ConnectionError):
+        except OSError:  # the time is over, or an ICMP error came
             return False
 
 
@@ -189,6 +197,6 @@ def once(function):
     return remembering
 
 
-def run(hosts: Topology, server, program, client: Client, timeout: float = 90) -> Ended:
+def run(hosts: Topology, server, program, client: Client, timeout: float = 200) -> Ended:
     """As `run_all`, for one."""
     return run_all(hosts, server, program, {"": client}, timeout)[""]

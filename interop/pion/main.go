@@ -20,7 +20,7 @@ import (
 	"github.com/pion/turn/v5"
 )
 
-const answerTimeout = 5 * time.Second
+const answerTimeout = 60 * time.Second
 
 // report is what the test reads.
 type report struct {
