@@ -65,7 +65,7 @@ pub(crate) struct Settled {
 }
 
 impl Settled {
-    /// Writes the file with the process id, becomes the user, tells systemd, and lets go of the terminal. To be called when all sockets are open.
+    /// Writes the file with the process id and becomes the user. To be called when all sockets are open and none hears anything yet.
     ///
     /// # Errors
     ///
@@ -81,11 +81,20 @@ impl Settled {
         };
         let settled = Self { pid_file };
         become_user(process)?;
+        Ok(settled)
+    }
+
+    /// Tells systemd that it serves, and lets go of the terminal.
+    ///
+    /// # Errors
+    ///
+    /// The terminal cannot be let go of.
+    pub(crate) fn announce(&self, process: &Process) -> Result<(), String> {
         notify("READY=1");
         if process.is_daemon {
             leave_terminal().map_err(|error| format!("daemon: {error}"))?;
         }
-        Ok(settled)
+        Ok(())
     }
 }
 

@@ -123,7 +123,12 @@ pub fn serve(config: &Config, out: &mut impl Write) -> Result<Accounting, ServeE
     });
     raise_descriptor_limit();
     let mut relay = RunningRelay::start(config, &events, out)?;
-    let settled = match Settled::new(&config.process, config.persona, out) {
+    let settled = Settled::new(&config.process, config.persona, out).and_then(|settled| {
+        // Not a moment before: what strangers send is not for the user that it was started by.
+        relay.admit_clients();
+        settled.announce(&config.process).map(|()| settled)
+    });
+    let settled = match settled {
         Ok(settled) => settled,
         Err(why) => {
             drop(inbox);
@@ -160,6 +165,7 @@ struct RunningRelay {
 }
 
 impl RunningRelay {
+    /// Opens all sockets. None of them hears anything before [`Self::admit_clients`].
     fn start(
         config: &Config,
         events: &SyncSender<Event>,
@@ -236,7 +242,6 @@ impl RunningRelay {
         for shard in &relay.shards {
             shard.insist(Request::Links(links.clone()));
         }
-        relay.admit_clients();
         if let Some(follower) = users {
             match follow(follower, events) {
                 Ok(stop) => relay.follows_users = Some(stop),

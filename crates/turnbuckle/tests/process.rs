@@ -14,6 +14,9 @@ mod ports;
 
 use ports::free_ports;
 
+/// How long anything may take that has to come about; how long it does take is not judged.
+const PATIENCE: Duration = Duration::from_secs(60);
+
 /// A directory with a link to the binary, in which it is started.
 struct Site {
     folder: tempfile::TempDir,
@@ -60,15 +63,16 @@ impl Site {
             .spawn();
         let server = Server(child.expect("it starts"));
         let socket = UdpSocket::bind("127.0.0.1:0").expect("bound");
-        socket
-            .set_read_timeout(Some(Duration::from_millis(200)))
-            .expect("set");
+        let moment = Duration::from_millis(1);
+        socket.set_read_timeout(Some(moment)).expect("set");
         socket.connect(("127.0.0.1", self.port)).expect("connected");
         let binding = [&[0, 1, 0, 0, 0x21, 0x12, 0xA4, 0x42][..], &[7; 12]].concat();
-        await_condition("an answer", || {
-            // Refused as long as nobody listens.
-            socket.send(&binding).is_ok() && socket.recv(&mut [0; 100]).is_ok()
-        });
+        // Refused as long as nobody listens. Asked again and again, so that what is looked at next is a server that has just begun to answer.
+        let deadline = Instant::now() + PATIENCE;
+        while socket.send(&binding).is_err() || socket.recv(&mut [0; 100]).is_err() {
+            assert!(Instant::now() < deadline, "no answer");
+            std::thread::sleep(moment);
+        }
         server
     }
 
@@ -108,7 +112,7 @@ impl Drop for Server {
 }
 
 fn await_condition(what: &str, mut condition: impl FnMut() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(20);
+    let deadline = Instant::now() + PATIENCE;
     while !condition() {
         assert!(Instant::now() < deadline, "{what} did not happen");
         std::thread::sleep(Duration::from_millis(20));
@@ -205,6 +209,7 @@ fn a_log_file_that_cannot_be_opened_leaves_standard_output() {
     assert!(!out.contains(" INFO "), "{out}");
 }
 
+/// Before it answers anybody.
 #[test]
 fn it_becomes_the_user_and_group_that_are_named() {
     if !geteuid().is_root() {
