@@ -64,6 +64,9 @@ const ALL_HERE: Duration = Duration::from_millis(100);
 const DRAIN_MAX: Duration = Duration::from_secs(3);
 /// The same for streams, on which nothing is dropped on its way to the server: it waits there and here.
 const STREAM_DRAIN_MAX: Duration = Duration::from_secs(10);
+/// For streams from end to end, on which nothing is dropped at all: what does not arrive is a bug, so it may take its time.
+const RELAYED_STREAM_QUIET: Duration = Duration::from_secs(3);
+const RELAYED_STREAM_DRAIN_MAX: Duration = Duration::from_secs(30);
 /// Sequence numbers remembered, of all sessions together.
 const WINDOWS: usize = 1 << 24;
 const WINDOW_MAX: usize = 1 << 16;

@@ -26,7 +26,7 @@ use super::listener::DRAINED;
 use super::report::{Progress, Totals, failures_sentence, failures_with_names};
 use super::sender::{MEASURING, OVER, WARMING_UP};
 use super::transport::Transport;
-use super::{ALL_HERE, DRAIN_MAX, QUIET, TICK, allow_descriptors};
+use super::{ALL_HERE, RELAYED_STREAM_DRAIN_MAX, RELAYED_STREAM_QUIET, TICK, allow_descriptors};
 use crate::cli;
 use crate::client::{Failure, Path, Plan, Relay};
 use crate::output;
@@ -268,7 +268,8 @@ impl Run {
         let begin = self.clock.now();
         let passed = |since: u64| Duration::from_nanos(self.clock.now() - since);
         let (mut last, mut last_change) = (self.now().arrived, begin);
-        while passed(begin) < DRAIN_MAX && passed(last_change) < QUIET {
+        while passed(begin) < RELAYED_STREAM_DRAIN_MAX && passed(last_change) < RELAYED_STREAM_QUIET
+        {
             thread::sleep(TICK);
             let now = self.now();
             if now.received >= now.measured && passed(last_change) > ALL_HERE {
