@@ -72,8 +72,6 @@ fn what_peers_send_beyond_the_rate_is_dropped_and_counted() {
     for _ in 0..2 {
         assert!(matches!(client.receive(), Inbound::Data { .. }));
     }
-    // On a busy machine the kernel may hand the peer's datagrams over only now: the server reads the rest before it answers.
-    client.settle();
     let dropped = server.stop().dropped_as("bandwidth_exceeded");
     assert!((1..=62).contains(&dropped), "{dropped}");
 }
