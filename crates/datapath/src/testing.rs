@@ -14,7 +14,8 @@ use crate::{
 };
 
 pub(crate) const LOOPBACK: ([u8; 4], u16) = ([127, 0, 0, 1], 0);
-const PATIENCE: Duration = Duration::from_secs(5);
+/// How long anything may take that has to come about; how long it does take is not judged.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// What a handler was told.
 #[derive(Default)]

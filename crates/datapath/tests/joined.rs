@@ -7,7 +7,7 @@ use std::io::{self, ErrorKind, Read as _, Write as _};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
-use common::{PATIENCE, loopback, socket};
+use common::{PATIENCE, free_for_listening, loopback};
 use turnbuckle_datapath::{
     Accepted, Datapath, DetachedStream, Handler, Listen, Received, SendQueue, Settings, Sockets,
     StreamEnd, StreamId, StreamInput, StreamListenerId, Taken,
@@ -126,12 +126,10 @@ impl Scene {
         let listener = datapath.listen(Listen { address, token }).unwrap();
         datapath.admit_connections(listener).unwrap();
         let clients = datapath.listening_addr(listener).unwrap();
-        // free for TCP: nobody has it for as long as it takes to bind it
-        let relay = TcpListener::bind(loopback(false)).unwrap().local_addr();
         let mut scene = Self {
             datapath,
             clients,
-            relay: relay.unwrap(),
+            relay: free_for_listening(),
             pairs: Pairs::default(),
         };
         scene.wish(Wish::Listen(scene.relay));
@@ -230,8 +228,7 @@ fn a_connection_leaves_from_the_address_that_is_listened_on_and_a_refused_one_sa
     let stream = scene.pairs.connected[0].unwrap();
     // the listener goes on beside it
     scene.incoming();
-    let nobody = socket(loopback(false)).local_addr().unwrap();
-    scene.wish(Wish::Connect(scene.relay, nobody));
+    scene.wish(Wish::Connect(scene.relay, free_for_listening()));
     scene.until(|pairs| pairs.connected.len() == 2);
     assert_eq!(scene.pairs.connected[1], Err(ErrorKind::ConnectionRefused));
     // and one that resets before it is joined is known to be gone

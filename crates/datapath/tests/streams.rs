@@ -4,12 +4,11 @@
 mod common;
 
 use std::io::{self, ErrorKind, Read as _, Write as _};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::{Duration, Instant};
 
-use common::{PATIENCE, bind, loopback, socket};
+use common::{PATIENCE, bind, free_for_listening, loopback, socket};
 use turnbuckle_datapath::{
     AcceptStrategy, Accepted, Accepting, Backend, Datapath, EndpointId, EndpointKind, Handler,
     Listen, Received, Run, SendFailure, SendQueue, Settings, StreamEnd, StreamId, StreamInput,
@@ -413,9 +412,12 @@ fn refused_connections_are_closed_and_no_more_are_accepted_per_turn_than_allowed
     assert!(turns >= 4);
     handler.refuses = true;
     let mut refused = connect(address);
-    datapath.turn(Some(PATIENCE), &mut handler).unwrap();
+    let counters = Arc::clone(datapath.counters());
+    turn_until(&mut datapath, &mut handler, |_| {
+        counters.stream.refused.get() == 1
+    });
     assert_eq!(refused.read(&mut [0]).unwrap(), 0);
-    let counters = &datapath.counters().stream;
+    let counters = &counters.stream;
     assert_eq!((counters.accepted.get(), counters.refused.get()), (10, 1));
     drop(clients);
 }
@@ -563,20 +565,6 @@ fn relaying_over_connections_allocates_nothing_once_warm() {
 }
 
 /// Two shards that listen at one address, in this order.
-/// A port that nobody has and that the kernel gives to nobody who asks for any, so that both shards can ask for this one.
-fn free_for_listening() -> SocketAddr {
-    static NEXT: AtomicU16 = AtomicU16::new(0);
-    // Programs that run beside this one begin elsewhere.
-    let first = u16::try_from(std::process::id() % 8_000).unwrap();
-    (0..8_000)
-        .map(|_| {
-            let step = first + NEXT.fetch_add(1, Ordering::Relaxed);
-            SocketAddr::from(([127, 0, 0, 1], 20_000 + step % 8_000))
-        })
-        .find(|&address| TcpListener::bind(address).is_ok())
-        .unwrap()
-}
-
 fn two_shards(strategy: AcceptStrategy) -> ([Datapath; 2], SocketAddr) {
     let settings = Settings {
         accepting: Accepting::new(strategy, 2).unwrap(),
