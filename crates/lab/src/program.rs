@@ -280,7 +280,7 @@ mod tests {
     #[test]
     fn reads_events_in_order_and_keeps_other_lines() {
         let (host, program) = start(
-            r#"echo hello; echo '{"event":"ready","n":1}'; echo '{"event":"result","n":2}'; echo bye >&2; exec sleep 60"#,
+            r#"echo hello; echo '{"event":"ready","n":1}'; echo bye >&2; echo '{"event":"result","n":2}'; exec sleep 60"#,
         );
         assert_eq!(program.event("result", LIMIT).expect("an event")["n"], 2);
         let output = program.stop(&host, "TERM", LIMIT).expect("an end");
