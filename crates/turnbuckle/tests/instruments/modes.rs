@@ -274,12 +274,13 @@ fn packets_go_by_both_addresses_of_a_dual_allocation() {
     let server = Server::start(&["--relay-ip", "::1"]);
     let ports = free_ports();
     let listen = [format!("127.0.0.1:{ports}"), format!("[::1]:{ports}")];
-    let mut peer = Program::start(&[
-        "peer", "--listen", &listen[0], "--listen", &listen[1], "--json",
-    ]);
-    peer.event("ready");
     for transport in ["udp", "tcp"] {
         for way in ["--max-loss=0", "--indications"] {
+            // One for each run: the relay may give a later run a port that an earlier one had.
+            let mut peer = Program::start(&[
+                "peer", "--listen", &listen[0], "--listen", &listen[1], "--json",
+            ]);
+            peer.event("ready");
             let (result, is_success) = server.load(&[
                 "mix",
                 "--dual",
@@ -305,12 +306,12 @@ fn packets_go_by_both_addresses_of_a_dual_allocation() {
                 "{transport} {way}: {result}"
             );
             assert_eq!(result["allocations"]["released"], 4, "{result}");
+            peer.signal(Signal::SIGINT);
+            let seen = peer.event("result");
+            assert_eq!(seen["sources"], 8, "{seen}");
+            assert!(peer.succeeds());
         }
     }
-    peer.signal(Signal::SIGINT);
-    let seen = peer.event("result");
-    // Four runs with four clients of two addresses each.
-    assert_eq!(seen["sources"], 32, "{seen}");
     server.stop();
 }
 
