@@ -1,5 +1,6 @@
 //! The generator as `turnutils_uclient`: the flags and the lines that scripts know, at our relay and at coturn's.
 
+use std::io::{BufRead as _, BufReader, Read as _};
 use std::net::{Ipv4Addr, UdpSocket};
 use std::os::unix::process::CommandExt as _;
 use std::process::{Child, Command, Output, Stdio};
@@ -226,7 +227,7 @@ fn a_flood_goes_on_until_a_signal_and_prints_rates_meanwhile() {
     let port = port.to_string();
     let peer = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let peer_port = peer.local_addr().unwrap().port().to_string();
-    let child = uclient(&[
+    let mut child = uclient(&[
         "-Y",
         "packet",
         "-z",
@@ -247,25 +248,29 @@ fn a_flood_goes_on_until_a_signal_and_prints_rates_meanwhile() {
     .stdout(Stdio::piped())
     .spawn()
     .unwrap();
-    // The first packet to arrive is the beginning; two seconds later there is a line.
-    peer.recv(&mut [0; 200]).unwrap();
-    std::thread::sleep(Duration::from_millis(2_500));
+    let mut out = BufReader::new(child.stdout.take().unwrap());
+    let mut rates = String::new();
+    while !rates.contains("send_pps=") {
+        rates.clear();
+        let len = out.read_line(&mut rates).unwrap();
+        assert!(len > 0, "it ended by itself");
+    }
     kill(
         Pid::from_raw(child.id().try_into().unwrap()),
         Signal::SIGINT,
     )
     .unwrap();
-    let output = child.wait_with_output().unwrap();
-    let text = printed(&output);
-    assert_eq!(output.status.code(), Some(0), "{text}");
-    let rates = text.lines().find(|line| line.contains("send_pps="));
-    let rates = rates.unwrap_or_else(|| panic!("no rates in {text}"));
+    let mut text = String::new();
+    out.read_to_string(&mut text).unwrap();
+    let status = child.wait().unwrap();
+    assert_eq!(status.code(), Some(0), "{text}");
     assert!(rates.contains("start_mclient: send_pps="), "{rates}");
-    // Nothing answers.
+    // Nothing answers, and by the time of the line something had been sent.
     assert!(
-        rates.contains(", recv_pps=0.00, total_sent=") && rates.ends_with(", total_recv=0"),
+        rates.contains(", recv_pps=0.00, total_sent=") && rates.ends_with(", total_recv=0\n"),
         "{rates}"
     );
+    assert!(peer.recv(&mut [0; 200]).is_ok());
     assert!(
         text.contains("(100.000000%), total send dropped 0"),
         "{text}"
