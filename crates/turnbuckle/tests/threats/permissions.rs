@@ -91,7 +91,7 @@ fn a_permission_is_for_an_address_whatever_the_port() {
 #[test]
 fn a_permission_ends_and_with_it_what_passes_both_ways() {
     let site = Site::new();
-    let server = relay(site, &["--permission-lifetime=2"]);
+    let server = relay(site, &["--permission-lifetime=4"]);
     let mut client = Client::new(site.ip(2), &server);
     let relayed = client.allocate();
     let (by_indication, by_channel) = (peer_socket(site.ip(7)), peer_socket(site.ip(8)));
@@ -106,7 +106,7 @@ fn a_permission_ends_and_with_it_what_passes_both_ways() {
     assert_eq!(peer_receives(&by_indication).0, b"in time");
     assert_eq!(peer_receives(&by_channel).0, b"in time");
 
-    std::thread::sleep(Duration::from_millis(2_200));
+    std::thread::sleep(Duration::from_millis(4_200));
     // The channel lives on, its permission does not (TURN-094).
     client.send_indication(addresses[0], b"too late");
     client.send_channel_data(channel(0), b"too late");

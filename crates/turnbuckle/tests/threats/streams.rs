@@ -229,7 +229,7 @@ fn connections_that_trickle_are_closed_by_the_deadline_and_take_little_memory() 
 #[test]
 fn a_message_that_stops_half_way_closes_even_a_connection_with_an_allocation() {
     let site = Site::new();
-    let server = start(site, &["--stream-deadline=1"]);
+    let server = start(site, &["--stream-deadline=4"]);
     let mut client = Client::over_tcp(&server);
     client.allocate();
     client.send_raw(b"\x40\x00\xFF\xFFthe rest never comes");
@@ -333,7 +333,7 @@ fn the_oldest_silent_connections_make_room_for_a_client() {
 fn a_connection_without_an_allocation_is_closed_when_it_is_idle_and_one_with_an_allocation_is_not()
 {
     let site = Site::new();
-    let server = start(site, &["--max-allocate-timeout=1"]);
+    let server = start(site, &["--max-allocate-timeout=4"]);
     let mut client = Client::over_tcp(&server);
     client.allocate();
     let mut idle = StreamLink::tcp(server.address());

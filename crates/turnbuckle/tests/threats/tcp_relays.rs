@@ -5,18 +5,18 @@ use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use turnbuckle_wire::{AddressFamily, AttributeType, Class, Method};
+use turnbuckle_wire::{AddressFamily, AttributeType, Method};
 
 use crate::harness::{
-    Answer, Authority, Client, Inbound, Key, OTHER_USER, Server, Site, StreamLink, connect, plain,
-    relayed,
+    Answer, Authority, Client, Inbound, Key, OTHER_USER, Server, Site, StreamLink, connect,
+    connect_from, relayed,
 };
 use crate::streams::start;
 
 const TCP_RELAYS: &str = "--no-tcp-relay=false";
 /// TCP over IPv4 (RFC 6062 §4.1).
 const TCP: u8 = 6;
-const PATIENCE: Duration = Duration::from_secs(10);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A relay, a client with a TCP allocation, and where peers of it listen.
 struct Scene {
@@ -213,7 +213,7 @@ fn peers_with_a_permission_reach_the_client_and_others_are_turned_away() {
     let permitted = SocketAddr::new(peer_ip, 9);
     scene.control.create_permission(&[permitted]).expect(200);
     scene.control.assert_silent();
-    let mut peer = settled(crate::harness::connect_from(peer_ip, scene.relayed));
+    let mut peer = settled(connect_from(peer_ip, scene.relayed));
     peer.write_all(b"knock knock").unwrap();
     let Inbound::Attempt {
         peer: from,
@@ -423,8 +423,9 @@ fn the_rate_of_an_allocation_holds_for_its_streams_and_nothing_of_them_is_lost()
 #[test]
 fn a_peer_that_refuses_is_told_as_447_and_one_that_is_connected_as_446() {
     let mut scene = Scene::new(&[]);
-    let closed = scene.peer().local_addr().unwrap();
-    try_connect(&mut scene.control, closed).expect(447);
+    // Bound, so that nobody else gets it, and nobody listens there.
+    let closed = connect_from(scene.site.ip(9), scene.server.address());
+    try_connect(&mut scene.control, closed.local_addr().unwrap()).expect(447);
     let peer = scene.peer();
     let address = peer.local_addr().unwrap();
     connected(&mut scene.control, address);
@@ -573,6 +574,15 @@ fn a_scan_of_a_thousand_ports_ends_at_the_users_rate() {
     assert!(tried >= 10, "a burst is allowed");
 }
 
+/// Fails if the other side goes on, or says anything.
+fn assert_ended(mut connection: &TcpStream) {
+    connection.set_read_timeout(Some(PATIENCE)).unwrap();
+    match connection.read(&mut [0]) {
+        Ok(len) => assert_eq!(len, 0),
+        Err(error) => assert_eq!(error.kind(), ErrorKind::ConnectionReset),
+    }
+}
+
 //= V-46
 #[test]
 fn a_thousand_peers_that_knock_leave_room_for_the_client() {
@@ -582,11 +592,24 @@ fn a_thousand_peers_that_knock_leave_room_for_the_client() {
     scene.control.create_permission(&[permitted]).expect(200);
     let peers: Vec<_> = (0..1000)
         .filter_map(|_| TcpStream::connect(scene.relayed).ok())
-        .chain((0..200).map(|_| crate::harness::connect_from(peer_ip, scene.relayed)))
+        .chain((0..200).map(|_| connect_from(peer_ip, scene.relayed)))
         .collect();
-    scene.control.settle();
-    let message = plain(Class::Request, Method::BINDING, |_| {});
-    scene.control.exchange(&message).expect(200);
+    // The relay takes them in their order, and closes at once those that may not stay.
+    for peer in &peers[..1000] {
+        assert_ended(peer);
+    }
+    let deadline = Instant::now() + PATIENCE;
+    for peer in &peers[1000..] {
+        peer.set_nonblocking(true).unwrap();
+    }
+    let has_ended = |mut peer: &TcpStream| match peer.read(&mut [0]) {
+        Err(error) => error.kind() != ErrorKind::WouldBlock,
+        Ok(len) => len == 0,
+    };
+    while peers[1000..].iter().filter(|peer| has_ended(peer)).count() < 100 {
+        assert!(Instant::now() < deadline, "they stay");
+        scene.control.settle();
+    }
     drop(peers);
     let accounts = {
         scene.control.refresh(0).expect(200);

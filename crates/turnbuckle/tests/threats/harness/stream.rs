@@ -8,7 +8,8 @@ use std::time::Duration;
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, SockaddrIn, bind, socket};
 use turnbuckle_wire::padding_len;
 
-const READ_TIMEOUT: Duration = Duration::from_millis(500);
+/// Nothing is lost on the way, so what does not come for so long does not come.
+const READ_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Something that carries bytes both ways.
 pub(crate) trait Carrier: Read + Write {}

@@ -13,7 +13,7 @@ use nix::sys::socket::{
 use super::icmp::checksum;
 
 /// Longest time for a packet on its way within one host.
-const PATIENCE: Duration = Duration::from_secs(5);
+const PATIENCE: Duration = Duration::from_secs(20);
 const ETHERNET_HEADER_LEN: usize = 14;
 const UDP: u8 = 17;
 

@@ -182,12 +182,10 @@ impl Tls {
         config.resumption = rustls::client::Resumption::disabled();
         let name = ServerName::try_from(NAME).expect("a name");
         let connection = ClientConnection::new(Arc::new(config), name).expect("a client");
-        socket.set_read_timeout(Some(std::time::Duration::from_secs(10)))?;
         let mut stream = StreamOwned::new(connection, socket.try_clone()?);
         while stream.conn.is_handshaking() {
             stream.conn.complete_io(&mut socket)?;
         }
-        socket.set_read_timeout(Some(std::time::Duration::from_millis(500)))?;
         Ok(stream)
     }
 
