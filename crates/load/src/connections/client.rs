@@ -196,7 +196,7 @@ impl Arguments {
         let failed = total(counters, |counters| &counters.failed);
         let unfinished = total(counters, |counters| &counters.unfinished);
         let cpu_ns = total(counters, |counters| &counters.cpu_ns);
-        let cpu_us = cpu_ns as f64 / 1e3 / connected.max(1) as f64;
+        let cpu_us = (connected > 0).then(|| cpu_ns as f64 / 1e3 / connected as f64);
         let by_worker =
             |counters: &Arc<OwnLines<Counters>>| counters.connected.load(Ordering::Relaxed);
         let least = counters.iter().map(by_worker).min().unwrap_or(0);
@@ -232,8 +232,8 @@ impl Arguments {
             }));
         } else {
             output::line(&format!(
-                "connected {connected}, failed {failed}, under way at the end {unfinished}, {cpu_us:.2} us of CPU each, by worker {least} to {most}, \
-                 errors: {}",
+                "connected {connected}, failed {failed}, under way at the end {unfinished}{}, by worker {least} to {most}, errors: {}",
+                super::cpu_each(cpu_us),
                 errors::sentence(&errors)
             ));
             if !latency.is_empty() {

@@ -25,6 +25,11 @@ fn workers(text: &str) -> Result<usize, String> {
     }
 }
 
+/// CPU time of a connection, microseconds, for a sentence; nothing if there was no connection.
+fn cpu_each(us: Option<f64>) -> String {
+    us.map_or_else(String::new, |us| format!(", {us:.2} us of CPU each"))
+}
+
 /// Lets this process open as many descriptors as it may.
 fn raise_descriptor_limit() {
     let limit = getrlimit(Resource::Nofile);

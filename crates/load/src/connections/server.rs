@@ -270,7 +270,7 @@ impl Arguments {
             (strategy == Strategy::Cpu).then(|| total(counters, |counters| &counters.wrong_cpu));
         let least = counters.iter().map(by_worker).min().unwrap_or(0);
         let most = counters.iter().map(by_worker).max().unwrap_or(0);
-        let cpu_us = cpu_ns as f64 / 1e3 / accepted.max(1) as f64;
+        let cpu_us = (accepted > 0).then(|| cpu_ns as f64 / 1e3 / accepted as f64);
         if self.json {
             let workers: Vec<Value> = counters
                 .iter()
@@ -300,7 +300,8 @@ impl Arguments {
             }));
         } else {
             output::line(&format!(
-                "accepted {accepted}, {cpu_us:.2} us of CPU each, by worker {least} to {most}, errors: {}",
+                "accepted {accepted}{}, by worker {least} to {most}, errors: {}",
+                super::cpu_each(cpu_us),
                 errors::sentence(&errors)
             ));
             if let Some(wrong) = wrong_cpu {

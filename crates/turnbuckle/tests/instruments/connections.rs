@@ -139,7 +139,28 @@ fn failures_are_counted_by_errno() {
         assert!(counted["failed"].as_u64().unwrap() > 0);
         assert_eq!(counted["errors"]["ECONNREFUSED"], counted["failed"]);
         assert_eq!(counted["latency_us"], Value::Null);
+        assert_eq!(counted["cpu_us_per_connection"], Value::Null);
     }
+}
+
+#[test]
+fn a_server_without_descriptors_counts_that_and_takes_what_it_can() {
+    let server = ["accept-server", "--json", "-p", "0", "-i", "1"];
+    let mut server = Program::start_with(16, &server);
+    let port = server.event("ready")["port"].as_u64().unwrap();
+    let port = u16::try_from(port).unwrap();
+    let connections: Vec<_> = (0..32)
+        .map(|_| std::net::TcpStream::connect(("127.0.0.1", port)).unwrap())
+        .collect();
+    server.signal(Signal::SIGINT);
+    let accepted = server.event("result");
+    let number = accepted["accepted"].as_u64().unwrap();
+    assert!(number > 0 && number < 16, "{accepted}");
+    assert!(
+        accepted["errors"]["EMFILE"].as_u64() > Some(0),
+        "{accepted}"
+    );
+    drop(connections);
 }
 
 #[test]

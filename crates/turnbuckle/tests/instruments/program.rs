@@ -15,8 +15,22 @@ pub(crate) struct Program {
 
 impl Program {
     pub(crate) fn start(arguments: &[&str]) -> Self {
-        let mut child = Command::new(env!("CARGO_BIN_EXE_turnbuckle"))
-            .args(arguments)
+        Self::spawn(Command::new(env!("CARGO_BIN_EXE_turnbuckle")).args(arguments))
+    }
+
+    /// With no more than so many descriptors.
+    pub(crate) fn start_with(descriptors: u32, arguments: &[&str]) -> Self {
+        let script = format!("ulimit -n {descriptors} && exec \"$0\" \"$@\"");
+        let program = env!("CARGO_BIN_EXE_turnbuckle");
+        Self::spawn(
+            Command::new("sh")
+                .args(["-c", &script, program])
+                .args(arguments),
+        )
+    }
+
+    fn spawn(command: &mut Command) -> Self {
+        let mut child = command
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
