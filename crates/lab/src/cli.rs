@@ -18,7 +18,7 @@ use crate::scenario::{Arrival, Scenario};
 use crate::server::{self, Server, Values};
 use crate::suite::{Scratch, Suite};
 
-/// Compares servers under the same load, in alternating rounds, and writes a report
+/// Compare servers under the same load, in alternating rounds, and write a report
 #[derive(Args, Clone, Debug)]
 #[command(after_help = "\
 Three hosts (load, relay, peer) are made as network namespaces (root needed) and removed again whatever happens; with --hosts the same scenario runs \

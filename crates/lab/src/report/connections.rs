@@ -236,11 +236,6 @@ fn shortages(text: &mut String, records: &[&Record]) {
     );
     for cell in cells(records) {
         for row in rows(records, cell) {
-            let limits: Vec<&str> = row
-                .records
-                .iter()
-                .map(|it| it.bottleneck_why.as_str())
-                .collect();
             let _ = writeln!(
                 text,
                 "| {} | {} | {} | {} | {} | {} |",
@@ -249,11 +244,29 @@ fn shortages(text: &mut String, records: &[&Record]) {
                 row.sum(|it| it.connections_failed),
                 row.metric(Metric::ConnectionsPerSecond),
                 row.full(|it| it.connect_max_us.map(|us| us / 1e3)),
-                limits.join("; "),
+                without_repetition(row.records.iter().map(|it| it.bottleneck_why.as_str())),
             );
         }
     }
     text.push('\n');
+}
+
+/// Sentences one after the other, each without what it begins with if the one before begins with the same, up to ` in `.
+fn without_repetition<'a>(sentences: impl Iterator<Item = &'a str>) -> String {
+    let mut text = String::new();
+    let mut before = "";
+    for sentence in sentences {
+        let (beginning, rest) = sentence.split_once(" in ").unwrap_or(("", sentence));
+        if !text.is_empty() {
+            text.push_str("; ");
+        }
+        text.push_str(match beginning == before && !text.is_empty() {
+            true => rest,
+            false => sentence,
+        });
+        before = beginning;
+    }
+    text
 }
 
 /// Lines over the number of workers, one for each server, for each place of the clients and each of two figures.
@@ -400,6 +413,19 @@ mod tests {
         assert!(
             table.contains("Connected 720, accepted 708: 12 were not"),
             "{table}"
+        );
+    }
+
+    #[test]
+    fn what_sentences_have_in_common_is_said_once() {
+        let sentences = [
+            "reached 5 in 1 of 2 looks",
+            "reached 5 in 2 of 2 looks",
+            "reached 6 in 2 of 2 looks",
+        ];
+        assert_eq!(
+            without_repetition(sentences.into_iter()),
+            "reached 5 in 1 of 2 looks; 2 of 2 looks; reached 6 in 2 of 2 looks"
         );
     }
 

@@ -58,10 +58,15 @@ pub(super) fn readme(contents: &Contents) -> String {
     }
     let _ = writeln!(text, "\n## How it was run\n");
     for session in &contents.environment.sessions {
+        // What follows the averages of 1, 5 and 15 minutes in /proc/loadavg says nothing here.
+        let averages: Vec<&str> = session.load_average.split_whitespace().take(3).collect();
         let _ = writeln!(
             text,
             "- {}, commit {}, load average before it {}: `{}`",
-            session.started, session.commit, session.load_average, session.command
+            session.started,
+            session.commit,
+            averages.join(" "),
+            session.command
         );
     }
     let mut notes: Vec<&str> = Vec::new();
