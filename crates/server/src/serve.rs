@@ -105,7 +105,8 @@ pub fn serve(config: &Config, out: &mut impl Write) -> Result<Accounting, ServeE
     let (events, inbox) = sync_channel(QUEUE_LINES);
     let mut signals = Signals::new([SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2])
         .map_err(|error| ServeError::from_io(&error))?;
-    std::thread::spawn({
+    let watcher = std::thread::Builder::new().name("signals".into());
+    let watching = watcher.spawn({
         let events = events.clone();
         move || {
             for signal in signals.forever() {
@@ -121,6 +122,7 @@ pub fn serve(config: &Config, out: &mut impl Write) -> Result<Accounting, ServeE
             }
         }
     });
+    watching.map_err(|error| ServeError::from_io(&error))?;
     raise_descriptor_limit();
     let mut relay = RunningRelay::start(config, &events, out)?;
     let settled = Settled::new(&config.process, config.persona, out).and_then(|settled| {
