@@ -54,7 +54,7 @@ Flags:
   -R  Malformed messages first, in the same way.
   --no-even-port  Accepted: EVEN-PORT is never asked for.
 Options:
-  -l  Message length, 24 and more (default: 100 bytes; 16 to 23 are made 24).
+  -l  Message length, 24 and more (default: 100 bytes; less is made 24).
   -p  Server port (default: 3478, with -S 5349).
   -n  Messages of each client (default: 5; with -Y as many as there is time for).
   -L  Local address.
@@ -234,11 +234,12 @@ impl Given {
             'E' => self.ca_file = Some(text(&name, parser)?.into()),
             'x' => self.family = Some(AddressFamily::V6),
             'X' => self.family = Some(AddressFamily::V4),
-            'l' => self.len = Some(number(&name, parser, 16, 65_400)?),
+            'l' => self.len = Some(number(&name, parser, 0, 65_400)?),
             'p' => self.port = Some(number(&name, parser, 1, u16::MAX)?),
             'r' => self.peer_port = number(&name, parser, 1, u16::MAX)?,
             'n' => self.messages = Some(number(&name, parser, 1, PACKETS_MAX)?),
-            'm' => self.clients = number(&name, parser, 1, CLIENTS_MAX)?,
+            // As the original, which has one client at least.
+            'm' => self.clients = number(&name, parser, 0, CLIENTS_MAX)?.max(1),
             'z' => self.interval_ms = Some(number(&name, parser, 0, 3_600_000)?),
             'L' => self.local = Some(address(&name, parser)?),
             'e' => self.peer = Some(address(&name, parser)?),
@@ -601,14 +602,25 @@ mod tests {
     }
 
     #[test]
+    fn what_the_original_makes_larger_is_made_larger() {
+        let options = parse("-c -l 10 -m 0 -e 192.0.2.2 192.0.2.1").unwrap();
+        assert_eq!((options.load.size, options.load.clients), (HEADER_LEN, 1));
+        assert!(
+            options.notes.iter().any(|note| note.contains("24 bytes")),
+            "{:?}",
+            options.notes
+        );
+    }
+
+    #[test]
     fn wrong_values_are_refused_with_what_is_allowed() {
         for (line, expected) in [
             ("-e 192.0.2.2", "server is missing"),
             ("192.0.2.1", "either -e"),
             ("-Y packet 192.0.2.1", "either -e"),
             ("-Y both 192.0.2.1", "packet, alloc, invalid"),
-            ("-l 15 -e 192.0.2.2 192.0.2.1", "16 to"),
-            ("-m 0 -e 192.0.2.2 192.0.2.1", "1 to"),
+            ("-l 65401 -e 192.0.2.2 192.0.2.1", "0 to 65400"),
+            ("-m 200001 -e 192.0.2.2 192.0.2.1", "0 to 200000"),
             ("-m x -e 192.0.2.2 192.0.2.1", "-m x"),
             ("-e 192.0.2.2 192.0.2.1 --sender-threads 5", "0 to 4"),
             ("-e 192.0.2.2 192.0.2.1 -K", "needs a value"),

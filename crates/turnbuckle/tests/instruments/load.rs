@@ -88,6 +88,36 @@ fn a_known_delay_is_reported_within_five_per_cent() {
     panic!("{ratios:?}");
 }
 
+/// No coordinated omission: packets that are due while something stands still are not left out, nor counted from when they left.
+#[test]
+fn whoever_stands_still_shows_in_the_percentiles() {
+    for is_server in [true, false] {
+        let bench = Bench::start(&[]);
+        let always = ["load", "rate", "--rate", "500", "--duration", "4", "--json"];
+        let words = bench.to_server.iter().chain(&bench.to_peer);
+        let words = always.into_iter().chain(words.map(String::as_str));
+        let mut load = Program::start(&words.collect::<Vec<_>>());
+        load.event("measuring");
+        let who = if is_server { &bench.server } else { &load };
+        who.signal(Signal::SIGSTOP);
+        std::thread::sleep(Duration::from_millis(400));
+        who.signal(Signal::SIGCONT);
+        let result = load.event("result");
+        assert!(load.succeeds());
+        // A tenth of the packets was due meanwhile, so a hundredth waited for nearly all of it.
+        let latency = &result["latency_us"];
+        assert!(latency["p99"].as_f64().unwrap() > 300_000.0, "{result}");
+        assert!(latency["max"].as_f64().unwrap() > 390_000.0, "{result}");
+        assert!(
+            result["sent_datagrams"].as_u64().unwrap() > 1_800,
+            "{result}"
+        );
+        let lateness = result["lateness_us"]["p99"].as_f64().unwrap();
+        assert!(is_server || lateness > 300_000.0, "{result}");
+        bench.finish();
+    }
+}
+
 #[test]
 fn a_limit_that_is_broken_is_an_exit_code() {
     let rate = ["--rate", "1000", "--duration", "0.5"];
