@@ -182,7 +182,9 @@ impl<R: Random> Engine<R> {
                 DefaultFamily::Client => Family::of(&request.from.remote),
             }),
             Err(AttributeError::UnsupportedFamily(_)) => Err(Reject::FamilyUnsupported),
-            Err(AttributeError::Length | AttributeError::Value) => Err(Reject::BadRequest),
+            Err(AttributeError::Length | AttributeError::Value) => {
+                Err(Reject::BadRequest("REQUESTED-ADDRESS-FAMILY malformed"))
+            }
         }
     }
 
@@ -195,7 +197,11 @@ impl<R: Random> Engine<R> {
             Ok(Some(UDP)) => return Err(Reject::Forbidden), // RFC 6062 §5.1
             Ok(Some(TCP)) if self.config.tcp.is_some() => RelayProtocol::Tcp,
             Ok(Some(_)) => return Err(Reject::TransportUnsupported),
-            Ok(None) | Err(_) => return Err(Reject::BadRequest),
+            Ok(None) | Err(_) => {
+                return Err(Reject::BadRequest(
+                    "REQUESTED-TRANSPORT missing or malformed",
+                ));
+            }
         };
         let needs_udp = [
             AttributeType::DONT_FRAGMENT,
@@ -206,38 +212,52 @@ impl<R: Random> Engine<R> {
             && (!request.from.transport.is_stream()
                 || needs_udp.iter().any(|&kind| message.contains(kind)))
         {
-            return Err(Reject::BadRequest); // RFC 6062 §5.1
+            return Err(Reject::BadRequest(
+                "TCP relay over UDP, or with an attribute of UDP relays",
+            )); // RFC 6062 §5.1
         }
-        let even_port = message.even_port().map_err(|_| Reject::BadRequest)?;
+        let even_port = message
+            .even_port()
+            .map_err(|_| Reject::BadRequest("EVEN-PORT malformed"))?;
         let token = message
             .reservation_token()
-            .map_err(|_| Reject::BadRequest)?
+            .map_err(|_| Reject::BadRequest("RESERVATION-TOKEN malformed"))?
             .map(ReservationToken);
-        let lifetime = message.lifetime().map_err(|_| Reject::BadRequest)?;
+        let lifetime = message
+            .lifetime()
+            .map_err(|_| Reject::BadRequest("LIFETIME malformed"))?;
         let is_mobile = self.wants_ticket(request, protocol)?;
         let names_family = message.contains(AttributeType::REQUESTED_ADDRESS_FAMILY);
         let names_additional = message.has_additional_address_family();
 
         // Step 5
         if token.is_some() && (even_port.is_some() || names_family || names_additional) {
-            return Err(Reject::BadRequest);
+            return Err(Reject::BadRequest(
+                "RESERVATION-TOKEN with EVEN-PORT or an address family",
+            ));
         }
         // Step 6
         if names_family && names_additional {
-            return Err(Reject::BadRequest);
+            return Err(Reject::BadRequest(
+                "REQUESTED-ADDRESS-FAMILY with ADDITIONAL-ADDRESS-FAMILY",
+            ));
         }
         // Step 7
         let family = self.requested_family(request)?;
         // Step 8
         if even_port == Some(true) && names_additional {
-            return Err(Reject::BadRequest);
+            return Err(Reject::BadRequest(
+                "EVEN-PORT with ADDITIONAL-ADDRESS-FAMILY",
+            ));
         }
         // Step 9
         let is_dual = match message.additional_address_family() {
             Ok(None) => false,
             Ok(Some(AddressFamily::V6)) => true,
             Ok(Some(AddressFamily::V4)) | Err(AttributeError::Length | AttributeError::Value) => {
-                return Err(Reject::BadRequest);
+                return Err(Reject::BadRequest(
+                    "ADDITIONAL-ADDRESS-FAMILY malformed or not IPv6",
+                ));
             }
             Err(AttributeError::UnsupportedFamily(_)) => return Err(Reject::FamilyUnsupported),
         };

@@ -44,7 +44,7 @@ impl<R: Random> Engine<R> {
         let mut envelope = request.envelope();
         let plan = match self.plan_discovery(request, key.is_some()) {
             Ok(plan) => plan,
-            Err(reject) => return Ok(self.write_error(&envelope, key, reject.code(), |_| {})),
+            Err(reject) => return Ok(self.reply_reject(&envelope, key, reject)),
         };
         if let Some(plan) = &plan {
             // RESPONSE-PORT may name one of our own listeners, which would take the answer for a message (V-41).

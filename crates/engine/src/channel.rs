@@ -168,7 +168,9 @@ impl<R: Random> Engine<R> {
         let (Ok(Some(number)), Ok(Some(peer))) =
             (message.channel_number(), message.xor_peer_address())
         else {
-            return Err(Reject::BadRequest);
+            return Err(Reject::BadRequest(
+                "CHANNEL-NUMBER or XOR-PEER-ADDRESS missing or malformed",
+            ));
         };
         let valid = if self.config.rfc5766_channel_numbers {
             ChannelNumber::from_rfc5766(number)
@@ -180,7 +182,7 @@ impl<R: Random> Engine<R> {
                 // legal for RFC 5766 clients
                 self.statistics.channel_numbers_reserved += 1;
             }
-            return Err(Reject::BadRequest);
+            return Err(Reject::BadRequest("Channel number out of range"));
         };
         let address = PeerAddress::new(peer);
         let allocation = self.live(id).ok_or(Reject::AllocationMismatch)?;
@@ -192,7 +194,9 @@ impl<R: Random> Engine<R> {
                 .of_peer(address)
                 .is_some_and(|channel| channel.number != number);
         if bound_elsewhere || address.port() == 0 {
-            return Err(Reject::BadRequest);
+            return Err(Reject::BadRequest(
+                "Channel or peer bound otherwise, or peer port 0",
+            ));
         }
         if !allocation.serves(address) {
             return Err(Reject::PeerFamilyMismatch);

@@ -34,8 +34,8 @@ pub struct Config {
     pub software: Option<Box<str>>,
     /// Whether SOFTWARE also goes to sources that proved nothing (V-65: not by default).
     pub software_to_unverified: bool,
-    /// Whether error answers to sources that proved nothing carry a reason phrase (V-40: not by default).
-    pub reason_phrases_to_unverified: bool,
+    /// Whether reason phrases say what was wrong with a bad request, and go to sources that proved nothing too (V-40: not by default).
+    pub detailed_reasons: bool,
     /// How long things live.
     pub lifetimes: Lifetimes,
     /// Upper bounds.
@@ -85,7 +85,7 @@ impl Default for Config {
             fingerprint: Fingerprint::Mirror,
             software: None,
             software_to_unverified: false,
-            reason_phrases_to_unverified: false,
+            detailed_reasons: false,
             lifetimes: Lifetimes::default(),
             limits: Limits::default(),
             mobility: None,

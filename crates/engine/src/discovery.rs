@@ -65,11 +65,15 @@ impl Discovery {
     /// Attributes that exclude each other, that a connection cannot serve, or that cannot be read: 400.
     fn plan(&self, request: &Request<'_>, is_proven: bool) -> Result<Plan, Reject> {
         let message = &request.message;
-        let change = message.change_request().map_err(|_| Reject::BadRequest)?;
-        let response_port = message.response_port().map_err(|_| Reject::BadRequest)?;
+        let change = message
+            .change_request()
+            .map_err(|_| Reject::BadRequest("CHANGE-REQUEST malformed"))?;
+        let response_port = message
+            .response_port()
+            .map_err(|_| Reject::BadRequest("RESPONSE-PORT malformed"))?;
         let padding = message.padding();
         if padding.is_some() && response_port.is_some() {
-            return Err(Reject::BadRequest);
+            return Err(Reject::BadRequest("PADDING with RESPONSE-PORT"));
         }
         // Neither a connection nor a proxy's client can be reached from elsewhere, or elsewhere.
         let is_bare = request.from == ClientTuple::udp(request.from.listener, request.from.remote);
@@ -81,7 +85,8 @@ impl Discovery {
             padding_len: padding.map(|padding| padding_len(padding, is_proven)),
         };
         if let Some(change) = change.filter(|change| *change != ChangeRequest::default()) {
-            let alternates = alternates.ok_or(Reject::BadRequest)?;
+            let alternates =
+                alternates.ok_or(Reject::BadRequest("CHANGE-REQUEST impossible here"))?;
             if change.change_ip {
                 plan.origin.set_ip(self.other.ip());
             }
@@ -96,7 +101,7 @@ impl Discovery {
         }
         if let Some(port) = response_port {
             if alternates.is_none() || port == 0 {
-                return Err(Reject::BadRequest);
+                return Err(Reject::BadRequest("RESPONSE-PORT impossible here"));
             }
             plan.to.remote.set_port(port);
         }

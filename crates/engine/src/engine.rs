@@ -437,7 +437,7 @@ impl<R: Random> Engine<R> {
             Ok(Answered::Now | Answered::Later) => Outcome::Done,
             Ok(Answered::InProgress) => Outcome::Dropped(DropReason::RequestInProgress),
             Err(reject) => {
-                self.reply_error(&request.envelope(), &proof.response_key, reject.code());
+                self.reply_reject(&request.envelope(), Some(&proof.response_key), reject);
                 Outcome::Done
             }
         }

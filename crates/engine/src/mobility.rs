@@ -121,7 +121,7 @@ impl<R: Random> Engine<R> {
             None => Ok(false),
             Some([]) if is_allowed => Ok(true),
             Some([]) => Err(Reject::MobilityForbidden),
-            Some(_) => Err(Reject::BadRequest),
+            Some(_) => Err(Reject::BadRequest("MOBILITY-TICKET not empty")),
         }
     }
 
@@ -133,7 +133,9 @@ impl<R: Random> Engine<R> {
         proof: &Proof,
     ) -> Result<(AllocationId, Resume), Reject> {
         let tickets = self.tickets.as_ref().ok_or(Reject::MobilityForbidden)?;
-        let ticket = tickets.open(sealed).ok_or(Reject::BadRequest)?;
+        let ticket = tickets
+            .open(sealed)
+            .ok_or(Reject::BadRequest("MOBILITY-TICKET not valid"))?;
         let (id, from, now) = (ticket.allocation, request.from, request.now);
         if self
             .live(id)
@@ -154,13 +156,16 @@ impl<R: Random> Engine<R> {
         let is_repeated = mobility.resumed.is_some_and(|resumed| {
             resumed.transaction == transaction && resumed.client == from && now.time < resumed.until
         });
-        let next = ticket.number.checked_add(1).ok_or(Reject::BadRequest)?;
+        let next = ticket
+            .number
+            .checked_add(1)
+            .ok_or(Reject::BadRequest("MOBILITY-TICKET not valid"))?;
         if is_repeated && next == mobility.number {
             return Ok((id, Resume::Repeated));
         }
         let is_known = allocation.client == from && !mobility.is_parked;
         if ticket.number != mobility.number || is_known || mobility.new_path == Some(from) {
-            return Err(Reject::BadRequest);
+            return Err(Reject::BadRequest("MOBILITY-TICKET not valid"));
         }
         if self.client(&from).is_some_and(|other| other != id) {
             return Err(Reject::AllocationMismatch); // it has an allocation of its own

@@ -127,7 +127,7 @@ impl<R: Random> Engine<R> {
         let policy = self.policy_of(allocation.quota.user());
         let mut refused = None;
         for peer in request.message.xor_peer_addresses() {
-            let peer = peer.map_err(|_| Reject::BadRequest)?; // any invalid one makes the request invalid
+            let peer = peer.map_err(|_| Reject::BadRequest("XOR-PEER-ADDRESS malformed"))?; // any invalid one makes the request invalid
             let result = match policy.check(peer) {
                 _ if !allocation.serves(PeerAddress::new(peer)) => Err(Reject::PeerFamilyMismatch),
                 Ok(allowed) if peers.contains(&allowed.ip()) => Ok(()),
@@ -146,7 +146,7 @@ impl<R: Random> Engine<R> {
             return Err(reject);
         }
         if peers.is_empty() {
-            return Err(Reject::BadRequest);
+            return Err(Reject::BadRequest("XOR-PEER-ADDRESS missing"));
         }
         let added = peers
             .iter()

@@ -28,7 +28,10 @@ impl<R: Random> Engine<R> {
                 .check_resume(ticket, request, proof)
                 .map(|(id, resume)| (id, Some(resume)))?,
         };
-        let asked = request.message.lifetime().map_err(|_| Reject::BadRequest)?;
+        let asked = request
+            .message
+            .lifetime()
+            .map_err(|_| Reject::BadRequest("LIFETIME malformed"))?;
         let is_release = asked == Some(0);
         if is_release {
             match self
@@ -53,7 +56,9 @@ impl<R: Random> Engine<R> {
             Ok(Some(AddressFamily::V4)) => Some(Family::V4),
             Ok(Some(AddressFamily::V6)) => Some(Family::V6),
             Err(AttributeError::UnsupportedFamily(_)) => return Err(Reject::PeerFamilyMismatch),
-            Err(AttributeError::Length | AttributeError::Value) => return Err(Reject::BadRequest),
+            Err(AttributeError::Length | AttributeError::Value) => {
+                return Err(Reject::BadRequest("REQUESTED-ADDRESS-FAMILY malformed"));
+            }
         };
         let allocation = self.live(id).ok_or(Reject::AllocationMismatch)?;
         if family.is_some_and(|family| allocation.relay(family).is_none()) {

@@ -3,7 +3,8 @@
 /// The error codes of RFC 8489 §14.8, RFC 8656 §19 and RFC 6062 §6.3 that the engine answers with by itself; those of authentication come from there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reject {
-    BadRequest,
+    /// With what is wrong, because this code alone says little.
+    BadRequest(&'static str),
     Forbidden,
     MobilityForbidden,
     UnknownAttributes,
@@ -24,7 +25,7 @@ pub(crate) const TRY_ALTERNATE: u16 = 300;
 impl Reject {
     pub(crate) const fn code(self) -> u16 {
         match self {
-            Self::BadRequest => 400,
+            Self::BadRequest(_) => 400,
             Self::Forbidden => 403,
             Self::MobilityForbidden => 405,
             Self::UnknownAttributes => 420,
@@ -38,6 +39,14 @@ impl Reject {
             Self::QuotaReached => 486,
             Self::InsufficientCapacity => 508,
         }
+    }
+
+    /// The reason phrase; `is_detailed` says more than the code does where there is more to say.
+    pub(crate) const fn phrase(self, is_detailed: bool) -> &'static str {
+        if is_detailed && let Self::BadRequest(detail) = self {
+            return detail;
+        }
+        reason_phrase(self.code())
     }
 }
 

@@ -97,6 +97,17 @@ impl<R: Random> Engine<R> {
         self.write_error(envelope, Some(key), code, |_| {});
     }
 
+    /// Queues an error response that says why a request is refused.
+    pub(crate) fn reply_reject(
+        &mut self,
+        envelope: &Envelope,
+        key: Option<&IntegrityKey>,
+        reject: Reject,
+    ) -> usize {
+        let phrase = reject.phrase(self.config.detailed_reasons);
+        self.write_error_as(envelope, key, (reject.code(), phrase), |_| {})
+    }
+
     /// Queues a 420 response that lists every type that was not understood (RFC 8489 §6.3.1.1).
     pub(crate) fn reply_unknown_attributes(
         &mut self,
@@ -132,12 +143,22 @@ impl<R: Random> Engine<R> {
         code: u16,
         write: impl FnOnce(&mut MessageWriter<'_>),
     ) -> usize {
+        self.write_error_as(envelope, key, (code, reason_phrase(code)), write)
+    }
+
+    fn write_error_as(
+        &mut self,
+        envelope: &Envelope,
+        key: Option<&IntegrityKey>,
+        (code, phrase): (u16, &str),
+        write: impl FnOnce(&mut MessageWriter<'_>),
+    ) -> usize {
         let config = &self.config;
-        let has_reason = key.is_some() || config.reason_phrases_to_unverified;
+        let has_reason = key.is_some() || config.detailed_reasons;
         self.outbox.reply(envelope.to, |buffer| {
             let mut writer =
                 MessageWriter::new(buffer, Class::Error, envelope.method, envelope.transaction);
-            writer.error_code(code, if has_reason { reason_phrase(code) } else { "" });
+            writer.error_code(code, if has_reason { phrase } else { "" });
             write(&mut writer);
             finish(config, envelope, key, writer)
         })

@@ -279,7 +279,7 @@ impl<R: Random> Engine<R> {
         } = handover;
         envelope.to = client;
         if let Err(reject) = self.bind_here(now.time, connection, &envelope, &key, &user) {
-            self.reply_error(&envelope, &key, reject.code());
+            self.reply_reject(&envelope, Some(&key), reject);
         }
     }
 
@@ -378,11 +378,11 @@ impl<R: Random> Engine<R> {
             return Err(Reject::Forbidden);
         }
         let Ok(Some(peer)) = request.message.xor_peer_address() else {
-            return Err(Reject::BadRequest);
+            return Err(Reject::BadRequest("XOR-PEER-ADDRESS missing or malformed"));
         };
         let address = PeerAddress::new(peer);
         if address.port() == 0 {
-            return Err(Reject::BadRequest);
+            return Err(Reject::BadRequest("Peer port 0"));
         }
         if self.tcp.has_peer(id, address) {
             return Err(Reject::ConnectionExists);
@@ -491,14 +491,18 @@ impl<R: Random> Engine<R> {
     ) -> Result<Outcome, Reject> {
         // a control connection stays one
         if !request.from.transport.is_stream() || self.client(&request.from).is_some() {
-            return Err(Reject::BadRequest);
+            return Err(Reject::BadRequest(
+                "ConnectionBind over UDP or on a control connection",
+            ));
         }
         let Ok(Some(connection)) = request.message.connection_id() else {
-            return Err(Reject::BadRequest);
+            return Err(Reject::BadRequest("CONNECTION-ID missing or malformed"));
         };
         let connection = ConnectionId(connection);
         let owner = self.commons.connections.owner_of(connection);
-        let shard = owner.ok_or(Reject::BadRequest)?.shard;
+        let shard = owner
+            .ok_or(Reject::BadRequest("CONNECTION-ID unknown"))?
+            .shard;
         let (envelope, key) = (request.envelope(), &proof.response_key);
         if shard == self.shard {
             self.bind_here(request.now.time, connection, &envelope, key, &proof.user)?;
@@ -522,17 +526,27 @@ impl<R: Random> Engine<R> {
         key: &IntegrityKey,
         user: &User,
     ) -> Result<(), Reject> {
-        let held = self.tcp.get(connection).ok_or(Reject::BadRequest)?;
+        let held = self
+            .tcp
+            .get(connection)
+            .ok_or(Reject::BadRequest("CONNECTION-ID unknown"))?;
         let allocation = held.allocation;
-        let owner = self.live(allocation).ok_or(Reject::BadRequest)?;
+        let owner = self
+            .live(allocation)
+            .ok_or(Reject::BadRequest("CONNECTION-ID unknown"))?;
         if !owner.quota.user().is_same_as(user) {
             return Err(Reject::WrongCredentials);
         }
-        let held = self.tcp.get_mut(connection).ok_or(Reject::BadRequest)?;
+        let held = self
+            .tcp
+            .get_mut(connection)
+            .ok_or(Reject::BadRequest("CONNECTION-ID unknown"))?;
         match &held.state {
             State::Unbound { deadline, .. } if now < *deadline => held.state = State::Bound,
             State::Unbound { .. } | State::Bound | State::Connecting(_) | State::Failed(_) => {
-                return Err(Reject::BadRequest);
+                return Err(Reject::BadRequest(
+                    "Connection bound already, or not in time",
+                ));
             }
         }
         self.changes.push_back(Change::PeerBound {
@@ -654,6 +668,6 @@ impl<R: Random> Engine<R> {
             | PeerEnd::Stopped
             | PeerEnd::TooMany => Reject::AllocationMismatch,
         };
-        self.reply_error(&waiting.envelope, &waiting.key, reject.code());
+        self.reply_reject(&waiting.envelope, Some(&waiting.key), reject);
     }
 }

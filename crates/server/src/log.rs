@@ -40,7 +40,7 @@ pub(crate) struct Scope {
     /// Which shard it is, and of how many.
     pub(crate) shard: usize,
     pub(crate) shards: usize,
-    /// Whom clients without an allocation are said to talk to.
+    /// What clients are said to talk to that have been told no other realm.
     pub(crate) realm: Box<str>,
 }
 

@@ -163,7 +163,7 @@ pub(crate) fn engine(config: &Config) -> Result<EngineConfig, String> {
         software: stun
             .software
             .then(|| concat!("Turnbuckle-", env!("CARGO_PKG_VERSION")).into()),
-        reason_phrases_to_unverified: stun.detailed_reasons,
+        detailed_reasons: stun.detailed_reasons,
         lifetimes: Lifetimes {
             allocation_max: limits.allocation_lifetime_max,
             permission: limits.permission_lifetime,

@@ -21,7 +21,7 @@ fn no_answer_is_too_long_for_a_path_that_its_request_came_by() {
         config.auth.add_user("alice", "wonderland").unwrap();
         config.fingerprint = Fingerprint::Always;
         config.software = Some("S".repeat(60).into());
-        config.reason_phrases_to_unverified = true;
+        config.detailed_reasons = true;
         config.mapped_address = true;
     });
     let mut longest = 0;

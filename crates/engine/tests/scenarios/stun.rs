@@ -441,7 +441,7 @@ fn tells_strangers_neither_software_nor_reasons() {
     let mut server = Server::with(|config| {
         config.software = Some("Turnbuckle".into());
         config.software_to_unverified = true;
-        config.reason_phrases_to_unverified = true;
+        config.detailed_reasons = true;
     });
     let answer = server.exchange(tuple(CLIENT), &bare(Method::ALLOCATE, ID, |_| {}));
     assert_eq!(

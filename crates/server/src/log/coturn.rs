@@ -43,6 +43,7 @@ pub(crate) struct Lines {
 pub(super) struct Sessions {
     wanted: Lines,
     shard: usize,
+    /// Of clients that have been told no other.
     realm: String,
     /// Numbers given away.
     count: u64,
@@ -199,16 +200,21 @@ impl Sessions {
                 if let Some(user) = &asked.user {
                     stranger.user.clone_from(user);
                 }
+                if let Some(realm) = asked.realm.as_ref().or(answer.realm.as_ref()) {
+                    stranger.realm = Some(realm.clone());
+                }
                 if answer.method == Method::ALLOCATE && stranger.origin.is_none() {
                     stranger.origin.clone_from(&asked.origin);
                 }
                 let (number, user) = (stranger.number, stranger.user.clone());
                 let origin = stranger.origin.clone().unwrap_or_default();
+                let realm = stranger.realm.clone();
+                let realm = realm.unwrap_or_else(|| self.realm.clone());
                 let pace = match answer.is_proven {
                     true => &mut self.refused_lines,
                     false => &mut self.stranger_lines,
                 };
-                (number, self.realm.clone(), user, origin, pace)
+                (number, realm, user, origin, pace)
             }
         };
         let title = title(self.shard, number);
@@ -321,7 +327,7 @@ impl Sessions {
         closed(
             &title,
             &stranger.user,
-            &self.realm,
+            stranger.realm.as_ref().unwrap_or(&self.realm),
             origin,
             &stranger.path,
             cause,

@@ -24,7 +24,7 @@ pub(crate) struct Seal {
 }
 
 /// An answer on its way out.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Answer {
     pub(crate) to: ClientTuple,
     pub(crate) method: Method,
@@ -32,6 +32,8 @@ pub(crate) struct Answer {
     pub(crate) error: Option<u16>,
     /// Whether the request proved who sent it.
     pub(crate) is_proven: bool,
+    /// REALM, escaped: that of a refusal.
+    pub(crate) realm: Option<String>,
     transaction: TransactionId,
 }
 
@@ -49,6 +51,7 @@ impl Answer {
             method: message.method(),
             error,
             is_proven: message.has_integrity_sha1() || message.has_integrity_sha256(),
+            realm: message.realm().ok().flatten().map(name_of_bytes),
             transaction: message.transaction_id(),
         })
     }
@@ -59,6 +62,8 @@ impl Answer {
 pub(crate) struct Asked {
     /// USERNAME, if the request tries to prove something.
     pub(crate) user: Option<String>,
+    /// REALM of a request that has proved who sent it.
+    pub(crate) realm: Option<String>,
     /// ORIGIN in the form in which origins stand in the database.
     pub(crate) origin: Option<String>,
     /// XOR-PEER-ADDRESS, each.
@@ -76,8 +81,10 @@ impl Asked {
         }
         let proves = message.has_integrity_sha1() || message.has_integrity_sha256();
         let user = message.username().ok().flatten().filter(|_| proves);
+        let realm = message.realm().ok().flatten();
         Self {
             user: user.map(name_of_bytes),
+            realm: realm.filter(|_| answer.is_proven).map(name_of_bytes),
             origin: message
                 .origin()
                 .map(|origin| name(&canonical(&String::from_utf8_lossy(origin)))),

@@ -37,7 +37,7 @@
 //! | V-48 | TLS handshakes | `tls` |
 //!
 //! And of the port that serves everything: whom a proxy may speak for, what HTTP gets (`proxy`).
-//! What the RFCs ask of packets and connections is in `standards`.
+//! What the RFCs ask of packets and connections is in `standards`, what coturn's options do in `options`.
 //! All that can be tried with nothing but a server's address is a program too, `turnbuckle probe`; `probe` runs it.
 //!
 //! What of these rows is not tried, because the relay has no such path: CONNECT-UDP; admin and metrics listeners as peers (there are none; any
@@ -65,8 +65,11 @@ mod legacy;
 mod memory;
 mod mobility;
 mod nonces;
+mod options;
 mod own_addresses;
 mod permissions;
+#[path = "../ports/mod.rs"]
+mod ports;
 mod probe;
 mod proxy;
 mod randomness;

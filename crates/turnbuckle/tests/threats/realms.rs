@@ -73,7 +73,7 @@ fn turnadmin(database: &Path, arguments: &[&str]) {
 }
 
 /// Tries until it is so; a change of the database takes up to a second.
-fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
+pub(crate) fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
     let deadline = Instant::now() + Duration::from_secs(20);
     while !is_so() {
         assert!(Instant::now() < deadline, "{what} did not happen");

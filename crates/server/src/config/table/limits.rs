@@ -49,10 +49,11 @@ pub(super) const ENTRIES: &[Entry] = &[
         GROUP,
         Kind::Integer { min: 0, max: u32::MAX, unit: "bytes per second" },
         "Data rate of one allocation, payload alone, each direction by itself; 0 means no limit. What comes faster is dropped and counted as \
-         bandwidth_exceeded; a second's worth may come at once.",
+         bandwidth_exceeded, and held back in TCP relays; a second's worth may come at once.",
     )
     .short('s')
     .default("0")
+    .stricter("it holds for TCP relays too; datagrams of clients that come by TCP or TLS are dropped, not held back")
     .works(
         |draft, value, _| {
             draft.limits.bytes_per_second = NonZeroU32::new(value.integer());

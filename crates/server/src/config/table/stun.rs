@@ -60,9 +60,10 @@ pub(super) const ENTRIES: &[Entry] = &[
         "software-attribute",
         GROUP,
         Kind::Flag,
-        "Puts SOFTWARE, with the version, into responses.",
+        "Puts SOFTWARE, with the version, into responses to clients that proved who they are.",
     )
     .default("false")
+    .stricter("clients that proved nothing are not told: it would make answers to forged sources longer")
     .works(
         |draft, value, _| {
             draft.stun.software = value.flag();
@@ -174,7 +175,7 @@ pub(super) const ENTRIES: &[Entry] = &[
         "include-reason-string",
         GROUP,
         Kind::Flag,
-        "Reason phrases of errors say in detail what was wrong.",
+        "Reason phrases say what was wrong with a bad request (400), and clients that proved nothing get reason phrases too.",
     )
     .default("false")
     .works(

@@ -24,6 +24,8 @@ pub(super) struct Stranger {
     pub(super) number: u64,
     /// The name it gave last, escaped.
     pub(super) user: String,
+    /// The realm that it was refused in last, escaped.
+    pub(super) realm: Option<String>,
     /// ORIGIN of its first Allocate request, escaped.
     pub(super) origin: Option<String>,
     pub(super) seal: Option<Seal>,
@@ -75,6 +77,7 @@ impl Strangers {
                 path: *path,
                 number,
                 user: String::new(),
+                realm: None,
                 origin: None,
                 seal: None,
             }

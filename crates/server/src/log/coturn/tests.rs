@@ -22,12 +22,15 @@ fn path(port: u16) -> Path {
     }
 }
 
-fn message(class: Class, error: Option<u16>, user: &str) -> Vec<u8> {
+fn message(class: Class, error: Option<u16>, realm: &str, user: &str) -> Vec<u8> {
     let mut bytes = vec![0; 1232];
     let transaction = TransactionId::new([1; 12]);
     let mut writer = MessageWriter::new(&mut bytes, class, Method::ALLOCATE, transaction);
     if let Some(code) = error {
         writer.error_code(code, "");
+    }
+    if !realm.is_empty() {
+        writer.realm(realm.as_bytes());
     }
     if !user.is_empty() {
         writer.username(user.as_bytes());
@@ -39,8 +42,9 @@ fn message(class: Class, error: Option<u16>, user: &str) -> Vec<u8> {
 }
 
 fn refused(sessions: &mut Sessions, port: u16, user: &str, now: Time) -> Vec<String> {
-    let answer = Answer::of(client(port), &message(Class::Error, Some(401), "")).expect("one");
-    let asked = Asked::of(&message(Class::Request, None, user), &answer);
+    let answer = message(Class::Error, Some(401), "crinna.org", "");
+    let answer = Answer::of(client(port), &answer).expect("one");
+    let asked = Asked::of(&message(Class::Request, None, "forged.org", user), &answer);
     sessions.answered(path(port), &answer, &asked, None, now)
 }
 
@@ -114,6 +118,29 @@ fn a_name_cannot_forge_a_line_or_push_the_end_out_of_it() {
         lines[2].ends_with(
             "remote 198.51.100.7:1, reason: allocation watchdog determined stale session state"
         ),
+        "{lines:?}"
+    );
+}
+
+#[test]
+fn a_refusal_stands_under_the_realm_that_was_asked_for() {
+    let mut sessions = Sessions::new(EVERYTHING, 0, 1, "example.org");
+    let now = Time::from_secs(1);
+    let mut lines = refused(&mut sessions, 1, "alice", now);
+    lines.extend(sessions.disconnected(path(1), true, now));
+    let told: Vec<_> = lines.iter().filter(|line| line.contains("realm")).collect();
+    assert_eq!(told.len(), 2, "{lines:?}");
+    for line in told {
+        assert!(line.contains("realm <crinna.org>"), "{line}");
+    }
+    // One that has proved who it is says itself which realm it is in.
+    let answer = message(Class::Error, Some(486), "", "alice");
+    let answer = Answer::of(client(2), &answer).expect("one");
+    let asked = message(Class::Request, None, "crinna.org", "alice");
+    let asked = Asked::of(&asked, &answer);
+    let lines = sessions.answered(path(2), &answer, &asked, None, now);
+    assert!(
+        lines[0].contains("realm <crinna.org> user <alice>"),
         "{lines:?}"
     );
 }
