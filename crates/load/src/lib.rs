@@ -17,6 +17,7 @@ pub mod probe;
 pub mod stunclient;
 pub mod uclient;
 
+mod certificates;
 mod cli;
 mod flags;
 mod output;

@@ -10,12 +10,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::io::Errno;
-use rustls::client::Resumption;
-use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::crypto::{CryptoProvider, aws_lc_rs};
-use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
-use rustls::{ClientConfig, ClientConnection, DigitallySignedStruct, SignatureScheme, Stream};
+use rustls::pki_types::ServerName;
+use rustls::{ClientConfig, ClientConnection, Stream};
 use turnbuckle_wire::{Class, HEADER_LEN, Message, MessageWriter, Method, TransactionId};
+
+use crate::certificates::{self, Signatures};
 
 /// How long an answer may take: clients of relays give up after about as much.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -32,7 +31,7 @@ impl Exchange {
     /// The cryptographic library offers no version of TLS.
     pub(super) fn new(tls: bool, binding: bool) -> anyhow::Result<Self> {
         let tls = match tls {
-            true => Some(Arc::new(configuration()?)),
+            true => Some(Arc::new(certificates::taking_any(Signatures::Taken)?)),
             false => None,
         };
         Ok(Self { tls, binding })
@@ -102,56 +101,5 @@ fn errno(error: io::Error) -> Errno {
         ErrorKind::WouldBlock | ErrorKind::TimedOut => Errno::TIMEDOUT,
         ErrorKind::UnexpectedEof => Errno::CONNRESET,
         _ => Errno::from_io_error(&error).unwrap_or(Errno::PROTO),
-    }
-}
-
-/// Full handshakes by whatever version and suite the server prefers.
-fn configuration() -> anyhow::Result<ClientConfig> {
-    let provider = Arc::new(aws_lc_rs::default_provider());
-    let mut config = ClientConfig::builder_with_provider(Arc::clone(&provider))
-        .with_safe_default_protocol_versions()?
-        .dangerous()
-        .with_custom_certificate_verifier(Arc::new(Unverified(provider)))
-        .with_no_client_auth();
-    config.resumption = Resumption::disabled();
-    Ok(config)
-}
-
-/// Takes every certificate: what is measured is the server.
-#[derive(Debug)]
-struct Unverified(Arc<CryptoProvider>);
-
-impl ServerCertVerifier for Unverified {
-    fn verify_server_cert(
-        &self,
-        _: &CertificateDer<'_>,
-        _: &[CertificateDer<'_>],
-        _: &ServerName<'_>,
-        _: &[u8],
-        _: UnixTime,
-    ) -> Result<ServerCertVerified, rustls::Error> {
-        Ok(ServerCertVerified::assertion())
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        _: &[u8],
-        _: &CertificateDer<'_>,
-        _: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        Ok(HandshakeSignatureValid::assertion())
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        _: &[u8],
-        _: &CertificateDer<'_>,
-        _: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        Ok(HandshakeSignatureValid::assertion())
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.0.signature_verification_algorithms.supported_schemes()
     }
 }

@@ -9,13 +9,13 @@ use anyhow::Context as _;
 use clap::ValueEnum;
 use openssl::ssl::{SslContext, SslMethod, SslOptions, SslSessionCacheMode, SslVerifyMode};
 use rustls::client::Resumption;
-use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::crypto::{CryptoProvider, aws_lc_rs, verify_tls12_signature, verify_tls13_signature};
+use rustls::crypto::aws_lc_rs;
 use rustls::pki_types::pem::PemObject as _;
-use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
-use rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme};
+use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::{ClientConfig, RootCertStore};
 
 use super::arguments::Arguments;
+use crate::certificates::{self, Signatures};
 
 /// RFC 7443 §3.
 const ALPN: &[u8] = b"stun.turn";
@@ -118,30 +118,30 @@ fn name(name: Option<&str>, server: SocketAddr) -> anyhow::Result<ServerName<'st
 }
 
 fn config(authorities: Option<&Path>) -> anyhow::Result<ClientConfig> {
-    let provider = Arc::new(aws_lc_rs::default_provider());
-    let builder = ClientConfig::builder_with_provider(Arc::clone(&provider))
-        .with_safe_default_protocol_versions()?;
     let mut config = match authorities {
-        None => builder
-            .dangerous()
-            .with_custom_certificate_verifier(Arc::new(AnyCertificate(provider)))
-            .with_no_client_auth(),
-        Some(file) => {
-            let problem = || format!("--ca-file {}", file.display());
-            let mut roots = RootCertStore::empty();
-            for certificate in CertificateDer::pem_file_iter(file).with_context(problem)? {
-                roots
-                    .add(certificate.with_context(problem)?)
-                    .with_context(problem)?;
-            }
-            anyhow::ensure!(!roots.is_empty(), "{}: no certificate in it", problem());
-            builder.with_root_certificates(roots).with_no_client_auth()
-        }
+        None => certificates::taking_any(Signatures::Checked)?,
+        Some(file) => trusting(file)?,
     };
     config.alpn_protocols = vec![ALPN.to_vec()];
     // Each connection is a client of its own, which the server has not met before.
     config.resumption = Resumption::disabled();
     Ok(config)
+}
+
+fn trusting(file: &Path) -> anyhow::Result<ClientConfig> {
+    let problem = || format!("--ca-file {}", file.display());
+    let mut roots = RootCertStore::empty();
+    for certificate in CertificateDer::pem_file_iter(file).with_context(problem)? {
+        roots
+            .add(certificate.with_context(problem)?)
+            .with_context(problem)?;
+    }
+    anyhow::ensure!(!roots.is_empty(), "{}: no certificate in it", problem());
+    let provider = Arc::new(aws_lc_rs::default_provider());
+    let builder = ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()?
+        .with_root_certificates(roots);
+    Ok(builder.with_no_client_auth())
 }
 
 fn context(authorities: Option<&Path>) -> anyhow::Result<SslContext> {
@@ -159,45 +159,4 @@ fn context(authorities: Option<&Path>) -> anyhow::Result<SslContext> {
         }
     }
     Ok(builder.build())
-}
-
-/// Takes any certificate: it is the server's speed that is asked about. What the certificate's key signs is checked all the same.
-#[derive(Debug)]
-struct AnyCertificate(Arc<CryptoProvider>);
-
-impl ServerCertVerifier for AnyCertificate {
-    fn verify_server_cert(
-        &self,
-        _: &CertificateDer<'_>,
-        _: &[CertificateDer<'_>],
-        _: &ServerName<'_>,
-        _: &[u8],
-        _: UnixTime,
-    ) -> Result<ServerCertVerified, rustls::Error> {
-        Ok(ServerCertVerified::assertion())
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signed: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        let algorithms = &self.0.signature_verification_algorithms;
-        verify_tls12_signature(message, certificate, signed, algorithms)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signed: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        let algorithms = &self.0.signature_verification_algorithms;
-        verify_tls13_signature(message, certificate, signed, algorithms)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.0.signature_verification_algorithms.supported_schemes()
-    }
 }
