@@ -3,10 +3,24 @@
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
+use crate::ports::free_ports;
 use crate::program::{Program, assert_refused, result, run};
+
+/// How long a client goes on: it has to get something done, and on a busy machine may not in the shortest time.
+const SECONDS: [&str; 3] = ["0.1", "1", "10"];
 
 /// Connects to a server of this strategy; what the server and the client counted.
 fn counted(server: &[&str], client: &[&str]) -> (Value, Value) {
+    let mut all = SECONDS
+        .map(|seconds| move || counted_for(seconds, server, client))
+        .into_iter();
+    let has_some =
+        |(_, connected): &(Value, Value)| connected["connected_in_window"].as_u64() > Some(0);
+    all.find_map(|count| Some(count()).filter(has_some))
+        .expect("connections")
+}
+
+fn counted_for(seconds: &str, server: &[&str], client: &[&str]) -> (Value, Value) {
     let mut program = Program::start(&[&["accept-server", "--json", "-p", "0"], server].concat());
     let port = program.event("ready")["port"].to_string();
     let command = [
@@ -17,7 +31,7 @@ fn counted(server: &[&str], client: &[&str]) -> (Value, Value) {
         "-4",
         "127.0.0.1",
         "-l",
-        "0.1",
+        seconds,
     ];
     let connected = result(&run(&[&command, client].concat()));
     program.signal(Signal::SIGINT);
@@ -77,23 +91,17 @@ fn the_flags_of_the_originals_choose_their_strategies() {
 fn the_last_line_of_the_client_is_the_rate_with_two_decimals() {
     let mut server = Program::start(&["accept-server", "--json", "-p", "0"]);
     let port = server.event("ready")["port"].to_string();
-    let output = run(&[
-        "connect-client",
-        "-p",
-        &port,
-        "-4",
-        "127.0.0.1",
-        "-i",
-        "4",
-        "-l",
-        "0.2",
-    ]);
-    let text = String::from_utf8(output.stdout).unwrap();
-    let last = text.lines().last().unwrap();
-    let (whole, decimals) = last.split_once('.').unwrap();
-    assert_eq!(decimals.len(), 2, "{text}");
-    assert!(whole.parse::<u64>().unwrap() > 0, "{text}");
-    assert!(String::from_utf8_lossy(&output.stderr).contains("TIME-WAIT"));
+    let command = ["connect-client", "-p", &port, "-4", "127.0.0.1", "-i", "4"];
+    let mut all = SECONDS.into_iter().map(|seconds| {
+        let output = run(&[&command[..], &["-l", seconds]].concat());
+        assert!(String::from_utf8_lossy(&output.stderr).contains("TIME-WAIT"));
+        let text = String::from_utf8(output.stdout).unwrap();
+        let last = text.lines().last().unwrap();
+        let (whole, decimals) = last.split_once('.').unwrap();
+        assert_eq!(decimals.len(), 2, "{text}");
+        whole.parse::<u64>().unwrap()
+    });
+    assert!(all.any(|rate| rate > 0));
 }
 
 #[test]
@@ -130,7 +138,7 @@ fn failures_are_counted_by_errno() {
             "-i",
             "1",
             "-l",
-            "0.1",
+            "1",
             "-p",
             &port,
         ];
@@ -176,10 +184,12 @@ fn connections_come_from_every_source_in_turn() {
             sources
         });
         let command = ["connect-client", "--json", "-4", "127.0.0.1", "-p", &port];
-        let more = ["-i", "1", "-l", "0.2", "--source", "127.0.0.5"];
         let and = ["--source", "127.0.0.6", "--close", "rst"];
-        let counted = result(&run(&[&command[..], &more, &and, in_flight].concat()));
-        assert!(counted["connected"].as_u64().unwrap() > 0, "{counted}");
+        let mut all = SECONDS.into_iter().map(|seconds| {
+            let more = ["-i", "1", "-l", seconds, "--source", "127.0.0.5"];
+            result(&run(&[&command[..], &more, &and, in_flight].concat()))
+        });
+        assert!(all.any(|counted| counted["connected"].as_u64() > Some(1)));
         let sources: Vec<_> = sources.join().unwrap().into_iter().collect();
         assert_eq!(sources, ["127.0.0.5", "127.0.0.6"]);
     }
@@ -240,7 +250,7 @@ fn without_an_answer_a_connection_with_a_binding_has_failed() {
             "-4",
             "127.0.0.1",
             "-l",
-            "0.2",
+            "1",
             "-p",
             &port,
         ];
@@ -272,8 +282,7 @@ fn wrong_values_are_refused_with_what_is_allowed() {
 
 /// A port that nobody listens on.
 fn closed_port() -> String {
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    listener.local_addr().unwrap().port().to_string()
+    free_ports().to_string()
 }
 
 /// Whether the kernel lets this process use `io_uring`; containers often do not.

@@ -9,7 +9,7 @@ use serde_json::Value;
 use turnbuckle_wire::{Class, Message, MessageWriter};
 
 use crate::ports::free_ports;
-use crate::program::{Program, assert_refused, result, run};
+use crate::program::{Program, assert_refused, relay, result, run};
 use crate::transports::Certificate;
 
 /// A relay on loopback.
@@ -20,32 +20,8 @@ struct Server {
 
 impl Server {
     fn start(options: &[&str]) -> Self {
-        let port = free_ports().to_string();
-        let always = [
-            "serve",
-            "--user",
-            "u:p",
-            "--realm",
-            "r",
-            "--listening-ip",
-            "127.0.0.1",
-            "--relay-ip",
-            "127.0.0.1",
-            "--listening-port",
-            &port,
-            "--allow-loopback-peers",
-            "--pin-threads=false",
-            "--unverified-excess-bytes-per-second",
-            "1000000000",
-            "--unverified-bytes-per-second",
-            "1000000000",
-        ];
-        let mut program = Program::start(&[&always, options].concat());
-        program.wait_for_line("ready");
-        Self {
-            program,
-            address: format!("127.0.0.1:{port}"),
-        }
+        let (program, address) = relay(options);
+        Self { program, address }
     }
 
     fn load(&self, arguments: &[&str]) -> (Value, bool) {

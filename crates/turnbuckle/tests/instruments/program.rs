@@ -7,6 +7,8 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
 
+use crate::ports::free_ports;
+
 /// A running `turnbuckle`, ended when dropped.
 pub(crate) struct Program {
     child: Child,
@@ -70,6 +72,33 @@ impl Drop for Program {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// A relay on loopback whose user is `u` with the password `p`, and its address.
+pub(crate) fn relay(options: &[&str]) -> (Program, String) {
+    let port = free_ports();
+    (relay_at(port, options), format!("127.0.0.1:{port}"))
+}
+
+/// The same at a port that is given.
+pub(crate) fn relay_at(port: u16, options: &[&str]) -> Program {
+    let port = port.to_string();
+    let always = [
+        "serve",
+        "--user=u:p",
+        "--realm=r",
+        "--listening-ip=127.0.0.1",
+        "--relay-ip=127.0.0.1",
+        "--listening-port",
+        &port,
+        "--allow-loopback-peers",
+        "--pin-threads=false",
+        "--unverified-excess-bytes-per-second=1000000000",
+        "--unverified-bytes-per-second=1000000000",
+    ];
+    let mut relay = Program::start(&[&always, options].concat());
+    relay.wait_for_line("ready");
+    relay
 }
 
 /// Runs `turnbuckle` to its end.

@@ -10,7 +10,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use crate::ports::free_ports;
-use crate::program::Program;
+use crate::program::{Program, relay_at};
 use crate::transports::Certificate;
 
 /// A server at a port of the loopback interface, ended when dropped.
@@ -33,24 +33,8 @@ fn ours(port: u16) -> Server {
 }
 
 fn ours_with(port: u16, options: &[&str]) -> Server {
-    let port = port.to_string();
-    let always = [
-        "serve",
-        "--user=u:p",
-        "--realm=r",
-        "--listening-ip=127.0.0.1",
-        "--relay-ip=127.0.0.1",
-        "--listening-port",
-        &port,
-        "--allow-loopback-peers",
-        // The clients' relayed addresses are peers of each other.
-        "--allowed-peer-ip=127.0.0.1",
-        "--pin-threads=false",
-        "--unverified-excess-bytes-per-second=1000000000",
-        "--unverified-bytes-per-second=1000000000",
-    ];
-    let mut server = Program::start(&[&always, options].concat());
-    server.wait_for_line("ready");
+    // The clients' relayed addresses are peers of each other.
+    let server = relay_at(port, &[&["--allowed-peer-ip=127.0.0.1"], options].concat());
     Server::Ours(server)
 }
 
@@ -152,8 +136,8 @@ fn calls(port: u16) {
         ),
         (vec!["-y", "-n", "20", "-z", "5"], 80),
         (
-            vec!["-y", "-s", "-c", "-g", "-n", "20", "-l", "1000", "-m", "4"],
-            80,
+            vec!["-y", "-s", "-c", "-g", "-n", "10", "-l", "1000", "-m", "4"],
+            40,
         ),
         (
             vec![
@@ -163,7 +147,7 @@ fn calls(port: u16) {
                 "-n",
                 "100",
                 "-z",
-                "2",
+                "20",
                 "-e",
                 "127.0.0.1",
                 "-r",
