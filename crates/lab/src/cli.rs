@@ -267,6 +267,19 @@ fn source(arguments: &Arguments) -> Result<Source> {
     if let Some(path) = &arguments.hosts {
         return Ok(Source::Machines(Box::new(HostsFile::read(path)?)));
     }
+    let given = [
+        ("--relay-cpus", &arguments.relay_cpus),
+        ("--load-cpus", &arguments.load_cpus),
+        ("--peer-cpus", &arguments.peer_cpus),
+    ];
+    for (option, list) in given {
+        let online = CpuList::online();
+        if let Some(list) = list
+            && !list.is_within(&online)
+        {
+            bail!("{option} {list}: this machine has the CPUs {online}");
+        }
+    }
     let machine = Machine::take()?;
     let cpus = std::thread::available_parallelism().map_or(1, usize::from);
     let mut placement = Placement::for_cpus(cpus);

@@ -13,6 +13,19 @@ impl CpuList {
         Self((0..count.max(1)).collect())
     }
 
+    /// Those of this machine that are in use; where the kernel does not say, those that it gives this process.
+    pub(crate) fn online() -> Self {
+        let list = std::fs::read_to_string("/sys/devices/system/cpu/online");
+        let list = list.ok().and_then(|list| list.trim().parse().ok());
+        list.unwrap_or_else(|| {
+            Self::all(std::thread::available_parallelism().map_or(1, usize::from))
+        })
+    }
+
+    pub(crate) fn is_within(&self, others: &Self) -> bool {
+        self.0.iter().all(|cpu| others.0.contains(cpu))
+    }
+
     pub(crate) fn first(&self) -> usize {
         self.0.first().copied().unwrap_or(0)
     }

@@ -5,7 +5,7 @@ use std::io;
 use std::ops::Deref;
 use std::time::Instant;
 
-use rustix::thread::{CpuSet, sched_setaffinity};
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 use crate::cli::Cpus;
 
@@ -35,11 +35,24 @@ pub(crate) fn pin(cpus: Option<&Cpus>, index: usize) -> io::Result<()> {
     };
     let mut only = CpuSet::new();
     only.set(cpu);
-    sched_setaffinity(None, &only)
-        .map_err(|errno| io::Error::new(errno.kind(), format!("CPU {cpu}: {errno}")))
+    sched_setaffinity(None, &only).map_err(|errno| {
+        let allowed = format!("--cpus: CPU {cpu}: {errno}; allowed: {}", allowed());
+        io::Error::new(errno.kind(), allowed)
+    })
 }
 
-/// CPUs this process may run on.
+/// CPUs this process may run on, as a list.
+fn allowed() -> String {
+    let Ok(set) = sched_getaffinity(None) else {
+        return "unknown".to_owned();
+    };
+    let cpus = (0..CpuSet::MAX_CPU).filter(|cpu| set.is_set(*cpu));
+    cpus.map(|cpu| cpu.to_string())
+        .collect::<Vec<_>>()
+        .join(",")
+}
+
+/// Number of CPUs this process may run on.
 pub(crate) fn available() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }

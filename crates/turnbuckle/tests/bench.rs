@@ -165,6 +165,20 @@ fn commands_can_be_printed_to_be_started_by_hand() {
     }
 }
 
+#[test]
+fn cpus_that_are_not_there_are_refused_with_those_that_are() {
+    let output = bench()
+        .args(["smoke", "--load-cpus", "0,1023"])
+        .output()
+        .expect("it runs");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(
+        said.contains("--load-cpus 0,1023: this machine has the CPUs 0"),
+        "{said}"
+    );
+}
+
 /// A run in namespaces whose load never ends.
 struct Endless {
     child: Child,

@@ -209,6 +209,22 @@ impl Arguments {
         }
         self.check_transport()?;
         self.check_allocations()?;
+        let to = self.server.or_else(|| self.peer.first().copied());
+        if let (Some(local), Some(to)) = (self.local, to)
+            && local.is_ipv4() != to.is_ipv4()
+        {
+            return Err(format!(
+                "--local {local} does not lead to {to}: one is IPv4, the other IPv6"
+            ));
+        }
+        if self.direct
+            && self
+                .peer
+                .iter()
+                .any(|peer| Some(peer.is_ipv4()) != to.map(|to| to.is_ipv4()))
+        {
+            return Err("--direct: the addresses of --peer must be of one family".to_owned());
+        }
         if self.pairs && !self.mode.has_packets() {
             return Err(format!("{mode} sends no packets; --pairs has no use"));
         }
@@ -529,6 +545,14 @@ mod tests {
             (
                 "packet --server 192.0.2.1 --peer 192.0.2.2:1 --user a",
                 "NAME:PASSWORD",
+            ),
+            (
+                "mix --direct --peer [2001:db8::1]:1 --local 192.0.2.1",
+                "does not lead to",
+            ),
+            (
+                "mix --direct --peer [2001:db8::1]:1 --peer 192.0.2.1:1",
+                "of one family",
             ),
             ("rate --direct --peer 192.0.2.2:1", "needs a --rate"),
             (

@@ -90,9 +90,10 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     }
     allow_descriptors(arguments.clients);
     let stop = Stop::on_signals()?;
+    // From the start: a server that does not answer is waited for as long as RFC 8489 §6.2.1 says, 39.5 s.
+    let progress = report::Progress::new(arguments);
     let mut run = Run::open(arguments)?;
     run.open_clients()?;
-    let progress = report::Progress::new(arguments);
     run.measure(&stop, &|now, totals| progress.show(now, totals));
     drop(progress);
     let report = run.finish()?;

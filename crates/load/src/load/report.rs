@@ -50,6 +50,8 @@ impl Progress {
         if let Ok(style) = ProgressStyle::with_template("{bar:30} {pos}/{len} s  {msg}") {
             bar.set_style(style);
         }
+        bar.set_message("waiting for the server");
+        bar.tick();
         Self {
             bar,
             last: AtomicU64::new(0),
@@ -388,6 +390,12 @@ impl Report {
         // These need no limit to be wrong.
         if self.arguments.mode.has_packets() {
             broken.extend(refused_clients(&self.failures, self.arguments.clients));
+        }
+        if self.sent == 0 && self.failed > 0 {
+            let failed = grouped(self.failed);
+            broken.push(format!(
+                "nothing was sent: the kernel refused all {failed} packets"
+            ));
         }
         if self.arguments.mode == Mode::Alloc && self.allocated == 0 {
             broken.push(format!(

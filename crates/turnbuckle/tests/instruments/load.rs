@@ -331,6 +331,25 @@ fn without_a_relay_packets_go_straight_to_the_peer() {
 }
 
 #[test]
+fn packets_that_the_kernel_does_not_take_are_an_error() {
+    // Everybody, for which a socket has to ask (EACCES), if there is a way at all.
+    let output = run(&[
+        "load",
+        "mix",
+        "--direct",
+        "--peer",
+        "255.255.255.255:9",
+        "--warm-up",
+        "0",
+        "--duration",
+        "0.2",
+    ]);
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    assert!(error.contains("nothing was sent"), "{error}");
+}
+
+#[test]
 fn a_server_that_refuses_everyone_is_an_error() {
     let bench = Bench::start(&[]);
     let server = bench.to_server[1].clone();
@@ -348,6 +367,24 @@ fn a_server_that_refuses_everyone_is_an_error() {
     let error = String::from_utf8_lossy(&output.stderr);
     assert!(
         error.contains("none of 1 clients got an allocation: 401 (1 time)"),
+        "{error}"
+    );
+    let output = run(&[
+        "load",
+        "alloc",
+        "--server",
+        &server,
+        "--user",
+        "u:wrong",
+        "--warm-up",
+        "0",
+        "--duration",
+        "0.5",
+    ]);
+    assert_eq!(output.status.code(), Some(1));
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        error.contains("not one allocation was made: 401"),
         "{error}"
     );
     bench.finish();
