@@ -22,7 +22,7 @@ TRANSPORTS = {
 
 
 #: How often a client is started at most, until it is not unlucky.
-ATTEMPTS = 12
+ATTEMPTS = 30
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,7 +83,7 @@ class Ended:
         """Whether the client drew random numbers with which it cannot succeed, whatever the server.
 
         One time in 16,384 it draws one channel number for two peers, which a server must refuse (RFC 8656 §12.2). With `-M` over TLS
-        and DTLS it ends its old session twice in a quarter of the cases, and the second time hits the new one.
+        and DTLS it frees its old session twice in a quarter of the cases, and the second time hits the new one, or nothing that it owns.
         """
         is_number_taken = self.status == 255 and "channel bind: error 400" in self.output
         has_hit_itself = self.status == 1 and self.output.endswith("send: Success\n")
@@ -147,6 +147,12 @@ class Client:
             self.listener,
         )
 
+    def was_unlucky(self, ended: Ended) -> bool:
+        """Whether it has to be started again: see `Ended.had_bad_luck`."""
+        frees_twice = "-M" in self.flags and TRANSPORTS[self.transport][1]
+        has_crashed = frees_twice and ended.status is not None and ended.status < 0
+        return not self.is_to_fail and (ended.had_bad_luck or has_crashed)
+
 
 def _ended(running: process.Process, timeout: float) -> Ended:
     with running:
@@ -174,7 +180,7 @@ def run_all(hosts: Topology, server, program, clients: dict, timeout: float) -> 
 
     outcomes = together(clients)
     for _ in range(ATTEMPTS - 1):
-        unlucky = {key: clients[key] for key, outcome in outcomes.items() if outcome.had_bad_luck and not clients[key].is_to_fail}
+        unlucky = {key: clients[key] for key, outcome in outcomes.items() if clients[key].was_unlucky(outcome)}
         outcomes |= together(unlucky)
     return outcomes
 
