@@ -87,7 +87,9 @@ impl Suite {
         // Without a relay one server stands for all.
         let count = if scenario.direct { 1 } else { servers.len() };
         let mut capacities = vec![None; count];
-        for round in 1..=scenario.rounds {
+        let done = self.rounds_done(scenario, arrival)?;
+        for round in done + 1..=done + scenario.rounds {
+            let is_first = round == done + 1;
             for index in 0..count {
                 // Each round begins with another server, so that none always follows the same one.
                 let index = (index + round as usize - 1) % count;
@@ -113,7 +115,7 @@ impl Suite {
                 if let Some(reason) = cannot
                     && !scenario.direct
                 {
-                    if round == 1 {
+                    if is_first {
                         self.keep(&case.empty_record(Status::CannotRun, reason))?;
                     }
                     continue;
@@ -122,7 +124,7 @@ impl Suite {
                     self.run_case(&case, hosts, outcome)?;
                     continue;
                 }
-                if round == 1 {
+                if is_first {
                     match self.capacity(&case, hosts) {
                         Ok(capacity) => {
                             crate::note(&format!(
@@ -171,7 +173,7 @@ impl Suite {
     ) -> Result<()> {
         let servers = self.servers_of(scenario);
         let cells = scenario.connections.cells(hosts.relay.cpu_count()?)?;
-        let done = self.rounds_done(scenario)?;
+        let done = self.rounds_done(scenario, arrival)?;
         for round in done + 1..=done + scenario.rounds {
             for cell in &cells {
                 for index in 0..servers.len() {
@@ -191,7 +193,7 @@ impl Suite {
                         window_s: scenario.window_s,
                     };
                     match server.cannot.get(&scenario.name) {
-                        Some(reason) if round == 1 => {
+                        Some(reason) if round == done + 1 => {
                             self.keep(&case.empty_record(Status::CannotRun, reason))?;
                         }
                         Some(_) => {}
@@ -203,15 +205,15 @@ impl Suite {
         Ok(())
     }
 
-    /// Rounds of a scenario that the folder has already. Further ones follow them: there are many cells, and all of their rounds may take
-    /// longer than a machine can be had for.
-    fn rounds_done(&self, scenario: &Scenario) -> Result<u32> {
+    /// Rounds of a scenario that the folder has already. Further ones follow them: all may take longer than a machine can be had for. Were
+    /// they numbered anew, servers of different hours would be taken for those of one round.
+    fn rounds_done(&self, scenario: &Scenario, arrival: Arrival) -> Result<u32> {
         if !self.raw.exists() {
             return Ok(0);
         }
         let rounds = record::read(&self.raw)?
             .into_iter()
-            .filter(|record| record.scenario == scenario.name)
+            .filter(|record| record.scenario == scenario.name && record.arrival == arrival)
             .map(|record| record.round);
         Ok(rounds.max().unwrap_or(0))
     }

@@ -112,16 +112,20 @@ fn a_run_over_named_machines_leaves_a_complete_report() {
     )
     .expect("written");
     let report = folder.path().join("report");
-    let output = bench()
-        .arg(&scenario)
-        .args(["--server", "turnbuckle"])
-        .arg("--hosts")
-        .arg(&hosts)
-        .arg("--into")
-        .arg(&report)
-        .output()
-        .expect("it runs");
-    assert!(output.status.success(), "{output:?}");
+    let run = |more: &[&str]| {
+        let output = bench()
+            .arg(&scenario)
+            .args(["--server", "turnbuckle"])
+            .arg("--hosts")
+            .arg(&hosts)
+            .arg("--into")
+            .arg(&report)
+            .args(more)
+            .output()
+            .expect("it runs");
+        assert!(output.status.success(), "{output:?}");
+    };
+    run(&[]);
     assert_eq!(
         files_of(&report),
         [
@@ -145,6 +149,11 @@ fn a_run_over_named_machines_leaves_a_complete_report() {
     for outside in ["<script", "<link", "src=", "@import"] {
         assert!(!html.contains(outside), "{outside} would not open offline");
     }
+    // Further rounds follow those that there are, so that no two servers of different hours meet in one.
+    run(&["--rounds", "1", "--window", "0.5"]);
+    let raw = fs::read_to_string(report.join("raw.csv")).expect("raw.csv");
+    let rounds: Vec<String> = rows(&raw).iter().map(|row| row["round"].clone()).collect();
+    assert_eq!(rounds, ["1", "2", "3"]);
 }
 
 #[test]
