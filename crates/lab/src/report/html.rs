@@ -2,6 +2,7 @@
 
 use anyhow::Result;
 use askama::Template;
+use pulldown_cmark::{Options, Parser};
 
 use super::{Contents, connections, figure, plot};
 use crate::scenario::Question;
@@ -154,7 +155,8 @@ pub(super) fn page(contents: &Contents) -> Result<String> {
 /// `findings.md` as HTML. It is written by whoever publishes the report, and so is any HTML in it.
 fn findings(markdown: &str) -> String {
     let mut html = String::new();
-    pulldown_cmark::html::push_html(&mut html, pulldown_cmark::Parser::new(markdown));
+    let parser = Parser::new_ext(markdown, Options::ENABLE_TABLES);
+    pulldown_cmark::html::push_html(&mut html, parser);
     html
 }
 
@@ -168,5 +170,11 @@ mod tests {
             findings("## What it says\n\n- **Less**: `one`\n"),
             "<h2>What it says</h2>\n<ul>\n<li><strong>Less</strong>: <code>one</code></li>\n</ul>\n"
         );
+    }
+
+    #[test]
+    fn a_table_of_the_findings_is_a_table() {
+        let html = findings("| a | b |\n|---|---|\n| 1 | 2 |\n");
+        assert!(html.contains("<td>1</td><td>2</td>"), "{html}");
     }
 }
