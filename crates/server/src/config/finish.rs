@@ -1,10 +1,11 @@
 //! Whether the values fit together, and what follows from them for this machine.
 
+use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroU16;
 
-use super::Secret;
-use turnbuckle_engine::AuthConfig;
+use turnbuckle_engine::{Action, AuthConfig, Forbidden, Policy, PolicyRules, Rule};
 
+use super::Secret;
 use super::addresses::addresses;
 use super::draft::Draft;
 use super::lenient;
@@ -158,6 +159,33 @@ fn contradictions(draft: &mut Draft) {
             "allow-loopback-peers",
             "clients can reach every UDP service of this machine that listens on loopback",
         );
+    }
+    rules_without_effect(draft);
+}
+
+/// Notes what `allowed-peer-ip` names in vain, because no rule opens such addresses.
+fn rules_without_effect(draft: &mut Draft) {
+    for range in draft.allowed_peers.clone() {
+        let action = Action::Allow;
+        let policy = Policy::new(PolicyRules {
+            allow_loopback: draft.allow_loopback,
+            rules: vec![Rule { action, range }],
+            ..PolicyRules::strict()
+        });
+        let refusal = |ip: IpAddr| policy.check(SocketAddr::new(ip, 0)).err();
+        // The ends of a range that holds others as well have different reasons, or none.
+        if let Some(why) = refusal(range.first())
+            && refusal(range.last()) == Some(why)
+        {
+            let more = match why {
+                Forbidden::Loopback => "; `allow-loopback-peers` opens it",
+                _ => "",
+            };
+            draft.note(
+                "allowed-peer-ip",
+                format!("{range} stays refused, no rule opens it ({why}){more}"),
+            );
+        }
     }
 }
 

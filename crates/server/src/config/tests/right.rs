@@ -431,3 +431,29 @@ fn a_password_that_is_made_up_does_not_go_to_a_log() {
         assert!(file(&format!("{log}user=a:b\n")).is_ok());
     }
 }
+
+#[test]
+fn an_allowed_peer_that_no_rule_opens_is_told_of() {
+    let notes = |text: &str| -> Vec<String> {
+        let notes = file(text).expect("accepted").notes.into_iter();
+        notes
+            .filter(|note| note.key == "allowed-peer-ip")
+            .map(|note| note.text)
+            .collect()
+    };
+    let loopback = notes("allowed-peer-ip=127.0.0.1\nallowed-peer-ip=10.0.0.0/8");
+    assert_eq!(loopback.len(), 1, "{loopback:?}");
+    assert!(
+        loopback[0].contains("`allow-loopback-peers`"),
+        "{loopback:?}"
+    );
+    assert!(notes("allowed-peer-ip=169.254.169.254")[0].contains("link-local"));
+    for fine in [
+        "allowed-peer-ip=127.0.0.1\nallow-loopback-peers",
+        "allowed-peer-ip=0.0.0.0-255.255.255.255",
+        "allowed-peer-ip=::/0",
+        "allowed-peer-ip=192.168.0.0/16",
+    ] {
+        assert_eq!(notes(fine), [""; 0], "{fine}");
+    }
+}
