@@ -1,8 +1,10 @@
-//! A thread's clients: control connections, data connections, and what goes over them.
+//! A thread's clients: control connections and data connections; what goes over the latter is in [`data`].
 //!
 //! A client allocates ([`crate::client`]) over its control connection. Its data connection is bound when there is a connection to the peer: one
 //! that the server opened ([`Way::Peer`], and the first of two by [`Way::Pairs`]), or one that came to the relayed address (the
 //! second of two, and [`Way::Passive`]). From then on the data connection is bytes, cut into packets of one size.
+
+mod data;
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
@@ -24,9 +26,8 @@ use turnbuckle_wire::{Class, Message, Method, TransactionId};
 use super::connection::Connection;
 use crate::client::{Client, Event, Failure, Path, Plan};
 use crate::load::listener::{DRAINED, Jitter};
-use crate::load::sender::{MEASURING, OVER, histogram};
+use crate::load::sender::histogram;
 use crate::load::transport::Tls;
-use crate::packet::Header;
 use crate::threads::{self, Clock, OwnLines};
 
 /// Clients of one thread that allocate or release at the same time.
@@ -655,159 +656,5 @@ impl Worker {
         } else {
             self.packets(index, now);
         }
-    }
-
-    /// Takes in what a data connection brought, as far as it is whole packets.
-    fn packets(&mut self, index: usize, now: u64) {
-        let Some(one) = self.clients.get_mut(index) else {
-            return;
-        };
-        let Some(data) = one.connections[DATA].as_mut() else {
-            return;
-        };
-        let mut packets = data.unread.chunks_exact(self.task.size);
-        for packet in &mut packets {
-            self.arrived += 1;
-            let counts = matches!(self.phase, MEASURING | OVER);
-            let header = Header::read(packet).filter(|header| header.session == one.from);
-            let Some(header) = header else {
-                self.outcome.corrupted += u64::from(counts);
-                one.expected += 1;
-                continue;
-            };
-            // What is missing or comes twice in a stream is as wrong as a byte that has changed.
-            if header.sequence != one.expected {
-                self.outcome.corrupted += u64::from(counts);
-            }
-            one.expected = header.sequence + 1;
-            if !header.is_measured {
-                continue;
-            }
-            self.outcome.received += 1;
-            let latency = now.saturating_sub(header.time);
-            self.outcome.latency.saturating_record(latency.max(1));
-            if let Some(last) = one.last_latency.replace(latency) {
-                self.outcome.jitter.record(latency.abs_diff(last));
-            }
-        }
-        let rest = packets.remainder().len();
-        let used = data.unread.len() - rest;
-        data.unread.drain(..used);
-    }
-
-    /// What came to the peer's end goes back.
-    fn send_back(&mut self, index: usize) {
-        let epoll = &self.epoll;
-        let far = self
-            .clients
-            .get_mut(index)
-            .and_then(|one| one.connections[FAR].as_mut());
-        let failed = far.is_some_and(|far| {
-            let bytes = std::mem::take(&mut far.unread);
-            far.outgoing().extend_from_slice(&bytes);
-            far.flush(epoll).is_err()
-        });
-        if failed {
-            self.fail(index, Failure::Disconnected);
-        }
-    }
-
-    /// Sends what is due, or as much as the connections take.
-    fn send(&mut self, now: u64) {
-        let begin = self.task.begin.load(Ordering::Relaxed);
-        if begin == 0 || begin > now || self.phase >= OVER {
-            return;
-        }
-        if !self.is_sending {
-            self.is_sending = true;
-            for index in 0..self.clients.len() {
-                self.resume_at(index, begin);
-            }
-        }
-        let mut touched = Vec::new();
-        while let Some(&Reverse((due, index))) = self.due.peek()
-            && due <= now
-        {
-            self.due.pop();
-            self.send_one(index, due, now, begin);
-            touched.push(index);
-        }
-        touched.dedup();
-        for index in touched {
-            let epoll = &self.epoll;
-            let data = self
-                .clients
-                .get_mut(index)
-                .and_then(|one| one.connections[DATA].as_mut());
-            let waiting = data.map(|data| data.flush(epoll).map(|()| data.waiting()));
-            match waiting {
-                Some(Err(_)) => self.fail(index, Failure::Disconnected),
-                // It took all; readiness is not waited for.
-                Some(Ok(0)) => self.resume(index, now),
-                _ => {}
-            }
-        }
-    }
-
-    /// Appends a client's packet that is due, in a flood as many as there is room for, and says when the next is.
-    fn send_one(&mut self, index: usize, due: u64, now: u64, begin: u64) {
-        let Some(one) = self.clients.get_mut(index) else {
-            return;
-        };
-        let (Stage::Open, Some(data)) = (one.stage, one.connections[DATA].as_mut()) else {
-            return;
-        };
-        let is_measured = self.phase == MEASURING;
-        while one.sequence < self.task.packets {
-            if data.waiting() >= WAITING_MAX {
-                one.is_stalled = true;
-                return;
-            }
-            let at = data.outgoing().len();
-            data.outgoing().extend_from_slice(&self.template);
-            let header = Header {
-                session: one.session,
-                sequence: one.sequence,
-                is_measured,
-                time: if self.task.pace.is_some() { due } else { now },
-            };
-            if let Some(packet) = data.outgoing().get_mut(at..) {
-                header.write(packet);
-            }
-            one.sequence += 1;
-            self.sent += 1;
-            if is_measured {
-                self.measured += 1;
-                self.outcome.sent += 1;
-                self.outcome.lateness.saturating_record(now - due);
-            }
-            if let Some(pace) = self.task.pace {
-                let next = pace.due(begin, one.session, one.sequence);
-                self.due.push(Reverse((next, index)));
-                return;
-            }
-        }
-    }
-
-    /// A connection takes bytes again.
-    fn resume(&mut self, index: usize, now: u64) {
-        if let Some(one) = self.clients.get_mut(index)
-            && one.is_stalled
-        {
-            one.is_stalled = false;
-            self.resume_at(index, now);
-        }
-    }
-
-    fn resume_at(&mut self, index: usize, flood_at: u64) {
-        let begin = self.task.begin.load(Ordering::Relaxed);
-        let Some(one) = self.clients.get(index) else {
-            return;
-        };
-        let due = match self.task.pace {
-            Some(pace) => pace.due(begin, one.session, one.sequence),
-            None => flood_at,
-        };
-        self.due.push(Reverse((due, index)));
     }
 }
