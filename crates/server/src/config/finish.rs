@@ -121,6 +121,7 @@ fn contradictions(draft: &mut Draft) {
     }
     super::tls::check(draft);
     super::proxies::check(draft);
+    super::unused::note(draft);
     if draft.min_port > draft.max_port {
         let (min, max) = (draft.min_port, draft.max_port);
         let key = if draft.is_given("min-port") {

@@ -29,6 +29,7 @@ mod table;
 mod tests;
 mod third_parties;
 mod tls;
+mod unused;
 mod usage;
 mod value;
 

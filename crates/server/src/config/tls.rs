@@ -168,11 +168,6 @@ pub(super) fn check(draft: &mut Draft) {
             given,
             format!("needs `{missing}` too; one file may hold both"),
         );
-    } else if !certificate && draft.is_given("tls-listening-port") {
-        draft.note(
-            "tls-listening-port",
-            "has no effect: TLS needs `cert` and `pkey`",
-        );
     }
     check_dtls(draft);
     if draft.no_udp && draft.no_tcp && !draft.tls.is_spoken() {

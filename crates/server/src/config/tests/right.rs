@@ -384,6 +384,40 @@ fn alternate_servers_have_the_ports_of_their_transport_and_the_name_they_were_gi
 }
 
 #[test]
+fn who_gives_a_key_without_what_it_needs_is_told_that_it_has_no_effect() {
+    let notes = |content: &str, key: &str| {
+        let loaded = file(content).unwrap_or_else(|problems| panic!("{content}: {problems}"));
+        let notes = loaded.notes.into_iter().filter(|note| note.key == key);
+        notes.map(|note| note.text).collect::<Vec<_>>()
+    };
+    for (line, need) in [
+        ("no-tlsv1_2", ""),
+        ("tls-listening-port=5350", ""),
+        ("tls-alternate-server=203.0.113.9", ""),
+        ("max-dtls-sessions=5", ""),
+        ("mask-connect-errors", "no-tcp-relay=false"),
+        ("min-connect-port=80", "no-tcp-relay=false"),
+        ("no-dynamic-realms", "userdb=users"),
+        ("rest-api-separator=!", "static-auth-secret=north"),
+        ("log-binding", "Verbose"),
+        ("simple-log", "log-file=relay.log"),
+        ("syslog-facility=LOG_LOCAL1", "syslog"),
+        ("statistics-interval=5", "udp-recvmmsg-log"),
+    ] {
+        let key = line.split('=').next().expect("a key");
+        let told = notes(&format!("user=a:b\n{line}\n"), key);
+        assert!(
+            told.len() == 1 && told[0].starts_with("has no effect without "),
+            "{line}: {told:?}"
+        );
+        if !need.is_empty() {
+            let told = notes(&format!("user=a:b\n{need}\n{line}\n"), key);
+            assert!(told.is_empty(), "{line}: {told:?}");
+        }
+    }
+}
+
+#[test]
 fn a_server_that_names_itself_as_alternate_is_told_what_that_means() {
     //= V-14
     let loaded = file("listening-ip=203.0.113.5\nalternate-server=203.0.113.5").expect("accepted");
