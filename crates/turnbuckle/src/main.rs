@@ -80,10 +80,12 @@ fn main() -> ExitCode {
         _ => subcommand(),
     };
     result.unwrap_or_else(|error| {
-        let name = name.display();
         // Nothing is left to be said if standard error is gone too.
-        let _ = writeln!(io::stderr(), "{name}: {error:#}");
-        ExitCode::FAILURE
+        let _ = writeln!(io::stderr(), "{}: {error:#}", name.display());
+        match name.to_str() {
+            Some(name) if name.starts_with("turnutils_") => ExitCode::from(255), // as coturn's
+            _ => ExitCode::FAILURE,
+        }
     })
 }
 

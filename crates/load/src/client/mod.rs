@@ -625,6 +625,9 @@ impl Client {
                 }
                 if self.plan.is_dual {
                     writer.additional_address_family(AddressFamily::V6);
+                    // coturn up to 4.6 has another number for it, which may be passed over (RFC 8489 §14).
+                    let family = [AddressFamily::V6.number(), 0, 0, 0];
+                    writer.bytes(AttributeType::COTURN_ADDITIONAL_ADDRESS_FAMILY, &family);
                 } else if let Some(family) = self.plan.family {
                     writer.requested_address_family(family);
                 }

@@ -543,6 +543,20 @@ fn one_address_where_two_were_asked_for_is_a_failure_with_the_servers_reason() {
 }
 
 #[test]
+fn two_addresses_are_asked_for_in_the_rfcs_words_and_in_those_of_old_coturns() {
+    let mut client = client_of(|plan| plan.is_dual = true);
+    client.start(0);
+    let request = request(&mut client, 0);
+    let message = Message::parse(&request).unwrap();
+    for kind in [
+        AttributeType::ADDITIONAL_ADDRESS_FAMILY,
+        AttributeType::COTURN_ADDITIONAL_ADDRESS_FAMILY,
+    ] {
+        assert_eq!(message.raw(kind), Some(&[2, 0, 0, 0][..]), "{kind:?}");
+    }
+}
+
+#[test]
 fn a_tcp_relay_is_a_connection_to_the_peer_and_another_one_to_the_server() {
     let mut client = client_of(|plan| {
         plan.relay = Relay::Tcp;

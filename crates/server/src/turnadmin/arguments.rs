@@ -104,7 +104,14 @@ pub(super) fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Wis
             "I" => Command::ListOrigins,
             "list-origins" => {
                 // coturn's table wants a value here and then takes no notice of it.
-                drop(parser.optional_value());
+                if parser.optional_value().is_none() {
+                    let mut rest = parser.raw_args().map_err(wrong)?;
+                    let is_value =
+                        |word: &std::ffi::OsStr| word.as_encoded_bytes().first() != Some(&b'-');
+                    if rest.peek().is_some_and(is_value) {
+                        drop(rest.next());
+                    }
+                }
                 Command::ListOrigins
             }
             "g" | "set-realm-option" => Command::SetRealmOptions,

@@ -115,7 +115,13 @@ fn secrets_origins_administrators_and_realm_options_have_coturns_lines() {
         db.ok("-I -r north.gov"),
         "https://north.gov:443 ==>> north.gov\n"
     );
-    assert_eq!(db.ok("--list-origins"), db.ok("-I"));
+    for line in ["--list-origins", "--list-origins=x", "--list-origins x"] {
+        assert_eq!(db.ok(line), db.ok("-I"), "{line}");
+    }
+    assert_eq!(
+        db.ok("--list-origins -r north.gov"),
+        "https://north.gov:443 ==>> north.gov\n"
+    );
     db.ok("-R -o https://north.gov:443");
     assert_eq!(db.ok("-I"), "http://crinna.org:80 ==>> crinna.org\n");
 

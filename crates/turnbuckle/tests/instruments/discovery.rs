@@ -189,6 +189,17 @@ fn silence_ends_in_a_line_and_an_exit_code() {
     let (code, lines) = run("turnutils_stunclient", port, &["-t", "50"]);
     assert_eq!(code, Some(1));
     assert_eq!(lines, ["STUN receive timeout.."]);
+    for (name, test) in [
+        ("turnutils_stunclient", "-f"),
+        ("turnutils_natdiscovery", "-m"),
+    ] {
+        let (code, _) = run(name, port, &[test, "-L", "192.0.2.1"]);
+        assert_eq!(
+            code,
+            Some(255),
+            "{name} from an address that is not the host's"
+        );
+    }
 }
 
 #[test]
