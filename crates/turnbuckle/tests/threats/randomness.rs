@@ -91,7 +91,8 @@ fn relayed_ports_are_unpredictable() {
         let bits = ports.iter().map(|port| port >> bit & 1 == 1);
         assert_not_linear(bits, &format!("bit {bit} of the port"));
     }
-    assert_eq!(server.stop().received % 2, 0); // pairs of requests
+    // A request for each and one to give it back, perhaps more than once on a busy machine.
+    assert!(server.stop().received >= 2 * u64::from(PORTS));
 }
 
 /// The random parts of nonces, one to a client address, in the order they arrived.
