@@ -19,7 +19,7 @@ use super::{Answer, DtlsLink, Server, StreamLink};
 const PEER_TIMEOUT: Duration = Duration::from_secs(20);
 /// RFC 8489 §6.2.1 starts at 500 ms; on one host nothing is lost unless a buffer overflows.
 const RETRANSMIT_AFTER: Duration = Duration::from_millis(500);
-const ATTEMPTS: u32 = 12;
+const ATTEMPTS: u32 = 40;
 /// UDP over IPv4 (RFC 8656 §18.8).
 const UDP: u8 = 17;
 

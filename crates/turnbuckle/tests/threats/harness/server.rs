@@ -27,8 +27,8 @@ pub(crate) const OTHER_USER: &str = "mallory";
 /// The realm of both.
 pub(crate) const REALM: &str = "example.org";
 
-const START_TIMEOUT: Duration = Duration::from_secs(20);
-const STOP_TIMEOUT: Duration = Duration::from_secs(20);
+const START_TIMEOUT: Duration = Duration::from_secs(60);
+const STOP_TIMEOUT: Duration = Duration::from_secs(60);
 
 static NEXT_FILE: AtomicU32 = AtomicU32::new(0);
 
@@ -124,12 +124,25 @@ impl Server {
     /// Descriptors that stay open. The relay opens one for a moment whenever it looks at the host's addresses, so the lowest of
     /// several counts is meant.
     pub(crate) fn descriptors(&self) -> usize {
-        let counts = (0..5).map(|_| {
+        let counts = (0..10).map(|_| {
             thread::sleep(Duration::from_millis(10));
             let open = fs::read_dir(format!("/proc/{}/fd", self.child.id()));
             open.expect("the process is alive").count()
         });
-        counts.min().expect("five counts")
+        counts.min().expect("ten counts")
+    }
+
+    /// Fails unless so many descriptors stay open, before long.
+    #[track_caller]
+    pub(crate) fn assert_descriptors(&self, expected: usize) {
+        let deadline = Instant::now() + START_TIMEOUT;
+        loop {
+            let open = self.descriptors();
+            if open == expected {
+                return;
+            }
+            assert!(Instant::now() < deadline, "{open}, not {expected}");
+        }
     }
 
     /// Lets the relay have so many descriptors, or as many as at its start; those that are open stay open.
