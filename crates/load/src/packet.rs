@@ -13,6 +13,9 @@ pub(crate) const HEADER_LEN: usize = 24;
 
 const MEASURED: u64 = 1 << 63;
 
+/// Marks the session of packets that a peer sends by itself to the client of that number. There are never so many clients.
+pub(crate) const BY_ITSELF: u32 = 1 << 30;
+
 /// A packet's header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Header {

@@ -17,10 +17,10 @@ use turnbuckle_wire::{ChannelData, Class, Demux, Message, Method, classify};
 use super::roaming::{Moved, Moves};
 use super::sender::{self, MEASURING, OVER, histogram};
 use super::session::{Framing, Leavers, Ready, Via};
-use super::track::{Counts, Track};
+use super::track::{ByItself, Counts, Track};
 use super::transport::Transport;
 use crate::client::{Client, Event, Failure, Path, Plan};
-use crate::packet::Header;
+use crate::packet::{BY_ITSELF, Header};
 use crate::threads::{Clock, OwnLines};
 
 /// Clients of one thread that allocate or release at the same time.
@@ -32,6 +32,9 @@ const WAIT_MAX: Duration = Duration::from_millis(5);
 
 /// Marks the number of a session's second flow, by the second relayed address of a dual allocation. There are never so many clients.
 pub(super) const SECOND_FLOW: u32 = 1 << 31;
+
+/// Sequence numbers that are remembered of what a peer sends by itself.
+const BY_ITSELF_WINDOW: usize = 4_096;
 
 /// Beyond the phases of a sender: nothing more is expected to arrive.
 pub(super) const DRAINED: u8 = 3;
@@ -108,6 +111,8 @@ pub(super) struct Opened {
 #[derive(Debug)]
 pub(super) struct Outcome {
     pub(super) counts: Counts,
+    /// What peers sent by themselves, and what of it was lost.
+    pub(super) by_itself: Option<(Counts, u64)>,
     pub(super) received_bytes: u64,
     pub(super) corrupted: u64,
     pub(super) arrived: u64,
@@ -168,6 +173,8 @@ struct One {
     track: Track,
     /// Packets by the second relayed address, where there is one.
     second_track: Option<Track>,
+    /// What its peer sends by itself, once something came.
+    by_itself: Option<Box<ByItself>>,
     /// An allocation is to be had or held.
     is_busy: bool,
     /// It is in the queue of those that wait for their turn.
@@ -220,6 +227,7 @@ impl Listener {
             is_over: false,
             outcome: Outcome {
                 counts: Counts::default(),
+                by_itself: None,
                 received_bytes: 0,
                 corrupted: 0,
                 arrived: 0,
@@ -238,6 +246,7 @@ impl Listener {
                     // Partners are numbered 2n and 2n + 1.
                     from: session ^ u32::from(task.pairs.is_some()),
                     last_latency: None,
+                    by_itself: None,
                     second_track: plan
                         .as_ref()
                         .is_some_and(|plan| plan.second_peer.is_some())
@@ -492,6 +501,15 @@ impl Listener {
     pub(super) fn finish(mut self) -> Outcome {
         let tracks = self.clients.iter();
         let tracks = tracks.flat_map(|one| [Some(&one.track), one.second_track.as_ref()]);
+        for by_itself in self.clients.iter().filter_map(|one| one.by_itself.as_ref()) {
+            let (counts, lost) = by_itself.counts();
+            let sum = &mut self.outcome.by_itself;
+            let (sum, sum_of_lost) = sum.get_or_insert_default();
+            sum.received += counts.received;
+            sum.duplicated += counts.duplicated;
+            sum.reordered += counts.reordered;
+            *sum_of_lost += lost;
+        }
         for track in tracks.flatten() {
             let counts = track.counts();
             let sum = &mut self.outcome.counts;
@@ -585,6 +603,12 @@ impl Listener {
         let track = match &mut one.second_track {
             _ if header.session == one.from => &mut one.track,
             Some(second) if header.session == one.from | SECOND_FLOW => second,
+            _ if header.session == one.from | BY_ITSELF => {
+                let by_itself = one
+                    .by_itself
+                    .get_or_insert_with(|| Box::new(ByItself::new(BY_ITSELF_WINDOW)));
+                return by_itself.receive(header.sequence, self.phase == MEASURING);
+            }
             _ => return self.corrupt(),
         };
         let is_new = track.receive(header.sequence, header.is_measured);

@@ -117,6 +117,7 @@ pub(crate) struct Report {
     latency: Histogram<u64>,
     jitter: Jitter,
     counts: Counts,
+    by_itself: Option<(Counts, u64)>,
     received_bytes: u64,
     corrupted: u64,
     arrived: u64,
@@ -148,6 +149,7 @@ impl Report {
             latency: sender::histogram()?,
             jitter: Jitter::default(),
             counts: Counts::default(),
+            by_itself: None,
             received_bytes: 0,
             corrupted: 0,
             arrived: 0,
@@ -175,6 +177,13 @@ impl Report {
             report.counts.received += outcome.counts.received;
             report.counts.duplicated += outcome.counts.duplicated;
             report.counts.reordered += outcome.counts.reordered;
+            if let Some((counts, lost)) = outcome.by_itself {
+                let (sum, sum_of_lost) = report.by_itself.get_or_insert_default();
+                sum.received += counts.received;
+                sum.duplicated += counts.duplicated;
+                sum.reordered += counts.reordered;
+                *sum_of_lost += lost;
+            }
             report.received_bytes += outcome.received_bytes;
             report.corrupted += outcome.corrupted;
             report.arrived += outcome.arrived;
@@ -286,6 +295,13 @@ impl Report {
             "jitter_us": jitter(&self.jitter),
             "lateness_us": microseconds(&self.lateness),
             "allocations": self.allocations(),
+            "by_itself": self.by_itself.map(|(counts, lost)| json!({
+                "received_datagrams": counts.received,
+                "recv_pps": counts.received as f64 / seconds,
+                "lost": lost,
+                "duplicated": counts.duplicated,
+                "reordered": counts.reordered,
+            })),
             "moves": self.arguments.moves().map(|_| json!({
                 "done": self.moved.done,
                 "failed": self.moved.failed,
@@ -355,6 +371,16 @@ impl Report {
                 at(50.0),
                 at(99.0),
                 at(99.9)
+            );
+        }
+        if let Some((counts, lost)) = self.by_itself {
+            text += &format!(
+                ", from peers by themselves {} ({:.0}/s), of these lost {}, duplicated {}, reordered {}",
+                grouped(counts.received),
+                counts.received as f64 / seconds,
+                grouped(lost),
+                grouped(counts.duplicated),
+                grouped(counts.reordered)
             );
         }
         if self.arguments.moves().is_some() {

@@ -95,6 +95,39 @@ impl Track {
     }
 }
 
+/// Packets of the measured window that a peer sent by itself. How many it sent is known between the first and the last that came.
+#[derive(Debug)]
+pub(super) struct ByItself {
+    track: Track,
+    /// Lowest and highest number that counted.
+    span: Option<(u64, u64)>,
+}
+
+impl ByItself {
+    pub(super) fn new(window: usize) -> Self {
+        Self {
+            track: Track::new(window),
+            span: None,
+        }
+    }
+
+    /// Takes in a packet; `counts` says whether it came within the window.
+    pub(super) fn receive(&mut self, sequence: u64, counts: bool) {
+        self.track.receive(sequence, counts);
+        if counts {
+            let (low, high) = self.span.unwrap_or((sequence, sequence));
+            self.span = Some((low.min(sequence), high.max(sequence)));
+        }
+    }
+
+    /// What came, and how many numbers between the first and the last did not.
+    pub(super) fn counts(&self) -> (Counts, u64) {
+        let counts = self.track.counts();
+        let sent = self.span.map_or(0, |(low, high)| high - low + 1);
+        (counts, sent.saturating_sub(counts.received))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -113,6 +146,18 @@ mod tests {
             duplicated,
             reordered,
         }
+    }
+
+    #[test]
+    fn of_what_a_peer_sends_by_itself_gaps_are_lost_and_what_came_outside_the_window_is_nothing() {
+        let mut by_itself = ByItself::new(64);
+        by_itself.receive(3, false);
+        for sequence in [10, 11, 13, 12, 13, 16] {
+            by_itself.receive(sequence, true);
+        }
+        by_itself.receive(20, false);
+        assert_eq!(by_itself.counts(), (expected(5, 1, 1), 2));
+        assert_eq!(ByItself::new(64).counts(), (expected(0, 0, 0), 0));
     }
 
     #[test]

@@ -9,6 +9,7 @@ use turnbuckle_datapath::{EndpointId, Handler, Received, Run, SendFailure, SendQ
 
 use super::sources::{Seen, Sources};
 use super::{Arguments, Mode, Totals};
+use crate::packet::{BY_ITSELF, Header};
 use crate::threads::{OwnLines, cpu_ns};
 
 /// Turns between two readings of the thread's CPU time.
@@ -82,8 +83,22 @@ impl From<&Arguments> for Task {
 struct Client {
     endpoint: EndpointId,
     remote: SocketAddr,
+    /// What its packets say whose they are, if it is a generator.
+    session: u32,
     since: Instant,
+    /// Datagrams that are no longer due.
     sent: f64,
+    /// Number of the next packet.
+    sequence: u64,
+}
+
+/// The session of the packet that opened a flow, marked as the peer's own.
+fn session_of(message: &Received<'_>) -> u32 {
+    let first = message
+        .bytes
+        .get(..message.segment.min(message.bytes.len()));
+    let header = first.and_then(Header::read);
+    header.map_or(0, |header| header.session) | BY_ITSELF
 }
 
 pub(super) struct Shard {
@@ -171,9 +186,20 @@ impl Shard {
                 return;
             }
             self.next_client = at + 1;
-            if let Some(train) = self.train.get(..bytes)
+            if let Some(train) = self.train.get_mut(..bytes)
                 && count > 0
             {
+                for packet in train.chunks_exact_mut(size) {
+                    let header = Header {
+                        session: client.session,
+                        sequence: client.sequence,
+                        is_measured: true,
+                        // The clock of another process, which says nothing to the generator.
+                        time: 0,
+                    };
+                    header.write(packet);
+                    client.sequence += 1;
+                }
                 tx.send(client.endpoint, client.remote, train, size);
                 client.sent += count as f64;
                 bytes_left -= bytes;
@@ -212,8 +238,10 @@ impl Handler for Shard {
             Task::Source { .. } if is_new => self.clients.push(Client {
                 endpoint: message.endpoint,
                 remote: message.remote,
+                session: session_of(message),
                 since: Instant::now(),
                 sent: 0.0,
+                sequence: 0,
             }),
             Task::Source { .. } => {}
         }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
-use crate::program::{Program, assert_refused, run};
+use crate::program::{Program, assert_refused, result, run};
 
 const BACKENDS: [&str; 3] = ["single", "mmsg", "gso"];
 
@@ -153,6 +153,38 @@ fn a_source_sends_to_whoever_opened_a_flow() {
     let result = peer.finish();
     assert_eq!(result["received_datagrams"], 1);
     assert!(result["sent_datagrams"].as_u64().unwrap() >= 200);
+}
+
+#[test]
+fn what_a_source_sends_is_counted_by_the_generator() {
+    let peer = Peer::start(&["source", "--listen", "127.0.0.1:0", "--rate", "200"]);
+    let address = peer.address.to_string();
+    let words = [
+        "load",
+        "rate",
+        "--direct",
+        "--peer",
+        &address,
+        "--clients",
+        "2",
+        "--rate",
+        "20",
+        "--no-receive",
+        "--duration",
+        "1",
+        "--json",
+    ];
+    let output = run(&words);
+    let result = result(&output);
+    assert!(output.status.success(), "{result}");
+    let by_itself = &result["by_itself"];
+    assert!(
+        by_itself["received_datagrams"].as_u64().unwrap() > 100,
+        "{result}"
+    );
+    assert_eq!(by_itself["lost"], 0, "{result}");
+    assert_eq!(result["corrupted"], 0, "{result}");
+    peer.finish();
 }
 
 #[test]
