@@ -507,3 +507,19 @@ impl Connections {
         was_open
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::own_cpus;
+
+    #[test]
+    fn a_worker_runs_where_the_connections_arrive_that_it_is_given() {
+        let cpus = [0, 1, 4, 6];
+        assert_eq!(own_cpus(&cpus, 3, 4), [6]);
+        // Fewer workers than CPUs: place modulo the number of workers.
+        assert_eq!(own_cpus(&cpus, 0, 3), [0, 6]);
+        assert_eq!(own_cpus(&cpus, 2, 3), [4]);
+        // More: several to a CPU.
+        assert_eq!(own_cpus(&cpus, 5, 8), [1]);
+    }
+}
