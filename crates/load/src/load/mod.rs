@@ -587,8 +587,12 @@ impl Run {
 
     /// Waits, also after a signal: what is under way is not lost. A second signal ends the process.
     fn drain(&self) {
-        if self.arguments.no_receive || !self.arguments.mode.has_packets() {
+        if !self.arguments.mode.has_packets() {
             return;
+        }
+        if self.arguments.no_receive {
+            // What a peer sends by itself after the window tells what is missing at its end.
+            return thread::sleep(ALL_HERE);
         }
         let begin = self.clock.now();
         let passed = |since: u64| Duration::from_nanos(self.clock.now() - since);

@@ -95,12 +95,14 @@ impl Track {
     }
 }
 
-/// Packets of the measured window that a peer sent by itself. How many it sent is known between the first and the last that came.
+/// Packets of the measured window that a peer sent by itself. How many it sent is known from the first that came to the first that came after
+/// the window, or to the last within it.
 #[derive(Debug)]
 pub(super) struct ByItself {
     track: Track,
-    /// Lowest and highest number that counted.
+    /// Lowest number that counted, and the first that does not any more.
     span: Option<(u64, u64)>,
+    is_over: bool,
 }
 
 impl ByItself {
@@ -108,22 +110,29 @@ impl ByItself {
         Self {
             track: Track::new(window),
             span: None,
+            is_over: false,
         }
     }
 
     /// Takes in a packet; `counts` says whether it came within the window.
     pub(super) fn receive(&mut self, sequence: u64, counts: bool) {
         self.track.receive(sequence, counts);
+        let Some((low, end)) = self.span else {
+            self.span = counts.then_some((sequence, sequence + 1));
+            return;
+        };
         if counts {
-            let (low, high) = self.span.unwrap_or((sequence, sequence));
-            self.span = Some((low.min(sequence), high.max(sequence)));
+            self.span = Some((low.min(sequence), end.max(sequence + 1)));
+        } else if !self.is_over {
+            self.is_over = true;
+            self.span = Some((low, end.max(sequence)));
         }
     }
 
-    /// What came, and how many numbers between the first and the last did not.
+    /// What came, and how many numbers did not.
     pub(super) fn counts(&self) -> (Counts, u64) {
         let counts = self.track.counts();
-        let sent = self.span.map_or(0, |(low, high)| high - low + 1);
+        let sent = self.span.map_or(0, |(low, end)| end - low);
         (counts, sent.saturating_sub(counts.received))
     }
 }
@@ -155,8 +164,11 @@ mod tests {
         for sequence in [10, 11, 13, 12, 13, 16] {
             by_itself.receive(sequence, true);
         }
-        by_itself.receive(20, false);
         assert_eq!(by_itself.counts(), (expected(5, 1, 1), 2));
+        // 17 and 18 were due before 19 came, after the window.
+        by_itself.receive(19, false);
+        by_itself.receive(30, false);
+        assert_eq!(by_itself.counts(), (expected(5, 1, 1), 4));
         assert_eq!(ByItself::new(64).counts(), (expected(0, 0, 0), 0));
     }
 
