@@ -226,7 +226,7 @@ fn nothing_is_lost_at_a_moderate_rate() {
             "--clients",
             "5",
         ],
-        &["mix", "--clients", "20"],
+        &["mix", "--clients", "20", "--rate", "20"],
         &["hold", "--clients", "50", "--listener-threads", "2"],
     ] {
         let (result, is_success) = bench.load(&[mode, &common].concat());

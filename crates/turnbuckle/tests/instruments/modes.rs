@@ -186,7 +186,7 @@ fn clients_move_while_packets_flow_and_lose_none_and_used_tickets_are_refused() 
         "--clients",
         "6",
         "--rate",
-        "100",
+        "20",
         "--duration",
         "1.5",
         "--warm-up",

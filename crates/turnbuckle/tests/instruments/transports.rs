@@ -58,8 +58,16 @@ fn nothing_is_lost_by_any_transport() {
             // Not a multiple of four: padded.
             &["rate", "--rate", "30", "--size", "1201", "--clients", "3"],
             &["rate", "--rate", "30", "--indications", "--clients", "3"],
-            &["mix", "--clients", "20", "--listener-threads", "2"],
-            &["mix", "--clients", "20", "--pairs"],
+            &[
+                "mix",
+                "--clients",
+                "20",
+                "--rate",
+                "20",
+                "--listener-threads",
+                "2",
+            ],
+            &["mix", "--clients", "20", "--rate", "20", "--pairs"],
             &["hold", "--clients", "40"],
         ] {
             let arguments = [mode, &["--transport", transport], &common].concat();

@@ -1,7 +1,7 @@
 //! A small blocking TURN client over UDP or a stream. It can also say what no decent client says.
 
 use std::collections::VecDeque;
-use std::io::ErrorKind;
+use std::io::{Error, ErrorKind};
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -444,11 +444,7 @@ impl Client {
                         assert_eq!(from, self.server, "only the relay talks to this client");
                         len
                     }
-                    Err(error)
-                        if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) =>
-                    {
-                        return None;
-                    }
+                    Err(error) if is_no_news(&error) => return None,
                     Err(error) => panic!("client socket: {error}"),
                 };
                 &buffer[..len]
@@ -496,6 +492,12 @@ impl Client {
             other => panic!("the relay sent {other:?}"),
         }
     }
+}
+
+/// Whether nothing has come in the time of a socket, or the wait was cut short, as it is when the process is stopped and goes on (signal(7)).
+pub(crate) fn is_no_news(error: &Error) -> bool {
+    use ErrorKind::{Interrupted, TimedOut, WouldBlock};
+    matches!(error.kind(), WouldBlock | TimedOut | Interrupted)
 }
 
 /// A message without credentials.
@@ -548,8 +550,12 @@ pub(crate) fn peer_socket(address: IpAddr) -> UdpSocket {
 #[track_caller]
 pub(crate) fn peer_receives(socket: &UdpSocket) -> (Vec<u8>, SocketAddr) {
     let mut buffer = [0; 65536];
-    let (len, from) = socket
-        .recv_from(&mut buffer)
-        .expect("the relay sends something");
+    let received = loop {
+        match socket.recv_from(&mut buffer) {
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            other => break other,
+        }
+    };
+    let (len, from) = received.expect("the relay sends something");
     (buffer[..len].to_vec(), from)
 }

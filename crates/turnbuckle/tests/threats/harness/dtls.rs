@@ -10,6 +10,8 @@ use openssl::ssl::{
 };
 use openssl::x509::X509;
 
+use super::client::is_no_news;
+
 const READ_TIMEOUT: Duration = Duration::from_millis(500);
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(20);
 
@@ -88,9 +90,9 @@ impl Read for Datagrams {
         }
         let received = self.socket.recv(buffer);
         self.hears -= usize::from(received.is_ok());
-        received.map_err(|error| match error.kind() {
-            ErrorKind::TimedOut => ErrorKind::WouldBlock.into(),
-            _ => error,
+        received.map_err(|error| match is_no_news(&error) {
+            true => ErrorKind::WouldBlock.into(),
+            false => error,
         })
     }
 }

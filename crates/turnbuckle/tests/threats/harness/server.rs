@@ -67,13 +67,16 @@ impl Server {
             .arg("--pin-threads=false")
             .args(options)
             .args(shards)
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped());
-        let mut child = command.spawn().expect("the binary starts");
+            .stdin(Stdio::null());
+        // One pipe for both, so that lines come in the order in which they were printed: warnings before `ready`.
+        let (reader, writer) = std::io::pipe().expect("a pipe");
+        command.stdout(writer.try_clone().expect("dup"));
+        command.stderr(writer);
+        let child = command.spawn().expect("the binary starts");
+        // It holds the other ends, and only the relay should.
+        drop(command);
         let (sender, lines) = channel();
-        read_lines(child.stdout.take().expect("a pipe"), sender.clone());
-        read_lines(child.stderr.take().expect("a pipe"), sender);
+        read_lines(reader, sender);
         let mut server = Self {
             child,
             address,

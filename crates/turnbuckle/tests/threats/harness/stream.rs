@@ -8,6 +8,8 @@ use std::time::Duration;
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, SockaddrIn, bind, socket};
 use turnbuckle_wire::padding_len;
 
+use super::client::is_no_news;
+
 /// Nothing is lost on the way, so what does not come for so long does not come.
 const READ_TIMEOUT: Duration = Duration::from_secs(20);
 
@@ -57,11 +59,8 @@ impl StreamLink {
             match self.carrier.read(&mut buffer) {
                 Ok(0) => panic!("the relay closed the connection"),
                 Ok(len) => self.unread.extend_from_slice(&buffer[..len]),
-                Err(error)
-                    if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) =>
-                {
-                    return None;
-                }
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) if is_no_news(&error) => return None,
                 Err(error) => panic!("client socket: {error}"),
             }
         }
@@ -80,8 +79,7 @@ impl StreamLink {
             match self.carrier.read(&mut buffer) {
                 Ok(0) => return bytes,
                 Ok(len) => bytes.extend_from_slice(&buffer[..len]),
-                Err(error)
-                    if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {}
+                Err(error) if is_no_news(&error) => {}
                 // Closed with bytes of ours unread: a reset.
                 Err(_) => return bytes,
             }
