@@ -4,7 +4,7 @@ use anyhow::Result;
 use askama::Template;
 use pulldown_cmark::{Options, Parser};
 
-use super::{Contents, connections, figure, plot};
+use super::{Contents, Session, connections, figure, plot};
 use crate::scenario::Question;
 
 #[derive(Template)]
@@ -131,14 +131,16 @@ pub(super) fn page(contents: &Contents) -> Result<String> {
         })
         .filter(|overview| !overview.plots.is_empty())
         .collect();
-    let machine = contents
-        .environment
-        .sessions
+    let sessions = &contents.environment.sessions;
+    let machine = sessions
         .first()
         .map(|session| {
             format!(
-                "{}, {} CPUs, {}, commit {}",
-                session.kernel, session.cpus, session.processor, session.commit
+                "{}, {} CPUs, {}, {}",
+                session.kernel,
+                session.cpus,
+                session.processor,
+                commits(sessions)
             )
         })
         .unwrap_or_default();
@@ -152,6 +154,22 @@ pub(super) fn page(contents: &Contents) -> Result<String> {
     .render()?)
 }
 
+/// Each commit that figures are of, once.
+fn commits(sessions: &[Session]) -> String {
+    let mut commits: Vec<&str> = Vec::new();
+    for session in sessions {
+        if !commits.contains(&session.commit.as_str()) {
+            commits.push(&session.commit);
+        }
+    }
+    let noun = if commits.len() == 1 {
+        "commit"
+    } else {
+        "commits"
+    };
+    format!("{noun} {}", commits.join(", "))
+}
+
 /// `findings.md` as HTML. It is written by whoever publishes the report, and so is any HTML in it.
 fn findings(markdown: &str) -> String {
     let mut html = String::new();
@@ -162,13 +180,26 @@ fn findings(markdown: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::findings;
+    use super::{Session, commits, findings};
 
     #[test]
     fn findings_are_shown_as_text_with_headings_and_lists() {
         assert_eq!(
             findings("## What it says\n\n- **Less**: `one`\n"),
             "<h2>What it says</h2>\n<ul>\n<li><strong>Less</strong>: <code>one</code></li>\n</ul>\n"
+        );
+    }
+
+    #[test]
+    fn every_commit_is_named_once() {
+        let session = |commit: &str| Session {
+            commit: commit.to_owned(),
+            ..Session::default()
+        };
+        assert_eq!(commits(&[session("a"), session("a")]), "commit a");
+        assert_eq!(
+            commits(&[session("a"), session("b"), session("a")]),
+            "commits a, b"
         );
     }
 
