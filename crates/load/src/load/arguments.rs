@@ -85,6 +85,8 @@ pub(crate) struct Habits {
     pub(crate) moves_once: bool,
     /// Packets go by one of the two addresses of a dual allocation alone.
     pub(crate) uses_one_of_two: bool,
+    /// What is under way at the end is awaited for ten seconds, however quiet it is.
+    pub(crate) waits_long: bool,
 }
 
 /// Command line of `turnbuckle load`.

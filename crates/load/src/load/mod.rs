@@ -64,6 +64,8 @@ const ALL_HERE: Duration = Duration::from_millis(100);
 const DRAIN_MAX: Duration = Duration::from_secs(3);
 /// The same for streams, on which nothing is dropped on its way to the server: it waits there and here.
 const STREAM_DRAIN_MAX: Duration = Duration::from_secs(10);
+/// The same where clients wait as long as coturn's.
+const LONG_DRAIN: Duration = Duration::from_secs(10);
 /// For streams from end to end, on which nothing is dropped at all: what does not arrive is a bug, so it may take its time.
 const RELAYED_STREAM_QUIET: Duration = Duration::from_secs(3);
 const RELAYED_STREAM_DRAIN_MAX: Duration = Duration::from_secs(30);
@@ -597,12 +599,14 @@ impl Run {
         let begin = self.clock.now();
         let passed = |since: u64| Duration::from_nanos(self.clock.now() - since);
         let (mut last, mut last_change) = (self.now().arrived, begin);
-        let drain_max = if self.arguments.transport.is_stream() {
-            STREAM_DRAIN_MAX
+        let (drain_max, quiet) = if self.arguments.habits.waits_long {
+            (LONG_DRAIN, LONG_DRAIN)
+        } else if self.arguments.transport.is_stream() {
+            (STREAM_DRAIN_MAX, QUIET)
         } else {
-            DRAIN_MAX
+            (DRAIN_MAX, QUIET)
         };
-        while passed(begin) < drain_max && passed(last_change) < QUIET {
+        while passed(begin) < drain_max && passed(last_change) < quiet {
             thread::sleep(TICK);
             let Totals {
                 arrived,

@@ -308,6 +308,7 @@ impl Given {
         }
         self.is_single |= self.is_dual;
         self.habits.uses_one_of_two = self.is_dual;
+        self.habits.waits_long = true;
         if self.ca_file.is_some() && !self.is_secure {
             return Err("-E is about certificates; there are none without -S".to_owned());
         }

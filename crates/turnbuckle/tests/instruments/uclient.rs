@@ -11,6 +11,7 @@ use nix::unistd::Pid;
 
 use crate::ports::free_ports;
 use crate::program::{Program, relay_at};
+use crate::stand_in::{Harm, StandIn};
 use crate::transports::Certificate;
 
 /// A server at a port of the loopback interface, ended when dropped.
@@ -185,6 +186,21 @@ fn calls(port: u16) {
     assert_eq!(output.status.code(), Some(255), "{text}");
     assert!(text.contains("error 401"), "{text}");
     assert!(text.contains("ERROR: Cannot complete Allocation"), "{text}");
+}
+
+#[test]
+fn what_comes_after_a_long_silence_is_not_called_lost() {
+    let stand_in = StandIn::start(Harm::Delay(Duration::from_millis(2_500)));
+    let output = at(
+        stand_in.address.port(),
+        &["-c", "-m", "1", "-n", "3", "-z", "5", "-e", "127.0.0.1"],
+    );
+    let text = printed(&output);
+    assert!(
+        text.contains("tot_send_msgs=3, tot_recv_msgs=3\n"),
+        "{text}"
+    );
+    stand_in.finish();
 }
 
 #[test]

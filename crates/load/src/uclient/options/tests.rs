@@ -86,7 +86,7 @@ fn the_other_flags_become_habits_and_checks() {
     let habits = options.load.habits;
     assert!(habits.pads && habits.moves_once && habits.asks_for_no_permission);
     assert!(habits.asks_often && habits.leaves_early && habits.stays);
-    assert!(habits.uses_one_of_two);
+    assert!(habits.uses_one_of_two && habits.waits_long);
     assert_eq!(habits.origin.as_deref(), Some("https://a"));
     // No RTCP connections, but partners.
     assert_eq!(options.load.clients, 2);
