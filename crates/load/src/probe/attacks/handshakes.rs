@@ -1,7 +1,7 @@
 //! Handshakes of TLS and DTLS that go wrong, stop halfway or never begin (V-42, V-48).
 
 use std::io::{self, Write as _};
-use std::net::UdpSocket;
+use std::net::{SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};
 
 use super::judge;
@@ -12,8 +12,12 @@ use crate::probe::report::Verdict;
 use crate::probe::session::Session;
 
 const WAIT: Duration = Duration::from_millis(200);
+/// Hellos before a server counts as one that does not answer them.
+const ATTEMPTS: u32 = 20;
 /// Hellos without a cookie.
 const HELLOS: u32 = 5_000;
+/// Times that these are tried.
+const FLOODS: u32 = 3;
 /// How long a handshake may take meanwhile.
 const HANDSHAKE_MAX: Duration = Duration::from_secs(1);
 /// TLS handshakes that stop halfway.
@@ -41,6 +45,17 @@ fn hello(random: [u8; 32], cookie: &[u8]) -> Vec<u8> {
     [&record[..], &message].concat()
 }
 
+/// What comes to a client that says nothing but this, each time from a port of its own: a datagram may be lost, and so may its answer.
+fn ask_as_strangers(server: SocketAddr, datagram: &[u8]) -> io::Result<Vec<Vec<u8>>> {
+    for _ in 0..ATTEMPTS {
+        let answers = ask(&link::udp(server)?, datagram);
+        if !answers.is_empty() {
+            return Ok(answers);
+        }
+    }
+    Ok(Vec::new())
+}
+
 fn ask(socket: &UdpSocket, datagram: &[u8]) -> Vec<Vec<u8>> {
     let _ = socket.set_read_timeout(Some(WAIT));
     let _ = socket.send(datagram);
@@ -54,9 +69,9 @@ fn ask(socket: &UdpSocket, datagram: &[u8]) -> Vec<Vec<u8>> {
 
 /// V-42: a ClientHello without a cookie gets more than it brought.
 pub(super) fn before_a_cookie(context: &Context, over: Transport) -> io::Result<Verdict> {
-    let socket = link::udp(context.target.address(over))?;
     let hello = hello([0x42; 32], &[]);
-    let received: usize = ask(&socket, &hello).iter().map(Vec::len).sum();
+    let answers = ask_as_strangers(context.target.address(over), &hello)?;
+    let received: usize = answers.iter().map(Vec::len).sum();
     let text = format!("{received} bytes for {}", hello.len());
     let wrong = if received > hello.len() {
         vec![text.clone()]
@@ -76,7 +91,7 @@ pub(super) fn stolen_cookie(context: &Context, over: Transport) -> io::Result<Ve
         let cookie = answer.get(BODY + 3..BODY + 3 + len)?;
         is_request.then(|| cookie.to_vec())
     };
-    let answers = ask(&link::udp(server)?, &hello(random, &[]));
+    let answers = ask_as_strangers(server, &hello(random, &[]))?;
     let Some(cookie) = answers.iter().find_map(cookie_in) else {
         return Ok(judge("", &["no cookie is asked for".to_owned()]));
     };
@@ -94,8 +109,20 @@ pub(super) fn stolen_cookie(context: &Context, over: Transport) -> io::Result<Ve
     ))
 }
 
-/// V-42: hellos of many clients that never say more, and one that does.
+/// V-42: hellos of many clients that never say more, and one that does. Once in a while its own is lost, and it waits a second before it
+/// sends another; so it may try again.
 pub(super) fn flood(context: &Context, over: Transport) -> io::Result<Verdict> {
+    let mut verdict = flood_once(context, over)?;
+    for _ in 1..FLOODS {
+        if matches!(verdict, Verdict::Held(_)) {
+            break;
+        }
+        verdict = flood_once(context, over)?;
+    }
+    Ok(verdict)
+}
+
+fn flood_once(context: &Context, over: Transport) -> io::Result<Verdict> {
     let socket = link::udp(context.target.address(over))?;
     socket.set_nonblocking(true)?;
     let mut buffer = [0; 4096];
