@@ -533,7 +533,7 @@ impl<R: Random> Engine<R> {
             quota,
             transaction: envelope.transaction,
             shaper,
-            mobility: is_mobile.then(|| Box::new(Mobility::new())),
+            mobility: is_mobile.then(|| Box::new(Mobility::new(envelope.to))),
             rare: rare.boxed(),
         };
         self.table.put_back(id, Entry::Live(allocation));

@@ -174,6 +174,12 @@ impl Allocation {
         core::iter::once(self.client).chain(new_path)
     }
 
+    /// Whether its client has ever been on another path (RFC 8016).
+    pub(crate) fn has_moved(&self) -> bool {
+        let mobility = self.mobility.as_deref();
+        mobility.is_some_and(|mobility| mobility.number > 1)
+    }
+
     /// Whether a request carries the ORIGIN of the one that created it, or none as that did.
     pub(crate) fn has_origin_of(&self, message: &Message<'_>) -> bool {
         match self.rare.as_ref().and_then(|rare| rare.origin.as_ref()) {

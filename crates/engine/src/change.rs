@@ -234,8 +234,21 @@ pub struct Ended {
     pub time: Time,
     /// The transaction that had created it.
     pub created_by: TransactionId,
+    /// The 5-tuple which that came from, if the allocation has moved since.
+    pub created_from: Option<Path>,
     /// What it relayed in its whole life.
     pub totals: Usage,
+}
+
+/// A 5-tuple, as records name it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Path {
+    /// The listener's address.
+    pub server: SocketAddr,
+    /// The client's address.
+    pub client: SocketAddr,
+    /// What carries messages between the two.
+    pub transport: Transport,
 }
 
 /// Why an allocation ended.

@@ -1,6 +1,6 @@
 //! What all engines of a server share: ports, quotas, reservations, names of connections. Their locks are never taken for a relayed datagram.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use crate::bandwidth::BandwidthLedger;
 use crate::config::{Config, RelayAddress};
@@ -9,6 +9,7 @@ use crate::quota::QuotaLedger;
 use crate::redirect::Rotation;
 use crate::reservation::Reservations;
 use crate::tcp::ledger::ConnectionLedger;
+use crate::tombstone::{SharedTombstones, Tombstones};
 
 /// Port pools, quota ledger, reservations and connections of a whole server.
 #[derive(Debug)]
@@ -19,6 +20,7 @@ pub struct Commons {
     pub(crate) rotation: Rotation,
     pub(crate) bandwidth: Arc<BandwidthLedger>,
     pub(crate) connections: Arc<ConnectionLedger>,
+    pub(crate) releases: SharedTombstones,
 }
 
 impl Commons {
@@ -32,6 +34,7 @@ impl Commons {
             rotation: Rotation::default(),
             bandwidth: BandwidthLedger::new(config),
             connections: ConnectionLedger::new(config.tcp.as_ref()),
+            releases: Mutex::new(Tombstones::new(limits.tombstones)),
         })
     }
 

@@ -1,14 +1,18 @@
 //! How things end: allocations, their families, permissions and channels, by time or on request.
 
+use std::sync::PoisonError;
+
+use turnbuckle_wire::TransactionId;
+
 use crate::allocation::{Allocation, Entry, Opening};
-use crate::change::{Change, EndCause, Ended};
+use crate::change::{Change, EndCause, Ended, Path};
 use crate::engine::Engine;
-use crate::id::{AllocationId, ClientTuple, Family};
+use crate::id::{AllocationId, ClientTuple, Family, Transport};
 use crate::random::Random;
 use crate::reject::Reject;
 use crate::tcp::PeerEnd;
 use crate::time::{Now, Time};
-use crate::tombstone::Deed;
+use crate::tombstone::{Addresses, Deed};
 
 impl<R: Random> Engine<R> {
     /// Ends whatever of this allocation has run out, and sets its timer to the next deadline.
@@ -85,8 +89,19 @@ impl<R: Random> Engine<R> {
             created: allocation.created,
             time: now,
             created_by: allocation.transaction,
+            created_from: self.created_from(&allocation),
             totals: allocation.usage,
         })));
+    }
+
+    /// Where the request that created an allocation came from, if that has moved since.
+    fn created_from(&self, allocation: &Allocation) -> Option<Path> {
+        let first = allocation.mobility.as_ref()?.first?;
+        (first != allocation.client).then(|| Path {
+            server: self.listener_address(first.listener),
+            client: first.remote,
+            transport: first.transport,
+        })
     }
 
     /// Ends what a client has whose connection is gone. Nobody else can come to use its 5-tuple.
@@ -129,12 +144,11 @@ impl<R: Random> Engine<R> {
         allocation.permissions.remove_family(family);
         allocation.channels.remove_family(family);
         self.outbox.close_relay(relay.endpoint);
-        let paths = allocation.paths();
+        let (paths, has_moved) = (allocation.paths(), allocation.has_moved());
         self.end_connections(id, Some(family), PeerEnd::AllocationEnded);
         if let EndCause::Released(transaction) = cause {
             for client in paths {
-                self.tombstones
-                    .bury(client, transaction, Deed::EndedFamily(id), now);
+                self.bury_release(client, transaction, Deed::EndedFamily(id), has_moved, now);
             }
         }
         self.changes.push_back(Change::FamilyEnded {
@@ -151,8 +165,49 @@ impl<R: Random> Engine<R> {
             .bury(allocation.client, allocation.transaction, Deed::Over, now);
         if let EndCause::Released(transaction) = cause {
             for client in allocation.paths() {
-                self.tombstones.bury(client, transaction, Deed::Over, now);
+                let has_moved = allocation.has_moved();
+                self.bury_release(client, transaction, Deed::Over, has_moved, now);
             }
         }
+    }
+
+    /// The same for one request; for all engines, if the client's next allocation may be another one's.
+    pub(crate) fn bury_release(
+        &mut self,
+        client: ClientTuple,
+        transaction: TransactionId,
+        deed: Deed,
+        has_moved: bool,
+        now: Time,
+    ) {
+        self.tombstones.bury(client, transaction, deed, now);
+        if let Some(addresses) = self.addresses_of(&client).filter(|_| has_moved) {
+            let releases = &self.commons.releases;
+            let mut releases = releases.lock().unwrap_or_else(PoisonError::into_inner);
+            // of the other engines' allocations it ended none
+            releases.bury(addresses, transaction, Deed::Over, now);
+        }
+    }
+
+    /// What a Refresh request with lifetime zero did before, if it is remembered.
+    pub(crate) fn find_release(
+        &self,
+        client: &ClientTuple,
+        transaction: TransactionId,
+        now: Time,
+    ) -> Option<Deed> {
+        let own = self.tombstones.find(*client, transaction, now);
+        own.or_else(|| {
+            let addresses = self.addresses_of(client)?;
+            let releases = &self.commons.releases;
+            let releases = releases.lock().unwrap_or_else(PoisonError::into_inner);
+            releases.find(addresses, transaction, now)
+        })
+    }
+
+    /// What a client is called in all engines. Over connections nothing can be sent in its name.
+    fn addresses_of(&self, client: &ClientTuple) -> Option<Addresses> {
+        let is_plain = client.transport == Transport::Udp;
+        is_plain.then(|| (self.listener_address(client.listener), client.remote))
     }
 }

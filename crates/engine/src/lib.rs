@@ -60,7 +60,7 @@ pub use crate::auth::{
 };
 pub use crate::bandwidth::Bandwidth;
 pub use crate::change::{
-    Change, Created, EndCause, Ended, Moved, Relayed, Reserved, Resumed, Traffic, Usage,
+    Change, Created, EndCause, Ended, Moved, Path, Relayed, Reserved, Resumed, Traffic, Usage,
 };
 pub use crate::command::{
     ClientRoute, Command, Framing, IcmpError, Outcome, PeerRoute, RelayOpenError, SendRoute,

@@ -29,6 +29,8 @@ const RETRANSMISSION: Duration = Duration::from_secs(40);
 /// What an allocation has that was asked for with MOBILITY-TICKET.
 #[derive(Debug)]
 pub(crate) struct Mobility {
+    /// The 5-tuple that it was created on; `None` for a connection of a process that is gone.
+    pub(crate) first: Option<ClientTuple>,
     /// Which ticket is good.
     pub(crate) number: u32,
     /// A path that was resumed on and has carried no data yet.
@@ -59,8 +61,9 @@ impl LastResume {
 }
 
 impl Mobility {
-    pub(crate) fn new() -> Self {
+    pub(crate) fn new(first: ClientTuple) -> Self {
         Self {
+            first: Some(first),
             number: 1,
             new_path: None,
             is_parked: false,
@@ -96,14 +99,16 @@ impl<R: Random> Engine<R> {
         self.client(client)
     }
 
-    /// The engine that a Refresh request with a ticket is for, if that is another one.
+    /// The engine that a Refresh request with a ticket is for, if that is another one. Who has an allocation here is refused
+    /// here: a 5-tuple names one allocation of the whole server.
     pub(crate) fn elsewhere(&self, request: &Request<'_>) -> Option<Outcome> {
         let message = &request.message;
         if message.class() != Class::Request || message.method() != Method::REFRESH {
             return None;
         }
         let ticket = self.tickets.as_ref()?.open(message.mobility_ticket()?)?;
-        (ticket.shard != self.shard).then_some(Outcome::Elsewhere {
+        let is_elsewhere = ticket.shard != self.shard && self.client(&request.from).is_none();
+        is_elsewhere.then_some(Outcome::Elsewhere {
             shard: ticket.shard,
         })
     }
@@ -136,6 +141,9 @@ impl<R: Random> Engine<R> {
         let ticket = tickets
             .open(sealed)
             .ok_or(Reject::BadRequest("MOBILITY-TICKET not valid"))?;
+        if ticket.shard != self.shard {
+            return Err(Reject::AllocationMismatch);
+        }
         let (id, from, now) = (ticket.allocation, request.from, request.now);
         if self
             .live(id)

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use turnbuckle_wire::ChannelNumber;
 
 use crate::allocation::{Allocation, Entry, Rare, Relay};
-use crate::change::{Change, Created, EndCause, Ended, Resumed, Usage};
+use crate::change::{Change, Created, EndCause, Ended, Path, Resumed, Usage};
 use crate::channel::Channels;
 use crate::commons::Commons;
 use crate::config::Config;
@@ -31,10 +31,22 @@ struct Record {
     usage: Usage,
     permissions: BTreeMap<IpAddr, Time>,
     channels: BTreeMap<ChannelNumber, (SocketAddr, Time)>,
+    /// The 5-tuple that it was created on.
+    first: Path,
     /// The last resume.
     resumed: Option<Resumed>,
     /// Whether the path it opened has carried no data yet.
     has_new_path: bool,
+}
+
+impl Path {
+    fn of(created: &Created) -> Self {
+        Self {
+            server: created.server,
+            client: created.client,
+            transport: created.transport,
+        }
+    }
 }
 
 impl Record {
@@ -45,6 +57,7 @@ impl Record {
         }
         let (permissions, channels) = (BTreeMap::new(), BTreeMap::new());
         Self {
+            first: Path::of(&created),
             created,
             expires,
             usage: Usage::default(),
@@ -63,6 +76,22 @@ impl Record {
             }
         }
         self.usage = usage;
+    }
+
+    /// The 5-tuples of the client: its own, and the new path beside it.
+    fn paths(&self) -> impl Iterator<Item = Path> + use<> {
+        let new_path = self.resumed.as_ref().filter(|_| self.has_new_path);
+        let new_path = new_path.map(|resumed| Path {
+            server: resumed.server,
+            client: resumed.client,
+            transport: resumed.transport,
+        });
+        core::iter::once(Path::of(&self.created)).chain(new_path)
+    }
+
+    /// Where the request that created it came from, if it has moved since.
+    fn created_from(&self) -> Option<Path> {
+        (self.first != Path::of(&self.created)).then_some(self.first)
     }
 
     fn end_family(&mut self, family: Family) {
@@ -152,26 +181,32 @@ impl<R: Random> Engine<R> {
                     return;
                 };
                 record.end_family(family);
-                let client = self.client_tuple(
-                    record.created.transport,
-                    record.created.server,
-                    record.created.client,
-                );
-                if let (EndCause::Released(transaction), Some(client)) = (cause, client) {
-                    self.tombstones
-                        .bury(client, transaction, Deed::EndedFamily(allocation), time);
+                if let EndCause::Released(transaction) = cause {
+                    for path in record.paths() {
+                        if let Some(client) = self.client_tuple(path) {
+                            let deed = Deed::EndedFamily(allocation);
+                            self.bury_release(client, transaction, deed, true, time);
+                        }
+                    }
                 }
             }
             Change::Ended(ended) => {
                 records.remove(&ended.allocation);
                 self.table.retire(ended.allocation);
-                if let Some(client) = self.client_tuple(ended.transport, ended.server, ended.client)
-                {
+                if let Some(first) = ended.created_from.and_then(|path| self.client_tuple(path)) {
+                    self.tombstones
+                        .bury(first, ended.created_by, Deed::Over, ended.time);
+                }
+                let path = Path {
+                    server: ended.server,
+                    client: ended.client,
+                    transport: ended.transport,
+                };
+                if let Some(client) = self.client_tuple(path) {
                     self.tombstones
                         .bury(client, ended.created_by, Deed::Over, ended.time);
                     if let EndCause::Released(transaction) = ended.cause {
-                        self.tombstones
-                            .bury(client, transaction, Deed::Over, ended.time);
+                        self.bury_release(client, transaction, Deed::Over, true, ended.time);
                     }
                 }
             }
@@ -191,7 +226,7 @@ impl<R: Random> Engine<R> {
                     return;
                 };
                 let created = &mut record.created;
-                let old = self.client_tuple(created.transport, created.server, created.client);
+                let old = self.client_tuple(Path::of(created));
                 if let Some(old) = old {
                     self.tombstones
                         .bury(old, created.transaction, Deed::Over, moved.time);
@@ -251,6 +286,7 @@ impl<R: Random> Engine<R> {
             usage,
             permissions,
             channels,
+            first,
             resumed,
             has_new_path,
         } = record;
@@ -274,14 +310,17 @@ impl<R: Random> Engine<R> {
             }
         }
         let held = expires.iter().flatten().count();
-        let client = self.client_tuple(created.transport, created.server, created.client);
+        let client = self.client_tuple(Path::of(created));
         // a connection has ended with the process that held it: who can move comes back with its ticket
         let parked = client.is_none() && created.is_mobile && self.tickets.is_some();
         let client = client.or_else(|| self.parked_tuple(created).filter(|_| parked));
         let mobility = created.is_mobile.then(|| {
             let resume = resumed.as_ref().and_then(|resumed| {
-                let client =
-                    self.client_tuple(resumed.transport, resumed.server, resumed.client)?;
+                let client = self.client_tuple(Path {
+                    server: resumed.server,
+                    client: resumed.client,
+                    transport: resumed.transport,
+                })?;
                 Some(LastResume {
                     client,
                     transaction: resumed.transaction,
@@ -289,6 +328,7 @@ impl<R: Random> Engine<R> {
                 })
             });
             Box::new(Mobility {
+                first: self.client_tuple(*first),
                 number: resumed.as_ref().map_or(1, |resumed| resumed.number),
                 new_path: resume.filter(|_| *has_new_path).map(|resume| resume.client),
                 is_parked: parked,
@@ -361,14 +401,10 @@ impl<R: Random> Engine<R> {
     }
 
     /// The 5-tuple of a client, if it can go on: a connection has ended with the process that held it.
-    fn client_tuple(
-        &self,
-        transport: Transport,
-        server: SocketAddr,
-        client: SocketAddr,
-    ) -> Option<ClientTuple> {
-        let &(listener, _) = self.listeners.iter().find(|&&(_, local)| local == server)?;
-        (transport == Transport::Udp).then(|| ClientTuple::udp(listener, client))
+    fn client_tuple(&self, path: Path) -> Option<ClientTuple> {
+        let mut listeners = self.listeners.iter();
+        let &(listener, _) = listeners.find(|&&(_, local)| local == path.server)?;
+        (path.transport == Transport::Udp).then(|| ClientTuple::udp(listener, path.client))
     }
 
     /// The second path of an allocation; its only one, if the first one was a connection.
@@ -398,8 +434,9 @@ impl<R: Random> Engine<R> {
     }
 
     fn report_lost(&mut self, id: AllocationId, record: Record, now: Time) {
+        let created_from = record.created_from();
         let Record { created, usage, .. } = record;
-        if let Some(client) = self.client_tuple(created.transport, created.server, created.client) {
+        if let Some(client) = self.client_tuple(Path::of(&created)) {
             self.tombstones
                 .bury(client, created.transaction, Deed::Over, now);
         }
@@ -413,6 +450,7 @@ impl<R: Random> Engine<R> {
             created: created.created,
             time: now,
             created_by: created.transaction,
+            created_from,
             totals: usage,
         })));
     }

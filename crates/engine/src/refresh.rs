@@ -13,7 +13,7 @@ use crate::engine::Engine;
 use crate::id::{AllocationId, Family};
 use crate::random::Random;
 use crate::reject::Reject;
-use crate::reply::Request;
+use crate::reply::{Envelope, Request};
 use crate::time::Now;
 use crate::tombstone::Deed;
 
@@ -34,16 +34,11 @@ impl<R: Random> Engine<R> {
             .map_err(|_| Reject::BadRequest("LIFETIME malformed"))?;
         let is_release = asked == Some(0);
         if is_release {
-            match self
-                .tombstones
-                .find(request.from, envelope.transaction, now)
-            {
+            match self.find_release(&request.from, envelope.transaction, now) {
                 // its own allocation ended with it; the one that is here now is another
                 Some(Deed::Over) => return Err(Reject::AllocationMismatch),
                 Some(Deed::EndedFamily(ended)) if ended == id => {
-                    self.reply_success(&envelope, Some(&proof.response_key), |writer| {
-                        writer.lifetime(0);
-                    });
+                    self.answer_refresh(id, &envelope, proof, Duration::ZERO, resume.is_some());
                     return Ok(());
                 }
                 Some(Deed::EndedFamily(_)) => return Err(Reject::AllocationMismatch),
@@ -80,6 +75,9 @@ impl<R: Random> Engine<R> {
             self.resume(id, request, resume);
         }
         if ends_whole {
+            if self.new_paths.contains_key(&request.from) {
+                self.move_over(id, now); // for the record of where it ended
+            }
             self.end(id, EndCause::Released(envelope.transaction), now);
         } else if let Some(family) = family.filter(|_| is_release) {
             self.end_family(id, family, EndCause::Released(envelope.transaction), now);
@@ -87,14 +85,26 @@ impl<R: Random> Engine<R> {
             self.extend(id, family, now + lifetime);
         }
         self.renew(id, proof);
-        let ticket = resume.and_then(|_| self.ticket(id));
-        self.reply_success(&envelope, Some(&proof.response_key), |writer| {
+        self.answer_refresh(id, &envelope, proof, lifetime, resume.is_some());
+        Ok(())
+    }
+
+    /// The success response, the first time and again; with the ticket that is good now for who brought one.
+    fn answer_refresh(
+        &mut self,
+        id: AllocationId,
+        envelope: &Envelope,
+        proof: &Proof,
+        lifetime: Duration,
+        brought_ticket: bool,
+    ) {
+        let ticket = self.ticket(id).filter(|_| brought_ticket);
+        self.reply_success(envelope, Some(&proof.response_key), |writer| {
             writer.lifetime(u32::try_from(lifetime.as_secs()).unwrap_or(u32::MAX));
             if let Some(ticket) = ticket {
                 writer.mobility_ticket(&ticket);
             }
         });
-        Ok(())
     }
 
     /// From now on the token of this request is the client's (RFC 7635 §9).

@@ -4,8 +4,10 @@
 //! integrity attribute. On the same 5-tuple it would end, or create, an allocation the client knows nothing of. So the
 //! transactions that ended or had created an allocation are remembered for as long as a nonce can live.
 
+use core::net::SocketAddr;
 use core::time::Duration;
 use std::collections::{BTreeMap, VecDeque};
+use std::sync::Mutex;
 
 use turnbuckle_wire::TransactionId;
 
@@ -24,17 +26,21 @@ pub(crate) enum Deed {
     EndedFamily(AllocationId),
 }
 
-type Key = (ClientTuple, [u8; 12]);
+/// Listener and client of plain UDP, as all engines of a server name them.
+pub(crate) type Addresses = (SocketAddr, SocketAddr);
 
-/// The last so many finished transactions.
+/// What ended allocations that had moved, for all engines: a client's next allocation may be another engine's (RFC 8016).
+pub(crate) type SharedTombstones = Mutex<Tombstones<Addresses>>;
+
+/// The last so many finished transactions, by client and name.
 #[derive(Debug)]
-pub(crate) struct Tombstones {
+pub(crate) struct Tombstones<C = ClientTuple> {
     count_max: usize,
-    by_transaction: BTreeMap<Key, (Deed, Time)>,
-    oldest_first: VecDeque<Key>,
+    by_transaction: BTreeMap<(C, [u8; 12]), (Deed, Time)>,
+    oldest_first: VecDeque<(C, [u8; 12])>,
 }
 
-impl Tombstones {
+impl<C: Copy + Ord> Tombstones<C> {
     pub(crate) fn new(count_max: u32) -> Self {
         Self {
             count_max: count_max as usize,
@@ -44,13 +50,7 @@ impl Tombstones {
     }
 
     /// Remembers a transaction; forgets the oldest one when there are too many.
-    pub(crate) fn bury(
-        &mut self,
-        client: ClientTuple,
-        transaction: TransactionId,
-        deed: Deed,
-        now: Time,
-    ) {
+    pub(crate) fn bury(&mut self, client: C, transaction: TransactionId, deed: Deed, now: Time) {
         let key = (client, *transaction.as_bytes());
         if self
             .by_transaction
@@ -67,12 +67,7 @@ impl Tombstones {
     }
 
     /// What this transaction did before, if it is remembered.
-    pub(crate) fn find(
-        &self,
-        client: ClientTuple,
-        transaction: TransactionId,
-        now: Time,
-    ) -> Option<Deed> {
+    pub(crate) fn find(&self, client: C, transaction: TransactionId, now: Time) -> Option<Deed> {
         let &(deed, until) = self
             .by_transaction
             .get(&(client, *transaction.as_bytes()))?;
@@ -99,7 +94,7 @@ mod tests {
 
     const CLIENT: ClientTuple = ClientTuple::udp(
         Endpoint(1),
-        core::net::SocketAddr::new(core::net::IpAddr::V4(core::net::Ipv4Addr::LOCALHOST), 9),
+        SocketAddr::new(core::net::IpAddr::V4(core::net::Ipv4Addr::LOCALHOST), 9),
     );
 
     #[test]

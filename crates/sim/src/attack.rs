@@ -21,7 +21,7 @@ use crate::scenario::Scenario;
 #[derive(Debug, Default)]
 pub struct Captured {
     latest: VecDeque<(Tuple, Vec<u8>)>,
-    /// Proven requests that make or end an allocation: the ones worth playing back (V-22).
+    /// Proven requests that make, move or end an allocation: the ones worth playing back (V-22).
     deeds: VecDeque<(Tuple, Vec<u8>)>,
 }
 
@@ -33,8 +33,9 @@ impl Captured {
     pub fn note(&mut self, tuple: Tuple, bytes: &[u8]) {
         let is_deed = Message::parse(bytes).is_ok_and(|message| {
             let ends = message.method() == Method::REFRESH && message.lifetime() == Ok(Some(0));
+            let moves = message.method() == Method::REFRESH && message.mobility_ticket().is_some();
             let proven = message.has_integrity_sha1() || message.has_integrity_sha256();
-            proven && (ends || message.method() == Method::ALLOCATE)
+            proven && (ends || moves || message.method() == Method::ALLOCATE)
         });
         let ring = if is_deed {
             &mut self.deeds
@@ -242,7 +243,12 @@ impl Attackers {
             algorithms: None,
             anonymous: false,
         };
-        let draft = match self.random.below(4) {
+        let stolen = Message::parse(bytes).ok();
+        let stolen = stolen.and_then(|message| message.mobility_ticket().map(<[u8]>::to_vec));
+        let draft = match self.random.below(5) {
+            4 => {
+                Draft::request(Method::REFRESH).with(Attribute::Ticket(stolen.unwrap_or_default()))
+            } // V-30
             0 => Draft::request(Method::REFRESH).with(Attribute::Lifetime(0)),
             1 => Draft::request(Method::CREATE_PERMISSION).with(Attribute::Peer(peer)),
             2 => Draft::request(Method::CHANNEL_BIND)

@@ -98,6 +98,8 @@ features! {
     OldChannels,
     /// Users are time-limited usernames made from a shared secret.
     RestUsers,
+    /// The server lets clients move, and they do (RFC 8016).
+    Mobility,
 }
 
 /// A set of features.

@@ -34,8 +34,8 @@ pub use crate::check::{Datagram, Output, Watched};
 pub use crate::features::{Feature, Features};
 pub use crate::link::Faults;
 pub use crate::model::{
-    Allocation, Deed, Expect, Inbound, Model, Nonces, Pending, Proof, Reservation, Rules, Secrets,
-    Tuple,
+    Allocation, Deed, Expect, Inbound, Mobility, Model, Nonces, Pending, Proof, Reservation,
+    Resumed, Rules, Secrets, Tuple,
 };
 pub use crate::random::Seeded;
 pub use crate::run::{Failure, Report, run, run_seed};

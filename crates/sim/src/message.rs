@@ -35,6 +35,8 @@ pub enum Attribute {
     Channel(u16),
     /// DONT-FRAGMENT.
     DontFragment,
+    /// MOBILITY-TICKET (RFC 8016).
+    Ticket(Vec<u8>),
     /// DATA.
     Data(Vec<u8>),
     /// Anything else, or one of the above in a wrong shape.
@@ -101,6 +103,17 @@ impl Draft {
     pub fn with(mut self, attribute: Attribute) -> Self {
         self.attributes.push(attribute);
         self
+    }
+
+    /// The ticket that it carries.
+    #[must_use]
+    pub fn ticket(&self) -> Option<&[u8]> {
+        self.attributes
+            .iter()
+            .find_map(|attribute| match attribute {
+                Attribute::Ticket(ticket) => Some(ticket.as_slice()),
+                _ => None,
+            })
     }
 
     /// Writes the message, with integrity when there are credentials.
@@ -230,6 +243,9 @@ fn write_attribute(writer: &mut MessageWriter<'_>, attribute: &Attribute) {
         }
         Attribute::DontFragment => {
             writer.bytes(AttributeType::DONT_FRAGMENT, &[]);
+        }
+        Attribute::Ticket(ticket) => {
+            writer.bytes(AttributeType::MOBILITY_TICKET, ticket);
         }
         Attribute::Data(data) => {
             writer.bytes(AttributeType::DATA, data);

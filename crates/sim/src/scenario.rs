@@ -4,7 +4,8 @@
 use std::time::Duration;
 
 use turnbuckle_engine::{
-    AuthConfig, Config, Limits, NonceKey, NonceLifetime, Rate, RelayAddress, UnverifiedLimits,
+    AuthConfig, Config, Limits, NonceKey, NonceLifetime, Rate, RelayAddress, TicketKey,
+    UnverifiedLimits,
 };
 
 use crate::features::{Feature, Features};
@@ -183,6 +184,7 @@ fn rules(random: &mut Seeded, features: Features) -> Rules {
         },
         ports: first..=last,
         dont_fragment: !features.has(Feature::NoDontFragment),
+        mobility: features.has(Feature::Mobility),
     }
 }
 
@@ -262,6 +264,9 @@ fn config(rules: &Rules, secrets: &Secrets, features: Features, nonce_lifetime_s
             },
             answers_per_s: None,
         },
+        mobility: rules
+            .mobility
+            .then(|| TicketKey::from_secret(b"the same in every life of the server")),
         rfc5766_channel_numbers: rules.channels.contains(&0x7FFF),
         ..Config::default()
     };

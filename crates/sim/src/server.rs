@@ -120,6 +120,15 @@ pub enum Verdict {
     Peer(Result<ClientRoute, DropReason>),
 }
 
+impl Step {
+    /// Whether nothing came out beside the verdict.
+    #[must_use]
+    pub fn is_idle(&self) -> bool {
+        let commands = self.replies.len() + self.opens.len() + self.closes.len();
+        commands == 0 && self.changes.is_empty()
+    }
+}
+
 impl Server {
     /// A server that has just started.
     #[must_use]
@@ -146,6 +155,7 @@ impl Server {
                 engine.add_listener(*endpoint, *local);
             }
             engine.set_host_addresses(server.interfaces(), &[]);
+            engine.set_shard(u32::try_from(shard).unwrap_or(u32::MAX));
             server.shards.push(Shard {
                 engine,
                 listeners,
@@ -176,9 +186,19 @@ impl Server {
         self.shards.len()
     }
 
-    /// The shard that the kernel's SO_REUSEPORT hash picks for a client.
+    /// The shard that has the allocation of a client, else the one that the kernel picks.
     #[must_use]
     pub fn shard_of(&self, client: Tuple) -> usize {
+        let knows = |shard: &usize| {
+            let tuple = self.client_tuple(*shard, client);
+            tuple.is_some_and(|tuple| self.shards[*shard].engine.client(&tuple).is_some())
+        };
+        let home = (0..self.shards.len()).find(knows);
+        home.unwrap_or_else(|| self.picked_by_kernel(client))
+    }
+
+    /// The shard that the kernel's SO_REUSEPORT hash picks for a client.
+    fn picked_by_kernel(&self, client: Tuple) -> usize {
         let address = match client.client.ip() {
             IpAddr::V4(ip) => u64::from(ip.to_bits()),
             IpAddr::V6(ip) => {
@@ -255,7 +275,18 @@ impl Server {
 
     /// Hands over a STUN message.
     pub fn stun(&mut self, now: u64, from: Tuple, bytes: &[u8]) -> Step {
-        let shard = self.shard_of(from);
+        let step = self.stun_at(self.shard_of(from), now, from, bytes);
+        match step.verdict {
+            // The host hands it over; whoever gets it then must not hand it on.
+            Verdict::Message(Outcome::Elsewhere { shard }) if step.is_idle() => {
+                let shard = usize::try_from(shard).unwrap_or(usize::MAX);
+                self.stun_at(shard, now, from, bytes)
+            }
+            _ => step,
+        }
+    }
+
+    fn stun_at(&mut self, shard: usize, now: u64, from: Tuple, bytes: &[u8]) -> Step {
         let verdict = match self.client_tuple(shard, from) {
             Some(client) => {
                 let engine = &mut self.shards[shard].engine;
@@ -271,7 +302,7 @@ impl Server {
         let shard = self.shard_of(from);
         let client = self.client_tuple(shard, from);
         let engine = &mut self.shards[shard].engine;
-        let allocation = client.and_then(|client| engine.client(&client));
+        let allocation = client.and_then(|client| engine.client_of_data(&client, clocks(now)));
         let verdict = Verdict::Channel(match allocation {
             None => Err(DropReason::NoAllocation),
             Some(allocation) => engine.route_channel_data(
@@ -375,6 +406,7 @@ impl Server {
                 },
             );
             engine.set_host_addresses(self.interfaces(), &[]);
+            engine.set_shard(u32::try_from(index).unwrap_or(u32::MAX));
             self.shards.push(Shard {
                 engine,
                 listeners: listeners(index),

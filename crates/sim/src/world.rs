@@ -198,7 +198,11 @@ impl World {
             }
             Event::ToClient(number, datagram) => {
                 let client = &mut self.clients[number];
-                if datagram.to == client.address && datagram.from == client.listener {
+                let path = Tuple {
+                    server: datagram.from,
+                    client: datagram.to,
+                };
+                if client.hears(path) {
                     let effects = client.receive(now, &datagram.bytes, &mut self.signalling);
                     self.client_does(number, effects);
                 }
@@ -302,19 +306,24 @@ impl World {
                     self.queue.after(after, Event::Retransmit(number, id));
                 }
                 Effect::Send(bytes) => {
-                    let client = &self.clients[number];
-                    let (from, to) = (client.address, client.listener);
-                    let tuple = Tuple {
-                        server: to,
-                        client: from,
-                    };
-                    self.captured.note(tuple, &bytes);
-                    for (delay, bytes) in self.scenario.client_path.carry(&mut self.paths, &bytes) {
-                        self.queue
-                            .after(delay, Event::ToListener(Datagram { from, to, bytes }));
+                    let path = self.clients[number].tuple();
+                    self.client_sends(path, &bytes);
+                }
+                Effect::SendOld(bytes) => {
+                    if let Some(path) = self.clients[number].previous {
+                        self.client_sends(path, &bytes);
                     }
                 }
             }
+        }
+    }
+
+    fn client_sends(&mut self, path: Tuple, bytes: &[u8]) {
+        self.captured.note(path, bytes);
+        let (from, to) = (path.client, path.server);
+        for (delay, bytes) in self.scenario.client_path.carry(&mut self.paths, bytes) {
+            self.queue
+                .after(delay, Event::ToListener(Datagram { from, to, bytes }));
         }
     }
 

@@ -76,7 +76,7 @@ fn happened(coverage: &Coverage) {
     let answers: [(&str, &[u16]); 5] = [
         (
             "Allocate",
-            &[0, 400, 401, 420, 437, 438, 440, 442, 486, 508],
+            &[0, 400, 401, 405, 420, 437, 438, 440, 442, 486, 508],
         ),
         ("Binding", &[0, 420]),
         (
@@ -87,7 +87,7 @@ fn happened(coverage: &Coverage) {
             "CreatePermission",
             &[0, 400, 401, 403, 420, 437, 438, 441, 443, 508],
         ),
-        ("Refresh", &[0, 400, 401, 420, 437, 438, 441, 443]),
+        ("Refresh", &[0, 400, 401, 405, 420, 437, 438, 441, 443]),
     ];
     for (method, codes) in answers {
         for code in codes {
@@ -97,10 +97,10 @@ fn happened(coverage: &Coverage) {
             );
         }
     }
-    for change in 0..=9 {
+    for change in (0..=9).chain([14, 15]) {
         assert!(coverage.of("change", change) > 0, "never: change {change}");
     }
-    let events: [(&str, &[u16]); 16] = [
+    let events: [(&str, &[u16]); 19] = [
         ("allocate repeated", &[0]),
         ("both families", &[0]),
         ("channel data relayed", &[0]),
@@ -110,12 +110,15 @@ fn happened(coverage: &Coverage) {
         ("hairpin", &[0]),
         ("icmp dropped", &[0]),
         ("icmp relayed", &[0]),
+        ("moved", &[0]),
         ("opened", &[0, 1]),
         ("opened too late", &[0]),
         ("opening given up", &[0]),
         ("redeemed", &[0]),
         ("release repeated", &[0]),
         ("reserved", &[0]),
+        ("resume repeated", &[0]),
+        ("resumed", &[0, 1]),
         ("send relayed", &[0]),
     ];
     for (event, kinds) in events {

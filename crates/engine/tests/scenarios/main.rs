@@ -18,6 +18,7 @@ mod discovery;
 mod icmp;
 mod limits;
 mod mobility;
+mod moved;
 mod opening;
 mod permission;
 mod realm;

@@ -11,14 +11,14 @@ use turnbuckle_wire::{AttributeType, Class, Method};
 use crate::support::*;
 
 /// Where the client of these tests moves to.
-const MOVED: &str = "198.18.0.9:40000";
+pub(crate) const MOVED: &str = "198.18.0.9:40000";
 const CHANNEL: u16 = 0x4000;
 
-fn mobile(config: &mut Config) {
+pub(crate) fn mobile(config: &mut Config) {
     config.mobility = Some(TicketKey::from_secret(b"a secret of this test"));
 }
 
-fn ticket(answer: &Answer) -> Vec<u8> {
+pub(crate) fn ticket(answer: &Answer) -> Vec<u8> {
     answer.success().mobility_ticket().unwrap().to_vec()
 }
 
@@ -31,14 +31,14 @@ fn allocate(server: &mut Server, client: &mut Client) -> (core::net::SocketAddr,
     (relayed, ticket(&answer))
 }
 
-fn resume(server: &mut Server, client: &mut Client, ticket: &[u8]) -> Answer {
+pub(crate) fn resume(server: &mut Server, client: &mut Client, ticket: &[u8]) -> Answer {
     server.ask(client, Method::REFRESH, |writer| {
         writer.mobility_ticket(ticket);
     })
 }
 
 /// A client with an allocation and a channel, its relayed address and its ticket.
-fn start() -> (Server, Client, core::net::SocketAddr, Vec<u8>) {
+pub(crate) fn start() -> (Server, Client, core::net::SocketAddr, Vec<u8>) {
     let mut server = Server::with(mobile);
     let mut client = server.client(CLIENT);
     let (relayed, ticket) = allocate(&mut server, &mut client);
@@ -397,7 +397,7 @@ fn a_ticket_of_another_engine_is_handed_over_and_works_there() {
     );
 }
 
-fn rebuilt(server: &Server) -> Server {
+pub(crate) fn rebuilt(server: &Server) -> Server {
     let commons = Commons::new(&server.config);
     let engine = Engine::rebuild(
         Arc::clone(&server.config),

@@ -7,7 +7,7 @@ use turnbuckle_engine::{Change, EndCause, RelayOpenError};
 use turnbuckle_wire::{AddressFamily, AttributeType, Class, Message, Method};
 
 use super::{Datagram, Output, Watched, describe};
-use crate::model::{Allocation, Expect, Pending, Proof, Reservation, Tuple, canonical};
+use crate::model::{Allocation, Expect, Mobility, Pending, Proof, Reservation, Tuple, canonical};
 use crate::queue::{MS, SECOND};
 use crate::server::{Opening, Step, clocks};
 use crate::violation::{Violation, ensure};
@@ -169,7 +169,16 @@ impl Watched {
         let rules = self.model.rules.clone();
         let lifetime = reply.lifetime().ok().flatten().map(u64::from);
         let granted = self.model.lifetime_s(message.lifetime().ok().flatten());
-        let Some(held) = self.model.allocations.get_mut(&from) else {
+        let brought = (message.method() == Method::REFRESH)
+            .then(|| message.mobility_ticket())
+            .flatten();
+        let tuple = match brought {
+            Some(ticket) => self.model.of_ticket(ticket),
+            None => self.model.holder(from),
+        };
+        let Some((tuple, held)) =
+            tuple.and_then(|tuple| Some((tuple, self.model.allocations.get_mut(&tuple)?)))
+        else {
             return Err(Violation::new("model", "success without an allocation"));
         };
         let id = *message.transaction_id().as_bytes();
@@ -189,20 +198,27 @@ impl Watched {
                 ensure(lifetime == Some(expected), "model", || {
                     format!("refreshed for {lifetime:?}, expected {expected}")
                 })?;
-                if !ends {
-                    let concerned = |relay: &&SocketAddr| v6.is_none_or(|v6| relay.is_ipv6() == v6);
-                    let concerned: Vec<_> = held.relays.keys().filter(concerned).copied().collect();
-                    for relay in concerned {
-                        held.relays.insert(relay, now + granted * SECOND);
-                    }
-                } else if self.model.finished.contains_key(&(from, id)) {
-                    self.coverage.count("release repeated", 0);
-                } else if let Some(v6) = v6.filter(|_| held.relays.len() > 1) {
-                    self.coverage.count("family released", 0);
-                    self.model.end_family(from, v6, Some(id), now);
-                } else {
+                let was_over = self.model.finished.contains_key(&(from, id));
+                let concerned = |relay: &&SocketAddr| v6.is_none_or(|v6| relay.is_ipv6() == v6);
+                let relays: Vec<_> = held.relays.keys().copied().collect();
+                if ends && !was_over && relays.iter().all(|relay| concerned(&relay)) {
                     self.coverage.count("released", 0);
-                    self.model.end(from, Some(id), now);
+                    self.model.end(tuple, Some(id), now);
+                    return Ok(());
+                }
+                if !ends {
+                    for relay in relays.iter().filter(concerned) {
+                        held.relays.insert(*relay, now + granted * SECOND);
+                    }
+                }
+                if let Some(brought) = brought {
+                    self.take_over_path(now, tuple, from, message, brought, reply)?;
+                }
+                if ends && was_over {
+                    self.coverage.count("release repeated", 0);
+                } else if let Some(v6) = v6.filter(|_| ends) {
+                    self.coverage.count("family released", 0);
+                    self.model.end_family(tuple, v6, Some(id), now);
                 }
             }
             _ => {
@@ -220,6 +236,39 @@ impl Watched {
                 }
             }
         }
+        Ok(())
+    }
+
+    /// The client of an allocation was given another path and another ticket, or the same ones once more.
+    fn take_over_path(
+        &mut self,
+        now: u64,
+        tuple: Tuple,
+        from: Tuple,
+        message: &Message<'_>,
+        brought: &[u8],
+        reply: &Message<'_>,
+    ) -> Result<(), Violation> {
+        let held = self.model.allocations.get(&tuple);
+        let good = held.and_then(|held| held.mobility.as_ref());
+        let good = good.map(|mobility| mobility.ticket.clone());
+        let repeats =
+            held.is_some_and(|held| self.model.repeats(now, from, message, brought, held));
+        let given = reply.mobility_ticket().map(<[u8]>::to_vec);
+        if repeats {
+            self.coverage.count("resume repeated", 0);
+            return ensure(given == good, "model", || {
+                format!("{given:02x?} for the resume that got {good:02x?}")
+            });
+        }
+        self.coverage
+            .count("resumed", u16::from(from.client.is_ipv6()));
+        let fresh = given.filter(|given| !self.model.tickets.contains_key(given));
+        let Some(fresh) = fresh else {
+            return Err(Violation::new("model", "a resume without a new ticket"));
+        };
+        let id = *message.transaction_id().as_bytes();
+        self.model.resumed(now, tuple, from, id, &fresh);
         Ok(())
     }
 
@@ -449,7 +498,7 @@ impl Watched {
             self.coverage.count("redeemed", 0);
         }
         self.serial += 1;
-        let held = Allocation {
+        let mut held = Allocation {
             serial: self.serial,
             shard: step.shard,
             user: pending.user,
@@ -463,7 +512,20 @@ impl Watched {
             token,
             permissions: BTreeMap::new(),
             channels: BTreeMap::new(),
+            mobility: None,
         };
+        if pending.mobile {
+            let ticket = reply.mobility_ticket().unwrap_or_default().to_vec();
+            let before = self.model.tickets.insert(ticket.clone(), held.serial);
+            ensure(before.is_none() && !ticket.is_empty(), "model", || {
+                format!("{ticket:02x?} is no new ticket")
+            })?;
+            held.mobility = Some(Mobility {
+                ticket,
+                new_path: None,
+                resumed: None,
+            });
+        }
         self.check_allocated(&held, from, &reply, pending.lifetime_s)?;
         self.model.allocations.insert(from, held);
         Ok(())
@@ -489,6 +551,11 @@ impl Watched {
         let mapped = reply.xor_mapped_address();
         ensure(mapped == Ok(Some(from.client)), "model", || {
             format!("mapped {mapped:?}")
+        })?;
+        let ticket = reply.mobility_ticket();
+        let good = held.mobility.as_ref().map(|held| held.ticket.as_slice());
+        ensure(ticket == good, "model", || {
+            format!("ticket {ticket:02x?}, good is {good:02x?}")
         })?;
         let token = reply.reservation_token().ok().flatten();
         ensure(token == held.token, "model", || format!("token {token:?}"))?;

@@ -26,6 +26,13 @@ impl Watched {
         from: Tuple,
         bytes: &[u8],
     ) -> Result<Output, Violation> {
+        // The host's part: find number and length before it asks for a route.
+        let header = bytes.split_first_chunk::<4>();
+        let claim = header.map(|([n0, n1, l0, l1], rest)| {
+            let len = usize::from(u16::from_be_bytes([*l0, *l1]));
+            (u16::from_be_bytes([*n0, *n1]), rest.get(..len))
+        });
+        let moved = matches!(claim, Some((_, Some(_)))) && self.model.data_came(from, now);
         let exact = self.model.at(now);
         let expect = exact.channel_data(from, bytes);
         // The peer may be a relayed address that is over, and its owner's timer may not have fired.
@@ -36,12 +43,6 @@ impl Watched {
             }
             Cow::Borrowed(_) => expect.clone(),
         };
-        // The host's part: find number and length before it asks for a route.
-        let header = bytes.split_first_chunk::<4>();
-        let claim = header.map(|([n0, n1, l0, l1], rest)| {
-            let len = usize::from(u16::from_be_bytes([*l0, *l1]));
-            (u16::from_be_bytes([*n0, *n1]), rest.get(..len))
-        });
         let mut output = Output::default();
         let Some((number, Some(payload))) = claim else {
             let malformed = matches!(&expect, Expect::Silence(r) if r.contains(&DropReason::MalformedChannelData));
@@ -52,7 +53,7 @@ impl Watched {
             })?;
             return Ok(output);
         };
-        let step = self.server.channel(now, from, number, payload.len());
+        let mut step = self.server.channel(now, from, number, payload.len());
         self.trace.line(|| {
             format!(
                 "{} {from:?} channel {number:#06x} {} bytes -> {}",
@@ -62,6 +63,7 @@ impl Watched {
             )
         });
         self.record(&step)?;
+        self.moved(now, from, moved, &mut step)?;
         self.no_effects(&step)?;
         let framed = payload.len() + 4;
         let relayed = matches!(step.verdict, Verdict::Channel(Ok(_)));

@@ -22,6 +22,8 @@ pub(super) struct Mirror {
 #[derive(Debug)]
 struct Copy {
     tuple: Tuple,
+    is_mobile: bool,
+    new_path: Option<Tuple>,
     user: String,
     relays: BTreeMap<SocketAddr, u64>,
     permissions: BTreeMap<IpAddr, u64>,
@@ -35,6 +37,8 @@ struct Copy {
 impl Copy {
     fn is(&self, held: &Allocation) -> bool {
         self.user == held.user
+            && self.is_mobile == held.mobility.is_some()
+            && self.new_path == held.new_path()
             && self.relays == held.relays
             && self.permissions == held.permissions
             && self.channels == held.channels
@@ -110,6 +114,8 @@ impl Watched {
                 let relays = created.relays.iter().map(|relay| (relay.external, expires));
                 let copy = Copy {
                     tuple,
+                    is_mobile: created.is_mobile,
+                    new_path: None,
                     user: created.user.name.to_string(),
                     relays: relays.collect(),
                     permissions: BTreeMap::new(),
@@ -136,6 +142,13 @@ impl Watched {
                 let Some(copy) = copy else {
                     return Err(Violation::new("changes", format!("{change:?} of nothing")));
                 };
+                let client = Tuple {
+                    server: ended.server,
+                    client: ended.client,
+                };
+                ensure(client == copy.tuple, "changes", || {
+                    format!("{client:?} ended for {:?}", copy.tuple)
+                })?;
                 ensure(ended.totals == copy.usage, "usage", || {
                     format!("{:?} at the end, counted {:?}", ended.totals, copy.usage)
                 })?;
@@ -150,8 +163,19 @@ impl Watched {
                     }
                 }
             }
-            Change::Moved(_) | Change::Resumed(_) | Change::Reauthorized { .. } => {
-                // the model's servers forbid mobility and know no tokens
+            Change::Resumed(resumed) => {
+                let (server, client) = (resumed.server, resumed.client);
+                let copy = self.copy(shard, resumed.allocation, change)?;
+                copy.new_path = Some(Tuple { server, client });
+            }
+            Change::Moved(moved) => {
+                let (server, client) = (moved.server, moved.client);
+                let copy = self.copy(shard, moved.allocation, change)?;
+                copy.tuple = Tuple { server, client };
+                copy.new_path = None;
+            }
+            Change::Reauthorized { .. } => {
+                // the model's servers know no tokens
                 return Err(Violation::new("model", format!("{change:?}")));
             }
             Change::FamilyEnded {

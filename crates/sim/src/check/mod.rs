@@ -14,7 +14,9 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
-use turnbuckle_engine::{Config, DropReason, Outcome, RelayOpenError, RelayRequest};
+use turnbuckle_engine::{
+    Change, Config, DropReason, Outcome, RelayOpenError, RelayRequest, Statistics,
+};
 use turnbuckle_wire::{Class, Message};
 
 use self::invariants::Ledger;
@@ -121,6 +123,11 @@ impl Watched {
         }
     }
 
+    fn statistics(&self) -> Vec<Statistics> {
+        let shards = 0..self.server.shard_count();
+        shards.map(|shard| self.server.statistics(shard)).collect()
+    }
+
     fn is_channel(&self, first: u8) -> bool {
         let (low, high) = (
             self.model.rules.channels.start(),
@@ -136,10 +143,14 @@ impl Watched {
     }
 
     fn stun(&mut self, now: u64, from: Tuple, bytes: &[u8]) -> Result<Output, Violation> {
-        let shard = self.server.shard_of(from);
-        let before = self.server.statistics(shard);
+        let before = self.statistics();
         let parsed = Message::parse(bytes);
         let source_valid = from.client.port() != 0 && !from.client.ip().is_multicast();
+        let moved = parsed
+            .as_ref()
+            .is_ok_and(|message| self.model.is_data(from, message))
+            && self.model.data_came(from, now);
+        let shard = self.server.shard_of(from);
         let (expects, proof) = match &parsed {
             Err(_) => {
                 let reasons = vec![DropReason::MalformedStun, DropReason::FingerprintMismatch];
@@ -159,16 +170,18 @@ impl Watched {
                 (self.expectations(now, shard, from, message, &proof), proof)
             }
         };
-        let step = self.server.stun(now, from, bytes);
+        let mut step = self.server.stun(now, from, bytes);
         self.trace.line(|| {
             format!(
-                "{} {from:?} shard {shard} {} -> {}",
+                "{} {from:?} shard {} {} -> {}",
                 seconds(now),
+                step.shard,
                 parsed.as_ref().map_or_else(ToString::to_string, describe),
                 describe_step(&step),
             )
         });
         self.record(&step)?;
+        self.moved(now, from, moved, &mut step)?;
         let Verdict::Message(outcome) = step.verdict.clone() else {
             return Err(Violation::new("model", "listener unknown to the engine"));
         };
@@ -187,7 +200,7 @@ impl Watched {
                 let over_budget = reason == DropReason::UnverifiedBudget
                     && request
                     && proof.user.is_none()
-                    && self.ledger.may_be_over_budget(now, shard);
+                    && self.ledger.may_be_over_budget(now, step.shard);
                 ensure(silence || over_budget, "model", || {
                     format!("dropped as {reason:?}, expected {expects:?}")
                 })?;
@@ -195,8 +208,8 @@ impl Watched {
             }
             (Outcome::Relay(route), Ok(_)) => self.relayed(from, bytes, &route, &step, &expects)?,
             (other @ Outcome::Elsewhere { .. }, Ok(_)) => {
-                // the model's servers forbid mobility
-                return Err(Violation::new("model", format!("{other:?}")));
+                let text = format!("{other:?} from the shard that has the allocation");
+                return Err(Violation::new("model", text));
             }
             (Outcome::HandOver(handover), Ok(_)) => {
                 return Err(Violation::new(
@@ -216,7 +229,13 @@ impl Watched {
         };
         let proven = proof.user.is_some() && parsed.is_ok_and(|m| m.class() == Class::Request);
         if !proven {
-            let after = self.server.statistics(shard);
+            let mut after = self.statistics();
+            if moved {
+                // The transaction that made the allocation is remembered under its old 5-tuple.
+                for (now, then) in after.iter_mut().zip(&before) {
+                    now.tombstones = then.tombstones;
+                }
+            }
             ensure(before == after, "I9", || {
                 format!("{before:?} became {after:?} by an input without proof")
             })?;
@@ -337,6 +356,29 @@ impl Watched {
         }
         self.invariants(now)?;
         Ok(Output::default())
+    }
+
+    /// Data moves an allocation to the new path that it came on, and says so (RFC 8016 §3.2.2). Takes that out of the step.
+    fn moved(
+        &mut self,
+        now: u64,
+        from: Tuple,
+        moved: bool,
+        step: &mut Step,
+    ) -> Result<(), Violation> {
+        if !moved {
+            return Ok(());
+        }
+        self.coverage.count("moved", 0);
+        let changes = std::mem::take(&mut step.changes);
+        let to = match changes.as_slice() {
+            [Change::Moved(moved)] => Some((moved.server, moved.client)),
+            _ => None,
+        };
+        ensure(to == Some((from.server, from.client)), "model", || {
+            format!("data on the new path {from:?} brought {changes:?}")
+        })?;
+        self.follow(now, &changes, step.shard)
     }
 
     /// Relaying and dropping change nothing (RFC 8656 §9, §12.6: data refreshes nothing).

@@ -13,6 +13,7 @@ use turnbuckle_wire::{AttributeType, Class, Message, Method, TransactionId};
 
 use crate::features::{Feature, Features};
 use crate::message::{Attribute, Credentials, Draft, REALM, offers_sha256};
+use crate::model::Tuple;
 use crate::plan;
 use crate::queue::{MS, SECOND};
 use crate::random::Seeded;
@@ -22,6 +23,8 @@ use crate::random::Seeded;
 pub enum Effect {
     /// Send a datagram to the client's listener.
     Send(Vec<u8>),
+    /// Send a datagram the way that the client used before it moved.
+    SendOld(Vec<u8>),
     /// Call [`Client::retransmit`] after this many nanoseconds.
     Retransmit(u64, TransactionId),
 }
@@ -33,6 +36,8 @@ pub struct Signalling {
     pub relayed: Vec<SocketAddr>,
     /// Reservation tokens not yet used.
     pub tokens: Vec<[u8; 8]>,
+    /// Mobility tickets that were given out, stolen or not.
+    pub tickets: Vec<Vec<u8>>,
 }
 
 /// A client and its one allocation.
@@ -45,6 +50,8 @@ pub struct Client {
     pub address: SocketAddr,
     /// The listener the client uses.
     pub listener: SocketAddr,
+    /// Where it came from before it moved, which may still work.
+    pub previous: Option<Tuple>,
     /// What it proves its identity with, once challenged.
     pub credentials: Credentials,
     sha256: bool,
@@ -59,6 +66,8 @@ struct Held {
     expires: u64,
     permissions: BTreeMap<SocketAddr, u64>,
     channels: BTreeMap<u16, (SocketAddr, u64)>,
+    /// The ticket with which it may move (RFC 8016).
+    ticket: Option<Vec<u8>>,
 }
 
 #[derive(Debug)]
@@ -91,6 +100,7 @@ impl Client {
             features,
             address: plan::client(number, v6, random.between_u16(1024, 60_000)),
             listener: plan::LISTENERS[usize::from(v6)],
+            previous: None,
             credentials: Credentials {
                 user: user.0,
                 password: user.1,
@@ -112,9 +122,34 @@ impl Client {
         self.address = plan::client(self.number, v6, self.random.between_u16(1024, 60_000));
     }
 
+    /// The 5-tuple that the client uses.
+    #[must_use]
+    pub fn tuple(&self) -> Tuple {
+        Tuple {
+            server: self.listener,
+            client: self.address,
+        }
+    }
+
+    /// Whether a datagram from a listener reaches it.
+    #[must_use]
+    pub fn hears(&self, path: Tuple) -> bool {
+        path == self.tuple() || Some(path) == self.previous
+    }
+
+    /// Goes to another network, of another family perhaps, and asks for its allocation there (RFC 8016 §3.2.1).
+    fn travel(&mut self, ticket: Vec<u8>) -> Vec<Effect> {
+        self.previous = Some(self.tuple());
+        let v6 = self.address.is_ipv6() ^ self.random.one_in(3);
+        self.address = plan::client(self.number, v6, self.random.between_u16(1024, 60_000));
+        self.listener = plan::LISTENERS[usize::from(v6)];
+        self.refresh_with(ticket)
+    }
+
     /// Starts over on another local port, as an application that restarts.
     fn restart(&mut self) {
         self.allocation = None;
+        self.previous = None;
         self.outstanding.clear();
         self.rebind();
     }
@@ -189,6 +224,14 @@ impl Client {
                 self.restart();
             }
         }
+        let had_ticket = failed.draft.ticket().is_some();
+        if had_ticket
+            && code == 400
+            && let Some(previous) = self.previous.take()
+        {
+            // Perhaps the old network still works.
+            (self.address, self.listener) = (previous.client, previous.server);
+        }
         let Some(nonce) = message.raw(AttributeType::NONCE) else {
             return Vec::new();
         };
@@ -212,6 +255,11 @@ impl Client {
         signalling: &mut Signalling,
     ) {
         let lifetime = u64::from(message.lifetime().ok().flatten().unwrap_or(0)) * SECOND;
+        let ticket = message.mobility_ticket().map(<[u8]>::to_vec);
+        signalling.tickets.extend(ticket.clone());
+        if let (Some(held), Some(ticket)) = (&mut self.allocation, &ticket) {
+            held.ticket = Some(ticket.clone());
+        }
         match draft.method {
             Method::ALLOCATE => {
                 let relayed: Vec<SocketAddr> = message
@@ -225,6 +273,7 @@ impl Client {
                 self.allocation = Some(Held {
                     relayed,
                     expires: now + lifetime,
+                    ticket,
                     ..Held::default()
                 });
             }

@@ -35,6 +35,11 @@ impl Client {
         if !neglect && let Some(draft) = held.due(now) {
             return self.send(draft, 0);
         }
+        if let Some(ticket) = held.ticket.clone()
+            && self.random.one_in(12)
+        {
+            return self.move_somehow(ticket, signalling);
+        }
         match self.random.below(24) {
             0..=2 => self.create_permission(signalling),
             3..=5 => self.channel_bind(signalling),
@@ -50,6 +55,39 @@ impl Client {
             22 => self.allocate(signalling),
             _ => Vec::new(),
         }
+    }
+
+    /// Moves with its ticket, or does with it what it should not.
+    fn move_somehow(&mut self, ticket: Vec<u8>, signalling: &Signalling) -> Vec<Effect> {
+        match self.random.below(8) {
+            0 => self.refresh_with(ticket), // without having moved
+            1 => {
+                // A ticket of its own that is spent, or one of somebody else.
+                let any = self.random.choose(&signalling.tickets).cloned();
+                self.refresh_with(any.unwrap_or(ticket))
+            }
+            2 => {
+                // Two networks after the other, before any data.
+                let mut effects = self.travel(ticket.clone());
+                effects.extend(self.travel(ticket));
+                effects
+            }
+            _ => self.travel(ticket),
+        }
+    }
+
+    pub(super) fn refresh_with(&mut self, ticket: Vec<u8>) -> Vec<Effect> {
+        let mut draft = Draft::request(Method::REFRESH).with(Attribute::Ticket(ticket));
+        match self.random.below(16) {
+            0 => draft = draft.with(Attribute::Lifetime(0)),
+            1..=4 => draft = draft.with(Attribute::Lifetime(1200)),
+            _ => {}
+        }
+        if self.features.has(Feature::Families) && self.random.one_in(6) {
+            let family = if self.random.one_in(2) { IPV4 } else { IPV6 };
+            draft = draft.with(Attribute::Family(family));
+        }
+        self.send(draft, 0)
     }
 
     fn without_allocation(&mut self, signalling: &mut Signalling) -> Vec<Effect> {
@@ -74,6 +112,9 @@ impl Client {
         }
         if self.random.one_in(6) {
             draft = draft.with(Attribute::DontFragment);
+        }
+        if self.features.has(Feature::Mobility) && !self.random.one_in(4) {
+            draft = draft.with(Attribute::Ticket(Vec::new()));
         }
         let even = self.features.has(Feature::EvenPorts);
         if even && !signalling.tokens.is_empty() && self.random.one_in(3) {
@@ -141,7 +182,12 @@ impl Client {
             let len = self.random.index(4);
             bytes.extend(self.random.bytes(len)); // padding that UDP does not need
         }
-        vec![Effect::Send(bytes)]
+        let is_old = self.previous.is_some() && self.random.one_in(4);
+        vec![if is_old {
+            Effect::SendOld(bytes)
+        } else {
+            Effect::Send(bytes)
+        }]
     }
 
     fn refresh(&mut self) -> Vec<Effect> {
@@ -203,7 +249,7 @@ impl Client {
     }
 
     fn any_attribute(&mut self, signalling: &Signalling) -> Attribute {
-        match self.random.below(15) {
+        match self.random.below(16) {
             0 => Attribute::Transport([UDP, 6, 0][self.random.index(3)]),
             1 => Attribute::Lifetime([0, 1, 600, 3600][self.random.index(4)]),
             2 => Attribute::EvenPort(self.random.one_in(2)),
@@ -219,7 +265,11 @@ impl Client {
             9 | 10 => Attribute::Channel(self.channel_number()),
             11 => Attribute::DontFragment,
             12 => Attribute::Data(self.payload()),
-            13 => {
+            13 if self.random.one_in(2) => {
+                let ticket = self.random.choose(&signalling.tickets).cloned();
+                Attribute::Ticket(ticket.unwrap_or_default())
+            }
+            13 | 14 => {
                 // Unknown: comprehension required or optional.
                 let kind = [
                     0x7001, 0x8F01, 0x0003, 0x001B, 0x0024, 0x0026, 0x0027, 0x002A,

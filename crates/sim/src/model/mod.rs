@@ -5,10 +5,11 @@
 //! to the server, such as the relayed port, the model says which choices are sound and takes over the
 //! one that it observes.
 //!
-//! [`state`] is the page to begin with: what RFC 8656 says a server remembers. This file adds what a run has to know beside it: requests whose
+//! [`state`] is the page to begin with: what RFC 8656 says a server remembers; [`mobility`] is what RFC 8016 adds. This file adds what a run has to know beside it: requests whose
 //! sockets are being opened, transactions that are over, what a server may not have noticed yet. [`predict`] reads like the RFC's
 //! numbered steps and says what may be answered; [`proof`] says who has proved what (RFC 8489 §9.2).
 
+mod mobility;
 mod predict;
 mod proof;
 mod state;
@@ -21,6 +22,7 @@ use std::ops::RangeInclusive;
 
 use turnbuckle_engine::DropReason;
 
+pub use self::mobility::{Mobility, Resumed};
 pub use self::predict::{Inbound, canonical};
 pub use self::proof::{Nonces, Proof, Secrets, quota_name};
 pub use self::state::{Allocation, Reservation, Tuple};
@@ -58,6 +60,8 @@ pub struct Rules {
     pub ports: RangeInclusive<u16>,
     /// Whether DONT-FRAGMENT is understood.
     pub dont_fragment: bool,
+    /// Whether clients may move (RFC 8016).
+    pub mobility: bool,
 }
 
 /// An Allocate request whose relay sockets are being opened.
@@ -83,6 +87,8 @@ pub struct Pending {
     pub since: u64,
     /// Ports that were found in use by others; they stay out of play until this is over.
     pub in_use: Vec<SocketAddr>,
+    /// Whether it asks for a ticket (RFC 8016).
+    pub mobile: bool,
     /// Addresses whose socket is being opened.
     pub opening: Vec<SocketAddr>,
     /// Addresses whose socket is open.
@@ -115,6 +121,8 @@ pub struct Model {
     pub reservations: BTreeMap<[u8; 8], Reservation>,
     /// Tokens that were used.
     pub redeemed: BTreeMap<[u8; 8], Reservation>,
+    /// Tickets that were given out, and the serial number of the allocation of each.
+    pub tickets: BTreeMap<Vec<u8>, u64>,
     /// Finished transactions and when they are forgotten.
     pub finished: BTreeMap<(Tuple, [u8; 12]), (Deed, u64)>,
     /// Relayed addresses that count as somebody's besides those above: what is over, and what a
@@ -122,8 +130,10 @@ pub struct Model {
     pub lingering: BTreeSet<SocketAddr>,
 }
 
+const SECOND: u64 = 1_000_000_000;
+
 /// How long a finished transaction is remembered: as long as a nonce can live.
-const FINISHED: u64 = 3600 * 1_000_000_000;
+const FINISHED: u64 = 3600 * SECOND;
 
 /// What may become of a message. Everything else is a bug, in the engine or in the model.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -186,6 +196,7 @@ impl Model {
             pending: BTreeMap::new(),
             reservations: BTreeMap::new(),
             redeemed: BTreeMap::new(),
+            tickets: BTreeMap::new(),
             finished: BTreeMap::new(),
             lingering: BTreeSet::new(),
         }
@@ -238,9 +249,10 @@ impl Model {
     /// Ends an allocation; its transaction must not create another.
     pub fn end(&mut self, tuple: Tuple, released_by: Option<[u8; 12]>, now: u64) {
         if let Some(held) = self.allocations.remove(&tuple) {
-            for id in released_by.into_iter().chain([held.transaction]) {
-                self.finished
-                    .insert((tuple, id), (Deed::Over, now + FINISHED));
+            let paths = [Some(tuple), held.new_path()].into_iter().flatten();
+            let released = paths.zip(released_by.into_iter().cycle());
+            for deed in released.chain([(tuple, held.transaction)]) {
+                self.finished.insert(deed, (Deed::Over, now + FINISHED));
             }
         }
     }
@@ -250,8 +262,10 @@ impl Model {
         if let Some(held) = self.allocations.get_mut(&tuple) {
             held.release_family(v6);
             if let Some(id) = released_by {
-                let deed = Deed::EndedFamily(held.serial);
-                self.finished.insert((tuple, id), (deed, now + FINISHED));
+                let deed = (Deed::EndedFamily(held.serial), now + FINISHED);
+                for path in [Some(tuple), held.new_path()].into_iter().flatten() {
+                    self.finished.insert((path, id), deed);
+                }
             }
         }
     }

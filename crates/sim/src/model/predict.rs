@@ -7,11 +7,10 @@ use turnbuckle_engine::DropReason;
 use turnbuckle_wire::{AddressFamily, AttributeError, AttributeType, Class, Message, Method};
 
 use super::wrong::Wrong;
-use super::{Allocation, Deed, Expect, Model, Pending, Proof, Tuple, quota_name};
+use super::{Allocation, Deed, Expect, Model, Pending, Proof, SECOND, Tuple, quota_name};
 use crate::plan::{self, Place};
 
 const UDP: u8 = 17;
-const SECOND: u64 = 1_000_000_000;
 
 /// The comprehension-required attributes of RFC 8489 §18.3.1 and RFC 8656 §18.
 const UNDERSTOOD: [u16; 21] = [
@@ -75,17 +74,24 @@ impl Model {
                 Some(user) if message.method() == Method::ALLOCATE => {
                     self.allocate(now, shard, from, message, user)
                 }
-                Some(user) => match self.allocations.get(&from) {
-                    None => Expect::error(437),
-                    Some(held) if held.user != *user => Expect::error(441),
-                    Some(held) => match message.method() {
-                        Method::REFRESH => self.refresh(from, held, message),
+                Some(user) => match (self.held(from), message.mobility_ticket()) {
+                    (_, Some(ticket)) if message.method() == Method::REFRESH => {
+                        self.resume(now, from, message, ticket, user)
+                    }
+                    (None, _) => Expect::error(437),
+                    (Some(held), _) if held.user != *user => Expect::error(441),
+                    (Some(held), _) => match message.method() {
+                        Method::REFRESH => self.refresh(from, held, message, Wrong::default()),
                         Method::CREATE_PERMISSION => self.create_permission(held, message),
                         _ => self.channel_bind(held, message),
                     },
                 },
             },
         }
+    }
+
+    fn held(&self, from: Tuple) -> Option<&Allocation> {
+        self.allocations.get(&self.holder(from)?)
     }
 
     /// RFC 8656 §7.2, steps 2 to 10. Step 1 is the caller's.
@@ -98,7 +104,7 @@ impl Model {
         user: &str,
     ) -> Expect {
         let id = *message.transaction_id().as_bytes();
-        if let Some(held) = self.allocations.get(&from) {
+        if let Some(held) = self.held(from) {
             return if held.transaction == id && held.user == user {
                 Expect::success()
             } else {
@@ -179,6 +185,11 @@ impl Model {
         if lifetime.is_err() {
             wrong.malformed();
         }
+        match message.mobility_ticket() {
+            Some([]) if !self.rules.mobility => wrong.also(405), // RFC 8016 §3.1.2
+            Some([]) | None => {}
+            Some(_) => wrong.also(400),
+        }
         if let Some(address) = redeemed {
             wanted = [address.is_ipv4(), address.is_ipv6()];
         } else {
@@ -221,6 +232,7 @@ impl Model {
             redeemed,
             lifetime_s: self.lifetime_s(lifetime.ok().flatten()),
             since: now,
+            mobile: message.mobility_ticket().is_some(),
             in_use: Vec::new(),
             opening: Vec::new(),
             opened: Vec::new(),
@@ -228,11 +240,16 @@ impl Model {
     }
 
     /// RFC 8656 §8.2.
-    fn refresh(&self, from: Tuple, held: &Allocation, message: &Message<'_>) -> Expect {
+    pub(super) fn refresh(
+        &self,
+        from: Tuple,
+        held: &Allocation,
+        message: &Message<'_>,
+        mut wrong: Wrong,
+    ) -> Expect {
         let id = *message.transaction_id().as_bytes();
-        let mut wrong = Wrong::default();
         let lifetime = message.lifetime();
-        if lifetime == Ok(Some(0)) {
+        if lifetime == Ok(Some(0)) && wrong.is_nothing() {
             match self.finished.get(&(from, id)) {
                 // A retransmission gets its answer again, as long as it speaks of this allocation.
                 Some((Deed::EndedFamily(serial), _)) if *serial == held.serial => {
@@ -398,7 +415,7 @@ impl Model {
             Ok(_) => {}
             Err(_) => reasons.push(DropReason::IndicationMalformed),
         }
-        let held = self.allocations.get(&from);
+        let held = self.held(from);
         if held.is_none() {
             reasons.push(DropReason::NoAllocation);
         }
@@ -460,7 +477,7 @@ impl Model {
         if data.is_none() {
             reasons.push(DropReason::MalformedChannelData);
         }
-        let Some(held) = self.allocations.get(&from) else {
+        let Some(held) = self.held(from) else {
             reasons.push(DropReason::NoAllocation);
             return Expect::Silence(reasons);
         };

@@ -16,6 +16,8 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 
+use super::Mobility;
+
 /// The addresses of a 5-tuple; the protocol is always UDP.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Tuple {
@@ -53,6 +55,8 @@ pub struct Allocation {
     pub permissions: BTreeMap<IpAddr, u64>,
     /// Channels, their peers and when they end.
     pub channels: BTreeMap<u16, (SocketAddr, u64)>,
+    /// What RFC 8016 adds, if its client asked for that.
+    pub mobility: Option<Mobility>,
 }
 
 /// A port that waits for its token.

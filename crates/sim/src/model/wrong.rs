@@ -38,6 +38,10 @@ impl Wrong {
         self.malformed = true;
     }
 
+    pub(super) fn is_nothing(&self) -> bool {
+        self.first.is_empty() && self.any.is_empty() && !self.malformed
+    }
+
     pub(super) fn verdict(mut self) -> Option<Expect> {
         let any = !self.any.is_empty();
         let mut codes = self.first;
