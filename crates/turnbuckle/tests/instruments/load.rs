@@ -181,7 +181,7 @@ impl Bench {
 
 pub(crate) fn assert_all_came_back(result: &Value, context: &str) {
     let sent = result["sent_datagrams"].as_u64().unwrap();
-    assert!(sent > 10, "{context}: {result}");
+    assert!(sent > 0, "{context}: {result}");
     for (key, value) in [
         ("received_datagrams", sent),
         ("lost", 0),

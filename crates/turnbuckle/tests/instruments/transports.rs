@@ -50,7 +50,7 @@ impl Certificate {
 fn nothing_is_lost_by_any_transport() {
     let certificate = Certificate::new();
     let bench = certificate.bench();
-    let common = ["--duration", "0.5", "--warm-up", "0.2", "--max-loss", "0"];
+    let common = ["--duration", "1", "--warm-up", "0.2", "--max-loss", "0"];
     for transport in TRANSPORTS {
         for mode in [
             // So slow that the small buffer of a relay socket holds what comes while a busy machine does something else.
