@@ -10,11 +10,11 @@ from harness import matrix, topology, uclient
 # uclient draws its channel numbers from RFC 5766's range, 0x4000 to 0x7FFF; RFC 8656 reserves all from 0x5000.
 WIDE_CHANNEL_NUMBERS = "--rfc5766-channel-numbers"
 
-#: At most 50 messages a second of each session: at such a rate a relay socket, whose buffer begins small, holds what comes during most of
-#: a second in which its thread is not run. Many sessions make up for it.
+#: About 40 messages a second of each session at most: at such a rate a relay socket, whose buffer begins small, holds what comes during most
+#: of a second in which its thread is not run. Many sessions make up for it.
 MANY = uclient.Load(sessions=100, messages=1_000, interval_ms=40)
 FEWER = uclient.Load(sessions=40, messages=500, interval_ms=24)
-FEW = uclient.Load(sessions=40, messages=250, interval_ms=20)
+FEW = uclient.Load(sessions=100, messages=100, interval_ms=50)
 
 
 def _client(server, listener: str, transport: str, load: uclient.Load, port: int, *flags: str) -> uclient.Client:

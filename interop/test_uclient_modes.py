@@ -13,7 +13,7 @@ from harness import matrix, topology, uclient
 
 LOAD = uclient.Load(sessions=4, messages=250, interval_ms=25)
 #: The more sessions, the likelier one of them is unlucky.
-ALONE = uclient.Load(sessions=1, messages=400, interval_ms=20)
+ALONE = uclient.Load(sessions=1, messages=400, interval_ms=25)
 #: `-B` cuts the connections once six messages leave at the same time.
 HURRIED = uclient.Load(sessions=12, messages=250, interval_ms=1)
 
