@@ -16,6 +16,7 @@
 pub mod attack;
 pub mod check;
 pub mod client;
+pub mod connections;
 pub mod features;
 pub mod link;
 pub mod message;

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+use crate::connections;
 use crate::features::Features;
 use crate::scenario::Scenario;
 use crate::trace::{Trace, seconds};
@@ -39,6 +40,9 @@ pub struct Failure {
     pub trace: Vec<String>,
 }
 
+/// Steps of the world for one of the history of TCP allocations, which has neither losses nor attackers.
+const STEPS_A_CONNECTION: u64 = 20;
+
 /// Lines of trace in a report of a failure.
 const LINES: usize = 40;
 
@@ -55,18 +59,12 @@ fn run_traced(scenario: Scenario, steps: u64, lines: usize) -> Result<Report, Bo
     let (seed, features) = (scenario.seed, scenario.features);
     let mut world = World::new(scenario, Trace::new(lines));
     let mut done = 0;
-    // A panic in the engine is a finding like any other.
-    let result = catch_unwind(AssertUnwindSafe(|| {
+    let result = caught(|| {
         while done < steps {
             done += 1;
             world.step()?;
         }
         world.close()
-    }));
-    let result = result.unwrap_or_else(|panic| {
-        let text = panic.downcast_ref::<String>().cloned();
-        let text = text.or_else(|| panic.downcast_ref::<&str>().map(ToString::to_string));
-        Err(Violation::new("panic", text.unwrap_or_default()))
     });
     match result {
         Ok(()) => Ok(Report {
@@ -86,16 +84,35 @@ fn run_traced(scenario: Scenario, steps: u64, lines: usize) -> Result<Report, Bo
     }
 }
 
-/// Runs a seed; a failure is reduced and comes with its trace.
+/// A panic in the engine is a finding like any other.
+fn caught<T>(happens: impl FnOnce() -> Result<T, Violation>) -> Result<T, Violation> {
+    catch_unwind(AssertUnwindSafe(happens)).unwrap_or_else(|panic| {
+        let text = panic.downcast_ref::<String>().cloned();
+        let text = text.or_else(|| panic.downcast_ref::<&str>().map(ToString::to_string));
+        Err(Violation::new("panic", text.unwrap_or_default()))
+    })
+}
+
+/// Runs a seed, and its history of TCP allocations; a failure is reduced and comes with its trace.
 ///
 /// # Errors
 ///
 /// The first rule that was broken.
 pub fn run_seed(seed: u64, steps: u64) -> Result<Report, Box<Failure>> {
-    match run(Scenario::draw(seed), steps) {
-        Ok(report) => Ok(report),
-        Err(failure) => Err(reduce(*failure)),
+    let mut report = run(Scenario::draw(seed), steps).map_err(|failure| reduce(*failure))?;
+    match caught(|| connections::run(seed, steps / STEPS_A_CONNECTION)) {
+        Ok(coverage) => report.coverage.add(&coverage),
+        Err(violation) => {
+            return Err(Box::new(Failure {
+                seed,
+                step: 0,
+                violation,
+                features: Features::NONE,
+                trace: Vec::new(),
+            }));
+        }
     }
+    Ok(report)
 }
 
 /// Leaves out features, one after the other, as long as the same rule breaks; then records the last
