@@ -2,7 +2,7 @@
 
 use core::net::SocketAddr;
 
-use turnbuckle_engine::{Change, DefaultFamily, RelayAddress};
+use turnbuckle_engine::{Change, DefaultFamily, DropReason, RelayAddress};
 use turnbuckle_wire::{AddressFamily, AttributeType, MessageWriter, Method};
 
 use crate::support::*;
@@ -366,6 +366,13 @@ fn grants_both_families_in_one_allocation() {
         server.peer_data(v4, PEER).is_err() && server.peer_data(v6, PEER_V6).is_err(),
         "without any permission"
     );
+    for number in [0x4000, 0x4FFF] {
+        assert_eq!(
+            server.channel_data(&client, number),
+            Err(DropReason::ChannelNotBound),
+            "without any channel"
+        );
+    }
     server.permit(&mut client, PEER).success();
     server.permit(&mut client, PEER_V6).success();
     server.peer_data(v4, PEER).unwrap();
