@@ -67,8 +67,8 @@ const STREAM_DRAIN_MAX: Duration = Duration::from_secs(10);
 /// The same where clients wait as long as coturn's.
 const LONG_DRAIN: Duration = Duration::from_secs(10);
 /// For streams from end to end, on which nothing is dropped at all: what does not arrive is a bug, so it may take its time.
-const RELAYED_STREAM_QUIET: Duration = Duration::from_secs(3);
-const RELAYED_STREAM_DRAIN_MAX: Duration = Duration::from_secs(30);
+const RELAYED_STREAM_QUIET: Duration = Duration::from_secs(10);
+const RELAYED_STREAM_DRAIN_MAX: Duration = Duration::from_secs(120);
 /// Sequence numbers remembered, of all sessions together.
 const WINDOWS: usize = 1 << 24;
 const WINDOW_MAX: usize = 1 << 16;
