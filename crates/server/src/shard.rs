@@ -275,3 +275,6 @@ fn run(
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

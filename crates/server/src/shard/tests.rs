@@ -1,0 +1,164 @@
+//! Engine, server and data path joined on one thread: what a relayed datagram takes from the heap.
+
+use std::ffi::OsString;
+use std::net::UdpSocket;
+use std::time::Duration;
+
+use allocation_counter::measure;
+use turnbuckle_datapath::BufferBudget;
+use turnbuckle_wire::{ChannelData, ChannelNumber, Class, MessageWriter, Method, TransactionId};
+
+use super::*;
+use crate::config::{Machine, Request as Wish, load};
+use crate::translate;
+
+#[path = "../../benches/relay/turn.rs"]
+mod turn;
+
+/// Datagrams of one round, each way and of each kind.
+const DATAGRAMS: usize = 8;
+/// Turns that a round may take.
+const TURNS_MAX: usize = 1000;
+
+/// An address of loopback that no other process uses.
+fn loopback(port: u16) -> SocketAddr {
+    let [_, high, middle, low] = std::process::id().to_be_bytes();
+    SocketAddr::from(([127, 64 | high & 63, middle, low], port))
+}
+
+fn socket(port: u16) -> UdpSocket {
+    let socket = UdpSocket::bind(loopback(port)).unwrap();
+    socket.set_nonblocking(true).unwrap();
+    socket
+}
+
+/// One shard that is served by whoever asks it to turn.
+struct OneShard {
+    datapath: Datapath,
+    relay: Relay,
+}
+
+impl OneShard {
+    fn new(listener: SocketAddr, backend: &str) -> Self {
+        let arguments = [
+            format!("--listening-port={}", listener.port()),
+            "--min-port=30000".to_owned(),
+            "--max-port=30001".to_owned(),
+            format!("--udp-backend={backend}"),
+            format!("--user={}:{}", turn::USER, turn::PASSWORD),
+            format!("--realm={}", turn::REALM),
+            format!("--listening-ip={}", listener.ip()),
+            "--allow-loopback-peers".to_owned(),
+        ];
+        let machine = Machine::discover().unwrap();
+        let arguments = arguments.into_iter().map(OsString::from);
+        let Ok(Wish::Run(loaded)) = load(arguments, &machine) else {
+            panic!("a whole configuration");
+        };
+        let config = &loaded.config;
+        let engine = Arc::new(translate::engine(config).unwrap());
+        let accepting = translate::accepting(config).unwrap();
+        let budget = Arc::new(BufferBudget::new(translate::RELAY_BUFFER_BUDGET_BYTES));
+        let backend = translate::backend(config.datapath.backend).0;
+        let plan = Plan {
+            index: 0,
+            core: None,
+            interfaces: Vec::new(),
+            listeners: config.datagram_listeners(),
+            stream_listeners: Vec::new(),
+            discovery: Vec::new(),
+            commons: Commons::new(&engine),
+            engine,
+            streams: translate::streams(config, None),
+            datagrams: translate::datagrams(config, None),
+            datapath: translate::datapath(config, backend, &accepting, &budget),
+            log: translate::log(config, 0, 1),
+        };
+        let (events, _) = sync_channel(64);
+        let log = Log::new(events, plan.log.clone());
+        let (datapath, relay) = set_up(plan, Arc::new(ShardCounters::default()), log).unwrap();
+        for listener in relay.listeners() {
+            datapath.admit_clients(*listener).unwrap();
+        }
+        Self { datapath, relay }
+    }
+
+    fn turn(&mut self) {
+        let relay = &mut self.relay;
+        let timeout = Some(Duration::from_millis(10));
+        self.datapath.turn(timeout, relay).unwrap();
+    }
+
+    /// Turns until each socket has received `count` datagrams. Returns where the last came from.
+    fn turn_until<const N: usize>(&mut self, sockets: [&UdpSocket; N], count: usize) -> SocketAddr {
+        let (mut received, mut from) = ([0; N], loopback(0));
+        for _ in 0..TURNS_MAX {
+            self.turn();
+            for (socket, received) in sockets.iter().zip(&mut received) {
+                while let Ok((_, source)) = socket.recv_from(&mut [0; 2048]) {
+                    *received += 1;
+                    from = source;
+                }
+            }
+            if received == [count; N] {
+                return from;
+            }
+        }
+        panic!("{received:?} of {count} datagrams came");
+    }
+}
+
+/// A Send indication to `peer`, in `buffer`.
+fn send_indication(buffer: &mut [u8], peer: SocketAddr) -> usize {
+    let id = TransactionId::new([7; 12]);
+    let mut writer = MessageWriter::new(buffer, Class::Indication, Method::SEND, id);
+    writer.xor_peer_address(peer).data(&[0xA5; 100]);
+    writer.finish().unwrap()
+}
+
+#[test]
+fn the_whole_relay_takes_nothing_from_the_heap_for_a_datagram_once_warm() {
+    for backend in ["single", "mmsg", "gso"] {
+        let listener = loopback(3478);
+        let mut shard = OneShard::new(listener, backend);
+        let peers = [socket(0), socket(0)].map(|peer| (peer.local_addr().unwrap(), peer));
+        let [(bound_to, bound), (named, unbound)] = &peers;
+        let (bound_to, number) = (*bound_to, ChannelNumber::try_from(0x4001).unwrap());
+        let local = loopback(20_000);
+        let setup =
+            std::thread::spawn(move || turn::bind_channel(local, listener, bound_to, number));
+        while !setup.is_finished() {
+            shard.turn();
+        }
+        setup.join().unwrap().unwrap();
+        let client = socket(local.port());
+
+        let mut channel_message = [0xA5; 104];
+        channel_message[..4].copy_from_slice(&ChannelData::header(number, 100));
+        let mut indication = [0; 256];
+        let len = send_indication(&mut indication, *named);
+        let mut round = || {
+            for _ in 0..DATAGRAMS {
+                client.send_to(&channel_message, listener).unwrap();
+                client.send_to(&indication[..len], listener).unwrap();
+            }
+            let relayed = shard.turn_until([bound, unbound], DATAGRAMS);
+            for _ in 0..DATAGRAMS {
+                bound.send_to(&[0xA5; 100], relayed).unwrap();
+                unbound.send_to(&[0xA5; 100], relayed).unwrap();
+            }
+            shard.turn_until([&client], 2 * DATAGRAMS);
+        };
+        for _ in 0..20 {
+            round();
+        }
+        let measured = measure(|| {
+            for _ in 0..100 {
+                round();
+            }
+        });
+        assert_eq!(measured.count_total, 0, "{backend}: {measured:?}");
+        let counts = measure(|| drop(std::hint::black_box(Box::new(1))));
+        assert_eq!(counts.count_total, 1, "the counter counts on this thread");
+    }
+}
