@@ -459,7 +459,11 @@ impl<R: Random> Engine<R> {
             ..
         } = *pending;
 
-        let lifetime = self.config.lifetimes.granted(lifetime, quota.user(), now);
+        let unix_s = self.calendar_s(now);
+        let lifetime = self
+            .config
+            .lifetimes
+            .granted(lifetime, quota.user(), unix_s);
         let expires = now.time + lifetime;
         let mut relays = [None, None];
         let mut rare = Rare {

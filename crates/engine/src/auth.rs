@@ -108,6 +108,11 @@ impl Authenticator {
         *self = next;
     }
 
+    /// Seconds since 1970, as everything here is judged by: never fewer than before (V-32).
+    pub(crate) fn calendar_s(&mut self, now: Now) -> u64 {
+        self.calendar.advance(now)
+    }
+
     /// Begins a new generation of nonces; those of the generation now current are accepted until the next call.
     pub fn rotate_nonce_key(&mut self, key: NonceKey) {
         self.nonces.rotate(key);

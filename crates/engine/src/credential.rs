@@ -45,11 +45,19 @@ pub struct User {
 
 impl User {
     /// Whether `other` has the same username and realm; on an allocation of another user the answer is 441 (RFC 8656 §5).
-    /// A renewed time-limited credential has another username, and so is another user.
+    /// A renewed time-limited credential has another username, and so is another user. All clients of an authorization server
+    /// have one name, so who holds a token is known by its key.
     pub fn is_same_as(&self, other: &Self) -> bool {
-        // a token names nobody, and one that is renewed may come under another key's name (RFC 7635 §9)
         let is_same_name = self.name == other.name || self.has_token();
-        is_same_name && self.realm == other.realm && self.has_token() == other.has_token()
+        is_same_name && self.realm == other.realm && self.mac_key == other.mac_key
+    }
+
+    /// Whether a Refresh request of `other` is good for what this user has: as [`Self::is_same_as`], and a token may be renewed,
+    /// perhaps under the name of another key (RFC 7635 §9). Nothing in the new token tells whose the old one was, so the 5-tuple
+    /// has to.
+    pub(crate) fn may_become(&self, other: &Self) -> bool {
+        let is_renewal = self.has_token() && other.has_token() && self.realm == other.realm;
+        is_renewal || self.is_same_as(other)
     }
 
     /// The same, charged under another name.
@@ -62,12 +70,6 @@ impl User {
             keys: self.keys.clone(),
             mac_key: self.mac_key.clone(),
         }
-    }
-
-    /// Whether `other` is the same user, and holds the same token if the user is one of a token: all clients of an authorization
-    /// server have one name.
-    pub(crate) fn has_token_of(&self, other: &Self) -> bool {
-        self.is_same_as(other) && self.mac_key == other.mac_key
     }
 
     /// The holder of a token of `name`, good until `until_unix_s`.
@@ -130,8 +132,11 @@ impl User {
         &self.keys
     }
 
+    /// Whether its credential has ended. A time-limited password is good in the second that it names too, as in coturn; a token
+    /// has nothing left then.
     pub(crate) fn has_expired(&self, unix_s: u64) -> bool {
-        self.expires_unix_s.is_some_and(|expires| expires < unix_s)
+        self.expires_unix_s
+            .is_some_and(|expires| expires < unix_s || self.has_token() && expires == unix_s)
     }
 }
 

@@ -574,7 +574,12 @@ impl<R: Random> Engine<R> {
             .client(&request.from)
             .ok_or(Reject::AllocationMismatch)?;
         let allocation = self.live(id).ok_or(Reject::AllocationMismatch)?;
-        if allocation.quota.user().is_same_as(&proof.user) {
+        let owner = allocation.quota.user();
+        let is_owner = match request.message.method() {
+            Method::REFRESH => owner.may_become(&proof.user),
+            _ => owner.is_same_as(&proof.user),
+        };
+        if is_owner {
             self.check_origin(allocation, request)?;
             Ok(id)
         } else {
@@ -605,6 +610,11 @@ impl<R: Random> Engine<R> {
         }
     }
 
+    /// Seconds since 1970 by a calendar that never goes back, which is what credentials are judged by (V-32).
+    pub(crate) fn calendar_s(&mut self, now: Now) -> u64 {
+        self.authenticator.calendar_s(now)
+    }
+
     pub(crate) fn authenticate(&mut self, request: &Request<'_>) -> Result<Proof, Rejection> {
         let listener = self.listener_address(request.from.listener);
         let client = request.from.remote;
@@ -630,6 +640,11 @@ impl<R: Random> Engine<R> {
     ) -> Result<Proof, Rejection> {
         let session = self.client(&request.from);
         let session = session.and_then(|id| self.table.at(id)).map(Entry::user);
+        let holder = match (session, &self.config.auth.third_parties) {
+            (None, Some(_)) => self.token_holder(request),
+            _ => None,
+        };
+        let session = session.or(holder.as_ref());
         self.authenticator.authenticate_within(
             request.now,
             &mut self.random,

@@ -156,7 +156,7 @@ impl<R: Random> Engine<R> {
         let mobility =
             mobility.filter(|_| Creator::new(&allocation.transaction) == ticket.created_by);
         let mobility = mobility.ok_or(Reject::AllocationMismatch)?;
-        if !allocation.quota.user().has_token_of(&proof.user) {
+        if !allocation.quota.user().is_same_as(&proof.user) {
             return Err(Reject::WrongCredentials);
         }
         self.check_origin(allocation, request)?;

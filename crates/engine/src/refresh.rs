@@ -14,7 +14,6 @@ use crate::id::{AllocationId, Family};
 use crate::random::Random;
 use crate::reject::Reject;
 use crate::reply::{Envelope, Request};
-use crate::time::Now;
 use crate::tombstone::Deed;
 
 impl<R: Random> Engine<R> {
@@ -55,6 +54,7 @@ impl<R: Random> Engine<R> {
                 return Err(Reject::BadRequest("REQUESTED-ADDRESS-FAMILY malformed"));
             }
         };
+        let unix_s = self.calendar_s(request.now);
         let allocation = self.live(id).ok_or(Reject::AllocationMismatch)?;
         if family.is_some_and(|family| allocation.relay(family).is_none()) {
             return Err(Reject::PeerFamilyMismatch);
@@ -63,9 +63,7 @@ impl<R: Random> Engine<R> {
         let lifetime = if is_release {
             Duration::ZERO
         } else {
-            self.config
-                .lifetimes
-                .granted(asked, &proof.user, request.now)
+            self.config.lifetimes.granted(asked, &proof.user, unix_s)
         };
         let ends_whole =
             is_release && (family.is_none() || allocation.relays.iter().flatten().count() == 1);
@@ -113,9 +111,10 @@ impl<R: Random> Engine<R> {
             return;
         };
         let held = allocation.quota.user();
-        if held.name != proof.user.name || !held.has_token_of(&proof.user) {
+        if held.name != proof.user.name || !held.is_same_as(&proof.user) {
             allocation.quota.renew(&proof.user);
             let user = Arc::clone(allocation.quota.user());
+            self.renew_connections(id, &user);
             self.changes.push_back(Change::Reauthorized {
                 allocation: id,
                 user,
@@ -148,12 +147,12 @@ impl<R: Random> Engine<R> {
 impl Lifetimes {
     /// The lifetime given when `asked` is wanted: at least the default, at most the maximum (RFC 8656 §7.2, §8.2).
     ///
-    /// Who was authorized by a token has no more than what is left of that (RFC 7635 §9).
-    pub(crate) fn granted(&self, asked: Option<u32>, user: &User, now: Now) -> Duration {
+    /// Who was authorized by a token has no more than what is left of that (RFC 7635 §9) at `unix_s`, in the engine's calendar.
+    pub(crate) fn granted(&self, asked: Option<u32>, user: &User, unix_s: u64) -> Duration {
         let asked = Duration::from_secs(asked.unwrap_or(0).into());
         let granted = asked.max(self.allocation_default).min(self.allocation_max);
         match user.expires_unix_s.filter(|_| user.has_token()) {
-            Some(until) => granted.min(Duration::from_secs(until.saturating_sub(now.unix_s))),
+            Some(until) => granted.min(Duration::from_secs(until.saturating_sub(unix_s))),
             None => granted,
         }
     }

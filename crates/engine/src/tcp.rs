@@ -233,8 +233,8 @@ impl<R: Random> Engine<R> {
     ) -> Result<ConnectionId, PeerEnd> {
         self.tcp.attempts += 1;
         let peer = self.admit_peer(now.time, relay, remote);
-        let (client, peer) = peer.inspect_err(|&cause| self.tcp.count_end(cause))?;
-        let lease = self.lease_connection(client);
+        let (client, user, peer) = peer.inspect_err(|&cause| self.tcp.count_end(cause))?;
+        let lease = self.lease_connection(client, user);
         let connection = lease.id();
         let deadline = now.time + BIND_MAX;
         self.tcp.insert(PeerConnection {
@@ -348,7 +348,7 @@ impl<R: Random> Engine<R> {
             .connections
             .charge(&proof.user.realm, &proof.user.quota_name, now)
             .ok_or(Reject::QuotaReached)?;
-        let lease = self.lease_connection(request.from);
+        let lease = self.lease_connection(request.from, Arc::clone(&proof.user));
         let connection = lease.id();
         self.tcp.attempts += 1;
         self.tcp.insert(PeerConnection {
@@ -408,7 +408,7 @@ impl<R: Random> Engine<R> {
         now: Time,
         relay: RelayHandle,
         remote: SocketAddr,
-    ) -> Result<(ClientTuple, AllowedPeer), PeerEnd> {
+    ) -> Result<(ClientTuple, Arc<User>, AllowedPeer), PeerEnd> {
         let peer = self.policy.admit(remote);
         let allocation = self.live(relay.allocation).ok_or(PeerEnd::RelayClosed)?;
         allocation
@@ -434,7 +434,8 @@ impl<R: Random> Engine<R> {
         if !self.outbox.has_room(self.config.limits.reply_queue_bytes) {
             return Err(PeerEnd::ReplyQueueFull);
         }
-        Ok((allocation.client, allowed))
+        let user = Arc::clone(allocation.quota.user());
+        Ok((allocation.client, user, allowed))
     }
 
     fn may_reach_stream(&self, peer: AllowedPeer) -> bool {
@@ -455,9 +456,14 @@ impl<R: Random> Engine<R> {
             && waiting < usize::from(tcp.pending_per_allocation)
     }
 
-    /// A name for a connection of the allocation that `control` has.
-    fn lease_connection(&mut self, control: ClientTuple) -> ledger::ConnectionLease {
+    /// A name for a connection of the allocation that `user` has on `control`.
+    fn lease_connection(
+        &mut self,
+        control: ClientTuple,
+        user: Arc<User>,
+    ) -> ledger::ConnectionLease {
         let owner = ledger::Owner {
+            user,
             shard: self.shard,
             client: control.remote,
             listener: self.listener_address(control.listener),
@@ -481,6 +487,25 @@ impl<R: Random> Engine<R> {
         let owner = self.commons.connections.owner_of(connection)?;
         let is_same_host = owner.client.ip() == request.from.remote.ip();
         is_same_host.then_some((owner.client, owner.listener))
+    }
+
+    /// Who showed a token for the connection that a ConnectionBind request is about: the request carries none (RFC 7635 §9), and
+    /// the connection that it comes on has no allocation.
+    pub(crate) fn token_holder(&self, request: &Request<'_>) -> Option<Arc<User>> {
+        if request.message.method() != Method::CONNECTION_BIND {
+            return None;
+        }
+        let connection = ConnectionId(request.message.connection_id().ok()??);
+        let owner = self.commons.connections.owner_of(connection)?;
+        // no other request is to tell which connections there are
+        Some(owner.user).filter(|user| user.has_token())
+    }
+
+    /// The connections of an allocation belong to who has another token now.
+    pub(crate) fn renew_connections(&self, id: AllocationId, user: &Arc<User>) {
+        for connection in self.tcp.of_allocation(id) {
+            self.commons.connections.renew(connection.lease.id(), user);
+        }
     }
 
     /// RFC 6062 §5.4.

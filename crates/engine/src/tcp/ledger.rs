@@ -10,6 +10,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::config::TcpRelays;
+use crate::credential::User;
 use crate::id::ConnectionId;
 use crate::time::Time;
 use crate::unverified::Rate;
@@ -36,8 +37,10 @@ struct State {
 type Who = (Box<str>, Box<str>);
 
 /// Where a connection belongs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub(crate) struct Owner {
+    /// Whose allocation it is of.
+    pub(crate) user: Arc<User>,
     /// The shard that has its allocation.
     pub(crate) shard: u32,
     /// The client's address on the control connection.
@@ -86,7 +89,14 @@ impl ConnectionLedger {
 
     /// Where a connection belongs.
     pub(crate) fn owner_of(&self, id: ConnectionId) -> Option<Owner> {
-        self.lock().owner_by_id.get(&id).copied()
+        self.lock().owner_by_id.get(&id).cloned()
+    }
+
+    /// Notes that the user of a connection has another token.
+    pub(crate) fn renew(&self, id: ConnectionId, user: &Arc<User>) {
+        if let Some(owner) = self.lock().owner_by_id.get_mut(&id) {
+            owner.user = Arc::clone(user);
+        }
     }
 
     /// Charges a user for one more attempt to connect; `None` when it has too many under way, or begins them too fast (V-12).
@@ -254,7 +264,9 @@ mod tests {
         let ledger = ledger(1, 1, 1);
         let mut numbers = [0, 7, 7, 8].into_iter();
         let mut random = || numbers.next().unwrap();
+        let user = Arc::new(User::with_md5_key("alice", "realm", [0; 16]));
         let owner = |shard| Owner {
+            user: Arc::clone(&user),
             shard,
             client: SocketAddr::from(([203, 0, 113, 7], 50_000)),
             listener: SocketAddr::from(([192, 0, 2, 1], 3478)),
@@ -262,9 +274,10 @@ mod tests {
         let seven = ledger.lease(owner(1), &mut random);
         let eight = ledger.lease(owner(2), &mut random);
         assert_eq!((seven.id().0, eight.id().0), (7, 8));
-        assert_eq!(ledger.owner_of(ConnectionId(7)), Some(owner(1)));
+        let shard_of = |id| ledger.owner_of(ConnectionId(id)).map(|owner| owner.shard);
+        assert_eq!((shard_of(7), shard_of(8)), (Some(1), Some(2)));
         drop(seven);
-        assert_eq!(ledger.owner_of(ConnectionId(7)), None);
+        assert_eq!((shard_of(7), shard_of(8)), (None, Some(2)));
         assert_eq!(ledger.len(), 1);
     }
 }

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use aes_gcm::aead::{AeadInOut as _, KeyInit as _};
 use aes_gcm::{Aes128Gcm, Aes256Gcm};
 use turnbuckle_engine::{
-    Commons, Config, Engine, RealmLimits, ThirdParties, TicketKey, TokenCipher,
+    ClientTuple, Commons, Config, Connection, ConnectionId, Engine, Outcome, RealmLimits,
+    TcpRelays, ThirdParties, TicketKey, TokenCipher, Transport,
 };
 use turnbuckle_wire::{AccessToken, AttributeType, IntegrityKey, MessageWriter, Method};
 
@@ -559,4 +560,193 @@ fn a_key_of_the_authorization_server_ends_when_it_is_said_to() {
     assert_eq!(code, Some(401));
     late.name = "ever".to_owned();
     allocate(&mut server, &mut late, &token).success();
+}
+
+//= V-28
+//= OAU-06
+#[test]
+fn another_holder_of_a_token_on_a_5_tuple_that_is_used_again_has_no_part_in_the_allocation() {
+    let mut server = Server::with(authorizing);
+    let token = Token::new(&server);
+    let mut client = holder(&mut server, &token, CLIENT);
+    let transaction = client.next_transaction();
+    let allocate = |client: &Client, token: &Token| {
+        client.request(Method::ALLOCATE, transaction, |writer| {
+            writer.requested_transport(17);
+            token.write(writer);
+        })
+    };
+    let request = allocate(&client, &token);
+    server.exchange(client.tuple, &request).success();
+    let others = Token {
+        mac_key: [0x77; 20],
+        ..token.clone()
+    };
+    let mut other = holder(&mut server, &others, CLIENT);
+    let answer = server.ask(&mut other, Method::CREATE_PERMISSION, |writer| {
+        writer.xor_peer_address(PEER.parse().unwrap());
+        others.write(writer);
+    });
+    assert_eq!(answer.code(), Some(441));
+    let request = allocate(&other, &others);
+    assert_eq!(server.exchange(other.tuple, &request).code(), Some(437));
+    server.permit(&mut client, PEER).success();
+}
+
+fn over_tcp(mut client: Client, connection: u32) -> Client {
+    client.tuple = ClientTuple {
+        transport: Transport::Tcp,
+        connection: Connection(connection),
+        ..client.tuple
+    };
+    client.transactions = u64::from(connection) << 40;
+    client
+}
+
+/// A connection with a peer that waits for its ConnectionBind request.
+fn connected(server: &mut Server, client: &mut Client) -> ConnectionId {
+    let transaction = client.next_transaction();
+    let request = client.request(Method::CONNECT, transaction, |writer| {
+        writer.xor_peer_address(PEER.parse().unwrap());
+    });
+    assert_eq!(server.receive(client.tuple, &request), Outcome::Done);
+    let Some(Wanted::Connect(connection, ..)) = server.wanted.pop() else {
+        panic!("the host connects")
+    };
+    server.replies.clear();
+    server.engine.peer_connected(server.now, connection, true);
+    server.pump();
+    server.only_reply_to(client.tuple).success();
+    connection
+}
+
+fn bind_code(
+    server: &mut Server,
+    client: &mut Client,
+    connection: ConnectionId,
+    token: Option<&Token>,
+) -> Option<u16> {
+    let transaction = client.next_transaction();
+    let request = client.request(Method::CONNECTION_BIND, transaction, |writer| {
+        writer.connection_id(connection.0);
+        if let Some(token) = token {
+            token.write(writer);
+        }
+    });
+    server.exchange(client.tuple, &request).code()
+}
+
+/// A server with TCP relays, and the holder of a token who has an allocation on its first connection.
+fn with_tcp_relays() -> (Server, Token, Client) {
+    let mut server = Server::with(|config| {
+        authorizing(config);
+        config.tcp = Some(TcpRelays::default());
+    });
+    let token = Token::new(&server);
+    let mut client = over_tcp(holder(&mut server, &token, CLIENT), 1);
+    let answer = server.ask(&mut client, Method::ALLOCATE, |writer| {
+        writer.requested_transport(6);
+        token.write(writer);
+    });
+    answer.success();
+    (server, token, client)
+}
+
+//= OAU-06
+//= OAU-11
+#[test]
+fn who_holds_a_token_binds_on_a_new_connection_without_showing_it() {
+    let (mut server, token, mut client) = with_tcp_relays();
+    let connection = connected(&mut server, &mut client);
+    let mut data = over_tcp(holder(&mut server, &token, CLIENT), 2);
+    assert_eq!(bind_code(&mut server, &mut data, connection, None), None);
+    assert_eq!(
+        server.wanted.pop(),
+        Some(Wanted::Join(connection, data.tuple))
+    );
+}
+
+#[test]
+fn who_renewed_a_token_binds_by_the_new_one() {
+    let (mut server, token, mut client) = with_tcp_relays();
+    let connection = connected(&mut server, &mut client);
+    let next = Token {
+        mac_key: [0x33; 20],
+        ..token.clone()
+    };
+    client.key = next.integrity_key();
+    let answer = server.ask(&mut client, Method::REFRESH, |writer| next.write(writer));
+    answer.success();
+    let mut old = over_tcp(holder(&mut server, &token, CLIENT), 2);
+    assert_eq!(
+        bind_code(&mut server, &mut old, connection, None),
+        Some(401)
+    );
+    let mut data = over_tcp(holder(&mut server, &next, CLIENT), 3);
+    assert_eq!(bind_code(&mut server, &mut data, connection, None), None);
+}
+
+//= V-28
+#[test]
+fn another_holder_of_a_token_cannot_bind_a_connection_whose_name_it_guessed() {
+    let (mut server, token, mut client) = with_tcp_relays();
+    let connection = connected(&mut server, &mut client);
+    let others = Token {
+        mac_key: [0x77; 20],
+        ..token.clone()
+    };
+    let mut thief = over_tcp(holder(&mut server, &others, CLIENT), 2);
+    assert_eq!(
+        bind_code(&mut server, &mut thief, connection, None),
+        Some(401)
+    );
+    assert_eq!(
+        bind_code(&mut server, &mut thief, connection, Some(&others)),
+        Some(441)
+    );
+    assert_eq!(server.wanted, [], "nothing is joined");
+    let mut data = over_tcp(holder(&mut server, &token, CLIENT), 3);
+    assert_eq!(bind_code(&mut server, &mut data, connection, None), None);
+}
+
+//= V-31
+//= V-32
+#[test]
+fn a_clock_that_is_set_back_makes_no_token_last_longer() {
+    let mut server = Server::with(authorizing);
+    let token = Token {
+        lifetime_s: 1_000,
+        ..Token::new(&server)
+    };
+    let mut client = holder(&mut server, &token, CLIENT);
+    server.now.unix_s -= 600;
+    let answer = server.ask(&mut client, Method::ALLOCATE, |writer| {
+        writer.requested_transport(17).lifetime(3600);
+        token.write(writer);
+    });
+    assert_eq!(answer.lifetime(), 1_005);
+    let answer = server.ask(&mut client, Method::REFRESH, |writer| {
+        writer.lifetime(3600);
+    });
+    assert_eq!(answer.lifetime(), 1_005);
+}
+
+//= V-31
+#[test]
+fn a_token_proves_nothing_in_the_second_in_which_it_ends() {
+    let mut server = Server::with(authorizing);
+    let token = Token {
+        lifetime_s: 60,
+        ..Token::new(&server)
+    };
+    let mut client = holder(&mut server, &token, CLIENT);
+    allocate(&mut server, &mut client, &token).success();
+    server.oversleep(Duration::from_secs(64));
+    server.permit(&mut client, PEER).success();
+    server.oversleep(Duration::from_secs(1));
+    let transaction = client.next_transaction();
+    let request = client.request(Method::CREATE_PERMISSION, transaction, |writer| {
+        writer.xor_peer_address(PEER.parse().unwrap());
+    });
+    assert_eq!(server.exchange(client.tuple, &request).code(), Some(401));
 }
