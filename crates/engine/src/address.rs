@@ -47,13 +47,15 @@ pub(crate) fn canonical_ip(ip: IpAddr) -> IpAddr {
     ip.to_canonical()
 }
 
-/// Ways to write an IPv4 address into an IPv6 address, other than the mapped form.
+/// Ways to write an IPv4 address into an IPv6 address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Embedding {
     /// `::a.b.c.d`, RFC 4291 §2.5.5.1.
     Compatible,
     /// `::0:5efe:a.b.c.d` or `::200:5efe:a.b.c.d` under any prefix, RFC 5214 §6.1.
     Isatap,
+    /// `::ffff:a.b.c.d`, RFC 4291 §2.5.5.2.
+    Mapped,
     /// `64:ff9b:1::/48`, RFC 8215.
     Nat64LocalUse,
     /// A prefix of the operator's own translator, RFC 6052 §2.2.
@@ -74,6 +76,7 @@ impl Embedding {
         match self {
             Self::Compatible => "IPv4-compatible",
             Self::Isatap => "ISATAP",
+            Self::Mapped => "IPv4-mapped",
             Self::Nat64LocalUse => "local-use NAT64",
             Self::Nat64Operator => "the operator's NAT64",
             Self::Nat64WellKnown => "NAT64",
@@ -155,7 +158,7 @@ impl fmt::Display for Nat64Prefix {
     }
 }
 
-/// Every IPv4 address that `address` may carry, with the form it is in. An address can match more than one form.
+/// Every IPv4 address that `address`, in canonical form, may carry, with the form it is in. An address can match more than one form.
 ///
 /// `::` and `::1` are not IPv4-compatible addresses and yield nothing.
 pub(crate) fn embedded_v4(

@@ -1,10 +1,10 @@
 //! One allocation: what RFC 8656 §6 says it consists of, and its deadlines.
 
+use core::net::SocketAddr;
 use std::sync::Arc;
 
 use turnbuckle_wire::{IntegrityKey, Message, TransactionId};
 
-use crate::address::PeerAddress;
 use crate::auth::CanonicalOrigin;
 use crate::bandwidth::{Direction, Shaper};
 use crate::change::Usage;
@@ -188,9 +188,9 @@ impl Allocation {
         }
     }
 
-    /// Whether peers of this family can be reached.
-    pub(crate) fn serves(&self, peer: PeerAddress) -> bool {
-        self.relay(Family::of(&peer.address())).is_some()
+    /// Whether peers of the family of `peer` can be reached. An IPv4-mapped address is of the IPv6 family, as it stands in the message.
+    pub(crate) fn serves(&self, peer: SocketAddr) -> bool {
+        self.relay(Family::of(&peer)).is_some()
     }
 
     /// When the last of its relayed transport addresses ends.

@@ -198,7 +198,7 @@ impl<R: Random> Engine<R> {
                 "Channel or peer bound otherwise, or peer port 0",
             ));
         }
-        if !allocation.serves(address) {
+        if !allocation.serves(peer) {
             return Err(Reject::PeerFamilyMismatch);
         }
         let policy = self.policy_of(allocation.quota.user());

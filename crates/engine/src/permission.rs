@@ -2,7 +2,6 @@
 
 use core::net::IpAddr;
 
-use crate::address::PeerAddress;
 use crate::auth::Proof;
 use crate::change::Change;
 use crate::engine::Engine;
@@ -129,7 +128,7 @@ impl<R: Random> Engine<R> {
         for peer in request.message.xor_peer_addresses() {
             let peer = peer.map_err(|_| Reject::BadRequest("XOR-PEER-ADDRESS malformed"))?; // any invalid one makes the request invalid
             let result = match policy.check(peer) {
-                _ if !allocation.serves(PeerAddress::new(peer)) => Err(Reject::PeerFamilyMismatch),
+                _ if !allocation.serves(peer) => Err(Reject::PeerFamilyMismatch),
                 Ok(allowed) if peers.contains(&allowed.ip()) => Ok(()),
                 Ok(_) if peers.len() >= limit => Err(Reject::InsufficientCapacity),
                 Ok(allowed) => {

@@ -5,8 +5,8 @@
 //!
 //! How an address is judged, in this order:
 //!
-//! 1. What no rule opens: unspecified, link-local, metadata services, limited broadcast, Teredo, 6to4; loopback and multicast
-//!    unless their switches are on (V-01, V-02, V-05, V-11).
+//! 1. What no rule opens: unspecified, link-local, metadata services, limited broadcast, Teredo, 6to4, IPv4-mapped IPv6 forms
+//!    of any address (what refuses the IPv4 address is named first); loopback and multicast unless their switches are on (V-01, V-02, V-03, V-05, V-11).
 //! 2. The server's own addresses (V-07): a service never, the broadcast addresses of own networks never, another allocation's
 //!    relayed transport address yes unless an operator's rule denies it, anything else of the host only when an operator's
 //!    rule allows this very address, alone.
@@ -266,8 +266,8 @@ impl Policy {
     ///
     /// The peer is not to be reached: answer 403, or drop the indication.
     pub fn check(&self, peer: SocketAddr) -> Result<AllowedPeer, Forbidden> {
+        let decision = self.judge(peer);
         let peer = PeerAddress::new(peer);
-        let decision = self.decide(peer);
         let send_to = decision.verdict?;
         // Where the host's own programs may be reached anyway, it does not matter whose the port is.
         let is_relayed = decision.basis == Basis::Own
@@ -282,8 +282,7 @@ impl Policy {
 
     /// The verdict on a peer, with the rule that decided, for an operator to read.
     pub fn explain(&self, peer: SocketAddr) -> Explanation<'_> {
-        let peer = PeerAddress::new(peer);
-        let decision = self.decide(peer);
+        let decision = self.judge(peer);
         Explanation {
             policy: self,
             peer,
@@ -301,6 +300,19 @@ impl Policy {
     /// Whether an Allocate request may come from `client`: not from Teredo and 6to4 addresses (RFC 8656 §21.4).
     pub fn accepts_client(&self, client: SocketAddr) -> bool {
         !is_tunnel(client.ip())
+    }
+
+    /// The verdict on a peer as a client named it. An IPv4-mapped address is refused whatever rules say: a packet to it would leave as
+    /// IPv4 or not at all, so it is the address of no IPv6 peer (RFC 4291 §2.5.5.2).
+    fn judge(&self, named: SocketAddr) -> Decision {
+        let decision = self.decide(PeerAddress::new(named));
+        match mapped_v4(named) {
+            Some(v4) if decision.verdict.is_ok() => Decision {
+                verdict: Err(Forbidden::Embedded),
+                basis: Basis::Embedded(Embedding::Mapped, v4),
+            },
+            _ => decision,
+        }
     }
 
     fn decide(&self, peer: PeerAddress) -> Decision {
@@ -402,6 +414,14 @@ impl Policy {
     }
 }
 
+/// The IPv4 address that an IPv4-mapped one spells.
+fn mapped_v4(peer: SocketAddr) -> Option<Ipv4Addr> {
+    match peer {
+        SocketAddr::V4(_) => None,
+        SocketAddr::V6(v6) => v6.ip().to_ipv4_mapped(),
+    }
+}
+
 /// One table a family, so that a rule over all of IPv6 says nothing about IPv4.
 #[derive(Clone, Debug)]
 struct Tables {
@@ -454,7 +474,8 @@ impl Tables {
 #[derive(Clone, Copy, Debug)]
 pub struct Explanation<'p> {
     policy: &'p Policy,
-    peer: PeerAddress,
+    /// As the client named it.
+    peer: SocketAddr,
     decision: Decision,
 }
 

@@ -388,7 +388,7 @@ impl<R: Random> Engine<R> {
             return Err(Reject::ConnectionExists);
         }
         let relay = allocation
-            .live_relay(Family::of(&address.address()), request.now.time)
+            .live_relay(Family::of(&peer), request.now.time)
             .ok_or(Reject::PeerFamilyMismatch)?;
         let policy = self.policy_of(allocation.quota.user());
         let allowed = policy.check(peer).map_err(|_| Reject::Forbidden)?;

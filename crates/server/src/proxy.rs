@@ -33,12 +33,14 @@ pub(crate) struct Proxies {
 impl Proxies {
     /// Whether a connection from `ip` is a proxy's.
     pub(crate) fn may_speak_for_connection(&self, ip: IpAddr) -> bool {
+        let ip = ip.to_canonical();
         self.sources.iter().any(|range| range.contains(ip))
     }
 
     /// Whether a datagram from `ip` is a proxy's.
     #[inline]
     pub(crate) fn may_speak_for_datagram(&self, ip: IpAddr) -> bool {
+        let ip = ip.to_canonical();
         self.datagram_sources.iter().any(|range| range.contains(ip))
     }
 }

@@ -91,7 +91,7 @@ pub fn place(address: SocketAddr) -> Place {
 }
 
 /// Peers that no client may reach, each for a reason of its own (V-01 to V-11).
-pub const FORBIDDEN: [&str; 24] = [
+pub const FORBIDDEN: [&str; 25] = [
     "0.0.0.0",
     "0.1.2.3",
     "10.1.2.3",
@@ -111,6 +111,7 @@ pub const FORBIDDEN: [&str; 24] = [
     "::1",
     "::ffff:127.0.0.1",
     "::ffff:10.0.0.1",
+    "::ffff:80.0.1.1",
     "fc00::1",
     "fe80::1",
     "ff02::1",

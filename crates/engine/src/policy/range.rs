@@ -7,7 +7,7 @@ use core::str::FromStr;
 
 use crate::address::canonical_ip;
 
-/// A contiguous range of addresses of one family. IPv4-mapped IPv6 addresses are IPv4 here as everywhere.
+/// A contiguous range of addresses of one family. A range of IPv4-mapped addresses covers those forms and no IPv4 address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct AddressRange {
     /// Of the same family as `last`, and not above it.
@@ -22,7 +22,6 @@ impl AddressRange {
     ///
     /// The two are of different families, or the wrong way round.
     pub fn new(first: IpAddr, last: IpAddr) -> Result<Self, RangeError> {
-        let (first, last) = (canonical_ip(first), canonical_ip(last));
         match (first, last) {
             (IpAddr::V4(_), IpAddr::V6(_)) | (IpAddr::V6(_), IpAddr::V4(_)) => {
                 Err(RangeError::MixedFamilies)
@@ -38,16 +37,12 @@ impl AddressRange {
     ///
     /// `len` is more than the family has bits, or `network` has bits set behind them.
     pub fn prefix(network: IpAddr, len: u8) -> Result<Self, RangeError> {
-        let range = match (network, network.to_canonical()) {
-            (IpAddr::V4(v4), _) if len <= 32 => Self::v4_prefix(v4, len),
-            // ::ffff:10.0.0.0/104 is 10.0.0.0/8.
-            (IpAddr::V6(_), IpAddr::V4(v4)) if (96..=128).contains(&len) => {
-                Self::v4_prefix(v4, len - 96)
-            }
-            (IpAddr::V6(v6), _) if len <= 128 => Self::v6_prefix(v6, len),
-            _ => return Err(RangeError::PrefixTooLong),
+        let range = match network {
+            IpAddr::V4(v4) if len <= 32 => Self::v4_prefix(v4, len),
+            IpAddr::V6(v6) if len <= 128 => Self::v6_prefix(v6, len),
+            IpAddr::V4(_) | IpAddr::V6(_) => return Err(RangeError::PrefixTooLong),
         };
-        if range.first == canonical_ip(network) || network == range.first {
+        if network == range.first {
             Ok(range)
         } else {
             Err(RangeError::HostBits(range.first))
@@ -82,16 +77,32 @@ impl AddressRange {
         self.last
     }
 
+    /// Whether every address is IPv4-mapped (`::ffff:0:0/96`).
+    pub fn is_mapped(&self) -> bool {
+        let is_mapped = |ip: IpAddr| ip != canonical_ip(ip);
+        is_mapped(self.first) && is_mapped(self.last)
+    }
+
+    /// The IPv4 addresses that a range of IPv4-mapped ones spells; any other range as it is.
+    #[must_use]
+    pub fn canonical(self) -> Self {
+        match self.is_mapped() {
+            true => Self {
+                first: canonical_ip(self.first),
+                last: canonical_ip(self.last),
+            },
+            false => self,
+        }
+    }
+
     /// Whether `ip` is one of the addresses.
     pub fn contains(&self, ip: IpAddr) -> bool {
-        let ip = canonical_ip(ip);
         ip.is_ipv4() == self.first.is_ipv4() && self.first <= ip && ip <= self.last
     }
 }
 
 impl From<IpAddr> for AddressRange {
     fn from(ip: IpAddr) -> Self {
-        let ip = canonical_ip(ip);
         Self {
             first: ip,
             last: ip,

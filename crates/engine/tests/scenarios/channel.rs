@@ -172,7 +172,7 @@ fn answers_443_and_403_as_create_permission_does() {
         server
             .bind(&mut client, 0x4000, "[::ffff:10.0.0.1]:80")
             .code(),
-        Some(403)
+        Some(443)
     );
     server.bind(&mut client, 0x4000, PEER).success();
 }

@@ -3,7 +3,7 @@
 use core::time::Duration;
 
 use turnbuckle_engine::{Change, DropReason, InterfaceAddress};
-use turnbuckle_wire::{AttributeType, Method};
+use turnbuckle_wire::{AddressFamily, AttributeType, Method};
 
 use crate::support::*;
 
@@ -156,7 +156,7 @@ fn one_refused_address_refuses_the_request() {
         (PEER_V6, 443),
         ("127.0.0.1:1", 403),
         ("169.254.169.254:80", 403),
-        ("[::ffff:127.0.0.1]:1", 403),
+        ("[::ffff:127.0.0.1]:1", 443), // IPv6 as it stands in the message
     ] {
         for bad_first in [true, false] {
             let mut peers = [bad.parse().unwrap(), PEER.parse().unwrap()];
@@ -192,6 +192,42 @@ fn teredo_and_6to4_are_no_peers() {
         let sent = server.send(&mut client, peer, b"x");
         assert_eq!(sent, Err(DropReason::PeerForbidden), "{peer}");
     }
+}
+
+//= V-03
+//= TURN-063
+#[test]
+fn an_ipv4_mapped_peer_address_is_refused_on_every_path() {
+    let mapped = "[::ffff:93.184.216.20]:5";
+    for (family, code) in [(AddressFamily::V4, 443), (AddressFamily::V6, 403)] {
+        let mut server = Server::start();
+        let mut client = server.client(CLIENT);
+        let answer = server.ask(&mut client, Method::ALLOCATE, |writer| {
+            writer
+                .requested_transport(17)
+                .requested_address_family(family);
+        });
+        answer.success();
+        let answers = [
+            server.permit(&mut client, mapped).code(),
+            server.bind(&mut client, 0x4000, mapped).code(),
+        ];
+        assert_eq!(answers, [Some(code); 2], "{family:?}");
+        let sent = server.send(&mut client, mapped, b"x");
+        assert_eq!(sent, Err(DropReason::PeerForbidden), "{family:?}");
+    }
+    let mut server = Server::start();
+    let mut client = server.client(CLIENT);
+    server.allocate_dual(&mut client);
+    server.permit(&mut client, "93.184.216.20:5").success();
+    assert_eq!(server.permit(&mut client, mapped).code(), Some(403));
+    assert_eq!(server.bind(&mut client, 0x4000, mapped).code(), Some(403));
+    let sent = server.send(&mut client, mapped, b"x");
+    assert_eq!(
+        sent,
+        Err(DropReason::PeerForbidden),
+        "though the IPv4 address is permitted"
+    );
 }
 
 //= TURN-061

@@ -281,6 +281,17 @@ impl Draft {
             text: text.into(),
         });
     }
+
+    /// Says what a range of peers under `key` does not mean.
+    pub(super) fn peer_range(&mut self, key: &str, range: AddressRange) {
+        if range.is_mapped() {
+            let text = format!(
+                "{range} is about IPv4-mapped forms, which are refused as peers anyway; IPv4 peers are judged by IPv4 ranges, such as {}",
+                range.canonical()
+            );
+            self.note(key, text);
+        }
+    }
 }
 
 /// Splits `name:password` or `name:0xKEY` at the first colon. Errors never repeat the text.

@@ -7,7 +7,7 @@ use turnbuckle_engine::{Change, EndCause, RelayOpenError};
 use turnbuckle_wire::{AddressFamily, AttributeType, Class, Message, Method};
 
 use super::{Datagram, Output, Watched, describe};
-use crate::model::{Allocation, Expect, Mobility, Pending, Proof, Reservation, Tuple, canonical};
+use crate::model::{Allocation, Expect, Mobility, Pending, Proof, Reservation, Tuple};
 use crate::queue::{MS, SECOND};
 use crate::server::{Opening, Step, clocks};
 use crate::violation::{Violation, ensure};
@@ -224,10 +224,7 @@ impl Watched {
             _ => {
                 let number = message.channel_number().ok().flatten();
                 let binds = message.method() == Method::CHANNEL_BIND;
-                let peers = message
-                    .xor_peer_addresses()
-                    .filter_map(Result::ok)
-                    .map(canonical);
+                let peers = message.xor_peer_addresses().filter_map(Result::ok);
                 for peer in peers.take(if binds { 1 } else { usize::MAX }) {
                     held.permissions.insert(peer.ip(), now + rules.permission);
                     if let (true, Some(number)) = (binds, number) {

@@ -332,7 +332,7 @@ impl Model {
         let mut wrong = Wrong::default();
         for peer in message.xor_peer_addresses() {
             match peer {
-                Ok(peer) => peers.push(canonical(peer)),
+                Ok(peer) => peers.push(peer),
                 Err(_) => wrong.also(400),
             }
         }
@@ -356,7 +356,7 @@ impl Model {
     fn channel_bind(&self, held: &Allocation, message: &Message<'_>) -> Expect {
         let mut wrong = Wrong::default();
         let number = message.channel_number().ok().flatten();
-        let peer = message.xor_peer_address().ok().flatten().map(canonical);
+        let peer = message.xor_peer_address().ok().flatten();
         let (Some(number), Some(peer)) = (number, peer) else {
             wrong.also(400);
             if let Some(peer) = peer {
@@ -406,7 +406,7 @@ impl Model {
             }
         }
         // RFC 8656 §11.2.
-        let peer = message.xor_peer_address().ok().flatten().map(canonical);
+        let peer = message.xor_peer_address().ok().flatten();
         let data = message.data();
         match message.dont_fragment() {
             Ok(true) if !self.rules.dont_fragment => {

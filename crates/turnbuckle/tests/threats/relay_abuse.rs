@@ -173,7 +173,7 @@ fn refuses_special_ipv6_peers_on_every_path() {
 
 //= V-03
 #[test]
-fn refuses_denied_ipv4_peers_in_mapped_form() {
+fn refuses_ipv4_peers_in_mapped_form() {
     let Some(bench) = Bench::start(&[]) else {
         return;
     };
@@ -182,6 +182,10 @@ fn refuses_denied_ipv4_peers_in_mapped_form() {
         (format!("V-03 of {row}"), v4.to_ipv6_mapped().into())
     });
     bench.refuses(peers);
+    bench.refuses([(
+        "V-03 of a public address".to_owned(),
+        ALLOWED_V4.to_ipv6_mapped().into(),
+    )]);
     bench.reaches_what_is_allowed();
 }
 
@@ -198,6 +202,18 @@ fn refuses_denied_ipv4_peers_in_every_embedding() {
             .map(|(row, octets)| (format!("V-04 {form} of {row}"), embed(octets.into()).into()))
     });
     bench.refuses(peers);
+    bench.reaches_what_is_allowed();
+}
+
+//= V-03
+#[test]
+fn a_denied_range_of_mapped_addresses_leaves_ipv4_peers_alone() {
+    let Some(bench) = Bench::start(&["--denied-peer-ip=::ffff:0.0.0.0-::ffff:255.255.255.255"])
+    else {
+        return;
+    };
+    let mapped = ALLOWED_V4.to_ipv6_mapped();
+    bench.refuses([("V-03".to_owned(), mapped.into())]);
     bench.reaches_what_is_allowed();
 }
 
@@ -278,7 +294,6 @@ fn a_private_network_is_reached_once_the_operator_allows_it() {
         return;
     };
     bench.reaches(IpAddr::from([10, 1, 2, 3]));
-    bench.reaches(IpAddr::V6(Ipv4Addr::new(10, 1, 2, 3).to_ipv6_mapped()));
     bench.refuses([
         ("V-07".to_owned(), IpAddr::from([10, 77, 0, 1])),
         ("V-11".to_owned(), IpAddr::from([10, 77, 0, 255])),
@@ -359,8 +374,8 @@ fn refuses_loopback_peers_on_loopback_by_default() {
         (Ipv4Addr::LOCALHOST.into(), 403),
         (Ipv4Addr::new(127, 255, 255, 254).into(), 403),
         (Ipv4Addr::UNSPECIFIED.into(), 403),
-        (hidden.into(), 403),
-        (Ipv6Addr::LOCALHOST.into(), 443), // of a family that the allocation has not
+        (hidden.into(), 443), // of a family that the allocation has not
+        (Ipv6Addr::LOCALHOST.into(), 443),
         (Ipv6Addr::UNSPECIFIED.into(), 443),
     ];
     for (ip, code) in peers {
@@ -426,8 +441,7 @@ impl Bench {
         for (what, ip) in peers {
             let peer = SocketAddr::new(ip, self.canary.port());
             for holder in &mut holders {
-                // The mapped form is IPv4 and judged as such.
-                let family = AddressFamily::of(ip.to_canonical());
+                let family = AddressFamily::of(ip);
                 let codes: &[u16] = if holder.families.contains(&family) {
                     &[403]
                 } else {
@@ -452,14 +466,13 @@ impl Bench {
     /// The canary hears what is allowed, so its silence means something.
     fn reaches_what_is_allowed(&self) {
         self.reaches(ALLOWED_V4.into());
-        self.reaches(ALLOWED_V4.to_ipv6_mapped().into());
         self.reaches(ALLOWED_V6.into());
     }
 
     /// `ip` is reached by each path of every allocation that has its family.
     fn reaches(&self, ip: IpAddr) {
         let peer = SocketAddr::new(ip, self.canary.port());
-        let family = AddressFamily::of(ip.to_canonical());
+        let family = AddressFamily::of(ip);
         for mut holder in self
             .holders()
             .into_iter()

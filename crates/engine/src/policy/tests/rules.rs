@@ -90,10 +90,6 @@ fn a_rule_as_wide_as_a_special_network_opens_it() {
 fn a_rule_over_all_of_ipv6_says_nothing_about_ipv4() {
     assert_eq!(text_verdict(&strict(&["deny ::/0"]), "8.8.8.8"), Ok(()));
     assert_eq!(
-        text_verdict(&strict(&["deny ::/0"]), "::ffff:8.8.8.8"),
-        Ok(())
-    );
-    assert_eq!(
         text_verdict(&strict(&["deny 0.0.0.0/0"]), "2606:4700::1"),
         Ok(())
     );
@@ -141,8 +137,16 @@ fn explains_the_verdict() {
             "10.2.0.1:53: allowed (rule 1: allow 10.0.0.0/8)",
         ),
         (
-            "::ffff:10.1.0.9",
+            "10.1.0.9",
             "10.1.0.9:53: denied (rule 2: deny 10.1.0.0-10.1.0.9)",
+        ),
+        (
+            "::ffff:10.1.0.9",
+            "[::ffff:10.1.0.9]:53: denied (rule 2: deny 10.1.0.0-10.1.0.9)",
+        ),
+        (
+            "::ffff:8.8.8.8",
+            "[::ffff:8.8.8.8]:53: denied, IPv4 address embedded in IPv6 (IPv4-mapped form of 8.8.8.8)",
         ),
         (
             "192.168.1.1",
@@ -177,13 +181,52 @@ fn ranges_are_read_as_they_are_written() {
         assert_eq!(text.parse::<AddressRange>().unwrap().to_string(), text);
     }
     for (text, canonical) in [
-        ("::ffff:10.0.0.0/104", "10.0.0.0/8"),
-        ("::ffff:10.0.0.1", "10.0.0.1"),
+        ("::ffff:0.0.0.0-::ffff:255.255.255.255", "::ffff:0.0.0.0/96"),
         ("10.0.0.0-10.255.255.255", "10.0.0.0/8"),
         (" 10.0.0.1 - 10.0.0.9 ", "10.0.0.1-10.0.0.9"),
         ("10.0.0.1/32", "10.0.0.1"),
     ] {
         assert_eq!(text.parse::<AddressRange>().unwrap().to_string(), canonical);
+    }
+}
+
+#[test]
+fn a_range_of_mapped_addresses_says_nothing_about_ipv4() {
+    //= V-03
+    let all_mapped = [
+        "deny ::ffff:0.0.0.0-::ffff:255.255.255.255",
+        "deny ::ffff:0:0/96",
+    ];
+    for rule in all_mapped {
+        for policy in [strict(&[rule]), coturn(&[rule])] {
+            assert_eq!(text_verdict(&policy, "8.8.8.8"), Ok(()), "{rule}");
+            assert!(text_verdict(&policy, "::ffff:8.8.8.8").is_err(), "{rule}");
+        }
+    }
+    // nor does it open what is closed
+    let policy = strict(&["allow ::ffff:10.0.0.0/104", "allow ::ffff:10.0.0.1"]);
+    for ip in ["10.0.0.1", "::ffff:10.0.0.1"] {
+        assert_eq!(
+            text_verdict(&policy, ip),
+            Err(Forbidden::SpecialPurpose),
+            "{ip}"
+        );
+    }
+}
+
+#[test]
+fn a_range_of_mapped_addresses_can_be_read_as_ipv4_where_both_mean_the_same() {
+    for (text, canonical) in [
+        ("::ffff:10.0.0.0/104", "10.0.0.0/8"),
+        ("::ffff:10.0.0.1", "10.0.0.1"),
+        ("::ffff:0.0.0.0-::ffff:255.255.255.255", "0.0.0.0/0"),
+        ("fd00::/8", "fd00::/8"),
+        ("::/0", "::/0"),
+        ("10.0.0.0/8", "10.0.0.0/8"),
+    ] {
+        let range: AddressRange = text.parse().unwrap();
+        assert_eq!(range.canonical().to_string(), canonical, "{text}");
+        assert_eq!(range.is_mapped(), text.starts_with("::ffff:"), "{text}");
     }
 }
 

@@ -110,7 +110,7 @@ pub(super) const ENTRIES: &[Entry] = &[
     .default("(none)")
     .works(
         |draft, value, _| {
-            draft.proxies.sources.push(value.range());
+            draft.proxies.sources.push(value.range().canonical());
             Ok(())
         },
         |config| config.proxies.sources.iter().map(ToString::to_string).collect(),
@@ -127,7 +127,7 @@ pub(super) const ENTRIES: &[Entry] = &[
     .default("(none)")
     .works(
         |draft, value, _| {
-            draft.proxies.datagram_sources.push(value.range());
+            draft.proxies.datagram_sources.push(value.range().canonical());
             Ok(())
         },
         |config| config.proxies.datagram_sources.iter().map(ToString::to_string).collect(),

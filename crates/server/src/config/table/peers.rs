@@ -22,6 +22,7 @@ pub(super) const ENTRIES: &[Entry] = &[
     .stricter("prefixes are understood too; host names are refused")
     .works(
         |draft, value, _| {
+            draft.peer_range("allowed-peer-ip", value.range());
             draft.allowed_peers.push(value.range());
             Ok(())
         },
@@ -33,6 +34,7 @@ pub(super) const ENTRIES: &[Entry] = &[
         .stricter("prefixes are understood too; host names are refused")
         .works(
             |draft, value, _| {
+                draft.peer_range("denied-peer-ip", value.range());
                 draft.denied_peers.push(value.range());
                 Ok(())
             },

@@ -33,6 +33,21 @@ fn read(content: &str, arguments: &[&str]) -> Result<(String, Vec<String>), Stri
     }
 }
 
+#[test]
+fn a_range_of_mapped_peers_is_kept_and_what_it_does_not_mean_is_said() {
+    for key in ["allowed-peer-ip", "denied-peer-ip"] {
+        let content = format!("user=a:b\n{key}=::ffff:0.0.0.0-::ffff:255.255.255.255\n");
+        let (_, notes) = read(&content, &[]).expect("read");
+        let is_told = notes.iter().any(|note| {
+            note.contains("::ffff:0.0.0.0/96 is about IPv4-mapped forms")
+                && note.contains("such as 0.0.0.0/0")
+        });
+        assert!(is_told, "{key}: {notes:?}");
+        let (_, notes) = read(&format!("user=a:b\n{key}=10.0.0.1\n"), &[]).expect("read");
+        assert!(!notes.iter().any(|note| note.contains("mapped")));
+    }
+}
+
 /// coturn's options that work, each with a value that is not the default.
 fn working() -> impl Iterator<Item = (&'static Entry, String)> {
     let coturns = entries().filter(|entry| !entry.row.is_empty() && !entry.is_command_line());
