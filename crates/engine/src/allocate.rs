@@ -65,6 +65,7 @@ impl<R: Random> Engine<R> {
             .find(request.from, transaction, now)
             .is_some()
         {
+            // guard: V-22-replayed-allocation
             return Err(Reject::AllocationMismatch); // it created one already, and that has ended
         }
         // Step 11 allows this at any point: here it is the first thing to know for who has nothing here yet.
@@ -90,6 +91,7 @@ impl<R: Random> Engine<R> {
 
         // Step 10: the quota. Before it come this engine's own bounds, so that what the ledger counts can be had.
         let limits = &self.config.limits;
+        // mutant: allocations-without-limit
         if self.table.len() >= limits.allocations as usize
             || self.statistics.pending >= limits.pending_opens as usize
         {
@@ -104,6 +106,7 @@ impl<R: Random> Engine<R> {
         let shaper = shaper.map_err(|Exhausted| Reject::QuotaReached)?;
 
         // Steps 8 and 9: the ports.
+        // mutant: dual-counts-twice
         let openings = self.lease_ports(&wish, request.now)?;
         let pending = Box::new(Pending {
             envelope: request.envelope(),
@@ -140,6 +143,7 @@ impl<R: Random> Engine<R> {
     ) -> Result<Answered, Reject> {
         let envelope = request.envelope();
         match self.table.at(id) {
+            // mutant: 437-for-a-retransmission
             Some(Entry::Live(allocation))
                 if allocation.transaction == envelope.transaction
                     && allocation.quota.user().is_same_as(&proof.user) =>
@@ -152,6 +156,7 @@ impl<R: Random> Engine<R> {
                 if pending.envelope.transaction == envelope.transaction
                     && pending.quota.user().is_same_as(&proof.user) =>
             {
+                // mutant: second-request-while-opening
                 Ok(Answered::InProgress)
             }
             _ => Err(Reject::AllocationMismatch),
@@ -378,6 +383,7 @@ impl<R: Random> Engine<R> {
         };
         if !is_awaited {
             // given up in the meantime
+            // mutant: late-socket-kept-open
             if let Ok(endpoint) = result {
                 self.outbox.close_relay(endpoint);
             }

@@ -266,6 +266,7 @@ impl Authenticator {
 
         // The answer goes by what the request said about algorithms, not by its integrity attribute.
         let answer = match choice {
+            // mutant: md5-answer
             Some(_) => Integrity::Sha256,
             None => Integrity::Sha1,
         };
@@ -324,12 +325,14 @@ impl Authenticator {
         let (list, choice) = match (list, choice) {
             (None, None) => return Ok(None),
             (Some(list), Some(choice)) => (list, choice),
+            // guard: V-27-missing
             _ => return Err(Inconsistent),
         };
         // A nonce that this server did not send to this client, perhaps before a change of configuration, says nothing about
         // the list that went with it. Such a request ends in 401 or 438, never in success.
         let is_list_sent =
             nonce_state == NonceState::Invalid || is_list_of(list.as_bytes(), offered);
+        // guard: V-27-list
         if is_list_sent && list.contains(choice) {
             Ok(Some(choice))
         } else {
@@ -359,6 +362,7 @@ impl Authenticator {
         realm: &Realm,
         scope: Scope<'_>,
     ) -> Rejection {
+        // guard: V-21-state
         let challenge = Some(self.challenge_at(unix_s, random, realm, scope));
         Rejection { code, challenge }
     }
@@ -392,6 +396,7 @@ impl Realms {
     fn of(&self, message: &Message<'_>, session: Option<&Arc<User>>) -> &Realm {
         // the realm of a token's holder may be one that its authorization server chose
         let session = session.filter(|user| !user.has_token());
+        // guard: V-34-session
         let of_session = session.map(|user| &*user.realm);
         let named = || core::str::from_utf8(message.realm().ok()??).ok();
         let name = of_session

@@ -16,6 +16,7 @@ impl<R: Random> Engine<R> {
     pub(crate) fn binding(&mut self, request: &Request<'_>) -> Outcome {
         if !self.config.secure_stun {
             return match self.answer_binding(request, None) {
+                // guard: V-49-budget
                 Ok(answer_len) => self.spend_unverified(request, answer_len),
                 Err(reason) => Outcome::Dropped(reason),
             };
@@ -48,6 +49,7 @@ impl<R: Random> Engine<R> {
         };
         if let Some(plan) = &plan {
             // RESPONSE-PORT may name one of our own listeners, which would take the answer for a message (V-41).
+            // guard: V-41-response-port
             if !self.is_possible_source(plan.to.remote) {
                 return Err(DropReason::SourceInvalid);
             }
@@ -57,6 +59,7 @@ impl<R: Random> Engine<R> {
         let padding_len = plan.as_ref().and_then(|plan| plan.padding_len);
         let len_max = REPLY_LEN_MAX + padding_len.unwrap_or_default();
         let answer_len = self.reply_success_within(len_max, &envelope, key, |writer| {
+            // mutant: mapped-address-of-server
             writer.xor_mapped_address(request.from.remote);
             if mapped_address {
                 writer.mapped_address(request.from.remote);

@@ -155,6 +155,7 @@ impl<R: Random> Engine<R> {
         let permission_expires = now + self.config.lifetimes.permission;
         self.install_permission(id, peer.ip(), permission_expires);
         self.install_channel(id, number, peer, now + self.config.lifetimes.channel);
+        // mutant: two-answers
         self.reply_success(&request.envelope(), Some(&proof.response_key), |_| {});
         Ok(())
     }
@@ -193,12 +194,14 @@ impl<R: Random> Engine<R> {
             || channels
                 .of_peer(address)
                 .is_some_and(|channel| channel.number != number);
+        // guard: V-29-conflict
         if bound_elsewhere || address.port() == 0 {
             return Err(Reject::BadRequest(
                 "Channel or peer bound otherwise, or peer port 0",
             ));
         }
         if !allocation.serves(peer) {
+            // mutant: family-not-checked
             return Err(Reject::PeerFamilyMismatch);
         }
         let policy = self.policy_of(allocation.quota.user());
@@ -207,6 +210,7 @@ impl<R: Random> Engine<R> {
             return Err(Reject::Forbidden);
         }
         let limits = &self.config.limits;
+        // guard: V-45-channels
         let channel_fits = channels.of_number(number.get()).is_some()
             || channels.len() < usize::from(limits.channels_per_allocation);
         let permission_fits = allocation.permissions.contains(peer.ip())

@@ -144,6 +144,7 @@ impl Default for TcpRelays {
 
 impl TcpRelays {
     pub(crate) fn may_connect_to(&self, port: u16) -> bool {
+        // guard: V-12-ports
         self.peer_ports.iter().any(|ports| ports.contains(&port))
     }
 }

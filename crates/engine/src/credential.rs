@@ -49,6 +49,7 @@ impl User {
     /// have one name, so who holds a token is known by its key.
     pub fn is_same_as(&self, other: &Self) -> bool {
         let is_same_name = self.name == other.name || self.has_token();
+        // guard: V-28-token
         is_same_name && self.realm == other.realm && self.mac_key == other.mac_key
     }
 
@@ -374,8 +375,10 @@ impl Credentials {
         // One expression for both, so that a key nobody knows is checked like any other.
         let needs_sha256 = Choice::from(u8::from(terms.algorithm == PasswordAlgorithm::Sha256));
         let can_check = is_known & (!needs_sha256 | user.keys.has_sha256);
+        // guard: V-26-same-work
         let keys = self.nobody.keys.or(&user.keys, can_check);
         let is_proved = check(&keys);
+        // guard: V-32-expiry
         let is_good = terms.accept_expired || !user.has_expired(terms.unix_s);
         if is_proved && is_good && can_check.into() && !terms.refuse {
             return Some(Arc::clone(user));
@@ -388,6 +391,7 @@ impl Credentials {
             let password = secret.password(signed);
             let keys = Keys::derive(signed, realm.name().as_bytes(), &password);
             let is_proved = check(&keys);
+            // guard: V-32-expiry.rest
             if let Some(rest) = &rest
                 && is_proved
                 && (terms.accept_expired || rest.expires_unix_s >= terms.unix_s)
@@ -396,6 +400,7 @@ impl Credentials {
                 let user = Arc::new(User {
                     name: rest.name.into(),
                     realm: realm.name().into(),
+                    // guard: V-33-name
                     quota_name: rest.quota_name().into(),
                     expires_unix_s: Some(rest.expires_unix_s),
                     keys,

@@ -72,6 +72,7 @@ impl Discovery {
             .response_port()
             .map_err(|_| Reject::BadRequest("RESPONSE-PORT malformed"))?;
         let padding = message.padding();
+        // guard: V-49-both
         if padding.is_some() && response_port.is_some() {
             return Err(Reject::BadRequest("PADDING with RESPONSE-PORT"));
         }
@@ -111,6 +112,7 @@ impl Discovery {
 
 /// How much PADDING answers `padding`, in bytes.
 fn padding_len(padding: &[u8], is_proven: bool) -> usize {
+    // guard: V-49-padding
     if is_proven {
         PADDING_LEN
     } else {

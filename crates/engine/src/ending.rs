@@ -21,6 +21,7 @@ impl<R: Random> Engine<R> {
         match self.table.at(id) {
             None => return,
             Some(Entry::Pending(pending)) if pending.deadline <= time => {
+                // mutant: opening-never-given-up
                 return self.settle(id, now);
             }
             Some(Entry::Pending(pending)) => {
@@ -71,6 +72,7 @@ impl<R: Random> Engine<R> {
             Some(pending @ Entry::Pending(_)) => return self.table.put_back(id, pending),
             None => return,
         };
+        // mutant: connection-outlives
         self.end_connections(id, None, PeerEnd::AllocationEnded);
         self.table.vacate(id, &allocation.client);
         self.forget_path(&allocation);
@@ -141,6 +143,7 @@ impl<R: Random> Engine<R> {
         let Some(relay) = allocation.relays[family.index()].take() else {
             return;
         };
+        // mutant: family-takes-all-permissions
         allocation.permissions.remove_family(family);
         allocation.channels.remove_family(family);
         self.outbox.close_relay(relay.endpoint);
@@ -198,6 +201,7 @@ impl<R: Random> Engine<R> {
     ) -> Option<Deed> {
         let own = self.tombstones.find(*client, transaction, now);
         own.or_else(|| {
+            // mutant: release-of-this-engine-only
             let addresses = self.addresses_of(client)?;
             let releases = &self.commons.releases;
             let releases = releases.lock().unwrap_or_else(PoisonError::into_inner);

@@ -228,6 +228,7 @@ impl<R: Random> Engine<R> {
         let Some(channel) = allocation
             .channels
             .of_number(channel)
+            // mutant: channel-never-ends
             .filter(|channel| now < channel.expires)
         else {
             let is_number = (0x4000..=0x4FFF).contains(&channel);
@@ -244,6 +245,7 @@ impl<R: Random> Engine<R> {
             .ok_or(DropReason::NoAllocation)?
             .endpoint;
         // the permission may be over while the channel lives, and data does not renew it
+        // guard: V-13-data.from-client
         if !allocation.permissions.permits(peer.ip(), now) {
             return Err(DropReason::NoPermission);
         }
@@ -284,6 +286,7 @@ impl<R: Random> Engine<R> {
             .live_relay(relay.family, now)
             .ok_or(DropReason::RelayClosed)?;
         allocation.usage.peer_received.add(datagrams, bytes);
+        // guard: V-13-data.from-peer
         if !allocation.permissions.permits(peer.ip(), now) {
             return Err(DropReason::NoPermission);
         }
@@ -298,6 +301,7 @@ impl<R: Random> Engine<R> {
         let channel = allocation
             .channels
             .of_peer(peer)
+            // mutant: indication-despite-channel
             .filter(|channel| now < channel.expires);
         let (framing, sent) = match channel {
             Some(channel) => (Framing::Channel(channel.number), framed(admitted, bytes)),
@@ -356,6 +360,7 @@ impl<R: Random> Engine<R> {
                 self.handle_indication(&request)
             }
             Class::Request | Class::Indication => Outcome::Dropped(DropReason::ClassUnexpected),
+            // guard: V-41-responses
             Class::Success | Class::Error => Outcome::Dropped(DropReason::ResponseUnexpected),
         }
     }
@@ -405,6 +410,7 @@ impl<R: Random> Engine<R> {
         // RFC 8489 §6.3: authentication first, unknown attributes after it
         let proof = match self.authenticate(request) {
             Ok(proof) => proof,
+            // guard: V-26-another-user
             Err(rejection) => return self.challenge(request, &rejection),
         };
         if unknown_attributes(&request.message, self.served(request))
@@ -437,6 +443,7 @@ impl<R: Random> Engine<R> {
             Ok(Answered::Now | Answered::Later) => Outcome::Done,
             Ok(Answered::InProgress) => Outcome::Dropped(DropReason::RequestInProgress),
             Err(reject) => {
+                // mutant: no-answer-to-441
                 self.reply_reject(&request.envelope(), Some(&proof.response_key), reject);
                 Outcome::Done
             }
@@ -579,6 +586,7 @@ impl<R: Random> Engine<R> {
             Method::REFRESH => owner.may_become(&proof.user),
             _ => owner.is_same_as(&proof.user),
         };
+        // guard: V-28-owner
         if is_owner {
             self.check_origin(allocation, request)?;
             Ok(id)
@@ -604,6 +612,7 @@ impl<R: Random> Engine<R> {
         let Some(Entry::Live(allocation)) = self.table.at_mut(id) else {
             return;
         };
+        // mutant: timer-forgotten
         if deadline < allocation.wake {
             allocation.wake = deadline;
             self.wheel.schedule(id.index, deadline);
@@ -657,6 +666,7 @@ impl<R: Random> Engine<R> {
 
     /// Answers a request that proved nothing.
     pub(crate) fn challenge(&mut self, request: &Request<'_>, rejection: &Rejection) -> Outcome {
+        // mutant: remembers-strangers
         let config = Arc::clone(&self.config);
         let third_parties = config.auth.third_parties.as_ref();
         let answer_len = self.write_error(&request.envelope(), None, rejection.code, |writer| {
@@ -729,6 +739,7 @@ impl<R: Random> Engine<R> {
 
     /// Ends the permissions, channels and connections of an allocation that the policy forbids.
     pub(crate) fn enforce_policy(&mut self, id: AllocationId) {
+        // guard: V-10-accept-policy
         self.enforce_policy_on_connections(id);
         let Some(Entry::Live(allocation)) = self.table.at_mut(id) else {
             return;

@@ -30,6 +30,7 @@ impl<R: Random> Engine<R> {
         allocation
             .live_relay(relay.family, now.time)
             .ok_or(DropReason::RelayClosed)?;
+        // guard: V-13-icmp
         if !allocation.permissions.permits(peer.ip(), now.time) {
             return Err(DropReason::IcmpNotRelayed);
         }

@@ -93,6 +93,7 @@ impl<R: Random> Engine<R> {
     /// To be called instead of [`Engine::client`] while there are new paths.
     pub fn client_of_data(&mut self, client: &ClientTuple, now: Now) -> Option<AllocationId> {
         if let Some(&id) = self.new_paths.get(client) {
+            // mutant: old-path-for-ever
             self.move_over(id, now.time);
             return Some(id);
         }
@@ -107,6 +108,7 @@ impl<R: Random> Engine<R> {
             return None;
         }
         let ticket = self.tickets.as_ref()?.open(message.mobility_ticket()?)?;
+        // mutant: ticket-names-no-shard
         let is_elsewhere = ticket.shard != self.shard && self.client(&request.from).is_none();
         is_elsewhere.then_some(Outcome::Elsewhere {
             shard: ticket.shard,
@@ -156,6 +158,7 @@ impl<R: Random> Engine<R> {
         let mobility =
             mobility.filter(|_| Creator::new(&allocation.transaction) == ticket.created_by);
         let mobility = mobility.ok_or(Reject::AllocationMismatch)?;
+        // guard: V-30-owner
         if !allocation.quota.user().is_same_as(&proof.user) {
             return Err(Reject::WrongCredentials);
         }
@@ -168,13 +171,16 @@ impl<R: Random> Engine<R> {
             .number
             .checked_add(1)
             .ok_or(Reject::BadRequest("MOBILITY-TICKET not valid"))?;
+        // mutant: lost-answer-stays-lost
         if is_repeated && next == mobility.number {
             return Ok((id, Resume::Repeated));
         }
         let is_known = allocation.client == from && !mobility.is_parked;
+        // guard: V-30-once
         if ticket.number != mobility.number || is_known || mobility.new_path == Some(from) {
             return Err(Reject::BadRequest("MOBILITY-TICKET not valid"));
         }
+        // mutant: path-of-another-allocation
         if self.client(&from).is_some_and(|other| other != id) {
             return Err(Reject::AllocationMismatch); // it has an allocation of its own
         }
@@ -201,6 +207,7 @@ impl<R: Random> Engine<R> {
             number,
             until: resumed.until,
         })));
+        // mutant: old-path-gone-at-once
         if is_parked {
             self.move_over(id, now);
         }
@@ -217,6 +224,7 @@ impl<R: Random> Engine<R> {
         mobility.number = number;
         mobility.resumed = Some(resumed);
         let is_parked = mobility.is_parked;
+        // guard: V-30-flood
         if let Some(other) = mobility.new_path.replace(resumed.client) {
             self.new_paths.remove(&other);
         }
@@ -235,6 +243,7 @@ impl<R: Random> Engine<R> {
         let Some(path) = mobility.new_path.take() else {
             return;
         };
+        // mutant: move-charged-twice
         mobility.is_parked = false;
         let (old, transaction) = (allocation.client, allocation.transaction);
         self.new_paths.remove(&path);
@@ -244,8 +253,10 @@ impl<R: Random> Engine<R> {
             }
         });
         // the request that created it must not create another one on the 5-tuple that is free now (V-22)
+        // mutant: move-leaves-the-request
         self.tombstones.bury(old, transaction, Deed::Over, now);
         let server = self.listener_address(path.listener);
+        // mutant: stream-omits-move
         self.changes.push_back(Change::Moved(Box::new(Moved {
             allocation: id,
             server,
@@ -287,6 +298,7 @@ impl<R: Random> Engine<R> {
 
     /// Forgets the new path of an allocation that ends.
     pub(crate) fn forget_path(&mut self, allocation: &Allocation) {
+        // mutant: new-path-outlives
         for path in allocation.paths().skip(1) {
             self.new_paths.remove(&path);
         }

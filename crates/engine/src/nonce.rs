@@ -221,6 +221,7 @@ impl Nonces {
         let (issued, rest) = raw.split_at_mut(ISSUED_LEN);
         let (unique, tag) = rest.split_at_mut(RANDOM_LEN);
         issued.copy_from_slice(&wrapping_seconds(unix_s).to_be_bytes());
+        // guard: V-20-nonce
         random.fill(unique);
         tag.copy_from_slice(&self.tag(&self.current, issued, unique, scope));
 
@@ -237,6 +238,7 @@ impl Nonces {
             return NonceState::Invalid;
         };
         let mut raw = [0; RAW_LEN];
+        // guard: V-27-features
         if cookie != scope.features.cookie()
             || STANDARD_NO_PAD.decode_slice(encoded, &mut raw) != Ok(RAW_LEN)
         {
@@ -245,6 +247,7 @@ impl Nonces {
         let (issued, rest) = raw.split_at(ISSUED_LEN);
         let (unique, tag) = rest.split_at(RANDOM_LEN);
         let is_ours = |key| bool::from(self.tag(key, issued, unique, scope).ct_eq(tag));
+        // guard: V-22-tag
         if !is_ours(&self.current) && !self.previous.as_ref().is_some_and(is_ours) {
             return NonceState::Invalid;
         }
@@ -254,9 +257,11 @@ impl Nonces {
         let ahead = u64::from(issued.wrapping_sub(wrapping_seconds(unix_s)));
         match self.lifetime.0 {
             None => NonceState::Fresh,
+            // guard: V-22-age
             Some(lifetime) if age < lifetime.as_secs() || ahead <= CLOCK_SKEW_S => {
                 NonceState::Fresh
             }
+            // mutant: nonce-for-ever
             Some(_) => NonceState::Stale,
         }
     }
@@ -272,6 +277,7 @@ impl Nonces {
         mac.update(&scope.features.cookie());
         mac.update(issued);
         mac.update(unique);
+        // guard: V-22-address
         update_address(&mut mac, scope.client);
         update_address(&mut mac, scope.listener);
         mac.update(&[17]); // UDP
@@ -280,6 +286,7 @@ impl Nonces {
             mac.update(&algorithm.number().to_be_bytes());
         }
         // Of variable length, therefore last.
+        // guard: V-34-nonce
         mac.update(scope.realm.as_bytes());
         let mut tag = [0; TAG_LEN];
         let full = mac.finalize().into_bytes();

@@ -25,6 +25,7 @@ impl Permissions {
     /// Whether a live permission for `peer` exists; the port plays no part (RFC 8656 §9).
     #[inline]
     pub(crate) fn permits(&self, peer: IpAddr, now: Time) -> bool {
+        // guard: V-13-expiry-to-the-nanosecond
         self.find(peer)
             .is_ok_and(|index| now < self.0[index].expires)
     }
@@ -55,6 +56,7 @@ impl Permissions {
 
     /// Removes what has run out.
     pub(crate) fn expire(&mut self, now: Time, mut expired: impl FnMut(IpAddr)) {
+        // guard: V-13-expiry
         self.retain(|permission| now < permission.expires, &mut expired);
     }
 
@@ -135,12 +137,14 @@ impl<R: Random> Engine<R> {
                     peers.push(allowed.ip());
                     Ok(())
                 }
+                // mutant: permission-without-policy
                 Err(_) => Err(Reject::Forbidden),
             };
             if refused.is_none() {
                 refused = result.err();
             }
         }
+        // guard: V-13-all-or-nothing
         if let Some(reject) = refused {
             return Err(reject);
         }
@@ -151,6 +155,7 @@ impl<R: Random> Engine<R> {
             .iter()
             .filter(|&&peer| !allocation.permissions.contains(peer))
             .count();
+        // guard: V-45-permissions
         if allocation.permissions.len() + added > limit {
             return Err(Reject::InsufficientCapacity);
         }

@@ -57,6 +57,7 @@ impl PolicyRules {
     /// Everything special is denied until a rule allows it.
     pub fn strict() -> Self {
         Self {
+            // guard: V-06-registries
             deny_special_purpose: true,
             allow_loopback: false,
             allow_multicast: false,
@@ -172,6 +173,7 @@ pub struct AllowedPeer {
 impl AllowedPeer {
     /// The address to send to.
     pub fn address(self) -> SocketAddr {
+        // mutant: send-to-loopback
         SocketAddr::new(self.send_to, self.peer.port())
     }
 
@@ -234,9 +236,11 @@ impl Policy {
     /// Compiles rules. The server's own addresses are unknown until [`Self::set_own_addresses`].
     pub fn new(rules: PolicyRules) -> Self {
         let mut never = vec![registry::NEVER];
+        // guard: V-01-loopback
         if !rules.allow_loopback {
             never.push(registry::LOOPBACK);
         }
+        // guard: V-11-multicast
         if !rules.allow_multicast {
             never.push(registry::MULTICAST);
         }
@@ -268,6 +272,7 @@ impl Policy {
     pub fn check(&self, peer: SocketAddr) -> Result<AllowedPeer, Forbidden> {
         let decision = self.judge(peer);
         let peer = PeerAddress::new(peer);
+        // guard: V-10-connect
         let send_to = decision.verdict?;
         // Where the host's own programs may be reached anyway, it does not matter whose the port is.
         let is_relayed = decision.basis == Basis::Own
@@ -307,6 +312,7 @@ impl Policy {
     fn judge(&self, named: SocketAddr) -> Decision {
         let decision = self.decide(PeerAddress::new(named));
         match mapped_v4(named) {
+            // guard: V-03-mapped
             Some(v4) if decision.verdict.is_ok() => Decision {
                 verdict: Err(Forbidden::Embedded),
                 basis: Basis::Embedded(Embedding::Mapped, v4),
@@ -326,19 +332,25 @@ impl Policy {
         };
         match self.own.kinship(ip, peer.port()) {
             Kinship::Foreign => {}
+            // guard: V-11-broadcast
             Kinship::Broadcast => return own(Err(Forbidden::Broadcast)),
             // Loopback got past step 1 by its switch, which is about nothing but the host's own programs.
             Kinship::Own if ip.is_loopback() || self.is_named_by_allow_rule(ip) => {}
+            // guard: V-07-own
             Kinship::Own => return own(Err(Forbidden::Own)),
+            // guard: V-07-listener
             Kinship::Service => return own(Err(Forbidden::Service)),
+            // guard: V-07-hairpin
             Kinship::Relayed { local } => return self.decide_relayed(ip, local),
         }
+        // guard: V-04-embedded
         if let IpAddr::V6(v6) = ip {
             for (form, v4) in embedded_v4(v6, &self.rules.nat64_prefixes) {
                 let is_allowed_form =
                     matches!(self.decided.find(ip), Some(Source::Rule(_, Action::Allow)));
                 let inner = PeerAddress::new(SocketAddr::new(v4.into(), peer.port()));
                 let verdict = match self.decide(inner).verdict {
+                    // guard: V-04-embedded-allowed
                     _ if !is_allowed_form => Err(Forbidden::Embedded),
                     // A packet that leaves as IPv6 towards the translator does not come back as another allocation's.
                     Ok(_) if self.own.kinship(inner.ip(), inner.port()) != Kinship::Foreign => {

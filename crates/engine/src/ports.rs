@@ -112,11 +112,13 @@ impl PortPools {
     /// The same for either protocol.
     #[inline]
     pub(crate) fn may_reach_by(&self, peer: AllowedPeer, protocol: RelayProtocol) -> bool {
+        // guard: V-07-port
         !peer.is_relayed() || self.is_leased(peer.address(), protocol)
     }
 
     fn is_leased(&self, local: SocketAddr, protocol: RelayProtocol) -> bool {
         self.pools.iter().any(|pool| {
+            // guard: V-07-protocol
             pool.address.local == local.ip()
                 && pool.ports.is_leased(local.port())
                 && pool.ports.is_stream(local.port()) == (protocol == RelayProtocol::Tcp)
@@ -196,6 +198,7 @@ impl PortLease {
 
 impl Drop for PortLease {
     fn drop(&mut self) {
+        // guard: V-44-back
         self.pools.pool(self).ports.give_back(self.port);
     }
 }
@@ -249,6 +252,7 @@ impl Bitmap {
         let mut leased = self.lock();
         let candidates = |word: u64| match kind {
             PortKind::Any => word,
+            // mutant: odd-port
             PortKind::Even => word & EVEN_BITS,
             PortKind::EvenPair => word & (word >> 1) & EVEN_BITS,
         };
@@ -258,6 +262,7 @@ impl Bitmap {
             .iter()
             .map(|word| u64::from(candidates(word).count_ones()))
             .sum();
+        // guard: V-20-port
         let mut skip = u32::try_from(random.checked_rem(total)?).ok()?;
         for (index, word) in self.words.iter().enumerate() {
             let mut left = candidates(word);
@@ -272,6 +277,7 @@ impl Bitmap {
                 + u16::try_from(index * 64).ok()?
                 + u16::try_from(left.trailing_zeros()).ok()?;
             self.mark(&mut leased, port);
+            // guard: V-44-sibling
             if kind == PortKind::EvenPair {
                 self.mark(&mut leased, port | 1);
             }

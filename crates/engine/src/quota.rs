@@ -137,6 +137,7 @@ impl Counts {
             let of_user = of_realm.by_name.get(&user.quota_name);
             (of_user.copied().unwrap_or(0), of_realm.total)
         });
+        // guard: V-43-quota
         if held.0 >= bound.user_max || held.1 >= bound.total_max {
             return false;
         }
@@ -156,6 +157,7 @@ impl Counts {
     }
 
     fn give_back(&mut self, user: &User) {
+        // mutant: quota-leaks
         self.total -= 1;
         let Some(of_realm) = self.by_realm.get_mut(&user.realm) else {
             return;
@@ -193,6 +195,7 @@ impl QuotaUnit {
 
 impl Drop for QuotaUnit {
     fn drop(&mut self) {
+        // guard: V-43-release
         self.ledger.lock().counts.give_back(&self.user);
     }
 }

@@ -193,6 +193,7 @@ impl<R: Random> Engine<R> {
             Change::Ended(ended) => {
                 records.remove(&ended.allocation);
                 self.table.retire(ended.allocation);
+                // mutant: rebuild-forgets-where-it-began
                 if let Some(first) = ended.created_from.and_then(|path| self.client_tuple(path)) {
                     self.tombstones
                         .bury(first, ended.created_by, Deed::Over, ended.time);
@@ -204,6 +205,7 @@ impl<R: Random> Engine<R> {
                 };
                 if let Some(client) = self.client_tuple(path) {
                     self.tombstones
+                        // mutant: rebuild-forgets-tombstones
                         .bury(client, ended.created_by, Deed::Over, ended.time);
                     if let EndCause::Released(transaction) = ended.cause {
                         self.bury_release(client, transaction, Deed::Over, true, ended.time);
@@ -329,7 +331,9 @@ impl<R: Random> Engine<R> {
             });
             Box::new(Mobility {
                 first: self.client_tuple(*first),
+                // mutant: rebuild-forgets-ticket
                 number: resumed.as_ref().map_or(1, |resumed| resumed.number),
+                // mutant: rebuild-forgets-new-path
                 new_path: resume.filter(|_| *has_new_path).map(|resume| resume.client),
                 is_parked: parked,
                 resumed: resume,
@@ -366,6 +370,7 @@ impl<R: Random> Engine<R> {
             rare: rare.boxed(),
         };
         for (&peer, &expires) in permissions {
+            // mutant: rebuild-forgets-permissions
             allocation.permissions.install(peer, expires);
         }
         for (&number, &(peer, expires)) in channels {
@@ -385,6 +390,7 @@ impl<R: Random> Engine<R> {
             }
             return false;
         }
+        // mutant: rebuild-forgets-timers
         self.wheel.schedule(id.index, wake);
         self.carry_over_path(id, parked, now);
         self.enforce_policy(id);

@@ -74,6 +74,7 @@ impl<R: Random> Engine<R> {
     pub(crate) fn redirect(&mut self, request: &Request<'_>, proof: &Proof) -> bool {
         let transport = request.from.transport;
         let alternates = self.config.redirection.of(transport);
+        // guard: V-14-loop
         if alternates.is_empty() || self.serves_itself(alternates, request) {
             return false;
         }
@@ -92,6 +93,7 @@ impl<R: Random> Engine<R> {
         let knows_domains = matches!(transport, Transport::Tls | Transport::Dtls)
             && request.message.has_integrity_sha256();
         let envelope = request.envelope();
+        // guard: V-14-proof
         let key = Some(&proof.response_key);
         self.write_error(&envelope, key, TRY_ALTERNATE, |writer| {
             writer.alternate_server(first.address);

@@ -35,8 +35,10 @@ impl<R: Random> Engine<R> {
         if is_release {
             match self.find_release(&request.from, envelope.transaction, now) {
                 // its own allocation ended with it; the one that is here now is another
+                // guard: V-22-replayed-deletion
                 Some(Deed::Over) => return Err(Reject::AllocationMismatch),
                 Some(Deed::EndedFamily(ended)) if ended == id => {
+                    // mutant: answer-without-ticket
                     self.answer_refresh(id, &envelope, proof, Duration::ZERO, resume.is_some());
                     return Ok(());
                 }
@@ -133,6 +135,7 @@ impl<R: Random> Engine<R> {
                 relay.expires = expires;
             }
         }
+        // mutant: totals-lost
         let usage = allocation.usage;
         self.changes.push_back(Change::Refreshed {
             allocation: id,
@@ -140,6 +143,7 @@ impl<R: Random> Engine<R> {
             expires,
             usage,
         });
+        // mutant: stream-omits-refresh
         self.wake_by(id, expires);
     }
 }
@@ -150,6 +154,7 @@ impl Lifetimes {
     /// Who was authorized by a token has no more than what is left of that (RFC 7635 §9) at `unix_s`, in the engine's calendar.
     pub(crate) fn granted(&self, asked: Option<u32>, user: &User, unix_s: u64) -> Duration {
         let asked = Duration::from_secs(asked.unwrap_or(0).into());
+        // guard: V-52-lifetime
         let granted = asked.max(self.allocation_default).min(self.allocation_max);
         match user.expires_unix_s.filter(|_| user.has_token()) {
             Some(until) => granted.min(Duration::from_secs(until.saturating_sub(unix_s))),

@@ -158,6 +158,7 @@ impl<R: Random> Engine<R> {
         self.outbox.reply(envelope.to, |buffer| {
             let mut writer =
                 MessageWriter::new(buffer, Class::Error, envelope.method, envelope.transaction);
+            // guard: V-40-reasons
             writer.error_code(code, if has_reason { phrase } else { "" });
             write(&mut writer);
             finish(config, envelope, key, writer)
@@ -194,6 +195,7 @@ fn finish(
     key: Option<&IntegrityKey>,
     mut writer: MessageWriter<'_>,
 ) -> Result<usize, WriteError> {
+    // guard: V-65-software
     if let Some(software) = &config.software
         && (key.is_some() || config.software_to_unverified)
     {
@@ -222,6 +224,7 @@ pub(crate) fn unknown_attributes<'m>(
         .attributes()
         .map(|attribute| attribute.kind)
         .filter(move |&kind| match kind {
+            // mutant: 420-lists-nothing
             AttributeType::ACCESS_TOKEN => !served.tokens,
             AttributeType::CONNECTION_ID => !binds_connection,
             AttributeType::CHANGE_REQUEST

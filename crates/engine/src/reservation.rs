@@ -77,6 +77,7 @@ impl Reservations {
     /// Redeems `token`: works once.
     pub(crate) fn redeem(&self, token: ReservationToken, now: Time) -> Option<PortLease> {
         let mut by_token = self.lock();
+        // mutant: token-works-twice
         let reservation = by_token.remove(&token)?;
         (now < reservation.expires).then_some(reservation.lease)
     }
@@ -99,6 +100,7 @@ impl Reservations {
 
     /// Gives back the ports of expired reservations.
     pub(crate) fn purge(&self, now: Time) {
+        // mutant: reservation-outlives
         self.lock()
             .retain(|_, reservation| now < reservation.expires);
         self.lock_spent().retain(|_, until| now < *until);

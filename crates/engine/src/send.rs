@@ -53,14 +53,17 @@ impl<R: Random> Engine<R> {
         if allocation.relay(family).is_none() {
             return Err(DropReason::PeerFamilyMismatch);
         }
+        // mutant: relay-of-another
         let relay = allocation
             .live_relay(family, now)
             .ok_or(DropReason::NoAllocation)?
             .endpoint;
+        // guard: V-13-send
         if !allocation.permissions.permits(peer.ip(), now) {
             return Err(DropReason::NoPermission);
         }
         allocation.shape(Direction::ToPeers, now, 1, bytes)?;
+        // mutant: send-refreshes-permission
         allocation.usage.peer_sent.add(1, bytes);
         // only IPv4 to IPv4 has a DF bit to set; in translations the attribute is ignored (RFC 8656 §13, §14)
         let is_v4 = family == Family::V4 && Family::of(&request.from.remote) == Family::V4;

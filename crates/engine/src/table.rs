@@ -51,7 +51,9 @@ struct Seeds {
 impl<T: HasClient> Table<T> {
     pub(crate) fn new(random: &mut impl Random) -> Self {
         let seeds = Seeds {
+            // guard: V-53-table.shared
             shared: SharedSeed::from_u64(random_u64(random)),
+            // guard: V-53-table.own
             own: random_u64(random),
         };
         Self {

@@ -43,6 +43,7 @@ use crate::reply::{Envelope, Request};
 use crate::time::{Now, Time};
 
 /// How long a peer data connection waits for its ConnectionBind (RFC 6062 §5.2, §5.3).
+// guard: V-46-bind
 const BIND_MAX: Duration = Duration::from_secs(30);
 
 macro_rules! peer_ends {
@@ -190,6 +191,7 @@ impl<R: Random> Engine<R> {
                 .tcp
                 .as_ref()
                 .is_some_and(|tcp| tcp.mask_connect_errors);
+            // guard: V-12-mask
             if !is_masked {
                 self.fail_connect(connection, PeerEnd::ConnectFailed);
             }
@@ -264,6 +266,7 @@ impl<R: Random> Engine<R> {
             writer.xor_peer_address(peer).connection_id(connection.0);
             writer.finish()
         });
+        // mutant: connection-waits-for-ever
         self.wake_by(relay.allocation, deadline);
         Ok(connection)
     }
@@ -384,6 +387,7 @@ impl<R: Random> Engine<R> {
         if address.port() == 0 {
             return Err(Reject::BadRequest("Peer port 0"));
         }
+        // mutant: connection-twice-to-a-peer
         if self.tcp.has_peer(id, address) {
             return Err(Reject::ConnectionExists);
         }
@@ -395,6 +399,7 @@ impl<R: Random> Engine<R> {
         let local = relay.lease.local();
         let is_own = allowed.address() == local; // the kernel would connect it with itself
         let tcp = self.config.tcp.as_ref();
+        // mutant: connection-to-any-port
         let is_open = tcp.is_some_and(|tcp| tcp.may_connect_to(address.port()));
         if is_own || !is_open || !self.may_reach_stream(allowed) {
             return Err(Reject::Forbidden);
@@ -414,6 +419,7 @@ impl<R: Random> Engine<R> {
         allocation
             .live_relay(relay.family, now)
             .ok_or(PeerEnd::RelayClosed)?;
+        // guard: V-10-accept
         if !allocation.permissions.permits(peer.ip(), now) {
             return Err(PeerEnd::NoPermission);
         }
@@ -452,6 +458,7 @@ impl<R: Random> Engine<R> {
             all += 1;
             waiting += usize::from(connection.deadline().is_some());
         }
+        // guard: V-46-pending
         all < usize::from(tcp.connections_per_allocation)
             && waiting < usize::from(tcp.pending_per_allocation)
     }
@@ -485,6 +492,7 @@ impl<R: Random> Engine<R> {
         }
         let connection = ConnectionId(request.message.connection_id().ok()??);
         let owner = self.commons.connections.owner_of(connection)?;
+        // guard: V-22-control-nonce
         let is_same_host = owner.client.ip() == request.from.remote.ip();
         is_same_host.then_some((owner.client, owner.listener))
     }
@@ -559,6 +567,7 @@ impl<R: Random> Engine<R> {
         let owner = self
             .live(allocation)
             .ok_or(Reject::BadRequest("CONNECTION-ID unknown"))?;
+        // mutant: connection-of-another-user
         if !owner.quota.user().is_same_as(user) {
             return Err(Reject::WrongCredentials);
         }
@@ -568,6 +577,7 @@ impl<R: Random> Engine<R> {
             .ok_or(Reject::BadRequest("CONNECTION-ID unknown"))?;
         match &held.state {
             State::Unbound { deadline, .. } if now < *deadline => held.state = State::Bound,
+            // mutant: connection-bound-twice
             State::Unbound { .. } | State::Bound | State::Connecting(_) | State::Failed(_) => {
                 return Err(Reject::BadRequest(
                     "Connection bound already, or not in time",
@@ -625,6 +635,7 @@ impl<R: Random> Engine<R> {
         };
         if let State::Connecting(connecting) | State::Failed(connecting) = gone.state {
             let code = Reject::ConnectionFailed.code();
+            // mutant: connect-unanswered
             self.reply_error(&connecting.envelope, &connecting.key, code);
         }
     }

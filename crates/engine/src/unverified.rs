@@ -89,6 +89,7 @@ impl UnverifiedBudget {
     /// Takes the whole table's memory, and a hash key from `random`.
     pub fn new(limits: &UnverifiedLimits, random: &mut impl Random) -> Self {
         let mut key = [0; 16];
+        // guard: V-53-budget
         random.fill(&mut key);
         let count = limits.buckets.clamp(1, 1 << 24).next_power_of_two();
         // Not all-zero, because an all-zero table is memory that the kernel hands out page by page while an attack runs.
@@ -145,13 +146,16 @@ impl UnverifiedBudget {
             bytes: drained.bytes.saturating_add(response_len),
             answers_milli: drained.answers_milli.saturating_add(1000),
         };
+        // guard: V-40-budget
         let fits = after.excess <= excess.burst
             && after.bytes <= bytes.burst
             && after.answers_milli <= answers.burst;
         *bucket = if fits { after } else { drained };
         if !fits {
+            // guard: V-54-refusals
             bucket.step |= STEPS;
         }
+        // mutant: no-budget
         fits
     }
 

@@ -183,6 +183,7 @@ impl ShardCounters {
 
     /// Counts `datagrams` under `reason`.
     pub(crate) fn dropped(&self, reason: DropReason, datagrams: u64) {
+        // guard: accounts
         if let Some(cell) = self.drops.get(reason.index()) {
             cell.add(datagrams);
         }

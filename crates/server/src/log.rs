@@ -190,6 +190,7 @@ impl Log {
         }
         match self.events.try_send(Event::Line(text)) {
             Ok(()) => self.lost = 0,
+            // guard: V-50-queue
             Err(_) => self.lost += 1,
         }
     }

@@ -34,6 +34,7 @@ impl Proxies {
     /// Whether a connection from `ip` is a proxy's.
     pub(crate) fn may_speak_for_connection(&self, ip: IpAddr) -> bool {
         let ip = ip.to_canonical();
+        // guard: proxy-source
         self.sources.iter().any(|range| range.contains(ip))
     }
 
@@ -41,6 +42,7 @@ impl Proxies {
     #[inline]
     pub(crate) fn may_speak_for_datagram(&self, ip: IpAddr) -> bool {
         let ip = ip.to_canonical();
+        // guard: proxy-datagram-source
         self.datagram_sources.iter().any(|range| range.contains(ip))
     }
 }
@@ -81,6 +83,7 @@ pub(crate) fn of_connection(bytes: &[u8]) -> Result<Header, NoHeader> {
         match v2::Header::try_from(bytes) {
             Ok(header) => of_version_2(&header, v2::Protocol::Stream),
             Err(v2::ParseError::Incomplete(_)) => Err(NoHeader::Incomplete),
+            // guard: proxy-length
             Err(v2::ParseError::Partial(_, len)) if len + 16 <= HEADER_LEN_MAX => {
                 Err(NoHeader::Incomplete)
             }

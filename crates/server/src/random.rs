@@ -22,6 +22,7 @@ impl Random for OsRandom {
 /// When the kernel gives no randomness. Going on with something predictable would break every nonce and port that
 /// follows, so the shard ends instead.
 fn fill(bytes: &mut [u8]) {
+    // guard: V-20-source
     if let Err(error) = getrandom::fill(bytes) {
         panic!("the kernel gives no random bytes: {error}");
     }

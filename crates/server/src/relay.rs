@@ -403,6 +403,7 @@ impl Relay {
                 self.tell_answers(datagram);
             }
             Outcome::HandOver(handover) => self.depart(client, handover),
+            // guard: V-50-lines
             Outcome::Dropped(reason) => self.counters.dropped(reason, 1),
             Outcome::Elsewhere { shard } => {
                 let shard = usize::try_from(shard).unwrap_or(usize::MAX);
@@ -720,6 +721,7 @@ impl Handler for Relay {
             .handle_icmp(self.now, RelayHandle::from_u64(token), engine_error(error))
         {
             Outcome::Done => self.carry_out_commands(tx),
+            // guard: V-50-lines.queued
             Outcome::Dropped(reason) => self.counters.dropped(reason, 1),
             Outcome::Elsewhere { .. } | Outcome::HandOver(_) | Outcome::Relay(_) => {
                 unreachable!("an ICMP error is answered or dropped")

@@ -48,6 +48,7 @@ impl TryFrom<u16> for ChannelNumber {
 
     #[inline]
     fn try_from(number: u16) -> Result<Self, InvalidChannelNumber> {
+        // guard: V-29-range
         if (Self::MIN.0..=Self::MAX.0).contains(&number) {
             Ok(Self(number))
         } else {

@@ -161,6 +161,7 @@ impl Message<'_> {
                     value.try_into().map_err(|_| IntegrityError::BadLength)?;
                 let (header, body) =
                     covered(before, SHA1_LEN.saturating_add(4)).ok_or(IntegrityError::BadLength)?;
+                // guard: V-25-whole.sha1
                 key.compute(&header, body).ct_eq(value)
             }
             IntegrityKey::Sha256(key) => {
@@ -169,6 +170,7 @@ impl Message<'_> {
                     value.try_into().map_err(|_| IntegrityError::BadLength)?;
                 let (header, body) = covered(before, SHA256_LEN.saturating_add(4))
                     .ok_or(IntegrityError::BadLength)?;
+                // guard: V-25-whole.sha256
                 key.compute(&header, body).ct_eq(value)
             }
         };

@@ -121,6 +121,7 @@ impl<'a> Message<'a> {
                     self.remember(slot_of(found.kind), found.start);
                     saw_sha256 = true;
                 }
+                // guard: V-23-trailer
                 _ => {}
             }
             match cursor.next()? {
@@ -149,6 +150,7 @@ impl<'a> Message<'a> {
     /// Notes an attribute unless one of its type was noted before.
     #[inline]
     fn remember(&mut self, slot: u8, start: u32) {
+        // guard: V-24-first
         if let Some(words) = self.offset_words.get_mut(usize::from(slot))
             && *words == 0
         {
@@ -343,6 +345,7 @@ struct Cursor<'a> {
 impl Cursor<'_> {
     #[inline]
     fn next(&mut self) -> Result<Option<Found>, ParseError> {
+        // guard: V-61-attribute.header
         let rest = self
             .bytes
             .get(self.offset..)
@@ -351,6 +354,7 @@ impl Cursor<'_> {
             return Ok(None);
         };
         let len = usize::from(u16::from_be_bytes([l0, l1]));
+        // guard: V-61-attribute.value
         if len > rest.len() {
             return Err(ParseError::AttributeLength);
         }

@@ -180,6 +180,7 @@ impl<'b> MessageWriter<'b> {
         self.len = end?;
         *head = attribute_head(kind, u16::try_from(value_len).ok()?);
         let (value, padding) = rest.split_at_mut_checked(value_len)?;
+        // guard: V-60-padding
         padding.fill(0);
         Some(value)
     }
@@ -191,6 +192,7 @@ impl<'b> MessageWriter<'b> {
             .checked_add(ATTRIBUTE_HEADER_LEN)?
             .checked_add(value_len)?
             .checked_add(padding_len(value_len))?;
+        // guard: V-61-overflow
         u16::try_from(end.checked_sub(HEADER_LEN)?).ok()?;
         Some(end)
     }

@@ -29,6 +29,7 @@ impl Datapath {
     /// number of those that wait does not grow; but a listener gets a few accepted whatever they do.
     #[cold]
     pub(super) fn serve_strangers<H: Handler>(&mut self, count: usize, handler: &mut H) {
+        // guard: V-47-strangers-last
         self.flush(handler);
         let until = Instant::now() + self.settings.strangers_slice;
         let mut is_first = true;
@@ -37,6 +38,7 @@ impl Datapath {
             if is_listener(data.u64()) {
                 continue;
             }
+            // guard: V-47-strangers-slice
             if !is_first && Instant::now() >= until {
                 break;
             }

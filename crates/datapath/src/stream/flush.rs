@@ -148,6 +148,7 @@ impl StreamFlusher {
         }
         let is_finished = stream.is_finished();
         let partner = table.get_mut(partner).ok_or(StreamEnd::Failed)?;
+        // guard: V-46-back-pressure.partner
         partner
             .set_reading(job.epoll, has_room)
             .map_err(|_| StreamEnd::Failed)?;
@@ -402,6 +403,7 @@ fn hold_back(job: &Job<'_>, table: &mut Table, id: StreamId, is_held_back: bool)
     let has_room = partner.outgoing.is_none();
     if let Some(stream) = table.get_mut(id) {
         stream.is_held_back = is_held_back;
+        // guard: V-46-back-pressure.own
         if stream.set_reading(job.epoll, has_room).is_err() {
             stream.ending.get_or_insert(StreamEnd::Failed);
         }

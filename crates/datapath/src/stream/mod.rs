@@ -285,6 +285,7 @@ impl Streams {
         epoll: &OwnedFd,
     ) -> io::Result<StreamId> {
         let socket = accept::connect(local, remote, settings)?;
+        // guard: V-46-unbound
         self.table.insert(socket, Start::Connecting, epoll)
     }
 

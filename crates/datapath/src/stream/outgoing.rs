@@ -105,6 +105,7 @@ impl Outgoing {
     /// Appends a control message. Returns whether all control messages still fit `max` bytes.
     pub(crate) fn push_control(&mut self, parts: [&[u8]; 3], max: usize) -> bool {
         self.control.push(parts);
+        // guard: V-46-answers
         self.control.len() <= max
     }
 
@@ -112,6 +113,7 @@ impl Outgoing {
     pub(crate) fn push_media(&mut self, parts: [&[u8]; 3], max: usize) -> u32 {
         self.media.push(parts);
         let mut dropped = 0;
+        // guard: V-46-media
         while self.media.len() > max {
             self.media.drop_first();
             dropped += 1;

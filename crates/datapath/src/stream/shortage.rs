@@ -10,8 +10,10 @@ use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 /// How long listeners are left alone after a failure.
+// guard: V-47-descriptors-busy
 const RETRY_NS: u64 = 20_000_000;
 /// How long connections may wait for a descriptor. Clients give up after tens of seconds; some, after ten.
+// guard: V-47-descriptors
 const PATIENCE_NS: u64 = 5_000_000_000;
 /// So long without a failure, the next one begins a shortage of its own.
 const FORGET_NS: u64 = 1_000_000_000;

@@ -23,6 +23,7 @@ impl Calendar {
                 unix_s: now.unix_s,
             };
         }
+        // guard: V-32-clock
         expected.max(now.unix_s)
     }
 }

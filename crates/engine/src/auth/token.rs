@@ -188,6 +188,7 @@ fn grant<'k>(
     let issued_s = u64::from_be_bytes(*timestamp) >> 16;
     let lifetime_s = u64::from(u32::from_be_bytes(lifetime.try_into().ok()?));
     // RFC 7635 §7: lifetime + delta > abs(now - timestamp); §9 makes the difference the longest lifetime
+    // guard: V-31-time
     let left_s = (lifetime_s + DELTA_S).checked_sub(unix_s.abs_diff(issued_s))?;
     (left_s > 0).then_some(Grant {
         mac_key: *mac_key,

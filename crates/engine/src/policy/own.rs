@@ -144,6 +144,7 @@ impl Own {
             let service = SocketAddr::new(ip, port);
             self.services.binary_search(&service).is_ok()
         };
+        // guard: V-08-services
         if is_service(ip, 0) || is_service(ip, port) {
             return Kinship::Service;
         }

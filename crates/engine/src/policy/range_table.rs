@@ -46,6 +46,7 @@ impl<T: Copy + PartialEq> RangeTable<T> {
         let mut edges = edges.into_iter().peekable();
         while let Some((at, begins, index)) = edges.next() {
             if let Some(entry) = entries.get(index) {
+                // guard: V-09-width
                 let key = (entry.last - entry.first, entry.rank, index);
                 if begins {
                     covering.insert(key);
@@ -76,6 +77,7 @@ impl<T: Copy + PartialEq> RangeTable<T> {
             .intervals
             .partition_point(|interval| interval.first <= number);
         let interval = self.intervals.get(after.checked_sub(1)?)?;
+        // guard: V-09-end
         (number <= interval.last).then_some(interval.value)
     }
 }

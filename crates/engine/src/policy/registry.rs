@@ -28,19 +28,31 @@ const fn v6(name: &'static str, first: [u16; 8], len: u8, why: Forbidden) -> Bui
 /// Denied always; no rule opens these.
 #[rustfmt::skip] // one block a line reads as the registry does
 pub(crate) const NEVER: &[Builtin] = &[
+    // guard: V-02-this-host
     v4("this network", [0, 0, 0, 0], 8, Forbidden::Unspecified),
+    // guard: V-05-link-local
     v4("link-local", [169, 254, 0, 0], 16, Forbidden::LinkLocal),
     v4("limited broadcast", [255, 255, 255, 255], 32, Forbidden::Broadcast),
+    // guard: V-05-metadata.alibaba
     v4("Alibaba Cloud metadata", [100, 100, 100, 200], 32, Forbidden::Metadata),
+    // guard: V-05-metadata.azure
     v4("Azure platform services", [168, 63, 129, 16], 32, Forbidden::Metadata),
+    // guard: V-05-metadata.oracle
     v4("Oracle Cloud metadata", [192, 0, 0, 192], 32, Forbidden::Metadata),
+    // guard: V-02-this-host.v6
     v6("unspecified", [0, 0, 0, 0, 0, 0, 0, 0], 128, Forbidden::Unspecified),
+    // guard: V-05-link-local.v6
     v6("link-local", [0xfe80, 0, 0, 0, 0, 0, 0, 0], 10, Forbidden::LinkLocal),
     v6("site-local", [0xfec0, 0, 0, 0, 0, 0, 0, 0], 10, Forbidden::LinkLocal),
+    // guard: V-04-tunnels
     v6("Teredo", [0x2001, 0, 0, 0, 0, 0, 0, 0], 32, Forbidden::Tunnel),
+    // guard: V-04-tunnels.6to4
     v6("6to4", [0x2002, 0, 0, 0, 0, 0, 0, 0], 16, Forbidden::Tunnel),
+    // guard: V-05-metadata.aws
     v6("AWS platform services", [0xfd00, 0xec2, 0, 0, 0, 0, 0, 0], 32, Forbidden::Metadata),
+    // guard: V-05-metadata.google
     v6("Google Cloud metadata", [0xfd20, 0xce, 0, 0, 0, 0, 0, 0x254], 128, Forbidden::Metadata),
+    // guard: V-05-metadata.scaleway
     v6("Scaleway metadata", [0xfd00, 0x42, 0, 0, 0, 0, 0, 0x42], 128, Forbidden::Metadata),
 ];
 

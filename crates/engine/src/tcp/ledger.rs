@@ -120,6 +120,7 @@ impl ConnectionLedger {
             pending: 0,
             due: now,
         });
+        // guard: V-12-rate
         if attempts.pending >= self.pending_max || attempts.due > now + tolerance {
             return None;
         }
@@ -165,6 +166,7 @@ impl ConnectionLease {
 
 impl Drop for ConnectionLease {
     fn drop(&mut self) {
+        // mutant: name-given-back-early
         self.ledger.lock().owner_by_id.remove(&self.id);
     }
 }
@@ -185,6 +187,7 @@ impl Drop for PendingUnit {
     fn drop(&mut self) {
         let mut state = self.ledger.lock();
         if let Some(attempts) = state.by_user.get_mut(&self.who) {
+            // mutant: attempt-charged-for-ever
             attempts.pending -= 1;
         }
     }

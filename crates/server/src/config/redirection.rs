@@ -76,6 +76,7 @@ fn server(text: &str, default_port: u16, machine: &Machine) -> Result<Vec<Altern
     if is_name && host.len() > DOMAIN_LEN_MAX {
         return Err(format!("is longer than the {DOMAIN_LEN_MAX} bytes allowed"));
     }
+    // guard: V-14-loopback
     if let Some(message) = ips.iter().find_map(|ip| unfit_external(*ip)) {
         return Err(message);
     }

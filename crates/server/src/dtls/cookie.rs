@@ -57,6 +57,7 @@ impl CookieKey {
     fn of_period(&self, period: u64, subject: Subject<'_>) -> [u8; COOKIE_LEN] {
         let mut mac = self.0.clone();
         mac.update(&period.to_be_bytes());
+        // guard: V-42-cookie-address
         for address in [subject.local, subject.remote] {
             let ip = match address.ip() {
                 IpAddr::V4(ip) => ip.to_ipv6_mapped(),
@@ -78,6 +79,7 @@ fn keyed(key: &[u8; 32]) -> Hmac<Sha256> {
 }
 
 fn period(now: Time) -> u64 {
+    // guard: V-42-cookie-age
     now.as_nanos() / 1_000_000_000 / PERIOD_S
 }
 

@@ -126,6 +126,7 @@ pub(super) fn claims_too_much(datagram: &[u8], len_max: usize) -> bool {
         }
         let mut reader = Reader(record.fragment);
         while let Some(message_len) = reader.message() {
+            // guard: V-42-length
             if message_len > len_max {
                 return true;
             }

@@ -89,6 +89,7 @@ pub(crate) struct Address {
 impl Address {
     /// Where what is for the client is sent to.
     pub(crate) fn destination(&self) -> SocketAddr {
+        // guard: proxy-dtls-answer
         self.proxy.unwrap_or(self.client)
     }
 }
@@ -222,6 +223,7 @@ impl Dtls {
             random: &hello.random,
         };
         let cookies = &self.service.cookies;
+        // guard: V-42-cookie
         if !cookies.is_valid(now, subject, hello.cookie) {
             let cookie = cookies.cookie(now, subject);
             self.wire.write_datagram(|out| {
@@ -232,12 +234,14 @@ impl Dtls {
         if !self.sessions.has_room() {
             return Arrival::Dropped(DropReason::DtlsCrowded);
         }
+        // guard: V-42-queue
         if self.beginning.contains(&address) {
             // The one that waits will be answered.
             return Arrival::Control;
         }
         let source = address.client.ip();
         let begun = self.beginning_sources.count(source) + self.sessions.unproven_of(source);
+        // guard: V-42-address
         if begun >= self.service.limits.unproven_per_address {
             return Arrival::Dropped(DropReason::DtlsCrowdedAddress);
         }

@@ -149,6 +149,7 @@ impl Sessions {
         {
             self.unproven.pop_front();
         }
+        // guard: V-42-half-open
         let is_crowded = self.unproven_count >= self.limits.unproven;
         self.unproven.front().copied().filter(|_| is_crowded)
     }
@@ -306,6 +307,7 @@ impl Entry {
     /// Until when something has to have happened, and what is the matter if it has not.
     fn deadline(&self, limits: &DtlsLimits) -> (Time, CloseReason) {
         match self.phase {
+            // guard: V-42-deadline
             Phase::Handshake => (self.since + limits.handshake, CloseReason::HandshakeLate),
             Phase::Silent => (
                 self.since + limits.first_message,

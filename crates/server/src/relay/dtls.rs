@@ -187,6 +187,7 @@ impl Relay {
         let mut any = false;
         while let Some(client) = self.dtls.as_mut().and_then(|dtls| dtls.pop_ended()) {
             self.tell_disconnected(&client, true);
+            // guard: V-42-session-end
             self.engine.disconnected(self.now, &client);
             self.roamer_gone(&client);
             any = true;

@@ -38,6 +38,7 @@ impl Relay {
                     }
                 }
                 Err(NoHeader::Incomplete) => return Ok(false),
+                // guard: proxy-required
                 Err(NoHeader::Invalid) => {
                     self.count_refused(DropReason::ProtocolUnknown);
                     return Err(CloseReason::ProxyHeader);

@@ -38,6 +38,7 @@ impl ProxiedClients {
     #[inline]
     pub(super) fn answer_address(&self, client: &ClientTuple) -> Option<SocketAddr> {
         match is_proxied(client) {
+            // guard: proxy-datagram-answer
             true => self.heard.get(client).copied(),
             false => Some(client.remote),
         }

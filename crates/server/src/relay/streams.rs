@@ -61,6 +61,7 @@ impl Relay {
         let remote = accepted.remote;
         let awaited = match self.proxies.may_speak_for_connection(remote.ip()) {
             true => Awaited::Header,
+            // guard: proxy-port
             false if self.proxies.only => {
                 self.counters.closed(CloseReason::ProxyRefused);
                 return false;

@@ -132,6 +132,7 @@ impl Connections {
 
     /// Whether so many connections from this address have proven nothing that no more are taken.
     pub(crate) fn is_crowded_by(&self, address: IpAddr) -> bool {
+        // guard: V-47-address
         self.unproven_sources.count(address) >= self.limits.unproven_per_address
     }
 
@@ -149,6 +150,7 @@ impl Connections {
         {
             self.unproven.pop_front();
         }
+        // guard: V-47-crowd
         let crowded = self.unproven_count >= self.limits.unproven;
         let evicted = crowded.then(|| self.unproven.pop_front()).flatten();
         if let Some(evicted) = evicted {
@@ -425,14 +427,17 @@ impl Connection {
             return (deadline, CloseReason::Stalled);
         }
         match (self.phase, self.begun) {
+            // guard: V-48-half
             (Phase::Handshake, _) => (self.since + limits.handshake, CloseReason::HandshakeLate),
             (Phase::Silent, _) => {
                 let reason = match self.awaited {
                     Awaited::Header => CloseReason::ProxyLate,
                     _ => CloseReason::FirstMessageLate,
                 };
+                // guard: V-47-silence
                 (self.since + limits.first_message, reason)
             }
+            // guard: V-47-half
             (Phase::Proven, Some(begun)) => (begun + limits.message, CloseReason::MessageLate),
             (Phase::Proven, None) => (self.since + limits.idle, CloseReason::Idle),
         }

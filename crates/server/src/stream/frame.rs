@@ -53,6 +53,7 @@ impl Frame {
                 return Self::Invalid(DropReason::MalformedStun);
             }
         }
+        // guard: V-47-length
         if whole > len_max {
             Self::Invalid(DropReason::MessageTooLong)
         } else if bytes.len() < whole {

@@ -86,6 +86,7 @@ impl Certificates {
 
     /// Reads the files again if they have changed. `None`: they have not.
     pub(crate) fn follow(&mut self) -> Option<Result<(), String>> {
+        // guard: V-48-pair
         if stamps(&self.files) == self.stamps {
             return None;
         }
@@ -149,6 +150,7 @@ fn server_config(
     let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
         .with_protocol_versions(versions(config))
         .map_err(|error| format!("cipher-list: {error}"))?;
+    // guard: V-48-client-certificate
     let builder = match &config.client_authorities {
         None => builder.with_no_client_auth(),
         Some(file) => {
