@@ -18,7 +18,9 @@ use turnbuckle_engine::{Commons, Config as EngineConfig, InterfaceAddress};
 use crate::announce;
 use crate::config::{Config, Persona};
 use crate::counters::Accounting;
+use crate::interfaces::Interfaces;
 use crate::log::QUEUE_LINES;
+use crate::pending::Pending;
 use crate::process::Settled;
 use crate::relay::{describe_discovery, sites};
 use crate::shard::{Plan, Request, Shard};
@@ -26,19 +28,21 @@ use crate::tls::Certificates;
 use crate::translate;
 use crate::users::Follower;
 
-/// How often the host's own addresses are read again, for the rule that no peer may be this host.
-const OWN_ADDRESSES_INTERVAL: Duration = Duration::from_secs(5);
-
 /// How often the files of the certificates are looked at.
 const CERTIFICATES_INTERVAL: Duration = Duration::from_secs(2);
 
 /// How often a draining server counts what is left.
 const DRAIN_INTERVAL: Duration = Duration::from_secs(1);
 
+/// How soon a shard that had no room for news is told again.
+const TELL_INTERVAL: Duration = Duration::from_millis(20);
+
 /// What wakes the main thread.
 pub(crate) enum Event {
     /// A shard's thread has ended: after [`Request::Stop`], or by the error.
     ShardEnded { shard: usize, error: Option<String> },
+    /// The addresses of this machine's interfaces may have changed and are these now, in their order.
+    Interfaces(Vec<InterfaceAddress>),
     /// A line for the log.
     Line(String),
     /// SIGUSR1: take no new allocations, and stop when there are few enough.
@@ -155,13 +159,17 @@ pub fn serve(config: &Config, out: &mut impl Write) -> Result<Accounting, ServeE
 /// The shards of a relay that runs.
 struct RunningRelay {
     shards: Vec<Shard>,
-    /// The interface addresses the shards know.
+    /// The interface addresses that all shards know.
     interfaces: Vec<InterfaceAddress>,
+    /// Others, which not all of them know yet.
+    new_interfaces: Option<Pending<Vec<InterfaceAddress>>>,
+    /// Ends the thread that follows the addresses when it is dropped.
+    _follows_interfaces: Interfaces,
     /// Where TLS is spoken.
     certificates: Option<Certificates>,
     commons: Arc<Commons>,
-    /// Shards that were too far behind to hear of other users, and what they are to hear.
-    untold: Option<(Arc<EngineConfig>, Vec<usize>)>,
+    /// Other users, which not all shards have heard of yet.
+    new_users: Option<Pending<Arc<EngineConfig>>>,
     /// Ends the thread that follows the user database when it is dropped.
     follows_users: Option<SyncSender<()>>,
 }
@@ -197,7 +205,7 @@ impl RunningRelay {
         let budget = Arc::new(BufferBudget::new(translate::RELAY_BUFFER_BUDGET_BYTES));
         let count = usize::from(config.threads.shards.get());
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        let interfaces = translate::interfaces().map_err(|error| {
+        let interfaces = Interfaces::follow(events.clone()).map_err(|error| {
             ServeError::new(format!(
                 "cannot read the addresses of this machine: {error}"
             ))
@@ -211,10 +219,12 @@ impl RunningRelay {
         let datagrams = translate::datagrams(config, certificates.as_ref());
         let mut relay = Self {
             shards: Vec::with_capacity(count),
-            interfaces,
+            interfaces: interfaces.addresses().to_vec(),
+            new_interfaces: None,
+            _follows_interfaces: interfaces,
             certificates,
             commons: Arc::clone(&commons),
-            untold: None,
+            new_users: None,
             follows_users: None,
         };
         for index in 0..count {
@@ -343,7 +353,6 @@ impl RunningRelay {
     ) -> Result<(), ServeError> {
         let interval = config.log.statistics_interval;
         let mut next_statistics = Instant::now() + interval;
-        let mut next_addresses = Instant::now() + OWN_ADDRESSES_INTERVAL;
         let mut next_certificates = Instant::now() + CERTIFICATES_INTERVAL;
         let mut printed: Vec<_> = self
             .shards
@@ -352,8 +361,13 @@ impl RunningRelay {
             .collect();
         let mut next_count = None;
         loop {
-            let due = next_statistics.min(next_addresses).min(next_certificates);
-            let due = next_count.map_or(due, |next_count| due.min(next_count));
+            let mut due = next_statistics.min(next_certificates);
+            if let Some(next_count) = next_count {
+                due = due.min(next_count);
+            }
+            if self.has_news() {
+                due = due.min(Instant::now() + TELL_INTERVAL);
+            }
             match inbox.recv_timeout(due.saturating_duration_since(Instant::now())) {
                 Ok(Event::Line(line)) => {
                     let _ = writeln!(out, "{line}");
@@ -371,8 +385,9 @@ impl RunningRelay {
                 Ok(Event::Drain) => {}
                 Ok(Event::Users(engine)) => {
                     self.commons.set_quotas(&engine);
-                    self.untold = Some((engine, (0..self.shards.len()).collect()));
+                    self.new_users = Some(Pending::new(engine, self.shards.len()));
                 }
+                Ok(Event::Interfaces(addresses)) => self.follow_interfaces(addresses),
                 Ok(Event::Stop) => return Ok(()),
                 Ok(Event::ShardEnded { shard, error }) => {
                     let why = error.unwrap_or_else(|| "it stopped by itself".into());
@@ -381,7 +396,7 @@ impl RunningRelay {
                 Err(RecvTimeoutError::Disconnected) => return Ok(()),
                 Err(RecvTimeoutError::Timeout) => {}
             }
-            self.tell_users();
+            self.tell_news();
             let now = Instant::now();
             if next_count.is_some_and(|next_count| now >= next_count) {
                 if self.allocations() <= u64::from(config.limits.drained) {
@@ -393,10 +408,6 @@ impl RunningRelay {
             if now >= next_statistics {
                 next_statistics = now + interval;
                 self.print_batches(config, &mut printed, out);
-            }
-            if now >= next_addresses {
-                next_addresses = now + OWN_ADDRESSES_INTERVAL;
-                self.follow_interfaces();
             }
             if now >= next_certificates {
                 next_certificates = now + CERTIFICATES_INTERVAL;
@@ -431,29 +442,37 @@ impl RunningRelay {
         counts.map(|count| count.load(Relaxed)).sum()
     }
 
-    /// Tells the shards that have not heard it yet which users there are.
-    fn tell_users(&mut self) {
-        if let Some((engine, shards)) = &mut self.untold {
-            shards.retain(|&index| {
-                let request = Request::Reconfigure(Arc::clone(engine));
-                !self.shards[index].request(request)
-            });
-            if shards.is_empty() {
-                self.untold = None;
-            }
+    /// Whether there is anything that not all shards have heard.
+    fn has_news(&self) -> bool {
+        self.new_users.is_some() || self.new_interfaces.is_some()
+    }
+
+    /// Tells the shards what they have not heard yet; those that have no room for it are told again later.
+    fn tell_news(&mut self) {
+        let shards = &self.shards;
+        self.new_users.take_if(|users| {
+            users.tell(|shard, engine| {
+                shards[shard].request(Request::Reconfigure(Arc::clone(engine)))
+            })
+        });
+        let known = self.new_interfaces.take_if(|interfaces| {
+            interfaces.tell(|shard, addresses| {
+                shards[shard].request(Request::Interfaces(addresses.clone()))
+            })
+        });
+        if let Some(known) = known {
+            self.interfaces.clone_from(known.value());
         }
     }
 
-    /// Tells the shards when the host's addresses have changed. What cannot be read leaves the last known ones in force.
-    fn follow_interfaces(&mut self) {
-        let Ok(current) = translate::interfaces() else {
-            return;
+    /// Has the shards told of the host's addresses, unless they know these or are being told of them already.
+    fn follow_interfaces(&mut self, addresses: Vec<InterfaceAddress>) {
+        let last = match &self.new_interfaces {
+            Some(pending) => pending.value(),
+            None => &self.interfaces,
         };
-        if current != self.interfaces {
-            for shard in &self.shards {
-                shard.request(Request::Interfaces(current.clone()));
-            }
-            self.interfaces = current;
+        if *last != addresses {
+            self.new_interfaces = Some(Pending::new(addresses, self.shards.len()));
         }
     }
 
