@@ -329,6 +329,21 @@ impl<R: Random> Engine<R> {
 
     /// Handles one STUN message; `bytes` is the whole datagram.
     pub fn handle_stun(&mut self, now: Now, from: ClientTuple, bytes: &[u8]) -> Outcome {
+        self.handle_message(now, from, bytes, false)
+    }
+
+    /// Handles one STUN message of a client whose connection another shard has: it is never joined here.
+    pub fn handle_handed_on(&mut self, now: Now, from: ClientTuple, bytes: &[u8]) -> Outcome {
+        self.handle_message(now, from, bytes, true)
+    }
+
+    fn handle_message(
+        &mut self,
+        now: Now,
+        from: ClientTuple,
+        bytes: &[u8],
+        is_handed_on: bool,
+    ) -> Outcome {
         let message = match Message::parse(bytes) {
             Ok(message) => message,
             Err(ParseError::FingerprintMismatch) => {
@@ -348,7 +363,12 @@ impl<R: Random> Engine<R> {
         if !is_served(method) && !self.serves_connections(method) {
             return Outcome::Dropped(DropReason::MethodUnknown);
         }
-        let request = Request { message, from, now };
+        let request = Request {
+            message,
+            from,
+            now,
+            is_handed_on,
+        };
         if let Some(elsewhere) = self.elsewhere(&request) {
             return elsewhere;
         }

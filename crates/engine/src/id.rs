@@ -43,8 +43,22 @@ impl Transport {
 }
 
 /// The host's name for a connection of a client. The engine hands it back and never looks inside.
+///
+/// The default names no connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Connection(pub u32);
+pub struct Connection {
+    /// Where the host keeps it; used again for later connections.
+    pub place: u32,
+    /// Tells apart the connections of the whole server; not used again.
+    pub serial: u64,
+}
+
+impl Connection {
+    /// A name of these two parts.
+    pub const fn new(place: u32, serial: u64) -> Self {
+        Self { place, serial }
+    }
+}
 
 /// The 5-tuple of a client (RFC 8656 §3): the listener's address, the client's address, and the transport.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -66,7 +80,7 @@ impl ClientTuple {
             listener,
             remote,
             transport: Transport::Udp,
-            connection: Connection(0),
+            connection: Connection::new(0, 0),
         }
     }
 }

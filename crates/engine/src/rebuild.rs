@@ -435,7 +435,7 @@ impl<R: Random> Engine<R> {
             listener,
             remote: created.client,
             transport: created.transport,
-            connection: Connection(u32::MAX),
+            connection: Connection::new(u32::MAX, u64::MAX),
         })
     }
 

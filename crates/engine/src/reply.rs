@@ -26,6 +26,8 @@ pub(crate) struct Request<'m> {
     pub(crate) message: Message<'m>,
     pub(crate) from: ClientTuple,
     pub(crate) now: Now,
+    /// Whether another shard has the connection that it came on.
+    pub(crate) is_handed_on: bool,
 }
 
 /// What an answer has to repeat of its request (RFC 8489 §6.3.1).

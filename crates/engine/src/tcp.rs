@@ -522,8 +522,10 @@ impl<R: Random> Engine<R> {
         request: &Request<'_>,
         proof: &Proof,
     ) -> Result<Outcome, Reject> {
-        // a control connection stays one
-        if !request.from.transport.is_stream() || self.client(&request.from).is_some() {
+        // a control connection stays one, and one that another shard has was one
+        // guard: V-30-data-connection, V-30-third-shard
+        let is_control = request.is_handed_on || self.client(&request.from).is_some();
+        if !request.from.transport.is_stream() || is_control {
             return Err(Reject::BadRequest(
                 "ConnectionBind over UDP or on a control connection",
             ));

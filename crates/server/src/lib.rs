@@ -13,6 +13,7 @@ mod process;
 mod proxy;
 mod random;
 mod relay;
+mod serial;
 mod serve;
 mod shard;
 mod sources;

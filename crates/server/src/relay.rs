@@ -397,14 +397,22 @@ impl Relay {
         start: usize,
         tx: &mut SendQueue,
     ) {
-        match self.engine.handle_stun(self.now, client, datagram) {
+        let outcome = match self.roaming.has_front(&client) {
+            true => self.engine.handle_handed_on(self.now, client, datagram),
+            false => self.engine.handle_stun(self.now, client, datagram),
+        };
+        match outcome {
             Outcome::Done => {
                 self.carry_out_commands(tx);
                 self.tell_answers(datagram);
             }
-            Outcome::HandOver(handover) => self.depart(client, handover),
+            Outcome::HandOver(handover) => self.depart(client, handover, tx),
             // guard: V-50-lines
             Outcome::Dropped(reason) => self.counters.dropped(reason, 1),
+            // Its shard asks the right one as soon as it knows that it has nothing here.
+            Outcome::Elsewhere { .. } if self.roaming.has_front(&client) => {
+                self.counters.dropped(DropReason::NoAllocation, 1);
+            }
             Outcome::Elsewhere { shard } => {
                 let shard = usize::try_from(shard).unwrap_or(usize::MAX);
                 self.send_to(shard, client, datagram);
@@ -510,12 +518,17 @@ impl Relay {
             return self.seal_to_client(client, message, run, framing, tx);
         }
         let (header, trailer) = framing;
-        self.counters.client_queued.add(run.count as u64);
+        let datagrams = run.count as u64;
         if client.transport.is_stream() {
-            let stream = StreamId::from_u32(client.connection.0);
+            let Some(connection) = self.connections.of_client(&client) else {
+                return self.counters.dropped(DropReason::SocketClosed, datagrams);
+            };
+            let stream = connection.id;
+            self.counters.client_queued.add(datagrams);
             tx.stream_forward(stream, message, run, header, trailer);
         } else {
             let listener = EndpointId::from_u32(client.listener.0);
+            self.counters.client_queued.add(datagrams);
             tx.forward(listener, remote, message, run, header, trailer);
         }
     }
@@ -526,6 +539,7 @@ impl Relay {
     fn carry_out_commands(&mut self, tx: &mut SendQueue) {
         let Self {
             engine,
+            connections,
             counters,
             proxied,
             sockets_due,
@@ -579,17 +593,22 @@ impl Relay {
                 Command::Reply { to, bytes } if to.transport == Transport::Dtls => {
                     dtls::seal_reply(dtls.as_deref_mut(), counters, to, bytes, tx);
                 }
-                Command::Reply { to, bytes } => {
-                    counters.client_queued.add(1);
-                    if to.transport.is_stream() {
-                        tx.stream_reply(StreamId::from_u32(to.connection.0), bytes);
-                    } else if let Some(remote) = proxied.answer_address(&to) {
-                        tx.reply(EndpointId::from_u32(to.listener.0), remote, bytes);
-                    } else {
-                        counters.client_refused.add(1);
-                        counters.dropped(DropReason::SocketClosed, 1);
+                Command::Reply { to, bytes } if to.transport.is_stream() => {
+                    match connections.of_client(&to) {
+                        Some(connection) => {
+                            counters.client_queued.add(1);
+                            tx.stream_reply(connection.id, bytes);
+                        }
+                        None => counters.dropped(DropReason::SocketClosed, 1),
                     }
                 }
+                Command::Reply { to, bytes } => match proxied.answer_address(&to) {
+                    Some(remote) => {
+                        counters.client_queued.add(1);
+                        tx.reply(EndpointId::from_u32(to.listener.0), remote, bytes);
+                    }
+                    None => counters.dropped(DropReason::SocketClosed, 1),
+                },
             }
         });
         while let Some((connection, client)) = self.joins.pop() {

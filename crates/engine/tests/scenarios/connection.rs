@@ -10,7 +10,7 @@ use crate::support::*;
 fn over(transport: Transport, connection: u32) -> ClientTuple {
     ClientTuple {
         transport,
-        connection: Connection(connection),
+        connection: Connection::new(connection, 0),
         ..tuple(CLIENT)
     }
 }

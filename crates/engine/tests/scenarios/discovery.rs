@@ -218,7 +218,7 @@ fn refuses_what_it_cannot_do_where_the_request_came_from() {
     let stream = ClientTuple {
         listener: Endpoint(21),
         transport: Transport::Tcp,
-        connection: Connection(5),
+        connection: Connection::new(5, 0),
         ..from
     };
     server.engine.set_discovery(
@@ -229,7 +229,7 @@ fn refuses_what_it_cannot_do_where_the_request_came_from() {
         },
     );
     let proxied = ClientTuple {
-        connection: Connection(1),
+        connection: Connection::new(1, 0),
         ..from
     };
     let cases: [(ClientTuple, Write); 10] = [

@@ -159,7 +159,7 @@ fn start_over(transport: Transport) -> (Server, Client, core::net::SocketAddr, V
     let mut client = server.client(CLIENT);
     client.tuple = ClientTuple {
         transport,
-        connection: Connection(5),
+        connection: Connection::new(5, 0),
         ..client.tuple
     };
     let (relayed, ticket) = allocate(&mut server, &mut client);

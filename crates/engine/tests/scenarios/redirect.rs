@@ -170,7 +170,7 @@ fn each_transport_has_its_own_servers() {
         let mut client = server.client(CLIENT);
         client.tuple = ClientTuple {
             transport,
-            connection: Connection(9),
+            connection: Connection::new(9, 0),
             ..client.tuple
         };
         assert_eq!(servers(&allocate(&mut server, &mut client)), [expected]);

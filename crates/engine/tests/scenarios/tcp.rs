@@ -27,7 +27,7 @@ fn with_limits(change: impl FnOnce(&mut TcpRelays)) -> Server {
 fn over(transport: Transport, connection: u32) -> ClientTuple {
     ClientTuple {
         transport,
-        connection: Connection(connection),
+        connection: Connection::new(connection, 0),
         ..tuple(CLIENT)
     }
 }
@@ -36,7 +36,7 @@ fn over(transport: Transport, connection: u32) -> ClientTuple {
 fn connection_of(server: &mut Server, name: &str, password: &str, tuple: ClientTuple) -> Client {
     let mut client = server.client_of(name, password, &tuple.remote.to_string());
     client.tuple = tuple;
-    client.transactions = u64::from(tuple.connection.0) << 40;
+    client.transactions = u64::from(tuple.connection.place) << 40;
     client
 }
 

@@ -596,7 +596,7 @@ fn another_holder_of_a_token_on_a_5_tuple_that_is_used_again_has_no_part_in_the_
 fn over_tcp(mut client: Client, connection: u32) -> Client {
     client.tuple = ClientTuple {
         transport: Transport::Tcp,
-        connection: Connection(connection),
+        connection: Connection::new(connection, 0),
         ..client.tuple
     };
     client.transactions = u64::from(connection) << 40;

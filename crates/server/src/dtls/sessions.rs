@@ -12,6 +12,7 @@ use turnbuckle_engine::{ClientTuple, Connection, Time, Transport, Wheel};
 use super::Address;
 use super::session::Session;
 use crate::counters::CloseReason;
+use crate::serial::serial;
 use crate::sources::SourceCounts;
 
 /// How long sessions may take for what, and how many there may be.
@@ -33,10 +34,6 @@ pub(crate) struct DtlsLimits {
 
 /// How often a session in its handshake is asked whether something is to be sent again.
 const RETRANSMISSION_CHECK: Duration = Duration::from_millis(250);
-/// Bits of a session's name that are its place; the others tell those apart that had the place one after the other.
-const INDEX_BITS: u32 = 20;
-/// Most sessions of one shard.
-pub(crate) const SESSIONS_MAX: u32 = 1 << INDEX_BITS;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
@@ -77,8 +74,6 @@ pub(super) struct Sessions {
     limits: DtlsLimits,
     places: Vec<Option<Entry>>,
     free: Vec<u32>,
-    /// Counts up with each session, for the upper bits of names.
-    generation: u32,
     // Addresses are chosen by clients: the hash is keyed (V-53).
     by_address: HashMap<Address, Connection>,
     wheel: Wheel,
@@ -95,7 +90,6 @@ impl Sessions {
             limits,
             places: Vec::new(),
             free: Vec::new(),
-            generation: 0,
             by_address: HashMap::new(),
             wheel: Wheel::new(Time::ZERO),
             unproven: VecDeque::new(),
@@ -167,8 +161,7 @@ impl Sessions {
             self.places.push(None);
             u32::try_from(self.places.len() - 1).unwrap_or(u32::MAX)
         });
-        self.generation = self.generation.wrapping_add(1);
-        let name = Connection(self.generation << INDEX_BITS | place);
+        let name = Connection::new(place, serial());
         let check = now + RETRANSMISSION_CHECK.min(self.limits.handshake);
         self.wheel.schedule(place, check);
         self.by_address.insert(address, name);
@@ -320,5 +313,5 @@ impl Entry {
 
 /// The place of a session.
 fn index(name: Connection) -> u32 {
-    name.0 & (SESSIONS_MAX - 1)
+    name.place
 }

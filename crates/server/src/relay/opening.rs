@@ -2,7 +2,7 @@
 //!
 //! All of it has to come before the deadline of the first message, since nothing of it is one.
 
-use turnbuckle_datapath::{Payload, SendQueue, StreamId, StreamInput};
+use turnbuckle_datapath::{Payload, SendQueue, StreamInput};
 use turnbuckle_engine::{ClientTuple, DropReason, Transport};
 
 use super::Relay;
@@ -82,8 +82,7 @@ impl Relay {
         payload: &impl Payload,
         tx: &mut SendQueue,
     ) -> Result<usize, CloseReason> {
-        let stream = StreamId::from_u32(client.connection.0);
-        if let Some(connection) = self.connections.get_mut(stream)
+        if let Some(connection) = self.connections.of_client_mut(&client)
             && connection.awaited == Awaited::Application
         {
             match Opening::of(bytes) {
@@ -111,9 +110,13 @@ impl Relay {
             Reply::Silence => self.count_refused(DropReason::ServiceDisabled),
             Reply::Text(text) => {
                 self.counters.client_in.add(1);
-                self.counters.client_queued.add(1);
-                let stream = StreamId::from_u32(client.connection.0);
-                tx.stream_reply(stream, text.as_bytes());
+                match self.connections.of_client(&client) {
+                    Some(connection) => {
+                        self.counters.client_queued.add(1);
+                        tx.stream_reply(connection.id, text.as_bytes());
+                    }
+                    None => self.counters.dropped(DropReason::SocketClosed, 1),
+                }
             }
         }
         self.counters.client_in_bytes.add(bytes.len() as u64);

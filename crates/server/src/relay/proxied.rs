@@ -20,7 +20,7 @@ use crate::dtls::Address;
 use crate::proxy;
 
 /// Stands in the tuple of a client that comes through a proxy by UDP.
-const PROXIED: ConnectionName = ConnectionName(1);
+const PROXIED: ConnectionName = ConnectionName::new(1, 0);
 /// Clients without an allocation whose proxies are remembered from one turn to the next, for answers that take longer.
 const HEARD_MAX: usize = 4096;
 

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::sync::mpsc::Receiver;
 use std::time::Duration;
 
-use turnbuckle_datapath::{EndpointId, Received, Run, SendQueue, StreamId};
+use turnbuckle_datapath::{EndpointId, Received, Run, SendQueue};
 use turnbuckle_engine::{ClientTuple, DropReason, Time, Transport};
 use turnbuckle_wire::{ChannelData, Class, Message};
 
@@ -280,10 +280,10 @@ impl Relay {
                 dtls::seal_reply(self.dtls.as_deref_mut(), &self.counters, client, bytes, tx);
             }
             Transport::Tcp | Transport::Tls => {
-                let stream = StreamId::from_u32(client.connection.0);
-                if self.connections.get(stream).is_none() {
+                let Some(connection) = self.connections.of_client(&client) else {
                     return self.counters.dropped(DropReason::SocketClosed, 1);
-                }
+                };
+                let stream = connection.id;
                 self.counters.client_queued.add(1);
                 let staged = tx.stage(bytes);
                 let run = Run::single(0, bytes.len());

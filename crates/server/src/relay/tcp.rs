@@ -179,21 +179,22 @@ impl Relay {
         client: ClientTuple,
         tx: &mut SendQueue,
     ) {
-        let client = StreamId::from_u32(client.connection.0);
+        let client = self.connections.of_client(&client).map(|it| it.id);
         let peer = self.peers.stream_of(connection);
-        let is_joined = peer.is_some_and(|peer| {
-            let joined = Joined {
-                peer,
-                connection,
-                ended: None,
-            };
-            self.peers.join(peer, client);
-            tx.join_streams(client, peer);
-            self.connections.join(client, joined)
-        });
-        if !is_joined {
-            self.engine.peer_disconnected(connection, PeerEnd::Failed);
-        }
+        let (Some(client), Some(peer)) = (client, peer) else {
+            if let Some(peer) = peer {
+                tx.close_stream(peer);
+            }
+            return self.engine.peer_disconnected(connection, PeerEnd::Failed);
+        };
+        let joined = Joined {
+            peer,
+            connection,
+            ended: None,
+        };
+        self.connections.join(client, joined);
+        self.peers.join(peer, client);
+        tx.join_streams(client, peer);
     }
 
     /// Relays what stands in `bytes` from `start` on, if the client's connection is joined with a peer's. Returns whether it is, or is
@@ -206,10 +207,10 @@ impl Relay {
         payload: &impl Payload,
         tx: &mut SendQueue,
     ) -> bool {
-        let stream = StreamId::from_u32(client.connection.0);
-        let Some(connection) = self.connections.get_mut(stream) else {
+        let Some(connection) = self.connections.of_client_mut(&client) else {
             return false;
         };
+        let stream = connection.id;
         let Some(joined) = &mut connection.joined else {
             return false;
         };
@@ -304,14 +305,20 @@ impl Relay {
         self.engine.peer_disconnected(peer.connection, cause);
     }
 
-    /// A connection is to go to the shard that has the allocation.
-    pub(super) fn depart(&mut self, client: ClientTuple, handover: Box<Handover>) {
-        let stream = StreamId::from_u32(client.connection.0);
-        if let Some(connection) = self.connections.get_mut(stream) {
-            connection.is_departing = true;
-        }
+    /// A connection is to go to the shard that has the allocation. One that is not here any more cannot, and is told so.
+    pub(super) fn depart(
+        &mut self,
+        client: ClientTuple,
+        handover: Box<Handover>,
+        tx: &mut SendQueue,
+    ) {
+        let Some(connection) = self.connections.of_client_mut(&client) else {
+            self.engine.decline(client, *handover);
+            return self.carry_out_commands(tx);
+        };
+        connection.is_departing = true;
         self.departures.push(Departure {
-            stream,
+            stream: connection.id,
             handover,
             rest: Vec::new(),
         });
@@ -319,9 +326,9 @@ impl Relay {
 
     /// Keeps what came behind the request of a connection that departs. Returns whether it does.
     pub(super) fn departs_with(&mut self, client: ClientTuple, rest: &[u8]) -> bool {
-        let stream = StreamId::from_u32(client.connection.0);
+        let stream = self.connections.of_client(&client).map(|it| it.id);
         match self.departures.last_mut() {
-            Some(departure) if departure.stream == stream => {
+            Some(departure) if Some(departure.stream) == stream => {
                 departure.rest.extend_from_slice(rest);
                 true
             }

@@ -99,10 +99,7 @@ impl Relay {
             return None;
         }
         match client.transport {
-            Transport::Tls => {
-                let stream = turnbuckle_datapath::StreamId::from_u32(client.connection.0);
-                self.connections.get(stream)?.seal.clone()
-            }
+            Transport::Tls => self.connections.of_client(client)?.seal.clone(),
             Transport::Dtls => self.dtls.as_ref()?.seal_of(client.connection),
             Transport::Tcp | Transport::Udp => None,
         }

@@ -15,6 +15,9 @@ use crate::translate;
 #[path = "../../benches/relay/turn.rs"]
 mod turn;
 
+mod crossing;
+mod several;
+
 /// Datagrams of one round, each way and of each kind.
 const DATAGRAMS: usize = 8;
 /// Turns that a round may take.

@@ -15,6 +15,7 @@ use turnbuckle_engine::{
 
 use crate::counters::CloseReason;
 use crate::log::Seal;
+use crate::serial::serial;
 use crate::sources::SourceCounts;
 use crate::tls::Session;
 
@@ -61,7 +62,7 @@ pub(crate) enum Awaited {
 
 /// One connection.
 pub(crate) struct Connection {
-    id: StreamId,
+    pub(crate) id: StreamId,
     pub(crate) client: ClientTuple,
     /// Under which it counts while it has proven nothing.
     source: IpAddr,
@@ -173,7 +174,7 @@ impl Connections {
                 listener,
                 remote,
                 transport: Transport::Tcp,
-                connection: ConnectionName(id.to_u32()),
+                connection: name(id),
             },
             source,
             tls: None,
@@ -202,7 +203,7 @@ impl Connections {
             self.places.resize_with(id.index() + 1, || None);
         }
         let client = ClientTuple {
-            connection: ConnectionName(id.to_u32()),
+            connection: name(id),
             ..client
         };
         let check = now + self.limits.idle;
@@ -252,6 +253,24 @@ impl Connections {
     pub(crate) fn get(&self, id: StreamId) -> Option<&Connection> {
         let place = self.places.get(id.index())?;
         place.as_ref().filter(|connection| connection.id == id)
+    }
+
+    /// The connection of a client, who is named here: another shard's client of the same number is not found.
+    #[inline]
+    pub(crate) fn of_client(&self, client: &ClientTuple) -> Option<&Connection> {
+        let place = self.places.get(client.connection.place as usize)?;
+        place
+            .as_ref()
+            .filter(|connection| connection.client == *client)
+    }
+
+    /// The same, to be changed.
+    #[inline]
+    pub(crate) fn of_client_mut(&mut self, client: &ClientTuple) -> Option<&mut Connection> {
+        let place = self.places.get_mut(client.connection.place as usize)?;
+        place
+            .as_mut()
+            .filter(|connection| connection.client == *client)
     }
 
     /// Whether no message has come from a connection yet.
@@ -442,6 +461,11 @@ impl Connection {
             (Phase::Proven, None) => (self.since + limits.idle, CloseReason::Idle),
         }
     }
+}
+
+/// A name for a connection that has just come.
+fn name(id: StreamId) -> ConnectionName {
+    ConnectionName::new(key(id), serial())
 }
 
 /// The timer of a connection; indexes are below 2^22.

@@ -140,7 +140,7 @@ impl Server {
             listener: LISTENER,
             remote: plan::client(client, false, port),
             transport: Transport::Tcp,
-            connection: Connection(self.next),
+            connection: Connection::new(self.next, 0),
         };
         let shard = client % self.engines.len();
         Party { tuple, shard }

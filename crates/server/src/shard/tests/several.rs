@@ -1,0 +1,386 @@
+//! Several shards on one thread, and clients whose shard the test chooses: every shard has listeners of its own.
+
+use std::ffi::OsString;
+use std::io::{ErrorKind, Read as _, Write as _};
+use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, sync_channel};
+use std::time::Duration;
+
+use turnbuckle_datapath::{BufferBudget, Datapath};
+use turnbuckle_engine::Commons;
+use turnbuckle_wire::{
+    AttributeType, Class, IntegrityKey, Message, MessageWriter, Method, TransactionId,
+    long_term_key_md5,
+};
+
+use super::super::{Plan, set_up};
+use crate::config::{Machine, Request as Wish, load};
+use crate::counters::{Accounting, ShardCounters};
+use crate::log::Log;
+use crate::relay::{MIGRANTS_MAX, Migrant, PARCELS_MAX, Parcel, Relay, ShardLink};
+use crate::translate;
+
+const REALM: &str = "example.org";
+const PASSWORD: &str = "secret";
+/// Turns of all shards that something may take.
+const TURNS_MAX: usize = 2000;
+
+/// Shards that take turns when a test asks for it.
+pub(super) struct Several {
+    shards: Vec<OneOfSeveral>,
+    /// Where each one listens, for datagrams and connections.
+    listeners: Vec<SocketAddr>,
+}
+
+struct OneOfSeveral {
+    datapath: Datapath,
+    relay: Relay,
+    counters: Arc<ShardCounters>,
+    migrants: Receiver<Migrant>,
+    parcels: Receiver<Parcel>,
+}
+
+impl Several {
+    /// So many shards; `host` is an address of loopback that no other test of this process uses.
+    pub(super) fn start(count: u16, host: u8, options: &[&str]) -> Self {
+        let at = |port| {
+            let [_, high, middle, low] = std::process::id().to_be_bytes();
+            SocketAddr::from(([127, 128 | high & 31 | host << 5, middle, low], port))
+        };
+        let listeners: Vec<_> = (0..count).map(|shard| at(3478 + shard)).collect();
+        let own = [
+            format!("--listening-ip={}", listeners[0].ip()),
+            format!("--realm={REALM}"),
+            format!("--user=alice:{PASSWORD}"),
+            format!("--user=mallory:{PASSWORD}"),
+            format!("--relay-threads={count}"),
+            "--min-port=30000".to_owned(),
+            "--max-port=30999".to_owned(),
+            "--allow-loopback-peers".to_owned(),
+            "--mobility".to_owned(),
+            "--no-tcp-relay=false".to_owned(),
+        ];
+        let own = own.into_iter().map(OsString::from);
+        let machine = Machine::discover().unwrap();
+        let loaded = match load(own.chain(options.iter().map(OsString::from)), &machine) {
+            Ok(Wish::Run(loaded)) => loaded,
+            Ok(_) => panic!("asked for something else than running"),
+            Err(problems) => panic!("{problems:?}"),
+        };
+        let config = &loaded.config;
+        let engine = Arc::new(translate::engine(config).unwrap());
+        let commons = Commons::new(&engine);
+        let budget = Arc::new(BufferBudget::new(translate::RELAY_BUFFER_BUDGET_BYTES));
+        let backend = translate::backend(config.datapath.backend).0;
+        let accepting = translate::accepting(config).unwrap();
+        let (events, _) = sync_channel(64);
+        let mut links = Vec::new();
+        let mut shards = Vec::new();
+        for (index, &listener) in listeners.iter().enumerate() {
+            let plan = Plan {
+                index,
+                core: None,
+                interfaces: Vec::new(),
+                listeners: vec![listener],
+                stream_listeners: vec![listener],
+                discovery: Vec::new(),
+                commons: Arc::clone(&commons),
+                engine: Arc::clone(&engine),
+                streams: translate::streams(config, None),
+                datagrams: translate::datagrams(config, None),
+                datapath: translate::datapath(config, backend, &accepting, &budget),
+                log: translate::log(config, index, count.into()),
+            };
+            let log = Log::new(events.clone(), plan.log.clone());
+            let counters = Arc::new(ShardCounters::default());
+            let (datapath, relay) = set_up(plan, Arc::clone(&counters), log).unwrap();
+            for listener in relay.listeners() {
+                datapath.admit_clients(*listener).unwrap();
+            }
+            for listener in relay.stream_listeners() {
+                datapath.admit_connections(*listener).unwrap();
+            }
+            let (migrants_in, migrants) = sync_channel(MIGRANTS_MAX);
+            let (parcels_in, parcels) = sync_channel(PARCELS_MAX);
+            links.push(ShardLink {
+                migrants: migrants_in,
+                parcels: parcels_in,
+                waker: datapath.waker(),
+            });
+            shards.push(OneOfSeveral {
+                datapath,
+                relay,
+                counters,
+                migrants,
+                parcels,
+            });
+        }
+        for shard in &mut shards {
+            shard.relay.set_links(links.clone());
+        }
+        Self { shards, listeners }
+    }
+
+    /// One turn of each shard.
+    pub(super) fn turn(&mut self) {
+        for index in 0..self.shards.len() {
+            self.turn_shard(index);
+        }
+    }
+
+    /// One turn of one shard, while the others stand still.
+    pub(super) fn turn_shard(&mut self, index: usize) {
+        let shard = &mut self.shards[index];
+        let timeout = Some(Duration::from_micros(200));
+        shard.datapath.turn(timeout, &mut shard.relay).unwrap();
+        while let Ok(migrant) = shard.migrants.try_recv() {
+            shard.relay.arrived(migrant);
+        }
+        while let Ok(parcel) = shard.parcels.try_recv() {
+            shard.relay.delivered(parcel);
+        }
+    }
+
+    /// Turns until everything that is under way has arrived.
+    pub(super) fn settle(&mut self) {
+        for _ in 0..30 {
+            self.turn();
+        }
+    }
+
+    /// Turns until `done` returns something.
+    pub(super) fn until<T>(&mut self, mut done: impl FnMut() -> Option<T>) -> T {
+        for _ in 0..TURNS_MAX {
+            if let Some(done) = done() {
+                return done;
+            }
+            self.turn();
+        }
+        panic!("it did not happen in {TURNS_MAX} turns");
+    }
+
+    /// A client of this user by UDP, at a shard.
+    pub(super) fn datagrams(&self, shard: usize, user: &'static str) -> Client {
+        let socket = UdpSocket::bind((self.listeners[shard].ip(), 0)).unwrap();
+        socket.connect(self.listeners[shard]).unwrap();
+        socket.set_nonblocking(true).unwrap();
+        Client::new(Link::Datagrams(socket), user)
+    }
+
+    /// A client of this user by TCP, at a shard, which has taken the connection.
+    pub(super) fn connection(&mut self, shard: usize, user: &'static str) -> Client {
+        let socket = TcpStream::connect(self.listeners[shard]).unwrap();
+        socket.set_nonblocking(true).unwrap();
+        socket.set_nodelay(true).unwrap();
+        let mut client = Client::new(Link::Connection(socket, Vec::new()), user);
+        // The answer shows that it has been taken.
+        client.fetch_nonce(self);
+        client
+    }
+
+    /// What all shards have counted. Whoever asks has let them settle.
+    pub(super) fn accounting(&self) -> Accounting {
+        Accounting::of(self.shards.iter().map(|shard| &*shard.counters))
+    }
+
+    /// Where a peer takes connections.
+    pub(super) fn listening_peer(&self) -> TcpListener {
+        let listener = TcpListener::bind((self.listeners[0].ip(), 0)).unwrap();
+        listener.set_nonblocking(true).unwrap();
+        listener
+    }
+}
+
+enum Link {
+    Datagrams(UdpSocket),
+    /// With what was read and is no whole message yet.
+    Connection(TcpStream, Vec<u8>),
+}
+
+/// A TURN client that never waits.
+pub(super) struct Client {
+    link: Link,
+    user: &'static str,
+    nonce: Vec<u8>,
+    transactions: u8,
+}
+
+/// An answer.
+pub(super) struct Reply(Vec<u8>);
+
+impl Reply {
+    pub(super) fn message(&self) -> Message<'_> {
+        Message::parse(&self.0).unwrap()
+    }
+
+    /// 200 for success.
+    pub(super) fn code(&self) -> u16 {
+        let message = self.message();
+        match message.class() {
+            Class::Success => 200,
+            _ => message.error_code().unwrap().unwrap().code,
+        }
+    }
+
+    pub(super) fn expect(self, code: u16) -> Self {
+        assert_eq!(self.code(), code);
+        self
+    }
+
+    pub(super) fn ticket(&self) -> Vec<u8> {
+        self.message().mobility_ticket().expect("a ticket").to_vec()
+    }
+}
+
+impl Client {
+    fn new(link: Link, user: &'static str) -> Self {
+        Self {
+            link,
+            user,
+            nonce: Vec::new(),
+            transactions: 0,
+        }
+    }
+
+    /// A request with credentials.
+    pub(super) fn signed(
+        &mut self,
+        method: Method,
+        attributes: impl FnOnce(&mut MessageWriter<'_>),
+    ) -> Vec<u8> {
+        let mut buffer = [0; 1024];
+        self.transactions += 1;
+        let transaction = TransactionId::from([self.transactions; 12]);
+        let mut writer = MessageWriter::new(&mut buffer, Class::Request, method, transaction);
+        attributes(&mut writer);
+        let (user, realm) = (self.user.as_bytes(), REALM.as_bytes());
+        let key = long_term_key_md5(user, realm, PASSWORD.as_bytes());
+        writer
+            .username(user)
+            .realm(realm)
+            .nonce(&self.nonce)
+            .bytes(
+                AttributeType::PASSWORD_ALGORITHMS,
+                &[0, 2, 0, 0, 0, 1, 0, 0],
+            )
+            .bytes(AttributeType::PASSWORD_ALGORITHM, &[0, 1, 0, 0])
+            .integrity(&IntegrityKey::sha1(&key));
+        let len = writer.finish().unwrap();
+        buffer[..len].to_vec()
+    }
+
+    /// Gets a nonce by asking without credentials.
+    fn fetch_nonce(&mut self, shards: &mut Several) {
+        let mut buffer = [0; 64];
+        let transaction = TransactionId::from([0xFF; 12]);
+        let writer = MessageWriter::new(&mut buffer, Class::Request, Method::REFRESH, transaction);
+        let len = writer.finish().unwrap();
+        self.send(&buffer[..len]);
+        let challenge = self.answer(shards).expect(401);
+        self.take_nonce(&challenge);
+    }
+
+    pub(super) fn request(
+        &mut self,
+        shards: &mut Several,
+        method: Method,
+        attributes: impl Fn(&mut MessageWriter<'_>),
+    ) -> Reply {
+        if self.nonce.is_empty() {
+            self.fetch_nonce(shards);
+        }
+        let request = self.signed(method, &attributes);
+        self.send(&request);
+        let answer = self.answer(shards);
+        // A nonce is good at one listening address, and each of these shards has its own.
+        if answer.code() != 438 {
+            return answer;
+        }
+        self.take_nonce(&answer);
+        let request = self.signed(method, attributes);
+        self.send(&request);
+        self.answer(shards)
+    }
+
+    fn take_nonce(&mut self, challenge: &Reply) {
+        let nonce = challenge.message().nonce().unwrap().unwrap().to_vec();
+        self.nonce = nonce;
+    }
+
+    /// Allocates with a ticket.
+    pub(super) fn allocate(&mut self, shards: &mut Several) -> Reply {
+        let answer = self.request(shards, Method::ALLOCATE, |writer| {
+            writer.requested_transport(17).mobility_ticket(b"");
+        });
+        answer.expect(200)
+    }
+
+    /// Comes back to what the ticket is for.
+    pub(super) fn resume(&mut self, shards: &mut Several, ticket: &[u8]) -> Reply {
+        self.request(shards, Method::REFRESH, |writer| {
+            writer.mobility_ticket(ticket);
+        })
+    }
+
+    pub(super) fn send(&mut self, bytes: &[u8]) {
+        match &mut self.link {
+            Link::Datagrams(socket) => assert_eq!(socket.send(bytes).unwrap(), bytes.len()),
+            Link::Connection(socket, _) => socket.write_all(bytes).unwrap(),
+        }
+    }
+
+    /// The next STUN message.
+    pub(super) fn answer(&mut self, shards: &mut Several) -> Reply {
+        Reply(shards.until(|| self.received()))
+    }
+
+    /// The next message, if one has come.
+    pub(super) fn received(&mut self) -> Option<Vec<u8>> {
+        let mut buffer = [0; 4096];
+        match &mut self.link {
+            Link::Datagrams(socket) => {
+                let len = socket.recv(&mut buffer).ok()?;
+                Some(buffer[..len].to_vec())
+            }
+            Link::Connection(socket, unread) => {
+                while let Ok(len @ 1..) = socket.read(&mut buffer) {
+                    unread.extend_from_slice(&buffer[..len]);
+                }
+                let &[first, _, high, low, ..] = &unread[..] else {
+                    return None;
+                };
+                let len = usize::from(u16::from_be_bytes([high, low]));
+                let len = match first {
+                    0..64 => 20 + len,
+                    _ => (4 + len).next_multiple_of(4),
+                };
+                (unread.len() >= len).then(|| unread.drain(..len).collect())
+            }
+        }
+    }
+
+    /// So many bytes of a stream that has no messages any more.
+    pub(super) fn read(&mut self, shards: &mut Several, len: usize) -> Vec<u8> {
+        let Link::Connection(socket, unread) = &mut self.link else {
+            panic!("no stream");
+        };
+        let mut buffer = [0; 4096];
+        shards.until(|| {
+            while let Ok(len @ 1..) = socket.read(&mut buffer) {
+                unread.extend_from_slice(&buffer[..len]);
+            }
+            (unread.len() >= len).then_some(())
+        });
+        unread.drain(..len).collect()
+    }
+
+    /// Whether the connection is open, and nothing has come on it that was not asked for.
+    pub(super) fn is_left_alone(&mut self) -> bool {
+        let Link::Connection(socket, unread) = &mut self.link else {
+            return self.received().is_none();
+        };
+        let read = socket.read(&mut [0; 64]);
+        unread.is_empty() && read.is_err_and(|error| error.kind() == ErrorKind::WouldBlock)
+    }
+}
