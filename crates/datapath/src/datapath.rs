@@ -117,7 +117,7 @@ impl Datapath {
                 settings.batch,
                 settings.relay_buffer_max,
             ),
-            pace: Pace::new(settings.coalesce),
+            pace: Pace::new(settings.coalesce_policy, settings.coalesce),
             clock: Instant::now(),
             timer_ns: None,
             queue: SendQueue::new(segments_max),

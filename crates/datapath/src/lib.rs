@@ -39,6 +39,7 @@ mod testing;
 
 pub use backend::{Backend, UnknownBackend};
 pub use budget::BufferBudget;
+pub use coalesce::CoalescePolicy;
 pub use counters::{
     Counter, Counters, HISTOGRAM_LABELS, PaceCounters, ReceiveCounters, SendCounters, Snapshot,
     StreamCounters, receive_log_line, send_log_line,

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use socket2::{Domain, Socket, Type};
 
-use crate::{Accepting, Backend, BufferBudget, EndpointKind};
+use crate::{Accepting, Backend, BufferBudget, CoalescePolicy, EndpointKind};
 
 /// Sizes and choices of one [`Datapath`](crate::Datapath).
 #[derive(Clone, Debug)]
@@ -18,9 +18,11 @@ pub struct Settings {
     /// Receive slots of 64 KiB each, shared by all messages of one turn. Memory is used when a slot is first filled:
     /// 128 slots take 8 MiB at most.
     pub slots: u16,
-    /// Pause before reading at high rates, so that one wake-up serves many datagrams; zero turns it off. This is also the
-    /// delay it can add.
+    /// Longest pause before reading at high rates, so that one wake-up serves many datagrams; zero turns it off. This is also
+    /// the delay it can add.
     pub coalesce: Duration,
+    /// Whether a shard that has CPU time left pauses too.
+    pub coalesce_policy: CoalescePolicy,
     /// Receive buffer of a new relay socket, bytes of `SO_RCVBUF` (the kernel accounts the double).
     pub relay_buffer_start: u32,
     /// Limit to which the receive buffer of a busy relay socket grows, bytes of `SO_RCVBUF`.
@@ -54,6 +56,7 @@ impl Default for Settings {
             batch: 64,
             slots: 128,
             coalesce: Duration::from_micros(500),
+            coalesce_policy: CoalescePolicy::default(),
             relay_buffer_start: 16 * 1024,
             relay_buffer_max: 4 * 1024 * 1024,
             buffer_budget: Arc::new(BufferBudget::new(256 * 1024 * 1024)),

@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 
 use common::{BACKENDS, Deaf, Echo, LISTENER, bind, datapath, loopback, socket, whole};
 use turnbuckle_datapath::{
-    Backend, Bind, Datapath, EndpointId, EndpointKind, Handler, Received, SendQueue, Settings,
-    Sockets,
+    Backend, Bind, CoalescePolicy, Datapath, EndpointId, EndpointKind, Handler, Received,
+    SendQueue, Settings, Sockets,
 };
 
 #[test]
@@ -204,6 +204,7 @@ fn a_busy_shard_pauses_to_gather_and_says_so() {
     let settings = Settings {
         backend: Backend::Mmsg,
         coalesce,
+        coalesce_policy: CoalescePolicy::Cpu,
         ..Settings::default()
     };
     let mut datapath = Datapath::new(settings).unwrap();
@@ -236,6 +237,7 @@ fn a_flooded_shard_does_not_pause() {
         backend: Backend::Mmsg,
         batch: 16,
         coalesce: Duration::from_millis(5),
+        coalesce_policy: CoalescePolicy::Cpu,
         ..Settings::default()
     };
     let mut datapath = Datapath::new(settings).unwrap();

@@ -16,7 +16,7 @@ use turnbuckle_datapath::{BufferBudget, Snapshot, probe_device, receive_log_line
 use turnbuckle_engine::{Commons, Config as EngineConfig, InterfaceAddress};
 
 use crate::announce;
-use crate::config::{Config, Persona};
+use crate::config::{Coalesce, Config, Persona};
 use crate::counters::Accounting;
 use crate::interfaces::Interfaces;
 use crate::log::QUEUE_LINES;
@@ -285,9 +285,13 @@ impl RunningRelay {
         } else {
             ""
         };
+        let when = match config.datapath.coalesce_policy {
+            Coalesce::Cpu => "",
+            Coalesce::Latency => " when busy",
+        };
         let pause = match config.datapath.coalesce.as_micros() {
             0 => "no pause before reading".to_owned(),
-            us => format!("pauses of at most {us} us before reading"),
+            us => format!("pauses of at most {us} us before reading{when}"),
         };
         let _ = writeln!(out, "turnbuckle {}", env!("CARGO_PKG_VERSION"));
         let _ = writeln!(out, "{why}");

@@ -5,7 +5,9 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use if_addrs::{IfAddr, get_if_addrs};
-use turnbuckle_datapath::{AcceptStrategy, Accepting, Backend, BufferBudget, Settings};
+use turnbuckle_datapath::{
+    AcceptStrategy, Accepting, Backend, BufferBudget, CoalescePolicy, Settings,
+};
 use turnbuckle_engine::{
     Action, Alternate, AuthConfig, Bandwidth, Config as EngineConfig, DefaultFamily, Fingerprint,
     InterfaceAddress, Lifetimes, Limits, NonceKey, NonceLifetime, PolicyRules, Rate, Redirection,
@@ -62,6 +64,10 @@ pub(crate) fn datapath(
         backend,
         accepting: accepting.clone(),
         coalesce: config.datapath.coalesce,
+        coalesce_policy: match config.datapath.coalesce_policy {
+            config::Coalesce::Cpu => CoalescePolicy::Cpu,
+            config::Coalesce::Latency => CoalescePolicy::Latency,
+        },
         buffer_budget: Arc::clone(budget),
         socket_buffer: config.datapath.socket_buffer_bytes.get(),
         listener_device: config.addresses.listening_device.as_deref().map(Into::into),

@@ -12,8 +12,8 @@ use super::persona::Persona;
 use super::problem::{Note, Origin, Problem};
 use super::redirection::Written;
 use super::settings::{
-    Accept, Backend, Credential, DefaultFamily, Http, Level, Limits, Log, Process, Proxies, Relays,
-    Stun, Timestamps, Tls,
+    Accept, Backend, Coalesce, Credential, DefaultFamily, Http, Level, Limits, Log, Process,
+    Proxies, Relays, Stun, Timestamps, Tls,
 };
 use super::third_parties;
 use super::tls::{CIPHER_SUITES, KEY_EXCHANGE_GROUPS};
@@ -67,6 +67,7 @@ pub(super) struct Draft {
     pub(super) batched_receive: bool,
     pub(super) segmentation: Option<bool>,
     pub(super) coalesce: Duration,
+    pub(super) coalesce_policy: Coalesce,
     pub(super) socket_buffer_bytes: NonZeroU32,
     pub(super) log_receive: bool,
     pub(super) log_send: bool,
@@ -136,6 +137,7 @@ impl Draft {
             batched_receive: true,
             segmentation: None,
             coalesce: Duration::from_micros(500),
+            coalesce_policy: Coalesce::Latency,
             socket_buffer_bytes: nonzero_u32(2 << 20),
             log_receive: false,
             log_send: false,

@@ -53,6 +53,7 @@ pub(super) fn finish(mut draft: Draft, machine: &Machine) -> Result<Loaded, Prob
     let datapath = Datapath {
         backend: backend(&mut draft),
         coalesce: draft.coalesce,
+        coalesce_policy: draft.coalesce_policy,
         socket_buffer_bytes: draft.socket_buffer_bytes,
         log_receive: draft.log_receive,
         log_send: draft.log_send,

@@ -42,10 +42,10 @@ pub use problem::{Note, Origin, Problem, Problems};
 pub use render::{compatibility, help, help_one, man, markdown, sample};
 pub use secret::{MASK, Secret};
 pub use settings::{
-    Accept, Addresses, Authentication, Backend, Config, Credential, Datapath, DefaultFamily,
-    ExternalAddress, Http, Level, Limits, Log, NatDiscovery, PeerRules, PortRange, Process,
-    Proxies, Redirection, Relays, StaticUser, Stun, ThirdParties, Threads, Timestamps, Tls,
-    TokenKey, UserDatabase,
+    Accept, Addresses, Authentication, Backend, Coalesce, Config, Credential, Datapath,
+    DefaultFamily, ExternalAddress, Http, Level, Limits, Log, NatDiscovery, PeerRules, PortRange,
+    Process, Proxies, Redirection, Relays, StaticUser, Stun, ThirdParties, Threads, Timestamps,
+    Tls, TokenKey, UserDatabase,
 };
 pub use table::{entries, removed_keys, suggest};
 pub(crate) use third_parties::decoded_key;

@@ -204,6 +204,15 @@ pub enum Accept {
     Shared,
 }
 
+/// What pauses before reading are for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Coalesce {
+    /// To save CPU time at any rate.
+    Cpu,
+    /// To save CPU time where it is short.
+    Latency,
+}
+
 /// How datagrams are moved.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Datapath {
@@ -211,6 +220,8 @@ pub struct Datapath {
     pub backend: Backend,
     /// Longest pause before reading so that datagrams come in larger batches; zero turns the pause off. At most 10 ms.
     pub coalesce: Duration,
+    /// What these pauses are for.
+    pub coalesce_policy: Coalesce,
     /// `SO_RCVBUF` and `SO_SNDBUF` of listeners, in bytes.
     pub socket_buffer_bytes: NonZeroU32,
     /// Print receive batch counters every [`Log::statistics_interval`].

@@ -129,6 +129,8 @@ fn the_data_path_and_the_shards_are_those_of_the_options() {
         (&["--udp-gso=false"], "data path: mmsg"),
         (&["--relay-threads=3"], "3 shards"),
         (&["--udp-coalesce-us=0"], "no pause"),
+        (&[], "pauses of at most 500 us before reading when busy\n"),
+        (&["--udp-coalesce=cpu"], "500 us before reading\n"),
     ] {
         let site = Site::new();
         let server = Server::start(site.server(), options);

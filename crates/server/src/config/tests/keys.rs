@@ -266,6 +266,7 @@ fn every_written_value_is_read_back_as_written() {
         ("udp-recvmmsg-log", "true"),
         ("udp-sendmmsg-log", "true"),
         ("udp-backend", "mmsg"),
+        ("udp-coalesce", "cpu"),
         ("udp-coalesce-us", "50"),
         ("pin-threads", "false"),
         ("realm", "example.org"),
