@@ -38,10 +38,12 @@ def pytest_addoption(parser):
 
 
 _MATRIX = pytest.StashKey[Matrix]()
+_NOT_RUN = pytest.StashKey[list[str]]()
 
 
 def pytest_configure(config):
     config.stash[_MATRIX] = Matrix()
+    config.stash[_NOT_RUN] = []
 
 
 @pytest.hookimpl(wrapper=True)
@@ -50,10 +52,24 @@ def pytest_runtest_makereport(item, call):
     # A test that fails while its fixtures are made or ended has failed too.
     if report.when == "call" and not report.skipped or report.failed:
         item.config.stash[_MATRIX].record(item, report.passed)
+    if report.skipped:
+        _note_not_run(item, report)
     return report
 
 
+def _note_not_run(item, report) -> None:
+    """Names a test that was not run where `scripts/test` counts them."""
+    reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+    item.config.stash[_NOT_RUN].append(item.nodeid)
+    if file := os.environ.get("TURNBUCKLE_NOT_RUN"):
+        with open(file, "a") as lines:
+            lines.write(f"{item.nodeid}: {reason.removeprefix('Skipped: ').removeprefix('not run: ')}\n")
+
+
 def pytest_sessionfinish(session):
+    # Against another server many tests have nothing to try; ours has to be tried with all of them.
+    if session.config.stash[_NOT_RUN] and is_turnbuckle(_command(session.config)) and not os.environ.get("TURNBUCKLE_ALLOW_SKIP"):
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
     file = session.config.getoption("--clients")
     if file and not session.config.option.collectonly:
         matrix = session.config.stash[_MATRIX]
@@ -63,6 +79,8 @@ def pytest_sessionfinish(session):
 
 
 def pytest_terminal_summary(terminalreporter, config):
+    if config.stash[_NOT_RUN]:
+        terminalreporter.write_line(f"{len(config.stash[_NOT_RUN])} tests were not run; TURNBUCKLE_ALLOW_SKIP=1 passes over them", red=True)
     if config.getoption("--clients"):
         for contradiction in config.stash[_MATRIX].contradictions():
             terminalreporter.write_line(f"{config.getoption('--clients')}: {contradiction}", red=True)

@@ -1,11 +1,9 @@
 //! What the path does to datagrams: small MTUs, DF, and the ICMP errors of routers. In network namespaces, so as root.
-#![expect(
-    clippy::unwrap_used,
-    clippy::print_stdout,
-    reason = "helpers of tests, and a word where one cannot run"
-)]
+#![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
 mod common;
+#[path = "../../turnbuckle/tests/not_run/mod.rs"]
+mod not_run;
 
 use std::net::SocketAddr;
 use std::process::{Command, Stdio};
@@ -13,6 +11,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use common::{PATIENCE, Source, bind, loopback, socket, whole};
+use not_run::not_run;
 use turnbuckle_datapath::{
     Backend, Bind, Datapath, EndpointId, EndpointKind, Handler, IcmpError, Received, Run,
     SendFailure, SendQueue, Settings, Warning,
@@ -48,7 +47,7 @@ fn inside(test: &str, count: usize, prepare: impl FnOnce(&[String])) -> bool {
         return true;
     }
     if !rustix::process::geteuid().is_root() {
-        println!("not run: {test} needs root, for network namespaces");
+        not_run("needs root, for network namespaces");
         return false;
     }
     static NUMBER: AtomicUsize = AtomicUsize::new(0);

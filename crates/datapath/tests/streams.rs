@@ -2,6 +2,8 @@
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 mod common;
+#[path = "../../turnbuckle/tests/not_run/mod.rs"]
+mod not_run;
 
 use std::io::{self, ErrorKind, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
@@ -9,6 +11,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use common::{PATIENCE, bind, free_for_listening, loopback, socket};
+use not_run::not_run;
 use turnbuckle_datapath::{
     AcceptStrategy, Accepted, Accepting, Backend, Datapath, EndpointId, EndpointKind, Handler,
     Listen, Received, Run, SendFailure, SendQueue, Settings, StreamEnd, StreamId, StreamInput,
@@ -621,7 +624,7 @@ fn every_strategy_gives_each_connection_to_one_shard() {
 fn connections_come_to_the_shard_of_the_cpu_on_which_they_arrive() {
     let steered = std::fs::read_to_string("/sys/class/net/lo/queues/rx-0/rps_cpus");
     if steered.is_ok_and(|cpus| cpus.trim().chars().any(|digit| !"0,".contains(digit))) {
-        println!("not run: packets over loopback are moved to other CPUs (rps_cpus)");
+        not_run("packets over loopback are moved to other CPUs (rps_cpus)");
         return;
     }
     let cpus = allowed_cpus().unwrap();

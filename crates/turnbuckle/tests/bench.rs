@@ -2,8 +2,6 @@
 //!
 //! Where the instruments themselves are not the point, a script stands in for `turnbuckle load` and `turnbuckle peer`.
 
-#![expect(clippy::print_stdout, reason = "a word where a test cannot run")]
-
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
@@ -15,6 +13,10 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::{Pid, Uid};
 use tempfile::TempDir;
+
+mod not_run;
+
+use not_run::not_run;
 
 /// What the stand-in reports: 100 sent, 98 back, 2 lost in a window of a second.
 const INSTRUMENTS: &str = r#"#!/bin/sh
@@ -61,7 +63,7 @@ fn namespaces_can_be_had() -> bool {
             .output()
             .is_ok_and(|output| output.status.success());
     if !can {
-        println!("not run: network namespaces need root and iproute2");
+        not_run("network namespaces need root and iproute2");
     }
     can
 }

@@ -11,8 +11,10 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
+mod not_run;
 mod ports;
 
+use not_run::not_run;
 use ports::free_ports;
 
 const COTURN: &str = "/usr/bin/turnserver";
@@ -232,7 +234,7 @@ const ACTIONS: [(&[&str], &[&str]); 6] = [
 fn the_same_clients_leave_the_same_lines_as_in_coturns_log() {
     for program in [COTURN, CLIENT] {
         if !Path::new(program).exists() {
-            println!("not run: {program} is not installed");
+            not_run(&format!("{program} is not installed"));
             return;
         }
     }

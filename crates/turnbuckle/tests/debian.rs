@@ -12,6 +12,10 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::{Pid, geteuid};
 
+mod not_run;
+
+use not_run::not_run;
+
 const UNIT: &str = "/lib/systemd/system/coturn.service";
 const INIT_SCRIPT: &str = "/etc/init.d/coturn";
 
@@ -86,7 +90,7 @@ fn status_of(process: u32) -> String {
 #[test]
 fn the_command_of_debians_unit_starts_it_as_it_is() {
     if let Some(why) = obstacle() {
-        println!("not run: {why}");
+        not_run(&why);
         return;
     }
     let folder = tempfile::tempdir().expect("a directory");
@@ -126,7 +130,7 @@ fn the_command_of_debians_unit_starts_it_as_it_is() {
 #[test]
 fn the_arguments_of_debians_init_script_start_a_daemon_that_it_finds_again() {
     if let Some(why) = obstacle() {
-        println!("not run: {why}");
+        not_run(&why);
         return;
     }
     let text = fs::read_to_string(INIT_SCRIPT).expect("a script");

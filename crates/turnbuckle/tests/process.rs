@@ -10,8 +10,10 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::{Pid, geteuid};
 
+mod not_run;
 mod ports;
 
+use not_run::not_run;
 use ports::free_ports;
 
 /// How long anything may take that has to come about; how long it does take is not judged.
@@ -136,7 +138,7 @@ fn a_log_file_has_the_day_in_its_name_as_coturns_has() {
     // Debian's names its file so too.
     let coturn = "/usr/bin/turnserver";
     if !Path::new(coturn).exists() {
-        println!("not compared: {coturn} is not installed");
+        not_run(&format!("not compared: {coturn} is not installed"));
         return;
     }
     let folder = tempfile::tempdir().expect("a directory");
@@ -213,7 +215,7 @@ fn a_log_file_that_cannot_be_opened_leaves_standard_output() {
 #[test]
 fn it_becomes_the_user_and_group_that_are_named() {
     if !geteuid().is_root() {
-        println!("not run: only root can become somebody else");
+        not_run("only root can become somebody else");
         return;
     }
     let site = Site::new();

@@ -3,6 +3,10 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+mod not_run;
+
+use not_run::not_run;
+
 const DEBIANS: &str = "/usr/bin/turnadmin";
 
 /// Commands that change the database, in their order.
@@ -88,7 +92,7 @@ impl Tool<'_> {
 #[test]
 fn what_one_writes_the_other_reads_and_both_print_the_same() {
     if !Path::new(DEBIANS).exists() {
-        println!("not run: {DEBIANS} is not installed");
+        not_run(&format!("{DEBIANS} is not installed"));
         return;
     }
     let folder = tempfile::tempdir().expect("a directory");

@@ -3,6 +3,7 @@
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
+use crate::not_run::not_run;
 use crate::ports::free_ports;
 use crate::program::{Program, assert_refused, result, run};
 
@@ -44,7 +45,7 @@ fn counted_for(seconds: &str, server: &[&str], client: &[&str]) -> (Value, Value
 fn every_strategy_accepts_and_closes_all_that_connects() {
     for strategy in ["shared", "exclusive", "reuseport", "cpu", "uring"] {
         if strategy == "uring" && !has_ring() {
-            println!("not run: {strategy}: io_uring is not allowed here");
+            not_run(&format!("{strategy}: io_uring is not allowed here"));
             continue;
         }
         for client in [&["-i", "3"][..], &["-i", "2", "-c", "8"]] {

@@ -10,6 +10,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use turnbuckle_wire::{ChangeRequest, Class, MessageWriter, Method, TransactionId};
 
+use crate::not_run::not_run;
 use crate::ports::free_ports;
 use crate::program::Program;
 use crate::uclient::wait_for;
@@ -48,7 +49,7 @@ fn coturn(port: u16) -> Option<Coturn> {
     match child {
         Ok(child) => Some(Coturn(child)),
         Err(error) => {
-            println!("not run: turnserver cannot be started: {error}");
+            not_run(&format!("turnserver cannot be started: {error}"));
             None
         }
     }

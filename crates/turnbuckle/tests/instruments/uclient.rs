@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
+use crate::not_run::not_run;
 use crate::ports::free_ports;
 use crate::program::{Program, relay_at};
 use crate::stand_in::{Harm, StandIn};
@@ -63,7 +64,7 @@ fn coturn(port: u16) -> Option<Server> {
     match child {
         Ok(child) => Some(Server::Coturn(child)),
         Err(error) => {
-            println!("not run: turnserver cannot be started: {error}");
+            not_run(&format!("turnserver cannot be started: {error}"));
             None
         }
     }

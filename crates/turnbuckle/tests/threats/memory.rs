@@ -10,6 +10,7 @@ use turnbuckle_wire::{Class, IntegrityKey, MessageWriter, Method, long_term_key_
 use crate::harness::{
     Canary, Client, Crowd, PASSWORD, REALM, Server, Site, USER, channel, message,
 };
+use crate::not_run::not_run;
 
 /// Allocations held at once.
 const ALLOCATIONS: u32 = 10_000;
@@ -28,9 +29,9 @@ fn relay(site: Site) -> Server {
 #[test]
 fn an_idle_allocation_with_permission_and_channel_costs_at_most_2_kib() {
     if !may_open(u64::from(ALLOCATIONS) + 500) {
-        println!(
-            "not run: the hard limit of open files is too low for {ALLOCATIONS} relay sockets"
-        );
+        not_run(&format!(
+            "the hard limit of open files is too low for {ALLOCATIONS} relay sockets"
+        ));
         return;
     }
     let site = Site::new();

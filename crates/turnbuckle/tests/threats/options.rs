@@ -12,6 +12,7 @@ use crate::harness::{
     relayed,
 };
 use crate::legacy::{clients, start_with};
+use crate::not_run::not_run;
 use crate::ports::free_ports;
 use crate::realms::eventually;
 use crate::streams::start;
@@ -150,7 +151,7 @@ fn listeners_have_buffers_of_the_size_that_is_asked_for() {
         .arg(site.server().to_string())
         .output();
     let Ok(output) = output else {
-        println!("not run: no ss");
+        not_run("ss of iproute2 is not installed");
         return;
     };
     let text = String::from_utf8(output.stdout).unwrap();

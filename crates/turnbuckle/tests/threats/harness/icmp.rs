@@ -8,11 +8,13 @@ use nix::sys::socket::{
 };
 use nix::unistd::geteuid;
 
+use crate::not_run::not_run;
+
 /// Sends "port unreachable" from `reporter` to the host of `sender`, about a datagram from `sender` to `about`. Takes root,
 /// without which it says so and returns false.
 pub(crate) fn forge_icmp(reporter: IpAddr, sender: SocketAddr, about: SocketAddr) -> bool {
     if !geteuid().is_root() {
-        println!("not run: forged ICMP errors need root");
+        not_run("forged ICMP errors need root");
         return false;
     }
     let (SocketAddr::V4(sender), SocketAddr::V4(about), IpAddr::V4(reporter)) =

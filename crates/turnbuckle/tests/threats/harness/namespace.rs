@@ -9,6 +9,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use nix::sched::{CloneFlags, setns};
 use nix::unistd::geteuid;
 
+use crate::not_run::not_run;
+
 /// A namespace that the thread which made it is in. Sockets and processes made by the thread belong to it.
 pub(crate) struct Namespace {
     name: String,
@@ -24,11 +26,7 @@ impl Namespace {
     /// /proc/sys/net and a value. Without root it says so and returns nothing; the test then ends.
     pub(crate) fn enter(script: &str) -> Option<Self> {
         if !geteuid().is_root() {
-            println!("not run: needs root for a network namespace");
-            eprintln!(
-                "NOT RUN: {:?} needs root for a network namespace",
-                std::thread::current().name()
-            );
+            not_run("needs root, for a network namespace");
             return None;
         }
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
