@@ -10,7 +10,7 @@ use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use nix::unistd::{Group, User, setgid, setgroups, setuid};
+use nix::unistd::{Gid, Group, Uid, User, getegid, geteuid, setgid, setgroups, setuid};
 
 use crate::config::{Persona, Process};
 
@@ -89,9 +89,11 @@ impl Settled {
     /// # Errors
     ///
     /// The terminal cannot be let go of.
-    pub(crate) fn announce(&self, process: &Process) -> Result<(), String> {
+    pub(crate) fn announce(&self, process: &Process, out: &mut impl Write) -> Result<(), String> {
         notify("READY=1");
         if process.is_daemon {
+            // What was said so far is for the terminal too.
+            let _ = out.flush();
             leave_terminal().map_err(|error| format!("daemon: {error}"))?;
         }
         Ok(())
@@ -154,6 +156,21 @@ fn write_pid(path: &Path) -> io::Result<bool> {
 }
 
 fn become_user(process: &Process) -> Result<(), String> {
+    let (user, group) = identity(process)?;
+    let refused = |what: &str, error: nix::errno::Errno| format!("{what}: {error}");
+    // Groups first: a user who is not root may not change them any more. The C library changes every thread of the process.
+    if let Some(group) = group {
+        setgroups(&[]).map_err(|error| refused("proc-group", error))?;
+        setgid(group).map_err(|error| refused("proc-group", error))?;
+    }
+    if let Some(user) = user {
+        setuid(user).map_err(|error| refused("proc-user", error))?;
+    }
+    Ok(())
+}
+
+/// Whom the process is to become.
+fn identity(process: &Process) -> Result<(Option<Uid>, Option<Gid>), String> {
     let unknown = |what: &str, name: &str| format!("{what}: there is no `{}`", name.escape_debug());
     let refused = |what: &str, error: nix::errno::Errno| format!("{what}: {error}");
     let user = match process.user.as_deref() {
@@ -170,22 +187,24 @@ fn become_user(process: &Process) -> Result<(), String> {
         }
         None => user.as_ref().map(|user| user.gid),
     };
-    // Groups first: a user who is not root may not change them any more. The C library changes every thread of the process.
-    if let Some(group) = group {
-        setgroups(&[]).map_err(|error| refused("proc-group", error))?;
-        setgid(group).map_err(|error| refused("proc-group", error))?;
-    }
-    if let Some(user) = user {
-        setuid(user.uid).map_err(|error| refused("proc-user", error))?;
-    }
-    Ok(())
+    Ok((user.map(|user| user.uid), group))
+}
+
+/// User and group of the files that the process is to write to once it is another user; nothing where it stays the same, or becomes one that
+/// there is not, which [`Settled::new`] refuses.
+pub(crate) fn owner(process: &Process) -> Option<(u32, u32)> {
+    let (user, group) = identity(process).ok()?;
+    (user.is_some() || group.is_some()).then(|| {
+        let user = user.unwrap_or_else(geteuid);
+        let group = group.unwrap_or_else(getegid);
+        (user.as_raw(), group.as_raw())
+    })
 }
 
 /// Tells the process that waits in [`detach`] that it need not wait any longer, and has no terminal from here on.
 fn leave_terminal() -> io::Result<()> {
-    let mut out = io::stdout();
-    writeln!(out, "{READY}")?;
-    out.flush()?;
+    // Not by Rust's standard output: whoever writes a line to it may hold its lock.
+    rustix::io::write(rustix::stdio::stdout(), format!("{READY}\n").as_bytes())?;
     let null = OpenOptions::new().write(true).open("/dev/null")?;
     rustix::stdio::dup2_stdout(&null)?;
     rustix::stdio::dup2_stderr(&null)?;

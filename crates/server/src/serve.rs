@@ -100,7 +100,7 @@ impl fmt::Display for ServeError {
 
 impl std::error::Error for ServeError {}
 
-/// Runs the relay until SIGINT or SIGTERM, and returns the final accounting. Lines for people go to `out`.
+/// Runs the relay until SIGINT or SIGTERM, and returns the final accounting. Lines for people go to `out`, which must not wait for a reader.
 ///
 /// # Errors
 ///
@@ -132,7 +132,7 @@ pub fn serve(config: &Config, out: &mut impl Write) -> Result<Accounting, ServeE
     let settled = Settled::new(&config.process, config.persona, out).and_then(|settled| {
         // Not a moment before: what strangers send is not for the user that it was started by.
         relay.admit_clients();
-        settled.announce(&config.process).map(|()| settled)
+        settled.announce(&config.process, out).map(|()| settled)
     });
     let settled = match settled {
         Ok(settled) => settled,
@@ -143,7 +143,6 @@ pub fn serve(config: &Config, out: &mut impl Write) -> Result<Accounting, ServeE
         }
     };
     let _ = writeln!(out, "ready");
-    let _ = out.flush();
     let ended = relay.wait(config, &inbox, out);
     // Nobody reads events from here on, and a shard that has many to tell must not wait for a reader.
     drop(inbox);
@@ -375,7 +374,6 @@ impl RunningRelay {
             match inbox.recv_timeout(due.saturating_duration_since(Instant::now())) {
                 Ok(Event::Line(line)) => {
                     let _ = writeln!(out, "{line}");
-                    let _ = out.flush();
                 }
                 Ok(Event::ReloadCertificates) => {
                     if let Some(certificates) = &mut self.certificates {
@@ -437,7 +435,6 @@ impl RunningRelay {
             config.limits.drained,
             self.allocations()
         );
-        let _ = out.flush();
     }
 
     /// Allocations of all shards.
@@ -493,7 +490,6 @@ impl RunningRelay {
                 let _ = writeln!(out, "{}", send_log_line(&shard.name, &delta));
             }
         }
-        let _ = out.flush();
     }
 
     /// Ends every shard and adds up their counters.
@@ -537,7 +533,6 @@ fn report_certificates(result: &Result<(), String>, out: &mut impl Write) {
         Ok(()) => writeln!(out, "certificates read again; new connections use them"),
         Err(why) => writeln!(out, "warning: certificates not changed: {why}"),
     };
-    let _ = out.flush();
 }
 
 /// Each relayed transport address takes a descriptor: asks for as many as this process may have.

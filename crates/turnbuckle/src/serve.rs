@@ -34,7 +34,7 @@ pub(crate) fn run(options: Vec<OsString>) -> anyhow::Result<ExitCode> {
     if let Some(code) = turnbuckle_server::detach(&loaded.config.process)? {
         return Ok(ExitCode::from(code));
     }
-    let mut out = Sink::open(&loaded.config.log).context("log-file")?;
+    let mut out = Sink::open(&loaded.config.log, &loaded.config.process).context("log-file")?;
     turnbuckle_server::serve(&loaded.config, &mut out)?;
     Ok(ExitCode::SUCCESS)
 }

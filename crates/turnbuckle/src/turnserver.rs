@@ -7,7 +7,7 @@ use std::process::ExitCode;
 
 use anyhow::Context as _;
 use turnbuckle_server::Sink;
-use turnbuckle_server::config::{self, Log, Machine, Request};
+use turnbuckle_server::config::{self, Log, Machine, Process, Request};
 
 /// Exit code of coturn for a command line that it refuses.
 const REFUSED: u8 = 255;
@@ -37,7 +37,7 @@ pub(crate) fn run(arguments: impl Iterator<Item = OsString>) -> anyhow::Result<E
     if let Some(code) = turnbuckle_server::detach(&loaded.config.process)? {
         return Ok(ExitCode::from(code));
     }
-    let (mut out, complaint) = open_log(&loaded.config.log)?;
+    let (mut out, complaint) = open_log(&loaded.config.log, &loaded.config.process)?;
     if let Some(complaint) = complaint {
         writeln!(out, "error: {complaint}")?;
     }
@@ -59,8 +59,8 @@ pub(crate) fn run(arguments: impl Iterator<Item = OsString>) -> anyhow::Result<E
 }
 
 /// The log, and what is wrong with its file: like coturn it goes to standard output alone then.
-fn open_log(settings: &Log) -> anyhow::Result<(Sink, Option<String>)> {
-    let error = match Sink::open(settings) {
+fn open_log(settings: &Log, process: &Process) -> anyhow::Result<(Sink, Option<String>)> {
+    let error = match Sink::open(settings, process) {
         Ok(sink) => return Ok((sink, None)),
         Err(error) => error,
     };
@@ -70,13 +70,14 @@ fn open_log(settings: &Log) -> anyhow::Result<(Sink, Option<String>)> {
         .unwrap_or_else(|| Path::new(""))
         .display();
     let complaint = format!("Cannot open log file for writing: {file}: {error}");
-    let sink = Sink::open(&Log {
+    let settings = Log {
         file: None,
         usual_file: false,
         to_stdout: true,
         ..settings.clone()
-    });
-    Ok((sink.context("log-file")?, Some(complaint)))
+    };
+    let sink = Sink::open(&settings, process).context("log-file")?;
+    Ok((sink, Some(complaint)))
 }
 
 /// The version of coturn whose options these are, which scripts compare, and our own.

@@ -1,8 +1,9 @@
 //! What `turnserver` is to the system: its log files, its user, its interface, its key.
 
 use std::fs;
-use std::io::{BufRead as _, BufReader};
+use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::UdpSocket;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -196,6 +197,87 @@ fn a_log_that_was_moved_away_is_begun_anew_on_sighup() {
     });
     server.stop();
     assert!(!site.content("turn.log.1").contains("reopened"));
+}
+
+/// As a user who may not make files there.
+#[test]
+fn a_log_that_cannot_be_begun_anew_goes_on_in_the_old_file_and_says_so() {
+    if !geteuid().is_root() {
+        println!("not run: only root can become somebody else");
+        return;
+    }
+    let site = Site::new();
+    let open_to_all = fs::Permissions::from_mode(0o755);
+    fs::set_permissions(site.folder.path(), open_to_all).expect("root's own");
+    let words = "--no-tls --pidfile= --log-file turn.log --simple-log --proc-user nobody --proc-group nogroup";
+    let server = site.start(words);
+    await_condition("a line", || site.content("turn.log").contains(" ready\n"));
+    let owner = fs::metadata(site.path("turn.log")).expect("there").uid();
+    assert_eq!(owner, 65534, "the user that it has become");
+    fs::rename(site.path("turn.log"), site.path("turn.log.1")).expect("moved");
+    for _ in 0..2 {
+        server.signal(Signal::SIGHUP);
+        let lines = site.content("turn.log.1").lines().count();
+        await_condition("another line", || {
+            site.content("turn.log.1").lines().count() > lines
+        });
+    }
+    await_condition("both", || {
+        site.content("turn.log.1").matches("reopened").count() == 2
+    });
+    let told = "WARNING Cannot open log file for writing: turn.log: Permission denied (os error 13); lines go on";
+    assert_eq!(site.content("turn.log.1").matches(told).count(), 1);
+    assert!(!site.path("turn.log").exists());
+    await_condition("the same on standard output", || {
+        site.content("out").contains(told)
+    });
+    // As soon as it may, it begins anew.
+    std::os::unix::fs::chown(site.folder.path(), Some(65534), None).expect("given");
+    server.signal(Signal::SIGHUP);
+    await_condition("a new file", || {
+        site.content("turn.log").contains(" log file reopened\n")
+    });
+    server.stop();
+}
+
+#[test]
+fn a_full_pipe_as_standard_output_stops_neither_relaying_nor_the_file_nor_the_end() {
+    let site = Site::new();
+    let (reader, writer) = std::io::pipe().expect("a pipe");
+    rustix::io::ioctl_fionbio(&writer, true).expect("set");
+    while (&writer).write(&[b'x'; 4096]).is_ok() {}
+    while (&writer).write(b"x").is_ok() {}
+    rustix::io::ioctl_fionbio(&writer, false).expect("set");
+    let words = "--no-tls --pidfile= --log-file turn.log --simple-log -v --allow-loopback-peers -r example.org -a";
+    let child = site
+        .command(words)
+        .stdout(writer)
+        .stderr(Stdio::null())
+        .spawn();
+    let mut server = Server(child.expect("it starts"));
+    await_condition("the file has it", || {
+        site.content("turn.log").contains(" ready\n")
+    });
+    let link = site.path("turnutils_uclient");
+    std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_turnbuckle"), &link).expect("linked");
+    let out = Command::new(link)
+        .args("-y -c -u a -w b -n 5 -m 2 -l 100 127.0.0.1 -p".split(' '))
+        .arg(site.port.to_string())
+        .output()
+        .expect("it runs");
+    let out = String::from_utf8_lossy(&out.stdout).into_owned();
+    assert!(out.contains("Total lost packets 0 "), "{out}");
+    await_condition("the file has the sessions", || {
+        site.content("turn.log").contains(" delete: realm=")
+    });
+    server.signal(Signal::SIGTERM);
+    let mut status = None;
+    await_condition("the end", || {
+        status = server.0.try_wait().expect("waited");
+        status.is_some()
+    });
+    assert!(status.is_some_and(|status| status.success()));
+    drop(reader);
 }
 
 #[test]

@@ -579,7 +579,7 @@ impl Timestamps {
 }
 
 /// What the process is to the system.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Process {
     /// It goes to the background once it serves.
     pub is_daemon: bool,

@@ -1,56 +1,84 @@
 //! Where lines end up: standard output, a file, syslog; with a time and a level before them where coturn has them.
 //!
 //! Lines come as text through [`Write`], whole or in parts. One record is one line: whoever writes a name into it has escaped it (V-73).
+//! Standard output and the file have a thread each, so that one that takes nothing, a full pipe say, stops neither the server nor the other one.
 
-use std::fs::{File, OpenOptions};
+mod file;
+mod outlet;
+
 use std::io::{self, Write};
-use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::os::unix::net::UnixDatagram;
 use std::path::PathBuf;
 use std::time::Instant;
 
 use jiff::Zoned;
 
-use crate::config::{Level, Log as Settings, Timestamps};
+use self::file::{LogFile, Place};
+use self::outlet::Outlet;
+use crate::config::{Level, Log as Settings, Process, Timestamps};
+use crate::process;
 
 /// Longest record in bytes, as in coturn; the rest is left out.
 const RECORD_LEN_MAX: usize = 1024;
 
-/// The log of a server.
+/// The log of a server. What waits to be written is written when it is dropped, unless an output takes nothing.
 pub struct Sink {
-    to_stdout: bool,
-    file: Option<LogFile>,
+    stdout: Option<Outlet>,
+    file: Option<(Place, Outlet)>,
     syslog: Option<Syslog>,
     level_min: Level,
-    timestamps: Timestamps,
-    started: Instant,
+    style: Style,
     /// A line that has begun.
     partial: Vec<u8>,
 }
 
 impl Sink {
-    /// Opens what `settings` name. A file that cannot be opened where none was named is done without.
+    /// Opens what `settings` name. A file that cannot be opened where none was named is done without. One that is opened is given to the user
+    /// that `process` is to become.
     ///
     /// # Errors
     ///
-    /// The file that was named cannot be opened.
-    pub fn open(settings: &Settings) -> io::Result<Self> {
+    /// The file that was named cannot be opened, or a thread cannot be started.
+    pub fn open(settings: &Settings, process: &Process) -> io::Result<Self> {
+        let owner = process::owner(process);
         let file = match &settings.file {
             Some(path) => {
-                let mut named = LogFile::new(path.clone(), settings.is_dated);
-                named.follow()?;
-                Some(named)
+                let place = Place {
+                    base: path.clone(),
+                    is_dated: settings.is_dated,
+                };
+                Some(LogFile::open(place, owner)?)
             }
-            None if settings.usual_file => LogFile::usual(settings.is_dated),
+            None if settings.usual_file => LogFile::usual(settings.is_dated, owner),
+            None => None,
+        };
+        let style = Style {
+            timestamps: settings.timestamps.clone(),
+            started: Instant::now(),
+        };
+        let stdout = match settings.to_stdout {
+            true => Some(Outlet::start("log-stdout", style.clone(), |record| {
+                io::stdout().write_all(record.as_bytes())
+            })?),
+            false => None,
+        };
+        let file = match file {
+            Some(mut file) => {
+                let place = file.place().clone();
+                let (file_style, other) = (style.clone(), stdout.clone());
+                let outlet = Outlet::start("log-file", style.clone(), move |record| {
+                    file.write(record, &file_style, other.as_ref())
+                })?;
+                Some((place, outlet))
+            }
             None => None,
         };
         Ok(Self {
-            to_stdout: settings.to_stdout,
+            stdout,
             file,
             syslog: settings.syslog.map(Syslog::new),
             level_min: settings.level_min,
-            timestamps: settings.timestamps.clone(),
-            started: Instant::now(),
+            style,
             partial: Vec::new(),
         })
     }
@@ -58,17 +86,82 @@ impl Sink {
     /// The file that lines go to now.
     #[must_use]
     pub fn path(&self) -> Option<PathBuf> {
-        self.file.as_ref().map(LogFile::current)
+        self.file.as_ref().map(|(place, _)| place.current())
     }
 
-    fn record(&mut self, line: &[u8]) -> io::Result<()> {
+    fn record(&mut self, line: &[u8]) {
         let line = String::from_utf8_lossy(line);
         let (level, message) = level(&line);
         if level < self.level_min {
-            return Ok(());
+            return;
         }
+        if let Some(syslog) = &mut self.syslog {
+            syslog.send(level, message);
+        }
+        let record = self.style.record(level, message);
+        if let Some((_, file)) = &self.file {
+            file.put(&record);
+        }
+        if let Some(stdout) = &self.stdout {
+            stdout.put(&record);
+        }
+    }
+
+    fn settle(&self) {
+        // The file first: it may have something to say on standard output.
+        if let Some((_, file)) = &self.file {
+            file.settle();
+        }
+        if let Some(stdout) = &self.stdout {
+            stdout.settle();
+        }
+    }
+}
+
+impl Write for Sink {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.partial.extend_from_slice(bytes);
+        while let Some(end) = self.partial.iter().position(|&byte| byte == b'\n') {
+            let line: Vec<u8> = self.partial.drain(..=end).collect();
+            self.record(line.strip_suffix(b"\n").unwrap_or(&line));
+        }
+        Ok(bytes.len())
+    }
+
+    /// Waits until everything is written, unless an output takes nothing.
+    fn flush(&mut self) -> io::Result<()> {
+        self.settle();
+        Ok(())
+    }
+}
+
+impl Drop for Sink {
+    fn drop(&mut self) {
+        self.settle();
+    }
+}
+
+/// What stands before a message in a record.
+#[derive(Clone)]
+struct Style {
+    timestamps: Timestamps,
+    started: Instant,
+}
+
+impl Style {
+    /// Nothing but the level.
+    #[cfg(test)]
+    fn bare() -> Self {
+        Self {
+            timestamps: Timestamps::None,
+            started: Instant::now(),
+        }
+    }
+
+    /// The whole record with its end, cut where it is too long.
+    fn record(&self, level: Level, message: &str) -> String {
         let mut record = match &self.timestamps {
-            Timestamps::None => line.clone().into_owned(),
+            Timestamps::None => format!("{}{message}", prefix(level)),
             Timestamps::Elapsed => {
                 let elapsed = self.started.elapsed().as_secs();
                 format!("{elapsed}: {} {message}", level.name())
@@ -82,45 +175,24 @@ impl Sink {
             end -= 1;
         }
         record.truncate(end);
-        if let Some(syslog) = &mut self.syslog {
-            syslog.send(level, message);
-        }
         record.push('\n');
-        if let Some(file) = &mut self.file {
-            // A full disk must not end the relay; standard output still has the line.
-            let _ = file
-                .follow()
-                .and_then(|file| file.write_all(record.as_bytes()));
-        }
-        if self.to_stdout {
-            io::stdout().write_all(record.as_bytes())?;
-        }
-        Ok(())
+        record
     }
 }
 
-impl Write for Sink {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.partial.extend_from_slice(bytes);
-        while let Some(end) = self.partial.iter().position(|&byte| byte == b'\n') {
-            let line: Vec<u8> = self.partial.drain(..=end).collect();
-            self.record(line.strip_suffix(b"\n").unwrap_or(&line))?;
-        }
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        if self.to_stdout {
-            io::stdout().flush()?;
-        }
-        Ok(())
+/// The word that says a level where there is no time.
+fn prefix(level: Level) -> &'static str {
+    match level {
+        Level::Debug | Level::Info => "",
+        Level::Warning => "warning: ",
+        Level::Error => "error: ",
     }
 }
 
 /// The level that a line is written with, and the line without the word that says so.
 fn level(line: &str) -> (Level, &str) {
-    for (prefix, level) in [("warning: ", Level::Warning), ("error: ", Level::Error)] {
-        if let Some(message) = line.strip_prefix(prefix) {
+    for level in [Level::Warning, Level::Error] {
+        if let Some(message) = line.strip_prefix(prefix(level)) {
             return (level, message);
         }
     }
@@ -131,73 +203,6 @@ fn level(line: &str) -> (Level, &str) {
 fn stamp(format: &str) -> String {
     let format = format.replace("%f", "%3f");
     jiff::fmt::strtime::format(format, &Zoned::now()).unwrap_or_else(|_| Zoned::now().to_string())
-}
-
-/// A file that is begun anew each day, and again when something else has taken its place.
-struct LogFile {
-    base: PathBuf,
-    is_dated: bool,
-    open: Option<(PathBuf, File)>,
-}
-
-impl LogFile {
-    fn new(base: PathBuf, is_dated: bool) -> Self {
-        Self {
-            base,
-            is_dated,
-            open: None,
-        }
-    }
-
-    /// In the first of coturn's directories that can be written to.
-    fn usual(is_dated: bool) -> Option<Self> {
-        let name = match is_dated {
-            true => format!("turn_{}.log", std::process::id()),
-            false => "turn.log".to_owned(),
-        };
-        let places = ["/var/log/turnserver", "/var/log", "/var/tmp", "/tmp", "."];
-        places.into_iter().find_map(|place| {
-            let mut file = Self::new(PathBuf::from(place).join(&name), is_dated);
-            file.follow().is_ok().then_some(file)
-        })
-    }
-
-    /// The name with the date before its extension, unless there is to be none.
-    fn current(&self) -> PathBuf {
-        if !self.is_dated {
-            return self.base.clone();
-        }
-        let stem = self.base.file_stem().unwrap_or_default().to_string_lossy();
-        let extension = match self.base.extension() {
-            Some(extension) => extension.to_string_lossy(),
-            None => "log".into(),
-        };
-        let date = Zoned::now().date();
-        self.base
-            .with_file_name(format!("{stem}_{date}.{extension}"))
-    }
-
-    /// The file of today, opened again if it has been moved away or removed.
-    fn follow(&mut self) -> io::Result<&mut File> {
-        let path = self.current();
-        let is_same = self.open.as_ref().is_some_and(|(known, file)| {
-            let identity = |metadata: std::fs::Metadata| (metadata.dev(), metadata.ino());
-            let now = std::fs::metadata(&path).map(identity).ok();
-            *known == path && now.is_some() && now == file.metadata().map(identity).ok()
-        });
-        if !is_same {
-            let file = OpenOptions::new()
-                .create(true)
-                .append(true)
-                .mode(0o640)
-                .open(&path)?;
-            self.open = Some((path, file));
-        }
-        match &mut self.open {
-            Some((_, file)) => Ok(file),
-            None => Err(io::ErrorKind::NotFound.into()),
-        }
-    }
 }
 
 /// The system's log, by its socket (RFC 3164's form, which every syslog daemon reads there).

@@ -20,8 +20,9 @@ fn settings(folder: &std::path::Path) -> Settings {
 }
 
 fn written(settings: &Settings, lines: &str) -> String {
-    let mut sink = Sink::open(settings).expect("opened");
+    let mut sink = Sink::open(settings, &Process::default()).expect("opened");
     write!(sink, "{lines}").expect("written");
+    sink.flush().expect("written");
     std::fs::read_to_string(sink.path().expect("a file")).expect("read")
 }
 
@@ -94,14 +95,16 @@ fn a_dated_file_has_the_day_before_its_extension() {
 #[test]
 fn a_file_that_was_moved_away_is_begun_anew() {
     let folder = tempfile::tempdir().unwrap();
-    let mut sink = Sink::open(&settings(folder.path())).unwrap();
+    let mut sink = Sink::open(&settings(folder.path()), &Process::default()).unwrap();
     let (path, moved) = (
         folder.path().join("turn.log"),
         folder.path().join("turn.log.1"),
     );
     writeln!(sink, "one").unwrap();
+    sink.flush().unwrap();
     std::fs::rename(&path, &moved).unwrap();
     writeln!(sink, "two").unwrap();
+    sink.flush().unwrap();
     assert_eq!(std::fs::read_to_string(moved).unwrap(), "one\n");
     assert_eq!(std::fs::read_to_string(path).unwrap(), "two\n");
 }
@@ -109,7 +112,12 @@ fn a_file_that_was_moved_away_is_begun_anew() {
 #[test]
 fn a_file_that_was_named_and_cannot_be_opened_is_an_error() {
     let mut settings = settings(std::path::Path::new("/nonexistent"));
-    assert!(Sink::open(&settings).is_err());
+    assert!(Sink::open(&settings, &Process::default()).is_err());
     settings.file = None;
-    assert!(Sink::open(&settings).unwrap().path().is_none());
+    assert!(
+        Sink::open(&settings, &Process::default())
+            .unwrap()
+            .path()
+            .is_none()
+    );
 }

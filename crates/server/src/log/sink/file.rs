@@ -1,0 +1,144 @@
+//! A log file that is begun anew each day, and again when something else has taken its place.
+
+use std::fs::{File, Metadata, OpenOptions};
+use std::io::{self, Write as _};
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, fchown};
+use std::path::{Path, PathBuf};
+
+use jiff::Zoned;
+
+use super::Style;
+use super::outlet::Outlet;
+use crate::config::Level;
+
+/// User and group that a file is for.
+pub(super) type Owner = (u32, u32);
+
+/// Where a log file is, today.
+#[derive(Clone)]
+pub(super) struct Place {
+    pub(super) base: PathBuf,
+    pub(super) is_dated: bool,
+}
+
+impl Place {
+    /// The name with the date before its extension, unless there is to be none.
+    pub(super) fn current(&self) -> PathBuf {
+        if !self.is_dated {
+            return self.base.clone();
+        }
+        let stem = self.base.file_stem().unwrap_or_default().to_string_lossy();
+        let extension = match self.base.extension() {
+            Some(extension) => extension.to_string_lossy(),
+            None => "log".into(),
+        };
+        let date = Zoned::now().date();
+        self.base
+            .with_file_name(format!("{stem}_{date}.{extension}"))
+    }
+}
+
+/// A log file that is open.
+pub(super) struct LogFile {
+    place: Place,
+    owner: Option<Owner>,
+    path: PathBuf,
+    file: File,
+    /// The next file could not be opened, and that has been said.
+    is_stuck: bool,
+}
+
+impl LogFile {
+    /// Opens the file of today, which is given to `owner`.
+    ///
+    /// # Errors
+    ///
+    /// It cannot be opened.
+    pub(super) fn open(place: Place, owner: Option<Owner>) -> io::Result<Self> {
+        let path = place.current();
+        let file = open(&path, owner)?;
+        Ok(Self {
+            place,
+            owner,
+            path,
+            file,
+            is_stuck: false,
+        })
+    }
+
+    /// Opens it in the first of coturn's directories that can be written to.
+    pub(super) fn usual(is_dated: bool, owner: Option<Owner>) -> Option<Self> {
+        let name = match is_dated {
+            true => format!("turn_{}.log", std::process::id()),
+            false => "turn.log".to_owned(),
+        };
+        let directories = ["/var/log/turnserver", "/var/log", "/var/tmp", "/tmp", "."];
+        directories.into_iter().find_map(|directory| {
+            let base = Path::new(directory).join(&name);
+            Self::open(Place { base, is_dated }, owner).ok()
+        })
+    }
+
+    pub(super) fn place(&self) -> &Place {
+        &self.place
+    }
+
+    /// Writes a record to the file of today. Where that cannot be opened the one before goes on, and a line there and in `other` says so.
+    ///
+    /// # Errors
+    ///
+    /// The record cannot be written; the disk is full, say.
+    pub(super) fn write(
+        &mut self,
+        record: &str,
+        style: &Style,
+        other: Option<&Outlet>,
+    ) -> io::Result<()> {
+        match self.follow() {
+            Ok(()) => self.is_stuck = false,
+            Err(_) if self.is_stuck => {}
+            Err(error) => {
+                self.is_stuck = true;
+                let text = format!(
+                    "Cannot open log file for writing: {}: {error}; lines go on to the file before it",
+                    self.place.current().display()
+                );
+                let notice = style.record(Level::Warning, &text);
+                if let Some(other) = other {
+                    other.put(&notice);
+                }
+                self.file.write_all(notice.as_bytes())?;
+            }
+        }
+        self.file.write_all(record.as_bytes())
+    }
+
+    /// Opens the file of today unless it is open already; again if it has been moved away or removed.
+    fn follow(&mut self) -> io::Result<()> {
+        let path = self.place.current();
+        let identity = |metadata: Metadata| (metadata.dev(), metadata.ino());
+        let now = std::fs::metadata(&path).map(identity).ok();
+        let is_same =
+            self.path == path && now.is_some() && now == self.file.metadata().map(identity).ok();
+        if !is_same {
+            self.file = open(&path, self.owner)?;
+            self.path = path;
+        }
+        Ok(())
+    }
+}
+
+fn open(path: &Path, owner: Option<Owner>) -> io::Result<File> {
+    let file = OpenOptions::new()
+        .create(true)
+        .append(true)
+        .mode(0o640)
+        .open(path)?;
+    if let Some((user, group)) = owner
+        && file.metadata()?.is_file()
+    {
+        // Refused where the process is not root, and then the file is its own already.
+        let _ = fchown(&file, Some(user), Some(group));
+    }
+    Ok(file)
+}
