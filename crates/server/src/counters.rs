@@ -78,14 +78,16 @@ close_reasons! {
     AllocationEnded = "allocation_ended",
     /// It did not read the answers to its requests.
     Congested = "congested",
-    /// It had said nothing yet and others wanted its place.
+    /// It had no allocation and others wanted its place.
     Crowded = "crowded",
-    /// Too many from its address had said nothing yet.
+    /// Too many from its address had no allocation.
     CrowdedAddress = "crowded_address",
     /// The socket reported an error.
     Failed = "failed",
     /// Its first message did not come in time.
     FirstMessageLate = "first_message_late",
+    /// Its handshake kept more bytes waiting than there was memory for.
+    HandshakeCrowded = "handshake_crowded",
     /// It did not keep to TLS or DTLS, or wanted what is not offered.
     HandshakeFailed = "handshake_failed",
     /// The handshake of TLS or DTLS took too long.
@@ -118,6 +120,8 @@ close_reasons! {
     Stopped = "stopped",
     /// It broke TLS or DTLS after the handshake.
     TlsFailed = "tls_failed",
+    /// It had no allocation for too long, whatever it said.
+    Unallocated = "without_allocation",
 }
 
 /// Datagram counters of one shard, on cache lines of their own.

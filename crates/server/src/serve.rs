@@ -127,8 +127,8 @@ pub fn serve(config: &Config, out: &mut impl Write) -> Result<Accounting, ServeE
         }
     });
     watching.map_err(|error| ServeError::from_io(&error))?;
-    raise_descriptor_limit();
-    let mut relay = RunningRelay::start(config, &events, out)?;
+    let descriptors = raise_descriptor_limit();
+    let mut relay = RunningRelay::start(config, descriptors, &events, out)?;
     let settled = Settled::new(&config.process, config.persona, out).and_then(|settled| {
         // Not a moment before: what strangers send is not for the user that it was started by.
         relay.admit_clients();
@@ -177,6 +177,7 @@ impl RunningRelay {
     /// Opens all sockets. None of them hears anything before [`Self::admit_clients`].
     fn start(
         config: &Config,
+        descriptors: Option<u64>,
         events: &SyncSender<Event>,
         out: &mut impl Write,
     ) -> Result<Self, ServeError> {
@@ -236,7 +237,7 @@ impl RunningRelay {
                 discovery: sites(config),
                 engine: Arc::clone(&engine),
                 commons: Arc::clone(&commons),
-                streams: translate::streams(config, relay.certificates.as_ref()),
+                streams: translate::streams(config, relay.certificates.as_ref(), descriptors),
                 datagrams: datagrams.clone(),
                 datapath: translate::datapath(config, backend, &accepting, &budget),
                 log: translate::log(config, index, count),
@@ -535,8 +536,8 @@ fn report_certificates(result: &Result<(), String>, out: &mut impl Write) {
     };
 }
 
-/// Each relayed transport address takes a descriptor: asks for as many as this process may have.
-fn raise_descriptor_limit() {
+/// Each relayed transport address takes a descriptor: asks for as many as this process may have, and returns how many those are.
+fn raise_descriptor_limit() -> Option<u64> {
     let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
     // Refused only where a sandbox forbids it; then the old limit holds and 508 is the answer beyond it.
     let _ = setrlimit(
@@ -546,6 +547,7 @@ fn raise_descriptor_limit() {
             maximum,
         },
     );
+    getrlimit(Resource::Nofile).current
 }
 
 /// Leaves the accounting behind for scripts.

@@ -20,6 +20,7 @@ use crate::log::{Lines, Scope};
 use crate::proxy::Proxies;
 use crate::random::OsRandom;
 use crate::relay::DatagramService;
+use crate::sources::CrowdLimits;
 use crate::stream::{HttpService, StreamLimits, StreamService};
 use crate::tls::Certificates;
 use crate::users::{DatabaseError, Follower, Wanted};
@@ -76,8 +77,31 @@ pub(crate) fn datapath(
     }
 }
 
-/// How connections are served, with `certificates` if TLS is spoken.
-pub(crate) fn streams(config: &Config, certificates: Option<&Certificates>) -> StreamService {
+/// How many connections without an allocation a shard may have where the process may have so many `descriptors`: together at most half of them, so
+/// that the others are there for relay sockets and for clients that have one.
+fn connections_without_allocation(config: &Config, descriptors: Option<u64>) -> CrowdLimits {
+    let limits = &config.limits;
+    let shards = usize::from(config.threads.shards.get());
+    let half = descriptors.map_or(usize::MAX, |all| {
+        usize::try_from(all / 2).unwrap_or(usize::MAX)
+    });
+    let total = limits.connections_without_allocation.get() as usize;
+    CrowdLimits {
+        // guard: V-47-reserve
+        total: total.min(half / shards).max(1),
+        per_source: CrowdLimits::share(
+            limits.connections_without_allocation_per_address.get(),
+            shards,
+        ),
+    }
+}
+
+/// How connections are served, with `certificates` if TLS is spoken, in a process that may have so many `descriptors`.
+pub(crate) fn streams(
+    config: &Config,
+    certificates: Option<&Certificates>,
+    descriptors: Option<u64>,
+) -> StreamService {
     let limits = &config.limits;
     StreamService {
         limits: StreamLimits {
@@ -85,8 +109,8 @@ pub(crate) fn streams(config: &Config, certificates: Option<&Certificates>) -> S
             first_message: limits.stream_deadline,
             message: limits.stream_deadline,
             idle: limits.stream_idle,
-            unproven: limits.stream_unproven.get() as usize,
-            unproven_per_address: limits.stream_unproven_per_address.get(),
+            unallocated: limits.time_without_allocation,
+            crowd: connections_without_allocation(config, descriptors),
         },
         tls: certificates.and_then(Certificates::shared),
         serves_plain: config.addresses.tcp,
@@ -115,8 +139,14 @@ pub(crate) fn datagrams(config: &Config, certificates: Option<&Certificates>) ->
                 handshake: limits.stream_deadline,
                 first_message: limits.stream_deadline,
                 idle: limits.stream_idle,
-                unproven: limits.dtls_unproven.get() as usize,
-                unproven_per_address: limits.dtls_unproven_per_address.get(),
+                unallocated: limits.time_without_allocation,
+                crowd: CrowdLimits {
+                    total: limits.dtls_without_allocation.get() as usize,
+                    per_source: CrowdLimits::share(
+                        limits.dtls_without_allocation_per_address.get(),
+                        usize::from(config.threads.shards.get()),
+                    ),
+                },
                 sessions: limits.dtls_sessions.get() as usize,
             },
         }),
@@ -418,5 +448,21 @@ mod tests {
             format!("{:?}", theirs.lifetimes)
         );
         assert_eq!(ours.relay_ports, theirs.relay_ports);
+    }
+
+    /// H3: strangers leave descriptors to relay sockets, and what holds per address holds for all shards together.
+    #[test]
+    fn connections_without_an_allocation_take_half_of_the_descriptors_at_most() {
+        let machine = Machine::discover().unwrap();
+        let arguments = ["--user=a:b", "--relay-threads=4"].map(Into::into);
+        let Ok(Request::Run(loaded)) = load(arguments.to_vec(), &machine) else {
+            panic!("a whole configuration");
+        };
+        let limits = |descriptors| connections_without_allocation(&loaded.config, descriptors);
+        assert_eq!(limits(Some(1024)).total, 128);
+        assert_eq!(limits(Some(1 << 20)).total, 4096);
+        assert_eq!(limits(None).total, 4096);
+        assert_eq!(limits(Some(3)).total, 1);
+        assert_eq!(limits(None).per_source, 256);
     }
 }

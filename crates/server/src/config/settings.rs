@@ -369,20 +369,22 @@ pub struct Limits {
     pub stream_deadline: Duration,
     /// How long a connection without an allocation may be idle.
     pub stream_idle: Duration,
-    /// Connections of one shard that have sent no message yet, at most.
-    pub stream_unproven: NonZeroU32,
-    /// The same from one address, or from one IPv6 prefix of 64 bits.
-    pub stream_unproven_per_address: NonZeroU32,
+    /// How long a connection or a session of DTLS may have no allocation, whatever it says.
+    pub time_without_allocation: Duration,
+    /// Connections of one shard without an allocation, at most.
+    pub connections_without_allocation: NonZeroU32,
+    /// The same from one address, or from one IPv6 prefix of 64 bits, to all shards.
+    pub connections_without_allocation_per_address: NonZeroU32,
     /// Payload that one allocation relays per second in one direction.
     pub bytes_per_second: Option<NonZeroU32>,
     /// What the rates of all allocations may add up to; only together with [`Self::bytes_per_second`].
     pub capacity_bytes_per_second: Option<NonZeroU32>,
     /// A draining server ends when it has no more allocations than this.
     pub drained: u32,
-    /// Sessions of DTLS of one shard from which no message has come yet, at most.
-    pub dtls_unproven: NonZeroU32,
-    /// The same of one address or IPv6 prefix, at most.
-    pub dtls_unproven_per_address: NonZeroU32,
+    /// Sessions of DTLS of one shard without an allocation, at most.
+    pub dtls_without_allocation: NonZeroU32,
+    /// The same from one address or IPv6 prefix, at all shards.
+    pub dtls_without_allocation_per_address: NonZeroU32,
     /// Sessions of DTLS of one shard, at most.
     pub dtls_sessions: NonZeroU32,
 }

@@ -27,9 +27,9 @@ const NEEDS: [Need; 9] = [
     },
     Need {
         keys: &[
-            "max-dtls-handshakes",
-            "max-dtls-handshakes-per-address",
             "max-dtls-sessions",
+            "max-dtls-sessions-without-allocation",
+            "max-dtls-sessions-without-allocation-per-address",
         ],
         is_met: |draft| draft.tls.dtls_files().is_some(),
         what: "`dtls`, `cert` and `pkey`",

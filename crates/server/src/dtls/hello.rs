@@ -10,7 +10,9 @@ pub(super) const APPLICATION_DATA: u8 = 23;
 pub(super) const RECORD_HEADER_LEN: usize = 13;
 /// Bytes of a handshake message's header (RFC 6347 §4.2.2).
 const MESSAGE_HEADER_LEN: usize = 12;
-const CLIENT_HELLO: u8 = 1;
+/// Types of handshake messages (RFC 5246 §7.4).
+pub(super) const CLIENT_HELLO: u8 = 1;
+pub(super) const CERTIFICATE: u8 = 11;
 const HELLO_VERIFY_REQUEST: u8 = 3;
 /// DTLS 1.0, which a HelloVerifyRequest names whatever version is agreed on later (RFC 6347 §4.2.1).
 const DTLS_1_0: [u8; 2] = [0xFE, 0xFF];
@@ -116,23 +118,53 @@ pub(super) fn write_hello_verify_request(out: &mut Vec<u8>, sequence: u64, cooki
     out.extend(cookie);
 }
 
-/// Whether a handshake message begins in `datagram` that claims to be longer than `len_max`. What comes enciphered is not looked into.
-pub(super) fn claims_too_much(datagram: &[u8], len_max: usize) -> bool {
+/// The handshake messages of which fragments are in `datagram`, with the length that each claims to have as a whole. What comes enciphered is not looked into.
+pub(super) fn claims(datagram: &[u8]) -> impl Iterator<Item = Claim> {
     let mut rest = datagram;
-    while let Some((record, behind)) = Record::first(rest) {
-        rest = behind;
-        if record.kind != HANDSHAKE || record.epoch != 0 {
-            continue;
-        }
-        let mut reader = Reader(record.fragment);
-        while let Some(message_len) = reader.message() {
-            // guard: V-42-length
-            if message_len > len_max {
-                return true;
+    let mut reader = Reader(&[]);
+    std::iter::from_fn(move || {
+        loop {
+            if let Some(claim) = reader.claim() {
+                return Some(claim);
+            }
+            let (record, behind) = Record::first(rest)?;
+            rest = behind;
+            if record.kind == HANDSHAKE && record.epoch == 0 {
+                reader = Reader(record.fragment);
             }
         }
+    })
+}
+
+/// A handshake message, by what the header of one of its fragments says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Claim {
+    pub(super) kind: u8,
+    /// The number of the message, from zero.
+    pub(super) sequence: u16,
+    pub(super) message_len: usize,
+}
+
+/// The part of `datagram` in front of its record number `count` among those that are protected, and how many such records that has.
+pub(super) fn before_protected(datagram: &[u8], count: usize) -> (&[u8], usize) {
+    let mut rest = datagram;
+    let mut found = 0;
+    while let Some((record, behind)) = Record::first(rest) {
+        if record.epoch > 0 {
+            if found == count {
+                break;
+            }
+            found += 1;
+        }
+        rest = behind;
     }
-    false
+    let is_cut = Record::first(rest).is_some_and(|(record, _)| record.epoch > 0);
+    let end = if is_cut {
+        datagram.len() - rest.len()
+    } else {
+        datagram.len()
+    };
+    (&datagram[..end], found)
 }
 
 /// Takes numbers and bytes from the front of what is left.
@@ -159,14 +191,19 @@ impl<'a> Reader<'a> {
         usize::try_from(self.number(len)?).ok()
     }
 
-    /// Skips a fragment of a handshake message. Returns how long the whole message claims to be.
-    fn message(&mut self) -> Option<usize> {
-        self.byte()?;
+    /// Skips a fragment of a handshake message. Returns what its header says.
+    fn claim(&mut self) -> Option<Claim> {
+        let kind = self.byte()?;
         let message_len = self.len(3)?;
-        self.bytes(2 + 3)?; // number and offset
+        let sequence = u16::try_from(self.number(2)?).ok()?;
+        self.bytes(3)?; // offset
         let fragment_len = self.len(3)?;
         // A fragment that is cut off still says how long the message is.
         self.0 = self.0.get(fragment_len..).unwrap_or_default();
-        Some(message_len)
+        Some(Claim {
+            kind,
+            sequence,
+            message_len,
+        })
     }
 }

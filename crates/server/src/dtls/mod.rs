@@ -32,19 +32,20 @@ use crate::counters::{CloseReason, ShardCounters};
 use crate::log::Seal;
 use crate::sources::SourceCounts;
 use cookie::Subject;
-use hello::{APPLICATION_DATA, ClientHello, Record, claims_too_much, write_hello_verify_request};
+use hello::{APPLICATION_DATA, Claim, ClientHello, Record, claims, write_hello_verify_request};
 use session::{Progress, RECORD_LEN_MAX, Session, Wire};
 use sessions::{Due, Sessions};
 
-/// Datagrams that one handshake may take, with a client's chain of certificates and everything sent three times.
-const HANDSHAKE_DATAGRAMS_MAX: u32 = 48;
-/// Bytes of one of them.
+/// Bytes of a datagram of a handshake.
 const HANDSHAKE_DATAGRAM_LEN_MAX: usize = 16 * 1024;
-/// Bytes of a handshake message: a chain of certificates has room.
-const HANDSHAKE_MESSAGE_LEN_MAX: usize = 32 * 1024;
-/// Datagrams of handshakes that may wait, and their bytes.
+/// Bytes of a handshake message, by its type (RFC 5246 §7.4): of a hello, of a chain of certificates, of any other.
+const HELLO_LEN_MAX: usize = 8 * 1024;
+const CERTIFICATES_LEN_MAX: usize = 32 * 1024;
+const MESSAGE_LEN_MAX: usize = 4 * 1024;
+/// Datagrams of handshakes that may wait, and their bytes; and those of one source, so that nobody fills the queue alone.
 const WAITING_MAX: usize = 1024;
 const WAITING_BYTES_MAX: usize = 1024 * 1024;
+const WAITING_PER_SOURCE_MAX: u32 = 64;
 
 /// What a shard needs to know to serve DTLS.
 #[derive(Clone)]
@@ -70,8 +71,8 @@ pub(crate) struct Dtls {
     waiting_bytes: usize,
     /// Who has a hello among those that wait.
     beginning: HashSet<Address>,
-    /// Where these are.
-    beginning_sources: SourceCounts,
+    /// Where those that wait come from.
+    waiting_sources: SourceCounts,
     /// Clients whose session has ended, whom nobody has been told about yet.
     ended: Vec<ClientTuple>,
 }
@@ -147,7 +148,7 @@ impl Dtls {
             waiting: VecDeque::new(),
             waiting_bytes: 0,
             beginning: HashSet::new(),
-            beginning_sources: SourceCounts::default(),
+            waiting_sources: SourceCounts::default(),
             ended: Vec::new(),
         }
     }
@@ -192,11 +193,14 @@ impl Dtls {
             if datagram.first() == Some(&APPLICATION_DATA) {
                 return Arrival::Dropped(DropReason::DtlsRejected);
             }
-            let Some(left) = entry.handshake_left.checked_sub(1) else {
-                return Arrival::Dropped(DropReason::DtlsRejected);
+            let name = entry.client.connection;
+            if let Err(reason) = self.may_wait(address, datagram) {
+                return Arrival::Dropped(reason);
+            }
+            return match self.sessions.admit(name, datagram) {
+                Ok(part) => self.wait(address, part, false),
+                Err(reason) => Arrival::Dropped(reason),
             };
-            entry.handshake_left = left;
-            return self.wait(address, datagram, false);
         }
         let client = entry.client;
         self.deliver(now, client, datagram, plain)
@@ -231,7 +235,7 @@ impl Dtls {
             });
             return Arrival::Answered;
         }
-        if !self.sessions.has_room() {
+        if !self.sessions.may_have_room() {
             return Arrival::Dropped(DropReason::DtlsCrowded);
         }
         // guard: V-42-queue
@@ -239,31 +243,39 @@ impl Dtls {
             // The one that waits will be answered.
             return Arrival::Control;
         }
-        let source = address.client.ip();
-        let begun = self.beginning_sources.count(source) + self.sessions.unproven_of(source);
-        // guard: V-42-address
-        if begun >= self.service.limits.unproven_per_address {
-            return Arrival::Dropped(DropReason::DtlsCrowdedAddress);
+        match self.may_wait(address, datagram) {
+            Ok(()) => self.wait(address, datagram, true),
+            Err(reason) => Arrival::Dropped(reason),
         }
-        self.wait(address, datagram, true)
     }
 
-    /// Puts a datagram of a handshake in the queue.
-    fn wait(&mut self, address: Address, datagram: &[u8], begins: bool) -> Arrival {
-        if datagram.len() > HANDSHAKE_DATAGRAM_LEN_MAX
-            || claims_too_much(datagram, HANDSHAKE_MESSAGE_LEN_MAX)
-        {
-            return Arrival::Dropped(DropReason::DtlsMalformed);
+    /// Whether a datagram of a handshake is taken into the queue.
+    ///
+    /// # Errors
+    ///
+    /// Why it is not.
+    fn may_wait(&self, address: Address, datagram: &[u8]) -> Result<(), DropReason> {
+        if datagram.len() > HANDSHAKE_DATAGRAM_LEN_MAX || claims(datagram).any(claims_too_much) {
+            return Err(DropReason::DtlsMalformed);
+        }
+        // guard: V-42-waiting
+        if self.waiting_sources.count(address.client.ip()) >= WAITING_PER_SOURCE_MAX {
+            return Err(DropReason::DtlsCrowdedAddress);
         }
         if self.waiting.len() >= WAITING_MAX
             || self.waiting_bytes + datagram.len() > WAITING_BYTES_MAX
         {
-            return Arrival::Dropped(DropReason::DtlsCrowded);
+            return Err(DropReason::DtlsCrowded);
         }
+        Ok(())
+    }
+
+    /// Puts a datagram of a handshake in the queue.
+    fn wait(&mut self, address: Address, datagram: &[u8], begins: bool) -> Arrival {
         if begins {
             self.beginning.insert(address);
-            self.beginning_sources.add(address.client.ip());
         }
+        self.waiting_sources.add(address.client.ip());
         self.waiting_bytes += datagram.len();
         self.waiting.push_back(Waiting {
             address,
@@ -284,6 +296,7 @@ impl Dtls {
         &mut self,
         now: Time,
         plain: &mut Plain,
+        has_allocation: impl FnMut(&ClientTuple) -> bool,
     ) -> Option<(Address, Arrival)> {
         self.wire.clear();
         let Waiting {
@@ -292,11 +305,11 @@ impl Dtls {
             begins,
         } = self.waiting.pop_front()?;
         self.waiting_bytes -= datagram.len();
+        self.waiting_sources.remove(address.client.ip());
         if begins {
             self.beginning.remove(&address);
-            self.beginning_sources.remove(address.client.ip());
         }
-        let arrival = match self.session_for(now, address, &datagram, begins) {
+        let arrival = match self.session_for(now, address, &datagram, begins, has_allocation) {
             Some(client) => self.deliver(now, client, &datagram, plain),
             None => Arrival::Control,
         };
@@ -310,6 +323,7 @@ impl Dtls {
         address: Address,
         datagram: &[u8],
         begins: bool,
+        has_allocation: impl FnMut(&ClientTuple) -> bool,
     ) -> Option<ClientTuple> {
         let found = self.sessions.find(address);
         let known = found.and_then(|name| self.sessions.get(name));
@@ -324,14 +338,17 @@ impl Dtls {
             }
             self.end(client.connection, CloseReason::Replaced);
         }
-        if let Some(oldest) = self.sessions.crowded() {
-            self.end(oldest, CloseReason::Crowded);
+        let source = address.client.ip();
+        if let Some((displaced, reason)) = self.sessions.displaced_by(source, has_allocation) {
+            self.end(displaced, reason);
+        }
+        if !self.sessions.has_room() {
+            return None;
         }
         let context = context::current(&self.service.context);
         let session = Session::new(&context, &hello, &mut self.wire).ok()?;
         self.counters.connections.add(1);
-        let left = HANDSHAKE_DATAGRAMS_MAX;
-        Some(self.sessions.add(now, address, session, hello.random, left))
+        Some(self.sessions.add(now, address, session, hello.random))
     }
 
     /// Gives a datagram to its session.
@@ -377,6 +394,12 @@ impl Dtls {
             0 => Arrival::Control,
             _ => Arrival::Messages(client, count),
         }
+    }
+
+    /// Notes whether the client of a session has an allocation.
+    #[inline]
+    pub(crate) fn allocated(&mut self, now: Time, name: Connection, has_allocation: bool) {
+        self.sessions.allocated(now, name, has_allocation);
     }
 
     /// Forgets what was written.
@@ -475,6 +498,17 @@ impl Dtls {
             self.ended.push(entry.client);
         }
     }
+}
+
+/// Whether a handshake message claims to be longer than a client's messages are.
+fn claims_too_much(claim: Claim) -> bool {
+    let len_max = match claim.kind {
+        hello::CLIENT_HELLO => HELLO_LEN_MAX,
+        hello::CERTIFICATE => CERTIFICATES_LEN_MAX,
+        _ => MESSAGE_LEN_MAX,
+    };
+    // guard: V-42-length
+    claim.message_len > len_max
 }
 
 #[cfg(test)]

@@ -11,14 +11,18 @@ use openssl::x509::X509;
 use proptest::prelude::*;
 
 use super::*;
+use crate::sources::CrowdLimits;
 
 const LISTENER: Endpoint = Endpoint(1);
 const LIMITS: DtlsLimits = DtlsLimits {
     handshake: Duration::from_secs(5),
     first_message: Duration::from_secs(10),
     idle: Duration::from_secs(60),
-    unproven: 4,
-    unproven_per_address: 2000,
+    unallocated: Duration::from_secs(600),
+    crowd: CrowdLimits {
+        total: 4,
+        per_source: 2000,
+    },
     sessions: 6,
 };
 
@@ -74,14 +78,20 @@ struct Server {
     dtls: Dtls,
     now: Time,
     plain: Plain,
+    /// Who has an allocation.
+    allocated: Vec<SocketAddr>,
 }
 
 impl Server {
     fn new(context: &SslContext) -> Self {
+        Self::within(context, LIMITS)
+    }
+
+    fn within(context: &SslContext, limits: DtlsLimits) -> Self {
         let service = DtlsService {
             context: Arc::new(std::sync::RwLock::new(context.clone())),
             cookies: CookieKey::random(),
-            limits: LIMITS,
+            limits,
         };
         let mut dtls = Dtls::new(service, Arc::default());
         dtls.add_listener(LISTENER, SocketAddr::from(([192, 0, 2, 1], 3478)));
@@ -89,6 +99,7 @@ impl Server {
             dtls,
             now: second(0),
             plain: Plain::default(),
+            allocated: Vec::new(),
         }
     }
 
@@ -104,7 +115,11 @@ impl Server {
             .received(self.now, from, datagram, &mut self.plain);
         let mut said: Vec<Vec<u8>> = self.dtls.written().map(<[u8]>::to_vec).collect();
         while self.dtls.has_work() {
-            if let Some((to, _)) = self.dtls.shake_hands(self.now, &mut self.plain) {
+            let allocated = &self.allocated;
+            let worked = self.dtls.shake_hands(self.now, &mut self.plain, |client| {
+                allocated.contains(&client.remote)
+            });
+            if let Some((to, _)) = worked {
                 assert_eq!(to, from);
                 said.extend(self.dtls.written().map(<[u8]>::to_vec));
             }
@@ -127,7 +142,13 @@ impl Server {
     fn wait_until(&mut self, now: Time) -> Vec<SocketAddr> {
         self.now = now;
         let mut budget = 10_000;
-        while self.dtls.pop_due(now, &mut budget, |_| false).is_some() {}
+        let allocated = &self.allocated;
+        let has_allocation = |client: &ClientTuple| allocated.contains(&client.remote);
+        while self
+            .dtls
+            .pop_due(now, &mut budget, has_allocation)
+            .is_some()
+        {}
         std::iter::from_fn(|| self.dtls.pop_ended())
             .map(|client| client.remote)
             .collect()
@@ -396,83 +417,116 @@ fn a_client_that_begins_anew_takes_the_place_of_the_old_one_once_it_has_a_cookie
     assert!(ended.iter().any(|client| client.connection == name));
 }
 
+/// Begins a session of a client at `from` that says no more.
+fn begin(server: &mut Server, from: ([u8; 4], u16)) -> Arrival {
+    let mut client = Client::new(from.1);
+    client.address.client = from.into();
+    let hello = client.hello_with_cookie(server);
+    server.hear(client.address, &hello).0
+}
+
+/// H3: a message that anybody can send holds no place; an allocation does.
 #[test]
-fn the_oldest_of_too_many_that_have_said_nothing_makes_room_and_no_more_sessions_than_allowed_begin()
- {
+fn the_oldest_session_without_an_allocation_makes_room_and_no_more_begin_than_allowed() {
     let mut server = Server::with_ecdsa();
-    let begin = |server: &mut Server, port| {
-        let mut client = Client::new(port);
-        let hello = client.hello_with_cookie(server);
-        server.hear(client.address, &hello).0
-    };
     for port in 1..=3 {
         let mut client = Client::new(port);
         client.shake_hands(&mut server);
-        let record = client.seal(b"proven");
+        let record = client.seal(b"anything");
         server.hear(client.address, &record);
     }
-    for port in 11..=13 {
-        assert_eq!(begin(&mut server, port), Arrival::Control);
-    }
-    assert_eq!(
-        begin(&mut server, 14),
-        Arrival::Dropped(DropReason::DtlsCrowded)
-    );
-    server.dtls.sessions.allow(100);
-    for port in 14..=30 {
-        assert_eq!(begin(&mut server, port), Arrival::Control);
+    let here = [198, 51, 100, 1];
+    server.allocated = vec![(here, 1).into(), (here, 2).into()];
+    for port in 11..=30 {
+        assert_eq!(begin(&mut server, (here, port)), Arrival::Control);
     }
     let gone: Vec<_> = std::iter::from_fn(|| server.dtls.pop_ended()).collect();
-    assert_eq!(gone.len(), 16);
-    let left: Vec<_> = (1..=30)
-        .filter(|port| server.dtls.sessions.find(address(*port)).is_some())
-        .collect();
-    assert_eq!(left, [1, 2, 3, 27, 28, 29, 30]);
+    assert_eq!(gone.len(), 17);
+    let left = |server: &Server| -> Vec<_> {
+        let is_there = |port: &u16| server.dtls.sessions.find(address(*port)).is_some();
+        (1..=50).filter(is_there).collect()
+    };
+    assert_eq!(left(&server), [1, 2, 27, 28, 29, 30]);
+    // With as many sessions as there may be, none begins unless one without an allocation goes.
+    let all = [1, 2, 27, 28, 29, 30];
+    server.allocated = all.map(|port| (here, port).into()).to_vec();
+    assert_eq!(begin(&mut server, (here, 31)), Arrival::Control);
+    assert_eq!(left(&server), all);
+    let crowded = Arrival::Dropped(DropReason::DtlsCrowded);
+    assert_eq!(begin(&mut server, (here, 32)), crowded);
+}
+
+/// M6: who holds one place keeps it, however fast others come.
+#[test]
+fn a_slow_handshake_outlasts_a_flood_of_others() {
+    let mut server = Server::with_ecdsa();
+    let slow = ([203, 0, 113, 7], 1);
+    begin(&mut server, slow);
+    for port in 1..=100 {
+        begin(&mut server, ([198, 51, 100, 1], port));
+        begin(&mut server, ([198, 51, 100, 2], port));
+    }
+    let slow = Address {
+        client: slow.into(),
+        ..address(1)
+    };
+    assert!(server.dtls.sessions.find(slow).is_some());
+    assert_eq!(server.dtls.sessions.unallocated_count(), 4);
+}
+
+/// H3: a Binding request now and then does not keep a session for ever.
+#[test]
+fn without_an_allocation_a_session_ends_however_much_it_says() {
+    let mut server = Server::with_ecdsa();
+    let mut client = Client::new(1);
+    client.shake_hands(&mut server);
+    let name = server.name(client.address);
+    let mut last = None;
+    for n in (0..2000).step_by(50) {
+        if !server.wait_until(second(n)).is_empty() {
+            last = Some(n);
+            break;
+        }
+        let has_allocation = (500..1000).contains(&n);
+        server.allocated = vec![client.address.client; usize::from(has_allocation)];
+        let record = client.seal(b"anything");
+        server.hear(client.address, &record);
+        server.dtls.allocated(second(n), name, has_allocation);
+    }
+    assert_eq!(last, Some(1600), "600 s after it had an allocation");
 }
 
 #[test]
 fn half_open_handshakes_of_one_address_keep_nobody_else_out() {
-    let mut server = Server::with_ecdsa();
-    server.dtls.service.limits.unproven_per_address = 2;
-    let crowded = Arrival::Dropped(DropReason::DtlsCrowdedAddress);
-    let (here, there) = ([198, 51, 100, 1], [198, 51, 100, 2]);
-    let mut hello = |ip: [u8; 4], port| {
-        let mut client = Client::new(port);
-        client.address.client = (ip, port).into();
-        let hello = client.hello_with_cookie(&mut server);
-        (client.address, hello)
+    let limits = DtlsLimits {
+        crowd: CrowdLimits {
+            total: 100,
+            per_source: 2,
+        },
+        sessions: 100,
+        ..LIMITS
     };
-    let hellos = [(here, 1), (here, 2), (here, 3), (there, 1)].map(|(ip, port)| hello(ip, port));
-    let mut plain = Plain::default();
-    let arrivals = hellos
-        .each_ref()
-        .map(|(from, hello)| server.dtls.received(server.now, *from, hello, &mut plain));
-    // Those that wait count as those that have begun do.
-    let control = Arrival::Control;
-    assert_eq!(arrivals, [control, control, crowded, control]);
-    while server.dtls.has_work() {
-        server.dtls.shake_hands(server.now, &mut plain);
+    let mut server = Server::within(&CONTEXTS[0].0, limits);
+    let (here, there) = ([198, 51, 100, 1], [198, 51, 100, 2]);
+    begin(&mut server, (there, 1));
+    for port in 1..=10 {
+        assert_eq!(begin(&mut server, (here, port)), Arrival::Control);
     }
-    let [_, _, (late, hello), _] = &hellos;
-    assert_eq!(server.hear(*late, hello).0, crowded);
-    // Who proves itself makes room, and so does whose time is over; each once.
-    let mut proven = Client::new(2);
-    proven.address.client = (there, 2).into();
-    proven.shake_hands(&mut server);
-    for _ in 0..2 {
-        let record = proven.seal(b"proven");
-        server.hear(proven.address, &record);
-    }
-    let unproven =
-        |server: &Server| [here, there].map(|ip| server.dtls.sessions.unproven_of(ip.into()));
-    assert_eq!(unproven(&server), [2, 1]);
+    let ended: Vec<_> = std::iter::from_fn(|| server.dtls.pop_ended()).collect();
+    let ports: Vec<_> = ended.iter().map(|client| client.remote.port()).collect();
+    assert_eq!(
+        ports,
+        [8, 7, 6, 5, 4, 3, 2, 1],
+        "its own, the last one first"
+    );
+    assert!(
+        ended
+            .iter()
+            .all(|client| client.remote.ip() == std::net::IpAddr::from(here))
+    );
+    assert_eq!(server.dtls.sessions.unallocated_count(), 3);
     server.wait_until(second(6));
-    assert_eq!(unproven(&server), [0, 0]);
-    assert_eq!(server.hear(*late, hello).0, control);
-    assert_eq!(unproven(&server), [1, 0]);
-    server.wait_until(second(100));
-    assert_eq!(unproven(&server), [0, 0]);
-    assert_eq!(server.dtls.beginning_sources.count(here.into()), 0);
+    assert_eq!(server.dtls.sessions.unallocated_count(), 0);
 }
 
 #[test]
@@ -578,42 +632,179 @@ fn a_handshake_takes_no_more_than_it_may() {
     let taken = (0..200)
         .filter(|_| server.hear(client.address, &hello).0 == Arrival::Control)
         .count();
-    assert!(taken < HANDSHAKE_DATAGRAMS_MAX as usize, "{taken}");
+    assert!(
+        taken <= sessions::HANDSHAKE_DATAGRAMS_MAX as usize,
+        "{taken}"
+    );
 }
 
 #[test]
 fn handshakes_that_wait_are_bounded_and_a_client_waits_once() {
     let mut server = Server::with_ecdsa();
     let mut plain = Plain::default();
-    let crowded = Arrival::Dropped(DropReason::DtlsCrowded);
-    let mut answers = Vec::new();
-    for port in 1..=1100 {
-        let mut client = Client::new(port);
+    let mut hellos = Vec::new();
+    for number in 0..1100_u16 {
+        let mut client = Client::new(number + 1);
+        let [_, network] = (number / 60).to_be_bytes();
+        client.address.client.set_ip([198, 51, 100, network].into());
         let hello = client.hello_with_cookie(&mut server);
         for _ in 0..2 {
-            answers.push((client.address, hello.clone()));
+            hellos.push((client.address, hello.clone()));
         }
     }
-    let arrivals: Vec<_> = answers
+    let arrivals: Vec<_> = hellos
         .iter()
         .map(|(from, hello)| server.dtls.received(server.now, *from, hello, &mut plain))
         .collect();
+    let dropped = |reason| {
+        let is_dropped = |arrival: &&Arrival| **arrival == Arrival::Dropped(reason);
+        arrivals.iter().filter(is_dropped).count()
+    };
     assert_eq!(server.dtls.waiting.len(), WAITING_MAX);
-    assert_eq!(
-        arrivals
-            .iter()
-            .filter(|arrival| **arrival == crowded)
-            .count(),
-        2 * (1100 - WAITING_MAX)
-    );
+    assert_eq!(dropped(DropReason::DtlsCrowded), 2 * (1100 - WAITING_MAX));
     while server.dtls.has_work() {
-        server.dtls.shake_hands(server.now, &mut plain);
+        server.dtls.shake_hands(server.now, &mut plain, |_| false);
     }
     assert_eq!(
         (server.dtls.waiting_bytes, server.dtls.beginning.len()),
         (0, 0)
     );
-    assert_eq!(server.dtls.names().len(), LIMITS.unproven);
+    assert_eq!(server.dtls.names().len(), LIMITS.crowd.total);
+    assert_eq!(
+        server.dtls.waiting_sources.count([198, 51, 100, 0].into()),
+        0
+    );
+}
+
+#[test]
+fn one_address_does_not_fill_the_queue_of_handshakes() {
+    let mut server = Server::with_ecdsa();
+    let mut plain = Plain::default();
+    let hellos = [1_u8, 2].map(|host| -> Vec<_> {
+        (1..=WAITING_PER_SOURCE_MAX + 20)
+            .map(|port| {
+                let mut client = Client::new(u16::try_from(port).unwrap());
+                client.address.client.set_ip([198, 51, 100, host].into());
+                let hello = client.hello_with_cookie(&mut server);
+                (client.address, hello)
+            })
+            .collect()
+    });
+    let arrivals = hellos.map(|hellos| {
+        let hellos = hellos.iter();
+        let arrivals =
+            hellos.map(|(from, hello)| server.dtls.received(server.now, *from, hello, &mut plain));
+        let crowded = Arrival::Dropped(DropReason::DtlsCrowdedAddress);
+        arrivals.filter(|arrival| *arrival == crowded).count()
+    });
+    assert_eq!(arrivals, [20, 20]);
+}
+
+/// M5: OpenSSL keeps a buffer for each record that it has no keys for yet.
+#[test]
+fn records_that_come_before_their_keys_are_not_kept() {
+    let mut server = Server::with_ecdsa();
+    let mut client = Client::new(1);
+    let hello = client.hello_with_cookie(&mut server);
+    server.hear(client.address, &hello);
+    let name = server.name(client.address);
+    let protected = |sequence| [22, 0xFE, 0xFD, 0, 1, 0, 0, 0, 0, 0, sequence, 0, 2, 7, 7];
+    let control = |arrival: Arrival| arrival == Arrival::Control;
+    let taken = (1..40).filter(|sequence| {
+        let datagram = protected(*sequence);
+        control(server.hear(client.address, &datagram).0)
+    });
+    assert_eq!(taken.count(), 2);
+    // Nor several of one datagram; what is in front of them is taken.
+    let many: Vec<u8> = (41..60).flat_map(protected).collect();
+    let rejected = Arrival::Dropped(DropReason::DtlsRejected);
+    assert_eq!(server.hear(client.address, &many).0, rejected);
+    let part = server
+        .dtls
+        .sessions
+        .admit(name, &[&hello[..], &many].concat())
+        .unwrap()
+        .len();
+    assert_eq!(part, hello.len());
+}
+
+/// A Finished that overtakes what is in front of it is kept all the same, and the handshake goes on without a pause.
+#[test]
+fn a_finished_may_overtake_the_rest_of_its_flight() {
+    let mut server = Server::with_ecdsa();
+    let mut client = Client::new(1);
+    let hello = client.hello_with_cookie(&mut server);
+    for answer in server.hear(client.address, &hello).1 {
+        client.hear(&answer);
+    }
+    let flight = client.said().concat();
+    let (front, early) = hello::before_protected(&flight, 0);
+    assert!(early == 0 && front.len() < flight.len());
+    let front = front.to_vec();
+    server.hear(client.address, &flight[front.len()..]);
+    for answer in server.hear(client.address, &front).1 {
+        client.hear(&answer);
+    }
+    assert!(client.tls.ssl().is_init_finished());
+    assert_eq!(
+        server.dtls.sessions.handshake_budget(),
+        sessions::HANDSHAKE_BUDGET
+    );
+}
+
+/// M5: what handshakes may claim is bounded for the shard, each has a share, and all comes back.
+#[test]
+fn handshakes_share_a_budget_of_memory_and_give_it_back() {
+    let limits = DtlsLimits {
+        crowd: CrowdLimits {
+            total: 100,
+            per_source: 100,
+        },
+        sessions: 100,
+        ..LIMITS
+    };
+    let mut server = Server::within(&CONTEXTS[0].0, limits);
+    // A first fragment of a message of `len` bytes.
+    let claim = |kind: u8, sequence: u8, len: u16| {
+        let [high, low] = len.to_be_bytes();
+        let message = [kind, 0, high, low, 0, sequence, 0, 0, 0, 0, 0, 1, 7];
+        [
+            &[22, 0xFE, 0xFD, 0, 0, 0, 0, 0, 0, 0, 9, 0, 13][..],
+            &message,
+        ]
+        .concat()
+    };
+    let mut taken = 0;
+    for port in 1..=60 {
+        begin(&mut server, ([198, 51, 100, 1], port));
+        for sequence in 2..=6 {
+            let chain = claim(11, sequence, 32 * 1024);
+            let arrival = server
+                .dtls
+                .sessions
+                .admit(server.name(address(port)), &chain);
+            taken += usize::from(arrival.is_ok());
+            assert!(matches!(arrival, Ok(_) | Err(DropReason::DtlsCrowded)));
+        }
+    }
+    assert!((130..=140).contains(&taken), "{taken} chains of 32 KiB");
+    let small = claim(16, 2, 100);
+    begin(&mut server, ([198, 51, 100, 2], 1));
+    let other = Address {
+        client: ([198, 51, 100, 2], 1).into(),
+        ..address(1)
+    };
+    assert_eq!(server.hear(other, &small).0, Arrival::Control, "its share");
+    let malformed = Arrival::Dropped(DropReason::DtlsMalformed);
+    assert_eq!(server.hear(other, &claim(16, 2, 5000)).0, malformed);
+    assert_eq!(server.hear(other, &claim(11, 9, 100)).0, malformed);
+    assert_eq!(server.hear(other, &claim(1, 2, 9000)).0, malformed);
+    server.wait_until(second(20));
+    assert_eq!(server.dtls.names(), []);
+    assert_eq!(
+        server.dtls.sessions.handshake_budget(),
+        sessions::HANDSHAKE_BUDGET
+    );
 }
 
 proptest! {

@@ -79,6 +79,11 @@ impl Relay {
 
     /// Handles what a client's records held.
     fn dtls_messages(&mut self, client: ClientTuple, plain: &Plain, tx: &mut SendQueue) {
+        let has_allocation =
+            self.engine.client(&client).is_some() || self.roaming.has_home(&client);
+        if let Some(dtls) = &mut self.dtls {
+            dtls.allocated(self.now.time, client.connection, has_allocation);
+        }
         let staged = tx.stage(&plain.bytes);
         let mut start = 0;
         let mut ends = plain.ends.iter().copied().peekable();
@@ -155,7 +160,11 @@ impl Relay {
         while let Some(dtls) = self.dtls.as_mut().filter(|dtls| dtls.has_work()) {
             let mut plain = std::mem::take(&mut self.dtls_plain);
             plain.clear();
-            if let Some((address, arrival)) = dtls.shake_hands(self.now.time, &mut plain) {
+            let (engine, roaming) = (&self.engine, &self.roaming);
+            let worked = dtls.shake_hands(self.now.time, &mut plain, |client| {
+                engine.client(client).is_some() || roaming.has_home(client)
+            });
+            if let Some((address, arrival)) = worked {
                 say(dtls, &self.counters, address, tx);
                 if let Arrival::Messages(client, count) = arrival {
                     self.counters.begun.add(count as u64);

@@ -20,6 +20,7 @@ impl Relay {
     pub(super) fn open_transport(
         &mut self,
         input: &mut StreamInput<'_>,
+        tx: &mut SendQueue,
     ) -> Result<bool, CloseReason> {
         let stream = input.stream;
         let Some(connection) = self.connections.get_mut(stream) else {
@@ -31,10 +32,19 @@ impl Relay {
                     connection.awaited = Awaited::Transport;
                     input.skip(header.len);
                     // From here on the client is whom the proxy names, as if it had connected itself.
-                    if let Some(remote) = header.source
-                        && !self.connections.introduce(stream, remote)
-                    {
-                        return Err(CloseReason::CrowdedAddress);
+                    if let Some(remote) = header.source {
+                        let Self {
+                            connections,
+                            engine,
+                            roaming,
+                            ..
+                        } = self;
+                        let displaced = connections.introduce(stream, remote, |client| {
+                            engine.client(client).is_some() || roaming.has_home(client)
+                        });
+                        if let Some(displaced) = displaced {
+                            tx.close_stream(displaced);
+                        }
                     }
                 }
                 Err(NoHeader::Incomplete) => return Ok(false),

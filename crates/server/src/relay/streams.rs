@@ -66,19 +66,23 @@ impl Relay {
                 self.counters.closed(CloseReason::ProxyRefused);
                 return false;
             }
-            // A proxy's own address stands for many clients.
-            false if self.connections.is_crowded_by(remote.ip()) => {
-                self.counters.closed(CloseReason::CrowdedAddress);
-                return false;
-            }
             false => Awaited::Transport,
         };
-        let evicted = self
-            .connections
-            .add(self.now.time, stream, listener, remote, awaited);
-        if let Some(evicted) = evicted {
-            tx.close_stream(evicted);
+        // A proxy's own address stands for many clients.
+        let source = (awaited != Awaited::Header).then(|| remote.ip());
+        let Self {
+            connections,
+            engine,
+            roaming,
+            ..
+        } = self;
+        let displaced = connections.make_room(source, |client| {
+            engine.client(client).is_some() || roaming.has_home(client)
+        });
+        if let Some(displaced) = displaced {
+            tx.close_stream(displaced);
         }
+        connections.add(self.now.time, stream, listener, remote, awaited);
         self.log.connected(remote, self.now.time);
         true
     }
@@ -104,7 +108,7 @@ impl Relay {
                 None => Taken::Close, // it is not read before it is joined
             };
         }
-        let taken = match self.open_transport(input) {
+        let taken = match self.open_transport(input, tx) {
             Ok(false) => return Taken::AllBut([0..input.bytes().len(), 0..0]),
             Ok(true) => match self.connections.get_mut(stream) {
                 None => return Taken::Close,
@@ -173,6 +177,14 @@ impl Relay {
         let taken = match read {
             Err(_) if was_handshaking => Err(CloseReason::HandshakeFailed),
             Err(_) => Err(CloseReason::TlsFailed),
+            Ok(progress)
+                if session.is_handshaking()
+                    && !self
+                        .connections
+                        .keep_of_handshake(input.stream, input.bytes().len() - progress.used) =>
+            {
+                Err(CloseReason::HandshakeCrowded)
+            }
             Ok(progress) => {
                 let staged = tx.stage(&plain);
                 self.application(client, &plain, &staged, tx)
@@ -216,6 +228,10 @@ impl Relay {
         }
         let mut start = 0;
         let mut allocation = self.engine.client(&client);
+        // guard: V-47-proof
+        let has_allocation = allocation.is_some() || self.roaming.has_home(&client);
+        self.connections
+            .allocated(self.now.time, &client, has_allocation);
         let result = loop {
             let has_home = self.roaming.has_home(&client);
             let len_max = if allocation.is_some() || has_home {

@@ -72,7 +72,7 @@ impl OneShard {
             discovery: Vec::new(),
             commons: Commons::new(&engine),
             engine,
-            streams: translate::streams(config, None),
+            streams: translate::streams(config, None, None),
             datagrams: translate::datagrams(config, None),
             datapath: translate::datapath(config, backend, &accepting, &budget),
             log: translate::log(config, 0, 1),

@@ -2,8 +2,11 @@
 //!
 //! Invariant: a connection has one timer, which fires no later than its deadline; at that moment the deadline is looked at again. So
 //! moving a deadline further away, which every message does, costs nothing.
+//!
+//! A connection without an allocation counts against the limits of its shard and of its source, however much it says: one message that anybody can
+//! send proves nothing. It is counted from its first moment until its client is seen to have an allocation, and again when
+//! that is gone. A ConnectionBind counts as an allocation does.
 
-use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
@@ -16,7 +19,7 @@ use turnbuckle_engine::{
 use crate::counters::CloseReason;
 use crate::log::Seal;
 use crate::serial::serial;
-use crate::sources::SourceCounts;
+use crate::sources::{Crowd, CrowdLimits, CrowdPlace, Exceeded};
 use crate::tls::Session;
 
 /// How long connections may take for what, and how many may take it.
@@ -30,11 +33,16 @@ pub(crate) struct StreamLimits {
     pub(crate) message: Duration,
     /// Without an allocation, from one message to the next.
     pub(crate) idle: Duration,
-    /// Connections of one shard from which no message has come yet; beyond it the oldest goes.
-    pub(crate) unproven: usize,
-    /// The same from one address or IPv6 prefix; beyond it new ones are not taken.
-    pub(crate) unproven_per_address: u32,
+    /// Without an allocation, whatever is said.
+    pub(crate) unallocated: Duration,
+    /// Connections of one shard without an allocation.
+    pub(crate) crowd: CrowdLimits,
 }
+
+/// Bytes of a handshake that each connection may have waiting for the rest of a message; a client without a certificate needs no more.
+const HANDSHAKE_SHARE: usize = 8 * 1024;
+/// What all connections of a shard may have waiting beyond their shares.
+const HANDSHAKE_BUDGET: usize = 4 * 1024 * 1024;
 
 /// How far a connection is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,8 +72,12 @@ pub(crate) enum Awaited {
 pub(crate) struct Connection {
     pub(crate) id: StreamId,
     pub(crate) client: ClientTuple,
-    /// Under which it counts while it has proven nothing.
-    source: IpAddr,
+    /// Where it is counted while it has no allocation.
+    place: Option<CrowdPlace>,
+    /// Since when.
+    unallocated_since: Time,
+    /// Bytes that it has taken from the budget of handshakes.
+    borrowed: usize,
     /// Set when the first bytes have shown that it is TLS.
     pub(crate) tls: Option<Box<Session>>,
     pub(crate) awaited: Awaited,
@@ -112,11 +124,10 @@ pub(crate) struct Connections {
     limits: StreamLimits,
     places: Vec<Option<Connection>>,
     wheel: Wheel,
-    /// Connections that had not proven themselves when they were put here, oldest first.
-    unproven: VecDeque<StreamId>,
-    unproven_count: usize,
-    /// Where these come from.
-    unproven_sources: SourceCounts,
+    /// Those without an allocation.
+    crowd: Crowd<StreamId>,
+    /// What is left of the budget of handshakes, in bytes.
+    handshake_budget: usize,
 }
 
 impl Connections {
@@ -125,19 +136,40 @@ impl Connections {
             limits,
             places: Vec::new(),
             wheel: Wheel::new(Time::ZERO),
-            unproven: VecDeque::new(),
-            unproven_count: 0,
-            unproven_sources: SourceCounts::default(),
+            crowd: Crowd::new(limits.crowd),
+            handshake_budget: HANDSHAKE_BUDGET,
         }
     }
 
-    /// Whether so many connections from this address have proven nothing that no more are taken.
-    pub(crate) fn is_crowded_by(&self, address: IpAddr) -> bool {
-        // guard: V-47-address
-        self.unproven_sources.count(address) >= self.limits.unproven_per_address
+    /// Finds the connection that has to go before one more is taken, and notes it as closing: the oldest from `source` if that has as many without
+    /// an allocation as it may have, else, if the shard has, the oldest of the source with the most. Without a source the shard's limit
+    /// counts alone. `has_allocation` tells which of them have got one meanwhile.
+    pub(crate) fn make_room(
+        &mut self,
+        source: Option<IpAddr>,
+        mut has_allocation: impl FnMut(&ClientTuple) -> bool,
+    ) -> Option<StreamId> {
+        while let Some((id, exceeded)) = self.crowd.displaced_by(source) {
+            let stays = self
+                .get(id)
+                .is_none_or(|it| it.is_departing || has_allocation(&it.client));
+            // No longer counted, although it is there until the flush.
+            self.discount(id);
+            if !stays {
+                self.close(
+                    id,
+                    match exceeded {
+                        Exceeded::Source => CloseReason::CrowdedAddress,
+                        Exceeded::Total => CloseReason::Crowded,
+                    },
+                );
+                return Some(id);
+            }
+        }
+        None
     }
 
-    /// Takes a connection in. Returns one that has to go for it: the oldest from which nothing has come.
+    /// Takes a connection in, for which there is room.
     pub(crate) fn add(
         &mut self,
         now: Time,
@@ -145,50 +177,19 @@ impl Connections {
         listener: Endpoint,
         remote: SocketAddr,
         awaited: Awaited,
-    ) -> Option<StreamId> {
-        while let Some(&oldest) = self.unproven.front()
-            && !self.is_unproven(oldest)
-        {
-            self.unproven.pop_front();
-        }
-        // guard: V-47-crowd
-        let crowded = self.unproven_count >= self.limits.unproven;
-        let evicted = crowded.then(|| self.unproven.pop_front()).flatten();
-        if let Some(evicted) = evicted {
-            // No longer counted, although it is there until the flush.
-            self.discount(evicted);
-            self.close(evicted, CloseReason::Crowded);
-        }
-        if self.places.len() <= id.index() {
-            self.places.resize_with(id.index() + 1, || None);
-        }
+    ) {
+        let client = ClientTuple {
+            listener,
+            remote,
+            transport: Transport::Tcp,
+            connection: name(id),
+        };
         let check = now + self.limits.first_message;
-        self.wheel.schedule(key(id), check);
-        self.unproven.push_back(id);
-        self.unproven_count += 1;
-        let source = remote.ip();
-        self.unproven_sources.add(source);
-        self.places[id.index()] = Some(Connection {
-            id,
-            client: ClientTuple {
-                listener,
-                remote,
-                transport: Transport::Tcp,
-                connection: name(id),
-            },
-            source,
-            tls: None,
-            awaited,
-            phase: Phase::Silent,
-            since: now,
-            begun: None,
-            check,
-            closing: None,
-            joined: None,
-            is_departing: false,
-            seal: None,
-        });
-        evicted
+        self.put(now, check, id, client);
+        if let Some(connection) = self.get_mut(id) {
+            connection.awaited = awaited;
+            connection.phase = Phase::Silent;
+        }
     }
 
     /// Takes in a connection that another shard had, from which messages have come. Returns who it is here.
@@ -199,20 +200,32 @@ impl Connections {
         client: ClientTuple,
         tls: Option<Box<Session>>,
     ) -> ClientTuple {
-        if self.places.len() <= id.index() {
-            self.places.resize_with(id.index() + 1, || None);
-        }
         let client = ClientTuple {
             connection: name(id),
             ..client
         };
         let check = now + self.limits.idle;
+        self.put(now, check, id, client);
+        if let Some(connection) = self.get_mut(id) {
+            connection.tls = tls;
+        }
+        client
+    }
+
+    /// Puts a connection without an allocation where it belongs; messages have come from it, unless the caller says otherwise.
+    fn put(&mut self, now: Time, check: Time, id: StreamId, client: ClientTuple) {
+        if self.places.len() <= id.index() {
+            self.places.resize_with(id.index() + 1, || None);
+        }
         self.wheel.schedule(key(id), check);
+        let place = self.crowd.add(client.remote.ip(), id);
         self.places[id.index()] = Some(Connection {
             id,
             client,
-            source: client.remote.ip(),
-            tls,
+            place: Some(place),
+            unallocated_since: now,
+            borrowed: 0,
+            tls: None,
             awaited: Awaited::Messages,
             phase: Phase::Proven,
             since: now,
@@ -223,7 +236,6 @@ impl Connections {
             is_departing: false,
             seal: None,
         });
-        client
     }
 
     /// Notes that a connection is a client data connection from now on. Returns whether it is there.
@@ -296,36 +308,36 @@ impl Connections {
     /// Forgets a connection.
     pub(crate) fn remove(&mut self, id: StreamId) -> Option<Connection> {
         self.discount(id);
+        self.give_back(id);
         let place = self.places.get_mut(id.index())?;
         let connection = place.take_if(|connection| connection.id == id)?;
         self.wheel.cancel(key(id));
         Some(connection)
     }
 
-    /// Notes for whom a connection that has proven nothing speaks. Returns whether it may stay: not when too many others from there have proven
-    /// nothing either.
-    pub(crate) fn introduce(&mut self, id: StreamId, remote: SocketAddr) -> bool {
-        let has_room = !self.is_crowded_by(remote.ip());
-        let is_counted = self.is_unproven(id);
-        let Some(connection) = self.get_mut(id) else {
-            return true;
-        };
-        connection.client.remote = remote;
-        let new = remote.ip();
-        let old = std::mem::replace(&mut connection.source, new);
-        if is_counted {
-            self.unproven_sources.remove(old);
-            self.unproven_sources.add(new);
+    /// Notes for whom a connection speaks, which counts for that one from now on. Returns the connection that has to make room, as
+    /// [`make_room`](Self::make_room) does.
+    pub(crate) fn introduce(
+        &mut self,
+        id: StreamId,
+        remote: SocketAddr,
+        has_allocation: impl FnMut(&ClientTuple) -> bool,
+    ) -> Option<StreamId> {
+        self.discount(id);
+        let displaced = self.make_room(Some(remote.ip()), has_allocation);
+        let place = self.crowd.add(remote.ip(), id);
+        if let Some(connection) = self.get_mut(id) {
+            connection.client.remote = remote;
+            connection.place = Some(place);
+        } else {
+            self.crowd.remove(place);
         }
-        has_room
+        displaced
     }
 
     /// Notes what a reading has brought: whole messages or none, and whether another one has begun.
     #[inline]
     pub(crate) fn progressed(&mut self, now: Time, id: StreamId, messages: bool, is_begun: bool) {
-        if messages {
-            self.discount(id);
-        }
         let Some(connection) = self.get_mut(id) else {
             return;
         };
@@ -344,6 +356,52 @@ impl Connections {
         self.watch(id);
     }
 
+    /// Notes whether the client of a connection has an allocation.
+    #[inline]
+    pub(crate) fn allocated(&mut self, now: Time, client: &ClientTuple, has_allocation: bool) {
+        let Some(connection) = self.of_client(client) else {
+            return;
+        };
+        let id = connection.id;
+        let is_elsewhere = connection.joined.is_some() || connection.closing.is_some();
+        if connection.place.is_none() == has_allocation || is_elsewhere {
+            return;
+        }
+        if has_allocation {
+            return self.discount(id);
+        }
+        let place = self.crowd.add(connection.client.remote.ip(), id);
+        if let Some(connection) = self.get_mut(id) {
+            connection.place = Some(place);
+            connection.unallocated_since = now;
+            self.watch(id);
+        }
+    }
+
+    /// Notes how many bytes of a handshake wait for the rest of a message. Returns whether they may: beyond its share a connection
+    /// takes them from a budget of all.
+    pub(crate) fn keep_of_handshake(&mut self, id: StreamId, bytes: usize) -> bool {
+        self.give_back(id);
+        // guard: V-48-budget
+        let wanted = bytes.saturating_sub(HANDSHAKE_SHARE);
+        let Some(left) = self.handshake_budget.checked_sub(wanted) else {
+            return false;
+        };
+        if let Some(connection) = self.get_mut(id) {
+            connection.borrowed = wanted;
+            self.handshake_budget = left;
+        }
+        true
+    }
+
+    /// Gives back what a connection has taken from the budget of handshakes.
+    fn give_back(&mut self, id: StreamId) {
+        if let Some(connection) = self.get_mut(id) {
+            let borrowed = std::mem::take(&mut connection.borrowed);
+            self.handshake_budget += borrowed;
+        }
+    }
+
     /// Notes that a connection speaks TLS.
     pub(crate) fn secure(&mut self, now: Time, id: StreamId, session: Session) {
         let Some(connection) = self.get_mut(id) else {
@@ -358,6 +416,7 @@ impl Connections {
 
     /// Notes that the handshake of a connection is over.
     pub(crate) fn handshake_done(&mut self, now: Time, id: StreamId) {
+        self.give_back(id);
         let Some(connection) = self.get_mut(id) else {
             return;
         };
@@ -394,8 +453,13 @@ impl Connections {
                 continue;
             };
             let (mut deadline, reason) = connection.deadline(&limits);
-            if deadline <= now && reason == CloseReason::Idle && has_allocation(&connection.client)
+            if deadline <= now
+                && matches!(reason, CloseReason::Idle | CloseReason::Unallocated)
+                && has_allocation(&connection.client)
             {
+                if let Some(place) = connection.place.take() {
+                    self.crowd.remove(place);
+                }
                 deadline = now + limits.idle;
             }
             if deadline <= now {
@@ -413,25 +477,12 @@ impl Connections {
         self.wheel.next_timeout()
     }
 
-    /// Counts a connection no longer among those that have proven nothing, if it was; its phase has to change with that.
+    /// Counts a connection no longer among those without an allocation, if it was.
     #[inline]
     fn discount(&mut self, id: StreamId) {
-        if !self.is_unproven(id) {
-            return;
+        if let Some(place) = self.get_mut(id).and_then(|it| it.place.take()) {
+            self.crowd.remove(place);
         }
-        let Some(connection) = self.get(id) else {
-            return;
-        };
-        let source = connection.source;
-        self.unproven_count -= 1;
-        self.unproven_sources.remove(source);
-    }
-
-    /// Whether a connection counts against the bound on those that have proven nothing.
-    fn is_unproven(&self, id: StreamId) -> bool {
-        self.get(id).is_some_and(|connection| {
-            connection.phase != Phase::Proven && connection.closing != Some(CloseReason::Crowded)
-        })
     }
 }
 
@@ -445,7 +496,7 @@ impl Connection {
                 .map_or(Time::MAX, |(_, last)| last + limits.idle);
             return (deadline, CloseReason::Stalled);
         }
-        match (self.phase, self.begun) {
+        let (deadline, reason) = match (self.phase, self.begun) {
             // guard: V-48-half
             (Phase::Handshake, _) => (self.since + limits.handshake, CloseReason::HandshakeLate),
             (Phase::Silent, _) => {
@@ -459,7 +510,13 @@ impl Connection {
             // guard: V-47-half
             (Phase::Proven, Some(begun)) => (begun + limits.message, CloseReason::MessageLate),
             (Phase::Proven, None) => (self.since + limits.idle, CloseReason::Idle),
+        };
+        let latest = self.unallocated_since + limits.unallocated;
+        // guard: V-47-time
+        if self.place.is_some() && latest < deadline {
+            return (latest, CloseReason::Unallocated);
         }
+        (deadline, reason)
     }
 }
 
@@ -483,8 +540,11 @@ mod tests {
         first_message: Duration::from_secs(10),
         message: Duration::from_secs(10),
         idle: Duration::from_secs(60),
-        unproven: 4096,
-        unproven_per_address: 1024,
+        unallocated: Duration::from_secs(600),
+        crowd: CrowdLimits {
+            total: 4096,
+            per_source: 1024,
+        },
     };
 
     fn remote(port: u16) -> SocketAddr {
@@ -513,10 +573,7 @@ mod tests {
     fn one() -> (Connections, StreamId) {
         let mut connections = Connections::new(LIMITS);
         let id = StreamId::from_u32(3);
-        assert_eq!(
-            connections.add(second(0), id, LISTENER, remote(1), Awaited::Transport),
-            None
-        );
+        connections.add(second(0), id, LISTENER, remote(1), Awaited::Transport);
         (connections, id)
     }
 
@@ -584,7 +641,7 @@ mod tests {
             ended: None,
         };
         assert!(connections.join(id, joined));
-        assert_eq!(connections.unproven_count, 0);
+        assert_eq!(connections.crowd.len(), 0);
         for n in [90, 5_000, 1_000_000] {
             assert_eq!(closed(&mut connections, second(n), false), []);
         }
@@ -603,86 +660,158 @@ mod tests {
         );
     }
 
-    #[test]
-    fn the_oldest_of_too_many_silent_connections_makes_room() {
-        let mut connections = Connections::new(StreamLimits {
-            unproven: 3,
+    /// Limits of `total` connections and of `per_source` from one source.
+    fn crowded(total: usize, per_source: usize) -> Connections {
+        Connections::new(StreamLimits {
+            crowd: CrowdLimits { total, per_source },
             ..LIMITS
-        });
-        let id = StreamId::from_u32;
+        })
+    }
+
+    fn at(text: &str) -> SocketAddr {
+        SocketAddr::new(text.parse().unwrap(), 1)
+    }
+
+    /// Takes connection `n` in. Returns the one that made room, which is gone.
+    fn arrive(connections: &mut Connections, n: u32, remote: SocketAddr) -> Option<u32> {
+        let displaced = connections.make_room(Some(remote.ip()), |_| false);
+        let id = StreamId::from_u32(n);
+        connections.add(second(0), id, LISTENER, remote, Awaited::Transport);
+        let gone = connections.remove(displaced?)?;
+        assert!(matches!(
+            gone.closing,
+            Some(CloseReason::Crowded | CloseReason::CrowdedAddress)
+        ));
+        Some(gone.id.to_u32())
+    }
+
+    /// H3: a message that anybody can send frees nobody from the limits.
+    #[test]
+    fn a_message_without_proof_holds_no_place() {
+        let mut connections = crowded(3, 100);
+        let crowd = at("192.0.2.1");
         for n in 0..3 {
-            assert_eq!(
-                connections.add(second(0), id(n), LISTENER, remote(1), Awaited::Transport),
-                None
-            );
+            assert_eq!(arrive(&mut connections, n, crowd), None);
+            let id = StreamId::from_u32(n);
+            let client = connections.get(id).unwrap().client;
+            connections.allocated(second(1), &client, false);
+            connections.progressed(second(1), id, true, false);
         }
-        // One that has spoken does not count, and one that is gone does not either.
-        connections.progressed(second(1), id(0), true, false);
-        assert_eq!(
-            connections.add(second(1), id(3), LISTENER, remote(1), Awaited::Transport),
-            None
-        );
-        connections.remove(id(1));
-        assert_eq!(
-            connections.add(second(1), id(4), LISTENER, remote(1), Awaited::Transport),
-            None
-        );
-        // Silent now: 2, 3, 4.
-        for (added, evicted) in [(5, 2), (6, 3), (7, 4), (8, 5)] {
-            let gone = connections.add(
-                second(2),
-                id(added),
-                LISTENER,
-                remote(1),
-                Awaited::Transport,
-            );
-            assert_eq!(gone, Some(id(evicted)));
-            let connection = connections.remove(id(evicted)).unwrap();
-            assert_eq!(connection.closing, Some(CloseReason::Crowded));
+        for n in 3..9 {
+            assert_eq!(arrive(&mut connections, n, crowd), Some(n - 3));
         }
-        assert_eq!(connections.unproven_count, 3);
-        assert!(connections.get(id(0)).is_some());
+        assert_eq!(connections.crowd.len(), 3);
+    }
+
+    /// H3: twenty bytes now and then do not keep a connection for ever.
+    #[test]
+    fn without_an_allocation_a_connection_ends_however_much_it_says() {
+        let (mut connections, id) = one();
+        let speak = |connections: &mut Connections, n, has_allocation| {
+            if let Some(client) = connections.get(id).map(|it| it.client) {
+                connections.allocated(second(n), &client, has_allocation);
+            }
+            connections.progressed(second(n), id, true, false);
+            closed(connections, second(n), has_allocation)
+        };
+        for n in (0..600).step_by(50) {
+            assert_eq!(speak(&mut connections, n, false), []);
+        }
+        // With an allocation there is no end, and the time begins anew when it is gone.
+        for n in (600..5000).step_by(50) {
+            assert_eq!(speak(&mut connections, n, true), []);
+        }
+        for n in (5000..5600).step_by(50) {
+            assert_eq!(speak(&mut connections, n, false), []);
+        }
+        assert_eq!(
+            speak(&mut connections, 5602, false),
+            [(id, CloseReason::Unallocated)]
+        );
+    }
+
+    /// M6: who holds one place keeps it, however fast others come.
+    #[test]
+    fn a_slow_client_outlasts_a_flood_of_connections() {
+        let mut connections = crowded(100, 1000);
+        let slow = StreamId::from_u32(0);
+        assert_eq!(arrive(&mut connections, 0, at("203.0.113.7")), None);
+        for n in 1..20_000_u32 {
+            let from = SocketAddr::from(([192, 0, 2, u8::try_from(n % 4).unwrap()], 1));
+            // As the data path does, a place is used again.
+            let place = n % 100 + 1;
+            connections.remove(StreamId::from_u32(place));
+            arrive(&mut connections, place, from);
+        }
+        assert!(connections.get(slow).is_some_and(|it| it.closing.is_none()));
     }
 
     #[test]
-    fn silent_connections_of_one_address_do_not_keep_others_out() {
-        let mut connections = Connections::new(StreamLimits {
-            unproven_per_address: 2,
-            ..LIMITS
-        });
-        let id = StreamId::from_u32;
-        let at = |text: &str| SocketAddr::new(text.parse().unwrap(), 1);
-        let add = |connections: &mut Connections, n, remote| {
-            let evicted = connections.add(second(0), id(n), LISTENER, remote, Awaited::Transport);
-            assert_eq!(evicted, None);
-        };
-        let (crowd, other) = (at("192.0.2.1"), at("192.0.2.2"));
+    fn a_client_with_an_allocation_is_not_displaced_even_if_nobody_has_noted_it_yet() {
+        let mut connections = crowded(2, 100);
+        let from = at("192.0.2.1");
         for n in 0..2 {
-            assert!(!connections.is_crowded_by(crowd.ip()));
-            add(&mut connections, n, crowd);
+            arrive(&mut connections, n, from);
         }
-        assert!(connections.is_crowded_by(crowd.ip()));
-        assert!(connections.is_crowded_by("::ffff:192.0.2.1".parse().unwrap()));
-        assert!(!connections.is_crowded_by(other.ip()));
-        // Whoever speaks or goes makes room, once each.
-        connections.progressed(second(1), id(0), true, false);
-        assert!(!connections.is_crowded_by(crowd.ip()));
-        connections.progressed(second(2), id(0), true, false);
-        connections.remove(id(0));
-        add(&mut connections, 2, crowd);
-        assert!(connections.is_crowded_by(crowd.ip()));
-        for n in [1, 2] {
-            connections.remove(id(n));
+        let first = connections.get(StreamId::from_u32(0)).unwrap().client;
+        let displaced = connections.make_room(Some(from.ip()), |client| *client == first);
+        assert_eq!(displaced, None, "there is room as soon as it is noted");
+        assert_eq!(connections.crowd.len(), 1);
+        arrive(&mut connections, 2, from);
+        assert_eq!(arrive(&mut connections, 3, from), Some(1));
+        // Without its allocation it counts again.
+        connections.allocated(second(9), &first, false);
+        assert_eq!(connections.crowd.len(), 3);
+    }
+
+    #[test]
+    fn connections_of_one_address_do_not_keep_others_out() {
+        let mut connections = crowded(100, 2);
+        let (here, other) = (at("192.0.2.1"), at("192.0.2.2"));
+        for n in 0..2 {
+            assert_eq!(arrive(&mut connections, n, here), None);
         }
-        assert_eq!(connections.unproven_count, 0);
-        assert!(connections.unproven_sources.is_empty());
+        assert_eq!(arrive(&mut connections, 2, other), None);
+        assert_eq!(arrive(&mut connections, 3, at("::ffff:192.0.2.1")), Some(0));
+        for n in [1, 3, 2] {
+            connections.remove(StreamId::from_u32(n));
+        }
+        assert_eq!(connections.crowd.len(), 0);
         // Of IPv6 the first 64 bits count; a proxy's connections count for whom it speaks.
+        let mut gone = Vec::new();
         for (n, host) in [(3, "2001:db8::1"), (4, "2001:db8::2"), (5, "2001:db8::3")] {
-            add(&mut connections, n, other);
-            assert_eq!(connections.introduce(id(n), at(host)), n < 5);
+            assert_eq!(connections.make_room(None, |_| false), None);
+            let id = StreamId::from_u32(n);
+            connections.add(second(0), id, LISTENER, other, Awaited::Header);
+            gone.extend(connections.introduce(id, at(host), |_| false));
         }
-        assert!(!connections.is_crowded_by(other.ip()));
-        assert!(connections.is_crowded_by("2001:db8::3".parse().unwrap()));
-        assert!(!connections.is_crowded_by("2001:db8:0:1::1".parse().unwrap()));
+        assert_eq!(gone, [StreamId::from_u32(3)]);
+        assert_eq!(connections.crowd.displaced_by(Some(other.ip())), None);
+        let next = connections.make_room(Some(at("2001:db8:0:1::1").ip()), |_| false);
+        assert_eq!(next, None);
+    }
+
+    /// M5: what handshakes keep waiting is bounded for the shard, and each connection has a share that nobody takes from it.
+    #[test]
+    fn handshakes_share_a_budget_and_give_it_back() {
+        let mut connections = crowded(4096, 4096);
+        let mut taken = 0;
+        for n in 0..1000 {
+            arrive(&mut connections, n, at("192.0.2.1"));
+            let id = StreamId::from_u32(n);
+            assert!(connections.keep_of_handshake(id, HANDSHAKE_SHARE));
+            for _ in 0..2 {
+                taken += usize::from(connections.keep_of_handshake(id, 4 * HANDSHAKE_SHARE));
+            }
+        }
+        assert_eq!(taken / 2, HANDSHAKE_BUDGET / (3 * HANDSHAKE_SHARE));
+        let first = StreamId::from_u32(0);
+        connections.remove(first);
+        connections.keep_of_handshake(StreamId::from_u32(1), 0);
+        connections.handshake_done(second(1), StreamId::from_u32(2));
+        for n in 3..1000 {
+            connections.remove(StreamId::from_u32(n));
+        }
+        assert_eq!(connections.handshake_budget, HANDSHAKE_BUDGET);
     }
 }

@@ -17,7 +17,9 @@ use rustls::{ProtocolVersion, ServerConfig};
 use super::certificates::suite_name;
 use crate::log::Seal;
 
-/// Most bytes of a handshake that are kept until more of it comes: a chain of client certificates has room.
+/// Most bytes of a client's first flight that are kept until more of it comes: a hello with a share for every group takes 3 KiB.
+const FIRST_FLIGHT_LEN_MAX: usize = 8 * 1024;
+/// The same once the hello is answered: a chain of client certificates has room.
 const HANDSHAKE_LEN_MAX: usize = 32 * 1024;
 /// Most plain bytes of a record (RFC 8446 §5.1).
 const RECORD_LEN_MAX: usize = 16_384;
@@ -27,6 +29,8 @@ const RECORD_OVERHEAD: usize = 64;
 /// One TLS connection.
 pub(crate) struct Session {
     tls: UnbufferedServerConnection,
+    /// Whether the client's first flight was answered.
+    is_answered: bool,
     /// Plain bytes of a message that is not complete yet.
     pub(crate) kept: Vec<u8>,
 }
@@ -54,6 +58,7 @@ impl Session {
     pub(crate) fn new(config: Arc<ServerConfig>) -> Result<Self, rustls::Error> {
         Ok(Self {
             tls: UnbufferedServerConnection::new(config)?,
+            is_answered: false,
             kept: Vec::new(),
         })
     }
@@ -112,6 +117,7 @@ impl Session {
                 }
                 Ok(ConnectionState::EncodeTlsData(mut data)) => {
                     encode(|target| data.encode(target), raw)?;
+                    self.is_answered = true;
                     false
                 }
                 Ok(ConnectionState::TransmitTlsData(data)) => {
@@ -139,10 +145,11 @@ impl Session {
             }
         }
         let rest = &records[progress.used..];
-        let is_sound = if self.is_handshaking() {
-            rest.len() <= HANDSHAKE_LEN_MAX
-        } else {
-            !holds_part(rest)
+        let is_sound = match (self.is_handshaking(), self.is_answered) {
+            // guard: V-48-flight
+            (true, false) => rest.len() <= FIRST_FLIGHT_LEN_MAX,
+            (true, true) => rest.len() <= HANDSHAKE_LEN_MAX,
+            (false, _) => !holds_part(rest),
         };
         if is_sound {
             Ok(progress)
@@ -413,6 +420,31 @@ mod tests {
         pair.session.say_goodbye(&mut raw);
         pair.hear(&raw);
         assert_eq!(pair.client.reader().read(&mut [0]).unwrap(), 0);
+    }
+
+    /// V-48: what a client can have waiting before its hello is whole.
+    #[test]
+    fn a_first_flight_keeps_no_more_than_8_kib_waiting() {
+        let mut pair = Pair::new();
+        // A hello that claims 60,000 bytes, in records of 4,096 (RFC 8446 §4).
+        let mut flight = Vec::new();
+        for number in 0..8 {
+            flight.extend([22, 3, 1, 0x10, 0]);
+            let begins = flight.len();
+            flight.resize(begins + 4096, 0);
+            if number == 0 {
+                flight[begins..begins + 4].copy_from_slice(&[1, 0, 0xEA, 0x60]);
+            }
+        }
+        let kept = (1000..flight.len()).step_by(500).take_while(|len| {
+            let mut records = flight[..*len].to_vec();
+            let read = pair
+                .session
+                .read(&mut records, &mut Vec::new(), &mut Vec::new());
+            read.is_ok_and(|progress| progress.used == 0)
+        });
+        let most = kept.last().unwrap();
+        assert!((7000..=FIRST_FLIGHT_LEN_MAX).contains(&most), "{most}");
     }
 
     //= STUN-016

@@ -64,7 +64,10 @@ fn a_client_over_dtls_relays_both_ways_with_every_kind_of_key_on_both_ports() {
 fn a_million_hellos_leave_nothing_behind_and_get_less_than_they_sent() {
     let site = Site::new();
     let authority = Authority::new();
-    let options = ["--relay-threads=1", "--max-dtls-handshakes-per-address=200"];
+    let options = [
+        "--relay-threads=1",
+        "--max-dtls-sessions-without-allocation-per-address=200",
+    ];
     let server = start_with(site, &authority.options(Key::P256), &options);
     let dtls = authority.dtls_client();
     let mut before = client(&dtls, site, &server);
@@ -117,7 +120,7 @@ fn handshakes_that_stop_halfway_make_room_for_each_other_and_end_in_time() {
     let authority = Authority::new();
     let options = [
         "--relay-threads=1",
-        "--max-dtls-handshakes=20",
+        "--max-dtls-sessions-without-allocation=20",
         "--stream-deadline=4",
     ];
     let server = start_with(site, &authority.options(Key::P256), &options);
@@ -153,8 +156,8 @@ fn half_open_handshakes_of_one_address_are_limited_and_keep_nobody_else_out() {
     let authority = Authority::new();
     let options = [
         "--relay-threads=1",
-        "--max-dtls-handshakes=40",
-        "--max-dtls-handshakes-per-address=20",
+        "--max-dtls-sessions-without-allocation=40",
+        "--max-dtls-sessions-without-allocation-per-address=20",
     ];
     let server = start_with(site, &authority.options(Key::P256), &options);
     let dtls = authority.dtls_client();
@@ -169,10 +172,35 @@ fn half_open_handshakes_of_one_address_are_limited_and_keep_nobody_else_out() {
     drop(half);
     let accounting = server.stop();
     assert!(
-        accounting.dropped_as("dtls_crowded_address") >= 80,
+        accounting.closed_as("crowded_address") >= 80,
         "{accounting:#?}"
     );
-    assert_eq!(accounting.closed_as("crowded"), 0, "nobody made room");
+    assert_eq!(accounting.closed_as("crowded"), 0, "nobody else made room");
+}
+
+/// A Binding request proves nothing: sessions that say no more keep no new client out.
+#[test]
+fn sessions_held_by_messages_without_proof_make_room_for_a_client() {
+    let site = Site::new();
+    let authority = Authority::new();
+    let options = ["--relay-threads=1", "--max-dtls-sessions=20"];
+    let server = start_with(site, &authority.options(Key::P256), &options);
+    let dtls = authority.dtls_client();
+    let mut before = client(&dtls, site, &server);
+    before.allocate();
+    let held: Vec<Client> = (0..50)
+        .map(|_| {
+            let mut client = client(&dtls, site, &server);
+            client.settle();
+            client
+        })
+        .collect();
+    relay_both_ways(&mut client(&dtls, site, &server), site.ip(9));
+    before.refresh(600).expect(200);
+    drop(held);
+    let accounting = server.stop();
+    assert!(accounting.closed_as("crowded") >= 30, "{accounting:#?}");
+    assert_eq!(accounting.dropped_as("dtls_crowded"), 0, "{accounting:#?}");
 }
 
 /// On the client's own address even, which no attacker off the path has: what does not prove itself changes nothing.

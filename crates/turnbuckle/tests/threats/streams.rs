@@ -279,53 +279,109 @@ fn connections_beyond_the_limit_of_descriptors_are_served_when_it_is_lifted() {
     }
 }
 
-/// One address cannot take the places of all others.
+/// A connection from `ip` that has sent a message which proves nothing, and has its answer.
+fn unproven(ip: IpAddr, server: &Server) -> StreamLink {
+    let mut link = StreamLink::new(Box::new(connect_from(ip, server.address())));
+    link.write(&plain(Class::Request, Method::BINDING, |_| {}));
+    assert!(link.read_message().unwrap().starts_with(&[1, 1]));
+    link
+}
+
+/// One address cannot take the places of all others, and what it begins last it has.
 #[test]
-fn silent_connections_of_one_address_are_limited_and_keep_nobody_else_out() {
+fn connections_of_one_address_are_limited_and_keep_nobody_else_out() {
     let site = Site::new();
     let server = start(
         site,
         &[
-            "--max-silent-connections-per-address=10",
+            "--max-connections-without-allocation-per-address=10",
             "--relay-threads=1",
         ],
     );
-    let mut crowd: Vec<_> = (0..30)
-        .map(|_| connect_from(site.ip(5), server.address()))
-        .collect();
-    for silent in &mut crowd[10..] {
-        assert_eq!(silent.read(&mut [0]).unwrap(), 0, "closed at once");
+    let mut crowd: Vec<_> = (0..30).map(|_| unproven(site.ip(5), &server)).collect();
+    for displaced in &mut crowd[..20] {
+        assert!(displaced.read_to_close().is_empty());
     }
-    let other = connect_from(site.ip(6), server.address());
-    let mut other = StreamLink::new(Box::new(other));
-    other.write(&plain(Class::Request, Method::BINDING, |_| {}));
-    assert!(other.read_message().unwrap().starts_with(&[1, 1]));
-    // Who speaks makes room for one more.
-    let mut speaker = StreamLink::new(Box::new(crowd.swap_remove(0)));
-    speaker.write(&plain(Class::Request, Method::BINDING, |_| {}));
-    assert!(speaker.read_message().unwrap().starts_with(&[1, 1]));
-    let next = connect_from(site.ip(5), server.address());
-    let mut next = StreamLink::new(Box::new(next));
-    next.write(&plain(Class::Request, Method::BINDING, |_| {}));
-    assert!(next.read_message().unwrap().starts_with(&[1, 1]));
+    unproven(site.ip(6), &server);
+    let last = crowd.last_mut().unwrap();
+    last.write(&plain(Class::Request, Method::BINDING, |_| {}));
+    assert!(last.read_message().unwrap().starts_with(&[1, 1]));
     drop(crowd);
-    let accounting = server.stop();
-    assert_eq!(accounting.closed_as("crowded_address"), 20);
+    assert_eq!(server.stop().closed_as("crowded_address"), 20);
 }
 
-/// Half-open connections: however many there are, a client gets in.
+/// Connections without an allocation, silent or not: however many there are, a client gets in.
 //= STUN-011
 #[test]
-fn the_oldest_silent_connections_make_room_for_a_client() {
+fn connections_without_an_allocation_make_room_for_a_client() {
+    for speaks in [false, true] {
+        let site = Site::new();
+        let options = [
+            "--max-connections-without-allocation=50",
+            "--relay-threads=1",
+        ];
+        let server = start(site, &options);
+        let mut held: Vec<_> = (0..500).map(|_| connect(server.address())).collect();
+        let mut client = Client::over_tcp(&server);
+        client.allocate();
+        if speaks {
+            drop(held);
+            let held: Vec<_> = (0..500).map(|_| unproven(site.ip(5), &server)).collect();
+            assert!(server.descriptors_of_tcp() <= 51);
+            drop(held);
+        } else {
+            held.clear();
+        }
+        client.refresh(600).expect(200);
+        relay_both_ways(&mut Client::over_tcp(&server), site.ip(9));
+        let accounting = server.stop();
+        let closed = accounting.closed_as("crowded");
+        assert!(closed >= 440, "{accounting:?}");
+    }
+}
+
+/// A client that takes its time for a message keeps its place, however many come meanwhile from elsewhere.
+#[test]
+fn a_flood_of_connections_does_not_displace_a_slow_client() {
     let site = Site::new();
-    let server = start(site, &["--max-silent-connections=50", "--relay-threads=1"]);
-    let silent: Vec<_> = (0..500).map(|_| connect(server.address())).collect();
+    let options = [
+        "--max-connections-without-allocation=20",
+        "--relay-threads=1",
+    ];
+    let server = start(site, &options);
+    let request = plain(Class::Request, Method::BINDING, |_| {});
+    let mut slow = StreamLink::new(Box::new(connect_from(site.ip(6), server.address())));
+    slow.write(&request[..10]);
+    let crowd: Vec<_> = (0..200_u8)
+        .map(|n| connect_from(site.ip(20 + n % 4), server.address()))
+        .collect();
+    unproven(site.ip(5), &server); // all have been accepted
+    slow.write(&request[10..]);
+    assert!(slow.read_message().unwrap().starts_with(&[1, 1]));
+    drop(crowd);
+    assert!(server.stop().closed_as("crowded") >= 180);
+}
+
+#[test]
+fn a_connection_without_an_allocation_ends_in_time_however_much_it_says() {
+    let site = Site::new();
+    let server = start(site, &["--max-time-without-allocation=3"]);
     let mut client = Client::over_tcp(&server);
-    relay_both_ways(&mut client, site.ip(9));
-    drop(silent);
-    let accounting = server.stop();
-    // The one that makes room may be the client's own until it has spoken, never afterwards.
-    assert!(accounting.closed_as("crowded") >= 450, "{accounting:?}");
+    client.allocate();
+    let begun = Instant::now();
+    let mut connection = connect(server.address());
+    let request = plain(Class::Request, Method::BINDING, |_| {});
+    let is_open = |connection: &mut std::net::TcpStream| {
+        connection.write_all(&request).is_ok()
+            && connection.read(&mut [0; 1024]).is_ok_and(|len| len > 0)
+    };
+    while is_open(&mut connection) {
+        assert!(begun.elapsed() < Duration::from_secs(30), "it stays open");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    assert!(begun.elapsed() >= Duration::from_secs(3));
+    client.refresh(600).expect(200);
+    assert_eq!(server.stop().closed_as("without_allocation"), 1);
 }
 
 //= STUN-008

@@ -158,70 +158,86 @@ pub(super) const ENTRIES: &[Entry] = &[
     ),
     Entry::new(
         "",
-        "max-silent-connections",
+        "max-time-without-allocation",
+        GROUP,
+        Kind::Integer { min: 1, max: 86_400, unit: "seconds" },
+        "Closes connections and ends DTLS sessions that have had no allocation for this time, whatever they send.",
+    )
+    .default("600")
+    .works(
+        |draft, value, _| {
+            draft.limits.time_without_allocation = Duration::from_secs(value.integer().into());
+            Ok(())
+        },
+        |config| one(config.limits.time_without_allocation.as_secs()),
+    ),
+    Entry::new(
+        "",
+        "max-connections-without-allocation",
         GROUP,
         Kind::Integer { min: 1, max: 1 << 20, unit: "connections" },
-        "Connections of one shard that have sent no message yet. Beyond it the oldest is closed.",
+        "Connections of one shard whose client has no allocation, whatever they have sent; at most half of the descriptors are theirs. Beyond it the \
+         oldest of the address that has the most is closed.",
     )
     .default("4096")
     .works(
         |draft, value, _| {
-            draft.limits.stream_unproven = value.nonzero()?;
+            draft.limits.connections_without_allocation = value.nonzero()?;
             Ok(())
         },
-        |config| one(config.limits.stream_unproven),
+        |config| one(config.limits.connections_without_allocation),
     ),
     Entry::new(
         "",
-        "max-silent-connections-per-address",
+        "max-connections-without-allocation-per-address",
         GROUP,
         Kind::Integer { min: 1, max: 1 << 20, unit: "connections" },
-        "The same from one address, or one IPv6 prefix of 64 bits: those in a TLS handshake too. Beyond it new ones from there are closed at once.",
+        "The same from one address, or one IPv6 prefix of 64 bits, to all shards, each of which takes its part. Beyond it the oldest from there is closed.",
     )
     .default("1024")
     .works(
         |draft, value, _| {
-            draft.limits.stream_unproven_per_address = value.nonzero()?;
+            draft.limits.connections_without_allocation_per_address = value.nonzero()?;
             Ok(())
         },
-        |config| one(config.limits.stream_unproven_per_address),
+        |config| one(config.limits.connections_without_allocation_per_address),
     ),
     Entry::new(
         "",
-        "max-dtls-handshakes",
+        "max-dtls-sessions-without-allocation",
         GROUP,
         Kind::Integer { min: 1, max: 1 << 20, unit: "sessions" },
-        "DTLS sessions of one shard from which no message has come yet, half-open ones among them. Beyond it the oldest is ended.",
+        "DTLS sessions of one shard whose client has no allocation, half-open ones among them. Beyond it the oldest of the address that has the most is ended.",
+    )
+    .default("2048")
+    .works(
+        |draft, value, _| {
+            draft.limits.dtls_without_allocation = value.nonzero()?;
+            Ok(())
+        },
+        |config| one(config.limits.dtls_without_allocation),
+    ),
+    Entry::new(
+        "",
+        "max-dtls-sessions-without-allocation-per-address",
+        GROUP,
+        Kind::Integer { min: 1, max: 1 << 20, unit: "sessions" },
+        "The same from one address, or one IPv6 prefix of 64 bits, at all shards, each of which takes its part. Beyond it the oldest from there is ended.",
     )
     .default("256")
     .works(
         |draft, value, _| {
-            draft.limits.dtls_unproven = value.nonzero()?;
+            draft.limits.dtls_without_allocation_per_address = value.nonzero()?;
             Ok(())
         },
-        |config| one(config.limits.dtls_unproven),
-    ),
-    Entry::new(
-        "",
-        "max-dtls-handshakes-per-address",
-        GROUP,
-        Kind::Integer { min: 1, max: 1 << 20, unit: "sessions" },
-        "The same from one address, or one IPv6 prefix of 64 bits. Beyond it no further one begins from there.",
-    )
-    .default("64")
-    .works(
-        |draft, value, _| {
-            draft.limits.dtls_unproven_per_address = value.nonzero()?;
-            Ok(())
-        },
-        |config| one(config.limits.dtls_unproven_per_address),
+        |config| one(config.limits.dtls_without_allocation_per_address),
     ),
     Entry::new(
         "",
         "max-dtls-sessions",
         GROUP,
         Kind::Integer { min: 1, max: 1 << 20, unit: "sessions" },
-        "DTLS sessions of one shard. Beyond it no further one begins.",
+        "DTLS sessions of one shard. Beyond it one without an allocation is ended, and if there is none, no further one begins.",
     )
     .default("16384")
     .works(

@@ -87,7 +87,7 @@ impl Several {
                 discovery: Vec::new(),
                 commons: Arc::clone(&commons),
                 engine: Arc::clone(&engine),
-                streams: translate::streams(config, None),
+                streams: translate::streams(config, None, None),
                 datagrams: translate::datagrams(config, None),
                 datapath: translate::datapath(config, backend, &accepting, &budget),
                 log: translate::log(config, index, count.into()),
