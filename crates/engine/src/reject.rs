@@ -72,3 +72,57 @@ pub(crate) const fn reason_phrase(code: u16) -> &'static str {
         _ => "",
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// RFC 8656 §19, RFC 8489 §14.8, RFC 6062 §6.3 and RFC 8016 §4 by number; a code of none of them would have no phrase here.
+    //= TURN-119
+    //= STUN-061
+    #[test]
+    fn every_reason_to_refuse_has_the_code_and_the_phrase_that_are_registered_for_it() {
+        let registered = [
+            (Reject::BadRequest("why"), 400, "Bad Request"),
+            (Reject::Forbidden, 403, "Forbidden"),
+            (Reject::MobilityForbidden, 405, "Mobility Forbidden"),
+            (Reject::UnknownAttributes, 420, "Unknown Attribute"),
+            (Reject::AllocationMismatch, 437, "Allocation Mismatch"),
+            (
+                Reject::FamilyUnsupported,
+                440,
+                "Address Family not Supported",
+            ),
+            (Reject::WrongCredentials, 441, "Wrong Credentials"),
+            (
+                Reject::TransportUnsupported,
+                442,
+                "Unsupported Transport Protocol",
+            ),
+            (
+                Reject::PeerFamilyMismatch,
+                443,
+                "Peer Address Family Mismatch",
+            ),
+            (Reject::ConnectionExists, 446, "Connection Already Exists"),
+            (
+                Reject::ConnectionFailed,
+                447,
+                "Connection Timeout or Failure",
+            ),
+            (Reject::QuotaReached, 486, "Allocation Quota Reached"),
+            (Reject::InsufficientCapacity, 508, "Insufficient Capacity"),
+        ];
+        for (reject, code, phrase) in registered {
+            assert_eq!((reject.code(), reject.phrase(false)), (code, phrase));
+        }
+        let with_phrase: Vec<u16> = (0..=u16::MAX)
+            .filter(|code| !reason_phrase(*code).is_empty())
+            .collect();
+        // Those above, and 300, 401 and 438 of RFC 8489.
+        let expected = [
+            300, 400, 401, 403, 405, 420, 437, 438, 440, 441, 442, 443, 446, 447, 486, 508,
+        ];
+        assert_eq!(with_phrase, expected);
+    }
+}

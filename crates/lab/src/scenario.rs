@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use crate::connections::Settings;
 
 /// The scenarios that come with the program, in the order of a full run.
-const SHIPPED: [(&str, &str); 33] = [
+const SHIPPED: [(&str, &str); 37] = [
     ("smoke", include_str!("../scenarios/smoke.toml")),
     ("flood-1", include_str!("../scenarios/flood-1.toml")),
     ("flood-8", include_str!("../scenarios/flood-8.toml")),
@@ -18,13 +18,17 @@ const SHIPPED: [(&str, &str); 33] = [
     ("flood-1200", include_str!("../scenarios/flood-1200.toml")),
     ("steady", include_str!("../scenarios/steady.toml")),
     ("bursts", include_str!("../scenarios/bursts.toml")),
+    ("steady-100k", include_str!("../scenarios/steady-100k.toml")),
     ("steady-fast", include_str!("../scenarios/steady-fast.toml")),
     ("calls", include_str!("../scenarios/calls.toml")),
     (
         "calls-two-cpus",
         include_str!("../scenarios/calls-two-cpus.toml"),
     ),
+    ("calls-100", include_str!("../scenarios/calls-100.toml")),
     ("calls-250", include_str!("../scenarios/calls-250.toml")),
+    ("calls-300", include_str!("../scenarios/calls-300.toml")),
+    ("calls-2000", include_str!("../scenarios/calls-2000.toml")),
     ("latency", include_str!("../scenarios/latency.toml")),
     ("tcp-1", include_str!("../scenarios/tcp-1.toml")),
     ("tcp-100", include_str!("../scenarios/tcp-100.toml")),

@@ -18,6 +18,8 @@ const RUNNER: &str = "seeds";
 /// Failures to print before giving up.
 const FAILURES_MAX: usize = 3;
 
+/// The reference model says of every request which code is due, from what the RFCs say the code means.
+//= TURN-119
 #[test]
 fn every_seed_keeps_every_rule() {
     if let Some(seed) = seed_of_environment() {

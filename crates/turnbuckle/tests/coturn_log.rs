@@ -230,6 +230,7 @@ const ACTIONS: [(&[&str], &[&str]); 6] = [
     ),
 ];
 
+//= TURN-116
 #[test]
 fn the_same_clients_leave_the_same_lines_as_in_coturns_log() {
     for program in [COTURN, CLIENT] {

@@ -145,3 +145,34 @@ fn what_one_writes_the_other_reads_and_both_print_the_same() {
         assert_eq!(ours.run(command), debians.run(command), "{command}");
     }
 }
+
+/// RFC 8656 §6: the server stores the key and not the password. What is written to the database is all that a server ever has of a user there.
+//= TURN-017
+#[test]
+fn a_database_has_a_users_key_and_not_its_password() {
+    let folder = tempfile::tempdir().expect("a directory");
+    let link = folder.path().join("turnadmin");
+    std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_turnbuckle"), &link).expect("linked");
+    let ours = Tool {
+        program: link,
+        folder: folder.path(),
+    };
+    let (_, code) = ours.on("users", "-a -u gorst -r north.gov -p youhavetoberealistic");
+    assert_eq!(code, Some(0));
+    let (key, _) = ours.run("-k -u gorst -r north.gov -p youhavetoberealistic");
+    let key = key.concat();
+    let key = key.trim_start_matches("0x");
+    assert_eq!(key.len(), 32, "an MD5 sum: {key}");
+    let mut files = 0;
+    for file in std::fs::read_dir(folder.path()).expect("a directory") {
+        let path = file.expect("an entry").path();
+        if path.is_symlink() {
+            continue;
+        }
+        let bytes = std::fs::read(&path).expect("a file");
+        let has = |text: &str| bytes.windows(text.len()).any(|it| it == text.as_bytes());
+        assert!(!has("youhavetoberealistic"), "{}", path.display());
+        files += usize::from(has(key));
+    }
+    assert_eq!(files, 1, "the key is in the database");
+}

@@ -2,7 +2,7 @@
 
 use core::net::SocketAddr;
 
-use turnbuckle_engine::{Change, DefaultFamily, DropReason, RelayAddress};
+use turnbuckle_engine::{Change, DefaultFamily, DropReason, RelayAddress, Transport};
 use turnbuckle_wire::{AddressFamily, AttributeType, MessageWriter, Method};
 
 use crate::support::*;
@@ -71,8 +71,43 @@ fn grants_a_relayed_address_with_all_that_belongs_to_it() {
     );
 }
 
+/// What RFC 8656 §6 lists, by what the engine does with it and by what the change stream tells of it.
 //= TURN-018
-//= TURN-116
+#[test]
+fn an_allocation_has_addresses_a_user_a_time_to_expiry_permissions_and_channels() {
+    let mut server = Server::start();
+    let mut client = server.client(CLIENT);
+    let relayed = server.allocate(&mut client);
+    server.permit(&mut client, PEER).success();
+    server.bind(&mut client, 0x4001, PEER).success();
+    let changes = server.take_changes();
+    let Change::Created(created) = &changes[0] else {
+        panic!("{changes:?}")
+    };
+    // relayed transport address, 5-tuple, authentication information, time to expiry
+    assert_eq!(created.relays[0].external, relayed);
+    assert_eq!(created.client.to_string(), CLIENT);
+    assert_eq!(created.server.to_string(), "192.0.2.1:3478");
+    assert_eq!(created.transport, Transport::Udp);
+    let user = &created.user;
+    assert_eq!((&*user.name, &*user.realm), ("alice", REALM));
+    assert_eq!(created.expires.since(created.created).as_secs(), 600);
+    let peer: SocketAddr = PEER.parse().unwrap();
+    let is_permission = |change: &Change| matches!(change, Change::PermissionInstalled { peer: ip, .. } if *ip == peer.ip());
+    let is_channel = |change: &Change| matches!(change, Change::ChannelInstalled { number, peer: to, .. } if number.get() == 0x4001 && *to == peer);
+    assert!(changes.iter().any(is_permission), "{changes:?}");
+    assert!(changes.iter().any(is_channel), "{changes:?}");
+    // another 5-tuple has no part in it, another user neither, and it ends when its time is over
+    let mut elsewhere = server.client("203.0.113.7:50001");
+    assert_eq!(server.refresh(&mut elsewhere, 600).code(), Some(437));
+    let mut bob = server.client_of("bob", "builder", CLIENT);
+    assert_eq!(server.refresh(&mut bob, 600).code(), Some(441));
+    server.wait_s(600);
+    server.challenge(&mut client);
+    assert_eq!(server.refresh(&mut client, 600).code(), Some(437));
+    server.assert_nothing_is_held();
+}
+
 #[test]
 fn reports_a_new_allocation_in_the_change_stream() {
     let mut server = Server::start();

@@ -4,8 +4,8 @@ use core::net::SocketAddr;
 use core::time::Duration;
 
 use turnbuckle_engine::{
-    Alternates, ClientTuple, Config, Connection, Discovery, DropReason, Endpoint, Outcome, Rate,
-    Transport, UnverifiedLimits,
+    Alternate, Alternates, ClientTuple, Config, Connection, Discovery, DropReason, Endpoint,
+    Outcome, Rate, Transport, UnverifiedLimits,
 };
 use turnbuckle_wire::{
     AttributeType, ChangeRequest, Message, MessageWriter, Method, TransactionId,
@@ -208,8 +208,38 @@ fn never_answers_one_of_its_own_listeners() {
     assert!(server.replies.is_empty());
 }
 
-//= NAT-15
+/// RFC 5780 §6.1: ALTERNATE-SERVER is in no message with RESPONSE-ORIGIN or OTHER-ADDRESS, also where the server has both to tell.
 //= NAT-17
+#[test]
+fn an_alternate_server_is_in_no_message_with_the_addresses_of_discovery() {
+    let alternate = Alternate {
+        address: "198.51.100.77:3478".parse().unwrap(),
+        domain: None,
+    };
+    let mut server = server(|config| config.redirection.udp = vec![alternate]);
+    let (_, answer) = ask(&mut server, at(LISTENER), |_| {});
+    assert_eq!(
+        origin_and_other(&answer.success()),
+        [seen(0, 0), seen(1, 1)]
+    );
+    assert!(!answer.message().contains(AttributeType::ALTERNATE_SERVER));
+    let mut client = server.client(CLIENT);
+    let sent_away = server.ask(&mut client, Method::ALLOCATE, |writer| {
+        writer.requested_transport(17);
+    });
+    assert_eq!(sent_away.code(), Some(300));
+    let message = sent_away.message();
+    assert!(message.contains(AttributeType::ALTERNATE_SERVER));
+    for kind in [
+        AttributeType::RESPONSE_ORIGIN,
+        AttributeType::OTHER_ADDRESS,
+        AttributeType::PADDING,
+    ] {
+        assert!(!message.contains(kind));
+    }
+}
+
+//= NAT-15
 //= NAT-20
 #[test]
 fn refuses_what_it_cannot_do_where_the_request_came_from() {

@@ -34,7 +34,6 @@ fn allocate(server: &mut Server, client: &mut Client) -> Answer {
 }
 
 //= TURN-038
-//= TURN-119
 //= STUN-061
 //= STUN-062
 //= V-14

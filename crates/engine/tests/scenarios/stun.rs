@@ -398,7 +398,6 @@ fn secure_stun_asks_for_credentials() {
 
 //= STUN-028
 //= STUN-087
-//= TURN-007
 //= V-65
 //= V-40
 #[test]

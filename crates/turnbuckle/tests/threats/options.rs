@@ -46,6 +46,7 @@ fn binding_answers_have_what_the_options_ask_for_and_nothing_else() {
     }
 }
 
+//= TURN-007
 #[test]
 fn clients_are_told_which_software_it_is_and_what_was_wrong_where_that_is_wanted() {
     for (options, software, reason) in [
@@ -62,6 +63,9 @@ fn clients_are_told_which_software_it_is_and_what_was_wrong_where_that_is_wanted
         let server = Server::start(site.server(), options);
         let mut client = Client::new(site.ip(2), &server);
         let answer = client.allocate_with(|_| {}).expect(200);
+        let said = answer.message().contains(AttributeType::SOFTWARE);
+        assert_eq!(said, software, "{options:?}");
+        let answer = client.refresh(600).expect(200);
         let said = answer.message().contains(AttributeType::SOFTWARE);
         assert_eq!(said, software, "{options:?}");
         let answer = client.channel_bind(1, site.server()).expect(400);

@@ -6,8 +6,8 @@ use std::time::Duration;
 use turnbuckle_wire::AddressFamily;
 
 use crate::harness::{
-    Canary, Client, Inbound, Server, Site, World, channel, forge_icmp, peer_receives, peer_socket,
-    relayed,
+    ABOUT_TCP, ABOUT_UDP, Canary, Client, Inbound, Server, Site, World, channel, forge_icmp,
+    forge_icmp_about, peer_receives, peer_socket, relayed,
 };
 
 /// A relay on loopback that may reach loopback peers.
@@ -220,6 +220,35 @@ fn one_forbidden_peer_in_a_request_leaves_none_permitted() {
     client.send_indication(good, b"out");
     client.settle();
     canary.assert_silent();
+}
+
+/// Types of ICMPv4 that no peer's host or router on the way sends about a datagram, and errors about what is no datagram.
+//= TURN-075
+#[test]
+fn only_errors_about_datagrams_are_relayed_and_only_the_two_types_of_the_rfc() {
+    let site = Site::new();
+    let server = relay(site, &[]);
+    let mut client = Client::new(site.ip(2), &server);
+    let relayed = client.allocate();
+    let peer = peer_socket(site.ip(7)).local_addr().unwrap();
+    client.create_permission(&[peer]).expect(200);
+    let forged = |protocol, kind_and_code| {
+        forge_icmp_about(protocol, kind_and_code, site.ip(66), relayed, peer)
+    };
+    if !forged(ABOUT_TCP, [3, 3]) {
+        return;
+    }
+    // Source quench and parameter problem.
+    assert!(forged(ABOUT_UDP, [4, 0]));
+    assert!(forged(ABOUT_UDP, [12, 0]));
+    client.assert_silent();
+    for kind_and_code in [[3, 1], [11, 0]] {
+        assert!(forged(ABOUT_UDP, kind_and_code));
+        let Inbound::Icmp { icmp, .. } = client.receive() else {
+            panic!("an ICMP error is due")
+        };
+        assert_eq!([icmp.kind.into(), icmp.code], kind_and_code.map(u16::from));
+    }
 }
 
 //= V-13

@@ -202,6 +202,34 @@ fn every_first_byte_has_its_protocol() {
     assert_eq!(accounting.dropped_as("no_allocation"), 16);
 }
 
+/// A first byte of 0 to 3 is STUN's: what follows it is judged as a message.
+//= MUX-01
+#[test]
+fn first_bytes_from_0_to_3_are_stun() {
+    let site = Site::new();
+    let server = start(site, &["--relay-threads=1"]);
+    let mut canary = Client::new(site.ip(3), &server);
+    let client = peer_socket(site.ip(2));
+    for first in 0..=3 {
+        // A Binding request, a response to one, and the same of a method that there is not.
+        let mut message = plain(Class::Request, Method::BINDING, |_| {});
+        message[0] = first;
+        client.send_to(&message, server.address()).unwrap();
+        message[4] ^= 1; // the magic cookie
+        message[3] = 4; // a length beyond the end
+        client.send_to(&message, server.address()).unwrap();
+    }
+    canary.settle();
+    assert_eq!(client.recv(&mut [0; 512]).unwrap(), 32, "one answer");
+    client.set_nonblocking(true).unwrap();
+    assert!(client.recv(&mut [0; 512]).is_err(), "and no second one");
+    let accounting = server.stop();
+    assert_eq!(accounting.dropped_as("protocol_unknown"), 0);
+    assert_eq!(accounting.dropped_as("malformed_stun"), 4);
+    assert_eq!(accounting.dropped_as("response_unexpected"), 1);
+    assert_eq!(accounting.dropped_as("method_unknown"), 2);
+}
+
 //= STUN-010
 #[test]
 fn nobody_is_called_back_to_be_answered() {

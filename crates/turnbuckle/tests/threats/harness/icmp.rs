@@ -10,9 +10,24 @@ use nix::unistd::geteuid;
 
 use crate::not_run::not_run;
 
+/// IP protocol numbers of what an error is about.
+pub(crate) const ABOUT_TCP: u8 = 6;
+pub(crate) const ABOUT_UDP: u8 = 17;
+
 /// Sends "port unreachable" from `reporter` to the host of `sender`, about a datagram from `sender` to `about`. Takes root,
 /// without which it says so and returns false.
 pub(crate) fn forge_icmp(reporter: IpAddr, sender: SocketAddr, about: SocketAddr) -> bool {
+    forge_icmp_about(ABOUT_UDP, [3, 3], reporter, sender, about)
+}
+
+/// Like [`forge_icmp`] with another type and code, about a packet of another protocol.
+pub(crate) fn forge_icmp_about(
+    protocol: u8,
+    [kind, code]: [u8; 2],
+    reporter: IpAddr,
+    sender: SocketAddr,
+    about: SocketAddr,
+) -> bool {
     if !geteuid().is_root() {
         not_run("forged ICMP errors need root");
         return false;
@@ -34,8 +49,8 @@ pub(crate) fn forge_icmp(reporter: IpAddr, sender: SocketAddr, about: SocketAddr
         &SockaddrIn::from(SocketAddrV4::new(reporter, 0)),
     )
     .expect("an address of this host");
-    let mut message = vec![3, 3, 0, 0, 0, 0, 0, 0]; // RFC 792: type, code, checksum, unused
-    message.extend_from_slice(&ip_header(*sender.ip(), *about.ip()));
+    let mut message = vec![kind, code, 0, 0, 0, 0, 0, 0]; // RFC 792: type, code, checksum, unused
+    message.extend_from_slice(&ip_header(protocol, *sender.ip(), *about.ip()));
     message.extend_from_slice(&sender.port().to_be_bytes());
     message.extend_from_slice(&about.port().to_be_bytes());
     message.extend_from_slice(&[0, 8, 0, 0]); // UDP length, no checksum
@@ -47,10 +62,10 @@ pub(crate) fn forge_icmp(reporter: IpAddr, sender: SocketAddr, about: SocketAddr
     true
 }
 
-/// The header of an IPv4 packet that carries an empty UDP datagram.
-fn ip_header(from: Ipv4Addr, to: Ipv4Addr) -> [u8; 20] {
+/// The header of an IPv4 packet of 28 bytes.
+fn ip_header(protocol: u8, from: Ipv4Addr, to: Ipv4Addr) -> [u8; 20] {
     let mut header = [
-        0x45, 0, 0, 28, 0, 1, 0, 0, 64, 17, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
+        0x45, 0, 0, 28, 0, 1, 0, 0, 64, protocol, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
     ];
     header[12..16].copy_from_slice(&from.octets());
     header[16..].copy_from_slice(&to.octets());

@@ -19,7 +19,7 @@ pub(crate) use client::{
 };
 pub(crate) use crowd::{Crowd, message};
 pub(crate) use dtls::{Dtls, DtlsLink};
-pub(crate) use icmp::forge_icmp;
+pub(crate) use icmp::{ABOUT_TCP, ABOUT_UDP, forge_icmp, forge_icmp_about};
 pub(crate) use message::{Answer, append_raw, replace_fingerprint, xor_address};
 pub(crate) use namespace::{Namespace, World};
 pub(crate) use server::{OTHER_USER, PASSWORD, REALM, Server, USER};
