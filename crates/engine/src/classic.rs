@@ -155,6 +155,7 @@ impl<R: Random> Engine<R> {
         let bytes = &answer.bytes[..answer.len];
         let source = from.remote.ip();
         if !self
+            .commons
             .unverified
             .admit(now.time, source, request_len, bytes.len())
         {

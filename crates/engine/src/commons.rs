@@ -1,4 +1,5 @@
-//! What all engines of a server share: ports, quotas, reservations, names of connections. Their locks are never taken for a relayed datagram.
+//! What all engines of a server share: ports, quotas, reservations, names of connections, the budget for strangers. Their locks are never
+//! taken for a relayed datagram.
 
 use std::sync::{Arc, Mutex};
 
@@ -10,6 +11,7 @@ use crate::redirect::Rotation;
 use crate::reservation::Reservations;
 use crate::tcp::ledger::ConnectionLedger;
 use crate::tombstone::{SharedTombstones, Tombstones};
+use crate::unverified::UnverifiedBudget;
 
 /// Port pools, quota ledger, reservations and connections of a whole server.
 #[derive(Debug)]
@@ -21,6 +23,7 @@ pub struct Commons {
     pub(crate) bandwidth: Arc<BandwidthLedger>,
     pub(crate) connections: Arc<ConnectionLedger>,
     pub(crate) releases: SharedTombstones,
+    pub(crate) unverified: UnverifiedBudget,
 }
 
 impl Commons {
@@ -35,6 +38,7 @@ impl Commons {
             bandwidth: BandwidthLedger::new(config),
             connections: ConnectionLedger::new(config.tcp.as_ref()),
             releases: Mutex::new(Tombstones::new(limits.tombstones)),
+            unverified: UnverifiedBudget::new(&config.unverified),
         })
     }
 

@@ -35,7 +35,6 @@ use crate::ticket::Tickets;
 use crate::time::{Now, Time};
 use crate::timers::Wheel;
 use crate::tombstone::Tombstones;
-use crate::unverified::UnverifiedBudget;
 
 /// All allocations of one thread, and the rules for them.
 pub struct Engine<R> {
@@ -50,7 +49,6 @@ pub struct Engine<R> {
     policy_by_realm: BTreeMap<Box<str>, Policy>,
     own: OwnAddresses,
     authenticator: Authenticator,
-    pub(crate) unverified: UnverifiedBudget,
     pub(crate) table: Table<Entry>,
     /// One timer an allocation, by the index of its slot.
     pub(crate) wheel: Wheel,
@@ -100,12 +98,13 @@ impl<R: Random> Engine<R> {
             relays: relays.collect(),
             relay_ports: config.relay_ports.clone(),
         };
+        let authenticator = Authenticator::new(&config.auth, &mut random);
+        commons.unverified.set_key(&mut random);
         let mut engine = Self {
             policy: Policy::new(config.policy.clone()),
             policy_by_realm: policies(&config),
             own,
-            authenticator: Authenticator::new(&config.auth, &mut random),
-            unverified: UnverifiedBudget::new(&config.unverified, &mut random),
+            authenticator,
             table: Table::new(&mut random),
             wheel: Wheel::new(Time::ZERO),
             tombstones: Tombstones::new(config.limits.tombstones),
@@ -478,6 +477,7 @@ impl<R: Random> Engine<R> {
         // Who completed a handshake is where it says it is, and is judged by the number of answers alone.
         if from.transport.proves_address()
             || !self
+                .commons
                 .unverified
                 .is_exhausted(request.now.time, from.remote.ip())
         {
@@ -702,7 +702,13 @@ impl<R: Random> Engine<R> {
                 }
             }
         });
-        self.spend_unverified(request, answer_len)
+        let message = &request.message;
+        let is_guess = rejection.code == UNAUTHENTICATED
+            && (message.has_integrity_sha256() || message.has_integrity_sha1());
+        match is_guess {
+            true => self.spend_guess(request, answer_len),
+            false => self.spend_unverified(request, answer_len),
+        }
     }
 
     /// Where a listener stands in the order in which they were made known, to be named to another engine of the server.
@@ -797,6 +803,8 @@ impl<R> fmt::Debug for Engine<R> {
 
 /// RFC 8489 §14.8.
 const STALE_NONCE: u16 = 438;
+/// RFC 8489 §14.8.
+const UNAUTHENTICATED: u16 = 401;
 
 /// Stands for a listener the host has not made known.
 const UNKNOWN_LISTENER: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);

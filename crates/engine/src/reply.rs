@@ -169,16 +169,28 @@ impl<R: Random> Engine<R> {
 
     /// Settles the answer that was queued last, `answer_len` bytes for a source that proved nothing: it may be over the budget.
     pub(crate) fn spend_unverified(&mut self, request: &Request<'_>, answer_len: usize) -> Outcome {
+        self.spend(request, answer_len, false)
+    }
+
+    /// The same for the answer to a wrong password, whose bytes are charged whatever it came by: a guess costs as much over a connection as
+    /// over UDP.
+    pub(crate) fn spend_guess(&mut self, request: &Request<'_>, answer_len: usize) -> Outcome {
+        self.spend(request, answer_len, true)
+    }
+
+    fn spend(&mut self, request: &Request<'_>, answer_len: usize, is_guess: bool) -> Outcome {
         if answer_len == 0 {
             return Outcome::Dropped(DropReason::ReplyQueueFull); // nothing was queued
         }
         let source = request.from.remote.ip();
         // Who completed a handshake is where it says it is: its answers count, their bytes reach nobody else (V-40).
-        let (request_len, answer_len) = match request.from.transport.proves_address() {
+        let is_free = request.from.transport.proves_address() && !is_guess;
+        let (request_len, answer_len) = match is_free {
             true => (0, 0),
             false => (request.message.as_bytes().len(), answer_len),
         };
         if self
+            .commons
             .unverified
             .admit(request.now.time, source, request_len, answer_len)
         {

@@ -1,13 +1,17 @@
 //! A budget for bytes sent to sources that proved nothing, so that a forged source address gets little out of this server.
 //!
 //! The invariant: the table has its full size from the start and never grows, whatever arrives (V-21, V-40). Sources share
-//! buckets by a keyed hash; who does not know the key cannot choose whose bucket to empty (V-53).
+//! buckets by a keyed hash; who does not know the key cannot choose whose bucket to empty (V-53). All engines of a server share
+//! one table, so that a limit is that of the server and not of each engine.
 //!
 //! Three limits are kept side by side for each bucket: bytes answered beyond bytes received (amplification), bytes answered,
-//! and answers. All three must have room, or nothing is sent and nothing is charged.
+//! and answers. All three must have room, or nothing is sent and nothing is charged. Each is one atomic word, and nothing waits: where
+//! two engines ask for the same bucket at once, one may be refused what the other gives back, and never is more given than the limit.
 
 use core::hash::Hasher as _;
 use core::net::IpAddr;
+use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::OnceLock;
 
 use siphasher::sip::SipHasher13;
 
@@ -17,8 +21,8 @@ use crate::time::Time;
 
 /// How many bytes a source that proved nothing may be sent.
 ///
-/// A source is an IPv4 address or an IPv6 /64, whatever the port. One bucket takes 16 bytes, so the default table takes 1 MiB
-/// in each engine, all of it touched when the engine starts.
+/// A source is an IPv4 address or an IPv6 /64, whatever the port. One bucket takes 32 bytes, so the default table takes 2 MiB,
+/// once for all engines, all of it touched when the server starts.
 #[derive(Clone, Debug)]
 pub struct UnverifiedLimits {
     /// Buckets of the table, rounded up to a power of two; 1 to 2^24. More buckets, fewer strangers that share one.
@@ -58,14 +62,15 @@ pub struct Rate {
     pub per_s: u32,
 }
 
-/// Buckets drain by steps of a tenth of a second.
+/// Buckets drain by steps of a tenth of a second, counted modulo 2^32: 13.6 years.
 const STEP_MS: u32 = 100;
-/// Steps are counted modulo this, 6.8 years.
-const STEPS: u32 = 1 << 31;
+/// An engine's clock is behind another's by less than this many steps; what looks older has wrapped.
+const STEPS_BEHIND_MAX: u32 = 600;
 
 /// The table of what was sent to sources that proved nothing.
+#[derive(Debug)]
 pub struct UnverifiedBudget {
-    key: [u8; 16],
+    key: OnceLock<[u8; 16]>,
     buckets: Box<[Bucket]>,
     excess: Rate,
     bytes: Rate,
@@ -73,38 +78,76 @@ pub struct UnverifiedBudget {
 }
 
 /// What still has to drain.
-#[derive(Clone, Copy)]
+#[derive(Debug)]
 struct Bucket {
-    /// Up to which step the bucket is drained, modulo [`STEPS`]; beyond that bit, whether an answer was refused in this step.
-    step: u32,
-    excess: u32,
-    bytes: u32,
+    excess: Level,
+    bytes: Level,
     /// In thousandths, so that a rate of a few answers per second drains evenly.
-    answers_milli: u32,
+    answers_milli: Level,
+    /// One more than the step in which an answer was refused last.
+    refused: AtomicU64,
 }
 
-const _: () = assert!(size_of::<Bucket>() == 16, "the documented size");
+const _: () = assert!(size_of::<Bucket>() == 32, "the documented size");
+
+/// A leaky bucket: up to which step it is drained in the high half, and what is in it in the low one.
+#[derive(Debug)]
+struct Level(AtomicU64);
+
+impl Level {
+    /// Adds `amount` if it fits after draining.
+    fn take(&self, step: u32, rate: Rate, amount: u32) -> bool {
+        let taken = self.0.fetch_update(Relaxed, Relaxed, |packed| {
+            let (at, level) = unpack(packed);
+            let (at, level) = match step.wrapping_sub(at) {
+                behind if behind.wrapping_neg() < STEPS_BEHIND_MAX => (at, level),
+                steps => (step, drain(level, rate, steps)),
+            };
+            let after = level.saturating_add(amount);
+            // guard: V-40-budget
+            let fits = after <= rate.burst;
+            // mutant: no-budget
+            fits.then(|| pack(at, after))
+        });
+        taken.is_ok()
+    }
+
+    /// Takes `amount` out again.
+    fn give_back(&self, amount: u32) {
+        let _ = self.0.fetch_update(Relaxed, Relaxed, |packed| {
+            let (at, level) = unpack(packed);
+            Some(pack(at, level.saturating_sub(amount)))
+        });
+    }
+}
+
+fn pack(at: u32, level: u32) -> u64 {
+    u64::from(at) << 32 | u64::from(level)
+}
+
+#[expect(clippy::cast_possible_truncation, reason = "the two halves are wanted")]
+fn unpack(packed: u64) -> (u32, u32) {
+    ((packed >> 32) as u32, packed as u32)
+}
 
 impl UnverifiedBudget {
-    /// Takes the whole table's memory, and a hash key from `random`.
-    pub fn new(limits: &UnverifiedLimits, random: &mut impl Random) -> Self {
-        let mut key = [0; 16];
-        // guard: V-53-budget
-        random.fill(&mut key);
+    /// Takes the whole table's memory. Nothing is admitted before [`Self::set_key`].
+    pub fn new(limits: &UnverifiedLimits) -> Self {
         let count = limits.buckets.clamp(1, 1 << 24).next_power_of_two();
         // Not all-zero, because an all-zero table is memory that the kernel hands out page by page while an attack runs.
-        let bucket = Bucket {
-            step: 1,
-            excess: 0,
-            bytes: 0,
-            answers_milli: 0,
+        let level = || Level(AtomicU64::new(pack(u32::MAX, 0)));
+        let bucket = |_| Bucket {
+            excess: level(),
+            bytes: level(),
+            answers_milli: level(),
+            refused: AtomicU64::new(0),
         };
         let answers = limits
             .answers_per_s
             .map_or(u32::MAX, |rate| rate.saturating_mul(1000));
         Self {
-            key,
-            buckets: vec![bucket; usize::try_from(count).unwrap_or(1)].into_boxed_slice(),
+            key: OnceLock::new(),
+            buckets: (0..count).map(bucket).collect(),
             excess: limits.excess,
             bytes: limits.bytes,
             answers: Rate {
@@ -114,57 +157,56 @@ impl UnverifiedBudget {
         }
     }
 
+    /// Draws the hash key from `random`, unless there is one.
+    pub fn set_key(&self, random: &mut impl Random) {
+        let mut key = [0; 16];
+        // guard: V-53-budget
+        random.fill(&mut key);
+        let _ = self.key.set(key); // the first counts
+    }
+
     /// Whether `response_len` bytes may go to `source` for its `request_len` bytes; charges them when they may.
     pub fn admit(
-        &mut self,
+        &self,
         now: Time,
         source: IpAddr,
         request_len: usize,
         response_len: usize,
     ) -> bool {
-        let index = self.index(source);
-        let (excess, bytes, answers) = (self.excess, self.bytes, self.answers);
-        let Some(bucket) = self.buckets.get_mut(index) else {
+        let Some(bucket) = self.bucket(source) else {
             return false;
         };
         let step = step_of(now);
-        let steps = step.wrapping_sub(bucket.step) % STEPS;
-        let drained = Bucket {
-            // Remembers a refusal until it drains.
-            step: if steps == 0 { bucket.step } else { step },
-            excess: drain(bucket.excess, excess, steps),
-            bytes: drain(bucket.bytes, bytes, steps),
-            answers_milli: drain(bucket.answers_milli, answers, steps),
-        };
         let response_len = u32::try_from(response_len).unwrap_or(u32::MAX);
         let request_len = u32::try_from(request_len).unwrap_or(u32::MAX);
-        let after = Bucket {
-            step: drained.step,
-            excess: drained
-                .excess
-                .saturating_add(response_len.saturating_sub(request_len)),
-            bytes: drained.bytes.saturating_add(response_len),
-            answers_milli: drained.answers_milli.saturating_add(1000),
+        let wanted = [
+            (
+                &bucket.excess,
+                self.excess,
+                response_len.saturating_sub(request_len),
+            ),
+            (&bucket.bytes, self.bytes, response_len),
+            (&bucket.answers_milli, self.answers, 1000),
+        ];
+        let refused = wanted
+            .iter()
+            .position(|(level, rate, amount)| !level.take(step, *rate, *amount));
+        let Some(refused) = refused else {
+            return true;
         };
-        // guard: V-40-budget
-        let fits = after.excess <= excess.burst
-            && after.bytes <= bytes.burst
-            && after.answers_milli <= answers.burst;
-        *bucket = if fits { after } else { drained };
-        if !fits {
-            // guard: V-54-refusals
-            bucket.step |= STEPS;
+        for (level, _, amount) in wanted.iter().take(refused) {
+            level.give_back(*amount);
         }
-        // mutant: no-budget
-        fits
+        // guard: V-54-refusals
+        bucket.refused.store(u64::from(step) + 1, Relaxed);
+        false
     }
 
     /// Whether `source` was refused an answer and its bucket did not drain since: the next answer need not be made, because it
     /// would hardly fit. Under a flood this is what keeps a refusal cheaper than an answer.
     pub fn is_exhausted(&self, now: Time, source: IpAddr) -> bool {
-        self.buckets
-            .get(self.index(source))
-            .is_some_and(|bucket| bucket.step == step_of(now) | STEPS)
+        self.bucket(source)
+            .is_some_and(|bucket| bucket.refused.load(Relaxed) == u64::from(step_of(now)) + 1)
     }
 
     /// How many buckets the table has.
@@ -172,8 +214,12 @@ impl UnverifiedBudget {
         self.buckets.len()
     }
 
-    fn index(&self, source: IpAddr) -> usize {
-        let mut hasher = SipHasher13::new_with_key(&self.key);
+    fn bucket(&self, source: IpAddr) -> Option<&Bucket> {
+        self.buckets.get(self.index(source)?)
+    }
+
+    fn index(&self, source: IpAddr) -> Option<usize> {
+        let mut hasher = SipHasher13::new_with_key(self.key.get()?);
         match canonical_ip(source) {
             IpAddr::V4(v4) => hasher.write_u32(v4.to_bits()),
             // A host has a /64 at its disposal.
@@ -182,7 +228,7 @@ impl UnverifiedBudget {
         let hash = hasher.finish();
         // A power of two, at most 2^24.
         let mask = self.buckets.len().saturating_sub(1);
-        usize::try_from(hash & 0xff_ffff).unwrap_or(0) & mask
+        Some(usize::try_from(hash & 0xff_ffff).unwrap_or(0) & mask)
     }
 }
 
@@ -193,10 +239,9 @@ fn drain(level: u32, rate: Rate, steps: u32) -> u32 {
 }
 
 /// The step that `now` is in.
+#[expect(clippy::cast_possible_truncation, reason = "steps wrap")]
 fn step_of(now: Time) -> u32 {
-    let step = now.as_nanos() / (u64::from(STEP_MS) * 1_000_000);
-    // Cannot fail: it is below STEPS.
-    u32::try_from(step % u64::from(STEPS)).unwrap_or(0)
+    (now.as_nanos() / (u64::from(STEP_MS) * 1_000_000)) as u32
 }
 
 #[cfg(test)]

@@ -176,3 +176,64 @@ fn answers_to_strangers_are_limited_over_connections_too() {
         assert_eq!(answered, 3, "{transport:?}");
     }
 }
+
+/// The bytes of answers to wrong passwords are charged to the source; first requests and stale nonces are not.
+//= V-40
+#[test]
+fn a_wrong_password_costs_bytes_of_the_budget_over_connections_too() {
+    for transport in [
+        Transport::Udp,
+        Transport::Tcp,
+        Transport::Tls,
+        Transport::Dtls,
+    ] {
+        let mut server = Server::with(|config| {
+            config.unverified.bytes = turnbuckle_engine::Rate {
+                burst: 1_000,
+                per_s: 0,
+            };
+        });
+        let mut client = client_on(&mut server, over(transport, 0));
+        let good = client.key.clone();
+        client.key = turnbuckle_wire::IntegrityKey::sha1(b"a guess");
+        let guess = |server: &mut Server, client: &mut Client| {
+            let transaction = client.next_transaction();
+            let request = client.request(Method::ALLOCATE, transaction, |writer| {
+                writer.requested_transport(17);
+            });
+            server.receive(client.tuple, &request)
+        };
+        let answered = (0..100)
+            .filter(|_| guess(&mut server, &mut client) == Outcome::Done)
+            .count();
+        assert!((1..10).contains(&answered), "{transport:?}: {answered}");
+        client.key = good;
+        assert_eq!(
+            guess(&mut server, &mut client),
+            Outcome::Done,
+            "the right one"
+        );
+    }
+}
+
+/// What is documented per source holds for the whole server, whichever engine the kernel chooses for a 5-tuple.
+//= V-40
+#[test]
+fn a_source_has_one_budget_at_all_engines_of_a_server() {
+    let request = bare(Method::ALLOCATE, [1; 12].into(), |writer| {
+        writer.requested_transport(17);
+    });
+    let mut first = Server::with(|config| config.unverified.answers_per_s = Some(100));
+    let join = |seed| Server::joining(first.config.clone(), first.commons.clone(), seed);
+    let mut others = [join(2), join(3), join(4)];
+    let mut engines: Vec<&mut Server> = others.iter_mut().chain([&mut first]).collect();
+    let mut answered = 0;
+    for n in 0..2_000_u32 {
+        let server = &mut engines[n as usize % 4];
+        let from = over(Transport::Udp, n);
+        if server.receive(from, &request) == Outcome::Done {
+            answered += 1;
+        }
+    }
+    assert_eq!(answered, 100, "of 500 at each of four engines");
+}

@@ -70,7 +70,7 @@ impl Watched {
         if !proven {
             let (asked, sent) = (message.as_bytes().len(), bytes.len());
             self.ledger
-                .unverified_reply(now, step.shard, from.client.ip(), asked, sent)?;
+                .unverified_reply(now, from.client.ip(), asked, sent)?;
         }
         if code == 0 && message.method() != Method::BINDING {
             self.take_over(now, from, message, &reply)?;

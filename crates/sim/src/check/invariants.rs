@@ -20,8 +20,8 @@ use crate::violation::{Violation, ensure};
 pub(super) struct Ledger {
     /// I10: the relayed addresses that peers saw, by allocation and family.
     sources: BTreeMap<(u64, bool), SocketAddr>,
-    /// I3: what each source that proved nothing was sent, by shard.
-    unverified: BTreeMap<(usize, u128), Bucket>,
+    /// I3: what each source that proved nothing was sent.
+    unverified: BTreeMap<u128, Bucket>,
     limits: UnverifiedLimits,
 }
 
@@ -103,13 +103,12 @@ impl Ledger {
     pub(super) fn unverified_reply(
         &mut self,
         now: u64,
-        shard: usize,
         source: IpAddr,
         request_len: usize,
         reply_len: usize,
     ) -> Result<(), Violation> {
         let limits = &self.limits;
-        let bucket = self.unverified.entry((shard, key(source))).or_default();
+        let bucket = self.unverified.entry(key(source)).or_default();
         *bucket = bucket.drained(now, limits);
         bucket.bytes = bucket.bytes.filled(reply_len);
         bucket.excess = bucket.excess.filled(reply_len.saturating_sub(request_len));
@@ -121,13 +120,9 @@ impl Ledger {
 
     /// Whether the engine may refuse an answer for want of budget: some source's bucket, which others
     /// may share, is more than half full.
-    pub(super) fn may_be_over_budget(&self, now: u64, shard: usize) -> bool {
+    pub(super) fn may_be_over_budget(&self, now: u64) -> bool {
         let limits = &self.limits;
-        let mut buckets = self
-            .unverified
-            .iter()
-            .filter(|((other, _), _)| *other == shard);
-        buckets.any(|(_, bucket)| {
+        self.unverified.values().any(|bucket| {
             let bucket = bucket.drained(now, limits);
             bucket.bytes.is_half_full(limits.bytes) || bucket.excess.is_half_full(limits.excess)
         })

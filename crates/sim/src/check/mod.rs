@@ -200,7 +200,7 @@ impl Watched {
                 let over_budget = reason == DropReason::UnverifiedBudget
                     && request
                     && proof.user.is_none()
-                    && self.ledger.may_be_over_budget(now, step.shard);
+                    && self.ledger.may_be_over_budget(now);
                 ensure(silence || over_budget, "model", || {
                     format!("dropped as {reason:?}, expected {expects:?}")
                 })?;

@@ -87,7 +87,7 @@ fn i3_notices_bytes_beyond_the_budget() {
     let limits = Scenario::draw(0).config.unverified;
     let mut ledger = Ledger::new(limits.clone());
     let source = "90.0.0.1".parse().unwrap();
-    let mut send = |now| ledger.unverified_reply(now, 0, source, 100, 100);
+    let mut send = |now| ledger.unverified_reply(now, source, 100, 100);
     let burst = limits.bytes.burst / 100;
     for _ in 0..burst {
         assert_eq!(send(0), Ok(()));
