@@ -297,6 +297,7 @@ pub(crate) fn users(
         return Ok(None);
     };
     let wanted = Wanted {
+        users: database.has_users,
         secrets: database.has_secrets,
         peers: database.has_peer_rules,
         realms: database.has_realms,

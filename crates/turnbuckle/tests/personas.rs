@@ -151,24 +151,30 @@ fn the_command_line_comes_after_the_file_and_what_coturn_does_not_know_either_is
         "listening-port=1\nlistening-ip=127.0.0.1\nrealm=of-the-file\n",
     );
     let port = free_ports();
-    let (server, text) = site.start(&format!("-p {port} {QUIET} --user a:b stray"));
+    let passed_over = "-L nonsense.invalid --external-ip= --min-port 60000 --max-port 50000";
+    let (server, text) = site.start(&format!("-p {port} {QUIET} --user a:b stray {passed_over}"));
     assert!(
         text.contains(&format!("opened on: 127.0.0.1:{port}\n")),
         "{text}"
     );
-    assert!(text.contains("does not belong to an option"), "{text}");
+    for warning in [
+        "does not belong to an option",
+        "`listening-ip`: host name `nonsense.invalid` is not known",
+        "`--external-ip`: passed over",
+        "taken the other way round",
+    ] {
+        assert!(text.contains(warning), "{warning}: {text}");
+    }
     server.stop();
     for (arguments, expected) in [
         ("--no-such-option", "is not a known key"),
         ("-p 65536", "1 to 65535"),
-        ("-L nonsense.invalid", "listening-ip"),
         ("--denied-peer-ip 10.0.0", "not an address"),
         ("--fingerprint=perhaps", "true or false"),
         (
             "--redis-userdb ip=127.0.0.1",
             "databases other than SQLite are not implemented",
         ),
-        ("--min-port 60000 --max-port 50000", "above max-port"),
     ] {
         let output = site.run("turnserver", &format!("-n {arguments}"));
         let text = complaints(&output);

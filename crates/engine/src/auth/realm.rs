@@ -23,7 +23,7 @@ impl Realm {
     ///
     /// # Errors
     ///
-    /// The name is empty, has 128 characters or more, or characters that RFC 8265 §4.2 does not allow.
+    /// The name has 128 characters or more, or characters that RFC 8265 §4.2 does not allow.
     pub fn new(name: &str) -> Result<Self, CredentialError> {
         Ok(Self::prepared(prepare_realm(name)?.into()))
     }

@@ -55,8 +55,11 @@ pub(crate) fn prepare_name(name: &str) -> Result<String, CredentialError> {
     Ok(name)
 }
 
-/// A realm: fewer than 128 characters after OpaqueString.
+/// A realm: fewer than 128 characters after OpaqueString. It may be empty, as that of coturn is where nobody configured one.
 pub(crate) fn prepare_realm(realm: &str) -> Result<String, CredentialError> {
+    if realm.is_empty() {
+        return Ok(String::new());
+    }
     let realm = opaque_string(realm)?;
     if realm.chars().count() >= 128 {
         return Err(CredentialError::TooLong);

@@ -351,6 +351,7 @@ fn names_and_passwords_are_prepared_with_opaque_string() {
     assert_eq!(prepare_name("Rene\u{301}").unwrap(), "Ren\u{e9}");
     assert_eq!(prepare_password("two\u{3000}words").unwrap(), "two words");
     assert_eq!(prepare_realm("Example.ORG").unwrap(), "Example.ORG");
+    assert_eq!(prepare_realm("").unwrap(), "", "a realm may be empty");
     for text in ["bell\u{7}", "line\nbreak", "nul\0", "soft\u{ad}hyphen"] {
         assert_eq!(
             prepare_name(text),

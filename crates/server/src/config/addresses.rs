@@ -3,19 +3,24 @@
 use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroU16;
 
+use turnbuckle_engine::AddressRange;
+
 use super::auxiliary::auxiliary;
 use super::draft::Draft;
 use super::machine::Machine;
 use super::nat_discovery::nat_discovery;
-use super::problem::{Origin, Problem};
+use super::persona::Persona;
+use super::problem::Origin;
 use super::settings::{Addresses, DefaultFamily, ExternalAddress, PortRange};
+
+/// What `turnserver` does with an address that it cannot use.
+const PASSED_OVER: &str = "passed over";
 
 /// Completes the addresses with those of `machine`.
 pub(super) fn addresses(draft: &mut Draft, machine: &Machine) -> Addresses {
     let listening = std::mem::take(&mut draft.listening_ips);
     let relaying = std::mem::take(&mut draft.relay_ips);
     let problems_before = draft.problems.len();
-    let has_given_listeners = listening.iter().any(|(text, _)| !is_wildcard(text));
 
     let mut listeners = local_addresses(
         draft,
@@ -26,15 +31,37 @@ pub(super) fn addresses(draft: &mut Draft, machine: &Machine) -> Addresses {
     );
     let outward = outward(&machine.addresses);
     let mut relays = local_addresses(draft, "relay-ip", &relaying, machine, &outward);
-    if listening.is_empty() {
+    let is_lenient = draft.persona == Persona::Turnserver;
+    let is_usable = |given: &[(String, Origin)], found: &[IpAddr]| {
+        !given.is_empty() && (!found.is_empty() || !is_lenient)
+    };
+    let has_listeners = is_usable(&listening, &listeners);
+    let has_relays = is_usable(&relaying, &relays);
+    if !has_listeners {
         listeners.clone_from(&machine.addresses);
     }
-    if relaying.is_empty() {
+    if !listening.is_empty() && !has_listeners {
+        draft.note(
+            "listening-ip",
+            "nothing of what is given can be listened on: all addresses of this machine are, as in coturn",
+        );
+    }
+    let has_given_listeners = has_listeners && listening.iter().any(|(text, _)| !is_wildcard(text));
+    if !has_relays {
         relays = if has_given_listeners {
             listeners.clone()
         } else {
-            outward
+            relays_of_wildcard(draft, &listening, outward)
         };
+    }
+    if !relaying.is_empty() && !has_relays {
+        draft.note(
+            "relay-ip",
+            format!(
+                "nothing of what is given can be relayed from: {} instead",
+                list(&relays)
+            ),
+        );
     }
     if problems_before == draft.problems.len() {
         if listeners.is_empty() {
@@ -49,7 +76,7 @@ pub(super) fn addresses(draft: &mut Draft, machine: &Machine) -> Addresses {
             );
         }
     }
-    let is_chosen = has_given_listeners || !relaying.is_empty();
+    let is_chosen = has_given_listeners || has_relays;
     let is_ambiguous = |is_ipv4| {
         relays
             .iter()
@@ -58,12 +85,11 @@ pub(super) fn addresses(draft: &mut Draft, machine: &Machine) -> Addresses {
             > 1
     };
     if !is_chosen && (is_ambiguous(true) || is_ambiguous(false)) {
-        let list: Vec<String> = relays.iter().map(IpAddr::to_string).collect();
         draft.note(
             "relay-ip",
             format!(
                 "not given: allocations get {} in turn; name those that peers can reach",
-                list.join(", ")
+                list(&relays)
             ),
         );
     }
@@ -133,6 +159,47 @@ pub(super) fn is_private(address: IpAddr) -> bool {
     }
 }
 
+/// Of `outward`, what is relayed from where `relay-ip` is not given. With `listening-ip=0.0.0.0`, `::` beside it or not, coturn in practice relays IPv4
+/// alone: what was never reachable through it, and no deny list tells of, is not opened.
+fn relays_of_wildcard(
+    draft: &mut Draft,
+    listening: &[(String, Origin)],
+    outward: Vec<IpAddr>,
+) -> Vec<IpAddr> {
+    // Mapped forms are none of IPv6's own.
+    let covers_ipv6 = |range: &AddressRange| match range.last() {
+        IpAddr::V4(_) => false,
+        IpAddr::V6(last) => last.to_ipv4_mapped().is_none(),
+    };
+    let is_closed = draft.persona == Persona::Turnserver
+        && listening.iter().any(|(text, _)| text == "0.0.0.0")
+        && !draft.denied_peers.iter().any(covers_ipv6);
+    let (kept, left_out): (Vec<IpAddr>, Vec<IpAddr>) = outward
+        .iter()
+        .partition(|address| !is_closed || address.is_ipv4());
+    if kept.is_empty() || left_out.is_empty() {
+        return outward;
+    }
+    let lines: Vec<String> = kept
+        .iter()
+        .chain(&left_out)
+        .map(|address| format!("`relay-ip={address}`"))
+        .collect();
+    draft.note(
+        "relay-ip",
+        format!(
+            "not given, and nothing denies IPv6 peers: IPv4 alone is relayed, as in coturn; {} relay IPv6 too",
+            lines.join(" and ")
+        ),
+    );
+    kept
+}
+
+fn list(addresses: &[IpAddr]) -> String {
+    let texts: Vec<String> = addresses.iter().map(IpAddr::to_string).collect();
+    texts.join(", ")
+}
+
 fn is_wildcard(text: &str) -> bool {
     matches!(text.parse::<IpAddr>(), Ok(address) if address.is_unspecified())
 }
@@ -145,34 +212,38 @@ pub(super) fn local_addresses(
     machine: &Machine,
     system: &[IpAddr],
 ) -> Vec<IpAddr> {
+    let is_lenient = draft.persona == Persona::Turnserver;
     let mut found = Vec::new();
     for (text, origin) in given {
         let addresses = match resolve(text, machine) {
             Ok(addresses) => addresses,
             Err(message) => {
-                draft.problems.push(Problem::new(origin, key, message));
+                draft.misfit(origin, key, message, PASSED_OVER);
                 continue;
             }
         };
         for address in addresses {
             let expanded: Vec<IpAddr> = if address.is_unspecified() {
+                // A socket of coturn's for `::` takes IPv4 too.
+                let is_dual = is_lenient && address.is_ipv6();
                 system
                     .iter()
                     .copied()
-                    .filter(|one| one.is_ipv4() == address.is_ipv4())
+                    .filter(|one| is_dual || one.is_ipv4() == address.is_ipv4())
                     .collect()
+            } else if is_lenient {
+                vec![address.to_canonical()]
             } else {
                 vec![address]
             };
             if expanded.is_empty() {
-                draft.problems.push(Problem::new(
-                    origin,
-                    key,
-                    format!("this machine has no address that `{address}` could stand for; write one, or leave the line out"),
-                ));
+                let message = format!(
+                    "this machine has no address that `{address}` could stand for; write one, or leave the line out"
+                );
+                draft.misfit(origin, key, message, PASSED_OVER);
             }
             if let Some(message) = expanded.iter().find_map(|one| unfit(*one)) {
-                draft.problems.push(Problem::new(origin, key, message));
+                draft.misfit(origin, key, message, PASSED_OVER);
                 continue;
             }
             for one in expanded {
@@ -238,27 +309,26 @@ fn external_addresses(
 ) -> Vec<ExternalAddress> {
     let mut entries: Vec<ExternalAddress> = Vec::new();
     for (text, origin) in std::mem::take(&mut draft.external_ips) {
+        let text = text.trim();
         let added = match text.split_once('/') {
             Some((public, private)) => pair(public, private, relays, machine),
-            None => single(&text, relays, machine),
+            None => single(text, relays, machine),
         };
         match added {
             Ok(added) => {
-                if let Some(double) = added
-                    .iter()
-                    .find(|new| entries.iter().any(|old| old.private == new.private))
-                {
+                let is_taken =
+                    |new: &ExternalAddress| entries.iter().any(|old| old.private == new.private);
+                if let Some(double) = added.iter().find(|new| is_taken(new)) {
                     let message = format!("`{}` is mapped twice; allowed once", double.private);
-                    draft
-                        .problems
-                        .push(Problem::new(&origin, "external-ip", message));
+                    draft.misfit(&origin, "external-ip", message, "the first one counts");
                 } else {
                     entries.extend(added);
                 }
             }
-            Err(message) => draft
-                .problems
-                .push(Problem::new(&origin, "external-ip", message)),
+            Err(message) => {
+                let instead = "passed over: relay addresses are told to clients without it";
+                draft.misfit(&origin, "external-ip", message, instead);
+            }
         }
     }
     entries
@@ -282,10 +352,9 @@ fn pair(
         return Err(message);
     }
     if !relays.contains(private) {
-        let list: Vec<String> = relays.iter().map(IpAddr::to_string).collect();
         return Err(format!(
             "private address `{private}` is not a relay address; allowed: {}",
-            list.join(", ")
+            list(relays)
         ));
     }
     Ok(vec![ExternalAddress {

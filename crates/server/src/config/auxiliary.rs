@@ -5,7 +5,6 @@ use std::net::{IpAddr, SocketAddr};
 use super::addresses::local_addresses;
 use super::draft::Draft;
 use super::machine::Machine;
-use super::problem::Problem;
 use super::settings::NatDiscovery;
 
 const KEY: &str = "aux-server";
@@ -29,7 +28,7 @@ pub(super) fn auxiliary(
         let (host, port) = match host_and_port(&text) {
             Ok(parts) => parts,
             Err(message) => {
-                draft.problems.push(Problem::new(&origin, KEY, message));
+                draft.misfit(&origin, KEY, message, "passed over");
                 continue;
             }
         };
@@ -41,7 +40,7 @@ pub(super) fn auxiliary(
                 let message = format!(
                     "`{auxiliary}` is listened on already; allowed: each address and port once"
                 );
-                draft.problems.push(Problem::new(&origin, KEY, message));
+                draft.misfit(&origin, KEY, message, "passed over");
             } else {
                 found.push(auxiliary);
             }

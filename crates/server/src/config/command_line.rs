@@ -106,6 +106,9 @@ fn option(
         } else {
             None
         }
+    } else if manner == Manner::Abbreviated && typed == "-A" {
+        // Before it had values it was a flag.
+        word(parser, entry.kind)
     } else {
         match following(parser, &typed, entry.kind, problems) {
             Some(value) => Some(value),
@@ -121,6 +124,13 @@ fn option(
         ("help", _) => found.help = true,
         ("version", _) => found.version = true,
         ("no-config", _) => found.no_file = true,
+        ("config", file @ Some(_)) if found.file.is_some() && manner == Manner::Abbreviated => {
+            problems.push(Problem::unreadable(
+                &Origin::CommandLine,
+                "a second file is named, and the last one counts",
+            ));
+            found.file = file;
+        }
         ("config", Some(_)) if found.file.is_some() => {
             problems.push(Problem::new(
                 &Origin::CommandLine,
@@ -164,6 +174,17 @@ fn following(
         problems.push(Problem::new(&Origin::CommandLine, typed, message));
     }
     next
+}
+
+/// The value of an option if it is one of the option's words.
+fn word(parser: &mut lexopt::Parser, kind: Kind) -> Option<OsString> {
+    if let Some(attached) = parser.optional_value() {
+        return Some(attached);
+    }
+    let is_word =
+        |value: &std::ffi::OsStr| value.to_str().is_some_and(|text| kind.parse(text).is_ok());
+    let mut rest = parser.raw_args().ok()?;
+    rest.next_if(is_word)
 }
 
 fn text(value: OsString, typed: &str, problems: &mut Vec<Problem>) -> Option<String> {

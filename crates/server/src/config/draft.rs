@@ -74,6 +74,7 @@ pub(super) struct Draft {
 
     pub(super) long_term_credentials: Option<bool>,
     pub(super) rest_enabled: Option<bool>,
+    pub(super) users_beside_secrets: Option<bool>,
     pub(super) realm: Option<String>,
     pub(super) users: Vec<(String, Credential, Origin)>,
     pub(super) rest_secrets: Vec<Secret>,
@@ -143,6 +144,7 @@ impl Draft {
             log_send: false,
             long_term_credentials: None,
             rest_enabled: None,
+            users_beside_secrets: None,
             realm: None,
             users: Vec::new(),
             rest_secrets: Vec::new(),
@@ -274,6 +276,22 @@ impl Draft {
         }
         let origin = self.origin(key);
         self.problems.push(Problem::new(&origin, key, message));
+    }
+
+    /// Remembers what is wrong with a value written at `origin`. Where this is `turnserver`, which starts as coturn does, it is a note that says what is
+    /// done `instead`.
+    pub(super) fn misfit(
+        &mut self,
+        origin: &Origin,
+        key: &str,
+        message: impl Into<String>,
+        instead: &str,
+    ) {
+        let problem = Problem::new(origin, key, message);
+        match self.persona {
+            Persona::Turnbuckle => self.problems.push(problem),
+            Persona::Turnserver => self.notes.push(Note::of(problem.hint(instead))),
+        }
     }
 
     pub(super) fn note(&mut self, key: &str, text: impl Into<String>) {

@@ -3,7 +3,7 @@
 use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroU16;
 
-use turnbuckle_engine::{Action, AuthConfig, Forbidden, Policy, PolicyRules, Rule};
+use turnbuckle_engine::{Action, AddressRange, AuthConfig, Forbidden, Policy, PolicyRules, Rule};
 
 use super::Secret;
 use super::addresses::addresses;
@@ -45,7 +45,11 @@ pub(super) fn finish(mut draft: Draft, machine: &Machine) -> Result<Loaded, Prob
     if draft.log.syslog.is_some() {
         draft.log.syslog = Some(draft.syslog_facility);
     }
+    if draft.tls.port == 0 {
+        draft.tls.port = draft.listening_port;
+    }
     contradictions(&mut draft);
+    own_addresses(&mut draft, machine);
     let addresses = addresses(&mut draft, machine);
     let redirection = redirection(&mut draft, &addresses, machine);
     let authentication = authentication(&mut draft, machine);
@@ -130,9 +134,13 @@ fn contradictions(draft: &mut Draft) {
         } else {
             "max-port"
         };
-        draft.problem(
+        let origin = draft.origin(key);
+        (draft.min_port, draft.max_port) = (max, min);
+        draft.misfit(
+            &origin,
             key,
             format!("min-port {min} is above max-port {max}; allowed: min-port up to max-port"),
+            "taken the other way round",
         );
     }
     if draft.keep_family
@@ -163,6 +171,38 @@ fn contradictions(draft: &mut Draft) {
         );
     }
     rules_without_effect(draft);
+}
+
+/// Tells who comes from coturn that this host's own addresses are no peers, and by which line they are.
+fn own_addresses(draft: &mut Draft, machine: &Machine) {
+    if draft.persona != Persona::Turnserver || draft.stun.stun_only {
+        return;
+    }
+    let is_in =
+        |ranges: &[AddressRange], own: IpAddr| ranges.iter().any(|range| range.contains(own));
+    let refused: Vec<IpAddr> = machine
+        .addresses
+        .iter()
+        .copied()
+        .filter(|own| !own.is_loopback())
+        .filter(|&own| !is_in(&draft.allowed_peers, own) && !is_in(&draft.denied_peers, own))
+        .collect();
+    if refused.is_empty() {
+        return;
+    }
+    let addresses: Vec<String> = refused.iter().map(IpAddr::to_string).collect();
+    let lines: Vec<String> = addresses
+        .iter()
+        .map(|own| format!("`allowed-peer-ip={own}`"))
+        .collect();
+    draft.note(
+        "allowed-peer-ip",
+        format!(
+            "clients that send to an address of this host ({}) are refused, where coturn relays to services on it: {} lets them",
+            addresses.join(", "),
+            lines.join(" or ")
+        ),
+    );
 }
 
 /// Notes what `allowed-peer-ip` names in vain, because no rule opens such addresses.
@@ -255,7 +295,12 @@ fn authentication(draft: &mut Draft, machine: &Machine) -> Authentication {
             "is off and `static-auth-secret` is given; remove one of the two",
         );
     }
-    let database = user_database(draft);
+    let takes_secrets = draft.rest_enabled.unwrap_or(!draft.rest_secrets.is_empty());
+    let users_beside_secrets = draft
+        .users_beside_secrets
+        .unwrap_or(draft.persona == Persona::Turnbuckle);
+    let database = user_database(draft, takes_secrets, users_beside_secrets);
+    secrets_and_users(draft, takes_secrets, users_beside_secrets);
     if draft.rest_enabled == Some(true) && draft.rest_secrets.is_empty() && database.is_none() {
         draft.problem(
             "use-auth-secret",
@@ -273,10 +318,12 @@ fn authentication(draft: &mut Draft, machine: &Machine) -> Authentication {
     let realm = match (draft.realm.take(), &machine.domain) {
         (Some(realm), _) => realm,
         (None, domain) => {
-            if let Some((_, _, origin)) = draft
+            let of_md5_key = draft
                 .users
                 .iter()
-                .find(|(_, credential, _)| matches!(credential, Credential::Md5Key(_)))
+                .find(|(_, credential, _)| matches!(credential, Credential::Md5Key(_)));
+            if let Some((_, _, origin)) = of_md5_key
+                && draft.persona == Persona::Turnbuckle
             {
                 let problem = Problem::new(
                     origin,
@@ -288,9 +335,19 @@ fn authentication(draft: &mut Draft, machine: &Machine) -> Authentication {
             domain
                 .clone()
                 .filter(|name| name.len() <= 127)
-                .unwrap_or_else(|| REALM_OF_LAST_RESORT.to_owned())
+                .unwrap_or_else(|| match draft.persona {
+                    Persona::Turnbuckle => REALM_OF_LAST_RESORT.to_owned(),
+                    // The keys that coturn stored are of this realm.
+                    Persona::Turnserver => String::new(),
+                })
         }
     };
+    if realm.is_empty() {
+        draft.note(
+            "realm",
+            "is not given, and the host has no domain name: the realm is empty, as in coturn, and keys in the database are those of an empty realm",
+        );
+    }
     let mut users = accepted_users(draft, &realm);
     let is_needed = !draft.stun.stun_only || draft.binding_needs_credentials;
     if !has_credentials && draft.persona == Persona::Turnserver {
@@ -322,6 +379,7 @@ fn authentication(draft: &mut Draft, machine: &Machine) -> Authentication {
         realm: realm.into(),
         users,
         rest_secrets: std::mem::take(&mut draft.rest_secrets),
+        users_beside_secrets,
         database,
         rest_separator: draft.rest_separator,
         nonce_lifetime: draft.nonce_lifetime,
@@ -334,13 +392,49 @@ fn authentication(draft: &mut Draft, machine: &Machine) -> Authentication {
     }
 }
 
+/// Says who counts where there are secrets and users both, and leaves out who does not.
+fn secrets_and_users(draft: &mut Draft, takes_secrets: bool, users_beside_secrets: bool) {
+    if !takes_secrets {
+        if draft.is_given("users-beside-secrets") {
+            draft.note(
+                "users-beside-secrets",
+                "has no effect without `use-auth-secret` or `static-auth-secret`",
+            );
+        }
+        return;
+    }
+    let has_users = !draft.users.is_empty();
+    let (key, whose) = match (has_users, draft.is_given("userdb")) {
+        (true, true) => ("user", "the users of the configuration and of the database"),
+        (true, false) => ("user", "the users of the configuration"),
+        (false, true) => ("userdb", "the users of the database"),
+        (false, false) => return,
+    };
+    if !users_beside_secrets {
+        draft.users.clear();
+        draft.note(
+            key,
+            format!("{whose} are left out, because time-limited credentials are in use; `users-beside-secrets` lets both in"),
+        );
+    } else if !draft.is_given("users-beside-secrets") {
+        draft.note(
+            key,
+            format!("{whose} can log in beside those with time-limited credentials; `users-beside-secrets=false` leaves them out, as coturn does"),
+        );
+    }
+}
+
 /// The database, if one is named, and what of it counts.
-fn user_database(draft: &mut Draft) -> Option<UserDatabase> {
-    let has_secrets = draft.rest_enabled.unwrap_or(!draft.rest_secrets.is_empty());
+fn user_database(
+    draft: &mut Draft,
+    takes_secrets: bool,
+    users_beside_secrets: bool,
+) -> Option<UserDatabase> {
     let path = draft.user_database.take()?;
     Some(UserDatabase {
         path,
-        has_secrets,
+        has_users: !takes_secrets || users_beside_secrets,
+        has_secrets: takes_secrets,
         has_peer_rules: !draft.no_peer_rules_from_database,
         has_realms: !draft.no_realms_from_database,
     })

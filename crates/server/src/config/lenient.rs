@@ -189,18 +189,11 @@ fn number(entry: &Entry, text: &str, min: u32, max: u32) -> String {
     number.clamp(min, max).to_string()
 }
 
-/// Whether a line that cannot be followed ends the start: where passing over it would open a peer, listen elsewhere, or leave everybody out.
+/// Whether a line that cannot be followed ends the start, as in coturn: where passing over it would open a peer or leave everybody out. Addresses do not:
+/// coturn starts without them.
 pub(super) fn is_fatal(entry: &Entry) -> bool {
     match entry.support {
-        Support::Works { .. } => matches!(
-            entry.kind,
-            Kind::Address
-                | Kind::AddressPort
-                | Kind::ExternalAddress
-                | Kind::Flag
-                | Kind::PeerRange
-                | Kind::Port
-        ),
+        Support::Works { .. } => matches!(entry.kind, Kind::Flag | Kind::PeerRange | Kind::Port),
         Support::NotYet(_) => entry.group == Group::Databases && entry.name != "redis-statsdb",
         Support::Only { .. }
         | Support::NoEffect(_)
@@ -213,7 +206,7 @@ pub(super) fn is_fatal(entry: &Entry) -> bool {
 pub(super) fn is_fatal_together(key: &str) -> bool {
     matches!(
         key,
-        "external-ip" | "listening-ip" | "max-port" | "min-port" | "no-udp" | "relay-ip"
+        "listening-ip" | "max-port" | "min-port" | "no-udp" | "relay-ip"
     )
 }
 

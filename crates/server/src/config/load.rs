@@ -125,6 +125,18 @@ fn take_leniently(mut setting: Setting, draft: &mut Draft) {
         draft.process.pid_file = None;
         return;
     }
+    // To have none of its own, as some write.
+    if entry.name == "tls-listening-port" && setting.value.as_deref() == Some("0") {
+        draft.tls.port = 0;
+        draft.notes.push(Note {
+            origin: Some(setting.origin),
+            key: setting.typed,
+            text:
+                "0 is no port: there is none for TLS alone, and TLS is served on `listening-port`"
+                    .to_owned(),
+        });
+        return;
+    }
     if let Err(problem) = take(entry, setting, draft) {
         if lenient::is_fatal(entry) {
             draft.problems.push(problem);

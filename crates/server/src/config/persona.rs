@@ -6,8 +6,8 @@ pub enum Persona {
     /// `turnbuckle serve`: what is not understood is refused, and nothing special is open.
     #[default]
     Turnbuckle,
-    /// `turnserver`: coturn's files and command lines run unchanged. What this server does not do is named and passed over, except where passing
-    /// over would open something, listen elsewhere or leave everybody out.
+    /// `turnserver`: coturn's files and command lines run unchanged. What this server does not do, and values that nobody can use, are named and passed
+    /// over, except where passing over would open something or leave everybody out.
     Turnserver,
 }
 

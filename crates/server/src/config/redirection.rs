@@ -7,7 +7,7 @@ use turnbuckle_engine::Alternate;
 use super::addresses::{resolve, unfit_external};
 use super::draft::Draft;
 use super::machine::Machine;
-use super::problem::{Origin, Problem};
+use super::problem::Origin;
 use super::settings::{Addresses, Redirection};
 
 /// Longest ALTERNATE-DOMAIN (RFC 8489 §14.16).
@@ -50,7 +50,7 @@ fn servers(
     for (text, origin) in written {
         match server(&text, default_port, machine) {
             Ok(servers) => found.extend(servers),
-            Err(message) => draft.problems.push(Problem::new(&origin, key, message)),
+            Err(message) => draft.misfit(&origin, key, message, "nobody is sent there"),
         }
     }
     let own = addresses.listeners.iter().find(|listener| {

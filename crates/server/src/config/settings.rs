@@ -246,10 +246,12 @@ pub enum Backend {
 /// Who may use the relay.
 #[derive(Debug, Clone)]
 pub struct Authentication {
-    /// Realm of the long-term credentials (RFC 8489 §9.2); never empty, at most 127 characters.
+    /// Realm of the long-term credentials (RFC 8489 §9.2); at most 127 characters. Empty only where coturn's is: as `turnserver`, without realm and domain name.
     pub realm: Box<str>,
     /// Users with a password or key; names are unique.
     pub users: Vec<StaticUser>,
+    /// Where there are secrets, or could be some in the database, users with a password or key count too.
+    pub users_beside_secrets: bool,
     /// Secrets from which time-limited credentials are derived (TURN REST API); all are tried.
     pub rest_secrets: Vec<Secret>,
     /// Where further users, secrets and rules are read from.
@@ -279,6 +281,8 @@ pub struct Authentication {
 pub struct UserDatabase {
     /// The file.
     pub path: PathBuf,
+    /// Users are read from it.
+    pub has_users: bool,
     /// Secrets are read from it.
     pub has_secrets: bool,
     /// Peer address rules are read from it.

@@ -15,6 +15,8 @@ use crate::config::Secret;
 /// Which tables count.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Wanted {
+    /// `turnusers_lt` (not beside secrets, unless `users-beside-secrets`).
+    pub(crate) users: bool,
     /// `turn_secret` (`use-auth-secret`).
     pub(crate) secrets: bool,
     /// `allowed_peer_ip` and `denied_peer_ip` (unless `no-dynamic-ip-list`).
@@ -114,7 +116,9 @@ impl Records {
             name,
             ..RealmRecords::default()
         };
-        self.read_users(database, &mut realm)?;
+        if wanted.users {
+            self.read_users(database, &mut realm)?;
+        }
         if wanted.secrets {
             // The newest first: they are the ones a rotation has just added.
             let rows = database.rows(
@@ -128,7 +132,8 @@ impl Records {
                 .map(|secret| Secret::new(secret.into_bytes()))
                 .collect();
         }
-        if wanted.peers {
+        // Rows without a realm are for all realms; they are not read a second time for one without a name.
+        if wanted.peers && !realm.name.is_empty() {
             realm.peers = self.read_peers(database, &realm.name)?;
         }
         if wanted.realms {

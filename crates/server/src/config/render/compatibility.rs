@@ -3,6 +3,7 @@
 use super::super::entry::{Entry, Group, Status};
 use super::super::lenient;
 use super::super::table;
+use super::super::value::Kind;
 use super::of_group;
 
 const INTRODUCTION: &str = "# Compatibility with coturn
@@ -13,9 +14,27 @@ What becomes of each option of coturn 4.17.1. The binary runs under two names:
 
 - **`turnbuckle serve`** refuses what it does not understand, and starts with everything special closed.
 - **`turnserver`** (a link of that name to the binary) takes coturn's command lines and files as they are. It looks for the file where coturn looks,
-  takes a flag by its first letter and a number by its leading digits, and lets the last of several lines count. What it does not do it names in a warning at
-  the start and passes over; it refuses, with exit code 255, what cannot be passed over: a port, address or peer range that cannot be read, because the
-  server would listen elsewhere or open something; a database that it cannot read, because nobody could log in; and, as coturn does, options that do not exist.
+  takes a flag by its first letter and a number by its leading digits, and lets the last of several lines count. It starts with what coturn starts with:
+  what it does not do, and values that nobody can use, it names in a warning at the start that says what is done in their place.
+
+What `turnserver` refuses all the same, with exit code 255:
+
+| What | Why |
+|---|---|
+| a range of `denied-peer-ip` or `allowed-peer-ip` that cannot be read | without it peers would be open that somebody meant to close, or closed that somebody needs; coturn 4.17 refuses it too, 4.6 passes over it |
+| a port or a flag that is none | the server would listen elsewhere, or do what was turned off; coturn 4.17 refuses it too, 4.6 listens on a random port |
+| a database other than SQLite | nobody of those who are in it could log in; it is not implemented yet |
+| `no-udp` and `no-tcp` without TLS or DTLS | nothing would be served |
+| an option on the command line that does not exist, a user or group to become that does not exist | as in coturn |
+
+What it does in the place of a value that cannot be used: an `external-ip` that is empty, unspecified, loopback, multicast, unknown, followed by a comment, or for an address or family that
+is not relayed is passed over, and of two for the same address the first counts; a `listening-ip` or `relay-ip` that is unknown or link-local is passed over, and if none is left the others
+of the machine are taken; nobody is sent to an `alternate-server` that is unknown or loopback; an `aux-server` without port is not opened; with `tls-listening-port=0` TLS is served on
+`listening-port`; of `min-port` above `max-port` the range between them is taken; of two `-c` the last counts; an `-A` without value changes nothing.
+
+Where a secret for time-limited credentials is given, users with passwords are left out, as in coturn, unless `users-beside-secrets` says otherwise; `turnbuckle serve` takes both. Without
+`realm` the realm is the domain name of the host, or empty. `listening-ip=::` alone is IPv4 too, and `listening-ip=0.0.0.0` without `relay-ip` relays IPv4 alone unless
+`denied-peer-ip` has a range of IPv6.
 
 Three of coturn's defaults hold under neither name: nobody relays without credentials (`no-auth`), multicast peers are refused, and so are
 the host's own addresses and the metadata services of clouds. Private networks can be reached through `turnserver` as through coturn, with a warning;
@@ -94,7 +113,13 @@ fn row(entry: &Entry) -> String {
         Status::Same | Status::New => ("as in coturn".to_owned(), "as in coturn".to_owned()),
         Status::Stricter(how) => {
             let how = format!("as in coturn, and stricter: {how}");
-            (how.clone(), how)
+            let is_address = matches!(
+                entry.kind,
+                Kind::Address | Kind::AddressPort | Kind::ExternalAddress
+            );
+            let passed_over = "; what cannot be used is passed over with a warning";
+            let lenient = format!("{how}{}", if is_address { passed_over } else { "" });
+            (how, lenient)
         }
         Status::Limited { values, otherwise } => {
             let values = values.join(", ");

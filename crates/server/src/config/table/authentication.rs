@@ -48,7 +48,7 @@ pub(super) const ENTRIES: &[Entry] = &[
     .short('u')
     .repeatable()
     .secret()
-    .stricter("a name may be given once; 0x must be followed by 32 hexadecimal digits; users and secrets work together")
+    .stricter("a name may be given once; 0x must be followed by 32 hexadecimal digits; `turnbuckle serve` takes users and secrets together (`users-beside-secrets`)")
     .works(
         |draft, value, origin| {
             let (name, credential) = user(value.text())?;
@@ -59,7 +59,7 @@ pub(super) const ENTRIES: &[Entry] = &[
     ),
     Entry::new("O-043", "realm", GROUP, Kind::Text(127), "Realm of the credentials; with a user database, of requests whose ORIGIN leads to no other.")
         .short('r')
-        .default("(domain name of the host, else turnbuckle)")
+        .default("(domain name of the host, else turnbuckle; as turnserver else empty)")
         .stricter("double quotes and backslashes are refused")
         .works(
             |draft, value, _| {
@@ -105,6 +105,22 @@ pub(super) const ENTRIES: &[Entry] = &[
             },
             |config| config.authentication.rest_secrets.iter().map(|_| MASK.to_owned()).collect(),
         ),
+    Entry::new(
+        "",
+        "users-beside-secrets",
+        GROUP,
+        Kind::Flag,
+        "Where there is a secret for time-limited credentials, users of the configuration and of the database count too. As `turnserver` they do not unless this \
+         says so, as in coturn.",
+    )
+    .default("true")
+    .works(
+        |draft, value, _| {
+            draft.users_beside_secrets = Some(value.flag());
+            Ok(())
+        },
+        |config| flag(config.authentication.users_beside_secrets),
+    ),
     Entry::new("O-046", "rest-api-separator", GROUP, Kind::Separator, "Character between expiry time and identity in time-limited user names.")
         .short('C')
         .default(":")

@@ -491,3 +491,20 @@ fn an_allowed_peer_that_no_rule_opens_is_told_of() {
         assert_eq!(notes(fine), [""; 0], "{fine}");
     }
 }
+
+#[test]
+fn users_and_secrets_count_together_and_that_is_said_unless_it_was_asked_for() {
+    let noted = |more: &str| {
+        let loaded =
+            file(&format!("user=alice:one\nstatic-auth-secret=north\n{more}")).expect("accepted");
+        let users = loaded.config.authentication.users.len();
+        let mut notes = loaded.notes.iter().map(Note::to_string);
+        (
+            users,
+            notes.any(|note| note.contains("users-beside-secrets")),
+        )
+    };
+    assert_eq!(noted(""), (1, true));
+    assert_eq!(noted("users-beside-secrets\n"), (1, false));
+    assert_eq!(noted("users-beside-secrets=false\n"), (0, true));
+}

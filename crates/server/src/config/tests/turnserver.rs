@@ -48,6 +48,21 @@ fn a_range_of_mapped_peers_is_kept_and_what_it_does_not_mean_is_said() {
     }
 }
 
+/// What `content` amounts to on a machine, for who looks at single values.
+fn loaded(content: &str, machine: &Machine) -> Box<Loaded> {
+    let (_folder, path) = written(content);
+    match load_turnserver(["-c", &path].map(OsString::from), machine) {
+        Ok(Request::Run(loaded)) => loaded,
+        other => panic!("{content}: {other:?}"),
+    }
+}
+
+fn says(loaded: &Loaded, words: &[&str]) -> bool {
+    let notes = loaded.notes.iter().map(Note::to_string);
+    let mut notes = notes.filter(|note| words.iter().all(|word| note.contains(word)));
+    notes.next().is_some()
+}
+
 /// coturn's options that work, each with a value that is not the default.
 fn working() -> impl Iterator<Item = (&'static Entry, String)> {
     let coturns = entries().filter(|entry| !entry.row.is_empty() && !entry.is_command_line());
@@ -242,4 +257,316 @@ fn an_empty_name_of_a_pid_file_is_none() {
     assert!(none.contains("pid_file: None"), "{none}");
     let (usual, _) = read("", &[]).expect("accepted");
     assert!(usual.contains("/var/run/turnserver.pid"), "{usual}");
+}
+
+#[test]
+fn beside_a_secret_users_do_not_count_unless_somebody_says_that_both_do() {
+    let names = |content: &str| -> (usize, bool) {
+        let loaded = loaded(content, &machine());
+        let from = &loaded.config.authentication;
+        let database = from.database.as_ref();
+        assert_eq!(
+            says(&loaded, &["left out", "users-beside-secrets"]),
+            content.contains("ghost") && from.users.is_empty(),
+            "{content}: {:?}",
+            loaded.notes
+        );
+        (
+            from.users.len(),
+            database.is_some_and(|database| database.has_users),
+        )
+    };
+    let ghost = "user=ghost:somepassword\nuserdb=/tmp/turndb\n";
+    assert_eq!(names(ghost), (1, true));
+    assert_eq!(
+        names(&format!("{ghost}static-auth-secret=north\n")),
+        (0, false)
+    );
+    // coturn turns it on whatever the value, and without any secret nobody can log in.
+    assert_eq!(
+        names(&format!("{ghost}use-auth-secret=false\n")),
+        (0, false)
+    );
+    let both = "static-auth-secret=north\nusers-beside-secrets\n";
+    assert_eq!(names(&format!("{ghost}{both}")), (1, true));
+    assert_eq!(names("static-auth-secret=north\n"), (0, false));
+}
+
+#[test]
+fn without_a_realm_it_is_the_domain_of_the_host_or_empty() {
+    let realm = |content: &str, domain: Option<&str>| {
+        let machine = Machine {
+            domain: domain.map(str::to_owned),
+            ..machine()
+        };
+        let loaded = loaded(content, &machine);
+        let realm = loaded.config.authentication.realm.to_string();
+        assert_eq!(says(&loaded, &["`realm`", "empty"]), realm.is_empty());
+        realm
+    };
+    let user = "user=alice:0x0123456789abcdef0123456789abcdef\n";
+    assert_eq!(realm(user, Some("example.net")), "example.net");
+    assert_eq!(realm(user, None), "");
+    assert_eq!(realm("realm=example.org\n", None), "example.org");
+    // An empty value is none.
+    assert_eq!(realm("realm=\n", None), "");
+}
+
+/// Relay addresses with what clients see in their place, for who looks at nothing else.
+fn relays(loaded: &Loaded) -> String {
+    let addresses = &loaded.config.addresses;
+    let shown = addresses
+        .relays
+        .iter()
+        .map(|&relay| match addresses.public(relay) {
+            public if public == relay => relay.to_string(),
+            public => format!("{relay}={public}"),
+        });
+    shown.collect::<Vec<_>>().join(" ")
+}
+
+#[test]
+fn a_public_address_that_cannot_be_used_is_passed_over_with_a_warning() {
+    let none = "10.1.2.3";
+    for (lines, seen) in [
+        ("external-ip=192.0.2.77", "10.1.2.3=192.0.2.77"),
+        (
+            "external-ip=192.0.2.77\nexternal-ip=192.0.2.78",
+            "10.1.2.3=192.0.2.77",
+        ),
+        (
+            "external-ip=192.0.2.77/10.1.2.3\nexternal-ip=192.0.2.78/10.1.2.3",
+            "10.1.2.3=192.0.2.77",
+        ),
+        ("external-ip=", none),
+        ("external-ip=0.0.0.0", none),
+        ("external-ip=127.0.0.1", none),
+        ("external-ip=YOUR_IP", none),
+        ("external-ip=$(curl -4 ifconfig.co)", none),
+        ("external-ip=${EXTERNAL_IP}", none),
+        ("external-ip=turn.invalid", none),
+        ("external-ip=192.0.2.77 # the public one", none),
+        ("external-ip=192.0.2.77/10.0.0.9", none),
+        ("external-ip=192.0.2.77/", none),
+        ("external-ip=2001:db8::77", none),
+        ("external-ip=192.0.2.77/2001:db8::5", none),
+        ("external-ip=224.0.0.9", none),
+    ] {
+        let loaded = loaded(&format!("listening-ip=10.1.2.3\n{lines}\n"), &machine());
+        assert_eq!(relays(&loaded), seen, "{lines}");
+        let is_said = says(&loaded, &["`external-ip`"]);
+        assert_eq!(
+            is_said,
+            lines != "external-ip=192.0.2.77",
+            "{lines}: {:?}",
+            loaded.notes
+        );
+    }
+}
+
+#[test]
+fn an_address_that_cannot_be_used_is_passed_over_with_a_warning() {
+    let all = "127.0.0.1:3478 203.0.113.5:3478 10.1.2.3:3478 [::1]:3478 [2001:db8::5]:3478";
+    let one = "10.1.2.3:3478";
+    for (lines, listeners, relayed) in [
+        (
+            "listening-ip=10.1.2.3\nlistening-ip=fe80::1",
+            one,
+            "10.1.2.3",
+        ),
+        (
+            "listening-ip=10.1.2.3\nlistening-ip=169.254.7.7",
+            one,
+            "10.1.2.3",
+        ),
+        (
+            "listening-ip=10.1.2.3\nlistening-ip=$LOCAL_IP",
+            one,
+            "10.1.2.3",
+        ),
+        (
+            "listening-ip=10.1.2.3\nlistening-ip=turn.invalid",
+            one,
+            "10.1.2.3",
+        ),
+        ("listening-ip=10.1.2.3\nlistening-ip=", one, "10.1.2.3"),
+        ("listening-ip=$LOCAL_IP", all, "203.0.113.5 2001:db8::5"),
+        ("listening-ip=::ffff:10.1.2.3", one, "10.1.2.3"),
+        (
+            "listening-ip=10.1.2.3\nrelay-ip=$(hostname -i)",
+            one,
+            "10.1.2.3",
+        ),
+        ("listening-ip=10.1.2.3\nrelay-ip=fe80::1", one, "10.1.2.3"),
+        (
+            "listening-ip=10.1.2.3\nrelay-ip=203.0.113.5\nrelay-ip=fe80::1",
+            one,
+            "203.0.113.5",
+        ),
+    ] {
+        let loaded = loaded(&format!("{lines}\n"), &machine());
+        let found = loaded
+            .config
+            .addresses
+            .listeners
+            .iter()
+            .map(ToString::to_string);
+        assert_eq!(found.collect::<Vec<_>>().join(" "), listeners, "{lines}");
+        assert_eq!(relays(&loaded), relayed, "{lines}");
+        let is_said = says(&loaded, &["passed over"]);
+        assert_eq!(
+            is_said,
+            !lines.contains("ffff"),
+            "{lines}: {:?}",
+            loaded.notes
+        );
+    }
+}
+
+#[test]
+fn wildcards_listen_and_relay_as_coturns_do() {
+    let v4 = "203.0.113.5";
+    let both = "203.0.113.5 2001:db8::5";
+    for (lines, listeners, relayed) in [
+        ("listening-ip=0.0.0.0", 3, v4),
+        ("listening-ip=0.0.0.0\nlistening-ip=::", 5, v4),
+        (
+            "listening-ip=0.0.0.0\ndenied-peer-ip=10.0.0.0-10.255.255.255",
+            3,
+            v4,
+        ),
+        (
+            "listening-ip=0.0.0.0\ndenied-peer-ip=fc00::-fdff:ffff:ffff:ffff:ffff:ffff:ffff:ffff",
+            3,
+            both,
+        ),
+        (
+            "listening-ip=0.0.0.0\ndenied-peer-ip=::ffff:0.0.0.0-::ffff:255.255.255.255",
+            3,
+            v4,
+        ),
+        (
+            "listening-ip=0.0.0.0\nrelay-ip=203.0.113.5\nrelay-ip=2001:db8::5",
+            3,
+            both,
+        ),
+        // A socket of coturn's for this one takes IPv4 too.
+        ("listening-ip=::", 5, both),
+        ("", 5, both),
+    ] {
+        let loaded = loaded(&format!("{lines}\n"), &machine());
+        assert_eq!(
+            loaded.config.addresses.listeners.len(),
+            listeners,
+            "{lines}"
+        );
+        assert_eq!(relays(&loaded), relayed, "{lines}");
+        let is_said = says(
+            &loaded,
+            &["`relay-ip=203.0.113.5` and `relay-ip=2001:db8::5` relay IPv6 too"],
+        );
+        assert_eq!(is_said, relayed == v4, "{lines}: {:?}", loaded.notes);
+    }
+    // Under our own name a family is what it says.
+    let strict = super::file("user=a:b\nlistening-ip=::\n").expect("accepted");
+    assert_eq!(strict.config.addresses.listeners.len(), 2);
+}
+
+#[test]
+fn values_that_coturn_starts_with_are_warnings_that_say_what_is_done() {
+    for (content, arguments, words) in [
+        (
+            "alternate-server=127.0.0.1:3479",
+            "",
+            "nobody is sent there",
+        ),
+        ("alternate-server=turn.invalid", "", "nobody is sent there"),
+        (
+            "tls-alternate-server=192.0.2.90:x",
+            "",
+            "nobody is sent there",
+        ),
+        ("aux-server=10.1.2.3", "", "passed over"),
+        ("aux-server=10.1.2.3:3478", "", "passed over"),
+        (
+            "tls-listening-port=0",
+            "",
+            "TLS is served on `listening-port`",
+        ),
+        ("min-port=60000\nmax-port=50000", "", "the other way round"),
+        ("", "-A", "passed over: needs a value"),
+        ("", "-A -v", "passed over: needs a value"),
+        (
+            "allocation-default-address-family",
+            "",
+            "passed over: needs a value",
+        ),
+    ] {
+        let words_of = arguments.split_whitespace().collect::<Vec<_>>();
+        let (config, notes) = read(&format!("{content}\n"), &words_of)
+            .unwrap_or_else(|problems| panic!("{content}: {problems}"));
+        assert!(
+            notes.iter().any(|note| note.contains(words)),
+            "{content}: {notes:?}"
+        );
+        assert!(!config.contains("127.0.0.1:3479"), "{config}");
+        if content.starts_with("min-port") {
+            assert!(config.contains("min: 50000, max: 60000"), "{config}");
+        }
+        assert_eq!(config.contains("sessions: true"), arguments.contains("-v"));
+    }
+    let (v6, _) = read("", &["-A", "ipv6"]).expect("accepted");
+    assert!(v6.contains("default_family: V6"), "{v6}");
+    let tls = read("tls-listening-port=0\nlistening-port=4000\n", &[])
+        .expect("accepted")
+        .0;
+    assert!(tls.contains("port: 4000"), "{tls}");
+}
+
+#[test]
+fn of_two_files_the_last_one_counts() {
+    let (_folder, path) = written("realm=second.example\n");
+    let (config, notes) = read("realm=first.example\n", &["-c", &path]).expect("accepted");
+    assert!(config.contains("second.example"), "{config}");
+    assert!(
+        notes
+            .iter()
+            .any(|note| note.contains("the last one counts")),
+        "{notes:?}"
+    );
+}
+
+#[test]
+fn what_would_open_something_stays_refused() {
+    for content in [
+        "denied-peer-ip=10.0.0.x",
+        "denied-peer-ip=$LAN",
+        "allowed-peer-ip=$LAN",
+        "listening-port=x",
+        "fingerprint=maybe",
+        "mongo-userdb=mongodb://192.0.2.1/turn",
+        "no-udp\nno-tcp",
+    ] {
+        assert!(read(&format!("{content}\n"), &[]).is_err(), "{content}");
+    }
+}
+
+#[test]
+fn the_line_that_opens_an_own_address_is_named() {
+    let named = |content: &str| {
+        says(
+            &loaded(content, &machine()),
+            &["`allowed-peer-ip=10.1.2.3`"],
+        )
+    };
+    assert!(named(""));
+    assert!(!named("allowed-peer-ip=10.1.2.3\n"));
+    assert!(
+        !named("allowed-peer-ip=10.0.0.0-10.255.255.255\n"),
+        "a range lets it in too"
+    );
+    assert!(
+        !named("denied-peer-ip=10.0.0.0-10.255.255.255\n"),
+        "coturn would refuse it as well"
+    );
 }

@@ -5,6 +5,7 @@ use turnbuckle_engine::AuthConfig;
 use super::*;
 
 const WANTED: Wanted = Wanted {
+    users: true,
     secrets: false,
     peers: false,
     realms: false,

@@ -5,6 +5,7 @@ use turnbuckle_engine::{ThirdParties, TokenCipher};
 use super::*;
 
 const ALL: Wanted = Wanted {
+    users: true,
     secrets: true,
     peers: true,
     realms: true,
@@ -175,6 +176,7 @@ fn a_realm_whose_users_and_secrets_come_later_is_read_again_whole() {
 fn tables_that_are_not_wanted_are_not_read() {
     let (_folder, database) = database(ROWS);
     let wanted = Wanted {
+        users: false,
         secrets: false,
         peers: false,
         realms: false,
