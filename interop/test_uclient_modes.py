@@ -52,8 +52,10 @@ def _is_refused(ended: uclient.Ended, load: uclient.Load) -> None:
 def _moves_and_loses_nothing(ended: uclient.Ended, load: uclient.Load) -> None:
     _loses_nothing(ended, load)
     assert "ERROR: smid_len" not in ended.output, "the client has no room for such a ticket"
-    # Each session has one connection that it tries the server with and one that it uses, and moves both.
-    assert ended.output.count("Connected to") == 4 * load.sessions
+    # Each session has one connection that it tries the server with and one that it uses, and moves both. Where the kernel gives it a port
+    # that another client has just left, together with an allocation, the answer is 437, and it connects once more from another port.
+    left_behind = ended.output.count("trying allocate again 437")
+    assert ended.output.count("Connected to") == 4 * load.sessions + left_behind, ended.output[-20_000:]
 
 
 def _ends_by_itself(ended: uclient.Ended, load: uclient.Load) -> None:

@@ -41,7 +41,13 @@ def two_webrtcbins_with_relay_only_exchange_video_and_messages(hosts, server, tr
             assert (candidate[4], candidate[7]) == (topology.RELAY_IPV4, "relay")
         assert (side["messages"], side["differing"]) == (MESSAGES, 0)
         assert side["rtp_sent"] >= PACKETS
-        assert (side["rtp_lost"], side["rtp_unknown"]) == (0, 0)
+        assert side["rtp_unknown"] == 0
+    # A client on a busy machine may lose a packet between its encoder and its socket, or behind it; the relay may not.
+    if any(side["rtp_lost"] for side in report["sides"]):
+        accounting = server.stop()
+        assert accounting is not None, "a server that writes no accounting cannot show that the loss was not its own"
+        assert (accounting.difference(), accounting.lost()) == (0, 0), accounting
+        assert server.kernel_counters().receive_buffer_full == 0
 
 
 def libnice_speaks_no_tls_whatever_the_url_says(hosts):

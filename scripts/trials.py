@@ -2,6 +2,7 @@
 
 import contextlib
 import datetime
+import fcntl
 import os
 import re
 import signal
@@ -16,11 +17,17 @@ TEST_S = 300
 
 
 class Tree:
-    """A copy of the working tree with a target directory of its own, which both stay for the next time."""
+    """A copy of the working tree with a target directory of its own, which both stay for the next time. One run at a time has it."""
 
-    def __init__(self, name):
-        self.work = os.path.join(os.environ.get("CARGO_TARGET_DIR") or os.path.join(ROOT, "target"), name)
+    def __init__(self):
+        self.work = os.path.join(os.environ.get("CARGO_TARGET_DIR") or os.path.join(ROOT, "target"), "trials")
         self.path = os.path.join(self.work, "tree")
+        os.makedirs(self.path, exist_ok=True)
+        self.lock = open(os.path.join(self.work, "lock"), "w", encoding="utf-8")
+        try:
+            fcntl.flock(self.lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            sys.exit(f"{sys.argv[0]}: another run has {self.work}")
         self.env = {
             **os.environ,
             "CARGO_TARGET_DIR": os.path.join(self.work, "target"),
@@ -106,7 +113,7 @@ def try_test(tree, places, entry):
         if code != 0:
             return False, "DOES NOT BUILD: " + output[-1500:]
         code, output = tree.run_test(entry.test, entry.env)
-        tree.write(f"../{entry.name}.log", output.encode())
+        tree.write(f"../logs/{entry.name}", output.encode())
         return judge_failure(code, output, entry.test[2], tree)
 
 

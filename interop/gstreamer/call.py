@@ -20,6 +20,8 @@ DEADLINE_S = 120
 PAUSE_MS = 8
 #: How often it is looked whether all has arrived at the end.
 SETTLED_MS = 300
+#: After so many looks at which nothing more had arrived, nothing is under way: what is missing then was lost.
+STILL_LOOKS = 10
 
 # Looked up here: gi makes such classes when they are first asked for, and one that a thread finds half made lacks attributes.
 FROM_PEER = Gst.PadDirection.SRC
@@ -133,6 +135,8 @@ class Call:
         self.failure: str | None = None
         self.sides = [Side(self, number, url) for number in range(2)]
         self.said = 0
+        self.arrived = 0
+        self.still_looks = 0
 
     def other(self, side: Side) -> Side:
         return self.sides[1 - side.number]
@@ -186,7 +190,12 @@ class Call:
         return False
 
     def _settled(self) -> bool:
-        if any(side.sent - side.received_by_other() for side in self.sides):
+        """Ends the call once all has arrived, or nothing more arrives: a client may lose packets itself, and whose loss it was is not for here."""
+        arrived = sum(len(side.received) for side in self.sides)
+        self.still_looks = 0 if arrived > self.arrived else self.still_looks + 1
+        self.arrived = arrived
+        is_complete = not any(side.sent - side.received_by_other() for side in self.sides)
+        if not is_complete and self.still_looks < STILL_LOOKS:
             return True
         self.loop.quit()
         return False

@@ -55,6 +55,10 @@ class Accounting:
         """Datagrams unaccounted for: in - out - drops. Anything but 0 is a bug in the server."""
         return self.received - self.sent - sum(self.drops.values())
 
+    def lost(self) -> int:
+        """Datagrams dropped for want of anything but a permission, which peers may come too early for, or a purpose, which keep-alives lack."""
+        return sum(count for reason, count in self.drops.items() if reason not in ("no_permission", "keep_alive"))
+
 
 class Server:
     ipv4 = LISTENER_IPV4

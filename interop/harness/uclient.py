@@ -80,14 +80,17 @@ class Ended:
 
     @property
     def had_bad_luck(self) -> bool:
-        """Whether the client drew random numbers with which it cannot succeed, whatever the server.
+        """Whether the client drew numbers with which it cannot succeed, whatever the server.
 
         One time in 16,384 it draws one channel number for two peers, which a server must refuse (RFC 8656 §12.2). With `-M` over TLS
         and DTLS it frees its old session twice in a quarter of the cases, and the second time hits the new one, or nothing that it owns.
+        And where the kernel gives it a port that another client has just left, together with an allocation, a session that moves there
+        is refused (RFC 8656 §6.2, 437); one that only allocates tries again by itself.
         """
         is_number_taken = self.status == 255 and "channel bind: error 400" in self.output
         has_hit_itself = self.status == 1 and self.output.endswith("send: Success\n")
-        return is_number_taken or has_hit_itself
+        is_port_taken = self.status == 255 and re.search(r"error 437 \([^)]*\)\s*$", self.output) is not None
+        return is_number_taken or has_hit_itself or is_port_taken
 
 
 @contextlib.contextmanager

@@ -15,6 +15,7 @@ use crate::config::Config;
 use crate::time::Time;
 
 /// What may go at once.
+// mutant: burst-of-an-hour
 const BURST: Duration = Duration::from_secs(1);
 const NANOS_PER_S: u64 = 1_000_000_000;
 
@@ -93,6 +94,7 @@ impl BandwidthLedger {
         let left = u64::from(capacity.get()).saturating_sub(*reserved);
         let rate = u32::try_from(left).unwrap_or(u32::MAX).min(wanted.get());
         let rate = NonZeroU32::new(rate).ok_or(Exhausted)?;
+        // mutant: capacity-promised-twice
         *reserved += u64::from(rate.get());
         Ok(Some(Shaper::new(rate, Some(Arc::clone(self)))))
     }
@@ -102,6 +104,7 @@ impl BandwidthLedger {
         if self.capacity.is_none() {
             return Shaper::new(rate, None);
         }
+        // mutant: capacity-forgotten-by-rebuild
         *self.reserved.lock().unwrap_or_else(PoisonError::into_inner) += u64::from(rate.get());
         Shaper::new(rate, Some(Arc::clone(self)))
     }
@@ -112,6 +115,7 @@ impl BandwidthLedger {
     }
 
     fn release(&self, rate: NonZeroU32) {
+        // mutant: capacity-never-given-back
         *self.reserved.lock().unwrap_or_else(PoisonError::into_inner) -= u64::from(rate.get());
     }
 }
@@ -189,6 +193,7 @@ impl Shaper {
             Direction::ToClient => &mut self.to_client,
             Direction::ToPeers => &mut self.to_peers,
         };
+        // mutant: directions-share-a-rate
         let available = bucket.available(now, rate);
         if bytes <= available {
             bucket.charge(now, rate, bytes);

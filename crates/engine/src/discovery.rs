@@ -77,6 +77,7 @@ impl Discovery {
             return Err(Reject::BadRequest("PADDING with RESPONSE-PORT"));
         }
         // Neither a connection nor a proxy's client can be reached from elsewhere, or elsewhere.
+        // mutant: discovery-of-connections
         let is_bare = request.from == ClientTuple::udp(request.from.listener, request.from.remote);
         let alternates = self.alternates.filter(|_| is_bare);
         let mut plan = Plan {
@@ -92,15 +93,18 @@ impl Discovery {
                 plan.origin.set_ip(self.other.ip());
             }
             if change.change_port {
+                // mutant: discovery-names-the-same-port
                 plan.origin.set_port(self.other.port());
             }
             plan.to.listener = match (change.change_ip, change.change_port) {
                 (true, true) => alternates.change_both,
+                // mutant: discovery-by-the-wrong-socket
                 (true, false) => alternates.change_ip,
                 (false, _) => alternates.change_port,
             };
         }
         if let Some(port) = response_port {
+            // mutant: discovery-answers-port-0
             if alternates.is_none() || port == 0 {
                 return Err(Reject::BadRequest("RESPONSE-PORT impossible here"));
             }
@@ -116,6 +120,7 @@ fn padding_len(padding: &[u8], is_proven: bool) -> usize {
     if is_proven {
         PADDING_LEN
     } else {
+        // mutant: padding-without-bound
         padding.len().min(PADDING_LEN).next_multiple_of(4)
     }
 }

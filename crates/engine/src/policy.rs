@@ -335,6 +335,7 @@ impl Policy {
             // guard: V-11-broadcast
             Kinship::Broadcast => return own(Err(Forbidden::Broadcast)),
             // Loopback got past step 1 by its switch, which is about nothing but the host's own programs.
+            // mutant: policy-own-opened-by-any-rule
             Kinship::Own if ip.is_loopback() || self.is_named_by_allow_rule(ip) => {}
             // guard: V-07-own
             Kinship::Own => return own(Err(Forbidden::Own)),
@@ -353,6 +354,7 @@ impl Policy {
                     // guard: V-04-embedded-allowed
                     _ if !is_allowed_form => Err(Forbidden::Embedded),
                     // A packet that leaves as IPv6 towards the translator does not come back as another allocation's.
+                    // mutant: policy-own-inside-ipv6
                     Ok(_) if self.own.kinship(inner.ip(), inner.port()) != Kinship::Foreign => {
                         Err(Forbidden::Own)
                     }

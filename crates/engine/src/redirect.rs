@@ -42,6 +42,7 @@ impl Redirection {
         match transport {
             Transport::Dtls => &self.dtls,
             Transport::Tcp => &self.tcp,
+            // mutant: redirection-of-another-transport
             Transport::Tls => &self.tls,
             Transport::Udp => &self.udp,
         }
@@ -60,6 +61,7 @@ impl Rotation {
             Transport::Tls => &self.0[2],
             Transport::Udp => &self.0[3],
         };
+        // mutant: redirection-takes-no-turns
         turn.fetch_add(1, Relaxed)
     }
 }
@@ -67,6 +69,7 @@ impl Rotation {
 impl<R: Random> Engine<R> {
     /// From now on Allocate requests get 403; what there is lives on, and retransmissions are answered (coturn's SIGUSR1).
     pub fn drain(&mut self) {
+        // mutant: draining-lets-in
         self.is_draining = true;
     }
 
@@ -85,11 +88,13 @@ impl<R: Random> Engine<R> {
             let mut of_family = alternates.iter().filter(of_family);
             of_family.nth(turn.checked_rem(count)?)
         };
+        // mutant: redirection-to-the-other-family
         let is_ipv4 = request.from.remote.is_ipv4();
         let Some(first) = pick(is_ipv4).cloned() else {
             return false;
         };
         let other = pick(!is_ipv4).map(|alternate| alternate.address);
+        // mutant: redirection-names-the-domain-to-all
         let knows_domains = matches!(transport, Transport::Tls | Transport::Dtls)
             && request.message.has_integrity_sha256();
         let envelope = request.envelope();
@@ -111,6 +116,7 @@ impl<R: Random> Engine<R> {
     /// address or the one a NAT gives it.
     fn serves_itself(&self, alternates: &[Alternate], request: &Request<'_>) -> bool {
         let local = self.listener_address(request.from.listener);
+        // mutant: redirection-of-exempt-listeners
         if self.config.redirection.exempt.contains(&local) {
             return true;
         }

@@ -73,6 +73,7 @@ impl<T: HasClient> Table<T> {
     #[inline]
     pub(crate) fn find(&self, client: &ClientTuple) -> Option<AllocationId> {
         let pages = &self.pages;
+        // mutant: found-by-hash-alone
         let index = self.index.find(self.seeds.hash(client), |&index| {
             pages.client(index) == Some(client)
         })?;
@@ -85,6 +86,7 @@ impl<T: HasClient> Table<T> {
     #[inline]
     pub(crate) fn at(&self, id: AllocationId) -> Option<&T> {
         let slot = self.pages.slot(id.index)?;
+        // mutant: stale-name-reaches
         if slot.generation == id.generation {
             slot.value.as_ref()
         } else {
@@ -147,6 +149,7 @@ impl<T: HasClient> Table<T> {
         if let Some(slot) = self.pages.slot_mut(id.index)
             && slot.value.is_none()
         {
+            // mutant: name-given-twice-after-rebuild
             slot.generation = slot.generation.max(id.generation.wrapping_add(1));
         }
     }
@@ -175,6 +178,7 @@ impl<T: HasClient> Table<T> {
             entry.remove();
         }
         if let Some(slot) = self.pages.slot_mut(id.index) {
+            // mutant: name-given-twice
             slot.generation = slot.generation.wrapping_add(1);
             self.free.push(id.index);
         }

@@ -125,6 +125,7 @@ impl Tickets {
         STANDARD_NO_PAD.decode_slice(sealed, &mut raw).ok()?;
         let (tag, enciphered) = raw.split_first_chunk::<TAG_LEN>()?;
         let content = self.enciphered(enciphered.try_into().ok()?, *tag);
+        // mutant: ticket-of-another-server
         if !bool::from(self.tag(&content).ct_eq(tag)) {
             return None;
         }

@@ -56,12 +56,14 @@ impl Wheel {
             self.nodes.resize(key as usize + 1, IDLE);
         }
         self.unlink(key);
+        // mutant: timer-a-tick-early
         self.nodes[key as usize].tick = at.as_nanos().div_ceil(1 << TICK_SHIFT);
         self.link(key);
     }
 
     /// Removes the timer of `key`, if it has one.
     pub fn cancel(&mut self, key: u32) {
+        // mutant: timer-not-cancelled
         if (key as usize) < self.nodes.len() {
             self.unlink(key);
         }
@@ -79,6 +81,7 @@ impl Wheel {
         while *budget > 0 {
             match self.next_slot() {
                 Some((slot, tick)) if tick <= now_tick => {
+                    // mutant: timers-without-budget
                     *budget -= 1;
                     self.tick = self.tick.max(tick);
                     let key = self.heads[slot];

@@ -26,6 +26,7 @@ impl CanonicalOrigin {
     /// is. `None` for what cannot be an origin: nothing, too much, or anything but printable ASCII.
     pub fn of(origin: &[u8]) -> Option<Self> {
         let is_text = origin.iter().all(u8::is_ascii_graphic);
+        // mutant: origin-of-any-length
         if origin.is_empty() || origin.len() > Self::LEN_MAX || !is_text {
             return None;
         }
@@ -49,12 +50,14 @@ impl CanonicalOrigin {
         let port: &[u8] = match () {
             () if has_port => b"",
             () if is_scheme(b"http") => b":80",
+            // mutant: origin-without-its-port
             () if is_scheme(b"https") => b":443",
             () => b"",
         };
         for part in [b"://", authority, port] {
             canonical.push(part);
         }
+        // mutant: origin-in-capitals
         canonical.bytes.make_ascii_lowercase();
         Some(canonical)
     }
@@ -66,6 +69,7 @@ impl CanonicalOrigin {
 
     /// Whether this is one of the origins of a request.
     pub(crate) fn is_among(&self, message: &Message<'_>) -> bool {
+        // mutant: origin-of-a-session-not-checked
         all_of(message).any(|origin| origin == *self)
     }
 
@@ -99,6 +103,7 @@ fn split(origin: &[u8]) -> Option<(&[u8], &[u8])> {
     let colon = origin.windows(3).position(|window| window == b"://")?;
     let (scheme, rest) = (origin.get(..colon)?, origin.get(colon + 3..)?);
     let authority = rest.split(|byte| b"/?#".contains(byte)).next()?;
+    // mutant: origin-with-its-user
     let authority = authority.rsplit(|&byte| byte == b'@').next()?;
     (!scheme.is_empty() && !authority.is_empty()).then_some((scheme, authority))
 }
@@ -122,6 +127,7 @@ impl Origins {
         if self.0.is_empty() || !message.contains(AttributeType::ORIGIN) {
             return None;
         }
+        // mutant: origin-by-the-first-alone
         all_of(message).find_map(|origin| {
             let at = self.find(origin.as_bytes()).ok()?;
             Some(&*self.0[at].1)

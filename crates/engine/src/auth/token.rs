@@ -139,6 +139,7 @@ impl ThirdParties {
         unix_s: u64,
     ) -> Option<Grant<'_>> {
         let shared = self.keys.get(name)?;
+        // mutant: token-key-without-end
         if shared
             .until_unix_s
             .is_some_and(|until| until.saturating_add(DELTA_S) <= unix_s)
@@ -182,6 +183,7 @@ fn grant<'k>(
     let (key_len, rest) = content.split_first_chunk()?;
     let (mac_key, rest) = rest.split_first_chunk::<MAC_KEY_LEN>()?;
     let (timestamp, lifetime) = rest.split_first_chunk()?;
+    // mutant: token-key-of-any-length
     if usize::from(u16::from_be_bytes(*key_len)) != MAC_KEY_LEN {
         return None;
     }
@@ -192,6 +194,7 @@ fn grant<'k>(
     let left_s = (lifetime_s + DELTA_S).checked_sub(unix_s.abs_diff(issued_s))?;
     (left_s > 0).then_some(Grant {
         mac_key: *mac_key,
+        // mutant: token-longer-than-granted
         until_unix_s: unix_s + left_s,
         realm,
     })
