@@ -20,7 +20,7 @@ use std::time::Duration;
 use turnbuckle_datapath::{
     Accepted, Bind, EndpointId, EndpointKind, Handler, IcmpError, Payload, Received, Run,
     SendFailure, SendQueue, Sockets, StreamEnd, StreamId, StreamInput, StreamListenerId, Taken,
-    Warning,
+    Waker, Warning,
 };
 use turnbuckle_engine::{
     AllocationId, AllowedPeer, ClientTuple, Command, Config as EngineConfig, ConnectionId,
@@ -33,6 +33,7 @@ use turnbuckle_wire::{
 
 mod discovery;
 mod dtls;
+mod mailbox;
 mod opening;
 mod proxied;
 mod roaming;
@@ -40,11 +41,12 @@ mod streams;
 mod told;
 pub(crate) use discovery::{Site, describe_discovery, sites};
 mod tcp;
-pub(crate) use roaming::{PARCELS_MAX, Parcel};
+pub(crate) use mailbox::Mailbox;
+use roaming::Parcel;
 use streams::is_client_listener;
 pub(crate) use streams::stream_listener_token;
 use tcp::Departure;
-pub(crate) use tcp::{MIGRANTS_MAX, Migrant, ShardLink};
+use tcp::Migrant;
 
 use self::proxied::ProxiedClients;
 use self::roaming::Roaming;
@@ -107,8 +109,8 @@ pub(crate) struct Relay {
     peers: Peers,
     /// Connections that are not read for some time, the next one first.
     held_back: BinaryHeap<Reverse<(Time, StreamId)>>,
-    /// The ways to all shards.
-    links: Vec<ShardLink>,
+    /// What waits for each shard, in their order.
+    mailboxes: Arc<[Mailbox]>,
     /// Connections for another shard: of this turn, and of the one before.
     departures: Vec<Departure>,
     departing: Vec<Departure>,
@@ -182,7 +184,7 @@ impl Relay {
             raw: Vec::new(),
             peers: Peers::default(),
             held_back: BinaryHeap::new(),
-            links: Vec::new(),
+            mailboxes: Arc::default(),
             departures: Vec::new(),
             departing: Vec::new(),
             joins: Vec::new(),
@@ -192,10 +194,14 @@ impl Relay {
         }
     }
 
-    /// Makes known which shard this is.
-    pub(crate) fn set_shard(&mut self, index: usize) {
+    /// Makes known which shard this is, what waits for each shard, and what wakes this one.
+    pub(crate) fn set_shard(&mut self, index: usize, mailboxes: Arc<[Mailbox]>, waker: Waker) {
         self.engine.set_shard(len_u32(index));
-        self.roaming = Roaming::new(index);
+        self.roaming = Roaming::new(index, mailboxes.len());
+        if let Some(mailbox) = mailboxes.get(index) {
+            mailbox.open(waker);
+        }
+        self.mailboxes = mailboxes;
     }
 
     /// Makes a bound client-facing socket known.
@@ -234,7 +240,7 @@ impl Relay {
         if !self.sockets_due.is_empty()
             || has_handshakes
             || self.has_migrants()
-            || self.roaming.has_arrivals()
+            || self.roaming.has_work()
         {
             // A connection ended during the last flush, and with it an allocation; or handshakes have used up their time.
             return Some(Duration::ZERO);
@@ -546,7 +552,6 @@ impl Relay {
             dtls,
             joins,
             roaming,
-            links,
             log,
             answers,
             ..
@@ -586,7 +591,7 @@ impl Relay {
                     });
                 }
                 Command::Reply { to, bytes } if roaming.has_front(&to) => {
-                    if !roaming.to_front(links, &to, bytes.to_vec()) {
+                    if !roaming.send_to_front(&to, bytes.to_vec()) {
                         counters.dropped(DropReason::HandoverQueueFull, 1);
                     }
                 }
@@ -783,11 +788,13 @@ impl Handler for Relay {
         self.close_overdue_connections(tx);
         self.work_on_dtls(tx);
         self.read_again(tx);
+        self.collect();
         if self.has_migrants() {
             self.move_connections(tx, sockets);
         }
         self.open_parcels(tx);
         self.settle_sockets(tx, sockets);
+        self.post();
         self.tell_answers(&[]);
         self.log.handle_timeout(self.now.time);
         self.counters

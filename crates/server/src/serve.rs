@@ -22,7 +22,7 @@ use crate::interfaces::Interfaces;
 use crate::log::QUEUE_LINES;
 use crate::pending::Pending;
 use crate::process::Settled;
-use crate::relay::{describe_discovery, sites};
+use crate::relay::{Mailbox, describe_discovery, sites};
 use crate::shard::{Plan, Request, Shard};
 use crate::tls::Certificates;
 use crate::translate;
@@ -227,6 +227,9 @@ impl RunningRelay {
             new_users: None,
             follows_users: None,
         };
+        let mailboxes: Arc<[_]> = std::iter::repeat_with(Mailbox::default)
+            .take(count)
+            .collect();
         for index in 0..count {
             let plan = Plan {
                 index,
@@ -237,6 +240,7 @@ impl RunningRelay {
                 discovery: sites(config),
                 engine: Arc::clone(&engine),
                 commons: Arc::clone(&commons),
+                mailboxes: Arc::clone(&mailboxes),
                 streams: translate::streams(config, relay.certificates.as_ref(), descriptors),
                 datagrams: datagrams.clone(),
                 datapath: translate::datapath(config, backend, &accepting, &budget),
@@ -249,10 +253,6 @@ impl RunningRelay {
                     return Err(ServeError::from_io(&error));
                 }
             }
-        }
-        let links: Vec<_> = relay.shards.iter().map(Shard::link).collect();
-        for shard in &relay.shards {
-            shard.insist(Request::Links(links.clone()));
         }
         if let Some(follower) = users {
             match follow(follower, events) {

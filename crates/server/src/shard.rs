@@ -14,10 +14,7 @@ use turnbuckle_engine::{Commons, Config as EngineConfig, Engine, InterfaceAddres
 use crate::counters::ShardCounters;
 use crate::log::{Log, Scope};
 use crate::random::OsRandom;
-use crate::relay::{
-    DatagramService, LISTENER_TOKEN, MIGRANTS_MAX, Migrant, PARCELS_MAX, Parcel, Relay, ShardLink,
-    Site, stream_listener_token,
-};
+use crate::relay::{DatagramService, LISTENER_TOKEN, Mailbox, Relay, Site, stream_listener_token};
 use crate::serve::Event;
 use crate::stream::StreamService;
 
@@ -29,8 +26,6 @@ pub(crate) enum Request {
     Drain(SyncSender<()>),
     /// The addresses of the host's interfaces are these from now on.
     Interfaces(Vec<InterfaceAddress>),
-    /// These are the ways to all shards, in their order.
-    Links(Vec<ShardLink>),
     /// Users, peer rules and quotas are these from now on.
     Reconfigure(Arc<EngineConfig>),
     /// Stop after this turn.
@@ -53,6 +48,8 @@ pub(crate) struct Plan {
     pub(crate) discovery: Vec<Site>,
     pub(crate) engine: Arc<EngineConfig>,
     pub(crate) commons: Arc<Commons>,
+    /// What waits for each shard, in their order.
+    pub(crate) mailboxes: Arc<[Mailbox]>,
     pub(crate) streams: StreamService,
     pub(crate) datagrams: DatagramService,
     pub(crate) datapath: Settings,
@@ -67,8 +64,6 @@ pub(crate) struct Shard {
     pub(crate) counters: Arc<ShardCounters>,
     pub(crate) batches: Arc<Counters>,
     requests: SyncSender<Request>,
-    migrants: SyncSender<Migrant>,
-    parcels: SyncSender<Parcel>,
     waker: Waker,
     thread: JoinHandle<()>,
 }
@@ -86,8 +81,6 @@ impl Shard {
         let counters = Arc::new(ShardCounters::default());
         let name = format!("shard-{}", plan.index);
         let (requests, inbox) = sync_channel(REQUESTS_MAX);
-        let (migrants, arrivals) = sync_channel(MIGRANTS_MAX);
-        let (parcels, deliveries) = sync_channel(PARCELS_MAX);
         let (ready, is_ready) = sync_channel(1);
         let thread = std::thread::Builder::new().name(name.clone()).spawn({
             let counters = Arc::clone(&counters);
@@ -104,10 +97,9 @@ impl Shard {
                     Ok((mut datapath, mut relay)) => {
                         let handles = (Arc::clone(datapath.counters()), datapath.waker());
                         if ready.send(Ok(handles)).is_ok() {
-                            end.error =
-                                run(&mut datapath, &mut relay, &inbox, &arrivals, &deliveries)
-                                    .err()
-                                    .map(|error| error.to_string());
+                            end.error = run(&mut datapath, &mut relay, &inbox)
+                                .err()
+                                .map(|error| error.to_string());
                         }
                     }
                     Err(error) => {
@@ -123,20 +115,9 @@ impl Shard {
             counters,
             batches,
             requests,
-            migrants,
-            parcels,
             waker,
             thread,
         })
-    }
-
-    /// The way to the shard for connections of others.
-    pub(crate) fn link(&self) -> ShardLink {
-        ShardLink {
-            migrants: self.migrants.clone(),
-            parcels: self.parcels.clone(),
-            waker: self.waker.clone(),
-        }
     }
 
     /// Asks something of the shard. One that has ended, or is far behind, does not hear it: then the answer is false.
@@ -197,7 +178,7 @@ fn set_up(plan: Plan, counters: Arc<ShardCounters>, log: Log) -> io::Result<(Dat
     );
     let mut datagrams = Vec::new();
     let mut connections = Vec::new();
-    relay.set_shard(plan.index);
+    relay.set_shard(plan.index, plan.mailboxes, datapath.waker());
     for address in plan.listeners {
         let endpoint = datapath
             .bind(Bind {
@@ -230,21 +211,9 @@ fn cannot_listen(transport: &str, address: SocketAddr, error: &io::Error) -> io:
 }
 
 /// The loop of a shard.
-fn run(
-    datapath: &mut Datapath,
-    relay: &mut Relay,
-    inbox: &Receiver<Request>,
-    migrants: &Receiver<Migrant>,
-    parcels: &Receiver<Parcel>,
-) -> io::Result<()> {
+fn run(datapath: &mut Datapath, relay: &mut Relay, inbox: &Receiver<Request>) -> io::Result<()> {
     loop {
         datapath.turn(relay.timeout(), relay)?;
-        while let Ok(migrant) = migrants.try_recv() {
-            relay.arrived(migrant);
-        }
-        while let Ok(parcel) = parcels.try_recv() {
-            relay.delivered(parcel);
-        }
         while let Ok(request) = inbox.try_recv() {
             match request {
                 Request::AdmitClients(done) => {
@@ -263,12 +232,11 @@ fn run(
                     let _ = done.send(());
                 }
                 Request::Interfaces(interfaces) => relay.set_interfaces(interfaces),
-                Request::Links(links) => relay.set_links(links),
                 Request::Reconfigure(engine) => relay.reconfigure(&engine),
                 Request::Stop => {
                     relay.stop_dtls(datapath.send_queue());
                     datapath.close_streams(relay);
-                    relay.stop(migrants, parcels);
+                    relay.stop();
                     return Ok(());
                 }
             }

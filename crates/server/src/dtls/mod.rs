@@ -461,6 +461,12 @@ impl Dtls {
         }
     }
 
+    /// Whether a session is this client's.
+    pub(crate) fn has_client(&self, client: &ClientTuple) -> bool {
+        let entry = self.sessions.get(client.connection);
+        entry.is_some_and(|entry| entry.client == *client)
+    }
+
     /// What protects a session.
     pub(crate) fn seal_of(&self, name: Connection) -> Option<Seal> {
         self.sessions.get(name)?.session.protection()

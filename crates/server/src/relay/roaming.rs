@@ -6,18 +6,15 @@
 //!
 //! Invariant: each message is counted in where it came from the network, and out or dropped where it goes: at the end of the way.
 
-use std::collections::BTreeMap;
-use std::sync::mpsc::Receiver;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use turnbuckle_datapath::{EndpointId, Received, Run, SendQueue};
 use turnbuckle_engine::{ClientTuple, DropReason, Time, Transport};
 use turnbuckle_wire::{ChannelData, Class, Message};
 
-use super::{Relay, Segments, ShardLink, dtls, padding};
+use super::{Relay, Segments, dtls, padding};
 
-/// Messages that may be on their way to one shard.
-pub(crate) const PARCELS_MAX: usize = 4096;
 /// How often a home looks for clients it has no more.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
 
@@ -26,7 +23,7 @@ pub(crate) struct Parcel {
     /// The shard it comes from.
     from: usize,
     /// The client as its front names it.
-    client: ClientTuple,
+    pub(super) client: ClientTuple,
     /// Which listener the client came to, in the order that all shards have them in.
     listener: usize,
     cargo: Cargo,
@@ -43,6 +40,16 @@ enum Cargo {
     ToClient(Vec<u8>),
 }
 
+impl Parcel {
+    /// Bytes of the message that it is, if it is one.
+    pub(super) fn message_len(&self) -> Option<usize> {
+        match &self.cargo {
+            Cargo::FromClient(bytes) | Cargo::ToClient(bytes) => Some(bytes.len()),
+            Cargo::Gone | Cargo::IsHome(_) => None,
+        }
+    }
+}
+
 /// Who is where.
 #[derive(Default)]
 pub(super) struct Roaming {
@@ -50,16 +57,25 @@ pub(super) struct Roaming {
     shard: usize,
     /// Clients who come here, and the shards that have their allocations.
     home_by_client: BTreeMap<ClientTuple, usize>,
+    /// Clients with a connection here, and the shards that something was sent to for them: these hear when it is gone.
+    told: BTreeSet<(ClientTuple, usize)>,
     /// Clients with an allocation here who come to other shards: where, and their name and listener there.
     front_by_client: BTreeMap<ClientTuple, (usize, ClientTuple, usize)>,
+    /// What this turn has for other shards, in their order.
+    outgoing: Vec<Vec<Parcel>>,
+    /// What this turn has from other shards; kept for its memory.
     arrivals: Vec<Parcel>,
+    /// Whether the mailbox has more than one turn deals with.
+    has_more: bool,
     sweep_due: Time,
 }
 
 impl Roaming {
-    pub(super) fn new(shard: usize) -> Self {
+    /// For the shard of this number among so many.
+    pub(super) fn new(shard: usize, count: usize) -> Self {
         Self {
             shard,
+            outgoing: std::iter::repeat_with(Vec::new).take(count).collect(),
             ..Self::default()
         }
     }
@@ -77,68 +93,76 @@ impl Roaming {
     }
 
     /// Whether there is something to do in the next turn, which therefore begins at once.
-    pub(super) fn has_arrivals(&self) -> bool {
-        !self.arrivals.is_empty()
+    pub(super) fn has_work(&self) -> bool {
+        self.has_more || self.outgoing.iter().any(|parcels| !parcels.is_empty())
     }
 
-    /// Hands one message to the client's front. Returns whether that could take it.
-    pub(super) fn to_front(
-        &self,
-        links: &[ShardLink],
-        client: &ClientTuple,
-        bytes: Vec<u8>,
-    ) -> bool {
+    /// Hands one message to the client's front. Returns whether there is one.
+    pub(super) fn send_to_front(&mut self, client: &ClientTuple, bytes: Vec<u8>) -> bool {
         let Some(&(front, client, listener)) = self.front_by_client.get(client) else {
             return false;
         };
-        self.send(links, front, client, listener, Cargo::ToClient(bytes))
+        self.send(front, client, listener, Cargo::ToClient(bytes))
     }
 
-    fn send(
-        &self,
-        links: &[ShardLink],
-        to: usize,
-        client: ClientTuple,
-        listener: usize,
-        cargo: Cargo,
-    ) -> bool {
-        let Some(link) = links.get(to) else {
+    /// Has something for another shard. Returns whether there is such a shard.
+    fn send(&mut self, to: usize, client: ClientTuple, listener: usize, cargo: Cargo) -> bool {
+        let from = self.shard;
+        let Some(outgoing) = self.outgoing.get_mut(to) else {
             return false;
         };
-        let parcel = Parcel {
-            from: self.shard,
+        outgoing.push(Parcel {
+            from,
             client,
             listener,
             cargo,
-        };
-        let is_taken = link.parcels.try_send(parcel).is_ok();
-        if is_taken {
-            link.waker.wake();
-        }
-        is_taken
+        });
+        true
     }
 }
 
 impl Relay {
-    /// Takes in what another shard sent, in the next turn.
-    pub(crate) fn delivered(&mut self, parcel: Parcel) {
-        self.roaming.arrivals.push(parcel);
+    /// Takes from the mailbox what this turn deals with.
+    pub(super) fn collect(&mut self) {
+        let Some(mailbox) = self.mailboxes.get(self.roaming.shard) else {
+            return;
+        };
+        let Roaming {
+            arrivals, has_more, ..
+        } = &mut self.roaming;
+        *has_more = mailbox.take(arrivals, &mut self.arrivals);
     }
 
-    /// Accounts for the messages that are on their way when the shard ends.
-    pub(super) fn stop_roaming(&self, parcels: &Receiver<Parcel>) {
-        let is_message = |cargo: &Cargo| matches!(cargo, Cargo::FromClient(_) | Cargo::ToClient(_));
-        let waiting = self.roaming.arrivals.iter();
-        let waiting = waiting.filter(|parcel| is_message(&parcel.cargo)).count();
-        let late = parcels.try_iter();
-        let late = late.filter(|parcel| is_message(&parcel.cargo)).count();
+    /// How many clients with an allocation here come to other shards, and how many names other shards have been told.
+    #[cfg(test)]
+    pub(crate) fn roamers(&self) -> (usize, usize) {
+        (self.roaming.front_by_client.len(), self.roaming.told.len())
+    }
+
+    /// Posts what this turn has for other shards.
+    pub(super) fn post(&mut self) {
+        for (mailbox, parcels) in self.mailboxes.iter().zip(&mut self.roaming.outgoing) {
+            if !parcels.is_empty() {
+                let refused = mailbox.post(parcels);
+                self.counters
+                    .dropped(DropReason::HandoverQueueFull, refused);
+            }
+        }
+    }
+
+    /// Accounts for what is on its way when the shard ends: posts the rest, and takes nothing any more.
+    pub(super) fn stop_roaming(&mut self) {
+        self.post();
+        let Some(mailbox) = self.mailboxes.get(self.roaming.shard) else {
+            return;
+        };
         self.counters
-            .dropped(DropReason::SocketClosed, (waiting + late) as u64);
+            .dropped(DropReason::SocketClosed, mailbox.close());
     }
 
     /// Hands a client's message to the shard that has its allocation, if that is not this one. Returns whether it is not.
     #[inline]
-    pub(super) fn sent_home(&self, client: ClientTuple, message: &[u8]) -> bool {
+    pub(super) fn sent_home(&mut self, client: ClientTuple, message: &[u8]) -> bool {
         if !self.roaming.has_home(&client) {
             return false;
         }
@@ -148,35 +172,40 @@ impl Relay {
     }
 
     /// Hands a client's message to a shard.
-    pub(super) fn send_to(&self, shard: usize, client: ClientTuple, message: &[u8]) {
+    pub(super) fn send_to(&mut self, shard: usize, client: ClientTuple, message: &[u8]) {
         let cargo = Cargo::FromClient(message.to_vec());
-        let is_taken = match self.engine.listener_index(client.listener) {
-            Some(listener) => self
-                .roaming
-                .send(&self.links, shard, client, listener, cargo),
-            None => false,
-        };
-        if !is_taken {
-            self.counters.dropped(DropReason::HandoverQueueFull, 1);
+        let listener = self.engine.listener_index(client.listener);
+        let is_sent =
+            listener.is_some_and(|listener| self.roaming.send(shard, client, listener, cargo));
+        if !is_sent {
+            return self.counters.dropped(DropReason::HandoverQueueFull, 1);
+        }
+        // At once, and not when it has answered: the connection may be gone by then.
+        if client.transport != Transport::Udp {
+            // guard: V-30-told
+            self.roaming.told.insert((client, shard));
         }
     }
 
-    /// A connection of a client is gone: its home is told.
+    /// A connection of a client is gone: every shard that has heard of it is told.
     pub(super) fn roamer_gone(&mut self, client: &ClientTuple) {
-        let Some(home) = self.roaming.home_by_client.remove(client) else {
+        if self.roaming.told.is_empty() {
             return;
-        };
-        if let Some(listener) = self.engine.listener_index(client.listener) {
-            // What is lost here ends when the allocation does.
-            let _ = self
-                .roaming
-                .send(&self.links, home, *client, listener, Cargo::Gone);
+        }
+        self.roaming.home_by_client.remove(client);
+        let listener = self.engine.listener_index(client.listener);
+        let told = (*client, usize::MIN)..=(*client, usize::MAX);
+        while let Some(&entry) = self.roaming.told.range(told.clone()).next() {
+            self.roaming.told.remove(&entry);
+            if let Some(listener) = listener {
+                self.roaming.send(entry.1, *client, listener, Cargo::Gone);
+            }
         }
     }
 
     /// Hands the datagrams of a peer to the front of the client they are for.
     pub(super) fn data_to_front(
-        &self,
+        &mut self,
         client: &ClientTuple,
         message: &Received<'_>,
         run: Run,
@@ -190,7 +219,7 @@ impl Relay {
             bytes.extend_from_slice(header);
             bytes.extend_from_slice(&message.bytes[start..start + len]);
             bytes.resize(bytes.len() + usize::from(trailer), 0);
-            if !self.roaming.to_front(&self.links, client, bytes) {
+            if !self.roaming.send_to_front(client, bytes) {
                 self.counters.dropped(DropReason::HandoverQueueFull, 1);
             }
         }
@@ -198,7 +227,8 @@ impl Relay {
 
     /// Deals with what came from other shards.
     pub(super) fn open_parcels(&mut self, tx: &mut SendQueue) {
-        for parcel in std::mem::take(&mut self.roaming.arrivals) {
+        let mut arrivals = std::mem::take(&mut self.roaming.arrivals);
+        for parcel in arrivals.drain(..) {
             let Parcel {
                 from,
                 client,
@@ -212,19 +242,21 @@ impl Relay {
                 Cargo::Gone => {
                     if let Some(here) = self.named_here(client, listener) {
                         self.engine.disconnected(self.now, &here);
-                        self.roaming.front_by_client.remove(&here);
+                        // Before it is forgotten: what is under way for it goes where it was, and to nobody here.
                         self.carry_out_commands(tx);
+                        self.roaming.front_by_client.remove(&here);
                     }
                 }
-                Cargo::IsHome(true) => {
+                Cargo::IsHome(true) if self.comes_here(&client) => {
                     self.roaming.home_by_client.insert(client, from);
                 }
-                Cargo::IsHome(false) => {
+                Cargo::IsHome(_) => {
                     self.roaming.home_by_client.remove(&client);
                 }
                 Cargo::ToClient(bytes) => self.deliver(from, client, &bytes, tx),
             }
         }
+        self.roaming.arrivals = arrivals;
         if !self.roaming.front_by_client.is_empty() && self.roaming.sweep_due <= self.now.time {
             self.roaming.sweep_due = self.now.time + SWEEP_INTERVAL;
             self.sweep_fronts();
@@ -256,21 +288,19 @@ impl Relay {
             segment: bytes.len(),
         };
         self.message(here, allocation, &segments, 0, tx);
+        // A front without an allocation is forgotten by the sweep: an answer may still be under way.
         let is_home = self.engine.client(&here).is_some();
-        if !is_home {
-            self.roaming.front_by_client.remove(&here);
-        }
         if is_home != allocation.is_some() || !is_home {
             let cargo = Cargo::IsHome(is_home);
-            // What is lost is said again after the client's next message.
-            let _ = self
-                .roaming
-                .send(&self.links, from, client, listener, cargo);
+            self.roaming.send(from, client, listener, cargo);
         }
     }
 
     /// Sends a client what its home has for it.
     fn deliver(&mut self, from: usize, client: ClientTuple, bytes: &[u8], tx: &mut SendQueue) {
+        if !self.comes_here(&client) {
+            return self.counters.dropped(DropReason::SocketClosed, 1);
+        }
         // Before it has its answer a client has no reason to go on: by then this shard has to know where to.
         if Message::parse(bytes).is_ok_and(|message| message.class() == Class::Success) {
             self.roaming.home_by_client.insert(client, from);
@@ -302,10 +332,7 @@ impl Relay {
     /// Forgets the clients who have nothing here any more, and has their fronts forget them.
     fn sweep_fronts(&mut self) {
         let Self {
-            roaming,
-            engine,
-            links,
-            ..
+            roaming, engine, ..
         } = self;
         let mut gone = Vec::new();
         roaming.front_by_client.retain(|here, front| {
@@ -316,8 +343,19 @@ impl Relay {
             stays
         });
         for (front, client, listener) in gone {
-            // What is lost is said again after the client's next message.
-            let _ = roaming.send(links, front, client, listener, Cargo::IsHome(false));
+            roaming.send(front, client, listener, Cargo::IsHome(false));
+        }
+    }
+
+    /// Whether this is a client of this shard: not one whose connection is gone, whoever has its place now.
+    fn comes_here(&self, client: &ClientTuple) -> bool {
+        match client.transport {
+            Transport::Dtls => {
+                let dtls = self.dtls.as_ref();
+                dtls.is_some_and(|dtls| dtls.has_client(client))
+            }
+            Transport::Tcp | Transport::Tls => self.connections.of_client(client).is_some(),
+            Transport::Udp => true,
         }
     }
 

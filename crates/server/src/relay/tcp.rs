@@ -8,19 +8,18 @@
 //! request came, when everything that was queued for it has been handed over.
 
 use std::cmp::Reverse;
-use std::sync::mpsc::{Receiver, SyncSender, TrySendError};
 
 use turnbuckle_datapath::{
     Accepted, DetachedStream, Listen, Payload, SendQueue, Sockets, StreamEnd, StreamId,
-    StreamInput, StreamListenerId, Taken, Waker,
+    StreamInput, StreamListenerId, Taken,
 };
 use turnbuckle_engine::{
     AllowedPeer, ClientTuple, ConnectionId, DropReason, Endpoint, Handover, PeerEnd, RelayHandle,
     Time, Way,
 };
 
+use super::Relay;
 use super::streams::STREAM_LISTENERS;
-use super::{Parcel, Relay};
 use crate::counters::CloseReason;
 use crate::stream::Joined;
 use crate::tls::Session;
@@ -28,9 +27,6 @@ use crate::tls::Session;
 /// The engine's names of relay sockets that listen begin here, below those of the client-facing listeners: an endpoint of the data
 /// path with such a number would have to be the two millionth that is open, and open for the thousandth time.
 const STREAM_RELAYS: u32 = 0xFFE0_0000;
-
-/// Connections that may be on their way to one shard.
-pub(crate) const MIGRANTS_MAX: usize = 256;
 
 /// A client's connection on its way to the shard that has the allocation.
 pub(crate) struct Migrant {
@@ -42,14 +38,6 @@ pub(crate) struct Migrant {
     rest: Vec<u8>,
 }
 
-/// The way to another shard.
-#[derive(Clone)]
-pub(crate) struct ShardLink {
-    pub(crate) migrants: SyncSender<Migrant>,
-    pub(crate) parcels: SyncSender<Parcel>,
-    pub(crate) waker: Waker,
-}
-
 /// A connection that leaves for another shard.
 pub(super) struct Departure {
     stream: StreamId,
@@ -58,23 +46,12 @@ pub(super) struct Departure {
 }
 
 impl Relay {
-    /// Makes the ways to all shards known, in their order.
-    pub(crate) fn set_links(&mut self, links: Vec<ShardLink>) {
-        self.links = links;
-    }
-
-    /// Takes in a connection from another shard, in the next turn.
-    pub(crate) fn arrived(&mut self, migrant: Migrant) {
-        self.arrivals.push(migrant);
-    }
-
     /// Accounts for the connections that are on their way when the shard ends; their requests get no answer any more.
-    pub(crate) fn stop(&self, migrants: &Receiver<Migrant>, parcels: &Receiver<Parcel>) {
-        self.stop_roaming(parcels);
-        let late = migrants.try_iter().count() + self.arrivals.len();
+    pub(crate) fn stop(&mut self) {
+        self.stop_roaming();
         let leaving = self.departures.len() + self.departing.len();
         self.counters
-            .dropped(DropReason::SocketClosed, (late + leaving) as u64);
+            .dropped(DropReason::SocketClosed, leaving as u64);
         let (attempts, ends) = self.engine.peer_ends();
         self.counters.set_peer_ends(attempts, ends);
     }
@@ -366,6 +343,7 @@ impl Relay {
             // closed in the meantime: nobody is there to read the answer
             return self.counters.dropped(DropReason::SocketClosed, 1);
         };
+        self.roamer_gone(&connection.client);
         self.counters.closed(CloseReason::Moved);
         let shard = usize::try_from(handover.shard()).unwrap_or(usize::MAX);
         let migrant = Migrant {
@@ -375,11 +353,11 @@ impl Relay {
             handover,
             rest,
         };
-        let returned = match self.links.get(shard) {
+        let returned = match self.mailboxes.get(shard) {
             None => migrant,
-            Some(link) => match link.migrants.try_send(migrant) {
-                Ok(()) => return link.waker.wake(),
-                Err(TrySendError::Full(migrant) | TrySendError::Disconnected(migrant)) => migrant,
+            Some(mailbox) => match mailbox.offer(migrant) {
+                None => return,
+                Some(migrant) => migrant,
             },
         };
         self.settle(returned, false, tx, sockets);

@@ -71,6 +71,7 @@ impl OneShard {
             stream_listeners: Vec::new(),
             discovery: Vec::new(),
             commons: Commons::new(&engine),
+            mailboxes: Arc::default(),
             engine,
             streams: translate::streams(config, None, None),
             datagrams: translate::datagrams(config, None),

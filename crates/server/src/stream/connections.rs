@@ -273,6 +273,7 @@ impl Connections {
         let place = self.places.get(client.connection.place as usize)?;
         place
             .as_ref()
+            // guard: V-30-name
             .filter(|connection| connection.client == *client)
     }
 

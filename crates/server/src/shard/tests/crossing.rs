@@ -1,8 +1,9 @@
 //! What passes between shards reaches whom it is for, and nobody else.
 
 use std::io::Write as _;
+use std::net::{SocketAddr, UdpSocket};
 
-use turnbuckle_wire::Method;
+use turnbuckle_wire::{ChannelNumber, Method};
 
 use super::several::{Client, Several};
 
@@ -72,8 +73,7 @@ fn the_victim_is_left_alone(count: u16, host: u8, data: usize) {
     answer.expect(200);
     assert_eq!(own.read(&mut shards, 14), b"for the victim");
     shards.settle();
-    let accounting = shards.accounting();
-    assert!(accounting.balances(), "{}", accounting.line());
+    assert_balanced(&shards);
 }
 
 //= V-30
@@ -86,4 +86,157 @@ fn a_client_who_has_moved_joins_no_connection_of_the_shard_that_has_its_allocati
 #[test]
 fn a_client_who_has_moved_takes_no_connection_along_to_a_third_shard() {
     the_victim_is_left_alone(3, 1, 2);
+}
+
+/// A client by TCP at shard 1, of an allocation at shard 0 with a channel to `peer`, and where that is relayed.
+fn moved_to_shard_1(shards: &mut Several, peer: &UdpSocket) -> (Client, SocketAddr) {
+    let mut owner = shards.datagrams(0, "mallory");
+    let answer = owner.allocate(shards);
+    let mut moved = shards.connection(1, "mallory");
+    moved.resume(shards, &answer.ticket()).expect(200);
+    moved.bind_channel(shards, channel(), peer.local_addr().unwrap());
+    moved.send_channel_data(channel(), b"here I am");
+    shards.until(|| peer.recv(&mut [0; 64]).ok());
+    (moved, answer.relayed())
+}
+
+fn channel() -> ChannelNumber {
+    ChannelNumber::try_from(0x4001).unwrap()
+}
+
+/// Sends this often on a channel, while shard 0 stands still and shard 1 hears all of it.
+fn flood(shards: &mut Several, moved: &mut Client, messages: u64) {
+    let heard = shards.heard_by(1);
+    for _ in 0..messages / 50 {
+        for _ in 0..50 {
+            moved.send_channel_data(channel(), b"flood");
+        }
+        shards.turn_shard(1);
+    }
+    shards.turn_shard_until(1, |shards| shards.heard_by(1) == heard + messages);
+}
+
+/// Closes a connection to shard 1, which says so, while shard 0 stands still.
+fn close(shards: &mut Several, moved: Client) {
+    let (_, ended) = shards.connections_of(1);
+    drop(moved);
+    shards.turn_shard_until(1, |shards| shards.connections_of(1).1 == ended + 1);
+    shards.turn_shard(1);
+}
+
+fn assert_balanced(shards: &Several) {
+    let accounting = shards.accounting();
+    assert!(accounting.balances(), "{}", accounting.line());
+}
+
+//= V-30
+#[test]
+fn what_is_for_a_client_who_is_gone_reaches_nobody_else_however_often_its_place_is_used_again() {
+    let mut shards = Several::start(2, 2, &[]);
+    let peer = shards.peer();
+    let (mut moved, relayed) = moved_to_shard_1(&mut shards, &peer);
+    // An answer and data that come when the client is gone and its place has had a thousand others.
+    let request = moved.signed(Method::REFRESH, |_| {});
+    let heard = shards.heard_by(1);
+    moved.send(&request);
+    shards.turn_shard_until(1, |shards| shards.heard_by(1) == heard + 1);
+    flood(&mut shards, &mut moved, 6000);
+    close(&mut shards, moved);
+    shards.churn(1, 1023);
+    let mut victim = shards.connection_alone(1, "alice");
+    for _ in 0..2 {
+        peer.send_to(b"for the client who is gone", relayed)
+            .unwrap();
+        shards.settle();
+    }
+    assert!(victim.is_left_alone());
+    assert_balanced(&shards);
+}
+
+//= V-30
+#[test]
+fn the_end_of_a_connection_is_heard_by_every_shard_that_has_heard_of_it() {
+    let mut shards = Several::start(3, 3, &[]);
+    // The connection is gone before an answer has come to any of its requests.
+    let mut owners = [0, 2].map(|shard| shards.datagrams(shard, "mallory"));
+    let tickets = owners
+        .each_mut()
+        .map(|owner| owner.allocate(&mut shards).ticket());
+    let mut moved = shards.connection(1, "mallory");
+    let asked = moved.signed_resume(&tickets[0]);
+    moved.send(&asked);
+    let challenge = moved.answer(&mut shards).expect(438);
+    moved.take_nonce(&challenge);
+    for ticket in &tickets {
+        let request = moved.signed_resume(ticket);
+        moved.send(&request);
+    }
+    let heard = shards.heard_by(1);
+    shards.turn_shard_until(1, |shards| shards.heard_by(1) == heard + 2);
+    close(&mut shards, moved);
+    shards.settle();
+    assert_eq!([0, 1, 2].map(|shard| shards.roamers_of(shard)), [(0, 0); 3]);
+    assert_balanced(&shards);
+}
+
+//= V-30
+#[test]
+fn the_end_of_a_connection_is_heard_although_no_message_finds_room() {
+    let mut shards = Several::start(2, 4, &[]);
+    let peer = shards.peer();
+    let (mut moved, _) = moved_to_shard_1(&mut shards, &peer);
+    assert_eq!((shards.roamers_of(0).0, shards.roamers_of(1).1), (1, 1));
+    flood(&mut shards, &mut moved, 6000);
+    close(&mut shards, moved);
+    shards.settle();
+    assert_eq!((shards.roamers_of(0).0, shards.roamers_of(1).1), (0, 0));
+    assert_balanced(&shards);
+}
+
+//= V-30
+#[test]
+fn a_client_who_floods_another_shard_leaves_room_for_the_next_one_and_time_for_its_own() {
+    let mut shards = Several::start(2, 5, &[]);
+    let peers = [shards.peer(), shards.peer()];
+    let [mut loud, mut quiet] = peers
+        .each_ref()
+        .map(|peer| moved_to_shard_1(&mut shards, peer).0);
+    flood(&mut shards, &mut loud, 6000);
+    flood(&mut shards, &mut quiet, 50);
+    let before = shards.sent_to_peers_by(0);
+    shards.turn_shard(0);
+    let in_one_turn = shards.sent_to_peers_by(0) - before;
+    assert!((1..=512).contains(&in_one_turn), "{in_one_turn}");
+    shards.settle();
+    let mut heard = 0;
+    while peers[1].recv(&mut [0; 64]).is_ok() {
+        heard += 1;
+    }
+    assert_eq!(heard, 50);
+    assert_balanced(&shards);
+}
+
+//= V-40
+#[test]
+fn messages_that_are_on_their_way_between_shards_when_they_end_are_counted() {
+    for first in [0, 1] {
+        let mut shards = Several::start(2, 6, &[]);
+        let peer = shards.peer();
+        let (mut moved, relayed) = moved_to_shard_1(&mut shards, &peer);
+        // Some wait when the first shard ends, and some are sent afterwards, either way.
+        flood(&mut shards, &mut moved, 50);
+        for _ in 0..50 {
+            peer.send_to(b"for the client", relayed).unwrap();
+        }
+        shards.turn_shard(0);
+        shards.stop(first);
+        let other = 1 - first;
+        moved.send_channel_data(channel(), b"late");
+        peer.send_to(b"late", relayed).unwrap();
+        for _ in 0..10 {
+            shards.turn_shard(other);
+        }
+        shards.stop(other);
+        assert_balanced(&shards);
+    }
 }

@@ -4,21 +4,21 @@ use std::ffi::OsString;
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, sync_channel};
+use std::sync::mpsc::sync_channel;
 use std::time::Duration;
 
 use turnbuckle_datapath::{BufferBudget, Datapath};
 use turnbuckle_engine::Commons;
 use turnbuckle_wire::{
-    AttributeType, Class, IntegrityKey, Message, MessageWriter, Method, TransactionId,
-    long_term_key_md5,
+    AttributeType, ChannelData, ChannelNumber, Class, IntegrityKey, Message, MessageWriter, Method,
+    TransactionId, long_term_key_md5,
 };
 
 use super::super::{Plan, set_up};
 use crate::config::{Machine, Request as Wish, load};
 use crate::counters::{Accounting, ShardCounters};
 use crate::log::Log;
-use crate::relay::{MIGRANTS_MAX, Migrant, PARCELS_MAX, Parcel, Relay, ShardLink};
+use crate::relay::{Mailbox, Relay};
 use crate::translate;
 
 const REALM: &str = "example.org";
@@ -37,8 +37,6 @@ struct OneOfSeveral {
     datapath: Datapath,
     relay: Relay,
     counters: Arc<ShardCounters>,
-    migrants: Receiver<Migrant>,
-    parcels: Receiver<Parcel>,
 }
 
 impl Several {
@@ -75,7 +73,9 @@ impl Several {
         let backend = translate::backend(config.datapath.backend).0;
         let accepting = translate::accepting(config).unwrap();
         let (events, _) = sync_channel(64);
-        let mut links = Vec::new();
+        let mailboxes: Arc<[_]> = std::iter::repeat_with(Mailbox::default)
+            .take(count.into())
+            .collect();
         let mut shards = Vec::new();
         for (index, &listener) in listeners.iter().enumerate() {
             let plan = Plan {
@@ -86,6 +86,7 @@ impl Several {
                 stream_listeners: vec![listener],
                 discovery: Vec::new(),
                 commons: Arc::clone(&commons),
+                mailboxes: Arc::clone(&mailboxes),
                 engine: Arc::clone(&engine),
                 streams: translate::streams(config, None, None),
                 datagrams: translate::datagrams(config, None),
@@ -101,23 +102,11 @@ impl Several {
             for listener in relay.stream_listeners() {
                 datapath.admit_connections(*listener).unwrap();
             }
-            let (migrants_in, migrants) = sync_channel(MIGRANTS_MAX);
-            let (parcels_in, parcels) = sync_channel(PARCELS_MAX);
-            links.push(ShardLink {
-                migrants: migrants_in,
-                parcels: parcels_in,
-                waker: datapath.waker(),
-            });
             shards.push(OneOfSeveral {
                 datapath,
                 relay,
                 counters,
-                migrants,
-                parcels,
             });
-        }
-        for shard in &mut shards {
-            shard.relay.set_links(links.clone());
         }
         Self { shards, listeners }
     }
@@ -134,12 +123,6 @@ impl Several {
         let shard = &mut self.shards[index];
         let timeout = Some(Duration::from_micros(200));
         shard.datapath.turn(timeout, &mut shard.relay).unwrap();
-        while let Ok(migrant) = shard.migrants.try_recv() {
-            shard.relay.arrived(migrant);
-        }
-        while let Ok(parcel) = shard.parcels.try_recv() {
-            shard.relay.delivered(parcel);
-        }
     }
 
     /// Turns until everything that is under way has arrived.
@@ -179,9 +162,85 @@ impl Several {
         client
     }
 
+    /// A connection at a shard, which has taken it while the others stand still.
+    pub(super) fn connection_alone(&mut self, shard: usize, user: &'static str) -> Client {
+        let before = self.connections_of(shard);
+        let socket = TcpStream::connect(self.listeners[shard]).unwrap();
+        socket.set_nonblocking(true).unwrap();
+        self.turn_shard_until(shard, |shards| {
+            shards.connections_of(shard) == (before.0 + 1, before.1)
+        });
+        Client::new(Link::Connection(socket, Vec::new()), user)
+    }
+
     /// What all shards have counted. Whoever asks has let them settle.
     pub(super) fn accounting(&self) -> Accounting {
         Accounting::of(self.shards.iter().map(|shard| &*shard.counters))
+    }
+
+    /// A socket for a peer.
+    pub(super) fn peer(&self) -> UdpSocket {
+        let socket = UdpSocket::bind((self.listeners[0].ip(), 0)).unwrap();
+        socket.set_nonblocking(true).unwrap();
+        socket
+    }
+
+    /// Opens and closes connections to a shard, one after the other, while the others stand still.
+    pub(super) fn churn(&mut self, shard: usize, connections: usize) {
+        for _ in 0..connections {
+            let before = self.connections_of(shard);
+            let socket = TcpStream::connect(self.listeners[shard]).unwrap();
+            self.turn_shard_until(shard, |shards| {
+                shards.connections_of(shard) == (before.0 + 1, before.1)
+            });
+            drop(socket);
+            self.turn_shard_until(shard, |shards| {
+                shards.connections_of(shard) == (before.0 + 1, before.1 + 1)
+            });
+        }
+    }
+
+    /// Turns one shard, while the others stand still.
+    pub(super) fn turn_shard_until(&mut self, shard: usize, is_done: impl Fn(&Self) -> bool) {
+        for _ in 0..TURNS_MAX {
+            if is_done(self) {
+                return;
+            }
+            self.turn_shard(shard);
+        }
+        panic!("it did not happen in {TURNS_MAX} turns");
+    }
+
+    /// Connections that a shard has taken, and that have ended.
+    pub(super) fn connections_of(&self, shard: usize) -> (u64, u64) {
+        let accounting = Accounting::of([&*self.shards[shard].counters]);
+        let ended = accounting.closes.iter().map(|(_, count)| count).sum();
+        (accounting.connections, ended)
+    }
+
+    /// Ends a shard as a request to stop does.
+    pub(super) fn stop(&mut self, shard: usize) {
+        let OneOfSeveral {
+            datapath, relay, ..
+        } = &mut self.shards[shard];
+        relay.stop_dtls(datapath.send_queue());
+        datapath.close_streams(relay);
+        relay.stop();
+    }
+
+    /// Clients of a shard that come to others, and names of its own clients that others have been told.
+    pub(super) fn roamers_of(&self, shard: usize) -> (usize, usize) {
+        self.shards[shard].relay.roamers()
+    }
+
+    /// Datagrams that a shard has sent to peers.
+    pub(super) fn sent_to_peers_by(&self, shard: usize) -> u64 {
+        self.shards[shard].counters.peer_queued.value()
+    }
+
+    /// Messages that a shard has read from clients.
+    pub(super) fn heard_by(&self, shard: usize) -> u64 {
+        self.shards[shard].counters.client_in.value()
     }
 
     /// Where a peer takes connections.
@@ -231,6 +290,10 @@ impl Reply {
     pub(super) fn ticket(&self) -> Vec<u8> {
         self.message().mobility_ticket().expect("a ticket").to_vec()
     }
+
+    pub(super) fn relayed(&self) -> SocketAddr {
+        self.message().xor_relayed_address().unwrap().unwrap()
+    }
 }
 
 impl Client {
@@ -270,6 +333,13 @@ impl Client {
         buffer[..len].to_vec()
     }
 
+    /// A request to come back to what the ticket is for.
+    pub(super) fn signed_resume(&mut self, ticket: &[u8]) -> Vec<u8> {
+        self.signed(Method::REFRESH, |writer| {
+            writer.mobility_ticket(ticket);
+        })
+    }
+
     /// Gets a nonce by asking without credentials.
     fn fetch_nonce(&mut self, shards: &mut Several) {
         let mut buffer = [0; 64];
@@ -303,7 +373,7 @@ impl Client {
         self.answer(shards)
     }
 
-    fn take_nonce(&mut self, challenge: &Reply) {
+    pub(super) fn take_nonce(&mut self, challenge: &Reply) {
         let nonce = challenge.message().nonce().unwrap().unwrap().to_vec();
         self.nonce = nonce;
     }
@@ -323,11 +393,30 @@ impl Client {
         })
     }
 
+    pub(super) fn bind_channel(
+        &mut self,
+        shards: &mut Several,
+        number: ChannelNumber,
+        peer: SocketAddr,
+    ) {
+        let answer = self.request(shards, Method::CHANNEL_BIND, |writer| {
+            writer.channel_number(number).xor_peer_address(peer);
+        });
+        answer.expect(200);
+    }
+
     pub(super) fn send(&mut self, bytes: &[u8]) {
         match &mut self.link {
             Link::Datagrams(socket) => assert_eq!(socket.send(bytes).unwrap(), bytes.len()),
             Link::Connection(socket, _) => socket.write_all(bytes).unwrap(),
         }
+    }
+
+    pub(super) fn send_channel_data(&mut self, number: ChannelNumber, data: &[u8]) {
+        let header = ChannelData::header(number, u16::try_from(data.len()).unwrap());
+        let mut message = [&header, data].concat();
+        message.resize(message.len().next_multiple_of(4), 0);
+        self.send(&message);
     }
 
     /// The next STUN message.
