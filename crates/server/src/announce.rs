@@ -11,6 +11,21 @@ pub(crate) fn as_coturn(config: &Config, threads: usize, out: &mut impl Write) {
         let _ = writeln!(out, "{text}");
     };
     let addresses = &config.addresses;
+    let tls = &config.tls;
+    if tls.files().is_some() {
+        line(format!("TLS cipher suite: {}", tls.cipher_suites.join(":")));
+    }
+    if tls.dtls_files().is_some() {
+        // DTLS is 1.2 here, and those are suites of TLS 1.3.
+        let suites = tls.cipher_suites.iter().copied();
+        let suites: Vec<_> = suites.filter(|name| !name.starts_with("TLS_")).collect();
+        line(format!("DTLS cipher suite: {}", suites.join(":")));
+    } else if tls.wanted && !tls.dtls_wanted {
+        line("DTLS listeners are not started; use --dtls to start them".to_owned());
+    }
+    if config.authentication.nonce_secret.is_some() {
+        line("Stateless nonce key derived from the configured secret".to_owned());
+    }
     for listener in &addresses.listeners {
         line(format!("Listener address to use: {}", listener.ip()));
     }
@@ -57,6 +72,11 @@ pub(crate) fn as_coturn(config: &Config, threads: usize, out: &mut impl Write) {
             database.path.display()
         ));
     }
+}
+
+/// The line that scripts wait for before they let clients come; each shard authenticates those it serves.
+pub(crate) fn ready_as_coturn(threads: usize, out: &mut impl Write) {
+    let _ = writeln!(out, "Total auth threads: {threads}");
 }
 
 fn family(listener: &SocketAddr) -> &'static str {

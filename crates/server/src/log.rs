@@ -40,6 +40,8 @@ pub(crate) struct Scope {
     /// Which shard it is, and of how many.
     pub(crate) shard: usize,
     pub(crate) shards: usize,
+    /// Answers to strangers are limited for each source (`unauthorized-ratelimit`).
+    pub(crate) limits_answers: bool,
     /// What clients are said to talk to that have been told no other realm.
     pub(crate) realm: Box<str>,
 }
@@ -132,6 +134,14 @@ impl Log {
                 path.transport.as_str(),
                 path.client
             ));
+        }
+    }
+
+    /// A request of `source` that gets no answer, because that has had as many as it may.
+    pub(crate) fn suppressed(&mut self, source: IpAddr, request: &[u8], now: Time) {
+        if let Some(sessions) = self.coturn.as_mut().filter(|_| self.scope.limits_answers) {
+            let line = sessions.suppressed(source, request, now);
+            self.lines(line);
         }
     }
 
@@ -324,6 +334,7 @@ mod tests {
             requests: false,
             shard: 0,
             shards: 1,
+            limits_answers: false,
             realm: "example.org".into(),
         };
         let mut log = Log::new(sender, scope);

@@ -414,7 +414,7 @@ impl Relay {
             }
             Outcome::HandOver(handover) => self.depart(client, handover, tx),
             // guard: V-50-lines
-            Outcome::Dropped(reason) => self.counters.dropped(reason, 1),
+            Outcome::Dropped(reason) => self.drop_request(reason, &client, datagram),
             // Its shard asks the right one as soon as it knows that it has nothing here.
             Outcome::Elsewhere { .. } if self.roaming.has_front(&client) => {
                 self.counters.dropped(DropReason::NoAllocation, 1);

@@ -142,6 +142,9 @@ pub fn serve(config: &Config, out: &mut impl Write) -> Result<Accounting, ServeE
             return Err(ServeError::new(why));
         }
     };
+    if config.persona == Persona::Turnserver {
+        announce::ready_as_coturn(relay.shards.len(), out);
+    }
     let _ = writeln!(out, "ready");
     let ended = relay.wait(config, &inbox, out);
     // Nobody reads events from here on, and a shard that has many to tell must not wait for a reader.

@@ -164,6 +164,10 @@ pub(crate) fn log(config: &Config, shard: usize, shards: usize) -> Scope {
         requests: config.log.requests,
         shard,
         shards,
+        limits_answers: config
+            .authentication
+            .unauthorized_replies_per_second
+            .is_some(),
         realm: config.authentication.realm.clone(),
     }
 }

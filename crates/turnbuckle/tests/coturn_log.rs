@@ -3,6 +3,7 @@
 //! The clients are coturn's own. Each pattern has to fit a line of both logs: one that does not fit coturn's is a mistake of this file.
 
 use std::io::{BufRead as _, BufReader};
+use std::net::UdpSocket;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
@@ -10,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use turnbuckle_wire::{Class, IntegrityKey, MessageWriter, Method, TransactionId};
 
 mod not_run;
 mod ports;
@@ -63,6 +65,14 @@ impl Server {
                 Err(_) => panic!("no line like {pattern:?} in:\n{}", self.seen.join("\n")),
             }
         }
+    }
+
+    /// Ends it and reads what is left.
+    fn stop(&mut self) {
+        let process = Pid::from_raw(self.child.id().try_into().expect("a process"));
+        kill(process, Signal::SIGTERM).expect("signalled");
+        self.child.wait().expect("ended");
+        self.seen.extend(self.lines.iter());
     }
 
     fn has(&self, pattern: &str) -> bool {
@@ -150,7 +160,9 @@ const OPTIONS: &str = "-n -v -a -L 127.0.0.1 -m 1 -u alice:secret -r example.org
     --allow-loopback-peers --allowed-peer-ip 127.0.0.1 --denied-peer-ip 10.0.0.0-10.255.255.255";
 
 /// What both print when they serve.
-const START: [&str; 10] = [
+const START: [&str; 12] = [
+    "TLS cipher suite: *",
+    "DTLS cipher suite: *",
     "Listener address to use: 127.0.0.1",
     "Relay address to use: 127.0.0.1",
     "Default realm: example.org",
@@ -254,6 +266,152 @@ fn the_same_clients_leave_the_same_lines_as_in_coturns_log() {
             scope.spawn(move || act(program, &folder, is_ours));
         }
     });
+}
+
+/// The words of coturn's newer versions, which Debian's does not have.
+#[test]
+fn scripts_find_the_lines_at_the_start_that_they_wait_for() {
+    let hint = "DTLS listeners are not started; use --dtls to start them";
+    let derived = "Stateless nonce key derived from the configured secret";
+    let secret = "--stateless-nonce-secret=a-secret-of-all-relays";
+    let suites = "DTLS cipher suite: ECDHE-*";
+    let old = "WARNING *no-dtls is deprecated*";
+    let old_and_on = "WARNING *no-dtls=false is deprecated*";
+    let cases: [(&[&str], &[&str], &[&str]); 4] = [
+        (&[], &[hint], &[suites, derived, old, old_and_on]),
+        (
+            &["--dtls", secret],
+            &[suites, derived],
+            &[hint, old, old_and_on],
+        ),
+        (&["--no-dtls"], &[old], &[suites, old_and_on]),
+        (&["--no-dtls=false"], &[old_and_on, suites], &[hint, old]),
+    ];
+    let site = Site::new();
+    for (words, wanted, unwanted) in cases {
+        let mut server = site.start(words);
+        server.awaits("Total auth threads: 1");
+        // Who has waited for that line is answered at once.
+        let socket = socket(site.port);
+        socket.send(&request(Method::BINDING, None)).expect("sent");
+        assert!(socket.recv(&mut [0; 1500]).is_ok(), "{words:?}");
+        for pattern in wanted {
+            assert!(server.has(pattern), "{words:?}: {pattern:?} is missing");
+        }
+        for pattern in unwanted {
+            assert!(!server.has(pattern), "{words:?}: {pattern:?} is there");
+        }
+    }
+}
+
+#[test]
+fn a_source_that_gets_no_more_answers_is_named_once_in_a_while_and_only_where_answers_are_limited()
+{
+    let site = Site::new();
+    let limit = ["--unauthorized-ratelimit", "--unauthorized-ratelimit-rps=3"];
+    let bare = "401 rate-limit exceeded from 127.0.0.1, suppressing responses for this window";
+    let proving = "unauthorized-response rate-limit exceeded from 127.0.0.1, suppressing responses for this window";
+    for (words, is_limited) in [(&limit[..], true), (&[], false)] {
+        let mut server = site.start(words);
+        server.awaits("Total auth threads: 1");
+        let socket = socket(site.port);
+        for user in [None, Some("mallory")] {
+            for _ in 0..40 {
+                let request = request(Method::ALLOCATE, user);
+                socket.send(&request).expect("sent");
+            }
+        }
+        server.awaits("stateless-nonce: listener fast-path challenge active");
+        if is_limited {
+            server.awaits(bare);
+            server.awaits(proving);
+        }
+        server.stop();
+        let count = |pattern: &str| {
+            server
+                .seen
+                .iter()
+                .filter(|line| fits(line, pattern))
+                .count()
+        };
+        assert_eq!(count("stateless-nonce: *"), 1);
+        for pattern in [bare, proving] {
+            // All requests came within a moment; one more window may have begun.
+            assert!(
+                count(pattern) <= if is_limited { 20 } else { 0 },
+                "{pattern}"
+            );
+        }
+    }
+}
+
+#[test]
+fn a_client_that_has_moved_is_told_of() {
+    if !Path::new(CLIENT).exists() {
+        println!("not run: {CLIENT} is not installed");
+        return;
+    }
+    let site = Site::new();
+    let mut server = site.start(&["--mobility", "--rfc5766-channel-numbers"]);
+    server.awaits("Total auth threads: 1");
+    let words = "-M -y -u alice -w secret -n 3 -m 1";
+    client(site.port, &words.split(' ').collect::<Vec<_>>());
+    server.awaits("session @: mobility handoff completed, remote 127.0.0.1:#");
+}
+
+/// A folder with a link to the binary and a certificate, in which it is started as `turnserver`.
+struct Site {
+    folder: tempfile::TempDir,
+    port: u16,
+}
+
+impl Site {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().expect("a directory");
+        let link = folder.path().join("turnserver");
+        std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_turnbuckle"), link).expect("linked");
+        certificate(folder.path());
+        let port = free_ports();
+        Self { folder, port }
+    }
+
+    fn start(&self, words: &[&str]) -> Server {
+        let [port, tls_port] = [self.port, free_ports()].map(|port| port.to_string());
+        let common = "-n -a -L 127.0.0.1 -m 1 -u alice:secret -r example.org --cert chain.pem --pkey key.pem --log-file stdout --pidfile= \
+            --allow-loopback-peers --allowed-peer-ip 127.0.0.1";
+        let mut arguments: Vec<&str> = common.split_whitespace().collect();
+        arguments.extend(["-p", &port, "--tls-listening-port", &tls_port]);
+        arguments.extend(words);
+        Server::start(
+            &self.folder.path().join("turnserver"),
+            self.folder.path(),
+            &arguments,
+        )
+    }
+}
+
+fn socket(port: u16) -> UdpSocket {
+    let socket = UdpSocket::bind("127.0.0.1:0").expect("bound");
+    let patience = Duration::from_secs(30);
+    socket.set_read_timeout(Some(patience)).expect("set");
+    socket.connect(("127.0.0.1", port)).expect("connected");
+    socket
+}
+
+/// A request that proves nothing: without credentials, or with wrong ones of a `user`.
+fn request(method: Method, user: Option<&str>) -> Vec<u8> {
+    let mut bytes = vec![0; 1232];
+    let transaction = TransactionId::new([7; 12]);
+    let mut writer = MessageWriter::new(&mut bytes, Class::Request, method, transaction);
+    if let Some(user) = user {
+        writer.username(user.as_bytes());
+        writer.realm(b"example.org");
+        writer.nonce(b"made up");
+        writer.integrity(&IntegrityKey::sha1(&[0; 16]));
+    }
+    let len = writer.finish().expect("it fits");
+    bytes.truncate(len);
+    bytes
 }
 
 /// Has clients do everything with one server, and looks for the lines about it.

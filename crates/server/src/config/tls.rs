@@ -1,6 +1,7 @@
 //! TLS: which suites and groups a list in OpenSSL's words means, and whether the keys of the configuration fit together.
 
 use super::draft::Draft;
+use super::persona::Persona;
 
 /// The suites there are, by OpenSSL's names, best first.
 pub(crate) const CIPHER_SUITES: [&str; 9] = [
@@ -115,6 +116,16 @@ pub(super) fn groups(text: &str) -> Result<Vec<&'static str>, String> {
 
 /// Reports what stands in the way of DTLS.
 fn check_dtls(draft: &mut Draft) {
+    if draft.persona == Persona::Turnserver && draft.is_given("no-dtls") {
+        // In coturn's words, which scripts look for.
+        draft.note(
+            "no-dtls",
+            match draft.tls.dtls_wanted && !draft.is_given("dtls") {
+                true => "no-dtls=false is deprecated; `dtls` says the same",
+                false => "no-dtls is deprecated; there is no DTLS unless `dtls` is given",
+            },
+        );
+    }
     if !draft.tls.dtls_wanted {
         return;
     }

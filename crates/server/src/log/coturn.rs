@@ -4,6 +4,7 @@
 //! for a while by the log alone, see `coturn/strangers.rs`, and lines about it are paced: anybody can cause them (V-50). Whatever a
 //! client chooses is escaped (V-73).
 
+mod refusals;
 mod strangers;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -13,6 +14,7 @@ use std::sync::Arc;
 use turnbuckle_engine::{Change, Created, EndCause, Ended, Time, Traffic, Transport, Usage, User};
 use turnbuckle_wire::Method;
 
+use self::refusals::{CHALLENGE, Refusals};
 use self::strangers::{Stranger, Strangers};
 use super::pace::Pace;
 use super::request::{Answer, Asked, Path, Seal, word};
@@ -53,6 +55,9 @@ pub(super) struct Sessions {
     stranger_lines: Pace,
     /// For users who have no allocation, and perhaps get none.
     refused_lines: Pace,
+    refusals: Refusals,
+    /// The first challenge has been told of.
+    has_challenged: bool,
 }
 
 /// An allocation, and what lines about it repeat.
@@ -70,6 +75,8 @@ struct Session {
     /// What it had used when that was last said.
     reported: Usage,
     requests: Pace,
+    /// From where it was resumed and has sent nothing yet (RFC 8016).
+    resumed: Option<SocketAddr>,
 }
 
 impl Session {
@@ -92,6 +99,8 @@ impl Sessions {
             strangers: Strangers::default(),
             stranger_lines: Pace::new(per_s, per_s),
             refused_lines: REQUESTS,
+            refusals: Refusals::default(),
+            has_challenged: false,
         }
     }
 
@@ -122,8 +131,11 @@ impl Sessions {
                     client: moved.client,
                     transport: moved.transport,
                 };
-                self.moved(moved.allocation.to_u64(), path);
-                Vec::new()
+                // These are for whoever tests moving, and not only where sessions are logged.
+                return self.moved(moved.allocation.to_u64(), path, now);
+            }
+            Change::Resumed(resumed) => {
+                return self.resumed(resumed.allocation.to_u64(), resumed.client, now);
             }
             Change::PermissionInstalled {
                 allocation,
@@ -142,8 +154,7 @@ impl Sessions {
             | Change::FamilyEnded { .. }
             | Change::PeerBound { .. }
             | Change::PeerConnected { .. }
-            | Change::PeerDisconnected { .. }
-            | Change::Resumed(_) => Vec::new(),
+            | Change::PeerDisconnected { .. } => Vec::new(),
         };
         match self.wanted.sessions {
             true => lines,
@@ -174,6 +185,16 @@ impl Sessions {
         now: Time,
     ) -> Vec<String> {
         let mut lines = Vec::new();
+        let is_challenge = answer.error == Some(401) && asked.user.is_none();
+        if is_challenge && path.transport == Transport::Udp && !self.has_challenged {
+            self.has_challenged = true;
+            // Apart from the others, which are paced and may be left out.
+            return [
+                vec![CHALLENGE.to_owned()],
+                self.answered(path, answer, asked, denied, now),
+            ]
+            .concat();
+        }
         let session = self.allocation_by_path.get(&path).copied();
         let session = session.and_then(|id| self.by_allocation.get_mut(&id));
         let is_known = session.is_some() || self.strangers.knows(&path);
@@ -264,6 +285,18 @@ impl Sessions {
             }
         }
         admitted
+    }
+
+    /// What coturn would write about a request that gets no answer, because its source has had as many as it may.
+    pub(super) fn suppressed(
+        &mut self,
+        source: IpAddr,
+        request: &[u8],
+        now: Time,
+    ) -> Option<String> {
+        let pace = &mut self.stranger_lines;
+        self.refusals
+            .line(source, request, now, || pace.admit(now).is_some())
     }
 
     /// Notes what a client's connection is protected by.
@@ -368,6 +401,7 @@ impl Sessions {
             is_broken: false,
             reported: Usage::default(),
             requests: REQUESTS,
+            resumed: None,
         };
         let mut lines: Vec<_> = created
             .relays
@@ -406,13 +440,36 @@ impl Sessions {
         lines
     }
 
-    fn moved(&mut self, id: u64, path: Path) {
-        if let Some(session) = self.by_allocation.get_mut(&id) {
-            self.allocation_by_path.remove(&session.path);
-            session.path = path;
-            self.strangers.take(&path);
-            self.allocation_by_path.insert(path, id);
-        }
+    /// A client goes on at another address.
+    fn moved(&mut self, id: u64, path: Path, now: Time) -> Vec<String> {
+        let Some(session) = self.by_allocation.get_mut(&id) else {
+            return Vec::new();
+        };
+        self.allocation_by_path.remove(&session.path);
+        session.path = path;
+        session.resumed = None;
+        self.strangers.take(&path);
+        self.allocation_by_path.insert(path, id);
+        let title = title(self.shard, session.number);
+        let is_admitted = session.requests.admit(now).is_some();
+        let line = format!(
+            "{title}: mobility handoff completed, remote {}",
+            path.client
+        );
+        is_admitted.then_some(line).into_iter().collect()
+    }
+
+    /// A client that may have moved was given another ticket.
+    fn resumed(&mut self, id: u64, client: SocketAddr, now: Time) -> Vec<String> {
+        let Some(session) = self.by_allocation.get_mut(&id) else {
+            return Vec::new();
+        };
+        let before = session.resumed.replace(client);
+        let title = title(self.shard, session.number);
+        let line = before
+            .filter(|_| session.requests.admit(now).is_some())
+            .map(|before| format!("{title}: remote {before} superseded by newer mobility resume"));
+        line.into_iter().collect()
     }
 
     /// A permission's new lifetime, or its end.

@@ -4,7 +4,7 @@
 
 use std::net::IpAddr;
 
-use turnbuckle_engine::{Action, Change, ClientTuple, Transport};
+use turnbuckle_engine::{Action, Change, ClientTuple, DropReason, Transport};
 
 use super::Relay;
 use crate::log::{Answer, Asked, Path, Seal};
@@ -44,6 +44,20 @@ impl Relay {
         }
         for change in &ends {
             self.tell_change(change);
+        }
+    }
+
+    /// Counts a request that gets no answer, and tells the log if its source has had too many.
+    pub(super) fn drop_request(
+        &mut self,
+        reason: DropReason,
+        client: &ClientTuple,
+        request: &[u8],
+    ) {
+        self.counters.dropped(reason, 1);
+        if reason == DropReason::UnverifiedBudget {
+            self.log
+                .suppressed(client.remote.ip(), request, self.now.time);
         }
     }
 

@@ -1,6 +1,6 @@
 //! How much strangers can have written, and what they can have written.
 
-use turnbuckle_engine::{ClientTuple, Endpoint};
+use turnbuckle_engine::{AllocationId, ClientTuple, Endpoint, Moved, Resumed};
 use turnbuckle_wire::{Class, IntegrityKey, MessageWriter, TransactionId};
 
 use super::*;
@@ -153,6 +153,8 @@ fn without_verbose_only_what_went_wrong_is_said() {
     };
     let mut sessions = Sessions::new(quiet, 0, 1, "example.org");
     let now = Time::from_secs(1);
+    // The first challenge of all, and no further one.
+    assert_eq!(refused(&mut sessions, 1, "", now), [CHALLENGE]);
     assert!(refused(&mut sessions, 1, "", now).is_empty());
     assert_eq!(
         refused(&mut sessions, 1, "alice", now),
@@ -161,4 +163,103 @@ fn without_verbose_only_what_went_wrong_is_said() {
         ]
     );
     assert_eq!(sessions.next_timeout(), None);
+}
+
+#[test]
+fn a_source_is_named_once_in_a_window_for_each_kind_of_request_and_never_for_binding() {
+    //= V-50
+    let mut sessions = Sessions::new(EVERYTHING, 0, 1, "example.org");
+    let bare = message(Class::Request, None, "", "");
+    let proving = message(Class::Request, None, "example.org", "mallory");
+    let binding = [
+        0, 1, 0, 0, 0x21, 0x12, 0xA4, 0x42, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
+    ];
+    let source = client(1).remote.ip();
+    let mut told = Vec::new();
+    for number in 0..30_000_u64 {
+        let now = Time::from_nanos(1_000_000_000_000 + number * 100_000);
+        for request in [&bare[..], &proving, &binding] {
+            told.extend(sessions.suppressed(source, request, now));
+        }
+    }
+    let ends = " rate-limit exceeded from 198.51.100.7, suppressing responses for this window";
+    let of = |what: &str| {
+        let line = format!("{what}{ends}");
+        told.iter().filter(|told| **told == line).count()
+    };
+    // Three seconds.
+    assert_eq!(
+        (of("401"), of("unauthorized-response"), told.len()),
+        (3, 3, 6)
+    );
+}
+
+#[test]
+fn sources_without_number_are_named_at_the_pace_of_all_lines_about_strangers() {
+    //= V-50
+    let mut sessions = Sessions::new(EVERYTHING, 0, 1, "example.org");
+    let request = message(Class::Request, None, "", "");
+    let mut count = 0;
+    for number in 0..100_000_u32 {
+        let now = Time::from_nanos(1_000_000_000_000 + u64::from(number) * 100_000);
+        let source = IpAddr::from(number.to_be_bytes());
+        count += u64::from(sessions.suppressed(source, &request, now).is_some());
+    }
+    // Ten seconds.
+    assert!(count <= STRANGER_LINES_PER_S * 11, "{count}");
+}
+
+#[test]
+fn a_resume_that_takes_the_place_of_another_and_the_end_of_moving_are_told() {
+    let silent = Lines {
+        sessions: false,
+        binding: false,
+    };
+    let mut sessions = Sessions::new(silent, 0, 1, "example.org");
+    let now = Time::from_secs(1_000);
+    let allocation = AllocationId::from_u64(1);
+    let (server, transport) = (path(1).server, Transport::Udp);
+    let transaction = TransactionId::new([1; 12]);
+    let session = Session {
+        number: 1,
+        path: path(1),
+        realm: "example.org".to_owned(),
+        user: "alice".to_owned(),
+        origin: String::new(),
+        seal: None,
+        peers: BTreeSet::new(),
+        is_broken: false,
+        reported: Usage::default(),
+        requests: REQUESTS,
+        resumed: None,
+    };
+    sessions.by_allocation.insert(allocation.to_u64(), session);
+    let mut resume = |port: u16| {
+        let resumed = Resumed {
+            allocation,
+            server,
+            client: path(port).client,
+            transport,
+            transaction,
+            number: port.into(),
+            until: now,
+        };
+        sessions.changed(&Change::Resumed(Box::new(resumed)), now)
+    };
+    assert!(resume(2).is_empty());
+    let title = "session 000000000000000001";
+    let line = format!("{title}: remote 198.51.100.7:2 superseded by newer mobility resume");
+    assert_eq!(resume(3), [line]);
+    let moved = Moved {
+        allocation,
+        server,
+        client: path(3).client,
+        transport,
+        time: now,
+    };
+    let line = format!("{title}: mobility handoff completed, remote 198.51.100.7:3");
+    assert_eq!(
+        sessions.changed(&Change::Moved(Box::new(moved)), now),
+        [line]
+    );
 }
