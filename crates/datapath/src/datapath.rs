@@ -1,6 +1,6 @@
 //! One shard's loop turn: wait, receive, hand over, flush; strangers last.
 
-mod strangers;
+mod newcomers;
 
 use std::io;
 use std::net::SocketAddr;
@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rustix::buffer::spare_capacity;
-use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
+use rustix::event::epoll::{self, Event, EventData, EventFlags};
 use rustix::event::{EventfdFlags, Timespec, eventfd};
 use rustix::io::Errno;
 use rustix::thread::{nanosleep, set_current_timer_slack};
@@ -18,11 +18,13 @@ use rustix::time::{
     Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, timerfd_create, timerfd_settime,
 };
 
+use self::newcomers::{NEWCOMERS, Newcomers};
 use crate::Backend;
 use crate::backend::capabilities;
 use crate::coalesce::{Pace, Wait};
 use crate::counters::Counters;
-use crate::endpoint::{Bind, Endpoint, EndpointId, SharedSocket, Table};
+use crate::endpoint::{Bind, Endpoint, EndpointId, EndpointKind, SharedSocket, Table};
+use crate::epolls::{self, Epolls};
 use crate::flush::Flusher;
 use crate::handler::{Handler, IcmpError, Warning};
 use crate::pack::Buffers;
@@ -36,12 +38,11 @@ use crate::sys::errqueue;
 
 /// Readiness events taken per turn.
 const EVENTS: usize = 256;
+/// Datagrams after which a socket of clients is not asked for more in the same turn: as many as the relays may bring that are
+/// ready in a turn, each of which is asked for one datagram or few.
+const CLIENT_DATAGRAMS: u64 = EVENTS as u64;
 /// ICMP errors read per socket and turn.
 const ERRORS_PER_TURN: usize = 16;
-/// Event data of the waker and the timer; an endpoint's is its name, a 32-bit number, and what the upper half says
-/// in front of the name of anything else.
-const WAKER: u64 = u64::MAX;
-const TIMER: u64 = u64::MAX - 1;
 const NO_TIME: Timespec = Timespec {
     tv_sec: 0,
     tv_nsec: 0,
@@ -50,11 +51,15 @@ const NO_TIME: Timespec = Timespec {
 /// Sockets and buffers of one shard.
 pub struct Datapath {
     settings: Settings,
-    epoll: OwnedFd,
+    epolls: Epolls,
     timer: OwnedFd,
     waker: Waker,
     events: Vec<Event>,
+    /// Events of strangers and listeners.
+    newcomers: Vec<Event>,
     table: Table,
+    /// The sockets that clients send to.
+    clients: Vec<EndpointId>,
     receiver: Receiver,
     pace: Pace,
     clock: Instant,
@@ -90,7 +95,7 @@ impl Datapath {
     /// # Errors
     /// What the system says about missing descriptors.
     pub fn new(settings: Settings) -> io::Result<Self> {
-        let epoll = epoll::create(CreateFlags::CLOEXEC)?;
+        let epolls = Epolls::new()?;
         let timer = timerfd_create(
             TimerfdClockId::Monotonic,
             TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK,
@@ -99,18 +104,25 @@ impl Datapath {
             0,
             EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK,
         )?));
-        epoll::add(&epoll, &timer, EventData::new_u64(TIMER), EventFlags::IN)?;
-        epoll::add(&epoll, &*waker.0, EventData::new_u64(WAKER), EventFlags::IN)?;
+        let alone = [
+            (timer.as_fd(), epolls::TIMER),
+            (waker.0.as_fd(), epolls::WAKER),
+        ];
+        for (fd, name) in alone {
+            epoll::add(&epolls.media, fd, EventData::new_u64(name), EventFlags::IN)?;
+        }
         let segments_max = match settings.backend {
             Backend::Gso => capabilities().gso_segments_max,
             Backend::Mmsg | Backend::Single => TRAIN_SEGMENTS_MAX,
         };
         Ok(Self {
-            epoll,
+            epolls,
             timer,
             waker,
             events: Vec::with_capacity(EVENTS),
+            newcomers: Vec::with_capacity(NEWCOMERS),
             table: Table::default(),
+            clients: Vec::new(),
             receiver: Receiver::new(
                 settings.backend,
                 settings.slots,
@@ -155,16 +167,15 @@ impl Datapath {
     /// # Errors
     /// What the system says: address in use, not available, too many open files.
     pub fn listen(&mut self, listen: Listen) -> io::Result<StreamListenerId> {
-        self.streams.listen(listen, &self.epoll, &self.settings)
+        self.streams.listen(listen, &self.epolls, &self.settings)
     }
 
     /// Lets connections arrive at an address that was taken with [`listen`](Self::listen).
     ///
     /// # Errors
-    /// What `listen(2)` returns: another process listens there.
-    pub fn admit_connections(&self, listener: StreamListenerId) -> io::Result<()> {
-        let listener = self.streams.listener(listener);
-        listener.ok_or(io::ErrorKind::NotFound)?.admit()
+    /// What `listen(2)` returns: another process listens there; or there is no memory for waiting for it.
+    pub fn admit_connections(&mut self, listener: StreamListenerId) -> io::Result<()> {
+        self.streams.admit(listener, &self.epolls)
     }
 
     /// The address that connections arrive at.
@@ -205,7 +216,11 @@ impl Datapath {
 
     /// Closes a socket at once.
     pub fn close(&mut self, endpoint: EndpointId) {
-        self.table.remove(endpoint);
+        if let Some(endpoint) = self.table.remove(endpoint)
+            && endpoint.kind != EndpointKind::Relay
+        {
+            self.clients.retain(|id| *id != endpoint.id);
+        }
     }
 
     /// A handle that ends the wait from another thread.
@@ -233,8 +248,9 @@ impl Datapath {
     fn sockets(&mut self) -> Sockets<'_> {
         Sockets {
             settings: &self.settings,
-            epoll: &self.epoll,
+            epolls: &self.epolls,
             table: &mut self.table,
+            clients: &mut self.clients,
             streams: &mut self.streams,
             warnings: &mut self.warnings,
             closing: &mut self.closing,
@@ -260,36 +276,42 @@ impl Datapath {
         self.counters.pace.turns.add(1);
         self.receiver.turn_started();
         handler.turn_started();
-        let mut strangers = 0;
+        self.serve_clients(handler);
+        let mut newcomers = Newcomers::default();
         for index in 0..self.events.len() {
-            let event = self.events[index];
-            let Event { flags, data } = event;
+            let Event { flags, data } = self.events[index];
             match data.u64() {
-                WAKER => drain(self.waker.0.as_fd()),
-                TIMER => {
+                epolls::WAKER => drain(self.waker.0.as_fd()),
+                epolls::TIMER => {
                     drain(self.timer.as_fd());
                     self.timer_ns = None;
                 }
-                name if name < stream::STREAM_TAG => {
-                    self.serve(EndpointId::from_u64(name), flags, handler);
-                }
-                name if strangers::is_stranger(name, handler) => {
-                    // In the place of one that has been looked at.
-                    self.events[strangers] = event;
-                    strangers += 1;
-                }
-                name => self.serve_stream(name, flags, handler),
+                epolls::STRANGERS => newcomers.strangers = true,
+                epolls::LISTENERS => newcomers.listeners = true,
+                name => match epolls::kind(name) {
+                    epolls::RELAY => {
+                        self.serve(EndpointId::from_u64(name), flags, handler);
+                    }
+                    epolls::STREAM => self.serve_stream(name, flags, handler),
+                    epolls::LISTENER => {
+                        // In the place of one that has been looked at.
+                        self.events[newcomers.exclusive] = self.events[index];
+                        newcomers.exclusive += 1;
+                    }
+                    _ => {} // clients, who came first
+                },
             }
         }
-        if strangers > 0 {
-            self.serve_strangers(strangers, handler);
+        if newcomers.are_there() {
+            self.serve_newcomers(newcomers, handler);
         }
         self.pace
             .turn_ended(self.receiver.datagrams, self.receiver.full);
         let Self {
             settings,
-            epoll,
+            epolls,
             table,
+            clients,
             streams,
             warnings,
             closing,
@@ -300,16 +322,17 @@ impl Datapath {
             queue,
             &mut Sockets {
                 settings,
-                epoll,
+                epolls,
                 table,
+                clients,
                 streams,
                 warnings,
                 closing,
             },
         );
         self.flush(handler);
-        for id in self.closing.drain(..) {
-            self.table.remove(id);
+        while let Some(id) = self.closing.pop() {
+            self.close(id);
         }
         for warning in self.warnings.drain(..) {
             handler.warning(warning);
@@ -321,31 +344,60 @@ impl Datapath {
     #[cold]
     fn until_accepting(&mut self, timeout: Option<Duration>) -> Option<Duration> {
         let now_ns = self.now_ns();
-        self.streams.resume(now_ns, &self.epoll);
+        self.streams.resume(now_ns, &self.epolls);
         match (timeout, self.streams.shortage.wait(now_ns)) {
             (Some(timeout), Some(wait)) => Some(timeout.min(wait)),
             (timeout, wait) => timeout.or(wait),
         }
     }
 
-    /// Handles one socket that is ready.
+    /// Reads what clients have sent, before anything else and until there is no more, or enough of it. All relays together have
+    /// sockets of their own for what comes to them; clients have one, and would wait for its next turn.
     #[inline]
-    fn serve<H: Handler>(&mut self, id: EndpointId, flags: EventFlags, handler: &mut H) {
-        let Some(endpoint) = self.table.get_mut(id) else {
+    fn serve_clients<H: Handler>(&mut self, handler: &mut H) {
+        if self.events.len() == EVENTS {
+            // More is ready than was told, perhaps these.
+            for index in 0..self.clients.len() {
+                self.serve_deep(self.clients[index], EventFlags::IN, handler);
+            }
             return;
+        }
+        for index in 0..self.events.len() {
+            let Event { flags, data } = self.events[index];
+            let name = data.u64();
+            if epolls::kind(name) == epolls::CLIENTS {
+                self.serve_deep(EndpointId::from_u64(name), flags, handler);
+            }
+        }
+    }
+
+    /// Reads a socket of clients.
+    #[inline]
+    fn serve_deep<H: Handler>(&mut self, id: EndpointId, flags: EventFlags, handler: &mut H) {
+        let before = self.receiver.datagrams;
+        while self.serve(id, flags, handler) && self.receiver.datagrams - before < CLIENT_DATAGRAMS
+        {
+        }
+    }
+
+    /// Handles one socket that is ready. Returns whether it gave as much as it was asked for.
+    #[inline]
+    fn serve<H: Handler>(&mut self, id: EndpointId, flags: EventFlags, handler: &mut H) -> bool {
+        let Some(endpoint) = self.table.get_mut(id) else {
+            return false;
         };
         if flags.contains(EventFlags::ERR) {
             read_errors(endpoint, &mut self.queue, handler);
         }
         if !flags.contains(EventFlags::IN) {
-            return;
+            return false;
         }
         if self.receiver.is_short_for(endpoint) {
             self.counters.receive.no_buffer.add(1);
             self.flush(handler);
         }
         let Some(endpoint) = self.table.get_mut(id) else {
-            return;
+            return false;
         };
         self.receiver.read(
             endpoint,
@@ -353,7 +405,7 @@ impl Datapath {
             &self.counters.receive,
             &mut self.queue,
             handler,
-        );
+        )
     }
 
     /// Handles a connection that is ready.
@@ -364,7 +416,7 @@ impl Datapath {
         self.streams.serve(
             StreamId::from_u32(low(name)),
             flags,
-            &self.epoll,
+            &self.epolls,
             &self.counters.stream,
             &mut self.queue,
             handler,
@@ -389,7 +441,7 @@ impl Datapath {
             let job = stream::Job {
                 queue: &self.queue,
                 slots: &self.receiver.slots,
-                epoll: &self.epoll,
+                epolls: &self.epolls,
                 settings: &self.settings,
                 counters: &self.counters.stream,
             };
@@ -434,7 +486,11 @@ impl Datapath {
     #[inline]
     fn poll(&mut self, block: bool) -> io::Result<()> {
         let timeout = if block { None } else { Some(&NO_TIME) };
-        match epoll::wait(&self.epoll, spare_capacity(&mut self.events), timeout) {
+        match epoll::wait(
+            &self.epolls.media,
+            spare_capacity(&mut self.events),
+            timeout,
+        ) {
             Ok(_) => {
                 self.counters.pace.wakes.add(1);
                 Ok(())
@@ -535,8 +591,9 @@ fn read_errors<H: Handler>(endpoint: &Endpoint, queue: &mut SendQueue, handler: 
 /// The sockets of a data path, for opening and closing at the end of a turn.
 pub struct Sockets<'a> {
     settings: &'a Settings,
-    epoll: &'a OwnedFd,
+    epolls: &'a Epolls,
     table: &'a mut Table,
+    clients: &'a mut Vec<EndpointId>,
     streams: &'a mut Streams,
     warnings: &'a mut Vec<Warning>,
     closing: &'a mut Vec<EndpointId>,
@@ -553,15 +610,17 @@ impl Sockets<'_> {
             .table
             .open(bind, self.settings, &mut |warning| warnings.push(warning))?;
         let id = endpoint.id;
-        let added = epoll::add(
-            self.epoll,
-            endpoint.fd(),
-            EventData::new_u64(u64::from(id.to_u32())),
-            EventFlags::IN,
-        );
-        if let Err(errno) = added {
+        let kind = match bind.kind {
+            EndpointKind::Relay => epolls::RELAY,
+            EndpointKind::Listener { .. } => epolls::CLIENTS,
+        };
+        let data = EventData::new_u64(kind | u64::from(id.to_u32()));
+        if let Err(errno) = epoll::add(&self.epolls.media, endpoint.fd(), data, EventFlags::IN) {
             self.table.remove(id);
             return Err(errno.into());
+        }
+        if bind.kind != EndpointKind::Relay {
+            self.clients.push(id);
         }
         Ok(id)
     }
@@ -577,7 +636,7 @@ impl Sockets<'_> {
     /// What the system says: address in use, not available, too many open files.
     pub fn listen_for_peers(&mut self, listen: Listen) -> io::Result<StreamListenerId> {
         self.streams
-            .listen_for_peers(listen, self.settings, self.epoll)
+            .listen_for_peers(listen, self.settings, self.epolls)
     }
 
     /// Stops listening at once. Connections that were accepted stay.
@@ -591,13 +650,13 @@ impl Sockets<'_> {
     /// What the system says: no route, not permitted, the same connection exists, too many open files.
     pub fn connect(&mut self, local: SocketAddr, remote: SocketAddr) -> io::Result<StreamId> {
         self.streams
-            .connect(local, remote, self.settings, self.epoll)
+            .connect(local, remote, self.settings, self.epolls)
     }
 
     /// Takes a connection away, to be given to another data path; its name means nothing any more. What was queued for it in
     /// this turn is lost.
     pub fn detach(&mut self, stream: StreamId) -> Option<DetachedStream> {
-        self.streams.table.detach(stream, self.epoll)
+        self.streams.table.detach(stream, self.epolls)
     }
 
     /// Takes in a connection that another data path gave away.
@@ -605,7 +664,7 @@ impl Sockets<'_> {
     /// # Errors
     /// No memory for the event queue, or there are more than four million connections.
     pub fn adopt(&mut self, stream: DetachedStream) -> io::Result<StreamId> {
-        self.streams.table.adopt(stream, self.epoll)
+        self.streams.table.adopt(stream, self.epolls)
     }
 
     /// Closes a socket after the flush that follows, so that what was queued for it still leaves.

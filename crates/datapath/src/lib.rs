@@ -25,6 +25,7 @@ mod coalesce;
 mod counters;
 mod datapath;
 mod endpoint;
+mod epolls;
 mod flush;
 mod handler;
 mod pack;

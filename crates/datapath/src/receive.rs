@@ -75,7 +75,7 @@ impl Receiver {
         }
     }
 
-    /// Reads a socket that is ready and shows what came to `handler`.
+    /// Reads a socket that is ready and shows what came to `handler`. Returns whether it gave as much as it was asked for.
     #[inline]
     pub(crate) fn read<H: Handler>(
         &mut self,
@@ -84,7 +84,7 @@ impl Receiver {
         counters: &ReceiveCounters,
         queue: &mut SendQueue,
         handler: &mut H,
-    ) {
+    ) -> bool {
         let first = self.taken;
         let want = usize::from(self.want(endpoint)).min(self.slots.len() - first);
         let received = match self.backend {
@@ -117,7 +117,7 @@ impl Receiver {
             handler.received(&message, queue);
         }
         if received == 0 {
-            return;
+            return false;
         }
         self.taken += received;
         self.datagrams += datagrams;
@@ -143,6 +143,7 @@ impl Receiver {
             );
         }
         endpoint.read_turn = turn;
+        received == want
     }
 
     /// Fills slots with one call, `recvmmsg` or for a single slot `recvmsg`. Returns how many.

@@ -579,7 +579,7 @@ fn two_shards(strategy: AcceptStrategy) -> ([Datapath; 2], SocketAddr) {
         let listener = datapath.listen(Listen { address, token: 77 }).unwrap();
         (datapath, listener)
     });
-    let shards = shards.map(|(datapath, listener)| {
+    let shards = shards.map(|(mut datapath, listener)| {
         datapath.admit_connections(listener).unwrap();
         datapath
     });

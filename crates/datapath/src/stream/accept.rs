@@ -13,14 +13,15 @@ use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use rustix::event::epoll::{self, EventData};
+use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::io::Errno;
 use rustix::net::{SocketFlags, accept_with, acceptfrom_with};
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 
 use super::connection::Start;
-use super::{Accepting, LISTENER_TAG, Listen};
+use super::{Accepting, Listen};
 use crate::counters::StreamCounters;
+use crate::epolls::{Epolls, LISTENER};
 use crate::settings::{Settings, bind_device};
 
 /// Handshakes that the kernel completes while nobody accepts; `net.core.somaxconn` bounds it too.
@@ -38,6 +39,8 @@ pub(crate) struct Listener {
     accepting: Accepting,
     pub(crate) local: SocketAddr,
     pub(crate) token: u64,
+    /// Whether connections are taken.
+    is_admitted: bool,
     /// What its connections begin with.
     pub(crate) start: Start,
 }
@@ -62,6 +65,7 @@ impl Listener {
             accepting,
             local,
             token: listen.token,
+            is_admitted: false,
             start: Start::Reading,
         })
     }
@@ -75,6 +79,7 @@ impl Listener {
             accepting: Accepting::default(),
             local: listen.address,
             token: listen.token,
+            is_admitted: true,
             start: Start::Held,
         })
     }
@@ -84,18 +89,34 @@ impl Listener {
     }
 
     /// Takes connections from now on.
-    pub(crate) fn admit(&self) -> io::Result<()> {
+    pub(crate) fn admit(&mut self, name: u32, epolls: &Epolls) -> io::Result<()> {
         SockRef::from(&*self.socket).listen(BACKLOG)?;
-        self.accepting.steer(&*self.socket)
+        self.accepting.steer(&*self.socket)?;
+        // Not before: a socket that does not listen is ready all the time, with an error for whoever accepts.
+        self.is_admitted = true;
+        self.watch(name, epolls)
     }
 
-    /// Has `epoll` tell when connections wait. One that does already goes on.
-    pub(crate) fn watch(&self, name: u32, epoll: &OwnedFd) -> io::Result<()> {
-        let data = EventData::new_u64(LISTENER_TAG | u64::from(name));
-        match epoll::add(epoll, self.fd(), data, self.accepting.interest()) {
+    /// Has the shard be told when connections wait, if they are admitted. What is watched already goes on.
+    pub(crate) fn watch(&self, name: u32, epolls: &Epolls) -> io::Result<()> {
+        if !self.is_admitted {
+            return Ok(());
+        }
+        let data = EventData::new_u64(LISTENER | u64::from(name));
+        let queue = match self.is_exclusive() {
+            true => &epolls.media,
+            false => &epolls.listeners,
+        };
+        match epoll::add(queue, self.fd(), data, self.accepting.interest()) {
             Ok(()) | Err(Errno::EXIST) => Ok(()),
             Err(errno) => Err(errno.into()),
         }
+    }
+
+    /// Whether one of several shards is woken for a connection. The kernel can do that only where a shard waits for the socket itself, and
+    /// not for another queue that does (`ep_poll_callback`).
+    pub(crate) fn is_exclusive(&self) -> bool {
+        self.accepting.interest().contains(EventFlags::EXCLUSIVE)
     }
 
     /// Resets up to `limit` connections that wait.

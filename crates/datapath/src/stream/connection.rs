@@ -9,10 +9,8 @@ use socket2::SockRef;
 
 use super::outgoing::Outgoing;
 use super::{INDEX_BITS, INDEX_MASK, StreamEnd, StreamId};
+use crate::epolls::{Epolls, STREAM};
 use crate::queue::narrow;
-
-/// Marks event data that names a connection; the lower half is its name.
-pub(crate) const EVENT_TAG: u64 = 1 << 32;
 
 const READING: EventFlags = EventFlags::IN.union(EventFlags::RDHUP);
 
@@ -53,6 +51,8 @@ pub(crate) struct Stream {
     pub(crate) has_ended: bool,
     pub(crate) shutdown: Shutdown,
     pub(crate) is_connecting: bool,
+    /// Whether it is in the queue of those that have proven nothing.
+    is_stranger: bool,
     /// Whether the handler wants nothing to be read.
     pub(crate) is_held_back: bool,
     is_reading: bool,
@@ -83,39 +83,69 @@ impl Stream {
 
     /// Asks to be told, or no longer to be told, when the socket takes bytes again.
     #[cold]
-    pub(crate) fn await_room(&mut self, epoll: &OwnedFd, wanted: bool) -> io::Result<()> {
+    pub(crate) fn await_room(&mut self, epolls: &Epolls, wanted: bool) -> io::Result<()> {
         if self.awaits_room != wanted {
             self.awaits_room = wanted;
-            self.watch(epoll)?;
+            self.watch(epolls)?;
         }
         Ok(())
     }
 
     /// Reads from now on, or leaves what comes in the kernel, so that the other side has to wait.
-    pub(crate) fn set_reading(&mut self, epoll: &OwnedFd, wanted: bool) -> io::Result<()> {
+    pub(crate) fn set_reading(&mut self, epolls: &Epolls, wanted: bool) -> io::Result<()> {
         let wanted = wanted && !self.has_ended && !self.is_held_back;
         if self.is_reading != wanted {
             self.is_reading = wanted;
-            self.watch(epoll)?;
+            self.watch(epolls)?;
         }
         Ok(())
     }
 
     /// Notes that the connection is made.
-    pub(crate) fn set_connected(&mut self, epoll: &OwnedFd) -> io::Result<()> {
+    pub(crate) fn set_connected(&mut self, epolls: &Epolls) -> io::Result<()> {
         self.is_connecting = false;
-        self.watch(epoll)
+        self.watch(epolls)
     }
 
     /// Stops watching until something is wanted of the connection again: errors are reported for ever otherwise.
-    pub(crate) fn unwatch(&mut self, epoll: &OwnedFd) -> io::Result<()> {
+    pub(crate) fn unwatch(&mut self, epolls: &Epolls) -> io::Result<()> {
         if self.watched.take().is_some() {
-            epoll::delete(epoll, &self.socket)?;
+            epoll::delete(self.queue(epolls), &self.socket)?;
         }
         Ok(())
     }
 
-    fn watch(&mut self, epoll: &OwnedFd) -> io::Result<()> {
+    pub(crate) fn is_stranger(&self) -> bool {
+        self.is_stranger
+    }
+
+    /// Has the event queue watch a connection that has just come: that of the strangers, or of everybody else.
+    pub(crate) fn enter(&mut self, epolls: &Epolls, is_stranger: bool) -> io::Result<()> {
+        self.is_stranger = is_stranger;
+        self.watch(epolls)
+    }
+
+    /// Notes that the connection has proven itself: from now on it is served before strangers.
+    #[cold]
+    pub(crate) fn prove(&mut self, epolls: &Epolls) -> io::Result<()> {
+        let is_watched = self.watched.is_some();
+        self.unwatch(epolls)?;
+        self.is_stranger = false;
+        if is_watched {
+            self.watch(epolls)?;
+        }
+        Ok(())
+    }
+
+    /// The queue that watches the connection.
+    fn queue<'a>(&self, epolls: &'a Epolls) -> &'a OwnedFd {
+        match self.is_stranger {
+            true => &epolls.strangers,
+            false => &epolls.media,
+        }
+    }
+
+    fn watch(&mut self, epolls: &Epolls) -> io::Result<()> {
         let mut flags = EventFlags::empty();
         if self.awaits_room || self.is_connecting {
             flags |= EventFlags::OUT;
@@ -123,10 +153,11 @@ impl Stream {
         if self.is_reading {
             flags |= READING;
         }
+        let queue = self.queue(epolls);
         match self.watched.replace(flags) {
             Some(watched) if watched == flags => {}
-            Some(_) => epoll::modify(epoll, &self.socket, event_data(self.id), flags)?,
-            None => epoll::add(epoll, &self.socket, event_data(self.id), flags)?,
+            Some(_) => epoll::modify(queue, &self.socket, event_data(self.id), flags)?,
+            None => epoll::add(queue, &self.socket, event_data(self.id), flags)?,
         }
         Ok(())
     }
@@ -160,13 +191,8 @@ struct Place {
 }
 
 impl Table {
-    /// Takes in a socket and has the event queue watch it.
-    pub(crate) fn insert(
-        &mut self,
-        socket: OwnedFd,
-        start: Start,
-        epoll: &OwnedFd,
-    ) -> io::Result<StreamId> {
+    /// Takes in a socket, which no event queue watches before it [enters](Stream::enter) one.
+    pub(crate) fn insert(&mut self, socket: OwnedFd, start: Start) -> io::Result<&mut Stream> {
         let index = match self.free.pop() {
             Some(index) => index,
             None if self.places.len() > INDEX_MASK as usize => {
@@ -182,7 +208,7 @@ impl Table {
         };
         let place = &mut self.places[index as usize];
         let id = StreamId::new(index, place.generation);
-        let mut stream = Stream {
+        let stream = Stream {
             socket,
             id,
             kept: Vec::new(),
@@ -192,24 +218,36 @@ impl Table {
             has_ended: false,
             shutdown: Shutdown::No,
             is_connecting: start == Start::Connecting,
+            is_stranger: false,
             is_held_back: false,
             is_reading: start == Start::Reading,
             awaits_room: false,
             watched: None,
         };
-        if let Err(error) = stream.watch(epoll) {
-            self.free.push(index);
+        Ok(place.stream.insert(stream))
+    }
+
+    /// Takes in a socket and has it watched with those that have proven themselves.
+    pub(crate) fn enter(
+        &mut self,
+        socket: OwnedFd,
+        start: Start,
+        epolls: &Epolls,
+    ) -> io::Result<StreamId> {
+        let stream = self.insert(socket, start)?;
+        let id = stream.id;
+        if let Err(error) = stream.enter(epolls, false) {
+            self.remove(id);
             return Err(error);
         }
-        place.stream = Some(stream);
         Ok(id)
     }
 
     /// Takes a connection out for another data path.
-    pub(crate) fn detach(&mut self, id: StreamId, epoll: &OwnedFd) -> Option<DetachedStream> {
+    pub(crate) fn detach(&mut self, id: StreamId, epolls: &Epolls) -> Option<DetachedStream> {
         let mut stream = self.remove(id)?;
         // The descriptor stays open, so this queue would go on reporting it.
-        let _ = stream.unwatch(epoll);
+        let _ = stream.unwatch(epolls);
         Some(DetachedStream {
             socket: stream.socket,
             kept: stream.kept,
@@ -221,14 +259,14 @@ impl Table {
     pub(crate) fn adopt(
         &mut self,
         detached: DetachedStream,
-        epoll: &OwnedFd,
+        epolls: &Epolls,
     ) -> io::Result<StreamId> {
-        let id = self.insert(detached.socket, Start::Reading, epoll)?;
+        let id = self.enter(detached.socket, Start::Reading, epolls)?;
         if let Some(stream) = self.get_mut(id) {
             stream.kept = detached.kept;
             stream.outgoing = detached.outgoing;
             let waits = stream.outgoing.is_some();
-            stream.await_room(epoll, waits)?;
+            stream.await_room(epolls, waits)?;
         }
         Ok(id)
     }
@@ -259,5 +297,5 @@ impl Table {
 }
 
 fn event_data(id: StreamId) -> EventData {
-    EventData::new_u64(EVENT_TAG | u64::from(id.to_u32()))
+    EventData::new_u64(STREAM | u64::from(id.to_u32()))
 }

@@ -5,7 +5,7 @@
 //! there are clients, coturn's among them, that take what comes out of one TLS record for one message.
 
 use std::io::IoSlice;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::BorrowedFd;
 
 use rustix::io::Errno;
 use rustix::net::{SendAncillaryBuffer, SendFlags, sendmsg, shutdown};
@@ -13,6 +13,7 @@ use rustix::net::{SendAncillaryBuffer, SendFlags, sendmsg, shutdown};
 use super::connection::{Shutdown, Stream, Table};
 use super::{StreamEnd, StreamId, Streams};
 use crate::counters::StreamCounters;
+use crate::epolls::Epolls;
 use crate::handler::{Handler, SendFailure};
 use crate::pack::{Buffers, source};
 use crate::queue::{Content, SendQueue, StreamTouched};
@@ -41,7 +42,7 @@ pub(crate) struct StreamFlusher {
 pub(crate) struct Job<'a> {
     pub(crate) queue: &'a SendQueue,
     pub(crate) slots: &'a Slots,
-    pub(crate) epoll: &'a OwnedFd,
+    pub(crate) epolls: &'a Epolls,
     pub(crate) settings: &'a Settings,
     pub(crate) counters: &'a StreamCounters,
 }
@@ -150,7 +151,7 @@ impl StreamFlusher {
         let partner = table.get_mut(partner).ok_or(StreamEnd::Failed)?;
         // guard: V-46-back-pressure.partner
         partner
-            .set_reading(job.epoll, has_room)
+            .set_reading(job.epolls, has_room)
             .map_err(|_| StreamEnd::Failed)?;
         if is_finished && partner.is_finished() {
             return Err(StreamEnd::Finished);
@@ -261,7 +262,7 @@ impl StreamFlusher {
             if outgoing.is_empty() {
                 stream.outgoing = None;
                 return stream
-                    .await_room(job.epoll, false)
+                    .await_room(job.epolls, false)
                     .map_err(|_| StreamEnd::Failed);
             }
             if written < total {
@@ -374,7 +375,7 @@ fn queue_up<'a, H: Handler>(
         return Err(StreamEnd::Congested);
     }
     stream
-        .await_room(job.epoll, true)
+        .await_room(job.epolls, true)
         .map_err(|_| StreamEnd::Failed)
 }
 
@@ -387,7 +388,7 @@ fn join(job: &Job<'_>, table: &mut Table, first: StreamId, second: StreamId) {
             continue;
         };
         stream.partner = Some(partner);
-        if !has_partner || stream.set_reading(job.epoll, true).is_err() {
+        if !has_partner || stream.set_reading(job.epolls, true).is_err() {
             stream.ending.get_or_insert(StreamEnd::Failed);
         }
     }
@@ -404,7 +405,7 @@ fn hold_back(job: &Job<'_>, table: &mut Table, id: StreamId, is_held_back: bool)
     if let Some(stream) = table.get_mut(id) {
         stream.is_held_back = is_held_back;
         // guard: V-46-back-pressure.own
-        if stream.set_reading(job.epoll, has_room).is_err() {
+        if stream.set_reading(job.epolls, has_room).is_err() {
             stream.ending.get_or_insert(StreamEnd::Failed);
         }
     }

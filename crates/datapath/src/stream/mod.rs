@@ -29,7 +29,6 @@ mod shortage;
 use std::io;
 use std::net::SocketAddr;
 use std::ops::Range;
-use std::os::fd::OwnedFd;
 use std::time::Instant;
 
 use rustix::event::epoll::{self, EventFlags};
@@ -38,16 +37,13 @@ use rustix::net::sockopt::socket_error;
 use self::accept::Listener;
 pub use self::accepting::{AcceptStrategy, Accepting};
 pub use self::connection::DetachedStream;
-pub(crate) use self::connection::EVENT_TAG as STREAM_TAG;
 use self::connection::{Shutdown, Start, Table};
 pub(crate) use self::flush::{Job, StreamFlusher};
 use self::read::Arena;
 pub(crate) use self::shortage::Shortage;
 
-/// Marks event data that names a listener; the lower half is its name.
-pub(crate) const LISTENER_TAG: u64 = 2 << 32;
-
 use crate::counters::StreamCounters;
+use crate::epolls::Epolls;
 use crate::handler::Handler;
 use crate::queue::{SendQueue, narrow};
 use crate::settings::Settings;
@@ -188,6 +184,8 @@ pub(crate) struct Streams {
     listeners: Vec<Option<Listener>>,
     /// Places of listeners that were closed.
     free_listeners: Vec<u32>,
+    /// Listeners of which the shard is told by themselves.
+    exclusive: Vec<u32>,
     pub(crate) table: Table,
     pub(crate) arena: Arena,
     pub(crate) shortage: Shortage,
@@ -198,6 +196,7 @@ impl Streams {
         Self {
             listeners: Vec::new(),
             free_listeners: Vec::new(),
+            exclusive: Vec::new(),
             table: Table::default(),
             arena: Arena::default(),
             shortage: Shortage::default(),
@@ -206,26 +205,33 @@ impl Streams {
 
     /// Looks at the listeners again, if a shortage of descriptors has kept them from being looked at for long enough.
     #[cold]
-    pub(crate) fn resume(&mut self, now_ns: u64, epoll: &OwnedFd) {
+    pub(crate) fn resume(&mut self, now_ns: u64, epolls: &Epolls) {
         if !self.shortage.is_over(now_ns) {
             return;
         }
-        for (name, listener) in (0..).zip(&self.listeners) {
-            let Some(listener) = listener else {
-                continue;
-            };
-            if listener.watch(name, epoll).is_err() {
-                // No memory for it: once more later. Those that are watched already say so and stay.
-                self.shortage.noticed(now_ns);
-            }
+        let exclusive = self
+            .exclusive_listeners()
+            .map(|(name, listener)| listener.watch(name, epolls));
+        if exclusive
+            .chain([epolls.heed_listeners(true)])
+            .any(|result| result.is_err())
+        {
+            // No memory for it: once more later. Those that are watched already say so and stay.
+            self.shortage.noticed(now_ns);
         }
     }
 
-    /// Has the event queue watch a listener.
+    /// Listeners that the shard waits for by themselves: as many as addresses at most, and none by default.
+    fn exclusive_listeners(&self) -> impl Iterator<Item = (u32, &Listener)> {
+        let listeners = self.exclusive.iter().copied();
+        listeners.filter_map(|name| Some((name, self.listeners.get(name as usize)?.as_ref()?)))
+    }
+
+    /// Has the shard be told when connections wait, once they are admitted.
     fn add_listener(
         &mut self,
         listener: Listener,
-        epoll: &OwnedFd,
+        epolls: &Epolls,
     ) -> io::Result<StreamListenerId> {
         let name = match self.free_listeners.pop() {
             Some(name) => name,
@@ -234,9 +240,12 @@ impl Streams {
                 narrow(self.listeners.len() - 1)
             }
         };
-        if let Err(error) = listener.watch(name, epoll) {
+        if let Err(error) = listener.watch(name, epolls) {
             self.free_listeners.push(name);
             return Err(error);
+        }
+        if listener.is_exclusive() {
+            self.exclusive.push(name);
         }
         self.listeners[name as usize] = Some(listener);
         Ok(StreamListenerId(name))
@@ -246,12 +255,21 @@ impl Streams {
     pub(crate) fn listen(
         &mut self,
         listen: Listen,
-        epoll: &OwnedFd,
+        epolls: &Epolls,
         settings: &Settings,
     ) -> io::Result<StreamListenerId> {
-        let name = self.add_listener(Listener::bind(listen, settings)?, epoll)?;
+        let name = self.add_listener(Listener::bind(listen, settings)?, epolls)?;
         self.shortage.prepare();
         Ok(name)
+    }
+
+    /// Lets connections arrive at a listener.
+    pub(crate) fn admit(&mut self, id: StreamListenerId, epolls: &Epolls) -> io::Result<()> {
+        let listener = self
+            .listeners
+            .get_mut(id.0 as usize)
+            .and_then(Option::as_mut);
+        listener.ok_or(io::ErrorKind::NotFound)?.admit(id.0, epolls)
     }
 
     /// Listens on the address of a relay.
@@ -259,9 +277,9 @@ impl Streams {
         &mut self,
         listen: Listen,
         settings: &Settings,
-        epoll: &OwnedFd,
+        epolls: &Epolls,
     ) -> io::Result<StreamListenerId> {
-        self.add_listener(Listener::bind_relay(listen, settings)?, epoll)
+        self.add_listener(Listener::bind_relay(listen, settings)?, epolls)
     }
 
     pub(crate) fn listener(&self, id: StreamListenerId) -> Option<&Listener> {
@@ -273,6 +291,7 @@ impl Streams {
         let listener = self.listeners.get_mut(id.0 as usize);
         if listener.and_then(Option::take).is_some() {
             self.free_listeners.push(id.0);
+            self.exclusive.retain(|name| *name != id.0);
         }
     }
 
@@ -282,11 +301,11 @@ impl Streams {
         local: SocketAddr,
         remote: SocketAddr,
         settings: &Settings,
-        epoll: &OwnedFd,
+        epolls: &Epolls,
     ) -> io::Result<StreamId> {
         let socket = accept::connect(local, remote, settings)?;
         // guard: V-46-unbound
-        self.table.insert(socket, Start::Connecting, epoll)
+        self.table.enter(socket, Start::Connecting, epolls)
     }
 
     /// Takes what waits at a listener, up to a bound of number and of time.
@@ -299,7 +318,7 @@ impl Streams {
         &mut self,
         name: u32,
         (now_ns, until): (u64, Instant),
-        epoll: &OwnedFd,
+        epolls: &Epolls,
         settings: &Settings,
         counters: &StreamCounters,
         queue: &mut SendQueue,
@@ -316,16 +335,24 @@ impl Streams {
         let limit = (settings.accepts_per_turn, until);
         let end = listener.accept(limit, counters, |socket, remote| {
             accepted_any = true;
-            let id = table.insert(socket, listener.start, epoll)?;
+            let id = table.insert(socket, listener.start)?.id;
             let accepted = Accepted {
                 token: listener.token,
                 remote,
             };
-            if handler.accepted(id, &accepted, queue) {
-                counters.accepted.add(1);
-            } else {
+            if !handler.accepted(id, &accepted, queue) {
                 counters.refused.add(1);
                 table.remove(id);
+                return Ok(());
+            }
+            counters.accepted.add(1);
+            // guard: V-47-strangers-apart
+            let is_stranger = handler.is_stranger(id);
+            if let Some(stream) = table.get_mut(id)
+                && stream.enter(epolls, is_stranger).is_err()
+            {
+                stream.ending = Some(StreamEnd::Failed);
+                queue.touch_stream(id);
             }
             Ok(())
         });
@@ -337,7 +364,7 @@ impl Streams {
                 self.shortage.relieved();
                 self.shortage.prepare();
             }
-            Err(_) => self.run_short(name, now_ns, epoll, settings, counters),
+            Err(_) => self.run_short(name, now_ns, epolls, settings, counters),
         }
     }
 
@@ -346,7 +373,7 @@ impl Streams {
         &mut self,
         name: u32,
         now_ns: u64,
-        epoll: &OwnedFd,
+        epolls: &Epolls,
         settings: &Settings,
         counters: &StreamCounters,
     ) {
@@ -357,9 +384,10 @@ impl Streams {
             listener.turn_away(settings.accepts_per_turn, counters);
             self.shortage.prepare();
         }
-        for listener in self.listeners.iter().flatten() {
-            // The failure would be that it is not watched.
-            let _ = epoll::delete(epoll, listener.fd());
+        // The failure would be that it is not watched.
+        let _ = epolls.heed_listeners(false);
+        for (_, listener) in self.exclusive_listeners() {
+            let _ = epoll::delete(&epolls.media, listener.fd());
         }
     }
 
@@ -369,7 +397,7 @@ impl Streams {
         &mut self,
         id: StreamId,
         flags: EventFlags,
-        epoll: &OwnedFd,
+        epolls: &Epolls,
         counters: &StreamCounters,
         queue: &mut SendQueue,
         handler: &mut H,
@@ -378,7 +406,7 @@ impl Streams {
             return;
         };
         if stream.is_connecting {
-            return self.connected(id, epoll, queue, handler);
+            return self.connected(id, epolls, queue, handler);
         }
         if flags.contains(EventFlags::OUT) && stream.outgoing.is_some() {
             queue.touch_stream(id);
@@ -389,7 +417,7 @@ impl Streams {
             return;
         }
         if !stream.is_reading() {
-            return self.failed_unread(id, epoll, queue);
+            return self.failed_unread(id, epolls, queue);
         }
         if !handler.may_read(id) {
             return;
@@ -397,7 +425,7 @@ impl Streams {
         match self.arena.read(stream, counters, queue, handler) {
             Ok(()) => {}
             Err(StreamEnd::Remote) if stream.partner.is_some() => {
-                self.half_closed(id, epoll, queue);
+                self.half_closed(id, epolls, queue);
                 handler.stream_ended(id);
             }
             Err(ending) => self.end(id, ending, queue),
@@ -409,7 +437,7 @@ impl Streams {
     fn connected<H: Handler>(
         &mut self,
         id: StreamId,
-        epoll: &OwnedFd,
+        epolls: &Epolls,
         queue: &mut SendQueue,
         handler: &mut H,
     ) {
@@ -417,7 +445,7 @@ impl Streams {
             return;
         };
         let result = match socket_error(stream.fd()) {
-            Ok(Ok(())) => stream.set_connected(epoll),
+            Ok(Ok(())) => stream.set_connected(epolls),
             Ok(Err(errno)) | Err(errno) => Err(errno.into()),
         };
         if result.is_err() {
@@ -429,29 +457,40 @@ impl Streams {
     /// An error of a connection that is not read: it ends if it is not joined; if it is, that will be found out when it is
     /// read or written again.
     #[cold]
-    fn failed_unread(&mut self, id: StreamId, epoll: &OwnedFd, queue: &mut SendQueue) {
+    fn failed_unread(&mut self, id: StreamId, epolls: &Epolls, queue: &mut SendQueue) {
         let Some(stream) = self.table.get_mut(id) else {
             return;
         };
-        if stream.partner.is_none() || stream.unwatch(epoll).is_err() {
+        if stream.partner.is_none() || stream.unwatch(epolls).is_err() {
             self.end(id, StreamEnd::Failed, queue);
         }
     }
 
     /// The other side of a joined connection has ended what it sends: so will this side do on the connection it is joined with.
     #[cold]
-    fn half_closed(&mut self, id: StreamId, epoll: &OwnedFd, queue: &mut SendQueue) {
+    fn half_closed(&mut self, id: StreamId, epolls: &Epolls, queue: &mut SendQueue) {
         let Some(stream) = self.table.get_mut(id) else {
             return;
         };
         stream.has_ended = true;
-        if stream.set_reading(epoll, false).is_err() {
+        if stream.set_reading(epolls, false).is_err() {
             return self.end(id, StreamEnd::Failed, queue);
         }
         let partner = stream.partner;
         if let Some(partner) = partner.and_then(|partner| self.table.get_mut(partner)) {
             partner.shutdown = Shutdown::Wanted;
             queue.touch_stream(partner.id);
+        }
+    }
+
+    /// Has a connection that has proven itself be served with the others.
+    #[inline]
+    pub(crate) fn prove(&mut self, id: StreamId, epolls: &Epolls, queue: &mut SendQueue) {
+        let Some(stream) = self.table.get_mut(id) else {
+            return;
+        };
+        if stream.is_stranger() && stream.prove(epolls).is_err() {
+            self.end(id, StreamEnd::Failed, queue);
         }
     }
 
@@ -463,5 +502,48 @@ impl Streams {
             stream.ending = Some(ending);
             queue.touch_stream(id);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::{AsRawFd as _, OwnedFd};
+
+    use super::*;
+
+    /// How many descriptors an event queue watches.
+    fn watched(queue: &OwnedFd) -> usize {
+        let info = format!("/proc/self/fdinfo/{}", queue.as_raw_fd());
+        let info = std::fs::read_to_string(info).unwrap();
+        info.lines().filter(|line| line.starts_with("tfd:")).count()
+    }
+
+    #[test]
+    fn a_shortage_changes_one_entry_however_many_listeners_there_are() {
+        let epolls = Epolls::new().unwrap();
+        let mut streams = Streams::new();
+        let settings = Settings::default();
+        let address = SocketAddr::from(([127, 0, 0, 1], 0));
+        for token in 0..50 {
+            let listen = Listen { address, token };
+            let id = streams.listen_for_peers(listen, &settings, &epolls);
+            assert!(streams.listener(id.unwrap()).is_some());
+        }
+        assert_eq!(
+            (watched(&epolls.media), watched(&epolls.listeners)),
+            (2, 50)
+        );
+        streams.run_short(0, 1000, &epolls, &settings, &StreamCounters::default());
+        assert_eq!(
+            (watched(&epolls.media), watched(&epolls.listeners)),
+            (1, 50)
+        );
+        streams.resume(1000, &epolls);
+        assert_eq!(watched(&epolls.media), 1);
+        streams.resume(1_000_000_000, &epolls);
+        assert_eq!(
+            (watched(&epolls.media), watched(&epolls.listeners)),
+            (2, 50)
+        );
     }
 }

@@ -95,7 +95,7 @@ impl Several {
             };
             let log = Log::new(events.clone(), plan.log.clone());
             let counters = Arc::new(ShardCounters::default());
-            let (datapath, relay) = set_up(plan, Arc::clone(&counters), log).unwrap();
+            let (mut datapath, relay) = set_up(plan, Arc::clone(&counters), log).unwrap();
             for listener in relay.listeners() {
                 datapath.admit_clients(*listener).unwrap();
             }
