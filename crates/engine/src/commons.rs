@@ -1,6 +1,7 @@
 //! What all engines of a server share: ports, quotas, reservations, names of connections, the budget for strangers. Their locks are never
 //! taken for a relayed datagram.
 
+use core::net::IpAddr;
 use std::sync::{Arc, Mutex};
 
 use crate::bandwidth::BandwidthLedger;
@@ -51,6 +52,12 @@ impl Commons {
     /// The ports of each relay address.
     pub fn ports(&self) -> impl Iterator<Item = (RelayAddress, PortCounts)> {
         self.ports.counts()
+    }
+
+    /// Which bucket of the budget for strangers `source` has a share in; `None` before there is an engine. Sources of one bucket take
+    /// from each other.
+    pub fn unverified_bucket(&self, source: IpAddr) -> Option<usize> {
+        self.unverified.index(source)
     }
 
     /// Ports that are leased and wait for a token.

@@ -205,6 +205,7 @@ impl UnverifiedBudget {
     /// Whether `source` was refused an answer and its bucket did not drain since: the next answer need not be made, because it
     /// would hardly fit. Under a flood this is what keeps a refusal cheaper than an answer.
     pub fn is_exhausted(&self, now: Time, source: IpAddr) -> bool {
+        // mutant: strangers-wait-for-each-other
         self.bucket(source)
             .is_some_and(|bucket| bucket.refused.load(Relaxed) == u64::from(step_of(now)) + 1)
     }
@@ -218,7 +219,8 @@ impl UnverifiedBudget {
         self.buckets.get(self.index(source)?)
     }
 
-    fn index(&self, source: IpAddr) -> Option<usize> {
+    /// Which bucket `source` has a share in.
+    pub(crate) fn index(&self, source: IpAddr) -> Option<usize> {
         let mut hasher = SipHasher13::new_with_key(self.key.get()?);
         match canonical_ip(source) {
             IpAddr::V4(v4) => hasher.write_u32(v4.to_bits()),
@@ -228,6 +230,7 @@ impl UnverifiedBudget {
         let hash = hasher.finish();
         // A power of two, at most 2^24.
         let mask = self.buckets.len().saturating_sub(1);
+        // mutant: strangers-share-one-bucket
         Some(usize::try_from(hash & 0xff_ffff).unwrap_or(0) & mask)
     }
 }

@@ -69,8 +69,10 @@ impl Watched {
         self.check_reply(now, from, message, &reply, proven.then_some(proof), code)?;
         if !proven {
             let (asked, sent) = (message.as_bytes().len(), bytes.len());
+            let source = from.client.ip();
+            let shared = self.server.commons.unverified_bucket(source);
             self.ledger
-                .unverified_reply(now, from.client.ip(), asked, sent)?;
+                .unverified_reply(now, source, shared, asked, sent)?;
         }
         if code == 0 && message.method() != Method::BINDING {
             self.take_over(now, from, message, &reply)?;

@@ -15,6 +15,9 @@ use crate::model::quota_name;
 use crate::queue::SECOND;
 use crate::violation::{Violation, ensure};
 
+/// Bytes of the longest answer to a source that proved nothing, in this world.
+const UNVERIFIED_REPLY_MAX: u32 = 200;
+
 /// What was seen so far from outside: sources of relayed data, bytes to unproven addresses.
 #[derive(Debug, Default)]
 pub(super) struct Ledger {
@@ -22,6 +25,8 @@ pub(super) struct Ledger {
     sources: BTreeMap<(u64, bool), SocketAddr>,
     /// I3: what each source that proved nothing was sent.
     unverified: BTreeMap<u128, Bucket>,
+    /// The same by the bucket that sources have a share in, of which the engine says which it is.
+    unverified_by_bucket: BTreeMap<Option<usize>, Bucket>,
     limits: UnverifiedLimits,
 }
 
@@ -54,8 +59,10 @@ impl Level {
         self.0 <= burst * u128::from(SECOND)
     }
 
-    fn is_half_full(self, rate: Rate) -> bool {
-        2 * self.0 > u128::from(rate.burst) * u128::from(SECOND)
+    /// Whether so many bytes more may be beyond `rate`, with the slack of one step.
+    fn may_be_full(self, rate: Rate, bytes: u32) -> bool {
+        let wanted = u128::from(bytes) + u128::from(rate.per_s.div_ceil(10));
+        self.0 + wanted * u128::from(SECOND) > u128::from(rate.burst) * u128::from(SECOND)
     }
 }
 
@@ -67,6 +74,18 @@ impl Bucket {
             excess: self.excess.drained(nanos, limits.excess),
             bytes: self.bytes.drained(nanos, limits.bytes),
         }
+    }
+
+    fn charge(
+        &mut self,
+        now: u64,
+        limits: &UnverifiedLimits,
+        request_len: usize,
+        reply_len: usize,
+    ) {
+        *self = self.drained(now, limits);
+        self.bytes = self.bytes.filled(reply_len);
+        self.excess = self.excess.filled(reply_len.saturating_sub(request_len));
     }
 }
 
@@ -99,38 +118,51 @@ impl Ledger {
         })
     }
 
-    /// I3: charges an answer to a source that proved nothing.
+    /// I3: charges an answer to a source that proved nothing, and to the bucket that it shares with others.
     pub(super) fn unverified_reply(
         &mut self,
         now: u64,
         source: IpAddr,
+        shared: Option<usize>,
         request_len: usize,
         reply_len: usize,
     ) -> Result<(), Violation> {
         let limits = &self.limits;
+        let shared = self.unverified_by_bucket.entry(shared).or_default();
+        shared.charge(now, limits, request_len, reply_len);
         let bucket = self.unverified.entry(key(source)).or_default();
-        *bucket = bucket.drained(now, limits);
-        bucket.bytes = bucket.bytes.filled(reply_len);
-        bucket.excess = bucket.excess.filled(reply_len.saturating_sub(request_len));
+        bucket.charge(now, limits, request_len, reply_len);
         let within = bucket.bytes.is_within(limits.bytes) && bucket.excess.is_within(limits.excess);
         ensure(within, "I3", || {
             format!("{source} was sent {bucket:?}, limits {limits:?}")
+        })?;
+        // Who shares a bucket is drawn by lot, so it may happen, but not to many.
+        let (sources, buckets) = (self.unverified.len(), self.unverified_by_bucket.len());
+        let few = limits.buckets as usize / 2;
+        ensure(2 * buckets + 2 >= sources.min(few), "I3", || {
+            format!("{sources} sources share {buckets} buckets")
         })
     }
 
-    /// Whether the engine may refuse an answer for want of budget: some source's bucket, which others
-    /// may share, is more than half full.
-    pub(super) fn may_be_over_budget(&self, now: u64) -> bool {
+    /// Whether the engine may refuse an answer for want of budget: the bucket that the source shares has no room for one. A source
+    /// whose bucket has room is refused nothing, whatever others do.
+    pub(super) fn may_be_over_budget(&self, now: u64, shared: Option<usize>) -> bool {
         let limits = &self.limits;
-        self.unverified.values().any(|bucket| {
-            let bucket = bucket.drained(now, limits);
-            bucket.bytes.is_half_full(limits.bytes) || bucket.excess.is_half_full(limits.excess)
-        })
+        self.unverified_by_bucket
+            .get(&shared)
+            .is_some_and(|bucket| {
+                let bucket = bucket.drained(now, limits);
+                bucket.bytes.may_be_full(limits.bytes, UNVERIFIED_REPLY_MAX)
+                    || bucket
+                        .excess
+                        .may_be_full(limits.excess, UNVERIFIED_REPLY_MAX)
+            })
     }
 
     /// After a restart the engines remember nobody.
     pub(super) fn restart(&mut self) {
         self.unverified.clear();
+        self.unverified_by_bucket.clear();
     }
 }
 

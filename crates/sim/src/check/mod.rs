@@ -197,10 +197,11 @@ impl Watched {
                 let silence = expects
                     .iter()
                     .any(|expect| matches!(expect, Expect::Silence(r) if r.contains(&reason)));
+                let shared = self.server.commons.unverified_bucket(from.client.ip());
                 let over_budget = reason == DropReason::UnverifiedBudget
                     && request
                     && proof.user.is_none()
-                    && self.ledger.may_be_over_budget(now);
+                    && self.ledger.may_be_over_budget(now, shared);
                 ensure(silence || over_budget, "model", || {
                     format!("dropped as {reason:?}, expected {expects:?}")
                 })?;

@@ -87,7 +87,7 @@ fn i3_notices_bytes_beyond_the_budget() {
     let limits = Scenario::draw(0).config.unverified;
     let mut ledger = Ledger::new(limits.clone());
     let source = "90.0.0.1".parse().unwrap();
-    let mut send = |now| ledger.unverified_reply(now, source, 100, 100);
+    let mut send = |now| ledger.unverified_reply(now, source, Some(7), 100, 100);
     let burst = limits.bytes.burst / 100;
     for _ in 0..burst {
         assert_eq!(send(0), Ok(()));
@@ -95,6 +95,31 @@ fn i3_notices_bytes_beyond_the_budget() {
     let beyond = (0..20).map(|_| send(0)).find(Result::is_err);
     assert_eq!(rule(beyond.unwrap()), "I3");
     assert_eq!(send(60 * SECOND), Ok(()), "the budget comes back");
+}
+
+#[test]
+fn a_source_whose_bucket_has_room_may_be_refused_nothing_while_another_floods() {
+    let limits = Scenario::draw(0).config.unverified;
+    let mut ledger = Ledger::new(limits.clone());
+    let source = "90.0.0.1".parse().unwrap();
+    for _ in 0..limits.bytes.burst / 100 {
+        assert_eq!(
+            ledger.unverified_reply(0, source, Some(7), 100, 100),
+            Ok(())
+        );
+    }
+    assert!(ledger.may_be_over_budget(0, Some(7)));
+    assert!(!ledger.may_be_over_budget(0, Some(8)));
+    assert!(!ledger.may_be_over_budget(60 * SECOND, Some(7)));
+}
+
+#[test]
+fn i3_notices_sources_that_all_share_one_bucket() {
+    let mut ledger = Ledger::new(Scenario::draw(0).config.unverified);
+    let beyond = (0..9_u8)
+        .map(|host| ledger.unverified_reply(0, [90, 0, 0, host].into(), Some(7), 100, 100))
+        .find(Result::is_err);
+    assert_eq!(rule(beyond.unwrap()), "I3");
 }
 
 #[test]
