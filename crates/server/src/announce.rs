@@ -4,9 +4,16 @@ use std::io::Write;
 use std::net::SocketAddr;
 
 use crate::config::Config;
+use crate::listening::Listening;
 
 /// Writes them. What cannot be written is for nobody to read.
-pub(crate) fn as_coturn(config: &Config, threads: usize, out: &mut impl Write) {
+pub(crate) fn as_coturn(
+    config: &Config,
+    listening: &Listening,
+    threads: usize,
+    has_database: bool,
+    out: &mut impl Write,
+) {
     let mut line = |text: String| {
         let _ = writeln!(out, "{text}");
     };
@@ -49,24 +56,29 @@ pub(crate) fn as_coturn(config: &Config, threads: usize, out: &mut impl Write) {
         Some(_) => "TLS/",
         None => "",
     };
-    for listener in config.stream_listeners() {
+    for listener in &listening.streams {
         line(format!(
             "{} {tls}TCP listener opened on : {listener}",
-            family(&listener)
+            family(listener)
         ));
     }
     let dtls = match config.tls.dtls_files() {
         Some(_) => "DTLS/",
         None => "",
     };
-    for listener in config.datagram_listeners() {
+    for listener in &listening.datagrams {
         line(format!(
             "{} {dtls}UDP listener opened on: {listener}",
-            family(&listener)
+            family(listener)
         ));
     }
     line(format!("Total General servers: {threads}"));
-    if let Some(database) = &config.authentication.database {
+    if let Some(database) = config
+        .authentication
+        .database
+        .as_ref()
+        .filter(|_| has_database)
+    {
         line(format!(
             "SQLite DB connection success: {}",
             database.path.display()

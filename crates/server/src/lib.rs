@@ -7,6 +7,7 @@ mod clock;
 mod counters;
 mod dtls;
 mod interfaces;
+mod listening;
 mod log;
 mod pending;
 mod process;

@@ -19,6 +19,7 @@ use crate::announce;
 use crate::config::{Coalesce, Config, Persona};
 use crate::counters::Accounting;
 use crate::interfaces::Interfaces;
+use crate::listening::{self, Listening};
 use crate::log::QUEUE_LINES;
 use crate::pending::Pending;
 use crate::process::Settled;
@@ -131,7 +132,7 @@ pub fn serve(config: &Config, out: &mut impl Write) -> Result<Accounting, ServeE
     let mut relay = RunningRelay::start(config, descriptors, &events, out)?;
     let settled = Settled::new(&config.process, config.persona, out).and_then(|settled| {
         // Not a moment before: what strangers send is not for the user that it was started by.
-        relay.admit_clients();
+        listening::admit_clients(&relay.shards);
         settled.announce(&config.process, out).map(|()| settled)
     });
     let settled = match settled {
@@ -161,6 +162,8 @@ pub fn serve(config: &Config, out: &mut impl Write) -> Result<Accounting, ServeE
 /// The shards of a relay that runs.
 struct RunningRelay {
     shards: Vec<Shard>,
+    /// What they listen on, and what is waited for.
+    listening: Listening,
     /// The interface addresses that all shards know.
     interfaces: Vec<InterfaceAddress>,
     /// Others, which not all of them know yet.
@@ -195,6 +198,8 @@ impl RunningRelay {
                 probe_device(device).map_err(|error| ServeError::new(format!("{key}: {error}")))?;
             }
         }
+        let mut listening =
+            Listening::begin(config, out).map_err(|error| ServeError::from_io(&error))?;
         let mut engine = Arc::new(translate::engine(config).map_err(ServeError::new)?);
         let mut users = translate::users(config, &engine)
             .map_err(|error| ServeError::new(error.to_string()))?;
@@ -204,6 +209,7 @@ impl RunningRelay {
                 let _ = writeln!(out, "{complaint}");
             }
         }
+        let has_database = users.as_ref().is_some_and(Follower::is_open);
         let commons = Commons::new(&engine);
         let budget = Arc::new(BufferBudget::new(translate::RELAY_BUFFER_BUDGET_BYTES));
         let count = usize::from(config.threads.shards.get());
@@ -220,8 +226,11 @@ impl RunningRelay {
             false => None,
         };
         let datagrams = translate::datagrams(config, certificates.as_ref());
+        // One that came while the configuration was read.
+        listening.follow(config, interfaces.addresses());
         let mut relay = Self {
             shards: Vec::with_capacity(count),
+            listening,
             interfaces: interfaces.addresses().to_vec(),
             new_interfaces: None,
             _follows_interfaces: interfaces,
@@ -238,8 +247,8 @@ impl RunningRelay {
                 index,
                 core: config.threads.pin.then_some(index % cores),
                 interfaces: relay.interfaces.clone(),
-                listeners: config.datagram_listeners(),
-                stream_listeners: config.stream_listeners(),
+                listeners: relay.listening.datagrams.clone(),
+                stream_listeners: relay.listening.streams.clone(),
                 discovery: sites(config),
                 engine: Arc::clone(&engine),
                 commons: Arc::clone(&commons),
@@ -266,23 +275,12 @@ impl RunningRelay {
                 }
             }
         }
-        relay.announce(config, &why, out);
+        relay.announce(config, &why, has_database, out);
         Ok(relay)
     }
 
-    /// Opens the listeners, now that the kernel knows all of them and will not move a client from one shard to another.
-    fn admit_clients(&self) {
-        // One after the other: the order in which they begin to listen is their number in the group.
-        for shard in &self.shards {
-            let (done, is_done) = sync_channel(1);
-            shard.request(Request::AdmitClients(done));
-            // Fails when the shard has ended: then its notice says why.
-            let _ = is_done.recv();
-        }
-    }
-
     /// Says what runs; when all else is done `ready` follows.
-    fn announce(&self, config: &Config, why: &str, out: &mut impl Write) {
+    fn announce(&self, config: &Config, why: &str, has_database: bool, out: &mut impl Write) {
         let pinned = if config.threads.pin {
             ", each on its core"
         } else {
@@ -299,7 +297,9 @@ impl RunningRelay {
         let _ = writeln!(out, "turnbuckle {}", env!("CARGO_PKG_VERSION"));
         let _ = writeln!(out, "{why}");
         let _ = writeln!(out, "{} shards{pinned}, {pause}", self.shards.len());
-        let (datagrams, streams) = (config.datagram_listeners(), config.stream_listeners());
+        let Listening {
+            datagrams, streams, ..
+        } = &self.listening;
         let has_proxy_port = config.proxies.port.is_some();
         // Second ports for NAT behaviour discovery have lines of their own.
         let is_second_port = |listener: SocketAddr| {
@@ -320,7 +320,7 @@ impl RunningRelay {
             let transports = transports(config, true, has_streams);
             let _ = writeln!(out, "listening on {transports} {listener}");
         }
-        for listener in streams {
+        for &listener in streams {
             let is_named = datagrams.contains(&listener) || is_second_port(listener);
             if has_proxy_port || !is_named {
                 let transports = transports(config, false, true);
@@ -346,7 +346,8 @@ impl RunningRelay {
             );
         }
         if config.persona == Persona::Turnserver {
-            announce::as_coturn(config, self.shards.len(), out);
+            let listening = &self.listening;
+            announce::as_coturn(config, listening, self.shards.len(), has_database, out);
         }
         let _ = write!(out, "{}", config.usage());
     }
@@ -372,6 +373,9 @@ impl RunningRelay {
             if let Some(next_count) = next_count {
                 due = due.min(next_count);
             }
+            if let Some(next_attempt) = self.listening.due() {
+                due = due.min(next_attempt);
+            }
             if self.has_news() {
                 due = due.min(Instant::now() + TELL_INTERVAL);
             }
@@ -393,7 +397,10 @@ impl RunningRelay {
                     self.commons.set_quotas(&engine);
                     self.new_users = Some(Pending::new(engine, self.shards.len()));
                 }
-                Ok(Event::Interfaces(addresses)) => self.follow_interfaces(addresses),
+                Ok(Event::Interfaces(addresses)) => {
+                    self.listening.follow(config, &addresses);
+                    self.follow_interfaces(addresses);
+                }
                 Ok(Event::Stop) => return Ok(()),
                 Ok(Event::ShardEnded { shard, error }) => {
                     let why = error.unwrap_or_else(|| "it stopped by itself".into());
@@ -404,6 +411,7 @@ impl RunningRelay {
             }
             self.tell_news();
             let now = Instant::now();
+            self.listening.attempt(config, now, &self.shards, out);
             if next_count.is_some_and(|next_count| now >= next_count) {
                 if self.allocations() <= u64::from(config.limits.drained) {
                     let _ = writeln!(out, "drained, {} allocations left", self.allocations());

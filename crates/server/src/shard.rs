@@ -7,7 +7,7 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::JoinHandle;
 
 use turnbuckle_datapath::{
-    Bind, Counters, Datapath, EndpointKind, Listen, Settings, Waker, pin_current_thread,
+    Bind, Counters, Datapath, EndpointId, EndpointKind, Listen, Settings, Waker, pin_current_thread,
 };
 use turnbuckle_engine::{Commons, Config as EngineConfig, Engine, InterfaceAddress};
 
@@ -24,6 +24,12 @@ pub(crate) enum Request {
     AdmitClients(SyncSender<()>),
     /// No new allocations from now on; say when that is so.
     Drain(SyncSender<()>),
+    /// Listen on these addresses too, by datagrams and by connections; clients are heard after the next [`Self::AdmitClients`]. Say what came of it.
+    Listen {
+        datagrams: Vec<SocketAddr>,
+        streams: Vec<SocketAddr>,
+        done: SyncSender<io::Result<()>>,
+    },
     /// The addresses of the host's interfaces are these from now on.
     Interfaces(Vec<InterfaceAddress>),
     /// Users, peer rules and quotas are these from now on.
@@ -180,27 +186,47 @@ fn set_up(plan: Plan, counters: Arc<ShardCounters>, log: Log) -> io::Result<(Dat
     let mut connections = Vec::new();
     relay.set_shard(plan.index, plan.mailboxes, datapath.waker());
     for address in plan.listeners {
-        let endpoint = datapath
-            .bind(Bind {
-                address,
-                kind: EndpointKind::Listener { reuseport: true },
-                token: LISTENER_TOKEN,
-            })
-            .map_err(|error| cannot_listen("UDP", address, &error))?;
-        relay.add_listener(endpoint, address);
+        let endpoint = listen_for_datagrams(&mut datapath, &mut relay, address)?;
         datagrams.push((endpoint, address));
     }
-    for (index, address) in plan.stream_listeners.into_iter().enumerate() {
-        let token = stream_listener_token(index);
-        let listener = datapath
-            .listen(Listen { address, token })
-            .map_err(|error| cannot_listen("TCP", address, &error))?;
-        relay.add_stream_listener(listener, token, address);
+    for address in plan.stream_listeners {
+        let token = listen_for_connections(&mut datapath, &mut relay, address)?;
         connections.push((token, address));
     }
     relay.serve_discovery(&plan.discovery, &datagrams, &connections);
     relay.set_interfaces(plan.interfaces);
     Ok((datapath, relay))
+}
+
+/// Binds a socket for datagrams of clients.
+fn listen_for_datagrams(
+    datapath: &mut Datapath,
+    relay: &mut Relay,
+    address: SocketAddr,
+) -> io::Result<EndpointId> {
+    let endpoint = datapath
+        .bind(Bind {
+            address,
+            kind: EndpointKind::Listener { reuseport: true },
+            token: LISTENER_TOKEN,
+        })
+        .map_err(|error| cannot_listen("UDP", address, &error))?;
+    relay.add_listener(endpoint, address);
+    Ok(endpoint)
+}
+
+/// Takes an address for connections of clients, and returns the token of its listener.
+fn listen_for_connections(
+    datapath: &mut Datapath,
+    relay: &mut Relay,
+    address: SocketAddr,
+) -> io::Result<u64> {
+    let token = stream_listener_token(relay.stream_listeners().len());
+    let listener = datapath
+        .listen(Listen { address, token })
+        .map_err(|error| cannot_listen("TCP", address, &error))?;
+    relay.add_stream_listener(listener, token, address);
+    Ok(token)
 }
 
 fn cannot_listen(transport: &str, address: SocketAddr, error: &io::Error) -> io::Error {
@@ -212,17 +238,21 @@ fn cannot_listen(transport: &str, address: SocketAddr, error: &io::Error) -> io:
 
 /// The loop of a shard.
 fn run(datapath: &mut Datapath, relay: &mut Relay, inbox: &Receiver<Request>) -> io::Result<()> {
+    // Listeners for datagrams and for connections that clients are heard at.
+    let mut admitted = (0, 0);
     loop {
         datapath.turn(relay.timeout(), relay)?;
         while let Ok(request) = inbox.try_recv() {
             match request {
                 Request::AdmitClients(done) => {
-                    for listener in relay.listeners() {
+                    let (datagrams, streams) = (relay.listeners(), relay.stream_listeners());
+                    for listener in &datagrams[admitted.0..] {
                         datapath.admit_clients(*listener)?;
                     }
-                    for listener in relay.stream_listeners() {
+                    for listener in &streams[admitted.1..] {
                         datapath.admit_connections(*listener)?;
                     }
+                    admitted = (datagrams.len(), streams.len());
                     // The main thread has given up waiting only if it is about to stop this shard.
                     let _ = done.send(());
                 }
@@ -230,6 +260,22 @@ fn run(datapath: &mut Datapath, relay: &mut Relay, inbox: &Receiver<Request>) ->
                     relay.drain();
                     // Gone only if the main thread has ended.
                     let _ = done.send(());
+                }
+                Request::Listen {
+                    datagrams,
+                    streams,
+                    done,
+                } => {
+                    // All are tried, whatever comes of the first.
+                    let mut opened = Vec::with_capacity(datagrams.len() + streams.len());
+                    for address in datagrams {
+                        opened.push(listen_for_datagrams(datapath, relay, address).map(drop));
+                    }
+                    for address in streams {
+                        opened.push(listen_for_connections(datapath, relay, address).map(drop));
+                    }
+                    let outcome = opened.into_iter().collect::<io::Result<()>>();
+                    let _ = done.send(outcome);
                 }
                 Request::Interfaces(interfaces) => relay.set_interfaces(interfaces),
                 Request::Reconfigure(engine) => relay.reconfigure(&engine),

@@ -1,7 +1,7 @@
 //! From the validated configuration to what engine and data path want to be told.
 
 use std::io;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
 use if_addrs::{IfAddr, get_if_addrs};
@@ -9,12 +9,12 @@ use turnbuckle_datapath::{
     AcceptStrategy, Accepting, Backend, BufferBudget, CoalescePolicy, Settings,
 };
 use turnbuckle_engine::{
-    Action, Alternate, AuthConfig, Bandwidth, Config as EngineConfig, DefaultFamily, Fingerprint,
-    InterfaceAddress, Lifetimes, Limits, NonceKey, NonceLifetime, PolicyRules, Rate, Redirection,
-    RelayAddress, Rule, Service, TcpRelays, ThirdParties, TicketKey, UnverifiedLimits,
+    Action, AddressRange, Alternate, AuthConfig, Bandwidth, Config as EngineConfig, DefaultFamily,
+    Fingerprint, InterfaceAddress, Lifetimes, Limits, NonceKey, NonceLifetime, PolicyRules, Rate,
+    Redirection, RelayAddress, Rule, Service, TcpRelays, ThirdParties, TicketKey, UnverifiedLimits,
 };
 
-use crate::config::{self, Config, Credential};
+use crate::config::{self, Config, Credential, Persona};
 use crate::dtls::{CookieKey, DtlsLimits, DtlsService};
 use crate::log::{Lines, Scope};
 use crate::proxy::Proxies;
@@ -292,7 +292,7 @@ fn redirection(config: &Config) -> Redirection {
 ///
 /// # Errors
 ///
-/// It cannot be opened or read.
+/// It cannot be opened or read; as `turnserver` it is waited for then.
 pub(crate) fn users(
     config: &Config,
     engine: &Arc<EngineConfig>,
@@ -308,7 +308,12 @@ pub(crate) fn users(
         token_keys: config.authentication.third_parties.is_some(),
     };
     let realm = config.authentication.realm.to_string();
-    Follower::open(database.path.clone(), realm, wanted, Arc::clone(engine)).map(Some)
+    let (path, base) = (database.path.clone(), Arc::clone(engine));
+    match config.persona {
+        Persona::Turnbuckle => Follower::open(path, realm, wanted, base).map(Some),
+        // coturn starts, and asks again with every request.
+        Persona::Turnserver => Ok(Some(Follower::open_or_wait(path, realm, wanted, base))),
+    }
 }
 
 fn relay_address(config: &Config, local: IpAddr) -> RelayAddress {
@@ -422,6 +427,14 @@ fn policy(config: &Config) -> PolicyRules {
         .denied
         .iter()
         .map(|range| (Action::Deny, range));
+    if config.persona == Persona::Turnserver {
+        // Multicast is what begins with 224 or more to coturn, and so no-multicast-peers closes what is reserved too.
+        let reserved = AddressRange::prefix(Ipv4Addr::new(240, 0, 0, 0).into(), 4);
+        policy.rules.extend(reserved.ok().map(|range| Rule {
+            action: Action::Deny,
+            range,
+        }));
+    }
     policy.rules.extend(
         allowed
             .chain(denied)

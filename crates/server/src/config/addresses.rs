@@ -93,6 +93,10 @@ pub(super) fn addresses(draft: &mut Draft, machine: &Machine) -> Addresses {
             ),
         );
     }
+    let is_lenient = draft.persona == Persona::Turnserver;
+    let has_wildcard = |wildcard: &str| listening.iter().any(|(text, _)| text == wildcard);
+    let every_ipv6 = has_wildcard("::");
+    let every_ipv4 = has_wildcard("0.0.0.0") || (every_ipv6 && is_lenient);
     let external = external_addresses(draft, &relays, machine);
     let port = draft.listening_port;
     let discovery = nat_discovery(draft, &listeners, &external);
@@ -103,6 +107,8 @@ pub(super) fn addresses(draft: &mut Draft, machine: &Machine) -> Addresses {
             .into_iter()
             .map(|ip| SocketAddr::new(ip, port))
             .collect(),
+        every_ipv4,
+        every_ipv6,
         auxiliary,
         discovery,
         udp: !draft.no_udp,

@@ -68,6 +68,20 @@ impl Config {
         self.listeners_for(self.addresses.tcp, self.tls.files().is_some())
     }
 
+    /// The same configuration for the listening address `ip` alone, with the ports of the others and without what belongs to those: second ports for NAT
+    /// behaviour discovery and auxiliary listeners.
+    #[must_use]
+    pub(crate) fn only_on(&self, ip: IpAddr) -> Self {
+        let mut only = self.clone();
+        only.addresses.auxiliary.clear();
+        only.addresses.discovery = None;
+        only.addresses.listeners.truncate(1);
+        for listener in &mut only.addresses.listeners {
+            listener.set_ip(ip);
+        }
+        only
+    }
+
     fn listeners_for(&self, is_plain: bool, is_secure: bool) -> Vec<SocketAddr> {
         let plain = self.plain_listeners();
         let mut found: Vec<_> = plain.filter(|_| is_plain).collect();
@@ -108,6 +122,10 @@ impl Config {
 pub struct Addresses {
     /// Addresses to listen on; never empty, no duplicates, no wildcard: `0.0.0.0` and `::` stand here as the addresses of the machine.
     pub listeners: Vec<SocketAddr>,
+    /// `0.0.0.0` was written: IPv4 addresses that the machine gets later are listened on too.
+    pub every_ipv4: bool,
+    /// `::` was written: the same for IPv6.
+    pub every_ipv6: bool,
     /// Further addresses to listen on, with a port of their own each; none of them occurs twice or among the others. They have no
     /// part in NAT behaviour discovery.
     pub auxiliary: Vec<SocketAddr>,
@@ -132,6 +150,15 @@ pub struct Addresses {
 }
 
 impl Addresses {
+    /// Whether a wildcard stands for `address`.
+    #[must_use]
+    pub fn stands_for(&self, address: IpAddr) -> bool {
+        match address {
+            IpAddr::V4(v4) => self.every_ipv4 && !v4.is_link_local(),
+            IpAddr::V6(v6) => self.every_ipv6 && !v6.is_unicast_link_local(),
+        }
+    }
+
     /// The address by which the world reaches `local`.
     #[must_use]
     pub fn public(&self, local: IpAddr) -> IpAddr {

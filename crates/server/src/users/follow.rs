@@ -8,7 +8,7 @@ use std::time::Duration;
 use turnbuckle_engine::Config as EngineConfig;
 
 use super::database::{Database, DatabaseError, Version};
-use super::records::{Records, Wanted};
+use super::records::{Denied, Records, Wanted};
 use crate::serve::Event;
 
 /// How often the database is asked whether it has changed: a counter is read. coturn sees a new user at once and anything else after five seconds.
@@ -21,8 +21,14 @@ pub(crate) struct Follower {
     wanted: Wanted,
     /// What the configuration says by itself.
     base: Arc<EngineConfig>,
-    database: Database,
-    version: Version,
+    /// Not open where it could not be opened yet.
+    database: Option<Database>,
+    /// The state that was read.
+    version: Option<Version>,
+    /// Ranges that the database denies.
+    denied: Denied,
+    /// Why it cannot be read, once that has been said.
+    trouble: Option<String>,
     /// What the engines have now.
     current: Arc<EngineConfig>,
     /// What they had before. Kept until the next change, when no shard has it any more, so that this thread frees its memory and none of them.
@@ -42,21 +48,48 @@ impl Follower {
         wanted: Wanted,
         base: Arc<EngineConfig>,
     ) -> Result<Self, DatabaseError> {
-        let database = Database::open(&path)?;
-        // Before the rows: what is committed in between is read twice rather than never.
-        let version = database.version()?;
-        let (current, complaints) = Records::read(&database, &realm, wanted)?.added_to(&base);
-        Ok(Self {
+        let mut follower = Self::closed(path, realm, wanted, base);
+        follower.look()?;
+        Ok(follower)
+    }
+
+    /// As [`Self::open`]; a database that cannot be opened or read is complained of, and looked for again when it is followed.
+    pub(crate) fn open_or_wait(
+        path: PathBuf,
+        realm: String,
+        wanted: Wanted,
+        base: Arc<EngineConfig>,
+    ) -> Self {
+        let mut follower = Self::closed(path, realm, wanted, base);
+        if let Err(error) = follower.look() {
+            let text = error.to_string();
+            follower.complaints.push(format!(
+                "{text}; it is tried again, and serves nobody until then"
+            ));
+            follower.trouble = Some(text);
+        }
+        follower
+    }
+
+    fn closed(path: PathBuf, realm: String, wanted: Wanted, base: Arc<EngineConfig>) -> Self {
+        Self {
             path,
             realm,
             wanted,
+            database: None,
+            version: None,
+            denied: Denied::default(),
+            trouble: None,
+            previous: Arc::clone(&base),
+            current: Arc::clone(&base),
             base,
-            database,
-            version,
-            previous: Arc::clone(&current),
-            current,
-            complaints,
-        })
+            complaints: Vec::new(),
+        }
+    }
+
+    /// Whether the database has been read.
+    pub(crate) fn is_open(&self) -> bool {
+        self.version.is_some()
     }
 
     /// What the engines begin with.
@@ -81,23 +114,21 @@ impl Follower {
         std::thread::Builder::new()
             .name("users".into())
             .spawn(move || {
-                let mut trouble: Option<String> = None;
                 while let Err(RecvTimeoutError::Timeout) = stop.recv_timeout(INTERVAL) {
                     let line = match self.look() {
-                        Ok(None) => trouble
-                            .take()
-                            .map(|_| "user database: read again".to_owned()),
-                        Ok(Some(engine)) => {
-                            trouble = None;
-                            if events.send(Event::Users(engine)).is_err() {
+                        Ok(changed) => {
+                            if let Some(engine) = changed
+                                && events.send(Event::Users(engine)).is_err()
+                            {
                                 return;
                             }
-                            None
+                            let trouble = self.trouble.take();
+                            trouble.map(|_| "user database: read again".to_owned())
                         }
                         Err(error) => {
                             let text = error.to_string();
-                            let is_new = trouble.as_ref() != Some(&text);
-                            trouble = Some(text.clone());
+                            let is_new = self.trouble.as_ref() != Some(&text);
+                            self.trouble = Some(text.clone());
                             is_new.then(|| {
                                 format!("warning: {text}; users stay as they were read last")
                             })
@@ -113,17 +144,29 @@ impl Follower {
         Ok(())
     }
 
-    /// What the engines are to have from now on, if the database has changed.
+    /// What the engines are to have from now on, if the database has changed or is read for the first time.
     fn look(&mut self) -> Result<Option<Arc<EngineConfig>>, DatabaseError> {
-        let mut version = self.database.version()?;
-        if version == self.version {
+        let mut version = match &self.database {
+            Some(database) => Some(database.version()?),
+            None => None,
+        };
+        if version.is_some() && version == self.version {
             return Ok(None);
         }
-        if self.database.is_replaced(&version) {
-            self.database = Database::open(&self.path)?;
-            version = self.database.version()?;
-        }
-        let records = Records::read(&self.database, &self.realm, self.wanted)?;
+        let is_open =
+            |database: &Database| version.is_some_and(|version| !database.is_replaced(&version));
+        let database = match self.database.take().filter(is_open) {
+            Some(database) => database,
+            None => {
+                let database = Database::open(&self.path)?;
+                // Before the rows: what is committed in between is read twice rather than never.
+                version = Some(database.version()?);
+                database
+            }
+        };
+        let database = self.database.insert(database);
+        let mut records = Records::read_after(database, &self.realm, self.wanted, &self.denied)?;
+        self.denied = records.take_denied();
         let (engine, complaints) = records.added_to(&self.base);
         self.version = version;
         self.complaints = complaints;

@@ -1,5 +1,6 @@
 //! What the tables of a database say, and what follows from it for the engines.
 
+use std::collections::BTreeMap;
 use std::num::NonZeroU32;
 use std::sync::Arc;
 
@@ -27,6 +28,9 @@ pub(crate) struct Wanted {
     pub(crate) token_keys: bool,
 }
 
+/// The ranges that the database denies, by realm; those without a realm are for all.
+pub(crate) type Denied = BTreeMap<String, Vec<Rule>>;
+
 /// Everything the database says, read at one moment.
 pub(crate) struct Records {
     /// The realm of requests that name no other comes first.
@@ -36,6 +40,7 @@ pub(crate) struct Records {
     /// Rules for all realms.
     peers: Vec<Rule>,
     token_keys: Vec<TokenKeyRecord>,
+    denied: Denied,
     /// Rows that cannot be used, in words without keys and secrets.
     complaints: Vec<String>,
 }
@@ -55,12 +60,23 @@ struct RealmRecords {
 }
 
 impl Records {
-    /// Reads what is `wanted` about `realm` and all others that requests may be for. Rows that cannot be used are left out and
-    /// complained of.
+    /// As [`Self::read_after`], where nothing was denied before.
+    #[cfg(test)]
     pub(crate) fn read(
         database: &Database,
         realm: &str,
         wanted: Wanted,
+    ) -> Result<Self, DatabaseError> {
+        Self::read_after(database, realm, wanted, &Denied::new())
+    }
+
+    /// Reads what is `wanted` about `realm` and all others that requests may be for. Rows that cannot be used are left out and
+    /// complained of; where one of them is to deny something, what was `denied` before stays so.
+    pub(crate) fn read_after(
+        database: &Database,
+        realm: &str,
+        wanted: Wanted,
+        denied: &Denied,
     ) -> Result<Self, DatabaseError> {
         database.at_once(|database| {
             let mut records = Self {
@@ -68,6 +84,7 @@ impl Records {
                 origins: Vec::new(),
                 peers: Vec::new(),
                 token_keys: Vec::new(),
+                denied: Denied::new(),
                 complaints: Vec::new(),
             };
             if wanted.realms {
@@ -81,11 +98,11 @@ impl Records {
                 records.token_keys = token_keys::read(database, &mut records.complaints)?;
             }
             for name in records.realm_names(realm) {
-                let of_realm = records.read_realm(database, name, wanted)?;
+                let of_realm = records.read_realm(database, name, wanted, denied)?;
                 records.realms.push(of_realm);
             }
             if wanted.peers {
-                records.peers = records.read_peers(database, "")?;
+                records.peers = records.read_peers(database, "", denied)?;
             }
             Ok(records)
         })
@@ -111,6 +128,7 @@ impl Records {
         database: &Database,
         name: String,
         wanted: Wanted,
+        denied: &Denied,
     ) -> Result<RealmRecords, DatabaseError> {
         let mut realm = RealmRecords {
             name,
@@ -134,7 +152,7 @@ impl Records {
         }
         // Rows without a realm are for all realms; they are not read a second time for one without a name.
         if wanted.peers && !realm.name.is_empty() {
-            realm.peers = self.read_peers(database, &realm.name)?;
+            realm.peers = self.read_peers(database, &realm.name, denied)?;
         }
         if wanted.realms {
             self.read_options(database, &mut realm)?;
@@ -164,35 +182,68 @@ impl Records {
         Ok(())
     }
 
-    /// The rules of a realm, or those without a realm.
-    fn read_peers(&mut self, database: &Database, realm: &str) -> Result<Vec<Rule>, DatabaseError> {
-        let mut rules = Vec::new();
-        for (table, action) in [
-            ("allowed_peer_ip", Action::Allow),
-            ("denied_peer_ip", Action::Deny),
-        ] {
-            let rows = database.rows(
-                &format!(
-                    "select ip_range from {table} where coalesce(realm,'')=?1 order by ip_range"
-                ),
-                [realm],
-                |row| text(row, 0),
-            )?;
-            for row in rows {
-                match row.trim().parse::<AddressRange>() {
-                    Ok(range) => rules.push(Rule { action, range }),
-                    Err(error) => {
-                        let what = format!("{table}: `{}`: {error}", row.escape_debug());
-                        // What cannot be read must not open anything, and must not silently fail to close something.
-                        self.complaints.push(match action {
-                            Action::Allow => format!("{what}; not allowed"),
-                            Action::Deny => format!("{what}; NOT denied"),
-                        });
-                    }
+    /// The rules of a realm, or those without a realm. Ranges that were `denied` before stay so while there is one that cannot be read: which of them it
+    /// replaces nobody knows.
+    fn read_peers(
+        &mut self,
+        database: &Database,
+        realm: &str,
+        denied: &Denied,
+    ) -> Result<Vec<Rule>, DatabaseError> {
+        let mut rules = self
+            .read_ranges(database, "allowed_peer_ip", Action::Allow, realm)?
+            .0;
+        let table = "denied_peer_ip";
+        let (mut now, is_whole) = self.read_ranges(database, table, Action::Deny, realm)?;
+        if let Some(before) = denied.get(realm).filter(|_| !is_whole) {
+            let kept: Vec<_> = before.iter().filter(|rule| !now.contains(rule)).collect();
+            if !kept.is_empty() {
+                self.complaints.push(format!(
+                    "{table}: what was denied before stays denied until every row can be read"
+                ));
+            }
+            now.extend(kept);
+        }
+        rules.extend(&now);
+        self.denied.insert(realm.to_owned(), now);
+        Ok(rules)
+    }
+
+    /// The rules of a table, and whether all of its rows could be read.
+    fn read_ranges(
+        &mut self,
+        database: &Database,
+        table: &str,
+        action: Action,
+        realm: &str,
+    ) -> Result<(Vec<Rule>, bool), DatabaseError> {
+        let rows = database.rows(
+            &format!("select ip_range from {table} where coalesce(realm,'')=?1 order by ip_range"),
+            [realm],
+            |row| text(row, 0),
+        )?;
+        let mut rules = Vec::with_capacity(rows.len());
+        let mut is_whole = true;
+        for row in rows {
+            match row.trim().parse::<AddressRange>() {
+                Ok(range) => rules.push(Rule { action, range }),
+                Err(error) => {
+                    is_whole = false;
+                    let what = format!("{table}: `{}`: {error}", row.escape_debug());
+                    // What cannot be read must not open anything, and must not silently fail to close something.
+                    self.complaints.push(match action {
+                        Action::Allow => format!("{what}; not allowed"),
+                        Action::Deny => format!("{what}; NOT denied"),
+                    });
                 }
             }
         }
-        Ok(rules)
+        Ok((rules, is_whole))
+    }
+
+    /// The ranges that are denied now, for [`Self::read_after`]; once.
+    pub(crate) fn take_denied(&mut self) -> Denied {
+        std::mem::take(&mut self.denied)
     }
 
     fn read_options(

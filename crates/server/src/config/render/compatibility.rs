@@ -44,6 +44,40 @@ the host's own addresses and the metadata services of clouds. Private networks c
 `turnutils_natdiscovery`. With `--force /usr/bin` they take the place of an installed coturn's, and the units and init scripts of its package start this binary
 as they are (`Type=notify`, `--pidfile=`, `-o`).
 
+What cannot be listened on yet, an address that is not there or a port that somebody has, is tried again every second while the rest serves; if the port is taken on all addresses, by UDP or by TCP, the server ends. Where a
+wildcard is written, addresses that the machine gets later are listened on too (relayed from are those of the start). A second server on the same ports says so, and `turnbuckle serve` does not start then. A `userdb` that cannot be
+opened is tried again; users and secrets of the file can log in meanwhile.
+
+## Seen beside coturn 4.6.1
+
+`interop/corpus` has configurations that are started beside Debian's coturn, each server in a network namespace: who starts, what is listened on, the realm, who can log in, relayed addresses, quotas, and which
+of 27 peers are permitted. Nothing else than this differs:
+
+| Name | What differs | Why |
+|---|---|---|
+| `binding-attributes` | Binding answers of coturn 4.6 have MAPPED-ADDRESS, RESPONSE-ORIGIN and SOFTWARE too | 4.17 has them no more unless they are asked for |
+| `second-ports` | coturn 4.6 listens on listening-port + 1 too, where it has two addresses | 4.17 does only with `rfc5780`, and so does this server, where two addresses are alike |
+| `own-addresses` | the host's own addresses are no peers | a relay that reaches the services of its host is a way around its firewall; `allowed-peer-ip` opens them, and a warning names the line |
+| `special-peers` | multicast, broadcast, reserved, link-local and unique local addresses, metadata services, IPv4 in IPv6 | 4.17 refuses most of them as well |
+| `relay-address` | without `relay-ip`, of several local addresses another one is relayed from: a public one, or the next | coturn relays from the one that the client came to |
+| `families-of-a-wildcard` | coturn relays sometimes one family and sometimes both with `listening-ip=::` | it depends on its threads |
+| `no-open-relay` | without credentials nobody relays | an open relay is used by strangers within hours |
+| `redirect-after-login` | who has not logged in is asked to, and not redirected | an answer of 300 to anybody is of use to attackers |
+| `useless-redirection` | nobody is sent to an alternate server on loopback, or to one with a port that is none | nobody could go there |
+| `useless-external-ip` | an `external-ip` that is unspecified, loopback, multicast or of another family is not told to clients | nobody could send there |
+| `external-ip-of-each-family` | of two `external-ip`, one of each family, both count | coturn 4.6 tells the first one for both |
+| `random-ports` | no random ports for `aux-server` without a port or `tls-listening-port=0` | no client could know them |
+| `administration` | no ports for the console and for web administration | not served, and said so |
+| `dtls-by-default` | no DTLS unless `dtls` says so | as in 4.17 |
+| `refused-ranges` | a peer range that cannot be read is refused | see above |
+| `refused-ports` | a port that is none is refused | see above |
+| `refused-databases` | databases on the network are refused | not implemented yet |
+| `prefixes` | a range such as `10.0.0.0/8` counts | coturn takes it for 10.0.0.0 alone |
+| `starts-without` | serves where coturn 4.6 does not start: with listening addresses that are not there or link-local, with `-A` | 4.17 starts with these |
+| `ports-the-other-way-round` | `min-port` above `max-port` are taken the other way round | coturn allocates nothing |
+| `other-codes` | 440 for a family that is not relayed, whatever the quota; 403 for `no-udp-relay`, where coturn has 442 | RFC 8656 §7.2 |
+| `time-limited-names` | with `rest-api-separator` only that character ends the time in a name | coturn takes any that is no digit |
+
 ## Log lines
 
 `turnserver` logs by coturn's lines, with time and level before each. Always: `IPv4. UDP listener opened on: ...`, `Total General servers: N`,
