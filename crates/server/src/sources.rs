@@ -140,7 +140,7 @@ impl<K: Copy> Crowd<K> {
 
     /// The oldest member of the source that has the most.
     pub(crate) fn oldest_of_busiest(&self) -> Option<K> {
-        // guard: V-42-slow, V-47-slow
+        // guard: V-42-slow, V-47-slow, V-48-slow
         let (_, _, busiest) = self.sources_by_count.last()?;
         let (_, oldest) = self.members_by_source.get(busiest)?.first_key_value()?;
         Some(*oldest)

@@ -31,7 +31,7 @@ fn cpu_each(us: Option<f64>) -> String {
 }
 
 /// Lets this process open as many descriptors as it may.
-fn raise_descriptor_limit() {
+pub(crate) fn raise_descriptor_limit() {
     let limit = getrlimit(Resource::Nofile);
     // Failure leaves the old limit, and reaching it is counted as EMFILE.
     let _ = setrlimit(

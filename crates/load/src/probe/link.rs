@@ -1,12 +1,13 @@
 //! What carries messages to a server: a datagram socket or a connection, with TLS around it or without.
 
 use std::io::{self, ErrorKind, Read, Write};
-use std::net::{SocketAddr, TcpStream, UdpSocket};
+use std::net::{IpAddr, SocketAddr, TcpStream, UdpSocket};
 use std::time::{Duration, Instant};
 
 use openssl::ssl::{
     Error as SslError, ErrorCode, Ssl, SslContext, SslMethod, SslOptions, SslStream, SslVerifyMode,
 };
+use socket2::{Domain, Socket, Type};
 
 /// How long a connection, and a handshake, may take.
 const CONNECT_WAIT: Duration = Duration::from_secs(2);
@@ -140,11 +141,16 @@ impl Link {
 
 /// A UDP socket on a port of its own.
 pub(super) fn udp(server: SocketAddr) -> io::Result<UdpSocket> {
+    udp_from(None, server)
+}
+
+/// The same, from an address of this host.
+fn udp_from(source: Option<IpAddr>, server: SocketAddr) -> io::Result<UdpSocket> {
     let any: SocketAddr = match server {
         SocketAddr::V4(_) => ([0; 4], 0).into(),
         SocketAddr::V6(_) => ([0_u16; 8], 0).into(),
     };
-    let socket = UdpSocket::bind(any)?;
+    let socket = UdpSocket::bind(SocketAddr::new(source.unwrap_or_else(|| any.ip()), 0))?;
     socket.connect(server)?;
     Ok(socket)
 }
@@ -157,9 +163,45 @@ pub(super) fn tcp(server: SocketAddr) -> io::Result<TcpStream> {
     Ok(stream)
 }
 
+/// A connection from an address of this host.
+pub(super) fn tcp_from(
+    source: Option<IpAddr>,
+    server: SocketAddr,
+    wait: Duration,
+) -> io::Result<TcpStream> {
+    let socket = Socket::new(Domain::for_address(server), Type::STREAM, None)?;
+    if let Some(source) = source {
+        socket.set_reuse_address(true)?;
+        socket.bind(&SocketAddr::new(source, 0).into())?;
+    }
+    socket.connect_timeout(&server.into(), wait)?;
+    let stream = TcpStream::from(socket);
+    stream.set_write_timeout(Some(wait))?;
+    Ok(stream)
+}
+
+/// A DTLS session from an address of this host, handshake included.
+pub(super) fn dtls_from(
+    contexts: &Contexts,
+    source: Option<IpAddr>,
+    server: SocketAddr,
+) -> io::Result<SslStream<Datagrams>> {
+    let mut stream = dtls_on(contexts, udp_from(source, server)?)?;
+    shake_hands(&mut stream)?;
+    Ok(stream)
+}
+
+/// The client's side of a TLS connection.
+pub(super) fn tls_client(contexts: &Contexts) -> io::Result<Ssl> {
+    client(&contexts.tls)
+}
+
 /// A DTLS client that has said nothing yet.
 pub(super) fn dtls(contexts: &Contexts, server: SocketAddr) -> io::Result<SslStream<Datagrams>> {
-    let socket = udp(server)?;
+    dtls_on(contexts, udp(server)?)
+}
+
+fn dtls_on(contexts: &Contexts, socket: UdpSocket) -> io::Result<SslStream<Datagrams>> {
     socket.set_read_timeout(Some(FLIGHT_WAIT))?;
     let mut ssl = client(&contexts.dtls)?;
     ssl.set_mtu(MTU)?;

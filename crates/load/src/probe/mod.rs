@@ -5,7 +5,8 @@
 //! and one or two users; each is tried by every transport that it concerns. Rows are those of the threat list (`threats.txt`); `--list` says which can be
 //! tried from outside.
 //!
-//! A run opens a few hundred allocations for moments and sends some megabytes; it is not meant for servers of others.
+//! A run opens a few hundred allocations for moments and sends some megabytes; attacks of many strangers go as far as they are told to. It is not meant for
+//! servers of others.
 
 mod addresses;
 mod attacks;
@@ -20,7 +21,7 @@ mod statistics;
 
 use std::net::{IpAddr, SocketAddr};
 use std::process::ExitCode;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
 
@@ -65,6 +66,21 @@ pub struct Arguments {
     /// Connects to closed and to silent ports, of each, whose failures are timed (V-12)
     #[arg(long, value_name = "COUNT", default_value_t = 24)]
     connects: usize,
+    /// Strangers in the attacks of many at once, from 1 to 60,000
+    #[arg(long, value_name = "COUNT", default_value_t = 200, value_parser = clap::value_parser!(u16).range(1..=60_000))]
+    strangers: u16,
+    /// An address of this host that they come from; may be given several times
+    #[arg(long = "source", value_name = "ADDRESS")]
+    sources: Vec<IpAddr>,
+    /// Connections per second that a slow client's has to compete with, from 1 to 100,000
+    #[arg(long, value_name = "COUNT", default_value_t = 2_000, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    flood_rate: u32,
+    /// How long each of their attacks lasts, from 1 to 600 seconds
+    #[arg(long, value_name = "SECONDS", default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=600))]
+    attack_seconds: u16,
+    /// Only the attacks of many strangers, and all at the same time
+    #[arg(long, conflicts_with = "quick")]
+    only_strangers: bool,
     /// Only the rows whose id begins so, as in V-0 or V-40
     #[arg(long, value_name = "ID", default_value = "")]
     only: String,
@@ -103,6 +119,12 @@ struct Context {
     allowed: Vec<IpAddr>,
     only: String,
     quick: bool,
+    /// How many strangers there are in attacks of many, where they come from, and for how long.
+    strangers: usize,
+    sources: Vec<IpAddr>,
+    flood_rate: u32,
+    attack_time: Duration,
+    only_strangers: bool,
 }
 
 impl Context {
@@ -137,6 +159,7 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     let (Some(server), Some(user)) = (arguments.server, arguments.user.clone()) else {
         bail!("takes a server's address and a user");
     };
+    crate::connections::raise_descriptor_limit();
     let started = Instant::now();
     let canary = arguments.canary.map(Canary::everywhere).transpose();
     let canary = canary.context("cannot listen for the canary")?;
@@ -155,8 +178,13 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
         allowed: arguments.allowed.clone(),
         only: arguments.only.clone(),
         quick: arguments.quick,
+        strangers: arguments.strangers.into(),
+        sources: arguments.sources.clone(),
+        flood_rate: arguments.flood_rate,
+        attack_time: Duration::from_secs(arguments.attack_seconds.into()),
+        only_strangers: arguments.only_strangers,
     };
-    if matrix::ROWS.iter().any(|(row, _)| context.wants(row)) {
+    if !context.only_strangers && matrix::ROWS.iter().any(|(row, _)| context.wants(row)) {
         matrix::run(&context, &mut report)?;
     }
     attacks::run(&context, &mut report);

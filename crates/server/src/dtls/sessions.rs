@@ -293,7 +293,7 @@ impl Sessions {
         let Some(entry) = self.get(name) else {
             return;
         };
-        // guard: V-42-proof
+        // guard: V-42-held, V-42-proof
         if entry.place.is_none() == has_allocation {
             return;
         }

@@ -228,7 +228,7 @@ impl Relay {
         }
         let mut start = 0;
         let mut allocation = self.engine.client(&client);
-        // guard: V-47-proof
+        // guard: V-47-held, V-47-proof
         let has_allocation = allocation.is_some() || self.roaming.has_home(&client);
         self.connections
             .allocated(self.now.time, &client, has_allocation);

@@ -5,6 +5,7 @@ mod exhaustion;
 mod handshakes;
 mod parsing;
 mod peers;
+mod strangers;
 mod streams;
 mod tcp_relays;
 mod tickets;
@@ -101,8 +102,21 @@ const SLOW: [Attack; 5] = [
     attack("V-48", "TLS handshakes that stop halfway", TLS, handshakes::half_open),
 ];
 
+/// Those of many strangers. Each has the server to itself, unless nothing else is wanted.
+#[rustfmt::skip]
+const CROWDS: [Attack; 4] = [
+    attack("V-42", "DTLS sessions held by one Binding a minute, and new clients", DTLS, strangers::held),
+    attack("V-47", "connections that each send a ClientHello while a call goes on", TLS, strangers::hellos),
+    attack("V-47", "connections held by one Binding a minute, and new clients", TCP, strangers::held),
+    attack("V-48", "a slow TLS handshake in a flood of connections", TLS, strangers::slow_client),
+];
+
 /// Tries what is wanted.
 pub(super) fn run(context: &Context, report: &mut Report) {
+    let crowds = CROWDS.iter().filter(|attack| context.wants(attack.row));
+    if context.only_strangers {
+        return together(context, crowds, report);
+    }
     for attack in ATTACKS.iter().filter(|attack| context.wants(attack.row)) {
         for over in transports(context, attack) {
             let ended = (attack.run)(context, over.unwrap_or_else(|| context.first()));
@@ -110,29 +124,48 @@ pub(super) fn run(context: &Context, report: &mut Report) {
         }
     }
     let slow = SLOW.iter().filter(|attack| context.wants(attack.row));
-    let slow: Vec<_> = slow
-        .flat_map(|attack| {
-            let over = transports(context, attack);
-            over.into_iter().map(move |over| (attack, over))
-        })
-        .collect();
     if context.quick {
-        for (attack, over) in slow {
-            let verdict = Verdict::NotTried("has to wait for deadlines".to_owned());
+        for (attack, over) in tries(context, slow.chain(crowds)) {
+            let verdict = Verdict::NotTried("takes its time".to_owned());
             report.add(attack.row, attack.what, over, verdict);
         }
         return;
     }
+    together(context, slow, report);
+    for attack in crowds {
+        together(context, [attack].into_iter(), report);
+    }
+}
+
+/// Attacks, each with what it is tried by.
+fn tries(
+    context: &Context,
+    attacks: impl Iterator<Item = &'static Attack>,
+) -> Vec<(&'static Attack, Option<Transport>)> {
+    let tries = attacks.flat_map(|attack| {
+        let over = transports(context, attack);
+        over.into_iter().map(move |over| (attack, over))
+    });
+    tries.collect()
+}
+
+/// Tries attacks at the same time.
+fn together(
+    context: &Context,
+    attacks: impl Iterator<Item = &'static Attack>,
+    report: &mut Report,
+) {
+    let attacks = tries(context, attacks);
     let verdicts: Vec<_> = std::thread::scope(|scope| {
         let begin = |(attack, over): &(&'static Attack, Option<Transport>)| {
             let (run, over) = (attack.run, over.unwrap_or_else(|| context.first()));
             scope.spawn(move || run(context, over))
         };
-        let begun: Vec<_> = slow.iter().map(begin).collect();
+        let begun: Vec<_> = attacks.iter().map(begin).collect();
         let ended = begun.into_iter().map(std::thread::ScopedJoinHandle::join);
         ended.collect()
     });
-    for ((attack, over), verdict) in slow.into_iter().zip(verdicts) {
+    for ((attack, over), verdict) in attacks.into_iter().zip(verdicts) {
         let ended = verdict.unwrap_or_else(|_| Err(io::Error::other("the attack panicked")));
         report.add(attack.row, attack.what, over, ended.unwrap_or_else(lost));
     }
@@ -161,6 +194,7 @@ pub(super) fn of(row: &str) -> Vec<String> {
     let of_row = ATTACKS
         .iter()
         .chain(&SLOW)
+        .chain(&CROWDS)
         .filter(|attack| attack.row == row);
     let name = |attack: &Attack| {
         let over: Vec<_> = attack.over.iter().map(|over| over.name()).collect();
