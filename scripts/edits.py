@@ -20,7 +20,6 @@ In RUST, `$` is what was there. Space and comments play no part, so that neither
 import glob
 import os
 import re
-import subprocess
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 VERBS = ("condition", "value", "replace", "delete", "swap")
@@ -237,7 +236,6 @@ class Entry:
 
     def __init__(self, name):
         self.name, self.what, self.test, self.env, self.rules, self.edits = name, "", None, None, None, []
-        self.seds = []  # the form before the comments: `file PATH`, `edit SED`
 
     def read(self, line):
         key, _, rest = line.partition(" ")
@@ -249,10 +247,6 @@ class Entry:
             self.env = tuple(rest.split("=", 1))
         elif key == "rules":
             self.rules = rest
-        elif key == "file":
-            self.seds.append((rest, []))
-        elif key == "edit":
-            self.seds[-1][1].append(rest)
         elif line:
             self.edits.append(Edit(line, self.name))
 
@@ -303,13 +297,6 @@ class Places:
     def apply(self, entry):
         """The new text of each file that an entry's edits change, by its name; writes nothing."""
         source_by_file = {}
-        for name, lines in entry.seds:
-            for line in lines:
-                with open(os.path.join(self.tree, name), encoding="utf-8") as file:
-                    before = source_by_file.get(name) or file.read()
-                source_by_file[name] = subprocess.run(["sed", line], input=before, check=True, capture_output=True, text=True).stdout
-                if source_by_file[name] == before:
-                    raise EditError(f"{name}: nothing matches {line}")
         for edit in entry.edits:
             name = self.file_of(edit.place)
             if name not in source_by_file:
@@ -325,7 +312,7 @@ class Places:
     def complaints(self, entries):
         """What keeps entries from being tried, line by line."""
         for entry in entries:
-            if not entry.edits and not entry.seds:
+            if not entry.edits:
                 yield f"{entry.name}: edits nothing"
             if (entry.test is None) == (entry.rules is None):
                 yield f"{entry.name}: needs a test or rules"
