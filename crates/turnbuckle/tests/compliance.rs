@@ -1,7 +1,8 @@
 //! docs/rfc/compliance.md: which test shows that which requirement of the RFCs is met.
 //!
 //! A test names the requirements it shows in comments of the form `//= STUN-042`, one or several ids, before it or inside it. The requirements are in
-//! docs/rfc/requirements.tsv, and what is not done, with the reason, in docs/rfc/exceptions.tsv. `scripts/compliance` writes the page.
+//! docs/rfc/requirements.tsv, and what is not met as written, with its status and the reason, in docs/rfc/exceptions.tsv. `scripts/compliance` writes
+//! the page.
 
 #![expect(
     clippy::unwrap_used,
@@ -19,8 +20,16 @@ const SHOWN_MAX: usize = 2;
 const MARK: &str = "//= ";
 /// Rows of the threat model and of the failure modes, which tests name in the same way.
 const OTHER_LISTS: [&str; 2] = ["V-", "F-"];
-/// Exceptions that are allowed besides those for CONNECT-UDP.
-const EXCEPTIONS_MAX: usize = 5;
+/// What may become of a requirement, in the order of the page's columns. The last three take a reason.
+const STATUSES: [&str; 5] = [
+    "tested on the wire",
+    "tested in the engine",
+    "not applicable",
+    "other behaviour",
+    "exception",
+];
+/// Where in [`STATUSES`] those begin that take a reason.
+const REASONED: usize = 2;
 
 /// One thing that an RFC asks of a server.
 struct Requirement {
@@ -78,12 +87,11 @@ fn the_compliance_page_is_current_and_names_requirements_that_there_are() {
             citations.get(id)
         );
     }
-    let excused = requirements.iter().filter(|requirement| {
-        requirement.kind() != "UDPX"
-            && exception(requirement, &exceptions).is_some()
-            && !citations.contains_key(&requirement.id)
-    });
-    assert!(excused.count() <= EXCEPTIONS_MAX, "too many exceptions");
+    for requirement in &requirements {
+        let has_status = status(requirement, &exceptions, &citations).is_some();
+        let id = &requirement.id;
+        assert!(has_status, "{id} has neither a test nor a reason");
+    }
     let page = page(&requirements, &exceptions, &citations);
     let path = root.join("docs/rfc/compliance.md");
     if std::env::var_os("TURNBUCKLE_WRITE").is_some() {
@@ -113,6 +121,44 @@ fn a_comment_belongs_to_the_test_that_follows_or_the_one_it_is_in() {
     assert_eq!(names("STUN-005"), ["the_second"]);
 }
 
+#[test]
+fn a_reason_comes_before_a_test_and_without_either_there_is_no_status() {
+    let requirement = |id: &str| Requirement {
+        id: id.to_owned(),
+        rfc: String::new(),
+        section: String::new(),
+        level: String::new(),
+        text: String::new(),
+    };
+    let table = "STUN-1\tother behaviour\tSomething else is done here.\nUDPX\texception\tIt is not served at all here.\n";
+    let exceptions = exceptions(table);
+    let test = |path: &str| Citation {
+        path: path.to_owned(),
+        test: String::new(),
+    };
+    let (engine, wire) = (test("crates/engine/a.rs"), test("interop/a.py"));
+    let citations = BTreeMap::from([
+        ("STUN-1".to_owned(), vec![wire.clone()]),
+        ("STUN-2".to_owned(), vec![engine.clone()]),
+        ("STUN-3".to_owned(), vec![engine, wire]),
+    ]);
+    let status = |id: &str| {
+        let (status, reason) = status(&requirement(id), &exceptions, &citations)?;
+        Some((STATUSES[status], reason))
+    };
+    assert_eq!(
+        status("STUN-1"),
+        Some(("other behaviour", "Something else is done here."))
+    );
+    assert_eq!(status("STUN-2"), Some(("tested in the engine", "")));
+    assert_eq!(status("STUN-3"), Some(("tested on the wire", "")));
+    assert_eq!(status("STUN-4"), None);
+    assert_eq!(
+        status("UDPX-1"),
+        Some(("exception", "It is not served at all here."))
+    );
+}
+
 fn kind(id: &str) -> &str {
     id.split('-').next().unwrap_or(id)
 }
@@ -140,23 +186,45 @@ fn requirements(table: &str) -> Vec<Requirement> {
         .collect()
 }
 
-/// Reasons by id or kind.
-fn exceptions(table: &str) -> BTreeMap<String, String> {
+/// Why a requirement is not met as written.
+struct Exception {
+    /// Index in [`STATUSES`].
+    status: usize,
+    reason: String,
+}
+
+/// Exceptions by id or kind.
+fn exceptions(table: &str) -> BTreeMap<String, Exception> {
     lines(table)
         .map(|fields| match fields[..] {
-            [id, reason] => (id.to_owned(), reason.to_owned()),
-            _ => panic!("two fields: {fields:?}"),
+            [id, status, reason] if reason.len() > 20 => {
+                let known = STATUSES.iter().position(|known| *known == status);
+                let status = known.filter(|&known| known >= REASONED);
+                let exception = Exception {
+                    status: status.unwrap_or_else(|| panic!("no status: {fields:?}")),
+                    reason: reason.to_owned(),
+                };
+                (id.to_owned(), exception)
+            }
+            _ => panic!("an id, a status and a reason: {fields:?}"),
         })
         .collect()
 }
 
-fn exception<'a>(
+/// Which of [`STATUSES`] a requirement has, with the reason where it takes one. A test beside a reason shows what is done instead.
+fn status<'a>(
     requirement: &Requirement,
-    exceptions: &'a BTreeMap<String, String>,
-) -> Option<&'a str> {
+    exceptions: &'a BTreeMap<String, Exception>,
+    citations: &BTreeMap<String, Vec<Citation>>,
+) -> Option<(usize, &'a str)> {
     let found = exceptions.get(&requirement.id);
     let found = found.or_else(|| exceptions.get(requirement.kind()));
-    found.map(String::as_str)
+    if let Some(exception) = found {
+        return Some((exception.status, &exception.reason));
+    }
+    let tests = citations.get(&requirement.id)?;
+    let is_on_the_wire = tests.iter().any(Citation::is_on_the_wire);
+    Some((usize::from(!is_on_the_wire), ""))
 }
 
 /// Who names what in the sources of all crates and the tests with real clients.
@@ -244,14 +312,17 @@ fn function(line: &str) -> Option<&str> {
 
 fn page(
     requirements: &[Requirement],
-    exceptions: &BTreeMap<String, String>,
+    exceptions: &BTreeMap<String, Exception>,
     citations: &BTreeMap<String, Vec<Citation>>,
 ) -> String {
     let mut text = String::from(
         "# What the RFCs ask of a server, and which test shows it\n\n\
          `scripts/compliance` writes this page from the comments `//= ID` of the tests and from [requirements.tsv](requirements.tsv) and \
-         [exceptions.tsv](exceptions.tsv); a test fails when it is not current. *In the crates*: the engine, the codec or a part of the server is \
-         called. *On the wire*: a client talks to the server by a socket. *open*: no test shows it yet.\n\n",
+         [exceptions.tsv](exceptions.tsv); a test fails when it is not current, and when a requirement has neither a test nor a reason.\n\n\
+         *Tested on the wire*: a client talks to the server by a socket. *Tested in the engine*: the engine, the codec or a part of the server \
+         is called. *Not applicable*: the requirement is about something that this server does not have. *Other behaviour*: it does something \
+         else on purpose, or only when asked to. *Exception*: the requirement applies and is not met. Tests beside one of these three show \
+         what is done instead.\n\n",
     );
     let mut kinds: Vec<&str> = Vec::new();
     for requirement in requirements {
@@ -260,29 +331,19 @@ fn page(
         }
     }
     let none = Vec::new();
-    let cited = |requirement: &Requirement| citations.get(&requirement.id).unwrap_or(&none);
-    let is_open = |requirement: &Requirement| {
-        cited(requirement).is_empty() && exception(requirement, exceptions).is_none()
-    };
-    text.push_str("| | requirements | in the crates | on the wire | exceptions | open |\n|---|---|---|---|---|---|\n");
-    let mut sums = [0; 5];
+    let status = |requirement| status(requirement, exceptions, citations).unwrap_or((REASONED, ""));
+    let _ = writeln!(
+        text,
+        "| | requirements | {} |\n|---|---|---|---|---|---|---|",
+        STATUSES.join(" | ")
+    );
+    let mut sums = [0; STATUSES.len()];
     for &kind in &kinds {
-        let of_kind = || requirements.iter().filter(|one| one.kind() == kind);
-        let counts = [
-            of_kind().count(),
-            of_kind()
-                .filter(|one| cited(one).iter().any(|test| !test.is_on_the_wire()))
-                .count(),
-            of_kind()
-                .filter(|one| cited(one).iter().any(Citation::is_on_the_wire))
-                .count(),
-            of_kind()
-                .filter(|one| cited(one).is_empty() && !is_open(one))
-                .count(),
-            of_kind().filter(|one| is_open(one)).count(),
-        ];
-        for (sum, count) in sums.iter_mut().zip(counts) {
-            *sum += count;
+        let mut counts = [0; STATUSES.len()];
+        for requirement in requirements.iter().filter(|one| one.kind() == kind) {
+            let (status, _) = status(requirement);
+            counts[status] += 1;
+            sums[status] += 1;
         }
         row(&mut text, kind, counts);
     }
@@ -290,7 +351,7 @@ fn page(
     for kind in kinds {
         let _ = write!(
             text,
-            "\n## {kind}\n\n| id | RFC § | level | requirement | in the crates | on the wire |\n|---|---|---|---|---|---|\n"
+            "\n## {kind}\n\n| id | RFC § | level | requirement | status | in the engine | on the wire |\n|---|---|---|---|---|---|---|\n"
         );
         for requirement in requirements.iter().filter(|one| one.kind() == kind) {
             let Requirement {
@@ -301,31 +362,26 @@ fn page(
                 text: what,
             } = requirement;
             let what = what.replace('|', "\\|");
-            let (wire, crates): (Vec<_>, Vec<_>) = cited(requirement)
-                .iter()
-                .partition(|test| test.is_on_the_wire());
-            let (crates, wire) = match exception(requirement, exceptions) {
-                Some(reason) if crates.is_empty() && wire.is_empty() => {
-                    (format!("exception: {reason}"), String::new())
-                }
-                None if crates.is_empty() && wire.is_empty() => ("open".to_owned(), String::new()),
-                _ => (cell(&crates), cell(&wire)),
-            };
+            let tests = citations.get(id).unwrap_or(&none).iter();
+            let (wire, engine): (Vec<_>, Vec<_>) = tests.partition(|test| test.is_on_the_wire());
+            let (status, reason) = status(requirement);
+            let colon = if reason.is_empty() { "" } else { ": " };
             let _ = writeln!(
                 text,
-                "| {id} | {rfc} {section} | {level} | {what} | {crates} | {wire} |"
+                "| {id} | {rfc} {section} | {level} | {what} | {}{colon}{reason} | {} | {} |",
+                STATUSES[status],
+                cell(&engine),
+                cell(&wire)
             );
         }
     }
     text
 }
 
-fn row(text: &mut String, kind: &str, counts: [usize; 5]) {
-    let [all, crates, wire, excused, open] = counts;
-    let _ = writeln!(
-        text,
-        "| {kind} | {all} | {crates} | {wire} | {excused} | {open} |"
-    );
+fn row(text: &mut String, kind: &str, counts: [usize; STATUSES.len()]) {
+    let all: usize = counts.iter().sum();
+    let counts = counts.map(|count| count.to_string()).join(" | ");
+    let _ = writeln!(text, "| {kind} | {all} | {counts} |");
 }
 
 /// The first tests of a cell, and how many more there are.
