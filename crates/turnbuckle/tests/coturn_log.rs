@@ -348,7 +348,7 @@ fn a_source_that_gets_no_more_answers_is_named_once_in_a_while_and_only_where_an
 #[test]
 fn a_client_that_has_moved_is_told_of() {
     if !Path::new(CLIENT).exists() {
-        println!("not run: {CLIENT} is not installed");
+        not_run(&format!("{CLIENT} is not installed"));
         return;
     }
     let site = Site::new();

@@ -203,7 +203,7 @@ fn a_log_that_was_moved_away_is_begun_anew_on_sighup() {
 #[test]
 fn a_log_that_cannot_be_begun_anew_goes_on_in_the_old_file_and_says_so() {
     if !geteuid().is_root() {
-        println!("not run: only root can become somebody else");
+        not_run("only root can become somebody else");
         return;
     }
     let site = Site::new();
