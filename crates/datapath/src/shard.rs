@@ -2,19 +2,14 @@
 
 use std::io;
 
-use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use crate::sys::cpus;
 
 /// The CPUs that the calling thread may use, in ascending order.
 ///
 /// # Errors
 /// What `sched_getaffinity` returns.
 pub fn allowed_cpus() -> io::Result<Vec<u32>> {
-    let allowed = sched_getaffinity(None)?;
-    Ok((0..)
-        .zip(0..CpuSet::MAX_CPU)
-        .filter(|&(_, cpu)| allowed.is_set(cpu))
-        .map(|(number, _)| number)
-        .collect())
+    Ok(cpus::allowed()?)
 }
 
 /// Pins the calling thread to `core`, an index among the cores that the process may use (wrapping round), and returns
@@ -23,17 +18,12 @@ pub fn allowed_cpus() -> io::Result<Vec<u32>> {
 /// # Errors
 /// What `sched_getaffinity` or `sched_setaffinity` returns; `InvalidInput` when no CPU is allowed at all.
 pub fn pin_current_thread(core: usize) -> io::Result<usize> {
-    let allowed = sched_getaffinity(None)?;
-    let cpus: Vec<usize> = (0..CpuSet::MAX_CPU)
-        .filter(|cpu| allowed.is_set(*cpu))
-        .collect();
-    let cpu = *cpus
-        .get(core % cpus.len().max(1))
+    let allowed = allowed_cpus()?;
+    let cpu = *allowed
+        .get(core % allowed.len().max(1))
         .ok_or(io::ErrorKind::InvalidInput)?;
-    let mut only = CpuSet::new();
-    only.set(cpu);
-    sched_setaffinity(None, &only)?;
-    Ok(cpu)
+    cpus::use_only(cpu)?;
+    Ok(cpu as usize)
 }
 
 #[cfg(test)]
@@ -44,9 +34,8 @@ mod tests {
     fn a_pinned_thread_may_use_one_cpu_only() {
         std::thread::spawn(|| {
             let cpu = pin_current_thread(usize::MAX).unwrap();
-            let allowed = sched_getaffinity(None).unwrap();
-            assert_eq!(allowed.count(), 1);
-            assert!(allowed.is_set(cpu));
+            let allowed = allowed_cpus().unwrap();
+            assert_eq!(allowed, [u32::try_from(cpu).unwrap()]);
         })
         .join()
         .unwrap();

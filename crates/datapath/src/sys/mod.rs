@@ -6,6 +6,7 @@
 pub(crate) mod accept_ring;
 pub(crate) mod address;
 pub(crate) mod cmsg;
+pub(crate) mod cpus;
 pub(crate) mod descriptors;
 pub(crate) mod errqueue;
 #[cfg(test)]
