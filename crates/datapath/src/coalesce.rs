@@ -126,6 +126,11 @@ impl Pace {
         }
     }
 
+    /// When the last turn began to read.
+    pub(crate) fn read_ns(&self) -> u64 {
+        self.read_ns
+    }
+
     /// A turn begins to read at `now_ns`.
     pub(crate) fn reading(&mut self, now_ns: u64) {
         let elapsed_ns = now_ns.saturating_sub(self.read_ns);

@@ -238,6 +238,13 @@ impl Datapath {
         &mut self.queue
     }
 
+    /// Looks for idle sockets as if it were `now_ns`.
+    #[cfg(test)]
+    pub(crate) fn look_at_grown(&mut self, now_ns: u64) {
+        let grown = &mut self.receiver.grown;
+        grown.look(&mut self.table, self.turn, now_ns);
+    }
+
     /// Makes the kernel refuse trains from a socket.
     #[cfg(test)]
     pub(crate) fn disable_checksums(&self, endpoint: EndpointId) {
@@ -307,6 +314,9 @@ impl Datapath {
         }
         self.pace
             .turn_ended(self.receiver.datagrams, self.receiver.full);
+        let read_ns = self.pace.read_ns();
+        let grown = &mut self.receiver.grown;
+        grown.look(&mut self.table, self.turn, read_ns);
         let Self {
             settings,
             epolls,

@@ -19,6 +19,8 @@ const INDEX_MASK: u32 = (1 << INDEX_BITS) - 1;
 
 /// What the kernel gives when nothing is asked (half of `net.core.wmem_default`).
 const SEND_BUFFER_DEFAULT: u32 = 106_496;
+/// Receive buffer that every relay socket may have, bytes of `SO_RCVBUF`: some 160 datagrams of a voice call. What is beyond it is charged to the budget.
+const RECEIVE_BUFFER_FREE: u32 = 64 * 1024;
 /// Where growth of a send buffer ends, bytes of `SO_SNDBUF`.
 const SEND_BUFFER_MAX: u32 = 8 * 1024 * 1024;
 
@@ -103,6 +105,8 @@ pub(crate) struct Endpoint {
     pub(crate) gso: bool,
     /// Whether a train has ever gone out, so that a later `EINVAL` is about a destination and not about the feature.
     pub(crate) gso_proven: bool,
+    /// Trains that were refused as if the feature were missing, before any has gone out.
+    pub(crate) gso_refusals: u8,
     /// Messages to ask for in the next call.
     pub(crate) want: u16,
     /// Turn in which this socket was last read.
@@ -205,6 +209,7 @@ impl Endpoint {
             local: shared.local,
             gso: settings.backend == Backend::Gso,
             gso_proven: false,
+            gso_refusals: 0,
             want,
             read_turn: 0,
             received: 0,
@@ -236,6 +241,23 @@ impl Endpoint {
         self.socket.as_fd()
     }
 
+    /// Whether the buffer is larger than what every socket may have.
+    pub(crate) fn is_charged(&self) -> bool {
+        self.charge.bytes > 0
+    }
+
+    /// Gives back what the receive buffer has taken of the budget.
+    #[cold]
+    pub(crate) fn shrink_receive_buffer(&mut self) {
+        let Ok(granted) = sockopt::set_receive_buffer(self.fd(), RECEIVE_BUFFER_FREE) else {
+            return;
+        };
+        self.receive_buffer = granted;
+        self.charge.budget.give_back(self.charge.bytes);
+        self.charge.bytes = 0;
+        self.want = 1;
+    }
+
     /// Enlarges the receive buffer four times within `max` and the budget. `Some(false)`: the budget or the system did not
     /// allow it. `None`: it has its full size.
     #[cold]
@@ -245,17 +267,19 @@ impl Endpoint {
         if wanted <= before {
             return None;
         }
-        let share = u64::from(wanted - before);
-        if !self.charge.budget.take(share) {
+        let charge = |to: u32| u64::from(to.saturating_sub(before.max(RECEIVE_BUFFER_FREE)));
+        let share = charge(wanted);
+        if share > 0 && !self.charge.budget.take(share, self.charge.bytes) {
             return Some(false);
         }
         let granted = sockopt::set_receive_buffer(self.fd(), wanted).unwrap_or(before);
-        let used = u64::from(granted.clamp(before, wanted) - before);
+        let used = charge(granted.clamp(before, wanted));
         self.charge.budget.give_back(share - used);
         self.charge.bytes += used;
+        let has_grown = granted > before;
         // When the system allows no more, do not ask again.
-        self.receive_buffer = if used > 0 { granted } else { max };
-        Some(used > 0)
+        self.receive_buffer = if has_grown { granted } else { max };
+        Some(has_grown)
     }
 
     /// Enlarges the send buffer four times after it was found full. It is a limit and takes no memory by itself, so it is

@@ -27,6 +27,7 @@ mod datapath;
 mod endpoint;
 mod epolls;
 mod flush;
+mod grown;
 mod handler;
 mod pack;
 mod queue;

@@ -5,6 +5,7 @@ use rustix::io::Errno;
 use crate::Backend;
 use crate::counters::ReceiveCounters;
 use crate::endpoint::{Endpoint, EndpointKind};
+use crate::grown::Grown;
 use crate::handler::{Handler, Received, Warning};
 use crate::queue::{SendQueue, narrow};
 use crate::sys::receive::Slots;
@@ -24,6 +25,8 @@ pub(crate) struct Receiver {
     taken: usize,
     batch: u16,
     buffer_max: u32,
+    /// The sockets that hold a part of the budget.
+    pub(crate) grown: Grown,
     /// `recvmmsg` was found missing.
     no_recvmmsg: bool,
     /// Datagrams received in this turn.
@@ -41,6 +44,7 @@ impl Receiver {
             taken: 0,
             batch: batch.clamp(1, slots),
             buffer_max,
+            grown: Grown::default(),
             no_recvmmsg: false,
             datagrams: 0,
             full: false,
@@ -130,7 +134,7 @@ impl Receiver {
             if endpoint.received < IN_USE {
                 endpoint.received = endpoint.received.saturating_add(narrow32(datagrams));
                 if endpoint.received >= IN_USE {
-                    grow(endpoint, self.buffer_max, counters);
+                    self.grow(endpoint, counters);
                 }
             }
             self.adapt(
@@ -224,7 +228,7 @@ impl Receiver {
     /// a burst of a few dozen datagrams at most the first one or two are cut.
     #[inline]
     fn adapt(
-        &self,
+        &mut self,
         endpoint: &mut Endpoint,
         turn: u64,
         filled: bool,
@@ -236,26 +240,30 @@ impl Receiver {
         if filled && (again || gro || endpoint.want > 1) {
             // The kernel charges a datagram with up to twice its bytes and more; be early.
             if endpoint.want >= 4 || bytes_max * 4 >= endpoint.receive_buffer as usize {
-                grow(endpoint, self.buffer_max, counters);
+                self.grow(endpoint, counters);
             }
             endpoint.want = endpoint.want.saturating_mul(4).min(self.batch);
         } else if !filled {
             endpoint.want = (endpoint.want / 2).max(1);
         }
     }
+
+    #[cold]
+    fn grow(&mut self, endpoint: &mut Endpoint, counters: &ReceiveCounters) {
+        let was_charged = endpoint.is_charged();
+        match endpoint.grow_receive_buffer(self.buffer_max) {
+            Some(true) => counters.buffers_grown.add(1),
+            Some(false) => counters.buffers_denied.add(1),
+            None => {}
+        }
+        if endpoint.is_charged() && !was_charged {
+            self.grown.add(endpoint.id);
+        }
+    }
 }
 
 fn narrow32(count: u64) -> u32 {
     u32::try_from(count).unwrap_or(u32::MAX)
-}
-
-#[cold]
-fn grow(endpoint: &mut Endpoint, buffer_max: u32, counters: &ReceiveCounters) {
-    match endpoint.grow_receive_buffer(buffer_max) {
-        Some(true) => counters.buffers_grown.add(1),
-        Some(false) => counters.buffers_denied.add(1),
-        None => {}
-    }
 }
 
 fn note_failure(counters: &ReceiveCounters, errno: Errno) {

@@ -27,7 +27,7 @@ pub struct Settings {
     pub relay_buffer_start: u32,
     /// Limit to which the receive buffer of a busy relay socket grows, bytes of `SO_RCVBUF`.
     pub relay_buffer_max: u32,
-    /// What all growth of relay receive buffers of the process may add up to.
+    /// What all growth of relay receive buffers of the process beyond 64 KiB each may add up to.
     pub buffer_budget: Arc<BufferBudget>,
     /// Receive and send buffer of a listener, bytes of `SO_RCVBUF` and `SO_SNDBUF`.
     pub socket_buffer: u32,
