@@ -17,6 +17,8 @@ use crate::queue::{SendQueue, Touched, Train};
 use crate::sys::send::send_to;
 use crate::sys::sockopt;
 
+/// Trains refused by `EINVAL`, before any has gone out, after which a socket sends none.
+const GSO_REFUSALS_MAX: u8 = 3;
 /// Messages after which a batch is sent: enough to fill several calls, small enough to stay in the cache.
 const BATCH_MESSAGES: usize = 256;
 /// Pieces after which a batch is sent.
@@ -288,7 +290,7 @@ fn recover<H: Handler>(
     }
 }
 
-/// Sends the datagrams of a failed train one by one, and switches GSO off if the train failed for want of it.
+/// Sends the datagrams of a failed train one by one, and switches GSO off if trains fail for want of it.
 fn split<H: Handler>(
     job: &Job<'_>,
     number: u32,
@@ -300,12 +302,16 @@ fn split<H: Handler>(
     job.counters.fallbacks.add(1);
     let train = job.queue.train(number);
     if endpoint.gso && is_feature_missing(errno, endpoint, train) {
-        endpoint.gso = false;
-        job.counters.gso_disabled.add(1);
-        handler.warning(Warning::GsoDisabled {
-            local: endpoint.local,
-            errno: errno.raw_os_error(),
-        });
+        endpoint.gso_refusals += 1;
+        // `EINVAL` has many causes, and one train may have met another than this.
+        if errno != Errno::INVAL || endpoint.gso_refusals >= GSO_REFUSALS_MAX {
+            endpoint.gso = false;
+            job.counters.gso_disabled.add(1);
+            handler.warning(Warning::GsoDisabled {
+                local: endpoint.local,
+                errno: errno.raw_os_error(),
+            });
+        }
     }
     let mut packer = spare.pack(job.queue, job.buffers);
     packer.singles(number, train);

@@ -29,11 +29,16 @@ fn failed(datapath: &Datapath) -> u64 {
 
 #[test]
 fn a_missing_feature_is_switched_off_for_good_with_one_warning_and_nothing_is_lost() {
-    for errno in [Errno::INVAL, Errno::NOPROTOOPT, Errno::IO, Errno::OPNOTSUPP] {
+    for (errno, refusals) in [
+        (Errno::INVAL, 3),
+        (Errno::NOPROTOOPT, 1),
+        (Errno::IO, 1),
+        (Errno::OPNOTSUPP, 1),
+    ] {
         let mut setup = Setup::new(Backend::Gso, LISTENER);
         let mut handler = Recorder::new(echo);
         let datagrams = numbered(40, 100, 30);
-        for turn in 0..3 {
+        for turn in 0..5 {
             let guard = refuse_trains(errno);
             send_train(&setup.client, setup.server, &datagrams);
             setup.turn(&mut handler);
@@ -46,7 +51,7 @@ fn a_missing_feature_is_switched_off_for_good_with_one_warning_and_nothing_is_lo
                 counters.send.fallbacks.get(),
                 counters.send.gso_disabled.get()
             ),
-            (1, 1),
+            (refusals, 1),
             "{errno}"
         );
         let warning = Warning::GsoDisabled {
@@ -64,14 +69,43 @@ fn a_socket_without_checksums_falls_back_as_the_kernel_refuses_it() {
     setup.datapath.disable_checksums(setup.endpoint);
     let mut handler = Recorder::new(echo);
     let datagrams = numbered(10, 100, 100);
-    send_train(&setup.client, setup.server, &datagrams);
-    setup.turn(&mut handler);
-    assert_eq!(take(&setup.client, 10), datagrams);
+    for _ in 0..3 {
+        assert_eq!(handler.told.warnings, []);
+        send_train(&setup.client, setup.server, &datagrams);
+        setup.turn(&mut handler);
+        assert_eq!(take(&setup.client, 10), datagrams);
+    }
     let warning = Warning::GsoDisabled {
         local: setup.server,
         errno: Errno::INVAL.raw_os_error(),
     };
     assert_eq!(handler.told.warnings, [warning]);
+}
+
+#[test]
+fn a_train_that_is_refused_before_any_has_gone_out_does_not_end_trains() {
+    let mut setup = Setup::new(Backend::Gso, LISTENER);
+    let mut handler = Recorder::new(echo);
+    let datagrams = numbered(10, 100, 100);
+    for refusals in [2, 0] {
+        for _ in 0..refusals {
+            let guard = refuse_trains(Errno::INVAL);
+            send_train(&setup.client, setup.server, &datagrams);
+            setup.turn(&mut handler);
+            drop(guard);
+        }
+        send_train(&setup.client, setup.server, &datagrams);
+        setup.turn(&mut handler);
+    }
+    assert_eq!(take(&setup.client, 40), vec![datagrams; 4].concat());
+    let send = &setup.datapath.counters().send;
+    let counted = (
+        send.fallbacks.get(),
+        send.gso_sends.get(),
+        send.gso_disabled.get(),
+    );
+    assert_eq!(counted, (2, 2, 0));
+    assert_eq!(handler.told.warnings, []);
 }
 
 #[test]
