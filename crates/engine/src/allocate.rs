@@ -97,17 +97,19 @@ impl<R: Random> Engine<R> {
         {
             return Err(Reject::InsufficientCapacity);
         }
-        let quota = self
-            .commons
-            .quota
-            .take(&proof.user)
-            .ok_or(Reject::QuotaReached)?;
+        if self.commons.quota.is_used_up(&proof.user) {
+            return Err(Reject::QuotaReached);
+        }
         let shaper = self.commons.bandwidth.reserve(&proof.user.realm);
         let shaper = shaper.map_err(|Exhausted| Reject::QuotaReached)?;
 
         // Steps 8 and 9: the ports.
         // mutant: dual-counts-twice
         let openings = self.lease_ports(&wish, request.now)?;
+
+        // The unit comes last: one that is held by a request that fails would be missed by another that is refused meanwhile.
+        let quota = self.commons.quota.take(&proof.user);
+        let quota = quota.ok_or(Reject::QuotaReached)?;
         let pending = Box::new(Pending {
             envelope: request.envelope(),
             key: proof.response_key.clone(),
@@ -484,11 +486,7 @@ impl<R: Random> Engine<R> {
                     lease,
                     sibling,
                 } => {
-                    relays[family.index()] = Some(Relay {
-                        endpoint,
-                        expires,
-                        lease,
-                    });
+                    relays[family.index()] = Some(Relay::new(endpoint, expires, lease));
                     reserved_lease = reserved_lease.or(sibling);
                 }
                 Opening::Failed(code) => rare.missing_family = Some((family, code)),
@@ -548,6 +546,7 @@ impl<R: Random> Engine<R> {
         };
         self.table.put_back(id, Entry::Live(allocation));
         self.wheel.schedule(id.index, expires);
+        self.tell_paths(id);
         self.changes.push_back(Change::Created(Box::new(created)));
         self.answer_allocate(id, &envelope, &key, lifetime);
     }

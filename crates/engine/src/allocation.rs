@@ -81,6 +81,18 @@ pub(crate) struct Relay {
     pub(crate) lease: PortLease,
 }
 
+impl Relay {
+    /// The address of `lease`, whose socket the host has: from now on other allocations may send there.
+    pub(crate) fn new(endpoint: Endpoint, expires: Time, lease: PortLease) -> Self {
+        lease.open();
+        Self {
+            endpoint,
+            expires,
+            lease,
+        }
+    }
+}
+
 /// An authenticated Allocate request that waits for the host to open its relay sockets.
 #[derive(Debug)]
 pub(crate) struct Pending {

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex};
 
 use crate::bandwidth::BandwidthLedger;
 use crate::config::{Config, RelayAddress};
+use crate::mobility::paths::MobilePaths;
 use crate::ports::{PortCounts, PortPools};
 use crate::quota::QuotaLedger;
 use crate::redirect::Rotation;
@@ -25,6 +26,7 @@ pub struct Commons {
     pub(crate) connections: Arc<ConnectionLedger>,
     pub(crate) releases: SharedTombstones,
     pub(crate) unverified: UnverifiedBudget,
+    pub(crate) mobile_paths: MobilePaths,
 }
 
 impl Commons {
@@ -40,6 +42,7 @@ impl Commons {
             connections: ConnectionLedger::new(config.tcp.as_ref()),
             releases: Mutex::new(Tombstones::new(limits.tombstones)),
             unverified: UnverifiedBudget::new(&config.unverified),
+            mobile_paths: MobilePaths::default(),
         })
     }
 

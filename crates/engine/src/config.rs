@@ -42,6 +42,10 @@ pub struct Config {
     pub limits: Limits,
     /// The key of mobility tickets (RFC 8016); `None` forbids mobility.
     pub mobility: Option<TicketKey>,
+    /// Whether a Refresh request with a ticket that is good may carry a nonce that was given out on the old 5-tuple, as coturn takes
+    /// it. Who captures such a request on its way and is faster than its client can have the client's data sent elsewhere; with a
+    /// nonce of the new 5-tuple nobody can.
+    pub resume_with_old_nonce: bool,
     /// How fast allocations may relay.
     pub bandwidth: Bandwidth,
     /// Whether every request about an allocation has to carry the ORIGIN of the one that created it, or none if that had none: 441
@@ -89,6 +93,7 @@ impl Default for Config {
             lifetimes: Lifetimes::default(),
             limits: Limits::default(),
             mobility: None,
+            resume_with_old_nonce: false,
             bandwidth: Bandwidth::default(),
             check_origin: false,
             realm_limits: BTreeMap::new(),

@@ -75,7 +75,7 @@ impl<R: Random> Engine<R> {
         // mutant: connection-outlives
         self.end_connections(id, None, PeerEnd::AllocationEnded);
         self.table.vacate(id, &allocation.client);
-        self.forget_path(&allocation);
+        self.forget_paths(id, &allocation);
         self.wheel.cancel(id.index);
         for relay in allocation.relays.iter().flatten() {
             self.outbox.close_relay(relay.endpoint);

@@ -368,9 +368,6 @@ impl<R: Random> Engine<R> {
             now,
             is_handed_on,
         };
-        if let Some(elsewhere) = self.elsewhere(&request) {
-            return elsewhere;
-        }
         match message.class() {
             Class::Request if takes_requests(method) || self.serves_connections(method) => {
                 self.handle_request(&request)
@@ -427,11 +424,16 @@ impl<R: Random> Engine<R> {
         }
 
         // RFC 8489 §6.3: authentication first, unknown attributes after it
+        // guard: V-30-elsewhere
         let proof = match self.authenticate(request) {
             Ok(proof) => proof,
             // guard: V-26-another-user
             Err(rejection) => return self.challenge(request, &rejection),
         };
+        // only now: who proved nothing is answered here, and takes no room between the engines
+        if let Some(elsewhere) = self.elsewhere(request) {
+            return elsewhere;
+        }
         if unknown_attributes(&request.message, self.served(request))
             .next()
             .is_some()
@@ -651,11 +653,14 @@ impl<R: Random> Engine<R> {
         let Err(rejection) = &proof else {
             return proof;
         };
-        if rejection.code == STALE_NONCE
-            && let Some((client, listener)) = self.control_connection(request)
-            && let Ok(proof) = self.authenticate_on(request, client, listener)
-        {
-            return Ok(proof);
+        if rejection.code != STALE_NONCE {
+            return proof;
+        }
+        let elsewhere = self.control_connection(request).into_iter();
+        for (client, listener) in elsewhere.chain(self.paths_of_ticket(request)) {
+            if let Ok(proof) = self.authenticate_on(request, client, listener) {
+                return Ok(proof);
+            }
         }
         proof
     }

@@ -6,8 +6,11 @@
 //!
 //! The invariant: every 5-tuple in `Engine::new_paths` is the new path of the allocation it names, and no other allocation's.
 
+pub(crate) mod paths;
+
 use core::time::Duration;
 
+use self::paths::NoncePath;
 use crate::allocation::{Allocation, Entry};
 use crate::auth::Proof;
 use crate::change::{Change, Moved, Resumed};
@@ -20,7 +23,7 @@ use crate::reply::Request;
 use crate::ticket::{Creator, TICKET_LEN, Ticket};
 use crate::time::{Now, Time};
 use crate::tombstone::Deed;
-use turnbuckle_wire::{Class, Method, TransactionId};
+use turnbuckle_wire::{Method, TransactionId};
 
 /// How long the request that resumed an allocation is answered again: a client repeats it for 39.5 s (RFC 8489 §6.2.1), and RFC
 /// 8016 §3.2.2 asks for 30 s.
@@ -100,11 +103,11 @@ impl<R: Random> Engine<R> {
         self.client(client)
     }
 
-    /// The engine that a Refresh request with a ticket is for, if that is another one. Who has an allocation here is refused
-    /// here: a 5-tuple names one allocation of the whole server.
+    /// The engine that an authenticated Refresh request with a ticket is for, if that is another one. Who has an allocation here
+    /// is refused here: a 5-tuple names one allocation of the whole server.
     pub(crate) fn elsewhere(&self, request: &Request<'_>) -> Option<Outcome> {
         let message = &request.message;
-        if message.class() != Class::Request || message.method() != Method::REFRESH {
+        if message.method() != Method::REFRESH {
             return None;
         }
         let ticket = self.tickets.as_ref()?.open(message.mobility_ticket()?)?;
@@ -190,6 +193,37 @@ impl<R: Random> Engine<R> {
         Ok((id, Resume::NewPath(next)))
     }
 
+    /// Where the nonce of a Refresh request with a ticket may have been given out too, if that is allowed: on a path that the
+    /// allocation has, or had last. The ticket is the one that is good, or was for the request that is repeated here.
+    pub(crate) fn paths_of_ticket(&self, request: &Request<'_>) -> Vec<NoncePath> {
+        let message = &request.message;
+        if !self.config.resume_with_old_nonce || message.method() != Method::REFRESH {
+            return Vec::new();
+        }
+        let tickets = self.tickets.as_ref();
+        let ticket = message.mobility_ticket();
+        let ticket = tickets.and_then(|tickets| tickets.open(ticket?));
+        ticket.map_or_else(Vec::new, |ticket| self.commons.mobile_paths.of(&ticket))
+    }
+
+    /// Tells all engines where nonces for an allocation that can move were given out.
+    pub(crate) fn tell_paths(&self, id: AllocationId) {
+        if !self.config.resume_with_old_nonce {
+            return;
+        }
+        let Some(allocation) = self.live(id) else {
+            return;
+        };
+        let Some(mobility) = &allocation.mobility else {
+            return;
+        };
+        let paths = allocation
+            .paths()
+            .map(|path| (path.remote, self.listener_address(path.listener)));
+        let known = &self.commons.mobile_paths;
+        known.set(self.shard, id, mobility.number, paths);
+    }
+
     /// Opens the new path; from now on only the next ticket is good.
     pub(crate) fn resume(&mut self, id: AllocationId, request: &Request<'_>, resume: &Resume) {
         let &Resume::NewPath(number) = resume else {
@@ -229,6 +263,7 @@ impl<R: Random> Engine<R> {
             self.new_paths.remove(&other);
         }
         self.new_paths.insert(resumed.client, id);
+        self.tell_paths(id);
         is_parked
     }
 
@@ -252,6 +287,7 @@ impl<R: Random> Engine<R> {
                 allocation.client = path;
             }
         });
+        self.tell_paths(id);
         // the request that created it must not create another one on the 5-tuple that is free now (V-22)
         // mutant: move-leaves-the-request
         self.tombstones.bury(old, transaction, Deed::Over, now);
@@ -296,8 +332,11 @@ impl<R: Random> Engine<R> {
         })
     }
 
-    /// Forgets the new path of an allocation that ends.
-    pub(crate) fn forget_path(&mut self, allocation: &Allocation) {
+    /// Forgets the paths of an allocation that ends.
+    pub(crate) fn forget_paths(&mut self, id: AllocationId, allocation: &Allocation) {
+        if allocation.mobility.is_some() {
+            self.commons.mobile_paths.remove(self.shard, id);
+        }
         // mutant: new-path-outlives
         for path in allocation.paths().skip(1) {
             self.new_paths.remove(&path);

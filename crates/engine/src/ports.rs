@@ -3,9 +3,9 @@
 //! The invariant: a port is free or under exactly one [`PortLease`]; there is no other way to give a port back, so none can leak
 //! or be given back twice. The choice among free ports is uniform (RFC 6056 §3.3.2).
 //!
-//! The bitmap changes under a lock, when an allocation begins or ends; [`PortPools::is_leased`] reads it without one, because it is
-//! asked for each train between two allocations (V-07). A port that is leased for TCP is not one for UDP, and the other way
-//! round: another program may have the socket of the other protocol.
+//! A lease is a right, not a socket: a port is *open* from when the host has its socket until the lease ends. Whether it is open is
+//! noted for each protocol, because another program may have the socket of the other one. [`PortPools::is_open`] reads that without
+//! the lock that leases are given out under: it is asked for each train between two allocations (V-07).
 
 use core::fmt;
 use core::net::{IpAddr, SocketAddr};
@@ -103,7 +103,7 @@ impl PortPools {
     }
 
     /// Whether data may go to `peer` now: always, unless it is one of this server's relayed transport addresses, which has to be
-    /// somebody's. Another program may have the socket at a port that is not leased (V-07).
+    /// open. Another program may have the socket at a port that is free, or that is reserved only (V-07).
     #[inline]
     pub(crate) fn may_reach(&self, peer: AllowedPeer) -> bool {
         self.may_reach_by(peer, RelayProtocol::Udp)
@@ -113,15 +113,14 @@ impl PortPools {
     #[inline]
     pub(crate) fn may_reach_by(&self, peer: AllowedPeer, protocol: RelayProtocol) -> bool {
         // guard: V-07-port
-        !peer.is_relayed() || self.is_leased(peer.address(), protocol)
+        !peer.is_relayed() || self.is_open(peer.address(), protocol)
     }
 
-    fn is_leased(&self, local: SocketAddr, protocol: RelayProtocol) -> bool {
+    fn is_open(&self, local: SocketAddr, protocol: RelayProtocol) -> bool {
         self.pools.iter().any(|pool| {
             // guard: V-07-protocol
-            pool.address.local == local.ip()
-                && pool.ports.is_leased(local.port())
-                && pool.ports.is_stream(local.port()) == (protocol == RelayProtocol::Tcp)
+            // guard: V-07-reserved
+            pool.address.local == local.ip() && pool.ports.is_open(local.port(), protocol)
         })
     }
 
@@ -167,12 +166,13 @@ impl PortLease {
     /// The same lease for a relayed transport address of `protocol`. Leases are for UDP until this says otherwise.
     pub(crate) fn of(mut self, protocol: RelayProtocol) -> Self {
         self.protocol = protocol;
-        let is_stream = protocol == RelayProtocol::Tcp;
-        self.pools
-            .pool(&self)
-            .ports
-            .mark_stream(self.port, is_stream);
         self
+    }
+
+    /// Notes that the host has the socket: from now on other allocations may send there.
+    pub(crate) fn open(&self) {
+        let ports = &self.pools.pool(self).ports;
+        ports.mark_open(self.port, self.protocol);
     }
 
     /// What runs between the address and peers.
@@ -215,8 +215,10 @@ struct Bitmap {
     first: u16, // a multiple of 64, so that even ports are even bits
     /// Written only by who holds the lock of `leased`.
     words: Box<[AtomicU64]>,
-    /// A bit for each port that is leased for TCP, in the same order.
-    streams: Box<[AtomicU64]>,
+    /// A bit for each port that is open for UDP, in the same order.
+    open_for_udp: Box<[AtomicU64]>,
+    /// The same for TCP.
+    open_for_tcp: Box<[AtomicU64]>,
     range: RangeInclusive<u16>,
     /// Ports of the range that are not free.
     leased: Mutex<u32>,
@@ -238,7 +240,8 @@ impl Bitmap {
         Self {
             first,
             words: words.into_iter().map(AtomicU64::new).collect(),
-            streams: (0..word_count).map(|_| AtomicU64::new(0)).collect(),
+            open_for_udp: (0..word_count).map(|_| AtomicU64::new(0)).collect(),
+            open_for_tcp: (0..word_count).map(|_| AtomicU64::new(0)).collect(),
             range: range.clone(),
             leased: Mutex::new(0),
         }
@@ -305,27 +308,30 @@ impl Bitmap {
     fn give_back(&self, port: u16) {
         let mut leased = self.lock();
         let (word, bit) = place(self.first, port);
-        self.streams[word].fetch_and(!bit, Relaxed);
+        self.open_for_udp[word].fetch_and(!bit, Relaxed);
+        self.open_for_tcp[word].fetch_and(!bit, Relaxed);
         let before = self.words[word].fetch_or(bit, Relaxed);
         debug_assert_eq!(before & bit, 0, "port {port} was given back twice");
         *leased -= 1;
     }
 
-    /// Notes what a leased port is leased for.
-    fn mark_stream(&self, port: u16, is_stream: bool) {
-        let (word, bit) = place(self.first, port);
-        if is_stream {
-            self.streams[word].fetch_or(bit, Relaxed);
-        } else {
-            self.streams[word].fetch_and(!bit, Relaxed);
+    fn open_for(&self, protocol: RelayProtocol) -> &[AtomicU64] {
+        match protocol {
+            RelayProtocol::Tcp => &self.open_for_tcp,
+            RelayProtocol::Udp => &self.open_for_udp,
         }
     }
 
-    /// Whether a port of the range is leased for TCP; a port outside is not.
-    fn is_stream(&self, port: u16) -> bool {
+    fn mark_open(&self, port: u16, protocol: RelayProtocol) {
+        let (word, bit) = place(self.first, port);
+        self.open_for(protocol)[word].fetch_or(bit, Relaxed);
+    }
+
+    /// Whether a port of the range is open; a port outside is not.
+    fn is_open(&self, port: u16, protocol: RelayProtocol) -> bool {
         self.range.contains(&port) && {
             let (word, bit) = place(self.first, port);
-            self.streams[word].load(Relaxed) & bit != 0
+            self.open_for(protocol)[word].load(Relaxed) & bit != 0
         }
     }
 

@@ -91,6 +91,13 @@ impl QuotaLedger {
         self.lock().bounds = bounds;
     }
 
+    /// Whether the user or its realm has all it may have, so that nothing else has to be taken for a request in vain.
+    pub(crate) fn is_used_up(&self, user: &User) -> bool {
+        let state = self.lock();
+        let bound = state.bounds.of_realm(&user.realm);
+        !state.counts.are_within(user, bound)
+    }
+
     /// Takes a unit for one allocation of `user`; `None` when the user or its realm has all it may have.
     pub(crate) fn take(self: &Arc<Self>, user: &Arc<User>) -> Option<QuotaUnit> {
         let mut state = self.lock();
@@ -131,17 +138,21 @@ impl QuotaLedger {
 }
 
 impl Counts {
-    fn take_within(&mut self, user: &User, bound: Bound) -> bool {
-        let of_realm = self.by_realm.get_mut(&user.realm);
-        let held = of_realm.as_ref().map_or((0, 0), |of_realm| {
+    fn are_within(&self, user: &User, bound: Bound) -> bool {
+        let of_realm = self.by_realm.get(&user.realm);
+        let (of_user, total) = of_realm.map_or((0, 0), |of_realm| {
             let of_user = of_realm.by_name.get(&user.quota_name);
             (of_user.copied().unwrap_or(0), of_realm.total)
         });
         // guard: V-43-quota
-        if held.0 >= bound.user_max || held.1 >= bound.total_max {
+        of_user < bound.user_max && total < bound.total_max
+    }
+
+    fn take_within(&mut self, user: &User, bound: Bound) -> bool {
+        if !self.are_within(user, bound) {
             return false;
         }
-        let of_realm = match of_realm {
+        let of_realm = match self.by_realm.get_mut(&user.realm) {
             Some(of_realm) => of_realm,
             None => self.by_realm.entry(user.realm.clone()).or_default(),
         };

@@ -301,11 +301,7 @@ impl<R: Random> Engine<R> {
             let endpoint = endpoint_of(relayed.local);
             match (endpoint, self.lease_again(relayed.local)) {
                 (Some(endpoint), Some(lease)) => {
-                    relays[index] = Some(Relay {
-                        endpoint,
-                        expires,
-                        lease,
-                    })
+                    relays[index] = Some(Relay::new(endpoint, expires, lease));
                 }
                 (Some(endpoint), None) => self.outbox.close_relay(endpoint),
                 (None, _) => {}
@@ -392,6 +388,7 @@ impl<R: Random> Engine<R> {
         }
         // mutant: rebuild-forgets-timers
         self.wheel.schedule(id.index, wake);
+        self.tell_paths(id);
         self.carry_over_path(id, parked, now);
         self.enforce_policy(id);
         true

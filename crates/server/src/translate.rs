@@ -235,6 +235,7 @@ pub(crate) fn engine(config: &Config) -> Result<EngineConfig, String> {
             capacity_bytes_per_s: limits.capacity_bytes_per_second,
         },
         mobility: mobility(config),
+        resume_with_old_nonce: config.persona == Persona::Turnserver,
         redirection: redirection(config),
         udp_relays: config.relays.udp,
         tcp: config.relays.tcp.then(|| tcp_relays(config)),

@@ -167,21 +167,22 @@ fn a_mapped_address_is_what_peers_see() {
     assert_eq!(lease.external().to_string(), "192.0.2.9:50000");
 }
 
+//= V-07
 #[test]
-fn a_port_is_known_to_be_leased_while_it_is() {
+fn a_port_is_known_to_be_open_from_when_it_is_until_the_lease_ends() {
     let pools = pools(50_001..=50_010);
     let at = |ip: &str, port| SocketAddr::new(ip.parse().unwrap(), port);
     let (lease, _) = pools.lease(Family::V4, PortKind::Any, 7).unwrap();
     let port = lease.local().port();
+    let is_open = |ip, port| pools.is_open(at(ip, port), RelayProtocol::Udp);
+    assert!(!is_open("192.0.2.1", port), "nobody has the socket yet");
+    lease.open();
     for other in 49_990..50_020 {
-        assert_eq!(
-            pools.is_leased(at("192.0.2.1", other), RelayProtocol::Udp),
-            other == port
-        );
-        assert!(!pools.is_leased(at("192.0.2.2", other), RelayProtocol::Udp));
+        assert_eq!(is_open("192.0.2.1", other), other == port);
+        assert!(!is_open("192.0.2.2", other));
     }
     drop(lease);
-    assert!(!pools.is_leased(at("192.0.2.1", port), RelayProtocol::Udp));
+    assert!(!is_open("192.0.2.1", port));
 }
 
 #[test]
@@ -219,10 +220,10 @@ fn an_empty_pool_leases_nothing() {
 
 //= V-07
 #[test]
-fn a_port_is_leased_for_one_protocol_at_a_time() {
+fn a_port_is_open_for_one_protocol_at_a_time() {
     let pools = pools(50_000..=50_000);
     let local = SocketAddr::from(([192, 0, 2, 1], 50_000));
-    let is_leased = |protocol| pools.is_leased(local, protocol);
+    let is_open = |protocol| pools.is_open(local, protocol);
     for (leased, other) in [
         (RelayProtocol::Tcp, RelayProtocol::Udp),
         (RelayProtocol::Udp, RelayProtocol::Tcp),
@@ -230,8 +231,9 @@ fn a_port_is_leased_for_one_protocol_at_a_time() {
         let (lease, _) = pools.lease(Family::V4, PortKind::Any, 7).unwrap();
         let lease = lease.of(leased);
         assert_eq!(lease.protocol(), leased);
-        assert!(is_leased(leased) && !is_leased(other));
+        lease.open();
+        assert!(is_open(leased) && !is_open(other));
         drop(lease);
-        assert!(!is_leased(leased) && !is_leased(other));
+        assert!(!is_open(leased) && !is_open(other));
     }
 }

@@ -1,9 +1,11 @@
 //! Every bound, and the answer at it.
 
 use core::time::Duration;
+use std::cell::RefCell;
+use std::rc::Rc;
 use std::sync::Arc;
 
-use turnbuckle_engine::Outcome;
+use turnbuckle_engine::{Commons, Engine, Outcome, Random};
 use turnbuckle_wire::{AddressFamily, Method};
 
 use crate::support::*;
@@ -226,4 +228,87 @@ fn random_histories_give_everything_back() {
     }
     server.wait_s(4_000);
     server.assert_nothing_is_held();
+}
+
+//= V-43
+#[test]
+fn ten_of_two_hundred_that_come_before_any_has_its_socket_are_granted() {
+    let mut first = Server::with(|config| config.limits.user_quota = Some(10));
+    let mut second = Server::joining(Arc::clone(&first.config), Arc::clone(&first.commons), 2);
+    // half of the ports that are tried are another process's
+    let ports = first.config.relay_ports.clone().step_by(2);
+    let in_use = ports.map(|port| std::net::SocketAddr::from(([192, 0, 2, 1], port)));
+    first.in_use = in_use.collect();
+    second.in_use = first.in_use.clone();
+    let clients: Vec<Client> = (0..200_u16)
+        .map(|n| first.client(&format!("203.0.{n}.7:{}", 1 + n)))
+        .collect();
+    (first.opens_at_once, second.opens_at_once) = (false, false);
+    for (n, client) in clients.iter().enumerate() {
+        let server = if n % 3 == 0 { &mut second } else { &mut first };
+        let mut client = client.clone();
+        if n % 3 == 0 {
+            server.challenge(&mut client);
+        }
+        let transaction = client.next_transaction();
+        let request = client.request(Method::ALLOCATE, transaction, |writer| {
+            writer.requested_transport(17);
+        });
+        assert_eq!(server.receive(client.tuple, &request), Outcome::Done);
+    }
+    for server in [&mut first, &mut second] {
+        while !server.wishes.is_empty() {
+            server.open_wishes();
+        }
+    }
+    let held = [&first, &second].map(|server| server.engine.statistics().allocations);
+    assert_eq!(held.iter().sum::<usize>(), 10);
+    assert_eq!(first.commons.quota_used(REALM, "alice"), 10);
+}
+
+/// Random bytes that note how much of the quotas is used whenever they are asked for.
+struct Watching {
+    bytes: Seeded,
+    commons: Arc<Commons>,
+    used: Rc<RefCell<Vec<u32>>>,
+}
+
+impl Random for Watching {
+    fn fill(&mut self, bytes: &mut [u8]) {
+        self.used.borrow_mut().push(self.commons.quota_used_total());
+        self.bytes.fill(bytes);
+    }
+}
+
+//= V-43
+#[test]
+fn a_request_takes_its_unit_when_nothing_else_here_can_refuse_it() {
+    let config = Arc::new(config());
+    let commons = Commons::new(&config);
+    let used = Rc::new(RefCell::new(Vec::new()));
+    let random = Watching {
+        bytes: Seeded::new(1),
+        commons: Arc::clone(&commons),
+        used: Rc::clone(&used),
+    };
+    let key = turnbuckle_engine::NonceKey::from_secret(b"one of two engines");
+    let mut shared = (*config).clone();
+    shared.auth.nonce_key = Some(key);
+    let shared = Arc::new(shared);
+    let mut engine = Engine::new(Arc::clone(&shared), Arc::clone(&commons), random);
+    for (endpoint, local) in listeners() {
+        engine.add_listener(endpoint, local);
+    }
+    let mut beside = Server::joining(shared, Arc::clone(&commons), 2);
+    let mut client = beside.client(CLIENT);
+    let transaction = client.next_transaction();
+    let request = client.request(Method::ALLOCATE, transaction, |writer| {
+        writer.requested_transport(17);
+    });
+    used.borrow_mut().clear();
+    let outcome = engine.handle_stun(beside.now, client.tuple, &request);
+    assert_eq!(outcome, Outcome::Done);
+    // the port is chosen at random, and while it is the unit is another's to have
+    assert_eq!(*used.borrow(), [0]);
+    assert_eq!(commons.quota_used_total(), 1);
 }

@@ -18,6 +18,13 @@ pub(crate) fn mobile(config: &mut Config) {
     config.mobility = Some(TicketKey::from_secret(b"a secret of this test"));
 }
 
+/// The same, with nonces that are good in every engine of the server.
+fn with_key(config: &mut Config) {
+    mobile(config);
+    let key = turnbuckle_engine::NonceKey::from_secret(b"one of all engines");
+    config.auth.nonce_key = Some(key);
+}
+
 pub(crate) fn ticket(answer: &Answer) -> Vec<u8> {
     answer.success().mobility_ticket().unwrap().to_vec()
 }
@@ -362,11 +369,8 @@ fn a_client_may_move_to_the_other_family_and_end_what_it_has_in_the_same_request
 //= MOB-06
 #[test]
 fn a_ticket_of_another_engine_is_handed_over_and_works_there() {
-    let mut owner = Server::with(mobile);
-    let mut other = Server::joining(Arc::clone(&owner.config), Arc::clone(&owner.commons), 2);
-    owner.engine.set_shard(0);
-    other.engine.set_shard(1);
-    // nonces are good in every engine of a server: here both are challenged
+    let mut owner = Server::with(with_key);
+    let mut other = beside(&owner);
     let mut client = owner.client(CLIENT);
     let (_, ticket) = allocate(&mut owner, &mut client);
     let mut moved = owner.client(MOVED);
@@ -493,4 +497,157 @@ fn tickets_under_a_random_key_are_no_ticket_of_another_server() {
     assert_eq!(resume(&mut other, &mut client, &ticket).code(), Some(400));
     let mut moved = server.client(MOVED);
     resume(&mut server, &mut moved, &ticket).success();
+}
+
+/// A second engine of the same server.
+fn beside(server: &Server) -> Server {
+    let mut other = Server::joining(Arc::clone(&server.config), Arc::clone(&server.commons), 2);
+    other.engine.set_shard(1);
+    other
+}
+
+//= V-30
+//= V-40
+#[test]
+fn who_proves_nothing_is_answered_where_it_comes_and_takes_no_room_between_engines() {
+    let mut server = Server::with(with_key);
+    let mut client = server.client(CLIENT);
+    let (_, ticket) = allocate(&mut server, &mut client);
+    let mut other = beside(&server);
+    let transaction = client.next_transaction();
+    let unsigned = bare(Method::REFRESH, transaction, |writer| {
+        writer.mobility_ticket(&ticket);
+    });
+    let forged = tuple(MOVED);
+    assert_eq!(other.exchange(forged, &unsigned).code(), Some(401));
+    let mut thief = other.client_of("alice", "not hers", MOVED);
+    let transaction = thief.next_transaction();
+    let wrong = thief.request(Method::REFRESH, transaction, |writer| {
+        writer.mobility_ticket(&ticket);
+    });
+    assert_eq!(other.exchange(forged, &wrong).code(), Some(401));
+    // and within what is left for those who prove nothing
+    let outcomes = (0..10_000).map(|_| other.receive(forged, &unsigned));
+    let mut others = outcomes.filter(|outcome| *outcome != Outcome::Done);
+    let dropped = Outcome::Dropped(DropReason::UnverifiedBudget);
+    assert_eq!(others.next(), Some(dropped));
+    let mut moved = other.client("198.18.0.8:40000");
+    let transaction = moved.next_transaction();
+    let refresh = moved.request(Method::REFRESH, transaction, |writer| {
+        writer.mobility_ticket(&ticket);
+    });
+    assert_eq!(
+        other.receive(moved.tuple, &refresh),
+        Outcome::Elsewhere { shard: 0 }
+    );
+}
+
+/// A client that has moved and knows no other nonce than the one it had.
+fn moved_with_old_nonce(client: &Client, remote: &str) -> Client {
+    let mut moved = client.clone();
+    moved.tuple = tuple(remote);
+    moved.transactions += 1 << 20;
+    moved
+}
+
+fn resume_code(server: &mut Server, client: &mut Client, ticket: &[u8]) -> Option<u16> {
+    let transaction = client.next_transaction();
+    let request = client.request(Method::REFRESH, transaction, |writer| {
+        writer.mobility_ticket(ticket);
+    });
+    server.exchange(client.tuple, &request).code()
+}
+
+#[test]
+fn a_client_that_moved_may_resume_with_the_nonce_that_it_had_where_that_is_allowed() {
+    for (is_allowed, expected) in [(false, Some(438)), (true, None)] {
+        let mut server = Server::with(|config| {
+            with_key(config);
+            config.resume_with_old_nonce = is_allowed;
+        });
+        let mut client = server.client(CLIENT);
+        let (_, ticket) = allocate(&mut server, &mut client);
+        let mut moved = moved_with_old_nonce(&client, MOVED);
+        let transaction = moved.next_transaction();
+        let request = moved.request(Method::REFRESH, transaction, |writer| {
+            writer.mobility_ticket(&ticket);
+        });
+        let mut other = beside(&server);
+        if is_allowed {
+            assert_eq!(
+                other.receive(moved.tuple, &request),
+                Outcome::Elsewhere { shard: 0 }
+            );
+        } else {
+            assert_eq!(other.exchange(moved.tuple, &request).code(), Some(438));
+        }
+        let first = server.exchange(moved.tuple, &request);
+        assert_eq!(first.code(), expected);
+        if is_allowed {
+            let again = server.exchange(moved.tuple, &request);
+            assert_eq!(again, first, "a retransmission");
+        }
+    }
+}
+
+//= V-22
+//= V-30
+#[test]
+fn an_old_nonce_is_good_with_the_ticket_of_its_own_allocation_and_for_nothing_else() {
+    let mut server = Server::with(|config| {
+        with_key(config);
+        config.resume_with_old_nonce = true;
+    });
+    let mut client = server.client(CLIENT);
+    let (_, ticket_1) = allocate(&mut server, &mut client);
+    // a nonce that was given out to somebody else
+    let stranger = server.client("203.0.113.99:9");
+    let mut moved = moved_with_old_nonce(&client, MOVED);
+    moved.nonce.clone_from(&stranger.nonce);
+    assert_eq!(resume_code(&mut server, &mut moved, &ticket_1), Some(438));
+    // no ticket, or none that is good
+    let mut moved = moved_with_old_nonce(&client, MOVED);
+    let transaction = moved.next_transaction();
+    let refresh = moved.request(Method::REFRESH, transaction, |_| {});
+    assert_eq!(server.exchange(moved.tuple, &refresh).code(), Some(438));
+    let forged = [b'A'; 32];
+    assert_eq!(resume_code(&mut server, &mut moved, &forged), Some(438));
+    // another user's, with that user's own nonce
+    let mut bob = server.client_of("bob", "builder", "203.0.113.50:1");
+    let (_, bobs) = allocate(&mut server, &mut bob);
+    assert_eq!(resume_code(&mut server, &mut moved, &bobs), Some(438));
+    // its own
+    assert_eq!(resume_code(&mut server, &mut moved, &ticket_1), None);
+    // a ticket that is used up, from somewhere else again
+    let mut replayed = moved_with_old_nonce(&client, "198.18.0.66:66");
+    assert_eq!(
+        resume_code(&mut server, &mut replayed, &ticket_1),
+        Some(400)
+    );
+    // any other request of the new 5-tuple needs a nonce of its own
+    let transaction = moved.next_transaction();
+    let permit = moved.request(Method::CREATE_PERMISSION, transaction, |writer| {
+        writer.xor_peer_address(PEER.parse().unwrap());
+    });
+    assert_eq!(server.exchange(moved.tuple, &permit).code(), Some(438));
+}
+
+//= V-22
+#[test]
+fn an_old_nonce_that_has_run_out_is_stale_with_a_ticket_too() {
+    let mut server = Server::with(|config| {
+        with_key(config);
+        config.resume_with_old_nonce = true;
+    });
+    let mut client = server.client(CLIENT);
+    let answer = server.ask(&mut client, Method::ALLOCATE, |writer| {
+        writer
+            .requested_transport(17)
+            .lifetime(3600)
+            .mobility_ticket(b"");
+    });
+    let ticket = ticket(&answer);
+    server.wait_s(601);
+    let mut moved = moved_with_old_nonce(&client, MOVED);
+    assert_eq!(resume_code(&mut server, &mut moved, &ticket), Some(438));
 }

@@ -3,6 +3,7 @@
 use core::time::Duration;
 use std::sync::Arc;
 
+use turnbuckle_engine::DropReason;
 use turnbuckle_wire::Method;
 
 use crate::support::*;
@@ -161,4 +162,20 @@ fn a_pair_that_another_process_has_half_of_is_left_alone() {
     assert_eq!(port, 50_002);
     let (_, counts) = server.commons.ports().next().unwrap();
     assert_eq!(counts.leased, 2, "nothing is kept of the pair that failed");
+}
+
+//= V-07
+//= TURN-042
+#[test]
+fn nothing_is_sent_to_a_reserved_port_before_its_token_is_redeemed() {
+    let mut server = Server::start();
+    let (port, token) = reserve(&mut server, CLIENT);
+    let mut sender = server.client("203.0.113.8:1");
+    server.allocate(&mut sender);
+    let beside = format!("192.0.2.1:{}", port + 1);
+    server.permit(&mut sender, &beside).success();
+    let sent = server.send(&mut sender, &beside, b"to another program");
+    assert_eq!(sent.unwrap_err(), DropReason::PeerForbidden);
+    redeem(&mut server, "203.0.113.9:1", token).success();
+    server.send(&mut sender, &beside, b"to its holder").unwrap();
 }

@@ -38,7 +38,7 @@ impl Watched {
         // The peer may be a relayed address that is over, and its owner's timer may not have fired.
         let lenient = match exact {
             Cow::Owned(mut lenient) => {
-                lenient.lingering = self.model.taken();
+                lenient.lingering = self.model.in_use();
                 lenient.channel_data(from, bytes)
             }
             Cow::Borrowed(_) => expect.clone(),

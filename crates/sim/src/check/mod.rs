@@ -259,7 +259,7 @@ impl Watched {
         let exact = self.model.at(now);
         let mut expects = vec![exact.message(now, shard, from, message, proof)];
         if let Cow::Owned(mut lenient) = exact {
-            lenient.lingering = self.model.taken();
+            lenient.lingering = self.model.in_use();
             expects.push(lenient.message(now, shard, from, message, proof));
             let believed = self.model.message(now, shard, from, message, proof);
             if !matches!(believed, Expect::Relay { .. }) {

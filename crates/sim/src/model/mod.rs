@@ -277,6 +277,13 @@ impl Model {
         }
     }
 
+    /// Every relayed address that is in use: what is reserved or about to be used has no socket that data could go to.
+    #[must_use]
+    pub fn in_use(&self) -> BTreeSet<SocketAddr> {
+        let live = self.allocations.values();
+        live.flat_map(|held| held.relays.keys().copied()).collect()
+    }
+
     /// Every relayed address that is in use, reserved or about to be used.
     #[must_use]
     pub fn taken(&self) -> BTreeSet<SocketAddr> {

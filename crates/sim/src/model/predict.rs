@@ -294,10 +294,10 @@ impl Model {
         }
     }
 
-    /// Whether data may go to `peer` now: a relayed transport address has to be somebody's (V-07).
+    /// Whether data may go to `peer` now: a relayed transport address has to be an allocation's (V-07).
     fn is_open(&self, peer: SocketAddr) -> bool {
         !matches!(plan::place(peer), Place::Relay)
-            || self.taken().contains(&peer)
+            || self.in_use().contains(&peer)
             || self.lingering.contains(&peer)
     }
 
