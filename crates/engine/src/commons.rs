@@ -52,6 +52,12 @@ impl Commons {
         self.bandwidth.set_rates(config);
     }
 
+    /// Relays new allocations from `relays` alone from now on; those that exist keep their addresses. Every engine is told by
+    /// [`crate::Engine::add_relays`].
+    pub fn set_relays(&self, relays: &[RelayAddress]) {
+        self.ports.set(relays);
+    }
+
     /// The ports of each relay address.
     pub fn ports(&self) -> impl Iterator<Item = (RelayAddress, PortCounts)> {
         self.ports.counts()

@@ -16,7 +16,7 @@ use crate::command::{
     ClientRoute, Command, Framing, IcmpError, Outcome, PeerRoute, RelayOpenError,
 };
 use crate::commons::Commons;
-use crate::config::{Config, Service};
+use crate::config::{Config, RelayAddress, Service};
 use crate::credential::User;
 use crate::discovery::Discovery;
 use crate::drop_reason::DropReason;
@@ -134,6 +134,21 @@ impl<R: Random> Engine<R> {
         self.listeners.push((endpoint, local));
         self.own.services.push(local);
         self.tell_policies_own_addresses();
+    }
+
+    /// Knows `relays` as addresses of relay sockets too ([`Commons::set_relays`]).
+    pub fn add_relays(&mut self, relays: &[RelayAddress]) {
+        for relay in relays {
+            let own = OwnRelay {
+                local: relay.local,
+                external: relay.external,
+            };
+            if !self.own.relays.contains(&own) {
+                self.own.relays.push(own);
+            }
+        }
+        self.tell_policies_own_addresses();
+        self.enforce_policy_everywhere();
     }
 
     /// Replaces what is known of the host: the addresses of its interfaces and its services other than listeners, none of which

@@ -10,8 +10,8 @@
 use core::fmt;
 use core::net::{IpAddr, SocketAddr};
 use core::ops::RangeInclusive;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use crate::config::RelayAddress;
 use crate::id::{Family, RelayProtocol};
@@ -22,14 +22,21 @@ const EVEN_BITS: u64 = 0x5555_5555_5555_5555; // a word starts at an even port
 /// The pools of all relay addresses.
 #[derive(Debug)]
 pub(crate) struct PortPools {
-    pools: Box<[Pool]>,
+    /// Filled from the front; the empty ones are for addresses that the machine gets later.
+    pools: Box<[OnceLock<Pool>]>,
+    range: RangeInclusive<u16>,
 }
 
 #[derive(Debug)]
 struct Pool {
     address: RelayAddress,
     ports: Bitmap,
+    /// Ports are leased; otherwise those that are out are waited for.
+    is_in_use: AtomicBool,
 }
+
+/// Most relay addresses that may come after the start.
+const LATER_MAX: usize = 64;
 
 /// What is wanted of a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,16 +62,38 @@ impl PortPools {
     pub(crate) fn new(addresses: &[RelayAddress], range: &RangeInclusive<u16>) -> Arc<Self> {
         let pools = addresses
             .iter()
-            .map(|&address| Pool {
-                address,
-                ports: Bitmap::new(range),
-            })
+            .map(|&address| OnceLock::from(Pool::new(address, range)))
+            .chain(core::iter::repeat_with(OnceLock::new).take(LATER_MAX))
             .collect();
-        Arc::new(Self { pools })
+        Arc::new(Self {
+            pools,
+            range: range.clone(),
+        })
+    }
+
+    /// Leases ports of `addresses` from now on, and of no others. Beyond [`LATER_MAX`] new ones none of an address is leased.
+    pub(crate) fn set(&self, addresses: &[RelayAddress]) {
+        for pool in self.all() {
+            let is_named = addresses.iter().any(|it| it.local == pool.address.local);
+            pool.is_in_use.store(is_named, Relaxed);
+        }
+        for &address in addresses {
+            if self.all().any(|pool| pool.address.local == address.local) {
+                continue;
+            }
+            if let Some(empty) = self.pools.iter().find(|pool| pool.get().is_none()) {
+                // Filled meanwhile only if two threads set addresses at the same time.
+                let _ = empty.set(Pool::new(address, &self.range));
+            }
+        }
+    }
+
+    fn all(&self) -> impl Iterator<Item = &Pool> {
+        self.pools.iter().map_while(OnceLock::get)
     }
 
     pub(crate) fn supports(&self, family: Family) -> bool {
-        self.pools.iter().any(|pool| pool.family() == family)
+        self.all().any(|pool| pool.leases(family))
     }
 
     /// Leases a port of `family`; for [`PortKind::EvenPair`] also its sibling. `random` decides the address and the port.
@@ -74,15 +103,15 @@ impl PortPools {
         kind: PortKind,
         random: u64,
     ) -> Option<(PortLease, Option<PortLease>)> {
-        let count = self.pools.len();
+        let count = self.all().count();
         let start = usize::try_from(random >> 32)
             .unwrap_or(0)
             .checked_rem(count)?;
         (start..count).chain(0..start).find_map(|index| {
-            let pool = self
-                .pools
-                .get(index)
-                .filter(|pool| pool.family() == family)?;
+            let pool = self.pools.get(index)?.get()?;
+            if !pool.leases(family) {
+                return None;
+            }
             let port = pool.ports.take(kind, random)?;
             let sibling = (kind == PortKind::EvenPair).then(|| self.guard(index, port | 1));
             Some((self.guard(index, port), sibling))
@@ -92,11 +121,11 @@ impl PortPools {
     /// Leases the port of one exact address, if it is free. For rebuilding.
     pub(crate) fn lease_exact(self: &Arc<Self>, local: SocketAddr) -> Option<PortLease> {
         let index = self
-            .pools
-            .iter()
+            .all()
             .position(|pool| pool.address.local == local.ip())?;
         self.pools
             .get(index)?
+            .get()?
             .ports
             .take_exact(local.port())
             .then(|| self.guard(index, local.port()))
@@ -117,7 +146,7 @@ impl PortPools {
     }
 
     fn is_open(&self, local: SocketAddr, protocol: RelayProtocol) -> bool {
-        self.pools.iter().any(|pool| {
+        self.all().any(|pool| {
             // guard: V-07-protocol
             // guard: V-07-reserved
             pool.address.local == local.ip() && pool.ports.is_open(local.port(), protocol)
@@ -125,9 +154,7 @@ impl PortPools {
     }
 
     pub(crate) fn counts(&self) -> impl Iterator<Item = (RelayAddress, PortCounts)> {
-        self.pools
-            .iter()
-            .map(|pool| (pool.address, pool.ports.counts()))
+        self.all().map(|pool| (pool.address, pool.ports.counts()))
     }
 
     fn guard(self: &Arc<Self>, pool: usize, port: u16) -> PortLease {
@@ -141,11 +168,26 @@ impl PortPools {
     }
 
     fn pool(&self, lease: &PortLease) -> &Pool {
-        &self.pools[lease.pool as usize]
+        self.pools[lease.pool as usize]
+            .get()
+            .expect("a lease is of a pool that there is")
     }
 }
 
 impl Pool {
+    fn new(address: RelayAddress, range: &RangeInclusive<u16>) -> Self {
+        Self {
+            address,
+            ports: Bitmap::new(range),
+            is_in_use: AtomicBool::new(true),
+        }
+    }
+
+    /// Whether ports are leased, and of this family.
+    fn leases(&self, family: Family) -> bool {
+        self.family() == family && self.is_in_use.load(Relaxed)
+    }
+
     fn family(&self) -> Family {
         match self.address.local {
             IpAddr::V4(_) => Family::V4,

@@ -172,16 +172,6 @@ impl Listening {
                 for (transport, address) in &free {
                     let _ = writeln!(out, "listening on {transport} {address} from now on");
                 }
-                let relays = &config.addresses.relays;
-                let is_new = |ip| config.addresses.stands_for(ip) && !relays.contains(&ip);
-                if free.iter().any(|(_, address)| is_new(address.ip())) {
-                    let relays: Vec<_> = relays.iter().map(IpAddr::to_string).collect();
-                    let _ = writeln!(
-                        out,
-                        "warning: relayed from are the addresses of the start, {}; a restart takes others",
-                        relays.join(", ")
-                    );
-                }
             }
             Err(why) => {
                 let _ = writeln!(out, "warning: {why}");

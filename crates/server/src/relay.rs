@@ -24,8 +24,8 @@ use turnbuckle_datapath::{
 };
 use turnbuckle_engine::{
     AllocationId, AllowedPeer, ClientTuple, Command, Config as EngineConfig, ConnectionId,
-    DropReason, Endpoint, Engine, Framing, InterfaceAddress, Now, Outcome, RelayHandle,
-    RelayOpenError, RelayProtocol, RelayRequest, Time, Transport,
+    DropReason, Endpoint, Engine, Framing, InterfaceAddress, Now, Outcome, RelayAddress,
+    RelayHandle, RelayOpenError, RelayProtocol, RelayRequest, Time, Transport,
 };
 use turnbuckle_wire::{
     ChannelData, DATA_INDICATION_HEADER_MAX, Demux, classify, data_indication_header, padding_len,
@@ -222,6 +222,11 @@ impl Relay {
     /// Tells the engine which addresses are the host's own, so that no peer is reached there (V-07).
     pub(crate) fn set_interfaces(&mut self, interfaces: Vec<InterfaceAddress>) {
         self.engine.set_host_addresses(interfaces, &[]);
+    }
+
+    /// Tells the engine of addresses of relay sockets that came later.
+    pub(crate) fn add_relays(&mut self, relays: &[RelayAddress]) {
+        self.engine.add_relays(relays);
     }
 
     /// Takes no new allocations from now on.

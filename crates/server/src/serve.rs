@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::io::{self, Write};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -162,6 +162,8 @@ pub fn serve(config: &Config, out: &mut impl Write) -> Result<Accounting, ServeE
 /// The shards of a relay that runs.
 struct RunningRelay {
     shards: Vec<Shard>,
+    /// What is relayed from, in order.
+    relays: Vec<IpAddr>,
     /// What they listen on, and what is waited for.
     listening: Listening,
     /// The interface addresses that all shards know.
@@ -230,6 +232,11 @@ impl RunningRelay {
         listening.follow(config, interfaces.addresses());
         let mut relay = Self {
             shards: Vec::with_capacity(count),
+            relays: {
+                let mut relays = config.addresses.relays.clone();
+                relays.sort_unstable();
+                relays
+            },
             listening,
             interfaces: interfaces.addresses().to_vec(),
             new_interfaces: None,
@@ -399,6 +406,7 @@ impl RunningRelay {
                 }
                 Ok(Event::Interfaces(addresses)) => {
                     self.listening.follow(config, &addresses);
+                    self.follow_relays(config, &addresses, out);
                     self.follow_interfaces(addresses);
                 }
                 Ok(Event::Stop) => return Ok(()),
@@ -478,6 +486,35 @@ impl RunningRelay {
         }
     }
 
+    /// Relays from what the machine has now, where the configuration leaves that to it.
+    fn follow_relays(
+        &mut self,
+        config: &Config,
+        addresses: &[InterfaceAddress],
+        out: &mut impl Write,
+    ) {
+        let usable = addresses.iter().map(|address| address.ip);
+        let usable: Vec<IpAddr> = usable.filter(|ip| !is_link_local(*ip)).collect();
+        let mut relays = config.addresses.relays_among(&usable);
+        relays.sort_unstable();
+        if !config.addresses.follows_relays || relays.is_empty() || relays == self.relays {
+            return;
+        }
+        let told = relays.iter().filter(|relay| !self.relays.contains(relay));
+        for relay in told {
+            let _ = writeln!(out, "relaying from {relay} from now on");
+        }
+        let all: Vec<_> = relays
+            .iter()
+            .map(|&relay| translate::relay_address(config, relay))
+            .collect();
+        for shard in &self.shards {
+            shard.insist(Request::Relays(all.clone()));
+        }
+        self.commons.set_relays(&all);
+        self.relays = relays;
+    }
+
     /// Has the shards told of the host's addresses, unless they know these or are being told of them already.
     fn follow_interfaces(&mut self, addresses: Vec<InterfaceAddress>) {
         let last = match &self.new_interfaces {
@@ -511,6 +548,13 @@ impl RunningRelay {
         }
         let counters: Vec<_> = self.shards.into_iter().map(Shard::join).collect();
         Accounting::of(counters.iter().map(Arc::as_ref))
+    }
+}
+
+fn is_link_local(ip: IpAddr) -> bool {
+    match ip {
+        IpAddr::V4(v4) => v4.is_link_local(),
+        IpAddr::V6(v6) => v6.is_unicast_link_local(),
     }
 }
 

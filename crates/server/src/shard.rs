@@ -9,7 +9,7 @@ use std::thread::JoinHandle;
 use turnbuckle_datapath::{
     Bind, Counters, Datapath, EndpointId, EndpointKind, Listen, Settings, Waker, pin_current_thread,
 };
-use turnbuckle_engine::{Commons, Config as EngineConfig, Engine, InterfaceAddress};
+use turnbuckle_engine::{Commons, Config as EngineConfig, Engine, InterfaceAddress, RelayAddress};
 
 use crate::counters::ShardCounters;
 use crate::log::{Log, Scope};
@@ -32,6 +32,8 @@ pub(crate) enum Request {
     },
     /// The addresses of the host's interfaces are these from now on.
     Interfaces(Vec<InterfaceAddress>),
+    /// Relay sockets have these addresses too.
+    Relays(Vec<RelayAddress>),
     /// Users, peer rules and quotas are these from now on.
     Reconfigure(Arc<EngineConfig>),
     /// Stop after this turn.
@@ -278,6 +280,7 @@ fn run(datapath: &mut Datapath, relay: &mut Relay, inbox: &Receiver<Request>) ->
                     let _ = done.send(outcome);
                 }
                 Request::Interfaces(interfaces) => relay.set_interfaces(interfaces),
+                Request::Relays(relays) => relay.add_relays(&relays),
                 Request::Reconfigure(engine) => relay.reconfigure(&engine),
                 Request::Stop => {
                     relay.stop_dtls(datapath.send_queue());

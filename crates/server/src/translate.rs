@@ -317,7 +317,7 @@ pub(crate) fn users(
     }
 }
 
-fn relay_address(config: &Config, local: IpAddr) -> RelayAddress {
+pub(crate) fn relay_address(config: &Config, local: IpAddr) -> RelayAddress {
     let public = config.addresses.public(local);
     RelayAddress {
         local,

@@ -237,3 +237,31 @@ fn a_port_is_open_for_one_protocol_at_a_time() {
         assert!(!is_open(leased) && !is_open(other));
     }
 }
+
+#[test]
+fn addresses_that_come_later_are_leased_from_and_those_that_went_no_more() {
+    let relay = |text: &str| RelayAddress {
+        local: text.parse().unwrap(),
+        external: None,
+    };
+    let pools = PortPools::new(&[relay("127.0.0.1")], &(50_000..=50_001));
+    let lease = |family| pools.lease(family, PortKind::Any, 7);
+    let (first, _) = lease(Family::V4).unwrap();
+    assert!(!pools.supports(Family::V6));
+    pools.set(&[relay("10.0.0.1"), relay("2001:db8::1")]);
+    assert!(pools.supports(Family::V6));
+    let (second, _) = lease(Family::V4).unwrap();
+    let (third, _) = lease(Family::V4).unwrap();
+    assert!(
+        lease(Family::V4).is_none(),
+        "127.0.0.1 has a port left, and is no relay address any more"
+    );
+    let locals = [&first, &second, &third].map(|lease| lease.local().ip().to_string());
+    assert_eq!(locals, ["127.0.0.1", "10.0.0.1", "10.0.0.1"]);
+    drop((first, second));
+    // It comes back, with the ports that nobody has any more.
+    pools.set(&[relay("127.0.0.1"), relay("10.0.0.1")]);
+    assert!(!pools.supports(Family::V6));
+    let free: u32 = pools.counts().map(|(_, counts)| counts.free).sum();
+    assert_eq!((pools.counts().count(), free), (3, 5));
+}

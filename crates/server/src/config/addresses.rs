@@ -97,7 +97,9 @@ pub(super) fn addresses(draft: &mut Draft, machine: &Machine) -> Addresses {
     let has_wildcard = |wildcard: &str| listening.iter().any(|(text, _)| text == wildcard);
     let every_ipv6 = has_wildcard("::");
     let every_ipv4 = has_wildcard("0.0.0.0") || (every_ipv6 && is_lenient);
-    let external = external_addresses(draft, &relays, machine);
+    let (external, external_of_all) = external_addresses(draft, &relays, machine);
+    let follows_relays = !has_relays && !has_given_listeners && (every_ipv4 || every_ipv6);
+    let relays_ipv6 = !is_closed_to_ipv6(draft, &listening);
     let port = draft.listening_port;
     let discovery = nat_discovery(draft, &listeners, &external);
     let auxiliary = auxiliary(draft, &listeners, discovery.as_ref(), machine);
@@ -109,6 +111,9 @@ pub(super) fn addresses(draft: &mut Draft, machine: &Machine) -> Addresses {
             .collect(),
         every_ipv4,
         every_ipv6,
+        follows_relays,
+        relays_ipv6,
+        external_of_all,
         auxiliary,
         discovery,
         udp: !draft.no_udp,
@@ -172,14 +177,7 @@ fn relays_of_wildcard(
     listening: &[(String, Origin)],
     outward: Vec<IpAddr>,
 ) -> Vec<IpAddr> {
-    // Mapped forms are none of IPv6's own.
-    let covers_ipv6 = |range: &AddressRange| match range.last() {
-        IpAddr::V4(_) => false,
-        IpAddr::V6(last) => last.to_ipv4_mapped().is_none(),
-    };
-    let is_closed = draft.persona == Persona::Turnserver
-        && listening.iter().any(|(text, _)| text == "0.0.0.0")
-        && !draft.denied_peers.iter().any(covers_ipv6);
+    let is_closed = is_closed_to_ipv6(draft, listening);
     let (kept, left_out): (Vec<IpAddr>, Vec<IpAddr>) = outward
         .iter()
         .partition(|address| !is_closed || address.is_ipv4());
@@ -199,6 +197,29 @@ fn relays_of_wildcard(
         ),
     );
     kept
+}
+
+/// Whether IPv6 is not to be relayed though the machine has it.
+fn is_closed_to_ipv6(draft: &Draft, listening: &[(String, Origin)]) -> bool {
+    // Mapped forms are none of IPv6's own.
+    let covers_ipv6 = |range: &AddressRange| match range.last() {
+        IpAddr::V4(_) => false,
+        IpAddr::V6(last) => last.to_ipv4_mapped().is_none(),
+    };
+    draft.persona == Persona::Turnserver
+        && listening.iter().any(|(text, _)| text == "0.0.0.0")
+        && !draft.denied_peers.iter().any(covers_ipv6)
+}
+
+impl Addresses {
+    /// What is relayed from on a machine that has the addresses `system` by now, link-local ones left out, where `relay-ip` does not say it.
+    pub(crate) fn relays_among(&self, system: &[IpAddr]) -> Vec<IpAddr> {
+        let mut relays = outward(system);
+        if !self.relays_ipv6 && relays.iter().any(IpAddr::is_ipv4) {
+            relays.retain(IpAddr::is_ipv4);
+        }
+        relays
+    }
 }
 
 fn list(addresses: &[IpAddr]) -> String {
@@ -312,13 +333,18 @@ fn external_addresses(
     draft: &mut Draft,
     relays: &[IpAddr],
     machine: &Machine,
-) -> Vec<ExternalAddress> {
+) -> (Vec<ExternalAddress>, Vec<IpAddr>) {
     let mut entries: Vec<ExternalAddress> = Vec::new();
+    let mut of_all: Vec<IpAddr> = Vec::new();
     for (text, origin) in std::mem::take(&mut draft.external_ips) {
         let text = text.trim();
         let added = match text.split_once('/') {
             Some((public, private)) => pair(public, private, relays, machine),
-            None => single(text, relays, machine),
+            None => {
+                let fit = resolve(text, machine).unwrap_or_default().into_iter();
+                of_all.extend(fit.filter(|public| unfit_external(*public).is_none()));
+                single(text, relays, machine)
+            }
         };
         match added {
             Ok(added) => {
@@ -337,7 +363,7 @@ fn external_addresses(
             }
         }
     }
-    entries
+    (entries, of_all)
 }
 
 fn pair(

@@ -126,6 +126,12 @@ pub struct Addresses {
     pub every_ipv4: bool,
     /// `::` was written: the same for IPv6.
     pub every_ipv6: bool,
+    /// What is relayed from follows the addresses of the machine: a wildcard was written, and no relay address.
+    pub follows_relays: bool,
+    /// Then IPv6 is relayed too.
+    pub relays_ipv6: bool,
+    /// What stands for relay addresses that come later; the first of a family counts.
+    pub external_of_all: Vec<IpAddr>,
     /// Further addresses to listen on, with a port of their own each; none of them occurs twice or among the others. They have no
     /// part in NAT behaviour discovery.
     pub auxiliary: Vec<SocketAddr>,
@@ -162,8 +168,13 @@ impl Addresses {
     /// The address by which the world reaches `local`.
     #[must_use]
     pub fn public(&self, local: IpAddr) -> IpAddr {
-        let found = self.external.iter().find(|entry| entry.private == local);
-        found.map_or(local, |entry| entry.public)
+        if let Some(entry) = self.external.iter().find(|entry| entry.private == local) {
+            return entry.public;
+        }
+        let is_later = self.follows_relays && !local.is_loopback() && !self.relays.contains(&local);
+        let of_family = |public: &&IpAddr| public.is_ipv4() == local.is_ipv4();
+        let of_all = self.external_of_all.iter().find(of_family);
+        of_all.filter(|_| is_later).copied().unwrap_or(local)
     }
 }
 

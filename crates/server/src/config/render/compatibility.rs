@@ -45,7 +45,7 @@ the host's own addresses and the metadata services of clouds. Private networks c
 as they are (`Type=notify`, `--pidfile=`, `-o`).
 
 What cannot be listened on yet, an address that is not there or a port that somebody has, is tried again every second while the rest serves; if the port is taken on all addresses, by UDP or by TCP, the server ends. Where a
-wildcard is written, addresses that the machine gets later are listened on too (relayed from are those of the start). A second server on the same ports says so, and `turnbuckle serve` does not start then. A `userdb` that cannot be
+wildcard is written, addresses that the machine gets later are listened on too, and relayed from where there is no `relay-ip`. A second server on the same ports says so, and `turnbuckle serve` does not start then. A `userdb` that cannot be
 opened is tried again; users and secrets of the file can log in meanwhile.
 
 ## Seen beside coturn 4.6.1
