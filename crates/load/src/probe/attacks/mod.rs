@@ -102,13 +102,13 @@ const SLOW: [Attack; 5] = [
     attack("V-48", "TLS handshakes that stop halfway", TLS, handshakes::half_open),
 ];
 
-/// Those of many strangers. Each has the server to itself, unless nothing else is wanted.
+/// Those of many strangers. Each has the server to itself, unless nothing else is wanted; the one that leaves a backlog of connections is the last.
 #[rustfmt::skip]
 const CROWDS: [Attack; 4] = [
     attack("V-42", "DTLS sessions held by one Binding a minute, and new clients", DTLS, strangers::held),
-    attack("V-47", "connections that each send a ClientHello while a call goes on", TLS, strangers::hellos),
     attack("V-47", "connections held by one Binding a minute, and new clients", TCP, strangers::held),
     attack("V-48", "a slow TLS handshake in a flood of connections", TLS, strangers::slow_client),
+    attack("V-47", "connections that each send a ClientHello while a call goes on", TLS, strangers::hellos),
 ];
 
 /// Tries what is wanted.

@@ -27,8 +27,6 @@ const FAILURES_MAX: u32 = 3;
 /// Between two datagrams of a call, and between two new clients.
 const CALL_INTERVAL: Duration = Duration::from_millis(10);
 const CLIENT_INTERVAL: Duration = Duration::from_millis(250);
-/// A 99th percentile below which nobody notices anything, and what may be added to the quiet one beyond.
-const NOTICED: Duration = Duration::from_millis(200);
 /// How long a slow client takes for its hello.
 const SLOW: Duration = Duration::from_millis(1500);
 const CHANNEL: ChannelNumber = ChannelNumber::MIN;
@@ -64,7 +62,7 @@ fn during<T>(
     })
 }
 
-/// V-47: connections that are silent first, then each send a ClientHello, and go; a call goes on meanwhile.
+/// V-47: connections that are silent first, then each send a ClientHello, and go; a call goes on meanwhile, and loses what takes a second.
 pub(super) fn hellos(context: &Context, over: Transport) -> io::Result<Verdict> {
     let mut call = match Call::begin(context)? {
         Ok(call) => call,
@@ -99,7 +97,8 @@ pub(super) fn hellos(context: &Context, over: Transport) -> io::Result<Verdict> 
         millis(attacked.p99),
         millis(quiet.p99),
     );
-    let is_bad = attacked.lost > quiet.lost || attacked.p99 > NOTICED + quiet.p99 * 2;
+    // How slow a call may become is for who knows what else keeps the machine busy to judge.
+    let is_bad = attacked.lost > quiet.lost;
     Ok(judge(text.clone(), &vec![text; usize::from(is_bad)]))
 }
 
