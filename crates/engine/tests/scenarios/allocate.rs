@@ -27,7 +27,6 @@ fn allocate_with(
 //= TURN-019
 //= TURN-030
 //= TURN-043
-//= TURN-044
 //= TURN-048
 //= TURN-049
 //= STUN-027
