@@ -156,7 +156,7 @@ impl Datapath {
     /// Lets a listener that was bound with `reuseport` receive, now that every member of its group is bound.
     ///
     /// # Errors
-    /// It was admitted before, is not such a listener, or is closed.
+    /// It is closed.
     pub fn admit_clients(&self, listener: EndpointId) -> io::Result<()> {
         let endpoint = self.table.get(listener).ok_or(io::ErrorKind::NotFound)?;
         endpoint.admit_clients()

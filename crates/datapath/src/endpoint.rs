@@ -10,6 +10,7 @@ use socket2::{Domain, Protocol, SockFilter, SockRef, Socket, Type};
 use crate::Backend;
 use crate::budget::BufferBudget;
 use crate::handler::Warning;
+use crate::kept::SocketKind;
 use crate::queue::narrow;
 use crate::settings::{Settings, bind_device};
 use crate::sys::sockopt;
@@ -140,6 +141,18 @@ const BPF_RETURN_CONSTANT: u16 = 0x06;
 
 impl Endpoint {
     fn open(bind: Bind, settings: &Settings, warn: &mut impl FnMut(Warning)) -> io::Result<Self> {
+        let is_listener = matches!(bind.kind, EndpointKind::Listener { .. });
+        let kept = settings.kept.as_ref().filter(|_| is_listener);
+        if let Some(kept) = kept
+            && let Some(socket) = kept.get(SocketKind::Datagrams, bind.address)?
+        {
+            let shared = SharedSocket {
+                socket,
+                kind: bind.kind,
+                local: bind.address,
+            };
+            return Ok(Self::of(shared, bind.token, settings));
+        }
         let v6 = bind.address.is_ipv6();
         let socket = Socket::new(
             Domain::for_address(bind.address),
@@ -189,6 +202,9 @@ impl Endpoint {
             kind: bind.kind,
             local,
         };
+        if let Some(kept) = kept {
+            kept.keep(SocketKind::Datagrams, bind.address, &shared.socket)?;
+        }
         let mut endpoint = Self::of(shared, bind.token, settings);
         endpoint.receive_buffer = receive_buffer;
         endpoint.send_buffer = send_buffer;
@@ -231,10 +247,13 @@ impl Endpoint {
         })
     }
 
-    /// Lets a member of a group of sockets receive. Once is enough; a second time is an error.
+    /// Lets a member of a group of sockets receive. A second time changes nothing.
     #[cold]
     pub(crate) fn admit_clients(&self) -> io::Result<()> {
-        SockRef::from(&self.socket).detach_filter()
+        match SockRef::from(&self.socket).detach_filter() {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            result => result,
+        }
     }
 
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {

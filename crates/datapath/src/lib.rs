@@ -29,6 +29,7 @@ mod epolls;
 mod flush;
 mod grown;
 mod handler;
+mod kept;
 mod pack;
 mod queue;
 mod receive;
@@ -49,6 +50,7 @@ pub use counters::{
 pub use datapath::{Datapath, Sockets, Waker};
 pub use endpoint::{Bind, EndpointId, EndpointKind, SharedSocket};
 pub use handler::{Handler, IcmpError, Payload, Place, Received, SendFailure, Warning};
+pub use kept::KeptSockets;
 pub use queue::{PREFIX_LEN_MAX, Run, SendQueue, Staged, TRAILER_LEN_MAX};
 pub use settings::{Settings, probe_device};
 pub use shard::{allowed_cpus, pin_current_thread};

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use socket2::{Domain, Socket, Type};
 
-use crate::{Accepting, Backend, BufferBudget, CoalescePolicy, EndpointKind};
+use crate::{Accepting, Backend, BufferBudget, CoalescePolicy, EndpointKind, KeptSockets};
 
 /// Sizes and choices of one [`Datapath`](crate::Datapath).
 #[derive(Clone, Debug)]
@@ -31,6 +31,8 @@ pub struct Settings {
     pub buffer_budget: Arc<BufferBudget>,
     /// Receive and send buffer of a listener, bytes of `SO_RCVBUF` and `SO_SNDBUF`.
     pub socket_buffer: u32,
+    /// Listening sockets that are left from another data path or for a later one; `None` has them end with the data path.
+    pub kept: Option<KeptSockets>,
     /// Network interface that listeners belong to (`SO_BINDTODEVICE`): what arrives at another one is not theirs.
     pub listener_device: Option<Arc<str>>,
     /// The same for relay sockets, and connections to peers.
@@ -61,6 +63,7 @@ impl Default for Settings {
             relay_buffer_max: 4 * 1024 * 1024,
             buffer_budget: Arc::new(BufferBudget::new(256 * 1024 * 1024)),
             socket_buffer: 8 * 1024 * 1024,
+            kept: None,
             listener_device: None,
             relay_device: None,
             accepting: Accepting::default(),

@@ -96,6 +96,8 @@ drop_reasons! {
     SendFailed = "send_failed",
     /// The service it belongs to is switched off.
     ServiceDisabled = "service_disabled",
+    /// A message that a thread had taken and was not done with when it failed.
+    ShardFailed = "shard_failed",
     /// The socket it should leave from is closed.
     SocketClosed = "socket_closed",
     /// The source cannot be a client: its address is unspecified, multicast, or its port zero.

@@ -144,6 +144,12 @@ pub(crate) struct ShardCounters {
     pub(crate) client_refused: Cell,
     /// Datagrams towards peers that the kernel refused after they were queued.
     pub(crate) peer_refused: Cell,
+    /// Messages, and requests with their connections, that other shards took over.
+    pub(crate) handed_out: Cell,
+    /// The same, taken over from other shards.
+    pub(crate) handed_in: Cell,
+    /// How often the shard has failed.
+    pub(crate) failures: Cell,
     /// Datagrams that were not sent, by reason.
     drops: Cells<{ DropReason::ALL.len() }>,
     /// Connections accepted and sessions of DTLS begun.
@@ -183,6 +189,16 @@ impl ShardCounters {
         for (cell, &count) in self.peer_ends.iter().zip(ends) {
             cell.set(count);
         }
+    }
+
+    /// Accounts for what the shard was not done with when it failed. To be called when its thread has ended.
+    pub(crate) fn failed(&self) {
+        self.failures.add(1);
+        self.allocations.store(0, Relaxed);
+        let sum = Accounting::of([self]);
+        let taken = sum.total_in() + self.handed_in.value();
+        let done = sum.total_out() + sum.total_drops() + self.handed_out.value();
+        self.dropped(DropReason::ShardFailed, taken.saturating_sub(done));
     }
 
     /// Counts `datagrams` under `reason`.
@@ -229,6 +245,8 @@ pub struct Accounting {
     pub peer_in_bytes: u64,
     /// Live allocations.
     pub allocations: u64,
+    /// How often a shard failed and was started anew.
+    pub shard_failures: u64,
 }
 
 impl Accounting {
@@ -256,6 +274,7 @@ impl Accounting {
             sum.client_in_bytes += shard.client_in_bytes.value();
             sum.peer_in_bytes += shard.peer_in_bytes.value();
             sum.allocations += shard.allocations.load(Relaxed);
+            sum.shard_failures += shard.failures.value();
             sum.connections += shard.connections.value();
             sum.peer_connections += shard.peer_connections.value();
             sum.tcp_to_peers_bytes += shard.tcp_to_peers_bytes.value();
@@ -317,6 +336,9 @@ impl Accounting {
             let _ = write!(line, "{separator}{reason} {count}");
             separator = ", ";
         }
+        if self.shard_failures > 0 {
+            let _ = write!(line, "; shards failed {} times", self.shard_failures);
+        }
         if self.connections > 0 {
             let _ = write!(line, "; connections {}", self.connections);
             separator = ": ";
@@ -351,7 +373,7 @@ impl Accounting {
         };
         format!(
             "{{\"in\":{},\"out\":{},\"dropped\":{},\"client_in\":{},\"peer_in\":{},\"icmp_in\":{},\"begun\":{},\"client_out\":{},\
-             \"peer_out\":{},\"client_in_bytes\":{},\"peer_in_bytes\":{},\"allocations\":{},\"connections\":{},\
+             \"peer_out\":{},\"client_in_bytes\":{},\"peer_in_bytes\":{},\"allocations\":{},\"shard_failures\":{},\"connections\":{},\
              \"closes\":{{{}}},\"peer_connections\":{},\"peer_ends\":{{{}}},\"tcp_to_peers_bytes\":{},\
              \"tcp_to_clients_bytes\":{},\"drops\":{{{}}}}}",
             self.total_in(),
@@ -366,6 +388,7 @@ impl Accounting {
             self.client_in_bytes,
             self.peer_in_bytes,
             self.allocations,
+            self.shard_failures,
             self.connections,
             object(&self.closes),
             self.peer_connections,

@@ -45,6 +45,8 @@ pub(crate) struct Listening {
     pub(crate) datagrams: Vec<SocketAddr>,
     /// Addresses for connections, likewise.
     pub(crate) streams: Vec<SocketAddr>,
+    /// Those of both that came after the start, as they came: a shard that is started anew has to name them as the others do.
+    later: Vec<(Vec<SocketAddr>, Vec<SocketAddr>)>,
     awaited: Vec<(Transport, SocketAddr)>,
     next_attempt: Instant,
 }
@@ -60,6 +62,7 @@ impl Listening {
         let mut listening = Self {
             datagrams: Vec::new(),
             streams: Vec::new(),
+            later: Vec::new(),
             awaited: Vec::new(),
             next_attempt: Instant::now() + INTERVAL,
         };
@@ -178,8 +181,22 @@ impl Listening {
             }
         }
         let _ = out.flush();
-        self.datagrams.extend(datagrams);
-        self.streams.extend(streams);
+        self.datagrams.extend(&datagrams);
+        self.streams.extend(&streams);
+        self.later.push((datagrams, streams));
+    }
+
+    /// Has a shard that was started anew listen on what came after the start, and take clients.
+    pub(crate) fn resume(&self, shard: &Shard) {
+        for (datagrams, streams) in &self.later {
+            shard.insist(Request::Listen {
+                datagrams: datagrams.clone(),
+                streams: streams.clone(),
+                // Its sockets were kept, so there is nothing to wait for.
+                done: sync_channel(1).0,
+            });
+        }
+        shard.insist(Request::AdmitClients(sync_channel(1).0));
     }
 }
 

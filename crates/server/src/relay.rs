@@ -204,6 +204,11 @@ impl Relay {
         self.mailboxes = mailboxes;
     }
 
+    /// Has the other shards forget what this one had before it failed.
+    pub(crate) fn say_restarted(&mut self) {
+        self.roaming.say_restarted();
+    }
+
     /// Makes a bound client-facing socket known.
     pub(crate) fn add_listener(&mut self, endpoint: EndpointId, local: SocketAddr) {
         let name = Endpoint(endpoint.to_u32());

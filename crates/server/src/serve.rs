@@ -13,7 +13,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2};
 use signal_hook::iterator::Signals;
 use turnbuckle_datapath::{BufferBudget, Snapshot, probe_device, receive_log_line, send_log_line};
-use turnbuckle_engine::{Commons, Config as EngineConfig, InterfaceAddress};
+use turnbuckle_engine::{Commons, Config as EngineConfig, DropReason, InterfaceAddress};
 
 use crate::announce;
 use crate::config::{Coalesce, Config, Persona};
@@ -24,6 +24,7 @@ use crate::log::QUEUE_LINES;
 use crate::pending::Pending;
 use crate::process::Settled;
 use crate::relay::{Mailbox, describe_discovery, sites};
+use crate::shard::failures::Failures;
 use crate::shard::{Plan, Request, Shard};
 use crate::tls::Certificates;
 use crate::translate;
@@ -46,6 +47,9 @@ pub(crate) enum Event {
     Interfaces(Vec<InterfaceAddress>),
     /// A line for the log.
     Line(String),
+    /// Have this shard fail.
+    #[cfg(test)]
+    Fail(usize),
     /// SIGUSR1: take no new allocations, and stop when there are few enough.
     Drain,
     /// SIGUSR2: read the certificates again.
@@ -166,6 +170,12 @@ struct RunningRelay {
     relays: Vec<IpAddr>,
     /// What they listen on, and what is waited for.
     listening: Listening,
+    /// What each shard was started with.
+    plans: Vec<Plan>,
+    failures: Vec<Failures>,
+    events: SyncSender<Event>,
+    mailboxes: Arc<[Mailbox]>,
+    is_draining: bool,
     /// The interface addresses that all shards know.
     interfaces: Vec<InterfaceAddress>,
     /// Others, which not all of them know yet.
@@ -230,6 +240,9 @@ impl RunningRelay {
         let datagrams = translate::datagrams(config, certificates.as_ref());
         // One that came while the configuration was read.
         listening.follow(config, interfaces.addresses());
+        let mailboxes: Arc<[_]> = std::iter::repeat_with(Mailbox::default)
+            .take(count)
+            .collect();
         let mut relay = Self {
             shards: Vec::with_capacity(count),
             relays: {
@@ -238,6 +251,13 @@ impl RunningRelay {
                 relays
             },
             listening,
+            plans: Vec::with_capacity(count),
+            failures: std::iter::repeat_with(Failures::default)
+                .take(count)
+                .collect(),
+            events: events.clone(),
+            mailboxes: Arc::clone(&mailboxes),
+            is_draining: false,
             interfaces: interfaces.addresses().to_vec(),
             new_interfaces: None,
             _follows_interfaces: interfaces,
@@ -246,12 +266,10 @@ impl RunningRelay {
             new_users: None,
             follows_users: None,
         };
-        let mailboxes: Arc<[_]> = std::iter::repeat_with(Mailbox::default)
-            .take(count)
-            .collect();
         for index in 0..count {
             let plan = Plan {
                 index,
+                is_restart: false,
                 core: config.threads.pin.then_some(index % cores),
                 interfaces: relay.interfaces.clone(),
                 listeners: relay.listening.datagrams.clone(),
@@ -265,7 +283,8 @@ impl RunningRelay {
                 datapath: translate::datapath(config, backend, &accepting, &budget),
                 log: translate::log(config, index, count),
             };
-            match Shard::start(plan, events.clone()) {
+            relay.plans.push(plan.clone());
+            match Shard::start(plan, Arc::default(), events.clone()) {
                 Ok(shard) => relay.shards.push(shard),
                 Err(error) => {
                     relay.stop();
@@ -383,6 +402,9 @@ impl RunningRelay {
             if let Some(next_attempt) = self.listening.due() {
                 due = due.min(next_attempt);
             }
+            if let Some(restart) = self.failures.iter().filter_map(Failures::due).min() {
+                due = due.min(restart);
+            }
             if self.has_news() {
                 due = due.min(Instant::now() + TELL_INTERVAL);
             }
@@ -402,6 +424,9 @@ impl RunningRelay {
                 Ok(Event::Drain) => {}
                 Ok(Event::Users(engine)) => {
                     self.commons.set_quotas(&engine);
+                    for plan in &mut self.plans {
+                        plan.engine = Arc::clone(&engine);
+                    }
                     self.new_users = Some(Pending::new(engine, self.shards.len()));
                 }
                 Ok(Event::Interfaces(addresses)) => {
@@ -409,16 +434,24 @@ impl RunningRelay {
                     self.follow_relays(config, &addresses, out);
                     self.follow_interfaces(addresses);
                 }
+                #[cfg(test)]
+                Ok(Event::Fail(shard)) => {
+                    if !self.shards[shard].request(Request::Panic) {
+                        // Once more when it has been started anew.
+                        let _ = self.events.try_send(Event::Fail(shard));
+                    }
+                }
                 Ok(Event::Stop) => return Ok(()),
                 Ok(Event::ShardEnded { shard, error }) => {
                     let why = error.unwrap_or_else(|| "it stopped by itself".into());
-                    return Err(ServeError::new(format!("shard {shard} failed: {why}")));
+                    self.shard_failed(shard, &why, out)?;
                 }
                 Err(RecvTimeoutError::Disconnected) => return Ok(()),
                 Err(RecvTimeoutError::Timeout) => {}
             }
-            self.tell_news();
             let now = Instant::now();
+            self.restart_shards(now, &mut printed, out)?;
+            self.tell_news();
             self.listening.attempt(config, now, &self.shards, out);
             if next_count.is_some_and(|next_count| now >= next_count) {
                 if self.allocations() <= u64::from(config.limits.drained) {
@@ -440,8 +473,76 @@ impl RunningRelay {
         }
     }
 
+    /// Accounts for a shard whose thread has ended, and has it started anew unless it fails again and again.
+    ///
+    /// # Errors
+    ///
+    /// It has failed too often.
+    fn shard_failed(
+        &mut self,
+        index: usize,
+        why: &str,
+        out: &mut impl Write,
+    ) -> Result<(), ServeError> {
+        let shard = &mut self.shards[index];
+        // What it had given back, ports, quota and sockets, is there when its thread has ended.
+        shard.join();
+        shard.counters.failed();
+        if !self.failures[index].note(Instant::now()) {
+            return Err(ServeError::new(format!(
+                "shard {index} failed again and again: {why}"
+            )));
+        }
+        let _ = writeln!(
+            out,
+            "shard {index} failed, its calls are lost and it is started anew: {why}"
+        );
+        let _ = out.flush();
+        Ok(())
+    }
+
+    /// Starts the shards anew whose pause is over. Their sockets were kept, so no client of another shard notices.
+    fn restart_shards(
+        &mut self,
+        now: Instant,
+        printed: &mut [Snapshot],
+        out: &mut impl Write,
+    ) -> Result<(), ServeError> {
+        for (index, printed) in printed.iter_mut().enumerate() {
+            if self.failures[index].due().is_none_or(|due| due > now) {
+                continue;
+            }
+            self.failures[index].started();
+            let interfaces = match &self.new_interfaces {
+                Some(pending) => pending.value(),
+                None => &self.interfaces,
+            };
+            let plan = Plan {
+                interfaces: interfaces.clone(),
+                is_restart: true,
+                ..self.plans[index].clone()
+            };
+            let counters = Arc::clone(&self.shards[index].counters);
+            let shard = match Shard::start(plan, counters, self.events.clone()) {
+                Ok(shard) => shard,
+                Err(error) => {
+                    self.shard_failed(index, &error.to_string(), out)?;
+                    continue;
+                }
+            };
+            if self.is_draining {
+                shard.insist(Request::Drain(sync_channel(1).0));
+            }
+            self.listening.resume(&shard);
+            *printed = shard.batches.snapshot();
+            self.shards[index] = shard;
+        }
+        Ok(())
+    }
+
     /// Has every shard take no new allocations.
-    fn drain(&self, config: &Config, out: &mut impl Write) {
+    fn drain(&mut self, config: &Config, out: &mut impl Write) {
+        self.is_draining = true;
         let (done, all_done) = sync_channel(self.shards.len());
         for shard in &self.shards {
             shard.insist(Request::Drain(done.clone()));
@@ -542,12 +643,17 @@ impl RunningRelay {
     }
 
     /// Ends every shard and adds up their counters.
-    fn stop(self) -> Accounting {
+    fn stop(mut self) -> Accounting {
         for shard in &self.shards {
             shard.insist(Request::Stop);
         }
-        let counters: Vec<_> = self.shards.into_iter().map(Shard::join).collect();
-        Accounting::of(counters.iter().map(Arc::as_ref))
+        for (shard, mailbox) in self.shards.iter_mut().zip(self.mailboxes.iter()) {
+            shard.join();
+            // Of one that had failed: the others have closed theirs.
+            let lost = mailbox.close();
+            shard.counters.dropped(DropReason::SocketClosed, lost);
+        }
+        Accounting::of(self.shards.iter().map(|shard| &*shard.counters))
     }
 }
 
@@ -614,3 +720,6 @@ fn write_statistics(path: &Path, accounting: &Accounting) -> Result<(), ServeErr
         ))
     })
 }
+
+#[cfg(test)]
+mod tests;

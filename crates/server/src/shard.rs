@@ -36,14 +36,20 @@ pub(crate) enum Request {
     Relays(Vec<RelayAddress>),
     /// Users, peer rules and quotas are these from now on.
     Reconfigure(Arc<EngineConfig>),
+    /// Fail.
+    #[cfg(test)]
+    Panic,
     /// Stop after this turn.
     Stop,
 }
 
-/// Everything a shard's thread needs to begin.
+/// Everything a shard's thread needs to begin, and to begin anew.
+#[derive(Clone)]
 pub(crate) struct Plan {
     /// Which shard, from zero.
     pub(crate) index: usize,
+    /// Whether the shard has failed before, and the others have to know.
+    pub(crate) is_restart: bool,
     /// The core it stays on, if it is to be pinned.
     pub(crate) core: Option<usize>,
     /// The addresses of the host's interfaces.
@@ -73,7 +79,8 @@ pub(crate) struct Shard {
     pub(crate) batches: Arc<Counters>,
     requests: SyncSender<Request>,
     waker: Waker,
-    thread: JoinHandle<()>,
+    /// `None` when it is known to have ended.
+    thread: Option<JoinHandle<()>>,
 }
 
 /// Requests that may wait for a shard; more than the main thread ever has under way.
@@ -85,8 +92,11 @@ impl Shard {
     /// # Errors
     ///
     /// What could not be set up, with the address where there is one.
-    pub(crate) fn start(plan: Plan, events: SyncSender<Event>) -> io::Result<Self> {
-        let counters = Arc::new(ShardCounters::default());
+    pub(crate) fn start(
+        plan: Plan,
+        counters: Arc<ShardCounters>,
+        events: SyncSender<Event>,
+    ) -> io::Result<Self> {
         let name = format!("shard-{}", plan.index);
         let (requests, inbox) = sync_channel(REQUESTS_MAX);
         let (ready, is_ready) = sync_channel(1);
@@ -94,15 +104,15 @@ impl Shard {
             let counters = Arc::clone(&counters);
             move || {
                 let index = plan.index;
-                // Tells that the shard is gone even if it panics.
-                let mut end = End {
-                    shard: index,
-                    events,
-                    error: Some("it panicked".into()),
-                };
-                let log = Log::new(end.events.clone(), plan.log.clone());
+                let log = Log::new(events.clone(), plan.log.clone());
                 match set_up(plan, counters, log) {
                     Ok((mut datapath, mut relay)) => {
+                        // Tells that the shard is gone even if it panics.
+                        let mut end = End {
+                            shard: index,
+                            events,
+                            error: Some("it panicked".into()),
+                        };
                         let handles = (Arc::clone(datapath.counters()), datapath.waker());
                         if ready.send(Ok(handles)).is_ok() {
                             end.error = run(&mut datapath, &mut relay, &inbox)
@@ -111,7 +121,7 @@ impl Shard {
                         }
                     }
                     Err(error) => {
-                        end.error = None;
+                        // Nobody waits only if the main thread has ended.
                         let _ = ready.send(Err(error));
                     }
                 }
@@ -124,7 +134,7 @@ impl Shard {
             batches,
             requests,
             waker,
-            thread,
+            thread: Some(thread),
         })
     }
 
@@ -145,10 +155,11 @@ impl Shard {
     }
 
     /// Waits until the thread has ended.
-    pub(crate) fn join(self) -> Arc<ShardCounters> {
-        // A panic has been reported by the notice already.
-        let _ = self.thread.join();
-        self.counters
+    pub(crate) fn join(&mut self) {
+        if let Some(thread) = self.thread.take() {
+            // A panic has been reported by the notice already.
+            let _ = thread.join();
+        }
     }
 }
 
@@ -197,6 +208,9 @@ fn set_up(plan: Plan, counters: Arc<ShardCounters>, log: Log) -> io::Result<(Dat
     }
     relay.serve_discovery(&plan.discovery, &datagrams, &connections);
     relay.set_interfaces(plan.interfaces);
+    if plan.is_restart {
+        relay.say_restarted();
+    }
     Ok((datapath, relay))
 }
 
@@ -282,6 +296,8 @@ fn run(datapath: &mut Datapath, relay: &mut Relay, inbox: &Receiver<Request>) ->
                 Request::Interfaces(interfaces) => relay.set_interfaces(interfaces),
                 Request::Relays(relays) => relay.add_relays(&relays),
                 Request::Reconfigure(engine) => relay.reconfigure(&engine),
+                #[cfg(test)]
+                Request::Panic => panic!("a test wants it so"),
                 Request::Stop => {
                     relay.stop_dtls(datapath.send_queue());
                     datapath.close_streams(relay);
@@ -293,5 +309,7 @@ fn run(datapath: &mut Datapath, relay: &mut Relay, inbox: &Receiver<Request>) ->
     }
 }
 
+pub(crate) mod failures;
+
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

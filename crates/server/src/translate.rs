@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use if_addrs::{IfAddr, get_if_addrs};
 use turnbuckle_datapath::{
-    AcceptStrategy, Accepting, Backend, BufferBudget, CoalescePolicy, Settings,
+    AcceptStrategy, Accepting, Backend, BufferBudget, CoalescePolicy, KeptSockets, Settings,
 };
 use turnbuckle_engine::{
     Action, AddressRange, Alternate, AuthConfig, Bandwidth, Config as EngineConfig, DefaultFamily,
@@ -64,6 +64,8 @@ pub(crate) fn datapath(
     Settings {
         backend,
         accepting: accepting.clone(),
+        // guard: V-63-sockets
+        kept: Some(KeptSockets::default()),
         coalesce: config.datapath.coalesce,
         coalesce_policy: match config.datapath.coalesce_policy {
             config::Coalesce::Cpu => CoalescePolicy::Cpu,

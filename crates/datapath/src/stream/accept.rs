@@ -22,6 +22,7 @@ use super::connection::Start;
 use super::{Accepting, Listen};
 use crate::counters::StreamCounters;
 use crate::epolls::{Epolls, LISTENER};
+use crate::kept::SocketKind;
 use crate::settings::{Settings, bind_device};
 
 /// Handshakes that the kernel completes while nobody accepts; `net.core.somaxconn` bounds it too.
@@ -45,17 +46,26 @@ pub(crate) struct Listener {
     pub(crate) start: Start,
 }
 
+/// The socket of a listener: the one that is left from another data path, or a new one.
+fn kept_or_bound(address: SocketAddr, settings: &Settings) -> io::Result<OwnedFd> {
+    let device = settings.listener_device.as_deref();
+    let Some(kept) = &settings.kept else {
+        return bound(address, settings, device);
+    };
+    if let Some(socket) = kept.get(SocketKind::Connections, address)? {
+        return Ok(socket);
+    }
+    let socket = bound(address, settings, device)?;
+    kept.keep(SocketKind::Connections, address, &socket)?;
+    Ok(socket)
+}
+
 impl Listener {
     /// Takes the address. The kernel refuses connections to it until [`admit`](Self::admit).
     pub(crate) fn bind(listen: Listen, settings: &Settings) -> io::Result<Self> {
         let accepting = settings.accepting.clone();
-        let socket = accepting.socket(listen.address, || {
-            bound(
-                listen.address,
-                settings,
-                settings.listener_device.as_deref(),
-            )
-        })?;
+        let socket =
+            accepting.socket(listen.address, || kept_or_bound(listen.address, settings))?;
         let local = SockRef::from(&*socket)
             .local_addr()?
             .as_socket()

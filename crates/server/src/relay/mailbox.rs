@@ -56,7 +56,10 @@ struct Share {
 impl Mailbox {
     /// Takes things from now on, for the shard that is woken so.
     pub(crate) fn open(&self, waker: Waker) {
-        self.lock().waker = Some(waker);
+        let mut state = self.lock();
+        state.waker = Some(waker);
+        // What came while a shard that had failed was not there yet.
+        state.wake_if(true);
     }
 
     /// Takes nothing any more. Returns how many messages and requests are lost with what waits.
@@ -76,7 +79,7 @@ impl Mailbox {
         let mut refused = 0;
         for parcel in parcels.drain(..) {
             if !(is_open && state.admits(&parcel)) {
-                refused += u64::from(parcel.message_len().is_some());
+                refused += u64::from(parcel.message().is_some());
             } else {
                 state.parcels.push_back(parcel);
             }
@@ -105,7 +108,7 @@ impl Mailbox {
             && bytes < BYTES_PER_TURN
             && let Some(parcel) = state.parcels.pop_front()
         {
-            bytes += parcel.message_len().unwrap_or_default();
+            bytes += parcel.message().map_or(0, |(_, len)| len);
             state.discount(&parcel);
             parcels.push(parcel);
         }
@@ -128,14 +131,14 @@ impl State {
     /// Counts a parcel in, if there is room for it.
     fn admits(&mut self, parcel: &Parcel) -> bool {
         // guard: V-30-told-full
-        let Some(len) = parcel.message_len() else {
+        let Some((&client, len)) = parcel.message() else {
             return true;
         };
         let free = Share {
             messages: MESSAGES_MAX - self.waiting.messages,
             bytes: BYTES_MAX - self.waiting.bytes,
         };
-        let share = self.share_by_client.get(&parcel.client).copied();
+        let share = self.share_by_client.get(&client).copied();
         let Share { messages, bytes } = share.unwrap_or_default();
         // guard: V-30-share
         if messages >= free.messages || bytes + len > free.bytes {
@@ -147,22 +150,22 @@ impl State {
             messages: messages + 1,
             bytes: bytes + len,
         };
-        self.share_by_client.insert(parcel.client, share);
+        self.share_by_client.insert(client, share);
         true
     }
 
     /// Counts a parcel out.
     fn discount(&mut self, parcel: &Parcel) {
-        let Some(len) = parcel.message_len() else {
+        let Some((client, len)) = parcel.message() else {
             return;
         };
         self.waiting.messages -= 1;
         self.waiting.bytes -= len;
-        if let Some(share) = self.share_by_client.get_mut(&parcel.client) {
+        if let Some(share) = self.share_by_client.get_mut(client) {
             share.messages -= 1;
             share.bytes -= len;
             if share.messages == 0 {
-                self.share_by_client.remove(&parcel.client);
+                self.share_by_client.remove(client);
             }
         }
     }

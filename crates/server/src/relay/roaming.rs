@@ -18,15 +18,24 @@ use super::{Relay, Segments, dtls, padding};
 /// How often a home looks for clients it has no more.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Something about a client, from one shard to another.
+/// Something from one shard for another.
 pub(crate) struct Parcel {
     /// The shard it comes from.
     from: usize,
-    /// The client as its front names it.
-    pub(super) client: ClientTuple,
-    /// Which listener the client came to, in the order that all shards have them in.
-    listener: usize,
-    cargo: Cargo,
+    content: Content,
+}
+
+enum Content {
+    /// Something about a client.
+    About {
+        /// The client as its front names it.
+        client: ClientTuple,
+        /// Which listener the client came to, in the order that all shards have them in.
+        listener: usize,
+        cargo: Cargo,
+    },
+    /// The sender has failed and was started anew: it knows none of its clients any more, and has none of its allocations.
+    Restarted,
 }
 
 enum Cargo {
@@ -41,10 +50,13 @@ enum Cargo {
 }
 
 impl Parcel {
-    /// Bytes of the message that it is, if it is one.
-    pub(super) fn message_len(&self) -> Option<usize> {
-        match &self.cargo {
-            Cargo::FromClient(bytes) | Cargo::ToClient(bytes) => Some(bytes.len()),
+    /// Whose message it is and how many bytes it has, if it is one.
+    pub(super) fn message(&self) -> Option<(&ClientTuple, usize)> {
+        let Content::About { client, cargo, .. } = &self.content else {
+            return None;
+        };
+        match cargo {
+            Cargo::FromClient(bytes) | Cargo::ToClient(bytes) => Some((client, bytes.len())),
             Cargo::Gone | Cargo::IsHome(_) => None,
         }
     }
@@ -111,13 +123,24 @@ impl Roaming {
         let Some(outgoing) = self.outgoing.get_mut(to) else {
             return false;
         };
-        outgoing.push(Parcel {
-            from,
+        let content = Content::About {
             client,
             listener,
             cargo,
-        });
+        };
+        outgoing.push(Parcel { from, content });
         true
+    }
+
+    /// Has all other shards forget what this one had before it failed.
+    pub(super) fn say_restarted(&mut self) {
+        let from = self.shard;
+        for (to, outgoing) in self.outgoing.iter_mut().enumerate() {
+            if to != from {
+                let content = Content::Restarted;
+                outgoing.push(Parcel { from, content });
+            }
+        }
     }
 }
 
@@ -131,6 +154,9 @@ impl Relay {
             arrivals, has_more, ..
         } = &mut self.roaming;
         *has_more = mailbox.take(arrivals, &mut self.arrivals);
+        let messages = arrivals.iter().filter(|parcel| parcel.message().is_some());
+        let taken = messages.count() + self.arrivals.len();
+        self.counters.handed_in.add(taken as u64);
     }
 
     /// How many clients with an allocation here come to other shards, and how many names other shards have been told.
@@ -143,7 +169,10 @@ impl Relay {
     pub(super) fn post(&mut self) {
         for (mailbox, parcels) in self.mailboxes.iter().zip(&mut self.roaming.outgoing) {
             if !parcels.is_empty() {
+                let messages = parcels.iter().filter(|parcel| parcel.message().is_some());
+                let messages = messages.count() as u64;
                 let refused = mailbox.post(parcels);
+                self.counters.handed_out.add(messages - refused);
                 self.counters
                     .dropped(DropReason::HandoverQueueFull, refused);
             }
@@ -229,22 +258,23 @@ impl Relay {
     pub(super) fn open_parcels(&mut self, tx: &mut SendQueue) {
         let mut arrivals = std::mem::take(&mut self.roaming.arrivals);
         for parcel in arrivals.drain(..) {
-            let Parcel {
-                from,
+            let Parcel { from, content } = parcel;
+            let Content::About {
                 client,
                 listener,
                 cargo,
-            } = parcel;
+            } = content
+            else {
+                self.forget_shard(from, tx);
+                continue;
+            };
             match cargo {
                 Cargo::FromClient(bytes) => {
                     self.take_from_front(from, client, listener, &bytes, tx)
                 }
                 Cargo::Gone => {
                     if let Some(here) = self.named_here(client, listener) {
-                        self.engine.disconnected(self.now, &here);
-                        // Before it is forgotten: what is under way for it goes where it was, and to nobody here.
-                        self.carry_out_commands(tx);
-                        self.roaming.front_by_client.remove(&here);
+                        self.front_gone(&here, tx);
                     }
                 }
                 Cargo::IsHome(true) if self.comes_here(&client) => {
@@ -260,6 +290,33 @@ impl Relay {
         if !self.roaming.front_by_client.is_empty() && self.roaming.sweep_due <= self.now.time {
             self.roaming.sweep_due = self.now.time + SWEEP_INTERVAL;
             self.sweep_fronts();
+        }
+    }
+
+    /// A client's connection to another shard is gone.
+    fn front_gone(&mut self, here: &ClientTuple, tx: &mut SendQueue) {
+        self.engine.disconnected(self.now, here);
+        // Before it is forgotten: what is under way for it goes where it was, and to nobody here.
+        self.carry_out_commands(tx);
+        self.roaming.front_by_client.remove(here);
+    }
+
+    /// Forgets what another shard had before it failed: the connections to it, and the allocations at it.
+    fn forget_shard(&mut self, shard: usize, tx: &mut SendQueue) {
+        let Roaming {
+            front_by_client,
+            home_by_client,
+            ..
+        } = &mut self.roaming;
+        home_by_client.retain(|_, home| *home != shard);
+        let fronts = front_by_client.iter();
+        let gone = fronts.filter(|(here, (front, ..))| {
+            // A 5-tuple of UDP comes to the same shard again.
+            *front == shard && here.transport != Transport::Udp
+        });
+        let gone: Vec<_> = gone.map(|(here, _)| *here).collect();
+        for here in gone {
+            self.front_gone(&here, tx);
         }
     }
 

@@ -356,7 +356,7 @@ impl Relay {
         let returned = match self.mailboxes.get(shard) {
             None => migrant,
             Some(mailbox) => match mailbox.offer(migrant) {
-                None => return,
+                None => return self.counters.handed_out.add(1),
                 Some(migrant) => migrant,
             },
         };

@@ -16,7 +16,7 @@ use crate::translate;
 mod turn;
 
 mod crossing;
-mod several;
+pub(crate) mod several;
 
 /// Datagrams of one round, each way and of each kind.
 const DATAGRAMS: usize = 8;
@@ -65,6 +65,7 @@ impl OneShard {
         let backend = translate::backend(config.datapath.backend).0;
         let plan = Plan {
             index: 0,
+            is_restart: false,
             core: None,
             interfaces: Vec::new(),
             listeners: config.datagram_listeners(),

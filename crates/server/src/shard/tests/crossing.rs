@@ -5,7 +5,7 @@ use std::net::{SocketAddr, UdpSocket};
 
 use turnbuckle_wire::{ChannelNumber, Method};
 
-use super::several::{Client, Several};
+use super::several::{Client, Several, Turns as _};
 
 /// UDP and TCP in REQUESTED-TRANSPORT.
 const UDP: u8 = 17;

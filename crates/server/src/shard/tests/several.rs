@@ -21,10 +21,16 @@ use crate::log::Log;
 use crate::relay::{Mailbox, Relay};
 use crate::translate;
 
-const REALM: &str = "example.org";
-const PASSWORD: &str = "secret";
+pub(crate) const REALM: &str = "example.org";
+pub(crate) const PASSWORD: &str = "secret";
 /// Turns of all shards that something may take.
 const TURNS_MAX: usize = 2000;
+
+/// Shards that serve whoever waits for something.
+pub(crate) trait Turns {
+    /// Waits until `done` returns something.
+    fn until<T>(&mut self, done: impl FnMut() -> Option<T>) -> T;
+}
 
 /// Shards that take turns when a test asks for it.
 pub(super) struct Several {
@@ -80,6 +86,7 @@ impl Several {
         for (index, &listener) in listeners.iter().enumerate() {
             let plan = Plan {
                 index,
+                is_restart: false,
                 core: None,
                 interfaces: Vec::new(),
                 listeners: vec![listener],
@@ -132,31 +139,14 @@ impl Several {
         }
     }
 
-    /// Turns until `done` returns something.
-    pub(super) fn until<T>(&mut self, mut done: impl FnMut() -> Option<T>) -> T {
-        for _ in 0..TURNS_MAX {
-            if let Some(done) = done() {
-                return done;
-            }
-            self.turn();
-        }
-        panic!("it did not happen in {TURNS_MAX} turns");
-    }
-
     /// A client of this user by UDP, at a shard.
     pub(super) fn datagrams(&self, shard: usize, user: &'static str) -> Client {
-        let socket = UdpSocket::bind((self.listeners[shard].ip(), 0)).unwrap();
-        socket.connect(self.listeners[shard]).unwrap();
-        socket.set_nonblocking(true).unwrap();
-        Client::new(Link::Datagrams(socket), user)
+        Client::by_datagrams(self.listeners[shard], user)
     }
 
     /// A client of this user by TCP, at a shard, which has taken the connection.
     pub(super) fn connection(&mut self, shard: usize, user: &'static str) -> Client {
-        let socket = TcpStream::connect(self.listeners[shard]).unwrap();
-        socket.set_nonblocking(true).unwrap();
-        socket.set_nodelay(true).unwrap();
-        let mut client = Client::new(Link::Connection(socket, Vec::new()), user);
+        let mut client = Client::by_connection(self.listeners[shard], user);
         // The answer shows that it has been taken.
         client.fetch_nonce(self);
         client
@@ -165,12 +155,11 @@ impl Several {
     /// A connection at a shard, which has taken it while the others stand still.
     pub(super) fn connection_alone(&mut self, shard: usize, user: &'static str) -> Client {
         let before = self.connections_of(shard);
-        let socket = TcpStream::connect(self.listeners[shard]).unwrap();
-        socket.set_nonblocking(true).unwrap();
+        let client = Client::by_connection(self.listeners[shard], user);
         self.turn_shard_until(shard, |shards| {
             shards.connections_of(shard) == (before.0 + 1, before.1)
         });
-        Client::new(Link::Connection(socket, Vec::new()), user)
+        client
     }
 
     /// What all shards have counted. Whoever asks has let them settle.
@@ -251,6 +240,18 @@ impl Several {
     }
 }
 
+impl Turns for Several {
+    fn until<T>(&mut self, mut done: impl FnMut() -> Option<T>) -> T {
+        for _ in 0..TURNS_MAX {
+            if let Some(done) = done() {
+                return done;
+            }
+            self.turn();
+        }
+        panic!("it did not happen in {TURNS_MAX} turns");
+    }
+}
+
 enum Link {
     Datagrams(UdpSocket),
     /// With what was read and is no whole message yet.
@@ -258,7 +259,7 @@ enum Link {
 }
 
 /// A TURN client that never waits.
-pub(super) struct Client {
+pub(crate) struct Client {
     link: Link,
     user: &'static str,
     nonce: Vec<u8>,
@@ -266,15 +267,15 @@ pub(super) struct Client {
 }
 
 /// An answer.
-pub(super) struct Reply(Vec<u8>);
+pub(crate) struct Reply(Vec<u8>);
 
 impl Reply {
-    pub(super) fn message(&self) -> Message<'_> {
+    pub(crate) fn message(&self) -> Message<'_> {
         Message::parse(&self.0).unwrap()
     }
 
     /// 200 for success.
-    pub(super) fn code(&self) -> u16 {
+    pub(crate) fn code(&self) -> u16 {
         let message = self.message();
         match message.class() {
             Class::Success => 200,
@@ -282,21 +283,37 @@ impl Reply {
         }
     }
 
-    pub(super) fn expect(self, code: u16) -> Self {
+    pub(crate) fn expect(self, code: u16) -> Self {
         assert_eq!(self.code(), code);
         self
     }
 
-    pub(super) fn ticket(&self) -> Vec<u8> {
+    pub(crate) fn ticket(&self) -> Vec<u8> {
         self.message().mobility_ticket().expect("a ticket").to_vec()
     }
 
-    pub(super) fn relayed(&self) -> SocketAddr {
+    pub(crate) fn relayed(&self) -> SocketAddr {
         self.message().xor_relayed_address().unwrap().unwrap()
     }
 }
 
 impl Client {
+    /// By UDP.
+    pub(crate) fn by_datagrams(server: SocketAddr, user: &'static str) -> Self {
+        let socket = UdpSocket::bind((server.ip(), 0)).unwrap();
+        socket.connect(server).unwrap();
+        socket.set_nonblocking(true).unwrap();
+        Self::new(Link::Datagrams(socket), user)
+    }
+
+    /// By TCP.
+    pub(crate) fn by_connection(server: SocketAddr, user: &'static str) -> Self {
+        let socket = TcpStream::connect(server).unwrap();
+        socket.set_nonblocking(true).unwrap();
+        socket.set_nodelay(true).unwrap();
+        Self::new(Link::Connection(socket, Vec::new()), user)
+    }
+
     fn new(link: Link, user: &'static str) -> Self {
         Self {
             link,
@@ -307,7 +324,7 @@ impl Client {
     }
 
     /// A request with credentials.
-    pub(super) fn signed(
+    pub(crate) fn signed(
         &mut self,
         method: Method,
         attributes: impl FnOnce(&mut MessageWriter<'_>),
@@ -334,14 +351,14 @@ impl Client {
     }
 
     /// A request to come back to what the ticket is for.
-    pub(super) fn signed_resume(&mut self, ticket: &[u8]) -> Vec<u8> {
+    pub(crate) fn signed_resume(&mut self, ticket: &[u8]) -> Vec<u8> {
         self.signed(Method::REFRESH, |writer| {
             writer.mobility_ticket(ticket);
         })
     }
 
     /// Gets a nonce by asking without credentials.
-    fn fetch_nonce(&mut self, shards: &mut Several) {
+    fn fetch_nonce(&mut self, shards: &mut impl Turns) {
         let mut buffer = [0; 64];
         let transaction = TransactionId::from([0xFF; 12]);
         let writer = MessageWriter::new(&mut buffer, Class::Request, Method::REFRESH, transaction);
@@ -351,9 +368,9 @@ impl Client {
         self.take_nonce(&challenge);
     }
 
-    pub(super) fn request(
+    pub(crate) fn request(
         &mut self,
-        shards: &mut Several,
+        shards: &mut impl Turns,
         method: Method,
         attributes: impl Fn(&mut MessageWriter<'_>),
     ) -> Reply {
@@ -373,13 +390,13 @@ impl Client {
         self.answer(shards)
     }
 
-    pub(super) fn take_nonce(&mut self, challenge: &Reply) {
+    pub(crate) fn take_nonce(&mut self, challenge: &Reply) {
         let nonce = challenge.message().nonce().unwrap().unwrap().to_vec();
         self.nonce = nonce;
     }
 
     /// Allocates with a ticket.
-    pub(super) fn allocate(&mut self, shards: &mut Several) -> Reply {
+    pub(crate) fn allocate(&mut self, shards: &mut impl Turns) -> Reply {
         let answer = self.request(shards, Method::ALLOCATE, |writer| {
             writer.requested_transport(17).mobility_ticket(b"");
         });
@@ -387,15 +404,15 @@ impl Client {
     }
 
     /// Comes back to what the ticket is for.
-    pub(super) fn resume(&mut self, shards: &mut Several, ticket: &[u8]) -> Reply {
+    pub(crate) fn resume(&mut self, shards: &mut impl Turns, ticket: &[u8]) -> Reply {
         self.request(shards, Method::REFRESH, |writer| {
             writer.mobility_ticket(ticket);
         })
     }
 
-    pub(super) fn bind_channel(
+    pub(crate) fn bind_channel(
         &mut self,
-        shards: &mut Several,
+        shards: &mut impl Turns,
         number: ChannelNumber,
         peer: SocketAddr,
     ) {
@@ -405,14 +422,14 @@ impl Client {
         answer.expect(200);
     }
 
-    pub(super) fn send(&mut self, bytes: &[u8]) {
+    pub(crate) fn send(&mut self, bytes: &[u8]) {
         match &mut self.link {
             Link::Datagrams(socket) => assert_eq!(socket.send(bytes).unwrap(), bytes.len()),
             Link::Connection(socket, _) => socket.write_all(bytes).unwrap(),
         }
     }
 
-    pub(super) fn send_channel_data(&mut self, number: ChannelNumber, data: &[u8]) {
+    pub(crate) fn send_channel_data(&mut self, number: ChannelNumber, data: &[u8]) {
         let header = ChannelData::header(number, u16::try_from(data.len()).unwrap());
         let mut message = [&header, data].concat();
         message.resize(message.len().next_multiple_of(4), 0);
@@ -420,12 +437,12 @@ impl Client {
     }
 
     /// The next STUN message.
-    pub(super) fn answer(&mut self, shards: &mut Several) -> Reply {
+    pub(crate) fn answer(&mut self, shards: &mut impl Turns) -> Reply {
         Reply(shards.until(|| self.received()))
     }
 
     /// The next message, if one has come.
-    pub(super) fn received(&mut self) -> Option<Vec<u8>> {
+    pub(crate) fn received(&mut self) -> Option<Vec<u8>> {
         let mut buffer = [0; 4096];
         match &mut self.link {
             Link::Datagrams(socket) => {
@@ -450,7 +467,7 @@ impl Client {
     }
 
     /// So many bytes of a stream that has no messages any more.
-    pub(super) fn read(&mut self, shards: &mut Several, len: usize) -> Vec<u8> {
+    pub(crate) fn read(&mut self, shards: &mut impl Turns, len: usize) -> Vec<u8> {
         let Link::Connection(socket, unread) = &mut self.link else {
             panic!("no stream");
         };
@@ -465,7 +482,7 @@ impl Client {
     }
 
     /// Whether the connection is open, and nothing has come on it that was not asked for.
-    pub(super) fn is_left_alone(&mut self) -> bool {
+    pub(crate) fn is_left_alone(&mut self) -> bool {
         let Link::Connection(socket, unread) = &mut self.link else {
             return self.received().is_none();
         };
