@@ -33,7 +33,7 @@ const UDP: u8 = 17;
 const OPENING_MAX: Duration = Duration::from_secs(10);
 
 /// No reservation is shorter (RFC 8656 §7.2).
-const RESERVATION_MIN: Duration = Duration::from_secs(30);
+pub(crate) const RESERVATION_MIN: Duration = Duration::from_secs(30);
 
 /// What a valid Allocate request asks for.
 struct Wish {
@@ -476,6 +476,7 @@ impl<R: Random> Engine<R> {
         let mut relays = [None, None];
         let mut rare = Rare {
             origin,
+            redeemed,
             ..Rare::default()
         };
         let mut reserved_lease = None;
@@ -513,6 +514,7 @@ impl<R: Random> Engine<R> {
             server: self.listener_address(envelope.to.listener),
             client: envelope.to.remote,
             transport: envelope.to.transport,
+            connection: envelope.to.connection,
             user: quota.user().clone(),
             transaction: envelope.transaction,
             protocol: relays

@@ -60,15 +60,20 @@ pub(crate) struct Allocation {
 pub(crate) struct Rare {
     /// The ORIGIN of the request that created it, where others have to carry the same.
     pub(crate) origin: Option<CanonicalOrigin>,
+    /// The token that it was given.
     pub(crate) token: Option<ReservationToken>,
+    /// The token that it redeemed.
+    pub(crate) redeemed: Option<ReservationToken>,
     pub(crate) missing_family: Option<(Family, u16)>,
 }
 
 impl Rare {
     /// Where there is anything.
     pub(crate) fn boxed(self) -> Option<Box<Self>> {
-        let has_any =
-            self.token.is_some() || self.missing_family.is_some() || self.origin.is_some();
+        let has_any = self.token.is_some()
+            || self.redeemed.is_some()
+            || self.missing_family.is_some()
+            || self.origin.is_some();
         has_any.then(|| Box::new(self))
     }
 }

@@ -12,7 +12,7 @@ use turnbuckle_wire::{ChannelNumber, TransactionId};
 
 use crate::auth::CanonicalOrigin;
 use crate::credential::User;
-use crate::id::{AllocationId, ConnectionId, Family, RelayProtocol, Transport};
+use crate::id::{AllocationId, Connection, ConnectionId, Family, RelayProtocol, Transport};
 use crate::reservation::ReservationToken;
 use crate::tcp::PeerEnd;
 use crate::time::Time;
@@ -133,6 +133,8 @@ pub struct Created {
     pub client: SocketAddr,
     /// What carries messages between the two.
     pub transport: Transport,
+    /// The host's name for the connection; by UDP what tells clients of proxies from others.
+    pub connection: Connection,
     /// Who asked for it.
     pub user: Arc<User>,
     /// The transaction that created it.
@@ -170,6 +172,8 @@ pub struct Moved {
     pub client: SocketAddr,
     /// What carries messages between the two.
     pub transport: Transport,
+    /// The host's name for the connection; by UDP what tells clients of proxies from others.
+    pub connection: Connection,
     /// When.
     pub time: Time,
 }
@@ -185,6 +189,8 @@ pub struct Resumed {
     pub client: SocketAddr,
     /// What carries messages between the two.
     pub transport: Transport,
+    /// The host's name for the connection; by UDP what tells clients of proxies from others.
+    pub connection: Connection,
     /// The request.
     pub transaction: TransactionId,
     /// The number of the ticket that is good from now on.
@@ -224,6 +230,8 @@ pub struct Ended {
     pub server: SocketAddr,
     /// What carried messages between the two.
     pub transport: Transport,
+    /// The host's name for the connection; by UDP what tells clients of proxies from others.
+    pub connection: Connection,
     /// Whose it was.
     pub user: Arc<User>,
     /// Why.
@@ -234,6 +242,8 @@ pub struct Ended {
     pub time: Time,
     /// The transaction that had created it.
     pub created_by: TransactionId,
+    /// The token that it redeemed: once, although the reservation of a client that lives on is still on record.
+    pub redeemed: Option<ReservationToken>,
     /// The 5-tuple which that came from, if the allocation has moved since.
     pub created_from: Option<Path>,
     /// What it relayed in its whole life.
@@ -249,6 +259,8 @@ pub struct Path {
     pub client: SocketAddr,
     /// What carries messages between the two.
     pub transport: Transport,
+    /// The host's name for the connection; by UDP what tells clients of proxies from others.
+    pub connection: Connection,
 }
 
 /// Why an allocation ended.

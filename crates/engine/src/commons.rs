@@ -40,7 +40,10 @@ impl Commons {
             rotation: Rotation::default(),
             bandwidth: BandwidthLedger::new(config),
             connections: ConnectionLedger::new(config.tcp.as_ref()),
-            releases: Mutex::new(Tombstones::new(limits.tombstones)),
+            releases: Mutex::new(Tombstones::new(
+                limits.tombstones,
+                config.auth.nonce_lifetime.replay_memory(),
+            )),
             unverified: UnverifiedBudget::new(&config.unverified),
             mobile_paths: MobilePaths::default(),
         })

@@ -231,7 +231,8 @@ pub struct Limits {
     pub reservations: u32,
     /// Other ports tried when the host finds one in use: 508.
     pub relay_open_attempts: u8,
-    /// Finished transactions remembered against replay (V-22); the oldest is forgotten first.
+    /// Finished transactions remembered against replay (V-22), for as long as a nonce can be good: two for each allocation that
+    /// ends. The oldest is forgotten first, and counted.
     pub tombstones: u32,
     /// Replies waiting to be drained, in bytes; what does not fit is dropped as `reply_queue_full`.
     pub reply_queue_bytes: usize,
@@ -250,7 +251,8 @@ impl Default for Limits {
             channels_per_allocation: 1_024,
             reservations: 1_024,
             relay_open_attempts: 16,
-            tombstones: 4_096,
+            // guard: V-22-memory
+            tombstones: 2 * 65_536,
             reply_queue_bytes: 1 << 20,
             timeouts_per_call: 256,
         }

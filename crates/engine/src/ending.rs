@@ -86,6 +86,8 @@ impl<R: Random> Engine<R> {
             client: allocation.client.remote,
             server: self.listener_address(allocation.client.listener),
             transport: allocation.client.transport,
+            connection: allocation.client.connection,
+            redeemed: allocation.rare.as_ref().and_then(|rare| rare.redeemed),
             user: allocation.quota.user().clone(),
             cause,
             created: allocation.created,
@@ -103,6 +105,7 @@ impl<R: Random> Engine<R> {
             server: self.listener_address(first.listener),
             client: first.remote,
             transport: first.transport,
+            connection: first.connection,
         })
     }
 

@@ -81,6 +81,8 @@ pub struct Statistics {
     pub peer_connections: usize,
     /// Finished transactions that are remembered.
     pub tombstones: usize,
+    /// Finished transactions that were forgotten, for want of room, while the same request could still be good (V-22).
+    pub tombstones_forgotten_early: u64,
     /// ChannelBind requests for a number that RFC 5766 had and RFC 8656 §12 reserves.
     pub channel_numbers_reserved: u64,
 }
@@ -107,7 +109,10 @@ impl<R: Random> Engine<R> {
             authenticator,
             table: Table::new(&mut random),
             wheel: Wheel::new(Time::ZERO),
-            tombstones: Tombstones::new(config.limits.tombstones),
+            tombstones: Tombstones::new(
+                config.limits.tombstones,
+                config.auth.nonce_lifetime.replay_memory(),
+            ),
             reservation_deadlines: VecDeque::new(),
             outbox: Outbox::default(),
             changes: VecDeque::new(),
@@ -590,6 +595,7 @@ impl<R: Random> Engine<R> {
             allocations: self.table.len() - self.statistics.pending,
             peer_connections: self.tcp.len(),
             tombstones: self.tombstones.len(),
+            tombstones_forgotten_early: self.tombstones.forgotten_early(),
             ..self.statistics
         }
     }

@@ -237,6 +237,7 @@ impl<R: Random> Engine<R> {
             server: self.listener_address(path.listener),
             client: path.remote,
             transport: path.transport,
+            connection: path.connection,
             transaction: resumed.transaction,
             number,
             until: resumed.until,
@@ -298,6 +299,7 @@ impl<R: Random> Engine<R> {
             server,
             client: path.remote,
             transport: path.transport,
+            connection: path.connection,
             time: now,
         })));
     }

@@ -121,6 +121,14 @@ impl NonceLifetime {
     }
 }
 
+impl NonceLifetime {
+    /// How long a request can be good after it was first seen: no nonce is accepted for longer, whichever server of a fleet gave it
+    /// out. Of one that is good for ever, an hour.
+    pub(crate) fn replay_memory(self) -> Duration {
+        self.0.unwrap_or(Self::MAX) + Duration::from_secs(CLOCK_SKEW_S)
+    }
+}
+
 impl Default for NonceLifetime {
     /// 600 s, as coturn's `stale-nonce`.
     fn default() -> Self {

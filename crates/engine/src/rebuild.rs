@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use turnbuckle_wire::ChannelNumber;
 
+use crate::allocate::RESERVATION_MIN;
 use crate::allocation::{Allocation, Entry, Rare, Relay};
 use crate::change::{Change, Created, EndCause, Ended, Path, Resumed, Usage};
 use crate::channel::Channels;
@@ -20,6 +21,7 @@ use crate::mobility::{LastResume, Mobility};
 use crate::permission::Permissions;
 use crate::ports::PortLease;
 use crate::random::Random;
+use crate::reservation::ReservationToken;
 use crate::time::{Now, Time};
 use crate::tombstone::Deed;
 
@@ -45,6 +47,7 @@ impl Path {
             server: created.server,
             client: created.client,
             transport: created.transport,
+            connection: created.connection,
         }
     }
 }
@@ -85,6 +88,7 @@ impl Record {
             server: resumed.server,
             client: resumed.client,
             transport: resumed.transport,
+            connection: resumed.connection,
         });
         core::iter::once(Path::of(&self.created)).chain(new_path)
     }
@@ -126,10 +130,12 @@ impl<R: Random> Engine<R> {
         for change in changes {
             if let Change::Created(created) = &change {
                 reservations.extend(created.reservation);
-                if let Some(token) = created.redeemed {
-                    let until = created.created + engine.config.lifetimes.reservation;
-                    engine.commons.reservations.spend(token, until);
-                }
+                engine.spend_again(created.redeemed, created.created);
+            }
+            // records of what has ended may be all that is left
+            if let Change::Ended(ended) = &change {
+                // guard: V-22-redeemed
+                engine.spend_again(ended.redeemed, ended.created);
             }
             engine.replay(&mut records, change);
         }
@@ -153,6 +159,14 @@ impl<R: Random> Engine<R> {
             }
         }
         engine
+    }
+
+    /// Takes note that an allocation created at `created` has redeemed a token: it works once.
+    fn spend_again(&self, redeemed: Option<ReservationToken>, created: Time) {
+        if let Some(token) = redeemed {
+            let until = created + self.config.lifetimes.reservation.max(RESERVATION_MIN);
+            self.commons.reservations.spend(token, until);
+        }
     }
 
     /// Applies one change to the records.
@@ -202,6 +216,7 @@ impl<R: Random> Engine<R> {
                     server: ended.server,
                     client: ended.client,
                     transport: ended.transport,
+                    connection: ended.connection,
                 };
                 if let Some(client) = self.client_tuple(path) {
                     self.tombstones
@@ -236,6 +251,7 @@ impl<R: Random> Engine<R> {
                 created.server = moved.server;
                 created.client = moved.client;
                 created.transport = moved.transport;
+                created.connection = moved.connection;
                 record.has_new_path = false;
             }
             Change::PermissionInstalled {
@@ -311,13 +327,14 @@ impl<R: Random> Engine<R> {
         let client = self.client_tuple(Path::of(created));
         // a connection has ended with the process that held it: who can move comes back with its ticket
         let parked = client.is_none() && created.is_mobile && self.tickets.is_some();
-        let client = client.or_else(|| self.parked_tuple(created).filter(|_| parked));
+        let client = client.or_else(|| self.parked_tuple(id, created).filter(|_| parked));
         let mobility = created.is_mobile.then(|| {
             let resume = resumed.as_ref().and_then(|resumed| {
                 let client = self.client_tuple(Path {
                     server: resumed.server,
                     client: resumed.client,
                     transport: resumed.transport,
+                    connection: resumed.connection,
                 })?;
                 Some(LastResume {
                     client,
@@ -347,6 +364,7 @@ impl<R: Random> Engine<R> {
         let rare = Rare {
             origin: created.origin,
             token: created.reservation.map(|reserved| reserved.token),
+            redeemed: created.redeemed,
             missing_family: created.missing_family,
         };
         let mut allocation = Allocation {
@@ -407,7 +425,13 @@ impl<R: Random> Engine<R> {
     fn client_tuple(&self, path: Path) -> Option<ClientTuple> {
         let mut listeners = self.listeners.iter();
         let &(listener, _) = listeners.find(|&&(_, local)| local == path.server)?;
-        (path.transport == Transport::Udp).then(|| ClientTuple::udp(listener, path.client))
+        (path.transport == Transport::Udp).then_some(ClientTuple {
+            listener,
+            remote: path.client,
+            transport: path.transport,
+            // guard: proxy-rebuilt
+            connection: path.connection,
+        })
     }
 
     /// The second path of an allocation; its only one, if the first one was a connection.
@@ -424,15 +448,15 @@ impl<R: Random> Engine<R> {
         }
     }
 
-    /// Stands for the connection of a client that has to come back. No connection is named so.
-    fn parked_tuple(&self, created: &Created) -> Option<ClientTuple> {
+    /// Stands for the connection of a client that has to come back. No connection is named so, and one address may have had several.
+    fn parked_tuple(&self, id: AllocationId, created: &Created) -> Option<ClientTuple> {
         let mut listeners = self.listeners.iter();
         let &(listener, _) = listeners.find(|&&(_, local)| local == created.server)?;
         Some(ClientTuple {
             listener,
             remote: created.client,
             transport: created.transport,
-            connection: Connection::new(u32::MAX, u64::MAX),
+            connection: Connection::new(u32::MAX, id.to_u64()),
         })
     }
 
@@ -448,11 +472,13 @@ impl<R: Random> Engine<R> {
             client: created.client,
             server: created.server,
             transport: created.transport,
+            connection: created.connection,
             user: created.user,
             cause: EndCause::Lost,
             created: created.created,
             time: now,
             created_by: created.transaction,
+            redeemed: created.redeemed,
             created_from,
             totals: usage,
         })));

@@ -2,7 +2,8 @@
 //!
 //! A captured Refresh with lifetime zero, or the Allocate request of an allocation that has ended, still carries a valid
 //! integrity attribute. On the same 5-tuple it would end, or create, an allocation the client knows nothing of. So the
-//! transactions that ended or had created an allocation are remembered for as long as a nonce can live.
+//! transactions that ended or had created an allocation are remembered for as long as a nonce can live. What has to be forgotten
+//! earlier, for want of room, is counted.
 
 use core::net::SocketAddr;
 use core::time::Duration;
@@ -13,9 +14,6 @@ use turnbuckle_wire::TransactionId;
 
 use crate::id::{AllocationId, ClientTuple};
 use crate::time::Time;
-
-/// No nonce is accepted for longer (RFC 8656 §5).
-const MEMORY: Duration = Duration::from_secs(3600);
 
 /// What a finished transaction did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,14 +34,20 @@ pub(crate) type SharedTombstones = Mutex<Tombstones<Addresses>>;
 #[derive(Debug)]
 pub(crate) struct Tombstones<C = ClientTuple> {
     count_max: usize,
+    /// How long a nonce can be good.
+    memory: Duration,
+    /// Transactions that were forgotten while their nonces could still be good.
+    forgotten_early: u64,
     by_transaction: BTreeMap<(C, [u8; 12]), (Deed, Time)>,
     oldest_first: VecDeque<(C, [u8; 12])>,
 }
 
 impl<C: Copy + Ord> Tombstones<C> {
-    pub(crate) fn new(count_max: u32) -> Self {
+    pub(crate) fn new(count_max: u32, memory: Duration) -> Self {
         Self {
             count_max: count_max as usize,
+            memory,
+            forgotten_early: 0,
             by_transaction: BTreeMap::new(),
             oldest_first: VecDeque::new(),
         }
@@ -54,14 +58,17 @@ impl<C: Copy + Ord> Tombstones<C> {
         let key = (client, *transaction.as_bytes());
         if self
             .by_transaction
-            .insert(key, (deed, now + MEMORY))
+            .insert(key, (deed, now + self.memory))
             .is_none()
         {
             self.oldest_first.push_back(key);
         }
         while self.oldest_first.len() > self.count_max || self.oldest_is_forgotten(now) {
-            if let Some(oldest) = self.oldest_first.pop_front() {
-                self.by_transaction.remove(&oldest);
+            let Some(oldest) = self.oldest_first.pop_front() else {
+                break;
+            };
+            if let Some((_, until)) = self.by_transaction.remove(&oldest) {
+                self.forgotten_early += u64::from(now < until);
             }
         }
     }
@@ -72,6 +79,10 @@ impl<C: Copy + Ord> Tombstones<C> {
             .by_transaction
             .get(&(client, *transaction.as_bytes()))?;
         (now < until).then_some(deed)
+    }
+
+    pub(crate) fn forgotten_early(&self) -> u64 {
+        self.forgotten_early
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -98,8 +109,8 @@ mod tests {
     );
 
     #[test]
-    fn remembers_the_latest_and_for_an_hour() {
-        let mut tombstones = Tombstones::new(3);
+    fn remembers_the_latest_for_an_hour_and_counts_what_it_had_no_room_for() {
+        let mut tombstones = Tombstones::new(3, Duration::from_secs(3600));
         for n in 0..5 {
             tombstones.bury(
                 CLIENT,
@@ -122,11 +133,12 @@ mod tests {
             [false, false, true, true, true]
         );
         assert!(known(4, 3_603) && !known(4, 3_604));
+        assert_eq!(tombstones.forgotten_early(), 2);
     }
 
     #[test]
     fn an_old_memory_makes_room() {
-        let mut tombstones = Tombstones::new(3);
+        let mut tombstones = Tombstones::new(3, Duration::from_secs(3600));
         tombstones.bury(
             CLIENT,
             TransactionId::new([1; 12]),
@@ -141,5 +153,6 @@ mod tests {
         );
         assert_eq!(tombstones.by_transaction.len(), 1);
         assert_eq!(tombstones.oldest_first.len(), 1);
+        assert_eq!(tombstones.forgotten_early(), 0, "its time was over");
     }
 }

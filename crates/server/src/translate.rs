@@ -216,6 +216,11 @@ pub(crate) fn engine(config: &Config) -> Result<EngineConfig, String> {
             user_quota: limits.allocations_per_user.map(Into::into),
             total_quota: limits.allocations_total.map(Into::into),
             allocations: limits.allocations_per_shard.get(),
+            tombstones: limits
+                .allocations_per_shard
+                .get()
+                .saturating_mul(2)
+                .max(4_096),
             permissions_per_allocation: limits.permissions_per_allocation.get(),
             channels_per_allocation: limits.channels_per_allocation.get(),
             ..Limits::default()

@@ -651,3 +651,24 @@ fn an_old_nonce_that_has_run_out_is_stale_with_a_ticket_too() {
     let mut moved = moved_with_old_nonce(&client, MOVED);
     assert_eq!(resume_code(&mut server, &mut moved, &ticket), Some(438));
 }
+
+#[test]
+fn two_clients_whose_connections_came_from_one_address_both_come_back() {
+    let mut server = Server::with(with_key);
+    let mut tickets = Vec::new();
+    for serial in [1, 2] {
+        let mut client = server.client(CLIENT);
+        client.tuple.transport = Transport::Tcp;
+        client.tuple.connection = Connection::new(1, serial);
+        client.transactions += serial << 20;
+        tickets.push(allocate(&mut server, &mut client).1);
+        server.engine.disconnected(server.now, &client.tuple);
+        server.pump();
+    }
+    let mut after = rebuilt(&server);
+    assert_eq!(after.engine.statistics().allocations, 2);
+    for (port, ticket) in (40_000..).zip(&tickets) {
+        let mut moved = after.client(&format!("198.18.0.9:{port}"));
+        resume(&mut after, &mut moved, ticket).success();
+    }
+}

@@ -4,7 +4,9 @@ use core::net::SocketAddr;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use turnbuckle_engine::{Change, Commons, Config, DropReason, EndCause, Endpoint, Engine, Outcome};
+use turnbuckle_engine::{
+    Change, Commons, Config, Connection, DropReason, EndCause, Endpoint, Engine, Outcome,
+};
 use turnbuckle_wire::{AddressFamily, MessageWriter, Method};
 
 use crate::support::*;
@@ -477,4 +479,55 @@ fn a_token_that_was_redeemed_is_spent_after_a_rebuild_too() {
     assert_eq!(commons.reserved_ports(), 0);
     let leased: u32 = commons.ports().map(|(_, counts)| counts.leased).sum();
     assert_eq!(leased, 1, "alice's");
+}
+
+//= TURN-026
+//= V-22
+#[test]
+fn a_token_stays_spent_although_nothing_is_left_of_who_redeemed_it_but_that_it_ended() {
+    let mut server = Server::start();
+    let mut alice = server.client(CLIENT);
+    let answer = server.ask(&mut alice, Method::ALLOCATE, |writer| {
+        writer.requested_transport(17).even_port(true);
+    });
+    let token = answer.success().reservation_token().unwrap().unwrap();
+    let mut bob = server.client_of("bob", "builder", "203.0.113.8:1");
+    let redeem = |writer: &mut MessageWriter<'_>| {
+        writer.requested_transport(17).reservation_token(token);
+    };
+    server.ask(&mut bob, Method::ALLOCATE, redeem).success();
+    server.refresh(&mut bob, 0).success();
+    let mut history = server.take_changes();
+    let ended = history.iter().find_map(|change| match change {
+        Change::Ended(ended) => Some(ended.allocation),
+        _ => None,
+    });
+    history.retain(|change| match change {
+        Change::Created(created) => Some(created.allocation) != ended,
+        _ => true,
+    });
+    let mut after = rebuild(&server, &history);
+    assert_eq!(after.commons.reserved_ports(), 0);
+    after.challenge(&mut bob);
+    let answer = after.ask(&mut bob, Method::ALLOCATE, redeem);
+    assert_eq!(answer.code(), Some(508));
+}
+
+#[test]
+fn a_client_behind_a_proxy_comes_back_as_one_and_its_data_goes_nowhere_else() {
+    let mut server = Server::start();
+    let mut proxied = server.client(CLIENT);
+    proxied.tuple.connection = Connection::new(1, 0);
+    let relayed = server.allocate(&mut proxied);
+    server.permit(&mut proxied, PEER).success();
+    let history = server.take_changes();
+    let mut after = rebuild(&server, &history);
+    let route = after.peer_data(relayed, PEER).unwrap();
+    assert_eq!(route.client, proxied.tuple);
+    assert_eq!(after.engine.client(&tuple(CLIENT)), None);
+    // and the end of it is on record for that client, not for who sends from the address itself
+    server.refresh(&mut proxied, 0).success();
+    let ends = server.take_changes();
+    assert!(ends.iter().any(|change| matches!(change,
+        Change::Ended(ended) if ended.connection == proxied.tuple.connection)));
 }

@@ -256,3 +256,25 @@ fn the_memory_of_finished_transactions_is_bounded() {
     );
     assert_eq!(server.engine.statistics().allocations, 1);
 }
+
+//= V-22
+#[test]
+fn a_captured_request_creates_nothing_although_thousands_of_other_allocations_ended_since() {
+    let mut server = Server::start();
+    let mut client = server.client(CLIENT);
+    let transaction = client.next_transaction();
+    let captured = client.request(Method::ALLOCATE, transaction, |writer| {
+        writer.requested_transport(17);
+    });
+    server.exchange(client.tuple, &captured).success();
+    server.refresh(&mut client, 0).success();
+    for n in 0..3_000_u16 {
+        let [high, low] = n.to_be_bytes();
+        let mut other = server.client(&format!("198.18.{high}.{low}:9"));
+        server.allocate(&mut other);
+        server.refresh(&mut other, 0).success();
+    }
+    server.take_changes();
+    assert_eq!(server.exchange(client.tuple, &captured).code(), Some(437));
+    assert_eq!(server.engine.statistics().tombstones_forgotten_early, 0);
+}

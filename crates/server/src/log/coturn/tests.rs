@@ -1,6 +1,6 @@
 //! How much strangers can have written, and what they can have written.
 
-use turnbuckle_engine::{AllocationId, ClientTuple, Endpoint, Moved, Resumed};
+use turnbuckle_engine::{AllocationId, ClientTuple, Connection, Endpoint, Moved, Resumed};
 use turnbuckle_wire::{Class, IntegrityKey, MessageWriter, TransactionId};
 
 use super::*;
@@ -240,6 +240,7 @@ fn a_resume_that_takes_the_place_of_another_and_the_end_of_moving_are_told() {
             server,
             client: path(port).client,
             transport,
+            connection: Connection::default(),
             transaction,
             number: port.into(),
             until: now,
@@ -255,6 +256,7 @@ fn a_resume_that_takes_the_place_of_another_and_the_end_of_moving_are_told() {
         server,
         client: path(3).client,
         transport,
+        connection: Connection::default(),
         time: now,
     };
     let line = format!("{title}: mobility handoff completed, remote 198.51.100.7:3");
