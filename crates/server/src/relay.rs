@@ -497,6 +497,8 @@ impl Relay {
             Framing::DataIndication { peer } => {
                 let mut start = 0;
                 for segment in message.segments().take(admitted) {
+                    let run = Run::single(start, segment.len());
+                    start += segment.len();
                     let len = len_u16(segment.len());
                     let mut header = [0; DATA_INDICATION_HEADER_MAX];
                     let transaction = self.engine.transaction_id();
@@ -506,10 +508,8 @@ impl Relay {
                         self.counters.dropped(DropReason::DatagramTooLarge, 1);
                         continue;
                     };
-                    let run = Run::single(start, segment.len());
                     let framing = (&header[..header_len], padding(segment.len()));
                     self.forward_to_client(client, remote, message, run, framing, tx);
-                    start += segment.len();
                 }
             }
         }

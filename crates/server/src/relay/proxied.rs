@@ -21,7 +21,7 @@ use crate::proxy;
 
 /// Stands in the tuple of a client that comes through a proxy by UDP.
 const PROXIED: ConnectionName = ConnectionName::new(1, 0);
-/// Clients without an allocation whose proxies are remembered from one turn to the next, for answers that take longer.
+/// Clients whose proxies are remembered for answers that take longer than a turn: of those heard last so many, and at most as many again.
 const HEARD_MAX: usize = 4096;
 
 /// Through which proxies clients are reached.
@@ -29,6 +29,8 @@ const HEARD_MAX: usize = 4096;
 pub(super) struct ProxiedClients {
     /// Of those heard lately: for answers.
     heard: HashMap<ClientTuple, SocketAddr>,
+    /// Of those heard before these.
+    heard_before: HashMap<ClientTuple, SocketAddr>,
     /// For what peers send.
     proxy_by_allocation: HashMap<AllocationId, SocketAddr>,
 }
@@ -39,7 +41,10 @@ impl ProxiedClients {
     pub(super) fn answer_address(&self, client: &ClientTuple) -> Option<SocketAddr> {
         match is_proxied(client) {
             // guard: proxy-datagram-answer
-            true => self.heard.get(client).copied(),
+            true => {
+                let heard = self.heard.get(client);
+                heard.or_else(|| self.heard_before.get(client)).copied()
+            }
             false => Some(client.remote),
         }
     }
@@ -60,6 +65,8 @@ impl ProxiedClients {
     /// Keeps what is remembered of clients without an allocation within its bound.
     pub(super) fn turn_started(&mut self) {
         if self.heard.len() >= HEARD_MAX {
+            // The older ones go, and not all: answers to the others are still under way.
+            std::mem::swap(&mut self.heard, &mut self.heard_before);
             self.heard.clear();
         }
     }
@@ -134,5 +141,35 @@ impl Relay {
             segment: end - start,
         };
         self.message(client, allocation, &segments, start, tx);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_proxy_of_a_client_is_remembered_while_others_of_its_number_are_heard() {
+        let client = |n: u32| {
+            let remote = SocketAddr::from((std::net::Ipv4Addr::from(0xC612_0000 + n), 5000));
+            ClientTuple {
+                connection: PROXIED,
+                ..ClientTuple::udp(Endpoint(1), remote)
+            }
+        };
+        let proxy = SocketAddr::from(([192, 0, 2, 1], 3478));
+        let mut proxied = ProxiedClients::default();
+        let heard_max = u32::try_from(HEARD_MAX).unwrap();
+        for n in 0..10 * heard_max {
+            proxied.turn_started();
+            proxied.heard.insert(client(n), proxy);
+            // The next turn, when the answer comes.
+            proxied.turn_started();
+            let earliest = n.saturating_sub(heard_max - 1);
+            for n in [n, earliest] {
+                assert_eq!(proxied.answer_address(&client(n)), Some(proxy));
+            }
+            assert!(proxied.heard.len() + proxied.heard_before.len() <= 2 * HEARD_MAX);
+        }
     }
 }
