@@ -278,6 +278,14 @@ impl Datapath {
             true => self.until_accepting(timeout),
             false => timeout,
         };
+        let has_cut = self.streams.has_cut();
+        let timeout = match has_cut {
+            true => {
+                self.streams.start_cut();
+                Some(Duration::ZERO)
+            }
+            false => timeout,
+        };
         self.wait(timeout)?;
         self.turn += 1;
         self.counters.pace.turns.add(1);
@@ -308,6 +316,10 @@ impl Datapath {
                     _ => {} // clients, who came first
                 },
             }
+        }
+        if has_cut {
+            self.serve_cut(handler);
+            newcomers.cut = !self.streams.cut_strangers.is_empty();
         }
         if newcomers.are_there() {
             self.serve_newcomers(newcomers, handler);
@@ -431,6 +443,18 @@ impl Datapath {
             &mut self.queue,
             handler,
         );
+    }
+
+    /// Goes on with connections of which the last turn had done enough.
+    #[cold]
+    fn serve_cut<H: Handler>(&mut self, handler: &mut H) {
+        while let Some(id) = self.streams.next_cut() {
+            if self.streams.arena.is_short() {
+                self.flush(handler);
+            }
+            self.streams
+                .show_again(id, &self.epolls, &mut self.queue, handler);
+        }
     }
 
     /// Sends what is queued and frees the slots.
@@ -674,7 +698,12 @@ impl Sockets<'_> {
     /// # Errors
     /// No memory for the event queue, or there are more than four million connections.
     pub fn adopt(&mut self, stream: DetachedStream) -> io::Result<StreamId> {
-        self.streams.table.adopt(stream, self.epolls)
+        let is_cut = stream.is_cut();
+        let id = self.streams.table.adopt(stream, self.epolls)?;
+        if is_cut {
+            self.streams.note_cut(id);
+        }
+        Ok(id)
     }
 
     /// Closes a socket after the flush that follows, so that what was queued for it still leaves.

@@ -246,3 +246,80 @@ fn a_listener_that_is_not_admitted_yet_keeps_nobody_busy() {
     turn(&mut datapath, &mut handler);
     assert_eq!(handler.accepted, [0]);
 }
+
+/// Takes ten bytes in a turn, or waits for a whole hundred.
+#[derive(Default)]
+struct Sipping {
+    waits: bool,
+    inputs: usize,
+    taken: usize,
+}
+
+impl Handler for Sipping {
+    fn received(&mut self, _: &Received<'_>, _: &mut SendQueue) {}
+
+    fn accepted(&mut self, _: StreamId, _: &Accepted, _: &mut SendQueue) -> bool {
+        true
+    }
+
+    fn stream_received(&mut self, input: &mut StreamInput<'_>, _: &mut SendQueue) -> Taken {
+        let len = input.bytes().len();
+        self.inputs += 1;
+        let taken = match self.waits {
+            true => len / 100 * 100,
+            false => len.min(10),
+        };
+        self.taken += taken;
+        if self.waits {
+            input.await_len(100);
+        } else if taken < len {
+            input.cut();
+        }
+        Taken::AllBut([taken..len, 0..0])
+    }
+}
+
+/// A connection that was accepted and has sent `bytes`.
+fn sipping(datapath: &mut Datapath, handler: &mut Sipping, bytes: &[u8]) -> TcpStream {
+    let address = listen(datapath, 0);
+    let mut client = TcpStream::connect(address).unwrap();
+    client.set_nodelay(true).unwrap();
+    datapath.turn(Some(PATIENCE), handler).unwrap();
+    client.write_all(bytes).unwrap();
+    settle();
+    client
+}
+
+#[test]
+fn what_a_turn_leaves_of_a_connection_comes_in_the_next_ones_though_nothing_else_does() {
+    pin_current_thread(0).unwrap();
+    let mut datapath = Datapath::new(Settings::default()).unwrap();
+    let mut handler = Sipping::default();
+    let _client = sipping(&mut datapath, &mut handler, &[7; 95]);
+    for turn in 1..=10 {
+        datapath.turn(Some(PATIENCE), &mut handler).unwrap();
+        assert_eq!((handler.inputs, handler.taken), (turn, (turn * 10).min(95)));
+    }
+    // And then nothing keeps it busy.
+    datapath.turn(Some(Duration::ZERO), &mut handler).unwrap();
+    assert_eq!(handler.inputs, 10);
+}
+
+#[test]
+fn a_message_that_comes_byte_by_byte_is_shown_when_it_is_whole() {
+    pin_current_thread(0).unwrap();
+    let mut datapath = Datapath::new(Settings::default()).unwrap();
+    let mut handler = Sipping {
+        waits: true,
+        ..Sipping::default()
+    };
+    let mut client = sipping(&mut datapath, &mut handler, b"x");
+    for sent in 1..=200 {
+        datapath.turn(Some(PATIENCE), &mut handler).unwrap();
+        // The first byte of all has to be shown, and after that each whole message.
+        let whole = sent / 100;
+        assert_eq!((handler.inputs, handler.taken), (1 + whole, whole * 100));
+        client.write_all(b"x").unwrap();
+        settle();
+    }
+}

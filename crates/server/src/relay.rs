@@ -104,6 +104,10 @@ pub(crate) struct Relay {
     dtls_plain: Plain,
     /// What came out of TLS records, and what TLS has to say; kept for their memory.
     plain: Vec<u8>,
+    /// Whether more messages than a turn handles of one connection were there.
+    is_cut: bool,
+    /// Whether what comes next of a connection is all that will come.
+    is_last: bool,
     raw: Vec<u8>,
     /// Peer data connections of TCP relays.
     peers: Peers,
@@ -181,6 +185,8 @@ impl Relay {
             dtls: dtls.map(Box::new),
             dtls_plain: Plain::default(),
             plain: Vec::new(),
+            is_cut: false,
+            is_last: false,
             raw: Vec::new(),
             peers: Peers::default(),
             held_back: BinaryHeap::new(),

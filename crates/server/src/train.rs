@@ -64,6 +64,16 @@ impl Train {
         })
     }
 
+    /// The first `count` messages, at least one, of a train that begins at `start` of a stream.
+    pub(crate) fn first(mut self, start: usize, count: usize) -> Self {
+        if self.run.count > count {
+            self.end = start + count * self.run.stride;
+            self.run.count = count;
+            self.run.last_len = self.run.len;
+        }
+        self
+    }
+
     /// The longest train that begins with the channel message at `start` of a stream, where every message is padded to four bytes
     /// (RFC 8656 §12.5). Only whole messages belong to it.
     ///
@@ -166,6 +176,22 @@ mod tests {
             bytes.extend(std::iter::repeat_n(0xAB, len));
         }
         bytes
+    }
+
+    #[test]
+    fn the_first_messages_of_a_train_end_where_the_rest_begins() {
+        let message = [0x40, 1, 0, 5, 9, 9, 9, 9, 9, 0, 0, 0];
+        let bytes = [&[0; 4][..], &message.repeat(7)].concat();
+        let train = Train::in_stream(&bytes, 4).unwrap();
+        assert_eq!((train.run.count, train.end), (7, bytes.len()));
+        assert_eq!(train.first(4, 7), train);
+        let first = train.first(4, 3);
+        assert_eq!(
+            (first.run.count, first.run.last_len, first.end),
+            (3, 5, 4 + 3 * 12)
+        );
+        let rest = Train::in_stream(&bytes, first.end).unwrap();
+        assert_eq!(rest.run.count, 4);
     }
 
     #[test]

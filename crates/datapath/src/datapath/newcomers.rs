@@ -26,6 +26,8 @@ const LISTENERS_PER_TURN: usize = 64;
 pub(super) struct Newcomers {
     /// Connections that have proven nothing.
     pub(super) strangers: bool,
+    /// The same of which the last turn had done enough.
+    pub(super) cut: bool,
     /// Listeners.
     pub(super) listeners: bool,
     /// How many events, from the first one on, are of listeners that the shard waits for by themselves.
@@ -35,7 +37,7 @@ pub(super) struct Newcomers {
 impl Newcomers {
     #[inline]
     pub(super) fn are_there(self) -> bool {
-        self.strangers || self.listeners || self.exclusive > 0
+        self.strangers || self.cut || self.listeners || self.exclusive > 0
     }
 }
 
@@ -47,10 +49,37 @@ impl Datapath {
         // guard: V-47-strangers-last
         self.flush(handler);
         let until = Instant::now() + self.settings.strangers_slice;
+        if newcomers.cut {
+            self.serve_cut_strangers(until, handler);
+        }
         if newcomers.strangers {
             self.serve_strangers(until, handler);
         }
         self.accept(newcomers, until, handler);
+    }
+
+    /// Goes on with at least one stranger of which an earlier turn had done enough, and with others as long as there is time.
+    fn serve_cut_strangers<H: Handler>(&mut self, until: Instant, handler: &mut H) {
+        for number in 0..self.streams.cut_strangers.len() {
+            if number > 0 && Instant::now() >= until {
+                break;
+            }
+            let Some(id) = self.streams.cut_strangers.pop_front() else {
+                break;
+            };
+            self.streams
+                .show_again(id, &self.epolls, &mut self.queue, handler);
+            self.after_stranger(id, handler);
+        }
+    }
+
+    /// Has a stranger that has proven itself be served with the others, and sends what it caused.
+    fn after_stranger<H: Handler>(&mut self, id: StreamId, handler: &mut H) {
+        if !handler.is_stranger(id) {
+            self.streams.prove(id, &self.epolls, &mut self.queue);
+        }
+        // Closing it is most of the work with a connection that has come and gone.
+        self.flush(handler);
     }
 
     /// Serves at least one stranger, and others as long as there is time.
@@ -70,11 +99,7 @@ impl Datapath {
             let Event { flags, data } = self.newcomers[index];
             let id = StreamId::from_u32(low(data.u64()));
             self.serve_stream(data.u64(), flags, handler);
-            if !handler.is_stranger(id) {
-                self.streams.prove(id, &self.epolls, &mut self.queue);
-            }
-            // Closing it is most of the work with a connection that has come and gone.
-            self.flush(handler);
+            self.after_stranger(id, handler);
         }
     }
 

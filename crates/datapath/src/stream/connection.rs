@@ -41,6 +41,10 @@ pub(crate) struct Stream {
     pub(crate) id: StreamId,
     /// Bytes that the handler wants to see again.
     pub(crate) kept: Vec<u8>,
+    /// How many bytes, those that were kept among them, are worth being shown to the handler.
+    pub(crate) awaited_len: usize,
+    /// Whether the handler is to see what it kept in the next turn, whatever comes.
+    pub(crate) is_cut: bool,
     /// What the kernel has not taken yet; `None` as long as it takes everything.
     pub(crate) outgoing: Option<Box<Outgoing>>,
     /// Set when the connection is to be closed at the next flush.
@@ -174,7 +178,15 @@ impl Stream {
 pub struct DetachedStream {
     socket: OwnedFd,
     kept: Vec<u8>,
+    is_cut: bool,
     outgoing: Option<Box<Outgoing>>,
+}
+
+impl DetachedStream {
+    /// Whether its handler is to see what was kept, whatever comes.
+    pub(crate) fn is_cut(&self) -> bool {
+        self.is_cut
+    }
 }
 
 /// Connections by index; indexes are reused, names are not soon.
@@ -212,6 +224,8 @@ impl Table {
             socket,
             id,
             kept: Vec::new(),
+            awaited_len: 0,
+            is_cut: false,
             outgoing: None,
             ending: None,
             partner: None,
@@ -251,6 +265,7 @@ impl Table {
         Some(DetachedStream {
             socket: stream.socket,
             kept: stream.kept,
+            is_cut: stream.is_cut,
             outgoing: stream.outgoing,
         })
     }
@@ -264,6 +279,7 @@ impl Table {
         let id = self.enter(detached.socket, Start::Reading, epolls)?;
         if let Some(stream) = self.get_mut(id) {
             stream.kept = detached.kept;
+            stream.is_cut = detached.is_cut;
             stream.outgoing = detached.outgoing;
             let waits = stream.outgoing.is_some();
             stream.await_room(epolls, waits)?;

@@ -26,6 +26,7 @@ mod outgoing;
 mod read;
 mod shortage;
 
+use std::collections::VecDeque;
 use std::io;
 use std::net::SocketAddr;
 use std::ops::Range;
@@ -151,6 +152,8 @@ pub struct StreamInput<'a> {
     bytes: &'a mut [u8],
     /// Where `bytes` begins in the arena.
     base: u32,
+    awaited_len: usize,
+    is_cut: bool,
 }
 
 impl StreamInput<'_> {
@@ -164,6 +167,16 @@ impl StreamInput<'_> {
     #[inline]
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         self.bytes
+    }
+
+    /// Has nothing more be shown before `len` bytes are there, those that are kept among them.
+    pub fn await_len(&mut self, len: usize) {
+        self.awaited_len = len;
+    }
+
+    /// Has what is kept be shown in the next turn, whatever comes: this turn has done enough for the connection.
+    pub fn cut(&mut self) {
+        self.is_cut = true;
     }
 
     /// Leaves out the first `len` bytes, as if they had not come; positions count from behind them.
@@ -187,6 +200,12 @@ pub(crate) struct Streams {
     /// Listeners of which the shard is told by themselves.
     exclusive: Vec<u32>,
     pub(crate) table: Table,
+    /// Connections of which a handler has seen enough in the last turn.
+    pub(crate) cut: Vec<StreamId>,
+    /// The same while they are gone through.
+    looking: Vec<StreamId>,
+    /// The same of strangers, the first to be served first.
+    pub(crate) cut_strangers: VecDeque<StreamId>,
     pub(crate) arena: Arena,
     pub(crate) shortage: Shortage,
 }
@@ -198,6 +217,9 @@ impl Streams {
             free_listeners: Vec::new(),
             exclusive: Vec::new(),
             table: Table::default(),
+            cut: Vec::new(),
+            looking: Vec::new(),
+            cut_strangers: VecDeque::new(),
             arena: Arena::default(),
             shortage: Shortage::default(),
         }
@@ -419,10 +441,77 @@ impl Streams {
         if !stream.is_reading() {
             return self.failed_unread(id, epolls, queue);
         }
-        if !handler.may_read(id) {
+        // What was cut is shown by itself, once in a turn.
+        if stream.is_cut || !handler.may_read(id) {
             return;
         }
-        match self.arena.read(stream, counters, queue, handler) {
+        let result = self.arena.read(stream, counters, queue, handler);
+        self.was_shown(id, result, epolls, queue, handler);
+    }
+
+    /// Begins to go through the connections that were cut, so that those which are cut once more wait for the next turn.
+    pub(crate) fn start_cut(&mut self) {
+        std::mem::swap(&mut self.cut, &mut self.looking);
+    }
+
+    /// The next connection that was cut in an earlier turn.
+    pub(crate) fn next_cut(&mut self) -> Option<StreamId> {
+        self.looking.pop()
+    }
+
+    /// Shows what was kept of a connection that was cut.
+    #[cold]
+    pub(crate) fn show_again<H: Handler>(
+        &mut self,
+        id: StreamId,
+        epolls: &Epolls,
+        queue: &mut SendQueue,
+        handler: &mut H,
+    ) {
+        let Some(stream) = self.table.get_mut(id) else {
+            return;
+        };
+        if stream.ending.is_some() {
+            return;
+        }
+        if !handler.may_read(id) {
+            return self.note_cut(id);
+        }
+        let result = self.arena.show_again(stream, queue, handler);
+        self.was_shown(id, result, epolls, queue, handler);
+    }
+
+    /// Has a connection be shown again in the next turn.
+    #[cold]
+    pub(crate) fn note_cut(&mut self, id: StreamId) {
+        match self.table.get_mut(id) {
+            Some(stream) if stream.is_stranger() => self.cut_strangers.push_back(id),
+            Some(_) => self.cut.push(id),
+            None => {}
+        }
+    }
+
+    /// Whether a connection is to be shown again.
+    #[inline]
+    pub(crate) fn has_cut(&self) -> bool {
+        !(self.cut.is_empty() && self.cut_strangers.is_empty())
+    }
+
+    /// After a connection was shown to the handler.
+    #[inline]
+    fn was_shown<H: Handler>(
+        &mut self,
+        id: StreamId,
+        result: Result<(), StreamEnd>,
+        epolls: &Epolls,
+        queue: &mut SendQueue,
+        handler: &mut H,
+    ) {
+        let Some(stream) = self.table.get_mut(id) else {
+            return;
+        };
+        match result {
+            Ok(()) if stream.is_cut => self.note_cut(id),
             Ok(()) => {}
             Err(StreamEnd::Remote) if stream.partner.is_some() => {
                 self.half_closed(id, epolls, queue);

@@ -82,16 +82,57 @@ impl Arena {
         };
         counters.reads.add(1);
         counters.read_bytes.add(received as u64);
-        room[..kept_len].copy_from_slice(&stream.kept);
+        if kept_len + received < stream.awaited_len {
+            // Copying all of it for each piece would cost more than the pieces.
+            stream
+                .kept
+                .extend_from_slice(&room[kept_len..kept_len + received]);
+            return Ok(());
+        }
+        self.show(stream, received, queue, handler)
+    }
+
+    /// Shows to `handler` once more what it kept of a connection.
+    ///
+    /// # Errors
+    /// Why the connection is to end.
+    #[cold]
+    pub(crate) fn show_again<H: Handler>(
+        &mut self,
+        stream: &mut Stream,
+        queue: &mut SendQueue,
+        handler: &mut H,
+    ) -> Result<(), StreamEnd> {
+        self.show(stream, 0, queue, handler)
+    }
+
+    /// Shows what was kept, and the `received` bytes that lie behind the room for it.
+    #[inline]
+    fn show<H: Handler>(
+        &mut self,
+        stream: &mut Stream,
+        received: usize,
+        queue: &mut SendQueue,
+        handler: &mut H,
+    ) -> Result<(), StreamEnd> {
+        let base = self.used;
+        let kept_len = stream.kept.len();
         let len = kept_len + received;
+        let room = &mut self.bytes[base..base + len];
+        room[..kept_len].copy_from_slice(&stream.kept);
         self.used = base + len;
         let mut input = StreamInput {
             stream: stream.id,
             kept_len,
-            bytes: &mut room[..len],
+            bytes: room,
             base: narrow(base),
+            awaited_len: 0,
+            is_cut: false,
         };
-        match handler.stream_received(&mut input, queue) {
+        let taken = handler.stream_received(&mut input, queue);
+        stream.awaited_len = input.awaited_len.min(KEPT_MAX);
+        stream.is_cut = input.is_cut;
+        match taken {
             Taken::AllBut(ranges) => keep(stream, input.bytes, ranges),
             Taken::Close => Err(StreamEnd::Local),
             Taken::Ended => Err(StreamEnd::Remote),

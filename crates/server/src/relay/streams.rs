@@ -29,6 +29,9 @@ use crate::train::Train;
 pub(super) const STREAM_LISTENERS: u32 = 0xFFFF_0000;
 /// Longest message of a client that has an allocation: the longest there can be.
 const MESSAGE_LEN_MAX: usize = 65_568;
+/// Messages of one connection that are handled in a turn: more than a reading holds of those that carry media.
+// guard: V-46-messages
+const MESSAGES_PER_TURN: usize = 512;
 /// Steps of the timer wheel per turn.
 const TIMEOUTS_PER_TURN: u32 = 256;
 
@@ -138,13 +141,21 @@ impl Relay {
     fn plain_received(
         &mut self,
         client: ClientTuple,
-        input: &StreamInput<'_>,
+        input: &mut StreamInput<'_>,
         tx: &mut SendQueue,
     ) -> Result<Taken, CloseReason> {
         let len = input.bytes().len();
         let end = self.application(client, input.bytes(), input, tx)?;
         self.connections
             .progressed(self.now.time, input.stream, end > 0, end < len);
+        if std::mem::take(&mut self.is_cut) {
+            input.cut();
+        } else if let Some(connection) = self.connections.get(input.stream)
+            && connection.awaited == Awaited::Messages
+            && let Some(whole) = Frame::announced_len(&input.bytes()[end..])
+        {
+            input.await_len(whole);
+        }
         Ok(Taken::AllBut([end..len, 0..0]))
     }
 
@@ -187,8 +198,14 @@ impl Relay {
             }
             Ok(progress) => {
                 let staged = tx.stage(&plain);
+                // Nothing comes after the end, so all that was sent is handled now.
+                self.is_last = progress.is_closed;
                 self.application(client, &plain, &staged, tx)
                     .and_then(|end| {
+                        self.is_last = false;
+                        if std::mem::take(&mut self.is_cut) {
+                            input.cut();
+                        }
                         let is_begun = end < plain.len();
                         session.kept.extend_from_slice(&plain[end..]);
                         let len = input.bytes().len();
@@ -227,6 +244,10 @@ impl Relay {
             return Ok(bytes.len());
         }
         let mut start = 0;
+        let mut left = match std::mem::take(&mut self.is_last) {
+            true => usize::MAX,
+            false => MESSAGES_PER_TURN,
+        };
         let mut allocation = self.engine.client(&client);
         // guard: V-47-held, V-47-proof
         let has_allocation = allocation.is_some() || self.roaming.has_home(&client);
@@ -241,16 +262,22 @@ impl Relay {
             };
             match Frame::at(&bytes[start..], len_max) {
                 Frame::Incomplete => break Ok(start),
+                _ if left == 0 => {
+                    self.is_cut = true;
+                    break Ok(start);
+                }
                 Frame::Stun(len) if has_home => {
                     self.counters.client_in.add(1);
                     self.sent_home(client, &bytes[start..start + len]);
                     start += len;
+                    left -= 1;
                 }
                 Frame::ChannelData if has_home => {
                     self.counters.client_in.add(1);
                     let len = channel_message_len(&bytes[start..]);
                     self.sent_home(client, &bytes[start..start + len]);
                     start += len + usize::from(padding(len));
+                    left -= 1;
                 }
                 Frame::Stun(len) => {
                     self.counters.client_in.add(1);
@@ -258,6 +285,7 @@ impl Relay {
                     // It may have ended the allocation.
                     allocation = self.engine.client(&client);
                     start += len;
+                    left -= 1;
                     // It may have been a ConnectionBind: what follows is for a peer then.
                     let is_relayed = self.relayed_to_peer(client, bytes, start, payload, tx)
                         || self.departs_with(client, &bytes[start..]);
@@ -271,7 +299,9 @@ impl Relay {
                         // A frame is whole, so there is a train.
                         break Err(DropReason::MalformedChannelData);
                     };
+                    let train = train.first(start, left);
                     start = train.end;
+                    left -= train.run.count;
                     let datagrams = train.run.count as u64;
                     self.counters.client_in.add(datagrams);
                     allocation = self.sender_of_data(&client, allocation);

@@ -16,6 +16,7 @@ use crate::translate;
 mod turn;
 
 mod crossing;
+mod messages;
 pub(crate) mod several;
 
 /// Datagrams of one round, each way and of each kind.

@@ -24,6 +24,20 @@ pub(crate) enum Frame {
 }
 
 impl Frame {
+    /// How many bytes the message has whose [incomplete](Self::Incomplete) beginning these bytes are, if they tell, and if nothing that
+    /// is still to come can show that it is none.
+    pub(crate) fn announced_len(bytes: &[u8]) -> Option<usize> {
+        let [first, _, high, low, rest @ ..] = bytes else {
+            return None;
+        };
+        let len = usize::from(u16::from_be_bytes([*high, *low]));
+        match first {
+            0x40.. => Some(ChannelData::HEADER_LEN + len + padding_len(len)),
+            _ if rest.len() >= size_of_val(&MAGIC_COOKIE) => Some(HEADER_LEN + len),
+            _ => None,
+        }
+    }
+
     /// Looks at the first bytes of a stream; `len_max` is what a message may take.
     #[inline]
     pub(crate) fn at(bytes: &[u8], len_max: usize) -> Self {

@@ -144,6 +144,16 @@ impl Several {
         Client::by_datagrams(self.listeners[shard], user)
     }
 
+    /// A connection to a shard, of nobody yet.
+    pub(super) fn stream(&self, shard: usize) -> TcpStream {
+        TcpStream::connect(self.listeners[shard]).unwrap()
+    }
+
+    /// Messages that clients have sent to a shard.
+    pub(super) fn client_in(&self, shard: usize) -> u64 {
+        self.shards[shard].counters.client_in.value()
+    }
+
     /// A client of this user by TCP, at a shard, which has taken the connection.
     pub(super) fn connection(&mut self, shard: usize, user: &'static str) -> Client {
         let mut client = Client::by_connection(self.listeners[shard], user);
