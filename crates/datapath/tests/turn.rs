@@ -243,9 +243,9 @@ fn a_flooded_shard_does_not_pause() {
     let mut datapath = Datapath::new(settings).unwrap();
     let (_, address) = bind(&mut datapath, LISTENER, loopback(false));
     let client = socket(loopback(false));
-    // Always more waiting than one batch takes.
+    // Always more waiting than one turn takes.
     for _ in 0..100 {
-        for _ in 0..17 {
+        for _ in 0..300 {
             client.send_to(b"x", address).unwrap();
         }
         datapath.turn(Some(common::PATIENCE), &mut Deaf).unwrap();
@@ -253,7 +253,7 @@ fn a_flooded_shard_does_not_pause() {
     let counters = datapath.counters();
     assert_eq!(
         (counters.receive.datagrams.get(), counters.pace.sleeps.get()),
-        (1600, 0)
+        (25_600, 0)
     );
 }
 

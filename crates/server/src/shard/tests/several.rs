@@ -46,13 +46,15 @@ struct OneOfSeveral {
 }
 
 impl Several {
-    /// So many shards; `host` is an address of loopback that no other test of this process uses.
+    /// So many shards; `host` is a number that no other test of this process uses, and stands for addresses of their own.
     pub(super) fn start(count: u16, host: u8, options: &[&str]) -> Self {
         let at = |port| {
             let [_, high, middle, low] = std::process::id().to_be_bytes();
             SocketAddr::from(([127, 128 | high & 31 | host << 5, middle, low], port))
         };
-        let listeners: Vec<_> = (0..count).map(|shard| at(3478 + shard)).collect();
+        let listeners: Vec<_> = (0..count)
+            .map(|shard| at(3478 + 16 * u16::from(host) + shard))
+            .collect();
         let own = [
             format!("--listening-ip={}", listeners[0].ip()),
             format!("--realm={REALM}"),
