@@ -1,4 +1,5 @@
-//! Several shards on one thread, and clients whose shard the test chooses: every shard has listeners of its own.
+//! Several shards on one thread, and clients whose shard the test chooses: every shard has listeners of its own, which have one address to the
+//! engines, so that a nonce of one is good at the others.
 
 use std::ffi::OsString;
 use std::io::{ErrorKind, Read as _, Write as _};
@@ -7,7 +8,7 @@ use std::sync::Arc;
 use std::sync::mpsc::sync_channel;
 use std::time::Duration;
 
-use turnbuckle_datapath::{BufferBudget, Datapath};
+use turnbuckle_datapath::{Bind, BufferBudget, Datapath, EndpointKind, Listen};
 use turnbuckle_engine::Commons;
 use turnbuckle_wire::{
     AttributeType, ChannelData, ChannelNumber, Class, IntegrityKey, Message, MessageWriter, Method,
@@ -18,7 +19,7 @@ use super::super::{Plan, set_up};
 use crate::config::{Machine, Request as Wish, load};
 use crate::counters::{Accounting, ShardCounters};
 use crate::log::Log;
-use crate::relay::{Mailbox, Relay};
+use crate::relay::{LISTENER_TOKEN, Mailbox, Relay, stream_listener_token};
 use crate::translate;
 
 pub(crate) const REALM: &str = "example.org";
@@ -91,8 +92,8 @@ impl Several {
                 is_restart: false,
                 core: None,
                 interfaces: Vec::new(),
-                listeners: vec![listener],
-                stream_listeners: vec![listener],
+                listeners: Vec::new(),
+                stream_listeners: Vec::new(),
                 discovery: Vec::new(),
                 commons: Arc::clone(&commons),
                 mailboxes: Arc::clone(&mailboxes),
@@ -104,13 +105,22 @@ impl Several {
             };
             let log = Log::new(events.clone(), plan.log.clone());
             let counters = Arc::new(ShardCounters::default());
-            let (mut datapath, relay) = set_up(plan, Arc::clone(&counters), log).unwrap();
-            for listener in relay.listeners() {
-                datapath.admit_clients(*listener).unwrap();
-            }
-            for listener in relay.stream_listeners() {
-                datapath.admit_connections(*listener).unwrap();
-            }
+            let (mut datapath, mut relay) = set_up(plan, Arc::clone(&counters), log).unwrap();
+            // A port of its own for each shard, so that a test says who comes where; to the engines they are all the first, as in a
+            // group that shares one address.
+            let bind = Bind {
+                address: listener,
+                kind: EndpointKind::Listener { reuseport: true },
+                token: LISTENER_TOKEN,
+            };
+            let endpoint = datapath.bind(bind).unwrap();
+            relay.add_listener(endpoint, listeners[0]);
+            datapath.admit_clients(endpoint).unwrap();
+            let token = stream_listener_token(0);
+            let address = listener;
+            let connections = datapath.listen(Listen { address, token }).unwrap();
+            relay.add_stream_listener(connections, token, listeners[0]);
+            datapath.admit_connections(connections).unwrap();
             shards.push(OneOfSeveral {
                 datapath,
                 relay,
