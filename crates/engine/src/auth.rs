@@ -297,7 +297,9 @@ impl Authenticator {
         match message.access_token() {
             Ok(Some(token)) => Some(third_parties.open(name, token, unix_s).map(|grant| {
                 let realm = grant.realm.unwrap_or_else(|| realm.name());
-                let user = User::with_token(name, realm, grant.mac_key, grant.until_unix_s);
+                let until_unix_s = grant.until_unix_s;
+                let user =
+                    User::with_token(name, realm, grant.mac_key, until_unix_s, grant.lifetime_s);
                 Arc::new(user)
             })),
             Err(_) => Some(None),

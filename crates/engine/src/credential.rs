@@ -41,6 +41,8 @@ pub struct User {
     keys: Keys,
     /// The key that a token brought (RFC 7635), in place of the others.
     mac_key: Option<Box<[u8; MAC_KEY_LEN]>>,
+    /// The longest lifetime that may be granted: that of the token (RFC 7635 §9), in seconds.
+    pub(crate) lifetime_max_s: u64,
 }
 
 impl User {
@@ -70,19 +72,22 @@ impl User {
             expires_unix_s: self.expires_unix_s,
             keys: self.keys.clone(),
             mac_key: self.mac_key.clone(),
+            lifetime_max_s: self.lifetime_max_s,
         }
     }
 
-    /// The holder of a token of `name`, good until `until_unix_s`.
+    /// The holder of a token of `name` with a lifetime of `lifetime_s`, good until `until_unix_s`.
     pub(crate) fn with_token(
         name: &str,
         realm: &str,
         mac_key: [u8; MAC_KEY_LEN],
         until_unix_s: u64,
+        lifetime_s: u64,
     ) -> Self {
         Self {
             expires_unix_s: Some(until_unix_s),
             mac_key: Some(Box::new(mac_key)),
+            lifetime_max_s: lifetime_s,
             ..Self::with_md5_key(name, realm, [0; 16])
         }
     }
@@ -122,6 +127,7 @@ impl User {
             expires_unix_s: None,
             keys,
             mac_key: None,
+            lifetime_max_s: u64::MAX,
         }
     }
 
@@ -405,6 +411,7 @@ impl Credentials {
                     expires_unix_s: Some(rest.expires_unix_s),
                     keys,
                     mac_key: None,
+                    lifetime_max_s: u64::MAX,
                 });
                 self.recent.insert(hash, Arc::clone(&user));
                 return Some(user);

@@ -156,6 +156,7 @@ impl Lifetimes {
         let asked = Duration::from_secs(asked.unwrap_or(0).into());
         // guard: V-52-lifetime
         let granted = asked.max(self.allocation_default).min(self.allocation_max);
+        let granted = granted.min(Duration::from_secs(user.lifetime_max_s));
         match user.expires_unix_s.filter(|_| user.has_token()) {
             Some(until) => granted.min(Duration::from_secs(until.saturating_sub(unix_s))),
             None => granted,

@@ -69,6 +69,8 @@ pub(super) struct Grant<'k> {
     pub(super) mac_key: [u8; MAC_KEY_LEN],
     /// Until when, in seconds since 1970.
     pub(super) until_unix_s: u64,
+    /// The token's own lifetime, which is shorter than what it is good for by the difference that clocks may have.
+    pub(super) lifetime_s: u64,
     /// In which realm, if the key says so.
     pub(super) realm: Option<&'k str>,
 }
@@ -196,6 +198,7 @@ fn grant<'k>(
         mac_key: *mac_key,
         // mutant: token-longer-than-granted
         until_unix_s: unix_s + left_s,
+        lifetime_s,
         realm,
     })
 }
