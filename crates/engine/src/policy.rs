@@ -9,7 +9,7 @@
 //!    of any address (what refuses the IPv4 address is named first); loopback and multicast unless their switches are on (V-01, V-02, V-03, V-05, V-11).
 //! 2. The server's own addresses (V-07): a service never, the broadcast addresses of own networks never, another allocation's
 //!    relayed transport address yes unless an operator's rule denies it, anything else of the host only when an operator's
-//!    rule allows this very address, alone.
+//!    rule allows this very address, alone, or a range with it where that is asked for, as in coturn.
 //! 3. An IPv6 address that carries an IPv4 address (V-04): only when an operator's rule allows the IPv6 form *and* the IPv4
 //!    address passes all of this.
 //! 4. The rules. Of those that cover the address the narrowest decides; of two equally wide ones, deny. An operator's rule
@@ -41,6 +41,8 @@ pub struct PolicyRules {
     pub allow_loopback: bool,
     /// Let clients reach 224.0.0.0/4 and ff00::/8.
     pub allow_multicast: bool,
+    /// An allow rule over a range opens the server's own addresses in it, as coturn's does; else only a rule over one address does.
+    pub ranges_open_own: bool,
     /// Prefixes of the NAT64 translators in reach, so that the IPv4 addresses inside are judged.
     pub nat64_prefixes: Vec<Nat64Prefix>,
     /// Allow and deny rules, in the operator's order.
@@ -61,6 +63,7 @@ impl PolicyRules {
             deny_special_purpose: true,
             allow_loopback: false,
             allow_multicast: false,
+            ranges_open_own: false,
             nat64_prefixes: Vec::new(),
             rules: Vec::new(),
         }
@@ -71,6 +74,7 @@ impl PolicyRules {
         Self {
             deny_special_purpose: false,
             allow_multicast: true,
+            ranges_open_own: true,
             ..Self::strict()
         }
     }
@@ -388,12 +392,13 @@ impl Policy {
         }
     }
 
-    /// Whether the deciding rule allows `ip` and nothing else.
+    /// Whether the deciding rule allows `ip` although it is the server's own: nothing but `ip`, or a range where that is enough.
     fn is_named_by_allow_rule(&self, ip: IpAddr) -> bool {
         match self.decided.find(ip) {
             Some(Source::Rule(index, Action::Allow)) => {
                 let rule = self.rules.rules.get(index);
-                rule.is_some_and(|rule| rule.range == AddressRange::from(ip))
+                let is_alone = rule.is_some_and(|rule| rule.range == AddressRange::from(ip));
+                is_alone || self.rules.ranges_open_own
             }
             _ => false,
         }

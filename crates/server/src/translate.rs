@@ -424,6 +424,7 @@ fn policy(config: &Config) -> PolicyRules {
         deny_special_purpose: !config.peers.allow_private,
         allow_loopback: config.peers.allow_loopback,
         ..PolicyRules::strict()
+        ranges_open_own: config.persona == config::Persona::Turnserver,
     };
     let allowed = config
         .peers

@@ -166,7 +166,7 @@ fn an_operator_may_close_the_way_to_other_allocations() {
 
 #[test]
 fn a_rule_for_one_own_address_alone_opens_it() {
-    let mut policy = coturn(&["allow 10.0.0.5", "allow 203.0.113.0/24"]);
+    let mut policy = strict(&["allow 10.0.0.5", "allow 203.0.113.0/24"]);
     policy.set_own_addresses(&addresses());
     assert!(check(&policy, "10.0.0.5:22").is_ok());
     assert_eq!(check(&policy, "203.0.113.1:22"), Err(Forbidden::Own));
@@ -258,4 +258,29 @@ fn a_relay_address_on_loopback_is_loopback() {
     });
     assert_eq!(check(&policy, "127.0.0.1:60000"), Err(Forbidden::Loopback));
     assert_eq!(check(&policy, "192.0.2.1:60000"), Err(Forbidden::Loopback));
+}
+
+#[test]
+fn a_range_opens_own_addresses_where_that_is_asked_for() {
+    //= V-07
+    let rules = ["allow 10.0.0.0/20", "deny 10.0.0.9", "allow 192.0.2.0/24"];
+    let with = |ranges_open_own| {
+        let mut policy = Policy::new(PolicyRules {
+            ranges_open_own,
+            rules: parse(&rules),
+            ..PolicyRules::coturn()
+        });
+        policy.set_own_addresses(&addresses());
+        policy
+    };
+    let (strict, open) = (with(false), with(true));
+    assert_eq!(check(&strict, "10.0.0.5:80"), Err(Forbidden::Own));
+    assert_eq!(check(&open, "10.0.0.5:80"), Ok(socket("10.0.0.5:80")));
+    // nothing else is opened by it
+    for policy in [&strict, &open] {
+        assert_eq!(check(policy, "10.77.0.1:80"), Err(Forbidden::Own));
+        assert_eq!(check(policy, "10.0.0.9:80"), Err(Forbidden::Rule));
+        assert_eq!(check(policy, "203.0.113.1:3478"), Err(Forbidden::Service));
+        assert_eq!(check(policy, "10.0.15.255:80"), Err(Forbidden::Broadcast));
+    }
 }
