@@ -69,7 +69,7 @@ impl<R: Random> Engine<R> {
             return Err(Reject::AllocationMismatch); // it created one already, and that has ended
         }
         // Step 11 allows this at any point: here it is the first thing to know for who has nothing here yet.
-        if self.redirect(request, proof) {
+        if self.redirect(request, Some(&proof.response_key)).is_some() {
             return Ok(Answered::Now);
         }
         if self.is_draining {

@@ -113,6 +113,11 @@ impl Authenticator {
         self.calendar.advance(now)
     }
 
+    /// Whether anybody at all can prove who they are.
+    pub fn has_credentials(&self) -> bool {
+        self.third_parties.is_some() || self.realms.list.iter().any(Realm::has_credentials)
+    }
+
     /// Begins a new generation of nonces; those of the generation now current are accepted until the next call.
     pub fn rotate_nonce_key(&mut self, key: NonceKey) {
         self.nonces.rotate(key);

@@ -48,7 +48,7 @@ pub struct Engine<R> {
     pub(crate) policy: Policy,
     policy_by_realm: BTreeMap<Box<str>, Policy>,
     own: OwnAddresses,
-    authenticator: Authenticator,
+    pub(crate) authenticator: Authenticator,
     pub(crate) table: Table<Entry>,
     /// One timer an allocation, by the index of its slot.
     pub(crate) wheel: Wheel,
@@ -448,7 +448,10 @@ impl<R: Random> Engine<R> {
         let proof = match self.authenticate(request) {
             Ok(proof) => proof,
             // guard: V-26-another-user
-            Err(rejection) => return self.challenge(request, &rejection),
+            Err(rejection) => {
+                let sent_elsewhere = self.redirect_stranger(request);
+                return sent_elsewhere.unwrap_or_else(|| self.challenge(request, &rejection));
+            }
         };
         // only now: who proved nothing is answered here, and takes no room between the engines
         if let Some(elsewhere) = self.elsewhere(request) {

@@ -1,12 +1,15 @@
 //! Sending clients elsewhere: 300 (Try Alternate) to Allocate requests (RFC 8489 §10), and 403 while the server drains.
 //!
-//! A redirection goes only to a client that proved who it is, under its integrity key (RFC 8489 §14.8, V-14). Who redirects
+//! A redirection goes only to a client that proved who it is, under its integrity key (RFC 8489 §14.8, V-14); where nobody can, because
+//! no credentials are configured at all, it goes to everybody, within the budget for strangers, as a balancer's. Who redirects
 //! everybody to an address of its own would send clients in circles, so a listener that is in the list serves.
 
 use core::net::{IpAddr, SocketAddr};
 use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-use crate::auth::Proof;
+use turnbuckle_wire::{IntegrityKey, Method};
+
+use crate::command::Outcome;
 use crate::engine::Engine;
 use crate::id::Transport;
 use crate::random::Random;
@@ -73,13 +76,28 @@ impl<R: Random> Engine<R> {
         self.is_draining = true;
     }
 
-    /// Answers an Allocate request with 300 where clients of its kind are to go elsewhere.
-    pub(crate) fn redirect(&mut self, request: &Request<'_>, proof: &Proof) -> bool {
+    /// Answers an Allocate request of a server that nobody can log in to with 300, where clients of its kind are to go elsewhere.
+    pub(crate) fn redirect_stranger(&mut self, request: &Request<'_>) -> Option<Outcome> {
+        // guard: V-14-stranger
+        let is_balancer = !self.authenticator.has_credentials();
+        if !is_balancer || request.message.method() != Method::ALLOCATE {
+            return None;
+        }
+        let answer_len = self.redirect(request, None)?;
+        Some(self.spend_unverified(request, answer_len))
+    }
+
+    /// Answers an Allocate request with 300 where clients of its kind are to go elsewhere. Returns the length of the answer.
+    pub(crate) fn redirect(
+        &mut self,
+        request: &Request<'_>,
+        key: Option<&IntegrityKey>,
+    ) -> Option<usize> {
         let transport = request.from.transport;
         let alternates = self.config.redirection.of(transport);
         // guard: V-14-loop
         if alternates.is_empty() || self.serves_itself(alternates, request) {
-            return false;
+            return None;
         }
         let turn = self.commons.rotation.advance(transport);
         let pick = |is_ipv4: bool| {
@@ -90,17 +108,14 @@ impl<R: Random> Engine<R> {
         };
         // mutant: redirection-to-the-other-family
         let is_ipv4 = request.from.remote.is_ipv4();
-        let Some(first) = pick(is_ipv4).cloned() else {
-            return false;
-        };
+        let first = pick(is_ipv4).cloned()?;
         let other = pick(!is_ipv4).map(|alternate| alternate.address);
         // mutant: redirection-names-the-domain-to-all
         let knows_domains = matches!(transport, Transport::Tls | Transport::Dtls)
             && request.message.has_integrity_sha256();
         let envelope = request.envelope();
         // guard: V-14-proof
-        let key = Some(&proof.response_key);
-        self.write_error(&envelope, key, TRY_ALTERNATE, |writer| {
+        let answer_len = self.write_error(&envelope, key, TRY_ALTERNATE, |writer| {
             writer.alternate_server(first.address);
             if let Some(other) = other {
                 writer.alternate_server(other);
@@ -109,7 +124,7 @@ impl<R: Random> Engine<R> {
                 writer.alternate_domain(domain);
             }
         });
-        true
+        Some(answer_len)
     }
 
     /// Whether the listener that `request` came to serves by itself: it redirects nobody, or is one of the alternates, by its own

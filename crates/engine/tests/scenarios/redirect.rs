@@ -259,3 +259,39 @@ fn a_draining_server_takes_no_new_client_and_keeps_those_it_has() {
     server.refresh(&mut old, 0).success();
     server.assert_nothing_is_held();
 }
+
+/// A balancer without users, as coturn's.
+//= V-14
+#[test]
+fn who_nobody_can_log_in_to_sends_strangers_elsewhere_within_their_budget() {
+    let request = |client: &mut Client| {
+        bare(Method::ALLOCATE, client.next_transaction(), |writer| {
+            writer.requested_transport(17);
+        })
+    };
+    let mut server = Server::with(|config| {
+        redirecting(&["198.51.100.1:3478"])(config);
+        config.auth = turnbuckle_engine::AuthConfig::new("example.org").unwrap();
+        config.unverified.answers_per_s = Some(3);
+    });
+    let mut client = Server::start().client(CLIENT); // for its transactions
+    let asked = request(&mut client);
+    let answer = server.exchange(client.tuple, &asked);
+    assert_eq!(servers(&answer), ["198.51.100.1:3478"]);
+    assert!(asked.len() * 3 >= answer.message().as_bytes().len());
+    let answered = (0..10)
+        .filter(|_| {
+            let asked = request(&mut client);
+            server.receive(client.tuple, &asked) == turnbuckle_engine::Outcome::Done
+        })
+        .count();
+    assert!(answered < 3, "{answered}");
+    server.assert_nothing_is_held();
+
+    // without servers to send them to, strangers are challenged
+    let mut server = Server::with(|config| {
+        config.auth = turnbuckle_engine::AuthConfig::new("example.org").unwrap();
+    });
+    let asked = request(&mut client);
+    assert_eq!(server.exchange(client.tuple, &asked).code(), Some(401));
+}
