@@ -71,6 +71,9 @@ pub struct Config {
     /// Whether Binding requests of RFC 3489, without magic cookie, are answered over UDP and IPv4 (coturn's
     /// `rfc3489-compatibility`). They cannot be authenticated, whatever [`Self::secure_stun`] says.
     pub rfc3489_binding: bool,
+    /// Whether RESPONSE-PORT and PADDING are passed over where NAT behaviour discovery is not served, as coturn does; else they are unknown
+    /// attributes there (420).
+    pub passes_over_discovery: bool,
     /// Servers that clients are sent to instead of being served here.
     pub redirection: Redirection,
     /// Whether the host can send with the DF bit; without it DONT-FRAGMENT counts as an unknown attribute (RFC 8656 §7.2 step 4).
@@ -105,6 +108,7 @@ impl Default for Config {
             default_family: DefaultFamily::V4,
             rfc5766_channel_numbers: false,
             rfc3489_binding: false,
+            passes_over_discovery: false,
             redirection: Redirection::default(),
             dont_fragment: true,
         }

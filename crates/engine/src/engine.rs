@@ -443,9 +443,11 @@ impl<R: Random> Engine<R> {
             return self.binding(request);
         }
 
+            connections: self.config.tcp.is_some(),
         // RFC 8489 §6.3: authentication first, unknown attributes after it
         // guard: V-30-elsewhere
         let proof = match self.authenticate(request) {
+            passes_over_discovery: self.config.passes_over_discovery,
             Ok(proof) => proof,
             // guard: V-26-another-user
             Err(rejection) => {

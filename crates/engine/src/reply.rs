@@ -43,10 +43,14 @@ pub(crate) struct Envelope {
 /// Attributes that are understood or not, by configuration and by where a request came in.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Served {
+    /// CONNECTION-ID.
+    pub(crate) connections: bool,
     /// Those of RFC 5780, in Binding requests.
     pub(crate) discovery: bool,
     /// DONT-FRAGMENT.
     pub(crate) dont_fragment: bool,
+    /// RESPONSE-PORT and PADDING, in Binding requests, though nothing comes of them.
+    pub(crate) passes_over_discovery: bool,
     /// ACCESS-TOKEN.
     pub(crate) tokens: bool,
 }
@@ -131,8 +135,10 @@ impl<R: Random> Engine<R> {
     /// Which of the attributes that are not always understood are understood in `request`.
     pub(crate) fn served(&self, request: &Request<'_>) -> Served {
         Served {
+            connections: self.config.tcp.is_some(),
             discovery: self.serves_discovery(request),
             dont_fragment: self.serves_dont_fragment(request),
+            passes_over_discovery: self.config.passes_over_discovery,
             tokens: self.config.auth.third_parties.is_some(),
         }
     }
@@ -233,14 +239,19 @@ pub(crate) fn unknown_attributes<'m>(
     served: Served,
 ) -> impl Iterator<Item = AttributeType> + Clone + use<'m> {
     let is_binding = message.method() == Method::BINDING;
-    let binds_connection = message.method() == Method::CONNECTION_BIND;
     message
         .attributes()
         .map(|attribute| attribute.kind)
         .filter(move |&kind| match kind {
             // mutant: 420-lists-nothing
             AttributeType::ACCESS_TOKEN => !served.tokens,
-            AttributeType::CONNECTION_ID => !binds_connection,
+            // known, so outside of its methods it is to be ignored (RFC 8489 §6.3)
+            AttributeType::CONNECTION_ID => !served.connections,
+            AttributeType::PADDING | AttributeType::RESPONSE_PORT
+                if is_binding && served.passes_over_discovery =>
+            {
+                false
+            }
             AttributeType::CHANGE_REQUEST
             | AttributeType::PADDING
             | AttributeType::RESPONSE_PORT => !(is_binding && served.discovery),

@@ -243,6 +243,7 @@ pub(crate) fn engine(config: &Config) -> Result<EngineConfig, String> {
         },
         mobility: mobility(config),
         resume_with_old_nonce: config.persona == Persona::Turnserver,
+        passes_over_discovery: config.persona == Persona::Turnserver,
         redirection: redirection(config),
         udp_relays: config.relays.udp,
         tcp: config.relays.tcp.then(|| tcp_relays(config)),
@@ -423,8 +424,8 @@ fn policy(config: &Config) -> PolicyRules {
     let mut policy = PolicyRules {
         deny_special_purpose: !config.peers.allow_private,
         allow_loopback: config.peers.allow_loopback,
+        ranges_open_own: config.persona == Persona::Turnserver,
         ..PolicyRules::strict()
-        ranges_open_own: config.persona == config::Persona::Turnserver,
     };
     let allowed = config
         .peers

@@ -413,3 +413,34 @@ fn unbounded() -> UnverifiedLimits {
 }
 
 fn drop_ref(_: &mut MessageWriter<'_>) {}
+
+/// Under coturn's name.
+#[test]
+fn passes_over_what_is_not_served_where_that_is_wanted() {
+    for passes_over_discovery in [false, true] {
+        let mut server =
+            Server::with(|config| config.passes_over_discovery = passes_over_discovery);
+        let code = (!passes_over_discovery).then_some(420);
+        let with_port = binding(|writer| {
+            writer.response_port(4000);
+        });
+        let with_padding = binding(|writer| {
+            writer.padding(64);
+        });
+        for request in [with_port, with_padding] {
+            let from = tuple(CLIENT);
+            let answer = server.exchange(from, &request);
+            assert_eq!(answer.code(), code);
+            if passes_over_discovery {
+                let mapped = answer.success().xor_mapped_address();
+                assert_eq!(mapped, Ok(Some(from.remote)), "to where it came from");
+            }
+        }
+        // for other methods they stay unknown
+        let mut client = server.client(CLIENT);
+        let answer = server.ask(&mut client, Method::REFRESH, |writer| {
+            writer.response_port(4000);
+        });
+        assert_eq!(answer.code(), Some(420));
+    }
+}

@@ -956,3 +956,13 @@ fn a_draining_server_grants_no_tcp_allocation_and_connects_for_those_it_has() {
     accept(&mut server, relayed, "93.184.216.21:7001").unwrap();
     assert_balanced(&server);
 }
+
+/// An attribute that is known and not expected is ignored (RFC 8489 §6.3); where there are no TCP relays it is not known.
+#[test]
+fn a_connection_id_outside_of_connection_bind_is_ignored() {
+    let (mut server, mut client, _) = started();
+    let answer = server.ask(&mut client, Method::REFRESH, |writer| {
+        writer.connection_id(1);
+    });
+    answer.success();
+}
