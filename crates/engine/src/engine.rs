@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use turnbuckle_wire::{Class, Message, Method, ParseError, TransactionId};
 
+use crate::address::PeerAddress;
 use crate::allocate::Answered;
 use crate::allocation::{Allocation, Entry};
 use crate::auth::{Authenticator, Proof, Rejection};
@@ -65,6 +66,8 @@ pub struct Engine<R> {
     pub(crate) peers: Vec<IpAddr>,
     pub(crate) statistics: Statistics,
     pub(crate) is_draining: bool,
+    /// From this slot of the table on, permissions and channels are yet to be judged by the policy as it is now.
+    unjudged_from: Option<u32>,
     pub(crate) tickets: Option<Tickets>,
     /// Second paths to allocations, each in its allocation too.
     pub(crate) new_paths: BTreeMap<ClientTuple, AllocationId>,
@@ -121,6 +124,7 @@ impl<R: Random> Engine<R> {
             peers: Vec::new(),
             statistics: Statistics::default(),
             is_draining: false,
+            unjudged_from: None,
             tickets: config.mobility.as_ref().map(Tickets::new),
             new_paths: BTreeMap::new(),
             listeners: Vec::new(),
@@ -157,7 +161,8 @@ impl<R: Random> Engine<R> {
     }
 
     /// Replaces what is known of the host: the addresses of its interfaces and its services other than listeners, none of which
-    /// clients may reach. Permissions and channels that are forbidden from now on end.
+    /// clients may reach. What is forbidden from now on carries no data any more; the permissions and channels themselves end at once or
+    /// in later calls of [`Engine::handle_timeout`], because there may be very many.
     pub fn set_host_addresses(
         &mut self,
         interfaces: Vec<InterfaceAddress>,
@@ -175,7 +180,7 @@ impl<R: Random> Engine<R> {
     }
 
     /// Takes over the realms and peer rules of `config`, as they change in a user database. Allocations live on; permissions and
-    /// channels that are forbidden from now on end. Quotas belong to [`Commons`]; addresses, tables and budgets stay as they are.
+    /// channels that are forbidden from now on end as in [`Engine::set_host_addresses`]. Quotas belong to [`Commons`]; addresses, tables and budgets stay as they are.
     pub fn reconfigure(&mut self, config: &Config) {
         self.authenticator
             .reconfigure(&config.auth, &mut self.random);
@@ -205,11 +210,39 @@ impl<R: Random> Engine<R> {
         own.unwrap_or(&self.policy)
     }
 
+    /// The policy has changed: judges as much as one call may, and remembers that the rest is to be judged.
     fn enforce_policy_everywhere(&mut self) {
-        let ids: Vec<AllocationId> = self.table.iter().map(|(id, _)| id).collect();
-        for id in ids {
-            self.enforce_policy(id);
+        self.unjudged_from = Some(0);
+        self.judge_some();
+    }
+
+    /// Goes on with what [`Self::enforce_policy_everywhere`] began.
+    fn judge_some(&mut self) {
+        let Some(from) = self.unjudged_from else {
+            return;
+        };
+        let count = self.table.slot_count();
+        let to = from.saturating_add(self.config.limits.timeouts_per_call.max(1));
+        for index in from..to.min(count) {
+            if let Some(id) = self.table.id_at(index) {
+                self.enforce_policy(id);
+            }
         }
+        self.unjudged_from = (to < count).then_some(to);
+    }
+
+    /// Whether the policy forbids `peer` to an allocation whose permissions and channels are yet to be judged by it.
+    #[inline]
+    pub(crate) fn is_forbidden_by_now(&self, id: AllocationId, peer: PeerAddress) -> bool {
+        // guard: V-07-judged-on-use
+        self.unjudged_from.is_some_and(|from| from <= id.index) && self.is_forbidden(id, peer)
+    }
+
+    #[cold]
+    fn is_forbidden(&self, id: AllocationId, peer: PeerAddress) -> bool {
+        let user = self.table.at(id).map(Entry::user);
+        let policy = user.map_or(&self.policy, |user| self.policy_of(user));
+        policy.check(peer.address()).is_err()
     }
 
     /// The allocation of a client: the one hash lookup of each received message.
@@ -232,12 +265,12 @@ impl<R: Random> Engine<R> {
     pub fn route_channel_data(
         &mut self,
         now: Time,
-        allocation: AllocationId,
+        id: AllocationId,
         channel: u16,
         datagrams: u32,
         bytes: u64,
     ) -> Result<PeerRoute, DropReason> {
-        let Some(Entry::Live(allocation)) = self.table.at_mut(allocation) else {
+        let Some(Entry::Live(allocation)) = self.table.at_mut(id) else {
             return Err(DropReason::NoAllocation);
         };
         allocation
@@ -268,9 +301,12 @@ impl<R: Random> Engine<R> {
         if !allocation.permissions.permits(peer.ip(), now) {
             return Err(DropReason::NoPermission);
         }
-        if !self.commons.ports.may_reach(peer) {
+        if !self.commons.ports.may_reach(peer) || self.is_forbidden_by_now(id, peer.peer()) {
             return Err(DropReason::PeerForbidden);
         }
+        let Some(Entry::Live(allocation)) = self.table.at_mut(id) else {
+            return Err(DropReason::NoAllocation);
+        };
         let admitted = allocation.shape(Direction::ToPeers, now, datagrams, bytes)?;
         let bytes = share(bytes, datagrams, admitted);
         allocation.usage.peer_sent.add(admitted, bytes);
@@ -298,6 +334,7 @@ impl<R: Random> Engine<R> {
         bytes: u64,
     ) -> Result<ClientRoute, DropReason> {
         let peer = self.policy.admit(peer);
+        let is_forbidden = self.is_forbidden_by_now(relay.allocation, peer);
         let Some(Entry::Live(allocation)) = self.table.at_mut(relay.allocation) else {
             return Err(DropReason::RelayClosed);
         };
@@ -307,6 +344,9 @@ impl<R: Random> Engine<R> {
         allocation.usage.peer_received.add(datagrams, bytes);
         // guard: V-13-data.from-peer
         if !allocation.permissions.permits(peer.ip(), now) {
+            return Err(DropReason::NoPermission);
+        }
+        if is_forbidden {
             return Err(DropReason::NoPermission);
         }
         if let Some(mobility) = &allocation.mobility
@@ -403,8 +443,10 @@ impl<R: Random> Engine<R> {
 
     fn handle_indication(&mut self, request: &Request<'_>) -> Outcome {
         let served = Served {
+            connections: self.config.tcp.is_some(),
             discovery: false,
             dont_fragment: true, // a Send indication has its own answer to it
+            passes_over_discovery: self.config.passes_over_discovery,
             tokens: false,
         };
         if unknown_attributes(&request.message, served)
@@ -443,11 +485,9 @@ impl<R: Random> Engine<R> {
             return self.binding(request);
         }
 
-            connections: self.config.tcp.is_some(),
         // RFC 8489 §6.3: authentication first, unknown attributes after it
         // guard: V-30-elsewhere
         let proof = match self.authenticate(request) {
-            passes_over_discovery: self.config.passes_over_discovery,
             Ok(proof) => proof,
             // guard: V-26-another-user
             Err(rejection) => {
@@ -553,15 +593,18 @@ impl<R: Random> Engine<R> {
     /// When [`Engine::handle_timeout`] wants to be called next.
     pub fn next_timeout(&self) -> Option<Time> {
         let reservation = self.reservation_deadlines.front().copied();
+        let unjudged = self.unjudged_from.map(|_| Time::ZERO);
         self.wheel
             .next_timeout()
             .into_iter()
             .chain(reservation)
+            .chain(unjudged)
             .min()
     }
 
     /// Ends what has run out. The work of one call is bounded; while more is due, [`Engine::next_timeout`] stays in the past.
     pub fn handle_timeout(&mut self, now: Now) {
+        self.judge_some();
         let mut budget = self.config.limits.timeouts_per_call.max(1);
         while let Some(index) = self.wheel.pop_due(now.time, &mut budget) {
             if let Some(id) = self.table.id_at(index) {

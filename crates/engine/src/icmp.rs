@@ -31,7 +31,9 @@ impl<R: Random> Engine<R> {
             .live_relay(relay.family, now.time)
             .ok_or(DropReason::RelayClosed)?;
         // guard: V-13-icmp
-        if !allocation.permissions.permits(peer.ip(), now.time) {
+        if !allocation.permissions.permits(peer.ip(), now.time)
+            || self.is_forbidden_by_now(relay.allocation, peer)
+        {
             return Err(DropReason::IcmpNotRelayed);
         }
         let client = allocation.client;

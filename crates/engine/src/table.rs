@@ -69,6 +69,11 @@ impl<T: HasClient> Table<T> {
         self.index.len()
     }
 
+    /// Slots, occupied or not: every index is below.
+    pub(crate) fn slot_count(&self) -> u32 {
+        u32::try_from(self.pages.0.len() * PAGE).unwrap_or(u32::MAX)
+    }
+
     /// The one hash lookup of a received message.
     #[inline]
     pub(crate) fn find(&self, client: &ClientTuple) -> Option<AllocationId> {
@@ -200,25 +205,6 @@ impl<T: HasClient> Table<T> {
         }
         change(&mut value);
         self.fill(id, value);
-    }
-
-    /// All names and values, by slot.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (AllocationId, &T)> {
-        self.pages
-            .0
-            .iter()
-            .flat_map(|page| page.iter())
-            .zip(0..)
-            .filter_map(|(slot, index)| {
-                let value = slot.value.as_ref()?;
-                Some((
-                    AllocationId {
-                        index,
-                        generation: slot.generation,
-                    },
-                    value,
-                ))
-            })
     }
 
     fn fill(&mut self, id: AllocationId, value: T) {

@@ -362,3 +362,52 @@ fn a_port_of_a_relay_address_is_a_peer_only_while_it_is_an_allocations() {
         Err(DropReason::PeerForbidden)
     );
 }
+
+/// However many allocations there are, one call judges a bounded number of them, and the others let nothing through meanwhile.
+//= V-07
+#[test]
+fn what_a_change_of_addresses_forbids_carries_nothing_before_it_is_judged() {
+    let mut server = Server::with(|config| config.limits.timeouts_per_call = 2);
+    let mut clients: Vec<_> = (1..=9)
+        .map(|n| {
+            let mut client = server.client(&format!("203.0.113.{n}:40000"));
+            let relayed = server.allocate(&mut client);
+            server.bind(&mut client, 0x4000, PEER).success();
+            server.bind(&mut client, 0x4001, "93.184.200.1:9").success();
+            (client, relayed)
+        })
+        .collect();
+    server.take_changes();
+    let interface = InterfaceAddress {
+        ip: "93.184.216.20".parse().unwrap(),
+        prefix_len: 24,
+    };
+    server.engine.set_host_addresses(vec![interface], &[]);
+    server.pump();
+    let ended = server.take_changes().len();
+    assert!(ended <= 4, "two allocations in one call: {ended}");
+    for (client, relayed) in &mut clients {
+        assert!(server.channel_data(client, 0x4000).is_err());
+        assert_eq!(
+            server.peer_data(*relayed, PEER),
+            Err(DropReason::NoPermission)
+        );
+        assert_eq!(
+            server.send(client, PEER, b"x"),
+            Err(DropReason::PeerForbidden)
+        );
+        assert!(server.channel_data(client, 0x4001).is_ok(), "another peer");
+    }
+    let mut calls = 0;
+    while server
+        .engine
+        .next_timeout()
+        .is_some_and(|at| at <= server.now.time)
+    {
+        server.engine.handle_timeout(server.now);
+        server.pump();
+        calls += 1;
+        assert!(calls < 100, "it comes to an end");
+    }
+    assert_eq!(ended + server.take_changes().len(), 2 * clients.len());
+}
