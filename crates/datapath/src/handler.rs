@@ -17,6 +17,11 @@ pub trait Handler {
     /// One message arrived: a datagram, or a GRO buffer of equal datagrams from one sender.
     fn received(&mut self, message: &Received<'_>, tx: &mut SendQueue);
 
+    /// A message arrived at the endpoint of this token of which there is nothing to show: the kernel cut it off, or named no sender.
+    fn truncated(&mut self, token: u64) {
+        let _ = token;
+    }
+
     /// ICMP reported that a datagram sent from a relay endpoint did not arrive.
     fn icmp(&mut self, endpoint: EndpointId, token: u64, error: IcmpError, tx: &mut SendQueue) {
         let _ = (endpoint, token, error, tx);

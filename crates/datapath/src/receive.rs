@@ -102,6 +102,8 @@ impl Receiver {
             let (Some(remote), false) = (self.slots.remote(slot), self.slots.truncated(slot))
             else {
                 counters.discarded.add(1);
+                datagrams += 1;
+                handler.truncated(endpoint.token);
                 continue;
             };
             let bytes = self.slots.bytes(slot);

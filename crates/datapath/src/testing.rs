@@ -20,6 +20,8 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// What a handler was told.
 #[derive(Default)]
 pub(crate) struct Told {
+    /// Tokens of endpoints where something arrived cut off.
+    pub(crate) truncated: Vec<u64>,
     pub(crate) messages: usize,
     pub(crate) failures: Vec<(u32, SendFailure)>,
     pub(crate) warnings: Vec<Warning>,
@@ -45,6 +47,10 @@ impl<F: FnMut(&Received<'_>, &mut SendQueue)> Handler for Recorder<F> {
     fn received(&mut self, message: &Received<'_>, tx: &mut SendQueue) {
         self.told.messages += 1;
         (self.answer)(message, tx);
+    }
+
+    fn truncated(&mut self, token: u64) {
+        self.told.truncated.push(token);
     }
 
     fn icmp(&mut self, _: EndpointId, _: u64, error: IcmpError, _: &mut SendQueue) {

@@ -681,6 +681,15 @@ impl Relay {
 
 impl Handler for Relay {
     fn turn_started(&mut self) {
+    fn truncated(&mut self, token: u64) {
+        let arrived = match token {
+            LISTENER_TOKEN => &self.counters.client_in,
+            _ => &self.counters.peer_in,
+        };
+        arrived.add(1);
+        self.counters.dropped(DropReason::Truncated, 1);
+    }
+
         self.now = clock::now();
         self.proxied.turn_started();
     }

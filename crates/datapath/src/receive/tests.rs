@@ -324,3 +324,24 @@ fn icmp_errors_reach_the_handler_with_the_destination_and_cost_no_datagram() {
         }
     }
 }
+
+#[test]
+fn what_the_kernel_cut_off_is_counted_and_told_of_and_not_shown() {
+    for backend in [Backend::Mmsg, Backend::Gso] {
+        let mut setup = Setup::new(backend, LISTENER);
+        let mut handler = Recorder::new(echo);
+        for _ in 0..3 {
+            setup.client.send_to(b"cut off", setup.server).unwrap();
+        }
+        let cuts = fault::script(|call| match call {
+            Call::Receive | Call::ReceiveBatch => Outcome::Truncate,
+            _ => Outcome::Pass,
+        });
+        setup.turn(&mut handler);
+        drop(cuts);
+        let receive = &setup.datapath.counters().receive;
+        assert_eq!(handler.told.truncated, [7; 3], "the token of the endpoint");
+        assert_eq!(handler.told.messages, 0);
+        assert_eq!((receive.discarded.get(), receive.datagrams.get()), (3, 3));
+    }
+}

@@ -29,6 +29,8 @@ pub(crate) enum Outcome {
     Fail(Errno),
     /// The call is made with at most so many messages.
     Limit(usize),
+    /// The call is made, and what it received counts as cut off.
+    Truncate,
 }
 
 type Script = Box<dyn FnMut(Call) -> Outcome>;

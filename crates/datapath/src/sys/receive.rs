@@ -117,10 +117,12 @@ impl Slots {
     ) -> Result<usize, Errno> {
         let headers = &mut self.headers.as_mut_slice()[first..first + count];
         #[cfg(test)]
-        if let super::fault::Outcome::Fail(errno) = super::fault::outcome(match count {
+        let forced = super::fault::outcome(match count {
             1 => super::fault::Call::Receive,
             _ => super::fault::Call::ReceiveBatch,
-        }) {
+        });
+        #[cfg(test)]
+        if let super::fault::Outcome::Fail(errno) = forced {
             return Err(errno);
         }
         let received = if let [header] = headers {
@@ -145,6 +147,11 @@ impl Slots {
         };
         for index in first..first + received {
             self.note(index);
+            #[cfg(test)]
+            {
+                let is_cut = matches!(forced, super::fault::Outcome::Truncate);
+                self.metas[index].truncated |= is_cut;
+            }
         }
         Ok(received)
     }

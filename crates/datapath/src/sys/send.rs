@@ -146,7 +146,7 @@ impl<'data> Batch<'_, 'data> {
             messages: headers.len(),
             segment: Some(self.scratch.shapes[first].1).filter(|segment| *segment != 0),
         }) {
-            super::fault::Outcome::Pass => {}
+            super::fault::Outcome::Pass | super::fault::Outcome::Truncate => {}
             super::fault::Outcome::Fail(errno) => return Err(errno),
             super::fault::Outcome::Limit(count) => headers = &mut headers[..count],
         }
