@@ -66,7 +66,7 @@ pub struct Config {
     /// The family of an allocation whose request names none.
     pub default_family: DefaultFamily,
     /// Whether ChannelBind takes the channel numbers of RFC 5766, 0x4000 to 0x7FFF, of which RFC 8656 §12 reserves all from
-    /// 0x5000 (coturn's `rfc5766-channel-numbers`). The host then has to treat first bytes 80 to 127 as ChannelData.
+    /// 0x5000 (coturn's `rfc5766-channel-numbers`). The host treats first bytes 80 to 127 as ChannelData in any case.
     pub rfc5766_channel_numbers: bool,
     /// Whether Binding requests of RFC 3489, without magic cookie, are answered over UDP and IPv4 (coturn's
     /// `rfc3489-compatibility`). They cannot be authenticated, whatever [`Self::secure_stun`] says.

@@ -28,7 +28,7 @@ use turnbuckle_engine::{
     RelayHandle, RelayOpenError, RelayProtocol, RelayRequest, Time, Transport,
 };
 use turnbuckle_wire::{
-    ChannelData, DATA_INDICATION_HEADER_MAX, Demux, classify, data_indication_header, padding_len,
+    ChannelData, DATA_INDICATION_HEADER_MAX, Demux, data_indication_header, padding_len,
 };
 
 mod discovery;
@@ -58,7 +58,7 @@ use crate::proxy::Proxies;
 use crate::random::OsRandom;
 use crate::stream::{Connections, HttpService, Peers, StreamService};
 use crate::tls::CurrentTls;
-use crate::train::{Train, cut, equal_runs};
+use crate::train::{Train, cut, equal_runs, protocol};
 
 /// What a shard needs to know to serve datagrams.
 #[derive(Clone)]
@@ -81,8 +81,6 @@ pub(crate) struct Relay {
     log: Log,
     /// Answers that the log has not been told of.
     answers: Vec<Answer>,
-    /// Whether first bytes 80 to 127 are ChannelData, as in RFC 5766 §11, and not QUIC.
-    rfc5766_channel_numbers: bool,
     /// The client-facing endpoints; all others are relay endpoints.
     listeners: Vec<EndpointId>,
     /// Where connections arrive.
@@ -159,7 +157,6 @@ impl Relay {
         engine: Engine<OsRandom>,
         counters: Arc<ShardCounters>,
         log: Log,
-        rfc5766_channel_numbers: bool,
         streams: StreamService,
         datagrams: DatagramService,
     ) -> Self {
@@ -172,7 +169,6 @@ impl Relay {
             counters,
             log,
             answers: Vec::new(),
-            rfc5766_channel_numbers,
             listeners: Vec::new(),
             stream_listeners: Vec::new(),
             connections: Connections::new(streams.limits),
@@ -297,7 +293,7 @@ impl Relay {
             proxy: None,
         };
         while start < bytes.len() {
-            start = match self.protocol(bytes[start]) {
+            start = match protocol(bytes[start]) {
                 Demux::Dtls => self.dtls_received(address, (bytes, message.segment), start, tx),
                 _ if !self.serves_plain_udp => {
                     self.counters.dropped(DropReason::ServiceDisabled, 1);
@@ -322,7 +318,7 @@ impl Relay {
         if self.sent_home(client, &segments.bytes[start..end]) {
             return end;
         }
-        match self.protocol(segments.bytes[start]) {
+        match protocol(segments.bytes[start]) {
             Demux::ChannelData => {
                 let allocation = self.sender_of_data(&client, allocation);
                 return self.channel_data(allocation, segments, start, tx);
@@ -337,14 +333,6 @@ impl Relay {
             }
         }
         end
-    }
-
-    /// What a first byte announces; with RFC 5766's channel numbers 80 to 127 is ChannelData too.
-    fn protocol(&self, first: u8) -> Demux {
-        match first {
-            80..=127 if self.rfc5766_channel_numbers => Demux::ChannelData,
-            _ => classify(first),
-        }
     }
 
     /// Whose data this is: on a new path of an allocation, data makes it the only one (RFC 8016 §3.2.2).
@@ -681,15 +669,6 @@ impl Relay {
 
 impl Handler for Relay {
     fn turn_started(&mut self) {
-    fn truncated(&mut self, token: u64) {
-        let arrived = match token {
-            LISTENER_TOKEN => &self.counters.client_in,
-            _ => &self.counters.peer_in,
-        };
-        arrived.add(1);
-        self.counters.dropped(DropReason::Truncated, 1);
-    }
-
         self.now = clock::now();
         self.proxied.turn_started();
     }
@@ -700,6 +679,15 @@ impl Handler for Relay {
         } else {
             self.peer_message(RelayHandle::from_u64(message.token), message, tx);
         }
+    }
+
+    fn truncated(&mut self, token: u64) {
+        let arrived = match token {
+            LISTENER_TOKEN => &self.counters.client_in,
+            _ => &self.counters.peer_in,
+        };
+        arrived.add(1);
+        self.counters.dropped(DropReason::Truncated, 1);
     }
 
     fn accepted(&mut self, stream: StreamId, accepted: &Accepted, tx: &mut SendQueue) -> bool {

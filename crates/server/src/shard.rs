@@ -185,16 +185,8 @@ fn set_up(plan: Plan, counters: Arc<ShardCounters>, log: Log) -> io::Result<(Dat
         pin_current_thread(core)?;
     }
     let mut datapath = Datapath::new(plan.datapath)?;
-    let rfc5766_channel_numbers = plan.engine.rfc5766_channel_numbers;
     let engine = Engine::new(plan.engine, plan.commons, OsRandom::new());
-    let mut relay = Relay::new(
-        engine,
-        counters,
-        log,
-        rfc5766_channel_numbers,
-        plan.streams,
-        plan.datagrams,
-    );
+    let mut relay = Relay::new(engine, counters, log, plan.streams, plan.datagrams);
     let mut datagrams = Vec::new();
     let mut connections = Vec::new();
     relay.set_shard(plan.index, plan.mailboxes, datapath.waker());

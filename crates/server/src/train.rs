@@ -2,7 +2,17 @@
 
 use turnbuckle_datapath::{Received, Run};
 use turnbuckle_engine::DropReason;
-use turnbuckle_wire::{ChannelData, padding_len};
+use turnbuckle_wire::{ChannelData, Demux, classify, padding_len};
+
+/// What a first byte announces, by UDP and on connections alike. ChannelData reaches to 127 as in RFC 5766 §11: which numbers may be bound the
+/// engine knows, and what is not bound is dropped there under one reason.
+#[inline]
+pub(crate) fn protocol(first: u8) -> Demux {
+    match first {
+        80..=127 => Demux::ChannelData,
+        _ => classify(first),
+    }
+}
 
 /// Consecutive channel messages of one channel and one size; the last may be shorter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -18,6 +18,7 @@ use turnbuckle_wire::Demux;
 use super::{Relay, Segments};
 use crate::dtls::Address;
 use crate::proxy;
+use crate::train::protocol;
 
 /// Stands in the tuple of a client that comes through a proxy by UDP.
 const PROXIED: ConnectionName = ConnectionName::new(1, 0);
@@ -113,7 +114,7 @@ impl Relay {
         if start == end {
             return self.counters.dropped(DropReason::ProtocolUnknown, 1);
         }
-        if self.protocol(bytes[start]) == Demux::Dtls {
+        if protocol(bytes[start]) == Demux::Dtls {
             let address = Address {
                 listener,
                 client: remote,

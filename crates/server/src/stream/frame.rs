@@ -4,7 +4,9 @@
 //! a wrong length, so whatever cannot be a message ends the connection.
 
 use turnbuckle_engine::DropReason;
-use turnbuckle_wire::{ChannelData, HEADER_LEN, MAGIC_COOKIE, padding_len};
+use turnbuckle_wire::{ChannelData, Demux, HEADER_LEN, MAGIC_COOKIE, padding_len};
+
+use crate::train::protocol;
 
 /// Longest message of a client that has no allocation. All it can want is one, and those requests take a few hundred
 /// bytes; so few bytes of strangers are kept.
@@ -44,13 +46,11 @@ impl Frame {
         let Some(&first) = bytes.first() else {
             return Self::Incomplete;
         };
-        if first >= 0x80 {
-            return Self::Invalid(DropReason::ProtocolUnknown);
-        }
-        let is_channel_data = first >= 0x40;
-        if !is_channel_data && first > 3 {
-            return Self::Invalid(DropReason::ProtocolUnknown);
-        }
+        let is_channel_data = match protocol(first) {
+            Demux::ChannelData => true,
+            Demux::Stun => false,
+            _ => return Self::Invalid(DropReason::ProtocolUnknown),
+        };
         let [_, _, high, low, ..] = bytes else {
             return Self::Incomplete;
         };
