@@ -79,7 +79,6 @@ mod tests {
 
     /// RFC 8656 §19, RFC 8489 §14.8, RFC 6062 §6.3 and RFC 8016 §4 by number; a code of none of them would have no phrase here.
     //= TURN-119
-    //= STUN-061
     #[test]
     fn every_reason_to_refuse_has_the_code_and_the_phrase_that_are_registered_for_it() {
         let registered = [

@@ -17,6 +17,7 @@ fn challenges_a_request_without_integrity() {
     //= STUN-045
     //= STUN-046
     //= STUN-056
+    //= STUN-088
     let mut server = Server::with_users();
     let rejection = server.send(&Request::first()).unwrap_err();
     assert_eq!(rejection.code, 401);
@@ -24,7 +25,8 @@ fn challenges_a_request_without_integrity() {
     assert_eq!(&*challenge.realm, "example.org");
     assert_eq!(
         challenge.password_algorithms,
-        [PasswordAlgorithm::Sha256, PasswordAlgorithm::Md5]
+        [PasswordAlgorithm::Sha256, PasswordAlgorithm::Md5],
+        "MD5 comes last, for who knows nothing else"
     );
     assert_eq!(&challenge.nonce.as_bytes()[..13], b"obMatJos2wAAA");
     // Whatever else the request carries.

@@ -197,7 +197,6 @@ fn random_histories_give_everything_back() {
             6 => server.permit(client, PEER),
             _ => server.bind(client, 0x4000 + u16::try_from(dice.below(3)).unwrap(), PEER),
         };
-        //= STUN-061
         let method = answer.message().method();
         let expected: &[u16] = if method == Method::ALLOCATE {
             &[437, 486, 508]

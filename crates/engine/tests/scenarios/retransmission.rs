@@ -154,6 +154,41 @@ fn a_repeated_refresh_of_zero_gets_437() {
     assert_eq!(server.exchange(client.tuple, &release).code(), Some(437));
 }
 
+/// A client repeats a request for 39.5 s (RFC 8489 §6.2.1), and a request may be on its way for a while.
+//= STUN-025
+#[test]
+fn a_request_that_comes_again_within_forty_seconds_is_no_second_one() {
+    let mut server = Server::start();
+    let mut client = server.client(CLIENT);
+    let transaction = client.next_transaction();
+    let allocate = client.request(Method::ALLOCATE, transaction, |writer| {
+        writer.requested_transport(17);
+    });
+    let first = server.exchange(client.tuple, &allocate);
+    let relayed = first.success().xor_relayed_address().unwrap().unwrap();
+    for _ in 0..4 {
+        server.wait_s(10);
+        server.permit(&mut client, PEER).success(); // another transaction in between
+        let again = server.exchange(client.tuple, &allocate);
+        let known = again.success().xor_relayed_address().unwrap().unwrap();
+        assert_eq!(known, relayed);
+        assert_eq!(server.engine.statistics().allocations, 1);
+    }
+    let transaction = client.next_transaction();
+    let release = client.request(Method::REFRESH, transaction, |writer| {
+        writer.lifetime(0);
+    });
+    server.exchange(client.tuple, &release).success();
+    for _ in 0..4 {
+        server.wait_s(10);
+        for request in [&allocate, &release] {
+            let answer = server.exchange(client.tuple, request);
+            assert_eq!(answer.code(), Some(437));
+            server.assert_nothing_is_held();
+        }
+    }
+}
+
 /// An attacker who saw the client's Refresh of zero sends it again when the client has a new allocation on the same 5-tuple. Its
 /// nonce and its integrity are still good.
 //= STUN-025

@@ -694,6 +694,7 @@ fn who_renewed_a_token_binds_by_the_new_one() {
 }
 
 //= V-28
+//= TCP-22
 #[test]
 fn another_holder_of_a_token_cannot_bind_a_connection_whose_name_it_guessed() {
     let (mut server, token, mut client) = with_tcp_relays();

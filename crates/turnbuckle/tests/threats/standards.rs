@@ -9,8 +9,8 @@ use nix::sys::socket::{setsockopt, sockopt};
 use turnbuckle_wire::{AddressFamily, Class, Method};
 
 use crate::harness::{
-    Authority, Client, Inbound, Key, Server, Site, Tap, World, channel, connect, connect_from,
-    peer_receives, peer_socket, plain, relayed, send_marked,
+    Answer, Authority, Client, Inbound, Key, Server, Site, Tap, World, channel, connect,
+    connect_from, peer_receives, peer_socket, plain, relayed, send_marked,
 };
 use crate::streams::start;
 
@@ -155,6 +155,36 @@ fn fragments_are_put_together_and_made_anew() {
             client.refresh(0).expect(200);
         }
     }
+}
+
+//= TURN-026
+//= TURN-040
+//= TURN-042
+#[test]
+fn a_reserved_port_is_kept_for_its_token_which_is_good_once() {
+    let site = Site::new();
+    let server = start(site, &["--min-port=50000", "--max-port=50001"]);
+    let [mut first, mut second, mut third] =
+        [2, 3, 4].map(|host| Client::new(site.ip(host), &server));
+    let port = |answer: &Answer| relayed(answer, AddressFamily::V4).map(|at| at.port());
+    let answer = first.allocate_with(|writer| {
+        writer.even_port(true);
+    });
+    let answer = answer.expect(200);
+    assert_eq!(port(&answer), Some(50_000));
+    let token = answer.message().reservation_token().unwrap().unwrap();
+    second.allocate_with(|_| {}).expect(508);
+    let redeem = |client: &mut Client, token| {
+        client.allocate_with(|writer| {
+            writer.reservation_token(token);
+        })
+    };
+    redeem(&mut second, [token[0] ^ 1; 8]).expect(508);
+    let answer = redeem(&mut second, token).expect(200);
+    assert_eq!(port(&answer), Some(50_001));
+    second.refresh(0).expect(200);
+    redeem(&mut third, token).expect(508);
+    third.allocate_with(|_| {}).expect(200);
 }
 
 //= TURN-107

@@ -484,13 +484,25 @@ fn the_client_may_close_its_side_as_soon_as_it_has_asked() {
     let site = Site::new();
     let server = start(site, &[]);
     let mut connection = connect(server.address());
-    connection
-        .write_all(&plain(Class::Request, Method::BINDING, |_| {}))
-        .unwrap();
+    let request = plain(Class::Request, Method::BINDING, |_| {});
+    let count = 300;
+    connection.write_all(&request.repeat(count)).unwrap();
     connection.shutdown(Shutdown::Write).unwrap();
-    let mut answer = Vec::new();
-    connection.read_to_end(&mut answer).unwrap();
-    assert!(answer.starts_with(&[1, 1]));
+    let mut answers = Vec::new();
+    connection.read_to_end(&mut answers).unwrap();
+    let mut rest = &answers[..];
+    for number in 0..count {
+        assert!(rest.starts_with(&[1, 1]), "{number} of {count} answers");
+        let len = 20 + usize::from(u16::from_be_bytes([rest[2], rest[3]]));
+        rest = &rest[len..];
+    }
+    assert!(rest.is_empty());
+    // Nor does the end of what a connection had close it while there are requests on it.
+    let mut client = Client::over_tcp(&server);
+    client.allocate();
+    client.refresh(0).expect(200);
+    client.exchange(&request).expect(200);
+    client.allocate();
 }
 
 #[test]
