@@ -82,7 +82,8 @@ pub(crate) fn relay(options: &[&str]) -> (Program, String) {
 
 /// The same at a port that is given.
 pub(crate) fn relay_at(port: u16, options: &[&str]) -> Program {
-    let port = port.to_string();
+    // A port of its own for TLS too: no two servers may listen at one address, and tests run side by side.
+    let [port, tls_port] = [port, free_ports()].map(|port| port.to_string());
     let always = [
         "serve",
         "--user=u:p",
@@ -91,6 +92,8 @@ pub(crate) fn relay_at(port: u16, options: &[&str]) -> Program {
         "--relay-ip=127.0.0.1",
         "--listening-port",
         &port,
+        "--tls-listening-port",
+        &tls_port,
         "--allow-loopback-peers",
         "--pin-threads=false",
         "--unverified-excess-bytes-per-second=1000000000",
