@@ -152,6 +152,39 @@ impl Nat64Prefix {
     }
 }
 
+/// Text that is no [`Nat64Prefix`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ParseNat64PrefixError {
+    /// Not an IPv6 address, a slash and a number.
+    Form,
+    /// No length of RFC 6052 §2.2, or bits set where there must be none.
+    Length,
+}
+
+impl fmt::Display for ParseNat64PrefixError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Form => "is no prefix; allowed: prefix/length, such as 2001:db8:64::/96",
+            Self::Length => {
+                "is no prefix of a translator; allowed: a length of 32, 40, 48, 56, 64 or 96, with no bit set behind it nor from 64 to 71 (RFC 6052 §2.2)"
+            }
+        })
+    }
+}
+
+impl core::error::Error for ParseNat64PrefixError {}
+
+impl core::str::FromStr for Nat64Prefix {
+    type Err = ParseNat64PrefixError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let (prefix, len) = text.split_once('/').ok_or(ParseNat64PrefixError::Form)?;
+        let prefix = prefix.parse().map_err(|_| ParseNat64PrefixError::Form)?;
+        let len = len.parse().map_err(|_| ParseNat64PrefixError::Form)?;
+        Self::new(prefix, len).ok_or(ParseNat64PrefixError::Length)
+    }
+}
+
 impl fmt::Display for Nat64Prefix {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(formatter, "{}/{}", Ipv6Addr::from_bits(self.bits), self.len)

@@ -53,7 +53,7 @@ mod timers;
 mod tombstone;
 mod unverified;
 
-pub use crate::address::{Embedding, Nat64Prefix, PeerAddress};
+pub use crate::address::{Embedding, Nat64Prefix, ParseNat64PrefixError, PeerAddress};
 pub use crate::auth::{
     AuthConfig, Authenticator, CanonicalOrigin, Challenge, ExpiryCheck, PasswordAlgorithmChoice,
     Proof, Realm, Rejection, ThirdParties, TokenCipher,

@@ -424,6 +424,7 @@ fn policy(config: &Config) -> PolicyRules {
     let mut policy = PolicyRules {
         deny_special_purpose: !config.peers.allow_private,
         allow_loopback: config.peers.allow_loopback,
+        nat64_prefixes: config.peers.nat64_prefixes.clone(),
         ranges_open_own: config.persona == Persona::Turnserver,
         ..PolicyRules::strict()
     };

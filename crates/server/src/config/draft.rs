@@ -5,7 +5,7 @@ use std::num::{NonZeroU16, NonZeroU32};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use turnbuckle_engine::AddressRange;
+use turnbuckle_engine::{AddressRange, Nat64Prefix};
 
 use super::lenient;
 use super::persona::Persona;
@@ -97,6 +97,7 @@ pub(super) struct Draft {
     pub(super) limits: Limits,
     pub(super) allowed_peers: Vec<AddressRange>,
     pub(super) denied_peers: Vec<AddressRange>,
+    pub(super) nat64_prefixes: Vec<Nat64Prefix>,
     pub(super) allow_loopback: bool,
     pub(super) tls: Tls,
     pub(super) proxies: Proxies,
@@ -194,6 +195,7 @@ impl Draft {
             },
             allowed_peers: Vec::new(),
             denied_peers: Vec::new(),
+            nat64_prefixes: Vec::new(),
             allow_loopback: false,
             tls: Tls {
                 wanted: true,

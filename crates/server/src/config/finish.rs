@@ -73,6 +73,7 @@ pub(super) fn finish(mut draft: Draft, machine: &Machine) -> Result<Loaded, Prob
         peers: PeerRules {
             allowed: draft.allowed_peers,
             denied: draft.denied_peers,
+            nat64_prefixes: draft.nat64_prefixes,
             allow_loopback: draft.allow_loopback,
             allow_private: draft.persona == Persona::Turnserver,
         },

@@ -8,7 +8,7 @@ use std::num::{NonZeroU16, NonZeroU32};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use turnbuckle_engine::{AddressRange, Alternate, TokenCipher};
+use turnbuckle_engine::{AddressRange, Alternate, Nat64Prefix, TokenCipher};
 
 use super::{Persona, Secret};
 
@@ -438,6 +438,8 @@ pub struct PeerRules {
     pub allowed: Vec<AddressRange>,
     /// Ranges to refuse.
     pub denied: Vec<AddressRange>,
+    /// Prefixes of translators, inside which IPv4 addresses are judged.
+    pub nat64_prefixes: Vec<Nat64Prefix>,
     /// 127.0.0.0/8 and ::1 may be peers.
     pub allow_loopback: bool,
     /// Private networks may be peers unless they are denied, as in coturn.

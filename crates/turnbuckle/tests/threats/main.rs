@@ -41,7 +41,7 @@
 //! All that can be tried with nothing but a server's address is a program too, `turnbuckle probe`; `probe` runs it.
 //!
 //! What of these rows is not tried, because the relay has no such path: CONNECT-UDP; admin and metrics listeners as peers (there are none; any
-//! other port of an own address stands for them); an operator's own NAT64 prefix (no option names one). Permissions at 299.9 and
+//! other port of an own address stands for them). Permissions at 299.9 and
 //! 300.1 seconds are tried in the engine, where time is an argument; here with a lifetime of two seconds.
 
 #![expect(

@@ -205,6 +205,25 @@ fn refuses_denied_ipv4_peers_in_every_embedding() {
     bench.reaches_what_is_allowed();
 }
 
+/// A translator in reach makes its prefix a way into IPv4 networks.
+//= V-04
+#[test]
+fn refuses_denied_ipv4_peers_behind_the_operators_own_translator() {
+    let Some(bench) = Bench::start(&["--nat64-prefix=2a00:64::/96"]) else {
+        return;
+    };
+    let prefix: Ipv6Addr = "2a00:64::".parse().unwrap();
+    let behind = |v4: Ipv4Addr| Ipv6Addr::from_bits(prefix.to_bits() | u128::from(v4.to_bits()));
+    let peers = DENIED_V4.map(|(row, octets)| {
+        (
+            format!("V-04 {row} behind NAT64"),
+            behind(octets.into()).into(),
+        )
+    });
+    bench.refuses(peers);
+    bench.reaches_what_is_allowed();
+}
+
 //= V-03
 #[test]
 fn a_denied_range_of_mapped_addresses_leaves_ipv4_peers_alone() {

@@ -53,6 +53,7 @@ pub(in crate::config) fn example(entry: &Entry) -> &'static str {
         "listening-device" | "relay-device" => "eth0",
         "listening-ip" | "relay-ip" => "10.1.2.3",
         "oauth-key" => "north:bm90LWEtc2VjcmV0LWJ1dC1hcy1sb25nLWFzLW9uZS4=",
+        "nat64-prefix" => "2001:db8:64::/96",
         "server-name" => "turn.example.org",
         "pkey" => "/etc/turnbuckle/key.pem",
         "pkey-pwd" => "the-passphrase-of-the-key",

@@ -1,5 +1,7 @@
 //! Peer access control (coturn inventory §1.6).
 
+use turnbuckle_engine::Nat64Prefix;
+
 use crate::config::entry::{Entry, Group};
 use crate::config::value::Kind;
 
@@ -40,6 +42,23 @@ pub(super) const ENTRIES: &[Entry] = &[
             },
             |config| config.peers.denied.iter().map(ToString::to_string).collect(),
         ),
+    Entry::new(
+        "",
+        "nat64-prefix",
+        GROUP,
+        Kind::Text(43),
+        "Prefix of a NAT64 translator that peers are reached through, such as 2001:db8:64::/96: the IPv4 address inside an address of the prefix is judged like any other (RFC 6052 §2.2). 64:ff9b::/96 and 64:ff9b:1::/48 are known.",
+    )
+    .repeatable()
+    .default("(none)")
+    .works(
+        |draft, value, _| {
+            let prefix = value.text().parse::<Nat64Prefix>();
+            draft.nat64_prefixes.push(prefix.map_err(|error| error.to_string())?);
+            Ok(())
+        },
+        |config| config.peers.nat64_prefixes.iter().map(ToString::to_string).collect(),
+    ),
     Entry::new("O-112", "allow-loopback-peers", GROUP, Kind::Flag, "Allows 127.0.0.0/8 and ::1 as peers. For tests: clients reach every service that listens there.")
         .default("false")
         .works(

@@ -321,6 +321,7 @@ fn every_written_value_is_read_back_as_written() {
         ("no-tlsv1_2", "true"),
         ("allowed-peer-ip", "10.0.0.0/8"),
         ("denied-peer-ip", "198.51.100.1-198.51.100.9"),
+        ("nat64-prefix", "2001:db8:64::/96"),
         ("allow-loopback-peers", "true"),
         ("no-stun", "true"),
         ("fingerprint", "true"),

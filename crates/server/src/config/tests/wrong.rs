@@ -41,6 +41,10 @@ const WRONG: &[(&str, usize, &str)] = &[
     ("acme-redirect=acme.example.org", 1, "http:// or https://"),
     ("acme-redirect=https://", 1, "http:// or https://"),
     ("acme-redirect=\"https://acme.example.org/a b\"", 1, "without blanks"),
+    ("nat64-prefix=2001:db8:64::", 1, "prefix/length"),
+    ("nat64-prefix=2001:db8:64::/97", 1, "32, 40, 48, 56, 64 or 96"),
+    ("nat64-prefix=2001:db8:64::1/96", 1, "32, 40, 48, 56, 64 or 96"),
+    ("nat64-prefix=192.0.2.0/24", 1, "prefix/length"),
     // Addresses
     ("listening-ip=300.0.0.1", 1, "neither an IP address nor a host name\u{0}host name `300.0.0.1`"),
     ("listening-ip=10.0.0", 1, "neither an IP address"),
