@@ -12,7 +12,7 @@ use common::{LISTENER, PATIENCE, bind, loopback, socket};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use turnbuckle_datapath::{
     Accepted, Backend, Datapath, EndpointKind, Handler, Listen, Received, SendQueue, Settings,
-    StreamId, StreamInput, Taken, pin_current_thread,
+    StreamEnd, StreamId, StreamInput, Taken, pin_current_thread,
 };
 
 /// Counts what it is shown in a turn.
@@ -25,6 +25,8 @@ struct Counting {
     inputs: usize,
     /// The tokens of the listeners at which connections were accepted.
     accepted: Vec<u64>,
+    /// Connections that have ended since the start.
+    closed: usize,
 }
 
 impl Handler for Counting {
@@ -47,6 +49,10 @@ impl Handler for Counting {
         !self.proven.contains(&stream)
     }
 
+    fn stream_closed(&mut self, _: StreamId, _: StreamEnd) {
+        self.closed += 1;
+    }
+
     fn stream_received(&mut self, input: &mut StreamInput<'_>, _: &mut SendQueue) -> Taken {
         self.inputs += 1;
         if self.believes && !self.proven.contains(&input.stream) {
@@ -67,6 +73,12 @@ fn settle() {
 fn turn(datapath: &mut Datapath, handler: &mut Counting) {
     settle();
     datapath.turn(Some(PATIENCE), handler).unwrap();
+}
+
+/// The same where perhaps nothing is to be done.
+fn turn_if_ready(datapath: &mut Datapath, handler: &mut Counting) {
+    settle();
+    datapath.turn(Some(Duration::ZERO), handler).unwrap();
 }
 
 fn listen(datapath: &mut Datapath, token: u64) -> SocketAddr {
@@ -119,6 +131,28 @@ fn a_datagram_waits_for_no_stranger_however_many_are_ready() {
         turn(&mut datapath, &mut handler);
         assert_eq!((handler.datagrams, handler.inputs), (1, 1));
     }
+}
+
+//= V-47
+#[test]
+fn nothing_is_read_of_a_stranger_that_has_reset_its_connection() {
+    pin_current_thread(0).unwrap();
+    let mut datapath = Datapath::new(Settings::default()).unwrap();
+    let mut handler = Counting::default();
+    let mut clients = connections(&mut datapath, &mut handler, 3);
+    let last = clients.pop().unwrap();
+    for mut client in clients {
+        client.write_all(b"hello").unwrap();
+        rustix::net::sockopt::set_socket_linger(&client, Some(Duration::ZERO)).unwrap();
+    }
+    for inputs in [0, 0, 1, 0] {
+        if inputs == 1 {
+            (&last).write_all(b"hello").unwrap();
+        }
+        turn_if_ready(&mut datapath, &mut handler);
+        assert_eq!(handler.inputs, inputs);
+    }
+    assert_eq!(handler.closed, 2, "they are gone");
 }
 
 #[test]

@@ -438,7 +438,10 @@ impl Streams {
         {
             return;
         }
-        if !stream.is_reading() {
+        // The kernel keeps what came before a reset. Nobody is there to be answered, and a handshake is much work.
+        // guard: V-47-reset
+        let is_reset = stream.is_stranger() && flags.contains(EventFlags::ERR);
+        if is_reset || !stream.is_reading() {
             return self.failed_unread(id, epolls, queue);
         }
         // What was cut is shown by itself, once in a turn.
