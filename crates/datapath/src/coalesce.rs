@@ -10,6 +10,9 @@
 //! that is kept from its CPU during a turn looks busy by that, and rightly: it has no time left. [`WAIT_COST_NS`] of each wait
 //! count as busy, because waiting and waking take that, so that waits which end at once do not look like rest.
 //!
+//! What the kernel does for datagrams that arrive it does in interrupts, which look like rest if they fall into a wait. So from
+//! [`RATE_NO_PAUSE`] on the rate counts too, whatever the thread sees of the load.
+//!
 //! The pause pays only when it gathers enough, and must not come in the way of a shard that has more to do than time: it
 //! depends on the rate, is skipped after a full batch or a long turn, and ends in blocking when nothing comes. Time is an
 //! argument here, in nanoseconds of any monotonic clock.
@@ -32,6 +35,11 @@ const PAUSE_MIN_NS: u64 = 20_000;
 const BUSY_NO_PAUSE: f64 = 0.6;
 /// Part of its time from which on it makes whole pauses.
 const BUSY_WHOLE_PAUSE: f64 = 0.8;
+/// Datagrams per second up to which the rate says nothing about how busy the CPU is: at 2 us of the kernel's work for each, half of
+/// the CPU.
+const RATE_NO_PAUSE: f64 = 250e3;
+/// Datagrams per second from which on the kernel's work alone takes the CPU, and pauses are whole.
+const RATE_WHOLE_PAUSE: f64 = 500e3;
 /// Time of each wait that is work: the call, going to sleep and waking up.
 const WAIT_COST_NS: u64 = 2_000;
 
@@ -121,7 +129,10 @@ impl Pace {
             CoalescePolicy::Cpu => 1.0,
             CoalescePolicy::Latency => {
                 let busy = self.busy_ns / AVERAGE_NS;
-                ((busy - BUSY_NO_PAUSE) / (BUSY_WHOLE_PAUSE - BUSY_NO_PAUSE)).clamp(0.0, 1.0)
+                let per_second = self.weight / AVERAGE_NS * 1e9;
+                let by_time = (busy - BUSY_NO_PAUSE) / (BUSY_WHOLE_PAUSE - BUSY_NO_PAUSE);
+                let by_rate = (per_second - RATE_NO_PAUSE) / (RATE_WHOLE_PAUSE - RATE_NO_PAUSE);
+                by_time.max(by_rate).clamp(0.0, 1.0)
             }
         }
     }
@@ -370,6 +381,17 @@ mod tests {
             second.delay_ns,
             whole.delay_ns
         );
+    }
+
+    #[test]
+    fn a_rate_that_keeps_the_kernel_busy_makes_pauses_though_the_thread_rests() {
+        const LIGHT: (u64, u64) = (US, US / 10);
+        let at = |rate| run(CoalescePolicy::Latency, rate, LIGHT, 0);
+        assert_eq!(at(200_000).pauses, 0);
+        let flood = at(600_000);
+        assert!(flood.busy < BUSY_NO_PAUSE, "{}", flood.busy);
+        let whole = run(CoalescePolicy::Cpu, 600_000, LIGHT, 0);
+        assert_eq!(flood.longest_ns, whole.longest_ns);
     }
 
     #[test]
