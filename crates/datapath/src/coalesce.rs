@@ -35,10 +35,10 @@ const PAUSE_MIN_NS: u64 = 20_000;
 const BUSY_NO_PAUSE: f64 = 0.6;
 /// Part of its time from which on it makes whole pauses.
 const BUSY_WHOLE_PAUSE: f64 = 0.8;
-/// Datagrams per second up to which the rate says nothing about how busy the CPU is: at 2 us of the kernel's work for each, half of
-/// the CPU.
+/// Datagrams per second up to which the rate says nothing about how busy the CPU is: at 1.5 us of the kernel's work for each
+/// (docs/decisions/0022), three eighths of the CPU.
 const RATE_NO_PAUSE: f64 = 250e3;
-/// Datagrams per second from which on the kernel's work alone takes the CPU, and pauses are whole.
+/// Datagrams per second from which on pauses are whole: the kernel's work alone is three quarters of the CPU.
 const RATE_WHOLE_PAUSE: f64 = 500e3;
 /// Time of each wait that is work: the call, going to sleep and waking up.
 const WAIT_COST_NS: u64 = 2_000;
