@@ -2,7 +2,7 @@
 //! that move.
 //!
 //! A shard collects what it has for others and posts it when its turn ends: one lock for each shard that gets something, and a wake only
-//! if nothing waited there.
+//! if nothing waited there. A turn in which nothing waits takes no lock.
 //!
 //! Invariants:
 //! * a message that is not taken is given back as such to who posts it, also when the shard has ended, so that each is counted once;
@@ -11,6 +11,7 @@
 //!   floods two thirds, and whoever comes next finds some.
 
 use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use turnbuckle_datapath::Waker;
@@ -32,7 +33,11 @@ const MIGRANTS_PER_TURN: usize = 64;
 
 /// What waits for one shard.
 #[derive(Default)]
-pub(crate) struct Mailbox(Mutex<State>);
+pub(crate) struct Mailbox {
+    state: Mutex<State>,
+    /// Whether anything waits; written with the lock held, and read without it in each turn.
+    has_any: AtomicBool,
+}
 
 #[derive(Default)]
 struct State {
@@ -67,6 +72,7 @@ impl Mailbox {
         let mut state = self.lock();
         let lost = state.waiting.messages + state.migrants.len();
         *state = State::default();
+        self.note(&state);
         lost as u64
     }
 
@@ -84,6 +90,7 @@ impl Mailbox {
                 state.parcels.push_back(parcel);
             }
         }
+        self.note(&state);
         state.wake_if(was_empty);
         refused
     }
@@ -96,12 +103,16 @@ impl Mailbox {
         }
         let was_empty = state.is_empty();
         state.migrants.push_back(migrant);
+        self.note(&state);
         state.wake_if(was_empty);
         None
     }
 
     /// Takes out what a shard deals with in one turn. Returns whether more waits.
     pub(crate) fn take(&self, parcels: &mut Vec<Parcel>, migrants: &mut Vec<Migrant>) -> bool {
+        if !self.has_any.load(Ordering::Acquire) {
+            return false;
+        }
         let mut state = self.lock();
         let mut bytes = 0;
         while parcels.len() < PARCELS_PER_TURN
@@ -114,12 +125,18 @@ impl Mailbox {
         }
         let count = state.migrants.len().min(MIGRANTS_PER_TURN);
         migrants.extend(state.migrants.drain(..count));
+        self.note(&state);
         !state.is_empty()
+    }
+
+    /// Notes whether anything waits, before the shard is woken for it.
+    fn note(&self, state: &State) {
+        self.has_any.store(!state.is_empty(), Ordering::Release);
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
         // Whoever panicked here did so between two whole states.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
