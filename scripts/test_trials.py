@@ -117,6 +117,7 @@ class AFailure(unittest.TestCase):
     def test_counts_if_the_named_test_panicked_in_code_of_tests(self):
         self.assertTrue(self.judged(101, FAILED.format(place="crates/a/tests/b.rs")))
         self.assertTrue(self.judged(101, FAILED.format(place="crates/a/src/b/tests.rs")))
+        self.assertTrue(self.judged(101, FAILED.format(place="crates/a/tests/b.rs"), "a_test"), "named as cargo takes names")
         self.assertFalse(self.judged(101, FAILED.format(place="crates/a/tests/b.rs"), "m::another"))
 
     def test_does_not_count_if_the_code_under_test_panicked(self):

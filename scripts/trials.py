@@ -137,7 +137,7 @@ def judge_failure(code, output, name, tree):
         return False, f"TOOK MORE THAN {TEST_S} s"
     if code == 0:
         return False, "NOTHING FAILED"
-    failed = [test for test in re.findall(r"^test (\S+) \.\.\. FAILED$", output, re.M) if test.startswith(name)]
+    failed = [test for test in re.findall(r"^test (\S+) \.\.\. FAILED$", output, re.M) if name in test]
     if not failed:
         return False, "ENDED WITHOUT A FAILED TEST"
     elsewhere = None

@@ -1,159 +1,145 @@
-//! What a data path did, counted always. One thread writes, any thread may read.
+//! Counters of a data path, which are always on. One thread writes them, and any thread may read them.
 
 use std::fmt::Write as _;
-use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::handler::SendFailure;
+use turnbuckle_counters::{Counted as _, Counter, Group, PerReason, Sample, counters, reasons};
 
-/// A number that only grows, written by one thread.
-#[derive(Debug, Default)]
-pub struct Counter(AtomicU64);
+use crate::reports::SendFailure;
 
-impl Counter {
-    /// The present value.
-    pub fn get(&self) -> u64 {
-        self.0.load(Ordering::Relaxed)
+reasons! {
+    /// How many messages a call moved, in classes.
+    pub enum BatchSize {
+        /// One message.
+        One = "1",
+        /// Two messages.
+        Two = "2",
+        /// Three or four messages.
+        ThreeOrMore = "3_4",
+        /// Five to eight messages.
+        FiveOrMore = "5_8",
+        /// Nine to 16 messages.
+        NineOrMore = "9_16",
+        /// 17 to 32 messages.
+        SeventeenOrMore = "17_32",
+        /// 33 messages or more.
+        ThirtyThreeOrMore = "33_64",
     }
+}
 
-    /// Adds `count`. A load and a store, not a locked addition: there is one writer.
+/// Classes of batches.
+const CLASSES: usize = BatchSize::ALL.len();
+
+impl BatchSize {
+    /// Returns the class of `count >= 1` messages.
     #[inline]
-    pub(crate) fn add(&self, count: u64) {
-        self.0.store(
-            self.0.load(Ordering::Relaxed).wrapping_add(count),
-            Ordering::Relaxed,
-        );
+    fn of(count: usize) -> Self {
+        let class = count.max(1).next_power_of_two().trailing_zeros() as usize;
+        Self::ALL[class.min(CLASSES - 1)]
     }
-}
-
-/// Names of the histogram classes: messages per call.
-pub const HISTOGRAM_LABELS: [&str; 7] = ["1", "2", "3_4", "5_8", "9_16", "17_32", "33_64"];
-
-/// Class of a batch of `count >= 1`; the last class also holds everything above 64.
-#[inline]
-fn class(count: usize) -> usize {
-    (count.max(1).next_power_of_two().trailing_zeros() as usize).min(HISTOGRAM_LABELS.len() - 1)
-}
-
-macro_rules! counters {
-    ($(#[$doc:meta])* $name:ident { $($(#[$field_doc:meta])* $field:ident),* $(,)? } arrays { $($(#[$array_doc:meta])* $array:ident: $len:expr),* $(,)? }) => {
-        $(#[$doc])*
-        #[derive(Debug, Default)]
-        pub struct $name {
-            $($(#[$field_doc])* pub $field: Counter,)*
-            $($(#[$array_doc])* pub $array: [Counter; $len],)*
-        }
-    };
 }
 
 counters! {
     /// Receiving.
-    ReceiveCounters {
+    pub struct ReceiveCounters: "receive", "the data path" {
         /// System calls that returned at least one message.
-        calls,
+        pub calls: Counter => Calls,
         /// Messages: datagrams and GRO buffers.
-        messages,
+        pub messages: Counter => Messages,
         /// Datagrams, those inside GRO buffers counted singly.
-        datagrams,
+        pub datagrams: Counter => Datagrams,
         /// Messages that were GRO buffers of more than one datagram.
-        gro_buffers,
+        pub gro_buffers: Counter => Messages,
         /// Calls that found nothing to read.
-        would_block,
+        pub would_block: Counter => Calls,
         /// Calls that failed in another way, twice in a row.
-        failures,
+        pub failures: Counter => Calls,
         /// Calls made one message at a time because `recvmmsg` is not available.
-        unavailable,
+        pub unavailable: Counter => Calls,
         /// Times that all slots were taken and the queue had to be flushed in mid-turn.
-        no_buffer,
+        pub no_buffer: Counter => Times,
         /// Messages dropped because they were longer than a slot or came from no IP address.
-        discarded,
+        pub discarded: Counter => Messages,
         /// Times that a relay socket's receive buffer was enlarged.
-        buffers_grown,
+        pub buffers_grown: Counter => Times,
         /// Times that the budget did not allow it.
-        buffers_denied,
-    }
-    arrays {
-        /// Calls by number of messages, classes as in [`HISTOGRAM_LABELS`].
-        histogram: 7,
+        pub buffers_denied: Counter => Times,
+        /// Calls by number of messages.
+        pub histogram: PerReason<BatchSize, CLASSES> => Calls,
     }
 }
 
 counters! {
     /// Sending.
-    SendCounters {
+    pub struct SendCounters: "send", "the data path" {
         /// System calls that sent something.
-        calls,
+        pub calls: Counter => Calls,
         /// Messages: datagrams and trains.
-        messages,
+        pub messages: Counter => Messages,
         /// Datagrams handed to the kernel, those inside trains counted singly.
-        datagrams,
+        pub datagrams: Counter => Datagrams,
         /// Trains sent with `UDP_SEGMENT`.
-        gso_sends,
+        pub gso_sends: Counter => Messages,
         /// Datagrams in those trains.
-        gso_datagrams,
+        pub gso_datagrams: Counter => Datagrams,
         /// Trains that failed and were split.
-        fallbacks,
+        pub fallbacks: Counter => Messages,
         /// Sends repeated because a pending socket error had been reported in their place.
-        retries,
+        pub retries: Counter => Times,
         /// Sockets on which GSO was switched off.
-        gso_disabled,
+        pub gso_disabled: Counter => Sockets,
         /// Send buffers enlarged after a full one.
-        buffers_grown,
+        pub buffers_grown: Counter => Times,
         /// Flushes: times that queued datagrams were sent out.
-        flushes,
-    }
-    arrays {
-        /// Datagrams given up, by [`SendFailure::index`].
-        failed: SendFailure::ALL.len(),
-        /// Calls by number of messages, classes as in [`HISTOGRAM_LABELS`].
-        histogram: 7,
+        pub flushes: Counter => Times,
+        /// Datagrams that could not be sent, by cause.
+        pub failed: PerReason<SendFailure, { SendFailure::ALL.len() }> => Datagrams,
+        /// Calls by number of messages.
+        pub histogram: PerReason<BatchSize, CLASSES> => Calls,
     }
 }
 
 counters! {
     /// Connections.
-    StreamCounters {
+    pub struct StreamCounters: "stream", "the data path" {
         /// Connections taken.
-        accepted,
+        pub accepted: Counter => Connections,
         /// Connections closed at once, because the handler or the system had no room for them.
-        refused,
+        pub refused: Counter => Connections,
         /// Times that accepting failed for want of descriptors or memory.
-        accept_failures,
-        /// Connections that came to their end.
-        closed,
+        pub accept_failures: Counter => Times,
+        /// Connections that ended.
+        pub closed: Counter => Connections,
         /// System calls that read something.
-        reads,
+        pub reads: Counter => Calls,
         /// Bytes read.
-        read_bytes,
+        pub read_bytes: Counter => Bytes,
         /// Calls that found nothing to read.
-        would_block,
+        pub would_block: Counter => Calls,
         /// System calls that wrote something.
-        writes,
+        pub writes: Counter => Calls,
         /// Bytes written.
-        written_bytes,
+        pub written_bytes: Counter => Bytes,
         /// Messages written to their last byte.
-        messages,
+        pub messages: Counter => Messages,
         /// Messages that had to wait because a connection did not take them at once.
-        waited,
-    }
-    arrays {
-        /// Messages given up, by [`SendFailure::index`].
-        failed: SendFailure::ALL.len(),
+        pub waited: Counter => Messages,
+        /// Messages that could not be sent, by cause.
+        pub failed: PerReason<SendFailure, { SendFailure::ALL.len() }> => Messages,
     }
 }
 
 counters! {
     /// Turns and pauses.
-    PaceCounters {
+    pub struct PaceCounters: "pace", "the data path" {
         /// Turns made.
-        turns,
+        pub turns: Counter => Times,
         /// Pauses before reading, to let datagrams gather.
-        sleeps,
+        pub sleeps: Counter => Times,
         /// Time spent in those pauses, nanoseconds.
-        asleep_ns,
+        pub asleep_ns: Counter => Nanoseconds,
         /// Returns from waiting for readiness.
-        wakes,
+        pub wakes: Counter => Times,
     }
-    arrays {}
 }
 
 /// All counters of one data path.
@@ -177,18 +163,40 @@ pub struct Snapshot {
     would_block: u64,
     unavailable: u64,
     no_buffer: u64,
-    receive_histogram: [u64; 7],
+    receive_histogram: [u64; CLASSES],
     send_calls: u64,
     send_datagrams: u64,
     gso_sends: u64,
     gso_datagrams: u64,
-    send_histogram: [u64; 7],
+    send_histogram: [u64; CLASSES],
 }
 
 impl Counters {
+    /// What there is in [`Self::visit`], in its order.
+    pub const GROUPS: [&'static Group; 4] = [
+        ReceiveCounters::GROUP,
+        SendCounters::GROUP,
+        StreamCounters::GROUP,
+        PaceCounters::GROUP,
+    ];
+
+    /// Shows every number, group by group.
+    pub fn visit(&self, show: &mut dyn FnMut(&'static Group, Sample)) {
+        self.receive
+            .visit(&mut |sample| show(ReceiveCounters::GROUP, sample));
+        self.send
+            .visit(&mut |sample| show(SendCounters::GROUP, sample));
+        self.stream
+            .visit(&mut |sample| show(StreamCounters::GROUP, sample));
+        self.pace
+            .visit(&mut |sample| show(PaceCounters::GROUP, sample));
+    }
+
     /// Reads the values of the log lines.
     pub fn snapshot(&self) -> Snapshot {
-        let array = |counters: &[Counter; 7]| std::array::from_fn(|index| counters[index].get());
+        let array = |histogram: &PerReason<BatchSize, CLASSES>| {
+            BatchSize::ALL.map(|class| histogram.of(class).get())
+        };
         Snapshot {
             receive_calls: self.receive.calls.get(),
             receive_messages: self.receive.messages.get(),
@@ -206,10 +214,10 @@ impl Counters {
 }
 
 impl Snapshot {
-    /// What happened between `earlier` and this snapshot.
+    /// Returns the difference between this snapshot and `earlier`.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
-        let array = |now: &[u64; 7], then: &[u64; 7]| {
+        let array = |now: &[u64; CLASSES], then: &[u64; CLASSES]| {
             std::array::from_fn(|index| now[index].wrapping_sub(then[index]))
         };
         Self {
@@ -234,7 +242,7 @@ impl ReceiveCounters {
     pub(crate) fn note_call(&self, messages: usize) {
         self.calls.add(1);
         self.messages.add(messages as u64);
-        self.histogram[class(messages)].add(1);
+        self.histogram.of(BatchSize::of(messages)).add(1);
     }
 }
 
@@ -244,7 +252,7 @@ impl SendCounters {
     pub(crate) fn note_call(&self, messages: usize) {
         self.calls.add(1);
         self.messages.add(messages as u64);
-        self.histogram[class(messages)].add(1);
+        self.histogram.of(BatchSize::of(messages)).add(1);
     }
 }
 
@@ -256,14 +264,14 @@ fn ratio(part: u64, whole: u64) -> f64 {
     }
 }
 
-fn write_histogram(line: &mut String, histogram: &[u64; 7]) {
-    for (label, count) in HISTOGRAM_LABELS.iter().zip(histogram) {
+fn write_histogram(line: &mut String, histogram: &[u64; CLASSES]) {
+    for (class, count) in BatchSize::ALL.into_iter().zip(histogram) {
         // Writing to a string cannot fail.
-        let _ = write!(line, " hist_{label}={count}");
+        let _ = write!(line, " hist_{}={count}", class.as_str());
     }
 }
 
-/// The `--udp-recvmmsg-log` line of one thread for the time that `delta` covers.
+/// Returns the `--udp-recvmmsg-log` line of one thread for the time that `delta` covers.
 pub fn receive_log_line(thread: &str, delta: &Snapshot) -> String {
     let mut line = format!(
         "udp-recvmmsg: thread={thread} calls={} packets={} avg_batch={:.2} wouldblock={} unavailable={} no_buffer={}",
@@ -278,7 +286,7 @@ pub fn receive_log_line(thread: &str, delta: &Snapshot) -> String {
     line
 }
 
-/// The `--udp-sendmmsg-log` line of one thread for the time that `delta` covers.
+/// Returns the `--udp-sendmmsg-log` line of one thread for the time that `delta` covers.
 pub fn send_log_line(thread: &str, delta: &Snapshot) -> String {
     let mut line = format!(
         "udp-sendmmsg: thread={thread} flushes={} datagrams={} occupancy={:.2} gso_flushes={} gso_datagrams={} gso_fraction={:.3}",
@@ -299,7 +307,8 @@ mod tests {
 
     #[test]
     fn classes_are_those_of_the_labels() {
-        let classes = [1, 2, 3, 4, 5, 8, 9, 16, 17, 32, 33, 64, 1000].map(class);
+        let classes = [1, 2, 3, 4, 5, 8, 9, 16, 17, 32, 33, 64, 1000];
+        let classes = classes.map(|count| BatchSize::of(count).index());
         assert_eq!(classes, [0, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 6]);
     }
 

@@ -12,53 +12,50 @@
 //!
 //! Invariants:
 //! * datagrams of one flow (endpoint, destination) leave in the order they were queued;
-//! * every queued datagram is handed to the kernel or reported by [`Handler::send_failed`], exactly once;
+//! * every queued datagram is handed to the kernel or reported by [`DatagramHandler::send_failed`], exactly once;
 //! * a failed train is split and sent again before anything is given up.
 //!
-//! Read [`datapath`](Datapath) for the turn, `queue.rs` for trains, `pack.rs` and `flush.rs` for sending and its fall-backs,
-//! `receive.rs` for receiving, `stream/` for connections, `sys/` for the system calls: all unsafe code of the project is there.
-#![deny(unsafe_code)]
+//! The floors, from below: `names.rs`, `views.rs`, `reports.rs`, `counters.rs`, `queue/` and `handler.rs` say what is passed to whom and touch no
+//! descriptor; `sockets/` opens sockets; `udp/` receives and sends datagrams, `stream/` serves connections; `turn/` joins the two.
+//! System calls that safe libraries lack are in `turnbuckle-sys`.
+#![forbid(unsafe_code)]
 
-mod backend;
-mod budget;
-mod coalesce;
 mod counters;
-mod datapath;
-mod endpoint;
-mod epolls;
-mod flush;
-mod grown;
 mod handler;
-mod kept;
-mod pack;
+mod names;
 mod queue;
-mod receive;
+mod reports;
 mod settings;
-mod shard;
+mod sockets;
 mod stream;
-mod sys;
 #[cfg(test)]
 mod testing;
+mod turn;
+mod udp;
+mod views;
 
-pub use backend::{Backend, UnknownBackend};
-pub use budget::BufferBudget;
-pub use coalesce::CoalescePolicy;
 pub use counters::{
-    Counter, Counters, HISTOGRAM_LABELS, PaceCounters, ReceiveCounters, SendCounters, Snapshot,
-    StreamCounters, receive_log_line, send_log_line,
+    BatchSize, Counters, PaceCounters, ReceiveCounters, SendCounters, Snapshot, StreamCounters,
+    receive_log_line, send_log_line,
 };
-pub use datapath::{Datapath, Sockets, Waker};
-pub use endpoint::{Bind, EndpointId, EndpointKind, SharedSocket};
-pub use handler::{Handler, IcmpError, Payload, Place, Received, SendFailure, Warning};
-pub use kept::KeptSockets;
-pub use queue::{PREFIX_LEN_MAX, Run, SendQueue, Staged, TRAILER_LEN_MAX};
-pub use settings::{Settings, probe_device};
-pub use shard::{allowed_cpus, pin_current_thread};
-pub use stream::{
-    AcceptStrategy, Accepted, Accepting, DetachedStream, Listen, StreamEnd, StreamId, StreamInput,
-    StreamListenerId, Taken,
+pub use handler::{DatagramHandler, Handler, StreamHandler, TurnHandler};
+pub use names::{Bind, EndpointId, EndpointKind, Listen, StreamId, StreamListenerId};
+pub use queue::to_streams::Staged;
+pub use queue::{
+    Content, Memory, PREFIX_LEN_MAX, QueuedDatagram, Run, SendQueue, StreamChange, StreamMessage,
+    StreamTouched, TRAILER_LEN_MAX,
 };
-pub use sys::accept_ring::{AcceptEvent, AcceptRing};
-pub use sys::descriptors::unshare_descriptors;
-pub use sys::sockopt::choose_port_at_connect;
-pub use sys::steering::steer_by_cpu;
+pub use reports::{IcmpError, SendFailure, StreamEnd, Warning};
+pub use settings::{BufferSettings, Devices, Settings, StreamSettings};
+pub use sockets::budget::BufferBudget;
+pub use sockets::device::probe_device;
+pub use sockets::kept::KeptSockets;
+pub use sockets::opening::{DetachedStream, HeldSocket, Sockets};
+pub use sockets::socket::SharedSocket;
+pub use sockets::waker::Waker;
+pub use stream::accepting::{AcceptStrategy, Accepting};
+pub use turn::coalesce::CoalescePolicy;
+pub use turn::datapath::Datapath;
+pub use turnbuckle_sys::cpus::{allowed_cpus, pin_current_thread};
+pub use udp::backend::{Backend, UnknownBackend};
+pub use views::{Accepted, Admission, Payload, Place, Received, StreamInput, Taken};

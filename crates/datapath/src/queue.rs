@@ -1,115 +1,31 @@
-//! What a turn wants to send: strided runs of received messages, joined into trains.
+//! The datagrams that a turn sends: strided runs of received messages, joined into trains.
 //!
 //! A *run* is some datagrams of one received message that go the same way; a *train* is what one `UDP_SEGMENT` send
 //! carries: runs of one flow (endpoint, destination) whose datagrams have one size on the wire, the last may be shorter.
 //!
 //! Invariant: only the newest train of a flow is ever added to, and trains of an endpoint are sent in the order they were
-//! begun; so the order within a flow never changes. The flow table only finds that newest train fast: an entry
-//! that is overwritten costs a train its company, never its place.
+//! begun. So the order within a flow never changes. The flow table only finds the newest train fast: when an entry
+//! is overwritten, the train takes no more runs but keeps its place in the order.
 
 use std::hash::{BuildHasher as _, RandomState};
 use std::net::{IpAddr, SocketAddr};
 
-use crate::endpoint::EndpointId;
-use crate::handler::{Payload, Place};
-use crate::sys::address::RawAddress;
-use crate::sys::send::PIECES_MAX;
+use turnbuckle_sys::address::RawAddress;
 
-/// Longest prefix of [`SendQueue::forward`], bytes.
-pub const PREFIX_LEN_MAX: usize = 64;
-/// Longest trailer of [`SendQueue::forward`], bytes.
-pub const TRAILER_LEN_MAX: u8 = 3;
+pub use self::runs::{Memory, PREFIX_LEN_MAX, QueuedDatagram, Run, TRAILER_LEN_MAX};
+use self::runs::{NONE, Stamped, TRAIN_BYTES_MAX, parts, record};
+pub(crate) use self::runs::{RunRecord, TRAIN_SEGMENTS_MAX};
+use self::streams::StreamRuns;
+pub use self::streams::{Content, StreamChange, StreamMessage, StreamTouched};
+use crate::names::{EndpointId, narrow};
+use crate::views::{Payload, Source};
 
-/// Payload bytes of one send, IPv4's limit, which suits IPv6 too.
-pub(crate) const TRAIN_BYTES_MAX: u32 = 65_507;
-/// Segments of one send that some kernel allows (`UDP_MAX_SEGMENTS`).
-pub(crate) const TRAIN_SEGMENTS_MAX: u16 = 128;
-/// Prefix, payload and trailer of every datagram of the longest train fit one message.
-const _: () = assert!(TRAIN_SEGMENTS_MAX as usize * 3 <= PIECES_MAX);
+mod runs;
+mod streams;
+pub(crate) mod to_streams;
 
 /// Entries of the flow table: more than the flows of a full turn of single datagrams.
 const FLOWS: usize = 1024;
-const NONE: u32 = u32::MAX;
-
-/// Datagrams inside one received message that go the same way.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Run {
-    /// Offset of the first payload.
-    pub start: usize,
-    /// Distance from one payload to the next.
-    pub stride: usize,
-    /// Bytes of each payload but the last.
-    pub len: usize,
-    /// Bytes of the last payload, at most `len`; the only one's when `count` is 1.
-    pub last_len: usize,
-    /// Number of payloads, at least one.
-    pub count: usize,
-}
-
-impl Run {
-    /// One payload.
-    pub const fn single(start: usize, len: usize) -> Self {
-        Self {
-            start,
-            stride: len,
-            len,
-            last_len: len,
-            count: 1,
-        }
-    }
-}
-
-/// Where a run's payload lies.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Source {
-    /// In the arena of this queue.
-    Arena,
-    /// In a receive slot.
-    Slot(u32),
-    /// In the arena that connections are read into.
-    Stream,
-}
-
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct RunRecord {
-    pub(crate) source: Source,
-    pub(crate) start: u32,
-    pub(crate) stride: u32,
-    pub(crate) len: u32,
-    pub(crate) last_len: u32,
-    pub(crate) count: u32,
-    /// Offset of the prefix in the arena.
-    prefix: u32,
-    prefix_len: u8,
-    pub(crate) trailer: u8,
-    next: u32,
-}
-
-impl RunRecord {
-    /// Start and length of payload number `index`.
-    #[inline]
-    pub(crate) fn payload(&self, index: u32) -> (usize, usize) {
-        let start = self.start as usize + index as usize * self.stride as usize;
-        let len = if index + 1 == self.count {
-            self.last_len
-        } else {
-            self.len
-        };
-        (start, len as usize)
-    }
-
-    /// Whether the payloads lie back to back with nothing to put between them: one piece for all.
-    #[inline]
-    pub(crate) fn is_contiguous(&self) -> bool {
-        self.stride == self.len && self.is_bare()
-    }
-
-    /// Whether each datagram is its payload alone.
-    #[inline]
-    pub(crate) fn is_bare(&self) -> bool {
-        self.prefix_len == 0 && self.trailer == 0
-    }
-}
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Train {
@@ -137,13 +53,6 @@ pub(crate) struct Touched {
     last: u32,
 }
 
-#[derive(Clone, Copy, Debug, Default)]
-struct Stamped {
-    /// Turn in which `value` was written.
-    stamp: u32,
-    value: u32,
-}
-
 /// Collects what one turn sends. Filled by a [`Handler`](crate::Handler), emptied by the data path.
 #[derive(Debug)]
 pub struct SendQueue {
@@ -167,7 +76,8 @@ pub struct SendQueue {
 }
 
 impl SendQueue {
-    pub(crate) fn new(segments_max: u16) -> Self {
+    /// Returns an empty queue whose trains have up to `segments_max` datagrams.
+    pub fn new(segments_max: u16) -> Self {
         Self {
             runs: Vec::with_capacity(1024),
             trains: Vec::with_capacity(512),
@@ -185,7 +95,7 @@ impl SendQueue {
     }
 
     /// Queues `run.count` datagrams from `endpoint` to `to`. Each is `prefix`, one payload of `message`, and `trailer`
-    /// zero bytes. Nothing is copied here: what is queued is where the payload lies.
+    /// zero bytes. The payload is not copied: the queue refers to where it lies.
     ///
     /// # Panics
     /// When the run does not lie within the message, its last payload is longer than the others, or `prefix` or `trailer`
@@ -228,7 +138,7 @@ impl SendQueue {
         self.note_newest(flow, number);
     }
 
-    /// Queues datagrams that did not arrive but begin here: a copy of `bytes`, `segment` of them in each and the rest in the
+    /// Queues datagrams that were not received but made here: a copy of `bytes`, `segment` of them in each and the rest in the
     /// last; one empty datagram when there are none. They form trains as forwarded ones do.
     ///
     /// # Panics
@@ -273,13 +183,13 @@ impl SendQueue {
         self.push_train(endpoint, to, record, false);
     }
 
-    /// Whether nothing is queued.
+    /// Returns whether nothing is queued.
     pub fn is_empty(&self) -> bool {
         self.trains.is_empty() && self.streams.is_empty()
     }
 
-    /// Forgets everything queued.
-    pub(crate) fn clear(&mut self) {
+    /// Forgets everything queued, after a flush.
+    pub fn clear(&mut self) {
         self.runs.clear();
         self.trains.clear();
         self.touched.clear();
@@ -297,12 +207,45 @@ impl SendQueue {
         }
     }
 
+    /// Shows all queued datagrams in the order in which they leave: endpoint by endpoint, and in the order they were queued for each flow.
+    /// For what stands in for a data path.
+    pub fn datagrams<'a>(
+        &'a self,
+        memory: impl Memory<'a>,
+    ) -> impl Iterator<Item = QueuedDatagram<'a>> {
+        let trains = self.touched.iter().flat_map(|touched| self.trains(touched));
+        trains.flat_map(move |(_, train)| {
+            self.runs(train).flat_map(move |run| {
+                let bytes = self.source(memory, run.source);
+                (0..run.count).map(move |index| {
+                    let (start, len) = run.payload(index);
+                    QueuedDatagram {
+                        endpoint: train.endpoint,
+                        to: train.to,
+                        dont_fragment: train.dont_fragment,
+                        parts: parts(self.prefix(run), &bytes[start..start + len], run.trailer),
+                    }
+                })
+            })
+        })
+    }
+
+    /// Returns the bytes that the offsets of a run count in.
+    #[inline]
+    pub(crate) fn source<'a>(&'a self, memory: impl Memory<'a>, source: Source) -> &'a [u8] {
+        match source {
+            Source::Arena => &self.arena,
+            Source::Slot(slot) => memory.slot(slot),
+            Source::Stream => memory.streams(),
+        }
+    }
+
     /// Endpoints with something to send, in the order they were first named.
     pub(crate) fn touched(&self) -> &[Touched] {
         &self.touched
     }
 
-    /// The trains of an endpoint in sending order, with their numbers.
+    /// Returns the trains of an endpoint in sending order, with their numbers.
     pub(crate) fn trains(&self, touched: &Touched) -> impl Iterator<Item = (u32, &Train)> {
         let mut next = touched.first;
         std::iter::from_fn(move || {
@@ -313,16 +256,13 @@ impl SendQueue {
         })
     }
 
-    /// The train and run of an endpoint that sends nothing but one datagram without prefix or trailer: what a relay socket
-    /// of a voice call does in most turns.
+    /// Returns the train and the run of an endpoint that has only one datagram to send. That is the usual case for the relay
+    /// socket of a voice call, and for the clients' socket in a turn with one datagram.
     #[inline]
     pub(crate) fn only_datagram(&self, touched: &Touched) -> Option<(&Train, &RunRecord)> {
         let train = &self.trains[touched.first as usize];
         let run = &self.runs[train.first_run as usize];
-        let only = touched.first == touched.last
-            && train.datagrams == 1
-            && !train.dont_fragment
-            && run.is_bare();
+        let only = touched.first == touched.last && train.datagrams == 1 && !train.dont_fragment;
         only.then_some((train, run))
     }
 
@@ -330,7 +270,7 @@ impl SendQueue {
         &self.trains[number as usize]
     }
 
-    /// The runs of a train in order.
+    /// Returns the runs of a train in order.
     #[inline]
     pub(crate) fn runs(&self, train: &Train) -> impl Iterator<Item = &RunRecord> {
         let mut next = train.first_run;
@@ -343,10 +283,6 @@ impl SendQueue {
 
     pub(crate) fn prefix(&self, run: &RunRecord) -> &[u8] {
         &self.arena[run.prefix as usize..run.prefix as usize + usize::from(run.prefix_len)]
-    }
-
-    pub(crate) fn arena(&self) -> &[u8] {
-        &self.arena
     }
 
     /// Puts a prefix into the arena unless it was the last one put there.
@@ -406,7 +342,7 @@ impl SendQueue {
         };
     }
 
-    /// How many datagrams of `head` bytes the train still takes, of `rest` that follow.
+    /// Returns how many datagrams of `head` bytes the train still takes; `rest` are left to add.
     #[inline]
     fn room(&self, number: u32, head: u32, rest: u32) -> u32 {
         let train = &self.trains[number as usize];
@@ -419,7 +355,7 @@ impl SendQueue {
         by_count.min(by_bytes)
     }
 
-    /// How many datagrams of `head` bytes a new train takes. Empty datagrams and oversized ones travel alone.
+    /// Returns how many datagrams of `head` bytes a new train takes. An empty or oversized datagram has a train of its own.
     #[inline]
     fn room_when_empty(&self, head: u32) -> u32 {
         TRAIN_BYTES_MAX
@@ -503,7 +439,7 @@ impl SendQueue {
         });
     }
 
-    /// The newest train of a flow, if it is known.
+    /// Returns the newest train of a flow, if it is known.
     #[inline]
     fn newest_train(&self, endpoint: EndpointId, to: SocketAddr, flow: usize) -> Option<u32> {
         let is_it = |number: u32| {
@@ -518,7 +454,7 @@ impl SendQueue {
         (place.stamp == self.stamp && is_it(place.value)).then_some(place.value)
     }
 
-    /// Place of a flow in the table. Seeded, so that a client cannot choose its neighbours.
+    /// Returns the slot of a flow in the table. The hash is seeded, so that a client cannot provoke collisions.
     #[inline]
     fn flow_place(&self, endpoint: EndpointId, to: SocketAddr) -> usize {
         let ip = match to.ip() {
@@ -536,46 +472,6 @@ impl SendQueue {
     }
 }
 
-/// Checks a run against its message.
-#[inline]
-fn record(payload: &impl Payload, run: Run, prefix: u32, prefix_len: u8, trailer: u8) -> RunRecord {
-    let Run {
-        start,
-        stride,
-        len,
-        last_len,
-        count,
-    } = run;
-    assert!(
-        count >= 1 && (count == 1 || last_len <= len),
-        "a train's last datagram may be shorter, never longer"
-    );
-    let last_end = start + (count - 1) * stride + last_len;
-    let end = if count > 1 {
-        last_end.max(start + (count - 2) * stride + len)
-    } else {
-        last_end
-    };
-    let Place {
-        source,
-        base,
-        len: payload_len,
-    } = payload.place();
-    assert!(end <= payload_len, "run reaches beyond its message");
-    RunRecord {
-        source,
-        start: base + narrow(start),
-        stride: narrow(stride),
-        len: narrow(if count == 1 { last_len } else { len }),
-        last_len: narrow(last_len),
-        count: narrow(count),
-        prefix,
-        prefix_len,
-        trailer,
-        next: NONE,
-    }
-}
-
 /// Cuts the first `count` datagrams off `run`.
 #[inline]
 fn first_part(run: &mut RunRecord, count: u32) -> RunRecord {
@@ -589,7 +485,7 @@ fn first_part(run: &mut RunRecord, count: u32) -> RunRecord {
     part
 }
 
-/// How many of the next `rest` datagrams may share a train: an empty last one may not, since `UDP_SEGMENT` cannot express it.
+/// Returns how many of the next `rest` datagrams may share a train. An empty last one may not: `UDP_SEGMENT` cannot express it.
 #[inline]
 fn sendable_together(rest: u32, last_wire_len: u32) -> u32 {
     if last_wire_len == 0 && rest > 1 {
@@ -598,22 +494,6 @@ fn sendable_together(rest: u32, last_wire_len: u32) -> u32 {
         rest
     }
 }
-
-/// Offsets and counts of one turn are far below 2^32: slots hold 64 KiB each.
-#[inline]
-#[expect(
-    clippy::cast_possible_truncation,
-    reason = "bounded by the memory of one turn"
-)]
-pub(crate) fn narrow(value: usize) -> u32 {
-    debug_assert!(u32::try_from(value).is_ok());
-    value as u32
-}
-
-mod streams;
-pub use streams::Staged;
-use streams::StreamRuns;
-pub(crate) use streams::{Content, StreamTouched};
 
 #[cfg(test)]
 mod tests;

@@ -1,12 +1,14 @@
-//! What a shard's data path is told at start.
+//! The settings of a shard's data path.
 
-use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use socket2::{Domain, Socket, Type};
-
-use crate::{Accepting, Backend, BufferBudget, CoalescePolicy, EndpointKind, KeptSockets};
+use crate::names::EndpointKind;
+use crate::sockets::budget::BufferBudget;
+use crate::sockets::kept::KeptSockets;
+use crate::stream::accepting::Accepting;
+use crate::turn::coalesce::CoalescePolicy;
+use crate::udp::backend::Backend;
 
 /// Sizes and choices of one [`Datapath`](crate::Datapath).
 #[derive(Clone, Debug)]
@@ -23,32 +25,53 @@ pub struct Settings {
     pub coalesce: Duration,
     /// Whether a shard that has CPU time left pauses too.
     pub coalesce_policy: CoalescePolicy,
-    /// Receive buffer of a new relay socket, bytes of `SO_RCVBUF` (the kernel accounts the double).
-    pub relay_buffer_start: u32,
-    /// Limit to which the receive buffer of a busy relay socket grows, bytes of `SO_RCVBUF`.
-    pub relay_buffer_max: u32,
-    /// What all growth of relay receive buffers of the process beyond 64 KiB each may add up to.
-    pub buffer_budget: Arc<BufferBudget>,
-    /// Receive and send buffer of a listener, bytes of `SO_RCVBUF` and `SO_SNDBUF`.
-    pub socket_buffer: u32,
-    /// Listening sockets that are left from another data path or for a later one; `None` has them end with the data path.
+    /// Sizes of the sockets' buffers.
+    pub buffers: BufferSettings,
+    /// Listening sockets that are kept open from one data path to the next; `None` closes them with the data path.
     pub kept: Option<KeptSockets>,
-    /// Network interface that listeners belong to (`SO_BINDTODEVICE`): what arrives at another one is not theirs.
-    pub listener_device: Option<Arc<str>>,
-    /// The same for relay sockets, and connections to peers.
-    pub relay_device: Option<Arc<str>>,
+    /// Network interfaces that sockets belong to.
+    pub devices: Devices,
     /// Which shard takes a connection.
     pub accepting: Accepting,
     /// Most connections accepted per listener and turn.
     pub accepts_per_turn: u16,
-    /// Time that connections that have proven nothing, and listeners, may take of a turn.
+    /// Time of each turn that strangers (connections that have proven nothing) and listeners may take.
     pub strangers_slice: Duration,
+    /// Limits of what may wait for one connection.
+    pub streams: StreamSettings,
+}
+
+/// Sizes of the buffers of sockets for datagrams.
+#[derive(Clone, Debug)]
+pub struct BufferSettings {
+    /// Receive buffer of a new relay socket, bytes of `SO_RCVBUF` (the kernel accounts the double).
+    pub relay_start: u32,
+    /// Limit to which the receive buffer of a busy relay socket grows, bytes of `SO_RCVBUF`.
+    pub relay_max: u32,
+    /// What all growth of relay receive buffers of the process beyond 64 KiB each may add up to.
+    pub budget: Arc<BufferBudget>,
+    /// Receive and send buffer of a listener, bytes of `SO_RCVBUF` and `SO_SNDBUF`.
+    pub listener: u32,
+}
+
+/// Network interfaces that sockets belong to (`SO_BINDTODEVICE`): what arrives at another one is not theirs.
+#[derive(Clone, Debug, Default)]
+pub struct Devices {
+    /// That of listeners.
+    pub listeners: Option<Arc<str>>,
+    /// That of relay sockets, and of connections to peers.
+    pub relays: Option<Arc<str>>,
+}
+
+/// Limits of what may wait for one connection.
+#[derive(Clone, Debug)]
+pub struct StreamSettings {
     /// Bytes not yet sent that the kernel takes of one connection (`TCP_NOTSENT_LOWAT`); more waits where it can be dropped.
-    pub stream_unsent_max: u32,
+    pub unsent_max: u32,
     /// Bytes of relayed data that may wait for one connection; beyond it the oldest is dropped.
-    pub stream_media_max: usize,
+    pub media_max: usize,
     /// Bytes of control messages that may wait for one connection; beyond it the connection is closed.
-    pub stream_control_max: usize,
+    pub control_max: usize,
 }
 
 impl Default for Settings {
@@ -59,59 +82,44 @@ impl Default for Settings {
             slots: 128,
             coalesce: Duration::from_micros(500),
             coalesce_policy: CoalescePolicy::default(),
-            relay_buffer_start: 16 * 1024,
-            relay_buffer_max: 4 * 1024 * 1024,
-            buffer_budget: Arc::new(BufferBudget::new(256 * 1024 * 1024)),
-            socket_buffer: 8 * 1024 * 1024,
+            buffers: BufferSettings::default(),
             kept: None,
-            listener_device: None,
-            relay_device: None,
+            devices: Devices::default(),
             accepting: Accepting::default(),
             accepts_per_turn: 64,
             strangers_slice: Duration::from_micros(200),
-            stream_unsent_max: 128 * 1024,
-            stream_media_max: 128 * 1024,
-            stream_control_max: 64 * 1024,
+            streams: StreamSettings::default(),
         }
     }
 }
 
-impl Settings {
-    /// The interface that a socket of this kind belongs to.
-    pub(crate) fn device(&self, kind: EndpointKind) -> Option<&str> {
+impl Default for BufferSettings {
+    fn default() -> Self {
+        Self {
+            relay_start: 16 * 1024,
+            relay_max: 4 * 1024 * 1024,
+            budget: Arc::new(BufferBudget::new(256 * 1024 * 1024)),
+            listener: 8 * 1024 * 1024,
+        }
+    }
+}
+
+impl Default for StreamSettings {
+    fn default() -> Self {
+        Self {
+            unsent_max: 128 * 1024,
+            media_max: 128 * 1024,
+            control_max: 64 * 1024,
+        }
+    }
+}
+
+impl Devices {
+    /// Returns the interface that a socket of this kind belongs to.
+    pub(crate) fn of(&self, kind: EndpointKind) -> Option<&str> {
         match kind {
-            EndpointKind::Listener { .. } => self.listener_device.as_deref(),
-            EndpointKind::Relay => self.relay_device.as_deref(),
+            EndpointKind::Listener { .. } => self.listeners.as_deref(),
+            EndpointKind::Relay => self.relays.as_deref(),
         }
     }
-}
-
-/// Has a socket belong to an interface, if it is to; to be called before it has an address.
-///
-/// # Errors
-/// There is no such interface, or the process may not (before Linux 5.7 it takes `CAP_NET_RAW`).
-pub(crate) fn bind_device(socket: &Socket, device: Option<&str>) -> io::Result<()> {
-    let Some(device) = device else {
-        return Ok(());
-    };
-    socket
-        .bind_device(Some(device.as_bytes()))
-        .map_err(|error| {
-            io::Error::new(
-                error.kind(),
-                format!(
-                    "cannot bind to interface {}: {error}",
-                    device.escape_debug()
-                ),
-            )
-        })
-}
-
-/// Whether sockets can belong to this interface.
-///
-/// # Errors
-/// As the kernel says: there is no such interface, or the process may not.
-pub fn probe_device(device: &str) -> io::Result<()> {
-    let socket = Socket::new(Domain::IPV4, Type::DGRAM, None)?;
-    bind_device(&socket, Some(device))
 }

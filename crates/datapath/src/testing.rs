@@ -5,19 +5,19 @@ use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::AsFd as _;
 use std::time::Duration;
 
-use crate::sys::address::RawAddress;
-use crate::sys::fault;
-use crate::sys::send::Scratch;
+use turnbuckle_sys::address::RawAddress;
+use turnbuckle_sys::send::Scratch;
+
 use crate::{
-    Backend, Bind, Datapath, EndpointId, EndpointKind, Handler, IcmpError, Received, Run,
-    SendFailure, SendQueue, Settings, Warning,
+    Backend, Bind, DatagramHandler, Datapath, EndpointId, EndpointKind, Handler, IcmpError,
+    Received, Run, SendFailure, SendQueue, Settings, StreamHandler, TurnHandler, Warning,
 };
 
 pub(crate) const LOOPBACK: ([u8; 4], u16) = ([127, 0, 0, 1], 0);
 /// How long anything may take that has to come about; how long it does take is not judged.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// What a handler was told.
+/// What a handler was called with.
 #[derive(Default)]
 pub(crate) struct Told {
     /// Tokens of endpoints where something arrived cut off.
@@ -28,7 +28,7 @@ pub(crate) struct Told {
     pub(crate) icmp: Vec<IcmpError>,
 }
 
-/// Notes what it is told, and answers each message as the function says.
+/// Records its calls, and answers each message by the function.
 pub(crate) struct Recorder<F> {
     pub(crate) told: Told,
     answer: F,
@@ -43,7 +43,13 @@ impl<F: FnMut(&Received<'_>, &mut SendQueue)> Recorder<F> {
     }
 }
 
-impl<F: FnMut(&Received<'_>, &mut SendQueue)> Handler for Recorder<F> {
+impl<F: FnMut(&Received<'_>, &mut SendQueue)> TurnHandler for Recorder<F> {
+    fn warning(&mut self, warning: Warning) {
+        self.told.warnings.push(warning);
+    }
+}
+
+impl<F: FnMut(&Received<'_>, &mut SendQueue)> DatagramHandler for Recorder<F> {
     fn received(&mut self, message: &Received<'_>, tx: &mut SendQueue) {
         self.told.messages += 1;
         (self.answer)(message, tx);
@@ -60,13 +66,11 @@ impl<F: FnMut(&Received<'_>, &mut SendQueue)> Handler for Recorder<F> {
     fn send_failed(&mut self, _: EndpointId, datagrams: u32, cause: SendFailure) {
         self.told.failures.push((datagrams, cause));
     }
-
-    fn warning(&mut self, warning: Warning) {
-        self.told.warnings.push(warning);
-    }
 }
 
-/// All datagrams of a message as one run.
+impl<F: FnMut(&Received<'_>, &mut SendQueue)> StreamHandler for Recorder<F> {}
+
+/// Returns all datagrams of a message as one run.
 pub(crate) fn whole(message: &Received<'_>) -> Run {
     let count = message.segment_count();
     let last_len = message.bytes.len() - (count - 1) * message.segment;
@@ -153,7 +157,7 @@ pub(crate) fn client() -> UdpSocket {
     client
 }
 
-/// Datagrams `0 .. count` of `len` bytes, each filled with its number; the last one has `last_len`.
+/// Returns datagrams `0 .. count` of `len` bytes, each filled with its number; the last one has `last_len`.
 pub(crate) fn numbered(count: u8, len: usize, last_len: usize) -> Vec<Vec<u8>> {
     (0..count)
         .map(|number| vec![number; if number + 1 == count { last_len } else { len }])
@@ -170,10 +174,10 @@ pub(crate) fn send_train(from: &UdpSocket, to: SocketAddr, datagrams: &[Vec<u8>]
         batch.piece(datagram);
     }
     batch.seal();
-    fault::without(|| batch.send_one(from.as_fd(), 0)).unwrap();
+    batch.send_one(from.as_fd(), 0).unwrap();
 }
 
-/// The next `count` datagrams of a socket.
+/// Returns the next `count` datagrams of a socket.
 pub(crate) fn take(from: &UdpSocket, count: usize) -> Vec<Vec<u8>> {
     let mut buffer = vec![0; 65_536];
     (0..count)
@@ -184,7 +188,7 @@ pub(crate) fn take(from: &UdpSocket, count: usize) -> Vec<Vec<u8>> {
         .collect()
 }
 
-/// Whether nothing more has arrived.
+/// Returns whether nothing more has arrived.
 pub(crate) fn is_drained(socket: &UdpSocket) -> bool {
     socket.set_nonblocking(true).unwrap();
     let result = socket.recv(&mut [0; 1]);

@@ -5,7 +5,9 @@ mod common;
 use std::net::SocketAddr;
 
 use common::{BACKENDS, LISTENER, Source, bind, datapath, loopback, socket};
-use turnbuckle_datapath::{EndpointId, EndpointKind, Handler, Received, Run, SendQueue};
+use turnbuckle_datapath::{
+    DatagramHandler, EndpointId, EndpointKind, Received, Run, SendQueue, StreamHandler, TurnHandler,
+};
 
 /// Strips a header towards one peer, adds one towards another, and answers the sender.
 struct Relay {
@@ -13,7 +15,9 @@ struct Relay {
     peers: [SocketAddr; 2],
 }
 
-impl Handler for Relay {
+impl TurnHandler for Relay {}
+
+impl DatagramHandler for Relay {
     fn received(&mut self, message: &Received<'_>, tx: &mut SendQueue) {
         let segment = message.segment;
         let count = message.segment_count();
@@ -35,6 +39,8 @@ impl Handler for Relay {
         tx.reply(message.endpoint, message.remote, b"control");
     }
 }
+
+impl StreamHandler for Relay {}
 
 #[test]
 fn relaying_allocates_nothing_once_warm() {

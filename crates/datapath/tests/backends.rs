@@ -8,7 +8,10 @@ use std::net::SocketAddr;
 use common::{BACKENDS, LISTENER, Source, bind, datapath, loopback, socket};
 use rand::rngs::SmallRng;
 use rand::{Rng as _, SeedableRng as _};
-use turnbuckle_datapath::{Backend, EndpointId, EndpointKind, Handler, Received, Run, SendQueue};
+use turnbuckle_datapath::{
+    Backend, DatagramHandler, EndpointId, EndpointKind, Received, Run, SendQueue, StreamHandler,
+    TurnHandler,
+};
 
 /// Where a datagram goes and how it is changed follows from its first byte.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,7 +63,9 @@ struct Relay {
     failed: u32,
 }
 
-impl Handler for Relay {
+impl TurnHandler for Relay {}
+
+impl DatagramHandler for Relay {
     fn received(&mut self, message: &Received<'_>, tx: &mut SendQueue) {
         let mut start = 0;
         let mut rest = message.segments().peekable();
@@ -117,6 +122,8 @@ impl Handler for Relay {
         self.failed += datagrams;
     }
 }
+
+impl StreamHandler for Relay {}
 
 /// One burst: what the source sends in one go, and the size of its datagrams.
 fn burst(random: &mut SmallRng) -> (Vec<u8>, usize) {

@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use turnbuckle_datapath::{
-    Accepted, Datapath, Handler, Listen, Received, SendQueue, Settings, StreamId, StreamInput,
-    Taken,
+    Accepted, Admission, DatagramHandler, Datapath, Listen, Received, SendQueue, Settings,
+    StreamHandler, StreamId, StreamInput, Taken, TurnHandler,
 };
 
 const CLIENTS: usize = 10;
@@ -20,12 +20,16 @@ struct Host {
     streams: usize,
 }
 
-impl Handler for Host {
-    fn received(&mut self, _: &Received<'_>, _: &mut SendQueue) {}
+impl TurnHandler for Host {}
 
-    fn accepted(&mut self, _: StreamId, _: &Accepted, _: &mut SendQueue) -> bool {
+impl DatagramHandler for Host {
+    fn received(&mut self, _: &Received<'_>, _: &mut SendQueue) {}
+}
+
+impl StreamHandler for Host {
+    fn accepted(&mut self, _: StreamId, _: &Accepted, _: &mut SendQueue) -> Admission {
         self.streams += 1;
-        true
+        Admission::Trusted
     }
 
     fn stream_received(&mut self, _: &mut StreamInput<'_>, _: &mut SendQueue) -> Taken {

@@ -11,8 +11,9 @@ use std::time::Duration;
 use common::{LISTENER, PATIENCE, bind, loopback, socket};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use turnbuckle_datapath::{
-    Accepted, Backend, Datapath, EndpointKind, Handler, Listen, Received, SendQueue, Settings,
-    StreamEnd, StreamId, StreamInput, Taken, pin_current_thread,
+    Accepted, Admission, Backend, DatagramHandler, Datapath, EndpointKind, Listen, Received,
+    SendQueue, Settings, StreamEnd, StreamHandler, StreamId, StreamInput, Taken, TurnHandler,
+    pin_current_thread,
 };
 
 /// Counts what it is shown in a turn.
@@ -29,34 +30,35 @@ struct Counting {
     closed: usize,
 }
 
-impl Handler for Counting {
+impl TurnHandler for Counting {
     fn turn_started(&mut self) {
         self.datagrams = 0;
         self.inputs = 0;
         self.accepted.clear();
     }
+}
 
+impl DatagramHandler for Counting {
     fn received(&mut self, message: &Received<'_>, _: &mut SendQueue) {
         self.datagrams += message.segment_count();
     }
+}
 
-    fn accepted(&mut self, _: StreamId, accepted: &Accepted, _: &mut SendQueue) -> bool {
+impl StreamHandler for Counting {
+    fn accepted(&mut self, _: StreamId, accepted: &Accepted, _: &mut SendQueue) -> Admission {
         self.accepted.push(accepted.token);
-        true
-    }
-
-    fn is_stranger(&self, stream: StreamId) -> bool {
-        !self.proven.contains(&stream)
+        Admission::Stranger
     }
 
     fn stream_closed(&mut self, _: StreamId, _: StreamEnd) {
         self.closed += 1;
     }
 
-    fn stream_received(&mut self, input: &mut StreamInput<'_>, _: &mut SendQueue) -> Taken {
+    fn stream_received(&mut self, input: &mut StreamInput<'_>, tx: &mut SendQueue) -> Taken {
         self.inputs += 1;
         if self.believes && !self.proven.contains(&input.stream) {
             self.proven.push(input.stream);
+            tx.prove_stream(input.stream);
         }
         Taken::ALL
     }
@@ -289,11 +291,15 @@ struct Sipping {
     taken: usize,
 }
 
-impl Handler for Sipping {
-    fn received(&mut self, _: &Received<'_>, _: &mut SendQueue) {}
+impl TurnHandler for Sipping {}
 
-    fn accepted(&mut self, _: StreamId, _: &Accepted, _: &mut SendQueue) -> bool {
-        true
+impl DatagramHandler for Sipping {
+    fn received(&mut self, _: &Received<'_>, _: &mut SendQueue) {}
+}
+
+impl StreamHandler for Sipping {
+    fn accepted(&mut self, _: StreamId, _: &Accepted, _: &mut SendQueue) -> Admission {
+        Admission::Trusted
     }
 
     fn stream_received(&mut self, input: &mut StreamInput<'_>, _: &mut SendQueue) -> Taken {

@@ -9,8 +9,9 @@ use std::time::{Duration, Instant};
 
 use common::{PATIENCE, free_for_listening, loopback};
 use turnbuckle_datapath::{
-    Accepted, Datapath, DetachedStream, Handler, Listen, Received, SendQueue, Settings, Sockets,
-    StreamEnd, StreamId, StreamInput, StreamListenerId, Taken,
+    Accepted, Admission, DatagramHandler, Datapath, DetachedStream, Listen, Received, SendQueue,
+    Settings, Sockets, StreamEnd, StreamHandler, StreamId, StreamInput, StreamListenerId, Taken,
+    TurnHandler,
 };
 
 const CLIENTS: u64 = 1;
@@ -25,6 +26,8 @@ enum Wish {
     HoldBack(StreamId, bool),
     Join(StreamId, StreamId),
     Listen(SocketAddr),
+    Reply(StreamId, &'static [u8]),
+    Seal(StreamId),
 }
 
 /// Relays between connections that are joined, and forgets what others send.
@@ -50,15 +53,47 @@ impl Pairs {
     }
 }
 
-impl Handler for Pairs {
-    fn received(&mut self, _: &Received<'_>, _: &mut SendQueue) {}
+impl TurnHandler for Pairs {
+    fn turn_ended(&mut self, tx: &mut SendQueue, sockets: &mut impl Sockets) {
+        for wish in std::mem::take(&mut self.wishes) {
+            match wish {
+                Wish::Adopt(stream) => self.clients.push(sockets.adopt(stream).unwrap()),
+                Wish::CloseListener(listener) => sockets.close_listener(listener),
+                Wish::Connect(local, remote) => {
+                    if let Err(error) = sockets.connect(local, remote) {
+                        self.connected.push(Err(error.kind()));
+                    }
+                }
+                Wish::Detach(stream) => self.detached = sockets.detach(stream),
+                Wish::HoldBack(stream, is_held_back) => {
+                    tx.hold_back_stream(stream, is_held_back);
+                }
+                Wish::Join(one, other) => {
+                    self.joined.push((one, other));
+                    tx.join_streams(one, other);
+                }
+                Wish::Reply(stream, bytes) => tx.stream_reply(stream, bytes),
+                Wish::Seal(stream) => tx.seal_stream(stream),
+                Wish::Listen(address) => {
+                    let token = PEERS;
+                    self.listener = Some(sockets.listen_for_peers(Listen { address, token }));
+                }
+            }
+        }
+    }
+}
 
-    fn accepted(&mut self, stream: StreamId, accepted: &Accepted, _: &mut SendQueue) -> bool {
+impl DatagramHandler for Pairs {
+    fn received(&mut self, _: &Received<'_>, _: &mut SendQueue) {}
+}
+
+impl StreamHandler for Pairs {
+    fn accepted(&mut self, stream: StreamId, accepted: &Accepted, _: &mut SendQueue) -> Admission {
         match accepted.token {
             CLIENTS => self.clients.push(stream),
             _ => self.peers.push(stream),
         }
-        true
+        Admission::Trusted
     }
 
     fn connected(&mut self, stream: StreamId, result: io::Result<()>, _: &mut SendQueue) {
@@ -79,34 +114,13 @@ impl Handler for Pairs {
         self.ended.push(stream);
     }
 
-    fn stream_closed(&mut self, stream: StreamId, end: StreamEnd) {
-        self.ends.push((stream, end));
+    fn seal(&mut self, _: StreamId, plain: &[u8], sealed: &mut Vec<u8>) -> io::Result<()> {
+        sealed.extend(plain.iter().map(|byte| !byte));
+        Ok(())
     }
 
-    fn turn_ended(&mut self, tx: &mut SendQueue, sockets: &mut Sockets<'_>) {
-        for wish in std::mem::take(&mut self.wishes) {
-            match wish {
-                Wish::Adopt(stream) => self.clients.push(sockets.adopt(stream).unwrap()),
-                Wish::CloseListener(listener) => sockets.close_listener(listener),
-                Wish::Connect(local, remote) => {
-                    if let Err(error) = sockets.connect(local, remote) {
-                        self.connected.push(Err(error.kind()));
-                    }
-                }
-                Wish::Detach(stream) => self.detached = sockets.detach(stream),
-                Wish::HoldBack(stream, is_held_back) => {
-                    tx.hold_back_stream(stream, is_held_back);
-                }
-                Wish::Join(one, other) => {
-                    self.joined.push((one, other));
-                    tx.join_streams(one, other);
-                }
-                Wish::Listen(address) => {
-                    let token = PEERS;
-                    self.listener = Some(sockets.listen_for_peers(Listen { address, token }));
-                }
-            }
-        }
+    fn stream_closed(&mut self, stream: StreamId, end: StreamEnd) {
+        self.ends.push((stream, end));
     }
 }
 
@@ -369,4 +383,34 @@ fn a_connection_moves_to_another_data_path_with_what_it_has_sent() {
     to.wish(Wish::Join(adopted, peer_id));
     client.write_all(b"arrived").unwrap();
     assert_eq!(to.read(&mut peer, 7), b"arrived");
+}
+
+#[test]
+fn a_connection_that_is_sealed_stays_so_where_it_moves() {
+    let (mut from, mut to) = (Scene::new(), Scene::new());
+    let (mut client, stream) = from.client();
+    from.wish(Wish::Reply(stream, b"plain"));
+    assert_eq!(from.read(&mut client, 5), b"plain");
+    from.wish(Wish::Seal(stream));
+    from.wish(Wish::Reply(stream, b"sealed"));
+    assert_eq!(from.read(&mut client, 6), b"sealed".map(|byte| !byte));
+    from.wish(Wish::Detach(stream));
+    to.wish(Wish::Adopt(from.pairs.detached.take().unwrap()));
+    let adopted = *to.pairs.clients.last().unwrap();
+    to.wish(Wish::Reply(adopted, b"moved"));
+    assert_eq!(to.read(&mut client, 5), b"moved".map(|byte| !byte));
+}
+
+#[test]
+fn what_comes_on_a_connection_that_is_held_back_waits_until_it_is_read_again() {
+    let mut scene = Scene::new();
+    let (mut client, stream) = scene.client();
+    scene.wish(Wish::HoldBack(stream, true));
+    client.write_all(b"later").unwrap();
+    for _ in 0..10 {
+        scene.turn();
+    }
+    assert_eq!(scene.pairs.received, 0);
+    scene.wish(Wish::HoldBack(stream, false));
+    scene.until(|pairs| pairs.received == 5);
 }

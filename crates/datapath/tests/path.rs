@@ -13,8 +13,8 @@ use std::time::Duration;
 use common::{PATIENCE, Source, bind, loopback, socket, whole};
 use not_run::not_run;
 use turnbuckle_datapath::{
-    Backend, Bind, Datapath, EndpointId, EndpointKind, Handler, IcmpError, Received, Run,
-    SendFailure, SendQueue, Settings, Warning,
+    Backend, Bind, DatagramHandler, Datapath, EndpointId, EndpointKind, IcmpError, Received, Run,
+    SendFailure, SendQueue, Settings, StreamHandler, TurnHandler, Warning,
 };
 
 const INSIDE: &str = "TURNBUCKLE_INSIDE_NAMESPACE";
@@ -90,7 +90,13 @@ struct Forwarder {
     icmp: Vec<IcmpError>,
 }
 
-impl Handler for Forwarder {
+impl TurnHandler for Forwarder {
+    fn warning(&mut self, warning: Warning) {
+        self.warnings.push(warning);
+    }
+}
+
+impl DatagramHandler for Forwarder {
     fn received(&mut self, message: &Received<'_>, tx: &mut SendQueue) {
         let Some((endpoint, to)) = self.way else {
             return;
@@ -109,11 +115,9 @@ impl Handler for Forwarder {
     fn send_failed(&mut self, _: EndpointId, datagrams: u32, cause: SendFailure) {
         self.failures.push((datagrams, cause));
     }
-
-    fn warning(&mut self, warning: Warning) {
-        self.warnings.push(warning);
-    }
 }
+
+impl StreamHandler for Forwarder {}
 
 /// Trains of datagrams that do not fit the device are refused by the kernel whole (`EMSGSIZE`, before Linux 6.14 `EINVAL`).
 #[test]

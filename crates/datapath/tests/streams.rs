@@ -13,9 +13,10 @@ use std::time::{Duration, Instant};
 use common::{PATIENCE, bind, free_for_listening, loopback, socket};
 use not_run::not_run;
 use turnbuckle_datapath::{
-    AcceptStrategy, Accepted, Accepting, Backend, Datapath, EndpointId, EndpointKind, Handler,
-    Listen, Received, Run, SendFailure, SendQueue, Settings, StreamEnd, StreamId, StreamInput,
-    Taken, allowed_cpus, pin_current_thread,
+    AcceptStrategy, Accepted, Accepting, Admission, Backend, DatagramHandler, Datapath, EndpointId,
+    EndpointKind, Listen, Received, Run, SendFailure, SendQueue, Settings, StreamEnd,
+    StreamHandler, StreamId, StreamInput, StreamSettings, Taken, TurnHandler, allowed_cpus,
+    pin_current_thread,
 };
 
 /// Length of the messages of these tests.
@@ -39,21 +40,32 @@ struct Eights {
     ends: Vec<StreamEnd>,
 }
 
-impl Handler for Eights {
+impl TurnHandler for Eights {}
+
+impl DatagramHandler for Eights {
     fn received(&mut self, message: &Received<'_>, tx: &mut SendQueue) {
         // Whatever comes by datagram goes to the connection that came first.
         let stream = *self.streams.first().unwrap();
         self.queued += message.segment_count() as u64;
         tx.stream_forward(stream, message, common::whole(message), b"head", 3);
     }
+}
 
-    fn accepted(&mut self, stream: StreamId, accepted: &Accepted, _: &mut SendQueue) -> bool {
+impl StreamHandler for Eights {
+    fn accepted(&mut self, stream: StreamId, accepted: &Accepted, tx: &mut SendQueue) -> Admission {
         assert_eq!(accepted.token, 77);
         assert!(accepted.remote.ip().is_loopback());
-        if !self.refuses {
-            self.streams.push(stream);
+        if self.refuses {
+            return Admission::Refused;
         }
-        !self.refuses
+        if self.is_sealed {
+            tx.seal_stream(stream);
+        }
+        self.streams.push(stream);
+        match self.are_strangers_but {
+            Some(known) if known != self.streams.len() - 1 => Admission::Stranger,
+            _ => Admission::Trusted,
+        }
     }
 
     fn stream_received(&mut self, input: &mut StreamInput<'_>, tx: &mut SendQueue) -> Taken {
@@ -88,15 +100,6 @@ impl Handler for Eights {
             tx.forward(endpoint, peer, input, run, &[], 0);
         }
         Taken::AllBut([whole * LEN..input.bytes().len(), 0..0])
-    }
-
-    fn is_stranger(&self, stream: StreamId) -> bool {
-        self.are_strangers_but
-            .is_some_and(|known| self.streams.get(known) != Some(&stream))
-    }
-
-    fn is_sealed(&self, _: StreamId) -> bool {
-        self.is_sealed
     }
 
     fn seal(&mut self, _: StreamId, plain: &[u8], sealed: &mut Vec<u8>) -> io::Result<()> {
@@ -261,7 +264,10 @@ fn flood(datapath: &mut Datapath, handler: &mut Eights, entrance: SocketAddr, co
 fn towards_a_slow_reader_the_oldest_media_is_dropped_and_everything_is_accounted_for() {
     for is_sealed in [false, true] {
         let settings = Settings {
-            stream_media_max: 20 * 1008,
+            streams: StreamSettings {
+                media_max: 20 * 1008,
+                ..StreamSettings::default()
+            },
             ..Settings::default()
         };
         let (mut datapath, address) = listening(settings, false);
@@ -465,22 +471,26 @@ struct Doorman {
     had_left: Option<bool>,
 }
 
-impl Handler for Doorman {
+impl TurnHandler for Doorman {
     fn turn_started(&mut self) {
         self.received = false;
     }
+}
 
+impl DatagramHandler for Doorman {
     fn received(&mut self, message: &Received<'_>, tx: &mut SendQueue) {
         self.received = true;
         let (exit, outside) = self.exit;
         tx.forward(exit, outside, message, common::whole(message), &[], 0);
     }
+}
 
-    fn accepted(&mut self, _: StreamId, _: &Accepted, _: &mut SendQueue) -> bool {
+impl StreamHandler for Doorman {
+    fn accepted(&mut self, _: StreamId, _: &Accepted, _: &mut SendQueue) -> Admission {
         if self.received {
             self.had_left = Some(self.outside.recv(&mut [0; 100]).is_ok());
         }
-        false
+        Admission::Refused
     }
 }
 

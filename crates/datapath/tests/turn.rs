@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 
 use common::{BACKENDS, Deaf, Echo, LISTENER, bind, datapath, loopback, socket, whole};
 use turnbuckle_datapath::{
-    Backend, Bind, CoalescePolicy, Datapath, EndpointId, EndpointKind, Handler, Received,
-    SendQueue, Settings, Sockets,
+    Backend, Bind, CoalescePolicy, DatagramHandler, Datapath, EndpointId, EndpointKind, HeldSocket,
+    Received, SendQueue, Settings, Sockets, StreamHandler, TurnHandler,
 };
 
 #[test]
@@ -68,12 +68,8 @@ struct Opener {
     opened: Option<(EndpointId, SocketAddr)>,
 }
 
-impl Handler for Opener {
-    fn received(&mut self, message: &Received<'_>, _: &mut SendQueue) {
-        self.answer = Some((message.remote, message.bytes.to_vec()));
-    }
-
-    fn turn_ended(&mut self, tx: &mut SendQueue, sockets: &mut Sockets<'_>) {
+impl TurnHandler for Opener {
+    fn turn_ended(&mut self, tx: &mut SendQueue, sockets: &mut impl Sockets) {
         if let Some((to, bytes)) = self.answer.take() {
             let bind = Bind {
                 address: loopback(false),
@@ -87,6 +83,14 @@ impl Handler for Opener {
         }
     }
 }
+
+impl DatagramHandler for Opener {
+    fn received(&mut self, message: &Received<'_>, _: &mut SendQueue) {
+        self.answer = Some((message.remote, message.bytes.to_vec()));
+    }
+}
+
+impl StreamHandler for Opener {}
 
 #[test]
 fn what_is_queued_for_a_socket_leaves_before_it_closes() {
@@ -126,6 +130,68 @@ fn an_address_in_use_is_an_error_unless_shared() {
         })
         .unwrap_err();
     assert_eq!(error.kind(), std::io::ErrorKind::AddrInUse);
+}
+
+/// Holds a port in its first turn, takes in what it is given, and notes what comes.
+#[derive(Default)]
+struct Holder {
+    to_hold: Option<SocketAddr>,
+    held: Option<HeldSocket>,
+    to_take: Option<HeldSocket>,
+    seen: Vec<Vec<u8>>,
+}
+
+impl TurnHandler for Holder {
+    fn turn_ended(&mut self, _: &mut SendQueue, sockets: &mut impl Sockets) {
+        if let Some(address) = self.to_hold.take() {
+            self.held = Some(sockets.hold(address).unwrap());
+        }
+        if let Some(held) = self.to_take.take() {
+            sockets.bind_held(held, 7).unwrap();
+        }
+    }
+}
+
+impl DatagramHandler for Holder {
+    fn received(&mut self, message: &Received<'_>, _: &mut SendQueue) {
+        assert_eq!(message.token, 7);
+        self.seen.push(message.bytes.to_vec());
+    }
+}
+
+impl StreamHandler for Holder {}
+
+#[test]
+fn a_held_port_is_nobody_elses_and_what_comes_before_it_is_taken_in_is_never_shown() {
+    let address = SocketAddr::from(([127, 93, 44, 1], 40_001));
+    let is_free = || std::net::UdpSocket::bind(address).is_ok();
+    let peer = socket(loopback(false));
+    for backend in BACKENDS {
+        let [mut first, mut second] = [datapath(backend), datapath(backend)];
+        let mut holder = Holder {
+            to_hold: Some(address),
+            ..Holder::default()
+        };
+        first.turn(Some(Duration::ZERO), &mut holder).unwrap();
+        assert!(!is_free(), "{backend}");
+        peer.send_to(b"too early", address).unwrap();
+        let mut taker = Holder {
+            to_take: holder.held.take(),
+            ..Holder::default()
+        };
+        second.turn(Some(Duration::ZERO), &mut taker).unwrap();
+        peer.send_to(b"in time", address).unwrap();
+        common::receive(&mut second, &mut taker, 1);
+        assert_eq!(taker.seen, [b"in time"], "{backend}");
+        drop(second);
+        assert!(is_free(), "{backend}");
+
+        holder.to_hold = Some(address);
+        first.turn(Some(Duration::ZERO), &mut holder).unwrap();
+        assert!(!is_free(), "{backend}");
+        drop(holder);
+        assert!(is_free(), "given up, {backend}");
+    }
 }
 
 #[test]
@@ -195,11 +261,15 @@ fn what_is_queued_between_turns_leaves_with_the_next() {
 #[test]
 fn a_busy_shard_pauses_to_gather_and_says_so() {
     struct Sink;
-    impl Handler for Sink {
+    impl TurnHandler for Sink {}
+
+    impl DatagramHandler for Sink {
         fn received(&mut self, message: &Received<'_>, _: &mut SendQueue) {
             assert_eq!(whole(message).count, 1);
         }
     }
+
+    impl StreamHandler for Sink {}
     let coalesce = Duration::from_millis(5);
     let settings = Settings {
         backend: Backend::Mmsg,
@@ -260,17 +330,21 @@ fn a_flooded_shard_does_not_pause() {
 /// Sends once, from the socket it is told.
 struct Once(Option<EndpointId>, SocketAddr);
 
-impl Handler for Once {
-    fn received(&mut self, _: &Received<'_>, _: &mut SendQueue) {
-        panic!("what arrives is for the data path that bound the socket");
-    }
-
-    fn turn_ended(&mut self, tx: &mut SendQueue, _: &mut Sockets<'_>) {
+impl TurnHandler for Once {
+    fn turn_ended(&mut self, tx: &mut SendQueue, _: &mut impl Sockets) {
         if let Some(endpoint) = self.0.take() {
             tx.send(endpoint, self.1, b"abcdef", 2);
         }
     }
 }
+
+impl DatagramHandler for Once {
+    fn received(&mut self, _: &Received<'_>, _: &mut SendQueue) {
+        panic!("what arrives is for the data path that bound the socket");
+    }
+}
+
+impl StreamHandler for Once {}
 
 #[test]
 fn a_socket_is_sent_from_by_one_thread_and_read_by_another() {
@@ -299,4 +373,87 @@ fn a_socket_is_sent_from_by_one_thread_and_read_by_another() {
         reader.close(endpoint);
         assert!(reader.share(endpoint).is_err());
     }
+}
+
+/// Sends everything back, and notes what has left when.
+struct Announcer {
+    client: std::net::UdpSocket,
+    queued: usize,
+    /// How many were queued when it was last told that what is queued leaves.
+    on_record: usize,
+    left: usize,
+    flushes: usize,
+}
+
+impl Announcer {
+    fn look(&mut self) {
+        while self.client.recv(&mut [0; 16]).is_ok() {
+            self.left += 1;
+        }
+        assert!(self.left <= self.on_record, "{} left", self.left);
+    }
+}
+
+impl TurnHandler for Announcer {
+    fn before_flush(&mut self) {
+        self.look();
+        self.on_record = self.queued;
+        self.flushes += 1;
+    }
+}
+
+impl DatagramHandler for Announcer {
+    fn received(&mut self, message: &Received<'_>, tx: &mut SendQueue) {
+        self.look();
+        tx.reply(message.endpoint, message.remote, message.bytes);
+        self.queued += 1;
+    }
+}
+
+impl StreamHandler for Announcer {}
+
+#[test]
+fn nothing_leaves_before_the_handler_was_told_that_it_will() {
+    let settings = Settings {
+        // A turn flushes before each message but the first.
+        slots: 1,
+        ..Settings::default()
+    };
+    let mut datapath = Datapath::new(settings).unwrap();
+    let (_, address) = bind(&mut datapath, LISTENER, loopback(false));
+    let client = socket(loopback(false));
+    for _ in 0..3 {
+        client.send_to(b"answer me", address).unwrap();
+    }
+    client.set_nonblocking(true).unwrap();
+    let mut announcer = Announcer {
+        client,
+        queued: 0,
+        on_record: 0,
+        left: 0,
+        flushes: 0,
+    };
+    while announcer.queued < 3 {
+        datapath.turn(None, &mut announcer).unwrap();
+    }
+    announcer.look();
+    assert_eq!(announcer.left, 3);
+}
+
+#[test]
+fn a_turn_in_which_nothing_is_sent_ends_as_others_do() {
+    let mut datapath = Datapath::new(Settings::default()).unwrap();
+    let (_, address) = bind(&mut datapath, LISTENER, loopback(false));
+    let client = socket(loopback(false));
+    client.connect(address).unwrap();
+    client.set_nonblocking(true).unwrap();
+    let mut announcer = Announcer {
+        client,
+        queued: 0,
+        on_record: 0,
+        left: 0,
+        flushes: 0,
+    };
+    datapath.turn(Some(Duration::ZERO), &mut announcer).unwrap();
+    assert_eq!((announcer.queued, announcer.flushes), (0, 1));
 }

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
 use turnbuckle_engine::{
     AuthConfig, ClientTuple, Command, Commons, Config, Endpoint, Engine, Now, Outcome, Random,
-    RelayAddress, RelayHandle, Time,
+    RelayAddress, RelayConfig, RelayHandle, Time,
 };
 use turnbuckle_wire::{
     Class, IntegrityKey, Message, MessageWriter, Method, TransactionId, long_term_key_md5,
@@ -60,7 +60,10 @@ impl Laboratory {
         });
         let config = Config {
             auth,
-            relays: relays.collect(),
+            relays: RelayConfig {
+                addresses: relays.collect(),
+                ..RelayConfig::default()
+            },
             ..Config::default()
         };
         let commons = Commons::new(&config);
@@ -92,7 +95,13 @@ fn set_up(engine: &mut Engine<Numbers>, n: u32) -> (ClientTuple, RelayHandle, So
     let [_, b, c, d] = n.to_be_bytes();
     let client = ClientTuple::udp(Endpoint(1), SocketAddr::from(([100, b, c, d], 40_000)));
     let peer = SocketAddr::from(([93, 184 + b, c, d.max(1)], 7_000));
-    let (challenge, _) = exchange(engine, client, &request(Method::ALLOCATE, |_| {}));
+    let (challenge, _) = exchange(
+        engine,
+        client,
+        &request(Method::ALLOCATE, |writer| {
+            writer.requested_transport(17);
+        }),
+    );
     let message = Message::parse(&challenge).unwrap();
     let nonce = message.nonce().unwrap().unwrap();
     let key = long_term_key_md5(b"alice", b"example.org", b"wonderland");
@@ -137,7 +146,7 @@ fn exchange(
             | Command::Join { .. } => {}
         });
         let Some(request) = request else { break };
-        engine.relay_opened(NOW, request, Ok(Endpoint(2)));
+        engine.relay_opened(NOW, request, Ok(Endpoint(2).into()));
     }
     while engine.poll_change().is_some() {}
     (reply, opened)

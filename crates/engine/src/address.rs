@@ -124,7 +124,8 @@ impl Nat64Prefix {
         Ipv6Addr::from_bits(self.bits | bits)
     }
 
-    /// The IPv4 address inside `address`, when this prefix covers it. The reserved octet is not looked at: a translator may not either.
+    /// Returns the IPv4 address inside `address` if this prefix covers it. The reserved octet is ignored, because a translator may
+    /// ignore it too.
     pub fn extract(self, address: Ipv6Addr) -> Option<Ipv4Addr> {
         if !self.covers(address) {
             return None;
@@ -145,7 +146,7 @@ impl Nat64Prefix {
         (address.to_bits() ^ self.bits) & !host_mask(self.len) == 0
     }
 
-    /// How many bits of the IPv4 address stand before and after the reserved octet (bits 64 to 71), for lengths below 96.
+    /// Returns the number of bits of the IPv4 address before and after the reserved octet (bits 64 to 71), for lengths below 96.
     fn split(self) -> (u32, u32) {
         let before = 64_u32.saturating_sub(u32::from(self.len)).min(32);
         (before, 32 - before)
@@ -222,10 +223,11 @@ pub(crate) fn embedded_v4(
     fixed.into_iter().flatten().chain(translated)
 }
 
-/// The IPv4 address inside an address of `64:ff9b:1::/48`, when no prefix of the operator's says where it stands.
+/// Returns the IPv4 address inside an address of `64:ff9b:1::/48`, when none of the operator's prefixes determines its position.
 ///
-/// How the /48 is divided is the site's own business (RFC 8215 §5). With bits 48 to 95 zero the low 32 bits are right for a
-/// /96, and under any shorter prefix the address inside belongs to 0.0.0.0/8. With other bits set there is no telling:
+/// Each site decides how it divides the /48 (RFC 8215 §5). With bits 48 to 95 zero the low 32 bits are right for a /96, and under
+/// any shorter prefix the address inside belongs to 0.0.0.0/8. With other bits set the address cannot be known. The result is then
+/// 0.0.0.0, which no rule ever allows.
 /// 0.0.0.0 stands for that, because no rule ever allows it.
 fn local_use_v4(bits: u128) -> Ipv4Addr {
     if (bits >> 32) & low_bits(48) == 0 {
@@ -235,7 +237,7 @@ fn local_use_v4(bits: u128) -> Ipv4Addr {
     }
 }
 
-/// Whether `ip` is a Teredo or 6to4 address, from which neither allocations nor peers are accepted (RFC 8656 §21.4).
+/// Returns whether `ip` is a Teredo or 6to4 address, from which neither allocations nor peers are accepted (RFC 8656 §21.4).
 pub(crate) fn is_tunnel(ip: IpAddr) -> bool {
     match canonical_ip(ip) {
         IpAddr::V4(_) => false,

@@ -1,27 +1,33 @@
 //! One allocation: what RFC 8656 §6 says it consists of, and its deadlines.
 
+pub(crate) mod channels;
+pub(crate) mod mobility;
+pub(crate) mod permissions;
+
 use core::net::SocketAddr;
 use std::sync::Arc;
 
 use turnbuckle_wire::{IntegrityKey, Message, TransactionId};
 
+use self::channels::Channels;
+use self::mobility::Mobility;
+use self::permissions::Permissions;
 use crate::auth::CanonicalOrigin;
 use crate::bandwidth::{Direction, Shaper};
-use crate::change::Usage;
-use crate::channel::Channels;
+use crate::change::{Relayed, Usage};
+use crate::config::Config;
 use crate::credential::User;
 use crate::drop_reason::DropReason;
 use crate::id::{ClientTuple, Endpoint, Family, RelayProtocol};
-use crate::mobility::Mobility;
-use crate::permission::Permissions;
 use crate::ports::{PortKind, PortLease};
 use crate::quota::QuotaUnit;
-use crate::reply::Envelope;
-use crate::reservation::ReservationToken;
+use crate::reject::Reject;
+use crate::request::{Envelope, Request};
+use crate::reservation::{ReservationToken, ReservedPort};
 use crate::table::HasClient;
 use crate::time::Time;
 
-/// What a client can have in the table.
+/// An entry of the table of clients.
 #[derive(Debug)]
 #[expect(
     clippy::large_enum_variant,
@@ -50,12 +56,12 @@ pub(crate) struct Allocation {
     pub(crate) transaction: TransactionId,
     /// How fast it may relay, if there is a bound.
     pub(crate) shaper: Option<Box<Shaper>>,
-    /// What it takes to move, if the client asked for that.
+    /// The state that lets it move, if the client requested that.
     pub(crate) mobility: Option<Box<Mobility>>,
     pub(crate) rare: Option<Box<Rare>>,
 }
 
-/// What few allocations have; needed to repeat the answer that created it, or to judge what comes later.
+/// Values that few allocations have. They are needed to repeat the answer that created the allocation, or to check later requests.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Rare {
     /// The ORIGIN of the request that created it, where others have to carry the same.
@@ -68,7 +74,7 @@ pub(crate) struct Rare {
 }
 
 impl Rare {
-    /// Where there is anything.
+    /// Returns the value in a box, or `None` if all of it is empty.
     pub(crate) fn boxed(self) -> Option<Box<Self>> {
         let has_any = self.token.is_some()
             || self.redeemed.is_some()
@@ -87,7 +93,7 @@ pub(crate) struct Relay {
 }
 
 impl Relay {
-    /// The address of `lease`, whose socket the host has: from now on other allocations may send there.
+    /// Marks the address of `lease` as open, because the host has its socket. From now on other allocations may send there.
     pub(crate) fn new(endpoint: Endpoint, expires: Time, lease: PortLease) -> Self {
         lease.open();
         Self {
@@ -96,6 +102,28 @@ impl Relay {
             lease,
         }
     }
+
+    pub(crate) fn addresses(&self) -> Relayed {
+        Relayed {
+            local: self.lease.local(),
+            external: self.lease.external(),
+        }
+    }
+}
+
+/// The properties that a valid Allocate request asks for.
+#[derive(Debug)]
+pub(crate) struct Wish {
+    /// By [`Family::index`].
+    pub(crate) families: [bool; 2],
+    pub(crate) port: PortKind,
+    pub(crate) protocol: RelayProtocol,
+    /// The token to redeem.
+    pub(crate) token: Option<ReservationToken>,
+    /// LIFETIME.
+    pub(crate) lifetime: Option<u32>,
+    /// Whether the client asked for an allocation that can move.
+    pub(crate) is_mobile: bool,
 }
 
 /// An authenticated Allocate request that waits for the host to open its relay sockets.
@@ -104,16 +132,12 @@ pub(crate) struct Pending {
     pub(crate) envelope: Envelope,
     pub(crate) key: IntegrityKey,
     pub(crate) quota: QuotaUnit,
+    /// The unit of the port that it reserves.
+    pub(crate) reserves: Option<QuotaUnit>,
     pub(crate) shaper: Option<Box<Shaper>>,
-    /// Whether it is to be able to move.
-    pub(crate) is_mobile: bool,
     /// Its ORIGIN, where others have to carry the same.
     pub(crate) origin: Option<CanonicalOrigin>,
-    /// The LIFETIME asked for.
-    pub(crate) lifetime: Option<u32>,
-    pub(crate) kind: PortKind,
-    pub(crate) protocol: RelayProtocol,
-    pub(crate) redeemed: Option<ReservationToken>,
+    pub(crate) wish: Wish,
     /// By [`Family::index`].
     pub(crate) openings: [Opening; 2],
     /// Ports another process was found to have: kept until the end so that they are not tried twice.
@@ -137,7 +161,7 @@ pub(crate) enum Opening {
     Open {
         endpoint: Endpoint,
         lease: PortLease,
-        sibling: Option<PortLease>,
+        sibling: Option<ReservedPort>,
     },
     /// Not to be had, by this error code.
     Failed(u16),
@@ -148,17 +172,17 @@ impl Allocation {
         self.relays[family.index()].as_ref()
     }
 
-    /// The relay socket for a peer, unless its time is over.
+    /// Returns the relay socket for peers of `family`, unless it has expired.
     #[inline]
     pub(crate) fn live_relay(&self, family: Family, now: Time) -> Option<&Relay> {
         self.relay(family).filter(|relay| now < relay.expires)
     }
 
-    /// How many of these datagrams may go at the allocation's rate, in their order; at least one.
+    /// Returns how many of these datagrams, in their order, are within the allocation's rate; at least one.
     ///
     /// # Errors
     ///
-    /// None of them may.
+    /// Not even one of them is within the rate.
     #[inline]
     pub(crate) fn shape(
         &mut self,
@@ -176,7 +200,7 @@ impl Allocation {
         }
     }
 
-    /// What runs between its relayed transport addresses and peers; the same for both families.
+    /// Returns the transport protocol between its relayed transport addresses and peers. It is the same for both families.
     pub(crate) fn protocol(&self) -> RelayProtocol {
         let mut relays = self.relays.iter().flatten();
         relays
@@ -184,33 +208,47 @@ impl Allocation {
             .map_or(RelayProtocol::Udp, |relay| relay.lease.protocol())
     }
 
-    /// The 5-tuples it can be reached by: one, or two while the client moves.
+    /// Returns the 5-tuples that the client uses: one, or two while the client moves.
     pub(crate) fn paths(&self) -> impl Iterator<Item = ClientTuple> + use<> {
         let mobility = self.mobility.as_deref();
         let new_path = mobility.and_then(|mobility| mobility.new_path);
         core::iter::once(self.client).chain(new_path)
     }
 
-    /// Whether its client has ever been on another path (RFC 8016).
+    /// Returns whether its client has ever been on another path (RFC 8016).
     pub(crate) fn has_moved(&self) -> bool {
         let mobility = self.mobility.as_deref();
         mobility.is_some_and(|mobility| mobility.number > 1)
     }
 
-    /// Whether a request carries the ORIGIN of the one that created it, or none as that did.
-    pub(crate) fn has_origin_of(&self, message: &Message<'_>) -> bool {
+    /// Returns whether a request carries the same ORIGIN as the request that created the allocation, or none if that request had
+    /// none.
+    fn has_origin_of(&self, message: &Message<'_>) -> bool {
         match self.rare.as_ref().and_then(|rare| rare.origin.as_ref()) {
             Some(origin) => origin.is_among(message),
             None => CanonicalOrigin::first_of(message).is_none(),
         }
     }
 
-    /// Whether peers of the family of `peer` can be reached. An IPv4-mapped address is of the IPv6 family, as it stands in the message.
+    /// Makes sure that a request about it comes from where it has to, if that plays a part.
+    pub(crate) fn check_origin(
+        &self,
+        request: &Request<'_>,
+        config: &Config,
+    ) -> Result<(), Reject> {
+        match config.relays.check_origin && !self.has_origin_of(&request.message) {
+            true => Err(Reject::WrongCredentials),
+            false => Ok(()),
+        }
+    }
+
+    /// Returns whether peers of the family of `peer` can be reached. An IPv4-mapped address is of the IPv6 family, as it stands in
+    /// the message.
     pub(crate) fn serves(&self, peer: SocketAddr) -> bool {
         self.relay(Family::of(&peer)).is_some()
     }
 
-    /// When the last of its relayed transport addresses ends.
+    /// Returns when the last of its relayed transport addresses expires.
     pub(crate) fn expires(&self) -> Time {
         self.relays
             .iter()
@@ -220,7 +258,7 @@ impl Allocation {
             .unwrap_or(Time::ZERO)
     }
 
-    /// The first deadline of any of its parts.
+    /// Returns the earliest deadline of its parts.
     pub(crate) fn nearest_deadline(&self) -> Time {
         let relays = self.relays.iter().flatten().map(|relay| relay.expires);
         let parts = [
@@ -235,7 +273,7 @@ impl Allocation {
 }
 
 impl Entry {
-    /// Whose it is.
+    /// Returns the user that it belongs to.
     pub(crate) fn user(&self) -> &Arc<User> {
         match self {
             Self::Live(allocation) => allocation.quota.user(),

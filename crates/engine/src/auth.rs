@@ -1,7 +1,7 @@
 //! The long-term credential mechanism (RFC 8489 §9.2): from a request to the user who sent it, or to the answer it gets.
 //!
-//! The invariant: [`Authenticator::authenticate`] remembers nothing about a request that it rejects, and rejects an unknown user and
-//! a wrong password by the same code, in the same bytes, after the same work (V-21, V-25, V-26).
+//! The invariant: [`Authenticator::authenticate`] stores nothing about a request that it rejects. It rejects an unknown user and a
+//! wrong password by the same code, in the same bytes, after the same work (V-21, V-25, V-26).
 
 mod calendar;
 mod config;
@@ -27,7 +27,7 @@ use crate::nonce::{Nonce, NonceKey, NonceState, Nonces, Scope, SecurityFeatures}
 use crate::random::Random;
 use crate::time::Now;
 
-/// What a request proved.
+/// The result of a successful authentication.
 #[derive(Clone, Debug)]
 pub struct Proof {
     /// Who sent it.
@@ -43,7 +43,7 @@ pub struct Proof {
 pub struct Rejection {
     /// 400, 401 or 438.
     pub code: u16,
-    /// What the answer says to a client that is to try again; `None` with 400.
+    /// The challenge that the answer carries, for a client that is to try again; `None` with 400.
     pub challenge: Option<Challenge>,
 }
 
@@ -58,7 +58,7 @@ pub struct Challenge {
     pub password_algorithms: &'static [PasswordAlgorithm],
 }
 
-/// Knows the users of all realms and tells who sent a request.
+/// Holds the users of all realms and authenticates requests.
 pub struct Authenticator {
     realms: Realms,
     credentials: Credentials,
@@ -113,7 +113,7 @@ impl Authenticator {
         self.calendar.advance(now)
     }
 
-    /// Whether anybody at all can prove who they are.
+    /// Returns whether there are any credentials with which a client can authenticate.
     pub fn has_credentials(&self) -> bool {
         self.third_parties.is_some() || self.realms.list.iter().any(Realm::has_credentials)
     }
@@ -123,7 +123,7 @@ impl Authenticator {
         self.nonces.rotate(key);
     }
 
-    /// A challenge for `client` in the first realm, for answers other than those to a failed authentication.
+    /// Returns a challenge for `client` in the first realm, for answers other than those to a failed authentication.
     pub fn challenge(
         &mut self,
         now: Now,
@@ -136,8 +136,8 @@ impl Authenticator {
         self.challenge_at(unix_s, random, realm, self.scope(realm, client, listener))
     }
 
-    /// Whether `message` carries integrity and a nonce of ours that has not run out: without it, no proof is possible. `session` is
-    /// who has the allocation that it may be about.
+    /// Returns whether `message` carries an integrity attribute and a nonce of this server that has not expired. Without both, it
+    /// cannot be authenticated. `session` is the user of the allocation that the message may be about.
     pub fn has_fresh_nonce(
         &mut self,
         now: Now,
@@ -174,8 +174,8 @@ impl Authenticator {
         self.authenticate_within(now, random, client, listener, message, None)
     }
 
-    /// As [`Self::authenticate`]; `session` is who has the allocation that the request may be about. A client that was authorized by a
-    /// token shows it in Allocate and Refresh requests only (RFC 7635 §9).
+    /// Authenticates as [`Self::authenticate`] does. `session` is the user of the allocation that the request may be about. A
+    /// client that was authorized by a token presents it in Allocate and Refresh requests only (RFC 7635 §9).
     ///
     /// # Errors
     ///
@@ -237,13 +237,13 @@ impl Authenticator {
         };
         let algorithm = choice.unwrap_or(PasswordAlgorithm::Md5);
 
-        // Steps 4 and 5: the user and the integrity, in one, so that nobody can tell which of them was wrong.
+        // Steps 4 and 5: the user and the integrity, in one, so that the answer does not reveal which of them was wrong.
         let is_offered = match algorithm {
             PasswordAlgorithm::Md5 => self.algorithms != PasswordAlgorithmChoice::Sha256Only,
             PasswordAlgorithm::Sha256 => true,
             PasswordAlgorithm::Unknown(_) => false,
         };
-        // Checked with a key nobody knows when it is refused anyway.
+        // Checked with a random key when the request is refused in any case.
         let checked = if is_offered {
             algorithm
         } else {
@@ -269,7 +269,7 @@ impl Authenticator {
             return Err(self.reject(438, unix_s, random, realm, scope));
         }
 
-        // The answer goes by what the request said about algorithms, not by its integrity attribute.
+        // The key of the answer follows the algorithm that the request chose, not its integrity attribute.
         let answer = match choice {
             // mutant: md5-answer
             Some(_) => Integrity::Sha256,
@@ -285,7 +285,8 @@ impl Authenticator {
         }
     }
 
-    /// Who says to hold a token, or to be who showed one before; the inner `None` is refused. Nothing where tokens play no part.
+    /// Authenticates a client that presents a token, or that presented one before. Returns `Some(None)` if it is refused, and
+    /// `None` if the request has nothing to do with tokens.
     fn by_token(
         &self,
         unix_s: u64,
@@ -315,7 +316,7 @@ impl Authenticator {
         }
     }
 
-    /// The algorithm that the request chose; `None` when it says nothing and is to be processed as MD5.
+    /// Returns the algorithm that the request chose, or `None` if it names none. It is then processed as MD5.
     fn algorithm(
         &self,
         message: &Message<'_>,
@@ -398,8 +399,9 @@ struct Realms {
 }
 
 impl Realms {
-    /// The realm that a request is for: the one of its session, which is fixed, or of its ORIGIN. A request without either names by
-    /// REALM what it was challenged with; nothing is remembered of a request that proved nothing (V-34).
+    /// Returns the realm that a request is for. With a session, it is the session's realm, which cannot change. Otherwise it is the
+    /// realm of the request's ORIGIN, or else the one that its REALM names. Nothing is recorded for an unauthenticated request
+    /// (V-34).
     fn of(&self, message: &Message<'_>, session: Option<&Arc<User>>) -> &Realm {
         // the realm of a token's holder may be one that its authorization server chose
         let session = session.filter(|user| !user.has_token());
@@ -422,7 +424,7 @@ impl Realms {
     }
 }
 
-/// Whether the value of PASSWORD-ALGORITHMS is what is sent where `offered` is.
+/// Returns whether `value` is the PASSWORD-ALGORITHMS value that this server sends when it offers `offered`.
 fn is_list_of(value: &[u8], offered: &[PasswordAlgorithm]) -> bool {
     let mut entries = value.chunks(4);
     let is_each = offered.iter().all(|algorithm| {
@@ -437,7 +439,7 @@ struct Inconsistent;
 
 type Claims<'a> = (Option<Claim<'a>>, Option<&'a [u8]>, Option<&'a [u8]>);
 
-/// Who the request says it is from, its REALM and its NONCE.
+/// Returns the user that the request claims to be from, its REALM and its NONCE.
 fn claims<'a>(message: &Message<'a>) -> Result<Claims<'a>, turnbuckle_wire::AttributeError> {
     let claim = match message.username()? {
         Some(name) => Some(Claim::Username(name)),

@@ -1,4 +1,4 @@
-//! How much data an allocation may relay, and how much all of them together may (RFC 8656 §5, §21.3.1).
+//! The rate at which an allocation may relay, and the rate of all of them together (RFC 8656 §5, §21.3.1).
 //!
 //! An allocation reserves a rate when it begins, as much as is left of the server's capacity, and gives it back when it ends. Data beyond
 //! the rate is dropped at once, never queued (RFC 8656 §5), each direction by itself: a bucket of one second's worth. A stream of
@@ -14,31 +14,21 @@ use std::sync::{Arc, Mutex, PoisonError};
 use crate::config::Config;
 use crate::time::Time;
 
-/// What may go at once.
+/// The largest burst, as the time that it takes at the allocation's rate.
 // mutant: burst-of-an-hour
 const BURST: Duration = Duration::from_secs(1);
 const NANOS_PER_S: u64 = 1_000_000_000;
-
-/// How fast allocations may relay.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Bandwidth {
-    /// Bytes of payload per second of one allocation in one direction; `None` for no limit.
-    pub bytes_per_s: Option<NonZeroU32>,
-    /// What the rates of all allocations may add up to, in bytes per second; `None` for no limit. The last one gets the
-    /// remainder, and beyond it the answer is 486. For allocations without a rate it means nothing.
-    pub capacity_bytes_per_s: Option<NonZeroU32>,
-}
 
 /// Reserved rates of a whole server.
 #[derive(Debug)]
 pub(crate) struct BandwidthLedger {
     capacity: Option<NonZeroU32>,
     rates: Mutex<Rates>,
-    /// Bytes per second that are promised.
+    /// Bytes per second that are reserved.
     reserved: Mutex<u64>,
 }
 
-/// [`Bandwidth::bytes_per_s`] as it is now.
+/// [`crate::Bandwidth::bytes_per_s`] as it is now.
 #[derive(Debug)]
 struct Rates {
     usual: Option<NonZeroU32>,
@@ -48,9 +38,9 @@ struct Rates {
 
 impl Rates {
     fn of(config: &Config) -> Self {
-        let own = config.realm_limits.iter();
+        let own = config.realms.limits.iter();
         Self {
-            usual: config.bandwidth.bytes_per_s,
+            usual: config.limits.bandwidth.bytes_per_s,
             by_realm: own
                 .map(|(realm, own)| (realm.clone(), own.bytes_per_s))
                 .collect(),
@@ -61,7 +51,7 @@ impl Rates {
 impl BandwidthLedger {
     pub(crate) fn new(config: &Config) -> Arc<Self> {
         Arc::new(Self {
-            capacity: config.bandwidth.capacity_bytes_per_s,
+            capacity: config.limits.bandwidth.capacity_bytes_per_s,
             rates: Mutex::new(Rates::of(config)),
             reserved: Mutex::default(),
         })
@@ -73,7 +63,7 @@ impl BandwidthLedger {
         *self.rates.lock().unwrap_or_else(PoisonError::into_inner) = rates;
     }
 
-    /// The bounds of a new allocation in `realm`, if there are any.
+    /// Reserves a rate for a new allocation in `realm`. Returns its bounds, if there are any.
     ///
     /// # Errors
     ///
@@ -99,7 +89,7 @@ impl BandwidthLedger {
         Ok(Some(Shaper::new(rate, Some(Arc::clone(self)))))
     }
 
-    /// The bounds of an allocation that was promised this rate by this process or the one before it, whatever is left.
+    /// Reserves again the rate of an allocation that has it already, from this process or the one before it, whatever is left.
     pub(crate) fn reserve_again(self: &Arc<Self>, rate: NonZeroU32) -> Shaper {
         if self.capacity.is_none() {
             return Shaper::new(rate, None);
@@ -109,7 +99,7 @@ impl BandwidthLedger {
         Shaper::new(rate, Some(Arc::clone(self)))
     }
 
-    /// Bytes per second that are promised.
+    /// Bytes per second that are reserved.
     pub(crate) fn reserved(&self) -> u64 {
         *self.reserved.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -120,7 +110,7 @@ impl BandwidthLedger {
     }
 }
 
-/// All of the capacity is promised.
+/// All of the capacity is reserved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Exhausted;
 
@@ -179,8 +169,8 @@ impl Shaper {
         (until > now).then_some(until)
     }
 
-    /// How many of `datagrams` datagrams with `bytes` bytes in all may go now, in their order; they are charged. All are of one size, the
-    /// last perhaps shorter.
+    /// Returns how many of `datagrams` datagrams with `bytes` bytes in all may go now, in their order, and charges them. All have
+    /// one size; the last may be shorter.
     pub(crate) fn admit(
         &mut self,
         direction: Direction,

@@ -14,7 +14,7 @@ use crate::auth::CanonicalOrigin;
 use crate::credential::User;
 use crate::id::{AllocationId, Connection, ConnectionId, Family, RelayProtocol, Transport};
 use crate::reservation::ReservationToken;
-use crate::tcp::PeerEnd;
+use crate::tcp::peer_end::PeerEnd;
 use crate::time::Time;
 
 /// One change of durable state.
@@ -44,7 +44,7 @@ pub enum Change {
     Ended(Box<Ended>),
     /// One of two relayed transport addresses is gone, with the channels and permissions of its family.
     FamilyEnded {
-        /// The allocation, which lives on with its other family.
+        /// The allocation, which continues with its other family.
         allocation: AllocationId,
         /// The family that is gone.
         family: Family,
@@ -127,14 +127,8 @@ pub enum Change {
 pub struct Created {
     /// Its name.
     pub allocation: AllocationId,
-    /// The listener's address.
-    pub server: SocketAddr,
-    /// The client's address.
-    pub client: SocketAddr,
-    /// What carries messages between the two.
-    pub transport: Transport,
-    /// The host's name for the connection; by UDP what tells clients of proxies from others.
-    pub connection: Connection,
+    /// The client's 5-tuple.
+    pub path: Path,
     /// Who asked for it.
     pub user: Arc<User>,
     /// The transaction that created it.
@@ -147,12 +141,8 @@ pub struct Created {
     pub missing_family: Option<(Family, u16)>,
     /// The port reserved beside it (EVEN-PORT with the R bit).
     pub reservation: Option<Reserved>,
-    /// The token it redeemed.
-    pub redeemed: Option<ReservationToken>,
-    /// Whether the client was given a mobility ticket (RFC 8016).
-    pub is_mobile: bool,
-    /// Its ORIGIN, if other requests have to carry the same.
-    pub origin: Option<CanonicalOrigin>,
+    /// What its request brought.
+    pub brought: Brought,
     /// How fast it may relay in each direction, in bytes of payload per second; `None` for no bound.
     pub bytes_per_s: Option<NonZeroU32>,
     /// When it was created.
@@ -161,19 +151,24 @@ pub struct Created {
     pub expires: Time,
 }
 
+/// What the request that created an allocation brought, and what later ones are judged by.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Brought {
+    /// The token it redeemed.
+    pub redeemed: Option<ReservationToken>,
+    /// Whether the client was given a mobility ticket (RFC 8016).
+    pub is_mobile: bool,
+    /// Its ORIGIN, if other requests have to carry the same.
+    pub origin: Option<CanonicalOrigin>,
+}
+
 /// The new 5-tuple of an allocation.
 #[derive(Clone, Debug)]
 pub struct Moved {
     /// The allocation.
     pub allocation: AllocationId,
-    /// The listener's address.
-    pub server: SocketAddr,
-    /// The client's address.
-    pub client: SocketAddr,
-    /// What carries messages between the two.
-    pub transport: Transport,
-    /// The host's name for the connection; by UDP what tells clients of proxies from others.
-    pub connection: Connection,
+    /// The 5-tuple.
+    pub path: Path,
     /// When.
     pub time: Time,
 }
@@ -183,14 +178,8 @@ pub struct Moved {
 pub struct Resumed {
     /// The allocation.
     pub allocation: AllocationId,
-    /// The listener's address.
-    pub server: SocketAddr,
-    /// The client's address.
-    pub client: SocketAddr,
-    /// What carries messages between the two.
-    pub transport: Transport,
-    /// The host's name for the connection; by UDP what tells clients of proxies from others.
-    pub connection: Connection,
+    /// The client's 5-tuple.
+    pub path: Path,
     /// The request.
     pub transaction: TransactionId,
     /// The number of the ticket that is good from now on.
@@ -224,14 +213,8 @@ pub struct Reserved {
 pub struct Ended {
     /// Its name, not used again for a long time.
     pub allocation: AllocationId,
-    /// The client's address.
-    pub client: SocketAddr,
-    /// The listener's address.
-    pub server: SocketAddr,
-    /// What carried messages between the two.
-    pub transport: Transport,
-    /// The host's name for the connection; by UDP what tells clients of proxies from others.
-    pub connection: Connection,
+    /// The client's 5-tuple.
+    pub path: Path,
     /// Whose it was.
     pub user: Arc<User>,
     /// Why.
@@ -242,11 +225,12 @@ pub struct Ended {
     pub time: Time,
     /// The transaction that had created it.
     pub created_by: TransactionId,
-    /// The token that it redeemed: once, although the reservation of a client that lives on is still on record.
+    /// The token that it redeemed. The token works once, although the reservation is still on record if its client still has an
+    /// allocation.
     pub redeemed: Option<ReservationToken>,
     /// The 5-tuple which that came from, if the allocation has moved since.
     pub created_from: Option<Path>,
-    /// What it relayed in its whole life.
+    /// The totals it relayed in its lifetime.
     pub totals: Usage,
 }
 
@@ -259,7 +243,7 @@ pub struct Path {
     pub client: SocketAddr,
     /// What carries messages between the two.
     pub transport: Transport,
-    /// The host's name for the connection; by UDP what tells clients of proxies from others.
+    /// The host's name for the connection. By UDP it distinguishes the clients of proxies from others.
     pub connection: Connection,
 }
 
@@ -292,7 +276,7 @@ impl Traffic {
     }
 }
 
-/// What an allocation moved: coturn's rp, rb, sp, sb, on the client's side and on the peers'.
+/// The traffic of an allocation: coturn's rp, rb, sp, sb, on the client's side and on the peers'.
 ///
 /// Received is everything that came for the allocation; sent is what had a route.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

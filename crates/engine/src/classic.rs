@@ -11,12 +11,12 @@ use crate::command::Outcome;
 use crate::config::Service;
 use crate::discovery::Discovery;
 use crate::drop_reason::DropReason;
-use crate::engine::Engine;
 use crate::id::ClientTuple;
-use crate::random::Random;
+use crate::out::Out;
+use crate::rules::Rules;
 use crate::time::Now;
 
-/// The two bits of a type that say its class (RFC 8489 §5).
+/// The two bits of a message type that encode its class (RFC 8489 §5).
 const CLASS_BITS: u16 = 0x0110;
 /// ERROR-CODE 500 without a reason (RFC 8489 §14.8).
 const ERROR_500: [u8; 8] = [0, 9, 0, 4, 0, 0, 5, 0];
@@ -77,100 +77,111 @@ struct Plan {
     reflected_from: Option<SocketAddr>,
 }
 
-impl<R: Random> Engine<R> {
-    /// Answers a request without magic cookie with 500; anything else of the kind is ignored. `bytes` came over DTLS.
-    pub(crate) fn refuse_classic(&mut self, now: Now, from: ClientTuple, bytes: &[u8]) -> Outcome {
-        let Some((header, attributes)) = bytes.split_first_chunk::<20>() else {
-            return Outcome::Dropped(DropReason::MalformedStun);
-        };
-        let [t0, t1, l0, l1, transaction @ ..] = *header;
-        let kind = u16::from_be_bytes([t0, t1]);
-        let is_request = kind & (0xC000 | CLASS_BITS) == 0;
-        if !is_request || usize::from(u16::from_be_bytes([l0, l1])) != attributes.len() {
-            return Outcome::Dropped(DropReason::MalformedStun);
-        }
-        let mut answer = Answer::new(kind | CLASS_BITS, &transaction);
-        answer.push(&ERROR_500);
-        self.send_classic(now, from, from, bytes.len(), answer)
+/// Answers a request without magic cookie with 500; anything else of the kind is ignored. `bytes` came over DTLS.
+pub(crate) fn refuse_classic(
+    now: Now,
+    from: ClientTuple,
+    bytes: &[u8],
+    rules: &Rules,
+    out: &mut Out,
+) -> Outcome {
+    let Some((header, attributes)) = bytes.split_first_chunk::<20>() else {
+        return Outcome::Dropped(DropReason::MalformedStun);
+    };
+    let [t0, t1, l0, l1, transaction @ ..] = *header;
+    let kind = u16::from_be_bytes([t0, t1]);
+    let is_request = kind & (0xC000 | CLASS_BITS) == 0;
+    if !is_request || usize::from(u16::from_be_bytes([l0, l1])) != attributes.len() {
+        return Outcome::Dropped(DropReason::MalformedStun);
     }
+    let mut answer = Answer::new(kind | CLASS_BITS, &transaction);
+    answer.push(&ERROR_500);
+    send_classic(now, from, from, bytes.len(), answer, rules, out)
+}
 
-    /// Answers a Binding request of RFC 3489 that came over UDP.
-    pub(crate) fn classic_binding(&mut self, now: Now, from: ClientTuple, bytes: &[u8]) -> Outcome {
-        let Some(request) = Request::parse(bytes) else {
-            return Outcome::Dropped(DropReason::MalformedStun);
-        };
-        if self.config.service == Service::TurnOnly {
-            return Outcome::Dropped(DropReason::ServiceDisabled);
-        }
-        if !from.remote.is_ipv4() || !self.is_possible_source(from.remote) {
-            return Outcome::Dropped(DropReason::SourceInvalid);
-        }
-        if request.has_integrity {
-            // 430: no secret of that name is known; 432: there is no name
-            let number = if request.has_username { 30 } else { 32 };
+/// Answers a Binding request of RFC 3489 that came over UDP.
+pub(crate) fn classic_binding(
+    now: Now,
+    from: ClientTuple,
+    bytes: &[u8],
+    rules: &Rules,
+    out: &mut Out,
+) -> Outcome {
+    let Some(request) = Request::parse(bytes) else {
+        return Outcome::Dropped(DropReason::MalformedStun);
+    };
+    if rules.config.service == Service::TurnOnly {
+        return Outcome::Dropped(DropReason::ServiceDisabled);
+    }
+    if !from.remote.is_ipv4() || !rules.listeners.is_possible_source(from.remote) {
+        return Outcome::Dropped(DropReason::SourceInvalid);
+    }
+    if request.has_integrity {
+        // 430: no secret of that name is known; 432: there is no name
+        let number = if request.has_username { 30 } else { 32 };
+        let mut answer = Answer::new(BINDING_ERROR, request.transaction);
+        answer.error(number);
+        return send_classic(now, from, from, bytes.len(), answer, rules, out);
+    }
+    let discovery = rules.listeners.discovery(from.listener).copied();
+    let plan = match request.plan(from, rules.listeners.address(from.listener), discovery) {
+        Ok(plan) => plan,
+        Err(unknown) => {
             let mut answer = Answer::new(BINDING_ERROR, request.transaction);
-            answer.error(number);
-            return self.send_classic(now, from, from, bytes.len(), answer);
+            answer.error(20);
+            answer.unknown(&unknown);
+            return send_classic(now, from, from, bytes.len(), answer, rules, out);
         }
-        let discovery = self.discovery_by_listener.get(&from.listener).copied();
-        let plan = match request.plan(from, self.listener_address(from.listener), discovery) {
-            Ok(plan) => plan,
-            Err(unknown) => {
-                let mut answer = Answer::new(BINDING_ERROR, request.transaction);
-                answer.error(20);
-                answer.unknown(&unknown);
-                return self.send_classic(now, from, from, bytes.len(), answer);
-            }
-        };
-        if !self.is_possible_source(plan.to.remote) {
-            return Outcome::Dropped(DropReason::SourceInvalid);
-        }
-        let mut answer = Answer::new(BINDING_RESPONSE, request.transaction);
-        answer.address(MAPPED_ADDRESS, from.remote);
-        answer.address(SOURCE_ADDRESS, plan.source);
-        for (kind, address) in [
-            (CHANGED_ADDRESS, plan.changed),
-            (REFLECTED_FROM, plan.reflected_from),
-        ] {
-            if let Some(address) = address {
-                answer.address(kind, address);
-            }
-        }
-        self.send_classic(now, from, plan.to, bytes.len(), answer)
+    };
+    if !rules.listeners.is_possible_source(plan.to.remote) {
+        return Outcome::Dropped(DropReason::SourceInvalid);
     }
+    let mut answer = Answer::new(BINDING_RESPONSE, request.transaction);
+    answer.address(MAPPED_ADDRESS, from.remote);
+    answer.address(SOURCE_ADDRESS, plan.source);
+    for (kind, address) in [
+        (CHANGED_ADDRESS, plan.changed),
+        (REFLECTED_FROM, plan.reflected_from),
+    ] {
+        if let Some(address) = address {
+            answer.address(kind, address);
+        }
+    }
+    send_classic(now, from, plan.to, bytes.len(), answer, rules, out)
+}
 
-    /// Queues the answer to a request of `request_len` bytes from `from`, if the budget for strangers allows it.
-    fn send_classic(
-        &mut self,
-        now: Now,
-        from: ClientTuple,
-        to: ClientTuple,
-        request_len: usize,
-        answer: Answer,
-    ) -> Outcome {
-        if !self.outbox.has_room(self.config.limits.reply_queue_bytes) {
-            return Outcome::Dropped(DropReason::ReplyQueueFull);
-        }
-        let answer = answer.finish();
-        let bytes = &answer.bytes[..answer.len];
-        let source = from.remote.ip();
-        if !self
-            .commons
-            .unverified
-            .admit(now.time, source, request_len, bytes.len())
-        {
-            return Outcome::Dropped(DropReason::UnverifiedBudget);
-        }
-        self.outbox.reply(to, |buffer| {
-            buffer[..bytes.len()].copy_from_slice(bytes);
-            Ok(bytes.len())
-        });
-        Outcome::Done
+/// Queues the answer to a request of `request_len` bytes from `from`, if the budget for strangers allows it.
+fn send_classic(
+    now: Now,
+    from: ClientTuple,
+    to: ClientTuple,
+    request_len: usize,
+    answer: Answer,
+    rules: &Rules,
+    out: &mut Out,
+) -> Outcome {
+    if !out.outbox.has_room(rules.config.limits.reply_queue_bytes) {
+        return Outcome::Dropped(DropReason::ReplyQueueFull);
     }
+    let answer = answer.finish();
+    let bytes = &answer.bytes[..answer.len];
+    let source = from.remote.ip();
+    if !rules
+        .commons
+        .unverified
+        .admit(now.time, source, request_len, bytes.len())
+    {
+        return Outcome::Dropped(DropReason::UnverifiedBudget);
+    }
+    out.outbox.reply(to, |buffer| {
+        buffer[..bytes.len()].copy_from_slice(bytes);
+        Ok(bytes.len())
+    });
+    Outcome::Done
 }
 
 impl<'m> Request<'m> {
-    /// `None` for what is no Binding request of RFC 3489.
+    /// Parses a Binding request of RFC 3489. Returns `None` for anything else.
     fn parse(bytes: &'m [u8]) -> Option<Self> {
         let (head, rest) = bytes.split_first_chunk::<4>()?;
         let (transaction, mut rest) = rest.split_first_chunk::<16>()?;
@@ -219,7 +230,7 @@ impl<'m> Request<'m> {
         Some(request)
     }
 
-    /// The answer's way (RFC 3489 §8.1, table 1), from `listener` where nothing is to be changed.
+    /// Returns the way of the answer (RFC 3489 §8.1, table 1): from `listener` where no change is requested.
     ///
     /// # Errors
     ///

@@ -1,4 +1,4 @@
-//! What the engine wants from its host: routes for data, commands for everything else.
+//! The requests of the engine to its host: routes for data, commands for everything else.
 
 use core::net::SocketAddr;
 use core::ops::Range;
@@ -6,11 +6,12 @@ use core::ops::Range;
 use turnbuckle_wire::ChannelNumber;
 
 use crate::drop_reason::DropReason;
+use crate::held::HeldPort;
 use crate::id::{ClientTuple, ConnectionId, Endpoint, RelayHandle, RelayProtocol, RelayRequest};
 use crate::policy::AllowedPeer;
-use crate::tcp::Handover;
+use crate::tcp::handover::Handover;
 
-/// What became of a datagram handed to [`crate::Engine::handle_stun`].
+/// The result of handling a datagram with [`crate::Engine::handle_stun`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum Outcome {
@@ -80,10 +81,10 @@ pub enum Framing {
 }
 
 /// One thing the host has to do.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Debug)]
 pub enum Command<'a> {
-    /// End a peer data connection, or the attempt to make one, and the client data connection that is joined with it. What is
-    /// on its way may be cut off. The engine has forgotten it: nothing is to be reported (RFC 6062 §5.5).
+    /// End a peer data connection, or the attempt to make one, and the client data connection that is joined with it. Data that is
+    /// on its way may be lost. The engine has no record of the connection any more, so the host reports nothing (RFC 6062 §5.5).
     ClosePeer {
         /// The connection.
         connection: ConnectionId,
@@ -100,7 +101,7 @@ pub enum Command<'a> {
         connection: ConnectionId,
         /// The relayed transport address, which the host listens on.
         local: SocketAddr,
-        /// Whom to connect to.
+        /// The peer to connect to.
         peer: AllowedPeer,
     },
     /// Relay bytes both ways between a client's connection and a peer data connection, from behind the message that brought this
@@ -117,10 +118,14 @@ pub enum Command<'a> {
         request: RelayRequest,
         /// The address to bind.
         address: SocketAddr,
-        /// To be handed back with whatever arrives at the socket.
+        /// The handle to pass with whatever arrives at the socket.
         handle: RelayHandle,
         /// What the socket is for.
         protocol: RelayProtocol,
+        /// Whether the next port is to be bound too, and held without receiving anything: both, or neither (RFC 8656 §7.2).
+        reserves_next: bool,
+        /// The socket to use in place of a new one: it has held this address until now.
+        held: Option<HeldPort>,
     },
     /// Send `bytes` from `to.listener` to `to.remote`.
     Reply {

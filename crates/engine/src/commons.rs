@@ -9,7 +9,7 @@ use crate::config::{Config, RelayAddress};
 use crate::mobility::paths::MobilePaths;
 use crate::ports::{PortCounts, PortPools};
 use crate::quota::QuotaLedger;
-use crate::redirect::Rotation;
+use crate::redirect::alternates::Rotation;
 use crate::reservation::Reservations;
 use crate::tcp::ledger::ConnectionLedger;
 use crate::tombstone::{SharedTombstones, Tombstones};
@@ -30,16 +30,16 @@ pub struct Commons {
 }
 
 impl Commons {
-    /// The pools for `config`, all free.
+    /// Builds the pools for `config`, all free.
     pub fn new(config: &Config) -> Arc<Self> {
         let limits = &config.limits;
         Arc::new(Self {
-            ports: PortPools::new(&config.relays, &config.relay_ports),
+            ports: PortPools::new(&config.relays.addresses, &config.relays.ports),
             quota: QuotaLedger::new(config),
             reservations: Reservations::new(limits.reservations),
             rotation: Rotation::default(),
             bandwidth: BandwidthLedger::new(config),
-            connections: ConnectionLedger::new(config.tcp.as_ref()),
+            connections: ConnectionLedger::new(config.relays.tcp.as_ref()),
             releases: Mutex::new(Tombstones::new(
                 limits.tombstones,
                 config.auth.nonce_lifetime.replay_memory(),
@@ -55,8 +55,8 @@ impl Commons {
         self.bandwidth.set_rates(config);
     }
 
-    /// Relays new allocations from `relays` alone from now on; those that exist keep their addresses. Every engine is told by
-    /// [`crate::Engine::add_relays`].
+    /// Relays new allocations from `relays` alone from now on; existing allocations keep their addresses. The host passes the same
+    /// addresses to every engine with [`crate::Engine::add_relays`].
     pub fn set_relays(&self, relays: &[RelayAddress]) {
         self.ports.set(relays);
     }
@@ -66,8 +66,8 @@ impl Commons {
         self.ports.counts()
     }
 
-    /// Which bucket of the budget for strangers `source` has a share in; `None` before there is an engine. Sources of one bucket take
-    /// from each other.
+    /// Returns the bucket that `source` has in the budget for strangers, or `None` before there is an engine. All sources of one
+    /// bucket share its budget.
     pub fn unverified_bucket(&self, source: IpAddr) -> Option<usize> {
         self.unverified.index(source)
     }
@@ -77,17 +77,17 @@ impl Commons {
         self.reservations.len()
     }
 
-    /// Allocations charged to `quota_name` of `realm`.
+    /// Allocations and reserved ports charged to `quota_name` of `realm`.
     pub fn quota_used(&self, realm: &str, quota_name: &str) -> u32 {
         self.quota.of_name(realm, quota_name)
     }
 
-    /// Bytes per second that are promised to allocations, of those that a capacity bounds.
+    /// Returns the bytes per second that are reserved for allocations, of those that a capacity bounds.
     pub fn bandwidth_reserved(&self) -> u64 {
         self.bandwidth.reserved()
     }
 
-    /// Allocations charged to all users.
+    /// Allocations and reserved ports charged to all users.
     pub fn quota_used_total(&self) -> u32 {
         self.quota.total()
     }

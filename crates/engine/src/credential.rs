@@ -1,8 +1,8 @@
 //! Users and their keys: configured users, and time-limited credentials made from a shared secret ("TURN REST API").
 //!
-//! The invariant: what is kept is keys, never passwords (RFC 8656 §6), and a look-up does the same work whether or not the user
-//! exists (V-25, V-26). A name nobody has is checked against a key nobody knows, and every secret is tried for every
-//! name that no user answers to.
+//! The invariant: the server keeps keys, never passwords (RFC 8656 §6), and a look-up does the same work whether or not the user
+//! exists (V-25, V-26). A request with an unknown username is checked against a random key, and every shared secret is tried for
+//! every username that is not configured.
 
 mod prepare;
 mod recent;
@@ -36,7 +36,7 @@ pub struct User {
     pub realm: Box<str>,
     /// The name quotas count: the id part of a time-limited username, the whole name otherwise.
     pub quota_name: Box<str>,
-    /// When the credential ends, in seconds since 1970; `None` for one that does not.
+    /// When the credential expires, in seconds since 1970; `None` if it does not expire.
     pub expires_unix_s: Option<u64>,
     keys: Keys,
     /// The key that a token brought (RFC 7635), in place of the others.
@@ -46,24 +46,24 @@ pub struct User {
 }
 
 impl User {
-    /// Whether `other` has the same username and realm; on an allocation of another user the answer is 441 (RFC 8656 §5).
-    /// A renewed time-limited credential has another username, and so is another user. All clients of an authorization server
-    /// have one name, so who holds a token is known by its key.
+    /// Returns whether `other` has the same username and realm; on an allocation of another user the answer is 441 (RFC 8656 §5). A
+    /// renewed time-limited credential has another username, and so is another user. All clients of an authorization server have
+    /// one username, so the holder of a token is identified by its key.
     pub fn is_same_as(&self, other: &Self) -> bool {
         let is_same_name = self.name == other.name || self.has_token();
         // guard: V-28-token
         is_same_name && self.realm == other.realm && self.mac_key == other.mac_key
     }
 
-    /// Whether a Refresh request of `other` is good for what this user has: as [`Self::is_same_as`], and a token may be renewed,
-    /// perhaps under the name of another key (RFC 7635 §9). Nothing in the new token tells whose the old one was, so the 5-tuple
-    /// has to.
+    /// Returns whether a Refresh request of `other` is valid for what this user has. The condition is [`Self::is_same_as`], or that
+    /// `other` renews the token of this user, perhaps under the name of another key (RFC 7635 §9). The new token does not identify
+    /// the user of the old one, so the 5-tuple has to.
     pub(crate) fn may_become(&self, other: &Self) -> bool {
         let is_renewal = self.has_token() && other.has_token() && self.realm == other.realm;
         is_renewal || self.is_same_as(other)
     }
 
-    /// The same, charged under another name.
+    /// Returns the same user, charged to the quota of another name.
     pub(crate) fn charged_as(&self, quota_name: &str) -> Self {
         Self {
             name: self.name.clone(),
@@ -92,13 +92,13 @@ impl User {
         }
     }
 
-    /// Whether a token is what the user was authorized by.
+    /// Returns whether the user was authorized by a token.
     pub(crate) fn has_token(&self) -> bool {
         self.mac_key.is_some()
     }
 
-    /// The keys of a token, one of which messages are signed with: all of it, as RFC 7635 §7 has it, or what clients of coturn's
-    /// library take of it, the length of the keys that passwords are made into.
+    /// Returns the two keys that a client with a token may sign its messages with. One is the whole key, as RFC 7635 §7 requires.
+    /// The other is the part of it that clients of coturn's library use: it has the length of a key made from a password.
     pub(crate) fn token_keys(&self) -> Option<[IntegrityKey; 2]> {
         let key = self.mac_key.as_ref()?;
         let (coturns, _) = key.split_first_chunk::<COTURN_MAC_KEY_LEN>()?;
@@ -139,8 +139,8 @@ impl User {
         &self.keys
     }
 
-    /// Whether its credential has ended. A time-limited password is good in the second that it names too, as in coturn; a token
-    /// has nothing left then.
+    /// Returns whether its credential has expired. A time-limited password is still valid in the second that it names, as in
+    /// coturn; a token is not.
     pub(crate) fn has_expired(&self, unix_s: u64) -> bool {
         self.expires_unix_s
             .is_some_and(|expires| expires < unix_s || self.has_token() && expires == unix_s)
@@ -212,7 +212,7 @@ impl Keys {
         chosen
     }
 
-    /// The key for one integrity attribute; `None` when the user has no key of that algorithm.
+    /// Returns the key for one integrity attribute, or `None` if the user has no key of that algorithm.
     pub(crate) fn integrity_key(
         &self,
         algorithm: PasswordAlgorithm,
@@ -231,23 +231,23 @@ impl Keys {
     }
 }
 
-/// Who a request says it is from.
+/// The user that a request claims to be from.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Claim<'a> {
     Username(&'a [u8]),
     Userhash([u8; 32]),
 }
 
-/// How a claim is to be judged.
+/// The conditions under which a claim is accepted.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Terms {
     /// Seconds since 1970, on a clock that never goes back.
     pub unix_s: u64,
-    /// Whether a credential past its end is still good.
+    /// Whether an expired credential is accepted.
     pub accept_expired: bool,
     /// The algorithm of the key to check with.
     pub algorithm: PasswordAlgorithm,
-    /// Refuse whatever the check says, after the same work.
+    /// Refuse in any case, after the same work.
     pub refuse: bool,
 }
 
@@ -258,7 +258,7 @@ pub(crate) struct Terms {
 #[derive(Clone, Default)]
 pub(crate) struct UserTable {
     /// No hash stands here twice.
-    by_userhash: Arc<Vec<(u128, Arc<User>)>>,
+    by_userhash: Arc<Vec<(Digest, Arc<User>)>>,
     lacks_sha256: bool,
 }
 
@@ -287,7 +287,7 @@ impl UserTable {
         self.lacks_sha256 = users.iter().any(|(_, user)| !user.has_sha256_key());
     }
 
-    /// Whether any user is known by its MD5 key alone.
+    /// Returns whether there is any user of whom only the MD5 key is configured.
     pub(crate) fn lacks_sha256(&self) -> bool {
         self.lacks_sha256
     }
@@ -300,8 +300,8 @@ impl UserTable {
         self.by_userhash.len()
     }
 
-    fn hash_of(user: &User) -> u128 {
-        leading(&userhash(user.name.as_bytes(), user.realm.as_bytes()))
+    fn hash_of(user: &User) -> Digest {
+        Digest::of(&userhash(user.name.as_bytes(), user.realm.as_bytes()))
     }
 }
 
@@ -324,32 +324,32 @@ impl Credentials {
         }
     }
 
-    /// The configured user of this USERHASH, and whether there is one; without one, some user that depends on the hash alone, each as
-    /// likely as any other. Nobody stands in where no user is configured at all.
+    /// Returns the configured user of this USERHASH, and whether there is one. If there is none, returns some user that depends on
+    /// the hash alone, each with the same probability. If no user is configured at all, returns the placeholder `nobody`.
     ///
-    /// Takes no branch on the hash: what the branch predictor and the caches remember of the users looked up before must not tell
-    /// whether this one exists.
+    /// Takes no branch on the hash. Otherwise the state that earlier look-ups left in the branch predictor and the caches would
+    /// reveal whether this user exists.
     fn configured<'u>(
         &'u self,
         users: &'u UserTable,
         userhash: &[u8; 32],
     ) -> (&'u Arc<User>, Choice) {
-        let hash = leading(userhash);
+        let hash = Digest::of(userhash);
         let users = &*users.by_userhash;
-        let stands_at = |at: usize, is: fn(&u128, &u128) -> bool| {
+        let stands_at = |at: usize, is: fn(Digest, Digest) -> Choice| {
             let entry = users.get(at);
-            Choice::from(u8::from(entry.is_some_and(|(known, _)| is(known, &hash))))
+            entry.map_or_else(|| Choice::from(0), |&(known, _)| is(known, hash))
         };
         let (mut at, mut len) = (0, users.len());
         while len > 1 {
             let half = len / 2;
-            at = select(at, at + half, stands_at(at + half, u128::le));
+            at = select(at, at + half, stands_at(at + half, Digest::is_at_most));
             len -= half;
         }
-        let is_found = stands_at(at, u128::eq);
+        let is_found = stands_at(at, Digest::is);
         let any = trailing(userhash).checked_rem(users.len()).unwrap_or(0);
         // A found user waits for the other's entry too, which may have to come from memory.
-        let of_any = users.get(any).map_or(0, |&(known, _)| known);
+        let of_any = users.get(any).map_or(0, |&(known, _)| known.low);
         let nothing = usize::from(of_any.to_le_bytes()[0] & core::hint::black_box(0));
         match users.get(select(any, at, is_found) | nothing) {
             Some((_, user)) => (user, is_found),
@@ -369,7 +369,7 @@ impl Credentials {
             Claim::Username(name) => (userhash(name, realm.name().as_bytes()), Some(name)),
             Claim::Userhash(hash) => (hash, None),
         };
-        // Somebody's keys are read whether or not the name is known, because the time of reading them shows.
+        // The keys of some user are read whether or not the name is configured, because the time of reading them can be measured.
         let (somebody, is_configured) = self.configured(realm.users(), &hash);
         // Of two realms whose names hold colons a hash may stand for a user of either.
         let recent = self.recent.find(&hash);
@@ -378,7 +378,7 @@ impl Credentials {
             Some(user) if name.is_some() && !bool::from(is_configured) => (user, Choice::from(1)),
             _ => (somebody, is_configured),
         };
-        // One expression for both, so that a key nobody knows is checked like any other.
+        // One expression for both, so that the random key is checked like any other.
         let needs_sha256 = Choice::from(u8::from(terms.algorithm == PasswordAlgorithm::Sha256));
         let can_check = is_known & (!needs_sha256 | user.keys.has_sha256);
         // guard: V-26-same-work
@@ -427,21 +427,43 @@ fn select(one: usize, other: usize, choice: Choice) -> usize {
     one ^ ((one ^ other) & mask)
 }
 
-/// Another part of a digest than [`leading`].
+/// A SHA-256 digest as two numbers, compared without a branch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Digest {
+    high: u128,
+    low: u128,
+}
+
+impl Digest {
+    fn of(hash: &[u8; 32]) -> Self {
+        let half = |bytes: Option<&[u8; 16]>| bytes.map_or(0, |half| u128::from_be_bytes(*half));
+        Self {
+            high: half(hash.first_chunk()),
+            low: half(hash.last_chunk()),
+        }
+    }
+
+    fn is(self, other: Self) -> Choice {
+        // guard: V-26-whole-hash
+        let is_same = (self.high == other.high) & (self.low == other.low);
+        Choice::from(u8::from(is_same))
+    }
+
+    fn is_at_most(self, other: Self) -> Choice {
+        let is_low_at_most = (self.high == other.high) & (self.low <= other.low);
+        Choice::from(u8::from((self.high < other.high) | is_low_at_most))
+    }
+}
+
+/// Returns a few bytes of a digest as an index.
 fn trailing(hash: &[u8; 32]) -> usize {
     hash.last_chunk()
         .map_or(0, |bytes| usize::from_le_bytes(*bytes))
 }
 
-/// Half of a SHA-256 digest, which nobody finds two names for.
-fn leading(hash: &[u8; 32]) -> u128 {
-    hash.first_chunk()
-        .map_or(0, |half| u128::from_be_bytes(*half))
-}
-
 #[cfg(test)]
 impl Credentials {
-    /// How many users are remembered beside the configured ones.
+    /// Returns the number of cached users, which are not configured ones.
     pub(crate) fn recent_len(&self) -> usize {
         self.recent.len()
     }

@@ -11,11 +11,9 @@ use core::net::SocketAddr;
 
 use turnbuckle_wire::ChangeRequest;
 
-use crate::engine::Engine;
 use crate::id::{ClientTuple, Endpoint};
-use crate::random::Random;
 use crate::reject::Reject;
-use crate::reply::Request;
+use crate::request::Request;
 
 /// The length of PADDING that takes an answer beyond the MTU of an Ethernet interface (RFC 5780 §7.6).
 const PADDING_LEN: usize = 1500;
@@ -44,26 +42,31 @@ pub struct Alternates {
     pub change_both: Endpoint,
 }
 
-/// What discovery makes of one Binding request.
+/// The way of the answer to one Binding request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Plan {
     /// Which socket the answer leaves from, and where it goes.
     pub(crate) to: ClientTuple,
     /// Where it leaves from, as the client sees it.
     pub(crate) origin: SocketAddr,
-    /// Where it would leave from if everything were to change.
+    /// The address it would leave from if address and port were both changed, as the client sees it.
     pub(crate) other: SocketAddr,
     /// The length of PADDING, if there is to be some.
     pub(crate) padding_len: Option<usize>,
 }
 
 impl Discovery {
-    /// The answer's way (RFC 5780 §6.1). `is_proven` says that the client is where it claims to be.
+    /// Returns the way of the answer (RFC 5780 §6.1). `is_authenticated` is whether the request was authenticated.
     ///
     /// # Errors
     ///
     /// Attributes that exclude each other, that a connection cannot serve, or that cannot be read: 400.
-    fn plan(&self, request: &Request<'_>, is_proven: bool) -> Result<Plan, Reject> {
+    pub(crate) fn plan(
+        &self,
+        request: &Request<'_>,
+        is_authenticated: bool,
+    ) -> Result<Plan, Reject> {
+        let is_proven = is_authenticated || request.from.transport.proves_address();
         let message = &request.message;
         let change = message
             .change_request()
@@ -114,7 +117,7 @@ impl Discovery {
     }
 }
 
-/// How much PADDING answers `padding`, in bytes.
+/// Returns the length of the PADDING that answers `padding`, in bytes.
 fn padding_len(padding: &[u8], is_proven: bool) -> usize {
     // guard: V-49-padding
     if is_proven {
@@ -122,31 +125,5 @@ fn padding_len(padding: &[u8], is_proven: bool) -> usize {
     } else {
         // mutant: padding-without-bound
         padding.len().min(PADDING_LEN).next_multiple_of(4)
-    }
-}
-
-impl<R: Random> Engine<R> {
-    /// Has a listener take part in NAT behaviour discovery. Without this, requests that ask for it get 420 there (RFC 5780 §6).
-    pub fn set_discovery(&mut self, listener: Endpoint, discovery: Discovery) {
-        self.discovery_by_listener.insert(listener, discovery);
-    }
-
-    /// Whether the attributes of RFC 5780 are understood where `request` came in.
-    pub(crate) fn serves_discovery(&self, request: &Request<'_>) -> bool {
-        self.discovery_by_listener
-            .contains_key(&request.from.listener)
-    }
-
-    /// How to answer a Binding request where discovery is served; `None` where it is not.
-    pub(crate) fn plan_discovery(
-        &self,
-        request: &Request<'_>,
-        is_authenticated: bool,
-    ) -> Result<Option<Plan>, Reject> {
-        let Some(discovery) = self.discovery_by_listener.get(&request.from.listener) else {
-            return Ok(None);
-        };
-        let is_proven = is_authenticated || request.from.transport.proves_address();
-        discovery.plan(request, is_proven).map(Some)
     }
 }

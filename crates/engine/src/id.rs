@@ -2,6 +2,8 @@
 
 use core::net::SocketAddr;
 
+use turnbuckle_wire::AddressFamily;
+
 /// The host's name for a bound socket: a UDP socket, or one that listens for connections. The engine hands it back and never looks inside.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Endpoint(pub u32);
@@ -21,17 +23,18 @@ pub enum Transport {
 }
 
 impl Transport {
-    /// Whether messages follow each other in a stream of bytes.
+    /// Returns whether messages follow each other in a stream of bytes.
     pub const fn is_stream(self) -> bool {
         matches!(self, Self::Tcp | Self::Tls)
     }
 
-    /// Whether the client's address is proven: a connection, or a session, takes a handshake that a forged source cannot complete.
+    /// Returns whether the client's address is proven. A connection or a session takes a handshake that a forged source cannot
+    /// complete.
     pub const fn proves_address(self) -> bool {
         matches!(self, Self::Dtls | Self::Tcp | Self::Tls)
     }
 
-    /// The name people and metrics use.
+    /// Returns the name for people and metrics.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Dtls => "DTLS",
@@ -49,7 +52,7 @@ impl Transport {
 pub struct Connection {
     /// Where the host keeps it; used again for later connections.
     pub place: u32,
-    /// Tells apart the connections of the whole server; not used again.
+    /// Distinguishes the connections of the whole server; not used again.
     pub serial: u64,
 }
 
@@ -85,7 +88,7 @@ impl ClientTuple {
     }
 }
 
-/// What runs between a relayed transport address and peers, and so what kind of allocation it is.
+/// The transport protocol between a relayed transport address and peers, and so the kind of allocation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum RelayProtocol {
     /// TCP (RFC 6062).
@@ -96,7 +99,7 @@ pub enum RelayProtocol {
 }
 
 impl RelayProtocol {
-    /// The name people and metrics use.
+    /// Returns the name for people and metrics.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Tcp => "TCP",
@@ -135,6 +138,15 @@ impl Family {
     }
 }
 
+impl From<Family> for AddressFamily {
+    fn from(family: Family) -> Self {
+        match family {
+            Family::V4 => Self::V4,
+            Family::V6 => Self::V6,
+        }
+    }
+}
+
 /// Names one allocation of one engine. A name is not used again while a record of it can be around.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct AllocationId {
@@ -148,7 +160,7 @@ impl AllocationId {
         ((self.generation as u64) << 32) | self.index as u64
     }
 
-    /// The name that [`AllocationId::to_u64`] made a number of; any number is a name, if only of nothing.
+    /// Returns the name that [`AllocationId::to_u64`] made a number of. Any number is valid, but may name no allocation.
     #[expect(clippy::cast_possible_truncation, reason = "takes the number apart")]
     pub const fn from_u64(number: u64) -> Self {
         Self {
@@ -176,7 +188,7 @@ impl RelayHandle {
         self.allocation.to_u64() | ((self.family as u64) << 31)
     }
 
-    /// The handle that [`RelayHandle::to_u64`] made a number of; any number is a handle, if only of nothing.
+    /// Returns the handle that [`RelayHandle::to_u64`] made a number of. Any number is valid, but may name no socket.
     pub const fn from_u64(number: u64) -> Self {
         let family = if number & (1 << 31) == 0 {
             Family::V4

@@ -1,12 +1,14 @@
 //! The rules of TURN, without sockets, threads or clocks.
 //!
-//! An [`Engine`] is told what arrived and what time it is, and says where data goes ([`Engine::route_channel_data`],
-//! [`Engine::route_from_peer`]) and what else is to be done ([`Engine::with_commands`]). One engine belongs to one thread;
-//! what the engines of a server share is in [`Commons`].
+//! The host passes to an [`Engine`] what arrived and what time it is. The engine answers where data goes
+//! ([`Engine::route_channel_data`], [`Engine::route_from_peer`]) and what else is to be done ([`Engine::with_commands`]). One
+//! engine belongs to one thread; what the engines of a server share is in [`Commons`].
 //!
-//! The invariant of the whole crate: before a request has proved who sent it, nothing is allocated and nothing is remembered.
+//! The invariant of the whole crate: before a request has been authenticated, the engine allocates nothing and stores nothing for
+//! it.
 //!
-//! Read `engine.rs` for the entry points and the dispatch, then one file per method of RFC 8656.
+//! Read `engine.rs` for the entry points and the dispatch, then one file per method of RFC 8656. The state that a topic has in an
+//! allocation is in `allocation/`.
 
 #![forbid(unsafe_code)]
 #![warn(clippy::wildcard_enum_match_arm)]
@@ -14,6 +16,7 @@
 mod address;
 mod allocate;
 mod allocation;
+mod allocations;
 mod auth;
 mod bandwidth;
 mod binding;
@@ -28,23 +31,32 @@ mod discovery;
 mod drop_reason;
 mod ending;
 mod engine;
+mod held;
 mod icmp;
 mod id;
+mod judging;
+mod listeners;
 mod mobility;
 mod nonce;
+mod out;
 mod outbox;
 mod permission;
+mod policies;
 mod policy;
 mod ports;
+mod proof;
 mod quota;
 mod random;
-mod rebuild;
 mod redirect;
 mod refresh;
 mod reject;
 mod reply;
+mod request;
 mod reservation;
+mod resume;
+mod rules;
 mod send;
+mod served;
 mod table;
 mod tcp;
 mod ticket;
@@ -58,22 +70,23 @@ pub use crate::auth::{
     AuthConfig, Authenticator, CanonicalOrigin, Challenge, ExpiryCheck, PasswordAlgorithmChoice,
     Proof, Realm, Rejection, ThirdParties, TokenCipher,
 };
-pub use crate::bandwidth::Bandwidth;
 pub use crate::change::{
-    Change, Created, EndCause, Ended, Moved, Path, Relayed, Reserved, Resumed, Traffic, Usage,
+    Brought, Change, Created, EndCause, Ended, Moved, Path, Relayed, Reserved, Resumed, Traffic,
+    Usage,
 };
 pub use crate::command::{
     ClientRoute, Command, Framing, IcmpError, Outcome, PeerRoute, RelayOpenError, SendRoute,
 };
 pub use crate::commons::Commons;
 pub use crate::config::{
-    Config, DefaultFamily, Fingerprint, Lifetimes, Limits, RealmLimits, RelayAddress, Service,
-    TcpRelays,
+    AnswerConfig, Bandwidth, BindingConfig, Config, DefaultFamily, Fingerprint, Lifetimes, Limits,
+    MobilityConfig, RealmConfig, RealmLimits, RelayAddress, RelayConfig, Service, TcpRelays,
 };
 pub use crate::credential::{CredentialError, User};
 pub use crate::discovery::{Alternates, Discovery};
 pub use crate::drop_reason::DropReason;
 pub use crate::engine::{Engine, Statistics};
+pub use crate::held::{HeldPort, Opened};
 pub use crate::id::{
     AllocationId, ClientTuple, Connection, ConnectionId, Endpoint, Family, RelayHandle,
     RelayProtocol, RelayRequest, Transport,
@@ -85,9 +98,11 @@ pub use crate::policy::{
 };
 pub use crate::ports::PortCounts;
 pub use crate::random::{BufferedRandom, RANDOM_BUFFER_LEN, Random};
-pub use crate::redirect::{Alternate, Redirection};
+pub use crate::redirect::alternates::{Alternate, Redirection};
 pub use crate::reservation::ReservationToken;
-pub use crate::tcp::{Handover, PeerEnd, Way};
+pub use crate::tcp::Way;
+pub use crate::tcp::handover::Handover;
+pub use crate::tcp::peer_end::PeerEnd;
 pub use crate::ticket::TicketKey;
 pub use crate::time::{Now, Time};
 pub use crate::timers::Wheel;

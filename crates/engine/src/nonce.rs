@@ -1,19 +1,21 @@
-//! Stateless nonces: an authenticated cookie, so that a challenge leaves nothing behind in this server (V-21).
+//! Stateless nonces: each is an authenticated cookie, so that the server stores nothing for a challenge (V-21).
 //!
-//! A nonce is 40 characters: the nonce cookie of RFC 8489 §9.2 (`obMatJos2` and the security features in base64), then 27
+//! A nonce is 28 characters: the nonce cookie of RFC 8489 §9.2 (`obMatJos2` and the security features in base64), then 15
 //! characters of base64 over
 //!
 //! ```text
-//! issued (4 bytes, seconds since 1970) | random (7 bytes) | tag (9 bytes)
+//! issued (2 bytes, seconds since 1970 modulo 2^16) | random (2 bytes) | tag (7 bytes)
 //! ```
 //!
 //! The tag is a truncated HMAC-SHA256 over everything a nonce is bound to: the security features, the password algorithms offered
 //! with it, the realm, the time, the random part, the client's address and port, and the listener's. So a nonce taken from another
-//! client or realm is invalid, and so is one whose feature bits somebody on the path has changed (V-22, V-27). Nine bytes of tag can only be
-//! guessed online, and a forged nonce buys no more than a nonce costs: one request. The random part keeps two nonces of one
-//! client and one second apart and makes the next one unpredictable (V-20).
+//! client or realm is invalid, and so is one whose feature bits were changed on the path (V-22, V-27). The whole time is in the
+//! tag, so a nonce of 18 hours ago is not taken for one of now. Seven bytes of tag can be guessed only by asking the server, which
+//! takes a thousand years at a million guesses a second. A forged nonce gains no more than an issued one: one request. The random
+//! part makes two nonces of one client in one second differ, and the next one unpredictable (V-20).
 //!
-//! Forty characters, because a challenge goes to sources that proved nothing (V-40).
+//! It is that short because a challenge goes to sources that proved nothing, and should have at most three times the bytes of its
+//! request (V-40).
 
 use core::fmt;
 use core::net::{IpAddr, SocketAddr};
@@ -29,12 +31,12 @@ use turnbuckle_wire::PasswordAlgorithm;
 use crate::address::canonical_ip;
 use crate::random::Random;
 
-/// What the nonce cookie begins with (RFC 8489 §9.2).
+/// The first characters of every nonce cookie (RFC 8489 §9.2).
 const COOKIE_PREFIX: &[u8; 9] = b"obMatJos2";
 const COOKIE_LEN: usize = COOKIE_PREFIX.len() + 4;
-const ISSUED_LEN: usize = 4;
-const RANDOM_LEN: usize = 7;
-const TAG_LEN: usize = 9;
+const ISSUED_LEN: usize = 2;
+const RANDOM_LEN: usize = 2;
+const TAG_LEN: usize = 7;
 const RAW_LEN: usize = ISSUED_LEN + RANDOM_LEN + TAG_LEN;
 
 /// A client whose nonce is dated this far ahead of this server's clock comes from a server of the same fleet with a faster clock.
@@ -45,8 +47,8 @@ const CLOCK_SKEW_S: u64 = 60;
 pub struct Nonce([u8; Self::LEN]);
 
 impl Nonce {
-    /// How many bytes every nonce has.
-    pub const LEN: usize = 40;
+    /// The length of every nonce, in bytes.
+    pub const LEN: usize = 28;
 
     /// The attribute's value.
     pub fn as_bytes(&self) -> &[u8] {
@@ -72,7 +74,7 @@ pub(crate) struct SecurityFeatures {
 }
 
 impl SecurityFeatures {
-    /// The features that a NONCE attribute announces; `None` when it does not begin with a nonce cookie.
+    /// Returns the features that a NONCE attribute announces, or `None` if it does not begin with a nonce cookie.
     pub(crate) fn of(nonce: &[u8]) -> Option<Self> {
         let (prefix, rest) = nonce.split_at_checked(COOKIE_PREFIX.len())?;
         let encoded = rest.get(..4)?;
@@ -90,7 +92,7 @@ impl SecurityFeatures {
     /// The 13 characters of the nonce cookie.
     fn cookie(self) -> [u8; COOKIE_LEN] {
         let bits = u8::from(self.password_algorithms) << 7 | u8::from(self.username_anonymity) << 6;
-        // Only the first two of 24 bits are ever set, so the first of four base64 characters says it all.
+        // Only the first two of 24 bits are ever set, so the first of four base64 characters determines the others.
         let first = match bits {
             0xc0 => b'w',
             0x80 => b'g',
@@ -111,7 +113,7 @@ impl NonceLifetime {
     /// The longest that RFC 8656 §5 recommends.
     pub const MAX: Duration = Duration::from_secs(3600);
 
-    /// For ever (coturn's `stale-nonce=0`). A captured request can be replayed from the same address as long as the key lives.
+    /// No expiry (coturn's `stale-nonce=0`). A captured request can be replayed from the same address as long as the key is in use.
     pub const UNLIMITED: Self = Self(None);
 
     /// A lifetime of 1 s to [`Self::MAX`]; `None` outside.
@@ -122,8 +124,8 @@ impl NonceLifetime {
 }
 
 impl NonceLifetime {
-    /// How long a request can be good after it was first seen: no nonce is accepted for longer, whichever server of a fleet gave it
-    /// out. Of one that is good for ever, an hour.
+    /// Returns how long a request can be valid after it first arrived: no server of a fleet accepts a nonce for longer. For nonces
+    /// that do not expire it is an hour.
     pub(crate) fn replay_memory(self) -> Duration {
         self.0.unwrap_or(Self::MAX) + Duration::from_secs(CLOCK_SKEW_S)
     }
@@ -141,14 +143,14 @@ impl Default for NonceLifetime {
 pub struct NonceKey([u8; 32]);
 
 impl NonceKey {
-    /// A key made from a configured secret of any length, the same in every process that is given it.
+    /// Returns a key derived from a configured secret of any length. It is the same in every process with that secret.
     pub fn from_secret(secret: &[u8]) -> Self {
         let mut mac = mac(secret);
         mac.update(b"turnbuckle nonce key");
         Self(mac.finalize().into_bytes().into())
     }
 
-    /// A key that dies with the process.
+    /// Returns a random key, which exists in this process only.
     pub fn random(random: &mut impl Random) -> Self {
         let mut key = [0; 32];
         random.fill(&mut key);
@@ -162,18 +164,18 @@ impl fmt::Debug for NonceKey {
     }
 }
 
-/// What became of a nonce that a client sent back.
+/// The validity of a nonce that a client sent back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NonceState {
     /// Issued by this key to this client, and not too old.
     Fresh,
-    /// Issued by this key to this client, too long ago.
+    /// Issued by this key to this client, too long ago, though not by 18 hours.
     Stale,
-    /// Not issued to this client, or not by this server.
+    /// Not issued to this client, or not by this server, or longer ago than that.
     Invalid,
 }
 
-/// What a challenge is for: its two ends, and what goes with its nonce.
+/// The scope of a challenge: its two ends, and what is sent with its nonce.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Scope<'r> {
     pub client: SocketAddr,
@@ -231,7 +233,7 @@ impl Nonces {
         issued.copy_from_slice(&wrapping_seconds(unix_s).to_be_bytes());
         // guard: V-20-nonce
         random.fill(unique);
-        tag.copy_from_slice(&self.tag(&self.current, issued, unique, scope));
+        tag.copy_from_slice(&self.tag(&self.current, self.whole_time(unix_s), unique, scope));
 
         let mut nonce = [0; Nonce::LEN];
         let (cookie, encoded) = nonce.split_at_mut(COOKIE_LEN);
@@ -254,19 +256,22 @@ impl Nonces {
         }
         let (issued, rest) = raw.split_at(ISSUED_LEN);
         let (unique, tag) = rest.split_at(RANDOM_LEN);
-        let is_ours = |key| bool::from(self.tag(key, issued, unique, scope).ct_eq(tag));
+        let issued = issued.try_into().map_or(0, u16::from_be_bytes);
+        // The latest time of these low bits that a clock in the fleet may show.
+        let latest = unix_s.wrapping_add(CLOCK_SKEW_S);
+        let behind_latest = wrapping_seconds(latest).wrapping_sub(issued);
+        let issued_s = latest.wrapping_sub(behind_latest.into());
+        let covered = self.whole_time(issued_s);
+        let is_ours = |key| bool::from(self.tag(key, covered, unique, scope).ct_eq(tag));
         // guard: V-22-tag
         if !is_ours(&self.current) && !self.previous.as_ref().is_some_and(is_ours) {
             return NonceState::Invalid;
         }
-        let issued = issued.try_into().map_or(0, u32::from_be_bytes);
-        // Seconds modulo 2^32, which begin anew in 2106.
-        let age = u64::from(wrapping_seconds(unix_s).wrapping_sub(issued));
-        let ahead = u64::from(issued.wrapping_sub(wrapping_seconds(unix_s)));
+        let is_ahead = u64::from(behind_latest) <= CLOCK_SKEW_S;
         match self.lifetime.0 {
             None => NonceState::Fresh,
             // guard: V-22-age
-            Some(lifetime) if age < lifetime.as_secs() || ahead <= CLOCK_SKEW_S => {
+            Some(lifetime) if is_ahead || unix_s.wrapping_sub(issued_s) < lifetime.as_secs() => {
                 NonceState::Fresh
             }
             // mutant: nonce-for-ever
@@ -274,16 +279,26 @@ impl Nonces {
         }
     }
 
+    /// Returns the part of the time that the tag of a nonce issued at `issued_s` covers. It is the whole time; where nonces do not
+    /// expire, it is only the part that the nonce contains, because the rest cannot be known when the nonce comes back.
+    fn whole_time(&self, issued_s: u64) -> u64 {
+        match self.lifetime.0 {
+            // guard: V-22-time
+            Some(_) => issued_s,
+            None => wrapping_seconds(issued_s).into(),
+        }
+    }
+
     fn tag(
         &self,
         key: &Hmac<Sha256>,
-        issued: &[u8],
+        issued_s: u64,
         unique: &[u8],
         scope: Scope<'_>,
     ) -> [u8; TAG_LEN] {
         let mut mac = key.clone();
         mac.update(&scope.features.cookie());
-        mac.update(issued);
+        mac.update(&issued_s.to_be_bytes());
         mac.update(unique);
         // guard: V-22-address
         update_address(&mut mac, scope.client);
@@ -321,8 +336,8 @@ fn mac(key: &[u8]) -> Hmac<Sha256> {
 }
 
 #[expect(clippy::cast_possible_truncation, reason = "times in nonces wrap")]
-fn wrapping_seconds(unix_s: u64) -> u32 {
-    unix_s as u32
+fn wrapping_seconds(unix_s: u64) -> u16 {
+    unix_s as u16
 }
 
 #[cfg(test)]

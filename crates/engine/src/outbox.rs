@@ -5,12 +5,11 @@ use core::net::SocketAddr;
 use turnbuckle_wire::WriteError;
 
 use crate::command::Command;
-use crate::id::ClientTuple;
-use crate::id::{ConnectionId, Endpoint, RelayHandle, RelayProtocol, RelayRequest};
+use crate::held::HeldPort;
+use crate::id::{ClientTuple, ConnectionId, Endpoint, RelayHandle, RelayProtocol, RelayRequest};
 use crate::policy::AllowedPeer;
-
-/// The longest reply, but for PADDING, whose purpose is to be longer: what fits an IPv6 packet of the minimum MTU (RFC 8489 §6.1).
-pub(crate) const REPLY_LEN_MAX: usize = 1232;
+use crate::ports::PortLease;
+use crate::request::REPLY_LEN_MAX;
 
 #[derive(Debug, Default)]
 pub(crate) struct Outbox {
@@ -31,7 +30,13 @@ enum Queued {
         connection: ConnectionId,
         client: ClientTuple,
     },
-    OpenRelay(RelayRequest, SocketAddr, RelayProtocol),
+    OpenRelay {
+        request: RelayRequest,
+        address: SocketAddr,
+        protocol: RelayProtocol,
+        reserves_next: bool,
+        held: Option<HeldPort>,
+    },
     Reply {
         to: ClientTuple,
         len: usize,
@@ -39,7 +44,7 @@ enum Queued {
 }
 
 impl Outbox {
-    /// Whether another reply fits below `bytes_max`.
+    /// Returns whether another reply fits below `bytes_max`.
     pub(crate) fn has_room(&self, bytes_max: usize) -> bool {
         self.bytes.len() + REPLY_LEN_MAX <= bytes_max
     }
@@ -53,7 +58,7 @@ impl Outbox {
         self.reply_within(REPLY_LEN_MAX, to, write)
     }
 
-    /// As [`Outbox::reply`], for a reply of at most `len_max` bytes.
+    /// Queues a reply as [`Outbox::reply`] does, of at most `len_max` bytes.
     pub(crate) fn reply_within(
         &mut self,
         len_max: usize,
@@ -82,11 +87,19 @@ impl Outbox {
     pub(crate) fn open_relay(
         &mut self,
         request: RelayRequest,
-        address: SocketAddr,
-        protocol: RelayProtocol,
+        lease: &PortLease,
+        sibling: Option<&PortLease>,
+        held: Option<HeldPort>,
     ) {
-        self.queue
-            .push(Queued::OpenRelay(request, address, protocol));
+        // guard: V-44-held
+        let reserves_next = sibling.is_some();
+        self.queue.push(Queued::OpenRelay {
+            request,
+            address: lease.local(),
+            protocol: lease.protocol(),
+            reserves_next,
+            held,
+        });
     }
 
     pub(crate) fn connect(
@@ -114,7 +127,7 @@ impl Outbox {
         self.queue.push(Queued::CloseRelay(endpoint));
     }
 
-    /// Hands over everything, oldest first.
+    /// Passes everything on, oldest first.
     pub(crate) fn drain(&mut self, mut handle: impl FnMut(Command<'_>)) {
         let mut start = 0;
         for queued in self.queue.drain(..) {
@@ -131,13 +144,21 @@ impl Outbox {
                     peer,
                 },
                 Queued::Join { connection, client } => Command::Join { connection, client },
-                Queued::OpenRelay(request, address, protocol) => {
+                Queued::OpenRelay {
+                    request,
+                    address,
+                    protocol,
+                    reserves_next,
+                    held,
+                } => {
                     let handle: RelayHandle = request.handle;
                     Command::OpenRelay {
                         request,
                         address,
                         handle,
                         protocol,
+                        reserves_next,
+                        held,
                     }
                 }
                 Queued::Reply { to, len } => {

@@ -32,7 +32,7 @@ use self::range_table::{Entry, RangeTable};
 use self::registry::Builtin;
 use crate::address::{Embedding, Nat64Prefix, PeerAddress, embedded_v4, is_tunnel};
 
-/// What an operator says about peers. The default is the strict persona without rules.
+/// The operator's configuration of peers. The default is the strict persona without rules.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PolicyRules {
     /// Deny the whole of the IANA special-purpose registries, private networks among them (V-06).
@@ -56,7 +56,7 @@ impl Default for PolicyRules {
 }
 
 impl PolicyRules {
-    /// Everything special is denied until a rule allows it.
+    /// Returns the strict persona: every special-purpose address is denied until a rule allows it.
     pub fn strict() -> Self {
         Self {
             // guard: V-06-registries
@@ -69,7 +69,8 @@ impl PolicyRules {
         }
     }
 
-    /// What a coturn configuration expects: private networks and multicast allowed, loopback only by its switch.
+    /// Returns the persona that a coturn configuration expects: private networks and multicast are allowed, loopback only by its
+    /// switch.
     pub fn coturn() -> Self {
         Self {
             deny_special_purpose: false,
@@ -92,7 +93,7 @@ pub enum Action {
 /// One rule of the operator's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rule {
-    /// What it says.
+    /// The action for the addresses of the range.
     pub action: Action,
     /// About which addresses.
     pub range: AddressRange,
@@ -138,7 +139,7 @@ pub enum Forbidden {
 }
 
 impl Forbidden {
-    /// A few words for logs and for an operator.
+    /// Returns a short description for logs and for an operator.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Broadcast => "broadcast address",
@@ -191,7 +192,7 @@ impl AllowedPeer {
         self.peer
     }
 
-    /// Whether the peer is to be another allocation of this server. The kernel gives ports of that range to other programs as
+    /// Returns whether the peer is a port of this server's relay range. The kernel gives ports of that range to other programs as
     /// well, so nothing is sent unless the port is leased at that moment (V-07).
     pub(crate) fn is_relayed(self) -> bool {
         self.is_relayed
@@ -207,7 +208,7 @@ pub struct Policy {
     own: Own,
 }
 
-/// What one table entry says, and who said it.
+/// The action of one table entry, and its origin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Source {
     Builtin(&'static Builtin),
@@ -289,7 +290,7 @@ impl Policy {
         })
     }
 
-    /// The verdict on a peer, with the rule that decided, for an operator to read.
+    /// Returns the verdict on a peer, with the rule that decided, for an operator to read.
     pub fn explain(&self, peer: SocketAddr) -> Explanation<'_> {
         let decision = self.judge(peer);
         Explanation {
@@ -299,20 +300,20 @@ impl Policy {
         }
     }
 
-    /// The canonical address of a datagram's source, as clients know that peer: for another allocation of this server behind
-    /// a one-to-one NAT the external address. Permission and channel look-ups take this.
+    /// Returns the canonical address of a datagram's source, as clients know that peer. For another allocation of this server
+    /// behind a one-to-one NAT it is the external address. Permissions and channels are looked up by it.
     pub fn admit(&self, source: SocketAddr) -> PeerAddress {
         let source = PeerAddress::new(source);
         PeerAddress::new(self.own.seen(source.address()))
     }
 
-    /// Whether an Allocate request may come from `client`: not from Teredo and 6to4 addresses (RFC 8656 §21.4).
+    /// Returns whether an Allocate request may come from `client`. It may not come from Teredo and 6to4 addresses (RFC 8656 §21.4).
     pub fn accepts_client(&self, client: SocketAddr) -> bool {
         !is_tunnel(client.ip())
     }
 
-    /// The verdict on a peer as a client named it. An IPv4-mapped address is refused whatever rules say: a packet to it would leave as
-    /// IPv4 or not at all, so it is the address of no IPv6 peer (RFC 4291 §2.5.5.2).
+    /// Returns the verdict on a peer as a client named it. An IPv4-mapped address is refused whatever the rules allow. A packet to
+    /// it would leave as IPv4 or not at all, so it is not the address of an IPv6 peer (RFC 4291 §2.5.5.2).
     fn judge(&self, named: SocketAddr) -> Decision {
         let decision = self.decide(PeerAddress::new(named));
         match mapped_v4(named) {
@@ -392,7 +393,8 @@ impl Policy {
         }
     }
 
-    /// Whether the deciding rule allows `ip` although it is the server's own: nothing but `ip`, or a range where that is enough.
+    /// Returns whether the deciding rule allows `ip` although it is the server's own address. The rule has to name `ip` alone, or a
+    /// range where the configuration accepts that.
     fn is_named_by_allow_rule(&self, ip: IpAddr) -> bool {
         match self.decided.find(ip) {
             Some(Source::Rule(index, Action::Allow)) => {
@@ -499,7 +501,7 @@ pub struct Explanation<'p> {
 }
 
 impl Explanation<'_> {
-    /// Why the peer is refused; `None` when it is allowed.
+    /// Returns why the peer is refused, or `None` if it is allowed.
     pub fn forbidden(&self) -> Option<Forbidden> {
         self.decision.verdict.err()
     }

@@ -38,7 +38,7 @@ struct Pool {
 /// Most relay addresses that may come after the start.
 const LATER_MAX: usize = 64;
 
-/// What is wanted of a port.
+/// The kind of port that is requested.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PortKind {
     Any,
@@ -131,14 +131,14 @@ impl PortPools {
             .then(|| self.guard(index, local.port()))
     }
 
-    /// Whether data may go to `peer` now: always, unless it is one of this server's relayed transport addresses, which has to be
-    /// open. Another program may have the socket at a port that is free, or that is reserved only (V-07).
+    /// Returns whether data may go to `peer` now. It may, unless the peer is one of this server's relayed transport addresses that
+    /// is not open. Another program may have the socket at a port that is free or only reserved (V-07).
     #[inline]
     pub(crate) fn may_reach(&self, peer: AllowedPeer) -> bool {
         self.may_reach_by(peer, RelayProtocol::Udp)
     }
 
-    /// The same for either protocol.
+    /// Returns whether data may go to `peer` now over `protocol`.
     #[inline]
     pub(crate) fn may_reach_by(&self, peer: AllowedPeer, protocol: RelayProtocol) -> bool {
         // guard: V-07-port
@@ -183,7 +183,7 @@ impl Pool {
         }
     }
 
-    /// Whether ports are leased, and of this family.
+    /// Returns whether new leases of this family are taken from these ports.
     fn leases(&self, family: Family) -> bool {
         self.family() == family && self.is_in_use.load(Relaxed)
     }
@@ -205,7 +205,7 @@ pub(crate) struct PortLease {
 }
 
 impl PortLease {
-    /// The same lease for a relayed transport address of `protocol`. Leases are for UDP until this says otherwise.
+    /// Makes the lease one for a relayed transport address of `protocol`. A new lease is for UDP.
     pub(crate) fn of(mut self, protocol: RelayProtocol) -> Self {
         self.protocol = protocol;
         self
@@ -217,7 +217,7 @@ impl PortLease {
         ports.mark_open(self.port, self.protocol);
     }
 
-    /// What runs between the address and peers.
+    /// Returns the transport protocol between the address and peers.
     pub(crate) fn protocol(&self) -> RelayProtocol {
         self.protocol
     }
@@ -369,7 +369,7 @@ impl Bitmap {
         self.open_for(protocol)[word].fetch_or(bit, Relaxed);
     }
 
-    /// Whether a port of the range is open; a port outside is not.
+    /// Returns whether a port of the range is open; a port outside is not.
     fn is_open(&self, port: u16, protocol: RelayProtocol) -> bool {
         self.range.contains(&port) && {
             let (word, bit) = place(self.first, port);
@@ -377,7 +377,7 @@ impl Bitmap {
         }
     }
 
-    /// Whether a port of the range is leased; a port outside is not.
+    /// Returns whether a port of the range is leased; a port outside is not.
     fn is_leased(&self, port: u16) -> bool {
         self.range.contains(&port) && {
             let (word, bit) = place(self.first, port);

@@ -1,7 +1,7 @@
 //! How many allocations a user and a realm have: a ledger and units that give back on drop.
 //!
-//! The invariant: the count under a name is the number of [`QuotaUnit`]s alive for it (I5). A dual allocation is one
-//! allocation and takes one unit.
+//! The invariant: the count under a name is the number of its [`QuotaUnit`]s that exist (I5). A dual allocation is one allocation
+//! and takes one unit. A reserved port takes one as well, until its token turns it into an allocation's.
 
 use core::fmt;
 use std::collections::BTreeMap;
@@ -63,7 +63,7 @@ impl Bound {
 impl Bounds {
     fn of(config: &Config) -> Self {
         let limits = &config.limits;
-        let own = config.realm_limits.iter();
+        let own = config.realms.limits.iter();
         Self {
             usual: Bound::new(limits.user_quota, limits.total_quota),
             by_realm: own
@@ -91,24 +91,51 @@ impl QuotaLedger {
         self.lock().bounds = bounds;
     }
 
-    /// Whether the user or its realm has all it may have, so that nothing else has to be taken for a request in vain.
-    pub(crate) fn is_used_up(&self, user: &User) -> bool {
+    /// Returns whether the user and its realm may have `count` more, so that nothing else is taken for a request that fails.
+    pub(crate) fn has_room(&self, user: &User, count: u32) -> bool {
         let state = self.lock();
         let bound = state.bounds.of_realm(&user.realm);
-        !state.counts.are_within(user, bound)
+        state.counts.have_room(user, count, bound)
     }
 
-    /// Takes a unit for one allocation of `user`; `None` when the user or its realm has all it may have.
-    pub(crate) fn take(self: &Arc<Self>, user: &Arc<User>) -> Option<QuotaUnit> {
+    /// Takes units for `user`, all or none; `None` when that is more than the user or its realm may have.
+    pub(crate) fn take<const COUNT: usize>(
+        self: &Arc<Self>,
+        user: &Arc<User>,
+    ) -> Option<[QuotaUnit; COUNT]> {
         let mut state = self.lock();
         let bound = state.bounds.of_realm(&user.realm);
-        let is_taken = state.counts.take_within(user, bound);
-        is_taken.then(|| self.unit(user))
+        let count = u32::try_from(COUNT).unwrap_or(u32::MAX);
+        let is_taken = state.counts.take_within(user, count, bound);
+        is_taken.then(|| core::array::from_fn(|_| self.unit(user)))
+    }
+
+    /// Makes the unit of a reservation that of an allocation of `user`: the same one for whom it is charged to, whatever the bounds are;
+    /// for somebody else one within its own bounds. Hands it back if there is none.
+    pub(crate) fn turn_over(
+        &self,
+        mut unit: QuotaUnit,
+        user: &Arc<User>,
+    ) -> Result<QuotaUnit, QuotaUnit> {
+        let holder = &unit.user;
+        // mutant: redeemed-for-whom-it-was-reserved
+        if holder.realm != user.realm || holder.quota_name != user.quota_name {
+            let mut state = self.lock();
+            let bound = state.bounds.of_realm(&user.realm);
+            state.counts.give_back(holder);
+            if !state.counts.take_within(user, 1, bound) {
+                state.counts.take_within(holder, 1, Bound::NONE);
+                drop(state);
+                return Err(unit);
+            }
+        }
+        unit.user = Arc::clone(user);
+        Ok(unit)
     }
 
     /// Takes a unit whatever the bounds are: for an allocation that was granted before, by this process or the one before it.
     pub(crate) fn take_again(self: &Arc<Self>, user: &Arc<User>) -> Option<QuotaUnit> {
-        let is_taken = self.lock().counts.take_within(user, Bound::NONE);
+        let is_taken = self.lock().counts.take_within(user, 1, Bound::NONE);
         is_taken.then(|| self.unit(user))
     }
 
@@ -138,30 +165,31 @@ impl QuotaLedger {
 }
 
 impl Counts {
-    fn are_within(&self, user: &User, bound: Bound) -> bool {
+    fn have_room(&self, user: &User, count: u32, bound: Bound) -> bool {
         let of_realm = self.by_realm.get(&user.realm);
         let (of_user, total) = of_realm.map_or((0, 0), |of_realm| {
             let of_user = of_realm.by_name.get(&user.quota_name);
             (of_user.copied().unwrap_or(0), of_realm.total)
         });
         // guard: V-43-quota
-        of_user < bound.user_max && total < bound.total_max
+        of_user.saturating_add(count) <= bound.user_max
+            && total.saturating_add(count) <= bound.total_max
     }
 
-    fn take_within(&mut self, user: &User, bound: Bound) -> bool {
-        if !self.are_within(user, bound) {
+    fn take_within(&mut self, user: &User, count: u32, bound: Bound) -> bool {
+        if !self.have_room(user, count, bound) {
             return false;
         }
         let of_realm = match self.by_realm.get_mut(&user.realm) {
             Some(of_realm) => of_realm,
             None => self.by_realm.entry(user.realm.clone()).or_default(),
         };
-        self.total += 1;
-        of_realm.total += 1;
+        self.total += count;
+        of_realm.total += count;
         match of_realm.by_name.get_mut(&user.quota_name) {
-            Some(count) => *count += 1,
+            Some(held) => *held += count,
             None => {
-                of_realm.by_name.insert(user.quota_name.clone(), 1);
+                of_realm.by_name.insert(user.quota_name.clone(), count);
             }
         }
         true
@@ -186,7 +214,7 @@ impl Counts {
     }
 }
 
-/// The right to one allocation, charged to a user; gives it back on drop.
+/// The right to one allocation or reserved port, charged to a user; gives it back on drop.
 pub(crate) struct QuotaUnit {
     ledger: Arc<QuotaLedger>,
     user: Arc<User>,
@@ -198,7 +226,7 @@ impl QuotaUnit {
         &self.user
     }
 
-    /// The same user with another token; the name it is charged under stays.
+    /// Replaces the user by the same one with another token. The name under which the unit is charged stays.
     pub(crate) fn renew(&mut self, user: &Arc<User>) {
         self.user = Arc::new(user.charged_as(&self.user.quota_name));
     }

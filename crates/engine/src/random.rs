@@ -3,6 +3,8 @@
 //! The engine takes all of it through [`Random`], so that a simulation can seed it and production cannot (V-20).
 //! [`BufferedRandom`] is for production: it asks the operating system for a few hundred bytes at a time.
 
+use turnbuckle_wire::TransactionId;
+
 /// A source of random bytes.
 ///
 /// Production implements it with the operating system's generator and nothing else (V-20); the simulator seeds it.
@@ -24,13 +26,20 @@ pub(crate) fn random_u64(random: &mut impl Random) -> u64 {
     u64::from_le_bytes(bytes)
 }
 
+/// A fresh transaction id.
+pub(crate) fn transaction_id(random: &mut impl Random) -> TransactionId {
+    let mut bytes = [0; 12];
+    random.fill(&mut bytes);
+    TransactionId::new(bytes)
+}
+
 /// Bytes that [`BufferedRandom`] asks its source for at a time: 42 transaction ids.
 pub const RANDOM_BUFFER_LEN: usize = 512;
 
 /// Serves small draws from a buffer, so that a transaction id costs no system call.
 ///
-/// A byte that was handed out is erased from the buffer in the same call: what an attacker could later read from this memory
-/// tells nothing about nonces and ports already chosen. A draw of at least the buffer's size goes straight to the source.
+/// A returned byte is erased from the buffer in the same call. So an attacker who later reads this memory learns nothing about
+/// nonces and ports already chosen. A draw of at least the buffer's size goes straight to the source.
 pub struct BufferedRandom<F> {
     source: F,
     buffer: [u8; RANDOM_BUFFER_LEN],
@@ -122,7 +131,7 @@ mod tests {
         move |bytes| {
             *calls += 1;
             for byte in bytes {
-                // Never zero, so that erased bytes can be told from unused ones.
+                // Never zero, so that erased bytes differ from unused ones.
                 *byte = u8::try_from(next % 255).unwrap() + 1;
                 next += 1;
             }

@@ -1,9 +1,10 @@
-//! Why a request is refused, one to one with a STUN error code.
+//! The reasons why requests are refused, one to one with STUN error codes.
 
-/// The error codes of RFC 8489 §14.8, RFC 8656 §19 and RFC 6062 §6.3 that the engine answers with by itself; those of authentication come from there.
+/// The error codes of RFC 8489 §14.8, RFC 8656 §19 and RFC 6062 §6.3 that the engine itself answers with. The authenticator decides
+/// those of authentication.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reject {
-    /// With what is wrong, because this code alone says little.
+    /// With a description of the error, because this code alone is not specific.
     BadRequest(&'static str),
     Forbidden,
     MobilityForbidden,
@@ -41,7 +42,7 @@ impl Reject {
         }
     }
 
-    /// The reason phrase; `is_detailed` says more than the code does where there is more to say.
+    /// Returns the reason phrase. With `is_detailed` it is more specific than the code, where there is more to report.
     pub(crate) const fn phrase(self, is_detailed: bool) -> &'static str {
         if is_detailed && let Self::BadRequest(detail) = self {
             return detail;

@@ -1,15 +1,23 @@
 //! Reserved ports that wait for their token (RFC 8656 §7.2), server-wide.
 //!
-//! A reservation holds its port's lease; an expired one is as good as gone and gives its port back at the next purge. A token works
-//! once, also when the engines of a server are rebuilt in any order.
+//! A reservation holds its port's lease, the host's socket there, and a unit of its user's quota. An expired one cannot be
+//! redeemed, and gives its port back at the next purge. A token works once, also when the engines of a server are rebuilt in any
+//! order.
 
 use core::fmt;
 use core::net::SocketAddr;
+use core::time::Duration;
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use crate::held::HeldPort;
 use crate::ports::PortLease;
+use crate::quota::QuotaUnit;
+use crate::reject::Reject;
 use crate::time::Time;
+
+/// No reservation is shorter (RFC 8656 §7.2).
+pub(crate) const RESERVATION_MIN: Duration = Duration::from_secs(30);
 
 /// The 8 bytes of RESERVATION-TOKEN (RFC 8656 §18.10).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -26,14 +34,26 @@ impl fmt::Debug for ReservationToken {
 pub(crate) struct Reservations {
     count_max: usize,
     by_token: Mutex<BTreeMap<ReservationToken, Reservation>>,
-    /// Tokens that records say were redeemed, and until when their reservations could have lasted. Filled by rebuilding only.
+    /// Tokens that were redeemed according to the records, and until when their reservations could have lasted. Filled by
+    /// rebuilding only.
     spent: Mutex<BTreeMap<ReservationToken, Time>>,
 }
 
+/// A port that is kept for whoever brings a token.
 #[derive(Debug)]
-struct Reservation {
-    lease: PortLease,
-    expires: Time,
+pub(crate) struct ReservedPort {
+    /// Comes first, and so is dropped first: who leases the port next finds it free. `None` after a rebuild, when nothing is held yet.
+    pub(crate) held: Option<HeldPort>,
+    pub(crate) lease: PortLease,
+}
+
+/// A port that waits for its token.
+#[derive(Debug)]
+pub(crate) struct Reservation {
+    pub(crate) port: ReservedPort,
+    /// The unit of the quota of the user whose request reserved it.
+    pub(crate) quota: QuotaUnit,
+    pub(crate) expires: Time,
 }
 
 impl Reservations {
@@ -45,41 +65,68 @@ impl Reservations {
         }
     }
 
-    /// Whether there is room for one more.
+    /// Returns whether there is room for one more reservation.
     pub(crate) fn has_room(&self, now: Time) -> bool {
         self.purge(now);
         self.lock().len() < self.count_max
     }
 
-    /// Keeps `lease` for whoever brings `token` before `expires`; hands the lease back when there is no room.
+    /// Keeps a port for whoever brings `token` in time; hands it back when there is no room.
     pub(crate) fn put(
         &self,
         token: ReservationToken,
-        lease: PortLease,
-        expires: Time,
-    ) -> Result<(), PortLease> {
+        reservation: Reservation,
+    ) -> Result<(), Reservation> {
         let mut by_token = self.lock();
         let is_spent = self.lock_spent().contains_key(&token);
         if is_spent || by_token.len() >= self.count_max || by_token.contains_key(&token) {
-            return Err(lease);
+            return Err(reservation);
         }
-        by_token.insert(token, Reservation { lease, expires });
+        by_token.insert(token, reservation);
         Ok(())
     }
 
-    /// Whether `token` can be redeemed.
+    /// Returns whether `token` can be redeemed.
     pub(crate) fn holds(&self, token: ReservationToken, now: Time) -> bool {
         self.lock()
             .get(&token)
             .is_some_and(|reservation| now < reservation.expires)
     }
 
-    /// Redeems `token`: works once.
-    pub(crate) fn redeem(&self, token: ReservationToken, now: Time) -> Option<PortLease> {
+    /// Redeems `token`, if `charge` lets the unit be its user's: works once.
+    ///
+    /// # Errors
+    ///
+    /// The token is not good, or `charge` handed the unit back: then the port goes on waiting.
+    pub(crate) fn redeem(
+        &self,
+        token: ReservationToken,
+        now: Time,
+        charge: impl FnOnce(QuotaUnit) -> Result<QuotaUnit, QuotaUnit>,
+    ) -> Result<(ReservedPort, QuotaUnit), Reject> {
         let mut by_token = self.lock();
         // mutant: token-works-twice
-        let reservation = by_token.remove(&token)?;
-        (now < reservation.expires).then_some(reservation.lease)
+        let reservation = by_token
+            .remove(&token)
+            .filter(|reservation| now < reservation.expires)
+            .ok_or(Reject::InsufficientCapacity)?;
+        let Reservation {
+            port,
+            quota,
+            expires,
+        } = reservation;
+        match charge(quota) {
+            Ok(quota) => Ok((port, quota)),
+            Err(quota) => {
+                let reservation = Reservation {
+                    port,
+                    quota,
+                    expires,
+                };
+                by_token.insert(token, reservation);
+                Err(Reject::QuotaReached)
+            }
+        }
     }
 
     /// Notes that `token` was redeemed before, and gives its port back if it is held again. For rebuilding.
@@ -93,17 +140,24 @@ impl Reservations {
         let mut by_token = self.lock();
         let token = *by_token
             .iter()
-            .find(|(_, reservation)| reservation.lease.local() == local)?
+            .find(|(_, reservation)| reservation.port.lease.local() == local)?
             .0;
-        by_token.remove(&token).map(|reservation| reservation.lease)
+        by_token
+            .remove(&token)
+            .map(|reservation| reservation.port.lease)
     }
 
     /// Gives back the ports of expired reservations.
     pub(crate) fn purge(&self, now: Time) {
         // mutant: reservation-outlives
-        self.lock()
-            .retain(|_, reservation| now < reservation.expires);
+        drop(self.take_ended(now)); // closes sockets, for which nobody has to wait
         self.lock_spent().retain(|_, until| now < *until);
+    }
+
+    fn take_ended(&self, now: Time) -> Vec<Reservation> {
+        let mut by_token = self.lock();
+        let ended = by_token.extract_if(.., |_, reservation| reservation.expires <= now);
+        ended.map(|(_, reservation)| reservation).collect()
     }
 
     /// Reservations held.

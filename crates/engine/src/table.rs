@@ -1,4 +1,4 @@
-//! Where allocations live: a slab in pages, names with a generation, and the index by 5-tuple.
+//! The storage of allocations: a slab in pages, names with a generation, and the index by 5-tuple.
 //!
 //! The invariant: an occupied slot is in the index under its client's 5-tuple, and nothing else is. A page never moves, so the
 //! table grows without copying what is in it.

@@ -39,12 +39,12 @@ const _: () = assert!((RAW_LEN * 4).div_ceil(3) == TICKET_LEN);
 pub struct TicketKey([u8; 32]);
 
 impl TicketKey {
-    /// A key made from a configured secret of any length, the same in every process that is given it.
+    /// Returns a key derived from a configured secret of any length. It is the same in every process with that secret.
     pub fn from_secret(secret: &[u8]) -> Self {
         Self(digest(secret, b"turnbuckle ticket key"))
     }
 
-    /// A key that dies with the process.
+    /// Returns a random key, which exists in this process only.
     pub fn random(random: &mut impl Random) -> Self {
         let mut key = [0; 32];
         random.fill(&mut key);
@@ -58,7 +58,7 @@ impl fmt::Debug for TicketKey {
     }
 }
 
-/// What a ticket says.
+/// The contents of a ticket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Ticket {
     /// The shard whose engine has the allocation.
@@ -69,7 +69,7 @@ pub(crate) struct Ticket {
     pub(crate) created_by: Creator,
 }
 
-/// What created an allocation, as a ticket remembers it: four bytes of the transaction's name.
+/// The request that created an allocation, in the form a ticket contains: four bytes of the transaction id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Creator([u8; 4]);
 
@@ -94,7 +94,7 @@ impl Tickets {
         }
     }
 
-    /// `None` never in fact: there are fewer than 65,536 shards.
+    /// Seals a ticket. Never returns `None` in fact, because there are fewer than 65,536 shards.
     pub(crate) fn seal(&self, ticket: &Ticket) -> Option<[u8; TICKET_LEN]> {
         let mut content = [0; CONTENT_LEN];
         let parts: [&[u8]; 4] = [
@@ -118,7 +118,7 @@ impl Tickets {
         Some(sealed)
     }
 
-    /// What a ticket says; `None` for what this server did not seal.
+    /// Returns the contents of a ticket, or `None` if this server did not seal it.
     pub(crate) fn open(&self, sealed: &[u8]) -> Option<Ticket> {
         let sealed: &[u8; TICKET_LEN] = sealed.try_into().ok()?;
         let mut raw = [0; RAW_LEN];

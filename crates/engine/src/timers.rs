@@ -69,7 +69,7 @@ impl Wheel {
         }
     }
 
-    /// No later than the first timer; in the past exactly when something is left to do.
+    /// Returns a time no later than the first timer. It is in the past exactly when something is left to do.
     pub fn next_timeout(&self) -> Option<Time> {
         let (_, tick) = self.next_slot()?;
         Some(Time::from_nanos(tick.saturating_mul(1 << TICK_SHIFT)))

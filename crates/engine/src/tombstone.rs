@@ -1,9 +1,9 @@
 //! Finished transactions that must not take effect once more (V-22, RFC 8489 §6.3.1).
 //!
-//! A captured Refresh with lifetime zero, or the Allocate request of an allocation that has ended, still carries a valid
-//! integrity attribute. On the same 5-tuple it would end, or create, an allocation the client knows nothing of. So the
-//! transactions that ended or had created an allocation are remembered for as long as a nonce can live. What has to be forgotten
-//! earlier, for want of room, is counted.
+//! A captured Refresh request with lifetime zero still carries a valid integrity attribute, and so does the Allocate request of an
+//! allocation that has ended. On the same 5-tuple the first would end an allocation, and the second would create one, without the
+//! client's knowledge. So the transactions that ended or had created an allocation are recorded for as long as a nonce can be
+//! valid. A record that is discarded earlier, because the table is full, is counted.
 
 use core::net::SocketAddr;
 use core::time::Duration;
@@ -15,9 +15,9 @@ use turnbuckle_wire::TransactionId;
 use crate::id::{AllocationId, ClientTuple};
 use crate::time::Time;
 
-/// What a finished transaction did.
+/// The effect of a finished transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Deed {
+pub(crate) enum Effect {
     /// It had created an allocation that has ended since, or it ended one.
     Over,
     /// It ended one family of this allocation.
@@ -27,18 +27,19 @@ pub(crate) enum Deed {
 /// Listener and client of plain UDP, as all engines of a server name them.
 pub(crate) type Addresses = (SocketAddr, SocketAddr);
 
-/// What ended allocations that had moved, for all engines: a client's next allocation may be another engine's (RFC 8016).
+/// The transactions that ended allocations that had moved, for all engines: another engine may have the client's next allocation
+/// (RFC 8016).
 pub(crate) type SharedTombstones = Mutex<Tombstones<Addresses>>;
 
-/// The last so many finished transactions, by client and name.
+/// The most recent finished transactions, by client and transaction id.
 #[derive(Debug)]
 pub(crate) struct Tombstones<C = ClientTuple> {
     count_max: usize,
-    /// How long a nonce can be good.
+    /// How long a nonce can be valid.
     memory: Duration,
-    /// Transactions that were forgotten while their nonces could still be good.
+    /// Number of records that were discarded while the nonces of their transactions could still be valid.
     forgotten_early: u64,
-    by_transaction: BTreeMap<(C, [u8; 12]), (Deed, Time)>,
+    by_transaction: BTreeMap<(C, [u8; 12]), (Effect, Time)>,
     oldest_first: VecDeque<(C, [u8; 12])>,
 }
 
@@ -53,12 +54,18 @@ impl<C: Copy + Ord> Tombstones<C> {
         }
     }
 
-    /// Remembers a transaction; forgets the oldest one when there are too many.
-    pub(crate) fn bury(&mut self, client: C, transaction: TransactionId, deed: Deed, now: Time) {
+    /// Records a transaction. Discards the oldest record when there are too many.
+    pub(crate) fn record(
+        &mut self,
+        client: C,
+        transaction: TransactionId,
+        effect: Effect,
+        now: Time,
+    ) {
         let key = (client, *transaction.as_bytes());
         if self
             .by_transaction
-            .insert(key, (deed, now + self.memory))
+            .insert(key, (effect, now + self.memory))
             .is_none()
         {
             self.oldest_first.push_back(key);
@@ -73,12 +80,12 @@ impl<C: Copy + Ord> Tombstones<C> {
         }
     }
 
-    /// What this transaction did before, if it is remembered.
-    pub(crate) fn find(&self, client: C, transaction: TransactionId, now: Time) -> Option<Deed> {
-        let &(deed, until) = self
+    /// Returns what this transaction did before, if there is a record of it.
+    pub(crate) fn find(&self, client: C, transaction: TransactionId, now: Time) -> Option<Effect> {
+        let &(effect, until) = self
             .by_transaction
             .get(&(client, *transaction.as_bytes()))?;
-        (now < until).then_some(deed)
+        (now < until).then_some(effect)
     }
 
     pub(crate) fn forgotten_early(&self) -> u64 {
@@ -112,10 +119,10 @@ mod tests {
     fn remembers_the_latest_for_an_hour_and_counts_what_it_had_no_room_for() {
         let mut tombstones = Tombstones::new(3, Duration::from_secs(3600));
         for n in 0..5 {
-            tombstones.bury(
+            tombstones.record(
                 CLIENT,
                 TransactionId::new([n; 12]),
-                Deed::Over,
+                Effect::Over,
                 Time::from_secs(n.into()),
             );
         }
@@ -139,16 +146,16 @@ mod tests {
     #[test]
     fn an_old_memory_makes_room() {
         let mut tombstones = Tombstones::new(3, Duration::from_secs(3600));
-        tombstones.bury(
+        tombstones.record(
             CLIENT,
             TransactionId::new([1; 12]),
-            Deed::Over,
+            Effect::Over,
             Time::from_secs(0),
         );
-        tombstones.bury(
+        tombstones.record(
             CLIENT,
             TransactionId::new([2; 12]),
-            Deed::Over,
+            Effect::Over,
             Time::from_secs(3_600),
         );
         assert_eq!(tombstones.by_transaction.len(), 1);

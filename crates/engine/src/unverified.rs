@@ -39,7 +39,7 @@ impl Default for UnverifiedLimits {
     fn default() -> Self {
         Self {
             buckets: 1 << 16,
-            // A first contact costs about 80 bytes beyond its request: 800 clients behind one address at once, then 100 a second.
+            // A first contact costs about 60 bytes beyond its request: 1,000 clients behind one address at once, then 130 a second.
             excess: Rate {
                 burst: 64 * 1024,
                 per_s: 8 * 1024,
@@ -134,7 +134,7 @@ impl UnverifiedBudget {
     /// Takes the whole table's memory. Nothing is admitted before [`Self::set_key`].
     pub fn new(limits: &UnverifiedLimits) -> Self {
         let count = limits.buckets.clamp(1, 1 << 24).next_power_of_two();
-        // Not all-zero, because an all-zero table is memory that the kernel hands out page by page while an attack runs.
+        // Not all-zero. The kernel maps an all-zero table page by page only when it is used, which would be during an attack.
         let level = || Level(AtomicU64::new(pack(u32::MAX, 0)));
         let bucket = |_| Bucket {
             excess: level(),
@@ -165,7 +165,7 @@ impl UnverifiedBudget {
         let _ = self.key.set(key); // the first counts
     }
 
-    /// Whether `response_len` bytes may go to `source` for its `request_len` bytes; charges them when they may.
+    /// Returns whether `response_len` bytes may go to `source` for its `request_len` bytes. Charges them if they may.
     pub fn admit(
         &self,
         now: Time,
@@ -202,15 +202,15 @@ impl UnverifiedBudget {
         false
     }
 
-    /// Whether `source` was refused an answer and its bucket did not drain since: the next answer need not be made, because it
-    /// would hardly fit. Under a flood this is what keeps a refusal cheaper than an answer.
+    /// Returns whether `source` was refused an answer and its bucket has not drained since. The next answer need not be made then,
+    /// because it would hardly fit. Under a flood this keeps a refusal cheaper than an answer.
     pub fn is_exhausted(&self, now: Time, source: IpAddr) -> bool {
         // mutant: strangers-wait-for-each-other
         self.bucket(source)
             .is_some_and(|bucket| bucket.refused.load(Relaxed) == u64::from(step_of(now)) + 1)
     }
 
-    /// How many buckets the table has.
+    /// Returns the number of buckets.
     pub fn bucket_count(&self) -> usize {
         self.buckets.len()
     }
@@ -219,7 +219,7 @@ impl UnverifiedBudget {
         self.buckets.get(self.index(source)?)
     }
 
-    /// Which bucket `source` has a share in.
+    /// Returns the index of the bucket of `source`.
     pub(crate) fn index(&self, source: IpAddr) -> Option<usize> {
         let mut hasher = SipHasher13::new_with_key(self.key.get()?);
         match canonical_ip(source) {
@@ -235,7 +235,7 @@ impl UnverifiedBudget {
     }
 }
 
-/// What is left of `level` after `steps` steps; a rate that is no multiple of ten is rounded up to one.
+/// Returns what is left of `level` after `steps` steps; a rate that is no multiple of ten is rounded up to one.
 fn drain(level: u32, rate: Rate, steps: u32) -> u32 {
     let drained = u64::from(rate.per_s.div_ceil(1000 / STEP_MS)).saturating_mul(steps.into());
     level.saturating_sub(u32::try_from(drained).unwrap_or(u32::MAX))

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use allocation_counter::measure;
 use turnbuckle_engine::{
     AuthConfig, ClientTuple, Command, Commons, Config, Endpoint, Engine, IcmpError, Now, Outcome,
-    Random, RelayAddress, RelayHandle, Time,
+    Random, RelayAddress, RelayConfig, RelayHandle, Time,
 };
 use turnbuckle_wire::{
     Class, IntegrityKey, Message, MessageWriter, Method, TransactionId, long_term_key_md5,
@@ -61,7 +61,10 @@ impl Host {
         });
         let config = Config {
             auth,
-            relays: relays.collect(),
+            relays: RelayConfig {
+                addresses: relays.collect(),
+                ..RelayConfig::default()
+            },
             ..Config::default()
         };
         let commons = Commons::new(&config);
@@ -97,7 +100,7 @@ impl Host {
             let Some((request, handle)) = open else { break };
             let endpoint = Endpoint(u32::try_from(self.handles.len()).unwrap());
             self.handles.push(handle);
-            self.engine.relay_opened(NOW, request, Ok(endpoint));
+            self.engine.relay_opened(NOW, request, Ok(endpoint.into()));
         }
         while self.engine.poll_change().is_some() {}
         outcome
@@ -106,7 +109,9 @@ impl Host {
     /// An allocation with a permission and a channel.
     fn set_up(&mut self, n: u32, buffer: &mut [u8]) -> ClientTuple {
         let client = client(n);
-        let len = write(buffer, Class::Request, Method::ALLOCATE, |_| {});
+        let len = write(buffer, Class::Request, Method::ALLOCATE, |writer| {
+            writer.requested_transport(17);
+        });
         assert_eq!(self.receive(client, &buffer[..len]), Outcome::Done);
         let challenge = core::mem::take(&mut self.reply);
         let nonce = Message::parse(&challenge)

@@ -7,16 +7,19 @@ use std::path::PathBuf;
 use anyhow::{Context as _, Result, bail};
 use clap::Args;
 
+use crate::case::Case;
+use crate::commands::commands;
 use crate::connections::Cell;
 use crate::cpus::{CpuList, Placement};
 use crate::hosts::{Addresses, HostsFile, Source, namespace_addresses};
 use crate::interrupt;
 use crate::namespaces::Machine;
+use crate::note::note;
 use crate::report::{Environment, Session};
-use crate::run::{Case, Commands};
 use crate::scenario::{Arrival, Scenario};
+use crate::scratch::Scratch;
 use crate::server::{self, Server, Values};
-use crate::suite::{Scratch, Suite};
+use crate::suite::Suite;
 
 /// Compare servers under the same load, in alternating rounds, and write a report
 #[derive(Args, Clone, Debug)]
@@ -44,6 +47,31 @@ pub struct Arguments {
     /// List scenarios and servers
     #[arg(long)]
     list: bool,
+    #[command(flatten)]
+    which: Which,
+    #[command(flatten)]
+    times: Times,
+    /// Only with datagrams arriving in this way: offloads or singly
+    #[arg(long)]
+    arrival: Option<Arrival>,
+    #[command(flatten)]
+    folder: Folder,
+    /// Real machines instead of namespaces
+    #[arg(long, value_name = "FILE")]
+    hosts: Option<PathBuf>,
+    /// Program whose `load` and `peer` are used, so that builds of the server can be compared by the same ones [default: this program]
+    #[arg(long, value_name = "PROGRAM")]
+    instruments: Option<String>,
+    /// Print the command lines of the first round and run nothing, to start the parts by hand
+    #[arg(long)]
+    print_commands: bool,
+    #[command(flatten)]
+    cpus: Cpus,
+}
+
+/// Which servers are compared.
+#[derive(Args, Clone, Debug)]
+struct Which {
     /// Server to measure, by name; repeatable [default: the scenario's, or turnbuckle, turnbuckle-single, turnbuckle-mmsg, coturn]
     #[arg(long = "server", value_name = "NAME")]
     servers: Vec<String>,
@@ -53,6 +81,11 @@ pub struct Arguments {
     /// Server that the others are compared with
     #[arg(long, value_name = "NAME", default_value = "coturn")]
     against: String,
+}
+
+/// How long and how often.
+#[derive(Args, Clone, Debug)]
+struct Times {
     /// Rounds, instead of the scenario's
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1000))]
     rounds: Option<u32>,
@@ -62,9 +95,11 @@ pub struct Arguments {
     /// Seconds discarded before, instead of the scenario's
     #[arg(long, value_name = "SECONDS")]
     warm_up: Option<f64>,
-    /// Only with datagrams arriving in this way: offloads or singly
-    #[arg(long)]
-    arrival: Option<Arrival>,
+}
+
+/// Where the report is.
+#[derive(Args, Clone, Debug)]
+struct Folder {
     /// Folder in which the report's folder is made
     #[arg(long, value_name = "DIR", default_value = ".")]
     out: PathBuf,
@@ -77,15 +112,11 @@ pub struct Arguments {
     /// Make the pages of this folder again from its raw.csv, env.json and findings.md, and run nothing
     #[arg(long, value_name = "DIR", conflicts_with_all = ["scenarios", "into"])]
     render: Option<PathBuf>,
-    /// Real machines instead of namespaces
-    #[arg(long, value_name = "FILE")]
-    hosts: Option<PathBuf>,
-    /// Program whose `load` and `peer` are used, so that builds of the server can be compared by the same ones [default: this program]
-    #[arg(long, value_name = "PROGRAM")]
-    instruments: Option<String>,
-    /// Print the command lines of the first round and run nothing, to start the parts by hand
-    #[arg(long)]
-    print_commands: bool,
+}
+
+/// CPUs of the namespaces.
+#[derive(Args, Clone, Debug)]
+struct Cpus {
     /// CPUs of the server, such as 0 or 0-1; in namespaces
     #[arg(long, value_name = "LIST")]
     relay_cpus: Option<CpuList>,
@@ -113,14 +144,14 @@ pub fn run(arguments: &Arguments) -> Result<bool> {
     if arguments.list {
         return list(arguments).map(|()| true);
     }
-    if let Some(folder) = &arguments.render {
+    if let Some(folder) = &arguments.folder.render {
         return crate::report::render(folder).map(|()| true);
     }
     if arguments.scenarios.is_empty() {
         bail!("which scenario? --list shows them");
     }
     let scenarios = scenarios(arguments)?;
-    let known = server::known(arguments.servers_file.as_deref())?;
+    let known = server::known(arguments.which.servers_file.as_deref())?;
     let mut suite = Suite {
         servers: servers(arguments, &known)?,
         servers_by_scenario: servers_by_scenario(arguments, &scenarios, &known)?,
@@ -148,14 +179,14 @@ pub fn run(arguments: &Arguments) -> Result<bool> {
     }
     if suite.raw.exists() {
         let mut environment = Environment::read(&folder).unwrap_or_default();
-        environment.add(&arguments.against, &suite.scenarios, session);
+        environment.add(&arguments.which.against, &suite.scenarios, session);
         environment.write(&folder)?;
         crate::report::render(&folder)?;
         say(&format!("report: {}\n", folder.display()));
     }
     let outcome = outcome?;
     if outcome.failed > 0 {
-        crate::note(&format!(
+        note(&format!(
             "{} runs gave no figures; the report says why",
             outcome.failed
         ));
@@ -171,20 +202,20 @@ fn scenarios(arguments: &Arguments) -> Result<Vec<Scenario>> {
     let mut scenarios = Vec::new();
     for name in &arguments.scenarios {
         for mut scenario in Scenario::find(name)? {
-            if let Some(rounds) = arguments.rounds {
-                scenario.rounds = rounds;
+            if let Some(rounds) = arguments.times.rounds {
+                scenario.times.rounds = rounds;
             }
-            if let Some(window) = arguments.window {
+            if let Some(window) = arguments.times.window {
                 if !(0.5..=3600.0).contains(&window) {
                     bail!("--window {window}: 0.5 to 3600 seconds are allowed");
                 }
-                scenario.window_s = window;
+                scenario.times.window_s = window;
             }
-            if let Some(warm_up) = arguments.warm_up {
+            if let Some(warm_up) = arguments.times.warm_up {
                 if !(0.0..=600.0).contains(&warm_up) {
                     bail!("--warm-up {warm_up}: 0 to 600 seconds are allowed");
                 }
-                scenario.warm_up_s = warm_up;
+                scenario.times.warm_up_s = warm_up;
             }
             scenarios.push(scenario);
         }
@@ -193,10 +224,10 @@ fn scenarios(arguments: &Arguments) -> Result<Vec<Scenario>> {
 }
 
 fn servers(arguments: &Arguments, known: &[Server]) -> Result<Vec<Server>> {
-    let names: Vec<&str> = if arguments.servers.is_empty() {
+    let names: Vec<&str> = if arguments.which.servers.is_empty() {
         DEFAULT_SERVERS.to_vec()
     } else {
-        arguments.servers.iter().map(String::as_str).collect()
+        arguments.which.servers.iter().map(String::as_str).collect()
     };
     named(&names, known)
 }
@@ -209,7 +240,7 @@ fn servers_by_scenario(
 ) -> Result<BTreeMap<String, Vec<Server>>> {
     scenarios
         .iter()
-        .filter(|scenario| arguments.servers.is_empty() && !scenario.servers.is_empty())
+        .filter(|scenario| arguments.which.servers.is_empty() && !scenario.servers.is_empty())
         .map(|scenario| {
             let names: Vec<&str> = scenario.servers.iter().map(String::as_str).collect();
             Ok((scenario.name.clone(), named(&names, known)?))
@@ -242,7 +273,7 @@ fn list(arguments: &Arguments) -> Result<()> {
         ));
     }
     text.push_str("servers:\n");
-    for server in server::known(arguments.servers_file.as_deref())? {
+    for server in server::known(arguments.which.servers_file.as_deref())? {
         text.push_str(&format!("  {:20} {}\n", server.name, server.command));
     }
     say(&text);
@@ -268,9 +299,9 @@ fn source(arguments: &Arguments) -> Result<Source> {
         return Ok(Source::Machines(Box::new(HostsFile::read(path)?)));
     }
     let given = [
-        ("--relay-cpus", &arguments.relay_cpus),
-        ("--load-cpus", &arguments.load_cpus),
-        ("--peer-cpus", &arguments.peer_cpus),
+        ("--relay-cpus", &arguments.cpus.relay_cpus),
+        ("--load-cpus", &arguments.cpus.load_cpus),
+        ("--peer-cpus", &arguments.cpus.peer_cpus),
     ];
     for (option, list) in given {
         let online = CpuList::online();
@@ -284,9 +315,9 @@ fn source(arguments: &Arguments) -> Result<Source> {
     let cpus = std::thread::available_parallelism().map_or(1, usize::from);
     let mut placement = Placement::for_cpus(cpus);
     for (slot, given) in [
-        (&mut placement.relay, &arguments.relay_cpus),
-        (&mut placement.load, &arguments.load_cpus),
-        (&mut placement.peer, &arguments.peer_cpus),
+        (&mut placement.relay, &arguments.cpus.relay_cpus),
+        (&mut placement.load, &arguments.cpus.load_cpus),
+        (&mut placement.peer, &arguments.cpus.peer_cpus),
     ] {
         if let Some(given) = given {
             slot.clone_from(given);
@@ -301,12 +332,15 @@ fn source(arguments: &Arguments) -> Result<Source> {
 }
 
 fn folder(arguments: &Arguments) -> Result<PathBuf> {
-    let folder = match &arguments.into {
+    let folder = match &arguments.folder.into {
         Some(folder) => folder.clone(),
         None => {
             let today = jiff::Timestamp::now().to_string();
             let date = today.get(..10).unwrap_or_default();
-            let folder = arguments.out.join(format!("{date}-{}", arguments.topic));
+            let folder = arguments
+                .folder
+                .out
+                .join(format!("{date}-{}", arguments.folder.topic));
             if folder.join("raw.csv").exists() {
                 bail!(
                     "{} is there already; --into continues it, --topic names another",
@@ -339,7 +373,7 @@ fn describe(session: &mut Session, suite: &Suite, source: &Source, tmp: &str) ->
         let cell = first_cell(scenario)?;
         let case = first_case(scenario, server, cell.as_ref());
         let command = match case {
-            Some(case) => Commands::new(
+            Some(case) => commands(
                 &Case {
                     scenario: &Scenario {
                         direct: false,
@@ -369,7 +403,7 @@ fn describe(session: &mut Session, suite: &Suite, source: &Source, tmp: &str) ->
         let Some(case) = first_case(Some(scenario), server, cell.as_ref()) else {
             continue;
         };
-        let commands = Commands::new(&case, &addresses, relay_cpus, tmp)?;
+        let commands = commands(&case, &addresses, relay_cpus, tmp)?;
         let parts: Vec<String> = [
             Some(&commands.peer),
             commands.meanwhile.as_ref(),
@@ -407,12 +441,13 @@ fn first_case<'a>(
         scenario,
         arrival: *scenario.arrivals.first()?,
         percent_of_capacity: None,
-        rate: (!scenario.percent_of_capacity.is_empty()).then_some(scenario.search_from),
+        rate: (!scenario.search.percent_of_capacity.is_empty())
+            .then_some(scenario.search.search_from),
         cell,
         server,
         round: 1,
-        warm_up_s: scenario.warm_up_s,
-        window_s: scenario.window_s,
+        warm_up_s: scenario.times.warm_up_s,
+        window_s: scenario.times.window_s,
     })
 }
 
@@ -442,7 +477,7 @@ fn print_commands(arguments: &Arguments, suite: &Suite) -> Result<()> {
             let Some(case) = first_case(Some(scenario), server, cell.as_ref()) else {
                 continue;
             };
-            let commands = Commands::new(&case, &addresses, 1, "/tmp")?;
+            let commands = commands(&case, &addresses, 1, "/tmp")?;
             text.push_str(&format!("# {} with {}\n", scenario.name, server.name));
             for (host, words) in [
                 ("relay", commands.server.as_ref()),

@@ -16,8 +16,9 @@ use anyhow::{Context as _, Result, bail};
 use rustix::fs::{FlockOperation, flock};
 
 use crate::cpus::Placement;
+use crate::note::note;
 use crate::scenario::Arrival;
-use crate::suite::Scratch;
+use crate::scratch::Scratch;
 
 /// Where the lock and the record of what is to be undone are.
 const STATE_DIRECTORY: &str = "/run/turnbuckle-lab";
@@ -66,13 +67,13 @@ impl Machine {
         while flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err() {
             if !said {
                 said = true;
-                crate::note("another laboratory runs on this machine; waiting for its end");
+                note("another laboratory runs on this machine; waiting for its end");
             }
             crate::interrupt::pause(Duration::from_millis(200))?;
         }
         let stale = record_path();
         if stale.exists() {
-            crate::note("removing what an earlier run left behind");
+            note("removing what an earlier run left behind");
             undo();
         }
         Ok(Self { _lock: lock })

@@ -6,224 +6,19 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, bail};
 use serde_json::Value;
 
-use crate::bottleneck::{Bottleneck, Evidence, judge};
+use crate::bottleneck::{Evidence, judge};
+use crate::case::{Case, LISTEN_PORT, PATIENCE, STOP_LIMIT, number};
 use crate::certificate;
-use crate::connections::{self, Cell};
+use crate::commands;
+use crate::connections;
 use crate::cpus::CpuList;
-use crate::hosts::{Addresses, Hosts};
+use crate::hosts::Hosts;
 use crate::program::{Launch, Program};
-use crate::record::{Record, Status};
-use crate::scenario::{Arrival, Question, Scenario, Transport};
-use crate::server::{Server, Values};
-
-/// Where servers listen and reflectors receive.
-pub(crate) const LISTEN_PORT: u16 = 3478;
-pub(crate) const PEER_PORT: u16 = 3480;
-const USER: &str = "bench";
-const PASSWORD: &str = "turnbuckle-bench";
-const REALM: &str = "bench.invalid";
-
-/// How long a program may take to start, bind its clients or drain.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
-/// How long a server may take to end by itself.
-pub(crate) const STOP_LIMIT: Duration = Duration::from_secs(5);
-
-/// What is run.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Case<'a> {
-    pub(crate) scenario: &'a Scenario,
-    pub(crate) arrival: Arrival,
-    pub(crate) percent_of_capacity: Option<f64>,
-    /// For `{rate}`.
-    pub(crate) rate: Option<f64>,
-    /// Of a scenario about connections.
-    pub(crate) cell: Option<&'a Cell>,
-    pub(crate) server: &'a Server,
-    pub(crate) round: u32,
-    pub(crate) warm_up_s: f64,
-    pub(crate) window_s: f64,
-}
-
-/// Command lines of a case.
-#[derive(Debug)]
-pub(crate) struct Commands {
-    /// Not with a direct scenario.
-    pub(crate) server: Option<Vec<String>>,
-    pub(crate) peer: Vec<String>,
-    pub(crate) load: Vec<String>,
-    pub(crate) meanwhile: Option<Vec<String>>,
-}
-
-impl Commands {
-    pub(crate) fn new(
-        case: &Case<'_>,
-        addresses: &Addresses,
-        relay_cpus: usize,
-        tmp: &str,
-    ) -> Result<Self> {
-        if case.scenario.question.is_about_connections() {
-            return connections::commands(case, addresses, relay_cpus, tmp);
-        }
-        let values = |turnbuckle: &str| values(case, addresses, relay_cpus, tmp, turnbuckle);
-        let load = |words: &str, warm_up_s: f64, window_s: f64| -> Result<Vec<String>> {
-            let values = values(&addresses.turnbuckle_on_load);
-            let transport = match case.scenario.transport {
-                Transport::Udp => String::new(),
-                other => format!(" --transport {}", other.name()),
-            };
-            let server = if case.scenario.direct {
-                String::new()
-            } else {
-                format!("--server {{listen}}:{{port}} --user {{user}}:{{password}}{transport}")
-            };
-            values.words(&format!(
-                "{{turnbuckle}} load {words} {server} --peer {{peer}}:{PEER_PORT} --warm-up {warm_up_s} --duration {window_s} --json"
-            ))
-        };
-        let scenario = case.scenario;
-        Ok(Self {
-            server: if scenario.direct {
-                None
-            } else {
-                let command = case.server.command(scenario.transport);
-                let command = command.context("no command line for this transport")?;
-                Some(values(&addresses.turnbuckle_on_relay).words(command)?)
-            },
-            peer: values(&addresses.turnbuckle_on_peer).words(&format!(
-                "{{turnbuckle}} peer {} --listen {{peer}}:{PEER_PORT} --json",
-                scenario.peer
-            ))?,
-            load: load(&scenario.load, case.warm_up_s, case.window_s)?,
-            // It begins before the attack and ends by a signal after it.
-            meanwhile: scenario
-                .meanwhile
-                .as_deref()
-                .map(|words| load(words, 0.5, 3600.0))
-                .transpose()?,
-        })
-    }
-}
-
-/// What placeholders stand for on a host where our program is `turnbuckle`.
-pub(crate) fn values(
-    case: &Case<'_>,
-    addresses: &Addresses,
-    relay_cpus: usize,
-    tmp: &str,
-    turnbuckle: &str,
-) -> Values {
-    let workers = case.cell.and_then(|cell| cell.workers).unwrap_or(1);
-    Values(vec![
-        ("listen", addresses.listen.clone()),
-        ("port", LISTEN_PORT.to_string()),
-        ("relay", addresses.relay.clone()),
-        ("peer", addresses.peer.clone()),
-        ("peer_net", addresses.peer_net.clone()),
-        ("user", USER.to_owned()),
-        ("password", PASSWORD.to_owned()),
-        ("realm", REALM.to_owned()),
-        ("threads", relay_cpus.to_string()),
-        ("workers", workers.to_string()),
-        ("turnbuckle", turnbuckle.to_owned()),
-        ("tmp", tmp.to_owned()),
-        ("certificate", certificate::certificate(tmp)),
-        ("key", certificate::key(tmp)),
-        (
-            "rate",
-            case.rate
-                .map_or_else(|| "0".to_owned(), |rate| format!("{rate:.0}")),
-        ),
-    ])
-}
+use crate::record::{self, Record, Status};
+use crate::scenario::{Question, Transport};
+use crate::server::Server;
 
 impl Case<'_> {
-    /// A record without figures.
-    pub(crate) fn empty_record(&self, status: Status, note: &str) -> Record {
-        Record {
-            scenario: self.scenario.name.clone(),
-            arrival: self.arrival,
-            percent_of_capacity: self.percent_of_capacity,
-            server: self.server_name(),
-            round: self.round,
-            status,
-            note: note.trim().replace('\n', " / "),
-            started: jiff::Timestamp::now().to_string(),
-            seconds: 0.0,
-            rate: self.rate,
-            clients: 0,
-            clients_failed: 0,
-            sent_datagrams: 0,
-            received_datagrams: 0,
-            lost: 0,
-            duplicated: 0,
-            reordered: 0,
-            corrupted: 0,
-            send_pps: 0.0,
-            recv_pps: 0.0,
-            peer_received: 0,
-            peer_sent: 0,
-            packets_out: 0,
-            packets_in: 0,
-            server_cpu_s: 0.0,
-            relay_kernel_cpu_s: 0.0,
-            load_cpu_s: 0.0,
-            load_sender_busy_percent: 0.0,
-            peer_cpu_s: 0.0,
-            foreign_cpu_s: 0.0,
-            relay_cpus: 0,
-            server_rss_kib: 0,
-            p50_us: None,
-            p90_us: None,
-            p99_us: None,
-            p999_us: None,
-            p9999_us: None,
-            max_us: None,
-            allocations_succeeded: 0,
-            allocations_failed: 0,
-            allocations_per_second: None,
-            meanwhile_sent: None,
-            meanwhile_lost: None,
-            meanwhile_p99_us: None,
-            relay_socket_drops: 0,
-            relay_link_drops: 0,
-            peer_socket_drops: 0,
-            peer_link_drops: 0,
-            load_socket_drops: 0,
-            load_link_drops: 0,
-            backlog_drops: 0,
-            bottleneck: Bottleneck::Unknown,
-            bottleneck_why: String::new(),
-            cell: self.cell.map(Cell::to_string).unwrap_or_default(),
-            workers: None,
-            connections: 0,
-            connections_per_second: None,
-            connected: 0,
-            accepted: None,
-            connections_failed: 0,
-            connect_errors: String::new(),
-            accept_errors: String::new(),
-            connect_p50_us: None,
-            connect_p99_us: None,
-            connect_max_us: None,
-            wakeups: None,
-            wrong_cpu: None,
-            worker_min: None,
-            worker_max: None,
-            listen_overflows: 0,
-            embryonic_resets: 0,
-            meanwhile_cpu_s: None,
-        }
-    }
-
-    /// Without a relay there is no server to name.
-    fn server_name(&self) -> String {
-        if self.scenario.direct {
-            "no relay".to_owned()
-        } else {
-            self.server.name.clone()
-        }
-    }
-
     /// Runs it. What the server printed at its end comes with the record.
     ///
     /// # Errors
@@ -237,7 +32,7 @@ impl Case<'_> {
         if self.scenario.transport != Transport::Udp {
             connections::give_ports(hosts, false)?;
         }
-        let commands = Commands::new(self, &hosts.addresses, hosts.relay.cpus.count(), tmp)?;
+        let commands = commands::commands(self, &hosts.addresses, hosts.relay.cpus.count(), tmp)?;
         let server = commands
             .server
             .as_ref()
@@ -368,60 +163,82 @@ impl Case<'_> {
         });
         let latency = &result["latency_us"];
         let allocations = &result["allocations"];
+        let base = self.empty_record(Status::Measured, "");
         let record = Record {
-            seconds: relay.seconds,
-            clients: number(&ready["clients"]),
-            clients_failed: number(&result["clients_failed"]),
-            sent_datagrams: number(&result["sent_datagrams"]),
-            received_datagrams: number(&result["received_datagrams"]),
-            lost: number(&result["lost"]),
-            duplicated: number(&result["duplicated"]),
-            reordered: number(&result["reordered"]),
-            corrupted: number(&result["corrupted"]),
-            send_pps,
-            recv_pps,
-            peer_received,
-            peer_sent: number(&after.3["sent_datagrams"])
-                .saturating_sub(number(&before.3["sent_datagrams"])),
-            packets_out,
-            packets_in: relay.ip_packets_in,
-            server_cpu_s,
-            relay_kernel_cpu_s,
-            load_cpu_s,
-            load_sender_busy_percent: busiest_sender(&result),
-            peer_cpu_s,
-            foreign_cpu_s: if hosts.shared {
-                (relay.machine_busy_s - server_cpu_s - relay_kernel_cpu_s - load_cpu_s - peer_cpu_s)
-                    .max(0.0)
-            } else {
-                (relay.machine_busy_s - server_cpu_s - relay_kernel_cpu_s).max(0.0)
+            case: record::Which {
+                seconds: relay.seconds,
+                ..base.case
             },
-            relay_cpus: hosts.relay.cpus.count() as u64,
-            server_rss_kib: rss,
-            p50_us: latency["p50"].as_f64(),
-            p90_us: latency["p90"].as_f64(),
-            p99_us: latency["p99"].as_f64(),
-            p999_us: latency["p99_9"].as_f64(),
-            p9999_us: latency["p99_99"].as_f64(),
-            max_us: latency["max"].as_f64(),
-            allocations_succeeded: number(&allocations["succeeded"]),
-            allocations_failed: number(&allocations["failed"]),
-            allocations_per_second: allocations["per_second"].as_f64(),
-            meanwhile_sent: calls.as_ref().map(|calls| number(&calls["sent_datagrams"])),
-            meanwhile_lost: calls.as_ref().map(|calls| number(&calls["lost"])),
-            meanwhile_p99_us: calls
-                .as_ref()
-                .and_then(|calls| calls["latency_us"]["p99"].as_f64()),
-            relay_socket_drops: relay.udp_buffer_drops,
-            relay_link_drops: relay.link_drops,
-            peer_socket_drops: peer_counted.udp_buffer_drops,
-            peer_link_drops: peer_counted.link_drops,
-            load_socket_drops: load_counted.udp_buffer_drops,
-            load_link_drops: load_counted.link_drops,
-            backlog_drops: relay.backlog_drops,
-            bottleneck,
-            bottleneck_why,
-            ..self.empty_record(Status::Measured, "")
+            traffic: record::Traffic {
+                clients: number(&ready["clients"]),
+                clients_failed: number(&result["clients_failed"]),
+                sent_datagrams: number(&result["sent_datagrams"]),
+                received_datagrams: number(&result["received_datagrams"]),
+                lost: number(&result["lost"]),
+                duplicated: number(&result["duplicated"]),
+                reordered: number(&result["reordered"]),
+                corrupted: number(&result["corrupted"]),
+                send_pps,
+                recv_pps,
+                peer_received,
+                peer_sent: number(&after.3["sent_datagrams"])
+                    .saturating_sub(number(&before.3["sent_datagrams"])),
+            },
+            cost: record::Cost {
+                packets_out,
+                packets_in: relay.ip_packets_in,
+                server_cpu_s,
+                relay_kernel_cpu_s,
+                load_cpu_s,
+                load_sender_busy_percent: busiest_sender(&result),
+                peer_cpu_s,
+                foreign_cpu_s: if hosts.shared {
+                    (relay.machine_busy_s
+                        - server_cpu_s
+                        - relay_kernel_cpu_s
+                        - load_cpu_s
+                        - peer_cpu_s)
+                        .max(0.0)
+                } else {
+                    (relay.machine_busy_s - server_cpu_s - relay_kernel_cpu_s).max(0.0)
+                },
+                relay_cpus: hosts.relay.cpus.count() as u64,
+                server_rss_kib: rss,
+            },
+            delay: record::Delay {
+                p50_us: latency["p50"].as_f64(),
+                p90_us: latency["p90"].as_f64(),
+                p99_us: latency["p99"].as_f64(),
+                p999_us: latency["p99_9"].as_f64(),
+                p9999_us: latency["p99_99"].as_f64(),
+                max_us: latency["max"].as_f64(),
+            },
+            allocations: record::Allocations {
+                allocations_succeeded: number(&allocations["succeeded"]),
+                allocations_failed: number(&allocations["failed"]),
+                allocations_per_second: allocations["per_second"].as_f64(),
+            },
+            meanwhile: record::Meanwhile {
+                meanwhile_sent: calls.as_ref().map(|calls| number(&calls["sent_datagrams"])),
+                meanwhile_lost: calls.as_ref().map(|calls| number(&calls["lost"])),
+                meanwhile_p99_us: calls
+                    .as_ref()
+                    .and_then(|calls| calls["latency_us"]["p99"].as_f64()),
+            },
+            drops: record::Drops {
+                relay_socket_drops: relay.udp_buffer_drops,
+                relay_link_drops: relay.link_drops,
+                peer_socket_drops: peer_counted.udp_buffer_drops,
+                peer_link_drops: peer_counted.link_drops,
+                load_socket_drops: load_counted.udp_buffer_drops,
+                load_link_drops: load_counted.link_drops,
+                backlog_drops: relay.backlog_drops,
+            },
+            limit: record::Limit {
+                bottleneck,
+                bottleneck_why,
+            },
+            ..base
         };
         Ok((record, farewell))
     }
@@ -503,10 +320,6 @@ fn packets(pps: f64, seconds: f64) -> u64 {
     )]
     let packets = (pps * seconds).max(0.0) as u64;
     packets
-}
-
-pub(crate) fn number(value: &Value) -> u64 {
-    value.as_u64().unwrap_or(0)
 }
 
 /// Percent of its time that the busiest sending thread of the load had a CPU, where the result says so.

@@ -217,7 +217,6 @@ pub(crate) struct Bar {
 
 /// One scenario.
 #[derive(Clone, Debug, Deserialize, Serialize)]
-#[serde(deny_unknown_fields)]
 pub(crate) struct Scenario {
     /// By which it is called and reported; the file's name for a file.
     #[serde(default)]
@@ -229,26 +228,12 @@ pub(crate) struct Scenario {
     /// By which clients reach the server.
     #[serde(default)]
     pub(crate) transport: Transport,
-    /// Words of `turnbuckle load`, without what the laboratory adds (addresses, credentials, times). `{rate}` is the rate of the case.
-    pub(crate) load: String,
-    /// Words of `turnbuckle peer`.
-    #[serde(default = "reflect")]
-    pub(crate) peer: String,
-    /// Words of a second `turnbuckle load` that runs the whole time: calls during an attack.
-    pub(crate) meanwhile: Option<String>,
-    /// Cases: `{rate}` is so many percent of the capacity that a search finds for each server.
-    #[serde(default)]
-    pub(crate) percent_of_capacity: Vec<f64>,
-    /// Rate at which the search of the capacity begins, datagrams per second.
-    #[serde(default = "search_from")]
-    pub(crate) search_from: f64,
-    /// Discarded seconds after the start of server and load.
-    #[serde(default = "warm_up_s")]
-    pub(crate) warm_up_s: f64,
-    #[serde(default = "window_s")]
-    pub(crate) window_s: f64,
-    #[serde(default = "rounds")]
-    pub(crate) rounds: u32,
+    #[serde(flatten)]
+    pub(crate) words: Words,
+    #[serde(flatten)]
+    pub(crate) search: Search,
+    #[serde(flatten)]
+    pub(crate) times: Times,
     /// Servers, where the command line names none.
     #[serde(default)]
     pub(crate) servers: Vec<String>,
@@ -258,11 +243,75 @@ pub(crate) struct Scenario {
     /// No server is started: the load talks to the peer itself.
     #[serde(default)]
     pub(crate) direct: bool,
+    #[serde(flatten)]
+    pub(crate) shown: Shown,
+}
+
+/// Words of the programs that make the load.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub(crate) struct Words {
+    /// Words of `turnbuckle load`, without what the laboratory adds (addresses, credentials, times). `{rate}` is the rate of the case.
+    pub(crate) load: String,
+    /// Words of `turnbuckle peer`.
+    #[serde(default = "reflect")]
+    pub(crate) peer: String,
+    /// Words of a second `turnbuckle load` that runs the whole time: calls during an attack.
+    pub(crate) meanwhile: Option<String>,
+}
+
+/// At which shares of its capacity a server is measured.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub(crate) struct Search {
+    /// Cases: `{rate}` is so many percent of the capacity that a search finds for each server.
+    #[serde(default)]
+    pub(crate) percent_of_capacity: Vec<f64>,
+    /// Rate at which the search of the capacity begins, datagrams per second.
+    #[serde(default = "search_from")]
+    pub(crate) search_from: f64,
+}
+
+/// How long and how often.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub(crate) struct Times {
+    /// Discarded seconds after the start of server and load.
+    #[serde(default = "warm_up_s")]
+    pub(crate) warm_up_s: f64,
+    #[serde(default = "window_s")]
+    pub(crate) window_s: f64,
+    #[serde(default = "rounds")]
+    pub(crate) rounds: u32,
+}
+
+/// What the report shows, and what it holds servers to.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub(crate) struct Shown {
     /// Shown and plotted, the first one first.
     pub(crate) metrics: Vec<Metric>,
     #[serde(default, rename = "bar")]
     pub(crate) bars: Vec<Bar>,
 }
+
+/// All keys of a scenario's file. They are looked through by themselves: what is cut into parts cannot tell which keys are nobody's.
+const KEYS: [&str; 18] = [
+    "name",
+    "title",
+    "question",
+    "arrivals",
+    "transport",
+    "load",
+    "peer",
+    "meanwhile",
+    "percent_of_capacity",
+    "search_from",
+    "warm_up_s",
+    "window_s",
+    "rounds",
+    "servers",
+    "connections",
+    "direct",
+    "metrics",
+    "bar",
+];
 
 fn reflect() -> String {
     "reflect".to_owned()
@@ -287,6 +336,7 @@ fn rounds() -> u32 {
 impl Scenario {
     /// Reads a file's text.
     pub(crate) fn parse(name: &str, text: &str) -> Result<Self> {
+        refuse_unknown(text).with_context(|| format!("scenario {name}"))?;
         let mut scenario: Self =
             toml::from_str(text).with_context(|| format!("scenario {name}"))?;
         scenario.name = name.to_owned();
@@ -303,32 +353,32 @@ impl Scenario {
         if self.direct && self.transport != Transport::Udp {
             bail!("`transport` is about a server, and `direct` has none");
         }
-        if self.metrics.is_empty() {
+        if self.shown.metrics.is_empty() {
             bail!("`metrics` is empty; at least one is needed");
         }
         for (key, value, most) in [
-            ("warm_up_s", self.warm_up_s, 600.0),
-            ("window_s", self.window_s, 3600.0),
+            ("warm_up_s", self.times.warm_up_s, 600.0),
+            ("window_s", self.times.window_s, 3600.0),
         ] {
             if !(value >= 0.0 && value <= most) {
                 bail!("`{key}` is {value}; 0 to {most} seconds are allowed");
             }
         }
-        if self.window_s < 0.5 {
+        if self.times.window_s < 0.5 {
             bail!(
                 "`window_s` is {}; at least 0.5 is needed for a figure",
-                self.window_s
+                self.times.window_s
             );
         }
-        if self.rounds == 0 || self.rounds > 1000 {
-            bail!("`rounds` is {}; 1 to 1000 are allowed", self.rounds);
+        if self.times.rounds == 0 || self.times.rounds > 1000 {
+            bail!("`rounds` is {}; 1 to 1000 are allowed", self.times.rounds);
         }
-        for percent in &self.percent_of_capacity {
+        for percent in &self.search.percent_of_capacity {
             if !(*percent > 0.0 && *percent <= 1000.0) {
                 bail!("`percent_of_capacity` has {percent}; more than 0, at most 1000 is allowed");
             }
         }
-        if self.percent_of_capacity.is_empty() == self.load.contains("{rate}") {
+        if self.search.percent_of_capacity.is_empty() == self.words.load.contains("{rate}") {
             bail!("`percent_of_capacity` and `{{rate}}` in `load` go together");
         }
         if self.question.is_about_connections() {
@@ -336,12 +386,15 @@ impl Scenario {
                 .check(self.question)
                 .context("[connections]")?;
         }
-        for bar in &self.bars {
+        for bar in &self.shown.bars {
             if bar.at_least.is_none() == bar.at_most.is_none() {
                 bail!("a bar needs either `at_least` or `at_most`");
             }
         }
-        for words in [&self.load, &self.peer].into_iter().chain(&self.meanwhile) {
+        for words in [&self.words.load, &self.words.peer]
+            .into_iter()
+            .chain(&self.words.meanwhile)
+        {
             shell_words::split(words).with_context(|| format!("`{words}`"))?;
         }
         Ok(())
@@ -391,9 +444,40 @@ impl Scenario {
     }
 }
 
+/// Refuses keys that mean nothing.
+fn refuse_unknown(text: &str) -> Result<()> {
+    let table: toml::Table = toml::from_str(text)?;
+    let Some(key) = table.keys().find(|key| !KEYS.contains(&key.as_str())) else {
+        return Ok(());
+    };
+    let is_there = |line: &str| {
+        line.trim_start_matches([' ', '[', '"', '\''])
+            .starts_with(key)
+    };
+    let line = text
+        .lines()
+        .position(is_there)
+        .map_or(0, |before| before + 1);
+    bail!(
+        "line {line}: unknown field `{key}`; allowed: {}",
+        KEYS.join(", ")
+    )
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn every_field_of_a_scenario_is_a_key_of_its_file_and_no_other_is() {
+        let scenario = Scenario::shipped("smoke").expect("shipped").expect("right");
+        let value = serde_json::to_value(&scenario).expect("JSON");
+        let mut fields: Vec<_> = value.as_object().expect("an object").keys().collect();
+        let mut keys = KEYS.to_vec();
+        fields.sort();
+        keys.sort_unstable();
+        assert_eq!(fields, keys);
+    }
 
     #[test]
     fn every_shipped_scenario_reads() {

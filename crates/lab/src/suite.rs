@@ -1,14 +1,16 @@
 //! Scenarios times servers in alternating rounds.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use anyhow::Result;
 
+use crate::case::Case;
 use crate::hosts::{Hosts, Source};
 use crate::interrupt;
+use crate::note::note;
 use crate::record::{self, Record, Status};
-use crate::run::{Case, Refused};
+use crate::run::Refused;
 use crate::scenario::{Arrival, Scenario};
 use crate::server::Server;
 
@@ -62,9 +64,9 @@ impl Suite {
                 continue;
             }
             let hosts = source.open(arrival)?;
-            for note in &hosts.notes {
-                crate::note(&format!("{arrival}: {note}"));
-                outcome.notes.push(format!("{arrival}: {note}"));
+            for text in &hosts.notes {
+                note(&format!("{arrival}: {text}"));
+                outcome.notes.push(format!("{arrival}: {text}"));
             }
             for scenario in scenarios {
                 self.run_scenario(&hosts, scenario, arrival, &mut outcome)?;
@@ -88,7 +90,7 @@ impl Suite {
         let count = if scenario.direct { 1 } else { servers.len() };
         let mut capacities = vec![None; count];
         let done = self.rounds_done(scenario, arrival)?;
-        for round in done + 1..=done + scenario.rounds {
+        for round in done + 1..=done + scenario.times.rounds {
             let is_first = round == done + 1;
             for index in 0..count {
                 // Each round begins with another server, so that none always follows the same one.
@@ -104,8 +106,8 @@ impl Suite {
                     cell: None,
                     server,
                     round,
-                    warm_up_s: scenario.warm_up_s,
-                    window_s: scenario.window_s,
+                    warm_up_s: scenario.times.warm_up_s,
+                    window_s: scenario.times.window_s,
                 };
                 let cannot = server.cannot.get(&scenario.name).map(String::as_str);
                 let cannot = match server.command(scenario.transport) {
@@ -120,14 +122,14 @@ impl Suite {
                     }
                     continue;
                 }
-                if scenario.percent_of_capacity.is_empty() {
+                if scenario.search.percent_of_capacity.is_empty() {
                     self.run_case(&case, hosts, outcome)?;
                     continue;
                 }
                 if is_first {
                     match self.capacity(&case, hosts) {
                         Ok(capacity) => {
-                            crate::note(&format!(
+                            note(&format!(
                                 "{}, {arrival}, {}: capacity {capacity:.0} datagrams/s",
                                 scenario.name, server.name
                             ));
@@ -153,7 +155,7 @@ impl Suite {
                 let Some(Some(capacity)) = capacities.get(index) else {
                     continue;
                 };
-                for percent in &scenario.percent_of_capacity {
+                for percent in &scenario.search.percent_of_capacity {
                     case.percent_of_capacity = Some(*percent);
                     case.rate = Some((capacity * percent / 100.0).round());
                     self.run_case(&case, hosts, outcome)?;
@@ -174,7 +176,7 @@ impl Suite {
         let servers = self.servers_of(scenario);
         let cells = scenario.connections.cells(hosts.relay.cpu_count()?)?;
         let done = self.rounds_done(scenario, arrival)?;
-        for round in done + 1..=done + scenario.rounds {
+        for round in done + 1..=done + scenario.times.rounds {
             for cell in &cells {
                 for index in 0..servers.len() {
                     let index = (index + round as usize - 1) % servers.len();
@@ -189,8 +191,8 @@ impl Suite {
                         cell: Some(cell),
                         server,
                         round,
-                        warm_up_s: scenario.warm_up_s,
-                        window_s: scenario.window_s,
+                        warm_up_s: scenario.times.warm_up_s,
+                        window_s: scenario.times.window_s,
                     };
                     match server.cannot.get(&scenario.name) {
                         Some(reason) if round == done + 1 => {
@@ -213,8 +215,10 @@ impl Suite {
         }
         let rounds = record::read(&self.raw)?
             .into_iter()
-            .filter(|record| record.scenario == scenario.name && record.arrival == arrival)
-            .map(|record| record.round);
+            .filter(|record| {
+                record.case.scenario == scenario.name && record.case.arrival == arrival
+            })
+            .map(|record| record.case.round);
         Ok(rounds.max().unwrap_or(0))
     }
 
@@ -249,7 +253,7 @@ impl Suite {
                 case.empty_record(status, &format!("{error:#}"))
             }
         };
-        crate::note(&line(&record, case.scenario));
+        note(&line(&record, case.scenario));
         self.keep(&record)
     }
 
@@ -261,7 +265,7 @@ impl Suite {
     fn capacity(&self, case: &Case<'_>, hosts: &Hosts) -> Result<f64> {
         let mut carried = 0.0_f64;
         let mut too_much: Option<f64> = None;
-        let mut rate = case.scenario.search_from;
+        let mut rate = case.scenario.search.search_from;
         let mut halvings = 0;
         for _ in 0..SEARCH_STEPS_MAX {
             let probe = Case {
@@ -303,9 +307,9 @@ impl Suite {
     /// Whether the case's rate is carried with no more loss than at capacity.
     fn carries(&self, probe: &Case<'_>, hosts: &Hosts) -> Result<bool> {
         let (record, _) = probe.run(hosts, &self.tmp)?;
-        let loss = record.lost as f64 / (record.sent_datagrams.max(1)) as f64;
+        let loss = record.traffic.lost as f64 / (record.traffic.sent_datagrams.max(1)) as f64;
         // A generator that could not send what was asked for has found its own end, not the server's.
-        let sent_enough = record.send_pps >= 0.97 * probe.rate.unwrap_or(0.0);
+        let sent_enough = record.traffic.send_pps >= 0.97 * probe.rate.unwrap_or(0.0);
         Ok(loss <= LOSS_AT_CAPACITY && sent_enough)
     }
 }
@@ -315,14 +319,14 @@ fn line(record: &Record, scenario: &Scenario) -> String {
     let mut text = format!(
         "{} · {} · round {} · ",
         record.group(),
-        record.server,
-        record.round
+        record.case.server,
+        record.case.round
     );
-    if record.status != Status::Measured {
-        text.push_str(&record.note);
+    if record.case.status != Status::Measured {
+        text.push_str(&record.case.note);
         return text;
     }
-    for metric in &scenario.metrics {
+    for metric in &scenario.shown.metrics {
         if let Some(value) = record.metric(*metric) {
             text.push_str(&format!(
                 "{} {}, ",
@@ -333,34 +337,7 @@ fn line(record: &Record, scenario: &Scenario) -> String {
     }
     text.push_str(&format!(
         "bottleneck {} ({})",
-        record.bottleneck, record.bottleneck_why
+        record.limit.bottleneck, record.limit.bottleneck_why
     ));
     text
-}
-
-/// A directory for files of the servers; gone when dropped.
-#[derive(Debug)]
-pub(crate) struct Scratch(pub(crate) PathBuf);
-
-impl Scratch {
-    /// Where this process has its directory.
-    pub(crate) fn place() -> PathBuf {
-        std::env::temp_dir().join(format!("turnbuckle-lab-{}", std::process::id()))
-    }
-
-    pub(crate) fn new() -> Result<Self> {
-        let path = Self::place();
-        std::fs::create_dir_all(&path)?;
-        Ok(Self(path))
-    }
-
-    pub(crate) fn path(&self) -> &Path {
-        &self.0
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
 }

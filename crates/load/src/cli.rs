@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use rustix::thread::CpuSet;
+use turnbuckle_client::Transport;
 use turnbuckle_datapath::Backend;
 
 /// Most threads of one kind. More would measure the scheduler.
@@ -55,6 +57,12 @@ impl BackendChoice {
     pub(crate) fn resolve(self) -> Backend {
         self.0.unwrap_or_else(|| Backend::probe().0)
     }
+}
+
+/// The name of a transport.
+pub(crate) fn transports() -> impl TypedValueParser<Value = Transport> {
+    PossibleValuesParser::new(Transport::ALL.map(Transport::as_str))
+        .try_map(|text| text.parse::<Transport>())
 }
 
 /// Seconds, fractions allowed, up to a day.

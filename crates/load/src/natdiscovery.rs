@@ -13,7 +13,7 @@ use turnbuckle_wire::ChangeRequest;
 
 use crate::flags::{Wrong, address, number};
 use crate::output;
-use crate::reflection::report::{Report, title, verdict};
+use crate::reflection::report::{ReflectionReport, title, verdict};
 use crate::reflection::{Ask, Failure, Port, Reflection};
 use crate::stop::Stop;
 use crate::stunclient::server_address;
@@ -66,7 +66,7 @@ pub fn run(words: impl IntoIterator<Item = OsString>) -> anyhow::Result<ExitCode
     };
     let mut tests = Tests {
         server,
-        report: Report::start(),
+        report: ReflectionReport::start(),
         options: &options,
     };
     if options.tries_mapping {
@@ -102,7 +102,7 @@ fn told(result: Result<(), Failure>) -> anyhow::Result<()> {
 /// The tests of RFC 5780 §4, and those of coturn's program besides.
 struct Tests<'a> {
     server: SocketAddr,
-    report: Report,
+    report: ReflectionReport,
     options: &'a Options,
 }
 

@@ -14,7 +14,7 @@ use turnbuckle_wire::ChangeRequest;
 
 use crate::flags::{Wrong, address, number};
 use crate::output;
-use crate::reflection::report::Report;
+use crate::reflection::report::ReflectionReport;
 use crate::reflection::{Ask, Failure, Port};
 use crate::stop::Stop;
 
@@ -71,7 +71,7 @@ pub fn run(words: impl IntoIterator<Item = OsString>) -> anyhow::Result<ExitCode
 fn ask_once(options: &Options, port: &Port) -> Result<(), Failure> {
     let ask =
         |port: &Port, ask: Ask| port.ask(options.server, &ask, options.timeout, &Stop::default());
-    let mut report = Report::start();
+    let mut report = ReflectionReport::start();
     let first = ask(port, Ask::default())?;
     report.answer(&first, None);
     if first.other.is_none() && !options.is_forced {
@@ -106,7 +106,7 @@ fn ask_once(options: &Options, port: &Port) -> Result<(), Failure> {
 
 /// Asks until a signal. The exit code says whether an answer ever came.
 fn ask_on(options: &Options, port: &Port, stop: &Stop) -> Result<ExitCode, Failure> {
-    let report = Report::start();
+    let report = ReflectionReport::start();
     let mut seen = None;
     let (mut sent, mut delays) = (0_u64, Vec::new());
     let mut due = Instant::now();

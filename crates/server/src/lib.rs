@@ -1,32 +1,24 @@
-//! The relay: engine joined to datapath, configuration, shards, counters.
+//! The relay: engine joined to datapath, shards, counters.
+#![forbid(unsafe_code)]
 
-pub mod config;
+pub use turnbuckle_config as config;
 
-mod announce;
 mod clock;
+mod control;
 mod counters;
-mod dtls;
-mod interfaces;
-mod listening;
 mod log;
-mod pending;
 mod process;
-mod proxy;
 mod random;
-mod relay;
-mod serial;
-mod serve;
 mod shard;
-mod sources;
-mod stream;
+#[doc(hidden)]
+pub mod simulation;
 mod tls;
-mod train;
 mod translate;
 mod turnadmin;
 mod users;
 
-pub use counters::Accounting;
+pub use control::{ServeError, serve};
+pub use counters::{Accounting, counters_page};
 pub use log::Sink;
 pub use process::detach;
-pub use serve::{ServeError, serve};
 pub use turnadmin::turnadmin;

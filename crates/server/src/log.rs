@@ -1,7 +1,7 @@
 //! Lines from the shards to the thread that prints.
 //!
-//! Invariant: a shard never waits for a reader. A line that finds the queue full is dropped and counted, and the count
-//! is told with the next line that finds room.
+//! Invariant: a shard never waits for a reader. A line that finds the queue full is dropped and counted. The next line that finds room reports the
+//! count.
 
 mod coturn;
 mod pace;
@@ -21,15 +21,12 @@ pub(crate) use self::request::{Answer, Asked, Path, Seal};
 pub use self::sink::Sink;
 use self::text::{name, phrase};
 use crate::config::Persona;
-use crate::serve::Event;
-
-/// Lines that may wait to be printed.
-pub(crate) const QUEUE_LINES: usize = 1024;
+use crate::control::events::Event;
 
 /// Lines per second about requests, of one shard, where they are not paced by session.
 const REQUESTS: Pace = Pace::new(20, 20);
 
-/// What the log is to tell.
+/// Holds which lines a shard logs.
 #[derive(Clone, Debug)]
 pub(crate) struct Scope {
     pub(crate) persona: Persona,
@@ -40,17 +37,17 @@ pub(crate) struct Scope {
     /// Which shard it is, and of how many.
     pub(crate) shard: usize,
     pub(crate) shards: usize,
-    /// Answers to strangers are limited for each source (`unauthorized-ratelimit`).
+    /// Whether responses to unauthenticated requests are limited for each source (`unauthorized-ratelimit`).
     pub(crate) limits_answers: bool,
-    /// What clients are said to talk to that have been told no other realm.
+    /// The realm that is printed for clients that were sent no other one.
     pub(crate) realm: Box<str>,
 }
 
-/// One shard's way to the log.
+/// One shard's sender to the log.
 pub(crate) struct Log {
     events: SyncSender<Event>,
     scope: Scope,
-    /// For coturn's lines instead of our own.
+    /// Writes coturn's lines, if they are printed in place of our own.
     coturn: Option<coturn::Sessions>,
     requests: Pace,
     lost: u64,
@@ -69,12 +66,12 @@ impl Log {
         }
     }
 
-    /// Something an operator should see.
+    /// Logs a warning for the operator.
     pub(crate) fn warn(&mut self, text: &str) {
         self.line(format!("warning: shard {}: {text}", self.scope.shard));
     }
 
-    /// Whether [`Self::answered`] wants to hear of an answer: of errors only, unless requests are logged.
+    /// Returns whether [`Self::answered`] has to be called for a response. Only error responses count unless requests are logged.
     #[inline]
     pub(crate) fn wants_answer(&self, answer: &[u8]) -> bool {
         // The low bit of the class, which stands apart from the method (RFC 8489 §5).
@@ -85,12 +82,12 @@ impl Log {
         }
     }
 
-    /// Whether lines about sessions are in coturn's words, and wanted.
+    /// Returns whether lines about sessions are printed in coturn's form.
     pub(crate) fn tells_as_coturn(&self) -> bool {
         self.coturn.is_some() && self.scope.wanted.sessions
     }
 
-    /// A change of durable state; printed when sessions are logged.
+    /// Logs a change of durable state if sessions are logged.
     pub(crate) fn change(&mut self, change: &Change, now: Time) {
         let lines = match &mut self.coturn {
             Some(sessions) => sessions.changed(change, now),
@@ -100,13 +97,13 @@ impl Log {
         self.lines(lines);
     }
 
-    /// What is to be said about the end of an allocation before the answer to the request for it.
+    /// Logs the end of an allocation that a request asked for, before the response to that request is logged.
     pub(crate) fn releasing(&mut self, ended: &Ended) {
         let line = self.coturn.as_ref().and_then(|it| it.releasing(ended));
         self.lines(line);
     }
 
-    /// An answer to a client. `denied` is a peer that a rule of the operator's keeps out, and that rule.
+    /// Logs a response to a client. `denied` holds the peer that an operator's rule denies, and that rule.
     pub(crate) fn answered(
         &mut self,
         path: Path,
@@ -137,7 +134,7 @@ impl Log {
         }
     }
 
-    /// A request of `source` that gets no answer, because that has had as many as it may.
+    /// Logs a request that gets no response because `source` has reached its limit of responses.
     pub(crate) fn suppressed(&mut self, source: IpAddr, request: &[u8], now: Time) {
         if let Some(sessions) = self.coturn.as_mut().filter(|_| self.scope.limits_answers) {
             let line = sessions.suppressed(source, request, now);
@@ -145,14 +142,14 @@ impl Log {
         }
     }
 
-    /// What a client's connection is protected by.
+    /// Notes the cipher suite and version that protect a client's connection.
     pub(crate) fn sealed(&mut self, path: Path, seal: Seal, now: Time) {
         if let Some(sessions) = &mut self.coturn {
             sessions.sealed(path, seal, now);
         }
     }
 
-    /// A connection that comes.
+    /// Logs a new connection.
     pub(crate) fn connected(&mut self, client: SocketAddr, now: Time) {
         if let Some(sessions) = self.coturn.as_mut().filter(|it| it.wanted().sessions) {
             let lines = sessions.connected(client, now);
@@ -160,7 +157,7 @@ impl Log {
         }
     }
 
-    /// A connection that is gone; told before the end of what it had.
+    /// Logs that a connection was closed. It is called before the end of the connection's allocation is logged.
     pub(crate) fn disconnected(&mut self, path: Path, is_orderly: bool, now: Time) {
         if let Some(sessions) = self.coturn.as_mut().filter(|it| it.wanted().sessions) {
             let lines = sessions.disconnected(path, is_orderly, now);
@@ -168,7 +165,7 @@ impl Log {
         }
     }
 
-    /// Says what is due.
+    /// Prints the lines that are due.
     pub(crate) fn handle_timeout(&mut self, now: Time) {
         if self.next_timeout().is_some_and(|due| due <= now)
             && let Some(sessions) = &mut self.coturn
@@ -178,7 +175,7 @@ impl Log {
         }
     }
 
-    /// When [`Self::handle_timeout`] may have something to say.
+    /// Returns the next time at which [`Self::handle_timeout`] may print a line.
     pub(crate) fn next_timeout(&self) -> Option<Time> {
         self.coturn.as_ref()?.next_timeout()
     }
@@ -206,7 +203,7 @@ impl Log {
     }
 }
 
-/// Why a session ended, in words.
+/// Returns the cause of a session's end as text.
 fn reason(cause: EndCause) -> &'static str {
     match cause {
         EndCause::Disconnected => "the client disconnected",
@@ -216,7 +213,7 @@ fn reason(cause: EndCause) -> &'static str {
     }
 }
 
-/// One line in the manner of coturn's verbose log. Names are escaped: a user chooses them (V-73).
+/// Returns one line in the form of coturn's verbose log. Names are escaped because a user chooses them (V-73).
 fn describe(change: &Change, now: Time) -> Option<String> {
     let line = match change {
         Change::Created(created) => format!(
@@ -225,7 +222,7 @@ fn describe(change: &Change, now: Time) -> Option<String> {
             name(&created.user.realm),
             name(&created.user.name),
             created.expires.since(now).as_secs(),
-            created.client,
+            created.path.client,
             created
                 .relays
                 .iter()
@@ -300,12 +297,12 @@ fn describe(change: &Change, now: Time) -> Option<String> {
         Change::Moved(moved) => format!(
             "session {:018}: moved, client={}",
             moved.allocation.to_u64(),
-            moved.client
+            moved.path.client
         ),
         Change::Resumed(resumed) => format!(
             "session {:018}: resumed, client={}",
             resumed.allocation.to_u64(),
-            resumed.client
+            resumed.path.client
         ),
         Change::Reauthorized { .. }
         | Change::ChannelExpired { .. }

@@ -2,16 +2,24 @@
 
 use turnbuckle_engine::{BufferedRandom, Random};
 
-/// `getrandom(2)`, some hundred bytes at a time, so that a transaction id costs no system call.
-pub(crate) struct OsRandom(BufferedRandom<fn(&mut [u8])>);
+/// What random bytes are drawn from. A seeded one is for the simulator alone.
+pub type Source = Box<dyn FnMut(&mut [u8]) + Send>;
 
-impl OsRandom {
-    pub(crate) fn new() -> Self {
-        Self(BufferedRandom::new(fill))
+/// Some hundred bytes of a source at a time, so that a transaction id costs no system call.
+pub(crate) struct Randomness(BufferedRandom<Source>);
+
+impl Randomness {
+    /// Draws from `getrandom(2)`.
+    pub(crate) fn of_system() -> Self {
+        Self::from_source(Box::new(fill))
+    }
+
+    pub(crate) fn from_source(source: Source) -> Self {
+        Self(BufferedRandom::new(source))
     }
 }
 
-impl Random for OsRandom {
+impl Random for Randomness {
     fn fill(&mut self, bytes: &mut [u8]) {
         self.0.fill(bytes);
     }

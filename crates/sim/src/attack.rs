@@ -22,7 +22,7 @@ use crate::scenario::Scenario;
 pub struct Captured {
     latest: VecDeque<(Tuple, Vec<u8>)>,
     /// Proven requests that make, move or end an allocation: the ones worth playing back (V-22).
-    deeds: VecDeque<(Tuple, Vec<u8>)>,
+    requests: VecDeque<(Tuple, Vec<u8>)>,
 }
 
 impl Captured {
@@ -31,14 +31,14 @@ impl Captured {
 
     /// Remembers a datagram; forgets the oldest one when there are too many.
     pub fn note(&mut self, tuple: Tuple, bytes: &[u8]) {
-        let is_deed = Message::parse(bytes).is_ok_and(|message| {
+        let acts = Message::parse(bytes).is_ok_and(|message| {
             let ends = message.method() == Method::REFRESH && message.lifetime() == Ok(Some(0));
             let moves = message.method() == Method::REFRESH && message.mobility_ticket().is_some();
             let proven = message.has_integrity_sha1() || message.has_integrity_sha256();
             proven && (ends || moves || message.method() == Method::ALLOCATE)
         });
-        let ring = if is_deed {
-            &mut self.deeds
+        let ring = if acts {
+            &mut self.requests
         } else {
             &mut self.latest
         };
@@ -48,15 +48,15 @@ impl Captured {
         ring.push_back((tuple, bytes.to_vec()));
     }
 
-    /// Every deed, to be played back when the server may have forgotten it.
-    pub fn deeds(&self) -> impl Iterator<Item = Datagram> {
-        let deeds = self.deeds.iter();
-        deeds.map(|(tuple, bytes)| datagram(tuple.client, tuple.server, bytes.clone()))
+    /// Yields every request that was worth playing back, for when the server may have forgotten it.
+    pub fn requests(&self) -> impl Iterator<Item = Datagram> {
+        let requests = self.requests.iter();
+        requests.map(|(tuple, bytes)| datagram(tuple.client, tuple.server, bytes.clone()))
     }
 
     fn choose(&self, random: &mut Seeded) -> Option<&(Tuple, Vec<u8>)> {
-        let deed = random.one_in(2);
-        let ring = if deed { &self.deeds } else { &self.latest };
+        let acts = random.one_in(2);
+        let ring = if acts { &self.requests } else { &self.latest };
         ring.get(random.index(ring.len()))
     }
 }

@@ -132,7 +132,7 @@ impl Features {
         })
     }
 
-    /// Whether `feature` is in the set.
+    /// Returns whether `feature` is in the set.
     #[must_use]
     pub fn has(self, feature: Feature) -> bool {
         self.0 & bit(feature) != 0

@@ -18,6 +18,7 @@ pub mod check;
 pub mod client;
 pub mod connections;
 pub mod features;
+pub mod held;
 pub mod link;
 pub mod message;
 pub mod model;
@@ -27,6 +28,7 @@ pub mod random;
 pub mod run;
 pub mod scenario;
 pub mod server;
+pub mod shards;
 pub mod trace;
 pub mod violation;
 pub mod world;
@@ -35,8 +37,8 @@ pub use crate::check::{Datagram, Output, Watched};
 pub use crate::features::{Feature, Features};
 pub use crate::link::Faults;
 pub use crate::model::{
-    Allocation, Deed, Expect, Inbound, Mobility, Model, Nonces, Pending, Proof, Reservation,
-    Resumed, Rules, Secrets, Tuple,
+    Allocation, Asked, Bounds, Expect, Finished, Inbound, Lifetimes, Mobility, Model, Nonces,
+    Pending, Proof, Reservation, Resumed, Rules, Secrets, Tuple,
 };
 pub use crate::random::Seeded;
 pub use crate::run::{Failure, Report, run, run_seed};

@@ -34,7 +34,7 @@ impl Faults {
         }
     }
 
-    /// What arrives of one datagram: for each copy the delay and the bytes.
+    /// Returns what arrives of one datagram: for each copy the delay and the bytes.
     pub fn carry(&self, random: &mut Seeded, bytes: &[u8]) -> Vec<(u64, Vec<u8>)> {
         let copies = match (
             random.chance(self.loss_ppm),

@@ -189,7 +189,7 @@ impl Credentials {
     }
 }
 
-/// Whether a PASSWORD-ALGORITHMS value lists SHA-256 before or after MD5.
+/// Returns whether a PASSWORD-ALGORITHMS value lists SHA-256 before or after MD5.
 #[must_use]
 pub fn offers_sha256(algorithms: &[u8]) -> bool {
     let mut rest = algorithms;

@@ -119,7 +119,7 @@ pub const FORBIDDEN: [&str; 25] = [
     "2001:0:4136:e378:8000:63bf:3fff:fdd2",
 ];
 
-/// Whether a datagram to `ip` would break invariant I1.
+/// Returns whether a datagram to `ip` would break invariant I1.
 ///
 /// Written without a look at the engine's policy: the plan has few inhabitants, and whatever is
 /// not one of them must not be sent to.

@@ -85,7 +85,7 @@ fn run_traced(scenario: Scenario, steps: u64, lines: usize) -> Result<Report, Bo
 }
 
 /// A panic in the engine is a finding like any other.
-fn caught<T>(happens: impl FnOnce() -> Result<T, Violation>) -> Result<T, Violation> {
+pub(crate) fn caught<T>(happens: impl FnOnce() -> Result<T, Violation>) -> Result<T, Violation> {
     catch_unwind(AssertUnwindSafe(happens)).unwrap_or_else(|panic| {
         let text = panic.downcast_ref::<String>().cloned();
         let text = text.or_else(|| panic.downcast_ref::<&str>().map(ToString::to_string));

@@ -4,14 +4,14 @@
 use std::time::Duration;
 
 use turnbuckle_engine::{
-    AuthConfig, Config, Limits, NonceKey, NonceLifetime, Rate, RelayAddress, TicketKey,
-    UnverifiedLimits,
+    AuthConfig, Config, Limits, MobilityConfig, NonceKey, NonceLifetime, Rate, RelayAddress,
+    RelayConfig, TicketKey, UnverifiedLimits,
 };
 
 use crate::features::{Feature, Features};
 use crate::link::Faults;
 use crate::message::REALM;
-use crate::model::{Nonces, Rules, Secrets};
+use crate::model::{Bounds, Lifetimes, Nonces, Rules, Secrets};
 use crate::plan;
 use crate::queue::{MS, SECOND};
 use crate::random::Seeded;
@@ -153,10 +153,15 @@ fn rules(random: &mut Seeded, features: Features) -> Rules {
         let drawn = random.between(least, most);
         usize::try_from(if small { drawn } else { usual }).unwrap_or(usize::MAX)
     };
-    let (user_quota, total_quota) = (bound(1000, 1, 3), bound(100_000, 2, 6));
-    let shard_max = bound(1000, 1, 4);
-    let (permissions_max, channels_max) = (bound(100, 2, 4), bound(100, 1, 3));
-    let reservations_max = bound(100, 1, 2);
+    // In the order in which they are drawn.
+    let bounds = Bounds {
+        user_quota: bound(1000, 1, 3),
+        total_quota: bound(100_000, 2, 6),
+        shard: bound(1000, 1, 4),
+        permissions: bound(100, 2, 4),
+        channels: bound(100, 1, 3),
+        reservations: bound(100, 1, 2),
+    };
     let few = features.has(Feature::FewPorts);
     let first = 50_000 + random.between_u16(0, 3);
     let last = first + if few { random.between_u16(1, 5) } else { 400 };
@@ -165,17 +170,14 @@ fn rules(random: &mut Seeded, features: Features) -> Rules {
         relays.push(plan::RELAY_V6);
     }
     Rules {
-        lifetime_default: 600 * SECOND,
-        lifetime_max: 3600 * SECOND,
-        permission: 300 * SECOND,
-        channel: 600 * SECOND,
-        reservation: random.between(30, 90) * SECOND,
-        user_quota,
-        total_quota,
-        shard_max,
-        permissions_max,
-        channels_max,
-        reservations_max,
+        lifetimes: Lifetimes {
+            allocation: 600 * SECOND,
+            allocation_max: 3600 * SECOND,
+            permission: 300 * SECOND,
+            channel: 600 * SECOND,
+            reservation: random.between(30, 90) * SECOND,
+        },
+        bounds,
         relays,
         channels: if features.has(Feature::OldChannels) {
             0x4000..=0x7FFF
@@ -238,16 +240,20 @@ fn config(rules: &Rules, secrets: &Secrets, features: Features, nonce_lifetime_s
     });
     let mut config = Config {
         auth,
-        relays: relays.collect(),
-        relay_ports: rules.ports.clone(),
-        dont_fragment: rules.dont_fragment,
+        relays: RelayConfig {
+            addresses: relays.collect(),
+            ports: rules.ports.clone(),
+            dont_fragment: rules.dont_fragment,
+            rfc5766_channel_numbers: rules.channels.contains(&0x7FFF),
+            ..RelayConfig::default()
+        },
         limits: Limits {
-            allocations: bound(rules.shard_max),
-            user_quota: Some(bound(rules.user_quota)),
-            total_quota: Some(bound(rules.total_quota)),
-            permissions_per_allocation: small(rules.permissions_max),
-            channels_per_allocation: small(rules.channels_max),
-            reservations: bound(rules.reservations_max),
+            allocations: bound(rules.bounds.shard),
+            user_quota: Some(bound(rules.bounds.user_quota)),
+            total_quota: Some(bound(rules.bounds.total_quota)),
+            permissions_per_allocation: small(rules.bounds.permissions),
+            channels_per_allocation: small(rules.bounds.channels),
+            reservations: bound(rules.bounds.reservations),
             relay_open_attempts: 3,
             timeouts_per_call: 4,
             ..Limits::default()
@@ -264,12 +270,14 @@ fn config(rules: &Rules, secrets: &Secrets, features: Features, nonce_lifetime_s
             },
             answers_per_s: None,
         },
-        mobility: rules
-            .mobility
-            .then(|| TicketKey::from_secret(b"the same in every life of the server")),
-        rfc5766_channel_numbers: rules.channels.contains(&0x7FFF),
+        mobility: MobilityConfig {
+            key: rules
+                .mobility
+                .then(|| TicketKey::from_secret(b"the same in every life of the server")),
+            ..MobilityConfig::default()
+        },
         ..Config::default()
     };
-    config.lifetimes.reservation = Duration::from_nanos(rules.reservation);
+    config.lifetimes.reservation = Duration::from_nanos(rules.lifetimes.reservation);
     config
 }

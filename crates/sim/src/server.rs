@@ -3,16 +3,17 @@
 //! A step hands one input to one engine and collects everything that comes out. Whether that was
 //! right is somebody else's question ([`crate::check`]).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use turnbuckle_engine::{
     Change, ClientRoute, ClientTuple, Command, Commons, Config, DropReason, Endpoint, Engine,
-    IcmpError, InterfaceAddress, Now, Outcome, PeerRoute, Random, RelayHandle, RelayOpenError,
-    RelayRequest, Statistics, Time,
+    HeldPort, IcmpError, InterfaceAddress, Now, Opened, Outcome, PeerRoute, Random, RelayHandle,
+    RelayOpenError, RelayRequest, Statistics, Time,
 };
 
+use crate::held::{HeldPorts, HeldSocket};
 use crate::model::Tuple;
 use crate::plan;
 use crate::queue::SECOND;
@@ -49,6 +50,9 @@ pub struct Server {
     pub commons: Arc<Commons>,
     shards: Vec<Shard>,
     sockets: BTreeMap<Endpoint, Socket>,
+    /// Sockets at ports that are reserved, and those of them that are about to be in use.
+    held: HeldPorts,
+    taking: BTreeMap<(usize, RelayRequest), HeldSocket>,
     next_endpoint: u32,
     random: Seeded,
     /// Counts lives: an answer to a question of an earlier life is not delivered.
@@ -86,6 +90,18 @@ pub struct Opening {
     pub address: SocketAddr,
     /// The engine's name for the socket.
     pub handle: RelayHandle,
+    /// Whether the next port is to be held.
+    pub reserves_next: bool,
+    /// Whether the host has held the address until now.
+    pub is_held: bool,
+}
+
+impl Opening {
+    /// The address beside the one to bind.
+    #[must_use]
+    pub fn next(&self) -> SocketAddr {
+        SocketAddr::new(self.address.ip(), self.address.port() + 1)
+    }
 }
 
 /// What an engine did with one input.
@@ -121,7 +137,7 @@ pub enum Verdict {
 }
 
 impl Step {
-    /// Whether nothing came out beside the verdict.
+    /// Returns whether nothing came out beside the verdict.
     #[must_use]
     pub fn is_idle(&self) -> bool {
         let commands = self.replies.len() + self.opens.len() + self.closes.len();
@@ -139,6 +155,8 @@ impl Server {
             config,
             shards: Vec::new(),
             sockets: BTreeMap::new(),
+            held: HeldPorts::default(),
+            taking: BTreeMap::new(),
             next_endpoint: 1000,
             random,
             life: 0,
@@ -168,7 +186,7 @@ impl Server {
     /// The addresses of the host's interfaces (V-07).
     fn interfaces(&self) -> Vec<InterfaceAddress> {
         let listeners = plan::LISTENERS.iter().map(SocketAddr::ip);
-        let relays = self.config.relays.iter().map(|relay| relay.local);
+        let relays = self.config.relays.addresses.iter().map(|relay| relay.local);
         let interface = |ip: IpAddr| InterfaceAddress {
             ip,
             prefix_len: if ip.is_ipv4() { 32 } else { 128 },
@@ -180,7 +198,7 @@ impl Server {
         EngineRandom(Seeded::new(self.random.next_u64()))
     }
 
-    /// How many engines there are.
+    /// Returns how many engines there are.
     #[must_use]
     pub fn shard_count(&self) -> usize {
         self.shards.len()
@@ -218,7 +236,7 @@ impl Server {
         self.shards[shard].engine.statistics()
     }
 
-    /// When the engine of `shard` wants to be woken, in nanoseconds.
+    /// Returns when the engine of `shard` wants to be woken, in nanoseconds.
     #[must_use]
     pub fn next_timeout(&self, shard: usize) -> Option<u64> {
         let time = self.shards[shard].engine.next_timeout();
@@ -228,7 +246,7 @@ impl Server {
     /// The address as the outside sees it of a relay address of this host.
     #[must_use]
     pub fn outside(&self, local: SocketAddr) -> SocketAddr {
-        let mut relays = self.config.relays.iter();
+        let mut relays = self.config.relays.addresses.iter();
         match relays.find(|relay| relay.local == local.ip()) {
             Some(relay) => SocketAddr::new(relay.external.unwrap_or(relay.local), local.port()),
             None => local,
@@ -249,6 +267,19 @@ impl Server {
         sockets
             .find(|socket| self.outside(socket.local) == address)
             .copied()
+    }
+
+    /// Returns whether a program has the port, this server or another one.
+    #[must_use]
+    pub fn is_bound(&self, address: SocketAddr) -> bool {
+        self.held.has(address) || self.sockets().any(|socket| socket.local == address)
+    }
+
+    /// Ports that are held, and among them those that are about to be in use.
+    #[must_use]
+    pub fn held(&self) -> (BTreeSet<SocketAddr>, BTreeSet<SocketAddr>) {
+        let taking = self.taking.values().map(HeldSocket::address);
+        (self.held.addresses(), taking.collect())
     }
 
     /// Relay sockets that are open.
@@ -347,6 +378,7 @@ impl Server {
         if opening.life != self.life {
             return None;
         }
+        drop(self.taking.remove(&(opening.shard, opening.request)));
         let result = result.map(|()| {
             let endpoint = self.endpoint();
             let socket = Socket {
@@ -355,7 +387,9 @@ impl Server {
                 handle: opening.handle,
             };
             self.sockets.insert(endpoint, socket);
-            endpoint
+            let next = opening.next();
+            let beside = opening.reserves_next.then(|| self.held.hold(next));
+            Opened { endpoint, beside }
         });
         let engine = &mut self.shards[opening.shard].engine;
         engine.relay_opened(clocks(now), opening.request, result);
@@ -378,6 +412,8 @@ impl Server {
     ) -> Vec<Step> {
         self.life += 1;
         let old = std::mem::take(&mut self.sockets);
+        self.held = HeldPorts::default();
+        self.taking.clear();
         let journals: Vec<Vec<Change>> = self.shards.drain(..).map(|shard| shard.journal).collect();
         self.commons = Commons::new(&self.config);
         let mut steps = Vec::new();
@@ -432,6 +468,7 @@ impl Server {
         let life = self.life;
         let shard = &mut self.shards[index];
         let sockets = &mut self.sockets;
+        let (held_ports, taking) = (&self.held, &mut self.taking);
         shard.engine.with_commands(|command| match command {
             Command::Reply { to, bytes } => replies.push((to, bytes.to_vec())),
             Command::OpenRelay {
@@ -439,16 +476,28 @@ impl Server {
                 address,
                 handle,
                 protocol: _,
+                reserves_next,
+                held,
             } => {
+                let held = held.and_then(HeldPort::into_inner::<HeldSocket>);
+                let is_held = held.is_some();
                 if sockets.values().any(|socket| socket.local == address) {
                     absurd.push(format!("opens {address}, which is open"));
                 }
+                if held_ports.has(address) != is_held
+                    || held.as_ref().is_some_and(|held| held.address() != address)
+                {
+                    absurd.push(format!("opens {address} with {held:?}"));
+                }
+                taking.extend(held.map(|held| ((index, request), held)));
                 opens.push(Opening {
                     shard: index,
                     life,
                     request,
                     address,
                     handle,
+                    reserves_next,
+                    is_held,
                 });
             }
             Command::ClosePeer { .. } | Command::Connect { .. } | Command::Join { .. } => {

@@ -45,7 +45,7 @@ enum Event {
 }
 
 impl Event {
-    /// Whether nothing comes of it while the server is dead.
+    /// Returns whether nothing comes of it while the server is dead.
     fn needs_server(&self) -> bool {
         matches!(
             self,
@@ -56,6 +56,14 @@ impl Event {
                 | Self::ToRelay(_)
         )
     }
+}
+
+/// Holds the sources of what is drawn, apart from each other: one more draw for a path changes nothing of what peers do.
+#[derive(Debug)]
+struct Chance {
+    paths: Seeded,
+    host: Seeded,
+    peers: Seeded,
 }
 
 /// Everybody and everything.
@@ -71,9 +79,7 @@ pub struct World {
     captured: Captured,
     /// When each shard's timer event is due, if there is one.
     timers: Vec<Option<u64>>,
-    paths: Seeded,
-    host: Seeded,
-    peers: Seeded,
+    chance: Chance,
     /// The server is dead: what is sent to it is lost.
     down: bool,
     /// Set at the end: nobody acts any more, and everything must come to an end.
@@ -118,9 +124,11 @@ impl World {
             attackers: Attackers::new(&scenario),
             captured: Captured::default(),
             timers: vec![None; scenario.shard_count],
-            paths: scenario.random("paths"),
-            host,
-            peers: scenario.random("peers"),
+            chance: Chance {
+                paths: scenario.random("paths"),
+                host,
+                peers: scenario.random("peers"),
+            },
             down: false,
             closing: false,
             scenario,
@@ -210,8 +218,8 @@ impl World {
             }
             Event::Rebind(number) => {
                 self.clients[number].rebind();
-                let next = self.host.index(self.clients.len());
-                let pause = self.host.between(1, 300) * SECOND;
+                let next = self.chance.host.index(self.clients.len());
+                let pause = self.chance.host.between(1, 300) * SECOND;
                 self.queue.after(pause, Event::Rebind(next));
                 Output::default()
             }
@@ -268,9 +276,11 @@ impl World {
             Event::Crash => {
                 self.down = true;
                 self.timers.fill(None);
-                let dead = match self.host.below(4) {
-                    0 if features.has(Feature::Downtime) => self.host.between(1, 1000) * SECOND,
-                    1 if features.has(Feature::Downtime) => self.host.between(1, 1000) * MS,
+                let dead = match self.chance.host.below(4) {
+                    0 if features.has(Feature::Downtime) => {
+                        self.chance.host.between(1, 1000) * SECOND
+                    }
+                    1 if features.has(Feature::Downtime) => self.chance.host.between(1, 1000) * MS,
                     _ => 0,
                 };
                 self.queue.after(dead, Event::Restart);
@@ -279,18 +289,18 @@ impl World {
             Event::Restart => {
                 self.down = false;
                 if features.has(Feature::Replay) {
-                    for datagram in self.captured.deeds() {
+                    for datagram in self.captured.requests() {
                         self.queue.after(50 * MS, Event::ToListener(datagram));
                     }
                 }
-                let compact = features.has(Feature::CompactJournal) && self.host.one_in(2);
+                let compact = features.has(Feature::CompactJournal) && self.chance.host.one_in(2);
                 let loses = features.has(Feature::OutOfResources);
-                let host = &mut self.host;
+                let host = &mut self.chance.host;
                 let output = self
                     .watched
                     .crash(now, compact, |_| loses && host.one_in(8))?;
                 self.queue
-                    .after(self.host.between(1, 900) * SECOND, Event::Crash);
+                    .after(self.chance.host.between(1, 900) * SECOND, Event::Crash);
                 output
             }
         };
@@ -321,7 +331,11 @@ impl World {
     fn client_sends(&mut self, path: Tuple, bytes: &[u8]) {
         self.captured.note(path, bytes);
         let (from, to) = (path.client, path.server);
-        for (delay, bytes) in self.scenario.client_path.carry(&mut self.paths, bytes) {
+        for (delay, bytes) in self
+            .scenario
+            .client_path
+            .carry(&mut self.chance.paths, bytes)
+        {
             self.queue
                 .after(delay, Event::ToListener(Datagram { from, to, bytes }));
         }
@@ -331,9 +345,9 @@ impl World {
     fn carry(&mut self, output: Output) {
         for opening in output.openings {
             let slow = self.scenario.features.has(Feature::SlowOpen);
-            let delay = match self.host.below(8) {
-                0 if slow => self.host.between(5, 15) * SECOND,
-                1..=3 if slow => self.host.between(1, 900) * MS,
+            let delay = match self.chance.host.below(8) {
+                0 if slow => self.chance.host.between(5, 15) * SECOND,
+                1..=3 if slow => self.chance.host.between(1, 900) * MS,
                 _ => 0,
             };
             self.queue.after(delay, Event::Opened(opening));
@@ -342,14 +356,14 @@ impl World {
             match plan::place(datagram.to) {
                 Place::Client(number) if number < self.clients.len() => {
                     let path = &self.scenario.client_path;
-                    for (delay, bytes) in path.carry(&mut self.paths, &datagram.bytes) {
+                    for (delay, bytes) in path.carry(&mut self.chance.paths, &datagram.bytes) {
                         let datagram = Datagram { bytes, ..datagram };
                         self.queue.after(delay, Event::ToClient(number, datagram));
                     }
                 }
                 Place::Peer(_) => {
                     let path = &self.scenario.peer_path;
-                    for (delay, bytes) in path.carry(&mut self.paths, &datagram.bytes) {
+                    for (delay, bytes) in path.carry(&mut self.chance.paths, &datagram.bytes) {
                         self.queue
                             .after(delay, Event::ToPeer(Datagram { bytes, ..datagram }));
                     }
@@ -369,15 +383,16 @@ impl World {
 
     fn open(&mut self, opening: &Opening) -> Result<(), RelayOpenError> {
         let features = self.scenario.features;
-        let mut sockets = self.watched.server.sockets();
-        if sockets.any(|socket| socket.local == opening.address) {
+        let server = &self.watched.server;
+        let is_free = opening.is_held || !server.is_bound(opening.address);
+        if !is_free || opening.reserves_next && server.is_bound(opening.next()) {
             return Err(RelayOpenError::AddressInUse);
         }
-        if features.has(Feature::AddressInUse) && self.host.one_in(3) {
+        if features.has(Feature::AddressInUse) && self.chance.host.one_in(3) && !opening.is_held {
             return Err(RelayOpenError::AddressInUse);
         }
-        if features.has(Feature::OutOfResources) && self.host.one_in(6) {
-            return Err(if self.host.one_in(2) {
+        if features.has(Feature::OutOfResources) && self.chance.host.one_in(6) {
+            return Err(if self.chance.host.one_in(2) {
                 RelayOpenError::OutOfResources
             } else {
                 RelayOpenError::Other
@@ -389,7 +404,7 @@ impl World {
     fn peer_receives(&mut self, datagram: Datagram) {
         let open = (4000..=4001).contains(&datagram.to.port());
         if !open {
-            if self.scenario.features.has(Feature::Icmp) && self.peers.one_in(2) {
+            if self.scenario.features.has(Feature::Icmp) && self.chance.peers.one_in(2) {
                 let v6 = datagram.to.is_ipv6();
                 let error = IcmpError {
                     peer: datagram.to,
@@ -402,9 +417,9 @@ impl World {
             }
             return;
         }
-        if self.peers.one_in(2) {
+        if self.chance.peers.one_in(2) {
             let mut source = datagram.to;
-            if self.peers.one_in(8) {
+            if self.chance.peers.one_in(8) {
                 source.set_port(source.port() ^ 1); // RFC 8656 §9: the port plays no part
             }
             self.peer_sends(source, datagram.from, &datagram.bytes);
@@ -412,7 +427,7 @@ impl World {
     }
 
     fn peer_sends(&mut self, from: SocketAddr, to: SocketAddr, bytes: &[u8]) {
-        for (delay, bytes) in self.scenario.peer_path.carry(&mut self.paths, bytes) {
+        for (delay, bytes) in self.scenario.peer_path.carry(&mut self.chance.paths, bytes) {
             self.queue
                 .after(delay, Event::ToRelay(Datagram { from, to, bytes }));
         }
@@ -424,36 +439,40 @@ impl World {
         let relays: Vec<SocketAddr> = sockets
             .map(|socket| self.watched.server.outside(socket.local))
             .collect();
-        if let Some(relay) = self.peers.choose(&relays).copied() {
+        if let Some(relay) = self.chance.peers.choose(&relays).copied() {
             let v6 = relay.is_ipv6();
-            let peer = plan::peer(self.peers.index(4), v6, 4000 + self.peers.between_u16(0, 1));
+            let peer = plan::peer(
+                self.chance.peers.index(4),
+                v6,
+                4000 + self.chance.peers.between_u16(0, 1),
+            );
             if features.has(Feature::Sharpshooters) {
                 self.aim();
             }
             if features.has(Feature::UnsolicitedPeers) {
-                let len = self.peers.index(80);
-                let bytes = self.peers.bytes(len);
+                let len = self.chance.peers.index(80);
+                let bytes = self.chance.peers.bytes(len);
                 self.peer_sends(peer, relay, &bytes);
             }
-            if features.has(Feature::Icmp) && self.peers.one_in(3) {
+            if features.has(Feature::Icmp) && self.chance.peers.one_in(3) {
                 let error = IcmpError {
-                    peer: if self.peers.one_in(4) {
+                    peer: if self.chance.peers.one_in(4) {
                         plan::stranger(1, v6, 53)
                     } else {
                         peer
                     },
-                    kind: [0, 1, 2, 3, 4, 5, 11, 128][self.peers.index(8)],
-                    code: self.peers.bytes(1)[0] % 8,
+                    kind: [0, 1, 2, 3, 4, 5, 11, 128][self.chance.peers.index(8)],
+                    code: self.chance.peers.bytes(1)[0] % 8,
                     mtu: 1280,
-                    v6: v6 ^ self.peers.one_in(10),
+                    v6: v6 ^ self.chance.peers.one_in(10),
                 };
                 self.queue.after(0, Event::Icmp(relay, error));
             }
         }
-        let pause = match self.peers.below(3) {
+        let pause = match self.chance.peers.below(3) {
             0 => 20 * MS,
-            1 => self.peers.between(1, 10) * SECOND,
-            _ => self.peers.between(10, 200) * SECOND,
+            1 => self.chance.peers.between(1, 10) * SECOND,
+            _ => self.chance.peers.between(10, 200) * SECOND,
         };
         self.queue.after(pause, Event::PeersAct);
     }
@@ -462,7 +481,7 @@ impl World {
     fn aim(&mut self) {
         let now = self.queue.now();
         let held: Vec<_> = self.watched.model.allocations.iter().collect();
-        let Some((tuple, held)) = self.peers.choose(&held) else {
+        let Some((tuple, held)) = self.chance.peers.choose(&held) else {
             return;
         };
         let mut shots = Vec::new();
@@ -488,12 +507,12 @@ impl World {
         if shots.is_empty() {
             return;
         }
-        let (due, event) = shots.swap_remove(self.peers.index(shots.len()));
-        let at = match self.peers.below(4) {
+        let (due, event) = shots.swap_remove(self.chance.peers.index(shots.len()));
+        let at = match self.chance.peers.below(4) {
             0 => due - 1,
             1 => due,
-            2 => due + self.peers.below(130) * MS,
-            _ => due + self.peers.below(600) * MS,
+            2 => due + self.chance.peers.below(130) * MS,
+            _ => due + self.chance.peers.below(600) * MS,
         };
         if at > now {
             self.queue.at(at, event);
@@ -513,7 +532,12 @@ impl World {
                 continue;
             }
             let late = self.scenario.features.has(Feature::LateTimers) && !self.closing;
-            let at = due + if late { self.host.below(500) * MS } else { 0 };
+            let at = due
+                + if late {
+                    self.chance.host.below(500) * MS
+                } else {
+                    0
+                };
             if self.timers[shard].is_none_or(|set| at < set) {
                 self.timers[shard] = Some(at);
                 self.queue.at(at, Event::Timer(shard));

@@ -102,7 +102,7 @@ fn happened(coverage: &Coverage) {
     for change in (0..=9).chain([14, 15]) {
         assert!(coverage.of("change", change) > 0, "never: change {change}");
     }
-    let events: [(&str, &[u16]); 19] = [
+    let events: [(&str, &[u16]); 20] = [
         ("allocate repeated", &[0]),
         ("both families", &[0]),
         ("channel data relayed", &[0]),
@@ -112,6 +112,7 @@ fn happened(coverage: &Coverage) {
         ("hairpin", &[0]),
         ("icmp dropped", &[0]),
         ("icmp relayed", &[0]),
+        ("malformed channel data", &[0]),
         ("moved", &[0]),
         ("opened", &[0, 1]),
         ("opened too late", &[0]),
@@ -136,7 +137,6 @@ fn happened(coverage: &Coverage) {
         "fragmentation_unsupported",
         "indication_malformed",
         "keep_alive",
-        "malformed_channel_data",
         "malformed_stun",
         "method_unknown",
         "no_allocation",

@@ -1,6 +1,7 @@
 //! The `turnbuckle` command line.
 //!
 //! Subcommands are clap's; the options of `serve` and `check` are those of the option table in `turnbuckle_server::config` and pass through unread.
+#![forbid(unsafe_code)]
 
 mod check;
 mod links;
@@ -57,7 +58,7 @@ enum Command {
     /// Connect as fast as possible and print connections per second
     ConnectClient(turnbuckle_load::connections::ConnectClient),
     /// Attack a server with what has gone wrong in others, and say where it held; exit code 1 if it did not
-    Probe(Box<turnbuckle_load::probe::Arguments>),
+    Probe(Box<turnbuckle_probe::Arguments>),
     Bench(Box<turnbuckle_lab::Arguments>),
 }
 
@@ -99,7 +100,7 @@ fn subcommand() -> anyhow::Result<ExitCode> {
         Command::Peer(arguments) => turnbuckle_load::peer::run(&arguments),
         Command::AcceptServer(arguments) => arguments.run(),
         Command::ConnectClient(arguments) => arguments.run(),
-        Command::Probe(arguments) => turnbuckle_load::probe::run(&arguments),
+        Command::Probe(arguments) => turnbuckle_probe::run(&arguments),
         Command::Bench(arguments) => turnbuckle_lab::run(&arguments).map(|all_measured| {
             if all_measured {
                 ExitCode::SUCCESS

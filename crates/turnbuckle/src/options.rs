@@ -8,7 +8,7 @@ use turnbuckle_server::config;
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
     /// Explain this key
-    #[arg(conflicts_with_all = ["markdown", "sample", "man", "compatibility"])]
+    #[arg(conflicts_with_all = ["markdown", "sample", "man", "compatibility", "counters"])]
     key: Option<String>,
     /// Print docs/options.md
     #[arg(long, conflicts_with_all = ["sample", "man"])]
@@ -19,6 +19,9 @@ pub(crate) struct Arguments {
     /// Print docs/compatibility.md
     #[arg(long, conflicts_with_all = ["markdown", "sample", "man"])]
     compatibility: bool,
+    /// Print docs/counters.md
+    #[arg(long, conflicts_with_all = ["markdown", "sample", "man", "compatibility"])]
+    counters: bool,
     /// Print the manual page
     #[arg(long)]
     man: bool,
@@ -32,6 +35,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
             compatibility: true,
             ..
         } => config::compatibility(),
+        Arguments { counters: true, .. } => turnbuckle_server::counters_page(),
         Arguments { man: true, .. } => config::man(),
         Arguments { key: Some(key), .. } => {
             match config::help_one(key.trim_start_matches('-'), crate::width()) {

@@ -199,6 +199,7 @@ fn wrong_subcommands_and_unknown_keys_fail() {
 fn options_prints_the_committed_texts() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     for (argument, file) in [
+        ("--counters", "docs/counters.md"),
         ("--markdown", "docs/options.md"),
         ("--sample", "deploy/turnserver.conf.sample"),
     ] {

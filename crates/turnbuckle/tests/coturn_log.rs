@@ -403,6 +403,10 @@ fn request(method: Method, user: Option<&str>) -> Vec<u8> {
     let mut bytes = vec![0; 1232];
     let transaction = TransactionId::new([7; 12]);
     let mut writer = MessageWriter::new(&mut bytes, Class::Request, method, transaction);
+    if method != Method::BINDING {
+        // What is shorter than any first request gets no challenge.
+        writer.lifetime(600);
+    }
     if let Some(user) = user {
         writer.username(user.as_bytes());
         writer.realm(b"example.org");

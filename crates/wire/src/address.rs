@@ -55,7 +55,7 @@ pub(crate) const VALUE_LEN_MAX: usize = 20;
 
 const PORT_MASK: u16 = (MAGIC_COOKIE >> 16) as u16;
 
-/// What IPv6 addresses are xored with: the cookie followed by the transaction id.
+/// Returns what IPv6 addresses are xored with: the cookie followed by the transaction id.
 fn mask_v6(transaction_id: TransactionId) -> u128 {
     let [t0, t1, t2, t3, t4, t5, t6, t7, t8, t9, t10, t11] = *transaction_id.as_bytes();
     let [c0, c1, c2, c3] = MAGIC_COOKIE.to_be_bytes();

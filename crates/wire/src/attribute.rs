@@ -24,13 +24,13 @@ impl AttributeType {
         self.0
     }
 
-    /// Whether a receiver that does not know the type must refuse the request: below 0x8000 (RFC 8489 §14).
+    /// Returns whether a receiver that does not know the type must refuse the request: below 0x8000 (RFC 8489 §14).
     #[must_use]
     pub const fn is_comprehension_required(self) -> bool {
         self.0 < 0x8000
     }
 
-    /// Whether this codec knows the type.
+    /// Returns whether this codec knows the type.
     #[must_use]
     pub const fn is_known(self) -> bool {
         slot_of(self) != UNKNOWN

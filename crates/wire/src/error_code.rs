@@ -42,7 +42,7 @@ impl<'a> AddressErrorCode<'a> {
     }
 }
 
-/// First byte, code and reason of either attribute.
+/// Splits the value of either attribute into its first byte, code and reason.
 fn split(value: &[u8]) -> Result<(u8, u16, &[u8]), AttributeError> {
     let Some((&[first, _reserved, class, number], reason)) = value.split_first_chunk() else {
         return Err(AttributeError::Length);

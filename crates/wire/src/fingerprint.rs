@@ -1,4 +1,4 @@
-//! FINGERPRINT: a CRC-32 that tells STUN from other protocols ([RFC 8489 §14.7]).
+//! FINGERPRINT: a CRC-32 that distinguishes STUN from other protocols ([RFC 8489 §14.7]).
 //!
 //! The checksum is `crc32fast`'s, with its `std` feature: without it the crate cannot detect carry-less
 //! multiplication and falls back to tables, which costs several times as much on a 140-byte message.

@@ -1,7 +1,7 @@
 //! The 20-byte STUN header: class, method, transaction id ([RFC 8489 §5]).
 //!
 //! The invariant: a [`Method`] holds 12 bits, so packing class and method into the type field cannot touch
-//! the two leading zero bits by which STUN is told from other protocols.
+//! the two leading zero bits by which STUN is distinguished from other protocols.
 //!
 //! [RFC 8489 §5]: https://www.rfc-editor.org/rfc/rfc8489#section-5
 

@@ -110,7 +110,7 @@ impl Sha256Key {
     }
 }
 
-/// What an HMAC covers: the header, its length field set as if the message ended with the integrity attribute,
+/// Returns what an HMAC covers: the header, its length field set as if the message ended with the integrity attribute,
 /// and the attributes before. `None` if `before` is shorter than a header.
 pub(crate) fn covered(before: &[u8], attribute_len: usize) -> Option<([u8; HEADER_LEN], &[u8])> {
     let (header, body) = before.split_first_chunk::<HEADER_LEN>()?;
@@ -133,7 +133,7 @@ impl<'a> IntegritySha256<'a> {
         }
     }
 
-    /// Whether the sender left out the end of the HMAC. Such a value cannot be checked here.
+    /// Returns whether the sender left out the end of the HMAC. Such a value cannot be checked here.
     #[must_use]
     pub const fn is_truncated(&self) -> bool {
         self.0.len() < SHA256_LEN
@@ -146,17 +146,12 @@ impl fmt::Debug for IntegritySha256<'_> {
     }
 }
 
-impl Message<'_> {
+impl IntegrityKey {
     /// Compares the integrity attribute of the key's kind with what the key gives, in constant time.
-    ///
-    /// # Errors
-    ///
-    /// [`IntegrityError::Missing`] without that attribute, [`IntegrityError::BadLength`] when it is not exactly 20 or
-    /// 32 bytes (a truncated MESSAGE-INTEGRITY-SHA256 is refused), [`IntegrityError::Mismatch`] otherwise.
-    pub fn check_integrity(&self, key: &IntegrityKey) -> Result<(), IntegrityError> {
-        let equal = match key {
-            IntegrityKey::Sha1(key) => {
-                let (before, value) = self.integrity_sha1().ok_or(IntegrityError::Missing)?;
+    pub(crate) fn check(&self, message: &Message<'_>) -> Result<(), IntegrityError> {
+        let equal = match self {
+            Self::Sha1(key) => {
+                let (before, value) = message.integrity_sha1().ok_or(IntegrityError::Missing)?;
                 let value: &[u8; SHA1_LEN] =
                     value.try_into().map_err(|_| IntegrityError::BadLength)?;
                 let (header, body) =
@@ -164,8 +159,10 @@ impl Message<'_> {
                 // guard: V-25-whole.sha1
                 key.compute(&header, body).ct_eq(value)
             }
-            IntegrityKey::Sha256(key) => {
-                let (before, value) = self.integrity_sha256_raw().ok_or(IntegrityError::Missing)?;
+            Self::Sha256(key) => {
+                let (before, value) = message
+                    .integrity_sha256_raw()
+                    .ok_or(IntegrityError::Missing)?;
                 let value: &[u8; SHA256_LEN] =
                     value.try_into().map_err(|_| IntegrityError::BadLength)?;
                 let (header, body) = covered(before, SHA256_LEN.saturating_add(4))

@@ -1,4 +1,4 @@
-//! A received STUN message: one pass that checks the structure and remembers where each attribute is.
+//! A received STUN message: one pass checks the structure and records where each attribute is.
 //!
 //! The invariants:
 //!
@@ -22,7 +22,10 @@ pub use stun::UnknownAttributes;
 
 use crate::attribute::{SLOT_COUNT, UNKNOWN, slot_of};
 use crate::header::{HEADER_LEN, MAGIC_COOKIE, padding_len, split_message_type};
-use crate::{AttributeType, Class, Method, ParseError, TransactionId, fingerprint};
+use crate::{
+    AttributeType, Class, IntegrityError, IntegrityKey, Method, ParseError, TransactionId,
+    fingerprint,
+};
 use core::fmt;
 use core::ops::Range;
 
@@ -103,8 +106,8 @@ impl<'a> Message<'a> {
         Ok(message)
     }
 
-    /// Integrity attributes and FINGERPRINT, from the first of them to the end. Whatever else stands here is
-    /// walked over (RFC 8489 §9).
+    /// Parses the integrity attributes and FINGERPRINT, from the first of them to the end. Ignores any other attribute here
+    /// (RFC 8489 §9).
     fn parse_tail(&mut self, first: Found, mut cursor: Cursor<'a>) -> Result<(), ParseError> {
         let mut found = first;
         let mut saw_sha256 = false;
@@ -198,25 +201,25 @@ impl<'a> Message<'a> {
         self.bytes
     }
 
-    /// Whether the message carries FINGERPRINT; if it does, [`Message::parse`] has verified it.
+    /// Returns whether the message carries FINGERPRINT; if it does, [`Message::parse`] has verified it.
     #[must_use]
     pub fn has_fingerprint(&self) -> bool {
         self.contains(AttributeType::FINGERPRINT)
     }
 
-    /// Whether the message carries MESSAGE-INTEGRITY.
+    /// Returns whether the message carries MESSAGE-INTEGRITY.
     #[must_use]
     pub fn has_integrity_sha1(&self) -> bool {
         self.contains(AttributeType::MESSAGE_INTEGRITY)
     }
 
-    /// Whether the message carries MESSAGE-INTEGRITY-SHA256, of whatever length.
+    /// Returns whether the message carries MESSAGE-INTEGRITY-SHA256, of whatever length.
     #[must_use]
     pub fn has_integrity_sha256(&self) -> bool {
         self.contains(AttributeType::MESSAGE_INTEGRITY_SHA256)
     }
 
-    /// Whether an attribute of a known type is present.
+    /// Returns whether an attribute of a known type is present.
     #[must_use]
     pub fn contains(&self, kind: AttributeType) -> bool {
         self.raw(kind).is_some()
@@ -232,7 +235,7 @@ impl<'a> Message<'a> {
         }
     }
 
-    /// Whether the message carries a comprehension-required attribute this codec does not know.
+    /// Returns whether the message carries a comprehension-required attribute this codec does not know.
     #[must_use]
     pub const fn has_unknown_required(&self) -> bool {
         self.has_unknown_required
@@ -261,7 +264,7 @@ impl<'a> Message<'a> {
         self.bytes.get(self.raw_range(kind)?)
     }
 
-    /// A type without a slot has to be searched.
+    /// Returns the value of a type without a slot, by searching for it.
     #[cold]
     fn raw_of_unknown(&self, kind: AttributeType) -> Option<&'a [u8]> {
         self.attributes()
@@ -269,7 +272,7 @@ impl<'a> Message<'a> {
             .map(|attribute| attribute.value)
     }
 
-    /// Where the value of the first attribute of a known type lies in the message.
+    /// Returns where the value of the first attribute of a known type lies in the message.
     #[inline]
     fn raw_range(&self, kind: AttributeType) -> Option<Range<usize>> {
         let start = self.offset_of(kind)?;
@@ -284,6 +287,16 @@ impl<'a> Message<'a> {
     fn offset_of(&self, kind: AttributeType) -> Option<usize> {
         let words = *self.offset_words.get(usize::from(slot_of(kind)))?;
         (words != 0).then_some(usize::from(words) << 2)
+    }
+
+    /// Compares the integrity attribute of the key's kind with what the key gives, in constant time.
+    ///
+    /// # Errors
+    ///
+    /// [`IntegrityError::Missing`] without that attribute, [`IntegrityError::BadLength`] when it is not exactly 20 or
+    /// 32 bytes (a truncated MESSAGE-INTEGRITY-SHA256 is refused), [`IntegrityError::Mismatch`] otherwise.
+    pub fn check_integrity(&self, key: &IntegrityKey) -> Result<(), IntegrityError> {
+        key.check(self)
     }
 
     /// The bytes before MESSAGE-INTEGRITY and its value.
@@ -318,7 +331,7 @@ impl fmt::Debug for Message<'_> {
     }
 }
 
-/// Whether an attribute ends what getters may see: behind it only integrity and fingerprint count.
+/// Returns whether an attribute ends what getters may see: behind it only integrity and fingerprint count.
 #[inline]
 const fn ends_body(kind: AttributeType) -> bool {
     matches!(

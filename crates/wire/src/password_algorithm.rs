@@ -78,7 +78,7 @@ impl<'a> PasswordAlgorithms<'a> {
         })
     }
 
-    /// Whether the list names `algorithm`.
+    /// Returns whether the list names `algorithm`.
     #[must_use]
     pub fn contains(&self, algorithm: PasswordAlgorithm) -> bool {
         self.iter().any(|entry| entry.algorithm == algorithm)

@@ -18,7 +18,7 @@ pub(crate) const DOMAIN_LEN_MAX: usize = 255;
 /// Most characters in a text other than USERNAME.
 const CHARACTERS_MAX: usize = 127;
 
-/// Whether `text` has fewer than 128 characters. Bytes that are not UTF-8 count as one each.
+/// Returns whether `text` has fewer than 128 characters. Bytes that are not UTF-8 count as one each.
 pub(crate) fn is_short(text: &[u8]) -> bool {
     text.len() <= CHARACTERS_MAX
         || text

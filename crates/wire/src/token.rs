@@ -30,7 +30,7 @@ impl<'a> AccessToken<'a> {
 }
 
 impl core::fmt::Debug for AccessToken<'_> {
-    /// A token is a credential: lengths only.
+    /// Prints lengths only, because a token is a credential.
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         f.debug_struct("AccessToken")
             .field("nonce_len", &self.nonce.len())

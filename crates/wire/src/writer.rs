@@ -185,7 +185,7 @@ impl<'b> MessageWriter<'b> {
         Some(value)
     }
 
-    /// Where the message ends once an attribute of `value_len` is appended; `None` if a length field would overflow.
+    /// Returns where the message ends once an attribute of `value_len` is appended; `None` if a length field would overflow.
     fn end_after(&self, value_len: usize) -> Option<usize> {
         let end = self
             .len
@@ -213,7 +213,7 @@ impl<'b> MessageWriter<'b> {
 }
 
 impl Stage {
-    /// The stage behind an attribute of this type, or `None` if it may not stand here.
+    /// Returns the stage after an attribute of this type, or `None` if it may not stand here.
     const fn after(self, kind: AttributeType) -> Option<Self> {
         match (kind, self) {
             (AttributeType::MESSAGE_INTEGRITY, Self::Body) => Some(Self::AfterSha1),

@@ -5,7 +5,8 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use turnbuckle_datapath::{
-    Backend, Bind, Datapath, EndpointId, EndpointKind, Handler, Received, Run, SendQueue, Settings,
+    Backend, Bind, DatagramHandler, Datapath, EndpointId, EndpointKind, Received, Run, SendQueue,
+    Settings, StreamHandler, TurnHandler,
 };
 
 use crate::measure::Program;
@@ -51,7 +52,9 @@ struct Relay {
     to: SocketAddr,
 }
 
-impl Handler for Relay {
+impl TurnHandler for Relay {}
+
+impl DatagramHandler for Relay {
     #[inline]
     fn received(&mut self, message: &Received<'_>, tx: &mut SendQueue) {
         let count = message.segment_count();
@@ -85,6 +88,8 @@ impl Handler for Relay {
         }
     }
 }
+
+impl StreamHandler for Relay {}
 
 fn relay(
     program: Program,

@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 use rustix::process::{Signal, set_parent_process_death_signal, setsid};
 use rustix::thread::{CpuSet, sched_setaffinity};
 use turnbuckle_datapath::{
-    Bind, Datapath, EndpointId, EndpointKind, Handler, Received, SendQueue, Settings, Sockets,
+    Bind, BufferSettings, DatagramHandler, Datapath, EndpointId, EndpointKind, Received, SendQueue,
+    Settings, Sockets, StreamHandler, TurnHandler,
 };
 
 /// Datagrams per train of the source, the most that every kernel takes.
@@ -37,7 +38,10 @@ pub(crate) fn ready() -> io::Result<()> {
 /// Holds a socket that nobody reads: the kernel counts what arrives and drops GRO buffers whole.
 pub(crate) fn sink(address: SocketAddr) -> io::Result<()> {
     let mut datapath = Datapath::new(Settings {
-        socket_buffer: 4096,
+        buffers: BufferSettings {
+            listener: 4096,
+            ..BufferSettings::default()
+        },
         ..Settings::default()
     })?;
     datapath.bind(Bind {
@@ -61,10 +65,8 @@ struct Source {
     next: usize,
 }
 
-impl Handler for Source {
-    fn received(&mut self, _: &Received<'_>, _: &mut SendQueue) {}
-
-    fn turn_ended(&mut self, tx: &mut SendQueue, _: &mut Sockets<'_>) {
+impl TurnHandler for Source {
+    fn turn_ended(&mut self, tx: &mut SendQueue, _: &mut impl Sockets) {
         for _ in 0..self.trains {
             let endpoint = self.endpoints[self.next % self.endpoints.len()];
             self.next += 1;
@@ -72,6 +74,12 @@ impl Handler for Source {
         }
     }
 }
+
+impl DatagramHandler for Source {
+    fn received(&mut self, _: &Received<'_>, _: &mut SendQueue) {}
+}
+
+impl StreamHandler for Source {}
 
 /// Sends copies of `datagram` from each of `addresses` in turn, a train from each, `rate` datagrams a second in all; 0 floods.
 pub(crate) fn source(
@@ -85,8 +93,11 @@ pub(crate) fn source(
     let small = Settings {
         coalesce: Duration::ZERO,
         batch: 1,
-        relay_buffer_start: 4096,
-        relay_buffer_max: 4096,
+        buffers: BufferSettings {
+            relay_start: 4096,
+            relay_max: 4096,
+            ..BufferSettings::default()
+        },
         ..Settings::default()
     };
     let mut datapath = Datapath::new(small)?;

@@ -1,5 +1,5 @@
 use super::*;
-use crate::handler::Received;
+use crate::views::Received;
 
 const SEGMENTS: u16 = 64;
 
@@ -22,7 +22,7 @@ fn message(bytes: &[u8], slot: u32) -> Received<'_> {
     }
 }
 
-/// What an endpoint would send: for each train the sizes of its datagrams.
+/// Returns what an endpoint would send: for each train the sizes of its datagrams.
 fn sizes(queue: &SendQueue, from: EndpointId) -> Vec<(u16, Vec<usize>)> {
     let touched = queue
         .touched()
@@ -263,7 +263,7 @@ fn replies_do_not_divide_trains() {
     let run = queue.runs(answer).next().unwrap();
     let (start, len) = run.payload(0);
     assert_eq!(
-        (run.source, &queue.arena()[start..start + len]),
+        (run.source, &queue.arena[start..start + len]),
         (Source::Arena, &b"answer"[..])
     );
 }
@@ -314,7 +314,7 @@ fn equal_prefixes_in_a_row_are_stored_once() {
             1,
         );
     }
-    assert_eq!(queue.arena().len(), 8);
+    assert_eq!(queue.arena.len(), 8);
     let touched = queue.touched()[0];
     let (_, train) = queue.trains(&touched).next().unwrap();
     let prefixes: Vec<_> = queue.runs(train).map(|run| queue.prefix(run)[0]).collect();

@@ -1,7 +1,7 @@
-//! How connections come: a listening socket for each address and shard, or one for all shards, and how many are taken per turn.
+//! How connections are accepted: on a listening socket per address and shard, or on one for all shards, a bounded number per turn.
 //!
 //! Where each shard has its own, those for one address form a `SO_REUSEPORT` group, among which the kernel spreads connections when the first SYN
-//! arrives, by their 4-tuple or by [`AcceptStrategy::Cpu`](super::AcceptStrategy). A socket of the group takes part from [`Listener::admit`]
+//! arrives, by their 4-tuple or by [`AcceptStrategy::Cpu`](crate::AcceptStrategy). A socket of the group takes part from [`Listener::admit`]
 //! on, and its number in the group is the order of these calls.
 //!
 //! Options that every connection needs are set on the listener: the kernel copies them to what it accepts
@@ -18,12 +18,14 @@ use rustix::io::Errno;
 use rustix::net::{SocketFlags, accept_with, acceptfrom_with};
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 
+use super::accepting::Accepting;
 use super::connection::Start;
-use super::{Accepting, Listen};
 use crate::counters::StreamCounters;
-use crate::epolls::{Epolls, LISTENER};
-use crate::kept::SocketKind;
-use crate::settings::{Settings, bind_device};
+use crate::names::Listen;
+use crate::settings::Settings;
+use crate::sockets::device::bind_device;
+use crate::sockets::epolls::{Epolls, LISTENER};
+use crate::sockets::kept::SocketKind;
 
 /// Handshakes that the kernel completes while nobody accepts; `net.core.somaxconn` bounds it too.
 const BACKLOG: i32 = 4096;
@@ -42,13 +44,13 @@ pub(crate) struct Listener {
     pub(crate) token: u64,
     /// Whether connections are taken.
     is_admitted: bool,
-    /// What its connections begin with.
+    /// The state in which its connections begin.
     pub(crate) start: Start,
 }
 
-/// The socket of a listener: the one that is left from another data path, or a new one.
+/// Returns the socket of a listener: the one that another data path has left open, or a new one.
 fn kept_or_bound(address: SocketAddr, settings: &Settings) -> io::Result<OwnedFd> {
-    let device = settings.listener_device.as_deref();
+    let device = settings.devices.listeners.as_deref();
     let Some(kept) = &settings.kept else {
         return bound(address, settings, device);
     };
@@ -82,7 +84,7 @@ impl Listener {
 
     /// Takes the address of a relay and admits its peers. Nothing is read from them before they are joined with a client.
     pub(crate) fn bind_relay(listen: Listen, settings: &Settings) -> io::Result<Self> {
-        let socket = bound(listen.address, settings, settings.relay_device.as_deref())?;
+        let socket = bound(listen.address, settings, settings.devices.relays.as_deref())?;
         SockRef::from(&socket).listen(RELAY_BACKLOG)?;
         Ok(Self {
             socket: Arc::new(socket),
@@ -107,7 +109,7 @@ impl Listener {
         self.watch(name, epolls)
     }
 
-    /// Has the shard be told when connections wait, if they are admitted. What is watched already goes on.
+    /// Enables events about connections that wait, if they are admitted. Sockets that are watched already are left as they are.
     pub(crate) fn watch(&self, name: u32, epolls: &Epolls) -> io::Result<()> {
         if !self.is_admitted {
             return Ok(());
@@ -123,8 +125,8 @@ impl Listener {
         }
     }
 
-    /// Whether one of several shards is woken for a connection. The kernel can do that only where a shard waits for the socket itself, and
-    /// not for another queue that does (`ep_poll_callback`).
+    /// Returns whether the kernel wakes only one of several shards for a connection. The kernel can do that only if a shard waits for the
+    /// socket itself, and not for another queue that contains it (`ep_poll_callback`).
     pub(crate) fn is_exclusive(&self) -> bool {
         self.accepting.interest().contains(EventFlags::EXCLUSIVE)
     }
@@ -142,8 +144,8 @@ impl Listener {
         }
     }
 
-    /// Accepts up to `limit` connections, after [`ACCEPTS_MIN`] no more than until a moment. What is left is reported as ready again in
-    /// the next turn.
+    /// Accepts up to `limit` connections. Beyond [`ACCEPTS_MIN`] it stops when the time is over. Connections that are left are reported
+    /// again in the next turn.
     ///
     /// # Errors
     /// No descriptor or no memory: connections wait in the kernel.
@@ -197,20 +199,20 @@ impl Listener {
 /// Begins a connection from `local`, where this process listens too, to `remote`.
 ///
 /// Both sockets have `SO_REUSEPORT`, without which Linux lets nobody share an address with a listener
-/// (`inet_csk_get_port`); the kernel tells connections apart by their 4-tuple.
+/// (`inet_csk_get_port`). The kernel distinguishes the connections by their 4-tuple.
 pub(super) fn connect(
     local: SocketAddr,
     remote: SocketAddr,
     settings: &Settings,
 ) -> io::Result<OwnedFd> {
-    let socket = bound(local, settings, settings.relay_device.as_deref())?;
+    let socket = bound(local, settings, settings.devices.relays.as_deref())?;
     match rustix::net::connect(&socket, &remote) {
         Ok(()) | Err(Errno::INPROGRESS) => Ok(socket),
         Err(errno) => Err(errno.into()),
     }
 }
 
-/// A socket that has the address and is ready to be one of a group.
+/// Returns a socket that is bound to the address and can join a group.
 fn bound(address: SocketAddr, settings: &Settings, device: Option<&str>) -> io::Result<OwnedFd> {
     let socket = Socket::new(
         Domain::for_address(address),
@@ -225,7 +227,7 @@ fn bound(address: SocketAddr, settings: &Settings, device: Option<&str>) -> io::
     socket.set_reuse_port(true)?;
     socket.set_tcp_nodelay(true)?;
     // What is not sent yet should wait here, where it can be dropped, and not in the kernel.
-    socket.set_tcp_notsent_lowat(settings.stream_unsent_max)?;
+    socket.set_tcp_notsent_lowat(settings.streams.unsent_max)?;
     bind_device(&socket, device)?;
     socket.bind(&address.into())?;
     Ok(socket.into())

@@ -7,24 +7,24 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use rustix::event::epoll::EventFlags;
-
-use crate::shard::allowed_cpus;
-use crate::sys::steering::steer_by_cpu;
+use turnbuckle_sys::cpus::allowed_cpus;
+use turnbuckle_sys::steering::steer_by_cpu;
 
 /// Which shard takes a connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum AcceptStrategy {
-    /// That of the CPU on which the connection arrives. Where one CPU does the work of the network, its shard gets them all.
+    /// The shard of the CPU on which the connection arrives. If one CPU does all network work, its shard gets all connections.
     Cpu,
-    /// One that waits: all shards wait on one socket, and a connection wakes one of them (`EPOLLEXCLUSIVE`).
+    /// A shard that waits: all shards wait on one socket, and a connection wakes one of them (`EPOLLEXCLUSIVE`).
     Exclusive,
     /// Each shard has a socket, and the hash of the addresses chooses (`SO_REUSEPORT`).
+    #[default]
     Reuseport,
-    /// The first that comes: all shards wait on one socket, and a connection wakes them all.
+    /// The first shard to accept it: all shards wait on one socket, and a connection wakes them all.
     Shared,
 }
 
-/// What the shards of a process know of each other's listeners: a copy for each of them.
+/// State of the listeners that the shards of a process share; each shard has a copy.
 #[derive(Clone, Debug)]
 pub struct Accepting {
     strategy: AcceptStrategy,
@@ -35,10 +35,10 @@ pub struct Accepting {
 }
 
 impl Default for Accepting {
-    /// A single shard.
+    /// Returns the state of a single shard.
     fn default() -> Self {
         Self {
-            strategy: AcceptStrategy::Reuseport,
+            strategy: AcceptStrategy::default(),
             shards: 1,
             cpus: Arc::default(),
             sockets: Arc::default(),
@@ -47,10 +47,10 @@ impl Default for Accepting {
 }
 
 impl Accepting {
-    /// For `shards` shards. To be called before a thread is pinned: the CPUs that this one may use are those that all shards use.
+    /// Returns the state for `shards` shards. To be called before the thread is pinned: all shards use the CPUs that this thread may use.
     ///
     /// # Errors
-    /// The kernel does not tell which CPUs may be used.
+    /// The kernel does not report which CPUs may be used.
     pub fn new(strategy: AcceptStrategy, shards: u32) -> io::Result<Self> {
         Ok(Self {
             strategy,
@@ -60,7 +60,7 @@ impl Accepting {
         })
     }
 
-    /// The socket for an address: that of the shard that asked first, if it is shared.
+    /// Returns the socket for an address. A shared one is opened by the first shard that calls this.
     pub(super) fn socket(
         &self,
         address: SocketAddr,
@@ -81,7 +81,7 @@ impl Accepting {
         }
     }
 
-    /// What to wait for on a socket.
+    /// Returns the events to wait for on a socket.
     pub(super) fn interest(&self) -> EventFlags {
         match self.strategy {
             AcceptStrategy::Exclusive => EventFlags::IN | EventFlags::EXCLUSIVE,

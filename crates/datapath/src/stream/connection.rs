@@ -8,13 +8,13 @@ use rustix::event::epoll::{self, EventData, EventFlags};
 use socket2::SockRef;
 
 use super::outgoing::Outgoing;
-use super::{INDEX_BITS, INDEX_MASK, StreamEnd, StreamId};
-use crate::epolls::{Epolls, STREAM};
-use crate::queue::narrow;
+use crate::names::{INDEX_BITS, INDEX_MASK, StreamId, narrow};
+use crate::reports::StreamEnd;
+use crate::sockets::epolls::{Epolls, STREAM};
 
 const READING: EventFlags = EventFlags::IN.union(EventFlags::RDHUP);
 
-/// What a connection begins with.
+/// The state in which a connection begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Start {
     /// It is being made from this side.
@@ -39,12 +39,7 @@ pub(crate) enum Shutdown {
 pub(crate) struct Stream {
     socket: OwnedFd,
     pub(crate) id: StreamId,
-    /// Bytes that the handler wants to see again.
-    pub(crate) kept: Vec<u8>,
-    /// How many bytes, those that were kept among them, are worth being shown to the handler.
-    pub(crate) awaited_len: usize,
-    /// Whether the handler is to see what it kept in the next turn, whatever comes.
-    pub(crate) is_cut: bool,
+    pub(crate) kept: Kept,
     /// What the kernel has not taken yet; `None` as long as it takes everything.
     pub(crate) outgoing: Option<Box<Outgoing>>,
     /// Set when the connection is to be closed at the next flush.
@@ -54,16 +49,35 @@ pub(crate) struct Stream {
     /// Whether the other side has ended what it sends, and that was read.
     pub(crate) has_ended: bool,
     pub(crate) shutdown: Shutdown,
-    pub(crate) is_connecting: bool,
-    /// Whether it is in the queue of those that have proven nothing.
-    is_stranger: bool,
+    /// Whether what is sent on it passes the handler's seal.
+    pub(crate) is_sealed: bool,
     /// Whether the handler wants nothing to be read.
     pub(crate) is_held_back: bool,
+    watch: Watch,
+}
+
+/// What the handler keeps of what came on a connection, and when it wants to see it.
+#[derive(Debug, Default)]
+pub(crate) struct Kept {
+    /// Bytes that the handler wants to see again.
+    pub(crate) bytes: Vec<u8>,
+    /// How many bytes, those that were kept among them, are worth being shown to the handler.
+    pub(crate) awaited_len: usize,
+    /// Whether the handler is to see what it kept in the next turn, whatever comes.
+    pub(crate) is_cut: bool,
+}
+
+/// The events that an event queue reports for a connection.
+#[derive(Debug)]
+struct Watch {
+    is_connecting: bool,
+    /// Whether it is in the queue of those that have proven nothing.
+    is_stranger: bool,
     is_reading: bool,
     /// Whether the event queue reports when it can be written.
     awaits_room: bool,
     /// What the event queue watches for; `None` when it does not watch.
-    watched: Option<EventFlags>,
+    flags: Option<EventFlags>,
 }
 
 impl Stream {
@@ -71,35 +85,40 @@ impl Stream {
         self.socket.as_fd()
     }
 
-    /// The socket, and what waits for it.
+    /// Returns the socket, and the bytes that wait for it.
     pub(crate) fn socket_and_outgoing(&mut self) -> (BorrowedFd<'_>, Option<&mut Outgoing>) {
         (self.socket.as_fd(), self.outgoing.as_deref_mut())
     }
 
     pub(crate) fn is_reading(&self) -> bool {
-        self.is_reading
+        self.watch.is_reading
     }
 
-    /// Whether nothing more will go either way.
+    /// Returns whether this side is still establishing the connection.
+    pub(crate) fn is_connecting(&self) -> bool {
+        self.watch.is_connecting
+    }
+
+    /// Returns whether both directions have ended.
     pub(crate) fn is_finished(&self) -> bool {
         self.has_ended && self.shutdown == Shutdown::Done
     }
 
-    /// Asks to be told, or no longer to be told, when the socket takes bytes again.
+    /// Enables or disables the event that reports when the socket takes bytes again.
     #[cold]
     pub(crate) fn await_room(&mut self, epolls: &Epolls, wanted: bool) -> io::Result<()> {
-        if self.awaits_room != wanted {
-            self.awaits_room = wanted;
+        if self.watch.awaits_room != wanted {
+            self.watch.awaits_room = wanted;
             self.watch(epolls)?;
         }
         Ok(())
     }
 
-    /// Reads from now on, or leaves what comes in the kernel, so that the other side has to wait.
+    /// Enables or disables reading. Unread bytes stay in the kernel, so that the other side has to wait.
     pub(crate) fn set_reading(&mut self, epolls: &Epolls, wanted: bool) -> io::Result<()> {
         let wanted = wanted && !self.has_ended && !self.is_held_back;
-        if self.is_reading != wanted {
-            self.is_reading = wanted;
+        if self.watch.is_reading != wanted {
+            self.watch.is_reading = wanted;
             self.watch(epolls)?;
         }
         Ok(())
@@ -107,43 +126,48 @@ impl Stream {
 
     /// Notes that the connection is made.
     pub(crate) fn set_connected(&mut self, epolls: &Epolls) -> io::Result<()> {
-        self.is_connecting = false;
+        self.watch.is_connecting = false;
         self.watch(epolls)
     }
 
-    /// Stops watching until something is wanted of the connection again: errors are reported for ever otherwise.
+    /// Stops watching until an event is needed again: otherwise errors would be reported for ever.
     pub(crate) fn unwatch(&mut self, epolls: &Epolls) -> io::Result<()> {
-        if self.watched.take().is_some() {
+        if self.watch.flags.take().is_some() {
             epoll::delete(self.queue(epolls), &self.socket)?;
         }
         Ok(())
     }
 
-    pub(crate) fn is_stranger(&self) -> bool {
-        self.is_stranger
+    /// Returns whether unread bytes stay in the kernel and cause an event in each turn. A joined connection is not watched then.
+    pub(crate) fn is_kept_unread(&self) -> bool {
+        self.is_held_back && self.partner.is_none()
     }
 
-    /// Has the event queue watch a connection that has just come: that of the strangers, or of everybody else.
+    pub(crate) fn is_stranger(&self) -> bool {
+        self.watch.is_stranger
+    }
+
+    /// Has an event queue watch a new connection: the queue of the strangers, or the main one.
     pub(crate) fn enter(&mut self, epolls: &Epolls, is_stranger: bool) -> io::Result<()> {
-        self.is_stranger = is_stranger;
+        self.watch.is_stranger = is_stranger;
         self.watch(epolls)
     }
 
     /// Notes that the connection has proven itself: from now on it is served before strangers.
     #[cold]
     pub(crate) fn prove(&mut self, epolls: &Epolls) -> io::Result<()> {
-        let is_watched = self.watched.is_some();
+        let is_watched = self.watch.flags.is_some();
         self.unwatch(epolls)?;
-        self.is_stranger = false;
+        self.watch.is_stranger = false;
         if is_watched {
             self.watch(epolls)?;
         }
         Ok(())
     }
 
-    /// The queue that watches the connection.
+    /// Returns the queue that watches the connection.
     fn queue<'a>(&self, epolls: &'a Epolls) -> &'a OwnedFd {
-        match self.is_stranger {
+        match self.watch.is_stranger {
             true => &epolls.strangers,
             false => &epolls.media,
         }
@@ -151,14 +175,14 @@ impl Stream {
 
     fn watch(&mut self, epolls: &Epolls) -> io::Result<()> {
         let mut flags = EventFlags::empty();
-        if self.awaits_room || self.is_connecting {
+        if self.watch.awaits_room || self.watch.is_connecting {
             flags |= EventFlags::OUT;
         }
-        if self.is_reading {
+        if self.watch.is_reading {
             flags |= READING;
         }
         let queue = self.queue(epolls);
-        match self.watched.replace(flags) {
+        match self.watch.flags.replace(flags) {
             Some(watched) if watched == flags => {}
             Some(_) => epoll::modify(queue, &self.socket, event_data(self.id), flags)?,
             None => epoll::add(queue, &self.socket, event_data(self.id), flags)?,
@@ -166,26 +190,26 @@ impl Stream {
         Ok(())
     }
 
-    /// Has closing the connection reset it, which tells the other side that not everything arrived.
+    /// Makes closing the connection reset it, so that the other side sees that not everything arrived.
     pub(crate) fn reset_on_close(&self) {
         // Refused or not, the connection is closed.
         let _ = SockRef::from(&self.socket).set_linger(Some(Duration::ZERO));
     }
 }
 
-/// A connection on its way from one data path to another.
+/// Returns the state of a connection that leaves for another data path.
 #[derive(Debug)]
-pub struct DetachedStream {
+pub(crate) struct Detached {
     socket: OwnedFd,
-    kept: Vec<u8>,
-    is_cut: bool,
+    kept: Kept,
+    is_sealed: bool,
     outgoing: Option<Box<Outgoing>>,
 }
 
-impl DetachedStream {
-    /// Whether its handler is to see what was kept, whatever comes.
+impl Detached {
+    /// Returns whether its handler is to be shown the kept bytes in the next turn, even if nothing new arrives.
     pub(crate) fn is_cut(&self) -> bool {
-        self.is_cut
+        self.kept.is_cut
     }
 }
 
@@ -223,20 +247,21 @@ impl Table {
         let stream = Stream {
             socket,
             id,
-            kept: Vec::new(),
-            awaited_len: 0,
-            is_cut: false,
+            kept: Kept::default(),
             outgoing: None,
             ending: None,
             partner: None,
             has_ended: false,
             shutdown: Shutdown::No,
-            is_connecting: start == Start::Connecting,
-            is_stranger: false,
+            is_sealed: false,
             is_held_back: false,
-            is_reading: start == Start::Reading,
-            awaits_room: false,
-            watched: None,
+            watch: Watch {
+                is_connecting: start == Start::Connecting,
+                is_stranger: false,
+                is_reading: start == Start::Reading,
+                awaits_room: false,
+                flags: None,
+            },
         };
         Ok(place.stream.insert(stream))
     }
@@ -258,28 +283,27 @@ impl Table {
     }
 
     /// Takes a connection out for another data path.
-    pub(crate) fn detach(&mut self, id: StreamId, epolls: &Epolls) -> Option<DetachedStream> {
+    pub(crate) fn detach(&mut self, id: StreamId, epolls: &Epolls) -> Option<Detached> {
         let mut stream = self.remove(id)?;
         // The descriptor stays open, so this queue would go on reporting it.
         let _ = stream.unwatch(epolls);
-        Some(DetachedStream {
+        Some(Detached {
             socket: stream.socket,
-            kept: stream.kept,
-            is_cut: stream.is_cut,
+            kept: Kept {
+                awaited_len: 0,
+                ..stream.kept
+            },
+            is_sealed: stream.is_sealed,
             outgoing: stream.outgoing,
         })
     }
 
     /// Takes in a connection of another data path.
-    pub(crate) fn adopt(
-        &mut self,
-        detached: DetachedStream,
-        epolls: &Epolls,
-    ) -> io::Result<StreamId> {
+    pub(crate) fn adopt(&mut self, detached: Detached, epolls: &Epolls) -> io::Result<StreamId> {
         let id = self.enter(detached.socket, Start::Reading, epolls)?;
         if let Some(stream) = self.get_mut(id) {
             stream.kept = detached.kept;
-            stream.is_cut = detached.is_cut;
+            stream.is_sealed = detached.is_sealed;
             stream.outgoing = detached.outgoing;
             let waits = stream.outgoing.is_some();
             stream.await_room(epolls, waits)?;
@@ -296,7 +320,7 @@ impl Table {
             .filter(|stream| stream.id == id)
     }
 
-    /// Takes a connection out; closing its socket is dropping it, which takes it from the event queue too.
+    /// Removes a connection. Dropping its socket closes it and takes it off the event queue too.
     pub(crate) fn remove(&mut self, id: StreamId) -> Option<Stream> {
         let place = self.places.get_mut(id.index())?;
         let stream = place.stream.take_if(|stream| stream.id == id)?;
@@ -305,7 +329,7 @@ impl Table {
         Some(stream)
     }
 
-    /// The names of all connections.
+    /// Returns the names of all connections.
     pub(crate) fn ids(&self) -> Vec<StreamId> {
         let streams = self.places.iter().filter_map(|place| place.stream.as_ref());
         streams.map(|stream| stream.id).collect()

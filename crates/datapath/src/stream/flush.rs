@@ -1,24 +1,26 @@
-//! Writing to connections: one gathering write for what a turn has for each, and what is left over waits.
+//! Writing to connections: one gathering write per connection and turn. What the kernel does not take waits.
 //!
-//! A *sealed* connection is one whose bytes the handler transforms on their way out, which is how TLS comes in. What is sealed
-//! cannot be dropped any more, so only so much is sealed at a time as is written at once, a bounded piece. Each message is sealed by itself:
-//! there are clients, coturn's among them, that take what comes out of one TLS record for one message.
+//! A *sealed* connection is one whose outgoing bytes the handler transforms, for example by TLS. Sealed bytes cannot be
+//! dropped any more. So only a bounded piece is sealed at a time, as much as is written at once. Each message is sealed by itself,
+//! because some clients, coturn's among them, take the content of one TLS record for one message.
 
 use std::io::IoSlice;
 use std::os::fd::BorrowedFd;
 
 use rustix::io::Errno;
 use rustix::net::{SendAncillaryBuffer, SendFlags, sendmsg, shutdown};
+use turnbuckle_sys::receive::Slots;
 
 use super::connection::{Shutdown, Stream, Table};
-use super::{StreamEnd, StreamId, Streams};
+use super::streams::Streams;
 use crate::counters::StreamCounters;
-use crate::epolls::Epolls;
-use crate::handler::{Handler, SendFailure};
-use crate::pack::{Buffers, source};
-use crate::queue::{Content, SendQueue, StreamTouched};
+use crate::handler::StreamHandler;
+use crate::names::StreamId;
+use crate::queue::{Content, SendQueue, StreamChange, StreamMessage, StreamTouched};
+use crate::reports::{SendFailure, StreamEnd};
 use crate::settings::Settings;
-use crate::sys::receive::Slots;
+use crate::sockets::epolls::Epolls;
+use crate::udp::pack::Buffers;
 
 /// Messages of one gathering write.
 const MESSAGES: usize = 85;
@@ -28,7 +30,6 @@ const PIECES: usize = MESSAGES * 3;
 const SEALED_MAX: usize = 32 * 1024;
 /// Writes to one connection that waited, per turn.
 const WRITES_PER_TURN: usize = 8;
-const ZEROS: [u8; 3] = [0; 3];
 
 /// Writes to connections; keeps the buffers for it.
 #[derive(Debug, Default)]
@@ -47,41 +48,24 @@ pub(crate) struct Job<'a> {
     pub(crate) counters: &'a StreamCounters,
 }
 
-/// One message of a turn.
-#[derive(Clone, Copy)]
-struct Message<'a> {
-    content: Content,
-    parts: [&'a [u8]; 3],
-}
-
-impl Message<'_> {
-    fn len(&self) -> usize {
-        self.parts.iter().map(|part| part.len()).sum()
-    }
-
-    /// Raw bytes and those of a joined connection are no message: nobody counts them.
-    fn counted(&self) -> u32 {
-        u32::from(!matches!(self.content, Content::Raw | Content::Relayed))
-    }
-}
-
 impl StreamFlusher {
-    /// Writes everything queued for connections, and closes those that have come to their end.
-    pub(crate) fn flush<H: Handler>(
+    /// Writes everything queued for connections, and closes those that have ended.
+    pub(crate) fn flush<H: StreamHandler>(
         &mut self,
         job: &Job<'_>,
         streams: &mut Streams,
         handler: &mut H,
     ) {
-        for &(first, second) in job.queue.joins() {
-            join(job, &mut streams.table, first, second);
-        }
-        for &(id, is_held_back) in job.queue.holds() {
-            hold_back(job, &mut streams.table, id, is_held_back);
+        for &(id, change) in job.queue.stream_changes() {
+            apply(job, &mut streams.table, id, change);
         }
         for touched in job.queue.touched_streams() {
             let Streams { table, arena, .. } = &mut *streams;
-            let messages = messages(job, arena.bytes(), touched);
+            let buffers = Buffers {
+                slots: job.slots,
+                streams: arena.bytes(),
+            };
+            let messages = job.queue.stream_messages(touched, buffers);
             let Some(stream) = table.get_mut(touched.stream) else {
                 let count = messages.map(|message| message.counted()).sum();
                 give_up(job, touched, count, SendFailure::Closed, handler);
@@ -89,7 +73,7 @@ impl StreamFlusher {
             };
             let written = match &stream.outgoing {
                 Some(_) => queue_up(job, stream, touched, messages, handler),
-                None if handler.is_sealed(touched.stream) => {
+                None if stream.is_sealed => {
                     self.write_sealed(job, stream, touched, messages, handler)
                 }
                 None => write_plain(job, stream, touched, messages, handler),
@@ -122,9 +106,9 @@ impl StreamFlusher {
         }
     }
 
-    /// After writing to one of two joined connections: ends it if that is wanted and nothing waits, and has the other one read,
-    /// or not read, accordingly.
-    fn balance<H: Handler>(
+    /// Updates two joined connections after a write to one of them. Ends it if that was requested and nothing waits, and pauses or
+    /// resumes reading from the other one.
+    fn balance<H: StreamHandler>(
         &mut self,
         job: &Job<'_>,
         table: &mut Table,
@@ -138,13 +122,13 @@ impl StreamFlusher {
         let has_room = stream.outgoing.is_none();
         if has_room && stream.shutdown == Shutdown::Wanted {
             stream.shutdown = Shutdown::Done;
-            if handler.is_sealed(id) {
+            if stream.is_sealed {
                 self.sealed.clear();
-                handler.farewell(id, &mut self.sealed);
+                handler.seal_end(id, &mut self.sealed);
                 // All of it has been sent, so that a few bytes fit; and who does not get them sees the end all the same.
                 write(job, stream.fd(), &[IoSlice::new(&self.sealed)])?;
             }
-            // It fails only where the other side has reset the connection, which reading tells.
+            // It fails only if the other side has reset the connection, which the next read reports.
             let _ = shutdown(stream.fd(), rustix::net::Shutdown::Write);
         }
         let is_finished = stream.is_finished();
@@ -160,12 +144,12 @@ impl StreamFlusher {
     }
 
     /// Seals messages piece by piece and writes them; when one piece does not fit, its rest and all behind it wait.
-    fn write_sealed<'a, H: Handler>(
+    fn write_sealed<'a, H: StreamHandler>(
         &mut self,
         job: &Job<'a>,
         stream: &mut Stream,
         touched: &StreamTouched,
-        messages: impl Iterator<Item = Message<'a>> + Clone,
+        messages: impl Iterator<Item = StreamMessage<'a>> + Clone,
         handler: &mut H,
     ) -> Result<(), StreamEnd> {
         self.sealed.clear();
@@ -212,21 +196,25 @@ impl StreamFlusher {
     }
 
     /// Appends what was gathered in `plain` to `sealed`.
-    fn seal<H: Handler>(&mut self, stream: StreamId, handler: &mut H) -> Result<(), StreamEnd> {
+    fn seal<H: StreamHandler>(
+        &mut self,
+        stream: StreamId,
+        handler: &mut H,
+    ) -> Result<(), StreamEnd> {
         handler
             .seal(stream, &self.plain, &mut self.sealed)
             .map_err(|_| StreamEnd::Failed)
     }
 
     /// Writes what waits, as far as the socket takes it.
-    fn drain<H: Handler>(
+    fn drain<H: StreamHandler>(
         &mut self,
         job: &Job<'_>,
         stream: &mut Stream,
         touched: &StreamTouched,
         handler: &mut H,
     ) -> Result<(), StreamEnd> {
-        let sealed = stream.outgoing.is_some() && handler.is_sealed(touched.stream);
+        let sealed = stream.outgoing.is_some() && stream.is_sealed;
         for _ in 0..WRITES_PER_TURN {
             let (socket, Some(outgoing)) = stream.socket_and_outgoing() else {
                 return Ok(());
@@ -274,11 +262,11 @@ impl StreamFlusher {
 }
 
 /// Writes messages as they are; the first that does not fit and all behind it wait.
-fn write_plain<'a, H: Handler>(
+fn write_plain<'a, H: StreamHandler>(
     job: &Job<'a>,
     stream: &mut Stream,
     touched: &StreamTouched,
-    messages: impl Iterator<Item = Message<'a>>,
+    messages: impl Iterator<Item = StreamMessage<'a>>,
     handler: &mut H,
 ) -> Result<(), StreamEnd> {
     let mut messages = messages.peekable();
@@ -309,7 +297,7 @@ fn write_plain<'a, H: Handler>(
             }
         };
         if written == total {
-            let complete: u32 = batch.iter().flatten().map(Message::counted).sum();
+            let complete: u32 = batch.iter().flatten().map(StreamMessage::counted).sum();
             job.counters.messages.add(u64::from(complete));
             continue;
         }
@@ -341,11 +329,11 @@ fn write_plain<'a, H: Handler>(
 
 /// Puts messages behind those that wait.
 #[cold]
-fn queue_up<'a, H: Handler>(
+fn queue_up<'a, H: StreamHandler>(
     job: &Job<'a>,
     stream: &mut Stream,
     touched: &StreamTouched,
-    messages: impl Iterator<Item = Message<'a>>,
+    messages: impl Iterator<Item = StreamMessage<'a>>,
     handler: &mut H,
 ) -> Result<(), StreamEnd> {
     let outgoing = stream.outgoing.get_or_insert_default();
@@ -358,15 +346,15 @@ fn queue_up<'a, H: Handler>(
                 outgoing.push_control(message.parts, usize::MAX);
             }
             Content::Control => {
-                fits &= outgoing.push_control(message.parts, job.settings.stream_control_max);
+                fits &= outgoing.push_control(message.parts, job.settings.streams.control_max);
             }
             Content::Media => {
-                dropped += outgoing.push_media(message.parts, job.settings.stream_media_max);
+                dropped += outgoing.push_media(message.parts, job.settings.streams.media_max);
             }
             // Sealed bytes that wait were sealed earlier, and nothing is sealed before these are queued.
             Content::Raw => {
                 outgoing.extend_tail(message.parts, 0);
-                fits &= outgoing.tail().len() <= job.settings.stream_control_max + 2 * SEALED_MAX;
+                fits &= outgoing.tail().len() <= job.settings.streams.control_max + 2 * SEALED_MAX;
             }
         }
     }
@@ -379,8 +367,32 @@ fn queue_up<'a, H: Handler>(
         .map_err(|_| StreamEnd::Failed)
 }
 
-/// Joins two connections, if both are there. Each is among those that the flush looks at.
+/// Applies the changes of a connection's state that the turn requested before anything is sent.
 #[cold]
+fn apply(job: &Job<'_>, table: &mut Table, id: StreamId, change: StreamChange) {
+    match change {
+        StreamChange::HoldBack(is_held_back) => hold_back(job, table, id, is_held_back),
+        StreamChange::Join(partner) => join(job, table, id, partner),
+        StreamChange::Prove => prove(job, table, id),
+        StreamChange::Seal => {
+            if let Some(stream) = table.get_mut(id) {
+                stream.is_sealed = true;
+            }
+        }
+    }
+}
+
+/// Has a connection that has proven itself be served with the others.
+fn prove(job: &Job<'_>, table: &mut Table, id: StreamId) {
+    if let Some(stream) = table.get_mut(id)
+        && stream.is_stranger()
+        && stream.prove(job.epolls).is_err()
+    {
+        stream.ending.get_or_insert(StreamEnd::Failed);
+    }
+}
+
+/// Joins two connections, if both are there. Each is among those that the flush looks at.
 fn join(job: &Job<'_>, table: &mut Table, first: StreamId, second: StreamId) {
     for (id, partner) in [(first, second), (second, first)] {
         let has_partner = table.get_mut(partner).is_some();
@@ -394,11 +406,16 @@ fn join(job: &Job<'_>, table: &mut Table, first: StreamId, second: StreamId) {
     }
 }
 
-/// Has a joined connection read no more, or again if there is room on the other one.
-#[cold]
+/// Pauses or resumes reading from a connection. A joined one is resumed only if the other one has room.
 fn hold_back(job: &Job<'_>, table: &mut Table, id: StreamId, is_held_back: bool) {
-    let partner = table.get_mut(id).and_then(|stream| stream.partner);
-    let Some(partner) = partner.and_then(|partner| table.get_mut(partner)) else {
+    let Some(stream) = table.get_mut(id) else {
+        return;
+    };
+    let Some(partner) = stream.partner else {
+        stream.is_held_back = is_held_back;
+        return;
+    };
+    let Some(partner) = table.get_mut(partner) else {
         return;
     };
     let has_room = partner.outgoing.is_none();
@@ -427,36 +444,8 @@ fn write(job: &Job<'_>, fd: BorrowedFd<'_>, pieces: &[IoSlice<'_>]) -> Result<us
     }
 }
 
-/// The messages that this turn has for one connection, in order.
-fn messages<'a>(
-    job: &Job<'a>,
-    arena: &'a [u8],
-    touched: &StreamTouched,
-) -> impl Iterator<Item = Message<'a>> + Clone + use<'a> {
-    let queue = job.queue;
-    let buffers = Buffers {
-        slots: job.slots,
-        streams: arena,
-    };
-    queue.stream_runs(touched).flat_map(move |(content, run)| {
-        let bytes = source(queue, buffers, run.source);
-        let prefix = queue.prefix(run);
-        (0..run.count).map(move |index| {
-            let (start, len) = run.payload(index);
-            Message {
-                content,
-                parts: [
-                    prefix,
-                    &bytes[start..start + len],
-                    &ZEROS[..usize::from(run.trailer)],
-                ],
-            }
-        })
-    })
-}
-
 #[cold]
-fn give_up<H: Handler>(
+fn give_up<H: StreamHandler>(
     job: &Job<'_>,
     touched: &StreamTouched,
     messages: u32,
@@ -464,7 +453,7 @@ fn give_up<H: Handler>(
     handler: &mut H,
 ) {
     if messages > 0 {
-        job.counters.failed[cause.index()].add(u64::from(messages));
+        job.counters.failed.of(cause).add(u64::from(messages));
         handler.stream_failed(touched.stream, messages, cause);
     }
 }

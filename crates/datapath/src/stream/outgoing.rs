@@ -1,4 +1,4 @@
-//! What waits for a connection that takes less than there is: bounded, oldest relayed data first to go.
+//! Bytes that wait for a connection that takes fewer than there are. The queue is bounded and drops the oldest relayed data first.
 //!
 //! Two queues of whole messages, control before relayed data, and before both the rest of what was begun. Relayed
 //! data may be dropped at any message; nothing else may, because the other side counts bytes.
@@ -25,12 +25,12 @@ impl Messages {
         self.bytes.len()
     }
 
-    /// The bytes, in two parts.
+    /// Returns the bytes, in two parts.
     pub(crate) fn parts(&self) -> (&[u8], &[u8]) {
         self.bytes.as_slices()
     }
 
-    /// The length of the oldest message.
+    /// Returns the length of the oldest message.
     pub(crate) fn first_len(&self) -> Option<usize> {
         self.lens.front().map(|&len| len as usize)
     }
@@ -63,23 +63,23 @@ impl Messages {
 /// What waits for one connection.
 #[derive(Debug, Default)]
 pub(crate) struct Outgoing {
-    /// What has to go first: the rest of a message, or ciphertext.
+    /// Bytes to be written first: the rest of a message, or ciphertext.
     tail: Vec<u8>,
-    /// How much of `tail` is gone.
+    /// Bytes of `tail` that have been written.
     tail_sent: usize,
-    /// How many messages are complete when `tail` is gone.
+    /// Messages that are complete once `tail` has been written.
     pub(crate) tail_messages: u32,
     pub(crate) control: Messages,
     pub(crate) media: Messages,
 }
 
 impl Outgoing {
-    /// What has to go first.
+    /// Returns the bytes to be written first.
     pub(crate) fn tail(&self) -> &[u8] {
         &self.tail[self.tail_sent..]
     }
 
-    /// Puts bytes behind what has to go first.
+    /// Appends to the bytes to be written first.
     pub(crate) fn extend_tail(&mut self, parts: [&[u8]; 3], messages: u32) {
         if self.tail_sent == self.tail.len() {
             self.tail.clear();
@@ -91,7 +91,7 @@ impl Outgoing {
         self.tail_messages += messages;
     }
 
-    /// Notes that `len` bytes of the tail are gone. Returns how many messages are complete by that.
+    /// Notes that `len` bytes of the tail have been written. Returns how many messages that completes.
     pub(crate) fn advance_tail(&mut self, len: usize) -> u32 {
         self.tail_sent += len;
         if self.tail_sent < self.tail.len() {
@@ -109,7 +109,7 @@ impl Outgoing {
         self.control.len() <= max
     }
 
-    /// Appends relayed data and returns how many messages, the oldest, had to go so that all fit `max` bytes.
+    /// Appends relayed data. Returns how many of the oldest messages were dropped so that all fit `max` bytes.
     pub(crate) fn push_media(&mut self, parts: [&[u8]; 3], max: usize) -> u32 {
         self.media.push(parts);
         let mut dropped = 0;
@@ -130,7 +130,7 @@ impl Outgoing {
         self.tail_messages + self.control.count() + self.media.count()
     }
 
-    /// After `written` bytes of tail, control and media, in this order: removes what is complete and keeps the rest of a
+    /// Accounts for `written` bytes of tail, control and media, in this order. Removes what is complete, and keeps the rest of a
     /// message that was begun in the tail. Returns how many messages were completed.
     pub(crate) fn advance(&mut self, mut written: usize) -> u32 {
         let tail = self.tail().len().min(written);
@@ -152,7 +152,7 @@ impl Outgoing {
                     written -= len;
                     complete += 1;
                 } else {
-                    // The tail is gone if anything behind it was written.
+                    // Everything behind the tail is written after it, so the tail has been written.
                     queue.pop_into(tail);
                     tail.drain(..written);
                     *tail_messages = 1;

@@ -6,10 +6,12 @@ use rustix::io::Errno;
 use rustix::net::{RecvFlags, recv};
 
 use super::connection::Stream;
-use super::{StreamEnd, StreamInput, Taken};
 use crate::counters::StreamCounters;
-use crate::handler::Handler;
-use crate::queue::{SendQueue, narrow};
+use crate::handler::StreamHandler;
+use crate::names::narrow;
+use crate::queue::SendQueue;
+use crate::reports::StreamEnd;
+use crate::views::{StreamInput, Taken};
 
 /// Most bytes that one read asks for.
 const READ_MAX: usize = 48 * 1024;
@@ -44,7 +46,7 @@ impl Arena {
         &self.bytes
     }
 
-    /// Whether so little is free that it must be recycled before another connection is read.
+    /// Returns whether the free space is so small that it must be recycled before another connection is read.
     #[inline]
     pub(crate) fn is_short(&self) -> bool {
         self.bytes.len() - self.used < KEPT_MAX + READ_MAX
@@ -61,7 +63,7 @@ impl Arena {
     /// # Errors
     /// Why the connection is to end.
     #[inline]
-    pub(crate) fn read<H: Handler>(
+    pub(crate) fn read<H: StreamHandler>(
         &mut self,
         stream: &mut Stream,
         counters: &StreamCounters,
@@ -69,7 +71,7 @@ impl Arena {
         handler: &mut H,
     ) -> Result<(), StreamEnd> {
         let base = self.used;
-        let kept_len = stream.kept.len();
+        let kept_len = stream.kept.bytes.len();
         let room = &mut self.bytes[base..base + kept_len + READ_MAX];
         let received = match recv(stream.fd(), &mut room[kept_len..], RecvFlags::DONTWAIT) {
             Ok((0, _)) => return Err(StreamEnd::Remote),
@@ -82,10 +84,11 @@ impl Arena {
         };
         counters.reads.add(1);
         counters.read_bytes.add(received as u64);
-        if kept_len + received < stream.awaited_len {
+        if kept_len + received < stream.kept.awaited_len {
             // Copying all of it for each piece would cost more than the pieces.
             stream
                 .kept
+                .bytes
                 .extend_from_slice(&room[kept_len..kept_len + received]);
             return Ok(());
         }
@@ -97,7 +100,7 @@ impl Arena {
     /// # Errors
     /// Why the connection is to end.
     #[cold]
-    pub(crate) fn show_again<H: Handler>(
+    pub(crate) fn show_again<H: StreamHandler>(
         &mut self,
         stream: &mut Stream,
         queue: &mut SendQueue,
@@ -108,7 +111,7 @@ impl Arena {
 
     /// Shows what was kept, and the `received` bytes that lie behind the room for it.
     #[inline]
-    fn show<H: Handler>(
+    fn show<H: StreamHandler>(
         &mut self,
         stream: &mut Stream,
         received: usize,
@@ -116,24 +119,23 @@ impl Arena {
         handler: &mut H,
     ) -> Result<(), StreamEnd> {
         let base = self.used;
-        let kept_len = stream.kept.len();
+        let kept_len = stream.kept.bytes.len();
         let len = kept_len + received;
         let room = &mut self.bytes[base..base + len];
-        room[..kept_len].copy_from_slice(&stream.kept);
+        room[..kept_len].copy_from_slice(&stream.kept.bytes);
         self.used = base + len;
-        let mut input = StreamInput {
-            stream: stream.id,
+        let mut input = StreamInput::new(
+            stream.id,
+            stream.is_stranger(),
             kept_len,
-            bytes: room,
-            base: narrow(base),
-            awaited_len: 0,
-            is_cut: false,
-        };
+            room,
+            narrow(base),
+        );
         let taken = handler.stream_received(&mut input, queue);
-        stream.awaited_len = input.awaited_len.min(KEPT_MAX);
-        stream.is_cut = input.is_cut;
+        stream.kept.awaited_len = input.awaited_len().min(KEPT_MAX);
+        stream.kept.is_cut = input.is_cut();
         match taken {
-            Taken::AllBut(ranges) => keep(stream, input.bytes, ranges),
+            Taken::AllBut(ranges) => keep(stream, input.bytes(), ranges),
             Taken::Close => Err(StreamEnd::Local),
             Taken::Ended => Err(StreamEnd::Remote),
         }
@@ -143,7 +145,7 @@ impl Arena {
 /// Copies what is to be seen again out of the arena.
 #[inline]
 fn keep(stream: &mut Stream, bytes: &[u8], ranges: [Range<usize>; 2]) -> Result<(), StreamEnd> {
-    let kept = &mut stream.kept;
+    let kept = &mut stream.kept.bytes;
     kept.clear();
     let len = ranges[0].len() + ranges[1].len();
     assert!(len <= KEPT_MAX, "a handler keeps {KEPT_MAX} bytes at most");

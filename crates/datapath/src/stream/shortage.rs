@@ -1,15 +1,15 @@
-//! What happens to connections that come while no descriptor is left for them.
+//! Handling of connections that arrive while no descriptor is free.
 //!
-//! They wait in the kernel, which has completed their handshakes: nothing is lost when a descriptor becomes free soon. Since a listener on which
-//! something waits is ready all the time, the shard does not look at its listeners until a short while has passed. When that has gone on for
-//! so long that clients may have given up, the connections that wait are accepted and reset, so that clients learn it and may turn to another server. That
+//! They wait in the kernel, which has completed their handshakes: nothing is lost if a descriptor becomes free soon. A listener with waiting
+//! connections is ready all the time, so the shard ignores its listeners for a short while. If the shortage lasts so long that clients may
+//! have given up, the waiting connections are accepted and reset. Clients see the reset and may try another server. Accepting
 //! takes a descriptor, which is why one is held in reserve.
 
 use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
-/// How long listeners are left alone after a failure.
+/// How long listeners are ignored after a failure.
 // guard: V-47-descriptors-busy
 const RETRY_NS: u64 = 20_000_000;
 /// How long connections may wait for a descriptor. Clients give up after tens of seconds; some, after ten.
@@ -37,7 +37,7 @@ impl Shortage {
         }
     }
 
-    /// Notes that no descriptor was there at `now_ns`. Listeners are left alone from now on, until [`is_over`](Self::is_over).
+    /// Notes that no descriptor was free at `now_ns`. Listeners are ignored from now on, until [`is_over`](Self::is_over).
     pub(crate) fn noticed(&mut self, now_ns: u64) {
         if self.began_ns.is_none() || now_ns - self.failed_ns > FORGET_NS {
             self.began_ns = Some(now_ns);
@@ -51,25 +51,25 @@ impl Shortage {
         self.began_ns = None;
     }
 
-    /// How long listeners are still left alone; `None` when they are not.
+    /// Returns how long listeners are still ignored; `None` when they are not.
     pub(crate) fn wait(&self, now_ns: u64) -> Option<Duration> {
         let retry_ns = self.retry_ns?;
         Some(Duration::from_nanos(retry_ns.saturating_sub(now_ns)))
     }
 
-    /// Whether listeners are to be looked at again, after they had been left alone.
+    /// Returns whether the time during which listeners were ignored has just ended.
     pub(crate) fn is_over(&mut self, now_ns: u64) -> bool {
         self.retry_ns
             .take_if(|retry_ns| *retry_ns <= now_ns)
             .is_some()
     }
 
-    /// Whether listeners are left alone.
+    /// Returns whether listeners are ignored.
     pub(crate) fn is_on(&self) -> bool {
         self.retry_ns.is_some()
     }
 
-    /// Gives the descriptor in reserve away if connections have waited for too long.
+    /// Releases the descriptor in reserve if connections have waited for too long.
     pub(crate) fn take_spare(&mut self, now_ns: u64) -> bool {
         let began_ns = self.began_ns.unwrap_or(now_ns);
         now_ns - began_ns >= PATIENCE_NS && self.spare.take().is_some()

@@ -12,7 +12,8 @@ use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::{Duration, Instant};
 
 use turnbuckle_datapath::{
-    Backend, Bind, Datapath, EndpointId, EndpointKind, Handler, Received, Run, SendQueue, Settings,
+    Backend, Bind, DatagramHandler, Datapath, EndpointId, EndpointKind, Handler, Received, Run,
+    SendQueue, Settings, StreamHandler, TurnHandler,
 };
 
 pub(crate) const BACKENDS: [Backend; 3] = [Backend::Single, Backend::Mmsg, Backend::Gso];
@@ -76,9 +77,13 @@ pub(crate) fn socket(address: SocketAddr) -> UdpSocket {
 /// Takes nothing and answers nothing.
 pub(crate) struct Deaf;
 
-impl Handler for Deaf {
+impl TurnHandler for Deaf {}
+
+impl DatagramHandler for Deaf {
     fn received(&mut self, _: &Received<'_>, _: &mut SendQueue) {}
 }
+
+impl StreamHandler for Deaf {}
 
 /// All datagrams of a message as one run.
 pub(crate) fn whole(message: &Received<'_>) -> Run {
@@ -96,7 +101,9 @@ pub(crate) fn whole(message: &Received<'_>) -> Run {
 /// Sends everything back.
 pub(crate) struct Echo;
 
-impl Handler for Echo {
+impl TurnHandler for Echo {}
+
+impl DatagramHandler for Echo {
     fn received(&mut self, message: &Received<'_>, tx: &mut SendQueue) {
         tx.forward(
             message.endpoint,
@@ -108,6 +115,8 @@ impl Handler for Echo {
         );
     }
 }
+
+impl StreamHandler for Echo {}
 
 /// Makes turns until `datagrams` were received since the start; fails when nothing comes any more.
 pub(crate) fn receive(datapath: &mut Datapath, handler: &mut impl Handler, datagrams: u64) {

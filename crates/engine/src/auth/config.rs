@@ -1,4 +1,4 @@
-//! What an operator says about users, secrets and nonces.
+//! The configuration of users, secrets and nonces.
 
 use core::fmt;
 use std::sync::Arc;
@@ -24,7 +24,7 @@ pub enum PasswordAlgorithmChoice {
 }
 
 impl PasswordAlgorithmChoice {
-    /// The list of PASSWORD-ALGORITHMS in a realm, the best first; empty for none.
+    /// Returns the list of PASSWORD-ALGORITHMS that a realm offers, the best first; empty for none.
     pub(super) fn offered(self, realm: &Realm) -> &'static [PasswordAlgorithm] {
         match self {
             Self::Any if realm.users().lacks_sha256() => &[PasswordAlgorithm::Md5],
@@ -35,7 +35,7 @@ impl PasswordAlgorithmChoice {
     }
 }
 
-/// When a time-limited credential has to be within its time.
+/// The requests in which a time-limited credential must not have expired.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ExpiryCheck {
     /// In every request: an allocation ends when its credential does (at its next Refresh, permission or channel request).
@@ -50,7 +50,7 @@ pub struct AuthConfig {
     /// The realm of requests that name no other comes first, the others in the order of their names.
     realms: Arc<Vec<Realm>>,
     origins: Arc<Origins>,
-    /// What separates expiry and id in a time-limited username; `:` usually.
+    /// The character between expiry and id in a time-limited username; `:` usually.
     pub rest_separator: char,
     /// Which password algorithms are offered and accepted.
     pub password_algorithms: PasswordAlgorithmChoice,
@@ -70,7 +70,7 @@ pub struct AuthConfig {
 }
 
 impl Default for AuthConfig {
-    /// No realm and no users: nobody can authenticate.
+    /// Returns a configuration without realms and users, with which nobody can authenticate.
     fn default() -> Self {
         Self::of(Realm::prepared("".into()))
     }
@@ -80,7 +80,7 @@ impl AuthConfig {
     /// Most shared secrets of a realm.
     pub const REST_SECRETS_MAX: usize = Realm::REST_SECRETS_MAX;
 
-    /// A realm without users, and no other realm.
+    /// Returns a configuration of one realm without users.
     ///
     /// # Errors
     ///
@@ -104,12 +104,12 @@ impl AuthConfig {
         }
     }
 
-    /// The name of the realm that requests are for which name no other, as prepared.
+    /// Returns the prepared name of the default realm, for requests that name no realm.
     pub fn realm(&self) -> &str {
         self.first().name()
     }
 
-    /// All realms, the one of requests that name no other first.
+    /// Returns all realms. The default realm, for requests that name none, comes first.
     pub fn realms(&self) -> impl Iterator<Item = &Realm> {
         self.realms.iter()
     }
@@ -136,7 +136,7 @@ impl AuthConfig {
         Ok(())
     }
 
-    /// As [`Realm::add_user`], to the first realm.
+    /// Adds a user to the first realm, as [`Realm::add_user`] does.
     ///
     /// # Errors
     ///
@@ -145,7 +145,7 @@ impl AuthConfig {
         self.first_mut().add_user(name, password)
     }
 
-    /// As [`Realm::add_user_by_md5_key`], to the first realm.
+    /// Adds a user to the first realm, as [`Realm::add_user_by_md5_key`] does.
     ///
     /// # Errors
     ///
@@ -158,7 +158,7 @@ impl AuthConfig {
         self.first_mut().add_user_by_md5_key(name, key)
     }
 
-    /// As [`Realm::add_users_by_md5_key`], to the first realm.
+    /// Adds users to the first realm, as [`Realm::add_users_by_md5_key`] does.
     pub fn add_users_by_md5_key<'a>(
         &mut self,
         keys: impl IntoIterator<Item = (&'a str, [u8; 16])>,
@@ -166,7 +166,7 @@ impl AuthConfig {
         self.first_mut().add_users_by_md5_key(keys)
     }
 
-    /// As [`Realm::add_user_text`], to the first realm.
+    /// Adds a user to the first realm, as [`Realm::add_user_text`] does.
     ///
     /// # Errors
     ///
@@ -175,7 +175,7 @@ impl AuthConfig {
         self.first_mut().add_user_text(text)
     }
 
-    /// As [`Realm::add_rest_secret`], to the first realm.
+    /// Adds a shared secret to the first realm, as [`Realm::add_rest_secret`] does.
     ///
     /// # Errors
     ///
@@ -184,12 +184,12 @@ impl AuthConfig {
         self.first_mut().add_rest_secret(secret)
     }
 
-    /// Whether anybody can authenticate.
+    /// Returns whether there are any credentials with which a client can authenticate.
     pub fn has_credentials(&self) -> bool {
         self.realms.iter().any(Realm::has_credentials)
     }
 
-    /// As [`Realm::users_without_sha256`], of the first realm.
+    /// Returns the same for the first realm as [`Realm::users_without_sha256`].
     pub fn users_without_sha256(&self) -> impl Iterator<Item = &str> {
         self.first().users_without_sha256()
     }
@@ -218,7 +218,7 @@ impl AuthConfig {
     }
 }
 
-/// Where the realm of this name is, or belongs.
+/// Returns the index of the realm of this name, or else the index at which it has to be inserted.
 pub(super) fn place(realms: &[Realm], name: &str) -> Result<usize, usize> {
     match realms.split_first() {
         Some((first, others)) if first.name() != name => others

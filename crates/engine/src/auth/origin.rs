@@ -1,4 +1,4 @@
-//! Which realm a request is for, by its ORIGIN (draft-ietf-tram-stun-origin): a server of several providers.
+//! The choice of a request's realm by its ORIGIN (draft-ietf-tram-stun-origin), for a server of several providers.
 //!
 //! An origin is looked up in one form: small letters, and with the port even where it is the scheme's own. Looking one up takes no
 //! memory, because requests carry ORIGIN before they prove anything.
@@ -62,12 +62,12 @@ impl CanonicalOrigin {
         Some(canonical)
     }
 
-    /// The first origin of a request.
+    /// Returns the first origin of a request.
     pub(crate) fn first_of(message: &Message<'_>) -> Option<Self> {
         all_of(message).next()
     }
 
-    /// Whether this is one of the origins of a request.
+    /// Returns whether this is one of the origins of a request.
     pub(crate) fn is_among(&self, message: &Message<'_>) -> bool {
         // mutant: origin-of-a-session-not-checked
         all_of(message).any(|origin| origin == *self)
@@ -88,7 +88,7 @@ impl CanonicalOrigin {
     }
 }
 
-/// The origins of a request, so many of them. Clients may send several, each by itself or one behind another.
+/// Returns the first origins of a request, up to a limit. Clients may send several, each in its own attribute or all in one.
 fn all_of<'m>(message: &Message<'m>) -> impl Iterator<Item = CanonicalOrigin> + use<'m> {
     message
         .attributes()
@@ -98,7 +98,7 @@ fn all_of<'m>(message: &Message<'m>) -> impl Iterator<Item = CanonicalOrigin> + 
         .filter_map(CanonicalOrigin::of)
 }
 
-/// Scheme and authority of a URL, the latter without a user.
+/// Splits a URL into its scheme and its authority, the latter without a user.
 fn split(origin: &[u8]) -> Option<(&[u8], &[u8])> {
     let colon = origin.windows(3).position(|window| window == b"://")?;
     let (scheme, rest) = (origin.get(..colon)?, origin.get(colon + 3..)?);
@@ -122,7 +122,7 @@ impl Origins {
         }
     }
 
-    /// The realm of the first origin of a request that has one.
+    /// Returns the realm of the first origin of a request that has one.
     pub(super) fn realm_of(&self, message: &Message<'_>) -> Option<&str> {
         if self.0.is_empty() || !message.contains(AttributeType::ORIGIN) {
             return None;

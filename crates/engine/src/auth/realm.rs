@@ -1,4 +1,4 @@
-//! One realm: who may prove who it is in it.
+//! One realm and its users.
 
 use core::fmt;
 use std::sync::Arc;
@@ -23,7 +23,7 @@ impl Realm {
     ///
     /// # Errors
     ///
-    /// The name has 128 characters or more, or characters that RFC 8265 §4.2 does not allow.
+    /// The name has 128 bytes or more, or characters that RFC 8265 §4.2 does not allow.
     pub fn new(name: &str) -> Result<Self, CredentialError> {
         Ok(Self::prepared(prepare_realm(name)?.into()))
     }
@@ -136,12 +136,13 @@ impl Realm {
         self.secrets.extend(shared);
     }
 
-    /// Whether anybody can authenticate.
+    /// Returns whether the realm has any credentials with which a client can authenticate.
     pub fn has_credentials(&self) -> bool {
         self.users.len() > 0 || !self.secrets.is_empty()
     }
 
-    /// The users known only by their MD5 key, who cannot log in with [`super::PasswordAlgorithmChoice::Sha256Only`].
+    /// Returns the users of whom only the MD5 key is configured. They cannot authenticate with
+    /// [`super::PasswordAlgorithmChoice::Sha256Only`].
     pub fn users_without_sha256(&self) -> impl Iterator<Item = &str> {
         let users = self.users.iter().filter(|user| !user.has_sha256_key());
         users.map(|user| &*user.name)

@@ -19,7 +19,7 @@ use turnbuckle_wire::AccessToken;
 
 use crate::credential::CredentialError;
 
-/// What clocks may differ by (RFC 7635 §7).
+/// The difference between clocks that is tolerated, in seconds (RFC 7635 §7).
 const DELTA_S: u64 = 5;
 /// Bytes of a key for HMAC-SHA1 (RFC 7635 §6.2).
 pub(crate) const MAC_KEY_LEN: usize = 20;
@@ -44,7 +44,7 @@ impl TokenCipher {
     }
 }
 
-/// What is known of authorization servers, and this server's name to them.
+/// The authorization servers that share a key with this server, and the name they have for it.
 #[derive(Clone)]
 pub struct ThirdParties {
     server_name: Box<str>,
@@ -57,26 +57,26 @@ struct SharedKey {
     cipher: TokenCipher,
     /// The cipher's key, in as many of these bytes as it takes.
     key: [u8; 32],
-    /// Until when the key itself is good, in seconds since 1970.
+    /// When the key itself expires, in seconds since 1970.
     until_unix_s: Option<u64>,
     /// The realm of who shows a token under it; `None` for the one of the request.
     realm: Option<Box<str>>,
 }
 
-/// What a token grants.
+/// The rights that a token grants.
 #[derive(Clone, Copy)]
 pub(super) struct Grant<'k> {
     pub(super) mac_key: [u8; MAC_KEY_LEN],
-    /// Until when, in seconds since 1970.
+    /// When the grant expires, in seconds since 1970.
     pub(super) until_unix_s: u64,
     /// The token's own lifetime, which is shorter than what it is good for by the difference that clocks may have.
     pub(super) lifetime_s: u64,
-    /// In which realm, if the key says so.
+    /// The realm of the grant, if the key names one.
     pub(super) realm: Option<&'k str>,
 }
 
 impl ThirdParties {
-    /// A server that tokens name as `server_name`, without keys: every token is refused.
+    /// Returns the configuration of a server that tokens name as `server_name`, without keys: every token is refused.
     ///
     /// # Errors
     ///
@@ -97,9 +97,9 @@ impl ThirdParties {
         &self.server_name
     }
 
-    /// Adds a key by its `kid`, which clients send as USERNAME. A key that is too long for the cipher is cut off, one that is too short is filled with zeros, as
-    /// coturn does; `until_unix_s` is when it ends, and `realm`, in its prepared form, the one of who shows a token under it, if that is not
-    /// the one of the request.
+    /// Adds a key by its `kid`, which clients send as USERNAME. A key that is too long for the cipher is truncated, and one that is
+    /// too short is filled with zeros, as coturn does. `until_unix_s` is when the key expires. `realm`, in its prepared form, is
+    /// the realm of clients that present a token under this key, if that is not the realm of the request.
     ///
     /// # Errors
     ///
@@ -133,7 +133,7 @@ impl ThirdParties {
         Ok(())
     }
 
-    /// What `token` grants to whom the authorization server with the key `name` sent.
+    /// Opens `token` with the key of the name `name`. Returns what it grants.
     pub(super) fn open(
         &self,
         name: &str,

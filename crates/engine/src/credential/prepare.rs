@@ -18,7 +18,7 @@ pub enum CredentialError {
     NoSuchRealm,
     /// Holds a character that OpaqueString does not allow (RFC 8265 §4.2), such as a control character.
     Prohibited,
-    /// A name of 509 bytes or more, or a realm of 128 characters or more.
+    /// A name of 509 bytes or more, or a realm of 128 bytes or more.
     TooLong,
     /// More shared secrets than [`super::super::auth::AuthConfig::REST_SECRETS_MAX`].
     TooMany,
@@ -34,9 +34,7 @@ impl fmt::Display for CredentialError {
             Self::Prohibited => {
                 "holds a character that RFC 8265 does not allow, such as a control character"
             }
-            Self::TooLong => {
-                "too long: a name has at most 508 bytes, a realm at most 127 characters"
-            }
+            Self::TooLong => "too long: a name has at most 508 bytes, a realm at most 127 bytes",
             Self::TooMany => {
                 "too many shared secrets: every wrong password is checked against each of them"
             }
@@ -46,7 +44,7 @@ impl fmt::Display for CredentialError {
 
 impl core::error::Error for CredentialError {}
 
-/// A username in the form a client has to send it in: fewer than 509 bytes after OpaqueString.
+/// Prepares a username, which clients have to send in this form: fewer than 509 bytes after OpaqueString.
 pub(crate) fn prepare_name(name: &str) -> Result<String, CredentialError> {
     let name = opaque_string(name)?;
     if name.len() >= 509 {
@@ -55,19 +53,20 @@ pub(crate) fn prepare_name(name: &str) -> Result<String, CredentialError> {
     Ok(name)
 }
 
-/// A realm: fewer than 128 characters after OpaqueString. It may be empty, as that of coturn is where nobody configured one.
+/// Prepares a realm: fewer than 128 bytes after OpaqueString, as coturn has room for. RFC 8489 §14.9 allows as many characters, but
+/// a challenge would not fit every path then. The realm may be empty, as that of coturn is where nobody configured one.
 pub(crate) fn prepare_realm(realm: &str) -> Result<String, CredentialError> {
     if realm.is_empty() {
         return Ok(String::new());
     }
     let realm = opaque_string(realm)?;
-    if realm.chars().count() >= 128 {
+    if realm.len() >= 128 {
         return Err(CredentialError::TooLong);
     }
     Ok(realm)
 }
 
-/// A password after OpaqueString.
+/// Prepares a password with OpaqueString.
 pub(crate) fn prepare_password(password: &str) -> Result<String, CredentialError> {
     opaque_string(password)
 }

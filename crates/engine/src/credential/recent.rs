@@ -1,4 +1,4 @@
-//! A bounded memory of users who proved who they are.
+//! A bounded cache of users who have authenticated.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use super::User;
 /// Users of one generation; two generations are kept, so at most twice as many users (about 400 bytes each).
 pub(super) const GENERATION_LEN: usize = 2048;
 
-/// Forgets the older half at a time: no list to keep in order, and a user who comes back is remembered again.
+/// Discards the older half at once. So there is no list to keep in order, and a user who returns is added again.
 pub(super) struct RecentUsers {
     young: HashMap<[u8; 32], Arc<User>, FixedState>,
     old: HashMap<[u8; 32], Arc<User>, FixedState>,

@@ -85,6 +85,27 @@ fn login_at(credentials: &mut Desk, unix_s: u64, name: &str, password: &str) -> 
 }
 
 #[test]
+fn a_userhash_counts_to_its_last_bit() {
+    //= STUN-075
+    //= V-26
+    let mut credentials = credentials(&[("alice", "wonderland"), ("bob", "builder")], &[]);
+    let hash = userhash(b"alice", b"realm");
+    let mut found = |hash| {
+        let usual = terms(PasswordAlgorithm::Md5);
+        let alices = long_term_key_md5(b"alice", b"realm", b"wonderland");
+        credentials
+            .verify(Claim::Userhash(hash), usual, |keys| keys.md5 == alices)
+            .is_some()
+    };
+    assert!(found(hash));
+    for bit in 0..256 {
+        let mut other = hash;
+        other[bit / 8] ^= 1 << (bit % 8);
+        assert!(!found(other), "bit {bit}");
+    }
+}
+
+#[test]
 fn the_key_of_rfc_8489() {
     // RFC 8489 §9.2.2.
     let keys = Keys::derive(b"user", b"realm", b"pass");
@@ -365,9 +386,11 @@ fn names_and_passwords_are_prepared_with_opaque_string() {
         prepare_name(&"n".repeat(509)),
         Err(CredentialError::TooLong)
     );
-    assert!(prepare_realm(&"é".repeat(127)).is_ok());
+    // RFC 8489 §14.9 allows 127 characters of any length; a challenge has to fit every path.
+    assert!(prepare_realm(&"r".repeat(127)).is_ok());
+    assert!(prepare_realm(&"é".repeat(63)).is_ok());
     assert_eq!(
-        prepare_realm(&"é".repeat(128)),
+        prepare_realm(&"é".repeat(64)),
         Err(CredentialError::TooLong)
     );
 }

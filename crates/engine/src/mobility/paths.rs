@@ -1,5 +1,5 @@
-//! Where nonces for allocations that can move were given out, for all engines: a client that has moved may come to another engine
-//! than the one that has its allocation, and a nonce is good on the 5-tuple only that it was given out for.
+//! The paths on which nonces for allocations that can move were issued, for all engines. A client that has moved may reach another
+//! engine than the one that has its allocation, and a nonce is valid only on the 5-tuple it was issued for.
 
 use core::net::SocketAddr;
 use std::collections::BTreeMap;
@@ -11,7 +11,7 @@ use crate::ticket::Ticket;
 /// The client's address and the listener's.
 pub(crate) type NoncePath = (SocketAddr, SocketAddr);
 
-/// Paths remembered for one allocation: two that it has, and the one before.
+/// The number of paths that are kept for one allocation: two that it has, and the one before.
 const PATHS_MAX: usize = 3;
 
 /// The paths of all allocations that can move.
@@ -48,13 +48,13 @@ impl MobilePaths {
         known.paths = next;
     }
 
-    /// Forgets an allocation that has ended.
+    /// Removes an allocation that has ended.
     pub(crate) fn remove(&self, shard: u32, id: AllocationId) {
         self.lock().remove(&(shard, id));
     }
 
-    /// The paths of the allocation that `ticket` is for; none if the ticket is neither the one that is good nor the one before it,
-    /// whose request may come again.
+    /// Returns the paths of the allocation that `ticket` is for. Returns none unless the ticket is the current one or the one
+    /// before it, whose request may be repeated.
     pub(crate) fn of(&self, ticket: &Ticket) -> Vec<NoncePath> {
         let all = self.lock();
         let known = all.get(&(ticket.shard, ticket.allocation));

@@ -1,4 +1,4 @@
-//! Which addresses are the server's own (V-07), and what a NAT in front of it makes of them.
+//! The server's own addresses (V-07), and the addresses that a NAT in front of it shows in their place.
 
 use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 use core::ops::RangeInclusive;
@@ -90,7 +90,7 @@ impl Own {
             .map(canonical)
             .partition(|service| service.ip().is_unspecified());
         services.sort_unstable();
-        // A socket bound to :: takes IPv4 as well, unless the host says otherwise.
+        // A socket bound to :: accepts IPv4 as well, unless the host is configured otherwise.
         let mut wildcard_services: Vec<_> = wildcard
             .iter()
             .flat_map(|service| {
@@ -138,7 +138,7 @@ impl Own {
         }
     }
 
-    /// What `ip` and `port` are to this server. Port 0 is that of a permission, which is for an address as a whole.
+    /// Returns how `ip` and `port` are related to this server. Port 0 is that of a permission, which is for an address as a whole.
     pub(super) fn kinship(&self, ip: IpAddr, port: u16) -> Kinship {
         let is_service = |ip, port| {
             let service = SocketAddr::new(ip, port);
@@ -187,7 +187,7 @@ impl Own {
 }
 
 impl OwnRelay {
-    /// The address clients and peers know this relay address by.
+    /// Returns the address by which clients and peers know this relay address.
     fn seen(&self) -> IpAddr {
         self.external.unwrap_or(self.local)
     }

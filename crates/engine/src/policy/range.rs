@@ -77,7 +77,7 @@ impl AddressRange {
         self.last
     }
 
-    /// Whether every address is IPv4-mapped (`::ffff:0:0/96`).
+    /// Returns whether every address is IPv4-mapped (`::ffff:0:0/96`).
     pub fn is_mapped(&self) -> bool {
         let is_mapped = |ip: IpAddr| ip != canonical_ip(ip);
         is_mapped(self.first) && is_mapped(self.last)
@@ -95,7 +95,7 @@ impl AddressRange {
         }
     }
 
-    /// Whether `ip` is one of the addresses.
+    /// Returns whether `ip` is one of the addresses.
     pub fn contains(&self, ip: IpAddr) -> bool {
         ip.is_ipv4() == self.first.is_ipv4() && self.first <= ip && ip <= self.last
     }

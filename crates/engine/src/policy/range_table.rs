@@ -11,7 +11,7 @@ pub(crate) struct Entry<T> {
     pub last: u128,
     /// Breaks ties between ranges of the same width; the smaller wins.
     pub rank: (u8, usize),
-    /// What the range says.
+    /// The value of the range.
     pub value: T,
 }
 
@@ -71,7 +71,7 @@ impl<T: Copy + PartialEq> RangeTable<T> {
         Self { intervals }
     }
 
-    /// What the deciding range says about `number`; `None` when no range covers it.
+    /// Returns the value of the range that decides for `number`, or `None` if no range covers it.
     pub(crate) fn find(&self, number: u128) -> Option<T> {
         let after = self
             .intervals
@@ -82,7 +82,7 @@ impl<T: Copy + PartialEq> RangeTable<T> {
     }
 }
 
-/// Appends an interval, or widens the last one when it says the same.
+/// Appends an interval, or widens the last one if its value is the same.
 fn push<T: PartialEq>(intervals: &mut Vec<Interval<T>>, first: u128, last: u128, value: T) {
     match intervals.last_mut() {
         Some(before) if before.value == value && before.last.checked_add(1) == Some(first) => {

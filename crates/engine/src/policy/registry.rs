@@ -1,11 +1,11 @@
-//! What is denied without an operator's word: the IANA special-purpose address registries and what clouds add to them.
+//! The ranges that are denied by default: the IANA special-purpose address registries and what clouds add to them.
 
 use core::net::{Ipv4Addr, Ipv6Addr};
 
 use super::Forbidden;
 use super::range::AddressRange;
 
-/// A range that is denied unless something says otherwise.
+/// A range that is denied unless a rule or a switch allows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Builtin {
     pub(crate) name: &'static str,

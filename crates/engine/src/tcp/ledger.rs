@@ -1,7 +1,8 @@
-//! What all engines of a server know of peer data connections: who has which CONNECTION-ID, and how often each user connects.
+//! The server-wide register of peer data connections: which CONNECTION-IDs are in use and by whom, and how often each user
+//! connects.
 //!
-//! The invariant: an id is in the ledger as long as its [`ConnectionLease`] lives, and a user is charged for as many attempts as
-//! [`PendingUnit`]s live for it. The lock is taken when a connection begins, is bound or ends, never for its bytes.
+//! The invariant: an id is in the ledger as long as its [`ConnectionLease`] exists, and a user is charged for as many attempts as
+//! there are [`PendingUnit`]s of that user. The lock is taken when a connection begins, is bound or ends, never for its bytes.
 
 use core::fmt;
 use core::net::SocketAddr;
@@ -15,7 +16,7 @@ use crate::id::ConnectionId;
 use crate::time::Time;
 use crate::unverified::Rate;
 
-/// Users beyond which those that are charged for nothing are forgotten now and then.
+/// Number of users above which those that are charged for nothing are removed now and then.
 const USERS_KEPT: usize = 1024;
 
 #[derive(Debug)]
@@ -29,27 +30,27 @@ pub(crate) struct ConnectionLedger {
 struct State {
     owner_by_id: BTreeMap<ConnectionId, Owner>,
     by_user: BTreeMap<Who, Attempts>,
-    /// How many users make it worth while to look for idle ones.
+    /// Number of users at which the next removal of idle users takes place.
     purge_at: usize,
 }
 
 /// The realm and the quota name of a user.
 type Who = (Box<str>, Box<str>);
 
-/// Where a connection belongs.
+/// The owner of a connection.
 #[derive(Clone, Debug)]
 pub(crate) struct Owner {
-    /// Whose allocation it is of.
+    /// The user of the allocation that the connection belongs to.
     pub(crate) user: Arc<User>,
     /// The shard that has its allocation.
     pub(crate) shard: u32,
     /// The client's address on the control connection.
     pub(crate) client: SocketAddr,
-    /// Where the control connection came to.
+    /// The address of the listener that the control connection came to.
     pub(crate) listener: SocketAddr,
 }
 
-/// What one user has under way, and when it could have begun at its rate.
+/// The attempts of one user that are under way, and the state of the user's rate limit.
 #[derive(Debug)]
 struct Attempts {
     pending: u32,
@@ -87,7 +88,7 @@ impl ConnectionLedger {
         }
     }
 
-    /// Where a connection belongs.
+    /// Returns the owner of a connection.
     pub(crate) fn owner_of(&self, id: ConnectionId) -> Option<Owner> {
         self.lock().owner_by_id.get(&id).cloned()
     }

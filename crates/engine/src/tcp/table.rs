@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 
 use turnbuckle_wire::IntegrityKey;
 
-use super::PeerEnd;
 use super::ledger::{ConnectionLease, PendingUnit};
+use super::peer_end::PeerEnd;
 use crate::address::PeerAddress;
 use crate::id::{AllocationId, ConnectionId, Family};
-use crate::reply::Envelope;
+use crate::request::Envelope;
 use crate::time::Time;
 
 /// One peer data connection, or the attempt to make one.
@@ -46,7 +46,7 @@ pub(crate) struct Connecting {
 }
 
 impl PeerConnection {
-    /// Until when something has to have happened.
+    /// Returns the time by which the connection must be connected or bound. Returns `None` once it is bound.
     pub(crate) fn deadline(&self) -> Option<Time> {
         match &self.state {
             State::Bound => None,
@@ -65,7 +65,7 @@ pub(crate) struct PeerConnections {
     by_peer: BTreeMap<(AllocationId, PeerAddress), ConnectionId>,
     /// Connections that were tried or came.
     pub(crate) attempts: u64,
-    /// How those ended that did, by [`PeerEnd::index`].
+    /// Number of connections that have ended, by [`PeerEnd::index`].
     pub(crate) ends: [u64; PeerEnd::ALL.len()],
 }
 
@@ -93,7 +93,7 @@ impl PeerConnections {
         self.by_id.insert(id, connection);
     }
 
-    /// Forgets a connection and counts why.
+    /// Removes a connection, and counts why it ended.
     pub(crate) fn remove(&mut self, id: ConnectionId, cause: PeerEnd) -> Option<PeerConnection> {
         let connection = self.by_id.remove(&id)?;
         self.by_peer
@@ -108,7 +108,7 @@ impl PeerConnections {
         }
     }
 
-    /// The connections of an allocation.
+    /// Returns the connections of an allocation.
     pub(crate) fn of_allocation(
         &self,
         allocation: AllocationId,
@@ -119,7 +119,7 @@ impl PeerConnections {
             .filter_map(|(_, id)| self.by_id.get(id))
     }
 
-    /// Their names, those of one family or of both.
+    /// Returns the CONNECTION-IDs of an allocation, of one family or of both.
     pub(crate) fn ids_of(
         &self,
         allocation: AllocationId,
@@ -133,7 +133,7 @@ impl PeerConnections {
             .collect()
     }
 
-    /// The first deadline of any of them.
+    /// Returns the earliest deadline of an allocation's connections.
     pub(crate) fn nearest_deadline(&self, allocation: AllocationId) -> Option<Time> {
         self.of_allocation(allocation)
             .filter_map(PeerConnection::deadline)

@@ -85,9 +85,9 @@ fn an_allocation_has_addresses_a_user_a_time_to_expiry_permissions_and_channels(
     };
     // relayed transport address, 5-tuple, authentication information, time to expiry
     assert_eq!(created.relays[0].external, relayed);
-    assert_eq!(created.client.to_string(), CLIENT);
-    assert_eq!(created.server.to_string(), "192.0.2.1:3478");
-    assert_eq!(created.transport, Transport::Udp);
+    assert_eq!(created.path.client.to_string(), CLIENT);
+    assert_eq!(created.path.server.to_string(), "192.0.2.1:3478");
+    assert_eq!(created.path.transport, Transport::Udp);
     let user = &created.user;
     assert_eq!((&*user.name, &*user.realm), ("alice", REALM));
     assert_eq!(created.expires.since(created.created).as_secs(), 600);
@@ -117,8 +117,8 @@ fn reports_a_new_allocation_in_the_change_stream() {
         panic!("{changes:?}")
     };
     assert_eq!(created.allocation, server.id(&client));
-    assert_eq!(created.client.to_string(), CLIENT);
-    assert_eq!(created.server.to_string(), "192.0.2.1:3478");
+    assert_eq!(created.path.client.to_string(), CLIENT);
+    assert_eq!(created.path.server.to_string(), "192.0.2.1:3478");
     assert_eq!(&*created.user.name, "alice");
     assert_eq!(created.relays.len(), 1);
     assert_eq!(
@@ -161,7 +161,7 @@ fn answers_437_when_the_5_tuple_has_an_allocation() {
 //= TURN-016
 #[test]
 fn gives_every_allocation_its_own_relayed_address() {
-    let mut server = Server::with(|config| config.relay_ports = 50_000..=50_049);
+    let mut server = Server::with(|config| config.relays.ports = 50_000..=50_049);
     let mut relayed: Vec<SocketAddr> = (0..50)
         .map(|n| {
             let mut client = server.client(&format!("203.0.113.7:{}", 40_000 + n));
@@ -266,7 +266,7 @@ fn counts_dont_fragment_as_unknown_when_the_host_cannot_set_it() {
     let write = |writer: &mut MessageWriter<'_>| {
         writer.dont_fragment();
     };
-    let mut server = Server::with(|config| config.dont_fragment = false);
+    let mut server = Server::with(|config| config.relays.dont_fragment = false);
     let answer = allocate_with(&mut server, CLIENT, write);
     assert_eq!(answer.code(), Some(420));
     let unknown: Vec<_> = answer
@@ -310,7 +310,7 @@ fn answers_440_for_a_family_without_relay_addresses() {
     let only = |local: &str| {
         let local = local.parse().unwrap();
         Server::with(|config| {
-            config.relays = vec![RelayAddress {
+            config.relays.addresses = vec![RelayAddress {
                 local,
                 external: None,
             }]
@@ -367,7 +367,7 @@ fn takes_the_default_family_from_the_configuration() {
         (DefaultFamily::Client, CLIENT, false),
         (DefaultFamily::Client, "[2606:4700::7]:5", true),
     ] {
-        let mut server = Server::with(|config| config.default_family = choice);
+        let mut server = Server::with(|config| config.relays.default_family = choice);
         let answer = allocate_with(&mut server, remote, |_| {});
         assert_eq!(
             answer
@@ -435,7 +435,7 @@ fn grants_one_family_and_says_why_not_the_other() {
         writer.additional_address_family(AddressFamily::V6);
     };
     // no IPv6 at all
-    let mut server = Server::with(|config| config.relays.truncate(1));
+    let mut server = Server::with(|config| config.relays.addresses.truncate(1));
     let answer = allocate_with(&mut server, CLIENT, dual);
     let errors: Vec<_> = answer
         .success()
@@ -456,7 +456,7 @@ fn grants_one_family_and_says_why_not_the_other() {
     );
 
     // no IPv6 port is free
-    let mut server = Server::with(|config| config.relay_ports = 50_000..=50_000);
+    let mut server = Server::with(|config| config.relays.ports = 50_000..=50_000);
     allocate_with(&mut server, "203.0.113.7:1", |writer| {
         writer.requested_address_family(AddressFamily::V6);
     })
@@ -477,7 +477,7 @@ fn grants_one_family_and_says_why_not_the_other() {
 //= TURN-035
 #[test]
 fn grants_one_family_when_the_host_opens_only_one_socket() {
-    let mut server = Server::with(|config| config.relay_ports = 50_000..=50_000);
+    let mut server = Server::with(|config| config.relays.ports = 50_000..=50_000);
     server.in_use.push("[2001:db8::1]:50000".parse().unwrap());
     let mut client = server.client(CLIENT);
     let answer = server.ask(&mut client, Method::ALLOCATE, |writer| {
@@ -501,7 +501,7 @@ fn grants_one_family_when_the_host_opens_only_one_socket() {
 //= V-44
 #[test]
 fn grants_an_even_port_and_reserves_nothing_without_the_r_bit() {
-    let mut server = Server::with(|config| config.relay_ports = 50_000..=50_003);
+    let mut server = Server::with(|config| config.relays.ports = 50_000..=50_003);
     for (n, bits) in [0x00, 0x7F].into_iter().enumerate() {
         let answer = allocate_with(&mut server, &format!("203.0.113.7:{}", 1 + n), |writer| {
             writer.bytes(AttributeType::EVEN_PORT, &[bits]); // only the R bit counts
@@ -523,7 +523,7 @@ fn grants_an_even_port_and_reserves_nothing_without_the_r_bit() {
 //= TURN-042
 #[test]
 fn answers_508_when_no_even_pair_is_free() {
-    let mut server = Server::with(|config| config.relay_ports = 50_001..=50_002);
+    let mut server = Server::with(|config| config.relays.ports = 50_001..=50_002);
     let answer = allocate_with(&mut server, CLIENT, |writer| {
         writer.even_port(true);
     });
@@ -571,7 +571,7 @@ fn clamps_the_lifetime_between_default_and_maximum() {
 #[test]
 fn gives_the_external_address_to_the_client_and_binds_the_local_one() {
     let mut server = Server::with(|config| {
-        config.relays = vec![RelayAddress {
+        config.relays.addresses = vec![RelayAddress {
             local: "10.0.0.1".parse().unwrap(),
             external: Some("192.0.2.99".parse().unwrap()),
         }];

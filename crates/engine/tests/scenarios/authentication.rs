@@ -26,7 +26,12 @@ const METHODS: [Method; 4] = [
 fn challenges_every_turn_request_without_integrity() {
     let mut server = Server::start();
     for method in METHODS {
-        let answer = server.exchange(tuple(CLIENT), &bare(method, ID, |_| {}));
+        let answer = server.exchange(
+            tuple(CLIENT),
+            &bare(method, ID, |w| {
+                w.requested_transport(17);
+            }),
+        );
         assert_eq!(answer.code(), Some(401));
         let message = answer.message();
         assert_eq!(message.method(), method);
@@ -247,7 +252,7 @@ fn keeps_nothing_of_requests_that_prove_nothing() {
         });
         for request in [
             garbage,
-            bare(Method::ALLOCATE, ID, |_| {}),
+            first_request(ID),
             bare(Method::REFRESH, ID, |_| {}),
         ] {
             assert_ne!(

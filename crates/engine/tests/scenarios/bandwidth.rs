@@ -11,7 +11,7 @@ use crate::support::*;
 
 fn limited(rate: u32, capacity: Option<u32>) -> impl FnOnce(&mut Config) {
     move |config| {
-        config.bandwidth = Bandwidth {
+        config.limits.bandwidth = Bandwidth {
             bytes_per_s: NonZeroU32::new(rate),
             capacity_bytes_per_s: capacity.and_then(NonZeroU32::new),
         }

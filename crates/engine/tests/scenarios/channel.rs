@@ -403,7 +403,7 @@ fn an_empty_channel_message_is_relayed() {
 //= TURN-120
 #[test]
 fn takes_the_numbers_of_rfc_5766_where_the_operator_says_so() {
-    let mut server = Server::with(|config| config.rfc5766_channel_numbers = true);
+    let mut server = Server::with(|config| config.relays.rfc5766_channel_numbers = true);
     let mut client = server.client(CLIENT);
     let relayed = server.allocate(&mut client);
     server.bind(&mut client, 0x7FFF, PEER).success();

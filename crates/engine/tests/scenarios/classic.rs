@@ -16,7 +16,7 @@ const ELSEWHERE: &str = "192.0.2.2:3479";
 
 fn server(change: impl FnOnce(&mut Config)) -> Server {
     Server::with(|config| {
-        config.rfc3489_binding = true;
+        config.binding.rfc3489_binding = true;
         change(config);
     })
 }

@@ -42,7 +42,7 @@ fn a_client_of_each_transport_has_an_allocation_of_its_own() {
         .changes
         .iter()
         .filter_map(|change| match change {
-            Change::Created(created) => Some(created.transport),
+            Change::Created(created) => Some(created.path.transport),
             _ => None,
         })
         .collect();
@@ -61,7 +61,7 @@ fn an_allocation_ends_with_its_connection_and_gives_everything_back() {
     server.pump();
     assert!(
         matches!(&server.changes[..], [Change::Ended(ended)]
-            if ended.cause == EndCause::Disconnected && ended.transport == Transport::Tcp),
+            if ended.cause == EndCause::Disconnected && ended.path.transport == Transport::Tcp),
         "{:?}",
         server.changes
     );
@@ -161,7 +161,7 @@ fn a_request_that_comes_again_over_dtls_is_answered_as_over_udp() {
 /// Guessing passwords costs as many answers over a connection as over UDP.
 #[test]
 fn answers_to_strangers_are_limited_over_connections_too() {
-    let request = bare(Method::ALLOCATE, [1; 12].into(), |_| {});
+    let request = first_request([1; 12].into());
     for transport in [
         Transport::Udp,
         Transport::Tcp,
@@ -189,7 +189,7 @@ fn a_wrong_password_costs_bytes_of_the_budget_over_connections_too() {
     ] {
         let mut server = Server::with(|config| {
             config.unverified.bytes = turnbuckle_engine::Rate {
-                burst: 1_000,
+                burst: 800,
                 per_s: 0,
             };
         });

@@ -346,7 +346,7 @@ fn pads_the_answer_as_the_request_and_never_beyond_a_large_frame() {
 //= NAT-16
 #[test]
 fn pads_beyond_the_mtu_for_who_has_proved_to_be_there() {
-    let mut server = server(|config| config.secure_stun = true);
+    let mut server = server(|config| config.binding.secure_stun = true);
     let mut client = server.client(CLIENT);
     let (_, answer) = ask(&mut server, client.tuple, |writer| {
         writer.padding(4);
@@ -419,7 +419,7 @@ fn drop_ref(_: &mut MessageWriter<'_>) {}
 fn passes_over_what_is_not_served_where_that_is_wanted() {
     for passes_over_discovery in [false, true] {
         let mut server =
-            Server::with(|config| config.passes_over_discovery = passes_over_discovery);
+            Server::with(|config| config.binding.passes_over_discovery = passes_over_discovery);
         let code = (!passes_over_discovery).then_some(420);
         let with_port = binding(|writer| {
             writer.response_port(4000);

@@ -5,7 +5,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use turnbuckle_engine::{Commons, Engine, Outcome, Random};
+use turnbuckle_engine::{Commons, Engine, Outcome, Random, RelayOpenError};
 use turnbuckle_wire::{AddressFamily, Method};
 
 use crate::support::*;
@@ -57,7 +57,7 @@ fn a_user_has_no_more_than_its_quota_over_all_engines() {
 fn nothing_of_the_quota_is_lost_by_repetition_failure_or_expiry() {
     let mut server = Server::with(|config| {
         config.limits.user_quota = Some(3);
-        config.relay_ports = 50_000..=50_002;
+        config.relays.ports = 50_000..=50_002;
     });
     server.in_use.push("192.0.2.1:50000".parse().unwrap());
     server.in_use.push("192.0.2.1:50001".parse().unwrap());
@@ -157,7 +157,7 @@ fn the_work_of_one_timeout_call_is_bounded() {
 #[test]
 fn random_histories_give_everything_back() {
     let mut server = Server::with(|config| {
-        config.relay_ports = 50_000..=50_063;
+        config.relays.ports = 50_000..=50_063;
         config.limits.user_quota = Some(40);
     });
     let dice = Seeded::new(7);
@@ -210,8 +210,8 @@ fn random_histories_give_everything_back() {
             code.is_none_or(|code| expected.contains(&code)),
             "{method:?} {code:?}"
         );
-        let allocations = u32::try_from(server.engine.statistics().allocations).unwrap();
-        assert_eq!(server.commons.quota_used_total(), allocations);
+        let held = server.engine.statistics().allocations + server.commons.reserved_ports();
+        assert_eq!(server.commons.quota_used_total() as usize, held);
         for (_, counts) in server.commons.ports() {
             assert_eq!(counts.free + counts.leased, counts.size);
         }
@@ -235,7 +235,7 @@ fn ten_of_two_hundred_that_come_before_any_has_its_socket_are_granted() {
     let mut first = Server::with(|config| config.limits.user_quota = Some(10));
     let mut second = Server::joining(Arc::clone(&first.config), Arc::clone(&first.commons), 2);
     // half of the ports that are tried are another process's
-    let ports = first.config.relay_ports.clone().step_by(2);
+    let ports = first.config.relays.ports.clone().step_by(2);
     let in_use = ports.map(|port| std::net::SocketAddr::from(([192, 0, 2, 1], port)));
     first.in_use = in_use.collect();
     second.in_use = first.in_use.clone();
@@ -263,6 +263,44 @@ fn ten_of_two_hundred_that_come_before_any_has_its_socket_are_granted() {
     let held = [&first, &second].map(|server| server.engine.statistics().allocations);
     assert_eq!(held.iter().sum::<usize>(), 10);
     assert_eq!(first.commons.quota_used(REALM, "alice"), 10);
+}
+
+/// An Allocate request of each, all before any is answered by the host.
+fn ask_at_once(server: &mut Server, clients: &mut [Client]) {
+    server.opens_at_once = false;
+    server.replies.clear();
+    for client in clients {
+        let transaction = client.next_transaction();
+        let request = client.request(Method::ALLOCATE, transaction, |writer| {
+            writer.requested_transport(17);
+        });
+        assert_eq!(server.receive(client.tuple, &request), Outcome::Done);
+    }
+}
+
+/// RFC 8656 §7.2 leaves to the server what a quota is. Here it is never exceeded, and nobody waits for what becomes of another's request: what is
+/// under way counts. So with sockets that fail fewer than ten are held at first, and each that failed is free to the next request.
+//= V-43
+#[test]
+fn what_a_request_held_whose_socket_failed_is_there_for_the_next_one_when_it_is_answered() {
+    let mut server = Server::with(|config| config.limits.user_quota = Some(10));
+    let mut clients: Vec<Client> = (0..200_u16)
+        .map(|n| server.client(&format!("203.0.{n}.7:{}", 1 + n)))
+        .collect();
+    ask_at_once(&mut server, &mut clients);
+    assert_eq!(server.replies.len(), 190, "refused at once");
+    let failing = server.wishes.split_off(7);
+    server.open_wishes();
+    server.wishes = failing;
+    server.refuse_wishes(RelayOpenError::OutOfResources);
+    assert_eq!(server.replies.len(), 200);
+    assert_eq!(server.engine.statistics().allocations, 7);
+    assert_eq!(server.commons.quota_used(REALM, "alice"), 7);
+    ask_at_once(&mut server, &mut clients);
+    assert_eq!(server.wishes.len(), 3, "what is free, and no more");
+    server.open_wishes();
+    assert_eq!(server.engine.statistics().allocations, 10);
+    assert_eq!(server.commons.quota_used(REALM, "alice"), 10);
 }
 
 /// Random bytes that note how much of the quotas is used whenever they are asked for.

@@ -9,6 +9,7 @@
 )]
 
 mod allocate;
+mod answers;
 mod authentication;
 mod bandwidth;
 mod channel;

@@ -15,7 +15,7 @@ pub(crate) const MOVED: &str = "198.18.0.9:40000";
 const CHANNEL: u16 = 0x4000;
 
 pub(crate) fn mobile(config: &mut Config) {
-    config.mobility = Some(TicketKey::from_secret(b"a secret of this test"));
+    config.mobility.key = Some(TicketKey::from_secret(b"a secret of this test"));
 }
 
 /// The same, with nonces that are good in every engine of the server.
@@ -491,7 +491,7 @@ fn tickets_under_a_random_key_are_no_ticket_of_another_server() {
     let mut seed = [0; 1];
     random.fill(&mut seed);
     let mut other = Server::with(|config| {
-        config.mobility = Some(TicketKey::random(&mut random));
+        config.mobility.key = Some(TicketKey::random(&mut random));
     });
     let mut client = other.client(MOVED);
     assert_eq!(resume(&mut other, &mut client, &ticket).code(), Some(400));
@@ -563,7 +563,7 @@ fn a_client_that_moved_may_resume_with_the_nonce_that_it_had_where_that_is_allow
     for (is_allowed, expected) in [(false, Some(438)), (true, None)] {
         let mut server = Server::with(|config| {
             with_key(config);
-            config.resume_with_old_nonce = is_allowed;
+            config.mobility.resume_with_old_nonce = is_allowed;
         });
         let mut client = server.client(CLIENT);
         let (_, ticket) = allocate(&mut server, &mut client);
@@ -596,7 +596,7 @@ fn a_client_that_moved_may_resume_with_the_nonce_that_it_had_where_that_is_allow
 fn an_old_nonce_is_good_with_the_ticket_of_its_own_allocation_and_for_nothing_else() {
     let mut server = Server::with(|config| {
         with_key(config);
-        config.resume_with_old_nonce = true;
+        config.mobility.resume_with_old_nonce = true;
     });
     let mut client = server.client(CLIENT);
     let (_, ticket_1) = allocate(&mut server, &mut client);
@@ -637,7 +637,7 @@ fn an_old_nonce_is_good_with_the_ticket_of_its_own_allocation_and_for_nothing_el
 fn an_old_nonce_that_has_run_out_is_stale_with_a_ticket_too() {
     let mut server = Server::with(|config| {
         with_key(config);
-        config.resume_with_old_nonce = true;
+        config.mobility.resume_with_old_nonce = true;
     });
     let mut client = server.client(CLIENT);
     let answer = server.ask(&mut client, Method::ALLOCATE, |writer| {

@@ -9,7 +9,7 @@ use crate::support::*;
 
 #[test]
 fn tries_other_ports_when_another_process_has_one() {
-    let mut server = Server::with(|config| config.relay_ports = 50_000..=50_009);
+    let mut server = Server::with(|config| config.relays.ports = 50_000..=50_009);
     server.in_use = (50_000..50_009)
         .map(|port| SocketAddr::from(([192, 0, 2, 1], port)))
         .collect();

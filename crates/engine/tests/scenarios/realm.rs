@@ -42,6 +42,7 @@ fn stranger(name: &str, remote: &str) -> Client {
 /// The realm of the challenge that a request with this ORIGIN gets, and the nonce.
 fn challenge(server: &mut Server, client: &mut Client, origin: &[u8]) -> (String, Vec<u8>) {
     let request = bare(Method::ALLOCATE, client.next_transaction(), |writer| {
+        writer.requested_transport(17);
         if !origin.is_empty() {
             writer.origin(origin);
         }
@@ -153,7 +154,7 @@ fn what_a_stranger_says_of_realms_changes_nothing_for_the_client_at_that_address
 fn a_session_goes_on_without_its_origin() {
     let mut server = Server::with(|config| {
         two_realms(config);
-        config.mobility = Some(TicketKey::from_secret(b"north"));
+        config.mobility.key = Some(TicketKey::from_secret(b"north"));
     });
     let mut client = of_other_realm(&mut server, "whirrun", OTHER_CLIENT);
     let answer = server.ask(&mut client, Method::ALLOCATE, |writer| {
@@ -192,7 +193,7 @@ fn quotas_and_rates_are_those_of_the_realm() {
             total_quota: None,
             bytes_per_s: NonZeroU32::new(1_000),
         };
-        config.realm_limits.insert(OTHER.into(), limits);
+        config.realms.limits.insert(OTHER.into(), limits);
     });
     let mut first = of_other_realm(&mut server, "alice", "203.0.113.9:1");
     assert_eq!(code_of(&mut server, &mut first, ORIGIN), None);
@@ -239,7 +240,7 @@ fn peer_rules_are_those_of_the_realm() {
         two_realms(config);
         let mut policy = config.policy.clone();
         policy.rules.push(deny("93.184.216.20"));
-        config.realm_policies.insert(OTHER.into(), policy);
+        config.realms.policies.insert(OTHER.into(), policy);
     });
     let mut alice = server.client(CLIENT);
     server.allocate(&mut alice);
@@ -263,7 +264,7 @@ fn peer_rules_are_those_of_the_realm() {
     two_realms(&mut next);
     let mut policy = next.policy.clone();
     policy.rules.push(deny("93.184.216.21"));
-    next.realm_policies.insert(OTHER.into(), policy);
+    next.realms.policies.insert(OTHER.into(), policy);
     server.engine.reconfigure(&next);
     assert!(server.send(&mut alice, PEER, b"x").is_ok());
     assert_eq!(
@@ -300,6 +301,7 @@ fn a_realm_offers_what_all_its_users_can_do() {
     for (origin, algorithms) in [(ORIGIN, 1), (&b""[..], 2)] {
         let mut client = stranger("whirrun", OTHER_CLIENT);
         let request = bare(Method::ALLOCATE, client.next_transaction(), |writer| {
+            writer.requested_transport(17);
             writer.origin(origin);
         });
         let answer = server.exchange(client.tuple, &request);
@@ -313,7 +315,7 @@ fn a_realm_offers_what_all_its_users_can_do() {
 fn where_origins_are_checked_a_session_has_the_one_it_began_with() {
     let mut server = Server::with(|config| {
         two_realms(config);
-        config.check_origin = true;
+        config.relays.check_origin = true;
     });
     let mut whirrun = of_other_realm(&mut server, "whirrun", OTHER_CLIENT);
     assert_eq!(code_of(&mut server, &mut whirrun, ORIGIN), None);
@@ -341,7 +343,12 @@ fn where_origins_are_checked_a_session_has_the_one_it_began_with() {
     // it is among what an engine is rebuilt from
     let changes = server.take_changes();
     let created = changes.iter().filter_map(|change| match change {
-        Change::Created(created) => Some(created.origin.map(|origin| origin.as_bytes().to_vec())),
+        Change::Created(created) => Some(
+            created
+                .brought
+                .origin
+                .map(|origin| origin.as_bytes().to_vec()),
+        ),
         _ => None,
     });
     let origins: Vec<_> = created.collect();

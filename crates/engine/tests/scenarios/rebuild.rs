@@ -251,7 +251,7 @@ fn an_allocation_without_its_socket_listener_or_port_is_lost_and_reported() {
     assert_ne!(rebuilt.id(&fresh), id, "its name is not used again");
 
     let mut other_ports = (*server.config).clone();
-    other_ports.relay_ports = 40_000..=40_001;
+    other_ports.relays.ports = 40_000..=40_001;
     let rebuilt = assert_lost(rebuild_with(
         &server,
         &history,
@@ -481,6 +481,30 @@ fn a_token_that_was_redeemed_is_spent_after_a_rebuild_too() {
     assert_eq!(leased, 1, "alice's");
 }
 
+//= V-43
+#[test]
+fn a_reservation_is_charged_to_its_user_after_a_rebuild_too() {
+    let mut server = Server::start();
+    let mut alice = server.client(CLIENT);
+    let answer = server.ask(&mut alice, Method::ALLOCATE, |writer| {
+        writer.requested_transport(17).even_port(true);
+    });
+    let token = answer.success().reservation_token().unwrap().unwrap();
+    let history = server.take_changes();
+    let mut after = rebuild(&server, &history);
+    let charged = |server: &Server| {
+        let of = |name| server.commons.quota_used(REALM, name);
+        [of("alice"), of("bob")]
+    };
+    assert_eq!(charged(&after), [2, 0]);
+    let mut bob = after.client_of("bob", "builder", "203.0.113.8:1");
+    let redeem = |writer: &mut MessageWriter<'_>| {
+        writer.requested_transport(17).reservation_token(token);
+    };
+    after.ask(&mut bob, Method::ALLOCATE, redeem).success();
+    assert_eq!(charged(&after), [1, 1]);
+}
+
 //= TURN-026
 //= V-22
 #[test]
@@ -529,5 +553,5 @@ fn a_client_behind_a_proxy_comes_back_as_one_and_its_data_goes_nowhere_else() {
     server.refresh(&mut proxied, 0).success();
     let ends = server.take_changes();
     assert!(ends.iter().any(|change| matches!(change,
-        Change::Ended(ended) if ended.connection == proxied.tuple.connection)));
+        Change::Ended(ended) if ended.path.connection == proxied.tuple.connection)));
 }

@@ -89,7 +89,7 @@ fn a_rate_that_is_set_later_is_that_of_allocations_to_come() {
     let mut first = server.client(CLIENT);
     server.allocate(&mut first);
     let mut next = config();
-    next.bandwidth.bytes_per_s = core::num::NonZeroU32::new(1_000);
+    next.limits.bandwidth.bytes_per_s = core::num::NonZeroU32::new(1_000);
     server.commons.set_quotas(&next);
     let mut second = server.client("203.0.113.9:9");
     server.allocate(&mut second);

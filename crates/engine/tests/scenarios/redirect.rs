@@ -132,8 +132,8 @@ fn a_listener_that_is_in_the_list_serves_by_its_own_and_by_its_public_address() 
     server.allocate(&mut client);
 
     let mut server = Server::with(|config| {
-        config.relays[0] = RelayAddress {
-            local: config.relays[0].local,
+        config.relays.addresses[0] = RelayAddress {
+            local: config.relays.addresses[0].local,
             external: Some("198.51.100.9".parse().unwrap()),
         };
         config.redirection.udp = alternates(&["198.51.100.9:3478"]);

@@ -3,7 +3,7 @@
 use core::time::Duration;
 use std::sync::Arc;
 
-use turnbuckle_engine::DropReason;
+use turnbuckle_engine::{DropReason, RelayOpenError};
 use turnbuckle_wire::Method;
 
 use crate::support::*;
@@ -82,7 +82,7 @@ fn a_token_is_good_at_every_engine_of_the_server() {
 fn a_reservation_holds_for_at_least_30_seconds_and_then_gives_its_port_back() {
     let mut server = Server::with(|config| {
         config.lifetimes.reservation = Duration::from_secs(5); // shorter than the RFC allows
-        config.relay_ports = 50_000..=50_001;
+        config.relays.ports = 50_000..=50_001;
     });
     let (_, token) = reserve(&mut server, CLIENT);
     server.wait(Duration::from_millis(29_900));
@@ -156,7 +156,7 @@ fn no_more_than_the_limit_of_reservations() {
 
 #[test]
 fn a_pair_that_another_process_has_half_of_is_left_alone() {
-    let mut server = Server::with(|config| config.relay_ports = 50_000..=50_003);
+    let mut server = Server::with(|config| config.relays.ports = 50_000..=50_003);
     server.in_use.push("192.0.2.1:50000".parse().unwrap());
     let (port, _) = reserve(&mut server, CLIENT);
     assert_eq!(port, 50_002);
@@ -178,4 +178,195 @@ fn nothing_is_sent_to_a_reserved_port_before_its_token_is_redeemed() {
     assert_eq!(sent.unwrap_err(), DropReason::PeerForbidden);
     redeem(&mut server, "203.0.113.9:1", token).success();
     server.send(&mut sender, &beside, b"to its holder").unwrap();
+}
+
+/// The ports that the host holds.
+fn held(server: &Server) -> Vec<u16> {
+    let held = server.held.lock().unwrap();
+    held.iter().map(core::net::SocketAddr::port).collect()
+}
+
+//= V-44
+//= TURN-042
+#[test]
+fn a_reserved_port_is_held_until_its_token_is_redeemed_at_whichever_engine() {
+    let mut server = Server::start();
+    let (port, token) = reserve(&mut server, CLIENT);
+    assert_eq!(held(&server), [port + 1]);
+    let mut other = Server::joining(Arc::clone(&server.config), Arc::clone(&server.commons), 2);
+    other.held = Arc::clone(&server.held);
+    redeem(&mut other, "203.0.113.8:1", token).success();
+    assert_eq!(held(&server), [0_u16; 0], "in use");
+    assert_eq!(other.sockets.len(), 1);
+}
+
+//= TURN-042
+#[test]
+fn a_reserved_port_that_nobody_asks_for_is_closed_when_its_time_is_over() {
+    let mut server = Server::start();
+    let (port, _) = reserve(&mut server, CLIENT);
+    let lasts = server.config.lifetimes.reservation;
+    server.wait(lasts - Duration::from_millis(100));
+    assert_eq!(held(&server), [port + 1]);
+    server.wait(Duration::from_millis(200));
+    assert_eq!(held(&server), [0_u16; 0]);
+}
+
+//= TURN-042
+#[test]
+fn a_port_whose_sibling_another_program_has_is_not_the_first_of_a_pair() {
+    let mut server = Server::with(|config| config.relays.ports = 50_000..=50_003);
+    server.in_use.push("192.0.2.1:50001".parse().unwrap());
+    let (port, _) = reserve(&mut server, CLIENT);
+    assert_eq!(port, 50_002);
+    assert_eq!(held(&server), [50_003]);
+    assert_eq!(server.sockets.len(), 1, "nothing is left of the other pair");
+}
+
+#[test]
+fn a_pair_that_is_opened_too_late_is_closed() {
+    let mut server = Server::start();
+    let mut client = server.client(CLIENT);
+    server.opens_at_once = false;
+    let transaction = client.next_transaction();
+    let request = client.request(Method::ALLOCATE, transaction, |writer| {
+        writer.requested_transport(17).even_port(true);
+    });
+    let _ = server.receive(client.tuple, &request);
+    server.wait_s(11);
+    server.open_wishes();
+    assert_eq!(held(&server), [0_u16; 0]);
+    server.assert_nothing_is_held();
+}
+
+/// The codes of an Allocate request with EVEN-PORT, reserving, and of one without; `None` for success.
+fn try_to_reserve(server: &mut Server, remote: &str) -> Option<u16> {
+    let mut client = server.client(remote);
+    let answer = server.ask(&mut client, Method::ALLOCATE, |writer| {
+        writer.requested_transport(17).even_port(true);
+    });
+    answer.code()
+}
+
+fn try_to_allocate(server: &mut Server, remote: &str) -> Option<u16> {
+    let mut client = server.client(remote);
+    let answer = server.ask(&mut client, Method::ALLOCATE, |writer| {
+        writer.requested_transport(17);
+    });
+    answer.code()
+}
+
+/// Units of the quota that alice, bob and all have.
+fn charged(server: &Server) -> [u32; 3] {
+    let commons = &server.commons;
+    let of = |name| commons.quota_used(REALM, name);
+    [of("alice"), of("bob"), commons.quota_used_total()]
+}
+
+//= V-43
+#[test]
+fn a_reserved_port_counts_as_an_allocation_of_its_user_until_it_ends() {
+    for is_total in [false, true] {
+        let mut server = Server::with(|config| match is_total {
+            true => config.limits.total_quota = Some(3),
+            false => config.limits.user_quota = Some(3),
+        });
+        reserve(&mut server, CLIENT);
+        assert_eq!(charged(&server), [2, 0, 2]);
+        let refused = try_to_reserve(&mut server, "203.0.113.8:1");
+        assert_eq!(refused, Some(486), "one is left, and it takes two");
+        assert_eq!(charged(&server), [2, 0, 2], "nothing is kept of that");
+        assert_eq!(try_to_allocate(&mut server, "203.0.113.8:2"), None);
+        assert_eq!(try_to_allocate(&mut server, "203.0.113.8:3"), Some(486));
+        server.wait_s(61);
+        assert_eq!(charged(&server), [2, 0, 2]);
+        assert_eq!(try_to_allocate(&mut server, "203.0.113.8:4"), None);
+        server.wait_s(700);
+        server.assert_nothing_is_held();
+    }
+}
+
+//= V-43
+#[test]
+fn who_redeems_a_token_of_its_own_takes_no_more_than_was_charged_for_the_port() {
+    let mut server = Server::with(|config| config.limits.user_quota = Some(2));
+    let (_, token) = reserve(&mut server, CLIENT);
+    assert_eq!(try_to_allocate(&mut server, "203.0.113.8:1"), Some(486));
+    redeem(&mut server, "203.0.113.8:2", token).success();
+    assert_eq!(charged(&server), [2, 0, 2]);
+    server.wait_s(700);
+    server.assert_nothing_is_held();
+}
+
+//= V-43
+#[test]
+fn who_redeems_what_another_user_has_reserved_is_charged_in_its_place() {
+    let mut server = Server::with(|config| {
+        config.limits.user_quota = Some(2);
+        config.limits.total_quota = Some(3);
+    });
+    let mut bobs = ["203.0.113.9:1", "203.0.113.9:2", "203.0.113.9:3"]
+        .map(|remote| server.client_of("bob", "builder", remote));
+    let (_, token) = reserve(&mut server, CLIENT);
+    server.allocate(&mut bobs[0]);
+    assert_eq!(charged(&server), [2, 1, 3]);
+    let ask = |server: &mut Server, bob: &mut Client| {
+        let answer = server.ask(bob, Method::ALLOCATE, |writer| {
+            writer.requested_transport(17).reservation_token(token);
+        });
+        answer.code()
+    };
+    assert_eq!(ask(&mut server, &mut bobs[1]), None, "of all none is more");
+    assert_eq!(charged(&server), [1, 2, 3]);
+    server.wait_s(700);
+    server.assert_nothing_is_held();
+}
+
+//= V-43
+#[test]
+fn a_token_is_still_good_when_who_brought_it_had_no_quota_left() {
+    let mut server = Server::with(|config| config.limits.user_quota = Some(2));
+    let mut bobs = ["203.0.113.9:1", "203.0.113.9:2", "203.0.113.9:3"]
+        .map(|remote| server.client_of("bob", "builder", remote));
+    let (port, token) = reserve(&mut server, CLIENT);
+    server.allocate(&mut bobs[0]);
+    server.allocate(&mut bobs[1]);
+    let answer = server.ask(&mut bobs[2], Method::ALLOCATE, |writer| {
+        writer.requested_transport(17).reservation_token(token);
+    });
+    assert_eq!(answer.code(), Some(486));
+    assert_eq!(charged(&server), [2, 2, 4]);
+    assert_eq!(held(&server), [port + 1]);
+    server.refresh(&mut bobs[0], 0).success();
+    let answer = server.ask(&mut bobs[2], Method::ALLOCATE, |writer| {
+        writer.requested_transport(17).reservation_token(token);
+    });
+    answer.success();
+    assert_eq!(charged(&server), [1, 2, 3]);
+}
+
+//= V-43
+#[test]
+fn a_reservation_that_has_ended_keeps_nobody_out_even_before_its_timer_fires() {
+    let mut server = Server::with(|config| config.limits.user_quota = Some(2));
+    reserve(&mut server, CLIENT);
+    assert_eq!(try_to_allocate(&mut server, "203.0.113.8:1"), Some(486));
+    server.oversleep(Duration::from_secs(61));
+    assert_eq!(try_to_allocate(&mut server, "203.0.113.8:2"), None);
+}
+
+//= V-43
+#[test]
+fn a_pair_that_cannot_be_had_costs_nothing() {
+    let mut server = Server::with(|config| config.limits.user_quota = Some(2));
+    server.opens_at_once = false;
+    let mut client = server.client(CLIENT);
+    let transaction = client.next_transaction();
+    let request = client.request(Method::ALLOCATE, transaction, |writer| {
+        writer.requested_transport(17).even_port(true);
+    });
+    let _ = server.receive(client.tuple, &request);
+    assert_eq!(charged(&server), [2, 0, 2]);
+    server.refuse_wishes(RelayOpenError::OutOfResources);
+    assert_eq!(charged(&server), [0, 0, 0]);
 }

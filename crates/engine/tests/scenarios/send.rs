@@ -102,7 +102,7 @@ fn passes_dont_fragment_on_or_drops_what_cannot_have_it() {
     let (mut server, mut client, _) = start();
     assert!(server.indicate(&mut client, write).unwrap().dont_fragment);
 
-    let mut server = Server::with(|config| config.dont_fragment = false);
+    let mut server = Server::with(|config| config.relays.dont_fragment = false);
     let mut client = server.client(CLIENT);
     server.allocate(&mut client);
     server.permit(&mut client, PEER).success();
@@ -241,8 +241,8 @@ fn names_the_true_source_to_the_client() {
 #[test]
 fn names_other_allocations_by_their_external_address() {
     let mut server = Server::with(|config| {
-        config.relays[0].local = "10.0.0.1".parse().unwrap();
-        config.relays[0].external = Some("93.184.1.1".parse().unwrap());
+        config.relays.addresses[0].local = "10.0.0.1".parse().unwrap();
+        config.relays.addresses[0].external = Some("93.184.1.1".parse().unwrap());
     });
     let mut client = server.client(CLIENT);
     let relayed = server.allocate(&mut client);

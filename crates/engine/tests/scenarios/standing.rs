@@ -19,10 +19,10 @@ fn no_answer_is_too_long_for_a_path_that_its_request_came_by() {
     let mut server = Server::with(|config| {
         config.auth = AuthConfig::new(&realm).unwrap();
         config.auth.add_user("alice", "wonderland").unwrap();
-        config.fingerprint = Fingerprint::Always;
-        config.software = Some("S".repeat(60).into());
-        config.detailed_reasons = true;
-        config.mapped_address = true;
+        config.answers.fingerprint = Fingerprint::Always;
+        config.answers.software = Some("S".repeat(60).into());
+        config.answers.detailed_reasons = true;
+        config.binding.mapped_address = true;
     });
     let mut longest = 0;
     let mut check = |answer: &Answer| {
@@ -30,7 +30,7 @@ fn no_answer_is_too_long_for_a_path_that_its_request_came_by() {
         longest = longest.max(answer.0.len());
     };
     let remote = "[2001:db8::77]:50000";
-    let challenge = server.exchange(tuple(remote), &bare(Method::ALLOCATE, ID, |_| {}));
+    let challenge = server.exchange(tuple(remote), &first_request(ID));
     check(&challenge);
     let key = IntegrityKey::sha1(&long_term_key_md5(
         b"alice",
@@ -95,7 +95,7 @@ fn no_answer_is_too_long_for_a_path_that_its_request_came_by() {
 //= STUN-039
 #[test]
 fn short_term_credentials_are_not_offered() {
-    let mut server = Server::with(|config| config.secure_stun = true);
+    let mut server = Server::with(|config| config.binding.secure_stun = true);
     for (name, password) in [("alice", "wonderland"), ("alice", "wrong"), ("nobody", "x")] {
         for method in [Method::BINDING, Method::ALLOCATE, Method::REFRESH] {
             for key in [

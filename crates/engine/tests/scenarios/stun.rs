@@ -36,7 +36,7 @@ fn answers_a_binding_request_with_the_address_it_saw() {
 
 #[test]
 fn adds_mapped_address_when_configured() {
-    let mut server = Server::with(|config| config.mapped_address = true);
+    let mut server = Server::with(|config| config.binding.mapped_address = true);
     let answer = server.exchange(tuple(CLIENT), &binding(|_| {}));
     assert_eq!(
         answer
@@ -156,6 +156,7 @@ fn answers_420_to_turn_requests_after_authentication() {
     });
     assert_eq!(answer.code(), Some(420));
     let unauthenticated = bare(Method::ALLOCATE, ID, |writer| {
+        writer.requested_transport(17);
         writer.bytes(AttributeType::new(0x7ABC), &[]);
     });
     assert_eq!(
@@ -193,7 +194,7 @@ fn mirrors_fingerprint_or_always_sends_it() {
         (Fingerprint::Always, false, true),
         (Fingerprint::Always, true, true),
     ] {
-        let mut server = Server::with(|config| config.fingerprint = setting);
+        let mut server = Server::with(|config| config.answers.fingerprint = setting);
         let request = binding(|writer| {
             if request_has {
                 writer.fingerprint();
@@ -376,7 +377,7 @@ fn serves_only_what_is_switched_on() {
 
 #[test]
 fn secure_stun_asks_for_credentials() {
-    let mut server = Server::with(|config| config.secure_stun = true);
+    let mut server = Server::with(|config| config.binding.secure_stun = true);
     let answer = server.exchange(tuple(CLIENT), &binding(|_| {}));
     assert_eq!(answer.code(), Some(401));
     let mut client = server.client(CLIENT);
@@ -402,11 +403,11 @@ fn secure_stun_asks_for_credentials() {
 //= V-40
 #[test]
 fn tells_strangers_neither_software_nor_reasons() {
-    let mut server = Server::with(|config| config.software = Some("Turnbuckle".into()));
+    let mut server = Server::with(|config| config.answers.software = Some("Turnbuckle".into()));
     let mut client = server.client(CLIENT);
     for request in [
         binding(|_| {}),
-        bare(Method::ALLOCATE, ID, |_| {}),
+        first_request(ID),
         binding(|w| {
             w.flag(AttributeType::new(0x7FFF));
         }),
@@ -438,11 +439,15 @@ fn tells_strangers_neither_software_nor_reasons() {
     );
 
     let mut server = Server::with(|config| {
-        config.software = Some("Turnbuckle".into());
-        config.software_to_unverified = true;
-        config.detailed_reasons = true;
+        config.answers.software = Some("Turnbuckle".into());
+        config.answers.software_to_unverified = true;
+        config.answers.detailed_reasons = true;
     });
-    let answer = server.exchange(tuple(CLIENT), &bare(Method::ALLOCATE, ID, |_| {}));
+    // with room for it in three times its bytes
+    let long = bare(Method::ALLOCATE, ID, |writer| {
+        writer.requested_transport(17).software(&"c".repeat(60));
+    });
+    let answer = server.exchange(tuple(CLIENT), &long);
     assert_eq!(
         answer.message().software().unwrap(),
         Some(&b"Turnbuckle"[..])
@@ -459,8 +464,10 @@ fn sends_a_stranger_no_more_than_its_budget() {
     let mut server = Server::start();
     let requests = [
         binding(|_| {}),
-        bare(Method::ALLOCATE, ID, |_| {}),
-        bare(Method::REFRESH, ID, |_| {}),
+        first_request(ID),
+        bare(Method::REFRESH, ID, |writer| {
+            writer.lifetime(600);
+        }),
     ];
     let (mut received, mut sent, mut dropped) = (0, 0, 0_u64);
     for n in 0..30_000 {
@@ -498,7 +505,7 @@ fn a_client_with_a_fresh_nonce_is_served_although_its_address_used_up_its_budget
     let mut server = Server::start();
     let mut client = server.client("203.0.113.7:9");
     server.allocate(&mut client);
-    let request = bare(Method::ALLOCATE, ID, |_| {});
+    let request = first_request(ID);
     let exhaust = |server: &mut Server| {
         let flood = (0..3_000).map(|port| tuple(&format!("203.0.113.7:{}", 1_000 + port)));
         let outcomes: Vec<Outcome> = flood.map(|from| server.receive(from, &request)).collect();

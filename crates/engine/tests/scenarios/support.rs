@@ -3,15 +3,15 @@
 use core::net::SocketAddr;
 use core::time::Duration;
 use std::cell::RefCell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use turnbuckle_engine::{
     AllocationId, AuthConfig, Change, ChannelNumber, ClientRoute, ClientTuple, Command, Commons,
-    Config, ConnectionId, DropReason, Endpoint, Engine, Family, Framing, Now, Outcome, PeerRoute,
-    Random, RelayAddress, RelayHandle, RelayOpenError, RelayProtocol, RelayRequest, SendRoute,
-    Time,
+    Config, ConnectionId, DropReason, Endpoint, Engine, Family, Framing, HeldPort, Now, Opened,
+    Outcome, PeerRoute, Random, RelayAddress, RelayConfig, RelayHandle, RelayOpenError,
+    RelayProtocol, RelayRequest, SendRoute, Time,
 };
 use turnbuckle_wire::{
     AttributeType, Class, IntegrityKey, Message, MessageWriter, Method, TransactionId,
@@ -66,12 +66,15 @@ pub(crate) fn config() -> Config {
     auth.add_user("bob", "builder").unwrap();
     Config {
         auth,
-        relays: ["192.0.2.1", "2001:db8::1"]
-            .map(|local| RelayAddress {
-                local: local.parse().unwrap(),
-                external: None,
-            })
-            .into(),
+        relays: RelayConfig {
+            addresses: ["192.0.2.1", "2001:db8::1"]
+                .map(|local| RelayAddress {
+                    local: local.parse().unwrap(),
+                    external: None,
+                })
+                .into(),
+            ..RelayConfig::default()
+        },
         ..Config::default()
     }
 }
@@ -91,7 +94,9 @@ pub(crate) struct Server {
     pub(crate) in_use: Vec<SocketAddr>,
     /// Whether sockets are opened at once; otherwise wishes pile up in `wishes`.
     pub(crate) opens_at_once: bool,
-    pub(crate) wishes: Vec<(RelayRequest, SocketAddr, RelayHandle)>,
+    pub(crate) wishes: Vec<Wish>,
+    /// Ports that are held for whoever brings a token; shared by all hosts of a test.
+    pub(crate) held: Arc<Mutex<BTreeSet<SocketAddr>>>,
     /// What the relay sockets that were asked for are to carry.
     pub(crate) protocols: Vec<RelayProtocol>,
     /// What the engine wanted done with connections to peers, oldest first.
@@ -103,6 +108,27 @@ pub(crate) struct Server {
 pub(crate) struct Socket {
     pub(crate) address: SocketAddr,
     pub(crate) handle: RelayHandle,
+}
+
+/// A port that is held without receiving; dropping it closes it.
+struct Held {
+    address: SocketAddr,
+    all: Arc<Mutex<BTreeSet<SocketAddr>>>,
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.all.lock().unwrap().remove(&self.address);
+    }
+}
+
+/// A relay socket that the engine wants.
+pub(crate) struct Wish {
+    request: RelayRequest,
+    address: SocketAddr,
+    handle: RelayHandle,
+    reserves_next: bool,
+    held: Option<HeldPort>,
 }
 
 /// What the engine wants done with a connection to a peer.
@@ -157,6 +183,7 @@ impl Server {
             in_use: Vec::new(),
             opens_at_once: true,
             wishes: Vec::new(),
+            held: Arc::default(),
             protocols: Vec::new(),
             wanted: Vec::new(),
             next_endpoint: 100,
@@ -212,9 +239,17 @@ impl Server {
                     address,
                     handle,
                     protocol,
+                    reserves_next,
+                    held,
                 } => {
                     protocols.push(protocol);
-                    opens.push((request, address, handle));
+                    opens.push(Wish {
+                        request,
+                        address,
+                        handle,
+                        reserves_next,
+                        held,
+                    });
                 }
                 Command::ClosePeer { connection } => wanted.push(Wanted::Close(connection)),
                 Command::Connect {
@@ -235,40 +270,54 @@ impl Server {
                 self.wishes.append(&mut opens);
                 return;
             }
-            for (request, address, handle) in opens {
-                self.open(request, address, handle);
+            for wish in opens {
+                self.open(wish);
             }
         }
     }
 
-    fn open(&mut self, request: RelayRequest, address: SocketAddr, handle: RelayHandle) {
-        let taken = self
-            .sockets
-            .values()
-            .any(|socket| socket.address == address);
-        let result = if taken || self.in_use.contains(&address) {
+    fn open(&mut self, wish: Wish) {
+        let address = wish.address;
+        let next = SocketAddr::new(address.ip(), address.port() + 1);
+        if let Some(held) = wish.held {
+            let held: Held = held.into_inner().expect("what this host handed over");
+            assert_eq!(held.address, address);
+        }
+        let is_taken = |address: SocketAddr| {
+            let mut sockets = self.sockets.values();
+            sockets.any(|socket| socket.address == address)
+                || self.held.lock().unwrap().contains(&address)
+                || self.in_use.contains(&address)
+        };
+        let result = if is_taken(address) || wish.reserves_next && is_taken(next) {
             Err(RelayOpenError::AddressInUse)
         } else {
             self.next_endpoint += 1;
             let endpoint = Endpoint(self.next_endpoint);
+            let handle = wish.handle;
             self.sockets.insert(endpoint, Socket { address, handle });
-            Ok(endpoint)
+            let beside = wish.reserves_next.then(|| {
+                self.held.lock().unwrap().insert(next);
+                let all = Arc::clone(&self.held);
+                HeldPort::new(Held { address: next, all })
+            });
+            Ok(Opened { endpoint, beside })
         };
-        self.engine.relay_opened(self.now, request, result);
+        self.engine.relay_opened(self.now, wish.request, result);
     }
 
     /// Opens what was asked for while `opens_at_once` was false.
     pub(crate) fn open_wishes(&mut self) {
-        for (request, address, handle) in core::mem::take(&mut self.wishes) {
-            self.open(request, address, handle);
+        for wish in core::mem::take(&mut self.wishes) {
+            self.open(wish);
         }
         self.pump();
     }
 
     /// Refuses what was asked for while `opens_at_once` was false.
     pub(crate) fn refuse_wishes(&mut self, error: RelayOpenError) {
-        for (request, ..) in core::mem::take(&mut self.wishes) {
-            self.engine.relay_opened(self.now, request, Err(error));
+        for wish in core::mem::take(&mut self.wishes) {
+            self.engine.relay_opened(self.now, wish.request, Err(error));
         }
         self.pump();
     }
@@ -324,7 +373,7 @@ impl Server {
     /// Gets the client a fresh nonce.
     pub(crate) fn challenge(&mut self, client: &mut Client) {
         let transaction = client.next_transaction();
-        let request = bare(Method::ALLOCATE, transaction, |_| {});
+        let request = first_request(transaction);
         let answer = self.exchange(client.tuple, &request);
         assert_eq!(answer.code(), Some(401));
         client.nonce = answer.message().nonce().unwrap().unwrap().to_vec();
@@ -431,7 +480,7 @@ impl Server {
         relayed: SocketAddr,
         peer: &str,
     ) -> Result<ClientRoute, DropReason> {
-        let socket = self.socket_at(relayed).ok_or(DropReason::SocketClosed)?;
+        let socket = self.socket_at(relayed).expect("a socket is open there");
         self.engine
             .route_from_peer(self.now.time, socket.handle, peer.parse().unwrap(), 1, 10)
     }
@@ -607,6 +656,13 @@ pub(crate) fn bare(
     write: impl FnOnce(&mut MessageWriter<'_>),
 ) -> Vec<u8> {
     message(Class::Request, method, transaction, write)
+}
+
+/// What a client begins with: an Allocate request without authentication.
+pub(crate) fn first_request(transaction: TransactionId) -> Vec<u8> {
+    bare(Method::ALLOCATE, transaction, |writer| {
+        writer.requested_transport(17);
+    })
 }
 
 pub(crate) fn channel(number: u16) -> Framing {

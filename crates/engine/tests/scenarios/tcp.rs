@@ -15,13 +15,13 @@ use crate::support::*;
 const OTHER_PEER: &str = "93.184.216.21:7000";
 
 fn with_tcp(config: &mut Config) {
-    config.tcp = Some(TcpRelays::default());
+    config.relays.tcp = Some(TcpRelays::default());
 }
 
 fn with_limits(change: impl FnOnce(&mut TcpRelays)) -> Server {
     let mut limits = TcpRelays::default();
     change(&mut limits);
-    Server::with(|config| config.tcp = Some(limits))
+    Server::with(|config| config.relays.tcp = Some(limits))
 }
 
 fn over(transport: Transport, connection: u32) -> ClientTuple {
@@ -167,7 +167,7 @@ fn other_protocols_are_unsupported_and_udp_may_be_forbidden() {
 
     let mut server = Server::with(|config| {
         with_tcp(config);
-        config.udp_relays = false;
+        config.relays.udp = false;
     });
     let mut client = alice(&mut server, 1);
     let answer = server.ask(&mut client, Method::ALLOCATE, |writer| {
@@ -820,7 +820,7 @@ fn a_connection_that_is_gone_is_recorded_with_what_it_carried() {
 fn a_stream_beyond_the_allocations_rate_is_held_back_each_way_by_itself() {
     let (mut server, mut client, _) = allocated(Server::with(|config| {
         with_tcp(config);
-        config.bandwidth.bytes_per_s = core::num::NonZeroU32::new(10_000);
+        config.limits.bandwidth.bytes_per_s = core::num::NonZeroU32::new(10_000);
     }));
     let id = connect(&mut server, &mut client, PEER);
     let mut relayed = |way, bytes| server.engine.relayed(server.now, id, way, bytes);

@@ -117,7 +117,7 @@ fn a_challenge_names_the_server_if_tokens_are_taken() {
         (Some(SERVER_NAME.as_bytes()), Server::with(authorizing)),
     ] {
         let mut client = server.client(CLIENT);
-        let bare = bare(Method::ALLOCATE, client.next_transaction(), |_| {});
+        let bare = first_request(client.next_transaction());
         let answer = server.exchange(client.tuple, &bare);
         assert_eq!(answer.message().third_party_authorization(), expected);
     }
@@ -270,7 +270,7 @@ fn a_key_may_put_its_clients_into_a_realm_and_takes_no_tokens_when_it_is_gone() 
             user_quota: Some(1),
             ..RealmLimits::default()
         };
-        config.realm_limits.insert(UNION.into(), limits);
+        config.realms.limits.insert(UNION.into(), limits);
     };
     let mut server = Server::with(|given| config(given, true));
     let token = Token::new(&server);
@@ -488,7 +488,7 @@ fn a_token_nobody_asked_for_is_an_unknown_attribute() {
 fn another_holder_of_a_token_of_the_same_authorization_server_cannot_take_an_allocation_over() {
     let mut server = Server::with(|config| {
         authorizing(config);
-        config.mobility = Some(TicketKey::from_secret(b"a secret of this test"));
+        config.mobility.key = Some(TicketKey::from_secret(b"a secret of this test"));
     });
     let token = Token::new(&server);
     let mut client = holder(&mut server, &token, CLIENT);
@@ -647,7 +647,7 @@ fn bind_code(
 fn with_tcp_relays() -> (Server, Token, Client) {
     let mut server = Server::with(|config| {
         authorizing(config);
-        config.tcp = Some(TcpRelays::default());
+        config.relays.tcp = Some(TcpRelays::default());
     });
     let token = Token::new(&server);
     let mut client = over_tcp(holder(&mut server, &token, CLIENT), 1);

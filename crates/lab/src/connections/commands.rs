@@ -4,8 +4,8 @@ use anyhow::{Context as _, Result};
 
 use super::Cell;
 use super::cell::Place;
+use crate::case::{Case, Commands, LISTEN_PORT, PEER_PORT, values};
 use crate::hosts::Addresses;
-use crate::run::{Case, Commands, LISTEN_PORT, PEER_PORT, values};
 use crate::scenario::Question;
 
 /// Addresses of the server's host in the namespaces, besides the one on which relays listen: each has all ports anew.
@@ -46,11 +46,11 @@ pub(crate) fn commands(
     let load = if is_storm {
         values(&addresses.turnbuckle_on_load).words(&format!(
             "{{turnbuckle}} load {} --server {{listen}}:{{port}} --user {{user}}:{{password}} --peer {{peer}}:{PEER_PORT} --warm-up {} --duration {} --json",
-            scenario.load, case.warm_up_s, case.window_s
+            scenario.words.load, case.warm_up_s, case.window_s
         ))?
     } else {
         let more = cell.variant.as_ref().map_or("", |(_, words)| words);
-        let words = format!("{} {more}", scenario.load);
+        let words = format!("{} {more}", scenario.words.load);
         connect(case, cell, addresses, &words, case.warm_up_s, case.window_s)
             .and_then(|words| values(client_program(cell, addresses)).words(&words))?
     };
@@ -74,7 +74,7 @@ pub(crate) fn commands(
         peer: match is_storm {
             true => values(&addresses.turnbuckle_on_peer).words(&format!(
                 "{{turnbuckle}} peer {} --listen {{peer}}:{PEER_PORT} --json",
-                scenario.peer
+                scenario.words.peer
             ))?,
             false => Vec::new(),
         },

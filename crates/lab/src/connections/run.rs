@@ -6,16 +6,16 @@ use anyhow::{Context as _, Result, bail};
 use serde_json::Value;
 
 use super::cell::{Cell, Place};
-use super::commands::FURTHER_ADDRESSES;
+use super::commands::{FURTHER_ADDRESSES, commands};
 use crate::bottleneck::Bottleneck;
+use crate::case::{Case, Commands, LISTEN_PORT, PATIENCE, STOP_LIMIT, number};
 use crate::certificate;
 use crate::counters::{Counted, Snapshot};
 use crate::cpus::CpuList;
 use crate::host::Host;
 use crate::hosts::Hosts;
 use crate::program::{Launch, Program};
-use crate::record::{Record, Status};
-use crate::run::{Case, Commands, LISTEN_PORT, PATIENCE, STOP_LIMIT, number};
+use crate::record::{self, Record, Status};
 use crate::scenario::Question;
 
 /// Share of its CPUs from which a server counts as what limits a run.
@@ -38,7 +38,7 @@ pub(crate) fn run(case: &Case<'_>, hosts: &Hosts, tmp: &str) -> Result<(Record, 
         case,
         cell,
         hosts,
-        commands: Commands::new(case, &hosts.addresses, hosts.relay.cpus.count(), tmp)?,
+        commands: commands(case, &hosts.addresses, hosts.relay.cpus.count(), tmp)?,
         server_cpus: match case.scenario.connections.all_cpus {
             true => &all,
             false => &hosts.relay.cpus,
@@ -193,10 +193,14 @@ impl Bench<'_> {
             Some(_) => server.stop(&self.hosts.relay, &self.case.server.stop, STOP_LIMIT)?,
             None => self.stop(server)?,
         };
+        let base = self.record(&watched, &result, accepted.as_ref());
         let record = Record {
-            listen_overflows: whole.listen_overflows,
-            embryonic_resets: whole.embryonic_resets,
-            ..self.record(&watched, &result, accepted.as_ref())
+            accepting: record::Accepting {
+                listen_overflows: whole.listen_overflows,
+                embryonic_resets: whole.embryonic_resets,
+                ..base.accepting
+            },
+            ..base
         };
         Ok((record, farewell))
     }
@@ -240,25 +244,39 @@ impl Bench<'_> {
         peer.stop(&hosts.peer, "INT", STOP_LIMIT)?;
         let farewell = self.stop(server)?;
         let latency = &result["latency_us"];
+        let base = self.record(&watched, &stormed, None);
         let record = Record {
-            clients: number(&result["clients"]),
-            clients_failed: number(&result["clients_failed"]),
-            sent_datagrams: number(&result["sent_datagrams"]),
-            received_datagrams: number(&result["received_datagrams"]),
-            lost: number(&result["lost"]),
-            meanwhile_sent: Some(number(&quiet["sent_datagrams"])),
-            meanwhile_lost: Some(number(&quiet["lost"])),
-            meanwhile_p99_us: quiet["latency_us"]["p99"].as_f64(),
-            meanwhile_cpu_s: Some(quiet_watched.server_cpu_s),
-            p50_us: latency["p50"].as_f64(),
-            p90_us: latency["p90"].as_f64(),
-            p99_us: latency["p99"].as_f64(),
-            p999_us: latency["p99_9"].as_f64(),
-            p9999_us: latency["p99_99"].as_f64(),
-            max_us: latency["max"].as_f64(),
-            connect_p50_us: stormed["latency_us"]["p50"].as_f64(),
-            connect_p99_us: stormed["latency_us"]["p99"].as_f64(),
-            ..self.record(&watched, &stormed, None)
+            traffic: record::Traffic {
+                clients: number(&result["clients"]),
+                clients_failed: number(&result["clients_failed"]),
+                sent_datagrams: number(&result["sent_datagrams"]),
+                received_datagrams: number(&result["received_datagrams"]),
+                lost: number(&result["lost"]),
+                ..base.traffic
+            },
+            delay: record::Delay {
+                p50_us: latency["p50"].as_f64(),
+                p90_us: latency["p90"].as_f64(),
+                p99_us: latency["p99"].as_f64(),
+                p999_us: latency["p99_9"].as_f64(),
+                p9999_us: latency["p99_99"].as_f64(),
+                max_us: latency["max"].as_f64(),
+            },
+            meanwhile: record::Meanwhile {
+                meanwhile_sent: Some(number(&quiet["sent_datagrams"])),
+                meanwhile_lost: Some(number(&quiet["lost"])),
+                meanwhile_p99_us: quiet["latency_us"]["p99"].as_f64(),
+            },
+            connections: record::Connections {
+                connect_p50_us: stormed["latency_us"]["p50"].as_f64(),
+                connect_p99_us: stormed["latency_us"]["p99"].as_f64(),
+                ..base.connections
+            },
+            accepting: record::Accepting {
+                meanwhile_cpu_s: Some(quiet_watched.server_cpu_s),
+                ..base.accepting
+            },
+            ..base
         };
         Ok((record, farewell))
     }
@@ -314,12 +332,15 @@ impl Bench<'_> {
             kernel_cpu_s: 0.0,
             client_cpu_s: 0.0,
         };
+        let base = self.record(&watched, &result, None);
         let record = Record {
-            bottleneck: Bottleneck::Relay,
-            bottleneck_why: format!(
-                "limit of {limit} descriptors reached, or connections waiting, in {reached} of {looks} looks"
-            ),
-            ..self.record(&watched, &result, None)
+            limit: record::Limit {
+                bottleneck: Bottleneck::Relay,
+                bottleneck_why: format!(
+                    "limit of {limit} descriptors reached, or connections waiting, in {reached} of {looks} looks"
+                ),
+            },
+            ..base
         };
         Ok((record, self.stop(server)?))
     }
@@ -343,41 +364,56 @@ impl Bench<'_> {
             Some(errors) if !errors.is_empty() => result["errors"].to_string(),
             _ => String::new(),
         };
+        let base = self.case.empty_record(Status::Measured, "");
         Record {
-            seconds: relay.seconds,
-            server_cpu_s: watched.server_cpu_s,
-            relay_kernel_cpu_s: watched.kernel_cpu_s,
-            load_cpu_s: watched.client_cpu_s,
-            foreign_cpu_s: (relay.machine_busy_s
-                - watched.server_cpu_s
-                - watched.kernel_cpu_s
-                - watched.client_cpu_s)
-                .max(0.0),
-            relay_cpus: self.server_cpus.count() as u64,
-            workers: self.cell.workers.map(u64::from),
-            connections: number(&client["connected_in_window"]),
-            connections_per_second: client["per_second"].as_f64(),
-            connected: number(&client["connected"]),
-            connections_failed: number(&client["failed"]),
-            connect_errors: errors(client),
-            connect_p50_us: latency["p50"].as_f64(),
-            connect_p99_us: latency["p99"].as_f64(),
-            connect_max_us: latency["max"].as_f64(),
-            accepted: of_server("accepted"),
-            accept_errors: server.map(errors).unwrap_or_default(),
-            wakeups: of_server("wakeups"),
-            wrong_cpu: of_server("wrong_cpu"),
-            worker_min: of_server("worker_min"),
-            worker_max: of_server("worker_max"),
-            listen_overflows: relay.listen_overflows,
-            embryonic_resets: relay.embryonic_resets,
-            bottleneck,
-            bottleneck_why: format!(
-                "server {:.0} % of its CPUs, {} connections found its queue full",
-                busy * 100.0,
-                relay.listen_overflows
-            ),
-            ..self.case.empty_record(Status::Measured, "")
+            case: record::Which {
+                seconds: relay.seconds,
+                ..base.case
+            },
+            cost: record::Cost {
+                server_cpu_s: watched.server_cpu_s,
+                relay_kernel_cpu_s: watched.kernel_cpu_s,
+                load_cpu_s: watched.client_cpu_s,
+                foreign_cpu_s: (relay.machine_busy_s
+                    - watched.server_cpu_s
+                    - watched.kernel_cpu_s
+                    - watched.client_cpu_s)
+                    .max(0.0),
+                relay_cpus: self.server_cpus.count() as u64,
+                ..base.cost
+            },
+            limit: record::Limit {
+                bottleneck,
+                bottleneck_why: format!(
+                    "server {:.0} % of its CPUs, {} connections found its queue full",
+                    busy * 100.0,
+                    relay.listen_overflows
+                ),
+            },
+            connections: record::Connections {
+                workers: self.cell.workers.map(u64::from),
+                connections: number(&client["connected_in_window"]),
+                connections_per_second: client["per_second"].as_f64(),
+                connected: number(&client["connected"]),
+                accepted: of_server("accepted"),
+                connections_failed: number(&client["failed"]),
+                connect_errors: errors(client),
+                accept_errors: server.map(errors).unwrap_or_default(),
+                connect_p50_us: latency["p50"].as_f64(),
+                connect_p99_us: latency["p99"].as_f64(),
+                connect_max_us: latency["max"].as_f64(),
+                ..base.connections
+            },
+            accepting: record::Accepting {
+                wakeups: of_server("wakeups"),
+                wrong_cpu: of_server("wrong_cpu"),
+                worker_min: of_server("worker_min"),
+                worker_max: of_server("worker_max"),
+                listen_overflows: relay.listen_overflows,
+                embryonic_resets: relay.embryonic_resets,
+                ..base.accepting
+            },
+            ..base
         }
     }
 }

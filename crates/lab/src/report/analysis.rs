@@ -84,11 +84,17 @@ pub(crate) struct Sums {
     pub(crate) lost: u64,
     pub(crate) corrupted: u64,
     pub(crate) clients_failed: u64,
-    pub(crate) relay_drops: u64,
-    pub(crate) peer_drops: u64,
-    pub(crate) load_drops: u64,
+    pub(crate) drops: DropSums,
     pub(crate) rss_mib: f64,
     pub(crate) rate: Option<f64>,
+}
+
+/// Datagrams dropped on the way, at each of the three hosts.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct DropSums {
+    pub(crate) relay: u64,
+    pub(crate) peer: u64,
+    pub(crate) load: u64,
 }
 
 /// A server's figure as a ratio to that of the server compared with, round by round.
@@ -156,8 +162,8 @@ fn analyse_group(
 ) -> GroupResult {
     let mut names: Vec<&str> = Vec::new();
     for record in records {
-        if !names.contains(&record.server.as_str()) {
-            names.push(&record.server);
+        if !names.contains(&record.case.server.as_str()) {
+            names.push(&record.case.server);
         }
     }
     // By name, so that a page does not change with the order of a run.
@@ -168,7 +174,7 @@ fn analyse_group(
             let records: Vec<&Record> = records
                 .iter()
                 .copied()
-                .filter(|record| record.server == *name)
+                .filter(|record| record.case.server == *name)
                 .collect();
             analyse_server(name, &scenario, &records)
         })
@@ -178,12 +184,14 @@ fn analyse_group(
         .filter(|server| server.name != against)
         .flat_map(|server| {
             scenario
+                .shown
                 .metrics
                 .iter()
                 .filter_map(|metric| ratio(records, &servers, &server.name, against, *metric))
         })
         .collect();
     let verdicts = scenario
+        .shown
         .bars
         .iter()
         .filter(|bar| bar.arrival.is_none_or(|arrival| arrival == group.arrival))
@@ -214,22 +222,22 @@ fn analyse_server(name: &str, scenario: &Scenario, records: &[&Record]) -> Serve
     let measured: Vec<&Record> = records
         .iter()
         .copied()
-        .filter(|record| record.status == Status::Measured)
+        .filter(|record| record.case.status == Status::Measured)
         .collect();
     let mut bottlenecks = BTreeMap::new();
     for record in &measured {
-        *bottlenecks.entry(record.bottleneck).or_default() += 1;
+        *bottlenecks.entry(record.limit.bottleneck).or_default() += 1;
     }
     let ranked = !measured.is_empty()
         && measured
             .iter()
-            .all(|record| counts(scenario.question, record.bottleneck));
+            .all(|record| counts(scenario.question, record.limit.bottleneck));
     let mut missing: Vec<String> = records
         .iter()
-        .filter(|record| record.status != Status::Measured)
-        .map(|record| match record.status {
-            Status::CannotRun => format!("cannot run: {}", record.note),
-            _ => format!("round {} failed: {}", record.round, record.note),
+        .filter(|record| record.case.status != Status::Measured)
+        .map(|record| match record.case.status {
+            Status::CannotRun => format!("cannot run: {}", record.case.note),
+            _ => format!("round {} failed: {}", record.case.round, record.case.note),
         })
         .collect();
     missing.dedup();
@@ -237,13 +245,14 @@ fn analyse_server(name: &str, scenario: &Scenario, records: &[&Record]) -> Serve
         let values: Vec<f64> = measured.iter().map(|record| value(record)).collect();
         Spread::of(&values).map_or(0.0, |spread| spread.median)
     };
-    let percent = |cpu_s: f64, record: &Record| cpu_s * 100.0 / record.seconds.max(1e-9);
+    let percent = |cpu_s: f64, record: &Record| cpu_s * 100.0 / record.case.seconds.max(1e-9);
     let sum = |value: &dyn Fn(&Record) -> u64| measured.iter().map(|record| value(record)).sum();
     ServerResult {
         name: name.to_owned(),
         measured: measured.len(),
         missing,
         spread_by_metric: scenario
+            .shown
             .metrics
             .iter()
             .filter_map(|metric| {
@@ -257,24 +266,30 @@ fn analyse_server(name: &str, scenario: &Scenario, records: &[&Record]) -> Serve
         bottlenecks,
         ranked,
         sums: Sums {
-            server_cpu_percent: median(&|record| percent(record.server_cpu_s, record)),
-            kernel_cpu_percent: median(&|record| percent(record.relay_kernel_cpu_s, record)),
-            foreign_cpu_percent: median(&|record| percent(record.foreign_cpu_s, record)),
-            packets_out_pps: median(&|record| record.packets_out as f64 / record.seconds.max(1e-9)),
-            sent: sum(&|record| record.sent_datagrams + record.meanwhile_sent.unwrap_or(0)),
-            lost: sum(&|record| record.lost + record.meanwhile_lost.unwrap_or(0)),
-            corrupted: sum(&|record| record.corrupted),
-            clients_failed: sum(&|record| record.clients_failed),
-            relay_drops: sum(&|record| {
-                record.relay_socket_drops
-                    + record.load_link_drops
-                    + record.peer_link_drops
-                    + record.backlog_drops
+            server_cpu_percent: median(&|record| percent(record.cost.server_cpu_s, record)),
+            kernel_cpu_percent: median(&|record| percent(record.cost.relay_kernel_cpu_s, record)),
+            foreign_cpu_percent: median(&|record| percent(record.cost.foreign_cpu_s, record)),
+            packets_out_pps: median(&|record| {
+                record.cost.packets_out as f64 / record.case.seconds.max(1e-9)
             }),
-            peer_drops: sum(&|record| record.peer_socket_drops),
-            load_drops: sum(&|record| record.load_socket_drops),
-            rss_mib: median(&|record| record.server_rss_kib as f64 / 1024.0),
-            rate: measured.iter().find_map(|record| record.rate),
+            sent: sum(&|record| {
+                record.traffic.sent_datagrams + record.meanwhile.meanwhile_sent.unwrap_or(0)
+            }),
+            lost: sum(&|record| record.traffic.lost + record.meanwhile.meanwhile_lost.unwrap_or(0)),
+            corrupted: sum(&|record| record.traffic.corrupted),
+            clients_failed: sum(&|record| record.traffic.clients_failed),
+            drops: DropSums {
+                relay: sum(&|record| {
+                    record.drops.relay_socket_drops
+                        + record.drops.load_link_drops
+                        + record.drops.peer_link_drops
+                        + record.drops.backlog_drops
+                }),
+                peer: sum(&|record| record.drops.peer_socket_drops),
+                load: sum(&|record| record.drops.load_socket_drops),
+            },
+            rss_mib: median(&|record| record.cost.server_rss_kib as f64 / 1024.0),
+            rate: measured.iter().find_map(|record| record.case.rate),
         },
     }
 }
@@ -290,10 +305,10 @@ fn ratio(
     let value = |name: &str, round: u32| {
         records
             .iter()
-            .find(|record| record.server == name && record.round == round)
+            .find(|record| record.case.server == name && record.case.round == round)
             .and_then(|record| record.metric(metric))
     };
-    let mut rounds: Vec<u32> = records.iter().map(|record| record.round).collect();
+    let mut rounds: Vec<u32> = records.iter().map(|record| record.case.round).collect();
     rounds.sort_unstable();
     rounds.dedup();
     let ratios: Vec<f64> = rounds
@@ -334,7 +349,7 @@ fn verdict(bar: &Bar, records: &[&Record], servers: &[ServerResult]) -> Option<V
         None => {
             let values: Vec<f64> = records
                 .iter()
-                .filter(|record| record.server == bar.server)
+                .filter(|record| record.case.server == bar.server)
                 .filter_map(|record| record.metric(bar.metric))
                 .collect();
             let what = format!("{}, {}", bar.metric.title(), bar.server);
@@ -372,7 +387,8 @@ fn verdict(bar: &Bar, records: &[&Record], servers: &[ServerResult]) -> Option<V
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::run::Case;
+    use crate::case::Case;
+    use crate::record;
     use crate::server::Server;
 
     fn scenario(bars: &str) -> Scenario {
@@ -399,12 +415,22 @@ mod tests {
             warm_up_s: 0.0,
             window_s: 1.0,
         };
+        let base = case.empty_record(Status::Measured, "");
         Record {
-            packets_out: out,
-            server_cpu_s: 2.0,
-            seconds: 2.0,
-            bottleneck: part,
-            ..case.empty_record(Status::Measured, "")
+            case: record::Which {
+                seconds: 2.0,
+                ..base.case
+            },
+            cost: record::Cost {
+                packets_out: out,
+                server_cpu_s: 2.0,
+                ..base.cost
+            },
+            limit: record::Limit {
+                bottleneck: part,
+                ..base.limit
+            },
+            ..base
         }
     }
 
@@ -473,8 +499,8 @@ mod tests {
     fn a_failed_round_is_reported_and_not_averaged_in() {
         let scenario = scenario("");
         let mut failed = record(&scenario, "a", 2, 0, Bottleneck::Unknown);
-        failed.status = Status::Failed;
-        failed.note = "broken".to_owned();
+        failed.case.status = Status::Failed;
+        failed.case.note = "broken".to_owned();
         let records = [record(&scenario, "a", 1, 400, Bottleneck::Relay), failed];
         let groups = analyse(&records, &[scenario], "b");
         let server = &groups[0].servers[0];

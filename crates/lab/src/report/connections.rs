@@ -62,13 +62,18 @@ impl Row<'_> {
 
 /// The rows of a scenario's cell, by name of the server.
 fn rows<'a>(records: &[&'a Record], cell: &str) -> Vec<Row<'a>> {
-    let of_cell = || records.iter().copied().filter(|it| it.cell == cell);
-    let servers: BTreeSet<&str> = of_cell().map(|it| it.server.as_str()).collect();
+    let of_cell = || {
+        records
+            .iter()
+            .copied()
+            .filter(|it| it.connections.cell == cell)
+    };
+    let servers: BTreeSet<&str> = of_cell().map(|it| it.case.server.as_str()).collect();
     servers
         .into_iter()
         .map(|server| Row {
             server,
-            records: of_cell().filter(|it| it.server == server).collect(),
+            records: of_cell().filter(|it| it.case.server == server).collect(),
         })
         .collect()
 }
@@ -77,8 +82,8 @@ fn rows<'a>(records: &[&'a Record], cell: &str) -> Vec<Row<'a>> {
 fn cells<'a>(records: &[&'a Record]) -> Vec<&'a str> {
     let mut cells = Vec::new();
     for record in records {
-        if !cells.contains(&record.cell.as_str()) {
-            cells.push(record.cell.as_str());
+        if !cells.contains(&record.connections.cell.as_str()) {
+            cells.push(record.connections.cell.as_str());
         }
     }
     cells
@@ -87,7 +92,7 @@ fn cells<'a>(records: &[&'a Record]) -> Vec<&'a str> {
 fn measured<'a>(records: &'a [Record], scenario: &Scenario) -> Vec<&'a Record> {
     records
         .iter()
-        .filter(|it| it.scenario == scenario.name && it.status == Status::Measured)
+        .filter(|it| it.case.scenario == scenario.name && it.case.status == Status::Measured)
         .collect()
 }
 
@@ -126,7 +131,9 @@ fn strategies(text: &mut String, records: &[&Record]) {
     for cell in cells(records) {
         for row in rows(records, cell) {
             let share = |part: fn(&Record) -> Option<u64>| {
-                row.median(|it| Some(part(it)? as f64 * 100.0 / it.accepted?.max(1) as f64))
+                row.median(|it| {
+                    Some(part(it)? as f64 * 100.0 / it.connections.accepted?.max(1) as f64)
+                })
             };
             let _ = writeln!(
                 text,
@@ -135,17 +142,23 @@ fn strategies(text: &mut String, records: &[&Record]) {
                 row.metric(Metric::ConnectionsPerSecond),
                 row.median(|it| it.metric(Metric::CpuUsPerConnection)),
                 row.median(|it| it.metric(Metric::CpuUsPerConnectionBoth)),
-                row.median(|it| it.connect_p50_us),
-                row.median(|it| it.connect_p99_us),
-                row.median(|it| Some(it.listen_overflows as f64)),
-                row.median(|it| Some(it.accepted? as f64 / it.wakeups?.max(1) as f64)),
-                share(|it| it.worker_min),
-                share(|it| it.worker_max),
-                match row.records.iter().any(|it| it.wrong_cpu.is_some()) {
+                row.median(|it| it.connections.connect_p50_us),
+                row.median(|it| it.connections.connect_p99_us),
+                row.median(|it| Some(it.accepting.listen_overflows as f64)),
+                row.median(|it| Some(
+                    it.connections.accepted? as f64 / it.accepting.wakeups?.max(1) as f64
+                )),
+                share(|it| it.accepting.worker_min),
+                share(|it| it.accepting.worker_max),
+                match row
+                    .records
+                    .iter()
+                    .any(|it| it.accepting.wrong_cpu.is_some())
+                {
                     true => format!(
                         "{} of {}",
-                        row.sum(|it| it.wrong_cpu.unwrap_or(0)),
-                        row.sum(|it| it.accepted.unwrap_or(0))
+                        row.sum(|it| it.accepting.wrong_cpu.unwrap_or(0)),
+                        row.sum(|it| it.connections.accepted.unwrap_or(0))
                     ),
                     false => "-".to_owned(),
                 },
@@ -156,18 +169,18 @@ fn strategies(text: &mut String, records: &[&Record]) {
         server: "",
         records: records.to_vec(),
     };
-    let connected = all.sum(|it| it.connected);
-    let accepted = all.sum(|it| it.accepted.unwrap_or(0));
+    let connected = all.sum(|it| it.connections.connected);
+    let accepted = all.sum(|it| it.connections.accepted.unwrap_or(0));
     let _ = writeln!(
         text,
         "\nConnected {connected}, accepted {accepted}: {} were not, and {} were reset before the last packet of their handshake arrived \
          (`TcpExtEmbryonicRsts`). Failed connects: {}. Runs in which accepting met an error: {}.\n",
         connected.saturating_sub(accepted),
-        all.sum(|it| it.embryonic_resets),
-        all.sum(|it| it.connections_failed),
+        all.sum(|it| it.accepting.embryonic_resets),
+        all.sum(|it| it.connections.connections_failed),
         all.records
             .iter()
-            .filter(|it| !it.accept_errors.is_empty())
+            .filter(|it| !it.connections.accept_errors.is_empty())
             .count(),
     );
 }
@@ -183,11 +196,11 @@ fn costs(text: &mut String, records: &[&Record]) {
                 text,
                 "| {} | {} | {} | {} | {} | {} |",
                 row.server,
-                row.sum(|it| it.connections),
+                row.sum(|it| it.connections.connections),
                 row.metric(Metric::ConnectionsPerSecond),
                 row.metric(Metric::CpuUsPerConnection),
                 row.metric(Metric::ConnectP99Us),
-                row.sum(|it| it.connections_failed),
+                row.sum(|it| it.connections.connections_failed),
             );
         }
     }
@@ -208,7 +221,7 @@ fn storms(text: &mut String, records: &[&Record]) {
                 .filter_map(|it| it.metric(Metric::P99BesideQuiet))
                 .filter(|ratio| *ratio > 2.0)
                 .count();
-            let percent = |cpu_s: Option<f64>, it: &Record| Some(cpu_s? * 100.0 / it.seconds);
+            let percent = |cpu_s: Option<f64>, it: &Record| Some(cpu_s? * 100.0 / it.case.seconds);
             let _ = writeln!(
                 text,
                 "| {} | {cell} | {} | {} | {} | {} | {above} of {} | {} | {} of {} | {}, {} |",
@@ -218,11 +231,11 @@ fn storms(text: &mut String, records: &[&Record]) {
                 row.metric(Metric::P99Us),
                 row.metric(Metric::P99BesideQuiet),
                 row.records.len(),
-                row.full(|it| it.p999_us),
-                row.sum(|it| it.lost),
-                row.sum(|it| it.sent_datagrams),
-                row.median(|it| percent(it.meanwhile_cpu_s, it)),
-                row.median(|it| percent(Some(it.server_cpu_s), it)),
+                row.full(|it| it.delay.p999_us),
+                row.sum(|it| it.traffic.lost),
+                row.sum(|it| it.traffic.sent_datagrams),
+                row.median(|it| percent(it.accepting.meanwhile_cpu_s, it)),
+                row.median(|it| percent(Some(it.cost.server_cpu_s), it)),
             );
         }
     }
@@ -240,11 +253,15 @@ fn shortages(text: &mut String, records: &[&Record]) {
                 text,
                 "| {} | {} | {} | {} | {} | {} |",
                 row.server,
-                row.sum(|it| it.connected),
-                row.sum(|it| it.connections_failed),
+                row.sum(|it| it.connections.connected),
+                row.sum(|it| it.connections.connections_failed),
                 row.metric(Metric::ConnectionsPerSecond),
-                row.full(|it| it.connect_max_us.map(|us| us / 1e3)),
-                without_repetition(row.records.iter().map(|it| it.bottleneck_why.as_str())),
+                row.full(|it| it.connections.connect_max_us.map(|us| us / 1e3)),
+                without_repetition(
+                    row.records
+                        .iter()
+                        .map(|it| it.limit.bottleneck_why.as_str())
+                ),
             );
         }
     }
@@ -276,7 +293,7 @@ pub(super) fn plots(records: &[Record], scenario: &Scenario) -> Vec<String> {
     }
     let records = measured(records, scenario);
     let mut places: Vec<&str> = Vec::new();
-    for record in records.iter().filter(|it| it.workers.is_some()) {
+    for record in records.iter().filter(|it| it.connections.workers.is_some()) {
         let place = place(record);
         if !places.contains(&place) {
             places.push(place);
@@ -300,12 +317,20 @@ pub(super) fn plots(records: &[Record], scenario: &Scenario) -> Vec<String> {
 
 /// The first part of a cell's name.
 fn place(record: &Record) -> &str {
-    record.cell.split(", ").next().unwrap_or_default()
+    record
+        .connections
+        .cell
+        .split(", ")
+        .next()
+        .unwrap_or_default()
 }
 
 fn lines(records: &[&Record], metric: Metric, title: &str) -> Option<String> {
-    let servers: BTreeSet<&str> = records.iter().map(|it| it.server.as_str()).collect();
-    let counts: BTreeSet<u64> = records.iter().filter_map(|it| it.workers).collect();
+    let servers: BTreeSet<&str> = records.iter().map(|it| it.case.server.as_str()).collect();
+    let counts: BTreeSet<u64> = records
+        .iter()
+        .filter_map(|it| it.connections.workers)
+        .collect();
     let mut plots = Vec::new();
     for (server, colour) in servers.iter().zip(COLOURS.iter().cycle()) {
         let points: Vec<(f64, f64)> = counts
@@ -313,7 +338,7 @@ fn lines(records: &[&Record], metric: Metric, title: &str) -> Option<String> {
             .filter_map(|&count| {
                 let values: Vec<f64> = records
                     .iter()
-                    .filter(|it| it.server == *server && it.workers == Some(count))
+                    .filter(|it| it.case.server == *server && it.connections.workers == Some(count))
                     .filter_map(|it| it.metric(metric))
                     .collect();
                 Some((count as f64, Spread::of(&values)?.median))
@@ -345,7 +370,8 @@ fn lines(records: &[&Record], metric: Metric, title: &str) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::run::Case;
+    use crate::case::Case;
+    use crate::record;
     use crate::server::Server;
 
     fn scenario() -> Scenario {
@@ -376,15 +402,25 @@ mod tests {
                         warm_up_s: 0.0,
                         window_s: 1.0,
                     };
+                    let base = case.empty_record(Status::Measured, "");
                     records.push(Record {
-                        workers: cell.workers.map(u64::from),
-                        connections_per_second: Some(f64::from(round) * 100.0 * factor),
-                        connections: 50,
-                        connected: 60,
-                        accepted: Some(59),
-                        server_cpu_s: 0.001,
-                        wrong_cpu: (name == "accept-cpu").then_some(2),
-                        ..case.empty_record(Status::Measured, "")
+                        cost: record::Cost {
+                            server_cpu_s: 0.001,
+                            ..base.cost
+                        },
+                        connections: record::Connections {
+                            workers: cell.workers.map(u64::from),
+                            connections: 50,
+                            connections_per_second: Some(f64::from(round) * 100.0 * factor),
+                            connected: 60,
+                            accepted: Some(59),
+                            ..base.connections
+                        },
+                        accepting: record::Accepting {
+                            wrong_cpu: (name == "accept-cpu").then_some(2),
+                            ..base.accepting
+                        },
+                        ..base
                     });
                 }
             }

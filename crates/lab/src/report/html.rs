@@ -62,12 +62,14 @@ pub(super) fn page(contents: &Contents) -> Result<String> {
                 .collect(),
             plots: group
                 .scenario
+                .shown
                 .metrics
                 .iter()
                 .filter_map(|metric| plot::metric(group, *metric))
                 .collect(),
             columns: group
                 .scenario
+                .shown
                 .metrics
                 .iter()
                 .map(|metric| metric.title())
@@ -80,6 +82,7 @@ pub(super) fn page(contents: &Contents) -> Result<String> {
                     name: server.name.clone(),
                     cells: group
                         .scenario
+                        .shown
                         .metrics
                         .iter()
                         .map(|metric| {

@@ -98,11 +98,11 @@ pub(super) fn readme(contents: &Contents) -> String {
     for scenario in &contents.scenarios {
         let programs = match scenario.question {
             Question::Connections | Question::Shortage => {
-                format!("`turnbuckle connect-client {}`", scenario.load)
+                format!("`turnbuckle connect-client {}`", scenario.words.load)
             }
             _ => format!(
                 "`turnbuckle load {}`, `turnbuckle peer {}`",
-                scenario.load, scenario.peer
+                scenario.words.load, scenario.words.peer
             ),
         };
         let variants: String = scenario
@@ -114,7 +114,11 @@ pub(super) fn readme(contents: &Contents) -> String {
         let _ = writeln!(
             text,
             "- **{}**: {}. {programs}{variants}; {} s discarded, {} s measured, {} rounds.",
-            scenario.name, scenario.title, scenario.warm_up_s, scenario.window_s, scenario.rounds
+            scenario.name,
+            scenario.title,
+            scenario.times.warm_up_s,
+            scenario.times.window_s,
+            scenario.times.rounds
         );
     }
     text
@@ -137,7 +141,7 @@ pub(super) fn summary(contents: &Contents) -> String {
 
 fn group_text(group: &GroupResult, against: &str) -> String {
     let mut text = format!("## {}\n\n{}.\n\n", group.group, group.scenario.title);
-    let metrics = &group.scenario.metrics;
+    let metrics = &group.scenario.shown.metrics;
     let mut header = "| server | rounds |".to_owned();
     for metric in metrics {
         let _ = write!(header, " {} |", metric.title());
@@ -191,7 +195,7 @@ fn group_text(group: &GroupResult, against: &str) -> String {
 fn row(server: &ServerResult, group: &GroupResult) -> String {
     let sums = &server.sums;
     let mut row = format!("| {} | {} |", server.name, server.measured);
-    for metric in &group.scenario.metrics {
+    for metric in &group.scenario.shown.metrics {
         match server.spread_by_metric.get(metric) {
             Some(spread) => {
                 let _ = write!(row, " {} {:.0} % |", spread_text(spread), spread.cv_percent);
@@ -239,9 +243,9 @@ fn row(server: &ServerResult, group: &GroupResult) -> String {
         sums.foreign_cpu_percent,
         sums.lost,
         sums.sent,
-        sums.relay_drops,
-        sums.peer_drops,
-        sums.load_drops,
+        sums.drops.relay,
+        sums.drops.peer,
+        sums.drops.load,
         sums.rss_mib,
         bottlenecks.join(", ")
     );

@@ -7,14 +7,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use clap::ValueEnum;
 use hdrhistogram::Histogram;
 use serde_json::{Map, Value, json};
 
 use super::errors;
 use super::exchange::Exchange;
+use super::limits;
 use super::preflight::{self, Host, Plan};
-use super::worker::{Counters, Worker, latencies};
+use super::worker::{Close, Counters, Worker, latencies};
 use crate::cli;
 use crate::output;
 use crate::stop::Stop;
@@ -22,15 +22,6 @@ use crate::threads::{self, Clock, OwnLines};
 
 /// How often the run is looked at.
 const TICK: Duration = Duration::from_millis(20);
-
-/// How this side ends a connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(super) enum Close {
-    /// By RST, which leaves no TIME-WAIT
-    Rst,
-    /// By FIN, which leaves this side in TIME-WAIT, as the originals did
-    Fin,
-}
 
 /// Command line of `turnbuckle connect-client`.
 #[derive(clap::Args, Clone, Debug)]
@@ -45,7 +36,7 @@ pub struct Arguments {
     #[arg(long = "source", value_name = "ADDRESS")]
     sources: Vec<Ipv4Addr>,
     /// Workers, 1 to 1024; as many as CPUs by default
-    #[arg(short = 'i', value_name = "WORKERS", value_parser = super::workers)]
+    #[arg(short = 'i', value_name = "WORKERS", value_parser = limits::workers)]
     workers: Option<usize>,
     /// Length of the run
     #[arg(short = 'l', value_name = "SECONDS", default_value = "10", value_parser = cli::seconds)]
@@ -76,7 +67,7 @@ impl Arguments {
     /// # Errors
     /// A worker cannot be started.
     pub fn run(&self) -> anyhow::Result<ExitCode> {
-        super::raise_descriptor_limit();
+        limits::raise_descriptor_limit();
         let stop = Stop::on_signals()?;
         let workers = self.workers.unwrap_or_else(threads::available);
         let host = Host::read();
@@ -233,7 +224,7 @@ impl Arguments {
         } else {
             output::line(&format!(
                 "connected {connected}, failed {failed}, under way at the end {unfinished}{}, by worker {least} to {most}, errors: {}",
-                super::cpu_each(cpu_us),
+                limits::cpu_each(cpu_us),
                 errors::sentence(&errors)
             ));
             if !latency.is_empty() {

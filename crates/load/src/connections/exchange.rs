@@ -14,7 +14,7 @@ use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, ClientConnection, Stream};
 use turnbuckle_wire::{Class, HEADER_LEN, Message, MessageWriter, Method, TransactionId};
 
-use crate::certificates::{self, Signatures};
+use turnbuckle_client::certificates::{self, Signatures};
 
 /// How long an answer may take: clients of relays give up after about as much.
 const PATIENCE: Duration = Duration::from_secs(10);

@@ -8,7 +8,7 @@ use std::net::Ipv4Addr;
 
 use serde_json::{Map, Value};
 
-use super::client::Close;
+use super::worker::Close;
 
 /// `TCP_TIMEWAIT_LEN`, seconds.
 const TIME_WAIT: u64 = 60;

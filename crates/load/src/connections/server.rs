@@ -18,11 +18,13 @@ use rustix::net::{SocketFlags, accept_with, sockopt};
 use rustix::thread::{CpuSet, sched_setaffinity};
 use serde_json::{Value, json};
 use socket2::{Domain, Socket, Type};
-use turnbuckle_datapath::{
-    AcceptEvent, AcceptRing, allowed_cpus, steer_by_cpu, unshare_descriptors,
-};
+use turnbuckle_sys::accept_ring::{AcceptEvent, AcceptRing};
+use turnbuckle_sys::cpus::allowed_cpus;
+use turnbuckle_sys::descriptors::unshare_descriptors;
+use turnbuckle_sys::steering::steer_by_cpu;
 
 use super::errors::{self, Errors};
+use super::limits;
 use crate::cli;
 use crate::output;
 use crate::stop::Stop;
@@ -75,7 +77,7 @@ pub struct Arguments {
     #[arg(short = 'p', value_name = "PORT")]
     port: u16,
     /// Workers, 1 to 1024; as many as CPUs by default
-    #[arg(short = 'i', value_name = "WORKERS", value_parser = super::workers)]
+    #[arg(short = 'i', value_name = "WORKERS", value_parser = limits::workers)]
     workers: Option<usize>,
     /// A listening socket for each worker
     #[arg(short = 'r')]
@@ -123,7 +125,7 @@ impl Arguments {
     /// # Errors
     /// The port cannot be listened on, or the kernel lacks what the strategy needs.
     pub fn run(&self) -> anyhow::Result<ExitCode> {
-        super::raise_descriptor_limit();
+        limits::raise_descriptor_limit();
         let stop = Stop::on_signals()?;
         let strategy = self.strategy();
         let workers = self.workers.unwrap_or_else(threads::available);
@@ -301,7 +303,7 @@ impl Arguments {
         } else {
             output::line(&format!(
                 "accepted {accepted}{}, by worker {least} to {most}, errors: {}",
-                super::cpu_each(cpu_us),
+                limits::cpu_each(cpu_us),
                 errors::sentence(&errors)
             ));
             if let Some(wrong) = wrong_cpu {

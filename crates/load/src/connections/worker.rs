@@ -7,15 +7,16 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use anyhow::Context as _;
+use clap::ValueEnum;
 use hdrhistogram::Histogram;
 use rustix::buffer::spare_capacity;
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, connect, socket_with, sockopt};
-use turnbuckle_datapath::{choose_port_at_connect, unshare_descriptors};
+use turnbuckle_sys::descriptors::unshare_descriptors;
+use turnbuckle_sys::sockopt::choose_port_at_connect;
 
-use super::client::Close;
 use super::errors::Errors;
 use super::exchange::Exchange;
 use crate::stop::Stop;
@@ -25,6 +26,15 @@ use crate::threads::{self, Clock, OwnLines};
 const TICK: Duration = Duration::from_millis(20);
 /// The longest connect. The kernel itself would go on for two minutes.
 const PATIENCE: Duration = Duration::from_secs(3);
+
+/// How this side ends a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(super) enum Close {
+    /// By RST, which leaves no TIME-WAIT
+    Rst,
+    /// By FIN, which leaves this side in TIME-WAIT, as the originals did
+    Fin,
+}
 
 #[derive(Debug, Default)]
 pub(super) struct Counters {

@@ -1,7 +1,7 @@
 //! The command line of `turnbuckle load`, and what is wrong with it.
 
 use std::hash::{BuildHasher as _, RandomState};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs as _};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -9,11 +9,11 @@ use anyhow::Context as _;
 use clap::ValueEnum;
 use turnbuckle_wire::AddressFamily;
 
+use super::access::Access;
 use crate::cli::{self, BackendChoice, Cpus, Threads};
-use crate::client::Credentials;
-use crate::load::roaming::Moves;
-use crate::load::transport::TransportChoice;
+use crate::load::moves::Moves;
 use crate::packet::HEADER_LEN;
+use turnbuckle_client::{Credentials, Transport, server_address};
 
 /// Most clients of one run: each has two descriptors.
 pub(crate) const CLIENTS_MAX: usize = 200_000;
@@ -95,12 +95,41 @@ pub struct Arguments {
     /// What is asked of the server
     #[arg(value_enum)]
     pub(crate) mode: Mode,
+    #[command(flatten)]
+    pub(crate) ends: Ends,
+    #[command(flatten)]
+    pub(crate) who: Who,
+    #[command(flatten)]
+    pub(crate) volume: Volume,
+    #[command(flatten)]
+    pub(crate) flows: Flows,
+    /// What coturn's generator has flags for.
+    #[arg(skip)]
+    pub(crate) habits: Habits,
+    #[command(flatten)]
+    pub(crate) pace: Pace,
+    #[command(flatten)]
+    pub(crate) form: Form,
+    #[command(flatten)]
+    pub(crate) machine: Machine,
+    #[command(flatten)]
+    pub(crate) lacks: Lacks,
+    /// Seed of transaction ids and of junk
+    #[arg(long, value_name = "N")]
+    pub(crate) seed: Option<u64>,
+    #[command(flatten)]
+    pub(crate) verdict: Verdict,
+}
+
+/// Who is at the ends.
+#[derive(clap::Args, Clone, Debug)]
+pub(crate) struct Ends {
     /// The server's address; its port is 3478 unless given
     #[arg(long, value_name = "ADDRESS[:PORT]", value_parser = server_address)]
     pub(crate) server: Option<SocketAddr>,
     /// How clients reach the server; the peer is reached by UDP. The server's certificate is not checked without --ca-file
-    #[arg(long, value_enum, default_value_t = TransportChoice::Udp)]
-    pub(crate) transport: TransportChoice,
+    #[arg(long, value_parser = cli::transports(), default_value_t = Transport::Udp)]
+    pub(crate) transport: Transport,
     /// Certificates (PEM) of those who may vouch for the server's
     #[arg(long, value_name = "FILE")]
     pub(crate) ca_file: Option<PathBuf>,
@@ -110,12 +139,25 @@ pub struct Arguments {
     /// Address of the peer; given several times, clients take turns
     #[arg(long, value_name = "ADDRESS:PORT")]
     pub(crate) peer: Vec<SocketAddr>,
+}
+
+/// Who the clients are.
+#[derive(clap::Args, Clone, Debug)]
+pub(crate) struct Who {
     /// A user and its password
     #[arg(long, value_name = "NAME:PASSWORD", conflicts_with = "secret")]
     pub(crate) user: Option<String>,
     /// The secret of a server with time-limited users (use-auth-secret)
     #[arg(long, value_name = "SECRET")]
     pub(crate) secret: Option<String>,
+    /// Who the clients are, where neither --user nor --secret can say it.
+    #[arg(skip)]
+    pub(crate) credentials: Option<Credentials>,
+}
+
+/// How much there is of everything.
+#[derive(clap::Args, Clone, Debug)]
+pub(crate) struct Volume {
     /// Allocations; in alloc those made at the same time, without a server flows
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clients)]
     pub(crate) clients: usize,
@@ -125,6 +167,11 @@ pub struct Arguments {
     /// Packets of each client, or with alloc allocations (and what was under way), after which the run ends before its time
     #[arg(long, value_name = "N", value_parser = packets)]
     pub(crate) packets: Option<u64>,
+}
+
+/// Between whom packets flow.
+#[derive(clap::Args, Clone, Debug)]
+pub(crate) struct Flows {
     /// Clients send to each other through the relay, in pairs; there is no peer
     #[arg(long, conflicts_with_all = ["peer", "direct"])]
     pub(crate) pairs: bool,
@@ -137,15 +184,14 @@ pub struct Arguments {
     /// Clients go to another local port so often, and the allocation with them (RFC 8016); by UDP
     #[arg(long, value_name = "SECONDS", value_parser = cli::seconds, conflicts_with_all = ["direct", "passive"])]
     pub(crate) move_every: Option<Duration>,
-    /// What coturn's generator has flags for.
-    #[arg(skip)]
-    pub(crate) habits: Habits,
     /// Ask for DONT-FRAGMENT
     #[arg(long, conflicts_with = "direct")]
     pub(crate) dont_fragment: bool,
-    /// Who the clients are, where neither --user nor --secret can say it.
-    #[arg(skip)]
-    pub(crate) credentials: Option<Credentials>,
+}
+
+/// When packets are due.
+#[derive(clap::Args, Clone, Debug)]
+pub(crate) struct Pace {
     /// Seconds that are measured
     #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = cli::seconds)]
     pub(crate) duration: Duration,
@@ -158,12 +204,22 @@ pub struct Arguments {
     /// Packets of a client that are due at the same time, as the packets of a video frame are; the rate stays as it is
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub(crate) burst: u32,
+}
+
+/// What packets look like.
+#[derive(clap::Args, Clone, Debug)]
+pub(crate) struct Form {
     /// Send indications in place of ChannelData
     #[arg(long)]
     pub(crate) indications: bool,
     /// Address family of the relayed address: 4 or 6; the peer's without it
     #[arg(long, value_parser = family, value_name = "4|6")]
     pub(crate) family: Option<AddressFamily>,
+}
+
+/// What this machine does for it.
+#[derive(clap::Args, Clone, Debug)]
+pub(crate) struct Machine {
     /// Threads that send, by UDP: auto (half of the CPUs), or 1 to 64
     #[arg(long, value_parser = cli::threads, default_value = "auto", value_name = "N")]
     pub(crate) sender_threads: Threads,
@@ -179,15 +235,22 @@ pub struct Arguments {
     /// Local address; without it the kernel chooses
     #[arg(long, value_name = "ADDRESS")]
     pub(crate) local: Option<IpAddr>,
+}
+
+/// What a run goes without.
+#[derive(clap::Args, Clone, Debug)]
+pub(crate) struct Lacks {
     /// No relay: packets go straight to the peer
     #[arg(long, conflicts_with_all = ["server", "user", "secret", "indications", "family"])]
     pub(crate) direct: bool,
     /// The peer answers nothing: do not count what is missing
     #[arg(long)]
     pub(crate) no_receive: bool,
-    /// Seed of transaction ids and of junk
-    #[arg(long, value_name = "N")]
-    pub(crate) seed: Option<u64>,
+}
+
+/// What is said at the end.
+#[derive(clap::Args, Clone, Debug)]
+pub(crate) struct Verdict {
     /// Exit with code 1 if more than so many per cent of the packets are lost
     #[arg(long, value_name = "PERCENT", value_parser = percent, conflicts_with = "no_receive")]
     pub(crate) max_loss: Option<f64>,
@@ -203,87 +266,99 @@ impl Arguments {
     /// What is missing or does not go together, as a sentence.
     pub(crate) fn check(&self) -> Result<(), String> {
         let mode = self.mode.name();
-        if self.direct && !self.mode.has_packets() {
+        if self.lacks.direct && !self.mode.has_packets() {
             return Err(format!("{mode} is about a server; --direct has none"));
         }
-        if !self.direct && self.server.is_none() {
+        if !self.lacks.direct && self.ends.server.is_none() {
             return Err("--server is missing (or --direct, for a run without one)".to_owned());
         }
         self.check_transport()?;
         self.check_allocations()?;
-        let to = self.server.or_else(|| self.peer.first().copied());
-        if let (Some(local), Some(to)) = (self.local, to)
+        let to = self.ends.server.or_else(|| self.ends.peer.first().copied());
+        if let (Some(local), Some(to)) = (self.machine.local, to)
             && local.is_ipv4() != to.is_ipv4()
         {
             return Err(format!(
                 "--local {local} does not lead to {to}: one is IPv4, the other IPv6"
             ));
         }
-        if self.direct
+        if self.lacks.direct
             && self
+                .ends
                 .peer
                 .iter()
                 .any(|peer| Some(peer.is_ipv4()) != to.map(|to| to.is_ipv4()))
         {
             return Err("--direct: the addresses of --peer must be of one family".to_owned());
         }
-        if self.pairs && !self.mode.has_packets() {
+        if self.flows.pairs && !self.mode.has_packets() {
             return Err(format!("{mode} sends no packets; --pairs has no use"));
         }
-        if self.pairs && !self.clients.is_multiple_of(2) {
+        if self.flows.pairs && !self.volume.clients.is_multiple_of(2) {
             return Err("--pairs: --clients must be even".to_owned());
         }
         if self.mode == Mode::TcpRelay {
             for (is_given, option, why) in [
-                (self.direct, "--direct", "there is no relay then"),
+                (self.lacks.direct, "--direct", "there is no relay then"),
                 (
-                    self.indications,
+                    self.form.indications,
                     "--indications",
                     "bytes of a connection have no headers",
                 ),
                 (
-                    self.dont_fragment,
+                    self.flows.dont_fragment,
                     "--dont-fragment",
                     "RFC 6062 §5.1 forbids it",
                 ),
                 (
-                    self.no_receive,
+                    self.lacks.no_receive,
                     "--no-receive",
                     "what is not read stops the sender",
                 ),
-                (self.burst > 1, "--burst", "a stream has no bursts"),
+                (self.pace.burst > 1, "--burst", "a stream has no bursts"),
             ] {
                 if is_given {
                     return Err(format!("tcp-relay does not go with {option}: {why}"));
                 }
             }
-        } else if self.passive {
+        } else if self.flows.passive {
             return Err(format!("--passive is for tcp-relay, not for {mode}"));
         }
-        if self.mode.has_packets() && self.peer.is_empty() && !self.pairs && !self.passive {
+        if self.mode.has_packets()
+            && self.ends.peer.is_empty()
+            && !self.flows.pairs
+            && !self.flows.passive
+        {
             return Err(format!("{mode} needs a --peer to send to"));
         }
         let has_credentials =
-            self.user.is_some() || self.secret.is_some() || self.credentials.is_some();
-        if !self.direct && self.mode != Mode::Invalid && !has_credentials {
+            self.who.user.is_some() || self.who.secret.is_some() || self.who.credentials.is_some();
+        if !self.lacks.direct && self.mode != Mode::Invalid && !has_credentials {
             return Err(format!(
                 "{mode} needs --user NAME:PASSWORD or --secret SECRET"
             ));
         }
-        if self.user.as_ref().is_some_and(|user| !user.contains(':')) {
+        if self
+            .who
+            .user
+            .as_ref()
+            .is_some_and(|user| !user.contains(':'))
+        {
             return Err("--user: allowed: NAME:PASSWORD".to_owned());
         }
-        if self.mode == Mode::Rate && self.rate.is_none() {
+        if self.mode == Mode::Rate && self.pace.rate.is_none() {
             return Err(
                 "rate needs a --rate, packets per second of all clients together".to_owned(),
             );
         }
-        if matches!(self.mode, Mode::Packet | Mode::Alloc | Mode::Negative) && self.rate.is_some() {
+        if matches!(self.mode, Mode::Packet | Mode::Alloc | Mode::Negative)
+            && self.pace.rate.is_some()
+        {
             return Err(format!(
                 "{mode} goes as fast as it can; --rate is for rate, mix, hold, tcp-relay and invalid"
             ));
         }
-        if self.duration.is_zero() {
+        if self.pace.duration.is_zero() {
             return Err("--duration: allowed: more than 0 seconds".to_owned());
         }
         Ok(())
@@ -299,68 +374,68 @@ impl Arguments {
                     "--move-every is for allocations that are kept, and for packets; {mode} has none of these"
                 ));
             }
-            if self.transport != TransportChoice::Udp {
+            if self.ends.transport != Transport::Udp {
                 return Err(format!(
                     "--move-every is by UDP; a connection by {} cannot go to another port",
-                    self.transport.name()
+                    self.ends.transport.as_str()
                 ));
             }
-            if self.sender_threads != Threads::Auto {
+            if self.machine.sender_threads != Threads::Auto {
                 return Err(
                     "--sender-threads: the threads of clients that move send as well; there is --listener-threads"
                         .to_owned(),
                 );
             }
-            if self.move_every.is_some_and(|every| every.is_zero()) {
+            if self.flows.move_every.is_some_and(|every| every.is_zero()) {
                 return Err("--move-every: allowed: more than 0 seconds".to_owned());
             }
         }
-        if self.dual && !has_calls {
+        if self.flows.dual && !has_calls {
             return Err(format!(
                 "--dual is for packets by both addresses; {mode} has none"
             ));
         }
-        let has = |is_v6: bool| self.peer.iter().any(|peer| peer.is_ipv6() == is_v6);
-        if self.dual && !self.habits.uses_one_of_two && !(has(false) && has(true)) {
+        let has = |is_v6: bool| self.ends.peer.iter().any(|peer| peer.is_ipv6() == is_v6);
+        if self.flows.dual && !self.habits.uses_one_of_two && !(has(false) && has(true)) {
             return Err("--dual needs a --peer of IPv4 and one of IPv6".to_owned());
         }
         Ok(())
     }
 
     fn check_transport(&self) -> Result<(), String> {
-        let transport = self.transport.name();
-        if self.mode == Mode::Negative && self.transport != TransportChoice::Udp {
+        let transport = self.ends.transport.as_str();
+        if self.mode == Mode::Negative && self.ends.transport != Transport::Udp {
             return Err("negative chooses by itself how it reaches the server".to_owned());
         }
-        if self.mode == Mode::TcpRelay && self.transport == TransportChoice::Dtls {
+        if self.mode == Mode::TcpRelay && self.ends.transport == Transport::Dtls {
             return Err("tcp-relay reaches the server by TCP or TLS, not by dtls".to_owned());
         }
-        if self.mode == Mode::TcpRelay && self.sender_threads != Threads::Auto {
+        if self.mode == Mode::TcpRelay && self.machine.sender_threads != Threads::Auto {
             return Err(
                 "--sender-threads: with tcp-relay those that receive send as well; there is --listener-threads"
                     .to_owned(),
             );
         }
-        if self.transport == TransportChoice::Udp {
+        if self.ends.transport == Transport::Udp {
             // nothing is excluded
-        } else if self.direct {
+        } else if self.lacks.direct {
             return Err(format!("--direct is by UDP; {transport} leads to a server"));
         } else if self.mode == Mode::Invalid {
             return Err(format!("invalid is by UDP; it has no use for {transport}"));
-        } else if self.sender_threads != Threads::Auto {
+        } else if self.machine.sender_threads != Threads::Auto {
             return Err(format!(
                 "--sender-threads: with {transport} those that receive send as well; there is --listener-threads"
             ));
-        } else if self.transport.is_stream() && self.backend != BackendChoice::AUTO {
+        } else if self.ends.transport.is_stream() && self.machine.backend != BackendChoice::AUTO {
             return Err(format!(
                 "--backend is about datagrams; {transport} has none"
             ));
         }
         for (option, is_given) in [
-            ("--ca-file", self.ca_file.is_some()),
-            ("--tls-name", self.tls_name.is_some()),
+            ("--ca-file", self.ends.ca_file.is_some()),
+            ("--tls-name", self.ends.tls_name.is_some()),
         ] {
-            if is_given && !self.transport.is_secure() {
+            if is_given && !self.ends.transport.is_secure() {
                 return Err(format!(
                     "{option} is about certificates; {transport} has none"
                 ));
@@ -374,22 +449,31 @@ impl Arguments {
     /// # Errors
     /// A clock before 1970, or a user without a password.
     pub(crate) fn who(&self) -> anyhow::Result<Option<Credentials>> {
-        if self.direct || self.mode == Mode::Invalid {
+        if self.lacks.direct || self.mode == Mode::Invalid {
             return Ok(None);
         }
-        if let Some(credentials) = &self.credentials {
+        if let Some(credentials) = &self.who.credentials {
             return Ok(Some(credentials.clone()));
         }
-        if let Some(secret) = &self.secret {
+        if let Some(secret) = &self.who.secret {
             let now = SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs();
             let expires = now + REST_LIFETIME;
             return Ok(Some(Credentials::rest("load", secret, expires, ':')));
         }
-        let user = self.user.as_deref().unwrap_or_default();
+        let user = self.who.user.as_deref().unwrap_or_default();
         let (name, password) = user
             .split_once(':')
             .context("--user: allowed: NAME:PASSWORD")?;
         Ok(Some(Credentials::user(name, password)))
+    }
+
+    /// By what clients reach the server.
+    ///
+    /// # Errors
+    /// What is wrong with the file of authorities, or the name.
+    pub(super) fn access(&self) -> anyhow::Result<Access> {
+        let (ca_file, name) = (self.ends.ca_file.as_deref(), self.ends.tls_name.as_deref());
+        Access::new(self.ends.transport, self.ends.server, ca_file, name)
     }
 
     /// The seed that was given, or one.
@@ -402,31 +486,32 @@ impl Arguments {
     pub(crate) fn total_rate(&self) -> Option<f64> {
         match self.mode {
             Mode::Packet | Mode::Alloc | Mode::Negative => None,
-            Mode::Rate | Mode::Invalid => self.rate,
-            Mode::TcpRelay => self.rate.map(|rate| rate * self.clients as f64),
-            Mode::Mix => Some(self.rate.unwrap_or(MIX_RATE) * self.clients as f64),
-            Mode::Hold => Some(self.rate.unwrap_or(HOLD_RATE) * self.clients as f64),
+            Mode::Rate | Mode::Invalid => self.pace.rate,
+            Mode::TcpRelay => self.pace.rate.map(|rate| rate * self.volume.clients as f64),
+            Mode::Mix => Some(self.pace.rate.unwrap_or(MIX_RATE) * self.volume.clients as f64),
+            Mode::Hold => Some(self.pace.rate.unwrap_or(HOLD_RATE) * self.volume.clients as f64),
         }
     }
 
     /// REQUESTED-ADDRESS-FAMILY for an allocation with this peer: the peer's own, if it is IPv6, unless one was asked for.
     pub(crate) fn family_of(&self, peer: Option<SocketAddr>) -> Option<AddressFamily> {
         let of_peer = peer.filter(SocketAddr::is_ipv6).map(|_| AddressFamily::V6);
-        self.family.or(of_peer)
+        self.form.family.or(of_peer)
     }
 
     /// The peers that clients have in turn, and the one that each has besides by a dual allocation.
     pub(crate) fn peers(&self) -> (Vec<SocketAddr>, Option<SocketAddr>) {
-        if !self.dual || self.habits.uses_one_of_two {
-            return (self.peer.clone(), None);
+        if !self.flows.dual || self.habits.uses_one_of_two {
+            return (self.ends.peer.clone(), None);
         }
-        let (second, first): (Vec<_>, Vec<_>) = self.peer.iter().partition(|peer| peer.is_ipv6());
+        let (second, first): (Vec<_>, Vec<_>) =
+            self.ends.peer.iter().partition(|peer| peer.is_ipv6());
         (first, second.first().copied())
     }
 
     /// When clients move.
     pub(crate) fn moves(&self) -> Option<Moves> {
-        let every = self.move_every.map(|every| {
+        let every = self.flows.move_every.map(|every| {
             let every = u64::try_from(every.as_nanos()).unwrap_or(u64::MAX);
             Moves::Every(every)
         });
@@ -435,29 +520,11 @@ impl Arguments {
 
     /// The local address: as asked, or any of the family of `to`.
     pub(crate) fn local(&self, to: SocketAddr) -> IpAddr {
-        self.local.unwrap_or_else(|| match to {
+        self.machine.local.unwrap_or_else(|| match to {
             SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
             SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
         })
     }
-}
-
-/// The address of a server, looked up if it is a name; port 3478 unless one is given.
-pub(crate) fn server_address(text: &str) -> Result<SocketAddr, String> {
-    if let Ok(ip) = text.trim_matches(['[', ']']).parse::<IpAddr>() {
-        return Ok((ip, 3478).into());
-    }
-    let with_port = if text.contains(':') {
-        text.to_owned()
-    } else {
-        format!("{text}:3478")
-    };
-    let mut addresses = with_port.to_socket_addrs().map_err(|error| {
-        format!("{error}; allowed: an address or a name, with or without a port")
-    })?;
-    addresses
-        .next()
-        .ok_or_else(|| "the name has no address".to_owned())
 }
 
 fn clients(text: &str) -> Result<usize, String> {

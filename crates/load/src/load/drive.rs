@@ -3,41 +3,18 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use super::access::Access;
+use super::driver::Driver;
 use super::dtls::DtlsClients;
-use super::listener::{self, DRAINED, Duty, Listener, Opened, Task};
+use super::listener::{self, Duty, Task};
+use super::phase::DRAINED;
 use super::roaming::Roaming;
 use super::sender;
 use super::streams::Streams;
-use super::transport::Transport;
 use super::udp::Udp;
 
 /// Time for the release of all allocations at the end.
 const RELEASE_MAX: Duration = Duration::from_secs(5);
-
-/// What moves the messages of a thread's clients.
-pub(super) trait Driver {
-    fn listener(&mut self) -> &mut Listener;
-
-    /// Whether packets may flow, as far as they ever will.
-    fn is_open(&mut self) -> bool {
-        self.listener().is_open()
-    }
-
-    /// Waits until something is to be done, and does it.
-    ///
-    /// # Errors
-    /// The system does not let it wait.
-    fn turn(&mut self) -> anyhow::Result<()>;
-
-    /// The clients that may send.
-    ///
-    /// # Errors
-    /// A socket cannot be shared.
-    fn opened(&mut self) -> anyhow::Result<Opened>;
-
-    /// Closes the sockets. What was sent comes with it where this thread sent.
-    fn finish(self) -> (Listener, Option<sender::Outcome>);
-}
 
 /// What a listener thread leaves.
 pub(super) type Outcome = (listener::Outcome, Option<sender::Outcome>);
@@ -47,16 +24,16 @@ pub(super) fn run(mut task: Task) -> anyhow::Result<Outcome> {
         let roaming = Roaming::open(&mut task, moves);
         return drive(task, roaming);
     }
-    match &task.transport {
-        Transport::Udp => {
+    match &task.route.access {
+        Access::Udp => {
             let udp = Udp::open(&mut task);
             drive(task, udp)
         }
-        Transport::Tcp | Transport::Tls(_) => {
+        Access::Tcp | Access::Tls(_) => {
             let streams = Streams::open(&mut task);
             drive(task, streams)
         }
-        Transport::Dtls(_) => {
+        Access::Dtls(_) => {
             let clients = DtlsClients::open(&mut task);
             drive(task, clients)
         }
@@ -67,7 +44,7 @@ fn drive(task: Task, driver: anyhow::Result<impl Driver>) -> anyhow::Result<Outc
     let Task {
         clock,
         phase,
-        duty,
+        manner,
         report,
         ..
     } = task;
@@ -79,7 +56,7 @@ fn drive(task: Task, driver: anyhow::Result<impl Driver>) -> anyhow::Result<Outc
         }
     };
     let is_drained = || phase.load(Ordering::Relaxed) == DRAINED;
-    if matches!(duty, Duty::Hold | Duty::Cycle) {
+    if matches!(manner.duty, Duty::Hold | Duty::Cycle) {
         while !driver.is_open() && !is_drained() {
             driver.turn()?;
         }

@@ -10,18 +10,19 @@ use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender};
 use std::time::Duration;
 
-use hdrhistogram::Histogram;
 use turnbuckle_datapath::Settings;
 use turnbuckle_wire::{ChannelData, Class, Demux, Message, Method, classify};
 
-use super::roaming::{Moved, Moves};
-use super::sender::{self, MEASURING, OVER, histogram};
+use super::access::Access;
+use super::figures::{Allocations, Delays};
+use super::moves::{Moved, Moves};
+use super::phase::{MEASURING, OVER, Phase};
+use super::sender;
 use super::session::{Framing, Leavers, Ready, Via};
 use super::track::{ByItself, Counts, Track};
-use super::transport::Transport;
-use crate::client::{Client, Event, Failure, Path, Plan};
 use crate::packet::{BY_ITSELF, Header};
 use crate::threads::{Clock, OwnLines};
+use turnbuckle_client::{Client, Event, Failure, Path, Plan};
 
 /// Clients of one thread that allocate or release at the same time.
 const UNDER_WAY: usize = 64;
@@ -35,9 +36,6 @@ pub(super) const SECOND_FLOW: u32 = 1 << 31;
 
 /// Sequence numbers that are remembered of what a peer sends by itself.
 const BY_ITSELF_WINDOW: usize = 4_096;
-
-/// Beyond the phases of a sender: nothing more is expected to arrive.
-pub(super) const DRAINED: u8 = 3;
 
 /// What a listener counts for others to see.
 #[derive(Debug, Default)]
@@ -78,25 +76,37 @@ pub(super) struct Task {
     pub(super) phase: Arc<AtomicU8>,
     pub(super) seen: Arc<OwnLines<Seen>>,
     pub(super) settings: Settings,
-    pub(super) duty: Duty,
-    pub(super) transport: Transport,
+    pub(super) manner: Manner,
+    pub(super) route: Route,
     /// When clients go to another port; by UDP.
     pub(super) moves: Option<Moves>,
-    pub(super) local: IpAddr,
-    /// Where messages go: the server, or in a run without one the peer.
-    pub(super) to: SocketAddr,
-    /// How clients send to each other, two and two; `None` where they have a peer, or none.
-    pub(super) pairs: Option<Path>,
     /// Number of the session and plan of each client.
     pub(super) clients: Vec<(u32, Option<Arc<Plan>>)>,
     pub(super) seed: u64,
     /// Sequence numbers remembered per session.
     pub(super) window: usize,
     pub(super) report: Sender<anyhow::Result<Opened>>,
-    /// Clients that give nothing back.
-    pub(super) leavers: Option<Leavers>,
     /// What to send, where this thread is to send as well.
     pub(super) sending: Option<Receiver<sender::Task>>,
+}
+
+/// How clients behave.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Manner {
+    pub(super) duty: Duty,
+    /// How clients send to each other, two and two; `None` where they have a peer, or none.
+    pub(super) pairs: Option<Path>,
+    /// Clients that give nothing back.
+    pub(super) leavers: Option<Leavers>,
+}
+
+/// The way to the server.
+#[derive(Clone, Debug)]
+pub(super) struct Route {
+    pub(super) access: Access,
+    pub(super) local: IpAddr,
+    /// Where messages go: the server, or in a run without one the peer.
+    pub(super) to: SocketAddr,
 }
 
 /// The clients that may send, once all have an answer.
@@ -110,55 +120,55 @@ pub(super) struct Opened {
 /// What a listener thread leaves.
 #[derive(Debug)]
 pub(super) struct Outcome {
+    pub(super) received: Received,
+    pub(super) delays: Delays,
+    pub(super) allocations: Allocations,
+    pub(super) moved: Moved,
+}
+
+/// What arrived.
+#[derive(Debug, Default)]
+pub(super) struct Received {
     pub(super) counts: Counts,
     /// What peers sent by themselves, and what of it was lost.
     pub(super) by_itself: Option<(Counts, u64)>,
-    pub(super) received_bytes: u64,
+    pub(super) bytes: u64,
     pub(super) corrupted: u64,
+    /// Messages of any kind.
     pub(super) arrived: u64,
-    pub(super) latency: Histogram<u64>,
-    pub(super) jitter: Jitter,
-    pub(super) attempted: u64,
-    pub(super) allocated: u64,
-    pub(super) released: u64,
-    pub(super) moved: Moved,
-    pub(super) failures: BTreeMap<Failure, u64>,
 }
 
-/// How much one packet's delay differs from that of the one before it (RFC 3550 §6.4.1, not smoothed), nanoseconds.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Jitter {
-    pub(super) samples: u64,
-    pub(super) sum: u64,
-    pub(super) min: u64,
-    pub(super) max: u64,
-}
+impl Outcome {
+    pub(super) fn new() -> anyhow::Result<Self> {
+        Ok(Self {
+            received: Received::default(),
+            delays: Delays::new()?,
+            allocations: Allocations::default(),
+            moved: Moved::default(),
+        })
+    }
 
-impl Default for Jitter {
-    fn default() -> Self {
-        Self {
-            samples: 0,
-            sum: 0,
-            min: u64::MAX,
-            max: 0,
+    pub(super) fn add(&mut self, other: &Self) -> anyhow::Result<()> {
+        let (sum, more) = (&mut self.received, &other.received);
+        sum.counts.add(more.counts);
+        if let Some((counts, lost)) = more.by_itself {
+            sum.add_by_itself(counts, lost);
         }
+        sum.bytes += more.bytes;
+        sum.corrupted += more.corrupted;
+        sum.arrived += more.arrived;
+        self.delays.add(&other.delays)?;
+        self.allocations.add(&other.allocations);
+        self.moved.add(other.moved);
+        Ok(())
     }
 }
 
-impl Jitter {
-    #[inline]
-    pub(super) fn record(&mut self, difference: u64) {
-        self.samples += 1;
-        self.sum += difference;
-        self.min = self.min.min(difference);
-        self.max = self.max.max(difference);
-    }
-
-    pub(super) fn add(&mut self, other: &Self) {
-        self.samples += other.samples;
-        self.sum += other.sum;
-        self.min = self.min.min(other.min);
-        self.max = self.max.max(other.max);
+impl Received {
+    fn add_by_itself(&mut self, counts: Counts, lost: u64) {
+        let (sum, sum_of_lost) = self.by_itself.get_or_insert_default();
+        sum.add(counts);
+        *sum_of_lost += lost;
     }
 }
 
@@ -185,10 +195,9 @@ struct One {
 
 pub(super) struct Listener {
     pub(super) clock: Clock,
-    run_phase: Arc<AtomicU8>,
+    phase: Phase,
     seen: Arc<OwnLines<Seen>>,
-    duty: Duty,
-    pairs: Option<Path>,
+    manner: Manner,
     clients: Vec<One>,
     /// Clients to look at, by time. May name one too often, never too late.
     timers: BinaryHeap<Reverse<(u64, usize)>>,
@@ -197,11 +206,8 @@ pub(super) struct Listener {
     /// Clients of a cycle that gave their allocation back: servers answer 437 to a 5-tuple for a while after its allocation ended, so the
     /// next one begins at another port, as another client's would.
     spent: Vec<usize>,
-    leavers: Option<Leavers>,
     under_way: usize,
     seed: u64,
-    /// The phase when this turn began.
-    phase: u8,
     is_over: bool,
     outcome: Outcome,
 }
@@ -213,38 +219,22 @@ impl Listener {
         let waiting = (0..clients.len()).filter(|&index| clients[index].1.is_some());
         Ok(Self {
             clock: task.clock,
-            run_phase: Arc::clone(&task.phase),
+            phase: Phase::new(&task.phase),
             seen: Arc::clone(&task.seen),
-            duty: task.duty,
-            pairs: task.pairs,
+            manner: task.manner,
             timers: BinaryHeap::new(),
             waiting: waiting.collect(),
             spent: Vec::new(),
-            leavers: task.leavers,
             under_way: 0,
             seed: task.seed,
-            phase: 0,
             is_over: false,
-            outcome: Outcome {
-                counts: Counts::default(),
-                by_itself: None,
-                received_bytes: 0,
-                corrupted: 0,
-                arrived: 0,
-                latency: histogram()?,
-                jitter: Jitter::default(),
-                attempted: 0,
-                allocated: 0,
-                released: 0,
-                moved: Moved::default(),
-                failures: BTreeMap::new(),
-            },
+            outcome: Outcome::new()?,
             clients: clients
                 .into_iter()
                 .map(|(session, plan)| One {
                     session,
                     // Partners are numbered 2n and 2n + 1.
-                    from: session ^ u32::from(task.pairs.is_some()),
+                    from: session ^ u32::from(task.manner.pairs.is_some()),
                     last_latency: None,
                     by_itself: None,
                     second_track: plan
@@ -266,9 +256,9 @@ impl Listener {
     pub(super) fn is_open(&self) -> bool {
         let is_busy = |at: usize| self.clients.get(at).is_some_and(|one| one.is_busy);
         let mut clients = self.clients.iter().enumerate();
-        self.duty == Duty::Cycle
+        self.manner.duty == Duty::Cycle
             || clients.all(|(index, one)| {
-                let is_alone = self.pairs.is_some() && !is_busy(index ^ 1);
+                let is_alone = self.manner.pairs.is_some() && !is_busy(index ^ 1);
                 let is_ready = one.client.as_ref().is_some_and(Client::is_ready);
                 !one.is_busy || self.may_send(one) || is_alone && is_ready
             })
@@ -276,7 +266,7 @@ impl Listener {
 
     /// The phase when this turn began.
     pub(super) fn phase(&self) -> u8 {
-        self.phase
+        self.phase.now()
     }
 
     /// A client that has, or is to have, an allocation.
@@ -300,7 +290,9 @@ impl Listener {
     /// Whether packets of this client may flow.
     fn may_send(&self, one: &One) -> bool {
         let mut client = one.client.iter();
-        client.any(|client| client.is_ready() && (self.pairs.is_none() || client.peer().is_some()))
+        client.any(|client| {
+            client.is_ready() && (self.manner.pairs.is_none() || client.peer().is_some())
+        })
     }
 
     /// The clients that may send. `via` tells by what.
@@ -312,7 +304,7 @@ impl Listener {
         mut via: impl FnMut(usize) -> anyhow::Result<Via>,
     ) -> anyhow::Result<Opened> {
         let mut opened = Opened {
-            failures: self.outcome.failures.clone(),
+            failures: self.outcome.allocations.failures.clone(),
             ..Opened::default()
         };
         for (index, one) in self.clients.iter().enumerate() {
@@ -374,7 +366,7 @@ impl Listener {
 
     fn happened(&mut self, index: usize, event: Event, now: u64) {
         self.under_way = self.under_way.saturating_sub(1);
-        let counts = self.duty != Duty::Cycle || self.phase == MEASURING;
+        let counts = self.manner.duty != Duty::Cycle || self.phase.is_measured();
         let Some(one) = self.clients.get_mut(index) else {
             return;
         };
@@ -383,13 +375,13 @@ impl Listener {
                 let is_first = one
                     .client
                     .as_ref()
-                    .is_none_or(|client| self.pairs.is_none() || client.peer().is_none());
-                self.outcome.allocated += u64::from(counts && is_first);
-                if self.pairs.is_some() && is_first && !self.is_over {
+                    .is_none_or(|client| self.manner.pairs.is_none() || client.peer().is_none());
+                self.outcome.allocations.allocated += u64::from(counts && is_first);
+                if self.manner.pairs.is_some() && is_first && !self.is_over {
                     self.join(index, now);
                     return;
                 }
-                if self.duty == Duty::Cycle || self.is_over {
+                if self.manner.duty == Duty::Cycle || self.is_over {
                     self.under_way += 1;
                     if let Some(client) = &mut one.client {
                         client.release(now);
@@ -398,19 +390,19 @@ impl Listener {
                 }
             }
             Event::Released => {
-                self.outcome.released += u64::from(counts);
+                self.outcome.allocations.released += u64::from(counts);
                 one.client = None;
                 one.is_busy = false;
             }
             Event::Failed(failure) => {
                 if counts {
-                    *self.outcome.failures.entry(failure).or_default() += 1;
+                    self.outcome.allocations.failed(failure);
                 }
                 one.client = None;
                 one.is_busy = false;
             }
         }
-        if self.duty == Duty::Cycle && one.client.is_none() && !self.is_over {
+        if self.manner.duty == Duty::Cycle && one.client.is_none() && !self.is_over {
             one.is_busy = true;
             let pause = match event {
                 Event::Failed(_) => AFTER_REFUSAL,
@@ -424,7 +416,9 @@ impl Listener {
 
     /// Makes two clients that both have an allocation each other's peers. A client whose partner failed stays without one.
     fn join(&mut self, index: usize, now: u64) {
-        let Some(path) = self.pairs else { return };
+        let Some(path) = self.manner.pairs else {
+            return;
+        };
         let relayed = |at: usize| {
             let client = self.clients.get(at)?.client.as_ref()?;
             client.relayed().filter(|_| client.is_ready())
@@ -461,8 +455,8 @@ impl Listener {
                     let mut client = Client::new(Arc::clone(plan), self.seed);
                     client.start(now);
                     one.client = Some(client);
-                    let counts = self.duty != Duty::Cycle || self.phase == MEASURING;
-                    self.outcome.attempted += u64::from(counts);
+                    let counts = self.manner.duty != Duty::Cycle || self.phase.is_measured();
+                    self.outcome.allocations.attempted += u64::from(counts);
                 }
             }
             self.under_way += 1;
@@ -484,7 +478,11 @@ impl Listener {
         self.under_way = 0;
         self.waiting.clear();
         for (index, one) in self.clients.iter_mut().enumerate() {
-            if self.leavers.is_some_and(|leavers| leavers.has(one.session)) {
+            if self
+                .manner
+                .leavers
+                .is_some_and(|leavers| leavers.has(one.session))
+            {
                 one.client = None;
             }
             one.is_waiting = one.client.is_some();
@@ -503,19 +501,10 @@ impl Listener {
         let tracks = tracks.flat_map(|one| [Some(&one.track), one.second_track.as_ref()]);
         for by_itself in self.clients.iter().filter_map(|one| one.by_itself.as_ref()) {
             let (counts, lost) = by_itself.counts();
-            let sum = &mut self.outcome.by_itself;
-            let (sum, sum_of_lost) = sum.get_or_insert_default();
-            sum.received += counts.received;
-            sum.duplicated += counts.duplicated;
-            sum.reordered += counts.reordered;
-            *sum_of_lost += lost;
+            self.outcome.received.add_by_itself(counts, lost);
         }
         for track in tracks.flatten() {
-            let counts = track.counts();
-            let sum = &mut self.outcome.counts;
-            sum.received += counts.received;
-            sum.duplicated += counts.duplicated;
-            sum.reordered += counts.reordered;
+            self.outcome.received.counts.add(track.counts());
         }
         self.outcome
     }
@@ -523,11 +512,11 @@ impl Listener {
     /// Takes in one message for a client.
     #[inline]
     pub(super) fn message(&mut self, index: usize, bytes: &[u8], now: u64) {
-        self.outcome.arrived += 1;
+        self.outcome.received.arrived += 1;
         let Some(one) = self.clients.get_mut(index) else {
             return;
         };
-        match self.duty {
+        match self.manner.duty {
             Duty::Hold | Duty::Cycle => {}
             Duty::Direct => return self.packet(index, bytes, now),
             Duty::Junk => return,
@@ -562,7 +551,7 @@ impl Listener {
 
     /// A turn begins.
     pub(super) fn turn_started(&mut self) {
-        self.phase = self.run_phase.load(Ordering::Relaxed);
+        self.phase.look();
     }
 
     /// Does what is due, after all that arrived in a turn.
@@ -579,16 +568,17 @@ impl Listener {
             self.look_at(index, now, signalling);
         }
         let seen = &self.seen;
-        let received = self.outcome.latency.len();
+        let received = self.outcome.delays.latency.len();
         seen.received.store(received, Ordering::Relaxed);
-        seen.arrived.store(self.outcome.arrived, Ordering::Relaxed);
+        seen.arrived
+            .store(self.outcome.received.arrived, Ordering::Relaxed);
         seen.allocated
-            .store(self.outcome.allocated, Ordering::Relaxed);
+            .store(self.outcome.allocations.allocated, Ordering::Relaxed);
     }
 
     fn corrupt(&mut self) {
-        if self.phase == MEASURING || self.phase == OVER {
-            self.outcome.corrupted += 1;
+        if matches!(self.phase.now(), MEASURING | OVER) {
+            self.outcome.received.corrupted += 1;
         }
     }
 
@@ -607,18 +597,15 @@ impl Listener {
                 let by_itself = one
                     .by_itself
                     .get_or_insert_with(|| Box::new(ByItself::new(BY_ITSELF_WINDOW)));
-                return by_itself.receive(header.sequence, self.phase == MEASURING);
+                return by_itself.receive(header.sequence, self.phase.is_measured());
             }
             _ => return self.corrupt(),
         };
         let is_new = track.receive(header.sequence, header.is_measured);
         if is_new && header.is_measured {
-            self.outcome.received_bytes += packet.len() as u64;
+            self.outcome.received.bytes += packet.len() as u64;
             let latency = now.saturating_sub(header.time);
-            self.outcome.latency.saturating_record(latency.max(1));
-            if let Some(last) = one.last_latency.replace(latency) {
-                self.outcome.jitter.record(latency.abs_diff(last));
-            }
+            self.outcome.delays.record(latency, &mut one.last_latency);
         }
     }
 }

@@ -6,11 +6,16 @@
 //! packet says whose it is, which one it is and when it was due ([`crate::packet`]), and what became of it is counted
 //! ([`track`]).
 
-mod arguments;
+mod access;
+pub(crate) mod arguments;
 mod drive;
+mod driver;
 mod dtls;
+mod figures;
 mod junk;
 mod listener;
+mod moves;
+mod phase;
 mod report;
 mod roaming;
 mod sender;
@@ -20,7 +25,7 @@ mod streams;
 pub(crate) mod tcp_relay;
 mod tls;
 mod track;
-mod transport;
+
 mod udp;
 
 use std::collections::{BTreeMap, HashSet};
@@ -35,25 +40,25 @@ use std::time::Duration;
 use anyhow::{Context as _, bail};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde_json::json;
-use turnbuckle_datapath::{Backend, Settings};
+use turnbuckle_datapath::{Backend, BufferSettings, Settings};
 use turnbuckle_wire::ChannelNumber;
 
 pub use self::arguments::Arguments;
-pub(crate) use self::arguments::{CLIENTS_MAX, Habits, Mode, PACKETS_MAX, server_address};
-use self::listener::{DRAINED, Duty, Opened, Seen};
+pub(crate) use self::arguments::Mode;
+use self::arguments::PACKETS_MAX;
+use self::listener::{Duty, Manner, Opened, Route, Seen};
+use self::phase::{DRAINED, MEASURING, OVER, WARMING_UP};
 use self::report::Report;
 pub(crate) use self::report::{Summary, Totals};
-use self::sender::{MEASURING, OVER, Pace, Sent, WARMING_UP};
+use self::sender::{Pace, Sent};
 use self::session::{Leavers, Via};
-use self::transport::Transport;
-pub(crate) use self::transport::TransportChoice;
 use crate::cli;
-use crate::client::{Failure, Path, Plan, Relay};
+use crate::negative;
 use crate::output;
-use crate::probe::negative;
 use crate::socket_drops;
 use crate::stop::Stop;
 use crate::threads::{self, Clock, OwnLines};
+use turnbuckle_client::{Failure, Path, Plan, Terms, Transport};
 
 /// How often a run is looked at.
 const TICK: Duration = Duration::from_millis(20);
@@ -90,7 +95,7 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
         Mode::TcpRelay => return tcp_relay::run(arguments),
         _ => {}
     }
-    allow_descriptors(arguments.clients);
+    allow_descriptors(arguments.volume.clients);
     let stop = Stop::on_signals()?;
     // From the start: a server that does not answer is waited for as long as RFC 8489 §6.2.1 says, 39.5 s.
     let progress = report::Progress::new(arguments);
@@ -105,17 +110,17 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
 
 /// Runs the checks of [`negative::run`], which needs no threads.
 fn negative(arguments: &Arguments) -> anyhow::Result<ExitCode> {
-    let (Some(server), Some(credentials)) = (arguments.server, arguments.who()?) else {
+    let (Some(server), Some(credentials)) = (arguments.ends.server, arguments.who()?) else {
         bail!("no server, or nobody to be");
     };
     let report = negative::run(&negative::Task {
         server,
         credentials,
-        peer: arguments.peer.first().copied(),
+        peer: arguments.ends.peer.first().copied(),
         seed: arguments.seed(),
         groups: vec![negative::Group::Requests, negative::Group::Protocol],
     })?;
-    report.print(arguments.json);
+    report.print(arguments.verdict.json);
     Ok(if report.is_clean() {
         ExitCode::SUCCESS
     } else {
@@ -138,6 +143,19 @@ struct SenderThread {
     handle: JoinHandle<anyhow::Result<sender::Outcome>>,
 }
 
+/// The clients of a run, once they know what they have.
+#[derive(Default)]
+struct Crew {
+    ports: HashSet<u16>,
+    /// Clients that have what they need.
+    clients: usize,
+    /// What sends: a client, or each of its two relayed addresses; in a cycle the clients at work.
+    flows: usize,
+    /// Where clients leave early, what they send in all.
+    packets_wanted: Option<u64>,
+    failures: BTreeMap<Failure, u64>,
+}
+
 /// A run under way.
 pub(crate) struct Run {
     arguments: Arguments,
@@ -149,14 +167,7 @@ pub(crate) struct Run {
     listeners: Vec<ListenerThread>,
     reports: mpsc::Receiver<anyhow::Result<Opened>>,
     senders: Vec<SenderThread>,
-    ports: HashSet<u16>,
-    /// Clients that have what they need.
-    clients_ready: usize,
-    /// What sends: a client, or each of its two relayed addresses; in a cycle the clients at work.
-    flows_ready: usize,
-    /// Where clients leave early, what they send in all.
-    packets_wanted: Option<u64>,
-    clients_failed: BTreeMap<Failure, u64>,
+    crew: Crew,
     /// CPU time of each thread when the window opened.
     cpu_before: Vec<u64>,
     totals: Totals,
@@ -165,12 +176,15 @@ pub(crate) struct Run {
 impl Run {
     /// Starts the threads that open the clients.
     pub(crate) fn open(arguments: &Arguments) -> anyhow::Result<Self> {
-        let backend = arguments.backend.resolve();
-        let buffer = (BUFFERS / arguments.clients).clamp(64 << 10, 8 << 20);
+        let backend = arguments.machine.backend.resolve();
+        let buffer = (BUFFERS / arguments.volume.clients).clamp(64 << 10, 8 << 20);
         let settings = Settings {
             backend,
             coalesce: Duration::ZERO,
-            socket_buffer: u32::try_from(buffer).unwrap_or(u32::MAX),
+            buffers: BufferSettings {
+                listener: u32::try_from(buffer).unwrap_or(u32::MAX),
+                ..BufferSettings::default()
+            },
             ..Settings::default()
         };
         let seed = arguments.seed();
@@ -185,11 +199,7 @@ impl Run {
             listeners: Vec::new(),
             reports,
             senders: Vec::new(),
-            ports: HashSet::new(),
-            clients_ready: 0,
-            flows_ready: 0,
-            packets_wanted: None,
-            clients_failed: BTreeMap::new(),
+            crew: Crew::default(),
             cpu_before: Vec::new(),
             totals: Totals::default(),
         };
@@ -199,7 +209,7 @@ impl Run {
 
     fn duty(&self) -> Duty {
         match self.arguments.mode {
-            _ if self.arguments.direct => Duty::Direct,
+            _ if self.arguments.lacks.direct => Duty::Direct,
             Mode::Invalid => Duty::Junk,
             Mode::Alloc => Duty::Cycle,
             Mode::Packet | Mode::Rate | Mode::Mix | Mode::Hold => Duty::Hold,
@@ -216,7 +226,7 @@ impl Run {
 
     /// Whether what a client has cannot be shared with another thread.
     fn is_sent_by_listeners(&self) -> bool {
-        self.arguments.transport != TransportChoice::Udp || self.arguments.moves().is_some()
+        self.arguments.ends.transport != Transport::Udp || self.arguments.moves().is_some()
     }
 
     /// Threads that do nothing but send.
@@ -225,26 +235,27 @@ impl Run {
             return 0;
         }
         let auto = threads::available() / 2;
-        let senders = self.arguments.sender_threads;
-        senders.or(auto, self.arguments.clients.min(cli::THREADS_MAX))
+        let senders = self.arguments.machine.sender_threads;
+        senders.or(auto, self.arguments.volume.clients.min(cli::THREADS_MAX))
     }
 
     fn start_listeners(
         &mut self,
         report: &mpsc::Sender<anyhow::Result<Opened>>,
     ) -> anyhow::Result<()> {
-        let clients = self.arguments.clients;
+        let clients = self.arguments.volume.clients;
         let auto = match self.sender_count() {
             0 => threads::available(),
             _ => threads::available() / 2,
         };
         let number = self
             .arguments
+            .machine
             .listener_threads
             .or(auto, clients.min(cli::THREADS_MAX));
         let senders = self.sender_count();
         let plans = self.plans()?;
-        let transport = Transport::new(&self.arguments)?;
+        let access = self.arguments.access()?;
         let window = (WINDOWS / clients)
             .next_power_of_two()
             .clamp(WINDOW_MIN, WINDOW_MAX);
@@ -265,18 +276,27 @@ impl Run {
                 phase: Arc::clone(&self.phase),
                 seen: Arc::clone(&seen),
                 settings: self.settings.clone(),
-                duty: self.duty(),
-                transport: transport.clone(),
+                manner: Manner {
+                    duty: self.duty(),
+                    pairs: self
+                        .arguments
+                        .flows
+                        .pairs
+                        .then(|| self.path())
+                        .transpose()?,
+                    leavers: self.leavers(),
+                },
+                route: Route {
+                    access: access.clone(),
+                    local: self.arguments.local(to),
+                    to,
+                },
                 moves: self.arguments.moves(),
-                local: self.arguments.local(to),
-                to,
                 clients,
-                pairs: self.arguments.pairs.then(|| self.path()).transpose()?,
                 seed: self.seed.wrapping_add((index as u64) << 32),
                 window,
                 report: report.clone(),
                 sending: tasks,
-                leavers: self.leavers(),
             };
             let (id, handle) =
                 self.spawn(format!("listener-{index}"), senders + index, move || {
@@ -296,7 +316,7 @@ impl Run {
     /// Which of `number` listeners has a session.
     fn listener_of(&self, session: usize, number: usize) -> usize {
         // Both of a pair in one thread.
-        let turn = if self.arguments.pairs {
+        let turn = if self.arguments.flows.pairs {
             session / 2
         } else {
             session
@@ -311,7 +331,7 @@ impl Run {
         place: usize,
         work: impl FnOnce() -> anyhow::Result<T> + Send + 'static,
     ) -> anyhow::Result<(i32, JoinHandle<anyhow::Result<T>>)> {
-        let cpus = self.arguments.cpus.clone();
+        let cpus = self.arguments.machine.cpus.clone();
         let (tell, told) = mpsc::channel();
         let handle = thread::Builder::new().name(name).spawn(move || {
             let pinned = threads::pin(cpus.as_ref(), place);
@@ -324,8 +344,8 @@ impl Run {
 
     /// Where the datagrams of a listener's clients go.
     fn to(&self, index: usize) -> anyhow::Result<SocketAddr> {
-        let peers = &self.arguments.peer;
-        let to = match self.arguments.server {
+        let peers = &self.arguments.ends.peer;
+        let to = match self.arguments.ends.server {
             Some(server) => Some(server),
             None => peers.get(index % peers.len().max(1)).copied(),
         };
@@ -335,7 +355,7 @@ impl Run {
     fn plans(&self) -> anyhow::Result<Vec<Option<Arc<Plan>>>> {
         let arguments = &self.arguments;
         let Some(credentials) = arguments.who()? else {
-            return Ok(vec![None; arguments.clients]);
+            return Ok(vec![None; arguments.volume.clients]);
         };
         let path = self.path()?;
         let second_path = match path {
@@ -346,31 +366,32 @@ impl Run {
         let plan = |peer: Option<SocketAddr>| {
             Some(Arc::new(Plan {
                 credentials: credentials.clone(),
-                relay: Relay::Udp,
                 peer: peer.map(|peer| (peer, path)),
-                is_dual: arguments.dual,
                 second_peer: second_peer.map(|peer| (peer, second_path)),
-                mobility: arguments.moves().is_some(),
-                dont_fragment: arguments.dont_fragment,
-                family: arguments.family_of(peer),
-                lifetime: None,
+                terms: Terms {
+                    is_dual: arguments.flows.dual,
+                    mobility: arguments.moves().is_some(),
+                    dont_fragment: arguments.flows.dont_fragment,
+                    family: arguments.family_of(peer),
+                    ..Terms::default()
+                },
                 origin: arguments.habits.origin.clone(),
                 asks_for_no_permission: arguments.habits.asks_for_no_permission,
                 asks_often: arguments.habits.asks_often,
-                is_reliable: arguments.transport.is_stream(),
+                is_reliable: arguments.ends.transport.is_stream(),
             }))
         };
-        if !arguments.mode.has_packets() || arguments.pairs {
-            return Ok(vec![plan(None); arguments.clients]);
+        if !arguments.mode.has_packets() || arguments.flows.pairs {
+            return Ok(vec![plan(None); arguments.volume.clients]);
         }
         let plans: Vec<_> = peers.into_iter().map(|peer| plan(Some(peer))).collect();
-        let in_turn = plans.iter().cycle().take(arguments.clients);
+        let in_turn = plans.iter().cycle().take(arguments.volume.clients);
         Ok(in_turn.cloned().collect())
     }
 
     /// How data goes to the peer.
     fn path(&self) -> anyhow::Result<Path> {
-        if self.arguments.indications {
+        if self.arguments.form.indications {
             return Ok(Path::Indications);
         }
         let first = ChannelNumber::try_from(0x4000).map_err(|_| anyhow::anyhow!("channel"))?;
@@ -383,29 +404,29 @@ impl Run {
         for _ in 0..self.listeners.len() {
             let opened = self.reports.recv().context("a thread ended")??;
             ready.extend(opened.ready);
-            self.ports.extend(opened.ports);
+            self.crew.ports.extend(opened.ports);
             for (failure, count) in opened.failures {
-                *self.clients_failed.entry(failure).or_default() += count;
+                *self.crew.failures.entry(failure).or_default() += count;
             }
         }
         let is_first = |ready: &&session::Ready| ready.session & listener::SECOND_FLOW == 0;
         let clients = ready.iter().filter(is_first).count();
-        self.flows_ready = match self.arguments.mode {
-            Mode::Alloc => self.arguments.clients,
+        self.crew.flows = match self.arguments.mode {
+            Mode::Alloc => self.arguments.volume.clients,
             _ => ready.len(),
         };
-        self.clients_ready = clients;
+        self.crew.clients = clients;
         let needs_clients = self.arguments.mode != Mode::Alloc;
-        let refusals = report::failures_sentence(&self.clients_failed);
+        let refusals = report::failures_sentence(&self.crew.failures);
         // Before the error: a program that reads the events learns from this one that there is none to wait for.
-        if self.arguments.json {
+        if self.arguments.verdict.json {
             output::event(&json!({
                 "event": "ready",
                 "clients": clients,
-                "clients_failed": self.clients_failed.values().sum::<u64>(),
+                "clients_failed": self.crew.failures.values().sum::<u64>(),
                 "refusals": refusals,
                 "backend": self.backend.as_str(),
-                "transport": self.arguments.transport.name(),
+                "transport": self.arguments.ends.transport.as_str(),
                 "sender_threads": if needs_clients { self.sender_count() } else { 0 },
                 "listener_threads": self.listeners.len(),
             }));
@@ -414,7 +435,7 @@ impl Run {
             self.phase.store(DRAINED, Ordering::Relaxed);
             bail!(
                 "none of {} clients got an allocation: {}",
-                self.arguments.clients,
+                self.arguments.volume.clients,
                 if refusals.is_empty() {
                     "no answer"
                 } else {
@@ -422,7 +443,7 @@ impl Run {
                 }
             );
         }
-        if self.arguments.warm_up.is_zero() {
+        if self.arguments.pace.warm_up.is_zero() {
             // The first packet counts.
             self.phase.store(MEASURING, Ordering::Relaxed);
         }
@@ -440,7 +461,7 @@ impl Run {
             Some(rate) => Pace::Rate(sender::Rate {
                 rate,
                 clients,
-                burst: u64::from(self.arguments.burst),
+                burst: u64::from(self.arguments.pace.burst),
             }),
         };
         let own_threads = self.sender_count().min(clients);
@@ -457,10 +478,10 @@ impl Run {
             }
         }
         if let Some(leavers) = self.leavers() {
-            let packets = self.arguments.packets.unwrap_or(PACKETS_MAX);
+            let packets = self.arguments.volume.packets.unwrap_or(PACKETS_MAX);
             let ready = clients_of.iter().flatten();
             let each = ready.map(|(_, ready)| leavers.packets_of(ready.session, packets));
-            self.packets_wanted = Some(each.fold(0, u64::saturating_add));
+            self.crew.packets_wanted = Some(each.fold(0, u64::saturating_add));
         }
         let begin = self.clock.now() + 10_000_000;
         for (index, clients) in clients_of.into_iter().enumerate() {
@@ -477,11 +498,11 @@ impl Run {
                 sent: Arc::clone(&sent),
                 settings: self.settings.clone(),
                 pace,
-                size: self.arguments.size,
-                packets: self.arguments.packets.unwrap_or(PACKETS_MAX),
+                size: self.arguments.volume.size,
+                packets: self.arguments.volume.packets.unwrap_or(PACKETS_MAX),
                 begin,
                 junk: is_junk.then_some(self.seed.wrapping_add(index as u64)),
-                is_stream: self.arguments.transport.is_stream() || self.arguments.habits.pads,
+                is_stream: self.arguments.ends.transport.is_stream() || self.arguments.habits.pads,
                 leavers: self.leavers(),
                 clients,
             };
@@ -531,14 +552,14 @@ impl Run {
 
     /// Warms up, measures, and waits for what is under way.
     pub(crate) fn measure(&mut self, stop: &Stop, show: &dyn Fn(u64, &Totals)) {
-        self.pass(self.arguments.warm_up, stop, show);
+        self.pass(self.arguments.pace.warm_up, stop, show);
         self.cpu_before = self.cpu();
         let begin = self.clock.now();
         self.phase.store(MEASURING, Ordering::Relaxed);
-        if self.arguments.json {
+        if self.arguments.verdict.json {
             output::event(&json!({"event": "measuring"}));
         }
-        self.pass(self.arguments.duration, stop, show);
+        self.pass(self.arguments.pace.duration, stop, show);
         // The senders end at this: their CPU time has to be read before.
         let cpu = self.cpu();
         self.phase.store(OVER, Ordering::Relaxed);
@@ -548,29 +569,30 @@ impl Run {
             .zip(&self.cpu_before)
             .map(|(after, before)| after.saturating_sub(*before))
             .collect();
-        if self.arguments.json {
+        if self.arguments.verdict.json {
             output::event(&json!({"event": "measured"}));
         }
         self.drain();
         while self.arguments.habits.stays && !stop.is_ended() && !self.has_dead_thread() {
             thread::sleep(TICK);
         }
-        self.totals.socket_drops = socket_drops::of_ports(&self.ports);
+        self.totals.socket_drops = socket_drops::of_ports(&self.crew.ports);
         self.phase.store(DRAINED, Ordering::Relaxed);
     }
 
     /// Whether there is nothing left to do before the time is over.
     fn is_done(&self) -> bool {
-        let Some(packets) = self.arguments.packets else {
+        let Some(packets) = self.arguments.volume.packets else {
             return false;
         };
-        let flows = self.flows_ready as u64;
+        let flows = self.crew.flows as u64;
         let now = self.now();
         let done = match self.arguments.mode {
             Mode::Alloc => now.allocated,
             _ => now.sent,
         };
         done >= self
+            .crew
             .packets_wanted
             .unwrap_or_else(|| packets.saturating_mul(flows))
     }
@@ -592,7 +614,7 @@ impl Run {
         if !self.arguments.mode.has_packets() {
             return;
         }
-        if self.arguments.no_receive {
+        if self.arguments.lacks.no_receive {
             // What a peer sends by itself after the window tells what is missing at its end.
             return thread::sleep(ALL_HERE);
         }
@@ -601,7 +623,7 @@ impl Run {
         let (mut last, mut last_change) = (self.now().arrived, begin);
         let (drain_max, quiet) = if self.arguments.habits.waits_long {
             (LONG_DRAIN, LONG_DRAIN)
-        } else if self.arguments.transport.is_stream() {
+        } else if self.arguments.ends.transport.is_stream() {
             (STREAM_DRAIN_MAX, QUIET)
         } else {
             (DRAIN_MAX, QUIET)
@@ -632,15 +654,15 @@ impl Run {
 
     /// Why clients have no allocation, and how many; for people.
     pub(crate) fn clients_failed(&self) -> Vec<(String, u64)> {
-        report::failures_with_names(&self.clients_failed)
+        report::failures_with_names(&self.crew.failures)
     }
 
     /// How the run is done, for people.
     pub(crate) fn describe(&self) -> String {
         format!(
             "{} clients by {}, {} sender threads, {} listener threads, data path: {}",
-            self.clients_ready,
-            self.arguments.transport.name(),
+            self.crew.clients,
+            self.arguments.ends.transport.as_str(),
             self.senders.len(),
             self.listeners.len(),
             self.backend

@@ -9,12 +9,10 @@ use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Value, json};
 
 use super::arguments::{Arguments, Mode};
-use super::listener::Jitter;
-use super::roaming::Moved;
-use super::track::Counts;
-use super::{drive, sender};
-use crate::client::Failure;
+use super::figures::Jitter;
+use super::{drive, listener, sender};
 use crate::output::{self, grouped};
+use turnbuckle_client::Failure;
 
 /// Sums at one moment, and at the end the window.
 #[derive(Clone, Debug, Default)]
@@ -44,7 +42,7 @@ const SECOND: u64 = 1_000_000_000;
 
 impl Progress {
     pub(super) fn new(arguments: &Arguments) -> Self {
-        let seconds = (arguments.warm_up + arguments.duration).as_secs();
+        let seconds = (arguments.pace.warm_up + arguments.pace.duration).as_secs();
         // Without a terminal the library draws nothing.
         let bar = ProgressBar::new(seconds);
         if let Ok(style) = ProgressStyle::with_template("{bar:30} {pos}/{len} s  {msg}") {
@@ -109,23 +107,10 @@ pub(crate) struct Report {
     arguments: Arguments,
     totals: Totals,
     sent: u64,
-    sent_bytes: u64,
-    failed: u64,
-    send_calls: u64,
-    gso_sends: u64,
-    lateness: Histogram<u64>,
-    latency: Histogram<u64>,
-    jitter: Jitter,
-    counts: Counts,
-    by_itself: Option<(Counts, u64)>,
-    received_bytes: u64,
-    corrupted: u64,
-    arrived: u64,
-    attempted: u64,
-    allocated: u64,
-    released: u64,
-    moved: Moved,
-    failures: BTreeMap<Failure, u64>,
+    /// How it was sent.
+    sending: sender::Outcome,
+    /// What became of it, and of the clients.
+    heard: listener::Outcome,
     /// Role and datagrams of each thread.
     threads: Vec<(&'static str, u64)>,
 }
@@ -141,27 +126,13 @@ impl Report {
             arguments,
             totals,
             sent: 0,
-            sent_bytes: 0,
-            failed: 0,
-            send_calls: 0,
-            gso_sends: 0,
-            lateness: sender::histogram()?,
-            latency: sender::histogram()?,
-            jitter: Jitter::default(),
-            counts: Counts::default(),
-            by_itself: None,
-            received_bytes: 0,
-            corrupted: 0,
-            arrived: 0,
-            attempted: 0,
-            allocated: 0,
-            released: 0,
-            moved: Moved::default(),
-            failures: BTreeMap::new(),
+            sending: sender::Outcome::new()?,
+            heard: listener::Outcome::new()?,
             threads: Vec::new(),
         };
         for (sent, outcome) in senders {
-            report.add_sent(sent, outcome)?;
+            report.sent += sent;
+            report.sending.add(&outcome)?;
             report.threads.push(("sender", sent));
         }
         for (sent, (outcome, sender)) in listeners {
@@ -170,54 +141,26 @@ impl Report {
             } else {
                 "listener"
             };
-            report.threads.push((role, sent + outcome.arrived));
+            let datagrams = sent + outcome.received.arrived;
+            report.threads.push((role, datagrams));
             if let Some(sender) = sender {
-                report.add_sent(sent, sender)?;
+                report.sent += sent;
+                report.sending.add(&sender)?;
             }
-            report.counts.received += outcome.counts.received;
-            report.counts.duplicated += outcome.counts.duplicated;
-            report.counts.reordered += outcome.counts.reordered;
-            if let Some((counts, lost)) = outcome.by_itself {
-                let (sum, sum_of_lost) = report.by_itself.get_or_insert_default();
-                sum.received += counts.received;
-                sum.duplicated += counts.duplicated;
-                sum.reordered += counts.reordered;
-                *sum_of_lost += lost;
-            }
-            report.received_bytes += outcome.received_bytes;
-            report.corrupted += outcome.corrupted;
-            report.arrived += outcome.arrived;
-            report.latency.add(outcome.latency)?;
-            report.jitter.add(&outcome.jitter);
-            report.attempted += outcome.attempted;
-            report.allocated += outcome.allocated;
-            report.released += outcome.released;
-            report.moved.add(outcome.moved);
-            for (failure, count) in outcome.failures {
-                *report.failures.entry(failure).or_default() += count;
-            }
+            report.heard.add(&outcome)?;
         }
         Ok(report)
     }
 
-    fn add_sent(&mut self, sent: u64, outcome: sender::Outcome) -> anyhow::Result<()> {
-        self.sent += sent;
-        self.sent_bytes += outcome.sent_bytes;
-        self.failed += outcome.failed;
-        self.send_calls += outcome.send_calls;
-        self.gso_sends += outcome.gso_sends;
-        self.lateness.add(outcome.lateness)?;
-        Ok(())
-    }
-
     pub(crate) fn summary(&self) -> Summary {
-        let (latency_ms, jitter_ms) = summary_of(&self.latency, &self.jitter);
+        let (latency_ms, jitter_ms) =
+            summary_of(&self.heard.delays.latency, &self.heard.delays.jitter);
         Summary {
             sent: self.sent,
             received: self.received(),
-            failed: self.failed,
-            allocated: self.allocated,
-            moves: [self.moved.done, self.moved.failed],
+            failed: self.sending.failed,
+            allocated: self.heard.allocations.allocated,
+            moves: [self.heard.moved.done, self.heard.moved.failed],
             latency_ms,
             jitter_ms,
         }
@@ -229,12 +172,13 @@ impl Report {
 
     /// Whether what comes back is the peer's, to be compared with what was sent.
     fn expects_all_back(&self) -> bool {
-        self.arguments.mode.has_packets() && !self.arguments.no_receive
+        self.arguments.mode.has_packets() && !self.arguments.lacks.no_receive
     }
 
     /// Packets sent and not received.
     fn lost(&self) -> u64 {
-        self.sent.saturating_sub(self.counts.received)
+        self.sent
+            .saturating_sub(self.heard.received.counts.received)
     }
 
     fn loss_percent(&self) -> f64 {
@@ -246,14 +190,14 @@ impl Report {
 
     fn received(&self) -> u64 {
         if self.arguments.mode == Mode::Invalid {
-            self.arrived
+            self.heard.received.arrived
         } else {
-            self.counts.received
+            self.heard.received.counts.received
         }
     }
 
     fn failed_clients(&self) -> u64 {
-        self.failures.values().sum()
+        self.heard.allocations.failures.values().sum()
     }
 
     fn value(&self) -> Value {
@@ -276,26 +220,26 @@ impl Report {
         json!({
             "event": "result",
             "mode": self.arguments.mode.name(),
-            "transport": self.arguments.transport.name(),
+            "transport": self.arguments.ends.transport.as_str(),
             "seconds": seconds,
-            "clients": self.arguments.clients,
+            "clients": self.arguments.volume.clients,
             "clients_failed": if self.arguments.mode == Mode::Alloc { 0 } else { self.failed_clients() },
             "sent_datagrams": self.sent,
-            "sent_bytes": self.sent_bytes,
+            "sent_bytes": self.sending.sent_bytes,
             "received_datagrams": self.received(),
-            "received_bytes": self.received_bytes,
+            "received_bytes": self.heard.received.bytes,
             "lost": known(self.lost()),
-            "duplicated": self.counts.duplicated,
-            "reordered": self.counts.reordered,
-            "corrupted": self.corrupted,
+            "duplicated": self.heard.received.counts.duplicated,
+            "reordered": self.heard.received.counts.reordered,
+            "corrupted": self.heard.received.corrupted,
             "asked_pps": self.arguments.total_rate(),
             "send_pps": self.sent as f64 / seconds,
             "recv_pps": self.received() as f64 / seconds,
-            "latency_us": microseconds(&self.latency),
-            "jitter_us": jitter(&self.jitter),
-            "lateness_us": microseconds(&self.lateness),
+            "latency_us": microseconds(&self.heard.delays.latency),
+            "jitter_us": jitter(&self.heard.delays.jitter),
+            "lateness_us": microseconds(&self.sending.lateness),
             "allocations": self.allocations(),
-            "by_itself": self.by_itself.map(|(counts, lost)| json!({
+            "by_itself": self.heard.received.by_itself.map(|(counts, lost)| json!({
                 "received_datagrams": counts.received,
                 "recv_pps": counts.received as f64 / seconds,
                 "lost": lost,
@@ -303,14 +247,14 @@ impl Report {
                 "reordered": counts.reordered,
             })),
             "moves": self.arguments.moves().map(|_| json!({
-                "done": self.moved.done,
-                "failed": self.moved.failed,
-                "stale_tickets_refused": self.moved.stale_refused,
-                "stale_tickets_taken": self.moved.stale_taken,
+                "done": self.heard.moved.done,
+                "failed": self.heard.moved.failed,
+                "stale_tickets_refused": self.heard.moved.stale_refused,
+                "stale_tickets_taken": self.heard.moved.stale_taken,
             })),
-            "send_calls": self.send_calls,
-            "gso_sends": self.gso_sends,
-            "send_failed_datagrams": self.failed,
+            "send_calls": self.sending.send_calls,
+            "gso_sends": self.sending.gso_sends,
+            "send_failed_datagrams": self.sending.failed,
             "socket_drops": self.totals.socket_drops,
             "cpu_seconds": self.totals.cpu.iter().sum::<u64>() as f64 / 1e9,
             "threads": threads,
@@ -318,20 +262,22 @@ impl Report {
     }
 
     fn allocations(&self) -> Value {
-        if self.attempted == 0 {
+        if self.heard.allocations.attempted == 0 {
             return Value::Null;
         }
         let errors: serde_json::Map<String, Value> = self
+            .heard
+            .allocations
             .failures
             .iter()
             .map(|(failure, count)| (failure_name(*failure), (*count).into()))
             .collect();
         json!({
-            "attempted": self.attempted,
-            "succeeded": self.allocated,
+            "attempted": self.heard.allocations.attempted,
+            "succeeded": self.heard.allocations.allocated,
             "failed": self.failed_clients(),
-            "released": self.released,
-            "per_second": self.allocated as f64 / self.seconds(),
+            "released": self.heard.allocations.released,
+            "per_second": self.heard.allocations.allocated as f64 / self.seconds(),
             "errors": errors,
         })
     }
@@ -342,9 +288,9 @@ impl Report {
         let mut text = match self.arguments.mode {
             Mode::Alloc => format!(
                 "{} allocations in {seconds:.1} s: {:.0}/s, given back {}",
-                grouped(self.allocated),
-                self.allocated as f64 / seconds,
-                grouped(self.released)
+                grouped(self.heard.allocations.allocated),
+                self.heard.allocations.allocated as f64 / seconds,
+                grouped(self.heard.allocations.released)
             ),
             _ => format!(
                 "sent {} ({:.0}/s), received {} ({:.0}/s)",
@@ -359,13 +305,14 @@ impl Report {
                 ", lost {} ({:.3} %), duplicated {}, reordered {}, corrupted {}",
                 grouped(self.lost()),
                 self.loss_percent(),
-                grouped(self.counts.duplicated),
-                grouped(self.counts.reordered),
-                grouped(self.corrupted)
+                grouped(self.heard.received.counts.duplicated),
+                grouped(self.heard.received.counts.reordered),
+                grouped(self.heard.received.corrupted)
             );
         }
-        if !self.latency.is_empty() {
-            let at = |percentile| self.latency.value_at_percentile(percentile) as f64 / 1e3;
+        if !self.heard.delays.latency.is_empty() {
+            let at =
+                |percentile| self.heard.delays.latency.value_at_percentile(percentile) as f64 / 1e3;
             text += &format!(
                 ", round trip p50 {:.0} p99 {:.0} p99.9 {:.0} us",
                 at(50.0),
@@ -373,7 +320,7 @@ impl Report {
                 at(99.9)
             );
         }
-        if let Some((counts, lost)) = self.by_itself {
+        if let Some((counts, lost)) = self.heard.received.by_itself {
             text += &format!(
                 ", from peers by themselves {} ({:.0}/s), of these lost {}, duplicated {}, reordered {}",
                 grouped(counts.received),
@@ -386,22 +333,25 @@ impl Report {
         if self.arguments.moves().is_some() {
             text += &format!(
                 ", moved {}, failed to {}, stale tickets refused {}",
-                grouped(self.moved.done),
-                grouped(self.moved.failed),
-                grouped(self.moved.stale_refused)
+                grouped(self.heard.moved.done),
+                grouped(self.heard.moved.failed),
+                grouped(self.heard.moved.stale_refused)
             );
         }
         if self.failed_clients() > 0 {
-            text += &format!(", refused: {}", failures_sentence(&self.failures));
+            text += &format!(
+                ", refused: {}",
+                failures_sentence(&self.heard.allocations.failures)
+            );
         }
-        if self.failed > 0 {
-            text += &format!(", not sent {}", grouped(self.failed));
+        if self.sending.failed > 0 {
+            text += &format!(", not sent {}", grouped(self.sending.failed));
         }
         text
     }
 
     pub(super) fn print(&self) {
-        if self.arguments.json {
+        if self.arguments.verdict.json {
             output::event(&self.value());
         } else {
             output::line(&self.sentence());
@@ -415,29 +365,32 @@ impl Report {
         let mut broken = Vec::new();
         // These need no limit to be wrong.
         if self.arguments.mode.has_packets() {
-            broken.extend(refused_clients(&self.failures, self.arguments.clients));
+            broken.extend(refused_clients(
+                &self.heard.allocations.failures,
+                self.arguments.volume.clients,
+            ));
         }
-        if self.sent == 0 && self.failed > 0 {
-            let failed = grouped(self.failed);
+        if self.sent == 0 && self.sending.failed > 0 {
+            let failed = grouped(self.sending.failed);
             broken.push(format!(
                 "nothing was sent: the kernel refused all {failed} packets"
             ));
         }
-        if self.arguments.mode == Mode::Alloc && self.allocated == 0 {
+        if self.arguments.mode == Mode::Alloc && self.heard.allocations.allocated == 0 {
             broken.push(format!(
                 "not one allocation was made: {}",
-                failures_sentence(&self.failures)
+                failures_sentence(&self.heard.allocations.failures)
             ));
         }
-        if self.moved.failed > 0 {
-            let failed = grouped(self.moved.failed);
+        if self.heard.moved.failed > 0 {
+            let failed = grouped(self.heard.moved.failed);
             broken.push(format!("{failed} moves failed"));
         }
-        if self.moved.stale_taken > 0 {
-            let taken = grouped(self.moved.stale_taken);
+        if self.heard.moved.stale_taken > 0 {
+            let taken = grouped(self.heard.moved.stale_taken);
             broken.push(format!("{taken} tickets were taken that had been used up"));
         }
-        if let Some(max) = self.arguments.max_loss
+        if let Some(max) = self.arguments.verdict.max_loss
             && self.loss_percent() > max
         {
             broken.push(format!(
@@ -445,9 +398,9 @@ impl Report {
                 self.loss_percent()
             ));
         }
-        let p99 = self.latency.value_at_percentile(99.0) as f64 / 1e3;
-        if let Some(max) = self.arguments.max_p99_us
-            && (p99 > max || self.latency.is_empty())
+        let p99 = self.heard.delays.latency.value_at_percentile(99.0) as f64 / 1e3;
+        if let Some(max) = self.arguments.verdict.max_p99_us
+            && (p99 > max || self.heard.delays.latency.is_empty())
         {
             broken.push(format!(
                 "the 99th percentile of the round trip is {p99:.0} us, allowed: {max} us"

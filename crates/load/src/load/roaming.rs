@@ -12,52 +12,24 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use turnbuckle_datapath::{
-    Bind, Datapath, EndpointId, EndpointKind, Handler, Received, SendFailure, SendQueue, Sockets,
+    Bind, DatagramHandler, Datapath, EndpointId, EndpointKind, Received, SendFailure, SendQueue,
+    Sockets, StreamHandler, TurnHandler,
 };
 use turnbuckle_wire::{Demux, Message, Method, classify};
 
-use super::drive::Driver;
+use super::driver::Driver;
 use super::listener::{Listener, Opened, Signalling, Task};
-use super::sender::{self, Media, OVER};
+use super::moves::{Moved, Moves};
+use super::phase::OVER;
+use super::sender::{self, Media};
 use super::sending::Sending;
 use super::session::Via;
-use crate::client::{Client, Event, Failure};
+use turnbuckle_client::{Client, Event, Failure};
 
 /// How long the socket that was left stays open, nanoseconds.
 const OLD_FOR: u64 = 1_000_000_000;
 /// How long after a move its ticket is shown once more, nanoseconds.
 const STALE_AFTER: u64 = 100_000_000;
-
-/// When clients move.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Moves {
-    /// Each before it sends, and never again.
-    Once,
-    /// Each after so many nanoseconds again, the first ones spread evenly.
-    Every(u64),
-}
-
-/// How moves ended.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Moved {
-    /// The server took the ticket.
-    pub(super) done: u64,
-    /// It did not, or did not answer; the client stayed where it was.
-    pub(super) failed: u64,
-    /// Tickets that were used up already, and were refused.
-    pub(super) stale_refused: u64,
-    /// Such that were taken.
-    pub(super) stale_taken: u64,
-}
-
-impl Moved {
-    pub(super) fn add(&mut self, other: Self) {
-        self.done += other.done;
-        self.failed += other.failed;
-        self.stale_refused += other.stale_refused;
-        self.stale_taken += other.stale_taken;
-    }
-}
 
 /// A socket at which a ticket is shown, and the client that shows it.
 struct Attempt {
@@ -105,10 +77,12 @@ impl Roaming {
         let mut datapath = Datapath::new(task.settings.clone())?;
         let mut places = Vec::new();
         for (index, (session, _)) in task.clients.iter().enumerate() {
-            let current = datapath.bind(bind(task.local, index)).with_context(|| {
-                let local = task.local;
-                format!("cannot open a socket for client {session} on {local}")
-            })?;
+            let current = datapath
+                .bind(bind(task.route.local, index))
+                .with_context(|| {
+                    let local = task.route.local;
+                    format!("cannot open a socket for client {session} on {local}")
+                })?;
             places.push(Place {
                 current,
                 next: None,
@@ -127,8 +101,8 @@ impl Roaming {
                 is_scheduled: false,
                 moved: Moved::default(),
                 seed: !task.seed,
-                local: task.local,
-                to: task.to,
+                local: task.route.local,
+                to: task.route.to,
                 listener: Listener::new(task)?,
             },
         })
@@ -211,7 +185,7 @@ impl Clients {
     }
 
     /// Moves a client as far as it can go now.
-    fn roam(&mut self, index: usize, now: u64, tx: &mut SendQueue, sockets: &mut Sockets<'_>) {
+    fn roam(&mut self, index: usize, now: u64, tx: &mut SendQueue, sockets: &mut impl Sockets) {
         let Some(place) = self.places.get_mut(index) else {
             return;
         };
@@ -343,17 +317,40 @@ fn attempt(
 }
 
 /// Gives it a socket. One that cannot have it, for want of descriptors, is tried again with the next move.
-fn open(client: Client, sockets: &mut Sockets<'_>, local: IpAddr, index: usize) -> Option<Attempt> {
+fn open(
+    client: Client,
+    sockets: &mut impl Sockets,
+    local: IpAddr,
+    index: usize,
+) -> Option<Attempt> {
     let endpoint = sockets.bind(bind(local, index)).ok()?;
     Some(Attempt { endpoint, client })
 }
 
-impl Handler for Clients {
+impl TurnHandler for Clients {
     fn turn_started(&mut self) {
         self.listener.turn_started();
         self.sending.turn_started();
     }
 
+    fn turn_ended(&mut self, tx: &mut SendQueue, sockets: &mut impl Sockets) {
+        let now = self.listener.clock.now();
+        let (places, to) = (&self.places, self.to);
+        self.listener.turn_ended(&mut Requests { tx, places, to });
+        for index in 0..self.places.len() {
+            self.roam(index, now, tx, sockets);
+        }
+        let all = &self.places;
+        self.sending.send(|clients| Packets {
+            tx,
+            all,
+            clients,
+            to,
+        });
+    }
+}
+
+impl DatagramHandler for Clients {
     fn received(&mut self, message: &Received<'_>, _: &mut SendQueue) {
         let now = self.listener.clock.now();
         let Ok(index) = usize::try_from(message.token) else {
@@ -371,23 +368,9 @@ impl Handler for Clients {
     fn send_failed(&mut self, _: EndpointId, datagrams: u32, _: SendFailure) {
         self.sending.failed(datagrams);
     }
-
-    fn turn_ended(&mut self, tx: &mut SendQueue, sockets: &mut Sockets<'_>) {
-        let now = self.listener.clock.now();
-        let (places, to) = (&self.places, self.to);
-        self.listener.turn_ended(&mut Requests { tx, places, to });
-        for index in 0..self.places.len() {
-            self.roam(index, now, tx, sockets);
-        }
-        let all = &self.places;
-        self.sending.send(|clients| Packets {
-            tx,
-            all,
-            clients,
-            to,
-        });
-    }
 }
+
+impl StreamHandler for Clients {}
 
 /// How requests leave.
 struct Requests<'a> {

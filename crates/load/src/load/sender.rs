@@ -7,17 +7,15 @@ use std::time::Duration;
 
 use hdrhistogram::Histogram;
 use turnbuckle_datapath::{
-    Datapath, EndpointId, Handler, Received, SendFailure, SendQueue, Settings, Sockets,
+    DatagramHandler, Datapath, EndpointId, Received, SendFailure, SendQueue, Settings, Sockets,
+    StreamHandler, TurnHandler,
 };
 
+use super::figures::histogram;
 use super::junk::{self, Junk};
+use super::phase::{OVER, Phase};
 use super::session::{Leavers, Ready, Session, Via};
 use crate::threads::{self, Clock, OwnLines};
-
-/// Before the measured window, in it, after it; others may follow.
-pub(super) const WARMING_UP: u8 = 0;
-pub(super) const MEASURING: u8 = 1;
-pub(super) const OVER: u8 = 2;
 
 /// Datagrams of a train of a flood.
 const TRAIN: usize = 64;
@@ -115,33 +113,58 @@ pub(super) struct Outcome {
     pub(super) lateness: Histogram<u64>,
 }
 
+impl Outcome {
+    pub(super) fn new() -> anyhow::Result<Self> {
+        Ok(Self {
+            sent_bytes: 0,
+            failed: 0,
+            send_calls: 0,
+            gso_sends: 0,
+            lateness: histogram()?,
+        })
+    }
+
+    pub(super) fn add(&mut self, other: &Self) -> anyhow::Result<()> {
+        self.sent_bytes += other.sent_bytes;
+        self.failed += other.failed;
+        self.send_calls += other.send_calls;
+        self.gso_sends += other.gso_sends;
+        self.lateness.add(&other.lateness)?;
+        Ok(())
+    }
+}
+
+/// What sends, whatever the transport.
 pub(super) struct Sender {
     clock: Clock,
-    phase: Arc<AtomicU8>,
+    phase: Phase,
     sent: Arc<OwnLines<Sent>>,
     pace: Pace,
     begin: u64,
-    /// Place in the order of all clients, and the session.
-    sessions: Vec<(usize, Session)>,
+    turns: Turns,
     junk: Option<Junk>,
     packets: u64,
-    next_session: usize,
+    train: Vec<u8>,
+    counted: Counted,
+}
+
+/// Whose turn it is.
+struct Turns {
+    /// Place in the order of all clients, and the session.
+    sessions: Vec<(usize, Session)>,
+    next: usize,
     /// Times that every session has had its turn.
     rounds: u64,
-    train: Vec<u8>,
-    is_measured: bool,
-    /// The window closed since the loop looked last.
-    is_over: bool,
-    measured: u64,
+}
+
+/// What was sent.
+struct Counted {
     all: u64,
+    /// Of those, the ones that count.
+    measured: u64,
     measured_bytes: u64,
     failed: u64,
     lateness: Histogram<u64>,
-}
-
-/// A histogram from 1 ns to a minute, three digits.
-pub(super) fn histogram() -> anyhow::Result<Histogram<u64>> {
-    Ok(Histogram::new_with_bounds(1, 60_000_000_000, 3)?)
 }
 
 /// A sender thread for datagrams: it shares the sockets of the listeners.
@@ -157,7 +180,7 @@ pub(super) fn run(task: Task) -> anyhow::Result<Outcome> {
     }
     let mut thread = OnDatapath { sender, endpoints };
     let _ = threads::fine_sleep();
-    while !thread.sender.sessions.is_empty() && thread.sender.run_phase() < OVER {
+    while !thread.sender.turns.sessions.is_empty() && thread.sender.phase.look() < OVER {
         if thread.sender.is_done() {
             std::thread::sleep(Duration::from_millis(20));
             continue;
@@ -187,23 +210,27 @@ struct OnDatapath {
     endpoints: Vec<(EndpointId, SocketAddr)>,
 }
 
-impl Handler for OnDatapath {
+impl TurnHandler for OnDatapath {
     fn turn_started(&mut self) {
         self.sender.turn_started();
     }
 
+    fn turn_ended(&mut self, tx: &mut SendQueue, _: &mut impl Sockets) {
+        let endpoints = &self.endpoints;
+        self.sender.send(&mut Datagrams { tx, endpoints });
+    }
+}
+
+impl DatagramHandler for OnDatapath {
     fn received(&mut self, _: &Received<'_>, _: &mut SendQueue) {}
 
     fn send_failed(&mut self, _: EndpointId, datagrams: u32, _: SendFailure) {
         // Reported by the flush of the turn that queued them.
         self.sender.failed(datagrams);
     }
-
-    fn turn_ended(&mut self, tx: &mut SendQueue, _: &mut Sockets<'_>) {
-        let endpoints = &self.endpoints;
-        self.sender.send(&mut Datagrams { tx, endpoints });
-    }
 }
+
+impl StreamHandler for OnDatapath {}
 
 struct Datagrams<'a> {
     tx: &'a mut SendQueue,
@@ -247,47 +274,43 @@ impl Sender {
         }
         let sender = Self {
             clock: task.clock,
-            phase: task.phase,
+            phase: Phase::new(&task.phase),
             sent: task.sent,
             pace: task.pace,
             begin: task.begin,
-            sessions,
+            turns: Turns {
+                sessions,
+                next: 0,
+                rounds: 0,
+            },
             junk: task.junk.map(Junk::new),
             packets: task.packets,
-            next_session: 0,
-            rounds: 0,
             train: Vec::with_capacity(65_536),
-            is_measured: false,
-            is_over: false,
-            measured: 0,
-            all: 0,
-            measured_bytes: 0,
-            failed: 0,
-            lateness: histogram()?,
+            counted: Counted {
+                all: 0,
+                measured: 0,
+                measured_bytes: 0,
+                failed: 0,
+                lateness: histogram()?,
+            },
         };
         Ok((sender, ways))
     }
 
     /// Whether the window has closed.
     pub(super) fn is_over(&self) -> bool {
-        self.is_over
-    }
-
-    fn run_phase(&self) -> u8 {
-        self.phase.load(Ordering::Relaxed)
+        self.phase.is_over()
     }
 
     /// A turn begins.
     pub(super) fn turn_started(&mut self) {
-        let phase = self.run_phase();
-        self.is_measured = phase == MEASURING;
-        self.is_over = phase >= OVER;
+        self.phase.look();
     }
 
     /// Sends what is due, or in a flood some of it. Returns whether there is more to send at once.
     pub(super) fn send(&mut self, media: &mut impl Media) -> bool {
         match self.pace {
-            _ if self.is_over => false,
+            _ if self.phase.is_over() => false,
             Pace::Flood => self.flood(media),
             Pace::Rate(rate) => {
                 self.paced(rate, media);
@@ -298,18 +321,18 @@ impl Sender {
 
     /// Packets that were counted as sent were not.
     pub(super) fn failed(&mut self, datagrams: u32) {
-        if self.is_measured {
-            self.failed += u64::from(datagrams);
+        if self.phase.is_measured() {
+            self.counted.failed += u64::from(datagrams);
         }
     }
 
     pub(super) fn finish(self) -> Outcome {
         Outcome {
-            sent_bytes: self.measured_bytes,
-            failed: self.failed,
+            sent_bytes: self.counted.measured_bytes,
+            failed: self.counted.failed,
             send_calls: 0,
             gso_sends: 0,
-            lateness: self.lateness,
+            lateness: self.counted.lateness,
         }
     }
 
@@ -319,14 +342,16 @@ impl Sender {
             return self.junk_left() == 0;
         }
         // They take turns, so that the last one is the last to end, unless there are some that send less.
-        let last = self.sessions.last();
+        let last = self.turns.sessions.last();
         last.is_none_or(|(_, session)| session.sequence >= self.packets)
-            || self.rounds >= self.packets
+            || self.turns.rounds >= self.packets
     }
 
     fn junk_left(&self) -> u64 {
-        let sum = self.packets.saturating_mul(self.sessions.len() as u64);
-        sum.saturating_sub(self.all)
+        let sum = self
+            .packets
+            .saturating_mul(self.turns.sessions.len() as u64);
+        sum.saturating_sub(self.counted.all)
     }
 
     /// When the next packet is due; `None` in a flood.
@@ -334,33 +359,33 @@ impl Sender {
         let Pace::Rate(rate) = self.pace else {
             return None;
         };
-        let (place, _) = self.sessions.get(self.next_session)?;
-        Some(rate.due(self.begin, self.rounds, *place))
+        let (place, _) = self.turns.sessions.get(self.turns.next)?;
+        Some(rate.due(self.begin, self.turns.rounds, *place))
     }
 
     fn advance(&mut self) {
-        self.next_session += 1;
-        if self.next_session == self.sessions.len() {
-            self.next_session = 0;
-            self.rounds += 1;
+        self.turns.next += 1;
+        if self.turns.next == self.turns.sessions.len() {
+            self.turns.next = 0;
+            self.turns.rounds += 1;
         }
     }
 
     fn count(&mut self, datagrams: usize, bytes: usize) {
-        self.all += datagrams as u64;
-        if self.is_measured {
-            self.measured += datagrams as u64;
-            self.measured_bytes += bytes as u64;
+        self.counted.all += datagrams as u64;
+        if self.phase.is_measured() {
+            self.counted.measured += datagrams as u64;
+            self.counted.measured_bytes += bytes as u64;
         }
     }
 
     fn flood(&mut self, media: &mut impl Media) -> bool {
         let now = self.clock.now();
         let (mut trains, mut without_room) = (0, 0);
-        while trains < TRAINS && without_room < self.sessions.len() {
+        while trains < TRAINS && without_room < self.turns.sessions.len() {
             let junk_left = usize::try_from(self.junk_left()).unwrap_or(usize::MAX);
-            let at = self.next_session;
-            let Some((_, session)) = self.sessions.get_mut(at) else {
+            let at = self.turns.next;
+            let Some((_, session)) = self.turns.sessions.get_mut(at) else {
                 return false;
             };
             if !media.has_room(at) {
@@ -389,7 +414,7 @@ impl Sender {
                 }
                 self.train.clear();
                 for _ in 0..count {
-                    session.append(&mut self.train, now, self.is_measured);
+                    session.append(&mut self.train, now, self.phase.is_measured());
                 }
                 media.send(at, &self.train, len);
                 (count, self.train.len())
@@ -404,12 +429,12 @@ impl Sender {
     fn paced(&mut self, rate: Rate, media: &mut impl Media) {
         let now = self.clock.now();
         for _ in 0..TURN_MAX {
-            let at = self.next_session;
-            let Some((place, session)) = self.sessions.get_mut(at) else {
+            let at = self.turns.next;
+            let Some((place, session)) = self.turns.sessions.get_mut(at) else {
                 return;
             };
-            let due = rate.due(self.begin, self.rounds, *place);
-            if due > now || self.rounds >= self.packets {
+            let due = rate.due(self.begin, self.turns.rounds, *place);
+            if due > now || self.turns.rounds >= self.packets {
                 return;
             }
             if self.junk.is_some() {
@@ -421,11 +446,11 @@ impl Sender {
                 continue;
             }
             self.train.clear();
-            session.append(&mut self.train, due, self.is_measured);
+            session.append(&mut self.train, due, self.phase.is_measured());
             media.send(at, &self.train, self.train.len());
             let bytes = self.train.len();
-            if self.is_measured {
-                self.lateness.saturating_record(now - due);
+            if self.phase.is_measured() {
+                self.counted.lateness.saturating_record(now - due);
             }
             self.count(1, bytes);
             self.advance();
@@ -434,21 +459,21 @@ impl Sender {
 
     /// All junk that is due, as trains: one system call for each datagram would be the end of any rate worth asking for.
     fn junk_due(&mut self, rate: Rate, now: u64, media: &mut impl Media) {
-        let Some(&(first_place, _)) = self.sessions.get(self.next_session) else {
+        let Some(&(first_place, _)) = self.turns.sessions.get(self.turns.next) else {
             return;
         };
-        let first = self.next_session;
-        let first_due = rate.due(self.begin, self.rounds, first_place);
+        let first = self.turns.next;
+        let first_due = rate.due(self.begin, self.turns.rounds, first_place);
         let mut count = 0;
         while count < junk::TRAIN
-            && self.rounds < self.packets
+            && self.turns.rounds < self.packets
             && self.next_due().is_some_and(|due| due <= now)
         {
             count += 1;
             self.advance();
         }
-        if self.is_measured {
-            self.lateness.saturating_record(now - first_due);
+        if self.phase.is_measured() {
+            self.counted.lateness.saturating_record(now - first_due);
         }
         let Some(junk) = &mut self.junk else {
             return;
@@ -461,9 +486,9 @@ impl Sender {
 
     /// Lets others see what was sent.
     pub(super) fn publish(&self) {
-        let measured = self.measured.saturating_sub(self.failed);
+        let measured = self.counted.measured.saturating_sub(self.counted.failed);
         self.sent.measured.store(measured, Ordering::Relaxed);
-        self.sent.all.store(self.all, Ordering::Relaxed);
+        self.sent.all.store(self.counted.all, Ordering::Relaxed);
     }
 }
 

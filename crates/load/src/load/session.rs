@@ -8,8 +8,8 @@ use rand::{Rng as _, SeedableRng as _};
 use turnbuckle_datapath::SharedSocket;
 use turnbuckle_wire::{ChannelData, Class, MessageWriter, Method, TransactionId};
 
-use crate::client::Path;
 use crate::packet::{HEADER_LEN, Header};
+use turnbuckle_client::Path;
 
 /// How a packet is wrapped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

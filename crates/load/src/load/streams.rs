@@ -15,22 +15,20 @@ use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
-use self::connection::Connection;
-use super::drive::Driver;
+use self::connection::{Connection, READ_LEN};
+use super::access::{Access, Tls};
+use super::driver::Driver;
 use super::listener::{Duty, Listener, Opened, Signalling, Task};
 use super::sender::{self, Media};
 use super::sending::Sending;
 use super::session::Via;
 use super::tls;
-use super::transport::{Tls, Transport};
-use crate::client::Failure;
 use crate::output;
 use crate::threads;
+use turnbuckle_client::Failure;
 
 /// Events of one wait.
 const EVENTS: usize = 256;
-/// Bytes that one read asks for.
-const READ_LEN: usize = 256 << 10;
 /// What may be kept of a connection between readings: a record and a message that are not complete, with some to spare.
 const KEPT_MAX: usize = 128 << 10;
 /// A flood goes on while less than this waits for its connection.
@@ -56,8 +54,8 @@ impl Streams {
     /// No event queue can be had.
     pub(super) fn open(task: &mut Task) -> anyhow::Result<Self> {
         let _ = threads::fine_sleep();
-        let tls = match &task.transport {
-            Transport::Tls(tls) => Some(tls.clone()),
+        let tls = match &task.route.access {
+            Access::Tls(tls) => Some(tls.clone()),
             _ => None,
         };
         let mut table = Vec::new();
@@ -69,10 +67,10 @@ impl Streams {
                 touched: Vec::new(),
                 lost: Vec::new(),
                 tls,
-                local: task.local,
-                to: task.to,
-                buffer_len: task.settings.socket_buffer,
-                is_cycle: task.duty == Duty::Cycle,
+                local: task.route.local,
+                to: task.route.to,
+                buffer_len: task.settings.buffers.listener,
+                is_cycle: task.manner.duty == Duty::Cycle,
                 writes: 0,
                 has_complained: false,
             },
@@ -200,7 +198,7 @@ impl Connections {
 
     /// Begins a connection.
     fn connect(&self, index: usize) -> anyhow::Result<Connection> {
-        let session = self.tls.as_ref().map(tls::Session::new).transpose()?;
+        let session = self.tls.as_ref().map(tls::TlsSession::new).transpose()?;
         let connection = Connection::open(self.local, self.to, self.buffer_len, session)?;
         epoll::add(
             &self.epoll,

@@ -5,16 +5,16 @@ use std::sync::Arc;
 use rustls::client::UnbufferedClientConnection;
 use rustls::unbuffered::{ConnectionState, EncodeError, EncryptError, UnbufferedStatus};
 
-use super::transport::Tls;
-use crate::client::Failure;
+use super::access::Tls;
+use turnbuckle_client::Failure;
 
 /// What a record adds to its bytes: header, explicit nonce, content type, authentication tag.
 const RECORD_OVERHEAD: usize = 64;
 
 /// One TLS connection.
-pub(super) struct Session(UnbufferedClientConnection);
+pub(super) struct TlsSession(UnbufferedClientConnection);
 
-impl Session {
+impl TlsSession {
     /// A session that has said nothing yet.
     ///
     /// # Errors

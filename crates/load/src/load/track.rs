@@ -16,6 +16,14 @@ pub(super) struct Counts {
     pub(super) reordered: u64,
 }
 
+impl Counts {
+    pub(super) fn add(&mut self, other: Self) {
+        self.received += other.received;
+        self.duplicated += other.duplicated;
+        self.reordered += other.reordered;
+    }
+}
+
 /// Sequence numbers seen in one session.
 #[derive(Debug)]
 pub(super) struct Track {

@@ -4,10 +4,11 @@ use std::net::{IpAddr, SocketAddr};
 
 use anyhow::Context as _;
 use turnbuckle_datapath::{
-    Bind, Datapath, EndpointId, EndpointKind, Handler, Received, SendQueue, Sockets,
+    Bind, DatagramHandler, Datapath, EndpointId, EndpointKind, Received, SendQueue, Sockets,
+    StreamHandler, TurnHandler,
 };
 
-use super::drive::Driver;
+use super::driver::Driver;
 use super::listener::{Listener, Opened, Signalling, Task};
 use super::sender;
 use super::session::Via;
@@ -33,10 +34,12 @@ impl Udp {
         let mut datapath = Datapath::new(task.settings.clone())?;
         let mut endpoints = Vec::new();
         for (index, (session, _)) in task.clients.iter().enumerate() {
-            let endpoint = datapath.bind(bind(task.local, index)).with_context(|| {
-                let local = task.local;
-                format!("cannot open a socket for client {session} on {local}")
-            })?;
+            let endpoint = datapath
+                .bind(bind(task.route.local, index))
+                .with_context(|| {
+                    let local = task.route.local;
+                    format!("cannot open a socket for client {session} on {local}")
+                })?;
             endpoints.push(endpoint);
         }
         Ok(Self {
@@ -44,8 +47,8 @@ impl Udp {
             clients: Clients {
                 listener: Listener::new(task)?,
                 endpoints,
-                local: task.local,
-                to: task.to,
+                local: task.route.local,
+                to: task.route.to,
             },
         })
     }
@@ -90,11 +93,23 @@ impl Driver for Udp {
     }
 }
 
-impl Handler for Clients {
+impl TurnHandler for Clients {
     fn turn_started(&mut self) {
         self.listener.turn_started();
     }
 
+    fn turn_ended(&mut self, tx: &mut SendQueue, sockets: &mut impl Sockets) {
+        self.listener.turn_ended(&mut Requests {
+            tx,
+            sockets,
+            endpoints: &mut self.endpoints,
+            local: self.local,
+            to: self.to,
+        });
+    }
+}
+
+impl DatagramHandler for Clients {
     fn received(&mut self, message: &Received<'_>, _: &mut SendQueue) {
         let now = self.listener.clock.now();
         let Ok(index) = usize::try_from(message.token) else {
@@ -108,28 +123,20 @@ impl Handler for Clients {
             self.listener.message(index, segment, now);
         }
     }
-
-    fn turn_ended(&mut self, tx: &mut SendQueue, sockets: &mut Sockets<'_>) {
-        self.listener.turn_ended(&mut Requests {
-            tx,
-            sockets,
-            endpoints: &mut self.endpoints,
-            local: self.local,
-            to: self.to,
-        });
-    }
 }
 
+impl StreamHandler for Clients {}
+
 /// How requests leave at the end of a turn.
-struct Requests<'a, 'b> {
+struct Requests<'a, S> {
     tx: &'a mut SendQueue,
-    sockets: &'a mut Sockets<'b>,
+    sockets: &'a mut S,
     endpoints: &'a mut [EndpointId],
     local: IpAddr,
     to: SocketAddr,
 }
 
-impl Signalling for Requests<'_, '_> {
+impl<S: Sockets> Signalling for Requests<'_, S> {
     fn send(&mut self, index: usize, message: &[u8]) {
         if let Some(&endpoint) = self.endpoints.get(index) {
             self.tx.reply(endpoint, self.to, message);

@@ -23,7 +23,7 @@ use anyhow::{Context as _, bail};
 use clap::ValueEnum;
 use serde_json::{Value, json};
 use socket2::{Domain, Socket, Type};
-use turnbuckle_datapath::{Backend, Bind, Datapath, EndpointKind, Settings};
+use turnbuckle_datapath::{Backend, Bind, Datapath, Devices, EndpointKind, Settings};
 
 use self::shard::{Counters, Shard};
 use self::sources::{SOURCES_MAX, Seen};
@@ -478,7 +478,10 @@ impl Start {
         let mut datapath = Datapath::new(Settings {
             backend: self.backend,
             coalesce: Duration::from_micros(self.arguments.coalesce_us.into()),
-            listener_device: self.arguments.device.as_deref().map(Into::into),
+            devices: Devices {
+                listeners: self.arguments.device.as_deref().map(Into::into),
+                relays: None,
+            },
             ..Settings::default()
         })?;
         let mut endpoints = Vec::new();

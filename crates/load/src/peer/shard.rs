@@ -5,7 +5,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use turnbuckle_datapath::{EndpointId, Handler, Received, Run, SendFailure, SendQueue, Sockets};
+use turnbuckle_datapath::{
+    DatagramHandler, EndpointId, Received, Run, SendFailure, SendQueue, Sockets, StreamHandler,
+    TurnHandler,
+};
 
 use super::sources::{Seen, Sources};
 use super::{Arguments, Mode, Totals};
@@ -210,7 +213,19 @@ impl Shard {
     }
 }
 
-impl Handler for Shard {
+impl TurnHandler for Shard {
+    fn turn_ended(&mut self, tx: &mut SendQueue, _: &mut impl Sockets) {
+        if let Task::Source { rate, size } = self.task {
+            self.send_due(rate, size, tx);
+        }
+        self.turns = self.turns.wrapping_add(1);
+        if self.turns.is_multiple_of(CPU_EVERY) {
+            self.publish_cpu();
+        }
+    }
+}
+
+impl DatagramHandler for Shard {
     fn received(&mut self, message: &Received<'_>, tx: &mut SendQueue) {
         let count = message.segment_count();
         let seen = Seen {
@@ -250,14 +265,6 @@ impl Handler for Shard {
     fn send_failed(&mut self, _: EndpointId, datagrams: u32, _: SendFailure) {
         add(&self.counters.failed, datagrams.into());
     }
-
-    fn turn_ended(&mut self, tx: &mut SendQueue, _: &mut Sockets<'_>) {
-        if let Task::Source { rate, size } = self.task {
-            self.send_due(rate, size, tx);
-        }
-        self.turns = self.turns.wrapping_add(1);
-        if self.turns.is_multiple_of(CPU_EVERY) {
-            self.publish_cpu();
-        }
-    }
 }
+
+impl StreamHandler for Shard {}

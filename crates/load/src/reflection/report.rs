@@ -9,12 +9,12 @@ use crate::output::{self, Log};
 const RULE: &str = "========================================";
 
 /// Prints answers, and counts those of servers that say where they are.
-pub(crate) struct Report {
+pub(crate) struct ReflectionReport {
     log: Log,
     answers: u32,
 }
 
-impl Report {
+impl ReflectionReport {
     pub(crate) fn start() -> Self {
         Self {
             log: Log::start(),

@@ -17,8 +17,8 @@ use std::process::ExitCode;
 use self::job::Job;
 use self::options::{Options, USAGE};
 use crate::load::{Mode, Totals, allow_descriptors};
+use crate::negative;
 use crate::output::{self, Log};
-use crate::probe::negative;
 use crate::stop::Stop;
 
 /// What the original exits with when it cannot run.
@@ -40,7 +40,7 @@ pub fn run(words: impl IntoIterator<Item = OsString>) -> anyhow::Result<ExitCode
     for note in &options.notes {
         output::note(&format!("turnutils_uclient: {note}"));
     }
-    allow_descriptors(options.load.clients * 2);
+    allow_descriptors(options.load.volume.clients * 2);
     let stop = Stop::on_signals()?;
     let log = Log::start();
     if !options.negative.is_empty() {
@@ -50,7 +50,7 @@ pub fn run(words: impl IntoIterator<Item = OsString>) -> anyhow::Result<ExitCode
     let opened = run.open_clients();
     let refused = run.clients_failed();
     if let Some(connections) = run.connections() {
-        log.line(&if connections < options.load.clients {
+        log.line(&if connections < options.load.volume.clients {
             format!("WARNING: {connections} connections are completed, not enough")
         } else {
             format!("{connections} connections are completed")
@@ -61,7 +61,7 @@ pub fn run(words: impl IntoIterator<Item = OsString>) -> anyhow::Result<ExitCode
             log.line(&format!(
                 "error {failure}{}, {count} of {} clients",
                 reason(&failure),
-                options.load.clients
+                options.load.volume.clients
             ));
         }
         log.line("ERROR: Cannot complete Allocation");
@@ -91,7 +91,7 @@ pub fn run(words: impl IntoIterator<Item = OsString>) -> anyhow::Result<ExitCode
         log.line(&format!("Total allocation flood time is {transmitted}"));
         return Ok(ExitCode::SUCCESS);
     }
-    let size = options.load.size as u64;
+    let size = options.load.volume.size as u64;
     log.line(&format!(
         "start_mclient: tot_send_msgs={}, tot_recv_msgs={}",
         end.sent, end.received
@@ -134,13 +134,13 @@ pub fn run(words: impl IntoIterator<Item = OsString>) -> anyhow::Result<ExitCode
 /// Runs the checks of `-N` and `-R` and prints what became of them, as lines between the others.
 fn try_what_is_wrong(options: &Options, log: &Log) -> anyhow::Result<()> {
     let arguments = &options.load;
-    let (Some(server), Some(credentials)) = (arguments.server, arguments.who()?) else {
+    let (Some(server), Some(credentials)) = (arguments.ends.server, arguments.who()?) else {
         return Ok(());
     };
     let report = negative::run(&negative::Task {
         server,
         credentials,
-        peer: arguments.peer.first().copied(),
+        peer: arguments.ends.peer.first().copied(),
         seed: arguments.seed(),
         groups: options.negative.clone(),
     })?;
@@ -194,8 +194,8 @@ impl<'a> Display<'a> {
     fn new(log: &'a Log, options: &Options) -> Self {
         Self {
             log,
-            clients: options.load.clients,
-            size: options.load.size as u64,
+            clients: options.load.volume.clients,
+            size: options.load.volume.size as u64,
             is_allocating: options.load.mode == Mode::Alloc,
             is_generator: options.is_generator,
             last: Cell::new(None),

@@ -12,11 +12,11 @@ use lexopt::{Arg, Parser, ValueExt as _};
 use turnbuckle_wire::AddressFamily;
 
 use crate::cli::{BackendChoice, Threads};
-use crate::client::Credentials;
 use crate::flags::{address, number, text};
-use crate::load::{Arguments, CLIENTS_MAX, Habits, Mode, PACKETS_MAX, TransportChoice};
+use crate::load::arguments::{self, Arguments, CLIENTS_MAX, Habits, Mode, PACKETS_MAX};
+use crate::negative::Group;
 use crate::packet::HEADER_LEN;
-use crate::probe::negative::Group;
+use turnbuckle_client::{Credentials, Transport};
 
 /// A run without a number of packets ends by a signal.
 const FOR_EVER: Duration = Duration::from_secs(100 * 365 * 86_400);
@@ -95,38 +95,68 @@ pub(super) struct Options {
 /// The flags as given.
 #[derive(Debug)]
 struct Given {
+    ends: Ends,
+    volume: Volume,
+    who: Who,
+    flows: Flows,
+    carrier: Carrier,
+    mode: Option<Mode>,
+    senders: Threads,
+    listeners: Threads,
+    is_verbose: bool,
+    negative: Vec<Group>,
+    leaves_at_once: bool,
+    habits: Habits,
+}
+
+/// Who is at the ends.
+#[derive(Debug)]
+struct Ends {
     server: Option<String>,
     port: Option<u16>,
     peer: Option<IpAddr>,
     peer_port: u16,
+    family: Option<AddressFamily>,
+    local: Option<IpAddr>,
+}
+
+/// How much there is of everything.
+#[derive(Debug)]
+struct Volume {
     clients: usize,
     messages: Option<u64>,
     len: Option<usize>,
     interval_ms: Option<u32>,
+}
+
+/// Who the clients are.
+#[derive(Debug)]
+struct Who {
     user: String,
     password: Option<String>,
     secret: Option<String>,
     separator: char,
-    family: Option<AddressFamily>,
-    local: Option<IpAddr>,
-    mode: Option<Mode>,
-    senders: Threads,
-    listeners: Threads,
+    is_third_party: bool,
+}
+
+/// Between whom packets flow, and how.
+#[derive(Debug)]
+struct Flows {
     has_indications: bool,
     is_client_to_client: bool,
     is_single: bool,
     has_dont_fragment: bool,
-    is_verbose: bool,
-    is_tcp: bool,
-    is_secure: bool,
     is_tcp_relay: bool,
     is_passive: bool,
     is_dual: bool,
+}
+
+/// By what the server is reached.
+#[derive(Debug)]
+struct Carrier {
+    is_tcp: bool,
+    is_secure: bool,
     ca_file: Option<PathBuf>,
-    is_third_party: bool,
-    negative: Vec<Group>,
-    leaves_at_once: bool,
-    habits: Habits,
 }
 
 /// Flags of the original that are refused, each with what it asks for.
@@ -153,35 +183,45 @@ impl Options {
 impl Given {
     fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Self, String> {
         let mut given = Self {
-            server: None,
-            port: None,
-            peer: None,
-            peer_port: 3480,
-            clients: 1,
-            messages: None,
-            len: None,
-            interval_ms: None,
-            user: String::new(),
-            password: None,
-            secret: None,
-            separator: ':',
-            family: None,
-            local: None,
+            ends: Ends {
+                server: None,
+                port: None,
+                peer: None,
+                peer_port: 3480,
+                family: None,
+                local: None,
+            },
+            volume: Volume {
+                clients: 1,
+                messages: None,
+                len: None,
+                interval_ms: None,
+            },
+            who: Who {
+                user: String::new(),
+                password: None,
+                secret: None,
+                separator: ':',
+                is_third_party: false,
+            },
+            flows: Flows {
+                has_indications: false,
+                is_client_to_client: false,
+                is_single: false,
+                has_dont_fragment: false,
+                is_tcp_relay: false,
+                is_passive: false,
+                is_dual: false,
+            },
+            carrier: Carrier {
+                is_tcp: false,
+                is_secure: false,
+                ca_file: None,
+            },
             mode: None,
             senders: Threads::Auto,
             listeners: Threads::Auto,
-            has_indications: false,
-            is_client_to_client: false,
-            is_single: false,
-            has_dont_fragment: false,
             is_verbose: false,
-            is_tcp: false,
-            is_secure: false,
-            is_tcp_relay: false,
-            is_passive: false,
-            is_dual: false,
-            ca_file: None,
-            is_third_party: false,
             negative: Vec::new(),
             leaves_at_once: false,
             habits: Habits::default(),
@@ -189,8 +229,8 @@ impl Given {
         let mut parser = Parser::from_args(words);
         loop {
             match parser.next() {
-                Ok(Some(Arg::Value(value))) if given.server.is_none() => {
-                    given.server = Some(value.string().map_err(|error| error.to_string())?);
+                Ok(Some(Arg::Value(value))) if given.ends.server.is_none() => {
+                    given.ends.server = Some(value.string().map_err(|error| error.to_string())?);
                 }
                 Ok(Some(Arg::Value(value))) => {
                     let value = value.display();
@@ -211,15 +251,15 @@ impl Given {
         let name = format!("-{flag}");
         match flag {
             'v' => self.is_verbose = true,
-            's' => self.has_indications = true,
-            'y' => self.is_client_to_client = true,
-            'c' => self.is_single = true,
-            'g' => self.has_dont_fragment = true,
-            't' => self.is_tcp = true,
-            'S' => self.is_secure = true,
-            'T' => self.is_tcp_relay = true,
-            'P' => self.is_passive = true,
-            'Z' => self.is_dual = true,
+            's' => self.flows.has_indications = true,
+            'y' => self.flows.is_client_to_client = true,
+            'c' => self.flows.is_single = true,
+            'g' => self.flows.has_dont_fragment = true,
+            't' => self.carrier.is_tcp = true,
+            'S' => self.carrier.is_secure = true,
+            'T' => self.flows.is_tcp_relay = true,
+            'P' => self.flows.is_passive = true,
+            'Z' => self.flows.is_dual = true,
             'D' => self.habits.pads = true,
             'M' => self.habits.moves_once = true,
             'I' => self.habits.asks_for_no_permission = true,
@@ -229,26 +269,26 @@ impl Given {
             'O' => self.leaves_at_once = true,
             'N' => self.negative.push(Group::Requests),
             'R' => self.negative.push(Group::Protocol),
-            'J' => self.is_third_party = true,
+            'J' => self.who.is_third_party = true,
             'o' => self.habits.origin = Some(text(&name, parser)?),
-            'E' => self.ca_file = Some(text(&name, parser)?.into()),
-            'x' => self.family = Some(AddressFamily::V6),
-            'X' => self.family = Some(AddressFamily::V4),
-            'l' => self.len = Some(number(&name, parser, 0, 65_400)?),
-            'p' => self.port = Some(number(&name, parser, 1, u16::MAX)?),
-            'r' => self.peer_port = number(&name, parser, 1, u16::MAX)?,
-            'n' => self.messages = Some(number(&name, parser, 1, PACKETS_MAX)?),
+            'E' => self.carrier.ca_file = Some(text(&name, parser)?.into()),
+            'x' => self.ends.family = Some(AddressFamily::V6),
+            'X' => self.ends.family = Some(AddressFamily::V4),
+            'l' => self.volume.len = Some(number(&name, parser, 0, 65_400)?),
+            'p' => self.ends.port = Some(number(&name, parser, 1, u16::MAX)?),
+            'r' => self.ends.peer_port = number(&name, parser, 1, u16::MAX)?,
+            'n' => self.volume.messages = Some(number(&name, parser, 1, PACKETS_MAX)?),
             // As the original, which has one client at least.
-            'm' => self.clients = number(&name, parser, 0, CLIENTS_MAX)?.max(1),
-            'z' => self.interval_ms = Some(number(&name, parser, 0, 3_600_000)?),
-            'L' => self.local = Some(address(&name, parser)?),
-            'e' => self.peer = Some(address(&name, parser)?),
-            'u' => self.user = text(&name, parser)?,
-            'w' => self.password = Some(text(&name, parser)?),
-            'W' => self.secret = Some(text(&name, parser)?),
+            'm' => self.volume.clients = number(&name, parser, 0, CLIENTS_MAX)?.max(1),
+            'z' => self.volume.interval_ms = Some(number(&name, parser, 0, 3_600_000)?),
+            'L' => self.ends.local = Some(address(&name, parser)?),
+            'e' => self.ends.peer = Some(address(&name, parser)?),
+            'u' => self.who.user = text(&name, parser)?,
+            'w' => self.who.password = Some(text(&name, parser)?),
+            'W' => self.who.secret = Some(text(&name, parser)?),
             'C' => {
                 let mut characters = text(&name, parser)?.chars().collect::<Vec<_>>();
-                self.separator = match (characters.pop(), characters.is_empty()) {
+                self.who.separator = match (characters.pop(), characters.is_empty()) {
                     (Some(only), true) => only,
                     _ => return Err("-C: allowed: one character".to_owned()),
                 };
@@ -287,14 +327,14 @@ impl Given {
 
     /// What flags mean for each other, as in the original.
     fn settle(&mut self) -> Result<(), String> {
-        self.is_tcp_relay |= self.is_passive;
-        if self.is_tcp_relay {
-            (self.is_tcp, self.is_single) = (true, true);
-            self.is_client_to_client = true;
-            (self.has_indications, self.has_dont_fragment) = (false, false);
-            self.peer = None;
+        self.flows.is_tcp_relay |= self.flows.is_passive;
+        if self.flows.is_tcp_relay {
+            (self.carrier.is_tcp, self.flows.is_single) = (true, true);
+            self.flows.is_client_to_client = true;
+            (self.flows.has_indications, self.flows.has_dont_fragment) = (false, false);
+            self.ends.peer = None;
             for (is_given, flag) in [
-                (self.is_dual, 'Z'),
+                (self.flows.is_dual, 'Z'),
                 (self.habits.moves_once, 'M'),
                 (self.habits.asks_often, 'G'),
                 (self.habits.leaves_early, 'B'),
@@ -306,27 +346,27 @@ impl Given {
                 }
             }
         }
-        self.is_single |= self.is_dual;
-        self.habits.uses_one_of_two = self.is_dual;
+        self.flows.is_single |= self.flows.is_dual;
+        self.habits.uses_one_of_two = self.flows.is_dual;
         self.habits.waits_long = true;
-        if self.ca_file.is_some() && !self.is_secure {
+        if self.carrier.ca_file.is_some() && !self.carrier.is_secure {
             return Err("-E is about certificates; there are none without -S".to_owned());
         }
-        if self.is_secure && !self.negative.is_empty() {
+        if self.carrier.is_secure && !self.negative.is_empty() {
             return Err("-N and -R go by UDP and TCP, not with -S".to_owned());
         }
-        if self.is_third_party && !self.negative.is_empty() {
+        if self.who.is_third_party && !self.negative.is_empty() {
             return Err("-N and -R take a user with a password, not -J".to_owned());
         }
         Ok(())
     }
 
-    fn transport(&self) -> TransportChoice {
-        match (self.is_tcp, self.is_secure) {
-            (false, false) => TransportChoice::Udp,
-            (false, true) => TransportChoice::Dtls,
-            (true, false) => TransportChoice::Tcp,
-            (true, true) => TransportChoice::Tls,
+    fn transport(&self) -> Transport {
+        match (self.carrier.is_tcp, self.carrier.is_secure) {
+            (false, false) => Transport::Udp,
+            (false, true) => Transport::Dtls,
+            (true, false) => Transport::Tcp,
+            (true, true) => Transport::Tls,
         }
     }
 
@@ -334,31 +374,33 @@ impl Given {
         let mut notes = Vec::new();
         self.settle()?;
         let port = self
+            .ends
             .port
-            .unwrap_or(if self.is_secure { 5349 } else { 3478 });
+            .unwrap_or(if self.carrier.is_secure { 5349 } else { 3478 });
         let server = self
+            .ends
             .server
             .as_deref()
             .ok_or("the address of the server is missing")?;
         // A certificate is of a name, or of an address where none was given.
-        let tls_name =
-            (self.is_secure && server.parse::<IpAddr>().is_err()).then(|| server.to_owned());
+        let tls_name = (self.carrier.is_secure && server.parse::<IpAddr>().is_err())
+            .then(|| server.to_owned());
         let server = (server, port)
             .to_socket_addrs()
             .map_err(|error| format!("{server}: {error}"))?
             .next()
             .ok_or_else(|| format!("{server}: the name has no address"))?;
         let needs_peer = matches!(self.mode, None | Some(Mode::Packet));
-        if needs_peer && self.peer.is_none() && !self.is_client_to_client {
+        if needs_peer && self.ends.peer.is_none() && !self.flows.is_client_to_client {
             return Err("either -e peer_address or -y must be specified".to_owned());
         }
         let interval_ms = match self.mode {
-            None => self.interval_ms.unwrap_or(20),
-            Some(_) => self.interval_ms.unwrap_or(0),
+            None => self.volume.interval_ms.unwrap_or(20),
+            Some(_) => self.volume.interval_ms.unwrap_or(0),
         };
         // The generator's own names for it: a rate makes of a flood many paced clients.
         let mode = match (self.mode, interval_ms) {
-            _ if self.is_tcp_relay => Mode::TcpRelay,
+            _ if self.flows.is_tcp_relay => Mode::TcpRelay,
             (None | Some(Mode::Packet), 0) => Mode::Packet,
             (None | Some(Mode::Packet), _) => Mode::Mix,
             (Some(mode), _) => mode,
@@ -373,17 +415,16 @@ impl Given {
             Mode::Invalid if interval_ms > 0 => Some(1e3 / f64::from(interval_ms) * clients as f64),
             _ => None,
         };
-        let len = self.len.unwrap_or(100);
+        let len = self.volume.len.unwrap_or(100);
         if len < HEADER_LEN {
             notes.push(format!(
                 "-l {len}: packets are made {HEADER_LEN} bytes long, for a checksum beside number and time"
             ));
         }
-        if mode == Mode::Invalid && self.len.is_some() {
+        if mode == Mode::Invalid && self.volume.len.is_some() {
             notes.push("-l: junk has lengths of its own".to_owned());
         }
-        let has_sender_threads =
-            self.transport() == TransportChoice::Udp && !self.habits.moves_once;
+        let has_sender_threads = self.transport() == Transport::Udp && !self.habits.moves_once;
         let senders = if has_sender_threads {
             self.senders
         } else {
@@ -392,62 +433,83 @@ impl Given {
             }
             Threads::Auto
         };
-        let has_peer = mode.has_packets() && !self.is_client_to_client;
-        let peer_ports = if self.is_single {
-            vec![self.peer_port]
+        let has_peer = mode.has_packets() && !self.flows.is_client_to_client;
+        let peer_ports = if self.flows.is_single {
+            vec![self.ends.peer_port]
         } else {
             // Where RTP and RTCP of a client would go.
-            let next = self.peer_port.checked_add(1);
+            let next = self.ends.peer_port.checked_add(1);
             vec![
-                self.peer_port,
+                self.ends.peer_port,
                 next.ok_or("-r: allowed: 1 to 65534 without -c")?,
             ]
         };
-        let peer = self.peer.filter(|_| has_peer);
+        let peer = self.ends.peer.filter(|_| has_peer);
         let peer = peer.map_or_else(Vec::new, |ip| {
             let ports = peer_ports.into_iter();
             ports.map(|port| SocketAddr::new(ip, port)).collect()
         });
+        // As in the original, the peer's family overrides what was asked for.
+        let family = self.ends.family.filter(|_| peer.is_empty());
         let load = Arguments {
             mode,
-            server: Some(server),
-            transport: self.transport(),
-            ca_file: self.ca_file.clone(),
-            tls_name,
-            // As in the original, the peer's family overrides what was asked for.
-            family: self.family.filter(|_| peer.is_empty()),
-            peer,
-            user: None,
-            secret: None,
-            clients,
-            size: len.max(HEADER_LEN),
-            packets: match self.mode {
-                None => Some(self.messages.unwrap_or(5)),
-                Some(_) => self.messages,
+            ends: arguments::Ends {
+                server: Some(server),
+                transport: self.transport(),
+                ca_file: self.carrier.ca_file.clone(),
+                tls_name,
+                peer,
             },
-            pairs: self.is_client_to_client && mode.has_packets() && !self.is_passive,
-            passive: self.is_passive,
-            dual: self.is_dual,
-            move_every: None,
+            who: arguments::Who {
+                user: None,
+                secret: None,
+                credentials: Some(self.credentials()?),
+            },
+            volume: arguments::Volume {
+                clients,
+                size: len.max(HEADER_LEN),
+                packets: match self.mode {
+                    None => Some(self.volume.messages.unwrap_or(5)),
+                    Some(_) => self.volume.messages,
+                },
+            },
+            flows: arguments::Flows {
+                pairs: self.flows.is_client_to_client
+                    && mode.has_packets()
+                    && !self.flows.is_passive,
+                passive: self.flows.is_passive,
+                dual: self.flows.is_dual,
+                move_every: None,
+                dont_fragment: self.flows.has_dont_fragment,
+            },
             habits: self.habits.clone(),
-            dont_fragment: self.has_dont_fragment,
-            credentials: Some(self.credentials()?),
-            duration: FOR_EVER,
-            warm_up: Duration::ZERO,
-            rate,
-            burst: 1,
-            indications: self.has_indications,
-            sender_threads: senders,
-            listener_threads: self.listeners,
-            cpus: None,
-            backend: BackendChoice::AUTO,
-            local: self.local,
-            direct: false,
-            no_receive: false,
+            pace: arguments::Pace {
+                duration: FOR_EVER,
+                warm_up: Duration::ZERO,
+                rate,
+                burst: 1,
+            },
+            form: arguments::Form {
+                indications: self.flows.has_indications,
+                family,
+            },
+            machine: arguments::Machine {
+                sender_threads: senders,
+                listener_threads: self.listeners,
+                cpus: None,
+                backend: BackendChoice::AUTO,
+                local: self.ends.local,
+            },
+            lacks: arguments::Lacks {
+                direct: false,
+                no_receive: false,
+            },
             seed: None,
-            max_loss: None,
-            max_p99_us: None,
-            json: false,
+            verdict: arguments::Verdict {
+                max_loss: None,
+                max_p99_us: None,
+                json: false,
+            },
         };
         load.check()?;
         Ok(Options {
@@ -462,33 +524,33 @@ impl Given {
 
     /// As in the original: two connections per client unless `-c`, and two clients to talk to each other.
     fn client_count(&self) -> usize {
-        let unit = match (self.is_client_to_client, self.is_single) {
+        let unit = match (self.flows.is_client_to_client, self.flows.is_single) {
             (false, true) => 1,
             (true, true) | (false, false) => 2,
             (true, false) => 4,
         };
         match self.mode {
-            Some(Mode::Alloc | Mode::Invalid) => self.clients,
-            _ => self.clients.next_multiple_of(unit),
+            Some(Mode::Alloc | Mode::Invalid) => self.volume.clients,
+            _ => self.volume.clients.next_multiple_of(unit),
         }
     }
 
     fn credentials(&self) -> Result<Credentials, String> {
-        if self.is_third_party {
+        if self.who.is_third_party {
             return Ok(Credentials::third_party(TOKEN_KEY_NAME, TOKEN_KEY));
         }
-        let Some(secret) = &self.secret else {
-            let password = self.password.as_deref().unwrap_or_default();
-            return Ok(Credentials::user(&self.user, password));
+        let Some(secret) = &self.who.secret else {
+            let password = self.who.password.as_deref().unwrap_or_default();
+            return Ok(Credentials::user(&self.who.user, password));
         };
         let now = SystemTime::now().duration_since(UNIX_EPOCH);
         let now = now.map_err(|_| "the clock of this machine is before 1970")?;
         let expires = now.as_secs() + REST_LIFETIME_S;
         Ok(Credentials::rest(
-            &self.user,
+            &self.who.user,
             secret,
             expires,
-            self.separator,
+            self.who.separator,
         ))
     }
 }

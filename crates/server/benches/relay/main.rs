@@ -37,7 +37,8 @@ use lab::{
 };
 use serde_json::{Value, json};
 use turnbuckle_datapath::{
-    Backend, Bind, Datapath, EndpointKind, Handler, Received, Run, SendQueue, Settings,
+    Backend, Bind, DatagramHandler, Datapath, EndpointKind, Received, Run, SendQueue, Settings,
+    StreamHandler, TurnHandler,
 };
 use turnbuckle_wire::{ChannelData, ChannelNumber};
 
@@ -247,7 +248,9 @@ struct Forwarder {
     to: SocketAddr,
 }
 
-impl Handler for Forwarder {
+impl TurnHandler for Forwarder {}
+
+impl DatagramHandler for Forwarder {
     fn received(&mut self, message: &Received<'_>, tx: &mut SendQueue) {
         let count = message.segment_count();
         let last_len = message.bytes.len() - (count - 1) * message.segment;
@@ -262,6 +265,8 @@ impl Handler for Forwarder {
         tx.forward(message.endpoint, self.to, message, run, &[], 0);
     }
 }
+
+impl StreamHandler for Forwarder {}
 
 fn forwarder(address: SocketAddr, to: SocketAddr) -> io::Result<()> {
     let mut datapath = Datapath::new(Settings {

@@ -1,35 +1,32 @@
-//! The lines that coturn writes about sessions, which scripts read.
+//! Writes the lines that coturn writes about sessions. Scripts read them.
 //!
-//! What coturn calls a session is a client, with an allocation or without. Here only an allocation is state; a client without one is remembered
-//! for a while by the log alone, see `coturn/strangers.rs`, and lines about it are paced: anybody can cause them (V-50). Whatever a
-//! client chooses is escaped (V-73).
+//! coturn's session is a client, with or without an allocation. In this server only an allocation is durable state. The log alone remembers a
+//! client without one for a limited time, see `coturn/strangers.rs`. Lines about such a client are rate-limited, because anybody can cause them
+//! (V-50). All text that a client chooses is escaped (V-73).
 
 mod refusals;
+mod session;
 mod strangers;
+mod words;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
-use std::sync::Arc;
 
-use turnbuckle_engine::{Change, Created, EndCause, Ended, Time, Traffic, Transport, Usage, User};
+use turnbuckle_engine::{Change, Created, EndCause, Ended, Time, Transport, Usage};
 use turnbuckle_wire::Method;
 
 use self::refusals::{CHALLENGE, Refusals};
+use self::session::LoggedSession;
 use self::strangers::{Stranger, Strangers};
+use self::words::{closed, disconnected, disconnection, family, names, phrase, suffix, title};
 use super::pace::Pace;
 use super::request::{Answer, Asked, Path, Seal, word};
-use super::text::{self, name, socket};
-
-/// Sessions of one thread: coturn's numbers have eighteen digits, three for the thread.
-const SESSIONS: u64 = 1_000_000_000_000_000;
-
-/// Datagrams after which coturn says what a session has used.
-const USAGE_INTERVAL: u64 = 4096;
+use super::text::name;
 
 /// Lines per second about the requests of one session, and how many at once.
 const REQUESTS: Pace = Pace::new(10, 200);
 
-/// Lines per second about clients that proved nothing, of the whole server. With some 150 bytes each they stay below 10 KB/s (V-50).
+/// Lines per second about unauthenticated clients, for the whole server. With some 150 bytes each they stay below 10 KB/s (V-50).
 const STRANGER_LINES_PER_S: u64 = 32;
 
 /// Which lines are wanted.
@@ -41,52 +38,27 @@ pub(crate) struct Lines {
     pub(crate) binding: bool,
 }
 
-/// Knows whose each session is, which some of the lines say and not every change does.
+/// Holds the user of each session, because some lines print the user and not every change names it.
 pub(super) struct Sessions {
     wanted: Lines,
     shard: usize,
-    /// Of clients that have been told no other.
+    /// The realm of clients that were sent no other one.
     realm: String,
-    /// Numbers given away.
+    /// Number of session numbers in use so far.
     count: u64,
-    by_allocation: BTreeMap<u64, Session>,
+    by_allocation: BTreeMap<u64, LoggedSession>,
     allocation_by_path: BTreeMap<Path, u64>,
     strangers: Strangers,
     stranger_lines: Pace,
-    /// For users who have no allocation, and perhaps get none.
+    /// Limits lines about clients that have no allocation.
     refused_lines: Pace,
     refusals: Refusals,
-    /// The first challenge has been told of.
+    /// Whether the line about the first challenge was printed.
     has_challenged: bool,
 }
 
-/// An allocation, and what lines about it repeat.
-struct Session {
-    number: u64,
-    path: Path,
-    realm: String,
-    user: String,
-    origin: String,
-    seal: Option<Seal>,
-    /// Peers with a permission; kept only while sessions are logged.
-    peers: BTreeSet<IpAddr>,
-    /// Whether its connection ended by an error.
-    is_broken: bool,
-    /// What it had used when that was last said.
-    reported: Usage,
-    requests: Pace,
-    /// From where it was resumed and has sent nothing yet (RFC 8016).
-    resumed: Option<SocketAddr>,
-}
-
-impl Session {
-    fn whose(&self) -> String {
-        format!("realm=<{}>, username=<{}>", self.realm, self.user)
-    }
-}
-
 impl Sessions {
-    /// The sessions of thread `shard` of `shards`.
+    /// Returns the record of sessions of thread `shard` of `shards`.
     pub(super) fn new(wanted: Lines, shard: usize, shards: usize, realm: &str) -> Self {
         let per_s = (STRANGER_LINES_PER_S / shards.max(1) as u64).max(1);
         Self {
@@ -109,7 +81,7 @@ impl Sessions {
         self.wanted
     }
 
-    /// What coturn would write about `change`, in its order.
+    /// Returns the lines that coturn writes about `change`, in coturn's order.
     pub(super) fn changed(&mut self, change: &Change, now: Time) -> Vec<String> {
         let lines = match change {
             Change::Created(created) => self.created(created, now),
@@ -127,15 +99,15 @@ impl Sessions {
             }
             Change::Moved(moved) => {
                 let path = Path {
-                    server: moved.server,
-                    client: moved.client,
-                    transport: moved.transport,
+                    server: moved.path.server,
+                    client: moved.path.client,
+                    transport: moved.path.transport,
                 };
-                // These are for whoever tests moving, and not only where sessions are logged.
+                // These lines serve tests of mobility, so they do not depend on the logging of sessions.
                 return self.moved(moved.allocation.to_u64(), path, now);
             }
             Change::Resumed(resumed) => {
-                return self.resumed(resumed.allocation.to_u64(), resumed.client, now);
+                return self.resumed(resumed.allocation.to_u64(), resumed.path.client, now);
             }
             Change::PermissionInstalled {
                 allocation,
@@ -162,7 +134,7 @@ impl Sessions {
         }
     }
 
-    /// What is said before the answer to the request that ends a session.
+    /// Returns the line that precedes the response to the request that ends a session.
     pub(super) fn releasing(&self, ended: &Ended) -> Option<String> {
         let is_wanted = self.wanted.sessions && matches!(ended.cause, EndCause::Released(_));
         let session = self.by_allocation.get(&ended.allocation.to_u64());
@@ -175,7 +147,7 @@ impl Sessions {
         ))
     }
 
-    /// What coturn would write about an answer. `denied` is the peer that a rule of the operator's keeps out, and that rule.
+    /// Returns the lines that coturn writes about a response. `denied` holds the peer that an operator's rule denies, and that rule.
     pub(super) fn answered(
         &mut self,
         path: Path,
@@ -188,7 +160,7 @@ impl Sessions {
         let is_challenge = answer.error == Some(401) && asked.user.is_none();
         if is_challenge && path.transport == Transport::Udp && !self.has_challenged {
             self.has_challenged = true;
-            // Apart from the others, which are paced and may be left out.
+            // This line is written separately, because the others are rate-limited and may be left out.
             return [
                 vec![CHALLENGE.to_owned()],
                 self.answered(path, answer, asked, denied, now),
@@ -287,7 +259,7 @@ impl Sessions {
         admitted
     }
 
-    /// What coturn would write about a request that gets no answer, because its source has had as many as it may.
+    /// Returns the line that coturn writes about a request that gets no response because its source has reached its limit of responses.
     pub(super) fn suppressed(
         &mut self,
         source: IpAddr,
@@ -299,7 +271,7 @@ impl Sessions {
             .line(source, request, now, || pace.admit(now).is_some())
     }
 
-    /// Notes what a client's connection is protected by.
+    /// Notes the cipher suite and version that protect a client's connection.
     pub(super) fn sealed(&mut self, path: Path, seal: Seal, now: Time) {
         if self.allocation_by_path.contains_key(&path) {
             return; // known since the allocation began
@@ -312,13 +284,13 @@ impl Sessions {
         stranger.seal = Some(seal);
     }
 
-    /// What coturn would write about a connection that comes.
+    /// Returns the lines that coturn writes about a new connection.
     pub(super) fn connected(&mut self, client: SocketAddr, now: Time) -> Vec<String> {
         let line = format!("{} tcp or tls connected to: {client}", family(client.ip()));
         self.paced(line, now).into_iter().collect()
     }
 
-    /// What coturn would write about a connection that is gone: that, and the end of a client that had no allocation.
+    /// Returns the lines that coturn writes about a closed connection. If the client had no allocation, they include the end of its session.
     pub(super) fn disconnected(&mut self, path: Path, is_orderly: bool, now: Time) -> Vec<String> {
         let mut lines = Vec::new();
         let session = self.allocation_by_path.get(&path);
@@ -335,7 +307,7 @@ impl Sessions {
         lines
     }
 
-    /// The ends of clients that have not got an allocation in their time.
+    /// Returns the lines about clients that got no allocation before they expired.
     pub(super) fn expired(&mut self, now: Time) -> Vec<String> {
         let mut lines = Vec::new();
         while let Some(stranger) = self.strangers.pop_due(now) {
@@ -348,12 +320,12 @@ impl Sessions {
         lines
     }
 
-    /// When [`Self::expired`] may have something to say.
+    /// Returns the next time at which [`Self::expired`] may return a line.
     pub(super) fn next_timeout(&self) -> Option<Time> {
         self.strangers.next_end().filter(|_| self.wanted.sessions)
     }
 
-    /// The end of a client without an allocation.
+    /// Returns the line about the end of a client without an allocation.
     fn gone(&self, stranger: &Stranger, cause: &str) -> String {
         let title = self.title(stranger.number);
         let origin = stranger.origin.as_deref().unwrap_or_default();
@@ -367,7 +339,7 @@ impl Sessions {
         )
     }
 
-    /// A line about somebody who proved nothing, if there may be one.
+    /// Returns a line about an unauthenticated client, unless the rate limit leaves it out.
     fn paced(&mut self, line: String, now: Time) -> Option<String> {
         let is_admitted = self.wanted.sessions && self.stranger_lines.admit(now).is_some();
         is_admitted.then_some(line)
@@ -376,9 +348,9 @@ impl Sessions {
     fn created(&mut self, created: &Created, now: Time) -> Vec<String> {
         let id = created.allocation.to_u64();
         let path = Path {
-            server: created.server,
-            client: created.client,
-            transport: created.transport,
+            server: created.path.server,
+            client: created.path.client,
+            transport: created.path.transport,
         };
         let stranger = self.strangers.take(&path);
         let number = match &stranger {
@@ -390,7 +362,7 @@ impl Sessions {
         };
         let (realm, user) = names(&created.user);
         let (origin, seal) = stranger.map_or((None, None), |known| (known.origin, known.seal));
-        let session = Session {
+        let session = LoggedSession {
             number,
             path,
             realm,
@@ -434,13 +406,13 @@ impl Sessions {
             session.whose(),
             suffix(session.seal.as_ref()),
         )];
-        if datagrams(usage).saturating_sub(datagrams(&session.reported)) >= USAGE_INTERVAL {
-            lines.extend(used(&title, session, usage));
+        if session.is_usage_due(usage) {
+            lines.extend(session.used(&title, usage));
         }
         lines
     }
 
-    /// A client goes on at another address.
+    /// Notes that a client continues from another address. Returns the line about it.
     fn moved(&mut self, id: u64, path: Path, now: Time) -> Vec<String> {
         let Some(session) = self.by_allocation.get_mut(&id) else {
             return Vec::new();
@@ -459,7 +431,7 @@ impl Sessions {
         is_admitted.then_some(line).into_iter().collect()
     }
 
-    /// A client that may have moved was given another ticket.
+    /// Notes that a client that may have moved got a new mobility ticket. Returns the line about it.
     fn resumed(&mut self, id: u64, client: SocketAddr, now: Time) -> Vec<String> {
         let Some(session) = self.by_allocation.get_mut(&id) else {
             return Vec::new();
@@ -472,7 +444,7 @@ impl Sessions {
         line.into_iter().collect()
     }
 
-    /// A permission's new lifetime, or its end.
+    /// Notes a permission's new lifetime or its end. Returns the lines about it.
     fn permission(&mut self, id: u64, peer: IpAddr, lifetime_s: Option<u64>) -> Vec<String> {
         let Some(session) = self.by_allocation.get_mut(&id) else {
             return Vec::new();
@@ -500,16 +472,16 @@ impl Sessions {
         self.allocation_by_path.remove(&session.path);
         let title = self.title(session.number);
         let cause = match ended.cause {
-            EndCause::Disconnected => disconnection(ended.transport, session.is_broken),
+            EndCause::Disconnected => disconnection(ended.path.transport, session.is_broken),
             EndCause::Expired | EndCause::Released(_) => "allocation timeout".to_owned(),
             EndCause::Lost => "general".to_owned(),
         };
         let path = Path {
-            server: ended.server,
-            client: ended.client,
-            transport: ended.transport,
+            server: ended.path.server,
+            client: ended.path.client,
+            transport: ended.path.transport,
         };
-        let mut lines = used(&title, &mut session, &ended.totals).to_vec();
+        let mut lines = session.used(&title, &ended.totals).to_vec();
         lines.push(closed(
             &title,
             &session.user,
@@ -527,108 +499,6 @@ impl Sessions {
     fn title(&self, number: u64) -> String {
         title(self.shard, number)
     }
-}
-
-fn title(shard: usize, number: u64) -> String {
-    format!("session {shard:03}{:015}", number % SESSIONS)
-}
-
-/// The two lines about what a session has used since that was last said.
-fn used(title: &str, session: &mut Session, totals: &Usage) -> [String; 2] {
-    let whose = session.whose();
-    let since = |now: &Traffic, then: &Traffic| Traffic {
-        datagrams: now.datagrams.saturating_sub(then.datagrams),
-        bytes: now.bytes.saturating_sub(then.bytes),
-    };
-    let said = |received: Traffic, sent: Traffic| {
-        format!(
-            "{whose}, rp={}, rb={}, sp={}, sb={}",
-            received.datagrams, received.bytes, sent.datagrams, sent.bytes
-        )
-    };
-    let then = std::mem::replace(&mut session.reported, *totals);
-    let client = said(
-        since(&totals.client_received, &then.client_received),
-        since(&totals.client_sent, &then.client_sent),
-    );
-    let peer = said(
-        since(&totals.peer_received, &then.peer_received),
-        since(&totals.peer_sent, &then.peer_sent),
-    );
-    [
-        format!("{title}: usage: {client}"),
-        format!("{title}: peer usage: {peer}"),
-    ]
-}
-
-/// Everything counted, on either side.
-fn datagrams(usage: &Usage) -> u64 {
-    let all = [
-        usage.client_received,
-        usage.client_sent,
-        usage.peer_received,
-        usage.peer_sent,
-    ];
-    all.iter().map(|traffic| traffic.datagrams).sum()
-}
-
-fn closed(title: &str, user: &str, realm: &str, origin: &str, path: &Path, cause: &str) -> String {
-    format!(
-        "{title}: closed (2nd stage), user <{user}> realm <{realm}> origin <{origin}>, local {}, remote {}, reason: {cause}",
-        path.server, path.client,
-    )
-}
-
-fn disconnected(title: &str, path: &Path, is_orderly: bool) -> String {
-    let how = match is_orderly {
-        true => "closed remotely",
-        false => "disconnected:",
-    };
-    format!(
-        "{title}: {} socket {how} {}",
-        socket(path.transport),
-        path.client
-    )
-}
-
-/// Why a session ends with its connection.
-fn disconnection(transport: Transport, is_broken: bool) -> String {
-    let how = match is_broken {
-        true => "socket buffer operation error (callback)",
-        false => "connection closed by client (callback)",
-    };
-    format!("{} {how}", socket(transport))
-}
-
-/// coturn's phrase, which says more about some errors where they come from the request that they come from here too.
-fn phrase(answer: &Answer, code: u16, is_known: bool) -> &'static str {
-    match (code, answer.method) {
-        (403, Method::CHANNEL_BIND | Method::CONNECT | Method::CREATE_PERMISSION) => "Forbidden IP",
-        (437, Method::ALLOCATE) => "Mismatched allocation: wrong transaction ID",
-        (437, Method::REFRESH) => "Invalid allocation",
-        (438, _) if is_known => "Stale nonce",
-        (438, _) => "Wrong nonce",
-        _ => text::phrase(code),
-    }
-}
-
-/// What stands at the end of a line about a session that is protected.
-fn suffix(seal: Option<&Seal>) -> String {
-    match seal {
-        Some(seal) => format!(", cipher={}, method={}", seal.suite, seal.version),
-        None => String::new(),
-    }
-}
-
-fn family(ip: IpAddr) -> &'static str {
-    match ip {
-        IpAddr::V4(_) => "IPv4.",
-        IpAddr::V6(_) => "IPv6.",
-    }
-}
-
-fn names(user: &Arc<User>) -> (String, String) {
-    (name(&user.realm), name(&user.name))
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! How many lines of one kind may be written: who can cause lines must not be able to fill the disk (V-50).
+//! Limits how many lines of one kind are written, so that a client cannot fill the disk by causing lines (V-50).
 
 use turnbuckle_engine::Time;
 
@@ -8,18 +8,18 @@ const SECOND_NS: u64 = 1_000_000_000;
 /// Admits so many lines per second, and some more after a pause.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Pace {
-    /// Nanoseconds that a line takes; not zero.
+    /// Nanoseconds that one line uses up. It is not zero.
     line_ns: u64,
-    /// What lines may be ahead of the clock, in nanoseconds.
+    /// How far lines may run ahead of the clock, in nanoseconds.
     ahead_ns: u64,
-    /// Up to when the lines so far have used the time.
+    /// The time that the lines so far have used up, in nanoseconds of the clock.
     used_ns: u64,
     /// Lines that were not admitted since the last one that was.
     left_out: u64,
 }
 
 impl Pace {
-    /// At most `per_s` lines in a second on average, and `burst` at once; both at least 1.
+    /// Admits at most `per_s` lines per second on average, and `burst` at once. Both are at least 1.
     pub(super) const fn new(per_s: u64, burst: u64) -> Self {
         let line_ns = SECOND_NS / if per_s == 0 { 1 } else { per_s };
         Self {
@@ -30,7 +30,7 @@ impl Pace {
         }
     }
 
-    /// Whether a line may be written now; if so, how many before it were not.
+    /// Returns how many lines were left out since the last admitted one if a line may be written now. Returns `None` if it may not.
     pub(super) fn admit(&mut self, now: Time) -> Option<u64> {
         let now = now.as_nanos();
         if self.used_ns > now.saturating_add(self.ahead_ns) {
@@ -59,7 +59,7 @@ mod tests {
             ),
             1
         );
-        // What was left out is told with the next line.
+        // The next admitted line reports how many were left out.
         let later = Time::from_secs(200);
         assert_eq!(pace.admit(later), Some(999));
         assert_eq!(pace.admit(later), Some(0));

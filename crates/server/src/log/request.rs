@@ -1,4 +1,4 @@
-//! What was asked and what was answered, as far as the log tells it.
+//! Holds the fields of requests and responses that the log prints.
 
 use std::net::SocketAddr;
 
@@ -6,9 +6,9 @@ use turnbuckle_engine::{ClientTuple, Transport};
 use turnbuckle_wire::{Class, Message, Method, TransactionId};
 
 use super::text::{name, name_of_bytes};
-use crate::turnadmin::canonical;
+use crate::users::canonical;
 
-/// The ends of what coturn calls a session; nothing that would tell apart connections from the same address, one after the other.
+/// Identifies what coturn calls a session by its addresses and transport. Successive connections from one address have the same path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Path {
     pub(crate) server: SocketAddr,
@@ -23,22 +23,22 @@ pub(crate) struct Seal {
     pub(crate) version: &'static str,
 }
 
-/// An answer on its way out.
+/// A response that is about to be sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Answer {
     pub(crate) to: ClientTuple,
     pub(crate) method: Method,
     /// The error code; `None` for success.
     pub(crate) error: Option<u16>,
-    /// Whether the request proved who sent it.
+    /// Whether the request was authenticated.
     pub(crate) is_proven: bool,
-    /// REALM, escaped: that of a refusal.
+    /// REALM of an error response, escaped.
     pub(crate) realm: Option<String>,
     transaction: TransactionId,
 }
 
 impl Answer {
-    /// What `bytes`, which the engine has written, says; nothing for an indication.
+    /// Reads a response that the engine has written to `bytes`. Returns `None` for an indication.
     pub(crate) fn of(to: ClientTuple, bytes: &[u8]) -> Option<Self> {
         let message = Message::parse(bytes).ok()?;
         let error = match message.class() {
@@ -57,21 +57,21 @@ impl Answer {
     }
 }
 
-/// What a request says that its answer does not. Everything here is escaped already.
+/// Holds the attributes of a request that its response does not repeat. All text in it is escaped.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Asked {
-    /// USERNAME, if the request tries to prove something.
+    /// USERNAME, if the request has credentials.
     pub(crate) user: Option<String>,
-    /// REALM of a request that has proved who sent it.
+    /// REALM of an authenticated request.
     pub(crate) realm: Option<String>,
-    /// ORIGIN in the form in which origins stand in the database.
+    /// ORIGIN in the form in which the database stores origins.
     pub(crate) origin: Option<String>,
-    /// XOR-PEER-ADDRESS, each.
+    /// Every XOR-PEER-ADDRESS.
     pub(crate) peers: Vec<SocketAddr>,
 }
 
 impl Asked {
-    /// What `datagram` says, if `answer` answers it.
+    /// Reads the request in `datagram`. The result is empty if `answer` does not belong to it.
     pub(crate) fn of(datagram: &[u8], answer: &Answer) -> Self {
         let Ok(message) = Message::parse(datagram) else {
             return Self::default();
@@ -96,7 +96,7 @@ impl Asked {
     }
 }
 
-/// coturn's word for a method.
+/// Returns coturn's word for a method.
 pub(super) fn word(method: Method) -> &'static str {
     match method {
         Method::ALLOCATE => "ALLOCATE",

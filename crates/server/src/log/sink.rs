@@ -1,7 +1,7 @@
-//! Where lines end up: standard output, a file, syslog; with a time and a level before them where coturn has them.
+//! Writes lines to standard output, a file or syslog. Time and level precede a line where coturn prints them.
 //!
-//! Lines come as text through [`Write`], whole or in parts. One record is one line: whoever writes a name into it has escaped it (V-73).
-//! Standard output and the file have a thread each, so that one that takes nothing, a full pipe say, stops neither the server nor the other one.
+//! Lines come as text through [`Write`], whole or in parts. One record is one line, because the writer of a line escapes names in it (V-73).
+//! Standard output and the file have a thread each. So a blocked output, a full pipe for example, stops neither the server nor the other output.
 
 mod file;
 mod outlet;
@@ -21,7 +21,7 @@ use crate::process;
 /// Longest record in bytes, as in coturn; the rest is left out.
 const RECORD_LEN_MAX: usize = 1024;
 
-/// The log of a server. What waits to be written is written when it is dropped, unless an output takes nothing.
+/// The log of a server. Queued records are written when it is dropped, unless an output is blocked.
 pub struct Sink {
     stdout: Option<Outlet>,
     file: Option<(Place, Outlet)>,
@@ -33,8 +33,8 @@ pub struct Sink {
 }
 
 impl Sink {
-    /// Opens what `settings` name. A file that cannot be opened where none was named is done without. One that is opened is given to the user
-    /// that `process` is to become.
+    /// Opens the outputs that `settings` name. If the settings name no file and the default one cannot be opened, the log has no file. An opened
+    /// file is given to the user that `process` will run as.
     ///
     /// # Errors
     ///
@@ -76,14 +76,17 @@ impl Sink {
         Ok(Self {
             stdout,
             file,
-            syslog: settings.syslog.map(Syslog::new),
+            syslog: settings
+                .syslog
+                .is_used
+                .then(|| Syslog::new(settings.syslog.facility)),
             level_min: settings.level_min,
             style,
             partial: Vec::new(),
         })
     }
 
-    /// The file that lines go to now.
+    /// Returns the path of the file that lines are written to now.
     #[must_use]
     pub fn path(&self) -> Option<PathBuf> {
         self.file.as_ref().map(|(place, _)| place.current())
@@ -108,7 +111,7 @@ impl Sink {
     }
 
     fn settle(&self) {
-        // The file first: it may have something to say on standard output.
+        // The file comes first, because it may write a line to standard output.
         if let Some((_, file)) = &self.file {
             file.settle();
         }
@@ -128,7 +131,7 @@ impl Write for Sink {
         Ok(bytes.len())
     }
 
-    /// Waits until everything is written, unless an output takes nothing.
+    /// Waits until everything is written, unless an output is blocked.
     fn flush(&mut self) -> io::Result<()> {
         self.settle();
         Ok(())
@@ -141,7 +144,7 @@ impl Drop for Sink {
     }
 }
 
-/// What stands before a message in a record.
+/// Holds what precedes a message in a record.
 #[derive(Clone)]
 struct Style {
     timestamps: Timestamps,
@@ -149,7 +152,7 @@ struct Style {
 }
 
 impl Style {
-    /// Nothing but the level.
+    /// Returns the style that prints the level only.
     #[cfg(test)]
     fn bare() -> Self {
         Self {
@@ -158,7 +161,7 @@ impl Style {
         }
     }
 
-    /// The whole record with its end, cut where it is too long.
+    /// Returns the whole record with its line end, cut at the longest length.
     fn record(&self, level: Level, message: &str) -> String {
         let mut record = match &self.timestamps {
             Timestamps::None => format!("{}{message}", prefix(level)),
@@ -180,7 +183,7 @@ impl Style {
     }
 }
 
-/// The word that says a level where there is no time.
+/// Returns the word for a level, for records without a time.
 fn prefix(level: Level) -> &'static str {
     match level {
         Level::Debug | Level::Info => "",
@@ -189,7 +192,7 @@ fn prefix(level: Level) -> &'static str {
     }
 }
 
-/// The level that a line is written with, and the line without the word that says so.
+/// Returns the level of a line, and the line without the word that names the level.
 fn level(line: &str) -> (Level, &str) {
     for level in [Level::Warning, Level::Error] {
         if let Some(message) = line.strip_prefix(prefix(level)) {
@@ -199,7 +202,7 @@ fn level(line: &str) -> (Level, &str) {
     (Level::Info, line)
 }
 
-/// The time of day in coturn's format, whose `%f` is milliseconds.
+/// Returns the time of day in coturn's format. Its `%f` stands for milliseconds.
 fn stamp(format: &str) -> String {
     let format = format.replace("%f", "%3f");
     jiff::fmt::strtime::format(format, &Zoned::now()).unwrap_or_else(|_| Zoned::now().to_string())

@@ -1,4 +1,4 @@
-//! Texts that strangers choose, and coturn's words for error codes.
+//! Escapes text that clients choose, and holds coturn's phrases for error codes.
 
 use std::fmt::Write as _;
 
@@ -7,8 +7,8 @@ use turnbuckle_engine::Transport;
 /// Longest name in a line, in bytes as written: coturn cuts a record at 1024, and what stands behind a name has to be within.
 const NAME_LEN_MAX: usize = 255;
 
-/// A name as it stands between `<` and `>` in a line: whatever could end the line, end the field, or move the cursor of a terminal is
-/// escaped, and what is too long is cut (V-73). Ordinary names stand as they are, apostrophes included.
+/// Returns a name as it is printed between `<` and `>` in a line. Characters that could end the line, end the field or move the cursor of a
+/// terminal are escaped. A name that is too long is cut (V-73). Ordinary names are unchanged, apostrophes included.
 pub(crate) fn name(text: &str) -> String {
     let mut written = String::new();
     for character in text.chars() {
@@ -28,12 +28,12 @@ pub(crate) fn name(text: &str) -> String {
     written
 }
 
-/// The same for bytes that should be UTF-8.
+/// Returns a name as it is printed in a line, from bytes that should be UTF-8.
 pub(crate) fn name_of_bytes(bytes: &[u8]) -> String {
     name(&String::from_utf8_lossy(bytes))
 }
 
-/// coturn's name for what carries messages.
+/// Returns coturn's name of a transport.
 pub(super) fn socket(transport: Transport) -> &'static str {
     match transport {
         Transport::Dtls => "DTLS",
@@ -43,7 +43,7 @@ pub(super) fn socket(transport: Transport) -> &'static str {
     }
 }
 
-/// coturn's phrase for an error code.
+/// Returns coturn's phrase for an error code.
 pub(super) fn phrase(code: u16) -> &'static str {
     match code {
         300 => "Try Alternate",

@@ -1,15 +1,22 @@
 //! Engine, server and data path joined on one thread: what a relayed datagram takes from the heap.
 
 use std::ffi::OsString;
-use std::net::UdpSocket;
+use std::net::{SocketAddr, UdpSocket};
+use std::sync::Arc;
+use std::sync::mpsc::sync_channel;
 use std::time::Duration;
 
 use allocation_counter::measure;
-use turnbuckle_datapath::BufferBudget;
+use turnbuckle_datapath::{BufferBudget, Datapath};
+use turnbuckle_engine::Commons;
 use turnbuckle_wire::{ChannelData, ChannelNumber, Class, MessageWriter, Method, TransactionId};
 
-use super::*;
+use super::relay::Relay;
+use super::thread::{Listeners, Plan, set_up};
 use crate::config::{Machine, Request as Wish, load};
+use crate::control::keys::KeyRing;
+use crate::counters::ShardCounters;
+use crate::log::Log;
 use crate::translate;
 
 #[path = "../../benches/relay/turn.rs"]
@@ -60,7 +67,8 @@ impl OneShard {
             panic!("a whole configuration");
         };
         let config = &loaded.config;
-        let engine = Arc::new(translate::engine(config).unwrap());
+        let keys = KeyRing::new(config);
+        let engine = Arc::new(translate::engine(config, &keys).unwrap());
         let accepting = translate::accepting(config).unwrap();
         let budget = Arc::new(BufferBudget::new(translate::RELAY_BUFFER_BUDGET_BYTES));
         let backend = translate::backend(config.datapath.backend).0;
@@ -69,14 +77,15 @@ impl OneShard {
             is_restart: false,
             core: None,
             interfaces: Vec::new(),
-            listeners: config.datagram_listeners(),
-            stream_listeners: Vec::new(),
-            discovery: Vec::new(),
+            listeners: Listeners {
+                datagrams: config.datagram_listeners(),
+                ..Listeners::default()
+            },
             commons: Commons::new(&engine),
             mailboxes: Arc::default(),
             engine,
             streams: translate::streams(config, None, None),
-            datagrams: translate::datagrams(config, None),
+            datagrams: translate::datagrams(config, None, &keys),
             datapath: translate::datapath(config, backend, &accepting, &budget),
             log: translate::log(config, 0, 1),
         };

@@ -20,7 +20,7 @@ use rustls::{
 };
 
 use crate::config::{CIPHER_SUITES, Tls};
-use crate::dtls::{CurrentDtls, context, private_key};
+use crate::shard::front::dtls::{CurrentDtls, context, private_key};
 
 const ONLY_TLS13: &[&SupportedProtocolVersion] = &[&version::TLS13];
 
@@ -245,7 +245,7 @@ fn suite(name: &str) -> Option<SupportedCipherSuite> {
 }
 
 /// The name of a suite in the configuration's list.
-pub(super) fn suite_name(suite: CipherSuite) -> Option<&'static str> {
+pub(crate) fn suite_name(suite: CipherSuite) -> Option<&'static str> {
     let mut names = CIPHER_SUITES.into_iter();
     names.find(|name| self::suite(name).is_some_and(|known| known.suite() == suite))
 }

@@ -1,7 +1,5 @@
-//! TLS for clients: certificates, and sessions that know no sockets.
+//! Certificates for TLS and DTLS.
 
 mod certificates;
-mod session;
 
-pub(crate) use certificates::{Certificates, CurrentTls, current};
-pub(crate) use session::Session;
+pub(crate) use certificates::{Certificates, CurrentTls, current, suite_name};

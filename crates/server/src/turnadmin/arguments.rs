@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use super::Failure;
+use super::failure::Failure;
 use crate::config::Secret;
 
 /// What the command line asks for.
@@ -126,7 +126,7 @@ pub(super) fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Wis
                         found.password = Some(secret(prepared("password", &text()?)?));
                     }
                     "o" | "origin" => {
-                        found.origin = Some(super::origin::canonical(&text()?));
+                        found.origin = Some(crate::users::canonical(&text()?));
                     }
                     "b" | "db" | "userdb" => found.database = Some(text()?.into()),
                     "f" | "file-key-path" => found.key_file = Some(text()?.into()),

@@ -14,7 +14,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use sha2::{Digest as _, Sha256};
 
-use super::Failure;
+use super::failure::Failure;
 
 /// Bytes of a key of AES-128.
 const KEY_LEN: usize = 16;

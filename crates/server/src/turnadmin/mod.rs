@@ -6,7 +6,7 @@
 
 mod arguments;
 mod encrypted;
-mod origin;
+mod failure;
 mod run;
 mod usage;
 
@@ -14,25 +14,10 @@ use std::ffi::OsString;
 use std::io::Write;
 
 use self::arguments::Wish;
-pub(crate) use self::origin::canonical;
+use self::failure::Failure;
 
 /// Exit code of coturn's programs for whatever went wrong.
 const FAILED: u8 = 255;
-
-/// Why a command was not carried out. Never holds a password, key or secret.
-#[derive(Debug)]
-pub(crate) enum Failure {
-    /// The command line makes no sense: the usage follows.
-    Usage(String),
-    /// Something is missing or went wrong.
-    Refused(String),
-}
-
-impl From<crate::users::DatabaseError> for Failure {
-    fn from(error: crate::users::DatabaseError) -> Self {
-        Self::Refused(error.to_string())
-    }
-}
 
 /// Carries out what `arguments` (without the program's name) ask for. Results go to `out`, complaints to `complaints`; returns the exit code.
 pub fn turnadmin(

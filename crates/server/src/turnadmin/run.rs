@@ -4,9 +4,9 @@ use std::path::{Path, PathBuf};
 
 use turnbuckle_wire::long_term_key_md5;
 
-use super::Failure;
 use super::arguments::{Arguments, Command};
 use super::encrypted::{decrypted, encrypted, hashed, hexadecimal, write_key};
+use super::failure::Failure;
 use crate::users::{Database, text};
 
 /// Where Debian's and coturn's own packages keep the database.

@@ -1,4 +1,4 @@
-//! One SQLite file with coturn's tables, and every statement this program says to it.
+//! Holds one SQLite file with coturn's tables, and runs every statement on it.
 
 use std::fmt;
 use std::os::unix::fs::MetadataExt as _;
@@ -26,7 +26,7 @@ const LOCK_WAIT: Duration = Duration::from_secs(5);
 pub(crate) struct Database {
     connection: Connection,
     path: PathBuf,
-    /// Device and inode, by which a file that was put in the place of this one shows.
+    /// Device and inode. They show whether another file has replaced this one.
     file: (u64, u64),
 }
 
@@ -45,7 +45,7 @@ impl fmt::Display for DatabaseError {
 
 impl std::error::Error for DatabaseError {}
 
-/// What marks a state of the database: another one after another program's commit, or for another file in its place.
+/// Identifies a state of the database. It changes when another program commits, or when another file replaces this one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Version {
     file: (u64, u64),
@@ -53,7 +53,7 @@ pub(crate) struct Version {
 }
 
 impl Database {
-    /// Opens the file, makes it if there is none, and makes the tables that are missing. Where it may not be written it is read as it is.
+    /// Opens the file and creates the tables that are missing. A missing file is created. A file that may not be written is read as it is.
     ///
     /// # Errors
     ///
@@ -71,7 +71,7 @@ impl Database {
         )
         .map_err(error)?;
         connection.busy_timeout(LOCK_WAIT).map_err(error)?;
-        // SQLite opens a file that may only be read by reading it, and says so at the first write: to a table that is missing.
+        // SQLite opens a read-only file without an error. It reports the error at the first write, which creates a missing table.
         connection.execute_batch(SCHEMA).map_err(error)?;
         let file = identity(path).map_err(|error| DatabaseError {
             path: path.to_owned(),
@@ -84,11 +84,11 @@ impl Database {
         })
     }
 
-    /// The state the database is in. A cheap question: nothing is read but one counter.
+    /// Returns the version of the database's present state. This is cheap, because it reads one counter only.
     ///
     /// # Errors
     ///
-    /// There is no file any more, or it cannot be read.
+    /// The file is gone or cannot be read.
     pub(crate) fn version(&self) -> Result<Version, DatabaseError> {
         let file = identity(&self.path).map_err(|error| self.error(error.to_string()))?;
         let commit = self
@@ -98,7 +98,7 @@ impl Database {
         Ok(Version { file, commit })
     }
 
-    /// Whether another file has taken this one's place, so that it has to be opened.
+    /// Returns whether another file has replaced this one, so that the database has to be opened again.
     pub(crate) fn is_replaced(&self, version: &Version) -> bool {
         version.file != self.file
     }
@@ -119,7 +119,7 @@ impl Database {
         Ok(done)
     }
 
-    /// All rows of a query, each made by `read`.
+    /// Returns all rows of a query, each converted by `read`.
     pub(crate) fn rows<T>(
         &self,
         query: &str,
@@ -152,7 +152,7 @@ impl Database {
     }
 }
 
-/// The text of a column, whatever type it was written with; bytes that are no text are replaced.
+/// Returns the text of a column, of whatever type. Bytes that are not UTF-8 are replaced.
 pub(crate) fn text(row: &Row<'_>, column: usize) -> rusqlite::Result<String> {
     use rusqlite::types::ValueRef;
     Ok(match row.get_ref(column)? {
@@ -165,7 +165,7 @@ pub(crate) fn text(row: &Row<'_>, column: usize) -> rusqlite::Result<String> {
     })
 }
 
-/// An error without the statement that it came from.
+/// Returns the text of an error, without the statement that caused it.
 fn said(error: &rusqlite::Error) -> String {
     match error {
         rusqlite::Error::SqliteFailure(code, None) => code.to_string(),

@@ -1,4 +1,4 @@
-//! The thread that follows a database.
+//! Follows changes of a database on a thread of its own.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -9,9 +9,10 @@ use turnbuckle_engine::Config as EngineConfig;
 
 use super::database::{Database, DatabaseError, Version};
 use super::records::{Denied, Records, Wanted};
-use crate::serve::Event;
+use crate::control::events::Event;
 
-/// How often the database is asked whether it has changed: a counter is read. coturn sees a new user at once and anything else after five seconds.
+/// Time between two checks for changes of the database. A check reads one counter. coturn sees a new user at once and any other change after five
+/// seconds.
 const INTERVAL: Duration = Duration::from_millis(250);
 
 /// A database that is followed.
@@ -19,19 +20,20 @@ pub(crate) struct Follower {
     path: PathBuf,
     realm: String,
     wanted: Wanted,
-    /// What the configuration says by itself.
+    /// The engine's settings from the configuration alone.
     base: Arc<EngineConfig>,
-    /// Not open where it could not be opened yet.
+    /// `None` while the database could not be opened.
     database: Option<Database>,
     /// The state that was read.
     version: Option<Version>,
     /// Ranges that the database denies.
     denied: Denied,
-    /// Why it cannot be read, once that has been said.
+    /// The error of the last read, if it has been logged.
     trouble: Option<String>,
-    /// What the engines have now.
+    /// The settings that the engines have now.
     current: Arc<EngineConfig>,
-    /// What they had before. Kept until the next change, when no shard has it any more, so that this thread frees its memory and none of them.
+    /// The settings that they had before. They are kept until the next change, when no shard uses them any more. So this thread frees the memory,
+    /// and no shard has to.
     previous: Arc<EngineConfig>,
     complaints: Vec<String>,
 }
@@ -53,7 +55,7 @@ impl Follower {
         Ok(follower)
     }
 
-    /// As [`Self::open`]; a database that cannot be opened or read is complained of, and looked for again when it is followed.
+    /// Opens the database as [`Self::open`] does. If it cannot be opened or read, this is logged, and the thread that follows it tries again.
     pub(crate) fn open_or_wait(
         path: PathBuf,
         realm: String,
@@ -87,17 +89,17 @@ impl Follower {
         }
     }
 
-    /// Whether the database has been read.
+    /// Returns whether the database has been read.
     pub(crate) fn is_open(&self) -> bool {
         self.version.is_some()
     }
 
-    /// What the engines begin with.
+    /// Returns the settings that the engines start with.
     pub(crate) fn current(&self) -> Arc<EngineConfig> {
         Arc::clone(&self.current)
     }
 
-    /// Rows that could not be used when the database was last read, in words; once.
+    /// Takes the descriptions of rows that could not be used when the database was last read.
     pub(crate) fn take_complaints(&mut self) -> Vec<String> {
         let complaints = std::mem::take(&mut self.complaints).into_iter();
         complaints
@@ -105,7 +107,7 @@ impl Follower {
             .collect()
     }
 
-    /// Follows the database on a thread of its own until `stop` is dropped or nobody hears any more.
+    /// Follows the database on a thread of its own until `stop` is dropped or the receiver of changes is gone.
     pub(crate) fn start(
         mut self,
         events: SyncSender<Event>,
@@ -144,7 +146,7 @@ impl Follower {
         Ok(())
     }
 
-    /// What the engines are to have from now on, if the database has changed or is read for the first time.
+    /// Returns new settings for the engines if the database has changed or is read for the first time.
     fn look(&mut self) -> Result<Option<Arc<EngineConfig>>, DatabaseError> {
         let mut version = match &self.database {
             Some(database) => Some(database.version()?),
@@ -159,7 +161,7 @@ impl Follower {
             Some(database) => database,
             None => {
                 let database = Database::open(&self.path)?;
-                // Before the rows: what is committed in between is read twice rather than never.
+                // The version is read before the rows. So a commit in between is read twice and is never missed.
                 version = Some(database.version()?);
                 database
             }

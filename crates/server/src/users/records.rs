@@ -1,4 +1,4 @@
-//! What the tables of a database say, and what follows from it for the engines.
+//! Reads the tables of a database, and builds the engines' settings from them.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
@@ -13,7 +13,7 @@ use super::database::{Database, DatabaseError, text};
 use super::token_keys::{self, TokenKeyRecord};
 use crate::config::Secret;
 
-/// Which tables count.
+/// Holds which tables are read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Wanted {
     /// `turnusers_lt` (not beside secrets, unless `users-beside-secrets`).
@@ -31,7 +31,7 @@ pub(crate) struct Wanted {
 /// The ranges that the database denies, by realm; those without a realm are for all.
 pub(crate) type Denied = BTreeMap<String, Vec<Rule>>;
 
-/// Everything the database says, read at one moment.
+/// Holds the contents of the database at one moment.
 pub(crate) struct Records {
     /// The realm of requests that name no other comes first.
     realms: Vec<RealmRecords>,
@@ -45,7 +45,7 @@ pub(crate) struct Records {
     complaints: Vec<String>,
 }
 
-/// What the database says about one realm.
+/// Holds the contents of the database about one realm.
 #[derive(Default)]
 struct RealmRecords {
     name: String,
@@ -60,7 +60,7 @@ struct RealmRecords {
 }
 
 impl Records {
-    /// As [`Self::read_after`], where nothing was denied before.
+    /// Reads the tables as [`Self::read_after`] does, with no ranges denied before.
     #[cfg(test)]
     pub(crate) fn read(
         database: &Database,
@@ -70,8 +70,8 @@ impl Records {
         Self::read_after(database, realm, wanted, &Denied::new())
     }
 
-    /// Reads what is `wanted` about `realm` and all others that requests may be for. Rows that cannot be used are left out and
-    /// complained of; where one of them is to deny something, what was `denied` before stays so.
+    /// Reads the `wanted` tables about `realm` and all other realms that requests may name. Rows that cannot be used are left out and described in
+    /// the result. If one of them is a deny rule, the ranges that were `denied` before stay denied.
     pub(crate) fn read_after(
         database: &Database,
         realm: &str,
@@ -108,7 +108,7 @@ impl Records {
         })
     }
 
-    /// `first`, and then each realm that an origin or a key leads to, once.
+    /// Returns `first`, and then each other realm that an origin or a key names, once.
     fn realm_names(&self, first: &str) -> Vec<String> {
         let of_origins = self.origins.iter().map(|(_, realm)| realm);
         let of_keys = self.token_keys.iter().map(|key| &key.realm);
@@ -138,7 +138,7 @@ impl Records {
             self.read_users(database, &mut realm)?;
         }
         if wanted.secrets {
-            // The newest first: they are the ones a rotation has just added.
+            // The newest secrets come first, because a rotation has just added them.
             let rows = database.rows(
                 "select value from turn_secret where realm=?1 order by rowid desc",
                 [&realm.name],
@@ -150,7 +150,7 @@ impl Records {
                 .map(|secret| Secret::new(secret.into_bytes()))
                 .collect();
         }
-        // Rows without a realm are for all realms; they are not read a second time for one without a name.
+        // Rows without a realm apply to all realms. They are not read a second time for a realm with an empty name.
         if wanted.peers && !realm.name.is_empty() {
             realm.peers = self.read_peers(database, &realm.name, denied)?;
         }
@@ -182,8 +182,8 @@ impl Records {
         Ok(())
     }
 
-    /// The rules of a realm, or those without a realm. Ranges that were `denied` before stay so while there is one that cannot be read: which of them it
-    /// replaces nobody knows.
+    /// Returns the rules of a realm, or those without a realm. While a deny rule cannot be read, all ranges that were `denied` before stay denied,
+    /// because it is unknown which of them the rule replaces.
     fn read_peers(
         &mut self,
         database: &Database,
@@ -209,7 +209,7 @@ impl Records {
         Ok(rules)
     }
 
-    /// The rules of a table, and whether all of its rows could be read.
+    /// Returns the rules of a table, and whether all of its rows could be read.
     fn read_ranges(
         &mut self,
         database: &Database,
@@ -230,7 +230,7 @@ impl Records {
                 Err(error) => {
                     is_whole = false;
                     let what = format!("{table}: `{}`: {error}", row.escape_debug());
-                    // What cannot be read must not open anything, and must not silently fail to close something.
+                    // A row that cannot be read must not allow a peer, and must not silently fail to deny one.
                     self.complaints.push(match action {
                         Action::Allow => format!("{what}; not allowed"),
                         Action::Deny => format!("{what}; NOT denied"),
@@ -241,7 +241,7 @@ impl Records {
         Ok((rules, is_whole))
     }
 
-    /// The ranges that are denied now, for [`Self::read_after`]; once.
+    /// Takes the ranges that are denied now, for [`Self::read_after`].
     pub(crate) fn take_denied(&mut self) -> Denied {
         std::mem::take(&mut self.denied)
     }
@@ -281,7 +281,7 @@ impl Records {
         Ok(())
     }
 
-    /// `base`, which is what the configuration says, with these records added. Configured users come before those of the database.
+    /// Returns the configuration's settings, `base`, with these records added. Configured users come before those of the database.
     pub(crate) fn added_to(self, base: &EngineConfig) -> (Arc<EngineConfig>, Vec<String>) {
         let mut engine = base.clone();
         let mut complaints = self.complaints;
@@ -368,19 +368,19 @@ impl RealmRecords {
                 total_quota: bound(self.total_quota, engine.limits.total_quota),
                 bytes_per_s: self
                     .bytes_per_s
-                    .map_or(engine.bandwidth.bytes_per_s, NonZeroU32::new),
+                    .map_or(engine.limits.bandwidth.bytes_per_s, NonZeroU32::new),
             };
-            engine.realm_limits.insert(name.into(), limits);
+            engine.realms.limits.insert(name.into(), limits);
         }
         if !self.peers.is_empty() {
             let mut policy = engine.policy.clone();
             policy.rules.extend(&self.peers);
-            engine.realm_policies.insert(name.into(), policy);
+            engine.realms.policies.insert(name.into(), policy);
         }
     }
 }
 
-/// The 16 bytes of 32 hexadecimal digits; what follows them (blanks, in some databases) does not count.
+/// Returns the 16 bytes that 32 hexadecimal digits stand for. Text behind them is ignored, because some databases have blanks there.
 fn md5_key(digits: &str) -> Option<[u8; 16]> {
     let digits = digits
         .get(..32)

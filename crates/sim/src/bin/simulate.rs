@@ -1,7 +1,7 @@
 //! Runs a range of seeds and says how it went.
 //!
-//! `simulate [--seeds A..B] [--steps N] [--first] [--hashes]`; `--first` stops at the first failure, `--hashes` prints
-//! one line a seed.
+//! `simulate [--shards] [--seeds A..B] [--steps N] [--first] [--hashes]`; `--shards` runs several whole shards in place of the engine alone,
+//! `--first` stops at the first failure, `--hashes` prints one line a seed.
 
 #![expect(clippy::print_stdout, reason = "a command-line tool")]
 
@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::Instant;
 
-use turnbuckle_sim::{Coverage, run_seed};
+use turnbuckle_sim::{Coverage, run_seed, shards};
 
 /// What the command line asks for.
 #[derive(Debug)]
@@ -21,11 +21,26 @@ struct Arguments {
     steps: u64,
     first_only: bool,
     hashes: bool,
+    shards: bool,
+}
+
+/// What is said of a seed: a line, the virtual time that passed, and what happened.
+type Passed = (String, u64, Coverage);
+
+/// Runs a seed of the world that is asked for.
+fn run(arguments: &Arguments, seed: u64) -> Result<Passed, String> {
+    let steps = arguments.steps;
+    if arguments.shards {
+        let report = shards::run_seed(seed, steps).map_err(|failure| failure.to_string())?;
+        return Ok((report.to_string(), report.elapsed, report.coverage));
+    }
+    let report = run_seed(seed, steps).map_err(|failure| failure.to_string())?;
+    Ok((report.to_string(), report.elapsed, report.coverage))
 }
 
 fn main() -> ExitCode {
     let Some(arguments) = arguments() else {
-        println!("usage: simulate [--seeds A..B] [--steps N] [--first] [--hashes]");
+        println!("usage: simulate [--shards] [--seeds A..B] [--steps N] [--first] [--hashes]");
         return ExitCode::from(2);
     };
     // The default hook would print each panic of the engine once for every reduction of it.
@@ -41,15 +56,15 @@ fn main() -> ExitCode {
                     if seed >= arguments.end {
                         return;
                     }
-                    let result = run_seed(seed, arguments.steps);
+                    let result = run(&arguments, seed);
                     let mut totals = totals.lock().unwrap_or_else(|e| e.into_inner());
                     match result {
-                        Ok(report) => {
+                        Ok((line, elapsed, seen)) => {
                             totals.0 += 1;
-                            totals.1 += report.elapsed / 1_000_000_000;
-                            totals.3.add(&report.coverage);
+                            totals.1 += elapsed / 1_000_000_000;
+                            totals.3.add(&seen);
                             if arguments.hashes {
-                                println!("{report}");
+                                println!("{line}");
                             } else if totals.0.is_multiple_of(1000) {
                                 println!(
                                     "{} seeds, {} failed, {:?}",
@@ -98,6 +113,7 @@ fn arguments() -> Option<Arguments> {
         steps: 2000,
         first_only: false,
         hashes: false,
+        shards: false,
     };
     let mut given = std::env::args().skip(1);
     while let Some(name) = given.next() {
@@ -110,6 +126,7 @@ fn arguments() -> Option<Arguments> {
             }
             "--steps" => arguments.steps = given.next()?.parse().ok()?,
             "--first" => arguments.first_only = true,
+            "--shards" => arguments.shards = true,
             "--hashes" => arguments.hashes = true,
             _ => return None,
         }

@@ -70,6 +70,17 @@ impl Watched {
         if !proven {
             let (asked, sent) = (message.as_bytes().len(), bytes.len());
             let source = from.client.ip();
+            // An answer beyond three times its request is a challenge of required parts, of a length that is known.
+            let realm_len = self.secrets.realm.len().next_multiple_of(4);
+            let fingerprint_len = if message.has_fingerprint() { 8 } else { 0 };
+            let challenge_len = 20 + 8 + 4 + realm_len + 4 + 28 + 12 + fingerprint_len;
+            let is_first_request = asked >= 28 || message.method() == Method::BINDING;
+            let is_challenge = matches!(code, 401 | 438) && sent <= challenge_len;
+            ensure(
+                sent <= 3 * asked || is_challenge && is_first_request,
+                "I3",
+                || format!("{sent} bytes for {asked} to who proved nothing"),
+            )?;
             let shared = self.server.commons.unverified_bucket(source);
             self.ledger
                 .unverified_reply(now, source, shared, asked, sent)?;
@@ -88,7 +99,7 @@ impl Watched {
         })
     }
 
-    /// What every answer must look like.
+    /// Checks what every answer must look like.
     fn check_reply(
         &mut self,
         now: u64,
@@ -228,9 +239,11 @@ impl Watched {
                 let binds = message.method() == Method::CHANNEL_BIND;
                 let peers = message.xor_peer_addresses().filter_map(Result::ok);
                 for peer in peers.take(if binds { 1 } else { usize::MAX }) {
-                    held.permissions.insert(peer.ip(), now + rules.permission);
+                    held.permissions
+                        .insert(peer.ip(), now + rules.lifetimes.permission);
                     if let (true, Some(number)) = (binds, number) {
-                        held.channels.insert(number, (peer, now + rules.channel));
+                        held.channels
+                            .insert(number, (peer, now + rules.lifetimes.channel));
                     }
                 }
             }
@@ -292,7 +305,7 @@ impl Watched {
         ensure(!step.opens.is_empty(), "I8", || {
             "no answer and no socket asked for".to_owned()
         })?;
-        if let Some(address) = pending.redeemed {
+        if let Some(address) = pending.asked.redeemed {
             self.model.redeem(address);
         }
         self.model.pending.insert(from, pending);
@@ -320,19 +333,19 @@ impl Watched {
                 return Err(Violation::new("I8", format!("{address} for nobody")));
             };
             ensure(
-                pending.wanted[usize::from(address.is_ipv6())],
+                pending.asked.wanted[usize::from(address.is_ipv6())],
                 "model",
                 || format!("{address} is of a family that {from:?} does not want"),
             )?;
             ensure(!taken.contains(&address), "model", || {
                 format!("{address} is taken")
             })?;
-            if let Some(redeemed) = pending.redeemed {
+            if let Some(redeemed) = pending.asked.redeemed {
                 ensure(redeemed == address, "model", || {
                     format!("{address} for {redeemed}")
                 })?;
             }
-            if let Some(reserve) = pending.even {
+            if let Some(reserve) = pending.asked.even {
                 let next = SocketAddr::new(address.ip(), address.port() | 1);
                 let sound = address.port().is_multiple_of(2)
                     && (!reserve || !taken.contains(&next) && rules.ports.contains(&next.port()));
@@ -342,7 +355,7 @@ impl Watched {
             }
             // Whatever waited there is over.
             let next = SocketAddr::new(address.ip(), address.port() | 1);
-            let reserve = pending.even == Some(true);
+            let reserve = pending.asked.even == Some(true);
             let waits =
                 |held: &Reservation| held.address == address || reserve && held.address == next;
             self.model.reservations.retain(|_, held| !waits(held));
@@ -380,7 +393,7 @@ impl Watched {
                 .in_use
                 .iter()
                 .filter(|other| other.is_ipv6() == address.is_ipv6());
-            let may_retry = pending.redeemed.is_none()
+            let may_retry = pending.asked.redeemed.is_none()
                 && tried.count() + 1 < usize::from(attempts)
                 && self.has_other_port(pending, address);
             ensure(
@@ -449,9 +462,9 @@ impl Watched {
                 format!("{code} although no socket opened")
             });
         }
-        if code == 508 && pending.even == Some(true) {
+        if code == 508 && pending.asked.even == Some(true) {
             // Others were quicker with their reservations.
-            let full = self.model.reservations.len() >= self.model.rules.reservations_max;
+            let full = self.model.reservations.len() >= self.model.rules.bounds.reservations;
             return ensure(full, "model", || {
                 "508 with room for a reservation".to_owned()
             });
@@ -461,9 +474,9 @@ impl Watched {
         })?;
         let lost = [false, true].into_iter().find(|v6| {
             let got = pending.opened.iter().any(|relay| relay.is_ipv6() == *v6);
-            pending.wanted[usize::from(*v6)] && !got
+            pending.asked.wanted[usize::from(*v6)] && !got
         });
-        let missing = lost.map(|v6| (v6, 508)).or(pending.missing);
+        let missing = lost.map(|v6| (v6, 508)).or(pending.asked.missing);
         if pending.opened.len() == 2 {
             self.coverage.count("both families", 0);
         }
@@ -471,14 +484,15 @@ impl Watched {
         if let Some(token) = token {
             self.coverage.count("reserved", 0);
             let even = pending.opened.first().copied();
-            let Some(even) = even.filter(|_| pending.even == Some(true)) else {
+            let Some(even) = even.filter(|_| pending.asked.even == Some(true)) else {
                 return Err(Violation::new("model", "a token that nobody asked for"));
             };
             let address = SocketAddr::new(even.ip(), even.port() + 1);
-            let expires = now + self.model.rules.reservation;
+            let expires = now + self.model.rules.lifetimes.reservation;
             let fresh = self.model.reservations.insert(
                 token,
                 Reservation {
+                    user: pending.user.clone(),
                     address,
                     expires,
                     certain: true,
@@ -489,11 +503,11 @@ impl Watched {
             })?;
         }
         ensure(
-            token.is_some() == (pending.even == Some(true)),
+            token.is_some() == (pending.asked.even == Some(true)),
             "model",
-            || format!("token {token:?} for {:?}", pending.even),
+            || format!("token {token:?} for {:?}", pending.asked.even),
         )?;
-        if pending.redeemed.is_some() {
+        if pending.asked.redeemed.is_some() {
             self.coverage.count("redeemed", 0);
         }
         self.serial += 1;
@@ -505,7 +519,7 @@ impl Watched {
             relays: pending
                 .opened
                 .into_iter()
-                .map(|relay| (relay, now + pending.lifetime_s * SECOND))
+                .map(|relay| (relay, now + pending.asked.lifetime_s * SECOND))
                 .collect(),
             missing,
             token,
@@ -513,7 +527,7 @@ impl Watched {
             channels: BTreeMap::new(),
             mobility: None,
         };
-        if pending.mobile {
+        if pending.asked.mobile {
             let ticket = reply.mobility_ticket().unwrap_or_default().to_vec();
             let before = self.model.tickets.insert(ticket.clone(), held.serial);
             ensure(before.is_none() && !ticket.is_empty(), "model", || {
@@ -525,7 +539,7 @@ impl Watched {
                 resumed: None,
             });
         }
-        self.check_allocated(&held, from, &reply, pending.lifetime_s)?;
+        self.check_allocated(&held, from, &reply, pending.asked.lifetime_s)?;
         self.model.allocations.insert(from, held);
         Ok(())
     }
@@ -574,7 +588,7 @@ impl Watched {
         })
     }
 
-    /// What timers do: end what is over, and answer a request whose socket never came.
+    /// Checks what timers do: they end what is over, and answer a request whose socket never came.
     pub(super) fn timed_out(
         &mut self,
         now: u64,
@@ -620,9 +634,9 @@ impl Watched {
         self.follow(now, &step.changes, step.shard)
     }
 
-    /// Whether another port could be tried after `failed`, which is not given back yet.
+    /// Returns whether another port could be tried after `failed`, which is not given back yet.
     fn has_other_port(&self, pending: &Pending, failed: SocketAddr) -> bool {
-        self.model.has_port(failed.is_ipv6(), pending.even)
+        self.model.has_port(failed.is_ipv6(), pending.asked.even)
     }
 }
 

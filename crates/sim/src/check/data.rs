@@ -45,10 +45,8 @@ impl Watched {
         };
         let mut output = Output::default();
         let Some((number, Some(payload))) = claim else {
-            let malformed = matches!(&expect, Expect::Silence(r) if r.contains(&DropReason::MalformedChannelData));
-            self.coverage
-                .count("drop", DropReason::MalformedChannelData as u16);
-            ensure(malformed, "model", || {
+            self.coverage.count("malformed channel data", 0);
+            ensure(expect == Expect::Malformed, "model", || {
                 format!("malformed, expected {expect:?}")
             })?;
             return Ok(output);
@@ -67,7 +65,7 @@ impl Watched {
         self.no_effects(&step)?;
         let framed = payload.len() + 4;
         let relayed = matches!(step.verdict, Verdict::Channel(Ok(_)));
-        self.count_usage(from, |usage| {
+        self.mirror.count_usage(from, |usage| {
             add(&mut usage.client_received, framed);
             if relayed {
                 add(&mut usage.peer_sent, payload.len());
@@ -157,7 +155,7 @@ impl Watched {
                 },
                 _ => None,
             };
-            self.count_usage(holder, |usage| {
+            self.mirror.count_usage(holder, |usage| {
                 add(&mut usage.peer_received, bytes.len());
                 if let Some(framed) = framed {
                     add(&mut usage.client_sent, framed);
@@ -316,7 +314,8 @@ impl Watched {
             format!("{found:?}, expected {expects:?}")
         })?;
         self.coverage.count("send relayed", 0);
-        self.count_usage(from, |usage| add(&mut usage.peer_sent, payload.len()));
+        self.mirror
+            .count_usage(from, |usage| add(&mut usage.peer_sent, payload.len()));
         let mut output = Output::default();
         self.send_to_peer(from, relay, route.peer.address(), payload, &mut output)?;
         Ok(output)

@@ -3,7 +3,7 @@
 //! I1, I2, I8 and I10 are checked where a datagram or an answer leaves (`mod.rs`, `answer.rs`);
 //! I6 also where something ends (`mirror.rs`). The rest is here, after every step.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 
 use turnbuckle_engine::{Rate, UnverifiedLimits};
@@ -53,13 +53,13 @@ impl Level {
         Self(self.0 + bytes as u128 * u128::from(SECOND))
     }
 
-    /// Whether this is within `rate`, with the slack of one step.
+    /// Returns whether this is within `rate`, with the slack of one step.
     fn is_within(self, rate: Rate) -> bool {
         let burst = u128::from(rate.burst) + u128::from(rate.per_s.div_ceil(10));
         self.0 <= burst * u128::from(SECOND)
     }
 
-    /// Whether so many bytes more may be beyond `rate`, with the slack of one step.
+    /// Returns whether so many bytes more may be beyond `rate`, with the slack of one step.
     fn may_be_full(self, rate: Rate, bytes: u32) -> bool {
         let wanted = u128::from(bytes) + u128::from(rate.per_s.div_ceil(10));
         self.0 + wanted * u128::from(SECOND) > u128::from(rate.burst) * u128::from(SECOND)
@@ -144,7 +144,7 @@ impl Ledger {
         })
     }
 
-    /// Whether the engine may refuse an answer for want of budget: the bucket that the source shares has no room for one. A source
+    /// Returns whether the engine may refuse an answer for want of budget: the bucket that the source shares has no room for one. A source
     /// whose bucket has room is refused nothing, whatever others do.
     pub(super) fn may_be_over_budget(&self, now: u64, shared: Option<usize>) -> bool {
         let limits = &self.limits;
@@ -178,9 +178,10 @@ impl Watched {
     /// Checks what must hold at every moment.
     pub(super) fn invariants(&self, now: u64) -> Result<(), Violation> {
         self.ports(now)?;
-        self.quotas()?;
+        self.quotas(now)?;
         self.timers(now)?;
         self.memory()?;
+        self.held(now)?;
         self.sockets()
     }
 
@@ -190,7 +191,7 @@ impl Watched {
         let certain = self.model.taken_for_certain(now);
         for (relay, counts) in self.server.commons.ports() {
             let ip = relay.external.unwrap_or(relay.local);
-            let count = |taken: &std::collections::BTreeSet<SocketAddr>| {
+            let count = |taken: &BTreeSet<SocketAddr>| {
                 let of_ip = taken.iter().filter(|address| address.ip() == ip);
                 u32::try_from(of_ip.count()).unwrap_or(u32::MAX)
             };
@@ -205,21 +206,21 @@ impl Watched {
         Ok(())
     }
 
-    /// I5: the ledger counts exactly what exists.
-    fn quotas(&self) -> Result<(), Violation> {
+    /// I5: the ledger counts exactly what exists; of reservations a crash may have lost some.
+    fn quotas(&self, now: u64) -> Result<(), Violation> {
         let commons = &self.server.commons;
-        for user in self.secrets.passwords.keys() {
-            let name = quota_name(user);
-            let (used, held) = (commons.quota_used(REALM, name), self.model.held_by(name));
-            ensure(usize::try_from(used) == Ok(held), "I5", || {
-                format!("{name} is charged {used}, holds {held}")
+        let names = self.secrets.passwords.keys().map(|user| quota_name(user));
+        let by_name = names.map(|name| (Some(name), commons.quota_used(REALM, name)));
+        let in_all = (None, commons.quota_used_total());
+        for (name, used) in by_name.chain([in_all]) {
+            let certain = self.model.charged_to(name, Some(now));
+            let held = certain..=self.model.charged_to(name, None);
+            let is_held = usize::try_from(used).is_ok_and(|used| held.contains(&used));
+            ensure(is_held, "I5", || {
+                let whose = name.unwrap_or("all");
+                format!("{whose}: charged {used}, holds {held:?}")
             })?;
         }
-        let total = self.model.allocations.len() + self.model.pending.len();
-        let used = commons.quota_used_total();
-        ensure(usize::try_from(used) == Ok(total), "I5", || {
-            format!("all are charged {used}, hold {total}")
-        })?;
         for shard in 0..self.server.shard_count() {
             let statistics = self.server.statistics(shard);
             let live = self
@@ -278,6 +279,25 @@ impl Watched {
         let reserved = self.server.commons.reserved_ports();
         ensure(reserved <= limits.reservations as usize, "I7", || {
             format!("{reserved} reserved")
+        })
+    }
+
+    /// The host holds the ports that are reserved, and no others; a crash may have taken the sockets of reservations that were there before.
+    fn held(&self, now: u64) -> Result<(), Violation> {
+        let (held, taking) = self.server.held();
+        let outside = |address| self.server.outside(address);
+        let held: BTreeSet<SocketAddr> = held.into_iter().map(outside).collect();
+        let taking = taking.into_iter().map(outside);
+        let reserved = self.model.reservations.values();
+        let certain = reserved
+            .clone()
+            .filter(|reserved| reserved.certain && reserved.expires > now);
+        let expected: BTreeSet<_> = certain.map(|reserved| reserved.address).collect();
+        let known: BTreeSet<_> = reserved.map(|reserved| reserved.address).collect();
+        let may_be: BTreeSet<_> = known.into_iter().chain(taking).collect();
+        let sound = expected.is_subset(&held) && held.is_subset(&may_be);
+        ensure(sound, "sockets", || {
+            format!("held {held:?}, expected {expected:?}, known {may_be:?}")
         })
     }
 

@@ -7,13 +7,12 @@ use std::net::{IpAddr, SocketAddr};
 
 use turnbuckle_engine::{AllocationId, Change, EndCause, Family, Traffic, Usage};
 
-use super::Watched;
-use crate::model::{Allocation, Tuple};
+use crate::model::{Allocation, Model, Reservation, Tuple};
 use crate::queue::SECOND;
-use crate::server::Step;
+use crate::server::Server;
 use crate::violation::{Violation, ensure};
 
-/// Allocations as the change stream tells them.
+/// Holds allocations as the change stream reports them.
 #[derive(Debug, Default)]
 pub(super) struct Mirror {
     held: BTreeMap<(usize, AllocationId), Copy>,
@@ -51,16 +50,36 @@ impl Copy {
     }
 }
 
+/// When something is followed.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Moment {
+    pub(super) now: u64,
+    /// When the server last came to life: what ran out before could not end earlier.
+    pub(super) alive_since: u64,
+}
+
+impl Moment {
+    /// I6: nothing ends before its time, and nothing a second after it.
+    fn due(self, expires: Option<u64>, change: &Change) -> Result<(), Violation> {
+        let Self { now, alive_since } = self;
+        let due = expires
+            .is_some_and(|expires| expires <= now && now <= expires.max(alive_since) + SECOND);
+        ensure(due, "I6", || {
+            format!("at {now} {change:?}, due at {expires:?}")
+        })
+    }
+}
+
 /// Counts one datagram.
 pub(super) fn add(traffic: &mut Traffic, bytes: usize) {
     traffic.datagrams += 1;
     traffic.bytes += bytes as u64;
 }
 
-impl Watched {
+impl Mirror {
     /// Counts traffic of the allocation that `client` has, if it has one.
     pub(super) fn count_usage(&mut self, client: Tuple, count: impl FnOnce(&mut Usage)) {
-        let mut held = self.mirror.held.values_mut();
+        let mut held = self.held.values_mut();
         if let Some(copy) = held.find(|copy| copy.tuple == client) {
             count(&mut copy.usage);
         }
@@ -68,7 +87,7 @@ impl Watched {
 
     /// After a crash the totals go on from what the journal says.
     pub(super) fn forget_usage(&mut self) {
-        for copy in self.mirror.held.values_mut() {
+        for copy in self.held.values_mut() {
             copy.usage = copy.recorded;
         }
     }
@@ -77,44 +96,52 @@ impl Watched {
     /// and compares the two.
     pub(super) fn follow(
         &mut self,
-        now: u64,
+        at: Moment,
         changes: &[Change],
         shard: usize,
+        (server, model): (&Server, &mut Model),
     ) -> Result<(), Violation> {
         for change in changes {
-            self.follow_one(now, change, shard)?;
+            self.follow_one(at, change, shard, (server, model))?;
         }
-        for (tuple, held) in &self.model.allocations {
-            let mut copies = self
-                .mirror
-                .held
-                .values()
-                .filter(|copy| copy.tuple == *tuple);
+        self.compare(model)
+    }
+
+    fn compare(&self, model: &Model) -> Result<(), Violation> {
+        for (tuple, held) in &model.allocations {
+            let mut copies = self.held.values().filter(|copy| copy.tuple == *tuple);
             let copy = copies.next();
             ensure(copy.is_some_and(|copy| copy.is(held)), "changes", || {
                 format!("the stream says {copy:?}, the model {held:?}")
             })?;
         }
         ensure(
-            self.mirror.held.len() == self.model.allocations.len(),
+            self.held.len() == model.allocations.len(),
             "changes",
-            || format!("the stream has {:?}", self.mirror.held.keys()),
+            || format!("the stream has {:?}", self.held.keys()),
         )
     }
 
-    fn follow_one(&mut self, now: u64, change: &Change, shard: usize) -> Result<(), Violation> {
-        self.coverage.count("change", kind(change));
+    /// Takes one change into the copy.
+    pub(super) fn follow_one(
+        &mut self,
+        at: Moment,
+        change: &Change,
+        shard: usize,
+        (server, model): (&Server, &mut Model),
+    ) -> Result<(), Violation> {
+        let now = at.now;
         match change {
             Change::Created(created) => {
                 let tuple = Tuple {
-                    server: created.server,
-                    client: created.client,
+                    server: created.path.server,
+                    client: created.path.client,
                 };
                 let expires = created.expires.as_nanos();
                 let relays = created.relays.iter().map(|relay| (relay.external, expires));
                 let copy = Copy {
                     tuple,
-                    is_mobile: created.is_mobile,
+                    is_mobile: created.brought.is_mobile,
                     new_path: None,
                     user: created.user.name.to_string(),
                     relays: relays.collect(),
@@ -123,28 +150,27 @@ impl Watched {
                     usage: Usage::default(),
                     recorded: Usage::default(),
                 };
-                let fresh = self.mirror.held.insert((shard, created.allocation), copy);
+                let fresh = self.held.insert((shard, created.allocation), copy);
                 ensure(fresh.is_none(), "changes", || format!("{change:?} twice"))?;
                 if let Some(reserved) = &created.reservation {
-                    let waiting = self.model.reservations.values();
-                    let address = self.server.outside(reserved.local);
+                    let waiting = model.reservations.values();
+                    let address = server.outside(reserved.local);
                     let expires = reserved.expires.as_nanos();
-                    let known = |held: &crate::model::Reservation| {
-                        held.address == address && held.expires == expires
-                    };
+                    let known =
+                        |held: &Reservation| held.address == address && held.expires == expires;
                     ensure({ waiting }.any(known), "changes", || {
                         format!("{reserved:?}")
                     })?;
                 }
             }
             Change::Ended(ended) => {
-                let copy = self.mirror.held.remove(&(shard, ended.allocation));
+                let copy = self.held.remove(&(shard, ended.allocation));
                 let Some(copy) = copy else {
                     return Err(Violation::new("changes", format!("{change:?} of nothing")));
                 };
                 let client = Tuple {
-                    server: ended.server,
-                    client: ended.client,
+                    server: ended.path.server,
+                    client: ended.path.client,
                 };
                 ensure(client == copy.tuple, "changes", || {
                     format!("{client:?} ended for {:?}", copy.tuple)
@@ -154,22 +180,20 @@ impl Watched {
                 })?;
                 match ended.cause {
                     EndCause::Expired => {
-                        self.due(now, copy.relays.values().copied().max(), change)?;
-                        self.model.end(copy.tuple, None, now);
+                        at.due(copy.relays.values().copied().max(), change)?;
+                        model.end(copy.tuple, None, now);
                     }
                     EndCause::Released(_) => {}
-                    EndCause::Disconnected | EndCause::Lost => {
-                        self.model.end(copy.tuple, None, now)
-                    }
+                    EndCause::Disconnected | EndCause::Lost => model.end(copy.tuple, None, now),
                 }
             }
             Change::Resumed(resumed) => {
-                let (server, client) = (resumed.server, resumed.client);
+                let (server, client) = (resumed.path.server, resumed.path.client);
                 let copy = self.copy(shard, resumed.allocation, change)?;
                 copy.new_path = Some(Tuple { server, client });
             }
             Change::Moved(moved) => {
-                let (server, client) = (moved.server, moved.client);
+                let (server, client) = (moved.path.server, moved.path.client);
                 let copy = self.copy(shard, moved.allocation, change)?;
                 copy.tuple = Tuple { server, client };
                 copy.new_path = None;
@@ -193,12 +217,12 @@ impl Watched {
                 copy.release_family(v6);
                 match cause {
                     EndCause::Expired => {
-                        self.due(now, expires, change)?;
-                        self.model.end_family(tuple, v6, None, now);
+                        at.due(expires, change)?;
+                        model.end_family(tuple, v6, None, now);
                     }
                     EndCause::Released(_) => {}
                     EndCause::Disconnected | EndCause::Lost => {
-                        self.model.end_family(tuple, v6, None, now)
+                        model.end_family(tuple, v6, None, now)
                     }
                 }
             }
@@ -221,9 +245,9 @@ impl Watched {
                 let copy = self.copy(shard, *allocation, change)?;
                 let tuple = copy.tuple;
                 let expires = copy.permissions.remove(peer);
-                self.due(now, expires, change)?;
+                at.due(expires, change)?;
                 // The same step may have installed it anew.
-                if let Some(held) = self.model.allocations.get_mut(&tuple) {
+                if let Some(held) = model.allocations.get_mut(&tuple) {
                     held.permissions
                         .retain(|ip, expires| ip != peer || *expires > now);
                 }
@@ -242,8 +266,8 @@ impl Watched {
                 let copy = self.copy(shard, *allocation, change)?;
                 let tuple = copy.tuple;
                 let expires = copy.channels.remove(&number.get());
-                self.due(now, expires.map(|(_, expires)| expires), change)?;
-                if let Some(held) = self.model.allocations.get_mut(&tuple) {
+                at.due(expires.map(|(_, expires)| expires), change)?;
+                if let Some(held) = model.allocations.get_mut(&tuple) {
                     let other = |bound: &u16| *bound != number.get();
                     held.channels
                         .retain(|bound, (_, expires)| other(bound) || *expires > now);
@@ -276,34 +300,13 @@ impl Watched {
         allocation: AllocationId,
         change: &Change,
     ) -> Result<&mut Copy, Violation> {
-        let copy = self.mirror.held.get_mut(&(shard, allocation));
+        let copy = self.held.get_mut(&(shard, allocation));
         copy.ok_or_else(|| Violation::new("changes", format!("{change:?} of nothing")))
-    }
-
-    /// I6: nothing ends before its time, and nothing a second after it.
-    fn due(&self, now: u64, expires: Option<u64>, change: &Change) -> Result<(), Violation> {
-        let due = expires
-            .is_some_and(|expires| expires <= now && now <= expires.max(self.alive_since) + SECOND);
-        ensure(due, "I6", || {
-            format!("at {now} {change:?}, due at {expires:?}")
-        })
-    }
-
-    /// What a rebuilt engine says about itself: only what it could not carry over.
-    pub(super) fn rebuilt(&mut self, now: u64, step: Step) -> Result<(), Violation> {
-        ensure(
-            step.replies.is_empty() && step.opens.is_empty(),
-            "I8",
-            || "a rebuilt engine speaks unasked".to_owned(),
-        )?;
-        for change in &step.changes {
-            self.follow_one(now, change, step.shard)?;
-        }
-        Ok(())
     }
 }
 
-fn kind(change: &Change) -> u16 {
+/// Returns the number under which a kind of change is counted.
+pub(super) fn kind(change: &Change) -> u16 {
     match change {
         Change::ChannelExpired { .. } => 0,
         Change::ChannelInstalled { .. } => 1,

@@ -20,7 +20,7 @@ use turnbuckle_engine::{
 use turnbuckle_wire::{Class, Message};
 
 use self::invariants::Ledger;
-use self::mirror::Mirror;
+use self::mirror::{Mirror, Moment};
 use crate::model::{Expect, Model, Nonces, Proof, Rules, Secrets, Tuple};
 use crate::queue::SECOND;
 use crate::random::Seeded;
@@ -188,7 +188,8 @@ impl Watched {
         if let Ok(message) = &parsed
             && let Some(len) = self.model.counted_send(from, message)
         {
-            self.count_usage(from, |usage| mirror::add(&mut usage.client_received, len));
+            self.mirror
+                .count_usage(from, |usage| mirror::add(&mut usage.client_received, len));
         }
         let output = match (outcome, &parsed) {
             (Outcome::Dropped(reason), _) => {
@@ -245,7 +246,7 @@ impl Watched {
         Ok(output)
     }
 
-    /// What may happen: what the RFC says of this moment, or, for a request, of what a server may
+    /// Returns what may happen: what the RFC says of this moment, or, for a request, of what a server may
     /// still believe before its timers have fired. Data is judged by the moment alone (I2), but for
     /// a relayed address as the peer, whose owner's timer may not have fired.
     fn expectations(
@@ -264,6 +265,13 @@ impl Watched {
             let believed = self.model.message(now, shard, from, message, proof);
             if !matches!(believed, Expect::Relay { .. }) {
                 expects.push(believed);
+            }
+            // of what may be gone the token that is asked for alone may be there
+            if let Ok(Some(token)) = message.reservation_token()
+                && let Some(held) = self.model.reservations.get(&token)
+            {
+                lenient.reservations.insert(token, held.clone());
+                expects.push(lenient.message(now, shard, from, message, proof));
             }
         }
         expects
@@ -348,12 +356,12 @@ impl Watched {
         self.opening.clear();
         self.model.pending.clear();
         self.model.doubt_reservations(now);
-        self.forget_usage();
+        self.mirror.forget_usage();
         self.alive_since = now;
         self.ledger.restart();
         for step in steps {
             self.record(&step)?;
-            self.rebuilt(now, step)?;
+            self.rebuilt(now, &step)?;
         }
         self.invariants(now)?;
         Ok(Output::default())
@@ -373,13 +381,50 @@ impl Watched {
         self.coverage.count("moved", 0);
         let changes = std::mem::take(&mut step.changes);
         let to = match changes.as_slice() {
-            [Change::Moved(moved)] => Some((moved.server, moved.client)),
+            [Change::Moved(moved)] => Some((moved.path.server, moved.path.client)),
             _ => None,
         };
         ensure(to == Some((from.server, from.client)), "model", || {
             format!("data on the new path {from:?} brought {changes:?}")
         })?;
         self.follow(now, &changes, step.shard)
+    }
+
+    /// Takes the changes of a step into the copy, lets the model forget what the engine has ended, and compares the two.
+    fn follow(&mut self, now: u64, changes: &[Change], shard: usize) -> Result<(), Violation> {
+        self.count_changes(changes);
+        let at = self.moment(now);
+        let beside = (&self.server, &mut self.model);
+        self.mirror.follow(at, changes, shard, beside)
+    }
+
+    /// Follows what a rebuilt engine says about itself: only what it could not carry over.
+    fn rebuilt(&mut self, now: u64, step: &Step) -> Result<(), Violation> {
+        ensure(
+            step.replies.is_empty() && step.opens.is_empty(),
+            "I8",
+            || "a rebuilt engine speaks unasked".to_owned(),
+        )?;
+        self.count_changes(&step.changes);
+        let at = self.moment(now);
+        for change in &step.changes {
+            let beside = (&self.server, &mut self.model);
+            self.mirror.follow_one(at, change, step.shard, beside)?;
+        }
+        Ok(())
+    }
+
+    fn moment(&self, now: u64) -> Moment {
+        Moment {
+            now,
+            alive_since: self.alive_since,
+        }
+    }
+
+    fn count_changes(&mut self, changes: &[Change]) {
+        for change in changes {
+            self.coverage.count("change", mirror::kind(change));
+        }
     }
 
     /// Relaying and dropping change nothing (RFC 8656 §9, §12.6: data refreshes nothing).

@@ -1,7 +1,7 @@
 //! An honest TURN client: it authenticates, retransmits, refreshes and relays.
 //!
 //! The client follows RFC 8489 §6.2.1 and §9.2.5 and RFC 8656 §7 to §12 as far as a server can
-//! tell. What it does next is drawn at random ([`script`](self::script)); what it must do (answer a
+//! tell. What it does next is drawn at random ([`script`]); what it must do (answer a
 //! challenge, retransmit) it does.
 
 mod script;
@@ -29,7 +29,7 @@ pub enum Effect {
     Retransmit(u64, TransactionId),
 }
 
-/// What clients tell each other outside of TURN, as WebRTC peers do by signalling.
+/// Holds what clients exchange outside of TURN, as WebRTC peers do by signalling.
 #[derive(Debug, Default)]
 pub struct Signalling {
     /// Relayed addresses somebody holds.
@@ -131,7 +131,7 @@ impl Client {
         }
     }
 
-    /// Whether a datagram from a listener reaches it.
+    /// Returns whether a datagram from a listener reaches it.
     #[must_use]
     pub fn hears(&self, path: Tuple) -> bool {
         path == self.tuple() || Some(path) == self.previous
@@ -331,7 +331,7 @@ impl Client {
     }
 }
 
-/// Whether a nonce cookie has the "username anonymity" bit set (RFC 8489 §9.2).
+/// Returns whether a nonce cookie has the "username anonymity" bit set (RFC 8489 §9.2).
 fn wants_userhash(nonce: &[u8]) -> bool {
     // The second of 24 bits lies in the first of four base64 characters.
     let features = nonce

@@ -191,7 +191,7 @@ impl Schedule {
         ensure(answer.is_none(), "I8", || {
             format!("Connect to {peer} is answered before the peer: {answer:?}")
         })?;
-        let Some((id, to, transaction)) = self.server.asked.take() else {
+        let Some((id, to, transaction)) = self.server.host.asked.take() else {
             return Err(Violation::new("model", "nobody is connected to"));
         };
         ensure(to == peer, "I1", || format!("{to} in place of {peer}"))?;
@@ -207,7 +207,7 @@ impl Schedule {
     /// A peer accepts or refuses, in time or when nobody waits any more.
     fn peer_answers(&mut self) -> Result<(), Violation> {
         let is_connected = !self.random.one_in(3);
-        let waiting: Vec<u32> = self.server.connecting.iter().copied().collect();
+        let waiting: Vec<u32> = self.server.host.connecting.iter().copied().collect();
         let late = self.random.one_in(6);
         let id = self.random.choose(if late { &self.ids } else { &waiting });
         let Some(id) = id.copied().filter(|id| !late || !self.is_held(*id)) else {
@@ -311,7 +311,7 @@ impl Schedule {
         if self.judge("ConnectionBind", answer.as_ref(), &codes)? {
             self.server.set_state(id, State::Bound);
             ensure(
-                self.server.joined.take() == Some((id, party.tuple)),
+                self.server.host.joined.take() == Some((id, party.tuple)),
                 "model",
                 || format!("{id} is not joined with {:?}", party.tuple),
             )?;
@@ -333,7 +333,7 @@ impl Schedule {
 
     /// A data connection ends, bound or not.
     fn data_ends(&mut self) -> Result<(), Violation> {
-        let held: Vec<u32> = self.server.held.iter().copied().collect();
+        let held: Vec<u32> = self.server.host.held.iter().copied().collect();
         let Some(id) = self.random.choose(&held).copied() else {
             return Ok(());
         };

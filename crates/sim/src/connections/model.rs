@@ -130,7 +130,7 @@ impl Model {
         self.insert(id, client, peer, state, charged);
     }
 
-    /// Whether a connection that comes to `client`'s relayed transport address may stay (§5.3).
+    /// Returns whether a connection that comes to `client`'s relayed transport address may stay (§5.3).
     pub(super) fn accept(&self, client: usize, peer: SocketAddr, now: u64) -> bool {
         let held = self.allocations.get(&client);
         let permitted = held.and_then(|held| held.permissions.get(&peer.ip()));

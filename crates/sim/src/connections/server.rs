@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use turnbuckle_engine::{
     AuthConfig, Change, ClientTuple, Command, Commons, Config, Connection, ConnectionId, Endpoint,
-    Engine, Outcome, PeerEnd, Rate, RelayAddress, RelayHandle, RelayRequest, TcpRelays, Time,
-    Transport, UnverifiedLimits,
+    Engine, Outcome, PeerEnd, Rate, RelayAddress, RelayConfig, RelayHandle, RelayRequest,
+    TcpRelays, Time, Transport, UnverifiedLimits,
 };
 use turnbuckle_wire::{AttributeType, Class, Message, Method, TransactionId};
 
@@ -47,26 +47,39 @@ pub(super) struct Server {
     pub(super) model: Model,
     /// Whether refused connections look like those that nobody answers.
     pub(super) masks: bool,
-    /// What the host was asked to connect to last: name, peer, transaction of the request.
-    pub(super) asked: Option<(u32, SocketAddr, Id)>,
-    /// What the host was asked to join last.
-    pub(super) joined: Option<(u32, ClientTuple)>,
-    /// Attempts of the host to connect that it has not answered.
-    pub(super) connecting: BTreeSet<u32>,
-    /// Connections with peers that the host has.
-    pub(super) held: BTreeSet<u32>,
+    pub(super) host: Host,
+    exchange: Exchange,
     commons: Arc<Commons>,
     engines: Vec<Engine<EngineRandom>>,
+    next: u32,
+    random: Seeded,
+}
+
+/// What the host of the engines has and was asked for.
+#[derive(Debug, Default)]
+pub(super) struct Host {
+    /// What it was asked to connect to last: name, peer, transaction of the request.
+    pub(super) asked: Option<(u32, SocketAddr, Id)>,
+    /// What it was asked to join last.
+    pub(super) joined: Option<(u32, ClientTuple)>,
+    /// Attempts to connect that it has not answered.
+    pub(super) connecting: BTreeSet<u32>,
+    /// Connections with peers that it has.
+    pub(super) held: BTreeSet<u32>,
     shard_of: BTreeMap<u32, usize>,
     relays: BTreeMap<Endpoint, (SocketAddr, RelayHandle)>,
+}
+
+/// Requests and what answers them.
+#[derive(Debug, Default)]
+struct Exchange {
     nonces: BTreeMap<ClientTuple, Vec<u8>>,
     /// Answers that are due, by transaction: the error codes that each may have, 0 for success.
     owed: BTreeMap<Id, Vec<u16>>,
     answers: BTreeMap<Id, Answer>,
     indications: Vec<(ClientTuple, Vec<u8>)>,
+    /// The request that is being handled; zeros between requests.
     transaction: Id,
-    next: u32,
-    random: Seeded,
 }
 
 impl Server {
@@ -76,24 +89,28 @@ impl Server {
             auth.add_user(name, password).expect("the user is sound");
         }
         let bound = |limit: usize| u16::try_from(limit).unwrap_or(u16::MAX);
+        let tcp = TcpRelays {
+            mask_connect_errors: masks,
+            connections_per_allocation: bound(model.per_allocation),
+            pending_per_allocation: bound(model.waiting_per_allocation),
+            pending_per_user: bound(model.charged_per_user).into(),
+            connects_per_user: Rate {
+                burst: 1_000_000,
+                per_s: 1_000_000,
+            },
+            ..TcpRelays::default()
+        };
         let config = Arc::new(Config {
             auth,
-            relays: vec![RelayAddress {
-                local: plan::RELAY_V4,
-                external: None,
-            }],
-            relay_ports: 50_000..=50_040,
-            tcp: Some(TcpRelays {
-                mask_connect_errors: masks,
-                connections_per_allocation: bound(model.per_allocation),
-                pending_per_allocation: bound(model.waiting_per_allocation),
-                pending_per_user: bound(model.charged_per_user).into(),
-                connects_per_user: Rate {
-                    burst: 1_000_000,
-                    per_s: 1_000_000,
-                },
-                ..TcpRelays::default()
-            }),
+            relays: RelayConfig {
+                addresses: vec![RelayAddress {
+                    local: plan::RELAY_V4,
+                    external: None,
+                }],
+                ports: 50_000..=50_040,
+                tcp: Some(tcp),
+                ..RelayConfig::default()
+            },
             unverified: UnverifiedLimits {
                 buckets: 64,
                 ..UnverifiedLimits::default()
@@ -114,19 +131,10 @@ impl Server {
             now: 1000 * SECOND,
             model,
             masks,
-            asked: None,
-            joined: None,
-            connecting: BTreeSet::new(),
-            held: BTreeSet::new(),
+            host: Host::default(),
+            exchange: Exchange::default(),
             commons,
             engines,
-            shard_of: BTreeMap::new(),
-            relays: BTreeMap::new(),
-            nonces: BTreeMap::new(),
-            owed: BTreeMap::new(),
-            answers: BTreeMap::new(),
-            indications: Vec::new(),
-            transaction: [0; 12],
             next: 100,
             random,
         }
@@ -148,8 +156,8 @@ impl Server {
 
     /// Lets a client use the nonce of one connection on another (RFC 6062 §4.3).
     pub(super) fn share_nonce(&mut self, from: Party, to: Party) {
-        if let Some(nonce) = self.nonces.get(&from.tuple).cloned() {
-            self.nonces.insert(to.tuple, nonce);
+        if let Some(nonce) = self.exchange.nonces.get(&from.tuple).cloned() {
+            self.exchange.nonces.insert(to.tuple, nonce);
         }
     }
 
@@ -161,17 +169,21 @@ impl Server {
         draft: &Draft,
     ) -> Result<Option<Answer>, Violation> {
         for _ in 0..3 {
-            self.random.fill_bytes(&mut self.transaction);
-            let id = self.transaction;
+            self.random.fill_bytes(&mut self.exchange.transaction);
+            let id = self.exchange.transaction;
             let (name, password) = USERS[user];
-            let credentials = self.nonces.get(&party.tuple).map(|nonce| Credentials {
-                user: name.to_owned(),
-                password: password.to_owned(),
-                realm: REALM.to_owned(),
-                nonce: nonce.clone(),
-                algorithms: None,
-                anonymous: false,
-            });
+            let credentials = self
+                .exchange
+                .nonces
+                .get(&party.tuple)
+                .map(|nonce| Credentials {
+                    user: name.to_owned(),
+                    password: password.to_owned(),
+                    realm: REALM.to_owned(),
+                    nonce: nonce.clone(),
+                    algorithms: None,
+                    anonymous: false,
+                });
             let bytes = draft.write(TransactionId::new(id), credentials.as_ref());
             let engine = &mut self.engines[party.shard];
             let outcome = engine.handle_stun(clocks(self.now), party.tuple, &bytes);
@@ -188,8 +200,8 @@ impl Server {
                 }
                 other => return Err(Violation::new("model", format!("{other:?}"))),
             }
-            self.transaction = [0; 12];
-            let Some(answer) = self.answers.remove(&id) else {
+            self.exchange.transaction = [0; 12];
+            let Some(answer) = self.exchange.answers.remove(&id) else {
                 return Ok(None);
             };
             let nonce = Message::parse(&answer.bytes)
@@ -197,7 +209,7 @@ impl Server {
                 .and_then(|message| message.raw(AttributeType::NONCE).map(<[u8]>::to_vec));
             match nonce {
                 Some(nonce) if matches!(answer.code, 401 | 438) => {
-                    self.nonces.insert(party.tuple, nonce);
+                    self.exchange.nonces.insert(party.tuple, nonce);
                 }
                 _ => return Ok(Some(answer)),
             }
@@ -207,11 +219,11 @@ impl Server {
 
     /// An answer that has to come in what follows.
     pub(super) fn owe(&mut self, id: Id, codes: Vec<u16>) {
-        self.owed.insert(id, codes);
+        self.exchange.owed.insert(id, codes);
     }
 
     fn owe_all(&mut self, owed: Vec<Owed>) {
-        self.owed.extend(owed);
+        self.exchange.owed.extend(owed);
     }
 
     /// The model's allocation ends, and the engine's is about to.
@@ -227,31 +239,31 @@ impl Server {
     }
 
     pub(super) fn peer_answered(&mut self, id: u32, is_connected: bool) -> Result<(), Violation> {
-        let Some(shard) = self.shard_of.get(&id).copied() else {
+        let Some(shard) = self.host.shard_of.get(&id).copied() else {
             return Ok(());
         };
-        if self.connecting.remove(&id) && is_connected {
-            self.held.insert(id);
+        if self.host.connecting.remove(&id) && is_connected {
+            self.host.held.insert(id);
         }
         self.engines[shard].peer_connected(clocks(self.now), ConnectionId(id), is_connected);
         self.collect(shard)
     }
 
     pub(super) fn peer_gone(&mut self, id: u32, cause: PeerEnd) -> Result<(), Violation> {
-        let shard = self.shard_of.get(&id).copied().unwrap_or(0);
-        self.held.remove(&id);
+        let shard = self.host.shard_of.get(&id).copied().unwrap_or(0);
+        self.host.held.remove(&id);
         self.engines[shard].peer_disconnected(ConnectionId(id), cause);
         self.collect(shard)
     }
 
-    /// A connection comes to a relayed transport address. Its client has to be told if it may stay.
+    /// A connection comes to a relayed transport address. Its client must get a ConnectionAttempt indication if it may stay.
     pub(super) fn peer_comes(
         &mut self,
         owner: Party,
         relay: SocketAddr,
         source: SocketAddr,
     ) -> Result<Result<u32, PeerEnd>, Violation> {
-        let mut relays = self.relays.values();
+        let mut relays = self.host.relays.values();
         let Some((_, handle)) = relays.find(|(address, _)| *address == relay).copied() else {
             return Err(Violation::new("sockets", format!("{relay} is not open")));
         };
@@ -259,12 +271,12 @@ impl Server {
         let result = engine.accept_peer(clocks(self.now), handle, source);
         let result = result.map(|ConnectionId(id)| id);
         if let Ok(id) = result {
-            self.held.insert(id);
-            self.shard_of.insert(id, owner.shard);
+            self.host.held.insert(id);
+            self.host.shard_of.insert(id, owner.shard);
         }
         self.collect(owner.shard)?;
-        let told = std::mem::take(&mut self.indications);
-        let told: Vec<_> = told
+        let indications = std::mem::take(&mut self.exchange.indications);
+        let heard: Vec<_> = indications
             .iter()
             .filter_map(|(to, bytes)| {
                 let message = Message::parse(bytes).ok()?;
@@ -275,8 +287,8 @@ impl Server {
             })
             .collect();
         let expected: Vec<_> = result.iter().map(|id| (owner.tuple, source, *id)).collect();
-        ensure(told == expected, "model", || {
-            format!("the client heard {told:?}, expected {expected:?}")
+        ensure(heard == expected, "model", || {
+            format!("the client heard {heard:?}, expected {expected:?}")
         })?;
         Ok(result)
     }
@@ -323,16 +335,20 @@ impl Server {
             let mut wrong = None;
             let Self {
                 engines,
-                relays,
-                connecting,
-                held,
-                joined,
-                asked,
-                shard_of,
-                transaction,
+                host,
+                exchange,
                 model,
                 ..
             } = self;
+            let transaction = exchange.transaction;
+            let Host {
+                asked,
+                joined,
+                connecting,
+                held,
+                shard_of,
+                relays,
+            } = host;
             engines[shard].with_commands(|command| match command {
                 Command::Reply { to, bytes } => replies.push((to, bytes.to_vec())),
                 Command::OpenRelay {
@@ -356,7 +372,7 @@ impl Server {
                     if !is_open || !model.may_be_connected(peer) || !connecting.insert(id) {
                         wrong = Some(format!("connects {local} to {peer}"));
                     }
-                    *asked = Some((id, peer, *transaction));
+                    *asked = Some((id, peer, transaction));
                     shard_of.insert(id, shard);
                 }
                 Command::ClosePeer {
@@ -391,8 +407,8 @@ impl Server {
             for (request, address, handle) in opens {
                 self.next += 1;
                 let endpoint = Endpoint(self.next);
-                self.relays.insert(endpoint, (address, handle));
-                self.engines[shard].relay_opened(clocks(self.now), request, Ok(endpoint));
+                self.host.relays.insert(endpoint, (address, handle));
+                self.engines[shard].relay_opened(clocks(self.now), request, Ok(endpoint.into()));
             }
         }
     }
@@ -403,18 +419,18 @@ impl Server {
         };
         let id = *message.transaction_id().as_bytes();
         if message.class() == Class::Indication {
-            self.indications.push((to, bytes));
+            self.exchange.indications.push((to, bytes));
             return Ok(());
         }
         let error = message.error_code().ok().flatten();
         let code = error.map_or(0, |error| error.code);
-        if id == self.transaction {
-            let before = self.answers.insert(id, Answer { code, bytes });
+        if id == self.exchange.transaction {
+            let before = self.exchange.answers.insert(id, Answer { code, bytes });
             return ensure(before.is_none(), "I8", || {
                 format!("{id:02x?} answered twice")
             });
         }
-        let codes = self.owed.remove(&id);
+        let codes = self.exchange.owed.remove(&id);
         ensure(
             codes.as_ref().is_some_and(|codes| codes.contains(&code)),
             "I8",
@@ -422,7 +438,7 @@ impl Server {
         )
     }
 
-    /// What ends by time must not end early: the model has let go of it by then.
+    /// Checks that what ends by time does not end early: the model has let go of it by then.
     fn changed(&self, change: &Change) -> Result<(), Violation> {
         let Change::PeerDisconnected {
             connection: ConnectionId(id),
@@ -438,8 +454,8 @@ impl Server {
 
     /// Compares everything that there is with the model.
     pub(super) fn check(&mut self) -> Result<(), Violation> {
-        ensure(self.owed.is_empty(), "I8", || {
-            format!("not answered: {:02x?}", self.owed)
+        ensure(self.exchange.owed.is_empty(), "I8", || {
+            format!("not answered: {:02x?}", self.exchange.owed)
         })?;
         let (allocations, connections) = (&self.model.allocations, &self.model.connections);
         let counts = self.engines.iter().map(Engine::statistics);
@@ -474,15 +490,15 @@ impl Server {
         };
         let connecting = in_state(|state| matches!(state, State::Connecting(..)));
         let held = in_state(|state| matches!(state, State::Bound | State::Unbound(_)));
-        let sound = connecting == self.connecting && held == self.held;
+        let sound = connecting == self.host.connecting && held == self.host.held;
         ensure(sound, "sockets", || {
             format!(
                 "the host has {:?} and {:?}, expected {connecting:?} and {held:?}",
-                self.connecting, self.held
+                self.host.connecting, self.host.held
             )
         })?;
-        self.asked = None;
-        self.joined = None;
+        self.host.asked = None;
+        self.host.joined = None;
         Ok(())
     }
 }

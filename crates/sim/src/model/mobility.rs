@@ -1,41 +1,14 @@
-//! What RFC 8016 adds to the page of [`super::state`]: allocations whose client may move.
-//!
-//! | what | said in | here |
-//! |---|---|---|
-//! | the ticket that is good; those before it only name the allocation | §3.2.2, §3.3 | [`Mobility::ticket`], [`Model::tickets`] |
-//! | the new 5-tuple, beside the old one until data comes on it | §3.2.2 | [`Mobility::new_path`] |
-//! | the request that was answered last, for its retransmission | §3.2.2 | [`Mobility::resumed`] |
+//! Clients that move (RFC 8016): what their requests and their data do to the allocations of the model.
 //!
 //! A client has one allocation, whichever of two 5-tuples it comes from: [`Model::holder`].
 
 use turnbuckle_wire::{Class, Message, Method};
 
+use super::expect::Expect;
+use super::memory::{FINISHED, Finished, Model};
+use super::rules::SECOND;
+use super::state::{Allocation, Resumed, Tuple};
 use super::wrong::Wrong;
-use super::{Allocation, Deed, Expect, FINISHED, Model, SECOND, Tuple};
-
-/// What is remembered of an allocation that was asked for with MOBILITY-TICKET.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Mobility {
-    /// The ticket that is good.
-    pub ticket: Vec<u8>,
-    /// The 5-tuple that was resumed on and has carried no data yet.
-    pub new_path: Option<Tuple>,
-    /// The last resume.
-    pub resumed: Option<Resumed>,
-}
-
-/// A resume that was answered.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Resumed {
-    /// Where it came from.
-    pub from: Tuple,
-    /// Its transaction.
-    pub transaction: [u8; 12],
-    /// The ticket that it brought.
-    pub ticket: Vec<u8>,
-    /// Up to when its retransmission is recognised.
-    pub until: u64,
-}
 
 /// RFC 8016 §3.2.2 asks for 30 s, RFC 8489 §6.2.1 for 39.5 s.
 const RETRANSMISSION: u64 = 40 * SECOND;
@@ -55,7 +28,7 @@ impl Model {
         Some(*tuple)
     }
 
-    /// Whether a message is data, which makes a new path the only one, whatever becomes of the data.
+    /// Returns whether a message is data, which makes a new path the only one, whatever becomes of the data.
     #[must_use]
     pub fn is_data(&self, from: Tuple, message: &Message<'_>) -> bool {
         let unknown = self.unknown(from, message);
@@ -74,7 +47,7 @@ impl Model {
             mobility.new_path = None;
         }
         // Nobody may make another one with the request that made this one (V-22).
-        let gone = (Deed::Over, now + FINISHED);
+        let gone = (Finished::Over, now + FINISHED);
         self.finished.insert((old, held.transaction), gone);
         self.allocations.insert(from, held);
         true
@@ -110,7 +83,7 @@ impl Model {
         });
         let mut wrong = Wrong::default();
         let Some((tuple, held, mobility)) = owner else {
-            // Who has an allocation of its own may be told so before the ticket is looked at.
+            // Who has an allocation of its own may get this answer before the ticket is looked at.
             return Expect::error(437);
         };
         if self.repeats(now, from, message, ticket, held) {
@@ -129,7 +102,7 @@ impl Model {
         self.refresh(from, held, message, wrong)
     }
 
-    /// Whether this is the retransmission of the last resume.
+    /// Returns whether this is the retransmission of the last resume.
     #[must_use]
     pub fn repeats(
         &self,
@@ -172,13 +145,5 @@ impl Model {
             ticket: std::mem::replace(&mut mobility.ticket, next.to_vec()),
             until: now + RETRANSMISSION,
         });
-    }
-}
-
-impl Allocation {
-    /// The second 5-tuple, if there are two.
-    #[must_use]
-    pub fn new_path(&self) -> Option<Tuple> {
-        self.mobility.as_ref()?.new_path
     }
 }

@@ -6,8 +6,12 @@ use std::net::{IpAddr, SocketAddr};
 use turnbuckle_engine::DropReason;
 use turnbuckle_wire::{AddressFamily, AttributeError, AttributeType, Class, Message, Method};
 
+use super::expect::Expect;
+use super::memory::{Asked, Finished, Model, Pending};
+use super::proof::{Proof, quota_name};
+use super::rules::SECOND;
+use super::state::{Allocation, Tuple};
 use super::wrong::Wrong;
-use super::{Allocation, Deed, Expect, Model, Pending, Proof, SECOND, Tuple, quota_name};
 use crate::plan::{self, Place};
 
 const UDP: u8 = 17;
@@ -28,7 +32,7 @@ pub enum Inbound {
 }
 
 impl Model {
-    /// What becomes of a STUN message, given what it proved.
+    /// Returns what becomes of a STUN message, given what it proved.
     #[must_use]
     pub fn message(
         &self,
@@ -139,13 +143,17 @@ impl Model {
         let names_even = present(message, AttributeType::EVEN_PORT);
         let names_token = present(message, AttributeType::RESERVATION_TOKEN);
         let mut redeemed = None;
+        let mut reserved_by = None;
         if names_token {
             if names_even || names_family || names_additional {
                 wrong.step(400);
             }
             match token {
                 Ok(Some(token)) => match self.reservations.get(&token) {
-                    Some(reservation) => redeemed = Some(reservation.address),
+                    Some(reservation) => {
+                        redeemed = Some(reservation.address);
+                        reserved_by = Some(quota_name(&reservation.user));
+                    }
                     None => wrong.step(508),
                 },
                 _ => wrong.malformed(),
@@ -206,17 +214,22 @@ impl Model {
                 wanted[usize::from(v6)] = false;
             }
         }
-        if even == Some(true) && self.reservations.len() >= self.rules.reservations_max {
+        if even == Some(true) && self.reservations.len() >= self.rules.bounds.reservations {
             wrong.full(508);
         }
-        let live = self.allocations.len() + self.pending.len();
-        if self.held_by(quota_name(user)) >= self.rules.user_quota || live >= self.rules.total_quota
-        {
+        // What a token was charged for becomes the allocation; somebody else who redeems it is charged in place of who reserved.
+        let name = quota_name(user);
+        let of_user = self.charged_to(Some(name), None);
+        let of_all = self.charged_to(None, None) - usize::from(reserved_by.is_some());
+        let units = 1 + usize::from(even == Some(true));
+        let has_room = of_user + units <= self.rules.bounds.user_quota
+            && of_all + units <= self.rules.bounds.total_quota;
+        if reserved_by != Some(name) && !has_room {
             wrong.full(486);
         }
         let of_shard = self.allocations.values().filter(|held| held.shard == shard);
         let pending = self.pending.values().filter(|held| held.shard == shard);
-        if of_shard.count() + pending.count() >= self.rules.shard_max {
+        if of_shard.count() + pending.count() >= self.rules.bounds.shard {
             wrong.full(508);
         }
         if let Some(expect) = wrong.verdict() {
@@ -226,13 +239,15 @@ impl Model {
             shard,
             user: user.to_owned(),
             transaction: id,
-            wanted,
-            missing,
-            even,
-            redeemed,
-            lifetime_s: self.lifetime_s(lifetime.ok().flatten()),
+            asked: Asked {
+                wanted,
+                missing,
+                even,
+                redeemed,
+                lifetime_s: self.lifetime_s(lifetime.ok().flatten()),
+                mobile: message.mobility_ticket().is_some(),
+            },
             since: now,
-            mobile: message.mobility_ticket().is_some(),
             in_use: Vec::new(),
             opening: Vec::new(),
             opened: Vec::new(),
@@ -252,7 +267,7 @@ impl Model {
         if lifetime == Ok(Some(0)) && wrong.is_nothing() {
             match self.finished.get(&(from, id)) {
                 // A retransmission gets its answer again, as long as it speaks of this allocation.
-                Some((Deed::EndedFamily(serial), _)) if *serial == held.serial => {
+                Some((Finished::EndedFamily(serial), _)) if *serial == held.serial => {
                     return Expect::success();
                 }
                 Some(_) => return Expect::error(437),
@@ -281,7 +296,7 @@ impl Model {
         }
     }
 
-    /// Whether anybody may send to `peer`. Of the server's own addresses only relayed transport
+    /// Returns whether anybody may send to `peer`. Of the server's own addresses only relayed transport
     /// addresses are peers (V-07).
     #[must_use]
     pub fn may_be_peer(&self, peer: SocketAddr) -> bool {
@@ -294,7 +309,7 @@ impl Model {
         }
     }
 
-    /// Whether data may go to `peer` now: a relayed transport address has to be an allocation's (V-07).
+    /// Returns whether data may go to `peer` now: a relayed transport address has to be an allocation's (V-07).
     fn is_open(&self, peer: SocketAddr) -> bool {
         !matches!(plan::place(peer), Place::Relay)
             || self.in_use().contains(&peer)
@@ -346,7 +361,7 @@ impl Model {
         after.extend(peers.iter().map(SocketAddr::ip));
         after.sort_unstable();
         after.dedup();
-        if after.len() > self.rules.permissions_max {
+        if after.len() > self.rules.bounds.permissions {
             wrong.full(508);
         }
         wrong.verdict().unwrap_or_else(Expect::success)
@@ -378,11 +393,11 @@ impl Model {
         if !self.is_open(peer) {
             wrong.also(403);
         }
-        if bound.is_none() && held.channels.len() >= self.rules.channels_max {
+        if bound.is_none() && held.channels.len() >= self.rules.bounds.channels {
             wrong.full(508);
         }
         let permitted = held.permissions.contains_key(&peer.ip());
-        if !permitted && held.permissions.len() >= self.rules.permissions_max {
+        if !permitted && held.permissions.len() >= self.rules.bounds.permissions {
             wrong.full(508);
         }
         wrong.verdict().unwrap_or_else(Expect::success)
@@ -465,18 +480,17 @@ impl Model {
         data.map(<[u8]>::len)
     }
 
-    /// What becomes of a channel message (RFC 8656 §12.6).
+    /// Returns what becomes of a channel message (RFC 8656 §12.6).
     #[must_use]
     pub fn channel_data(&self, from: Tuple, bytes: &[u8]) -> Expect {
         let [n0, n1, l0, l1, rest @ ..] = bytes else {
-            return Expect::silence(DropReason::MalformedChannelData);
+            return Expect::Malformed;
         };
         let number = u16::from_be_bytes([*n0, *n1]);
         let mut reasons = Vec::new();
-        let data = rest.get(..usize::from(u16::from_be_bytes([*l0, *l1])));
-        if data.is_none() {
-            reasons.push(DropReason::MalformedChannelData);
-        }
+        let Some(data) = rest.get(..usize::from(u16::from_be_bytes([*l0, *l1]))) else {
+            return Expect::Malformed;
+        };
         let Some(held) = self.held(from) else {
             reasons.push(DropReason::NoAllocation);
             return Expect::Silence(reasons);
@@ -495,8 +509,8 @@ impl Model {
         if !self.is_open(*peer) {
             reasons.push(DropReason::PeerForbidden);
         }
-        match (held.relay_towards(peer.ip()), data) {
-            (Some(relay), Some(data)) if reasons.is_empty() => Expect::Relay {
+        match held.relay_towards(peer.ip()) {
+            Some(relay) if reasons.is_empty() => Expect::Relay {
                 from: relay,
                 to: *peer,
                 data: data.to_vec(),
@@ -506,7 +520,7 @@ impl Model {
         }
     }
 
-    /// Where a datagram goes that arrives at `relay` (RFC 8656 §11.3).
+    /// Returns where a datagram goes that arrives at `relay` (RFC 8656 §11.3).
     #[must_use]
     pub fn from_peer(&self, relay: SocketAddr, source: SocketAddr) -> Inbound {
         let Some((tuple, held)) = self.by_relay(relay) else {
@@ -541,8 +555,8 @@ impl Model {
     /// The lifetime that is granted (RFC 8656 §7.2 and §8.2), in seconds.
     #[must_use]
     pub fn lifetime_s(&self, asked: Option<u32>) -> u64 {
-        let default = self.rules.lifetime_default / SECOND;
-        let max = self.rules.lifetime_max / SECOND;
+        let default = self.rules.lifetimes.allocation / SECOND;
+        let max = self.rules.lifetimes.allocation_max / SECOND;
         asked.map_or(default, |asked| u64::from(asked).min(max).max(default))
     }
 
@@ -553,7 +567,7 @@ impl Model {
         relays.find(|relay| relay.is_ipv6() == v6)
     }
 
-    /// Whether a port is free that meets the wish: `Some` for an even one, `true` in it for one
+    /// Returns whether a port is free that meets the wish: `Some` for an even one, `true` in it for one
     /// whose successor is free as well.
     #[must_use]
     pub fn has_port(&self, v6: bool, even: Option<bool>) -> bool {

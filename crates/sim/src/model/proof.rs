@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 
 use turnbuckle_wire::{
-    AttributeType, IntegrityKey, Message, PasswordAlgorithm, long_term_key_md5,
+    AttributeType, IntegrityKey, Message, Method, PasswordAlgorithm, long_term_key_md5,
     long_term_key_sha256, userhash,
 };
 
-use super::Tuple;
+use super::state::Tuple;
 
 /// Who exists, with what password.
 #[derive(Clone, Debug, Default)]
@@ -59,7 +59,7 @@ impl Nonces {
         });
     }
 
-    /// Whether some other client was sent this nonce (STUN-043).
+    /// Returns whether some other client was sent this nonce (STUN-043).
     #[must_use]
     pub fn known_elsewhere(&self, client: Tuple, nonce: &[u8]) -> bool {
         let mut others = self.issued.iter().filter(|(other, _)| **other != client);
@@ -104,7 +104,9 @@ impl Secrets {
         message: &Message<'_>,
     ) -> Proof {
         if !message.has_integrity_sha1() && !message.has_integrity_sha256() {
-            return Proof::refused(&[401]);
+            // A datagram that is shorter than any first request of a client is not worth a challenge.
+            let is_too_short = message.as_bytes().len() < 28 && message.method() != Method::BINDING;
+            return Proof::refused(if is_too_short { &[400] } else { &[401] });
         }
         let has = |attribute| message.raw(attribute).is_some();
         let named = has(AttributeType::USERNAME) || has(AttributeType::USERHASH);

@@ -1,4 +1,4 @@
-//! What RFC 8656 says a server remembers, on a page: the reference that everything else here and in the engine is held against.
+//! What RFC 8656 and RFC 8016 say a server remembers, on a page: the reference that everything else here and in the engine is held against.
 //!
 //! | what | said in | here |
 //! |---|---|---|
@@ -9,14 +9,20 @@
 //! | channels: a number, one peer, a time | §12 | [`Allocation::channels`] |
 //! | the port kept for a token | §7.2 step 8 | [`Reservation`] |
 //!
+//! What RFC 8016 adds for a client that may move:
+//!
+//! | what | said in | here |
+//! |---|---|---|
+//! | the ticket that is good; those before it only name the allocation | §3.2.2, §3.3 | [`Mobility::ticket`], [`Model::tickets`](super::Model::tickets) |
+//! | the new 5-tuple, beside the old one until data comes on it | §3.2.2 | [`Mobility::new_path`] |
+//! | the request that was answered last, for its retransmission | §3.2.2 | [`Mobility::resumed`] |
+//!
 //! Whatever ends is gone with what depends on it: a family takes its permissions and channels along (§8.1), the last family the
 //! allocation.
 
 use std::collections::BTreeMap;
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
-
-use super::Mobility;
 
 /// The addresses of a 5-tuple; the protocol is always UDP.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -62,6 +68,8 @@ pub struct Allocation {
 /// A port that waits for its token.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reservation {
+    /// Whose request reserved it, and who is charged for it until its token is redeemed.
+    pub user: String,
     /// The reserved address.
     pub address: SocketAddr,
     /// Until when.
@@ -71,7 +79,37 @@ pub struct Reservation {
     pub certain: bool,
 }
 
+/// Holds what is remembered of an allocation that was asked for with MOBILITY-TICKET.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mobility {
+    /// The ticket that is good.
+    pub ticket: Vec<u8>,
+    /// The 5-tuple that was resumed on and has carried no data yet.
+    pub new_path: Option<Tuple>,
+    /// The last resume.
+    pub resumed: Option<Resumed>,
+}
+
+/// A resume that was answered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Resumed {
+    /// Where it came from.
+    pub from: Tuple,
+    /// Its transaction.
+    pub transaction: [u8; 12],
+    /// The ticket that it brought.
+    pub ticket: Vec<u8>,
+    /// Up to when its retransmission is recognised.
+    pub until: u64,
+}
+
 impl Allocation {
+    /// The second 5-tuple, if there are two.
+    #[must_use]
+    pub fn new_path(&self) -> Option<Tuple> {
+        self.mobility.as_ref()?.new_path
+    }
+
     /// The relayed address of the family of `peer`.
     #[must_use]
     pub fn relay_towards(&self, peer: IpAddr) -> Option<SocketAddr> {
@@ -88,7 +126,7 @@ impl Allocation {
             .map(|(number, _)| *number)
     }
 
-    /// Whether a relayed address of this family is held.
+    /// Returns whether a relayed address of this family is held.
     #[must_use]
     pub fn has_family(&self, v6: bool) -> bool {
         self.relays.keys().any(|relay| relay.is_ipv6() == v6)
@@ -101,7 +139,7 @@ impl Allocation {
         self.channels.retain(|_, (peer, _)| peer.is_ipv6() != v6);
     }
 
-    /// When the last of its relayed addresses ends.
+    /// Returns when the last of its relayed addresses ends.
     #[must_use]
     pub fn expires(&self) -> u64 {
         self.relays.values().copied().max().unwrap_or(0)

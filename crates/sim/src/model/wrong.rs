@@ -1,6 +1,6 @@
 //! What is wrong with a request, and which of several faults a server may name.
 
-use super::Expect;
+use super::expect::Expect;
 
 /// What is wrong with a request.
 #[derive(Debug, Default)]

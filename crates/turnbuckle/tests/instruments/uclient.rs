@@ -174,8 +174,10 @@ fn calls(port: u16) {
     }
     let output = at(port, &["-Y", "alloc", "-m", "5", "-n", "4"]);
     let text = printed(&output);
+    // The last one: a run that takes longer than a second says in between how far it is.
     let line = text
         .lines()
+        .rev()
         .find_map(|line| line.split_once("start_allocation_flood: total_allocations="));
     let allocations: u64 = line.unwrap().1.parse().unwrap();
     // The run is looked at fifty times a second; what is made until then comes on top.

@@ -6,7 +6,9 @@ use std::time::Instant;
 use openssl::ssl::SslVersion;
 use turnbuckle_wire::{Class, Method};
 
-use crate::harness::{Authority, Client, Crowd, Dtls, DtlsLink, Key, Server, Site, plain};
+use crate::harness::{
+    Authority, Client, Crowd, Dtls, DtlsLink, Key, Server, Site, plain, read_message_or_end,
+};
 use crate::streams::{relay_both_ways, start};
 
 /// Hellos without a cookie, each from an address of its own, unless the environment's `TURNBUCKLE_STRANGERS` says otherwise.
@@ -215,17 +217,17 @@ fn repeated_changed_and_invented_records_do_no_harm_and_are_counted() {
     let record = client.session().last_sent().to_vec();
     let mut rejected = 0;
     for _ in 0..10 {
-        client.session().send_raw(&record);
+        client.session().send_raw(&record).unwrap();
         rejected += 1;
     }
     for bit in (0..record.len() * 8).step_by(7).filter(|bit| bit / 8 != 0) {
         let mut changed = record.clone();
         changed[bit / 8] ^= 1 << (bit % 8);
-        client.session().send_raw(&changed);
+        client.session().send_raw(&changed).unwrap();
         rejected += 1;
     }
     for len in (1..record.len()).step_by(5) {
-        client.session().send_raw(&record[..len]);
+        client.session().send_raw(&record[..len]).unwrap();
         rejected += 1;
     }
     client.settle();
@@ -234,9 +236,9 @@ fn repeated_changed_and_invented_records_do_no_harm_and_are_counted() {
     let stranger = authority
         .dtls_client()
         .begin(site.ip(3), dtls_address(site));
-    stranger.send_raw(&record);
-    stranger.send_raw(&record[..8]);
-    stranger.send_raw(&[0x16; 2000]);
+    stranger.send_raw(&record).unwrap();
+    stranger.send_raw(&record[..8]).unwrap();
+    stranger.send_raw(&[0x16; 2000]).unwrap();
     client.settle();
     let accounting = server.stop();
     assert_eq!(
@@ -265,7 +267,7 @@ fn an_allocation_ends_with_its_session() {
         .allocate_with(|_| {});
         refused.expect(486);
         client.session().say_goodbye();
-        assert_eq!(client.session().read_message_or_end(), None);
+        assert_eq!(read_message_or_end(client.session()), None);
     }
     assert_eq!(server.stop().closed_as("remote"), 5);
 }
@@ -293,7 +295,7 @@ fn certificates_are_swapped_and_sessions_go_on() {
     let dtls = authority.dtls_client();
     let mut old = client(&dtls, site, &server);
     old.allocate();
-    let first = old.session().shown();
+    let first = old.session().shown().unwrap();
     for key in [Key::Rsa, Key::P384] {
         authority.options(key);
         server.reload_certificates();
@@ -301,7 +303,8 @@ fn certificates_are_swapped_and_sessions_go_on() {
         let shown = dtls
             .connect(site.ip(2), dtls_address(site))
             .unwrap()
-            .shown();
+            .shown()
+            .unwrap();
         assert_ne!(shown, first);
     }
     authority.write("key.pem", "not a key");
@@ -323,7 +326,9 @@ fn without_plain_udp_there_is_dtls_alone() {
     let plain_client = authority
         .dtls_client()
         .begin(site.ip(3), dtls_address(site));
-    plain_client.send_raw(&plain(Class::Request, Method::BINDING, |_| {}));
+    plain_client
+        .send_raw(&plain(Class::Request, Method::BINDING, |_| {}))
+        .unwrap();
     client.settle();
     assert_eq!(server.stop().dropped_as("service_disabled"), 1);
 }

@@ -84,7 +84,11 @@ fn hold(crowd: &Crowd, clients: std::ops::Range<u32>) {
     let mut nonces = vec![Vec::new(); clients.len()];
     crowd.exchange(
         clients.clone(),
-        |_, id| message(Class::Request, Method::ALLOCATE, id, |_| {}),
+        |_, id| {
+            message(Class::Request, Method::ALLOCATE, id, |writer| {
+                writer.requested_transport(17);
+            })
+        },
         |client, answer| nonces[(client - first) as usize] = answer.expect(401).nonce(),
     );
     let request = |method, build: &dyn Fn(u32, &mut MessageWriter<'_>)| {

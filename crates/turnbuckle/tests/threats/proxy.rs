@@ -66,7 +66,7 @@ fn start_behind_proxy(site: Site, options: &[&str]) -> Server {
 }
 
 fn link_from(site: Site, host: u8, server: SocketAddr) -> StreamLink {
-    StreamLink::new(Box::new(connect_from(site.ip(host), server)))
+    StreamLink::new(connect_from(site.ip(host), server))
 }
 
 #[test]
@@ -184,7 +184,7 @@ fn tls_works_behind_a_header_on_the_proxies_own_port_where_nobody_else_is_served
     );
     let mut connection = connect_from(site.ip(5), port);
     connection.write_all(&header_2(CLIENT, 1)).unwrap();
-    let mut link = StreamLink::new(Box::new(authority.client().on(connection).unwrap()));
+    let mut link = StreamLink::new(authority.client().on(connection).unwrap());
     link.write(&binding());
     let answer = link.read_message().expect("an answer");
     assert_eq!(mapped(&answer), CLIENT.parse().unwrap());
@@ -213,7 +213,7 @@ fn a_client_behind_a_proxy_for_udp_relays_both_ways_and_is_answered_through_the_
     let mut direct = Client::new(site.ip(8), &server);
     let claimed = direct.local_address();
     let mut client = Client::new(site.ip(5), &server);
-    client.prefix = header_2(&claimed.to_string(), 2);
+    client.put_first(&header_2(&claimed.to_string(), 2));
     let answer = client.exchange(&binding());
     assert_eq!(mapped(&answer.0), claimed);
     relay_both_ways(&mut client, site.ip(9));
@@ -230,7 +230,7 @@ fn a_client_behind_a_proxy_for_udp_relays_both_ways_and_is_answered_through_the_
     direct.allocate();
     client.refresh(600).expect(200);
     // The proxy's own questions, say whether the server is there, are answered to itself.
-    client.prefix = LOCAL.to_vec();
+    client.put_first(LOCAL);
     let answer = client.exchange(&binding());
     assert_eq!(mapped(&answer.0), client.local_address());
     assert_eq!(server.stop().dropped_as("no_allocation"), 1);
@@ -287,7 +287,7 @@ fn dtls_works_behind_a_header_and_is_answered_through_the_proxy_that_it_came_thr
     client.exchange(&binding());
     let record = client.session().last_sent().to_vec();
     let mut other = Client::new(site.ip(6), &server);
-    other.prefix = claimed;
+    other.put_first(&claimed);
     for mut from in [other, direct] {
         from.send_raw(&record);
         from.assert_silent();

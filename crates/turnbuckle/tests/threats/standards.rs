@@ -1,7 +1,7 @@
 //! What the RFCs ask that shows only on the wire, or only there as a whole: header fields, fragments, first bytes, connections.
 
 use std::io::{ErrorKind, Read as _, Write as _};
-use std::net::{IpAddr, Ipv6Addr, SocketAddr, TcpListener};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr, TcpListener, UdpSocket};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -105,7 +105,7 @@ fn data_of_a_tcp_client_leaves_as_any_other() {
     let tap = Tap::open();
     let connection = connect_from(World::client(6), server.address());
     setsockopt(&connection, sockopt::Ipv4Tos, &0xB8).unwrap();
-    let link = crate::harness::StreamLink::new(Box::new(connection));
+    let link = crate::harness::StreamLink::new(connection);
     let mut client = Client::on_stream(link, &server);
     let peer = peer_socket(PEER_V4);
     let peer_address = peer.local_addr().unwrap();
@@ -183,8 +183,55 @@ fn a_reserved_port_is_kept_for_its_token_which_is_good_once() {
     let answer = redeem(&mut second, token).expect(200);
     assert_eq!(port(&answer), Some(50_001));
     second.refresh(0).expect(200);
+    // Its shard closes the socket after the answer; another shard has no other port to try.
+    second.settle();
     redeem(&mut third, token).expect(508);
     third.allocate_with(|_| {}).expect(200);
+}
+
+//= TURN-042
+//= V-44
+#[test]
+fn no_other_program_gets_a_reserved_port_and_who_brings_its_token_gets_what_comes_from_then_on() {
+    let site = Site::new();
+    let bind = |port| UdpSocket::bind((site.ip(1), port));
+    let others = bind(50_001).unwrap();
+    let server = start(site, &["--min-port=50000", "--max-port=50003"]);
+    let [mut first, mut second] = [2, 3].map(|host| Client::new(site.ip(host), &server));
+    let answer = first.allocate_with(|writer| {
+        writer.even_port(true);
+    });
+    let answer = answer.expect(200);
+    let in_use = |port| bind(port).err().map(|error| error.kind()) == Some(ErrorKind::AddrInUse);
+    assert!(in_use(50_002) && in_use(50_003));
+    assert!(!in_use(50_000), "of the other pair nothing is left");
+    drop(others);
+
+    let reserved = SocketAddr::new(site.ip(1), 50_003);
+    let token = answer.message().reservation_token().unwrap().unwrap();
+    let peer = peer_socket(site.ip(9));
+    peer.send_to(b"too early", reserved).unwrap();
+    first.settle();
+    let answer = second.allocate_with(|writer| {
+        writer.reservation_token(token);
+    });
+    assert_eq!(
+        relayed(&answer.expect(200), AddressFamily::V4),
+        Some(reserved)
+    );
+    let peer_address = peer.local_addr().unwrap();
+    second.channel_bind(channel(0), peer_address).expect(200);
+    second.send_channel_data(channel(0), b"out");
+    assert_eq!(peer_receives(&peer), (b"out".to_vec(), reserved));
+    peer.send_to(b"back", reserved).unwrap();
+    let expected = Inbound::Channel {
+        number: channel(0),
+        data: b"back".to_vec(),
+    };
+    assert_eq!(second.receive(), expected);
+    second.refresh(0).expect(200);
+    second.settle();
+    assert!(!in_use(50_003));
 }
 
 //= TURN-107

@@ -286,7 +286,7 @@ fn connections_beyond_the_limit_of_descriptors_are_served_when_it_is_lifted() {
 
 /// A connection from `ip` that has sent a message which proves nothing, and has its answer.
 fn unproven(ip: IpAddr, server: &Server) -> StreamLink {
-    let mut link = StreamLink::new(Box::new(connect_from(ip, server.address())));
+    let mut link = StreamLink::new(connect_from(ip, server.address()));
     link.write(&plain(Class::Request, Method::BINDING, |_| {}));
     assert!(link.read_message().unwrap().starts_with(&[1, 1]));
     link
@@ -355,7 +355,7 @@ fn a_flood_of_connections_does_not_displace_a_slow_client() {
     ];
     let server = start(site, &options);
     let request = plain(Class::Request, Method::BINDING, |_| {});
-    let mut slow = StreamLink::new(Box::new(connect_from(site.ip(6), server.address())));
+    let mut slow = StreamLink::new(connect_from(site.ip(6), server.address()));
     slow.write(&request[..10]);
     let crowd: Vec<_> = (0..200_u8)
         .map(|n| connect_from(site.ip(20 + n % 4), server.address()))

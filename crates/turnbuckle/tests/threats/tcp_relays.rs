@@ -63,7 +63,7 @@ impl Scene {
     /// A new connection that has been bound, and what of the stream came with the answer.
     fn bound_with(&self, id: u32) -> (TcpStream, Vec<u8>) {
         let socket = connect(self.server.address());
-        let link = StreamLink::new(Box::new(socket.try_clone().unwrap()));
+        let link = StreamLink::new(socket.try_clone().unwrap());
         let early = bind(&self.server, link, id).into_unread();
         (settled(socket), early)
     }
@@ -179,8 +179,8 @@ fn what_came_with_the_bind_or_before_it_is_relayed_in_front_of_the_rest() {
         let mut peer = settled(peer.accept().unwrap().0);
         peer.write_all(b"early").unwrap();
         let socket = connect(scene.server.address());
-        let mut link = StreamLink::new(Box::new(socket.try_clone().unwrap()));
-        let mut client = Client::on_stream(StreamLink::new(Box::new(socket)), &scene.server);
+        let mut link = StreamLink::new(socket.try_clone().unwrap());
+        let mut client = Client::on_stream(StreamLink::new(socket), &scene.server);
         client.fetch_challenge();
         let mut bytes = client.signed(Method::CONNECTION_BIND, |writer| {
             writer.connection_id(id);

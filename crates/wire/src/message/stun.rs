@@ -51,7 +51,7 @@ impl<'a> Message<'a> {
         self.raw(AttributeType::USERHASH).map(array).transpose()
     }
 
-    /// MESSAGE-INTEGRITY-SHA256 as a thing to look at; [`Message::check_integrity`] verifies (RFC 8489 §14.6).
+    /// MESSAGE-INTEGRITY-SHA256, not verified; [`Message::check_integrity`] verifies (RFC 8489 §14.6).
     ///
     /// # Errors
     ///

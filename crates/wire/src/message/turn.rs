@@ -54,7 +54,7 @@ impl<'a> Message<'a> {
         self.raw(AttributeType::DATA)
     }
 
-    /// Where the value of DATA lies in the message, so that payload can be forwarded in place.
+    /// Returns where the value of DATA lies in the message, so that payload can be forwarded in place.
     #[must_use]
     pub fn data_range(&self) -> Option<Range<usize>> {
         self.raw_range(AttributeType::DATA)
@@ -97,7 +97,7 @@ impl<'a> Message<'a> {
         }
     }
 
-    /// Whether [`Self::additional_address_family`] is present, in whatever form.
+    /// Returns whether [`Self::additional_address_family`] is present, in whatever form.
     #[must_use]
     pub fn has_additional_address_family(&self) -> bool {
         self.contains(AttributeType::ADDITIONAL_ADDRESS_FAMILY)
@@ -124,7 +124,7 @@ impl<'a> Message<'a> {
         Ok(value.transpose()?.map(|[protocol, _, _, _]| protocol))
     }
 
-    /// Whether DONT-FRAGMENT is present (RFC 8656 §18.9).
+    /// Returns whether DONT-FRAGMENT is present (RFC 8656 §18.9).
     ///
     /// # Errors
     ///

@@ -113,7 +113,7 @@ pub(super) struct Request {
 }
 
 impl Request {
-    /// What a client sends first.
+    /// Returns the first request of a client.
     pub(super) fn first() -> Self {
         Self {
             method: Method::ALLOCATE,
@@ -195,7 +195,7 @@ pub(super) fn wrong_sha1() -> IntegrityKey {
     IntegrityKey::sha1(b"wrong")
 }
 
-/// Whether an answer protected with the proof's key verifies under `key`.
+/// Returns whether an answer protected with the proof's key verifies under `key`.
 pub(super) fn answer_verifies(proof: &Proof, key: &IntegrityKey) -> bool {
     let mut buffer = [0; 256];
     let id = TransactionId::new([7; 12]);

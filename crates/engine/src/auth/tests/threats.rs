@@ -78,7 +78,7 @@ fn a_challenge_is_short() {
     let answer = answer(server.send(&Request::first()).unwrap_err());
     assert_eq!(
         answer.len(),
-        20 + 8 + 16 + 44 + 12,
+        20 + 8 + 16 + 32 + 12,
         "header, code, realm of 11, nonce, algorithms"
     );
 }

@@ -6,18 +6,19 @@ use std::net::{IpAddr, SocketAddr};
 
 use anyhow::Context as _;
 use turnbuckle_datapath::{
-    Bind, Datapath, EndpointId, EndpointKind, Handler, Received, SendFailure, SendQueue, Sockets,
+    Bind, DatagramHandler, Datapath, EndpointId, EndpointKind, Received, SendFailure, SendQueue,
+    Sockets, StreamHandler, TurnHandler,
 };
 
-use self::session::{Progress, Session, Wire};
-use super::drive::Driver;
+use self::session::{DtlsSession, Progress, Wire};
+use super::access::{Access, Dtls};
+use super::driver::Driver;
 use super::listener::{Listener, Opened, Signalling, Task};
 use super::sender::{self, Media};
 use super::sending::Sending;
 use super::session::Via;
-use super::transport::{Dtls, Transport};
-use crate::client::Failure;
 use crate::threads;
+use turnbuckle_client::Failure;
 
 /// Room for what a record holds (RFC 6347 §4.1).
 const RECORD_LEN_MAX: usize = 16_384;
@@ -53,7 +54,7 @@ struct Sessions {
 
 struct Place {
     endpoint: EndpointId,
-    session: Option<Session>,
+    session: Option<DtlsSession>,
     /// A request that waits for keys. A repetition of it takes its place.
     early: Vec<u8>,
 }
@@ -63,16 +64,18 @@ impl DtlsClients {
     /// A socket cannot be opened.
     pub(super) fn open(task: &mut Task) -> anyhow::Result<Self> {
         let _ = threads::fine_sleep();
-        let Transport::Dtls(dtls) = task.transport.clone() else {
+        let Access::Dtls(dtls) = task.route.access.clone() else {
             anyhow::bail!("not DTLS");
         };
         let mut datapath = Datapath::new(task.settings.clone())?;
         let mut places = Vec::new();
         for index in 0..task.clients.len() {
-            let endpoint = datapath.bind(bind(task.local, index)).with_context(|| {
-                let local = task.local;
-                format!("cannot open a socket for a client on {local}")
-            })?;
+            let endpoint = datapath
+                .bind(bind(task.route.local, index))
+                .with_context(|| {
+                    let local = task.route.local;
+                    format!("cannot open a socket for a client on {local}")
+                })?;
             places.push(Place {
                 endpoint,
                 session: None,
@@ -88,8 +91,8 @@ impl DtlsClients {
                     handshaking: Vec::new(),
                     lost: Vec::new(),
                     wire: Wire::default(),
-                    local: task.local,
-                    to: task.to,
+                    local: task.route.local,
+                    to: task.route.to,
                 },
                 listener: Listener::new(task)?,
                 sending: Sending::new(task.sending.take()),
@@ -137,12 +140,36 @@ impl Driver for DtlsClients {
     }
 }
 
-impl Handler for Clients {
+impl TurnHandler for Clients {
     fn turn_started(&mut self) {
         self.listener.turn_started();
         self.sending.turn_started();
     }
 
+    fn turn_ended(&mut self, tx: &mut SendQueue, sockets: &mut impl Sockets) {
+        let now = self.listener.clock.now();
+        let sessions = &mut self.sessions;
+        if now >= self.repeat_at {
+            self.repeat_at = now + REPEAT_EVERY;
+            sessions.repeat(tx);
+        }
+        self.listener.turn_ended(&mut Requests {
+            sessions,
+            tx,
+            sockets,
+        });
+        self.sending.send(|places| Records {
+            sessions,
+            tx,
+            places,
+        });
+        for (index, failure) in std::mem::take(&mut sessions.lost) {
+            self.listener.lost(index, failure, now);
+        }
+    }
+}
+
+impl DatagramHandler for Clients {
     fn received(&mut self, message: &Received<'_>, tx: &mut SendQueue) {
         let now = self.listener.clock.now();
         let Ok(index) = usize::try_from(message.token) else {
@@ -170,29 +197,9 @@ impl Handler for Clients {
         // Reported by the flush of the turn that queued them.
         self.sending.failed(datagrams);
     }
-
-    fn turn_ended(&mut self, tx: &mut SendQueue, sockets: &mut Sockets<'_>) {
-        let now = self.listener.clock.now();
-        let sessions = &mut self.sessions;
-        if now >= self.repeat_at {
-            self.repeat_at = now + REPEAT_EVERY;
-            sessions.repeat(tx);
-        }
-        self.listener.turn_ended(&mut Requests {
-            sessions,
-            tx,
-            sockets,
-        });
-        self.sending.send(|places| Records {
-            sessions,
-            tx,
-            places,
-        });
-        for (index, failure) in std::mem::take(&mut sessions.lost) {
-            self.listener.lost(index, failure, now);
-        }
-    }
 }
+
+impl StreamHandler for Clients {}
 
 impl Sessions {
     fn lose(&mut self, index: usize, failure: Failure) {
@@ -258,13 +265,13 @@ impl Sessions {
 }
 
 /// How requests leave at the end of a turn.
-struct Requests<'a, 'b> {
+struct Requests<'a, S> {
     sessions: &'a mut Sessions,
     tx: &'a mut SendQueue,
-    sockets: &'a mut Sockets<'b>,
+    sockets: &'a mut S,
 }
 
-impl Signalling for Requests<'_, '_> {
+impl<S: Sockets> Signalling for Requests<'_, S> {
     fn send(&mut self, index: usize, message: &[u8]) {
         let Self { sessions, tx, .. } = self;
         let Some(place) = sessions.places.get_mut(index) else {
@@ -280,7 +287,7 @@ impl Signalling for Requests<'_, '_> {
             None => {
                 place.early = message.to_vec();
                 sessions.handshaking.push(index);
-                let session = Session::new(&sessions.dtls);
+                let session = DtlsSession::new(&sessions.dtls);
                 let session = session.ok().map(|session| place.session.insert(session));
                 session.is_some_and(|it| it.shake_hands(&mut sessions.wire) == Progress::Open)
             }

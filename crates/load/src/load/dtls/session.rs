@@ -7,7 +7,7 @@ use std::io::{self, Read, Write};
 use openssl::error::ErrorStack;
 use openssl::ssl::{Error, ErrorCode, Ssl, SslStream};
 
-use crate::load::transport::Dtls;
+use crate::load::access::Dtls;
 
 /// Most bytes of a datagram of a handshake; what the smallest path of IPv6 takes (RFC 8200 §5), less its headers.
 const HANDSHAKE_DATAGRAM_LEN: u32 = 1232;
@@ -84,12 +84,12 @@ impl From<&Error> for Progress {
 }
 
 /// One session.
-pub(super) struct Session {
+pub(super) struct DtlsSession {
     tls: SslStream<Wire>,
     is_handshaking: bool,
 }
 
-impl Session {
+impl DtlsSession {
     /// A session that has said nothing yet.
     ///
     /// # Errors

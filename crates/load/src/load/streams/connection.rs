@@ -11,10 +11,11 @@ use rustix::net::{
     socket_with, sockopt,
 };
 
-use super::READ_LEN;
-use crate::client::Failure;
-use crate::load::tls::Session;
+use crate::load::tls::TlsSession;
+use turnbuckle_client::Failure;
 
+/// Bytes that one read asks for.
+pub(super) const READ_LEN: usize = 256 << 10;
 /// Bytes in front of what a message holds, STUN's and ChannelData's.
 const STUN_HEADER_LEN: usize = 20;
 const CHANNEL_HEADER_LEN: usize = 4;
@@ -23,7 +24,7 @@ const CHANNEL_HEADER_LEN: usize = 4;
 pub(super) struct Connection {
     socket: OwnedFd,
     is_connected: bool,
-    session: Option<Session>,
+    session: Option<TlsSession>,
     /// What was read and not used up: of a record with TLS, else of a message.
     kept: Vec<u8>,
     /// What records held, and is not a whole message.
@@ -48,7 +49,7 @@ impl Connection {
         local: IpAddr,
         to: SocketAddr,
         buffer_len: u32,
-        session: Option<Session>,
+        session: Option<TlsSession>,
     ) -> Result<Self, Errno> {
         let family = match to {
             SocketAddr::V4(_) => AddressFamily::INET,
@@ -85,7 +86,10 @@ impl Connection {
 
     /// Whether packets may be sent.
     pub(super) fn is_open(&self) -> bool {
-        let is_handshaking = self.session.as_ref().is_some_and(Session::is_handshaking);
+        let is_handshaking = self
+            .session
+            .as_ref()
+            .is_some_and(TlsSession::is_handshaking);
         self.is_connected && !is_handshaking
     }
 
@@ -181,7 +185,11 @@ impl Connection {
 
     /// What the end of the connection means now.
     fn failure(&self) -> Failure {
-        if self.session.as_ref().is_some_and(Session::is_handshaking) {
+        if self
+            .session
+            .as_ref()
+            .is_some_and(TlsSession::is_handshaking)
+        {
             Failure::Handshake
         } else {
             Failure::Disconnected

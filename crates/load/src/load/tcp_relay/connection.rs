@@ -7,18 +7,18 @@ use std::os::fd::OwnedFd;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use socket2::{Domain, Protocol, Socket, Type};
 
-use crate::client::Failure;
-use crate::load::tls::Session;
-use crate::load::transport::Tls;
+use crate::load::access::Tls;
+use crate::load::tls::TlsSession;
+use turnbuckle_client::Failure;
 
 /// Bytes of a record at most (RFC 8446 §5.1).
 const RECORD_MAX: usize = 1 << 14;
 
 /// One connection, of which `token` says whose it is.
-pub(super) struct Connection {
+pub(super) struct RelayConnection {
     stream: TcpStream,
     token: u64,
-    session: Option<Session>,
+    session: Option<TlsSession>,
     /// What is to be said and is in no record yet; empty without TLS, where it is `outgoing` at once.
     unsealed: Vec<u8>,
     /// What is to be written.
@@ -33,7 +33,7 @@ pub(super) struct Connection {
     pub(super) unread: Vec<u8>,
 }
 
-impl Connection {
+impl RelayConnection {
     /// Begins a connection.
     ///
     /// # Errors
@@ -46,7 +46,7 @@ impl Connection {
         tls: Option<&Tls>,
     ) -> io::Result<Self> {
         let mut session = tls
-            .map(Session::new)
+            .map(TlsSession::new)
             .transpose()
             .map_err(io::Error::other)?;
         let mut outgoing = Vec::new();
@@ -99,7 +99,11 @@ impl Connection {
 
     /// What the end of the connection means now.
     pub(super) fn failure(&self) -> Failure {
-        if self.session.as_ref().is_some_and(Session::is_handshaking) {
+        if self
+            .session
+            .as_ref()
+            .is_some_and(TlsSession::is_handshaking)
+        {
             Failure::Handshake
         } else {
             Failure::Disconnected

@@ -19,26 +19,25 @@ use std::time::Duration;
 use anyhow::{Context as _, bail};
 use serde_json::json;
 
-pub(crate) use self::report::Report;
-use self::worker::{Opened, Outcome, Pace, Shown, Task, Way};
+pub(crate) use self::report::TcpRelayReport;
+use self::worker::{Opened, Outcome, Pace, Packets, Route, Shown, Task, Way};
+use super::access::Access;
 use super::arguments::{Arguments, PACKETS_MAX};
-use super::listener::DRAINED;
+use super::phase::{DRAINED, MEASURING, OVER, WARMING_UP};
 use super::report::{Progress, Totals, failures_sentence, failures_with_names};
-use super::sender::{MEASURING, OVER, WARMING_UP};
-use super::transport::Transport;
 use super::{ALL_HERE, RELAYED_STREAM_DRAIN_MAX, RELAYED_STREAM_QUIET, TICK, allow_descriptors};
 use crate::cli;
-use crate::client::{Failure, Path, Plan, Relay};
 use crate::output;
 use crate::stop::Stop;
 use crate::threads::{self, Clock, OwnLines};
+use turnbuckle_client::{Failure, Path, Plan, Relay, Terms};
 
 /// Runs the mode.
 ///
 /// # Errors
 /// A thread cannot be placed, or no client gets a connection.
 pub(super) fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
-    allow_descriptors(arguments.clients * 2);
+    allow_descriptors(arguments.volume.clients * 2);
     let stop = Stop::on_signals()?;
     let mut run = Run::open(arguments)?;
     run.open_clients()?;
@@ -89,38 +88,34 @@ impl Run {
 
     fn start(&mut self, report: &mpsc::Sender<anyhow::Result<Opened>>) -> anyhow::Result<()> {
         let arguments = &self.arguments;
-        let server = arguments.server.context("no server")?;
-        let way = match (arguments.pairs, arguments.passive) {
+        let server = arguments.ends.server.context("no server")?;
+        let way = match (arguments.flows.pairs, arguments.flows.passive) {
             (true, _) => Way::Pairs,
             (false, true) => Way::Passive,
             (false, false) => Way::Peer,
         };
-        let tls = match Transport::new(arguments)? {
-            Transport::Tls(tls) => Some(tls),
+        let tls = match arguments.access()? {
+            Access::Tls(tls) => Some(tls),
             _ => None,
         };
         let credentials = arguments.who()?.context("nobody to be")?;
         let plan_to = |peer| {
             let of_peer = arguments.family_of(peer);
             Arc::new(Plan {
-                credentials: credentials.clone(),
-                relay: Relay::Tcp,
-                peer: peer.map(|peer| (peer, Path::Connection)),
-                is_dual: false,
-                second_peer: None,
-                mobility: false,
-                dont_fragment: false,
-                family: of_peer,
-                lifetime: None,
                 origin: arguments.habits.origin.clone(),
-                asks_for_no_permission: false,
-                asks_often: false,
+                terms: Terms {
+                    relay: Relay::Tcp,
+                    family: of_peer,
+                    ..Terms::default()
+                },
+                peer: peer.map(|peer| (peer, Path::Connection)),
                 is_reliable: true,
+                ..Plan::new(credentials.clone())
             })
         };
-        let clients = arguments.clients;
+        let clients = arguments.volume.clients;
         let auto = threads::available();
-        let number = arguments.listener_threads;
+        let number = arguments.machine.listener_threads;
         let number = number.or(auto, clients.min(cli::THREADS_MAX));
         let mut sessions_of = vec![Vec::new(); number];
         for session in 0..clients {
@@ -137,7 +132,7 @@ impl Run {
         let rate = arguments.total_rate();
         let seed = arguments.seed();
         for (index, sessions) in sessions_of.into_iter().enumerate() {
-            let peers = &arguments.peer;
+            let peers = &arguments.ends.peer;
             // A thread has one peer; threads take turns.
             let peer = peers.get(index % peers.len().max(1)).copied();
             let shown = Arc::<OwnLines<Shown>>::default();
@@ -148,20 +143,24 @@ impl Run {
                 shown: Arc::clone(&shown),
                 way,
                 plan: plan_to(peer.filter(|_| way == Way::Peer)),
-                server,
-                tls: tls.clone(),
-                local: arguments.local(server),
+                route: Route {
+                    server,
+                    tls: tls.clone(),
+                    local: arguments.local(server),
+                },
                 sessions,
-                size: arguments.size,
-                packets: arguments.packets.unwrap_or(PACKETS_MAX),
-                pace: rate.map(|rate| Pace {
-                    per_client: rate / clients as f64,
-                    clients,
-                }),
+                packets: Packets {
+                    size: arguments.volume.size,
+                    count: arguments.volume.packets.unwrap_or(PACKETS_MAX),
+                    pace: rate.map(|rate| Pace {
+                        per_client: rate / clients as f64,
+                        clients,
+                    }),
+                },
                 seed: seed.wrapping_add((index as u64) << 32),
                 report: report.clone(),
             };
-            let cpus = arguments.cpus.clone();
+            let cpus = arguments.machine.cpus.clone();
             let name = format!("relay-{index}");
             let handle = thread::Builder::new().name(name).spawn(move || {
                 threads::pin(cpus.as_ref(), index)?;
@@ -185,11 +184,11 @@ impl Run {
             self.phase.store(DRAINED, Ordering::Relaxed);
             bail!(
                 "none of {} clients got a connection: {}",
-                self.arguments.clients,
+                self.arguments.volume.clients,
                 failures_sentence(&self.clients_failed)
             );
         }
-        if self.arguments.json {
+        if self.arguments.verdict.json {
             output::event(&json!({
                 "event": "ready",
                 "clients": self.clients_ready,
@@ -197,7 +196,7 @@ impl Run {
                 "threads": self.workers.len(),
             }));
         }
-        if self.arguments.warm_up.is_zero() {
+        if self.arguments.pace.warm_up.is_zero() {
             // The first packet counts.
             self.phase.store(MEASURING, Ordering::Relaxed);
         }
@@ -220,16 +219,16 @@ impl Run {
 
     /// Warms up, measures, and waits for what is under way.
     pub(crate) fn measure(&mut self, stop: &Stop, show: &dyn Fn(u64, &Totals)) {
-        self.pass(self.arguments.warm_up, stop, show);
+        self.pass(self.arguments.pace.warm_up, stop, show);
         let begin = self.clock.now();
         self.phase.store(MEASURING, Ordering::Relaxed);
-        if self.arguments.json {
+        if self.arguments.verdict.json {
             output::event(&json!({"event": "measuring"}));
         }
-        self.pass(self.arguments.duration, stop, show);
+        self.pass(self.arguments.pace.duration, stop, show);
         self.phase.store(OVER, Ordering::Relaxed);
         self.window_ns = self.clock.now() - begin;
-        if self.arguments.json {
+        if self.arguments.verdict.json {
             output::event(&json!({"event": "measured"}));
         }
         self.drain();
@@ -245,7 +244,7 @@ impl Run {
     }
 
     fn is_done(&self) -> bool {
-        let packets = self.arguments.packets;
+        let packets = self.arguments.volume.packets;
         let is_sent =
             |packets: u64| self.now().sent >= packets.saturating_mul(self.clients_ready as u64);
         packets.is_some_and(is_sent)
@@ -299,12 +298,12 @@ impl Run {
         }
     }
 
-    pub(crate) fn finish(self) -> anyhow::Result<Report> {
+    pub(crate) fn finish(self) -> anyhow::Result<TcpRelayReport> {
         let mut outcomes = Vec::new();
         for worker in self.workers {
             let outcome = worker.handle.join();
             outcomes.push(outcome.map_err(|_| anyhow::anyhow!("a thread panicked"))??);
         }
-        Report::new(self.arguments, self.window_ns, outcomes)
+        TcpRelayReport::new(self.arguments, self.window_ns, outcomes)
     }
 }

@@ -1,6 +1,6 @@
 //! A thread's clients: control connections and data connections; what goes over the latter is in [`data`].
 //!
-//! A client allocates ([`crate::client`]) over its control connection. Its data connection is bound when there is a connection to the peer: one
+//! A client allocates ([`turnbuckle_client`]) over its control connection. Its data connection is bound when there is a connection to the peer: one
 //! that the server opened ([`Way::Peer`], and the first of two by [`Way::Pairs`]), or one that came to the relayed address (the
 //! second of two, and [`Way::Passive`]). From then on the data connection is bytes, cut into packets of one size.
 
@@ -23,12 +23,12 @@ use rustix::event::epoll::{self, CreateFlags, Event as Readiness, EventFlags};
 use rustix::io::Errno;
 use turnbuckle_wire::{Class, Message, Method, TransactionId};
 
-use super::connection::Connection;
-use crate::client::{Client, Event, Failure, Path, Plan};
-use crate::load::listener::{DRAINED, Jitter};
-use crate::load::sender::histogram;
-use crate::load::transport::Tls;
+use super::connection::RelayConnection;
+use crate::load::access::Tls;
+use crate::load::figures::{Allocations, Delays, histogram};
+use crate::load::phase::{DRAINED, Phase};
 use crate::threads::{self, Clock, OwnLines};
+use turnbuckle_client::{Client, Event, Failure, Path, Plan};
 
 /// Clients of one thread that allocate or release at the same time.
 const UNDER_WAY: usize = 64;
@@ -100,19 +100,31 @@ pub(super) struct Task {
     pub(super) shown: Arc<OwnLines<Shown>>,
     pub(super) way: Way,
     pub(super) plan: Arc<Plan>,
+    pub(super) route: Route,
+    /// Numbers of the clients.
+    pub(super) sessions: Vec<u32>,
+    pub(super) packets: Packets,
+    pub(super) seed: u64,
+    pub(super) report: Sender<anyhow::Result<Opened>>,
+}
+
+/// The way to the server.
+#[derive(Clone, Debug)]
+pub(super) struct Route {
     pub(super) server: SocketAddr,
     /// Without it by TCP alone.
     pub(super) tls: Option<Tls>,
     pub(super) local: IpAddr,
-    /// Numbers of the clients.
-    pub(super) sessions: Vec<u32>,
+}
+
+/// What is sent.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Packets {
     pub(super) size: usize,
     /// Packets of each client; none after that.
-    pub(super) packets: u64,
+    pub(super) count: u64,
     /// Without it as fast as the connections go.
     pub(super) pace: Option<Pace>,
-    pub(super) seed: u64,
-    pub(super) report: Sender<anyhow::Result<Opened>>,
 }
 
 /// How many clients may send, once all have an answer.
@@ -130,14 +142,35 @@ pub(super) struct Outcome {
     pub(super) corrupted: u64,
     /// Data connections that ended before the run did.
     pub(super) closed_early: u64,
-    pub(super) attempted: u64,
-    pub(super) allocated: u64,
-    pub(super) released: u64,
-    pub(super) failures: BTreeMap<Failure, u64>,
-    pub(super) latency: Histogram<u64>,
-    pub(super) jitter: Jitter,
+    pub(super) allocations: Allocations,
+    pub(super) delays: Delays,
     /// How much later than due packets were handed over, nanoseconds.
     pub(super) lateness: Histogram<u64>,
+}
+
+impl Outcome {
+    pub(super) fn new() -> anyhow::Result<Self> {
+        Ok(Self {
+            sent: 0,
+            received: 0,
+            corrupted: 0,
+            closed_early: 0,
+            allocations: Allocations::default(),
+            delays: Delays::new()?,
+            lateness: histogram()?,
+        })
+    }
+
+    pub(super) fn add(&mut self, other: &Self) -> anyhow::Result<()> {
+        self.sent += other.sent;
+        self.received += other.received;
+        self.corrupted += other.corrupted;
+        self.closed_early += other.closed_early;
+        self.allocations.add(&other.allocations);
+        self.delays.add(&other.delays)?;
+        self.lateness.add(&other.lateness)?;
+        Ok(())
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -156,7 +189,7 @@ struct One {
     from: u32,
     stage: Stage,
     client: Client,
-    connections: [Option<Connection>; KINDS],
+    connections: [Option<RelayConnection>; KINDS],
     /// The ConnectionBind request under way, and for which connection.
     binding: Option<(TransactionId, u32)>,
     sequence: u64,
@@ -175,17 +208,30 @@ struct Worker {
     under_way: usize,
     /// Clients whose requests are to be looked at, by time. May name one too often, never too late.
     timers: BinaryHeap<Reverse<(u64, usize)>>,
+    sending: Sending,
+    is_over: bool,
+    phase: Phase,
+    buffer: Vec<u8>,
+    counted: Counted,
+    outcome: Outcome,
+}
+
+/// What is to be sent.
+struct Sending {
+    has_begun: bool,
     /// Clients whose next packet is due, by time.
     due: BinaryHeap<Reverse<(u64, usize)>>,
-    is_sending: bool,
-    is_over: bool,
-    phase: u8,
+    /// A packet without its header.
     template: Vec<u8>,
-    buffer: Vec<u8>,
+}
+
+/// Packets from the beginning on.
+#[derive(Default)]
+struct Counted {
     sent: u64,
+    /// Of those, the ones that count.
     measured: u64,
     arrived: u64,
-    outcome: Outcome,
 }
 
 pub(super) fn run(task: Task) -> anyhow::Result<Outcome> {
@@ -238,28 +284,16 @@ impl Worker {
             clients,
             under_way: 0,
             timers: BinaryHeap::new(),
-            due: BinaryHeap::new(),
-            is_sending: false,
-            is_over: false,
-            phase: 0,
-            template: vec![0x5a; task.size],
-            buffer: vec![0; READ_LEN],
-            sent: 0,
-            measured: 0,
-            arrived: 0,
-            outcome: Outcome {
-                sent: 0,
-                received: 0,
-                corrupted: 0,
-                closed_early: 0,
-                attempted: 0,
-                allocated: 0,
-                released: 0,
-                failures: BTreeMap::new(),
-                latency: histogram()?,
-                jitter: Jitter::default(),
-                lateness: histogram()?,
+            sending: Sending {
+                has_begun: false,
+                due: BinaryHeap::new(),
+                template: vec![0x5a; task.packets.size],
             },
+            is_over: false,
+            phase: Phase::new(&task.phase),
+            buffer: vec![0; READ_LEN],
+            counted: Counted::default(),
+            outcome: Outcome::new()?,
             task,
         })
     }
@@ -278,7 +312,7 @@ impl Worker {
         let is_open = |one: &&One| one.stage == Stage::Open;
         Opened {
             ready: self.clients.iter().filter(is_open).count(),
-            failures: self.outcome.failures.clone(),
+            failures: self.outcome.allocations.failures.clone(),
         }
     }
 
@@ -294,7 +328,7 @@ impl Worker {
             Ok(_) | Err(Errno::INTR) => {}
             Err(errno) => return Err(errno.into()),
         }
-        self.phase = self.task.phase.load(Ordering::Relaxed);
+        self.phase.look();
         for event in events {
             let Ok(token) = usize::try_from(event.data.u64()) else {
                 continue;
@@ -319,21 +353,23 @@ impl Worker {
         let next = |heap: &BinaryHeap<Reverse<(u64, usize)>>| {
             heap.peek().map_or(u64::MAX, |&Reverse((due, _))| due)
         };
-        let next = next(&self.timers).min(next(&self.due));
+        let next = next(&self.timers).min(next(&self.sending.due));
         next.saturating_sub(self.task.clock.now()).min(WAIT_MAX)
     }
 
     fn show(&self) {
         let shown = &self.task.shown;
-        shown.sent.store(self.sent, Ordering::Relaxed);
-        shown.measured.store(self.measured, Ordering::Relaxed);
+        shown.sent.store(self.counted.sent, Ordering::Relaxed);
+        shown
+            .measured
+            .store(self.counted.measured, Ordering::Relaxed);
         shown
             .received
             .store(self.outcome.received, Ordering::Relaxed);
-        shown.arrived.store(self.arrived, Ordering::Relaxed);
+        shown.arrived.store(self.counted.arrived, Ordering::Relaxed);
         shown
             .allocated
-            .store(self.outcome.allocated, Ordering::Relaxed);
+            .store(self.outcome.allocations.allocated, Ordering::Relaxed);
     }
 
     /// Begins allocations, and at the end releases, as many at a time as are to be under way.
@@ -353,8 +389,11 @@ impl Worker {
             } else {
                 one.stage = Stage::Opening;
                 one.client.start(now);
-                self.outcome.attempted += 1;
-                if self.connect(index, CONTROL, self.task.server).is_err() {
+                self.outcome.allocations.attempted += 1;
+                if self
+                    .connect(index, CONTROL, self.task.route.server)
+                    .is_err()
+                {
                     self.fail(index, Failure::Disconnected);
                     continue;
                 }
@@ -384,15 +423,15 @@ impl Worker {
     fn connect(&mut self, index: usize, kind: usize, to: SocketAddr) -> io::Result<()> {
         let token = (index * KINDS + kind) as u64;
         // A peer has no certificate to show.
-        let tls = self.task.tls.as_ref().filter(|_| kind != FAR);
-        let connection = Connection::open(&self.epoll, token, self.task.local, to, tls)?;
+        let tls = self.task.route.tls.as_ref().filter(|_| kind != FAR);
+        let connection = RelayConnection::open(&self.epoll, token, self.task.route.local, to, tls)?;
         if let Some(place) = self.place(index, kind) {
             *place = Some(connection);
         }
         Ok(())
     }
 
-    fn place(&mut self, index: usize, kind: usize) -> Option<&mut Option<Connection>> {
+    fn place(&mut self, index: usize, kind: usize) -> Option<&mut Option<RelayConnection>> {
         self.clients.get_mut(index)?.connections.get_mut(kind)
     }
 
@@ -428,7 +467,7 @@ impl Worker {
             Event::Released => {
                 one.stage = Stage::Ended;
                 one.connections = [const { None }; KINDS];
-                self.outcome.released += 1;
+                self.outcome.allocations.released += 1;
                 self.under_way = self.under_way.saturating_sub(1);
             }
             Event::Ready => {
@@ -491,7 +530,7 @@ impl Worker {
 
     /// Begins a data connection.
     fn bind(&mut self, index: usize, connection: u32) {
-        if self.connect(index, DATA, self.task.server).is_err() {
+        if self.connect(index, DATA, self.task.route.server).is_err() {
             return self.fail(index, Failure::Disconnected);
         }
         self.ask_to_bind(index, connection);
@@ -525,7 +564,7 @@ impl Worker {
             .under_way
             .saturating_sub(usize::from(was_opening || self.is_over));
         if was_opening {
-            *self.outcome.failures.entry(failure).or_default() += 1;
+            self.outcome.allocations.failed(failure);
         } else if !self.is_over {
             self.outcome.closed_early += 1;
         }
@@ -571,7 +610,7 @@ impl Worker {
             });
         let failure = self
             .place(index, kind)
-            .and_then(|place| place.as_ref().map(Connection::failure));
+            .and_then(|place| place.as_ref().map(RelayConnection::failure));
         self.buffer = buffer;
         let now = self.task.clock.now();
         match served {
@@ -597,7 +636,7 @@ impl Worker {
             };
             let Some(bytes) = one.connections[CONTROL]
                 .as_mut()
-                .and_then(Connection::message)
+                .and_then(RelayConnection::message)
             else {
                 return;
             };
@@ -646,7 +685,7 @@ impl Worker {
                 Ok(Some(())) => {
                     one.stage = Stage::Open;
                     self.under_way = self.under_way.saturating_sub(1);
-                    self.outcome.allocated += 1;
+                    self.outcome.allocations.allocated += 1;
                     // Bytes may have come right behind the answer.
                     self.packets(index, now);
                 }

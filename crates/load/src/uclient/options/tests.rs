@@ -10,12 +10,15 @@ fn the_usual_line_becomes_paced_calls_with_five_packets_each() {
         load, is_generator, ..
     } = parse("-u alice -w secret -e 192.0.2.2 192.0.2.1").unwrap();
     assert_eq!(load.mode, Mode::Mix);
-    assert_eq!(load.server, Some("192.0.2.1:3478".parse().unwrap()));
-    assert_eq!((load.clients, load.packets), (2, Some(5)));
-    assert_eq!((load.size, load.rate), (100, Some(50.0)));
+    assert_eq!(load.ends.server, Some("192.0.2.1:3478".parse().unwrap()));
+    assert_eq!((load.volume.clients, load.volume.packets), (2, Some(5)));
+    assert_eq!((load.volume.size, load.pace.rate), (100, Some(50.0)));
     let peers = ["192.0.2.2:3480", "192.0.2.2:3481"].map(|peer| peer.parse().unwrap());
-    assert_eq!(load.peer, peers);
-    assert_eq!(load.credentials, Some(Credentials::user("alice", "secret")));
+    assert_eq!(load.ends.peer, peers);
+    assert_eq!(
+        load.who.credentials,
+        Some(Credentials::user("alice", "secret"))
+    );
     assert!(!is_generator);
 }
 
@@ -27,11 +30,14 @@ fn the_line_of_the_load_tests_becomes_a_flood_without_end() {
     )
     .unwrap();
     assert_eq!(load.mode, Mode::Packet);
-    assert_eq!((load.clients, load.packets, load.size), (1, None, 120));
-    assert_eq!(load.duration, FOR_EVER);
-    assert!(load.dont_fragment);
-    assert_eq!(load.peer, ["192.0.2.2:3501".parse().unwrap()]);
-    let name = load.credentials.unwrap().username().to_owned();
+    assert_eq!(
+        (load.volume.clients, load.volume.packets, load.volume.size),
+        (1, None, 120)
+    );
+    assert_eq!(load.pace.duration, FOR_EVER);
+    assert!(load.flows.dont_fragment);
+    assert_eq!(load.ends.peer, ["192.0.2.2:3501".parse().unwrap()]);
+    let name = load.who.credentials.unwrap().username().to_owned();
     assert!(name.ends_with(":user") && name.len() > 10, "{name}");
 }
 
@@ -45,22 +51,22 @@ fn clients_are_rounded_up_as_in_the_original() {
         ("-m 3 -Y alloc", 3),
     ] {
         let options = parse(&format!("{flags} 192.0.2.1")).unwrap();
-        assert_eq!(options.load.clients, expected, "{flags}");
+        assert_eq!(options.load.volume.clients, expected, "{flags}");
     }
 }
 
 #[test]
 fn flags_of_connections_choose_the_transport_and_its_port() {
     for (flags, transport, port) in [
-        ("", TransportChoice::Udp, 3478),
-        ("-t", TransportChoice::Tcp, 3478),
-        ("-S", TransportChoice::Dtls, 5349),
-        ("-t -S", TransportChoice::Tls, 5349),
-        ("-t -S -p 443", TransportChoice::Tls, 443),
+        ("", Transport::Udp, 3478),
+        ("-t", Transport::Tcp, 3478),
+        ("-S", Transport::Dtls, 5349),
+        ("-t -S", Transport::Tls, 5349),
+        ("-t -S -p 443", Transport::Tls, 443),
     ] {
         let Options { load, .. } = parse(&format!("{flags} -y 192.0.2.1")).unwrap();
-        assert_eq!(load.transport, transport, "{flags}");
-        assert_eq!(load.server.unwrap().port(), port, "{flags}");
+        assert_eq!(load.ends.transport, transport, "{flags}");
+        assert_eq!(load.ends.server.unwrap().port(), port, "{flags}");
     }
 }
 
@@ -68,28 +74,28 @@ fn flags_of_connections_choose_the_transport_and_its_port() {
 fn a_tcp_relay_is_between_clients_or_leads_back_to_this_program() {
     let Options { load, .. } = parse("-T -s -g -e 192.0.2.2 -m 3 192.0.2.1").unwrap();
     assert_eq!(load.mode, Mode::TcpRelay);
-    assert!(load.pairs && !load.passive && load.peer.is_empty());
+    assert!(load.flows.pairs && !load.flows.passive && load.ends.peer.is_empty());
     assert_eq!(
-        (load.clients, load.packets, load.rate),
+        (load.volume.clients, load.volume.packets, load.pace.rate),
         (4, Some(5), Some(50.0))
     );
     let Options { load, .. } = parse("-P -z 0 192.0.2.1").unwrap();
-    assert!(load.passive && !load.pairs);
-    assert_eq!((load.clients, load.rate), (2, None));
+    assert!(load.flows.passive && !load.flows.pairs);
+    assert_eq!((load.volume.clients, load.pace.rate), (2, None));
 }
 
 #[test]
 fn the_other_flags_become_habits_and_checks() {
     let options = parse("-N -R -O -D -M -I -G -B -h -o https://a -Z -y 192.0.2.1").unwrap();
     assert_eq!(options.negative, [Group::Requests, Group::Protocol]);
-    assert!(options.leaves_at_once && options.load.dual);
+    assert!(options.leaves_at_once && options.load.flows.dual);
     let habits = options.load.habits;
     assert!(habits.pads && habits.moves_once && habits.asks_for_no_permission);
     assert!(habits.asks_often && habits.leaves_early && habits.stays);
     assert!(habits.uses_one_of_two && habits.waits_long);
     assert_eq!(habits.origin.as_deref(), Some("https://a"));
     // No RTCP connections, but partners.
-    assert_eq!(options.load.clients, 2);
+    assert_eq!(options.load.volume.clients, 2);
 }
 
 #[test]
@@ -103,7 +109,10 @@ fn a_flag_that_cannot_be_honoured_is_refused_with_what_it_asks_for() {
 #[test]
 fn what_the_original_makes_larger_is_made_larger() {
     let options = parse("-c -l 10 -m 0 -e 192.0.2.2 192.0.2.1").unwrap();
-    assert_eq!((options.load.size, options.load.clients), (HEADER_LEN, 1));
+    assert_eq!(
+        (options.load.volume.size, options.load.volume.clients),
+        (HEADER_LEN, 1)
+    );
     assert!(
         options.notes.iter().any(|note| note.contains("24 bytes")),
         "{:?}",

@@ -1,4 +1,4 @@
-//! Lines about answers that strangers do not get, and about the first that one does.
+//! Writes the lines about unauthenticated requests that get no response, and about the first response to one.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -6,19 +6,19 @@ use std::time::Duration;
 use turnbuckle_engine::Time;
 use turnbuckle_wire::Message;
 
-/// Said when the first challenge has left that cost no memory.
+/// The line that is printed after the first challenge that was sent without keeping state.
 pub(super) const CHALLENGE: &str = "stateless-nonce: listener fast-path challenge active";
 
-/// How long nothing more is said about a source, as long as coturn's window.
+/// Time after a line about a source in which no further line about it is printed. coturn's window has the same length.
 const WINDOW: Duration = Duration::from_secs(1);
 
-/// Sources that are remembered at a time.
+/// Number of sources that are remembered at a time.
 const SOURCES: usize = 16;
 
-/// The type of a Binding request: what it is refused has nothing to do with credentials.
+/// The type of a Binding request. It is never refused for its credentials.
 const BINDING_REQUEST: [u8; 2] = [0, 1];
 
-/// Remembers for a moment which sources were told of, by either line.
+/// Remembers the sources that a line was printed about within the window.
 #[derive(Default)]
 pub(super) struct Refusals {
     told: [Option<(IpAddr, bool, Time)>; SOURCES],
@@ -26,7 +26,8 @@ pub(super) struct Refusals {
 }
 
 impl Refusals {
-    /// The line about a request that gets no answer because its source has had as many as it may; `admit` says whether there may be a line.
+    /// Returns the line about a request that gets no response because its source has reached its limit of responses. `admit` returns whether a line
+    /// may be printed.
     pub(super) fn line(
         &mut self,
         source: IpAddr,

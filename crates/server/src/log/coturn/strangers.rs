@@ -1,7 +1,7 @@
-//! Clients that have no allocation, as far as the log remembers them: so that what they are refused, and what they get in the end, stands
-//! under one number, as in coturn.
+//! Holds the session numbers of clients that have no allocation yet. The log uses one number for a client's refused requests and for the allocation
+//! that it gets later, as coturn does.
 //!
-//! Invariant: a table of fixed size. Who proved nothing costs a cell that somebody else had, and no more (V-21).
+//! Invariant: the table has a fixed size. An unauthenticated client can only overwrite the cell of another one (V-21).
 
 use std::collections::VecDeque;
 use std::hash::{BuildHasher as _, RandomState};
@@ -14,7 +14,7 @@ use super::super::request::{Path, Seal};
 /// Cells of the table.
 const CELLS: usize = 1024;
 
-/// How long a client without an allocation is remembered: coturn's `max-allocate-timeout`.
+/// Time for which a client without an allocation is remembered. It is coturn's `max-allocate-timeout`.
 const REMEMBERED: Duration = Duration::from_secs(60);
 
 /// A client without an allocation.
@@ -22,18 +22,19 @@ const REMEMBERED: Duration = Duration::from_secs(60);
 pub(super) struct Stranger {
     pub(super) path: Path,
     pub(super) number: u64,
-    /// The name it gave last, escaped.
+    /// The last USERNAME that the client sent, escaped.
     pub(super) user: String,
-    /// The realm that it was refused in last, escaped.
+    /// The REALM of the last error response to the client, escaped.
     pub(super) realm: Option<String>,
-    /// ORIGIN of its first Allocate request, escaped.
+    /// ORIGIN of the client's first Allocate request, escaped.
     pub(super) origin: Option<String>,
     pub(super) seal: Option<Seal>,
 }
 
 pub(super) struct Strangers {
     cells: Vec<Option<Stranger>>,
-    /// When each is forgotten, which cell and which number, in order: all are remembered equally long.
+    /// Expiry time, cell and session number of each client, the earliest first. Every client is remembered for the same time, so new ones go to the
+    /// end.
     ends: VecDeque<(Time, usize, u64)>,
     keys: RandomState,
 }
@@ -49,13 +50,13 @@ impl Default for Strangers {
 }
 
 impl Strangers {
-    /// Whether this client is known.
+    /// Returns whether the client is in the table.
     pub(super) fn knows(&self, path: &Path) -> bool {
         let cell = self.cells[self.cell(path)].as_ref();
         cell.is_some_and(|stranger| stranger.path == *path)
     }
 
-    /// The client, under the number that `number` makes up if it is new.
+    /// Returns the client's entry, and adds it if there is none. A new client gets the session number that `number` returns.
     pub(super) fn at(
         &mut self,
         path: &Path,
@@ -84,13 +85,13 @@ impl Strangers {
         })
     }
 
-    /// Forgets the client and says what was known.
+    /// Removes the client and returns its entry.
     pub(super) fn take(&mut self, path: &Path) -> Option<Stranger> {
         let index = self.cell(path);
         self.cells[index].take_if(|stranger| stranger.path == *path)
     }
 
-    /// A client whose time is over.
+    /// Removes a client that has expired, and returns its entry.
     pub(super) fn pop_due(&mut self, now: Time) -> Option<Stranger> {
         while self.ends.front().is_some_and(|(end, ..)| *end <= now) {
             let (_, index, number) = self.ends.pop_front()?;
@@ -102,13 +103,13 @@ impl Strangers {
         None
     }
 
-    /// When [`Self::pop_due`] may have somebody.
+    /// Returns the earliest time at which [`Self::pop_due`] may return a client.
     pub(super) fn next_end(&self) -> Option<Time> {
         self.ends.front().map(|(end, ..)| *end)
     }
 
     fn cell(&self, path: &Path) -> usize {
-        // Fewer than 2^10, whatever the width.
+        // The remainder is less than 2^10, so it fits a `usize` of any width.
         usize::try_from(self.keys.hash_one(path) % CELLS as u64).unwrap_or_default()
     }
 }

@@ -22,6 +22,16 @@ fn path(port: u16) -> Path {
     }
 }
 
+fn recorded(port: u16) -> turnbuckle_engine::Path {
+    let path = path(port);
+    turnbuckle_engine::Path {
+        server: path.server,
+        client: path.client,
+        transport: path.transport,
+        connection: Connection::default(),
+    }
+}
+
 fn message(class: Class, error: Option<u16>, realm: &str, user: &str) -> Vec<u8> {
     let mut bytes = vec![0; 1232];
     let transaction = TransactionId::new([1; 12]);
@@ -218,9 +228,8 @@ fn a_resume_that_takes_the_place_of_another_and_the_end_of_moving_are_told() {
     let mut sessions = Sessions::new(silent, 0, 1, "example.org");
     let now = Time::from_secs(1_000);
     let allocation = AllocationId::from_u64(1);
-    let (server, transport) = (path(1).server, Transport::Udp);
     let transaction = TransactionId::new([1; 12]);
-    let session = Session {
+    let session = LoggedSession {
         number: 1,
         path: path(1),
         realm: "example.org".to_owned(),
@@ -237,10 +246,7 @@ fn a_resume_that_takes_the_place_of_another_and_the_end_of_moving_are_told() {
     let mut resume = |port: u16| {
         let resumed = Resumed {
             allocation,
-            server,
-            client: path(port).client,
-            transport,
-            connection: Connection::default(),
+            path: recorded(port),
             transaction,
             number: port.into(),
             until: now,
@@ -253,10 +259,7 @@ fn a_resume_that_takes_the_place_of_another_and_the_end_of_moving_are_told() {
     assert_eq!(resume(3), [line]);
     let moved = Moved {
         allocation,
-        server,
-        client: path(3).client,
-        transport,
-        connection: Connection::default(),
+        path: recorded(3),
         time: now,
     };
     let line = format!("{title}: mobility handoff completed, remote 198.51.100.7:3");

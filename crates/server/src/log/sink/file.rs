@@ -1,4 +1,4 @@
-//! A log file that is begun anew each day, and again when something else has taken its place.
+//! Writes a log file. A new file is opened each day, and when the present one was moved or removed.
 
 use std::fs::{File, Metadata, OpenOptions};
 use std::io::{self, Write as _};
@@ -14,7 +14,7 @@ use crate::config::Level;
 /// User and group that a file is for.
 pub(super) type Owner = (u32, u32);
 
-/// Where a log file is, today.
+/// The path of a log file, before the date is put into it.
 #[derive(Clone)]
 pub(super) struct Place {
     pub(super) base: PathBuf,
@@ -22,7 +22,7 @@ pub(super) struct Place {
 }
 
 impl Place {
-    /// The name with the date before its extension, unless there is to be none.
+    /// Returns the path of today's file, with the date before the extension if the file is dated.
     pub(super) fn current(&self) -> PathBuf {
         if !self.is_dated {
             return self.base.clone();
@@ -44,7 +44,7 @@ pub(super) struct LogFile {
     owner: Option<Owner>,
     path: PathBuf,
     file: File,
-    /// The next file could not be opened, and that has been said.
+    /// The next file could not be opened, and this has been logged.
     is_stuck: bool,
 }
 
@@ -83,11 +83,11 @@ impl LogFile {
         &self.place
     }
 
-    /// Writes a record to the file of today. Where that cannot be opened the one before goes on, and a line there and in `other` says so.
+    /// Writes a record to the file of today. If it cannot be opened, the previous file is used. A line in that file and in `other` reports this.
     ///
     /// # Errors
     ///
-    /// The record cannot be written; the disk is full, say.
+    /// The record cannot be written, for example because the disk is full.
     pub(super) fn write(
         &mut self,
         record: &str,
@@ -137,7 +137,7 @@ fn open(path: &Path, owner: Option<Owner>) -> io::Result<File> {
     if let Some((user, group)) = owner
         && file.metadata()?.is_file()
     {
-        // Refused where the process is not root, and then the file is its own already.
+        // The kernel refuses this unless the process is root. In that case the process owns the file already.
         let _ = fchown(&file, Some(user), Some(group));
     }
     Ok(file)

@@ -1,4 +1,4 @@
-//! One output with a thread of its own: who writes a record never waits for whoever reads it.
+//! Writes to one output on a thread of its own, so that the writer of a record never waits for its reader.
 
 use std::collections::VecDeque;
 use std::io;
@@ -8,17 +8,17 @@ use std::time::Duration;
 use super::Style;
 use crate::config::Level;
 
-/// Records that may wait for an output that takes none.
+/// Number of records that may wait for a blocked output.
 const RECORDS_MAX: usize = 1024;
 
-/// How long an output that takes nothing at all is waited for when everything is to be written.
+/// Longest wait for a blocked output when all records are to be written.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// The way to an output. Its thread ends when the last copy is gone and all is written.
+/// The sender to an output. Its thread ends when the last copy is dropped and all records are written.
 #[derive(Clone)]
 pub(super) struct Outlet(Arc<Handle>);
 
-/// Tells the thread when nobody has anything more to write.
+/// Ends the thread when the last copy of the sender is dropped.
 struct Handle {
     shared: Arc<Shared>,
     style: Style,
@@ -35,15 +35,15 @@ struct State {
     records: VecDeque<String>,
     /// Records written or failed to be written.
     written: u64,
-    /// A record is with the output.
+    /// Whether the output is writing a record now.
     is_writing: bool,
-    /// Records that found no room since one last did.
+    /// Number of records that found no room since the last one that did.
     lost: u64,
     is_closed: bool,
 }
 
 impl Outlet {
-    /// Starts the thread, which hands each record to `write`. What fails there is for nobody to hear of.
+    /// Starts the thread, which hands each record to `write`. Errors of `write` are ignored, because there is no place to report them.
     ///
     /// # Errors
     ///
@@ -65,7 +65,7 @@ impl Outlet {
         Ok(Self(Arc::new(Handle { shared, style })))
     }
 
-    /// Queues a record, or counts it as lost. How many were lost is said before the next one that finds room.
+    /// Queues a record, or counts it as lost. A notice with the number of lost records precedes the next one that finds room.
     pub(super) fn put(&self, record: &str) {
         let mut state = self.0.shared.lock();
         // The notice and the record.
@@ -126,7 +126,7 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Says that the last record is written, and waits for another; nothing when there will be none.
+    /// Notes that the last record is written, and waits for the next one. Returns `None` when there will be none.
     fn next(&self) -> Option<String> {
         let mut state = self.lock();
         if std::mem::take(&mut state.is_writing) {

@@ -13,7 +13,7 @@ fn settings(folder: &std::path::Path) -> Settings {
         file: Some(folder.join("turn.log")),
         usual_file: false,
         is_dated: false,
-        syslog: None,
+        syslog: crate::config::Syslog::default(),
         level_min: Level::Debug,
         timestamps: Timestamps::None,
     }

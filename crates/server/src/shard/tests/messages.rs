@@ -4,7 +4,7 @@ use std::io::Write as _;
 
 use super::several::Several;
 
-/// What `relay/streams.rs` handles of one connection in a turn.
+/// What `front/stream/messages.rs` handles of one connection in a turn.
 const MESSAGES_PER_TURN: u64 = 512;
 
 #[test]

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::sync::mpsc::sync_channel;
 use std::time::Duration;
 
+use turnbuckle_counters::Counter;
 use turnbuckle_datapath::{Bind, BufferBudget, Datapath, EndpointKind, Listen};
 use turnbuckle_engine::Commons;
 use turnbuckle_wire::{
@@ -15,11 +16,14 @@ use turnbuckle_wire::{
     TransactionId, long_term_key_md5,
 };
 
-use super::super::{Plan, set_up};
+use super::super::thread::{Listeners, Plan, set_up};
 use crate::config::{Machine, Request as Wish, load};
+use crate::control::keys::KeyRing;
 use crate::counters::{Accounting, ShardCounters};
 use crate::log::Log;
-use crate::relay::{LISTENER_TOKEN, Mailbox, Relay, stream_listener_token};
+use crate::shard::across::mailbox::Mailbox;
+use crate::shard::name::Token;
+use crate::shard::relay::Relay;
 use crate::translate;
 
 pub(crate) const REALM: &str = "example.org";
@@ -76,7 +80,8 @@ impl Several {
             Err(problems) => panic!("{problems:?}"),
         };
         let config = &loaded.config;
-        let engine = Arc::new(translate::engine(config).unwrap());
+        let keys = KeyRing::new(config);
+        let engine = Arc::new(translate::engine(config, &keys).unwrap());
         let commons = Commons::new(&engine);
         let budget = Arc::new(BufferBudget::new(translate::RELAY_BUFFER_BUDGET_BYTES));
         let backend = translate::backend(config.datapath.backend).0;
@@ -92,14 +97,12 @@ impl Several {
                 is_restart: false,
                 core: None,
                 interfaces: Vec::new(),
-                listeners: Vec::new(),
-                stream_listeners: Vec::new(),
-                discovery: Vec::new(),
+                listeners: Listeners::default(),
                 commons: Arc::clone(&commons),
                 mailboxes: Arc::clone(&mailboxes),
                 engine: Arc::clone(&engine),
                 streams: translate::streams(config, None, None),
-                datagrams: translate::datagrams(config, None),
+                datagrams: translate::datagrams(config, None, &keys),
                 datapath: translate::datapath(config, backend, &accepting, &budget),
                 log: translate::log(config, index, count.into()),
             };
@@ -111,15 +114,15 @@ impl Several {
             let bind = Bind {
                 address: listener,
                 kind: EndpointKind::Listener { reuseport: true },
-                token: LISTENER_TOKEN,
+                token: Token::ClientDatagrams.to_u64(),
             };
             let endpoint = datapath.bind(bind).unwrap();
             relay.add_listener(endpoint, listeners[0]);
             datapath.admit_clients(endpoint).unwrap();
-            let token = stream_listener_token(0);
+            let token = Token::ClientConnections(0).to_u64();
             let address = listener;
             let connections = datapath.listen(Listen { address, token }).unwrap();
-            relay.add_stream_listener(connections, token, listeners[0]);
+            relay.add_stream_listener(connections, listeners[0]);
             datapath.admit_connections(connections).unwrap();
             shards.push(OneOfSeveral {
                 datapath,
@@ -163,7 +166,7 @@ impl Several {
 
     /// Messages that clients have sent to a shard.
     pub(super) fn client_in(&self, shard: usize) -> u64 {
-        self.shards[shard].counters.client_in.value()
+        self.shards[shard].counters.datagrams.client_in.get()
     }
 
     /// A client of this user by TCP, at a shard, which has taken the connection.
@@ -224,9 +227,9 @@ impl Several {
 
     /// Connections that a shard has taken, and that have ended.
     pub(super) fn connections_of(&self, shard: usize) -> (u64, u64) {
-        let accounting = Accounting::of([&*self.shards[shard].counters]);
-        let ended = accounting.closes.iter().map(|(_, count)| count).sum();
-        (accounting.connections, ended)
+        let connections = &self.shards[shard].counters.connections;
+        let ended = connections.closes.iter().map(Counter::get).sum();
+        (connections.connections.get(), ended)
     }
 
     /// Ends a shard as a request to stop does.
@@ -246,15 +249,15 @@ impl Several {
 
     /// Datagrams that a shard has sent to peers.
     pub(super) fn sent_to_peers_by(&self, shard: usize) -> u64 {
-        self.shards[shard].counters.peer_queued.value()
+        self.shards[shard].counters.datagrams.peer_out.get()
     }
 
     /// Messages that a shard has read from clients.
     pub(super) fn heard_by(&self, shard: usize) -> u64 {
-        self.shards[shard].counters.client_in.value()
+        self.shards[shard].counters.datagrams.client_in.get()
     }
 
-    /// Where a peer takes connections.
+    /// Returns where a peer takes connections.
     pub(super) fn listening_peer(&self) -> TcpListener {
         let listener = TcpListener::bind((self.listeners[0].ip(), 0)).unwrap();
         listener.set_nonblocking(true).unwrap();
@@ -383,7 +386,9 @@ impl Client {
     fn fetch_nonce(&mut self, shards: &mut impl Turns) {
         let mut buffer = [0; 64];
         let transaction = TransactionId::from([0xFF; 12]);
-        let writer = MessageWriter::new(&mut buffer, Class::Request, Method::REFRESH, transaction);
+        let mut writer =
+            MessageWriter::new(&mut buffer, Class::Request, Method::REFRESH, transaction);
+        writer.lifetime(600);
         let len = writer.finish().unwrap();
         self.send(&buffer[..len]);
         let challenge = self.answer(shards).expect(401);
@@ -458,12 +463,12 @@ impl Client {
         self.send(&message);
     }
 
-    /// The next STUN message.
+    /// Returns the next STUN message.
     pub(crate) fn answer(&mut self, shards: &mut impl Turns) -> Reply {
         Reply(shards.until(|| self.received()))
     }
 
-    /// The next message, if one has come.
+    /// Returns the next message, if one has come.
     pub(crate) fn received(&mut self) -> Option<Vec<u8>> {
         let mut buffer = [0; 4096];
         match &mut self.link {
@@ -503,7 +508,7 @@ impl Client {
         unread.drain(..len).collect()
     }
 
-    /// Whether the connection is open, and nothing has come on it that was not asked for.
+    /// Returns whether the connection is open, and nothing has come on it that was not asked for.
     pub(crate) fn is_left_alone(&mut self) -> bool {
         let Link::Connection(socket, unread) = &mut self.link else {
             return self.received().is_none();

@@ -129,7 +129,8 @@ fn a_row_that_cannot_be_read_takes_back_nothing_that_was_denied() {
     let mut follower = Follower::open(path, "r".into(), wanted, base).expect("opened");
     let denied = |engine: &EngineConfig| {
         let of_realm = engine
-            .realm_policies
+            .realms
+            .policies
             .get("r")
             .map_or(0, |policy| policy.rules.len());
         (engine.policy.rules.len(), of_realm)

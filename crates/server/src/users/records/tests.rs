@@ -55,14 +55,14 @@ fn only_the_rows_of_the_realm_and_those_of_all_realms_count() {
     let of_all = ["allow 10.0.0.0-10.0.0.9", "deny 2001:db8::1"];
     assert_eq!(rules(&engine.policy), of_all);
     assert_eq!(
-        rules(&engine.realm_policies["north.gov"]),
+        rules(&engine.realms.policies["north.gov"]),
         [&of_all[..], &["deny 198.51.100.7"]].concat()
     );
-    let limits = engine.realm_limits["north.gov"];
+    let limits = engine.realms.limits["north.gov"];
     assert_eq!(limits.user_quota, Some(3));
     assert_eq!(limits.total_quota, None, "0 is no bound");
     assert_eq!(limits.bytes_per_s, NonZeroU32::new(5));
-    assert_eq!(engine.realm_limits.len(), 1);
+    assert_eq!(engine.realms.limits.len(), 1);
     assert_eq!(engine.limits.total_quota, Some(7), "of other realms");
     let debug = format!("{:?}", engine.auth);
     assert!(debug.contains("rest_secrets: 2"), "{debug}");
@@ -121,10 +121,10 @@ fn a_realm_that_an_origin_or_a_key_leads_to_has_its_own_users_secrets_quotas_and
             "Realm { name: \"union.gov\", users: 0, rest_secrets: 1 }",
         ]
     );
-    let limits = engine.realm_limits["crinna.org"];
+    let limits = engine.realms.limits["crinna.org"];
     assert_eq!((limits.user_quota, limits.total_quota), (Some(9), Some(7)));
     assert_eq!(
-        rules(&engine.realm_policies["crinna.org"]),
+        rules(&engine.realms.policies["crinna.org"]),
         [
             "allow 10.0.0.0-10.0.0.9",
             "deny 2001:db8::1",
@@ -185,8 +185,8 @@ fn tables_that_are_not_wanted_are_not_read() {
     let (engine, _) = Records::read(&database, "north.gov", wanted)
         .unwrap()
         .added_to(&base());
-    assert!(engine.policy.rules.is_empty() && engine.realm_policies.is_empty());
-    assert!(engine.realm_limits.is_empty());
+    assert!(engine.policy.rules.is_empty() && engine.realms.policies.is_empty());
+    assert!(engine.realms.limits.is_empty());
     assert_eq!(engine.auth.realms().count(), 1);
     assert!(format!("{:?}", engine.auth).contains("rest_secrets: 0"));
 }

@@ -1,15 +1,15 @@
-//! A small blocking TURN client over UDP or a stream. It can also say what no decent client says.
+//! The client of the tests: it panics when the relay does not do as it should, and keeps what comes besides responses.
 
 use std::collections::VecDeque;
-use std::io::{Error, ErrorKind};
+use std::io::ErrorKind;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use turnbuckle_client::blocking::{Datagrams, Heard, Link, Patience, Session, dtls, plain};
+use turnbuckle_client::{Credentials, Proof, UDP};
 use turnbuckle_wire::{
     AddressFamily, AttributeType, ChannelData, ChannelNumber, Class, Demux, Icmp, IntegrityKey,
-    Message, MessageWriter, Method, PasswordAlgorithm, TransactionId, classify, long_term_key_md5,
-    long_term_key_sha256, padding_len,
+    Message, MessageWriter, Method, PasswordAlgorithm, classify, padding_len,
 };
 
 use super::server::{OTHER_USER, PASSWORD, REALM, USER};
@@ -18,10 +18,10 @@ use super::{Answer, DtlsLink, Server, StreamLink};
 /// How long to wait for data that must come.
 const PEER_TIMEOUT: Duration = Duration::from_secs(20);
 /// RFC 8489 §6.2.1 starts at 500 ms; on one host nothing is lost unless a buffer overflows.
-const RETRANSMIT_AFTER: Duration = Duration::from_millis(500);
-const ATTEMPTS: u32 = 40;
-/// UDP over IPv4 (RFC 8656 §18.8).
-const UDP: u8 = 17;
+const PATIENCE: Patience = Patience {
+    wait: Duration::from_millis(500),
+    sends: 40,
+};
 
 /// How the client proves who it is (RFC 8489 §9.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,13 +30,6 @@ pub(crate) enum Mechanism {
     Md5,
     /// PASSWORD-ALGORITHM and MESSAGE-INTEGRITY-SHA256.
     Sha256,
-}
-
-/// What carries the client's messages.
-enum Link {
-    Dtls(DtlsLink),
-    Stream(StreamLink),
-    Udp(UdpSocket),
 }
 
 /// What came that is no response.
@@ -58,7 +51,7 @@ struct Challenge {
 
 /// One client: one socket, one user.
 pub(crate) struct Client {
-    link: Link,
+    session: Session,
     server: SocketAddr,
     pub(crate) username: String,
     pub(crate) password: String,
@@ -66,8 +59,6 @@ pub(crate) struct Client {
     /// The ORIGIN of its requests; none if empty.
     pub(crate) origin: Vec<u8>,
     pub(crate) mechanism: Mechanism,
-    /// What a proxy puts in front of each datagram.
-    pub(crate) prefix: Vec<u8>,
     challenge: Option<Challenge>,
     inbox: VecDeque<Inbound>,
 }
@@ -90,27 +81,33 @@ impl Client {
 
     fn of(username: &str, address: IpAddr, server: SocketAddr) -> Self {
         let socket = UdpSocket::bind((address, 0)).expect("an address of this host");
-        socket
-            .set_read_timeout(Some(RETRANSMIT_AFTER))
-            .expect("a timeout");
-        Self::on(username, Link::Udp(socket), server)
+        Self::on(username, Link::Udp(Datagrams::new(socket, server)), server)
     }
 
     /// A client of the user [`USER`] on a stream that is connected to `server`.
     pub(crate) fn on_stream(stream: StreamLink, server: &Server) -> Self {
-        Self::on(USER, Link::Stream(stream), server.address())
+        Self::on(USER, Link::Stream(stream.0), server.address())
     }
 
     /// A client of the user [`USER`] with a DTLS session with `server`.
     pub(crate) fn over_dtls(session: DtlsLink, server: &Server) -> Self {
-        Self::on(USER, Link::Dtls(session), server.address())
+        Self::on(USER, Link::Dtls(Box::new(session.0)), server.address())
     }
 
     /// Its DTLS session.
-    pub(crate) fn session(&mut self) -> &mut DtlsLink {
-        match &mut self.link {
+    pub(crate) fn session(&mut self) -> &mut dtls::DtlsSession {
+        match &mut self.session.link {
             Link::Dtls(session) => session,
             Link::Stream(_) | Link::Udp(_) => panic!("not a DTLS client"),
+        }
+    }
+
+    /// Puts this in front of each datagram from now on, as a proxy does.
+    pub(crate) fn put_first(&mut self, prefix: &[u8]) {
+        match &mut self.session.link {
+            Link::Udp(datagrams) => datagrams.prefix = prefix.to_vec(),
+            Link::Dtls(session) => session.put_first(prefix),
+            Link::Stream(_) => panic!("a stream has no datagrams"),
         }
     }
 
@@ -120,15 +117,17 @@ impl Client {
     }
 
     fn on(username: &str, link: Link, server: SocketAddr) -> Self {
+        let credentials = Credentials::user(username, PASSWORD);
+        let mut session = Session::on(link, Proof::new(credentials));
+        session.patience = PATIENCE;
         Self {
-            link,
+            session,
             server,
             username: username.to_owned(),
             password: PASSWORD.to_owned(),
             realm: REALM.to_owned(),
             origin: Vec::new(),
             mechanism: Mechanism::Md5,
-            prefix: Vec::new(),
             challenge: None,
             inbox: VecDeque::new(),
         }
@@ -136,25 +135,27 @@ impl Client {
 
     /// The same socket as another user, who has to fetch a nonce first: what an attacker on the client's 5-tuple is.
     pub(crate) fn as_other_user(&self) -> Self {
-        let Link::Udp(socket) = &self.link else {
-            panic!("a stream has one reader")
-        };
+        let socket = self.socket().try_clone().expect("dup");
+        let link = Link::Udp(Datagrams::new(socket, self.server));
         Self {
             mechanism: self.mechanism,
-            ..Self::on(
-                OTHER_USER,
-                Link::Udp(socket.try_clone().expect("dup")),
-                self.server,
-            )
+            ..Self::on(OTHER_USER, link, self.server)
         }
+    }
+
+    fn socket(&self) -> &UdpSocket {
+        let Link::Udp(datagrams) = &self.session.link else {
+            panic!("not a UDP client")
+        };
+        datagrams.socket()
     }
 
     /// What carries the client's messages.
     pub(crate) fn into_stream(self) -> StreamLink {
-        let Link::Stream(stream) = self.link else {
+        let Link::Stream(stream) = self.session.link else {
             panic!("not a stream")
         };
-        stream
+        StreamLink(stream)
     }
 
     /// Whom it talks to.
@@ -164,10 +165,7 @@ impl Client {
 
     /// Where a client's UDP socket is.
     pub(crate) fn local_address(&self) -> SocketAddr {
-        let Link::Udp(socket) = &self.link else {
-            panic!("not a UDP client")
-        };
-        socket.local_addr().expect("bound")
+        self.socket().local_addr().expect("bound")
     }
 
     // Requests.
@@ -201,7 +199,7 @@ impl Client {
         plain(Class::Request, method, |writer| {
             build(writer);
             self.write_origin(writer);
-            self.sign(writer, &challenge.nonce, challenge.algorithms.as_deref());
+            self.proof(&challenge).sign(writer);
         })
     }
 
@@ -211,37 +209,28 @@ impl Client {
         }
     }
 
-    /// Appends USERNAME, REALM, NONCE, what the mechanism needs, and the integrity attribute.
-    pub(crate) fn sign(
-        &self,
-        writer: &mut MessageWriter<'_>,
-        nonce: &[u8],
-        algorithms: Option<&[u8]>,
-    ) {
-        writer
-            .username(self.username.as_bytes())
-            .realm(self.realm.as_bytes())
-            .nonce(nonce);
-        if self.mechanism == Mechanism::Sha256 {
-            let algorithms = algorithms.expect("the server offers algorithms");
-            writer
-                .bytes(AttributeType::PASSWORD_ALGORITHMS, algorithms)
-                .password_algorithm(PasswordAlgorithm::Sha256);
-        }
-        writer.integrity(&self.key());
+    /// What it signs with: whatever the test says it is, under the relay's last challenge.
+    fn proof(&self, challenge: &Challenge) -> Proof {
+        let choice = (self.mechanism == Mechanism::Sha256).then(|| {
+            let offered = challenge.algorithms.as_deref();
+            let offered = offered.expect("the server offers algorithms");
+            (PasswordAlgorithm::Sha256, offered)
+        });
+        let realm = self.realm.as_bytes();
+        Proof::claimed(self.credentials(), realm, &challenge.nonce, choice)
+    }
+
+    fn credentials(&self) -> Credentials {
+        Credentials::user(&self.username, &self.password)
     }
 
     /// The user's key under the mechanism.
     pub(crate) fn key(&self) -> IntegrityKey {
-        let (user, realm, password) = (
-            self.username.as_bytes(),
-            self.realm.as_bytes(),
-            self.password.as_bytes(),
-        );
-        match self.mechanism {
-            Mechanism::Md5 => IntegrityKey::sha1(&long_term_key_md5(user, realm, password)),
-            Mechanism::Sha256 => IntegrityKey::sha256(&long_term_key_sha256(user, realm, password)),
-        }
+        let algorithm = match self.mechanism {
+            Mechanism::Md5 => None,
+            Mechanism::Sha256 => Some(PasswordAlgorithm::Sha256),
+        };
+        self.credentials().key(self.realm.as_bytes(), algorithm)
     }
 
     /// Remembers the nonce of a 401 or 438.
@@ -258,6 +247,7 @@ impl Client {
     pub(crate) fn fetch_challenge(&mut self) -> Answer {
         let answer = self
             .exchange(&plain(Class::Request, Method::ALLOCATE, |writer| {
+                writer.requested_transport(17);
                 self.write_origin(writer);
             }))
             .expect(401);
@@ -334,24 +324,15 @@ impl Client {
                 .to_be_bytes(),
         );
         bytes.extend_from_slice(data);
-        if matches!(self.link, Link::Stream(_)) {
+        if self.session.link.is_stream() {
             bytes.resize(bytes.len() + padding_len(data.len()), 0); // RFC 8656 §12.5
         }
         self.send_raw(&bytes);
     }
 
     pub(crate) fn send_raw(&mut self, bytes: &[u8]) {
-        match &mut self.link {
-            Link::Udp(socket) => {
-                let datagram = [&self.prefix, bytes].concat();
-                let sent = socket
-                    .send_to(&datagram, self.server)
-                    .expect("the relay's address is reachable");
-                assert_eq!(sent, datagram.len());
-            }
-            Link::Stream(stream) => stream.write(bytes),
-            Link::Dtls(session) => session.write(bytes),
-        }
+        let sent = self.session.link.send(bytes);
+        sent.expect("the relay takes it");
     }
 
     /// What comes next that is no response.
@@ -362,8 +343,13 @@ impl Client {
             if let Some(inbound) = self.inbox.pop_front() {
                 return inbound;
             }
-            assert!(Instant::now() < deadline, "nothing came from the relay");
-            self.read_one();
+            let left = deadline.saturating_duration_since(Instant::now());
+            match self.session.link.receive(left) {
+                Ok(Heard::Message(message)) => self.inbox.extend(inbound(&message)),
+                Ok(Heard::Nothing) => panic!("nothing came from the relay"),
+                Ok(Heard::End) => panic!("the relay closed the connection"),
+                Err(error) => panic!("client socket: {error}"),
+            }
         }
     }
 
@@ -383,9 +369,7 @@ impl Client {
 
     /// Whether nothing at all has come to a UDP client, answers included.
     pub(crate) fn has_heard_nothing(&self) -> bool {
-        let Link::Udp(socket) = &self.link else {
-            panic!("not a UDP client")
-        };
+        let socket = self.socket();
         socket.set_nonblocking(true).expect("fcntl");
         socket.recv(&mut [0; 1]).is_err()
     }
@@ -405,122 +389,54 @@ impl Client {
     /// Sends a request and waits for the response with its transaction id.
     #[track_caller]
     pub(crate) fn exchange(&mut self, request: &[u8]) -> Answer {
-        for _ in 0..ATTEMPTS {
-            self.send_raw(request);
-            if let Some(answer) = self.wait_for(&request[8..20]) {
-                return answer;
-            }
-            // Nothing is lost on a stream, so nothing is sent twice (RFC 8489 §6.2.2).
-            while matches!(self.link, Link::Stream(_)) {
-                if let Some(answer) = self.wait_for(&request[8..20]) {
-                    return answer;
-                }
-            }
-        }
-        panic!("no answer to {:?}", Message::parse(request));
-    }
-
-    fn wait_for(&mut self, transaction_id: &[u8]) -> Option<Answer> {
-        let deadline = Instant::now() + RETRANSMIT_AFTER;
-        while Instant::now() < deadline {
-            if let Some(answer) = self.read_one()
-                && &answer.0[8..20] == transaction_id
-            {
-                return Some(answer);
-            }
-        }
-        None
-    }
-
-    /// Reads one datagram; a response is returned, anything else is kept.
-    fn read_one(&mut self) -> Option<Answer> {
-        let mut buffer = [0; 65536];
-        let bytes = match &mut self.link {
-            Link::Stream(stream) => &stream.read_message()?[..],
-            Link::Dtls(session) => &session.read_message()?[..],
-            Link::Udp(socket) => {
-                let len = match socket.recv_from(&mut buffer) {
-                    Ok((len, from)) => {
-                        assert_eq!(from, self.server, "only the relay talks to this client");
-                        len
-                    }
-                    Err(error) if is_no_news(&error) => return None,
-                    Err(error) => panic!("client socket: {error}"),
-                };
-                &buffer[..len]
-            }
-        };
-        let protocol = match bytes[0] {
-            80..=127 => Demux::ChannelData, // RFC 5766's numbers
-            first => classify(first),
-        };
-        match protocol {
-            Demux::ChannelData => {
-                let message = ChannelData::parse_datagram(bytes).expect("well formed");
-                self.inbox.push_back(Inbound::Channel {
-                    number: message.number,
-                    data: message.data.to_vec(),
-                });
-                None
-            }
-            Demux::Stun => {
-                let message = Message::parse(bytes).expect("well formed");
-                if message.class() != Class::Indication {
-                    return Some(Answer(bytes.to_vec()));
-                }
-                let peer = message
-                    .xor_peer_address()
-                    .expect("well formed")
-                    .expect("a peer");
-                if message.method() == Method::CONNECTION_ATTEMPT {
-                    let connection = message.connection_id().expect("well formed");
-                    let connection = connection.expect("a connection");
-                    self.inbox.push_back(Inbound::Attempt { peer, connection });
-                    return None;
-                }
-                assert_eq!(message.method(), Method::DATA);
-                self.inbox
-                    .push_back(match message.icmp().expect("well formed") {
-                        Some(icmp) => Inbound::Icmp { peer, icmp },
-                        None => Inbound::Data {
-                            peer,
-                            data: message.data().expect("DATA").to_vec(),
-                        },
-                    });
-                None
-            }
-            other => panic!("the relay sent {other:?}"),
+        let Self { session, inbox, .. } = self;
+        let answer = session.exchange_hearing(request, |other| inbox.extend(inbound(&other)));
+        match answer {
+            Some(answer) => Answer(answer.0),
+            None => panic!("no answer to {:?}", Message::parse(request)),
         }
     }
 }
 
-/// Whether nothing has come in the time of a socket, or the wait was cut short, as it is when the process is stopped and goes on (signal(7)).
-pub(crate) fn is_no_news(error: &Error) -> bool {
-    use ErrorKind::{Interrupted, TimedOut, WouldBlock};
-    matches!(error.kind(), WouldBlock | TimedOut | Interrupted)
-}
-
-/// A message without credentials.
-pub(crate) fn plain(
-    class: Class,
-    method: Method,
-    build: impl FnOnce(&mut MessageWriter<'_>),
-) -> Vec<u8> {
-    let mut buffer = vec![0; 65_600];
-    let mut writer = MessageWriter::new(&mut buffer, class, method, next_transaction_id());
-    build(&mut writer);
-    let len = writer.finish().expect("a message of moderate size");
-    buffer.truncate(len);
-    buffer
-}
-
-/// Different for every message of every process that tests start.
-fn next_transaction_id() -> TransactionId {
-    static NEXT: AtomicU64 = AtomicU64::new(1);
-    let mut bytes = [0; 12];
-    bytes[..4].copy_from_slice(&std::process::id().to_be_bytes());
-    bytes[4..].copy_from_slice(&NEXT.fetch_add(1, Ordering::Relaxed).to_be_bytes());
-    TransactionId::new(bytes)
+/// What a message says that is no response.
+fn inbound(bytes: &[u8]) -> Option<Inbound> {
+    let protocol = match bytes[0] {
+        80..=127 => Demux::ChannelData, // RFC 5766's numbers
+        first => classify(first),
+    };
+    match protocol {
+        Demux::ChannelData => {
+            let message = ChannelData::parse_datagram(bytes).expect("well formed");
+            Some(Inbound::Channel {
+                number: message.number,
+                data: message.data.to_vec(),
+            })
+        }
+        Demux::Stun => {
+            let message = Message::parse(bytes).expect("well formed");
+            if message.class() != Class::Indication {
+                return None;
+            }
+            let peer = message
+                .xor_peer_address()
+                .expect("well formed")
+                .expect("a peer");
+            if message.method() == Method::CONNECTION_ATTEMPT {
+                let connection = message.connection_id().expect("well formed");
+                let connection = connection.expect("a connection");
+                return Some(Inbound::Attempt { peer, connection });
+            }
+            assert_eq!(message.method(), Method::DATA);
+            Some(match message.icmp().expect("well formed") {
+                Some(icmp) => Inbound::Icmp { peer, icmp },
+                None => Inbound::Data {
+                    peer,
+                    data: message.data().expect("DATA").to_vec(),
+                },
+            })
+        }
+        other => panic!("the relay sent {other:?}"),
+    }
 }
 
 /// The relayed transport address of a family in an Allocate success.

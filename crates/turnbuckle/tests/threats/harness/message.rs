@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 
+use turnbuckle_client::blocking::append;
 use turnbuckle_wire::{AttributeType, Class, Message, padding_len};
 
 /// A response, owned.
@@ -83,20 +84,9 @@ impl Answer {
     }
 }
 
-/// Appends an attribute wherever the message ends, be it behind the integrity attribute, and corrects the length field.
-pub(crate) fn append_raw(message: &mut Vec<u8>, kind: AttributeType, value: &[u8]) {
-    let len = u16::try_from(value.len()).expect("a short value");
-    message.extend_from_slice(&kind.number().to_be_bytes());
-    message.extend_from_slice(&len.to_be_bytes());
-    message.extend_from_slice(value);
-    message.resize(message.len() + padding_len(value.len()), 0);
-    let total = u16::try_from(message.len() - 20).expect("a short message");
-    message[2..4].copy_from_slice(&total.to_be_bytes());
-}
-
 /// Appends a FINGERPRINT that is right for the message as it stands (RFC 8489 §14.7).
 pub(crate) fn replace_fingerprint(message: &mut Vec<u8>) {
-    append_raw(message, AttributeType::FINGERPRINT, &[0; 4]);
+    append(message, AttributeType::FINGERPRINT, &[0; 4]);
     let covered = message.len() - 8;
     let crc = crc32(&message[..covered]) ^ 0x5354_554E;
     message[covered + 4..].copy_from_slice(&crc.to_be_bytes());

@@ -191,6 +191,6 @@ impl Tls {
 
     /// A stream of messages over TLS.
     pub(crate) fn link(&self, server: SocketAddr) -> StreamLink {
-        StreamLink::new(Box::new(self.connect(server).expect("a handshake")))
+        StreamLink::new(self.connect(server).expect("a handshake"))
     }
 }

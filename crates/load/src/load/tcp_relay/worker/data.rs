@@ -4,9 +4,9 @@ use std::cmp::Reverse;
 use std::sync::atomic::Ordering;
 
 use super::{DATA, FAR, Stage, WAITING_MAX, Worker};
-use crate::client::Failure;
-use crate::load::sender::{MEASURING, OVER};
+use crate::load::phase::{MEASURING, OVER};
 use crate::packet::Header;
+use turnbuckle_client::Failure;
 
 impl Worker {
     /// Takes in what a data connection brought, as far as it is whole packets.
@@ -17,10 +17,10 @@ impl Worker {
         let Some(data) = one.connections[DATA].as_mut() else {
             return;
         };
-        let mut packets = data.unread.chunks_exact(self.task.size);
+        let mut packets = data.unread.chunks_exact(self.task.packets.size);
         for packet in &mut packets {
-            self.arrived += 1;
-            let counts = matches!(self.phase, MEASURING | OVER);
+            self.counted.arrived += 1;
+            let counts = matches!(self.phase.now(), MEASURING | OVER);
             let header = Header::read(packet).filter(|header| header.session == one.from);
             let Some(header) = header else {
                 self.outcome.corrupted += u64::from(counts);
@@ -37,10 +37,7 @@ impl Worker {
             }
             self.outcome.received += 1;
             let latency = now.saturating_sub(header.time);
-            self.outcome.latency.saturating_record(latency.max(1));
-            if let Some(last) = one.last_latency.replace(latency) {
-                self.outcome.jitter.record(latency.abs_diff(last));
-            }
+            self.outcome.delays.record(latency, &mut one.last_latency);
         }
         let rest = packets.remainder().len();
         let used = data.unread.len() - rest;
@@ -67,20 +64,20 @@ impl Worker {
     /// Sends what is due, or as much as the connections take.
     pub(super) fn send(&mut self, now: u64) {
         let begin = self.task.begin.load(Ordering::Relaxed);
-        if begin == 0 || begin > now || self.phase >= OVER {
+        if begin == 0 || begin > now || self.phase.is_over() {
             return;
         }
-        if !self.is_sending {
-            self.is_sending = true;
+        if !self.sending.has_begun {
+            self.sending.has_begun = true;
             for index in 0..self.clients.len() {
                 self.resume_at(index, begin);
             }
         }
         let mut touched = Vec::new();
-        while let Some(&Reverse((due, index))) = self.due.peek()
+        while let Some(&Reverse((due, index))) = self.sending.due.peek()
             && due <= now
         {
-            self.due.pop();
+            self.sending.due.pop();
             self.send_one(index, due, now, begin);
             touched.push(index);
         }
@@ -109,33 +106,37 @@ impl Worker {
         let (Stage::Open, Some(data)) = (one.stage, one.connections[DATA].as_mut()) else {
             return;
         };
-        let is_measured = self.phase == MEASURING;
-        while one.sequence < self.task.packets {
+        let is_measured = self.phase.is_measured();
+        while one.sequence < self.task.packets.count {
             if data.waiting() >= WAITING_MAX {
                 one.is_stalled = true;
                 return;
             }
             let at = data.outgoing().len();
-            data.outgoing().extend_from_slice(&self.template);
+            data.outgoing().extend_from_slice(&self.sending.template);
             let header = Header {
                 session: one.session,
                 sequence: one.sequence,
                 is_measured,
-                time: if self.task.pace.is_some() { due } else { now },
+                time: if self.task.packets.pace.is_some() {
+                    due
+                } else {
+                    now
+                },
             };
             if let Some(packet) = data.outgoing().get_mut(at..) {
                 header.write(packet);
             }
             one.sequence += 1;
-            self.sent += 1;
+            self.counted.sent += 1;
             if is_measured {
-                self.measured += 1;
+                self.counted.measured += 1;
                 self.outcome.sent += 1;
                 self.outcome.lateness.saturating_record(now - due);
             }
-            if let Some(pace) = self.task.pace {
+            if let Some(pace) = self.task.packets.pace {
                 let next = pace.due(begin, one.session, one.sequence);
-                self.due.push(Reverse((next, index)));
+                self.sending.due.push(Reverse((next, index)));
                 return;
             }
         }
@@ -156,10 +157,10 @@ impl Worker {
         let Some(one) = self.clients.get(index) else {
             return;
         };
-        let due = match self.task.pace {
+        let due = match self.task.packets.pace {
             Some(pace) => pace.due(begin, one.session, one.sequence),
             None => flood_at,
         };
-        self.due.push(Reverse((due, index)));
+        self.sending.due.push(Reverse((due, index)));
     }
 }

@@ -1,0 +1,69 @@
+//! Configuration: one option table, the turnserver.conf format, the command line, and the settings that result.
+//!
+//! Every key is one row of the option table. The rows of a topic are in the file of the topic (`topics/`), beside the settings that they set.
+//! Parser, help texts, reference page and sample file are made from them. The default of a setting is the text in its row. Reading takes
+//! three steps: text to typed values (`file`, `command_line`), values to the given values of each topic (`load`, by the table), and those
+//! to one [`Config`] (`finish`). The reader is strict: it refuses everything that it does not understand, and it reports everything that is
+//! wrong at once.
+#![forbid(unsafe_code)]
+
+mod choice;
+mod command_line;
+mod config;
+mod draft;
+mod effective;
+mod entry;
+mod file;
+mod findings;
+mod finish;
+mod host;
+mod lenient;
+mod load;
+mod machine;
+mod persona;
+mod problem;
+mod removed;
+mod render;
+mod row;
+mod search;
+mod secret;
+mod table;
+#[cfg(test)]
+mod tests;
+mod topics;
+mod usage;
+mod value;
+
+pub use config::{Config, Protocols};
+pub use effective::{Effective, effective, report, report_json};
+pub use entry::{Coturn, Entry, Group, Status, Values};
+pub use load::{Loaded, Request, from_text, load, load_named, load_turnserver};
+pub use machine::Machine;
+pub use persona::{COTURN_VERSION, Persona};
+pub use problem::{Note, Origin, Problem, Problems};
+pub use render::{compatibility, help, help_one, man, markdown, sample};
+pub use secret::{MASK, Secret};
+pub use table::{entries, removed_keys, suggest};
+pub use topics::addresses::external::ExternalAddress;
+pub use topics::addresses::local::LaterAddresses;
+pub use topics::addresses::{Addresses, PortRange};
+pub use topics::authentication::{Authentication, Credential, StaticUser};
+pub use topics::clients::ClientLimits;
+pub use topics::database::UserDatabase;
+pub use topics::datapath::Datapath;
+pub use topics::http::Http;
+pub use topics::limits::Limits;
+pub use topics::log::level::Level;
+pub use topics::log::syslog::Syslog;
+pub use topics::log::{Log, Timestamps};
+pub use topics::nat_discovery::NatDiscovery;
+pub use topics::peers::PeerRules;
+pub use topics::process::Process;
+pub use topics::proxies::Proxies;
+pub use topics::redirection::Redirection;
+pub use topics::relays::Relays;
+pub use topics::requests::Requests;
+pub use topics::stun::Stun;
+pub use topics::third_parties::{ThirdParties, TokenKey, decoded_key};
+pub use topics::tls::{CIPHER_SUITES, KEY_EXCHANGE_GROUPS, Tls};
+pub use value::Kind;

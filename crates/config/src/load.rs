@@ -1,0 +1,379 @@
+//! From typed settings to the validated configuration.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::io::Read as _;
+use std::sync::Arc;
+
+use crate::command_line::{self, CommandLine, Manner};
+use crate::config::Config;
+use crate::draft::Draft;
+use crate::entry::{Entry, Support};
+use crate::file::{self, FILE_LEN_MAX, Setting, printable};
+use crate::findings::Findings;
+use crate::finish::finish;
+use crate::lenient;
+use crate::machine::Machine;
+use crate::persona::Persona;
+use crate::problem::{Note, Origin, Problem, Problems};
+use crate::table;
+use crate::value::{Kind, Value};
+
+/// A configuration, and the notes made while it was read.
+#[derive(Debug, Clone)]
+pub struct Loaded {
+    /// The configuration.
+    pub config: Config,
+    /// Notes for the operator.
+    pub notes: Vec<Note>,
+    /// Where keys were written, by key. Keys that were not written are absent.
+    pub origins: BTreeMap<&'static str, Vec<Origin>>,
+}
+
+/// The action that a command line requests.
+#[derive(Debug, Clone)]
+pub enum Request {
+    /// To go on with this configuration.
+    Run(Box<Loaded>),
+    /// To print the options.
+    Help,
+    /// To print the version.
+    Version,
+}
+
+/// Reads the command line and the file it names, strictly. The program's and subcommand's names are not part of `arguments`.
+///
+/// # Errors
+/// Everything that is wrong, not only the first thing.
+pub fn load(
+    arguments: impl IntoIterator<Item = OsString>,
+    machine: &Machine,
+) -> Result<Request, Problems> {
+    load_from(arguments, false, machine)
+}
+
+/// Reads the command line as [`load`] does; a bare argument names the file.
+///
+/// # Errors
+/// Everything that is wrong, not only the first thing.
+pub fn load_named(
+    arguments: impl IntoIterator<Item = OsString>,
+    machine: &Machine,
+) -> Result<Request, Problems> {
+    load_from(arguments, true, machine)
+}
+
+/// Reads the command line and the file as coturn does: it searches several places for the file, and ignores what it does not understand.
+///
+/// # Errors
+/// Everything that even coturn refuses, and everything that would open access or lock everybody out if it were ignored.
+pub fn load_turnserver(
+    arguments: impl IntoIterator<Item = OsString>,
+    machine: &Machine,
+) -> Result<Request, Problems> {
+    let mut problems = Vec::new();
+    let command_line = command_line::parse(arguments, Manner::Abbreviated, &mut problems);
+    if command_line.help {
+        return Ok(Request::Help);
+    }
+    if command_line.version {
+        return Ok(Request::Version);
+    }
+    let mut draft = table::draft(Persona::Turnserver);
+    let mut findings = Findings::new(Persona::Turnserver);
+    // Arguments that belong to no option, and a file beside -n: coturn complains and goes on.
+    let (passed_over, problems) = problems
+        .into_iter()
+        .partition::<Vec<_>, _>(|problem| problem.key.as_deref().is_none_or(|key| key == "-n"));
+    findings.notes.extend(passed_over.into_iter().map(Note::of));
+    findings.problems = problems;
+    let CommandLine {
+        settings,
+        file,
+        no_file,
+        ..
+    } = command_line;
+    let from_file = match no_file {
+        true => Vec::new(),
+        false => {
+            let name = file.as_deref().unwrap_or(lenient::DEFAULT_FILE);
+            lenient::read(name, &mut findings.notes)
+        }
+    };
+    for setting in from_file.into_iter().chain(settings) {
+        take_leniently(setting, &mut draft, &mut findings);
+    }
+    complete(draft, findings, machine).map(|loaded| Request::Run(Box::new(loaded)))
+}
+
+/// Takes one setting over; the last one of a key counts.
+fn take_leniently(mut setting: Setting, draft: &mut Draft, findings: &mut Findings) {
+    let Some(entry) = table::find(&setting.key) else {
+        let mut found = Vec::new();
+        known(&setting, &mut found);
+        // coturn prints its usage for an option that it does not know, and passes over a line of the file.
+        match setting.origin {
+            Origin::CommandLine => findings.problems.extend(found),
+            Origin::File { .. } => findings.notes.extend(found.into_iter().map(|problem| Note {
+                text: format!("Bad configuration format: {}", problem.said()),
+                ..Note::of(problem)
+            })),
+        }
+        return;
+    };
+    lenient::adapt(entry, &mut setting, &mut findings.notes);
+    // So says the unit of Debian's package.
+    if entry.name == "pidfile" && setting.value.as_deref().is_some_and(str::is_empty) {
+        draft.process.pid_file = None;
+        return;
+    }
+    // To have none of its own, as some write.
+    if entry.name == "tls-listening-port" && setting.value.as_deref() == Some("0") {
+        draft.tls.port = 0;
+        findings.notes.push(Note {
+            origin: Some(setting.origin),
+            key: setting.typed,
+            text:
+                "0 is no port: there is none for TLS alone, and TLS is served on `listening-port`"
+                    .to_owned(),
+        });
+        return;
+    }
+    if let Err(problem) = take(entry, setting, draft, findings) {
+        if lenient::is_fatal(entry) {
+            findings.problems.push(problem);
+        } else {
+            findings.notes.push(Note {
+                text: format!("passed over: {}", problem.message),
+                ..Note::of(problem)
+            });
+        }
+    }
+}
+
+fn load_from(
+    arguments: impl IntoIterator<Item = OsString>,
+    positional: bool,
+    machine: &Machine,
+) -> Result<Request, Problems> {
+    let mut problems = Vec::new();
+    let manner = if positional {
+        Manner::NamedFile
+    } else {
+        Manner::Strict
+    };
+    let command_line = command_line::parse(arguments, manner, &mut problems);
+    if command_line.help {
+        return Ok(Request::Help);
+    }
+    if command_line.version {
+        return Ok(Request::Version);
+    }
+    let CommandLine { settings, file, .. } = command_line;
+    let from_file = file.map_or_else(Vec::new, |path| read(&path, &mut problems));
+    assemble(from_file, settings, problems, machine).map(|loaded| Request::Run(Box::new(loaded)))
+}
+
+/// Builds a configuration from the content of a file alone. Messages call the file `path`.
+///
+/// # Errors
+/// Everything that is wrong, not only the first thing.
+pub fn from_text(path: &str, content: &[u8], machine: &Machine) -> Result<Loaded, Problems> {
+    let mut problems = Vec::new();
+    let settings = file::parse(path, content, &mut problems);
+    assemble(settings, Vec::new(), problems, machine)
+}
+
+fn read(path: &str, problems: &mut Vec<Problem>) -> Vec<Setting> {
+    let mut content = Vec::new();
+    let limit = u64::try_from(FILE_LEN_MAX)
+        .unwrap_or(u64::MAX)
+        .saturating_add(1);
+    let result =
+        std::fs::File::open(path).and_then(|file| file.take(limit).read_to_end(&mut content));
+    match result {
+        Ok(_) => file::parse(path, &content, problems),
+        Err(error) => {
+            let origin = Origin::File {
+                path: Arc::from(path),
+                line: 0,
+            };
+            problems.push(Problem::unreadable(
+                &origin,
+                format!("cannot be read: {error}"),
+            ));
+            Vec::new()
+        }
+    }
+}
+
+/// Takes the settings of the file first, then those of the command line, which override them (repeatable keys add up).
+fn assemble(
+    file: Vec<Setting>,
+    command_line: Vec<Setting>,
+    problems: Vec<Problem>,
+    machine: &Machine,
+) -> Result<Loaded, Problems> {
+    let mut draft = table::draft(Persona::Turnbuckle);
+    let mut findings = Findings::new(Persona::Turnbuckle);
+    findings.problems = problems;
+    for source in [file, command_line] {
+        let mut seen: BTreeMap<&'static str, Origin> = BTreeMap::new();
+        for setting in source {
+            let Some(entry) = known(&setting, &mut findings.problems) else {
+                continue;
+            };
+            if !entry.is_repeatable
+                && let Some(first) = seen.insert(entry.name, setting.origin.clone())
+            {
+                let place = if first == Origin::CommandLine {
+                    String::new()
+                } else {
+                    format!(" (first at {first})")
+                };
+                let message = format!("is given twice{place}; allowed once");
+                findings
+                    .problems
+                    .push(Problem::new(&setting.origin, &setting.typed, message));
+                continue;
+            }
+            if let Err(problem) = take(entry, setting, &mut draft, &mut findings) {
+                findings.problems.push(problem);
+            }
+        }
+    }
+    complete(draft, findings, machine)
+}
+
+/// Completes the configuration, unless something is wrong with it.
+fn complete(draft: Draft, mut findings: Findings, machine: &Machine) -> Result<Loaded, Problems> {
+    let config = finish(draft, machine, &mut findings);
+    let Findings {
+        origins,
+        mut problems,
+        notes,
+        ..
+    } = findings;
+    if !problems.is_empty() {
+        // Stable: problems of one place stay in the order in which they were found.
+        problems.sort_by(|one, other| one.origin.cmp(&other.origin));
+        return Err(Problems(problems));
+    }
+    Ok(Loaded {
+        config,
+        notes,
+        origins,
+    })
+}
+
+fn known(setting: &Setting, problems: &mut Vec<Problem>) -> Option<&'static Entry> {
+    if let Some(entry) = table::find(&setting.key) {
+        return Some(entry);
+    }
+    let shown = printable(&setting.typed);
+    let problem = match table::removed(&setting.key) {
+        Some(explanation) => {
+            Problem::new(&setting.origin, &shown, "is a key of old coturn versions")
+                .hint(explanation)
+        }
+        None => Problem::new(&setting.origin, &shown, "is not a known key")
+            .hint(table::suggest(&setting.key)),
+    };
+    problems.push(problem);
+    None
+}
+
+/// Takes one setting over into the draft.
+fn take(
+    entry: &'static Entry,
+    setting: Setting,
+    draft: &mut Draft,
+    findings: &mut Findings,
+) -> Result<(), Problem> {
+    let refuse = |message: String| Problem::new(&setting.origin, &setting.typed, message);
+    match entry.support {
+        Support::Works => {
+            let (text, value) = read_value(entry, &setting)?;
+            table::take(entry, &value, &setting.origin, draft, &mut findings.notes)
+                .map_err(|message| wrong(entry, &setting, &text, &message))?;
+        }
+        Support::Only { values, otherwise } => {
+            let (text, value) = read_value(entry, &setting)?;
+            let written = if let Value::Flag(flag) = value {
+                flag.to_string()
+            } else {
+                text
+            };
+            if !values.contains(&written.as_str()) {
+                let (written, allowed) = (shorten(&written), values.join(", "));
+                return Err(refuse(format!(
+                    "`{written}` is refused: {otherwise}; allowed: {allowed}"
+                )));
+            }
+        }
+        Support::NoEffect(why) => {
+            read_value(entry, &setting)?;
+            let text = format!("accepted without effect: {why}");
+            findings.notes.push(Note {
+                origin: Some(setting.origin.clone()),
+                key: setting.typed.clone(),
+                text,
+            });
+        }
+        Support::NotYet(what) => {
+            return Err(refuse(format!("{what} not implemented yet")).hint("remove the line"));
+        }
+        Support::Refused(why) => {
+            return Err(refuse(format!("refused: {why}")).hint("remove the line"));
+        }
+        Support::CommandLine => {
+            return Err(
+                refuse("belongs on the command line, not in a file".to_owned())
+                    .hint("remove the line"),
+            );
+        }
+    }
+    findings
+        .origins
+        .entry(entry.name)
+        .or_default()
+        .push(setting.origin);
+    Ok(())
+}
+
+/// Returns the setting's text, or the text that its absence means, and its value.
+fn read_value(entry: &Entry, setting: &Setting) -> Result<(String, Value), Problem> {
+    let text = match (setting.value.as_deref(), entry.kind) {
+        (None | Some(""), Kind::OptionalInteger { .. }) => entry.values.default.to_owned(),
+        (None, Kind::Flag) => String::new(),
+        (None, kind) => {
+            let message = format!("needs a value; allowed: {}", kind.allowed());
+            return Err(Problem::new(&setting.origin, &setting.typed, message));
+        }
+        (Some(text), _) => text.to_owned(),
+    };
+    match entry.kind.parse(&text) {
+        Ok(value) => Ok((text, value)),
+        Err(message) => Err(wrong(entry, setting, &text, &message)),
+    }
+}
+
+/// Says what is wrong with a value, without repeating it if it may be a secret.
+fn wrong(entry: &Entry, setting: &Setting, text: &str, message: &str) -> Problem {
+    let shown = if entry.is_secret {
+        "the value".to_owned()
+    } else {
+        format!("`{}`", shorten(text))
+    };
+    let message = format!("{shown} {message}; allowed: {}", entry.kind.allowed());
+    Problem::new(&setting.origin, &setting.typed, message)
+}
+
+/// Returns at most 60 characters of a value, control characters escaped.
+fn shorten(text: &str) -> String {
+    let mut short: String = text.chars().take(60).flat_map(char::escape_debug).collect();
+    if text.chars().nth(60).is_some() {
+        short.push_str("...");
+    }
+    short
+}

@@ -1,0 +1,59 @@
+//! The properties of the machine that the configuration uses: its addresses, processors, names and randomness.
+//!
+//! Everything is gathered into a value, so that configurations can be tested for machines other than this one.
+
+use std::io;
+use std::net::{IpAddr, ToSocketAddrs as _};
+use std::num::NonZeroU16;
+
+/// Facts about the machine that defaults depend on.
+#[derive(Clone)]
+pub struct Machine {
+    /// Addresses of all interfaces, link-local ones left out, in the system's order.
+    pub addresses: Vec<IpAddr>,
+    /// Processors this process may use.
+    pub processors: NonZeroU16,
+    /// Domain name of the host, if it has one.
+    pub domain: Option<String>,
+    /// Looks up a host name; called at most once per configured name, at start.
+    pub resolve: fn(&str) -> io::Result<Vec<IpAddr>>,
+    /// Fills the buffer with unpredictable bytes.
+    pub fill_random: fn(&mut [u8]) -> io::Result<()>,
+}
+
+impl Machine {
+    /// Queries the system.
+    ///
+    /// # Errors
+    /// The system does not report its interface addresses.
+    pub fn discover() -> io::Result<Self> {
+        let mut addresses = Vec::new();
+        for interface in if_addrs::get_if_addrs()? {
+            let address = interface.ip();
+            if !interface.is_link_local() && !addresses.contains(&address) {
+                addresses.push(address);
+            }
+        }
+        let processors = std::thread::available_parallelism().map_or(1, usize::from);
+        let processors = u16::try_from(processors).ok().and_then(NonZeroU16::new);
+        Ok(Self {
+            addresses,
+            processors: processors.unwrap_or(NonZeroU16::MIN),
+            domain: domain(),
+            resolve: |name| {
+                let found = (name, 0).to_socket_addrs()?;
+                Ok(found.map(|address| address.ip()).collect())
+            },
+            fill_random: |buffer| {
+                getrandom::fill(buffer).map_err(|error| io::Error::other(error.to_string()))
+            },
+        })
+    }
+}
+
+/// Returns the kernel's domain name, which reads `(none)` where nobody set it.
+fn domain() -> Option<String> {
+    let system = rustix::system::uname();
+    let name = system.domainname().to_str().ok()?;
+    (!name.is_empty() && name != "(none)").then(|| name.to_owned())
+}

@@ -1,0 +1,186 @@
+//! Prometheus, telnet console and web administration (coturn inventory §1.11 to §1.13), of which nothing is served: no key here has a setting.
+
+use super::process::Process;
+use crate::entry::Group;
+use crate::row::Row;
+use crate::value::Kind;
+
+const EXPORTER: &str = "the Prometheus exporter is";
+const NO_EXPORTER: &str = "the Prometheus exporter is not implemented yet";
+const CONSOLE: &str = "there is no telnet console: it carries passwords in the clear";
+const WEB: &str = "web administration is";
+const NO_WEB: &str = "web administration is not implemented yet";
+
+/// Rows without a setting belong to no topic; they stand with the process.
+type Key = Row<Process>;
+
+pub(crate) const ROWS: &[Key] = &[
+    Key::new(
+        "O-190",
+        "prometheus",
+        Group::Prometheus,
+        Kind::Flag,
+        "Serves metrics for Prometheus.",
+    )
+    .default("false")
+    .stricter("the value counts; coturn ignores it and always switches on")
+    .always_on_in_coturn()
+    .only(&["false"], NO_EXPORTER),
+    Key::new(
+        "O-191",
+        "prometheus-port",
+        Group::Prometheus,
+        Kind::Port,
+        "Port of the exporter.",
+    )
+    .default("9641")
+    .not_yet(EXPORTER),
+    Key::new(
+        "O-192",
+        "prometheus-address",
+        Group::Prometheus,
+        Kind::Address,
+        "Address of the exporter.",
+    )
+    .default("(any)")
+    .not_yet(EXPORTER),
+    Key::new(
+        "O-193",
+        "prometheus-path",
+        Group::Prometheus,
+        Kind::Text(255),
+        "Path of the metrics.",
+    )
+    .default("/metrics")
+    .not_yet(EXPORTER),
+    Key::new(
+        "O-194",
+        "prometheus-username-labels",
+        Group::Prometheus,
+        Kind::Flag,
+        "Labels traffic by user.",
+    )
+    .default("false")
+    .always_on_in_coturn()
+    .only(&["false"], NO_EXPORTER),
+    Key::new(
+        "O-195",
+        "prometheus-tls",
+        Group::Prometheus,
+        Kind::Flag,
+        "Serves metrics over TLS.",
+    )
+    .default("false")
+    .only(&["false"], NO_EXPORTER),
+    Key::new(
+        "O-196",
+        "prometheus-cert",
+        Group::Prometheus,
+        Kind::File,
+        "Certificate of the exporter.",
+    )
+    .default("(cert)")
+    .not_yet(EXPORTER),
+    Key::new(
+        "O-196",
+        "prometheus-key",
+        Group::Prometheus,
+        Kind::File,
+        "Private key of the exporter.",
+    )
+    .default("(pkey)")
+    .not_yet(EXPORTER),
+    Key::new(
+        "O-200",
+        "cli",
+        Group::Console,
+        Kind::Flag,
+        "Telnet console.",
+    )
+    .default("false")
+    .only(&["false"], CONSOLE),
+    Key::new(
+        "O-200",
+        "no-cli",
+        Group::Console,
+        Kind::Flag,
+        "No telnet console (old form of cli=false).",
+    )
+    .default("true")
+    .only(&["true"], CONSOLE),
+    Key::new(
+        "O-201",
+        "cli-ip",
+        Group::Console,
+        Kind::Address,
+        "Address of the console.",
+    )
+    .default("127.0.0.1")
+    .refused(CONSOLE),
+    Key::new(
+        "O-202",
+        "cli-port",
+        Group::Console,
+        Kind::Port,
+        "Port of the console.",
+    )
+    .default("5766")
+    .refused(CONSOLE),
+    Key::new(
+        "O-203",
+        "cli-password",
+        Group::Console,
+        Kind::Text(255),
+        "Password of the console.",
+    )
+    .secret()
+    .refused(CONSOLE),
+    Key::new(
+        "O-204",
+        "cli-max-output-sessions",
+        Group::Console,
+        Kind::number(0, u32::MAX, "sessions"),
+        "Sessions that one listing of the console shows.",
+    )
+    .default("256")
+    .refused(CONSOLE),
+    Key::new(
+        "O-210",
+        "web-admin",
+        Group::WebAdmin,
+        Kind::Flag,
+        "Web pages for administration.",
+    )
+    .default("false")
+    .only(&["false"], NO_WEB),
+    Key::new(
+        "O-211",
+        "web-admin-ip",
+        Group::WebAdmin,
+        Kind::Address,
+        "Address of the web pages.",
+    )
+    .default("127.0.0.1")
+    .not_yet(WEB),
+    Key::new(
+        "O-212",
+        "web-admin-port",
+        Group::WebAdmin,
+        Kind::Port,
+        "Port of the web pages.",
+    )
+    .default("8080")
+    .not_yet(WEB),
+    Key::new(
+        "O-213",
+        "web-admin-listen-on-workers",
+        Group::WebAdmin,
+        Kind::Flag,
+        "Web pages on the TURN ports too.",
+    )
+    .default("false")
+    .only(
+        &["false"],
+        "administration never shares a port with clients",
+    ),
+];

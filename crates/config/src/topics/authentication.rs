@@ -1,0 +1,523 @@
+//! Users, secrets and the realm (coturn inventory §1.3).
+
+use turnbuckle_engine::AuthConfig;
+
+use super::database::{self, UserDatabase};
+use super::requests::{self, Requests};
+use super::third_parties::{self, ThirdParties};
+use crate::entry::{Group, Need};
+use crate::findings::Findings;
+use crate::machine::Machine;
+use crate::persona::Persona;
+use crate::problem::{Note, Origin, Problem};
+use crate::row::{Row, Setting, Topic, each, flag, one};
+use crate::secret::{MASK, Secret};
+use crate::value::Kind;
+
+const VALUE_COUNTS: &str = "the value counts; coturn ignores it and always switches on";
+/// Realm where neither configuration nor host name says one.
+const REALM_OF_LAST_RESORT: &str = "turnbuckle";
+/// Longest realm, in bytes; a longer domain name of the host is no realm.
+const REALM_LEN_MAX: usize = 127;
+/// Name of the user that is made up where no credentials are configured.
+const GENERATED_USER: &str = "guest";
+
+/// The given values about users, secrets and the realm.
+#[derive(Default)]
+pub(crate) struct GivenAuthentication {
+    has_long_term_credentials: bool,
+    takes_secrets: Option<bool>,
+    users_beside_secrets: bool,
+    realm: Option<String>,
+    users: Vec<(String, Credential, Origin)>,
+    rest_secrets: Vec<Secret>,
+    rest_separator: u8,
+    pub(crate) database: database::GivenDatabase,
+    pub(crate) third_parties: third_parties::GivenThirdParties,
+    pub(crate) requests: requests::GivenRequests,
+}
+
+/// Who may use the relay.
+#[derive(Debug, Clone)]
+pub struct Authentication {
+    /// Realm of the long-term credentials (RFC 8489 §9.2); at most 127 bytes. Empty only where coturn's is: as `turnserver`, without realm and domain name.
+    pub realm: Box<str>,
+    /// Users with a password or key; names are unique.
+    pub users: Vec<StaticUser>,
+    /// Where there are secrets, or could be some in the database, users with a password or key count too.
+    pub users_beside_secrets: bool,
+    /// Secrets from which time-limited credentials are derived (TURN REST API); all are tried.
+    pub rest_secrets: Vec<Secret>,
+    /// Character between expiry time and identity in a time-limited user name; printable ASCII, neither letter nor digit.
+    pub rest_separator: u8,
+    /// Where further users, secrets and rules are read from.
+    pub database: Option<UserDatabase>,
+    /// Authorization servers whose tokens are accepted (RFC 7635).
+    pub third_parties: Option<ThirdParties>,
+    /// Proofs that a request needs, and responses that an unproven source may get.
+    pub requests: Requests,
+}
+
+/// A user known from the configuration.
+#[derive(Debug, Clone)]
+pub struct StaticUser {
+    /// User name; 1 to 508 bytes of UTF-8.
+    pub name: Box<str>,
+    /// Password or key.
+    pub credential: Credential,
+    /// Made up at start because the configuration names no credentials at all; its password must be printed.
+    pub is_generated: bool,
+}
+
+/// The mechanism by which users prove their identity.
+#[derive(Debug, Clone)]
+pub enum Credential {
+    /// The password; 1 to 256 bytes.
+    Password(Secret),
+    /// MD5 of `user:realm:password`, 16 bytes (RFC 8489 §9.2.2). Does for MESSAGE-INTEGRITY only, not for its SHA-256 form.
+    Md5Key(Secret),
+}
+
+impl Topic for GivenAuthentication {
+    type Settings = Authentication;
+}
+
+type Key = Row<GivenAuthentication>;
+
+pub(crate) const ROWS: &[Key] = &[
+    Key::new(
+        "O-040",
+        "lt-cred-mech",
+        Group::Authentication,
+        Kind::Flag,
+        "Long-term credentials (RFC 8489 §9.2), the only ones TURN has. Always on; a client that \
+         offers SHA-256 gets it.",
+    )
+    .short('a')
+    .default("true")
+    .coturn_default("false", "authentication cannot be turned off")
+    .stricter("off together with credentials is refused")
+    .works(Setting {
+        take: |given, written| {
+            given.has_long_term_credentials = written.value.flag();
+            Ok(())
+        },
+        show: |_| one(true),
+    }),
+    Key::new(
+        "O-041",
+        "no-auth",
+        Group::Authentication,
+        Kind::Flag,
+        "Serves anyone without credentials.",
+    )
+    .short('z')
+    .default("false")
+    .coturn_default(
+        "true",
+        "coturn serves anyone if no credentials are configured; here a user with a random \
+         password is made up",
+    )
+    .only(
+        &["false"],
+        "authentication is required: an open relay is used by strangers within hours",
+    ),
+    Key::new(
+        "O-042",
+        "user",
+        Group::Authentication,
+        Kind::User,
+        "User with password, or with the MD5 key of user:realm:password. Command lines are \
+         visible to other users of the machine; files need not be. Without any user and secret \
+         one user with a random password is made up and printed.",
+    )
+    .short('u')
+    .repeatable()
+    .secret()
+    .stricter(
+        "a name may be given once; 0x must be followed by 32 hexadecimal digits; `turnbuckle \
+         serve` takes users and secrets together (`users-beside-secrets`)",
+    )
+    .example("alice:a-long-password")
+    .works(Setting {
+        take: |given, written| {
+            let (name, credential) = user(written.value.text())?;
+            given.users.push((name, credential, written.origin.clone()));
+            Ok(())
+        },
+        show: |authentication| {
+            let users = authentication.users.iter();
+            each(users.map(|user| format!("{}:{MASK}", user.name)))
+        },
+    }),
+    Key::new(
+        "O-043",
+        "realm",
+        Group::Authentication,
+        Kind::Text(REALM_LEN_MAX),
+        "Realm of the credentials; with a user database, of requests whose ORIGIN leads to no \
+         other.",
+    )
+    .short('r')
+    .default("(domain name of the host, else turnbuckle; as turnserver else empty)")
+    .stricter("double quotes and backslashes are refused")
+    .example("example.org")
+    .works(Setting {
+        take: |given, written| {
+            let realm = written.value.text();
+            if realm.contains(['"', '\\']) {
+                return Err("contains a double quote or backslash".to_owned());
+            }
+            given.realm = Some(realm.to_owned());
+            Ok(())
+        },
+        show: |authentication| one(&authentication.realm),
+    }),
+    Key::new(
+        "O-044",
+        "use-auth-secret",
+        Group::Authentication,
+        Kind::Flag,
+        "Time-limited credentials (TURN REST API): the user name is expiry time and identity, \
+         the password base64(HMAC-SHA1(secret, user name)). With `userdb` the secrets in it \
+         count too.",
+    )
+    .default("(on if static-auth-secret is given)")
+    .stricter(VALUE_COUNTS)
+    .example("true")
+    .always_on_in_coturn()
+    .works(Setting {
+        take: |given, written| {
+            given.takes_secrets = Some(written.value.flag());
+            Ok(())
+        },
+        show: |authentication| {
+            let database = authentication.database.as_ref();
+            let from_database = database.is_some_and(|database| database.has_secrets);
+            one(from_database || !authentication.rest_secrets.is_empty())
+        },
+    }),
+    Key::new(
+        "O-045",
+        "static-auth-secret",
+        Group::Authentication,
+        Kind::Text(256),
+        "Secret for time-limited credentials; implies use-auth-secret. Every secret is tried.",
+    )
+    .repeatable()
+    .secret()
+    .example("a-long-secret-shared-with-the-web-service")
+    .works(Setting {
+        take: |given, written| {
+            let secret = Secret::new(written.value.text().as_bytes());
+            if given.rest_secrets.contains(&secret) {
+                return Err("is given twice".to_owned());
+            }
+            given.rest_secrets.push(secret);
+            Ok(())
+        },
+        show: |authentication| each(authentication.rest_secrets.iter().map(|_| MASK)),
+    }),
+    Key::own(
+        "O-045",
+        "users-beside-secrets",
+        Group::Authentication,
+        Kind::Flag,
+        "Where there is a secret for time-limited credentials, users of the configuration and of \
+         the database count too. As `turnserver` they do not unless this says so, as in coturn.",
+    )
+    .default("true")
+    .turnserver_default("false")
+    .works(flag!(users_beside_secrets)),
+    Key::new(
+        "O-046",
+        "rest-api-separator",
+        Group::Authentication,
+        Kind::Separator,
+        "Character between expiry time and identity in time-limited user names.",
+    )
+    .short('C')
+    .default(":")
+    .stricter("letters, digits and spaces are refused")
+    .needs(Need::Secrets)
+    .works(Setting {
+        take: |given, written| {
+            given.rest_separator = written.value.text().bytes().next().unwrap_or_default();
+            Ok(())
+        },
+        show: |authentication| one(char::from(authentication.rest_separator)),
+    }),
+];
+
+/// Values of other topics: who has to authenticate, and where a generated password would be shown.
+pub(crate) struct Others {
+    pub(crate) is_stun_only: bool,
+    pub(crate) keeps_lines: bool,
+}
+
+impl GivenAuthentication {
+    /// Returns whether time-limited credentials are accepted.
+    pub(crate) fn takes_secrets(&self) -> bool {
+        self.takes_secrets.unwrap_or(!self.rest_secrets.is_empty())
+    }
+}
+
+/// Reports contradictions, drops users that have no effect, and generates a user where there would be none.
+pub(crate) fn finish(
+    mut given: GivenAuthentication,
+    others: &Others,
+    machine: &Machine,
+    findings: &mut Findings,
+) -> Authentication {
+    if given.takes_secrets == Some(false) && !given.rest_secrets.is_empty() {
+        findings.problem(
+            "use-auth-secret",
+            "is off and `static-auth-secret` is given; remove one of the two",
+        );
+    }
+    let takes_secrets = given.takes_secrets();
+    let users_beside_secrets = given.users_beside_secrets;
+    let has_database = given.database.path.is_some();
+    if takes_secrets {
+        leave_out_users(&mut given, findings);
+    } else if findings.is_given("users-beside-secrets") {
+        findings.note(
+            "users-beside-secrets",
+            "has no effect without `use-auth-secret` or `static-auth-secret`",
+        );
+    }
+    if given.takes_secrets == Some(true) && given.rest_secrets.is_empty() && !has_database {
+        findings.problem(
+            "use-auth-secret",
+            "needs a secret; give `static-auth-secret`, or `userdb` with secrets in it",
+        );
+    }
+    let has_credentials = !given.users.is_empty() || !given.rest_secrets.is_empty() || has_database;
+    if !given.has_long_term_credentials && has_credentials {
+        findings.problem(
+            "lt-cred-mech",
+            "is off and credentials are given; authentication cannot be turned off; remove the \
+             line",
+        );
+    }
+    let realm = realm(given.realm, &given.users, machine, findings);
+    let mut users = accepted_users(given.users, &given.rest_secrets, &realm, findings);
+    let is_needed = !others.is_stun_only || given.requests.binding_needs_credentials;
+    if !has_credentials && findings.is_lenient() {
+        findings.note(
+            "user",
+            "there are no credentials: coturn would let anyone relay, this server answers only \
+             Binding requests until `user`, `static-auth-secret` or `userdb` is given",
+        );
+    } else if !has_credentials && is_needed {
+        if others.keeps_lines {
+            findings.problem(
+                "user",
+                "none is given, and the password that is made up then would stand in the log; \
+                 give `user`, `static-auth-secret` or `userdb`",
+            );
+        }
+        users.extend(generated_user(machine, findings));
+    }
+    let requests = requests::finish(given.requests, findings);
+    let third_parties = third_parties::finish(given.third_parties, &realm, has_database, findings);
+    Authentication {
+        realm: realm.into(),
+        users,
+        users_beside_secrets,
+        rest_secrets: given.rest_secrets,
+        rest_separator: given.rest_separator,
+        database: database::finish(given.database, takes_secrets, users_beside_secrets),
+        third_parties,
+        requests,
+    }
+}
+
+/// Notes which users are accepted beside secrets, and drops the others.
+fn leave_out_users(given: &mut GivenAuthentication, findings: &mut Findings) {
+    let has_users = !given.users.is_empty();
+    let (key, whose) = match (has_users, findings.is_given("userdb")) {
+        (true, true) => ("user", "the users of the configuration and of the database"),
+        (true, false) => ("user", "the users of the configuration"),
+        (false, true) => ("userdb", "the users of the database"),
+        (false, false) => return,
+    };
+    if !given.users_beside_secrets {
+        given.users.clear();
+        findings.note(
+            key,
+            format!(
+                "{whose} are left out, because time-limited credentials are in use; \
+                 `users-beside-secrets` lets both in"
+            ),
+        );
+    } else if !findings.is_given("users-beside-secrets") {
+        findings.note(
+            key,
+            format!(
+                "{whose} can log in beside those with time-limited credentials; \
+                 `users-beside-secrets=false` leaves them out, as coturn does"
+            ),
+        );
+    }
+}
+
+/// Returns the given realm, else the host's domain name, else the last resort.
+fn realm(
+    given: Option<String>,
+    users: &[(String, Credential, Origin)],
+    machine: &Machine,
+    findings: &mut Findings,
+) -> String {
+    let realm = given.unwrap_or_else(|| {
+        let mut users = users.iter();
+        let of_md5_key = users.find(|(_, kind, _)| matches!(kind, Credential::Md5Key(_)));
+        if let Some((_, _, origin)) = of_md5_key
+            && !findings.is_lenient()
+        {
+            let problem = Problem::new(
+                origin,
+                "user",
+                "is given by its key, which holds for one realm only",
+            );
+            findings.problems.push(problem.hint("give `realm` too"));
+        }
+        let domain = machine.domain.clone();
+        domain
+            .filter(|name| name.len() <= REALM_LEN_MAX)
+            .unwrap_or_else(|| match findings.persona {
+                Persona::Turnbuckle => REALM_OF_LAST_RESORT.to_owned(),
+                // The keys that coturn stored are of this realm.
+                Persona::Turnserver => String::new(),
+            })
+    });
+    if realm.is_empty() {
+        findings.note(
+            "realm",
+            "is not given, and the host has no domain name: the realm is empty, as in coturn, \
+             and keys in the database are those of an empty realm",
+        );
+    }
+    realm
+}
+
+/// Returns the users that the engine will take, so that what it refuses is reported with the line that says it.
+fn accepted_users(
+    given: Vec<(String, Credential, Origin)>,
+    rest_secrets: &[Secret],
+    realm: &str,
+    findings: &mut Findings,
+) -> Vec<StaticUser> {
+    let mut users = Vec::with_capacity(given.len());
+    let mut rules = match AuthConfig::new(realm) {
+        Ok(rules) => rules,
+        Err(error) => {
+            findings.problem("realm", format!("{error}; allowed: text of 1 to 127 bytes"));
+            return users;
+        }
+    };
+    for secret in rest_secrets {
+        if let Err(error) = rules.add_rest_secret(secret.expose()) {
+            findings.problem(
+                "static-auth-secret",
+                format!("{error}; allowed: {} secrets", AuthConfig::REST_SECRETS_MAX),
+            );
+            break;
+        }
+    }
+    for (name, credential, origin) in given {
+        let added = match &credential {
+            Credential::Password(secret) => {
+                rules.add_user(&name, &String::from_utf8_lossy(secret.expose()))
+            }
+            // Sixteen bytes, since `user` made them of 32 digits.
+            Credential::Md5Key(secret) => {
+                rules.add_user_by_md5_key(&name, secret.expose().try_into().unwrap_or_default())
+            }
+        };
+        match added {
+            Ok(()) => users.push(StaticUser {
+                name: name.into(),
+                credential,
+                is_generated: false,
+            }),
+            Err(error) => {
+                let message = format!(
+                    "user `{}`: {error}; allowed: each name once, in printable characters",
+                    name.escape_debug()
+                );
+                let problem = Problem::new(&origin, "user", message);
+                match findings.persona {
+                    Persona::Turnbuckle => findings.problems.push(problem),
+                    Persona::Turnserver => findings.notes.push(Note::of(problem)),
+                }
+            }
+        }
+    }
+    users
+}
+
+/// Generates a user whose password nobody can guess: 120 random bits.
+fn generated_user(machine: &Machine, findings: &mut Findings) -> Option<StaticUser> {
+    use base64::Engine as _;
+    let mut bytes = [0; 15];
+    if let Err(error) = (machine.fill_random)(&mut bytes) {
+        let message =
+            format!("none is given, and the system yields no randomness to make one up: {error}");
+        findings.problem("user", message);
+        return None;
+    }
+    let password = base64::engine::general_purpose::URL_SAFE_NO_PAD.encode(bytes);
+    findings.note(
+        "user",
+        format!(
+            "no credentials are given: user `{GENERATED_USER}` with a random password is made up \
+             for this run"
+        ),
+    );
+    Some(StaticUser {
+        name: GENERATED_USER.into(),
+        credential: Credential::Password(Secret::new(password.into_bytes())),
+        is_generated: true,
+    })
+}
+
+/// Splits `name:password` or `name:0xKEY` at the first colon. Errors never repeat the text.
+fn user(text: &str) -> Result<(String, Credential), String> {
+    let Some((name, secret)) = text.split_once(':') else {
+        return Err("has no `:` between name and password".to_owned());
+    };
+    if name.is_empty() {
+        return Err("has no name before the `:`".to_owned());
+    }
+    if name.len() > 508 {
+        return Err("has a name of more than 508 bytes (RFC 8489 §14.3)".to_owned());
+    }
+    if secret.is_empty() {
+        return Err("has no password after the `:`".to_owned());
+    }
+    if secret.len() > 256 {
+        return Err("has a password of more than 256 bytes".to_owned());
+    }
+    let credential = match secret.strip_prefix("0x") {
+        Some(digits) => Credential::Md5Key(Secret::new(key(digits)?)),
+        None => Credential::Password(Secret::new(secret.as_bytes())),
+    };
+    Ok((name.to_owned(), credential))
+}
+
+fn key(digits: &str) -> Result<Vec<u8>, String> {
+    let wrong = || "begins with 0x but is not 32 hexadecimal digits".to_owned();
+    let nibbles: Vec<u8> = digits
+        .chars()
+        .map_while(|digit| digit.to_digit(16))
+        .filter_map(|digit| u8::try_from(digit).ok())
+        .collect();
+    if digits.len() != 32 || nibbles.len() != 32 {
+        return Err(wrong());
+    }
+    Ok(nibbles
+        .chunks_exact(2)
+        .map(|pair| pair.iter().fold(0, |byte, nibble| byte << 4 | nibble))
+        .collect())
+}

@@ -1,0 +1,66 @@
+//! HTTP on the listening ports: the response to an HTTP client, before its connection is closed.
+
+use crate::entry::Group;
+use crate::row::{Row, Setting, Topic, each, flag};
+use crate::value::Kind;
+
+/// The response to an HTTP client, before its connection is closed.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Http {
+    /// Whether clients get a response, which says that this port does not serve HTTP; otherwise they get nothing.
+    pub answers: bool,
+    /// The URL where an ACME challenge is answered, for clients that request it without TLS. The token is appended.
+    pub acme_redirect: Option<Box<str>>,
+}
+
+impl Topic for Http {
+    type Settings = Self;
+}
+
+type Key = Row<Http>;
+
+pub(crate) const ROWS: &[Key] = &[
+    Key::new(
+        "O-083",
+        "acme-redirect",
+        Group::Tls,
+        Kind::Text(1024),
+        "Redirects ACME challenges (RFC 8555 §8.3) on plain TCP to this URL, with the token \
+         appended.",
+    )
+    .stricter("must be an http or https URL")
+    .example("https://acme.example.org/.well-known/acme-challenge/")
+    .works(Setting {
+        take: |http, written| {
+            http.acme_redirect = Some(url(written.value.text())?.into());
+            Ok(())
+        },
+        show: |http| each(&http.acme_redirect),
+    }),
+    Key::new(
+        "O-084",
+        "respond-http-unsupported",
+        Group::Tls,
+        Kind::Flag,
+        "Answers HTTP on TURN ports, with TLS or without, with a small error page; otherwise the \
+         connection is closed without a word.",
+    )
+    .default("false")
+    .works(flag!(answers)),
+];
+
+/// Checks that a URL is valid in the header of an HTTP response.
+fn url(text: &str) -> Result<&str, String> {
+    let is_web = ["http://", "https://"]
+        .iter()
+        .any(|scheme| text.len() > scheme.len() && text.starts_with(scheme));
+    if is_web && text.bytes().all(|byte| byte.is_ascii_graphic()) {
+        Ok(text)
+    } else {
+        Err(
+            "is no URL to send a browser to; allowed: http:// or https:// and what follows, \
+             without blanks"
+                .to_owned(),
+        )
+    }
+}

@@ -1,0 +1,302 @@
+//! The log (coturn inventory §1.10), and our own keys about counters.
+
+pub(crate) mod level;
+pub(crate) mod syslog;
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use self::level::Level;
+use self::syslog::{Syslog, facility, facility_name};
+use crate::choice::{Choice, kind_of};
+use crate::entry::{Group, Need};
+use crate::findings::Findings;
+use crate::row::{Row, Setting, Topic, choice, file_path, flag, off, one, seconds};
+use crate::value::Kind;
+
+const STDOUT: &str = "log lines go to standard output; let the service manager keep them";
+
+/// The settings of the log.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Log {
+    /// A line for each change of a session.
+    pub sessions: bool,
+    /// Lines about requests, besides those about sessions.
+    pub requests: bool,
+    /// Lines about Binding requests, where there are some about requests.
+    pub binding: bool,
+    /// Time between two lines of the requested counters.
+    pub statistics_interval: Duration,
+    /// File that receives all counters as JSON when the relay ends.
+    pub statistics_file: Option<PathBuf>,
+    /// Lines go to standard output.
+    pub to_stdout: bool,
+    /// Lines go to this file.
+    pub file: Option<PathBuf>,
+    /// Without such a file lines go to one in the first of coturn's directories that can be written to.
+    pub usual_file: bool,
+    /// The file's name holds the day, and each day has its own.
+    pub is_dated: bool,
+    /// Lines go to syslog.
+    pub syslog: Syslog,
+    /// Lines below this level are left out.
+    pub level_min: Level,
+    /// The prefix of each line.
+    pub timestamps: Timestamps,
+}
+
+/// The prefix of each line.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub enum Timestamps {
+    /// Nothing.
+    #[default]
+    None,
+    /// Seconds since the start, and the level.
+    Elapsed,
+    /// The time of day by this format of `strftime`, where `%f` is milliseconds, and the level.
+    Format(Box<str>),
+}
+
+impl Timestamps {
+    /// coturn's format.
+    pub const ISO: &str = "%FT%T.%f%z";
+}
+
+impl Log {
+    /// Returns whether lines about requests can occur at all.
+    pub(crate) fn tells_requests(&self, findings: &Findings) -> bool {
+        self.requests || (findings.is_lenient() && self.sessions)
+    }
+}
+
+impl Topic for Log {
+    type Settings = Self;
+}
+
+type Key = Row<Log>;
+
+pub(crate) const ROWS: &[Key] = &[
+    Key::new(
+        "O-163",
+        "verbose",
+        Group::Process,
+        Kind::Flag,
+        "Logs each change of a session; turnserver logs each request too.",
+    )
+    .short('v')
+    .default("false")
+    .works(flag!(sessions)),
+    Key::new(
+        "O-164",
+        "Verbose",
+        Group::Process,
+        Kind::Flag,
+        "As verbose, and logs each request and its answer.",
+    )
+    .short('V')
+    .default("false")
+    .stricter(
+        "data is counted, not logged: a line for each packet would be slower than the packets",
+    )
+    .works(flag!(requests)),
+    Key::new(
+        "O-165",
+        "log-file",
+        Group::Process,
+        Kind::File,
+        "File that log lines go to beside standard output, or one of the words stdout, - and \
+         syslog. Its name gets the day.",
+    )
+    .short('l')
+    .default("stdout")
+    .coturn_default("(a file in /var/log)", STDOUT)
+    .example("stdout")
+    .works(Setting {
+        take: |log, written| {
+            log.file = None;
+            match written.value.text() {
+                "stdout" | "-" => log.to_stdout = true,
+                "syslog" => log.syslog.is_used = true,
+                file => log.file = Some(file.into()),
+            }
+            Ok(())
+        },
+        show: |log| match &log.file {
+            Some(file) => one(file.display()),
+            None => one("stdout"),
+        },
+    }),
+    Key::new(
+        "O-166",
+        "no-stdout-log",
+        Group::Process,
+        Kind::Flag,
+        "No log lines on standard output.",
+    )
+    .default("false")
+    .works(Setting {
+        take: |log, written| {
+            log.to_stdout = !written.value.flag();
+            Ok(())
+        },
+        show: |log| one(!log.to_stdout && !log.syslog.is_used),
+    }),
+    Key::new(
+        "O-167",
+        "syslog",
+        Group::Process,
+        Kind::Flag,
+        "Log lines go to syslog, and nowhere else.",
+    )
+    .default("false")
+    .works(Setting {
+        take: |log, written| {
+            if written.value.flag() {
+                log.syslog.is_used = true;
+                (log.to_stdout, log.file) = (false, None);
+            }
+            Ok(())
+        },
+        show: |log| one(log.syslog.is_used),
+    }),
+    Key::new(
+        "O-168",
+        "syslog-facility",
+        Group::Process,
+        Kind::Text(32),
+        "Facility of syslog lines, such as LOG_LOCAL0.",
+    )
+    .default("LOG_DAEMON")
+    .needs(Need::Syslog)
+    .works(Setting {
+        take: |log, written| {
+            let facility = facility(written.value.text());
+            log.syslog.facility =
+                facility.ok_or("is not the name of a facility, such as LOG_LOCAL0")?;
+            Ok(())
+        },
+        show: |log| one(facility_name(log.syslog.facility)),
+    }),
+    Key::new(
+        "O-169",
+        "simple-log",
+        Group::Process,
+        Kind::Flag,
+        "The log file has exactly the name given, and no other one tomorrow.",
+    )
+    .default("false")
+    .needs(Need::LogFile)
+    .works(off!(is_dated)),
+    Key::new(
+        "O-170",
+        "log-min-level",
+        Group::Process,
+        kind_of!(Level),
+        "Lowest level of lines that are logged.",
+    )
+    .default("debug")
+    .works(choice!(level_min)),
+    Key::new(
+        "O-171",
+        "new-log-timestamp",
+        Group::Process,
+        Kind::Flag,
+        "Time of day and level before each line; off: seconds since the start and level.",
+    )
+    .default("(true for turnserver, else neither)")
+    .coturn_default("true", "whoever collects standard output stamps the lines")
+    .example("true")
+    .turnserver_default("true")
+    .works(Setting {
+        take: |log, written| {
+            log.timestamps = match written.value.flag() {
+                true => Timestamps::Format(Timestamps::ISO.into()),
+                false => Timestamps::Elapsed,
+            };
+            Ok(())
+        },
+        show: |log| match log.timestamps {
+            Timestamps::None => Vec::new(),
+            Timestamps::Elapsed => one(false),
+            Timestamps::Format(_) => one(true),
+        },
+    }),
+    Key::new(
+        "O-172",
+        "new-log-timestamp-format",
+        Group::Process,
+        Kind::Text(128),
+        "Form of the time of day, in the directives of strftime; %f is milliseconds.",
+    )
+    .default("(%FT%T.%f%z)")
+    .example(Timestamps::ISO)
+    .works(Setting {
+        take: |log, written| {
+            log.timestamps = Timestamps::Format(written.value.text().into());
+            Ok(())
+        },
+        show: |log| match &log.timestamps {
+            Timestamps::Format(format) => one(format),
+            Timestamps::None | Timestamps::Elapsed => Vec::new(),
+        },
+    }),
+    Key::new(
+        "O-173",
+        "log-binding",
+        Group::Process,
+        Kind::Flag,
+        "Logs Binding requests too, where requests are logged.",
+    )
+    .default("false")
+    .stricter(
+        "lines about clients that proved nothing stay below 10 KB/s together, and what was left \
+         out is counted",
+    )
+    .needs(Need::RequestLines)
+    .works(flag!(binding)),
+    Key::own(
+        "O-182",
+        "statistics-interval",
+        Group::Process,
+        Kind::number(1, 86_400, "seconds"),
+        "Time between two prints of the counters that udp-recvmmsg-log and udp-sendmmsg-log ask \
+         for.",
+    )
+    .default("10")
+    .needs(Need::BatchCounters)
+    .works(seconds!(statistics_interval)),
+    Key::own(
+        "O-182",
+        "statistics-file",
+        Group::Process,
+        Kind::File,
+        "File that receives all counters as JSON when the relay ends.",
+    )
+    .default("(none)")
+    .example("turnbuckle-statistics.json")
+    .works(file_path!(statistics_file)),
+];
+
+impl Choice for Level {
+    const WORDS: &'static [(&'static str, Self)] = &[
+        ("debug", Self::Debug),
+        ("info", Self::Info),
+        ("warning", Self::Warning),
+        ("error", Self::Error),
+    ];
+}
+
+/// Takes coturn's file where this is `turnserver` and nothing says where lines go.
+pub(crate) fn complete(log: &mut Log, findings: &Findings) {
+    log.usual_file = findings.is_lenient() && !findings.is_given("log-file") && !log.syslog.is_used;
+}
+
+/// Reports that lines go nowhere.
+pub(crate) fn check(log: &Log, findings: &mut Findings) {
+    if !log.to_stdout && log.file.is_none() && !log.usual_file && !log.syslog.is_used {
+        findings.problem(
+            "no-stdout-log",
+            "leaves lines nowhere to go; give `log-file` or `syslog` too",
+        );
+    }
+}

@@ -1,0 +1,119 @@
+//! The process as the system sees it (coturn inventory §1.10), and the keys that act on the command line alone.
+
+use std::path::PathBuf;
+
+use crate::entry::Group;
+use crate::row::{Row, Topic, file_path, flag, text};
+use crate::value::Kind;
+
+/// The process as the system sees it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Process {
+    /// It goes to the background once it serves.
+    pub is_daemon: bool,
+    /// File that holds its number while it runs.
+    pub pid_file: Option<PathBuf>,
+    /// User to become once all sockets are open.
+    pub user: Option<Box<str>>,
+    /// Group to become.
+    pub group: Option<Box<str>>,
+}
+
+impl Topic for Process {
+    type Settings = Self;
+}
+
+type Key = Row<Process>;
+
+pub(crate) const ROWS: &[Key] = &[
+    Key::new(
+        "O-160",
+        "daemon",
+        Group::Process,
+        Kind::Flag,
+        "Goes to the background once it serves; what fails before that is said on the terminal \
+         and shows in the exit code.",
+    )
+    .short('o')
+    .default("false")
+    .works(flag!(is_daemon)),
+    Key::new(
+        "O-161",
+        "pidfile",
+        Group::Process,
+        Kind::File,
+        "File that holds the process id while the server runs.",
+    )
+    .default("(none; /var/run/turnserver.pid for turnserver)")
+    .stricter(
+        "of the other places that coturn tries only /var/spool, /var and the current directory, \
+         and only by turnserver: anybody could have put a link into /tmp",
+    )
+    .example("/run/turnbuckle.pid")
+    .turnserver_default("/var/run/turnserver.pid")
+    .works(file_path!(pid_file)),
+    Key::new(
+        "O-162",
+        "proc-user",
+        Group::Process,
+        Kind::Text(255),
+        "User to become once sockets are open. Certificates and the user database have to be \
+         readable for it.",
+    )
+    .default("(none)")
+    .stricter(
+        "its own group is taken over too, unless proc-group names another one, and the \
+         supplementary groups are left",
+    )
+    .example("turnserver")
+    .works(text!(user)),
+    Key::new(
+        "O-162",
+        "proc-group",
+        Group::Process,
+        Kind::Text(255),
+        "Group to become once sockets are open.",
+    )
+    .default("(that of proc-user)")
+    .example("turnserver")
+    .works(text!(group)),
+    Key::new(
+        "O-182",
+        "version",
+        Group::Process,
+        Kind::Flag,
+        "Prints the version and ends.",
+    )
+    .command_line(),
+    Key::new(
+        "O-182",
+        "help",
+        Group::Process,
+        Kind::Flag,
+        "Prints the options and ends.",
+    )
+    .short('h')
+    .command_line(),
+    Key::new(
+        "O-182",
+        "config",
+        Group::Process,
+        Kind::File,
+        "File to read. Without it none is read.",
+    )
+    .short('c')
+    .stricter(
+        "exactly the file named; no search in other directories, and a missing file is an error \
+         (turnserver searches as coturn does)",
+    )
+    .command_line(),
+    Key::new(
+        "O-182",
+        "no-config",
+        Group::Process,
+        Kind::Flag,
+        "Reads no file.",
+    )
+    .short('n')
+    .command_line(),
+];

@@ -1,0 +1,259 @@
+//! A socket for datagrams: the descriptor, and its state.
+
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+use socket2::{Domain, Protocol, SockFilter, SockRef, Type};
+use turnbuckle_sys::sockopt;
+
+use super::budget::BufferBudget;
+use super::device::bind_device;
+use super::kept::SocketKind;
+use crate::names::{Bind, EndpointKind};
+use crate::reports::Warning;
+use crate::settings::Settings;
+use crate::udp::backend::Backend;
+
+/// The kernel's default size of a send buffer (half of `net.core.wmem_default`).
+const SEND_BUFFER_DEFAULT: u32 = 106_496;
+/// Receive buffer that every relay socket may have, bytes of `SO_RCVBUF`: some 160 datagrams of a voice call. What is beyond it is charged to the budget.
+const RECEIVE_BUFFER_FREE: u32 = 64 * 1024;
+/// Where growth of a send buffer ends, bytes of `SO_SNDBUF`.
+const SEND_BUFFER_MAX: u32 = 8 * 1024 * 1024;
+
+/// A second handle of a socket, for another thread's data path to send from: see [`Datapath::share`](crate::Datapath::share).
+#[derive(Debug)]
+pub struct SharedSocket {
+    pub(super) descriptor: OwnedFd,
+    pub(super) kind: EndpointKind,
+    pub(super) local: SocketAddr,
+}
+
+/// A bound socket.
+#[derive(Debug)]
+pub(crate) struct Socket {
+    descriptor: OwnedFd,
+    pub(crate) trains: Trains,
+    /// Messages to ask for in the next call.
+    pub(crate) want: u16,
+    /// Turn in which this socket was last read.
+    pub(crate) read_turn: u64,
+    /// Readings in a row that found one datagram, for a socket of clients.
+    pub(crate) lone: u8,
+    /// Datagrams received, counted up to [`IN_USE`](crate::udp::receive::IN_USE).
+    pub(crate) received: u32,
+    /// Bytes of `SO_RCVBUF` at present.
+    pub(crate) receive_buffer: u32,
+    /// Bytes of `SO_SNDBUF` at present, 0 before the first growth.
+    send_buffer: u32,
+    charge: Charge,
+}
+
+/// The state of a socket's trains.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Trains {
+    /// Whether they may be sent.
+    pub(crate) allowed: bool,
+    /// Whether a train has ever been sent, so that a later `EINVAL` is about a destination and not about the feature.
+    pub(crate) proven: bool,
+    /// Trains that were refused as if the feature were missing, before the first one was sent.
+    pub(crate) refusals: u8,
+}
+
+/// The part of the budget that one socket holds; given back when dropped.
+#[derive(Debug)]
+struct Charge {
+    budget: Arc<BufferBudget>,
+    bytes: u64,
+}
+
+impl Drop for Charge {
+    fn drop(&mut self) {
+        self.budget.give_back(self.bytes);
+    }
+}
+
+/// The classic BPF program `return 0`: no datagram gets into the receive queue.
+const ACCEPT_NOTHING: SockFilter = SockFilter::new(BPF_RETURN_CONSTANT, 0, 0, 0);
+/// `BPF_RET | BPF_K` of linux/filter.h.
+const BPF_RETURN_CONSTANT: u16 = 0x06;
+
+impl Socket {
+    /// Opens and binds a socket, and returns its address. If it is not `receiving`, the kernel discards all datagrams from before the bind on.
+    pub(super) fn open(
+        bind: Bind,
+        receiving: bool,
+        settings: &Settings,
+        warn: &mut impl FnMut(Warning),
+    ) -> io::Result<(Self, SocketAddr)> {
+        let is_listener = matches!(bind.kind, EndpointKind::Listener { .. });
+        let kept = settings.kept.as_ref().filter(|_| is_listener);
+        if let Some(kept) = kept
+            && let Some(socket) = kept.get(SocketKind::Datagrams, bind.address)?
+        {
+            return Ok((Self::new(socket, bind.kind, settings), bind.address));
+        }
+        let v6 = bind.address.is_ipv6();
+        let socket = socket2::Socket::new(
+            Domain::for_address(bind.address),
+            Type::DGRAM.nonblocking(),
+            Some(Protocol::UDP),
+        )?;
+        if v6 {
+            socket.set_only_v6(true)?;
+        }
+        if bind.kind == (EndpointKind::Listener { reuseport: true }) {
+            socket.set_reuse_port(true)?;
+        }
+        if !receiving {
+            // guard: V-44-held-silent
+            socket.attach_filter(&[ACCEPT_NOTHING])?;
+        }
+        let fd = socket.as_fd();
+        sockopt::allow_fragments(fd, v6)?;
+        let mut send_buffer = 0;
+        let receive_buffer = match bind.kind {
+            EndpointKind::Listener { .. } => {
+                send_buffer = sockopt::set_send_buffer(fd, settings.buffers.listener)?;
+                sockopt::set_receive_buffer(fd, settings.buffers.listener)?
+            }
+            EndpointKind::Relay => {
+                sockopt::enable_error_queue(fd, v6)?;
+                sockopt::set_receive_buffer(fd, settings.buffers.relay_start)?
+            }
+        };
+        let gso = settings.backend == Backend::Gso;
+        let gro_failure = if gso {
+            sockopt::enable_gro(fd).err()
+        } else {
+            None
+        };
+        bind_device(&socket, settings.devices.of(bind.kind))?;
+        socket.bind(&bind.address.into())?;
+        let local = socket
+            .local_addr()?
+            .as_socket()
+            .ok_or(io::ErrorKind::InvalidData)?;
+        if let Some(errno) = gro_failure {
+            warn(Warning::GroUnavailable {
+                local,
+                errno: errno.raw_os_error(),
+            });
+        }
+        let descriptor = socket.into();
+        if let Some(kept) = kept {
+            kept.keep(SocketKind::Datagrams, bind.address, &descriptor)?;
+        }
+        let mut socket = Self::new(descriptor, bind.kind, settings);
+        socket.receive_buffer = receive_buffer;
+        socket.send_buffer = send_buffer;
+        Ok((socket, local))
+    }
+
+    /// Returns the state of a socket that is bound already.
+    pub(super) fn new(descriptor: OwnedFd, kind: EndpointKind, settings: &Settings) -> Self {
+        let want = match kind {
+            EndpointKind::Listener { .. } => settings.batch.max(1),
+            EndpointKind::Relay => 1,
+        };
+        Self {
+            descriptor,
+            trains: Trains {
+                allowed: settings.backend == Backend::Gso,
+                proven: false,
+                refusals: 0,
+            },
+            want,
+            read_turn: 0,
+            lone: 0,
+            received: 0,
+            receive_buffer: 0,
+            send_buffer: SEND_BUFFER_MAX,
+            charge: Charge {
+                budget: Arc::clone(&settings.buffers.budget),
+                bytes: 0,
+            },
+        }
+    }
+
+    /// Returns a second handle of the descriptor.
+    pub(super) fn try_clone(&self) -> io::Result<OwnedFd> {
+        self.descriptor.try_clone()
+    }
+
+    /// Enables receiving on a socket that was opened without it. A second call changes nothing.
+    #[cold]
+    pub(crate) fn admit_clients(&self) -> io::Result<()> {
+        match SockRef::from(&self.descriptor).detach_filter() {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            result => result,
+        }
+    }
+
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
+        self.descriptor.as_fd()
+    }
+
+    /// Returns whether the buffer is larger than the size that is free to every socket.
+    pub(crate) fn is_charged(&self) -> bool {
+        self.charge.bytes > 0
+    }
+
+    /// Gives back what the receive buffer has taken of the budget.
+    #[cold]
+    pub(crate) fn shrink_receive_buffer(&mut self) {
+        let Ok(granted) = sockopt::set_receive_buffer(self.fd(), RECEIVE_BUFFER_FREE) else {
+            return;
+        };
+        self.receive_buffer = granted;
+        self.charge.budget.give_back(self.charge.bytes);
+        self.charge.bytes = 0;
+        self.want = 1;
+    }
+
+    /// Enlarges the receive buffer four times within `max` and the budget. `Some(false)`: the budget or the system did not
+    /// allow it. `None`: it has its full size.
+    #[cold]
+    pub(crate) fn grow_receive_buffer(&mut self, max: u32) -> Option<bool> {
+        let before = self.receive_buffer;
+        let wanted = before.saturating_mul(4).min(max);
+        if wanted <= before {
+            return None;
+        }
+        let charge = |to: u32| u64::from(to.saturating_sub(before.max(RECEIVE_BUFFER_FREE)));
+        let share = charge(wanted);
+        if share > 0 && !self.charge.budget.take(share, self.charge.bytes) {
+            return Some(false);
+        }
+        let granted = sockopt::set_receive_buffer(self.fd(), wanted).unwrap_or(before);
+        let used = charge(granted.clamp(before, wanted));
+        self.charge.budget.give_back(share - used);
+        self.charge.bytes += used;
+        let has_grown = granted > before;
+        // When the system allows no more, do not ask again.
+        self.receive_buffer = if has_grown { granted } else { max };
+        Some(has_grown)
+    }
+
+    /// Enlarges the send buffer four times after it was found full. It is a limit and takes no memory by itself, so it is
+    /// not charged to the budget. Returns whether it grew.
+    #[cold]
+    pub(crate) fn grow_send_buffer(&mut self) -> bool {
+        let before = self.send_buffer.max(SEND_BUFFER_DEFAULT);
+        if before >= SEND_BUFFER_MAX {
+            return false;
+        }
+        let granted =
+            sockopt::set_send_buffer(self.fd(), before.saturating_mul(4).min(SEND_BUFFER_MAX))
+                .unwrap_or(0);
+        // When the system allows no more, do not ask again.
+        self.send_buffer = if granted > before {
+            granted
+        } else {
+            SEND_BUFFER_MAX
+        };
+        granted > before
+    }
+}

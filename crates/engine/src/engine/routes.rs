@@ -1,0 +1,156 @@
+//! The routes of relayed data: a channel message to its peer, a peer's datagram to its client.
+
+use core::net::SocketAddr;
+
+use crate::allocation::Entry;
+use crate::bandwidth::Direction;
+use crate::command::{ClientRoute, Framing, PeerRoute};
+use crate::drop_reason::DropReason;
+use crate::engine::Engine;
+use crate::id::{AllocationId, Family, RelayHandle};
+use crate::random::Random;
+use crate::time::Time;
+
+impl<R: Random> Engine<R> {
+    /// Routes a train of `datagrams` channel messages of one channel with `bytes` bytes of payload in all (RFC 8656 §12.6).
+    ///
+    /// `channel` is the number as it stands in the message. The traffic is counted here.
+    ///
+    /// # Errors
+    ///
+    /// The reason to drop the whole train under.
+    #[inline]
+    pub fn route_channel_data(
+        &mut self,
+        now: Time,
+        id: AllocationId,
+        channel: u16,
+        datagrams: u32,
+        bytes: u64,
+    ) -> Result<PeerRoute, DropReason> {
+        let Some(Entry::Live(allocation)) = self.allocations.table.at_mut(id) else {
+            return Err(DropReason::NoAllocation);
+        };
+        allocation
+            .usage
+            .client_received
+            .add(datagrams, framed(datagrams, bytes));
+        let Some(channel) = allocation
+            .channels
+            .of_number(channel)
+            // mutant: channel-never-ends
+            .filter(|channel| now < channel.expires)
+        else {
+            let is_number = (0x4000..=0x4FFF).contains(&channel);
+            return Err(if is_number {
+                DropReason::ChannelNotBound
+            } else {
+                DropReason::ChannelReserved
+            });
+        };
+        let peer = channel.peer;
+        let family = Family::of(&peer.peer().address());
+        let relay = allocation
+            .live_relay(family, now)
+            .ok_or(DropReason::NoAllocation)?
+            .endpoint;
+        // the permission may be over while the channel lives, and data does not renew it
+        // guard: V-13-data.from-client
+        if !allocation.permissions.permits(peer.ip(), now) {
+            return Err(DropReason::NoPermission);
+        }
+        let user = allocation.quota.user();
+        let policies = &self.rules.policies;
+        if !self.rules.commons.ports.may_reach(peer)
+            || policies.forbids_by_now(id, user, peer.peer())
+        {
+            return Err(DropReason::PeerForbidden);
+        }
+        let admitted = allocation.shape(Direction::ToPeers, now, datagrams, bytes)?;
+        let bytes = share(bytes, datagrams, admitted);
+        allocation.usage.peer_sent.add(admitted, bytes);
+        Ok(PeerRoute {
+            relay,
+            peer,
+            datagrams: admitted,
+        })
+    }
+
+    /// Routes a train of `datagrams` datagrams from one peer with `bytes` bytes in all (RFC 8656 §11.3).
+    ///
+    /// `peer` is the source as the socket saw it. The traffic is counted here.
+    ///
+    /// # Errors
+    ///
+    /// The reason to drop the whole train under.
+    #[inline]
+    pub fn route_from_peer(
+        &mut self,
+        now: Time,
+        relay: RelayHandle,
+        peer: SocketAddr,
+        datagrams: u32,
+        bytes: u64,
+    ) -> Result<ClientRoute, DropReason> {
+        let policies = &self.rules.policies;
+        let peer = policies.usual.admit(peer);
+        let Some(Entry::Live(allocation)) = self.allocations.table.at_mut(relay.allocation) else {
+            return Err(DropReason::RelayClosed);
+        };
+        allocation
+            .live_relay(relay.family, now)
+            .ok_or(DropReason::RelayClosed)?;
+        allocation.usage.peer_received.add(datagrams, bytes);
+        // guard: V-13-data.from-peer
+        if !allocation.permissions.permits(peer.ip(), now) {
+            return Err(DropReason::NoPermission);
+        }
+        if policies.forbids_by_now(relay.allocation, allocation.quota.user(), peer) {
+            return Err(DropReason::NoPermission);
+        }
+        if let Some(mobility) = &allocation.mobility
+            && mobility.is_parked
+        {
+            return Err(DropReason::ClientAway);
+        }
+        let admitted = allocation.shape(Direction::ToClient, now, datagrams, bytes)?;
+        let bytes = share(bytes, datagrams, admitted);
+        let client = allocation.client;
+        let channel = allocation
+            .channels
+            .of_peer(peer)
+            // mutant: indication-despite-channel
+            .filter(|channel| now < channel.expires);
+        let (framing, sent) = match channel {
+            Some(channel) => (Framing::Channel(channel.number), framed(admitted, bytes)),
+            None => (
+                Framing::DataIndication {
+                    peer: peer.address(),
+                },
+                bytes,
+            ),
+        };
+        allocation.usage.client_sent.add(admitted, sent);
+        Ok(ClientRoute {
+            client,
+            framing,
+            datagrams: admitted,
+        })
+    }
+}
+
+/// Bytes of channel messages with `bytes` bytes of payload.
+fn framed(datagrams: u32, bytes: u64) -> u64 {
+    bytes + 4 * u64::from(datagrams)
+}
+
+/// Returns how many of `bytes` bytes are in the first `admitted` of `datagrams` datagrams, when all have one size. If the last is
+/// shorter, the result is too small, by less than the difference.
+#[inline]
+fn share(bytes: u64, datagrams: u32, admitted: u32) -> u64 {
+    if admitted == datagrams {
+        bytes
+    } else {
+        bytes.div_ceil(u64::from(datagrams).max(1)) * u64::from(admitted)
+    }
+}

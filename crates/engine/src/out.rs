@@ -1,0 +1,13 @@
+//! The output of an engine besides routes: commands with their answers, and changes.
+
+use std::collections::VecDeque;
+
+use crate::change::Change;
+use crate::outbox::Outbox;
+
+/// The output that waits for the host.
+#[derive(Debug, Default)]
+pub(crate) struct Out {
+    pub(crate) outbox: Outbox,
+    pub(crate) changes: VecDeque<Change>,
+}

@@ -1,0 +1,133 @@
+//! By what clients reach the server, and what they make of its certificate.
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::Arc;
+
+use anyhow::Context as _;
+use openssl::ssl::{SslContext, SslMethod, SslOptions, SslSessionCacheMode, SslVerifyMode};
+use rustls::client::Resumption;
+use rustls::crypto::aws_lc_rs;
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::{ClientConfig, RootCertStore};
+
+use turnbuckle_client::Transport;
+use turnbuckle_client::certificates::{self, Signatures};
+
+/// RFC 7443 §3.
+const ALPN: &[u8] = b"stun.turn";
+
+/// By what a thread's clients reach the server.
+#[derive(Clone, Debug)]
+pub(super) enum Access {
+    Udp,
+    Tcp,
+    Tls(Tls),
+    Dtls(Dtls),
+}
+
+/// What a DTLS client is told at start.
+#[derive(Clone)]
+pub(super) struct Dtls {
+    pub(super) context: SslContext,
+    /// Whose certificate it must be, a domain name or an address.
+    pub(super) name: String,
+}
+
+impl fmt::Debug for Dtls {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Dtls")
+            .field("name", &self.name)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What a TLS client is told at start.
+#[derive(Clone, Debug)]
+pub(super) struct Tls {
+    pub(super) config: Arc<ClientConfig>,
+    /// Whose certificate it must be, and SNI.
+    pub(super) name: ServerName<'static>,
+}
+
+impl Access {
+    /// Prepares a way to `server`, whose certificate one of the authorities in `ca_file` must have given to `tls_name`.
+    ///
+    /// # Errors
+    /// What is wrong with the file of authorities, or the name.
+    pub(super) fn new(
+        transport: Transport,
+        server: Option<SocketAddr>,
+        ca_file: Option<&Path>,
+        tls_name: Option<&str>,
+    ) -> anyhow::Result<Self> {
+        let name = || name(tls_name, server.context("keys without a server")?);
+        Ok(match transport {
+            Transport::Udp => Self::Udp,
+            Transport::Tcp => Self::Tcp,
+            Transport::Tls => Self::Tls(Tls {
+                config: Arc::new(config(ca_file)?),
+                name: name()?,
+            }),
+            Transport::Dtls => Self::Dtls(Dtls {
+                context: context(ca_file)?,
+                // Checked in the same way for both.
+                name: name()?.to_str().into_owned(),
+            }),
+        })
+    }
+}
+
+fn name(name: Option<&str>, server: SocketAddr) -> anyhow::Result<ServerName<'static>> {
+    match name {
+        None => Ok(ServerName::IpAddress(server.ip().into())),
+        Some(name) => ServerName::try_from(name.to_owned())
+            .with_context(|| format!("--tls-name {name}: allowed: a domain name or an address")),
+    }
+}
+
+fn config(authorities: Option<&Path>) -> anyhow::Result<ClientConfig> {
+    let mut config = match authorities {
+        None => certificates::taking_any(Signatures::Checked)?,
+        Some(file) => trusting(file)?,
+    };
+    config.alpn_protocols = vec![ALPN.to_vec()];
+    // Each connection is a client of its own, which the server has not met before.
+    config.resumption = Resumption::disabled();
+    Ok(config)
+}
+
+fn trusting(file: &Path) -> anyhow::Result<ClientConfig> {
+    let problem = || format!("--ca-file {}", file.display());
+    let mut roots = RootCertStore::empty();
+    for certificate in CertificateDer::pem_file_iter(file).with_context(problem)? {
+        roots
+            .add(certificate.with_context(problem)?)
+            .with_context(problem)?;
+    }
+    anyhow::ensure!(!roots.is_empty(), "{}: no certificate in it", problem());
+    let provider = Arc::new(aws_lc_rs::default_provider());
+    let builder = ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()?
+        .with_root_certificates(roots);
+    Ok(builder.with_no_client_auth())
+}
+
+fn context(authorities: Option<&Path>) -> anyhow::Result<SslContext> {
+    let mut builder = SslContext::builder(SslMethod::dtls_client())?;
+    builder.set_options(SslOptions::NO_QUERY_MTU | SslOptions::NO_TICKET);
+    builder.set_session_cache_mode(SslSessionCacheMode::OFF);
+    builder.set_alpn_protos(&[&[9], ALPN].concat())?;
+    match authorities {
+        None => builder.set_verify(SslVerifyMode::NONE),
+        Some(file) => {
+            builder.set_verify(SslVerifyMode::PEER);
+            builder
+                .set_ca_file(file)
+                .with_context(|| format!("--ca-file {}", file.display()))?;
+        }
+    }
+    Ok(builder.build())
+}

@@ -1,0 +1,115 @@
+//! The command line.
+
+use std::net::{IpAddr, SocketAddr};
+
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
+use turnbuckle_client::{Credentials, Transport, server_address};
+
+/// Where TLS and DTLS are spoken (RFC 8656 §3.1).
+const TLS_PORT: u16 = 5349;
+
+/// Command line of `turnbuckle probe`.
+#[derive(clap::Args, Clone, Debug)]
+pub struct Arguments {
+    /// The server's address; its port is 3478 unless given
+    #[arg(value_name = "ADDRESS[:PORT]", value_parser = server_address, required_unless_present = "list")]
+    pub(crate) server: Option<SocketAddr>,
+    #[command(flatten)]
+    pub(crate) users: Users,
+    /// Try only these, as far as the server speaks them
+    #[arg(long, value_parser = transports(), value_delimiter = ',', default_values_t = Transport::ALL)]
+    pub(crate) transports: Vec<Transport>,
+    /// Where the server speaks TLS and DTLS
+    #[arg(long, value_name = "PORT", default_value_t = TLS_PORT)]
+    pub(crate) tls_port: u16,
+    #[command(flatten)]
+    pub(crate) peers: Peers,
+    /// Connects to closed and to silent ports, of each, whose failures are timed (V-12)
+    #[arg(long, value_name = "COUNT", default_value_t = 24)]
+    pub(crate) connects: usize,
+    #[command(flatten)]
+    pub(crate) crowd: Crowd,
+    /// Only the rows whose id begins so, as in V-0 or V-40
+    #[arg(long, value_name = "ID", default_value = "")]
+    pub(crate) only: String,
+    /// Leave out what has to wait for deadlines of the server (some 40 seconds)
+    #[arg(long)]
+    pub(crate) quick: bool,
+    /// Print one line of JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Print all rows of the threat list and how each is tried, and end
+    #[arg(long)]
+    pub(crate) list: bool,
+}
+
+/// Who the attacker may be.
+#[derive(clap::Args, Clone, Debug)]
+pub(crate) struct Users {
+    /// A user and its password
+    #[arg(long, value_name = "NAME:PASSWORD", value_parser = user, required_unless_present = "list")]
+    pub(crate) user: Option<Credentials>,
+    /// Another user of the server, for attacks on the first one's allocation
+    #[arg(long, value_name = "NAME:PASSWORD", value_parser = user)]
+    pub(crate) other_user: Option<Credentials>,
+    /// The shared secret of time-limited users, for names that have expired
+    #[arg(long)]
+    pub(crate) secret: Option<String>,
+    /// How many allocations a user may have, to ask for more
+    #[arg(long, value_name = "COUNT")]
+    pub(crate) quota: Option<usize>,
+}
+
+/// Who hears what gets through.
+#[derive(clap::Args, Clone, Debug)]
+pub(crate) struct Peers {
+    /// Listen on this port of every address of this host, by UDP and TCP, and say what arrives: for runs on the server's own host; probes
+    /// name the port even when nobody listens
+    #[arg(long, value_name = "PORT")]
+    pub(crate) canary: Option<u16>,
+    /// A peer's address that the server may reach and the canary hears, to show that it does hear; may be given several times
+    #[arg(long, value_name = "ADDRESS", requires = "canary")]
+    pub(crate) allowed: Vec<IpAddr>,
+}
+
+/// The attacks of many strangers.
+#[derive(clap::Args, Clone, Debug)]
+pub(crate) struct Crowd {
+    /// Strangers in the attacks of many at once, from 1 to 60,000
+    #[arg(long, value_name = "COUNT", default_value_t = 200, value_parser = clap::value_parser!(u16).range(1..=60_000))]
+    pub(crate) strangers: u16,
+    /// An address of this host that they come from; may be given several times
+    #[arg(long = "source", value_name = "ADDRESS")]
+    pub(crate) sources: Vec<IpAddr>,
+    /// Connections per second that a slow client's has to compete with, from 1 to 100,000
+    #[arg(long, value_name = "COUNT", default_value_t = 2_000, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    pub(crate) flood_rate: u32,
+    /// How long each of their attacks lasts, from 1 to 600 seconds
+    #[arg(long, value_name = "SECONDS", default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=600))]
+    pub(crate) attack_seconds: u16,
+    /// Only the attacks of many strangers, and all at the same time
+    #[arg(long, conflicts_with = "quick")]
+    pub(crate) only_strangers: bool,
+}
+
+/// Reads the name of a transport.
+fn transports() -> impl TypedValueParser<Value = Transport> {
+    let value = |transport: Transport| {
+        PossibleValue::new(transport.as_str()).help(match transport {
+            Transport::Udp => "Plain datagrams",
+            Transport::Tcp => "A plain connection",
+            Transport::Tls => "TLS over TCP",
+            Transport::Dtls => "DTLS over UDP",
+        })
+    };
+    PossibleValuesParser::new(Transport::ALL.map(value)).try_map(|text| text.parse::<Transport>())
+}
+
+fn user(text: &str) -> Result<Credentials, String> {
+    match text.split_once(':') {
+        Some((name, password)) if !name.is_empty() && !password.is_empty() => {
+            Ok(Credentials::user(name, password))
+        }
+        _ => Err("allowed: a name, a colon, a password".to_owned()),
+    }
+}

@@ -1,0 +1,69 @@
+//! Reads the certificate files again when they change, and logs the result.
+
+use std::io::Write;
+use std::time::{Duration, Instant};
+
+use super::error::ServeError;
+use crate::config::Tls;
+use crate::tls::Certificates;
+
+/// Time between two checks of the files.
+const INTERVAL: Duration = Duration::from_secs(2);
+
+/// The certificates of a server, if it speaks TLS or DTLS.
+pub(super) struct FollowedCertificates {
+    certificates: Option<Certificates>,
+    next_look: Instant,
+}
+
+impl FollowedCertificates {
+    /// Reads the files for the first time.
+    ///
+    /// # Errors
+    ///
+    /// Which key of the configuration cannot be followed, and why.
+    pub(super) fn load(config: &Tls) -> Result<Self, ServeError> {
+        let certificates = match config.is_spoken() {
+            true => Some(Certificates::load(config).map_err(ServeError::new)?),
+            false => None,
+        };
+        Ok(Self {
+            certificates,
+            next_look: Instant::now() + INTERVAL,
+        })
+    }
+
+    pub(super) fn current(&self) -> Option<&Certificates> {
+        self.certificates.as_ref()
+    }
+
+    /// Returns when [`Self::follow`] is due.
+    pub(super) fn due(&self) -> Instant {
+        self.next_look
+    }
+
+    /// Reads the files again if they have changed, once it is time to look.
+    pub(super) fn follow(&mut self, now: Instant, out: &mut impl Write) {
+        if now < self.next_look {
+            return;
+        }
+        self.next_look = now + INTERVAL;
+        if let Some(result) = self.certificates.as_mut().and_then(Certificates::follow) {
+            report(&result, out);
+        }
+    }
+
+    /// Reads the files again whether or not they have changed.
+    pub(super) fn reload(&mut self, out: &mut impl Write) {
+        if let Some(certificates) = &mut self.certificates {
+            report(&certificates.reload(), out);
+        }
+    }
+}
+
+fn report(result: &Result<(), String>, out: &mut impl Write) {
+    let _ = match result {
+        Ok(()) => writeln!(out, "certificates read again; new connections use them"),
+        Err(why) => writeln!(out, "warning: certificates not changed: {why}"),
+    };
+}

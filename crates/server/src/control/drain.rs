@@ -1,0 +1,59 @@
+//! Ends the relay when few enough allocations are left.
+
+use std::io::Write;
+use std::time::{Duration, Instant};
+
+use super::shards::Shards;
+
+/// Time between two counts of the allocations that are left.
+const INTERVAL: Duration = Duration::from_secs(1);
+
+/// Holds whether the server drains.
+pub(super) struct Drain {
+    /// Number of allocations that may be left when the server ends.
+    allocations_left: u32,
+    /// When allocations are counted next. `None` unless the server drains.
+    next_count: Option<Instant>,
+}
+
+impl Drain {
+    pub(super) fn new(allocations_left: u32) -> Self {
+        Self {
+            allocations_left,
+            next_count: None,
+        }
+    }
+
+    /// Returns when [`Self::is_over`] is due, if the server drains.
+    pub(super) fn due(&self) -> Option<Instant> {
+        self.next_count
+    }
+
+    /// Makes every shard refuse new allocations. Does nothing if the server drains already.
+    pub(super) fn begin(&mut self, shards: &mut Shards, out: &mut impl Write) {
+        if self.next_count.is_some() {
+            return;
+        }
+        shards.drain();
+        let _ = writeln!(
+            out,
+            "draining: no new allocations; ends when {} of {} are left",
+            self.allocations_left,
+            shards.allocations()
+        );
+        self.next_count = Some(Instant::now());
+    }
+
+    /// Returns whether few enough allocations are left. They are counted only when it is due.
+    pub(super) fn is_over(&mut self, now: Instant, shards: &Shards, out: &mut impl Write) -> bool {
+        if self.next_count.is_none_or(|next_count| now < next_count) {
+            return false;
+        }
+        if shards.allocations() <= u64::from(self.allocations_left) {
+            let _ = writeln!(out, "drained, {} allocations left", shards.allocations());
+            return true;
+        }
+        self.next_count = Some(now + INTERVAL);
+        false
+    }
+}

@@ -1,0 +1,93 @@
+//! Defines the events that wake the main thread, and the one place where it waits.
+//!
+//! Signals, shards, interfaces and the user database each have a thread that sends an [`Event`]. [`Inbox::next`] waits until the next timer is due
+//! at the longest. Nothing else on the control side blocks, except on a shard.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::time::Instant;
+
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2};
+use signal_hook::iterator::Signals;
+use turnbuckle_engine::{Config as EngineConfig, InterfaceAddress};
+
+/// Number of events that may wait. Further log lines are lost. The sender of any other event waits for room.
+pub(crate) const EVENTS_MAX: usize = 1024;
+
+/// An event that wakes the main thread.
+pub(crate) enum Event {
+    /// A shard's thread has ended: after a request to stop, or by the error.
+    ShardEnded { shard: usize, error: Option<String> },
+    /// The addresses of this machine's interfaces may have changed and are these now, in their order.
+    Interfaces(Vec<InterfaceAddress>),
+    /// A line for the log.
+    Line(String),
+    /// Have this shard fail.
+    #[cfg(test)]
+    Fail(usize),
+    /// SIGUSR1: take no new allocations, and stop when there are few enough.
+    Drain,
+    /// SIGUSR2: read the certificates again.
+    ReloadCertificates,
+    /// The user database has changed: users, peer rules and quotas are these from now on.
+    Users(Arc<EngineConfig>),
+    /// SIGINT or SIGTERM.
+    Stop,
+}
+
+/// The reason why a wait ended.
+pub(crate) enum Wake {
+    Event(Event),
+    /// The moment that was waited for has come.
+    Due,
+    /// All senders of events are gone.
+    Closed,
+}
+
+/// The receiving end of all events.
+pub(crate) struct Inbox(Receiver<Event>);
+
+/// Makes the channel for events.
+pub(crate) fn channel() -> (SyncSender<Event>, Inbox) {
+    let (events, inbox) = sync_channel(EVENTS_MAX);
+    (events, Inbox(inbox))
+}
+
+impl Inbox {
+    /// Waits for an event, until `due` at the longest.
+    pub(super) fn next(&self, due: Instant) -> Wake {
+        match self
+            .0
+            .recv_timeout(due.saturating_duration_since(Instant::now()))
+        {
+            Ok(event) => Wake::Event(event),
+            Err(RecvTimeoutError::Timeout) => Wake::Due,
+            Err(RecvTimeoutError::Disconnected) => Wake::Closed,
+        }
+    }
+}
+
+/// Starts the thread that turns signals into events.
+///
+/// # Errors
+///
+/// The signals cannot be caught, or the thread cannot be started.
+pub(super) fn watch_signals(events: SyncSender<Event>) -> io::Result<()> {
+    let mut signals = Signals::new([SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2])?;
+    let thread = std::thread::Builder::new().name("signals".into());
+    thread.spawn(move || {
+        for signal in signals.forever() {
+            let event = match signal {
+                SIGHUP => Event::Line("log file reopened".to_owned()),
+                SIGUSR1 => Event::Drain,
+                SIGUSR2 => Event::ReloadCertificates,
+                _ => Event::Stop,
+            };
+            if events.send(event).is_err() {
+                return;
+            }
+        }
+    })?;
+    Ok(())
+}

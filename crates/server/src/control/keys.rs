@@ -1,0 +1,71 @@
+//! Holds the keys that authenticate what the relay issues: nonces, tickets and cookies.
+//!
+//! Invariant: one ring is made when the relay starts. A reload of users and a restart of a shard take their keys from it. So a nonce, a ticket or a
+//! cookie is valid until it expires, and no reload ends it.
+//!
+//! Reservation tokens have no key. They are random names of entries in [`turnbuckle_engine::Commons`], which outlives shards too.
+
+use turnbuckle_engine::{NonceKey, TicketKey};
+
+use crate::config::Config;
+use crate::random::Randomness;
+use crate::shard::front::dtls::CookieKey;
+
+/// The keys of one server. All shards have the same ones, so that a client continues when the kernel moves it to another shard.
+#[derive(Clone)]
+pub(crate) struct KeyRing {
+    /// Authenticates nonces (RFC 8489 §9.2).
+    pub(crate) nonces: NonceKey,
+    /// Authenticates and encrypts the contents of a mobility ticket (RFC 8016).
+    pub(crate) tickets: TicketKey,
+    /// Authenticates the cookies of DTLS (RFC 6347 §4.2.1).
+    pub(crate) cookies: CookieKey,
+}
+
+impl KeyRing {
+    /// Derives the keys of nonces and tickets from the configured secret. Without a secret they are random, and the key of cookies always is.
+    pub(crate) fn new(config: &Config) -> Self {
+        let mut random = Randomness::of_system();
+        let (nonces, tickets) = match &config.authentication.requests.nonce_secret {
+            Some(secret) => (
+                NonceKey::from_secret(secret.expose()),
+                TicketKey::from_secret(secret.expose()),
+            ),
+            None => (
+                NonceKey::random(&mut random),
+                TicketKey::random(&mut random),
+            ),
+        };
+        Self {
+            nonces,
+            tickets,
+            cookies: CookieKey::random(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{Machine, Request, load};
+    use crate::translate;
+
+    #[test]
+    fn whatever_is_made_from_one_ring_knows_the_nonces_of_the_others_and_no_other_ring_does() {
+        let machine = Machine::discover().unwrap();
+        let nonces = |options: &[&str]| {
+            let options = options.iter().map(Into::into);
+            let Ok(Request::Run(loaded)) = load(options.collect::<Vec<_>>(), &machine) else {
+                panic!("a whole configuration");
+            };
+            let config = loaded.config;
+            let keys = KeyRing::new(&config);
+            let made = || translate::engine(&config, &keys).unwrap().auth.nonce_key;
+            assert_eq!(made(), made());
+            made().unwrap()
+        };
+        assert_ne!(nonces(&["--user=a:b"]), nonces(&["--user=a:b"]));
+        let configured = ["--user=a:b", "--stateless-nonce-secret=of several servers"];
+        assert_eq!(nonces(&configured), nonces(&configured));
+    }
+}

@@ -1,0 +1,140 @@
+//! Runs the relay: starts it, handles events and timers, stops it.
+
+use std::io::Write;
+use std::time::{Duration, Instant};
+
+use super::announce;
+use super::error::ServeError;
+use super::events::{self, Event, Inbox, Wake};
+use super::limits::raise_descriptor_limit;
+use super::listening;
+use super::start::{Started, start};
+use super::statistics::leave_behind;
+use crate::config::{Config, Persona};
+use crate::counters::Accounting;
+use crate::process::Settled;
+
+/// Time after which a change is offered again to a shard whose queue was full.
+const TELL_INTERVAL: Duration = Duration::from_millis(20);
+
+/// Runs the relay until SIGINT or SIGTERM, and returns the final accounting. Log lines go to `out`, which must not block. It is flushed only before
+/// the relay serves.
+///
+/// # Errors
+///
+/// A socket could not be set up, or a shard failed.
+pub fn serve(config: &Config, out: &mut impl Write) -> Result<Accounting, ServeError> {
+    let (events, inbox) = events::channel();
+    events::watch_signals(events.clone()).map_err(|error| ServeError::from_io(&error))?;
+    let descriptors = raise_descriptor_limit();
+    let mut relay = start(config, descriptors, &events, out)?;
+    let settled = Settled::new(&config.process, config.persona, out).and_then(|settled| {
+        // Clients are not admitted earlier, because the process must not handle network input as the user that started it.
+        listening::admit_clients(relay.shards.all());
+        settled.announce(&config.process, out).map(|()| settled)
+    });
+    let settled = match settled {
+        Ok(settled) => settled,
+        Err(why) => {
+            drop(inbox);
+            relay.shards.stop();
+            return Err(ServeError::new(why));
+        }
+    };
+    if config.persona == Persona::Turnserver {
+        announce::ready_as_coturn(relay.shards.all().len(), out);
+    }
+    let _ = writeln!(out, "ready");
+    let ended = relay.wait(config, &inbox, out);
+    // No event is read from here on. A shard that sends many events must not block on a full channel.
+    drop(inbox);
+    let accounting = relay.shards.stop();
+    drop(settled);
+    if let Some(path) = &config.log.statistics_file {
+        leave_behind(path, &accounting)?;
+    }
+    let _ = writeln!(out, "stopped; {}", accounting.line());
+    ended.map(|()| accounting)
+}
+
+impl Started {
+    /// Handles events and timers until the relay has to end.
+    ///
+    /// # Errors
+    ///
+    /// A shard has failed too often.
+    fn wait(
+        &mut self,
+        config: &Config,
+        inbox: &Inbox,
+        out: &mut impl Write,
+    ) -> Result<(), ServeError> {
+        loop {
+            match inbox.next(self.due()) {
+                Wake::Event(Event::Stop) | Wake::Closed => return Ok(()),
+                Wake::Event(event) => self.handle(event, config, out)?,
+                Wake::Due => {}
+            }
+            let now = Instant::now();
+            for index in self.shards.restart(now, out)? {
+                let shard = &self.shards.all()[index];
+                self.listening.resume(shard);
+                self.statistics.restarted(index, shard);
+            }
+            self.users.tell(&self.shards);
+            self.interfaces.tell(&self.shards);
+            self.listening.attempt(config, now, self.shards.all(), out);
+            if self.drain.is_over(now, &self.shards, out) {
+                return Ok(());
+            }
+            self.statistics.print(config, now, self.shards.all(), out);
+            self.certificates.follow(now, out);
+        }
+    }
+
+    /// Returns the time of the next timer.
+    fn due(&self) -> Instant {
+        let has_news = self.users.has_news() || self.interfaces.has_news();
+        let sometimes = [
+            self.drain.due(),
+            self.listening.due(),
+            self.shards.due(),
+            has_news.then(|| Instant::now() + TELL_INTERVAL),
+        ];
+        let always = self.statistics.due().min(self.certificates.due());
+        sometimes.into_iter().flatten().fold(always, Instant::min)
+    }
+
+    fn handle(
+        &mut self,
+        event: Event,
+        config: &Config,
+        out: &mut impl Write,
+    ) -> Result<(), ServeError> {
+        match event {
+            Event::Line(line) => {
+                let _ = writeln!(out, "{line}");
+            }
+            Event::ReloadCertificates => self.certificates.reload(out),
+            Event::Drain => self.drain.begin(&mut self.shards, out),
+            Event::Users(engine) => self.users.changed(engine, &mut self.shards),
+            Event::Interfaces(addresses) => {
+                self.listening.follow(config, &addresses);
+                self.relays.follow(config, &addresses, &self.shards, out);
+                self.interfaces.changed(addresses, &mut self.shards);
+            }
+            #[cfg(test)]
+            Event::Fail(shard) => self.shards.fail(shard),
+            // This event is handled where it is awaited.
+            Event::Stop => {}
+            Event::ShardEnded { shard, error } => {
+                let why = error.unwrap_or_else(|| "it stopped by itself".into());
+                self.shards.failed(shard, &why, out)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,210 @@
+//! Holds all shards: sends them changes, restarts those that fail, stops them and adds up their counters.
+
+use std::io::{self, Write};
+use std::sync::Arc;
+use std::sync::mpsc::{SyncSender, sync_channel};
+use std::time::Instant;
+
+use turnbuckle_engine::{Config as EngineConfig, InterfaceAddress, RelayAddress};
+
+use super::error::ServeError;
+use super::events::Event;
+use super::failures::Failures;
+use crate::counters::{Accounting, AcrossDrop};
+use crate::shard::across::mailbox::Mailbox;
+use crate::shard::{Plan, Request, Shard};
+
+/// The shards of a relay that runs.
+pub(super) struct Shards {
+    all: Vec<Shard>,
+    /// What each shard is started with, and restarted with after a failure.
+    plans: Vec<Plan>,
+    failures: Vec<Failures>,
+    events: SyncSender<Event>,
+    /// The mailbox of each shard.
+    mailboxes: Arc<[Mailbox]>,
+    is_draining: bool,
+}
+
+impl Shards {
+    /// Starts `count` shards as `plan` says. A shard serves no clients before it is asked to admit them.
+    ///
+    /// # Errors
+    ///
+    /// What could not be set up.
+    pub(super) fn start(
+        count: usize,
+        events: SyncSender<Event>,
+        plan: impl Fn(usize, Arc<[Mailbox]>) -> Plan,
+    ) -> io::Result<Self> {
+        let mailboxes: Arc<[_]> = std::iter::repeat_with(Mailbox::default)
+            .take(count)
+            .collect();
+        let failures = std::iter::repeat_with(Failures::default);
+        let mut shards = Self {
+            all: Vec::with_capacity(count),
+            plans: (0..count)
+                .map(|index| plan(index, Arc::clone(&mailboxes)))
+                .collect(),
+            failures: failures.take(count).collect(),
+            events,
+            mailboxes,
+            is_draining: false,
+        };
+        for plan in shards.plans.clone() {
+            match Shard::start(plan, Arc::default(), shards.events.clone()) {
+                Ok(shard) => shards.all.push(shard),
+                Err(error) => {
+                    shards.stop();
+                    return Err(error);
+                }
+            }
+        }
+        Ok(shards)
+    }
+
+    pub(super) fn all(&self) -> &[Shard] {
+        &self.all
+    }
+
+    /// Returns the number of allocations of all shards.
+    pub(super) fn allocations(&self) -> u64 {
+        let counters = self.all.iter().map(|shard| &shard.counters.engine);
+        counters.map(|engine| engine.allocations.get()).sum()
+    }
+
+    /// Sends new users to a shard. Returns whether there was room in its queue.
+    pub(super) fn reconfigure(&self, shard: usize, engine: &Arc<EngineConfig>) -> bool {
+        self.all[shard].request(Request::Reconfigure(Arc::clone(engine)))
+    }
+
+    /// Sets the engine's settings for shards that are restarted.
+    pub(super) fn begin_with_engine(&mut self, engine: &Arc<EngineConfig>) {
+        for plan in &mut self.plans {
+            plan.engine = Arc::clone(engine);
+        }
+    }
+
+    /// Sends the host's addresses to a shard. Returns whether there was room in its queue.
+    pub(super) fn set_interfaces(&self, shard: usize, addresses: &[InterfaceAddress]) -> bool {
+        self.all[shard].request(Request::Interfaces(addresses.to_vec()))
+    }
+
+    /// Sets the host's addresses for shards that are restarted.
+    pub(super) fn begin_with_interfaces(&mut self, addresses: &[InterfaceAddress]) {
+        for plan in &mut self.plans {
+            plan.interfaces = addresses.to_vec();
+        }
+    }
+
+    /// Adds these addresses to those that every shard opens relay sockets at.
+    pub(super) fn relay_from(&self, relays: &[RelayAddress]) {
+        for shard in &self.all {
+            shard.insist(Request::Relays(relays.to_vec()));
+        }
+    }
+
+    /// Makes every shard refuse new allocations, and waits until all of them do. From then on the number of allocations only falls.
+    pub(super) fn drain(&mut self) {
+        self.is_draining = true;
+        let (done, all_done) = sync_channel(self.all.len());
+        for shard in &self.all {
+            shard.insist(Request::Drain(done.clone()));
+        }
+        drop(done);
+        // Ends when the last shard has answered or ended.
+        while all_done.recv().is_ok() {}
+    }
+
+    /// Makes a shard fail.
+    #[cfg(test)]
+    pub(super) fn fail(&self, shard: usize) {
+        if !self.all[shard].request(Request::Panic) {
+            // The event is sent once more after the restart.
+            let _ = self.events.try_send(Event::Fail(shard));
+        }
+    }
+
+    /// Adds up the counters of a shard whose thread has ended, and schedules its restart unless it has failed too often.
+    ///
+    /// # Errors
+    ///
+    /// It has failed too often.
+    pub(super) fn failed(
+        &mut self,
+        index: usize,
+        why: &str,
+        out: &mut impl Write,
+    ) -> Result<(), ServeError> {
+        let shard = &mut self.all[index];
+        // Its ports, quota and sockets are free again when its thread has ended.
+        shard.join();
+        shard.counters.failed();
+        if !self.failures[index].note(Instant::now()) {
+            return Err(ServeError::new(format!(
+                "shard {index} failed again and again: {why}"
+            )));
+        }
+        let _ = writeln!(
+            out,
+            "shard {index} failed, its calls are lost and it is started anew: {why}"
+        );
+        Ok(())
+    }
+
+    /// Returns when [`Self::restart`] is due, if a shard has failed.
+    pub(super) fn due(&self) -> Option<Instant> {
+        self.failures.iter().filter_map(Failures::due).min()
+    }
+
+    /// Restarts the shards whose pause is over, and returns their numbers. Their sockets were kept, so clients of other shards are not affected.
+    ///
+    /// # Errors
+    ///
+    /// A shard has failed too often.
+    pub(super) fn restart(
+        &mut self,
+        now: Instant,
+        out: &mut impl Write,
+    ) -> Result<Vec<usize>, ServeError> {
+        let mut restarted = Vec::new();
+        for index in 0..self.all.len() {
+            if self.failures[index].due().is_none_or(|due| due > now) {
+                continue;
+            }
+            self.failures[index].started();
+            let plan = Plan {
+                is_restart: true,
+                ..self.plans[index].clone()
+            };
+            let counters = Arc::clone(&self.all[index].counters);
+            let shard = match Shard::start(plan, counters, self.events.clone()) {
+                Ok(shard) => shard,
+                Err(error) => {
+                    self.failed(index, &error.to_string(), out)?;
+                    continue;
+                }
+            };
+            if self.is_draining {
+                shard.insist(Request::Drain(sync_channel(1).0));
+            }
+            self.all[index] = shard;
+            restarted.push(index);
+        }
+        Ok(restarted)
+    }
+
+    /// Stops every shard and adds up their counters.
+    pub(super) fn stop(mut self) -> Accounting {
+        for shard in &self.all {
+            shard.insist(Request::Stop);
+        }
+        for (shard, mailbox) in self.all.iter_mut().zip(self.mailboxes.iter()) {
+            shard.join();
+            // Only a failed shard has messages left here. The others have closed their mailboxes.
+            let lost = mailbox.close();
+            shard.counters.dropped(AcrossDrop::SocketClosed, lost);
+        }
+        Accounting::of(self.all.iter().map(|shard| &*shard.counters))
+    }
+}

@@ -1,0 +1,125 @@
+//! Starts a relay: tries its addresses, reads users and certificates, starts the shards.
+
+use std::io::Write;
+use std::sync::Arc;
+use std::sync::mpsc::SyncSender;
+
+use turnbuckle_datapath::{BufferBudget, probe_device};
+use turnbuckle_engine::Commons;
+
+use super::announce::{self, Running};
+use super::certificates::FollowedCertificates;
+use super::drain::Drain;
+use super::error::ServeError;
+use super::events::Event;
+use super::interfaces::Interfaces;
+use super::keys::KeyRing;
+use super::listening::Listening;
+use super::relays::Relays;
+use super::shards::Shards;
+use super::statistics::Statistics;
+use super::users::{FollowedUsers, OpenedUsers};
+use crate::config::Config;
+use crate::shard::discovery::sites;
+use crate::shard::{Listeners, Plan};
+use crate::translate;
+
+/// Holds the parts of a started relay. Its listeners receive nothing before clients are admitted.
+pub(super) struct Started {
+    pub(super) shards: Shards,
+    pub(super) listening: Listening,
+    pub(super) certificates: FollowedCertificates,
+    pub(super) users: FollowedUsers,
+    pub(super) interfaces: Interfaces,
+    pub(super) relays: Relays,
+    pub(super) drain: Drain,
+    pub(super) statistics: Statistics,
+}
+
+/// Opens all sockets and prints what the relay serves. The process may have so many `descriptors`.
+///
+/// # Errors
+///
+/// What could not be set up.
+pub(super) fn start(
+    config: &Config,
+    descriptors: Option<u64>,
+    events: &SyncSender<Event>,
+    out: &mut impl Write,
+) -> Result<Started, ServeError> {
+    let (backend, why) = translate::backend(config.datapath.backend);
+    let devices = [
+        ("listening-device", &config.addresses.listening_device),
+        ("relay-device", &config.addresses.relay_device),
+    ];
+    for (key, device) in devices {
+        // The error is reported now, because a relay socket is opened only when a client asks for one.
+        if let Some(device) = device {
+            probe_device(device).map_err(|error| ServeError::new(format!("{key}: {error}")))?;
+        }
+    }
+    let mut listening =
+        Listening::begin(config, out).map_err(|error| ServeError::from_io(&error))?;
+    let keys = KeyRing::new(config);
+    let engine = translate::engine(config, &keys).map_err(ServeError::new)?;
+    let users = OpenedUsers::open(config, Arc::new(engine), out)?;
+    let commons = Commons::new(&users.engine);
+    let budget = Arc::new(BufferBudget::new(translate::RELAY_BUFFER_BUDGET_BYTES));
+    let count = usize::from(config.datapath.shards.get());
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let interfaces = Interfaces::follow(events.clone()).map_err(|error| {
+        ServeError::new(format!(
+            "cannot read the addresses of this machine: {error}"
+        ))
+    })?;
+    let accepting = translate::accepting(config).map_err(|error| ServeError::from_io(&error))?;
+    let certificates = FollowedCertificates::load(&config.tls)?;
+    let datagrams = translate::datagrams(config, certificates.current(), &keys);
+    // The machine may have got an address while the configuration was read.
+    listening.follow(config, interfaces.addresses());
+    let plan = |index, mailboxes| Plan {
+        index,
+        is_restart: false,
+        core: config.datapath.pin.then_some(index % cores),
+        interfaces: interfaces.addresses().to_vec(),
+        listeners: Listeners {
+            datagrams: listening.datagrams.clone(),
+            streams: listening.streams.clone(),
+            discovery: sites(config),
+        },
+        engine: Arc::clone(&users.engine),
+        commons: Arc::clone(&commons),
+        mailboxes,
+        streams: translate::streams(config, certificates.current(), descriptors),
+        datagrams: datagrams.clone(),
+        datapath: translate::datapath(config, backend, &accepting, &budget),
+        log: translate::log(config, index, count),
+    };
+    let shards =
+        Shards::start(count, events.clone(), plan).map_err(|error| ServeError::from_io(&error))?;
+    let has_database = users.is_open();
+    let users = match users.follow(events, Arc::clone(&commons)) {
+        Ok(users) => users,
+        Err(error) => {
+            shards.stop();
+            return Err(ServeError::from_io(&error));
+        }
+    };
+    let running = Running {
+        listening: &listening,
+        shards: count,
+        backend: &why,
+        has_database,
+    };
+    announce::running(config, &running, out);
+    Ok(Started {
+        statistics: Statistics::new(config, shards.all()),
+        shards,
+        listening,
+        certificates,
+        users,
+        interfaces,
+        relays: Relays::new(config, commons),
+        drain: Drain::new(config.limits.drained),
+    })
+}

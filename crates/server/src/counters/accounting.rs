@@ -1,0 +1,213 @@
+//! The counters of all shards added up, in words and as JSON.
+
+use std::fmt::Write as _;
+
+use turnbuckle_counters::{Counter, Sample};
+use turnbuckle_engine::PeerEnd;
+
+use super::{CloseReason, ShardCounters};
+
+/// The totals of all shards at one moment.
+#[derive(Debug, Default)]
+pub struct Accounting(ShardCounters);
+
+impl Accounting {
+    /// Adds up the counters of `shards`.
+    pub(crate) fn of<'a>(shards: impl IntoIterator<Item = &'a ShardCounters>) -> Self {
+        let sum = ShardCounters::default();
+        for shard in shards {
+            sum.add_all(shard);
+        }
+        Self(sum)
+    }
+
+    /// Returns the number of datagrams and messages that came in or began here.
+    #[must_use]
+    pub fn total_in(&self) -> u64 {
+        self.0.total_in()
+    }
+
+    /// Returns the number of datagrams and messages that went out.
+    #[must_use]
+    pub fn total_out(&self) -> u64 {
+        self.0.total_out()
+    }
+
+    /// Returns the number of dropped datagrams and messages.
+    #[must_use]
+    pub fn total_drops(&self) -> u64 {
+        self.0.drops.total()
+    }
+
+    /// Returns the number of drops under each reason, zero counts included.
+    #[must_use]
+    pub fn drops(&self) -> Vec<(&'static str, u64)> {
+        self.0.drops.by_name()
+    }
+
+    /// Returns how often a shard failed and was restarted.
+    #[must_use]
+    pub fn shard_failures(&self) -> u64 {
+        self.0.control.shard_failures.get()
+    }
+
+    /// Returns whether `in = out + drops` holds exactly.
+    #[must_use]
+    pub fn balances(&self) -> bool {
+        self.total_in() == self.total_out() + self.total_drops()
+    }
+
+    /// Returns one line for people: the totals, then the reasons that are not zero.
+    #[must_use]
+    pub fn line(&self) -> String {
+        let sum = &self.0;
+        let datagrams = &sum.datagrams;
+        let mut line = format!(
+            "datagrams: in {} (client {}, peer {}, icmp {}, begun here {}), out {} (client {}, peer {}), dropped {}",
+            self.total_in(),
+            datagrams.client_in.get(),
+            datagrams.peer_in.get(),
+            datagrams.icmp_in.get(),
+            datagrams.begun.get(),
+            self.total_out(),
+            datagrams.client_out.get(),
+            datagrams.peer_out.get(),
+            self.total_drops(),
+        );
+        write_reasons(&mut line, self.drops());
+        if self.shard_failures() > 0 {
+            let _ = write!(line, "; shards failed {} times", self.shard_failures());
+        }
+        let forgotten_early = sum.engine.requests_forgotten_early.get();
+        if forgotten_early > 0 {
+            let _ = write!(
+                line,
+                "; finished requests forgotten early {forgotten_early}"
+            );
+        }
+        let connections = &sum.connections;
+        if connections.connections.get() > 0 {
+            let _ = write!(line, "; connections {}", connections.connections.get());
+            let closes = connections.closes.iter().map(Counter::get);
+            let names = CloseReason::ALL.map(CloseReason::as_str);
+            write_reasons(&mut line, names.into_iter().zip(closes));
+        }
+        let engine = &sum.engine;
+        if engine.peer_connections.get() > 0 {
+            let _ = write!(
+                line,
+                "; tcp relays: {} bytes to peers, {} bytes to clients, connections {}",
+                sum.tcp_relays.tcp_to_peers_bytes.get(),
+                sum.tcp_relays.tcp_to_clients_bytes.get(),
+                engine.peer_connections.get()
+            );
+            let ends = engine.peer_ends.iter().map(Counter::get);
+            let names = PeerEnd::ALL.map(PeerEnd::as_str);
+            write_reasons(&mut line, names.into_iter().zip(ends));
+        }
+        line
+    }
+
+    /// Returns the accounting as a JSON object: `in`, `out`, `dropped`, every counter under its name, and `drops` by reason.
+    #[must_use]
+    pub fn json(&self) -> String {
+        let mut json = format!(
+            "{{\"in\":{},\"out\":{},\"dropped\":{}",
+            self.total_in(),
+            self.total_out(),
+            self.total_drops()
+        );
+        // The counter whose reasons are being written.
+        let mut open = None;
+        self.0.visit(&mut |sample| {
+            let Sample {
+                counter,
+                label,
+                value,
+            } = sample;
+            if open.is_some_and(|open| open != counter.name) {
+                json.push('}');
+                open = None;
+            }
+            let _ = match label {
+                None => write!(json, ",\"{}\":{value}", counter.name),
+                Some(label) if open.is_some() => write!(json, ",\"{}\":{value}", label.name),
+                Some(label) => {
+                    open = Some(counter.name);
+                    write!(json, ",\"{}\":{{\"{}\":{value}", counter.name, label.name)
+                }
+            };
+        });
+        if open.is_some() {
+            json.push('}');
+        }
+        let drops = self.drops().into_iter();
+        let drops = drops.map(|(name, count)| format!("\"{name}\":{count}"));
+        let _ = write!(
+            json,
+            ",\"drops\":{{{}}}}}",
+            drops.collect::<Vec<_>>().join(",")
+        );
+        json
+    }
+}
+
+/// Writes the reasons that are not zero.
+fn write_reasons(line: &mut String, counts: impl IntoIterator<Item = (&'static str, u64)>) {
+    let mut separator = ": ";
+    for (reason, count) in counts.into_iter().filter(|(_, count)| *count > 0) {
+        let _ = write!(line, "{separator}{reason} {count}");
+        separator = ", ";
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::counters::{DataPathDrop, StreamDrop};
+
+    #[test]
+    fn a_refused_datagram_moves_from_sent_to_dropped_and_the_sum_stays_exact() {
+        let shard = ShardCounters::default();
+        shard.datagrams.client_in.add(10);
+        shard.datagrams.peer_out.queued(10);
+        let before = Accounting::of([&shard]);
+        assert!(before.balances(), "{}", before.line());
+        shard.datagrams.peer_out.refused(3);
+        shard.dropped(DataPathDrop::SendFailed, 3);
+        let after = Accounting::of([&shard]);
+        assert_eq!((after.total_out(), after.total_drops()), (7, 3));
+        assert!(after.balances(), "{}", after.line());
+        shard.datagrams.client_in.add(1);
+        assert!(!Accounting::of([&shard]).balances());
+    }
+
+    #[test]
+    fn totals_add_up_over_shards_and_over_who_dropped_and_are_named_in_the_json() {
+        let (a, b) = (ShardCounters::default(), ShardCounters::default());
+        a.datagrams.client_in.add(2);
+        b.datagrams.peer_in.add(3);
+        a.dropped(StreamDrop::SocketClosed, 1);
+        b.dropped(DataPathDrop::SocketClosed, 4);
+        a.opened();
+        a.closed(CloseReason::Http);
+        let sum = Accounting::of([&a, &b]);
+        assert_eq!(sum.total_in(), 5);
+        let json: serde_json::Value = serde_json::from_str(&sum.json()).unwrap();
+        for (name, value) in [
+            ("/in", 5),
+            ("/client_in", 2),
+            ("/peer_in", 3),
+            ("/dropped", 5),
+            ("/drops/socket_closed", 5),
+            ("/drops/truncated", 0),
+            ("/connections", 1),
+            ("/closes/http", 1),
+            ("/peer_ends/failed", 0),
+            ("/shard_failures", 0),
+        ] {
+            let found = json.pointer(name).and_then(serde_json::Value::as_u64);
+            assert_eq!(found, Some(value), "{name} in {json}");
+        }
+    }
+}

@@ -1,0 +1,201 @@
+//! Keeps the ingress and the home of clients that moved to another shard than the one that has their allocation (RFC 8016).
+//!
+//! The ingress hands each message of such a client to its home, and the home hands each message for it to the ingress. So every transport works,
+//! and only clients that moved bear the cost. An ingress remembers a client only after the home has authenticated it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use turnbuckle_engine::{ClientTuple, Time, Transport};
+
+use super::message::{About, Body, ClientAt, ShardMessage};
+
+/// Time between two searches of a home for clients that have no allocation there any more.
+const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Holds the ingress and home of clients, as one shard sees them.
+#[derive(Default)]
+pub(in crate::shard) struct Roaming {
+    /// This shard.
+    shard: usize,
+    /// Clients whose ingress is here, with the shards that have their allocations.
+    home_by_client: BTreeMap<ClientTuple, usize>,
+    /// Clients with a connection here, with the shards that a message was sent to for them. These shards get a notice when the connection is
+    /// closed.
+    known_at: BTreeSet<(ClientTuple, usize)>,
+    /// Clients with an allocation here and their ingress elsewhere, with that shard and their name there.
+    ingress_by_client: BTreeMap<ClientTuple, (usize, ClientAt)>,
+    /// Messages of this turn for each of the shards, in their order.
+    pub(in crate::shard) outgoing: Vec<Vec<ShardMessage>>,
+    /// Messages of this turn from other shards. The list is kept to use its memory again.
+    pub(in crate::shard) arrived: Vec<ShardMessage>,
+    /// Whether the mailbox holds more than one turn handles.
+    pub(in crate::shard) has_more: bool,
+    sweep_due: Time,
+}
+
+impl Roaming {
+    /// Returns the state of shard number `shard` among so many.
+    pub(super) fn new(shard: usize, count: usize) -> Self {
+        Self {
+            shard,
+            outgoing: std::iter::repeat_with(Vec::new).take(count).collect(),
+            ..Self::default()
+        }
+    }
+
+    /// Returns the number of this shard.
+    pub(in crate::shard) fn shard(&self) -> usize {
+        self.shard
+    }
+
+    /// Returns whether this shard is only the ingress of a client, with its allocation elsewhere.
+    #[inline]
+    pub(super) fn has_home(&self, client: &ClientTuple) -> bool {
+        !self.home_by_client.is_empty() && self.home_by_client.contains_key(client)
+    }
+
+    /// Returns whether a client with an allocation here has its ingress at another shard.
+    #[inline]
+    pub(super) fn has_ingress(&self, client: &ClientTuple) -> bool {
+        !self.ingress_by_client.is_empty() && self.ingress_by_client.contains_key(client)
+    }
+
+    /// Returns whether messages are left for the next turn, which begins at once in that case.
+    pub(super) fn has_work(&self) -> bool {
+        self.has_more || self.outgoing.iter().any(|messages| !messages.is_empty())
+    }
+
+    /// Returns how many clients with an allocation here use another shard as their ingress, and how many client names were sent to other shards.
+    #[cfg(test)]
+    pub(in crate::shard) fn counts(&self) -> (usize, usize) {
+        (self.ingress_by_client.len(), self.known_at.len())
+    }
+
+    /// Returns the home of a client whose ingress is here.
+    pub(in crate::shard) fn home(&self, client: &ClientTuple) -> Option<usize> {
+        self.home_by_client.get(client).copied()
+    }
+
+    /// Notes the home of a client whose ingress is here. `None` means that it has none.
+    pub(in crate::shard) fn set_home(&mut self, client: ClientTuple, home: Option<usize>) {
+        match home {
+            Some(home) => self.home_by_client.insert(client, home),
+            None => self.home_by_client.remove(&client),
+        };
+    }
+
+    /// Notes the ingress of a client with an allocation here.
+    pub(in crate::shard) fn set_ingress(&mut self, here: ClientTuple, shard: usize, at: ClientAt) {
+        self.ingress_by_client.insert(here, (shard, at));
+    }
+
+    /// Forgets the ingress of a client with an allocation here.
+    pub(in crate::shard) fn forget_ingress(&mut self, here: &ClientTuple) {
+        self.ingress_by_client.remove(here);
+    }
+
+    /// Queues a message for another shard. Returns whether there is such a shard.
+    pub(in crate::shard) fn send(&mut self, to: usize, at: ClientAt, about: About) -> bool {
+        let from = self.shard;
+        let Some(outgoing) = self.outgoing.get_mut(to) else {
+            return false;
+        };
+        let body = Body::Client(at, about);
+        outgoing.push(ShardMessage { from, body });
+        true
+    }
+
+    /// Hands one message to the client's ingress. Returns whether there is one.
+    pub(super) fn send_to_ingress(&mut self, client: &ClientTuple, bytes: Vec<u8>) -> bool {
+        let Some(&(ingress, at)) = self.ingress_by_client.get(client) else {
+            return false;
+        };
+        self.send(ingress, at, About::ToClient(bytes))
+    }
+
+    /// Hands one message of a client to a shard. Returns whether there is such a shard.
+    pub(in crate::shard) fn send_from_client(
+        &mut self,
+        to: usize,
+        at: ClientAt,
+        bytes: &[u8],
+    ) -> bool {
+        if !self.send(to, at, About::FromClient(bytes.to_vec())) {
+            return false;
+        }
+        // The shard is noted at once and not after its response, because the connection may be closed by then.
+        if at.client.transport != Transport::Udp {
+            // guard: V-30-told
+            self.known_at.insert((at.client, to));
+        }
+        true
+    }
+
+    /// Sends a notice that a client's connection is closed to every shard that got a message for that client. `listener` is the number of the
+    /// client's listener.
+    pub(in crate::shard) fn disconnected(
+        &mut self,
+        client: &ClientTuple,
+        listener: impl FnOnce() -> Option<usize>,
+    ) {
+        if self.known_at.is_empty() {
+            return;
+        }
+        self.home_by_client.remove(client);
+        let listener = listener();
+        let known = (*client, usize::MIN)..=(*client, usize::MAX);
+        while let Some(&entry) = self.known_at.range(known.clone()).next() {
+            self.known_at.remove(&entry);
+            if let Some(listener) = listener {
+                let client = *client;
+                self.send(entry.1, ClientAt { client, listener }, About::Disconnected);
+            }
+        }
+    }
+
+    /// Makes all other shards forget the clients and allocations that this one had before it failed.
+    pub(in crate::shard) fn say_restarted(&mut self) {
+        let from = self.shard;
+        for (to, outgoing) in self.outgoing.iter_mut().enumerate() {
+            if to != from {
+                let body = Body::Restarted;
+                outgoing.push(ShardMessage { from, body });
+            }
+        }
+    }
+
+    /// Forgets the allocations that a shard had before it failed. Returns the clients with an allocation here whose ingress it was.
+    pub(in crate::shard) fn forget_shard(&mut self, shard: usize) -> Vec<ClientTuple> {
+        self.home_by_client.retain(|_, home| *home != shard);
+        let clients = self.ingress_by_client.iter();
+        let gone = clients.filter(|(here, (ingress, _))| {
+            // The kernel assigns a UDP 5-tuple to the same shard again.
+            *ingress == shard && here.transport != Transport::Udp
+        });
+        gone.map(|(here, _)| *here).collect()
+    }
+
+    /// Forgets, at regular intervals, the clients that have no allocation here any more, and makes their ingress forget them.
+    pub(in crate::shard) fn sweep(
+        &mut self,
+        now: Time,
+        mut has_allocation: impl FnMut(&ClientTuple) -> bool,
+    ) {
+        if self.ingress_by_client.is_empty() || self.sweep_due > now {
+            return;
+        }
+        self.sweep_due = now + SWEEP_INTERVAL;
+        let mut gone = Vec::new();
+        self.ingress_by_client.retain(|here, ingress| {
+            let stays = has_allocation(here);
+            if !stays {
+                gone.push(*ingress);
+            }
+            stays
+        });
+        for (ingress, at) in gone {
+            self.send(ingress, at, About::IsHome(false));
+        }
+    }
+}

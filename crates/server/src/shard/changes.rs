@@ -1,0 +1,159 @@
+//! Shows the engine's changes by reference to each follower, in their order.
+//!
+//! The followers are the log, and the parts that keep data beside an allocation. The log prints a change before the response to the request that
+//! caused it, and the end of an allocation after that response. So each response that is logged reads the change stream, and
+//! [`Changes::before_flush`] reads the rest. Nothing of a turn leaves the shard before that. None of this runs for relayed data. A response is
+//! parsed again only if it is logged.
+
+use std::net::IpAddr;
+
+use turnbuckle_engine::{
+    Action, AllocationId, Change, ClientTuple, Engine, Random, Time, Transport,
+};
+
+use super::front::Front;
+use crate::log::{Answer, Asked, Log, Path};
+
+/// The followers of a shard's changes.
+pub(in crate::shard) struct Changes {
+    pub(in crate::shard) log: Log,
+    /// Responses that have not been logged yet.
+    answers: Vec<Answer>,
+    /// Allocations that have ended since the last flush.
+    ended: Vec<AllocationId>,
+}
+
+impl Changes {
+    pub(in crate::shard) fn new(log: Log) -> Self {
+        Self {
+            log,
+            answers: Vec::new(),
+            ended: Vec::new(),
+        }
+    }
+
+    /// Returns the time of the log's next timer.
+    pub(in crate::shard) fn next_timeout(&self) -> Option<Time> {
+        self.log.next_timeout()
+    }
+
+    /// Remembers a response that is about to be sent, if it is logged.
+    #[inline]
+    pub(in crate::shard) fn note_answer(&mut self, to: ClientTuple, answer: &[u8]) {
+        if self.log.wants_answer(answer) {
+            self.answers.extend(Answer::of(to, answer));
+        }
+    }
+
+    /// Shows the changes together with the responses that are about to be sent. Changes come first, ends of allocations last. `datagram` is the
+    /// present request, if there is one.
+    pub(in crate::shard) fn answered<R: Random>(
+        &mut self,
+        now: Time,
+        datagram: &[u8],
+        engine: &mut Engine<R>,
+        front: &impl Front,
+    ) {
+        if self.answers.is_empty() {
+            return; // Between requests nothing has an order but its own.
+        }
+        for answer in &self.answers {
+            if let Some(seal) = self.seal_of(&answer.to, front) {
+                self.log.sealed(path(engine, &answer.to), seal, now);
+            }
+        }
+        let mut ends = Vec::new();
+        while let Some(change) = engine.poll_change() {
+            match &change {
+                Change::Ended(ended) => {
+                    self.log.releasing(ended);
+                    ends.push(change);
+                }
+                _ => self.show(&change, now),
+            }
+        }
+        for answer in std::mem::take(&mut self.answers) {
+            let asked = Asked::of(datagram, &answer);
+            let denied = denied_by_rule(engine, &answer, &asked);
+            self.log
+                .answered(path(engine, &answer.to), &answer, &asked, denied, now);
+        }
+        for change in &ends {
+            self.show(change, now);
+        }
+    }
+
+    /// Shows all changes that have not been shown yet. It runs before anything is sent, and at the end of a turn. Returns the allocations that have
+    /// ended.
+    pub(in crate::shard) fn before_flush<R: Random>(
+        &mut self,
+        now: Time,
+        engine: &mut Engine<R>,
+        front: &impl Front,
+    ) -> std::vec::Drain<'_, AllocationId> {
+        self.answered(now, &[], engine, front);
+        while let Some(change) = engine.poll_change() {
+            self.show(&change, now);
+        }
+        self.log.handle_timeout(now);
+        self.ended.drain(..)
+    }
+
+    /// Shows one change to each follower.
+    fn show(&mut self, change: &Change, now: Time) {
+        if let Change::Ended(ended) = change {
+            self.ended.push(ended.allocation);
+        }
+        self.log.change(change, now);
+    }
+
+    /// Logs that a client's connection is closed, before the end of its allocation is logged.
+    pub(in crate::shard) fn disconnected<R: Random>(
+        &mut self,
+        now: Time,
+        engine: &Engine<R>,
+        client: &ClientTuple,
+        is_orderly: bool,
+    ) {
+        self.log.disconnected(path(engine, client), is_orderly, now);
+    }
+
+    /// Returns the cipher suite and version that protect a client, if the log prints them.
+    fn seal_of(&self, client: &ClientTuple, front: &impl Front) -> Option<crate::log::Seal> {
+        let is_wanted = self.log.tells_as_coturn()
+            && matches!(client.transport, Transport::Tls | Transport::Dtls)
+            && front.serves(client.transport);
+        is_wanted.then(|| front.protection(client)).flatten()
+    }
+}
+
+/// Returns the peer that an operator's rule denied to a request, and that rule.
+fn denied_by_rule<R: Random>(
+    engine: &Engine<R>,
+    answer: &Answer,
+    asked: &Asked,
+) -> Option<(IpAddr, String)> {
+    if answer.error != Some(403) {
+        return None;
+    }
+    asked.peers.iter().find_map(|&peer| {
+        let explanation = engine.explain(&answer.to, peer);
+        let (_, rule) = explanation.rule()?;
+        (rule.action == Action::Deny).then(|| {
+            let (first, last) = (rule.range.first(), rule.range.last());
+            let range = match first == last {
+                true => first.to_string(),
+                false => format!("{first}-{last}"),
+            };
+            (peer.ip(), range)
+        })
+    })
+}
+
+fn path<R: Random>(engine: &Engine<R>, client: &ClientTuple) -> Path {
+    Path {
+        server: engine.listener_address(client.listener),
+        client: client.remote,
+        transport: client.transport,
+    }
+}

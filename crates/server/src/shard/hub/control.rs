@@ -1,0 +1,179 @@
+//! Handles all traffic but relayed data: requests and ICMP errors for the engine, and the engine's commands.
+
+use turnbuckle_datapath::{Payload, Run, SendQueue};
+use turnbuckle_engine::{ClientTuple, DropReason, IcmpError, Outcome, RelayHandle, Transport};
+
+use super::Hub;
+use super::wanted::{SocketDue, Wanted};
+use crate::counters::{AcrossDrop, HubDrop};
+use crate::shard::front::Front;
+use crate::shard::name;
+
+impl Hub {
+    /// Handles a STUN message of a client, which begins at `start` of `payload`: an answer, a Send indication's data, or a drop.
+    pub(in crate::shard) fn control<F: Front>(
+        &mut self,
+        client: ClientTuple,
+        datagram: &[u8],
+        payload: &impl Payload,
+        start: usize,
+        front: &mut F,
+        tx: &mut SendQueue,
+    ) {
+        let outcome = match self.across.has_ingress(&client) {
+            // mutant: shards-join-by-number.handed-on
+            true => self.engine.handle_handed_on(self.now, client, datagram),
+            false => self.engine.handle_stun(self.now, client, datagram),
+        };
+        match outcome {
+            Outcome::Done => {
+                self.carry_out_commands(front, tx);
+                self.changes
+                    .answered(self.now.time, datagram, &mut self.engine, front);
+            }
+            Outcome::HandOver(handover) => match front.leave(&client, tx) {
+                Some(stream) => self.across.leave(stream, handover),
+                // A connection that is closed cannot be moved.
+                None => {
+                    self.engine.decline(client, *handover);
+                    self.carry_out_commands(front, tx);
+                }
+            },
+            // guard: V-50-lines
+            Outcome::Dropped(reason) => self.drop_request(reason, &client, datagram),
+            // The ingress asks the right shard as soon as it knows that the client has no allocation here.
+            Outcome::Elsewhere { .. } if self.across.has_ingress(&client) => {
+                self.counters.dropped(DropReason::NoAllocation, 1);
+            }
+            Outcome::Elsewhere { shard } => {
+                let shard = usize::try_from(shard).unwrap_or(usize::MAX);
+                self.send_to_shard(shard, client, datagram);
+            }
+            Outcome::Relay(route) => {
+                self.counters.datagrams.peer_out.queued(1);
+                let (relay, peer) = (name::datagrams(route.relay), route.peer.address());
+                let run = Run::single(start + route.data.start, route.data.len());
+                if route.dont_fragment {
+                    tx.forward_unfragmented(relay, peer, payload, run);
+                } else {
+                    tx.forward(relay, peer, payload, run, &[], 0);
+                }
+            }
+        }
+    }
+
+    /// Counts a request that gets no response, and logs it if its source has reached its limit of responses.
+    fn drop_request(&mut self, reason: DropReason, client: &ClientTuple, request: &[u8]) {
+        self.counters.dropped(reason, 1);
+        if reason == DropReason::UnverifiedBudget {
+            let source = client.remote.ip();
+            self.changes.log.suppressed(source, request, self.now.time);
+        }
+    }
+
+    /// Handles an ICMP error that a relay socket received.
+    pub(in crate::shard) fn icmp<F: Front>(
+        &mut self,
+        relay: RelayHandle,
+        error: IcmpError,
+        front: &mut F,
+        tx: &mut SendQueue,
+    ) {
+        match self.engine.handle_icmp(self.now, relay, error) {
+            Outcome::Done => self.carry_out_commands(front, tx),
+            // guard: V-50-lines.queued
+            Outcome::Dropped(reason) => self.counters.dropped(reason, 1),
+            Outcome::Elsewhere { .. } | Outcome::HandOver(_) | Outcome::Relay(_) => {
+                unreachable!("an ICMP error is answered or dropped")
+            }
+        }
+    }
+
+    /// Handles the timers that are due.
+    pub(in crate::shard) fn handle_timeout<F: Front>(&mut self, front: &mut F, tx: &mut SendQueue) {
+        let due = self.engine.next_timeout();
+        if due.is_some_and(|due| due <= self.now.time) {
+            self.engine.handle_timeout(self.now);
+            self.carry_out_commands(front, tx);
+        }
+    }
+
+    /// Sends the responses that the engine has ready, and keeps its commands about sockets for the end of the turn.
+    pub(in crate::shard) fn carry_out_commands<F: Front>(
+        &mut self,
+        front: &mut F,
+        tx: &mut SendQueue,
+    ) {
+        let Self {
+            engine,
+            counters,
+            changes,
+            across,
+            sockets_due,
+            joins,
+            late,
+            ..
+        } = self;
+        engine.with_commands(|command| match command.into() {
+            Wanted::Join(connection, client) => joins.push((connection, client)),
+            Wanted::Socket(due) => sockets_due.push(due),
+            Wanted::Reply(to, bytes) => {
+                changes.note_answer(to, bytes);
+                if across.has_ingress(&to) {
+                    if !across.send_to_ingress(&to, bytes.to_vec()) {
+                        counters.dropped(AcrossDrop::HandoverQueueFull, 1);
+                    }
+                } else if front.serves(to.transport) {
+                    front.reply(to, bytes, tx);
+                } else {
+                    late.push((to, bytes.into()));
+                }
+            }
+        });
+        if front.serves(Transport::Tcp) {
+            while let Some((connection, client)) = self.joins.pop() {
+                self.join(connection, client, front, tx);
+            }
+        }
+    }
+
+    /// Carries out the commands that the turn's fronts could not, because they concern clients of other fronts. `front` reaches all clients.
+    pub(in crate::shard) fn carry_out_rest<F: Front>(&mut self, front: &mut F, tx: &mut SendQueue) {
+        for (to, bytes) in std::mem::take(&mut self.late) {
+            front.reply(to, &bytes, tx);
+        }
+        if !self.joins.is_empty() {
+            self.carry_out_commands(front, tx);
+        }
+    }
+
+    /// Ends the allocation of a client whose connection or session is closed.
+    pub(in crate::shard) fn disconnected(&mut self, client: &ClientTuple, is_orderly: bool) {
+        self.changes
+            .disconnected(self.now.time, &self.engine, client, is_orderly);
+        // guard: V-42-session-end
+        self.engine.disconnected(self.now, client);
+        self.client_gone(client);
+    }
+
+    /// Carries out the commands that remain after a connection was closed during the flush of a turn. Nothing more can be sent in that turn.
+    pub(in crate::shard) fn carry_out_after_flush(&mut self) {
+        let Self {
+            engine,
+            counters,
+            sockets_due,
+            ..
+        } = self;
+        engine.with_commands(|command| match command.into() {
+            // only the closed connection could have asked for these
+            Wanted::Socket(SocketDue::Connect { .. }) | Wanted::Join(..) => {}
+            Wanted::Socket(due) => sockets_due.push(due),
+            // The response to a pending request has no receiver any more.
+            Wanted::Reply(..) => {
+                counters.datagrams.client_out.queued(1);
+                counters.datagrams.client_out.refused(1);
+                counters.dropped(HubDrop::SocketClosed, 1);
+            }
+        });
+    }
+}

@@ -1,0 +1,298 @@
+//! The hub of a shard: the engine and the accounting, and the way of every message through them.
+//!
+//! How to read it: [`Hub::message`] gets what a front has found, one message or a *train*, a run of equal messages of one channel;
+//! [`Hub::train`] asks the engine for the route once per train. [`Hub::peer_message`] is the mirror. No byte is copied on either way: what is
+//! queued names a range of what was received. Everything that is not data goes to [`Hub::control`] (`control.rs`); what belongs to a client of another
+//! shard goes there (`elsewhere.rs`). The hub knows clients by name, and reaches them through the [`Front`] that it is given.
+//!
+//! Invariant: each datagram is counted in once, and then exactly once as queued or under one reason.
+
+mod control;
+mod elsewhere;
+pub(in crate::shard) mod wanted;
+
+use std::sync::Arc;
+
+use turnbuckle_datapath::{Payload, Received, Run, SendQueue};
+use turnbuckle_engine::{
+    AllocationId, ClientTuple, ConnectionId, DropReason, Engine, Framing, Now, RelayHandle, Time,
+};
+use turnbuckle_wire::{ChannelData, DATA_INDICATION_HEADER_MAX, Demux, data_indication_header};
+
+use self::wanted::SocketDue;
+use super::across::Across;
+use super::changes::Changes;
+use super::front::{Destination, Front, Wrapping};
+use super::name;
+use super::peer::tcp::table::Peers;
+use super::train::{
+    Segments, Train, cut, equal_runs, len_u16, len_u32, padding, protocol, single_runs,
+};
+use crate::counters::{HubDrop, ShardCounters};
+use crate::log::Log;
+use crate::random::Randomness;
+
+/// The engine of a shard with its accounting and its clock, and what waits to be carried out.
+pub(in crate::shard) struct Hub {
+    pub(in crate::shard) engine: Engine<Randomness>,
+    /// The time of the turn.
+    pub(in crate::shard) now: Now,
+    pub(in crate::shard) counters: Arc<ShardCounters>,
+    pub(in crate::shard) changes: Changes,
+    pub(in crate::shard) across: Across,
+    /// Peer data connections of TCP relays.
+    pub(in crate::shard) peers: Peers,
+    /// Sockets that the engine asked for or gave up, dealt with at the end of the turn.
+    pub(in crate::shard) sockets_due: Vec<SocketDue>,
+    /// Connections to be joined as soon as the engine's commands have been looked through.
+    joins: Vec<(ConnectionId, ClientTuple)>,
+    /// Answers for clients of another front than the one at hand.
+    late: Vec<(ClientTuple, Box<[u8]>)>,
+}
+
+impl Hub {
+    /// Joins an engine without listeners with the counters of its shard.
+    pub(in crate::shard) fn new(
+        engine: Engine<Randomness>,
+        now: Now,
+        counters: Arc<ShardCounters>,
+        log: Log,
+    ) -> Self {
+        Self {
+            engine,
+            now,
+            counters,
+            changes: Changes::new(log),
+            across: Across::default(),
+            peers: Peers::default(),
+            sockets_due: Vec::new(),
+            joins: Vec::new(),
+            late: Vec::new(),
+        }
+    }
+
+    /// Returns whether a client has an allocation, here or at another shard.
+    #[inline]
+    pub(in crate::shard) fn has_allocation(&self, client: &ClientTuple) -> bool {
+        self.engine.client(client).is_some() || self.across.has_home(client)
+    }
+
+    /// Returns when the next turn has something to do by itself.
+    pub(in crate::shard) fn next_timeout(&self) -> Option<Time> {
+        if !self.sockets_due.is_empty() || self.across.has_work() {
+            // A connection ended during the last flush, and with it an allocation.
+            return Some(self.now.time);
+        }
+        let due = self.engine.next_timeout().into_iter();
+        due.chain(self.peers.next_reading())
+            .chain(self.changes.next_timeout())
+            .min()
+    }
+
+    /// Handles the message or the train of a client that begins at `start`: answered, queued or dropped. Returns where it ends.
+    #[inline]
+    pub(in crate::shard) fn message<F: Front>(
+        &mut self,
+        client: ClientTuple,
+        allocation: Option<AllocationId>,
+        segments: &Segments<'_, impl Payload>,
+        start: usize,
+        front: &mut F,
+        tx: &mut SendQueue,
+    ) -> usize {
+        let end = segments.bytes.len().min(start + segments.segment);
+        if self.forwarded_to_home(client, &segments.bytes[start..end]) {
+            return end;
+        }
+        match protocol(segments.bytes[start]) {
+            Demux::ChannelData => {
+                let allocation = self.sender_of_data(&client, allocation);
+                match Train::at(segments.bytes, start, segments.segment) {
+                    Ok(train) => {
+                        self.train(allocation, &train, segments.payload, tx);
+                        return train.end;
+                    }
+                    Err(reason) => self.counters.dropped(reason, 1),
+                }
+            }
+            Demux::Stun => {
+                let datagram = &segments.bytes[start..end];
+                self.control(client, datagram, segments.payload, start, front, tx);
+            }
+            Demux::Dtls => self.counters.dropped(HubDrop::ServiceDisabled, 1),
+            Demux::Quic | Demux::Reserved | Demux::Rtp | Demux::Zrtp => {
+                self.counters.dropped(HubDrop::ProtocolUnknown, 1);
+            }
+        }
+        end
+    }
+
+    /// Returns whose data this is: on a new path of an allocation, data makes it the only one (RFC 8016 §3.2.2).
+    #[inline]
+    pub(in crate::shard) fn sender_of_data(
+        &mut self,
+        client: &ClientTuple,
+        allocation: Option<AllocationId>,
+    ) -> Option<AllocationId> {
+        if self.engine.has_new_paths() {
+            self.engine.client_of_data(client, self.now)
+        } else {
+            allocation
+        }
+    }
+
+    /// Routes a train of channel messages from a client to a peer, over any transport, and queues or drops it.
+    #[inline]
+    pub(in crate::shard) fn train(
+        &mut self,
+        allocation: Option<AllocationId>,
+        train: &Train,
+        payload: &impl Payload,
+        tx: &mut SendQueue,
+    ) {
+        let count = len_u32(train.run.count);
+        let routed = allocation.ok_or(DropReason::NoAllocation);
+        let routed = routed.and_then(|allocation| {
+            let (channel, bytes) = (train.channel, train.payload_bytes());
+            self.engine
+                .route_channel_data(self.now.time, allocation, channel, count, bytes)
+        });
+        match routed {
+            Ok(route) => {
+                let run = self.admitted(train.run, route.datagrams);
+                self.counters.datagrams.peer_out.queued(run.count as u64);
+                let (relay, to) = (name::datagrams(route.relay), route.peer.address());
+                tx.forward(relay, to, payload, run, &[], 0);
+            }
+            Err(reason) => self.counters.dropped(reason, u64::from(count)),
+        }
+    }
+
+    /// Returns the first `count` datagrams of a run; the others are beyond the rate of their allocation.
+    #[inline]
+    fn admitted(&self, run: Run, count: u32) -> Run {
+        let (admitted, rest) = cut(run, count as usize);
+        if rest > 0 {
+            self.counters
+                .dropped(DropReason::BandwidthExceeded, rest as u64);
+        }
+        admitted
+    }
+
+    /// Relays a message from a peer to a client: checks the permission once per message, and puts a header in front of every segment.
+    pub(in crate::shard) fn peer_message<F: Front>(
+        &mut self,
+        handle: RelayHandle,
+        message: &Received<'_>,
+        front: &mut F,
+        tx: &mut SendQueue,
+    ) {
+        let (count, bytes) = (message.segment_count(), message.bytes.len() as u64);
+        let datagrams = count as u64;
+        self.counters.datagrams.peer_in.add(datagrams);
+        self.counters.datagrams.peer_in_bytes.add(bytes);
+        let (now, peer) = (self.now.time, message.remote);
+        let routed = self
+            .engine
+            .route_from_peer(now, handle, peer, len_u32(count), bytes);
+        let route = match routed {
+            Ok(route) => route,
+            Err(reason) => return self.counters.dropped(reason, datagrams),
+        };
+        let client = route.client;
+        let remote = match self.across.has_ingress(&client) {
+            true => Some(client.remote),
+            false => front.data_address(&client, handle.allocation()),
+        };
+        let Some(remote) = remote else {
+            return self.counters.dropped(HubDrop::SocketClosed, datagrams);
+        };
+        let to = Destination { client, remote };
+        let mut left = route.datagrams as usize;
+        if left < count {
+            self.counters
+                .dropped(DropReason::BandwidthExceeded, (count - left) as u64);
+        }
+        match route.framing {
+            Framing::Channel(channel) => {
+                // All segments but the last are equal, so they share one header; a shorter last one has its own.
+                for run in equal_runs(message).into_iter().flatten() {
+                    if left == 0 {
+                        break;
+                    }
+                    let (run, _) = cut(run, left);
+                    left -= run.count;
+                    let header = &ChannelData::header(channel, len_u16(run.len));
+                    // RFC 8656 §12.5: streams need padding.
+                    let is_padded = client.transport.is_stream();
+                    let padding = if is_padded { padding(run.len) } else { 0 };
+                    self.forward_to_client(
+                        to,
+                        message,
+                        run,
+                        Wrapping { header, padding },
+                        front,
+                        tx,
+                    );
+                }
+            }
+            Framing::DataIndication { peer } => {
+                for run in single_runs(message).take(left) {
+                    let len = len_u16(run.len);
+                    let mut header = [0; DATA_INDICATION_HEADER_MAX];
+                    let transaction = self.engine.transaction_id();
+                    let Some(header_len) =
+                        data_indication_header(&mut header, transaction, peer, len)
+                    else {
+                        self.counters.dropped(HubDrop::DatagramTooLarge, 1);
+                        continue;
+                    };
+                    let (header, padding) = (&header[..header_len], padding(run.len));
+                    self.forward_to_client(
+                        to,
+                        message,
+                        run,
+                        Wrapping { header, padding },
+                        front,
+                        tx,
+                    );
+                }
+            }
+        }
+    }
+
+    /// Queues relayed data for a client, who comes here or to another shard.
+    #[inline]
+    fn forward_to_client<F: Front>(
+        &mut self,
+        to: Destination,
+        message: &Received<'_>,
+        run: Run,
+        wrapping: Wrapping<'_>,
+        front: &mut F,
+        tx: &mut SendQueue,
+    ) {
+        if self.across.has_ingress(&to.client) {
+            return self.data_to_ingress(&to.client, message, run, wrapping);
+        }
+        front.forward(to, message, run, wrapping, tx);
+    }
+
+    /// Takes over what the engine has counted.
+    pub(in crate::shard) fn count(&self) {
+        let statistics = self.engine.statistics();
+        self.counters
+            .engine
+            .allocations
+            .set(statistics.allocations as u64);
+        self.counters
+            .engine
+            .requests_forgotten_early
+            .set(statistics.tombstones_forgotten_early);
+        let (attempts, ends) = self.engine.peer_ends();
+        self.counters.set_peer_ends(attempts, ends);
+    }
+}
+
+#[cfg(test)]
+mod tests;

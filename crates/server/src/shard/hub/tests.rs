@@ -1,0 +1,105 @@
+//! The hub with fronts that note what they are asked for.
+
+use std::ffi::OsString;
+use std::net::SocketAddr;
+use std::sync::mpsc::sync_channel;
+
+use turnbuckle_engine::{Commons, Endpoint, Transport};
+use turnbuckle_wire::{Class, MessageWriter, Method, TransactionId};
+
+use super::*;
+use crate::clock::Clock;
+use crate::config::{Machine, Request, load};
+use crate::control::keys::KeyRing;
+use crate::translate;
+
+const LISTENER: Endpoint = Endpoint(1);
+
+/// Reaches clients of some transports, and notes who is answered.
+struct Noted {
+    transports: &'static [Transport],
+    answered: Vec<ClientTuple>,
+}
+
+impl Front for Noted {
+    fn serves(&self, transport: Transport) -> bool {
+        self.transports.contains(&transport)
+    }
+
+    fn has_client(&self, _: &ClientTuple) -> bool {
+        true
+    }
+
+    fn forward(
+        &mut self,
+        _: Destination,
+        _: &Received<'_>,
+        _: Run,
+        _: Wrapping<'_>,
+        _: &mut SendQueue,
+    ) {
+        panic!("nobody relays here");
+    }
+
+    fn reply(&mut self, to: ClientTuple, _: &[u8], _: &mut SendQueue) {
+        self.answered.push(to);
+    }
+}
+
+fn hub() -> Hub {
+    let arguments = [
+        "--realm=example.org",
+        "--user=a:b",
+        "--listening-ip=192.0.2.1",
+    ];
+    let arguments = arguments.into_iter().map(OsString::from);
+    let Ok(Request::Run(loaded)) = load(arguments, &Machine::discover().unwrap()) else {
+        panic!("a whole configuration");
+    };
+    let keys = KeyRing::new(&loaded.config);
+    let config = Arc::new(translate::engine(&loaded.config, &keys).unwrap());
+    let commons = Commons::new(&config);
+    let mut engine = Engine::new(config, commons, Randomness::of_system());
+    engine.add_listener(LISTENER, SocketAddr::from(([192, 0, 2, 1], 3478)));
+    let log = Log::new(sync_channel(1).0, translate::log(&loaded.config, 0, 1));
+    Hub::new(engine, Clock::Machine.now(), Arc::default(), log)
+}
+
+#[test]
+fn an_answer_for_a_client_of_another_front_waits_until_all_are_at_hand() {
+    let mut hub = hub();
+    let mut tx = SendQueue::new(1);
+    let remote = SocketAddr::from(([198, 51, 100, 7], 4000));
+    let here = ClientTuple::udp(LISTENER, remote);
+    let elsewhere = ClientTuple {
+        transport: Transport::Tcp,
+        connection: name::connection(0),
+        ..here
+    };
+    let mut buffer = [0; 32];
+    let transaction = TransactionId::from([1; 12]);
+    let writer = MessageWriter::new(&mut buffer, Class::Request, Method::BINDING, transaction);
+    let len = writer.finish().unwrap();
+    for client in [here, elsewhere] {
+        let _ = hub.engine.handle_stun(hub.now, client, &buffer[..len]);
+    }
+    let mut one = Noted {
+        transports: &[Transport::Udp],
+        answered: Vec::new(),
+    };
+    hub.carry_out_commands(&mut one, &mut tx);
+    assert_eq!(one.answered, [here]);
+    let mut all = Noted {
+        transports: &[
+            Transport::Dtls,
+            Transport::Tcp,
+            Transport::Tls,
+            Transport::Udp,
+        ],
+        answered: Vec::new(),
+    };
+    hub.carry_out_rest(&mut all, &mut tx);
+    assert_eq!(all.answered, [elsewhere]);
+    hub.carry_out_rest(&mut all, &mut tx);
+    assert_eq!(all.answered, [elsewhere], "once");
+}

@@ -1,0 +1,362 @@
+//! Joins data path, hub, fronts and peers of a shard, and hands each event of the data path to the part that it concerns.
+//!
+//! A client's message goes through its front to the hub. A peer's message goes to the hub and through a front to the client. The end of a turn
+//! handles timers, handshakes, messages of other shards, and sockets to open and close. Then all changes are shown to their followers
+//! ([`Changes::before_flush`](super::changes::Changes::before_flush)), and what is queued leaves.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use turnbuckle_datapath::{
+    Accepted, Admission, DatagramHandler, EndpointId, IcmpError, Received, SendFailure, SendQueue,
+    Sockets, StreamEnd, StreamHandler, StreamId, StreamInput, StreamListenerId, Taken, TurnHandler,
+    Waker, Warning,
+};
+use turnbuckle_engine::{Config as EngineConfig, Engine, InterfaceAddress, PeerEnd, RelayAddress};
+
+use super::across::mailbox::Mailbox;
+use super::discovery::{self, Site};
+use super::front::all::{DatagramService, Fronts};
+use super::front::stream::StreamService;
+use super::hub::Hub;
+use super::hub::wanted::SocketDue;
+use super::name::{self, SocketName, Token};
+use super::peer;
+use crate::clock::Clock;
+use crate::counters::{DataPathDrop, HubDrop, ShardCounters};
+use crate::log::Log;
+use crate::random::Randomness;
+
+/// The handler of one shard's data path.
+pub(crate) struct Relay {
+    hub: Hub,
+    fronts: Fronts,
+    clock: Clock,
+    /// The client-facing endpoints; all others are relay endpoints.
+    listeners: Vec<EndpointId>,
+    /// The listeners for connections of clients.
+    stream_listeners: Vec<StreamListenerId>,
+}
+
+impl Relay {
+    /// Joins an engine without listeners with the counters of its shard.
+    pub(crate) fn new(
+        engine: Engine<Randomness>,
+        clock: Clock,
+        counters: Arc<ShardCounters>,
+        log: Log,
+        streams: StreamService,
+        datagrams: DatagramService,
+    ) -> Self {
+        Self {
+            fronts: Fronts::new(streams, datagrams, &counters),
+            hub: Hub::new(engine, clock.now(), counters, log),
+            clock,
+            listeners: Vec::new(),
+            stream_listeners: Vec::new(),
+        }
+    }
+
+    /// Sets the number of this shard, the mailboxes of all shards, and what wakes this one.
+    pub(crate) fn set_shard(&mut self, index: usize, mailboxes: Arc<[Mailbox]>, waker: Waker) {
+        let number = u32::try_from(index).unwrap_or(u32::MAX);
+        self.hub.engine.set_shard(number);
+        self.hub.across.connect(index, mailboxes, waker);
+    }
+
+    /// Makes the other shards forget the clients and allocations that this one had before it failed.
+    pub(crate) fn say_restarted(&mut self) {
+        self.hub.across.roaming.say_restarted();
+    }
+
+    /// Registers a bound client-facing socket.
+    pub(crate) fn add_listener(&mut self, endpoint: EndpointId, local: SocketAddr) {
+        let name = name::endpoint(endpoint);
+        self.hub.engine.add_listener(name, local);
+        self.fronts.dtls.add_listener(name, local);
+        self.listeners.push(endpoint);
+    }
+
+    /// Returns the client-facing sockets.
+    pub(crate) fn listeners(&self) -> &[EndpointId] {
+        &self.listeners
+    }
+
+    /// Returns the number of the next listener for connections.
+    pub(crate) fn next_stream_listener(&self) -> u16 {
+        u16::try_from(self.stream_listeners.len()).unwrap_or(u16::MAX)
+    }
+
+    /// Registers the next listener for connections.
+    pub(crate) fn add_stream_listener(&mut self, listener: StreamListenerId, local: SocketAddr) {
+        let name = SocketName::ClientListener(self.next_stream_listener());
+        self.hub.engine.add_listener(name.endpoint(), local);
+        self.stream_listeners.push(listener);
+    }
+
+    /// Returns the listeners for connections.
+    pub(crate) fn stream_listeners(&self) -> &[StreamListenerId] {
+        &self.stream_listeners
+    }
+
+    /// Makes the listeners at `sites` serve NAT behaviour discovery. The other arguments are all sockets for datagrams and all listeners for
+    /// connections.
+    pub(crate) fn serve_discovery(
+        &mut self,
+        sites: &[Site],
+        datagrams: &[(EndpointId, SocketAddr)],
+        connections: &[(turnbuckle_engine::Endpoint, SocketAddr)],
+    ) {
+        discovery::serve(&mut self.hub.engine, sites, datagrams, connections);
+    }
+
+    /// Sets the engine's list of the host's own addresses, so that no peer is reached there (V-07).
+    pub(crate) fn set_interfaces(&mut self, interfaces: Vec<InterfaceAddress>) {
+        self.hub.engine.set_host_addresses(interfaces, &[]);
+    }
+
+    /// Adds relay addresses to the engine that were found after the start.
+    pub(crate) fn add_relays(&mut self, relays: &[RelayAddress]) {
+        self.hub.engine.add_relays(relays);
+    }
+
+    /// Refuses new allocations from now on.
+    pub(crate) fn drain(&mut self) {
+        self.hub.engine.drain();
+    }
+
+    /// Takes over other users and peer rules.
+    pub(crate) fn reconfigure(&mut self, engine: &EngineConfig) {
+        self.hub.engine.reconfigure(engine);
+    }
+
+    /// Returns the time until the next timer, counted from the present turn.
+    pub(crate) fn timeout(&self) -> Option<Duration> {
+        if self.fronts.dtls.has_work() {
+            return Some(Duration::ZERO);
+        }
+        let due = self.hub.next_timeout().into_iter();
+        let due = due
+            .chain(self.fronts.stream.next_timeout())
+            .chain(self.fronts.dtls.next_timeout())
+            .min()?;
+        Some(due.since(self.hub.now.time))
+    }
+
+    /// Ends all sessions of DTLS, because the relay ends.
+    pub(crate) fn stop_dtls(&mut self, tx: &mut SendQueue) {
+        self.fronts.dtls.stop(tx);
+    }
+
+    /// Counts the messages that are lost when the shard ends.
+    pub(crate) fn stop(&mut self) {
+        self.hub.stop();
+    }
+
+    /// Returns how many clients with an allocation here use another shard as their ingress, and how many client names were sent to other shards.
+    #[cfg(test)]
+    pub(crate) fn roamers(&self) -> (usize, usize) {
+        self.hub.across.roaming.counts()
+    }
+
+    /// Opens and closes relay sockets until the engine asks for no more. If an address is in use, the engine tries another port.
+    fn settle_sockets(&mut self, tx: &mut SendQueue, sockets: &mut impl Sockets) {
+        let Self { hub, fronts, .. } = self;
+        while !hub.sockets_due.is_empty() {
+            for due in std::mem::take(&mut hub.sockets_due) {
+                match due {
+                    SocketDue::Close(endpoint) => peer::sockets::close(endpoint, sockets),
+                    SocketDue::ClosePeer(connection) => {
+                        // This closes the joined connection of the client too.
+                        if let Some(stream) = hub.peers.stream_of(connection) {
+                            let client = hub.peers.get(stream).and_then(|peer| peer.client);
+                            if let Some(client) = client {
+                                fronts.stream.close_joined(client);
+                            }
+                            tx.close_stream(client.unwrap_or(stream));
+                        }
+                    }
+                    SocketDue::Connect {
+                        connection,
+                        local,
+                        peer,
+                    } => hub.connect_to_peer(connection, local, peer, sockets),
+                    SocketDue::Open(wish) => {
+                        let request = wish.request;
+                        let opened = peer::sockets::open(wish, sockets);
+                        hub.engine.relay_opened(hub.now, request, opened);
+                    }
+                }
+            }
+            hub.carry_out_commands(fronts, tx);
+        }
+    }
+}
+
+impl TurnHandler for Relay {
+    fn turn_started(&mut self) {
+        // The data path has just read `CLOCK_MONOTONIC` to measure how busy it is. That clock stands still while the machine sleeps, lifetimes
+        // do not, so the engine's time needs a reading of its own: one for a turn, whatever the number of datagrams.
+        self.hub.now = self.clock.now();
+        self.fronts.udp.turn_started();
+    }
+
+    fn turn_ended(&mut self, tx: &mut SendQueue, sockets: &mut impl Sockets) {
+        let Self { hub, fronts, .. } = self;
+        hub.carry_out_rest(fronts, tx);
+        hub.handle_timeout(fronts, tx);
+        fronts.stream.close_overdue(hub, tx);
+        fronts.dtls.work(hub, tx);
+        hub.read_again(tx);
+        hub.collect();
+        if hub.across.has_connections() {
+            fronts.stream.move_connections(hub, tx, sockets);
+        }
+        hub.receive_from_shards(fronts, tx);
+        self.settle_sockets(tx, sockets);
+        let Self { hub, fronts, .. } = self;
+        hub.carry_out_rest(fronts, tx);
+        hub.post();
+        hub.count();
+    }
+
+    fn before_flush(&mut self) {
+        let Self { hub, fronts, .. } = self;
+        let now = hub.now.time;
+        for allocation in hub.changes.before_flush(now, &mut hub.engine, fronts) {
+            fronts.udp.ended(allocation);
+        }
+    }
+
+    fn warning(&mut self, warning: Warning) {
+        self.hub.changes.log.warn(&warning.to_string());
+    }
+}
+
+impl DatagramHandler for Relay {
+    fn received(&mut self, message: &Received<'_>, tx: &mut SendQueue) {
+        let Self { hub, fronts, .. } = self;
+        match Token::from_u64(message.token) {
+            Token::Relay(handle) => hub.peer_message(handle, message, fronts, tx),
+            Token::ClientDatagrams | Token::ClientConnections(_) => {
+                fronts.datagrams(message, hub, tx);
+            }
+        }
+    }
+
+    fn truncated(&mut self, token: u64) {
+        let counters = &self.hub.counters;
+        let arrived = match Token::from_u64(token) {
+            Token::Relay(_) => &counters.datagrams.peer_in,
+            Token::ClientDatagrams | Token::ClientConnections(_) => &counters.datagrams.client_in,
+        };
+        arrived.add(1);
+        counters.dropped(DataPathDrop::Truncated, 1);
+    }
+
+    fn icmp(&mut self, _: EndpointId, token: u64, error: IcmpError, tx: &mut SendQueue) {
+        let Self { hub, fronts, .. } = self;
+        hub.counters.datagrams.icmp_in.add(1);
+        match Token::from_u64(token) {
+            Token::Relay(handle) => hub.icmp(handle, peer::udp::icmp_error(error), fronts, tx),
+            _ => hub.counters.dropped(HubDrop::IcmpNotRelayed, 1),
+        }
+    }
+
+    fn send_failed(&mut self, endpoint: EndpointId, datagrams: u32, cause: SendFailure) {
+        let counters = &self.hub.counters;
+        let datagrams = u64::from(datagrams);
+        let refused = if self.listeners.contains(&endpoint) {
+            &counters.datagrams.client_out
+        } else {
+            &counters.datagrams.peer_out
+        };
+        refused.refused(datagrams);
+        let reason = match cause {
+            SendFailure::BufferFull => DataPathDrop::SendBufferFull,
+            SendFailure::Closed => DataPathDrop::SocketClosed,
+            SendFailure::MessageTooLong => DataPathDrop::DatagramTooLarge,
+            SendFailure::NotPermitted | SendFailure::Other | SendFailure::Unreachable => {
+                DataPathDrop::SendFailed
+            }
+        };
+        counters.dropped(reason, datagrams);
+    }
+}
+
+impl StreamHandler for Relay {
+    fn accepted(&mut self, stream: StreamId, accepted: &Accepted, tx: &mut SendQueue) -> Admission {
+        let Self { hub, fronts, .. } = self;
+        let remote = accepted.remote;
+        match Token::from_u64(accepted.token) {
+            Token::ClientConnections(listener) => {
+                fronts.stream.accepted(stream, listener, remote, hub, tx)
+            }
+            Token::Relay(handle) => hub.accept_peer(stream, handle, remote, fronts, tx),
+            Token::ClientDatagrams => Admission::Refused,
+        }
+    }
+
+    fn connected(&mut self, stream: StreamId, result: io::Result<()>, tx: &mut SendQueue) {
+        let Self { hub, fronts, .. } = self;
+        hub.peer_connected(stream, result.is_ok(), fronts, tx);
+    }
+
+    fn stream_received(&mut self, input: &mut StreamInput<'_>, tx: &mut SendQueue) -> Taken {
+        let Self { hub, fronts, .. } = self;
+        let Some(peer) = hub.peers.get(input.stream) else {
+            return fronts.stream.received(input, hub, tx);
+        };
+        match peer.client {
+            Some(client) => {
+                fronts.stream.peer_progressed(hub.now.time, client);
+                hub.relay_to_client(input, client, peer.connection, tx)
+            }
+            None => Taken::Close, // it is not read before it is joined
+        }
+    }
+
+    fn seal(&mut self, stream: StreamId, plain: &[u8], sealed: &mut Vec<u8>) -> io::Result<()> {
+        self.fronts.stream.seal(stream, plain, sealed)
+    }
+
+    fn seal_end(&mut self, stream: StreamId, sealed: &mut Vec<u8>) {
+        self.fronts.stream.close_notify(stream, sealed);
+    }
+
+    fn stream_ended(&mut self, stream: StreamId) {
+        let (client, end) = match self.hub.peers.get(stream) {
+            Some(peer) => (peer.client, PeerEnd::PeerClosed),
+            None => (Some(stream), PeerEnd::ClientClosed),
+        };
+        if let Some(client) = client {
+            let now = self.hub.now.time;
+            self.fronts.stream.half_closed(now, client, end);
+        }
+    }
+
+    fn stream_failed(&mut self, stream: StreamId, messages: u32, cause: SendFailure) {
+        let is_relayed = self.fronts.stream.joined(stream).is_some();
+        if is_relayed || self.hub.peers.get(stream).is_some() {
+            return; // no messages
+        }
+        let messages = u64::from(messages);
+        self.hub.counters.datagrams.client_out.refused(messages);
+        let reason = match cause {
+            SendFailure::BufferFull => DataPathDrop::StreamCongested,
+            _ => DataPathDrop::SocketClosed,
+        };
+        self.hub.counters.dropped(reason, messages);
+    }
+
+    fn stream_closed(&mut self, stream: StreamId, end: StreamEnd) {
+        let Self { hub, fronts, .. } = self;
+        if let Some(peer) = hub.peers.remove(stream) {
+            let joined = peer.client.and_then(|client| fronts.stream.joined(client));
+            hub.peer_closed(peer.connection, joined, end);
+        }
+        fronts.stream.closed(stream, end, hub);
+    }
+}

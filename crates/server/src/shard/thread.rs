@@ -1,0 +1,327 @@
+//! A shard: one thread, pinned to one core, with its own sockets, allocations, timers and counters.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::thread::JoinHandle;
+
+use turnbuckle_datapath::{
+    Bind, Counters, Datapath, EndpointId, EndpointKind, Listen, Settings, Waker, pin_current_thread,
+};
+use turnbuckle_engine::{Commons, Config as EngineConfig, Engine, InterfaceAddress, RelayAddress};
+
+use super::across::mailbox::Mailbox;
+use super::discovery::Site;
+use super::front::all::DatagramService;
+use super::name::{SocketName, Token};
+use super::relay::Relay;
+use crate::clock::Clock;
+use crate::control::events::Event;
+use crate::counters::ShardCounters;
+use crate::log::{Log, Scope};
+use crate::random::Randomness;
+use crate::shard::front::stream::StreamService;
+
+/// A request of another thread to a shard. It is handled at the end of a loop turn.
+pub(crate) enum Request {
+    /// Admit clients from now on, because every shard has bound its sockets, and confirm it.
+    AdmitClients(SyncSender<()>),
+    /// Refuse new allocations from now on, and confirm it.
+    Drain(SyncSender<()>),
+    /// Listen on these addresses too, for datagrams and for connections, and return the result. Clients are served after the next
+    /// [`Self::AdmitClients`].
+    Listen {
+        datagrams: Vec<SocketAddr>,
+        streams: Vec<SocketAddr>,
+        done: SyncSender<io::Result<()>>,
+    },
+    /// Use these addresses as those of the host's interfaces from now on.
+    Interfaces(Vec<InterfaceAddress>),
+    /// Open relay sockets at these addresses too.
+    Relays(Vec<RelayAddress>),
+    /// Use these users, peer rules and quotas from now on.
+    Reconfigure(Arc<EngineConfig>),
+    /// Fail.
+    #[cfg(test)]
+    Panic,
+    /// Stop after this turn.
+    Stop,
+}
+
+/// Everything that a shard's thread needs for its start and for a restart.
+#[derive(Clone)]
+pub(crate) struct Plan {
+    /// The number of the shard, from zero.
+    pub(crate) index: usize,
+    /// Whether the shard has failed before, so that it has to notify the others.
+    pub(crate) is_restart: bool,
+    /// The core it stays on, if it is to be pinned.
+    pub(crate) core: Option<usize>,
+    /// The addresses of the host's interfaces.
+    pub(crate) interfaces: Vec<InterfaceAddress>,
+    /// Where it listens.
+    pub(crate) listeners: Listeners,
+    pub(crate) engine: Arc<EngineConfig>,
+    pub(crate) commons: Arc<Commons>,
+    /// The mailboxes of all shards, in their order.
+    pub(crate) mailboxes: Arc<[Mailbox]>,
+    pub(crate) streams: StreamService,
+    pub(crate) datagrams: DatagramService,
+    pub(crate) datapath: Settings,
+    /// What is logged.
+    pub(crate) log: Scope,
+}
+
+/// Holds the addresses that a shard listens on.
+#[derive(Clone, Default)]
+pub(crate) struct Listeners {
+    /// The UDP addresses, bound with SO_REUSEPORT by every shard.
+    pub(crate) datagrams: Vec<SocketAddr>,
+    /// The TCP addresses, likewise.
+    pub(crate) streams: Vec<SocketAddr>,
+    /// Which of them stand in for each other in NAT behaviour discovery.
+    pub(crate) discovery: Vec<Site>,
+}
+
+/// A running shard.
+pub(crate) struct Shard {
+    /// The thread's name.
+    pub(crate) name: String,
+    pub(crate) counters: Arc<ShardCounters>,
+    pub(crate) batches: Arc<Counters>,
+    requests: SyncSender<Request>,
+    waker: Waker,
+    /// `None` when it is known to have ended.
+    thread: Option<JoinHandle<()>>,
+}
+
+/// Requests that may wait for a shard; more than the main thread ever has under way.
+const REQUESTS_MAX: usize = 16;
+
+impl Shard {
+    /// Starts the thread and waits until its sockets are bound. Clients are not served before [`Request::AdmitClients`].
+    ///
+    /// # Errors
+    ///
+    /// What could not be set up, with the address where there is one.
+    pub(crate) fn start(
+        plan: Plan,
+        counters: Arc<ShardCounters>,
+        events: SyncSender<Event>,
+    ) -> io::Result<Self> {
+        let name = format!("shard-{}", plan.index);
+        let (requests, inbox) = sync_channel(REQUESTS_MAX);
+        let (ready, is_ready) = sync_channel(1);
+        let thread = std::thread::Builder::new().name(name.clone()).spawn({
+            let counters = Arc::clone(&counters);
+            move || {
+                let index = plan.index;
+                let log = Log::new(events.clone(), plan.log.clone());
+                match set_up(plan, counters, log) {
+                    Ok((mut datapath, mut relay)) => {
+                        // Sends the event that the shard has ended, even if it panics.
+                        let mut end = End {
+                            shard: index,
+                            events,
+                            error: Some("it panicked".into()),
+                        };
+                        let handles = (Arc::clone(datapath.counters()), datapath.waker());
+                        if ready.send(Ok(handles)).is_ok() {
+                            end.error = run(&mut datapath, &mut relay, &inbox)
+                                .err()
+                                .map(|error| error.to_string());
+                        }
+                    }
+                    Err(error) => {
+                        // Nobody waits only if the main thread has ended.
+                        let _ = ready.send(Err(error));
+                    }
+                }
+            }
+        })?;
+        let (batches, waker) = is_ready.recv().map_err(io::Error::other)??;
+        Ok(Self {
+            name,
+            counters,
+            batches,
+            requests,
+            waker,
+            thread: Some(thread),
+        })
+    }
+
+    /// Sends a request to the shard. Returns `false` if the shard has ended or its queue is full.
+    pub(crate) fn request(&self, request: Request) -> bool {
+        let is_heard = self.requests.try_send(request).is_ok();
+        if is_heard {
+            self.waker.wake();
+        }
+        is_heard
+    }
+
+    /// Sends a request to the shard, and waits for room in its queue. Does nothing if the shard has ended.
+    pub(crate) fn insist(&self, request: Request) {
+        if self.requests.send(request).is_ok() {
+            self.waker.wake();
+        }
+    }
+
+    /// Waits until the thread has ended.
+    pub(crate) fn join(&mut self) {
+        if let Some(thread) = self.thread.take() {
+            // The last event has reported a panic already.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Sends the shard's last event when it is dropped.
+struct End {
+    shard: usize,
+    events: SyncSender<Event>,
+    error: Option<String>,
+}
+
+impl Drop for End {
+    fn drop(&mut self) {
+        let _ = self.events.send(Event::ShardEnded {
+            shard: self.shard,
+            error: self.error.take(),
+        });
+    }
+}
+
+/// Binds the sockets and joins engine and data path, on the shard's own thread so that its memory is near its core.
+pub(super) fn set_up(
+    plan: Plan,
+    counters: Arc<ShardCounters>,
+    log: Log,
+) -> io::Result<(Datapath, Relay)> {
+    if let Some(core) = plan.core {
+        pin_current_thread(core)?;
+    }
+    let mut datapath = Datapath::new(plan.datapath)?;
+    let engine = Engine::new(plan.engine, plan.commons, Randomness::of_system());
+    let mut relay = Relay::new(
+        engine,
+        Clock::Machine,
+        counters,
+        log,
+        plan.streams,
+        plan.datagrams,
+    );
+    let mut datagrams = Vec::new();
+    let mut connections = Vec::new();
+    relay.set_shard(plan.index, plan.mailboxes, datapath.waker());
+    for address in plan.listeners.datagrams {
+        let endpoint = listen_for_datagrams(&mut datapath, &mut relay, address)?;
+        datagrams.push((endpoint, address));
+    }
+    for address in plan.listeners.streams {
+        let listener = listen_for_connections(&mut datapath, &mut relay, address)?;
+        connections.push((listener.endpoint(), address));
+    }
+    relay.serve_discovery(&plan.listeners.discovery, &datagrams, &connections);
+    relay.set_interfaces(plan.interfaces);
+    if plan.is_restart {
+        relay.say_restarted();
+    }
+    Ok((datapath, relay))
+}
+
+/// Binds a socket for datagrams of clients.
+fn listen_for_datagrams(
+    datapath: &mut Datapath,
+    relay: &mut Relay,
+    address: SocketAddr,
+) -> io::Result<EndpointId> {
+    let endpoint = datapath
+        .bind(Bind {
+            address,
+            kind: EndpointKind::Listener { reuseport: true },
+            token: Token::ClientDatagrams.to_u64(),
+        })
+        .map_err(|error| cannot_listen("UDP", address, &error))?;
+    relay.add_listener(endpoint, address);
+    Ok(endpoint)
+}
+
+/// Takes an address for connections of clients, and returns the name of its listener.
+fn listen_for_connections(
+    datapath: &mut Datapath,
+    relay: &mut Relay,
+    address: SocketAddr,
+) -> io::Result<SocketName> {
+    let number = relay.next_stream_listener();
+    let token = Token::ClientConnections(number).to_u64();
+    let listener = datapath
+        .listen(Listen { address, token })
+        .map_err(|error| cannot_listen("TCP", address, &error))?;
+    relay.add_stream_listener(listener, address);
+    Ok(SocketName::ClientListener(number))
+}
+
+fn cannot_listen(transport: &str, address: SocketAddr, error: &io::Error) -> io::Error {
+    io::Error::new(
+        error.kind(),
+        format!("cannot listen on {transport} {address}: {error}"),
+    )
+}
+
+/// Runs the loop of a shard.
+fn run(datapath: &mut Datapath, relay: &mut Relay, inbox: &Receiver<Request>) -> io::Result<()> {
+    // Numbers of listeners for datagrams and for connections that are open to clients.
+    let mut admitted = (0, 0);
+    loop {
+        datapath.turn(relay.timeout(), relay)?;
+        while let Ok(request) = inbox.try_recv() {
+            match request {
+                Request::AdmitClients(done) => {
+                    let (datagrams, streams) = (relay.listeners(), relay.stream_listeners());
+                    for listener in &datagrams[admitted.0..] {
+                        datapath.admit_clients(*listener)?;
+                    }
+                    for listener in &streams[admitted.1..] {
+                        datapath.admit_connections(*listener)?;
+                    }
+                    admitted = (datagrams.len(), streams.len());
+                    // The main thread has given up waiting only if it is about to stop this shard.
+                    let _ = done.send(());
+                }
+                Request::Drain(done) => {
+                    relay.drain();
+                    // The receiver is gone only if the main thread has ended.
+                    let _ = done.send(());
+                }
+                Request::Listen {
+                    datagrams,
+                    streams,
+                    done,
+                } => {
+                    // All addresses are tried, even if one fails.
+                    let mut opened = Vec::with_capacity(datagrams.len() + streams.len());
+                    for address in datagrams {
+                        opened.push(listen_for_datagrams(datapath, relay, address).map(drop));
+                    }
+                    for address in streams {
+                        opened.push(listen_for_connections(datapath, relay, address).map(drop));
+                    }
+                    let outcome = opened.into_iter().collect::<io::Result<()>>();
+                    let _ = done.send(outcome);
+                }
+                Request::Interfaces(interfaces) => relay.set_interfaces(interfaces),
+                Request::Relays(relays) => relay.add_relays(&relays),
+                Request::Reconfigure(engine) => relay.reconfigure(&engine),
+                #[cfg(test)]
+                Request::Panic => panic!("a test wants it so"),
+                Request::Stop => {
+                    relay.stop_dtls(datapath.send_queue());
+                    datapath.close_streams(relay);
+                    relay.stop();
+                    return Ok(());
+                }
+            }
+        }
+    }
+}

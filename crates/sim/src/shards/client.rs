@@ -1,0 +1,549 @@
+//! A client at one transport address: it asks for one thing at a time, repeats what is not answered, and sends data meanwhile.
+
+use std::net::SocketAddr;
+
+use turnbuckle_wire::{ChannelData, Class, Message, Method, TransactionId};
+
+use super::payload::{LEN_MIN, Payload};
+use super::wire::WireId;
+use crate::message::{Attribute, Credentials, Draft, REALM, channel_data};
+use crate::queue::{MS, SECOND};
+use crate::random::Seeded;
+use crate::violation::{Coverage, Violation, ensure};
+
+/// How long a client waits before it repeats a request.
+const REPEAT: u64 = 500 * MS;
+/// The same by TCP, where a request is lost only with what a shard has no room for.
+const REPEAT_STREAM: u64 = 5 * SECOND;
+/// UDP and TCP in REQUESTED-TRANSPORT.
+const UDP: u8 = 17;
+const TCP: u8 = 6;
+
+/// What a client waits for.
+#[derive(Clone, Debug)]
+struct Pending {
+    transaction: TransactionId,
+    draft: Draft,
+    bytes: Vec<u8>,
+    since: u64,
+    repeat_at: u64,
+}
+
+/// A port that was reserved for the client.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Reserved {
+    pub(super) address: SocketAddr,
+    token: [u8; 8],
+    /// When the answer came.
+    pub(super) since: u64,
+    /// Whether the token has been shown to the server.
+    pub(super) is_redeemed: bool,
+}
+
+/// What sort of client it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Sort {
+    /// One with an allocation, and nothing else.
+    Plain,
+    /// One that asks for tickets, and comes back at other addresses.
+    Mobile,
+    /// One that relays TCP.
+    Tcp,
+    /// A data connection of one that relays TCP.
+    Data,
+}
+
+/// By what a client is connected.
+#[derive(Debug, Default)]
+struct Link {
+    /// `None` by UDP.
+    wire: Option<WireId>,
+    unread: Vec<u8>,
+    /// There are no messages any more: it is joined with a peer.
+    is_raw: bool,
+}
+
+/// What is unusual about a client.
+#[derive(Clone, Debug)]
+pub(super) struct Special {
+    pub(super) sort: Sort,
+    /// What it is to ask for before anything else.
+    first: Option<Draft>,
+    pub(super) ticket: Option<Vec<u8>>,
+    /// CONNECTION-ID of a connection to a peer that nobody has asked for yet.
+    pub(super) connection: Option<u32>,
+    /// The relayed address of a client whose connection it has asked for.
+    borrowed: Option<SocketAddr>,
+    /// It came back at another address.
+    pub(super) has_moved: bool,
+}
+
+/// A client.
+#[derive(Debug)]
+pub(super) struct Client {
+    /// Who it is.
+    pub(super) owner: u32,
+    pub(super) address: SocketAddr,
+    credentials: Credentials,
+    pending: Option<Pending>,
+    pub(super) relayed: Option<SocketAddr>,
+    pub(super) reserved: Option<Reserved>,
+    /// Whom it has asked for, and by which channel.
+    asked: Vec<(SocketAddr, Option<u16>)>,
+    /// Those that it may send to.
+    peers: Vec<(SocketAddr, Option<u16>)>,
+    /// It has released its allocation, or was refused one.
+    pub(super) is_over: bool,
+    link: Link,
+    pub(super) special: Special,
+    random: Seeded,
+}
+
+impl Client {
+    pub(super) fn new(
+        owner: u32,
+        address: SocketAddr,
+        (user, password): (&str, &str),
+        random: Seeded,
+    ) -> Self {
+        Self {
+            owner,
+            address,
+            credentials: Credentials {
+                user: user.to_owned(),
+                password: password.to_owned(),
+                realm: REALM.to_owned(),
+                nonce: Vec::new(),
+                algorithms: None,
+                anonymous: false,
+            },
+            pending: None,
+            relayed: None,
+            reserved: None,
+            asked: Vec::new(),
+            peers: Vec::new(),
+            is_over: false,
+            link: Link::default(),
+            special: Special {
+                sort: Sort::Plain,
+                first: None,
+                ticket: None,
+                connection: None,
+                borrowed: None,
+                has_moved: false,
+            },
+            random,
+        }
+    }
+
+    /// The same by a connection, if there is one.
+    pub(super) fn by(mut self, wire: Option<WireId>, sort: Sort) -> Self {
+        self.link.wire = wire;
+        self.special.sort = sort;
+        self
+    }
+
+    /// The same client at another address, to which it comes with its ticket.
+    pub(super) fn moved(&mut self, address: SocketAddr, wire: Option<WireId>) -> Option<Self> {
+        let ticket = self.special.ticket.take()?;
+        let random = self.random.fork("moved");
+        let first = Draft::request(Method::REFRESH).with(Attribute::Ticket(ticket));
+        Some(Self {
+            owner: self.owner,
+            address,
+            credentials: self.credentials.clone(),
+            pending: None,
+            relayed: self.relayed,
+            reserved: self.reserved,
+            asked: self.asked.clone(),
+            peers: Vec::new(),
+            is_over: false,
+            link: Link {
+                wire,
+                ..Link::default()
+            },
+            special: Special {
+                first: Some(first),
+                ticket: None,
+                has_moved: true,
+                ..self.special.clone()
+            },
+            random,
+        })
+    }
+
+    /// A data connection for what this client has been told of.
+    pub(super) fn data_connection(&mut self, address: SocketAddr, wire: WireId) -> Option<Self> {
+        let connection = self.special.connection.take()?;
+        let first = bind(connection);
+        let random = self.random.fork("data");
+        let mut data = Self::new(self.owner, address, ("", ""), random);
+        data.credentials = self.credentials.clone();
+        data.relayed = self.relayed;
+        data.link.wire = Some(wire);
+        data.special.sort = Sort::Data;
+        data.special.first = Some(first);
+        Some(data)
+    }
+
+    /// Returns its connection.
+    pub(super) fn wire(&self) -> Option<WireId> {
+        self.link.wire
+    }
+
+    /// Its connection is gone.
+    pub(super) fn disconnected(&mut self) {
+        self.pending = None;
+        self.is_over = true;
+    }
+
+    /// Returns since when it has waited for an answer.
+    pub(super) fn waits_since(&self) -> Option<u64> {
+        self.pending.as_ref().map(|pending| pending.since)
+    }
+
+    /// Returns whether it wants to hear from this peer.
+    fn has_asked_for(&self, peer: SocketAddr) -> bool {
+        self.asked.iter().any(|(it, _)| it.ip() == peer.ip())
+    }
+
+    /// Does the next thing: returns what is sent to the server. `peer` is whom it may take an interest in, `token` what another client of the same
+    /// user has reserved.
+    pub(super) fn act(
+        &mut self,
+        now: u64,
+        peer: SocketAddr,
+        token: Option<[u8; 8]>,
+    ) -> Vec<Vec<u8>> {
+        let repeat = self.repeat();
+        if let Some(pending) = &mut self.pending {
+            if pending.repeat_at > now {
+                return self.data();
+            }
+            pending.repeat_at = now + repeat;
+            return vec![pending.bytes.clone()];
+        }
+        if self.is_over || self.link.is_raw {
+            return Vec::new();
+        }
+        if let Some(first) = self.special.first.take() {
+            return vec![self.ask(now, first)];
+        }
+        let draft = match self.relayed {
+            None => self.allocation(token),
+            Some(_) => match self.random.below(12) {
+                0 => Draft::request(Method::REFRESH).with(Attribute::Lifetime(0)),
+                1 => Draft::request(Method::REFRESH),
+                2..=4 => Draft::request(Method::CREATE_PERMISSION).with(Attribute::Peer(peer)),
+                5 if self.special.sort == Sort::Tcp => {
+                    Draft::request(Method::CONNECT).with(Attribute::Peer(peer))
+                }
+                5..=6 if self.special.sort != Sort::Tcp => {
+                    let number = 0x4000 + self.random.between_u16(0, 0xFFF);
+                    Draft::request(Method::CHANNEL_BIND)
+                        .with(Attribute::Channel(number))
+                        .with(Attribute::Peer(peer))
+                }
+                _ => return self.data(),
+            },
+        };
+        vec![self.ask(now, draft)]
+    }
+
+    fn allocation(&mut self, token: Option<[u8; 8]>) -> Draft {
+        let draft = Draft::request(Method::ALLOCATE);
+        match self.special.sort {
+            Sort::Tcp => return draft.with(Attribute::Transport(TCP)),
+            Sort::Mobile => {
+                let draft = draft.with(Attribute::Transport(UDP));
+                return draft.with(Attribute::Ticket(Vec::new()));
+            }
+            Sort::Data | Sort::Plain => {}
+        }
+        let draft = draft.with(Attribute::Transport(UDP));
+        match token {
+            Some(token) => draft.with(Attribute::Token(token)),
+            None if self.random.one_in(3) => draft.with(Attribute::EvenPort(true)),
+            None => draft,
+        }
+    }
+
+    /// Begins a request.
+    fn ask(&mut self, now: u64, draft: Draft) -> Vec<u8> {
+        let mut transaction = [0; 12];
+        self.random.fill_bytes(&mut transaction);
+        let transaction = TransactionId::from(transaction);
+        let has_nonce = !self.credentials.nonce.is_empty();
+        let bytes = draft.write(transaction, has_nonce.then_some(&self.credentials));
+        let since = self.pending.as_ref().map_or(now, |pending| pending.since);
+        self.asked.extend(peer_of(&draft));
+        self.pending = Some(Pending {
+            transaction,
+            draft,
+            bytes: bytes.clone(),
+            since,
+            repeat_at: now + self.repeat(),
+        });
+        bytes
+    }
+
+    fn repeat(&self) -> u64 {
+        match self.link.wire {
+            None => REPEAT,
+            Some(_) => REPEAT_STREAM,
+        }
+    }
+
+    /// Releases what it has, and asks for a connection that is none of its own in the same breath: as an attacker does whose connection has at
+    /// another shard the number that somebody else's has here.
+    pub(super) fn attack(
+        &mut self,
+        now: u64,
+        connection: u32,
+        relayed: Option<SocketAddr>,
+    ) -> Vec<u8> {
+        self.special.borrowed = relayed;
+        let release = Draft::request(Method::REFRESH).with(Attribute::Lifetime(0));
+        let mut bytes = self.ask(now, release);
+        self.pending = None;
+        bytes.extend(self.ask(now, bind(connection)));
+        self.special.ticket = None;
+        bytes
+    }
+
+    /// Takes what came on its connection. Returns what is sent in answer.
+    pub(super) fn take_stream(
+        &mut self,
+        now: u64,
+        bytes: &[u8],
+        coverage: &mut Coverage,
+    ) -> Result<Vec<Vec<u8>>, Violation> {
+        self.link.unread.extend_from_slice(bytes);
+        let mut answers = Vec::new();
+        while !self.link.unread.is_empty() {
+            let first = self.link.unread[0];
+            let is_message = matches!(first, 0..4 | 64..80) || self.link.is_raw;
+            ensure(is_message, "data", || {
+                format!("{} got bytes that are no message", self.address)
+            })?;
+            let Some(len) = self.message_len() else {
+                break;
+            };
+            let message: Vec<u8> = self.link.unread.drain(..len).collect();
+            if self.link.is_raw {
+                coverage.count("records of peers", 0);
+                self.take_data(&message)?;
+            } else {
+                answers.extend(self.take(now, &message, coverage)?);
+            }
+        }
+        Ok(answers)
+    }
+
+    /// How long the message is with which its unread bytes begin, if it is all there.
+    fn message_len(&self) -> Option<usize> {
+        let unread = &self.link.unread;
+        let len = match (self.link.is_raw, &unread[..]) {
+            (true, _) => LEN_MIN,
+            (false, &[0..64, _, high, low, ..]) => {
+                20 + usize::from(u16::from_be_bytes([high, low]))
+            }
+            (false, &[_, _, high, low, ..]) => {
+                (4 + usize::from(u16::from_be_bytes([high, low]))).next_multiple_of(4)
+            }
+            _ => return None,
+        };
+        (unread.len() >= len).then_some(len)
+    }
+
+    /// Data for some peers, several datagrams at once.
+    fn data(&mut self) -> Vec<Vec<u8>> {
+        if self.special.sort == Sort::Tcp || self.is_over || self.link.is_raw {
+            return Vec::new();
+        }
+        let Some(&(to, channel)) = self.random.choose(&self.peers) else {
+            return Vec::new();
+        };
+        let payload = Payload {
+            to,
+            owner: Some(self.owner),
+        };
+        let len = *self.random.choose(&[20, 20, 20, 61, 200]).unwrap_or(&20);
+        let bytes = payload.write(len);
+        let message = match channel {
+            Some(number) => {
+                let mut message = channel_data(number, &bytes);
+                message.resize(message.len().next_multiple_of(4), 0);
+                message
+            }
+            None => {
+                let mut transaction = [0; 12];
+                self.random.fill_bytes(&mut transaction);
+                Draft::send(to, &bytes).write(TransactionId::from(transaction), None)
+            }
+        };
+        vec![message; 1 + self.random.index(6)]
+    }
+
+    /// Takes a datagram from the server. Returns what is sent in answer.
+    pub(super) fn take(
+        &mut self,
+        now: u64,
+        bytes: &[u8],
+        coverage: &mut Coverage,
+    ) -> Result<Option<Vec<u8>>, Violation> {
+        if bytes.first().is_some_and(|first| (64..80).contains(first)) {
+            let data = ChannelData::parse_datagram(bytes);
+            let data = data.map_err(|error| Violation::new("data", error.to_string()))?;
+            let number = data.number;
+            let is_bound = self.asked.iter().any(|(_, it)| *it == Some(number));
+            ensure(is_bound, "data", || {
+                format!(
+                    "{} got data on channel {number:#x}, which it has not asked for",
+                    self.address
+                )
+            })?;
+            coverage.count("channel data to clients", 0);
+            return self.take_data(data.data).map(|()| None);
+        }
+        let message = Message::parse(bytes)
+            .map_err(|error| Violation::new("data", format!("{}: {error}", self.address)))?;
+        if message.class() == Class::Indication && message.method() != Method::DATA {
+            coverage.count("other indications", 0);
+            return Ok(None);
+        }
+        if message.class() == Class::Indication {
+            let (Some(data), Ok(Some(peer))) = (message.data(), message.xor_peer_address()) else {
+                return Err(Violation::new("data", "an indication without data or peer"));
+            };
+            ensure(self.has_asked_for(peer), "data", || {
+                format!(
+                    "{} got data of {peer}, which it has not asked for",
+                    self.address
+                )
+            })?;
+            coverage.count("data indications", 0);
+            return self.take_data(data).map(|()| None);
+        }
+        self.take_answer(now, &message, coverage)
+    }
+
+    /// Data is for whom it says it is for.
+    fn take_data(&self, data: &[u8]) -> Result<(), Violation> {
+        let payload = Payload::read(data);
+        let is_ours = payload
+            .is_some_and(|it| Some(it.to) == self.relayed || Some(it.to) == self.special.borrowed);
+        ensure(is_ours, "data", || {
+            format!(
+                "client {} at {} has {:?} and got {payload:?}",
+                self.owner, self.address, self.relayed
+            )
+        })
+    }
+
+    fn take_answer(
+        &mut self,
+        now: u64,
+        message: &Message<'_>,
+        coverage: &mut Coverage,
+    ) -> Result<Option<Vec<u8>>, Violation> {
+        let transaction = message.transaction_id();
+        let pending = self.pending.take_if(|it| it.transaction == transaction);
+        let Some(pending) = pending else {
+            return Ok(None); // the answer to a request that was repeated
+        };
+        let Ok(error) = message.error_code() else {
+            return Err(Violation::new("answer", "an error code that is none"));
+        };
+        let code = error.map_or(200, |error| error.code);
+        coverage.count("answers", code);
+        if matches!(code, 401 | 438) {
+            let nonce = message.nonce().ok().flatten();
+            self.credentials.nonce = nonce.map(<[u8]>::to_vec).unwrap_or_default();
+            let since = pending.since;
+            let draft = pending.draft.clone();
+            self.pending = Some(Pending { since, ..pending });
+            return Ok(Some(self.ask(now, draft)));
+        }
+        if code == 200 {
+            self.granted(now, &pending.draft, message)?;
+        } else if matches!(
+            pending.draft.method,
+            Method::ALLOCATE | Method::CONNECTION_BIND
+        ) || code == 437
+            || pending.draft.ticket().is_some()
+        {
+            self.is_over = true;
+        }
+        Ok(None)
+    }
+
+    /// Notes what the server has granted.
+    fn granted(&mut self, now: u64, draft: &Draft, message: &Message<'_>) -> Result<(), Violation> {
+        match draft.method {
+            Method::ALLOCATE => {
+                let relayed = message.xor_relayed_address().ok().flatten();
+                let relayed =
+                    relayed.ok_or_else(|| Violation::new("answer", "no relayed address"))?;
+                self.relayed = Some(relayed);
+                self.special.ticket = message.mobility_ticket().map(<[u8]>::to_vec);
+                if let Ok(Some(token)) = message.reservation_token() {
+                    self.reserved = Some(Reserved {
+                        address: SocketAddr::new(relayed.ip(), relayed.port() + 1),
+                        token,
+                        since: now,
+                        is_redeemed: false,
+                    });
+                }
+            }
+            Method::REFRESH if draft.attributes.contains(&Attribute::Lifetime(0)) => {
+                self.is_over = true;
+            }
+            Method::REFRESH if draft.ticket().is_some() => {
+                self.special.ticket = message.mobility_ticket().map(<[u8]>::to_vec);
+            }
+            Method::CONNECT => {
+                self.special.connection = message.connection_id().ok().flatten();
+            }
+            Method::CONNECTION_BIND => self.link.is_raw = true,
+            Method::CREATE_PERMISSION | Method::CHANNEL_BIND => {
+                self.peers.extend(peer_of(draft));
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Takes the token of the port that is reserved for it, to be shown by another client.
+    pub(super) fn hand_on_token(&mut self, now: u64) -> Option<[u8; 8]> {
+        let reserved = self.reserved.as_mut()?;
+        if reserved.is_redeemed || now > reserved.since + 20 * SECOND {
+            return None;
+        }
+        reserved.is_redeemed = true;
+        Some(reserved.token)
+    }
+}
+
+/// The peer that a request is about, and the channel.
+fn peer_of(draft: &Draft) -> Option<(SocketAddr, Option<u16>)> {
+    let attributes = &draft.attributes;
+    let peer = attributes.iter().find_map(|it| match it {
+        Attribute::Peer(peer) => Some(*peer),
+        _ => None,
+    })?;
+    let channel = attributes.iter().find_map(|it| match it {
+        Attribute::Channel(number) => Some(*number),
+        _ => None,
+    });
+    Some((peer, channel))
+}
+
+/// CONNECTION-ID (RFC 6062 §6.2.1).
+const CONNECTION_ID: u16 = 0x002A;
+
+/// A ConnectionBind request.
+fn bind(connection: u32) -> Draft {
+    let id = connection.to_be_bytes().to_vec();
+    Draft::request(Method::CONNECTION_BIND).with(Attribute::Raw(CONNECTION_ID, id))
+}

@@ -1,0 +1,114 @@
+//! Several whole shards of the real server, with everything but sockets and threads: hubs, fronts, peers and what passes between shards, over a
+//! simulated data path and under virtual time.
+//!
+//! [`crate::World`] has the engine alone and a reference model that says what each answer has to be. Here is no model: the rules are those
+//! that hold whatever the server decides. Every datagram is out or dropped for one reason; data reaches only whom it was sent to; nothing goes to a
+//! port without a relay socket, and a reserved port is held; a source that proved nothing has one budget at all shards; and when faults stop,
+//! whoever waits gets an answer.
+//!
+//! Clients come by UDP and TCP, come back at other addresses with a ticket (RFC 8016), and relay TCP (RFC 6062). Strangers send requests without credentials, and
+//! open connections on which they say nothing. Datagrams are shown as GRO does, connections are read and written in part, calls fail, shards stand still,
+//! and other programs take ports.
+
+mod client;
+mod host;
+mod meter;
+mod path;
+mod payload;
+mod streams;
+mod wire;
+mod world;
+
+use std::fmt;
+
+use crate::run::caught;
+use crate::trace::seconds;
+use crate::violation::{Coverage, Violation};
+use world::World;
+
+/// Lines of trace in a report of a failure.
+const LINES: usize = 40;
+
+/// A run without a broken rule.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ShardsReport {
+    /// The seed.
+    pub seed: u64,
+    /// Virtual time that passed, in nanoseconds.
+    pub elapsed: u64,
+    /// A hash of everything that left a shard.
+    pub hash: u64,
+    /// How often what happened.
+    pub coverage: Coverage,
+}
+
+impl fmt::Display for ShardsReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            seed,
+            elapsed,
+            hash,
+            ..
+        } = self;
+        write!(f, "seed {seed}: {} s, hash {hash:016x}", seconds(*elapsed))
+    }
+}
+
+/// A run with a broken rule.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Failure {
+    /// The seed.
+    pub seed: u64,
+    /// The rule.
+    pub violation: Violation,
+    /// The last things that happened.
+    pub trace: Vec<String>,
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for line in &self.trace {
+            writeln!(f, "  {line}")?;
+        }
+        writeln!(f, "seed {} broke {}", self.seed, self.violation)?;
+        write!(
+            f,
+            "again: TURNBUCKLE_SEED={} cargo test -p turnbuckle-sim --test shards",
+            self.seed
+        )
+    }
+}
+
+impl std::error::Error for Failure {}
+
+/// Runs the shards of a seed for `steps` events, then without faults until whoever waits has to have an answer. A failure comes with its trace.
+///
+/// # Errors
+///
+/// The first rule that was broken.
+pub fn run_seed(seed: u64, steps: u64) -> Result<ShardsReport, Box<Failure>> {
+    run(seed, steps, 0).or_else(|_| run(seed, steps, LINES))
+}
+
+fn run(seed: u64, steps: u64, lines: usize) -> Result<ShardsReport, Box<Failure>> {
+    let mut world = World::new(seed, lines);
+    let result = caught(|| {
+        for _ in 0..steps {
+            world.step()?;
+        }
+        world.close()
+    });
+    match result {
+        Ok(()) => Ok(ShardsReport {
+            seed,
+            elapsed: world.elapsed(),
+            hash: world.seen.trace.hash(),
+            coverage: world.seen.coverage,
+        }),
+        Err(violation) => Err(Box::new(Failure {
+            seed,
+            violation,
+            trace: world.seen.trace.text(),
+        })),
+    }
+}

@@ -1,0 +1,185 @@
+//! What happens on connections: clients come by them, come back at other addresses, relay TCP; strangers open and close some.
+
+use std::net::SocketAddr;
+
+use super::super::client::Client;
+use super::super::payload::{LEN_MIN, Payload};
+use super::super::wire::WireId;
+use super::Event;
+use super::{IDLE_MAX, LISTENER, Phase, USERS, World};
+use crate::plan::{self, RELAY_V4};
+use crate::queue::MS;
+use crate::violation::{Violation, ensure};
+
+impl World {
+    /// Opens a connection of a client to the server.
+    pub(super) fn connection(&mut self, from: SocketAddr) -> WireId {
+        let wire = self.host.lock().wires.open(LISTENER, from);
+        let shard = self.steered(from);
+        let token = self.shards[shard].token;
+        self.shards[shard].path.streams().arrive(token, wire);
+        self.soon(shard);
+        wire
+    }
+
+    /// An address of a client that nobody had before.
+    pub(super) fn new_address(&mut self, number: usize) -> SocketAddr {
+        self.addresses += 1;
+        plan::client(number, false, 1024 + self.addresses)
+    }
+
+    /// Puts a client in the place of another one, whose connection is closed.
+    pub(super) fn replace(&mut self, number: usize, client: Client) {
+        let before = std::mem::replace(&mut self.clients[number], client);
+        if let Some(wire) = before.wire() {
+            self.host.lock().wires.leave(wire);
+            self.all_soon();
+        }
+    }
+
+    pub(super) fn all_soon(&mut self) {
+        for shard in 0..self.shards.len() {
+            self.soon(shard);
+        }
+    }
+
+    /// Sends what a client has for the server.
+    pub(super) fn send_of(&mut self, number: usize, bytes: Vec<u8>) {
+        let client = &self.clients[number];
+        match client.wire() {
+            None => self.send(client.address, LISTENER, bytes),
+            Some(wire) => {
+                self.host.lock().wires.write(wire, &bytes);
+                self.all_soon();
+            }
+        }
+    }
+
+    /// Moves a client that has a ticket, begins a data connection, or has a client that has moved ask for somebody else's.
+    pub(super) fn travel(&mut self, number: usize) {
+        let now = self.queue.now();
+        if !self.has_streams || self.clients[number].waits_since().is_some() {
+            return;
+        }
+        if self.clients[number].special.ticket.is_some() && self.random.one_in(6) {
+            let users = USERS.len();
+            let mut others = self.clients.iter().enumerate();
+            let connection = others.find_map(|(other, it)| {
+                let is_same = other % users == number % users;
+                is_same
+                    .then_some(it.special.connection?)
+                    .map(|id| (id, it.relayed))
+            });
+            if let Some((connection, relayed)) = connection
+                && self.clients[number].special.has_moved
+                && self.clients[number].wire().is_some()
+            {
+                self.seen.coverage.count("attacks on connections", 0);
+                let bytes = self.clients[number].attack(now, connection, relayed);
+                return self.send_of(number, bytes);
+            }
+            let address = self.new_address(number);
+            let wire = (!self.random.one_in(3)).then(|| self.connection(address));
+            if let Some(moved) = self.clients[number].moved(address, wire) {
+                self.seen.coverage.count("moves", 0);
+                self.replace(number, moved);
+            }
+        }
+        if self.clients[number].special.connection.is_some() && self.random.one_in(8) {
+            let users = USERS.len();
+            let other = (0..self.clients.len())
+                .find(|it| it % users == number % users && self.clients[*it].is_over);
+            if let Some(other) = other {
+                let address = self.new_address(other);
+                let wire = self.connection(address);
+                if let Some(data) = self.clients[number].data_connection(address, wire) {
+                    self.replace(other, data);
+                }
+            }
+        }
+    }
+
+    /// Reads some of what has come on connections; peers write on theirs, and begin some.
+    pub(super) fn wires(&mut self) -> Result<(), Violation> {
+        let ids = self.host.lock().wires.ids();
+        for id in ids {
+            self.wire(id)?;
+        }
+        let relays: Vec<_> = {
+            let host = self.host.lock();
+            host.relays.iter().map(|(&at, &it)| (at, it)).collect()
+        };
+        if self.phase < Phase::Silent
+            && self.random.one_in(40)
+            && let Some(&(at, (shard, token))) = self.random.choose(&relays)
+        {
+            let port = self.random.between_u16(5000, 60_000);
+            let from = plan::peer(self.random.index(self.peers.len()), false, port);
+            let wire = self.host.lock().wires.open(at, from);
+            self.shards[shard].path.streams().arrive(token, wire);
+            self.soon(shard);
+        }
+        let delay = self.random.between(1, 30) * MS;
+        self.queue.after(delay, Event::Wires);
+        Ok(())
+    }
+
+    pub(super) fn wire(&mut self, id: WireId) -> Result<(), Violation> {
+        let (local, bytes, is_over) = {
+            let mut host = self.host.lock();
+            let Some(wire) = host.wires.get(id) else {
+                return Ok(());
+            };
+            let most = self.random.index(3000);
+            let len = wire.to_remote.len().min(most);
+            let bytes: Vec<u8> = wire.to_remote.drain(..len).collect();
+            let is_over = wire.has_machine_ended && wire.to_remote.is_empty();
+            (wire.local, bytes, is_over)
+        };
+        let is_idle = self.strangers.idle.contains(&id);
+        ensure(!is_idle || bytes.is_empty(), "data", || {
+            format!("a stranger who said nothing was sent {} bytes", bytes.len())
+        })?;
+        let client = self.clients.iter().position(|it| it.wire() == Some(id));
+        if let Some(number) = client {
+            let now = self.queue.now();
+            self.seen.trace.bytes(&bytes);
+            let answers = self.clients[number].take_stream(now, &bytes, &mut self.seen.coverage)?;
+            for answer in answers {
+                self.send_of(number, answer);
+            }
+            if is_over {
+                self.clients[number].disconnected();
+            }
+        } else if local.ip() == RELAY_V4 && self.random.one_in(4) {
+            let payload = Payload {
+                to: local,
+                owner: None,
+            };
+            let count = 1 + self.random.index(10);
+            let bytes = payload.write(LEN_MIN).repeat(count);
+            self.host.lock().wires.write(id, &bytes);
+            self.all_soon();
+        }
+        if is_over || (client.is_none() && !is_idle && self.random.one_in(300)) {
+            self.host.lock().wires.leave(id);
+            self.all_soon();
+        }
+        Ok(())
+    }
+
+    /// A stranger opens connections and closes others, so that their places are used again.
+    pub(super) fn come_and_go(&mut self, number: usize) {
+        for _ in 0..self.random.index(6) {
+            let port = self.random.between_u16(1024, 60_000);
+            let wire = self.connection(plan::stranger(number, false, port));
+            self.strangers.idle.push(wire);
+        }
+        while self.strangers.idle.len() > IDLE_MAX {
+            let place = self.random.index(self.strangers.idle.len());
+            let wire = self.strangers.idle.remove(place);
+            self.host.lock().wires.leave(wire);
+        }
+        self.all_soon();
+    }
+}

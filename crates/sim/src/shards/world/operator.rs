@@ -1,0 +1,123 @@
+//! What the operator of the simulated shards does, how they are configured, and what the machine's other programs do.
+
+use std::net::SocketAddr;
+
+use turnbuckle_engine::{
+    AuthConfig, Config, MobilityConfig, NonceKey, Now, Rate, RelayAddress, RelayConfig, TcpRelays,
+    TicketKey, Time, UnverifiedLimits,
+};
+use turnbuckle_server::simulation::Clock;
+
+use super::super::host::Owner;
+use super::{
+    AHEAD_MAX_S, BEGIN_S, BEGIN_UNIX_S, Event, FIRST_PORT, Phase, STRANGERS, USERS, World,
+};
+use crate::message::REALM;
+use crate::plan::RELAY_V4;
+use crate::queue::{MS, SECOND};
+
+/// What the operator has in hand.
+pub(super) struct Operator {
+    pub(super) clock: Clock,
+    /// Where the wall clock stands, in seconds from [`AHEAD_MAX_S`] before what it should show.
+    pub(super) ahead_s: u64,
+    pub(super) ports: u16,
+}
+
+impl Operator {
+    /// Has the clocks show a time.
+    pub(super) fn show(&self, now: u64) {
+        let now = now_at(now);
+        self.clock.set(Now {
+            unix_s: now.unix_s - AHEAD_MAX_S + self.ahead_s,
+            ..now
+        });
+    }
+}
+
+impl World {
+    /// The operator sets the wall clock, has all shards take over the configuration anew, or lets them take no new allocations.
+    pub(super) fn operate(&mut self) {
+        if self.phase != Phase::Faults {
+            return;
+        }
+        match self.random.below(20) {
+            0 => {
+                self.seen.coverage.count("drains", 0);
+                for running in &mut self.shards {
+                    running.shard.drain();
+                }
+            }
+            1..10 => {
+                self.seen.coverage.count("steps of the clock", 0);
+                self.operator.ahead_s = self.random.below(2 * AHEAD_MAX_S);
+            }
+            _ => {
+                self.seen.coverage.count("reconfigurations", 0);
+                let config = config(self.operator.ports);
+                for running in &mut self.shards {
+                    running.shard.reconfigure(&config);
+                }
+            }
+        }
+        let delay = self.random.between(500, 5000) * MS;
+        self.queue.after(delay, Event::Operator);
+    }
+
+    /// Another program takes a port, or gives back what it has.
+    pub(super) fn other_program(&mut self) {
+        let port = FIRST_PORT + self.random.between_u16(0, 48);
+        let address = SocketAddr::new(RELAY_V4, port);
+        if self.host.owner(address) == Some(Owner::Other) {
+            self.host.give_back(address);
+        } else if self.phase == Phase::Faults && self.random.one_in(4) {
+            let is_taken = self.host.take(address, Owner::Other).is_ok();
+            self.seen
+                .coverage
+                .count("ports of others", u16::from(is_taken));
+        }
+        let delay = self.random.between(100, 3000) * MS;
+        self.queue.after(delay, Event::OtherProgram);
+    }
+}
+
+pub(super) fn now_at(nanos: u64) -> Now {
+    Now {
+        time: Time::from_nanos(nanos),
+        unix_s: BEGIN_UNIX_S + nanos / SECOND - BEGIN_S,
+    }
+}
+
+pub(super) fn config(ports: u16) -> Config {
+    let mut auth = AuthConfig::new(REALM).expect("the realm is sound");
+    for (name, password) in USERS {
+        auth.add_user(name, password).expect("the user is sound");
+    }
+    auth.nonce_key = Some(NonceKey::from_secret(b"the same in every world"));
+    Config {
+        auth,
+        mobility: MobilityConfig {
+            key: Some(TicketKey::from_secret(b"the same in every world")),
+            ..MobilityConfig::default()
+        },
+        relays: RelayConfig {
+            addresses: vec![RelayAddress {
+                local: RELAY_V4,
+                external: None,
+            }],
+            ports: FIRST_PORT..=FIRST_PORT + ports,
+            tcp: Some(TcpRelays::default()),
+            ..RelayConfig::default()
+        },
+        unverified: UnverifiedLimits {
+            buckets: 4096,
+            excess: Rate {
+                burst: 1 << 20,
+                per_s: 1 << 20,
+            },
+            bytes: STRANGERS,
+            answers_per_s: None,
+        },
+        ..Config::default()
+    }
+}

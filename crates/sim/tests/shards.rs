@@ -1,0 +1,60 @@
+//! Several whole shards under virtual time, seed after seed.
+//!
+//! `TURNBUCKLE_SEED=n cargo test -p turnbuckle-sim --test shards` runs one seed and prints what it did.
+
+use std::env;
+
+use turnbuckle_sim::Coverage;
+use turnbuckle_sim::shards::run_seed;
+
+/// Fewer than half a minute takes.
+const SEEDS: u64 = 60;
+const STEPS: u64 = 4_000;
+
+//= V-30
+#[test]
+fn several_shards_keep_every_rule() {
+    if let Some(seed) = seed_of_environment() {
+        match run_seed(seed, STEPS) {
+            Ok(report) => println!("{report}\n{:?}", report.coverage),
+            Err(failure) => panic!("{failure}"),
+        }
+        return;
+    }
+    let mut coverage = Coverage::default();
+    for seed in 0..SEEDS {
+        match run_seed(seed, STEPS) {
+            Ok(report) => coverage.add(&report.coverage),
+            Err(failure) => panic!("{failure}"),
+        }
+    }
+    for (what, kind) in [
+        ("answers", 200),
+        ("answers to strangers", 0),
+        ("attacks on connections", 0),
+        ("channel data to clients", 0),
+        ("data indications", 0),
+        ("data to peers", 0),
+        ("hairpins", 0),
+        ("moves", 0),
+        ("ports of others", 1),
+        ("reconfigurations", 0),
+        ("records of peers", 0),
+        ("stalls", 0),
+        ("steps of the clock", 0),
+    ] {
+        assert!(coverage.of(what, kind) > 0, "{what} {kind}: {coverage:?}");
+    }
+}
+
+#[test]
+fn a_seed_of_the_shards_does_the_same_again() {
+    for seed in 0..4 {
+        assert_eq!(run_seed(seed, STEPS), run_seed(seed, STEPS));
+    }
+}
+
+fn seed_of_environment() -> Option<u64> {
+    let seed = env::var("TURNBUCKLE_SEED").ok()?;
+    Some(seed.parse().expect("TURNBUCKLE_SEED is a number"))
+}
