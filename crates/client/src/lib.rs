@@ -6,6 +6,7 @@
 
 pub mod blocking;
 pub mod certificates;
+pub mod descriptors;
 
 mod address;
 mod client;

@@ -15,11 +15,11 @@ use crate::{
 
 pub(crate) const LOOPBACK: ([u8; 4], u16) = ([127, 0, 0, 1], 0);
 /// How long anything may take that has to come about; how long it does take is not judged.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TEST_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// What a handler was called with.
 #[derive(Default)]
-pub(crate) struct Told {
+pub(crate) struct Reported {
     /// Tokens of endpoints where something arrived cut off.
     pub(crate) truncated: Vec<u64>,
     pub(crate) messages: usize,
@@ -30,14 +30,14 @@ pub(crate) struct Told {
 
 /// Records its calls, and answers each message by the function.
 pub(crate) struct Recorder<F> {
-    pub(crate) told: Told,
+    pub(crate) reported: Reported,
     answer: F,
 }
 
 impl<F: FnMut(&Received<'_>, &mut SendQueue)> Recorder<F> {
     pub(crate) fn new(answer: F) -> Self {
         Self {
-            told: Told::default(),
+            reported: Reported::default(),
             answer,
         }
     }
@@ -45,26 +45,26 @@ impl<F: FnMut(&Received<'_>, &mut SendQueue)> Recorder<F> {
 
 impl<F: FnMut(&Received<'_>, &mut SendQueue)> TurnHandler for Recorder<F> {
     fn warning(&mut self, warning: Warning) {
-        self.told.warnings.push(warning);
+        self.reported.warnings.push(warning);
     }
 }
 
 impl<F: FnMut(&Received<'_>, &mut SendQueue)> DatagramHandler for Recorder<F> {
     fn received(&mut self, message: &Received<'_>, tx: &mut SendQueue) {
-        self.told.messages += 1;
+        self.reported.messages += 1;
         (self.answer)(message, tx);
     }
 
     fn truncated(&mut self, token: u64) {
-        self.told.truncated.push(token);
+        self.reported.truncated.push(token);
     }
 
     fn icmp(&mut self, _: EndpointId, _: u64, error: IcmpError, _: &mut SendQueue) {
-        self.told.icmp.push(error);
+        self.reported.icmp.push(error);
     }
 
     fn send_failed(&mut self, _: EndpointId, datagrams: u32, cause: SendFailure) {
-        self.told.failures.push((datagrams, cause));
+        self.reported.failures.push((datagrams, cause));
     }
 }
 
@@ -134,7 +134,7 @@ impl Setup {
 
     /// Makes one turn, which has to find something.
     pub(crate) fn turn(&mut self, handler: &mut impl Handler) {
-        self.datapath.turn(Some(PATIENCE), handler).unwrap();
+        self.datapath.turn(Some(TEST_TIMEOUT), handler).unwrap();
     }
 
     /// Makes turns until `datagrams` were received since the start; each has to bring some.
@@ -153,7 +153,7 @@ impl Setup {
 
 pub(crate) fn client() -> UdpSocket {
     let client = UdpSocket::bind(SocketAddr::from(LOOPBACK)).unwrap();
-    client.set_read_timeout(Some(PATIENCE)).unwrap();
+    client.set_read_timeout(Some(TEST_TIMEOUT)).unwrap();
     client
 }
 

@@ -239,7 +239,7 @@ fn the_largest_datagram_passes_every_backend() {
             .collect();
         client.send_to(&largest, entrance).unwrap();
         datapath
-            .turn(Some(common::PATIENCE), &mut common::Echo)
+            .turn(Some(common::TEST_TIMEOUT), &mut common::Echo)
             .unwrap();
         let mut buffer = vec![0; 70_000];
         let len = client.recv(&mut buffer).unwrap();

@@ -8,7 +8,7 @@ use std::net::{SocketAddr, TcpStream, UdpSocket};
 use std::sync::Arc;
 use std::time::Duration;
 
-use common::{LISTENER, PATIENCE, bind, loopback, socket};
+use common::{LISTENER, TEST_TIMEOUT, bind, loopback, socket};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use turnbuckle_datapath::{
     Accepted, Admission, Backend, DatagramHandler, Datapath, EndpointKind, Listen, Received,
@@ -74,7 +74,7 @@ fn settle() {
 
 fn turn(datapath: &mut Datapath, handler: &mut Counting) {
     settle();
-    datapath.turn(Some(PATIENCE), handler).unwrap();
+    datapath.turn(Some(TEST_TIMEOUT), handler).unwrap();
 }
 
 /// The same where perhaps nothing is to be done.
@@ -324,7 +324,7 @@ fn sipping(datapath: &mut Datapath, handler: &mut Sipping, bytes: &[u8]) -> TcpS
     let address = listen(datapath, 0);
     let mut client = TcpStream::connect(address).unwrap();
     client.set_nodelay(true).unwrap();
-    datapath.turn(Some(PATIENCE), handler).unwrap();
+    datapath.turn(Some(TEST_TIMEOUT), handler).unwrap();
     client.write_all(bytes).unwrap();
     settle();
     client
@@ -337,7 +337,7 @@ fn what_a_turn_leaves_of_a_connection_comes_in_the_next_ones_though_nothing_else
     let mut handler = Sipping::default();
     let _client = sipping(&mut datapath, &mut handler, &[7; 95]);
     for turn in 1..=10 {
-        datapath.turn(Some(PATIENCE), &mut handler).unwrap();
+        datapath.turn(Some(TEST_TIMEOUT), &mut handler).unwrap();
         assert_eq!((handler.inputs, handler.taken), (turn, (turn * 10).min(95)));
     }
     // And then nothing keeps it busy.
@@ -355,7 +355,7 @@ fn a_message_that_comes_byte_by_byte_is_shown_when_it_is_whole() {
     };
     let mut client = sipping(&mut datapath, &mut handler, b"x");
     for sent in 1..=200 {
-        datapath.turn(Some(PATIENCE), &mut handler).unwrap();
+        datapath.turn(Some(TEST_TIMEOUT), &mut handler).unwrap();
         // The first byte of all has to be shown, and after that each whole message.
         let whole = sent / 100;
         assert_eq!((handler.inputs, handler.taken), (1 + whole, whole * 100));

@@ -7,7 +7,7 @@ use std::io::{self, ErrorKind, Read as _, Write as _};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
-use common::{PATIENCE, free_for_listening, loopback};
+use common::{TEST_TIMEOUT, free_for_listening, loopback};
 use turnbuckle_datapath::{
     Accepted, Admission, DatagramHandler, Datapath, DetachedStream, Listen, Received, SendQueue,
     Settings, Sockets, StreamEnd, StreamHandler, StreamId, StreamInput, StreamListenerId, Taken,
@@ -158,7 +158,7 @@ impl Scene {
 
     /// Makes turns until `is_done`.
     fn until(&mut self, is_done: impl Fn(&Pairs) -> bool) {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TEST_TIMEOUT;
         while !is_done(&self.pairs) {
             assert!(Instant::now() < deadline, "it does not come to that");
             self.turn();
@@ -198,7 +198,7 @@ impl Scene {
         let mut bytes = vec![0; len];
         let mut read = 0;
         from.set_nonblocking(true).unwrap();
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TEST_TIMEOUT;
         while read < len {
             assert!(Instant::now() < deadline, "{read} of {len}");
             match from.read(&mut bytes[read..]) {
@@ -215,7 +215,7 @@ impl Scene {
     /// How the other side's stream ends, making turns.
     fn end(&mut self, from: &mut TcpStream) -> Result<usize, ErrorKind> {
         from.set_nonblocking(true).unwrap();
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TEST_TIMEOUT;
         loop {
             assert!(Instant::now() < deadline, "it does not end");
             match from.read(&mut [0; 100]) {

@@ -10,7 +10,7 @@ use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use common::{PATIENCE, Source, bind, loopback, socket, whole};
+use common::{Source, TEST_TIMEOUT, bind, loopback, socket, whole};
 use not_run::not_run;
 use turnbuckle_datapath::{
     Backend, Bind, DatagramHandler, Datapath, EndpointId, EndpointKind, IcmpError, Received, Run,
@@ -279,7 +279,7 @@ fn fragmentation_needed_at_a_router_is_reported_and_changes_nothing_else() {
     };
     client.send_to(&[b'D'; 1200], entrance).unwrap();
     while handler.icmp.is_empty() {
-        datapath.turn(Some(PATIENCE), &mut handler).unwrap();
+        datapath.turn(Some(TEST_TIMEOUT), &mut handler).unwrap();
     }
     // Destination unreachable, fragmentation needed.
     assert_eq!(

@@ -10,7 +10,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use common::{PATIENCE, bind, free_for_listening, loopback, socket};
+use common::{TEST_TIMEOUT, bind, free_for_listening, loopback, socket};
 use not_run::not_run;
 use turnbuckle_datapath::{
     AcceptStrategy, Accepted, Accepting, Admission, Backend, DatagramHandler, Datapath, EndpointId,
@@ -140,7 +140,7 @@ fn listening(settings: Settings, v6: bool) -> (Datapath, SocketAddr) {
 fn connect(address: SocketAddr) -> TcpStream {
     let client = TcpStream::connect(address).unwrap();
     client.set_nodelay(true).unwrap();
-    client.set_read_timeout(Some(PATIENCE)).unwrap();
+    client.set_read_timeout(Some(TEST_TIMEOUT)).unwrap();
     client
 }
 
@@ -150,7 +150,7 @@ fn turn_until(
     handler: &mut Eights,
     mut done: impl FnMut(&Eights) -> bool,
 ) {
-    let give_up = Instant::now() + PATIENCE;
+    let give_up = Instant::now() + TEST_TIMEOUT;
     while !done(handler) {
         assert!(Instant::now() < give_up, "it never came to pass");
         datapath
@@ -337,7 +337,7 @@ fn a_connection_whose_replies_nobody_reads_is_closed() {
     client.set_nonblocking(true).unwrap();
     let mut client = client;
     let requests = b"Answer 1".repeat(8192);
-    let give_up = Instant::now() + PATIENCE;
+    let give_up = Instant::now() + TEST_TIMEOUT;
     while handler.ends.is_empty() {
         assert!(Instant::now() < give_up, "it goes on for ever");
         let _ = client.write(&requests);
@@ -414,7 +414,7 @@ fn refused_connections_are_closed_and_no_more_are_accepted_per_turn_than_allowed
     let mut turns = 0;
     while handler.streams.len() < 10 {
         let before = handler.streams.len();
-        datapath.turn(Some(PATIENCE), &mut handler).unwrap();
+        datapath.turn(Some(TEST_TIMEOUT), &mut handler).unwrap();
         assert!(handler.streams.len() - before <= 3);
         turns += 1;
     }
@@ -446,7 +446,7 @@ fn strangers_are_served_one_after_the_other_when_time_is_short_and_the_others_al
     let mut clients: Vec<_> = (0..CLIENTS).map(|_| connect(address)).collect();
     while handler.streams.len() < CLIENTS {
         let before = handler.streams.len();
-        datapath.turn(Some(PATIENCE), &mut handler).unwrap();
+        datapath.turn(Some(TEST_TIMEOUT), &mut handler).unwrap();
         assert!(handler.streams.len() - before <= 2);
     }
     for (client, number) in clients.iter_mut().zip(b'0'..) {
@@ -454,7 +454,7 @@ fn strangers_are_served_one_after_the_other_when_time_is_short_and_the_others_al
     }
     while handler.received.len() < CLIENTS {
         let before = handler.received.len();
-        datapath.turn(Some(PATIENCE), &mut handler).unwrap();
+        datapath.turn(Some(TEST_TIMEOUT), &mut handler).unwrap();
         let of_strangers = handler.received[before..].iter().filter(|it| it[0] != b'0');
         assert!(of_strangers.count() <= 1);
     }
@@ -510,7 +510,7 @@ fn nobody_is_accepted_before_the_media_of_the_turn_has_left() {
     for _ in 0..1000 {
         let _client = connect(address);
         sender.send_to(b"media", entrance).unwrap();
-        datapath.turn(Some(PATIENCE), &mut doorman).unwrap();
+        datapath.turn(Some(TEST_TIMEOUT), &mut doorman).unwrap();
         if doorman.had_left.is_some() {
             break;
         }
@@ -613,7 +613,7 @@ fn every_strategy_gives_each_connection_to_one_shard() {
                 client
             })
             .collect();
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TEST_TIMEOUT;
         while handlers.iter().map(|it| it.received.len()).sum::<usize>() < 20 {
             assert!(Instant::now() < deadline, "{strategy:?}");
             for (shard, handler) in shards.iter_mut().zip(&mut handlers) {

@@ -100,7 +100,9 @@ fn what_is_queued_for_a_socket_leaves_before_it_closes() {
         let client = socket(loopback(false));
         client.send_to(b"open", address).unwrap();
         let mut opener = Opener::default();
-        datapath.turn(Some(common::PATIENCE), &mut opener).unwrap();
+        datapath
+            .turn(Some(common::TEST_TIMEOUT), &mut opener)
+            .unwrap();
         let (endpoint, local) = opener.opened.unwrap();
         let mut buffer = [0; 10];
         assert_eq!(client.recv_from(&mut buffer).unwrap(), (4, local));
@@ -216,7 +218,7 @@ fn listeners_of_two_shards_share_the_clients_of_one_address() {
             shard.counters().receive.datagrams.get()
         })
     };
-    let give_up = Instant::now() + common::PATIENCE;
+    let give_up = Instant::now() + common::TEST_TIMEOUT;
     while turn().iter().sum::<u64>() < 64 {
         assert!(Instant::now() < give_up, "{:?} of 64 datagrams", turn());
     }
@@ -286,7 +288,9 @@ fn a_busy_shard_pauses_to_gather_and_says_so() {
         for _ in 0..30 {
             client.send_to(b"x", address).unwrap();
         }
-        datapath.turn(Some(common::PATIENCE), &mut Sink).unwrap();
+        datapath
+            .turn(Some(common::TEST_TIMEOUT), &mut Sink)
+            .unwrap();
         if counters.pace.sleeps.get() >= 3 {
             break;
         }
@@ -318,7 +322,9 @@ fn a_flooded_shard_does_not_pause() {
         for _ in 0..300 {
             client.send_to(b"x", address).unwrap();
         }
-        datapath.turn(Some(common::PATIENCE), &mut Deaf).unwrap();
+        datapath
+            .turn(Some(common::TEST_TIMEOUT), &mut Deaf)
+            .unwrap();
     }
     let counters = datapath.counters();
     assert_eq!(

@@ -20,7 +20,7 @@ const PASSWORD: &str = "turnbuckle-bench";
 const REALM: &str = "bench.invalid";
 
 /// How long a program may take to start, bind its clients or drain.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(60);
 /// How long a server may take to end by itself.
 pub(crate) const STOP_LIMIT: Duration = Duration::from_secs(5);
 

@@ -7,7 +7,7 @@ use anyhow::{Context as _, Result, bail};
 use serde_json::Value;
 
 use crate::bottleneck::{Evidence, judge};
-use crate::case::{Case, LISTEN_PORT, PATIENCE, STOP_LIMIT, number};
+use crate::case::{Case, LISTEN_PORT, STOP_LIMIT, TIMEOUT, number};
 use crate::certificate;
 use crate::commands;
 use crate::connections;
@@ -39,24 +39,24 @@ impl Case<'_> {
             .map(|words| start_server(hosts, self.server, words))
             .transpose()?;
         let peer = start(&hosts.peer, "reflector", &commands.peer, &hosts.peer.cpus)?;
-        peer.event("ready", PATIENCE)?;
+        peer.event("ready", TIMEOUT)?;
         let meanwhile = commands
             .meanwhile
             .as_ref()
             .map(|words| -> Result<Program> {
                 let program = start(&hosts.load, "calls", words, &hosts.load.cpus)?;
-                check_clients(&program.event("ready", PATIENCE)?)?;
-                program.event("measuring", PATIENCE)?;
+                check_clients(&program.event("ready", TIMEOUT)?)?;
+                program.event("measuring", TIMEOUT)?;
                 Ok(program)
             })
             .transpose()?;
         let kernel_threads = hosts.relay_kernel_threads()?;
         let load = start(&hosts.load, "load", &commands.load, &hosts.load.cpus)?;
-        let ready = load.event("ready", PATIENCE)?;
+        let ready = load.event("ready", TIMEOUT)?;
         check_clients(&ready)?;
         let window = Duration::from_secs_f64(self.window_s);
         let warm_up = Duration::from_secs_f64(self.warm_up_s);
-        load.event("measuring", PATIENCE + warm_up)?;
+        load.event("measuring", TIMEOUT + warm_up)?;
 
         let server_pid: Vec<u32> = server.iter().map(|server| server.pid).collect();
         let mut load_pids = vec![load.pid];
@@ -70,17 +70,17 @@ impl Case<'_> {
             ))
         };
         let before = read()?;
-        load.event("measured", window + PATIENCE)?;
+        load.event("measured", window + TIMEOUT)?;
         let after = read()?;
         let rss = match server_pid.first() {
             Some(pid) => resident_kib(hosts, *pid)?,
             None => 0,
         };
-        let result = load.event("result", PATIENCE)?;
+        let result = load.event("result", TIMEOUT)?;
         let calls = meanwhile
             .map(|program| -> Result<Value> {
                 hosts.load.signal(program.pid, "INT");
-                let result = program.event("result", PATIENCE)?;
+                let result = program.event("result", TIMEOUT)?;
                 program.stop(&hosts.load, "INT", STOP_LIMIT)?;
                 Ok(result)
             })

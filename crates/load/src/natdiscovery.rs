@@ -70,25 +70,25 @@ pub fn run(words: impl IntoIterator<Item = OsString>) -> anyhow::Result<ExitCode
         options: &options,
     };
     if options.tries_mapping {
-        told(tests.mapping())?;
+        printed(tests.mapping())?;
     }
     if options.tries_filtering {
-        told(tests.filtering())?;
+        printed(tests.filtering())?;
     }
     if let Some(seconds) = options.lifetime {
-        told(tests.lifetime(Duration::from_secs(seconds)))?;
+        printed(tests.lifetime(Duration::from_secs(seconds)))?;
     }
     if options.tries_hairpinning {
-        told(tests.hairpinning())?;
+        printed(tests.hairpinning())?;
     }
     if let Some(other) = options.collision {
-        told(tests.collision(other))?;
+        printed(tests.collision(other))?;
     }
     Ok(ExitCode::SUCCESS)
 }
 
 /// Prints why a test went no further; what the host cannot do ends the program.
-fn told(result: Result<(), Failure>) -> anyhow::Result<()> {
+fn printed(result: Result<(), Failure>) -> anyhow::Result<()> {
     match result {
         Ok(()) => Ok(()),
         Err(Failure::Io(error)) => Err(error.into()),

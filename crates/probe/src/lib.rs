@@ -24,9 +24,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use anyhow::{Context as _, bail};
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use turnbuckle_client::blocking::{Session, Target};
-use turnbuckle_client::{Transport, UDP};
+use turnbuckle_client::{Transport, UDP, descriptors};
 
 pub use crate::arguments::Arguments;
 use crate::canary::Canary;
@@ -45,7 +44,7 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     let (Some(server), Some(user)) = (arguments.server, arguments.users.user.clone()) else {
         bail!("takes a server's address and a user");
     };
-    raise_descriptor_limit();
+    descriptors::raise_limit();
     let started = Instant::now();
     let canary = arguments.peers.canary.map(Canary::everywhere).transpose();
     let canary = canary.context("cannot listen for the canary")?;
@@ -97,15 +96,4 @@ fn greet(
         bail!("{} does not answer", target.server);
     }
     Ok(spoken)
-}
-
-/// Lets this process open as many descriptors as it may.
-fn raise_descriptor_limit() {
-    let limit = getrlimit(Resource::Nofile);
-    let raised = Rlimit {
-        current: limit.maximum,
-        maximum: limit.maximum,
-    };
-    // Failure leaves the old limit, and reaching it shows in what cannot be tried.
-    let _ = setrlimit(Resource::Nofile, raised);
 }

@@ -82,9 +82,9 @@ pub(super) fn run(context: &Context, report: &mut Report) -> io::Result<()> {
             continue;
         };
         let hit = |text: &&String| text.starts_with(row);
-        let heard: Vec<&String> = hits.iter().flatten().filter(hit).collect();
+        let received: Vec<&String> = hits.iter().flatten().filter(hit).collect();
         report.probes += tally.probes;
-        report.add(row, what, None, verdict(tally, &heard));
+        report.add(row, what, None, verdict(tally, &received));
     }
     if let Some(stray) = hits.iter().flatten().find(|text| !text.starts_with("V-")) {
         report.add(
@@ -112,7 +112,7 @@ pub(super) fn run(context: &Context, report: &mut Report) -> io::Result<()> {
     Ok(())
 }
 
-fn verdict(tally: &Tally, heard: &[&String]) -> Verdict {
+fn verdict(tally: &Tally, received: &[&String]) -> Verdict {
     let Tally {
         probes,
         refused,
@@ -123,14 +123,14 @@ fn verdict(tally: &Tally, heard: &[&String]) -> Verdict {
     if *unanswered > 0 {
         text += &format!(", {unanswered} not answered");
     }
-    match (granted.first(), heard.first()) {
+    match (granted.first(), received.first()) {
         (None, None) => Verdict::Held(text),
-        (granted_first, heard_first) => {
+        (granted_first, received_first) => {
             if let Some(first) = granted_first {
                 text += &format!(", {} GRANTED, first {first}", granted.len());
             }
-            if let Some(first) = heard_first {
-                text += &format!(", {} REACHED THE CANARY, first: {first}", heard.len());
+            if let Some(first) = received_first {
+                text += &format!(", {} REACHED THE CANARY, first: {first}", received.len());
             }
             Verdict::Failed(text)
         }

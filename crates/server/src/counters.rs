@@ -1,4 +1,4 @@
-//! What happened to every datagram, counted so that the sum is exact.
+//! Counts what happens to every datagram, so that the sum is exact.
 //!
 //! Invariant: at the end of every loop turn, and so whenever a shard has stopped,
 //! `client_in + peer_in + icmp_in + begun = client_out + peer_out + sum(drops)`. A datagram that was queued for sending
@@ -73,7 +73,7 @@ impl Measure for Sent {
 }
 
 reasons! {
-    /// Why a client's connection, or its session of DTLS, ended.
+    /// Reason for which a client's connection, or its session of DTLS, ended.
     pub(crate) enum CloseReason {
         /// It belonged to an allocation that ended.
         AllocationEnded = "allocation_ended",
@@ -149,7 +149,7 @@ counters! {
 }
 
 counters! {
-    /// What the engine counts.
+    /// Counts that the engine keeps.
     pub(crate) struct EngineCounters: "engine", "the engine" {
         /// Live allocations.
         pub(crate) allocations: Level => Allocations,
@@ -183,8 +183,8 @@ counters! {
 }
 
 counters! {
-    /// What passes between shards.
-    pub(crate) struct AcrossCounters: "across", "what passes between shards" {
+    /// Messages and connections that pass between shards.
+    pub(crate) struct AcrossCounters: "across", "messages between shards" {
         /// Messages, and requests with their connections, that other shards took over.
         pub(crate) handed_out: Counter => Datagrams,
         /// The same, taken over from other shards.
@@ -193,9 +193,9 @@ counters! {
 }
 
 counters! {
-    /// What the main thread counts.
+    /// Counts that the main thread keeps.
     pub(crate) struct ControlCounters: "control", "the main thread" {
-        /// How often a shard failed and was started anew.
+        /// Failures of a shard after which it was started anew.
         pub(crate) shard_failures: Counter => Times,
     }
 }
@@ -214,7 +214,7 @@ pub(crate) struct ShardCounters {
 }
 
 impl ShardCounters {
-    /// What there is in [`Self::visit`], in its order.
+    /// Lists the groups of [`Self::visit`], in its order.
     pub(crate) const GROUPS: [&'static Group; 7] = [
         DatagramCounters::GROUP,
         EngineCounters::GROUP,

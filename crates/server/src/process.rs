@@ -1,4 +1,4 @@
-//! What the process is to the system: in the background, with its number in a file, as another user, known to systemd.
+//! Presents the process to the system: in the background, with its number in a file, as another user, known to systemd.
 
 use std::env;
 use std::fs::{self, OpenOptions};

@@ -25,7 +25,7 @@ use crate::shard::front::proxy::Proxies;
 use crate::shard::front::stream::{HttpService, StreamService};
 use crate::tls::Certificates;
 
-/// What the receive buffers of busy relay sockets may take together.
+/// Bytes that the receive buffers of busy relay sockets may take together.
 pub(crate) const RELAY_BUFFER_BUDGET_BYTES: u64 = 256 * 1024 * 1024;
 
 /// The backend to run, and a line that says why it was chosen.
@@ -36,7 +36,7 @@ pub(crate) fn backend(chosen: Option<Backend>) -> (Backend, String) {
     }
 }
 
-/// How the shards share connections.
+/// Returns how the shards share connections.
 ///
 /// # Errors
 ///
@@ -73,7 +73,7 @@ pub(crate) fn datapath(
     }
 }
 
-/// How connections are served, with `certificates` if TLS is spoken, in a process that may have so many `descriptors`.
+/// Returns how connections are served, with `certificates` if TLS is spoken, in a process that may have so many `descriptors`.
 pub(crate) fn streams(
     config: &Config,
     certificates: Option<&Certificates>,
@@ -103,7 +103,7 @@ pub(crate) fn streams(
     }
 }
 
-/// How datagrams are served, with `certificates` if DTLS is spoken. All shards get the same, because they share the key of the cookies.
+/// Returns how datagrams are served, with `certificates` if DTLS is spoken. All shards get the same, because they share the key of the cookies.
 pub(crate) fn datagrams(
     config: &Config,
     certificates: Option<&Certificates>,
@@ -137,7 +137,7 @@ pub(crate) fn datagrams(
     }
 }
 
-/// What shard `shard` of `shards` logs.
+/// Returns what shard `shard` of `shards` logs.
 pub(crate) fn log(config: &Config, shard: usize, shards: usize) -> Scope {
     Scope {
         persona: config.persona,
@@ -157,11 +157,11 @@ pub(crate) fn log(config: &Config, shard: usize, shards: usize) -> Scope {
     }
 }
 
-/// The engine of every shard.
+/// Returns the configuration of every shard's engine.
 ///
 /// # Errors
 ///
-/// What the engine does not take: a name, password or secret, named without its value.
+/// Names what the engine does not take: a name, password or secret, named without its value.
 pub(crate) fn engine(config: &Config, keys: &KeyRing) -> Result<EngineConfig, String> {
     let stun = &config.stun;
     let limits = &config.limits;
@@ -256,7 +256,7 @@ fn tcp_relays(config: &Config) -> TcpRelays {
     }
 }
 
-/// Which list is whose.
+/// Returns the lists of alternate servers by transport. A transport without a list of its own has the other one's.
 fn redirection(config: &Config) -> Redirection {
     let from = &config.redirection;
     let own_or = |own: &Vec<Alternate>, other: &Vec<Alternate>| match own.is_empty() {
@@ -321,7 +321,7 @@ fn authentication(config: &Config, keys: &KeyRing) -> Result<AuthConfig, String>
     Ok(auth)
 }
 
-/// What may go at once to a source that proved nothing, in seconds' worth: clients of one household or office come together.
+/// Burst that a source without proof may be sent, in seconds of its rate: clients of one household or office come together.
 const EXCESS_BURST_S: u32 = 8;
 /// The same for all bytes, where the answers that cost nothing count too.
 const BYTES_BURST_S: u32 = 4;

@@ -210,7 +210,7 @@ impl World {
                     server: datagram.from,
                     client: datagram.to,
                 };
-                if client.hears(path) {
+                if client.receives_on(path) {
                     let effects = client.receive(now, &datagram.bytes, &mut self.signalling);
                     self.client_does(number, effects);
                 }

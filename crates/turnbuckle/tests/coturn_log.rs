@@ -392,8 +392,8 @@ impl Site {
 
 fn socket(port: u16) -> UdpSocket {
     let socket = UdpSocket::bind("127.0.0.1:0").expect("bound");
-    let patience = Duration::from_secs(30);
-    socket.set_read_timeout(Some(patience)).expect("set");
+    let timeout = Duration::from_secs(30);
+    socket.set_read_timeout(Some(timeout)).expect("set");
     socket.connect(("127.0.0.1", port)).expect("connected");
     socket
 }

@@ -18,7 +18,7 @@ use not_run::not_run;
 use ports::free_ports;
 
 /// How long anything may take that has to come about; how long it does take is not judged.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A directory with a link to the binary, in which it is started.
 struct Site {
@@ -71,7 +71,7 @@ impl Site {
         socket.connect(("127.0.0.1", self.port)).expect("connected");
         let binding = [&[0, 1, 0, 0, 0x21, 0x12, 0xA4, 0x42][..], &[7; 12]].concat();
         // Refused as long as nobody listens. Asked again and again, so that what is looked at next is a server that has just begun to answer.
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         while socket.send(&binding).is_err() || socket.recv(&mut [0; 100]).is_err() {
             assert!(Instant::now() < deadline, "no answer");
             std::thread::sleep(moment);
@@ -115,7 +115,7 @@ impl Drop for Server {
 }
 
 fn await_condition(what: &str, mut condition: impl FnMut() -> bool) {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     while !condition() {
         assert!(Instant::now() < deadline, "{what} did not happen");
         std::thread::sleep(Duration::from_millis(20));

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use openssl::ssl::{SslContext, SslStream, SslVersion};
 
-use super::heard::{Heard, heard_nothing};
+use super::received::{Received, is_transient};
 use super::tls::{self, FLIGHT_WAIT};
 
 /// Bytes of a datagram, so that none is fragmented.
@@ -20,19 +20,19 @@ struct Datagrams {
     socket: UdpSocket,
     sent: Vec<u8>,
     /// Datagrams that it still receives, after which reads find nothing.
-    hears: usize,
+    reads_left: usize,
     /// Stands in front of each datagram.
     prefix: Vec<u8>,
 }
 
 impl Read for Datagrams {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        if self.hears == 0 {
+        if self.reads_left == 0 {
             return Err(ErrorKind::WouldBlock.into());
         }
         let received = self.socket.recv(buffer);
-        self.hears -= usize::from(received.is_ok());
-        received.map_err(|error| match heard_nothing(&error) {
+        self.reads_left -= usize::from(received.is_ok());
+        received.map_err(|error| match is_transient(&error) {
             true => ErrorKind::WouldBlock.into(),
             false => error,
         })
@@ -67,7 +67,7 @@ impl DtlsSession {
         let datagrams = Datagrams {
             socket,
             sent: Vec::new(),
-            hears: usize::MAX,
+            reads_left: usize::MAX,
             prefix: Vec::new(),
         };
         let stream = SslStream::new(ssl, datagrams).map_err(io::Error::other)?;
@@ -107,30 +107,30 @@ impl DtlsSession {
     ///
     /// # Errors
     /// The session has failed.
-    pub fn receive(&mut self, wait: Duration) -> io::Result<Heard> {
+    pub fn receive(&mut self, wait: Duration) -> io::Result<Received> {
         let deadline = Instant::now() + wait;
         let mut room = vec![0; RECORD_LEN_MAX];
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
-                return Ok(Heard::Nothing);
+                return Ok(Received::Nothing);
             }
             self.0.get_ref().socket.set_read_timeout(Some(left))?;
             match tls::received(self.0.ssl_read(&mut room)) {
-                Ok(0) => return Ok(Heard::End),
+                Ok(0) => return Ok(Received::End),
                 Ok(len) => {
                     room.truncate(len);
-                    return Ok(Heard::Message(room));
+                    return Ok(Received::Message(room));
                 }
-                Err(error) if heard_nothing(&error) => {}
+                Err(error) if is_transient(&error) => {}
                 Err(error) => return Err(error),
             }
         }
     }
 
     /// Sends the first ClientHello and receives nothing. Returns the datagram.
-    pub fn say_first_hello(&mut self) -> Vec<u8> {
-        self.0.get_mut().hears = 0;
+    pub fn send_client_hello(&mut self) -> Vec<u8> {
+        self.0.get_mut().reads_left = 0;
         let _ = self.0.do_handshake();
         self.last_sent().to_vec()
     }
@@ -140,10 +140,10 @@ impl DtlsSession {
     /// # Errors
     /// `TimedOut` if no cookie comes in `wait`.
     pub fn say_second_hello(&mut self, wait: Duration) -> io::Result<()> {
-        self.say_first_hello();
-        self.0.get_mut().hears = 1;
+        self.send_client_hello();
+        self.0.get_mut().reads_left = 1;
         let deadline = Instant::now() + wait;
-        while self.0.get_ref().hears == 1 {
+        while self.0.get_ref().reads_left == 1 {
             let _ = self.0.do_handshake();
             if Instant::now() >= deadline {
                 return Err(ErrorKind::TimedOut.into());

@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};
 
 use super::dtls;
-use super::heard::{Heard, heard_nothing};
+use super::received::{Received, is_transient};
 use super::stream::{Stream, tcp};
 use super::tls::Contexts;
 use crate::transport::Transport;
@@ -48,13 +48,13 @@ impl Datagrams {
         sent.map(|_| ())
     }
 
-    fn receive(&self, wait: Duration) -> io::Result<Heard> {
+    fn receive(&self, wait: Duration) -> io::Result<Received> {
         let deadline = Instant::now() + wait;
         let mut buffer = [0; 65536];
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
-                return Ok(Heard::Nothing);
+                return Ok(Received::Nothing);
             }
             self.socket.set_read_timeout(Some(left))?;
             match self.socket.recv_from(&mut buffer) {
@@ -64,9 +64,9 @@ impl Datagrams {
                 }
                 Ok((len, _)) => {
                     let bytes = buffer.get(..len).unwrap_or_default();
-                    return Ok(Heard::Message(bytes.to_vec()));
+                    return Ok(Received::Message(bytes.to_vec()));
                 }
-                Err(error) if heard_nothing(&error) => {}
+                Err(error) if is_transient(&error) => {}
                 Err(error) => return Err(error),
             }
         }
@@ -116,7 +116,7 @@ impl Link {
     ///
     /// # Errors
     /// The connection, or the session, has failed.
-    pub fn receive(&mut self, wait: Duration) -> io::Result<Heard> {
+    pub fn receive(&mut self, wait: Duration) -> io::Result<Received> {
         match self {
             Self::Udp(datagrams) => datagrams.receive(wait),
             Self::Stream(stream) => stream.receive(wait),
@@ -137,9 +137,9 @@ impl Link {
         let deadline = Instant::now() + wait;
         loop {
             match self.receive(deadline.saturating_duration_since(Instant::now())) {
-                Ok(Heard::Message(_)) => {}
-                Ok(Heard::Nothing) => return false,
-                Ok(Heard::End) | Err(_) => return true,
+                Ok(Received::Message(_)) => {}
+                Ok(Received::Nothing) => return false,
+                Ok(Received::End) | Err(_) => return true,
             }
         }
     }

@@ -2,22 +2,22 @@
 //!
 //! [`Session`] is a client with credentials; a [`Link`] carries its messages, by any transport. Its parts send what no correct client sends:
 //! raw bytes, connections that stay silent or send slowly ([`tcp`], [`tcp_from`]), a ClientHello without the rest ([`Contexts::client_hello`],
-//! [`dtls::DtlsSession::say_first_hello`]), PROXY protocol headers in front of datagrams.
+//! [`dtls::DtlsSession::send_client_hello`]), PROXY protocol headers in front of datagrams.
 
 pub mod dtls;
 
-mod heard;
 mod link;
 mod message;
+mod received;
 mod session;
 mod stream;
 mod target;
 mod tls;
 
-pub use heard::Heard;
 pub use link::{Datagrams, Link, dtls_from, udp};
 pub use message::{Answer, append, code, plain};
-pub use session::{Patience, Session};
+pub use received::Received;
+pub use session::{Retransmission, Session};
 pub use stream::{Carrier, Stream, tcp, tcp_from};
 pub use target::{Observed, Target};
 pub use tls::Contexts;

@@ -10,9 +10,9 @@ use rand::SeedableRng as _;
 use rand::rngs::SmallRng;
 use turnbuckle_wire::{Class, MessageWriter, Method, PasswordAlgorithm};
 
-use super::heard::Heard;
 use super::link::Link;
 use super::message::{Answer, code, plain};
+use super::received::Received;
 use super::target::Target;
 use crate::plan::UDP;
 use crate::proof::Proof;
@@ -23,14 +23,14 @@ const WINDOW: usize = 32;
 
 /// How long an answer may take before the request is sent again, and how often it is sent.
 #[derive(Clone, Copy, Debug)]
-pub struct Patience {
+pub struct Retransmission {
     /// After so long it is sent again.
     pub wait: Duration,
     /// How often it is sent, at least once.
     pub sends: u32,
 }
 
-impl Default for Patience {
+impl Default for Retransmission {
     fn default() -> Self {
         Self {
             wait: Duration::from_millis(400),
@@ -48,7 +48,7 @@ pub struct Session {
     /// Its identity.
     pub proof: Proof,
     /// How long it waits.
-    pub patience: Patience,
+    pub retransmission: Retransmission,
     random: SmallRng,
 }
 
@@ -59,7 +59,7 @@ impl Session {
             target: None,
             link,
             proof,
-            patience: Patience::default(),
+            retransmission: Retransmission::default(),
             random: SmallRng::seed_from_u64(RandomState::new().hash_one("session")),
         }
     }
@@ -107,7 +107,7 @@ impl Session {
 
     /// Returns the next message, if one comes in time.
     pub fn receive(&mut self, wait: Duration) -> Option<Vec<u8>> {
-        let Ok(Heard::Message(message)) = self.link.receive(wait) else {
+        let Ok(Received::Message(message)) = self.link.receive(wait) else {
             return None;
         };
         if let Some((target, _)) = &self.target {
@@ -133,7 +133,7 @@ impl Session {
         mut other: impl FnMut(Vec<u8>),
     ) -> Option<Answer> {
         let wanted = request.get(8..20)?.to_vec();
-        let Patience { wait, sends } = self.patience;
+        let Retransmission { wait, sends } = self.retransmission;
         // Nothing is lost on a stream, so nothing is sent twice (RFC 8489 §6.2.2).
         let (wait, sends) = match self.link.is_stream() {
             true => (wait * sends, 1),
@@ -287,7 +287,7 @@ impl Session {
                 let Some(item) = items.get(request.index) else {
                     continue;
                 };
-                if answer.code() == 438 && request.sends <= self.patience.sends {
+                if answer.code() == 438 && request.sends <= self.retransmission.sends {
                     self.take_challenge(&answer);
                     let bytes = build(self, item);
                     self.send(&bytes);
@@ -306,10 +306,10 @@ impl Session {
             }
             let mut lost = Vec::new();
             for (id, request) in &mut waiting {
-                if request.sent.elapsed() < self.patience.wait {
+                if request.sent.elapsed() < self.retransmission.wait {
                     continue;
                 }
-                if request.sends >= self.patience.sends * if is_stream { 4 } else { 1 } {
+                if request.sends >= self.retransmission.sends * if is_stream { 4 } else { 1 } {
                     lost.push(id.clone());
                     continue;
                 }
@@ -375,7 +375,7 @@ mod tests {
         for any in ["127.0.0.1:0", "[::1]:0"] {
             let server = UdpSocket::bind(any).unwrap();
             let mut session = Session::udp(&target(server.local_addr().unwrap())).unwrap();
-            session.patience = Patience {
+            session.retransmission = Retransmission {
                 wait: Duration::from_millis(20),
                 sends: 1_000,
             };

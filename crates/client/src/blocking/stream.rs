@@ -8,8 +8,8 @@ use openssl::ssl::SslStream;
 use rustls::{ClientConnection, StreamOwned};
 use socket2::{Domain, Socket, Type};
 
-use super::heard::{Heard, heard_nothing};
 use super::message::first_message;
+use super::received::{Received, is_transient};
 use super::tls;
 
 /// How long a connection may take, and a write.
@@ -93,23 +93,23 @@ impl Stream {
     ///
     /// # Errors
     /// The connection has failed.
-    pub fn receive(&mut self, wait: Duration) -> io::Result<Heard> {
+    pub fn receive(&mut self, wait: Duration) -> io::Result<Received> {
         let deadline = Instant::now() + wait;
         let mut buffer = [0; 65536];
         loop {
             if let Some(message) = first_message(&mut self.unread) {
-                return Ok(Heard::Message(message));
+                return Ok(Received::Message(message));
             }
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
-                return Ok(Heard::Nothing);
+                return Ok(Received::Nothing);
             }
             match self.carrier.read_within(&mut buffer, left) {
-                Ok(0) => return Ok(Heard::End),
+                Ok(0) => return Ok(Received::End),
                 Ok(len) => self
                     .unread
                     .extend_from_slice(buffer.get(..len).unwrap_or_default()),
-                Err(error) if heard_nothing(&error) => {}
+                Err(error) if is_transient(&error) => {}
                 Err(error) => return Err(error),
             }
         }
@@ -128,7 +128,7 @@ impl Stream {
             match self.carrier.read_within(&mut buffer, left) {
                 Ok(0) => return Some(bytes),
                 Ok(len) => bytes.extend_from_slice(buffer.get(..len).unwrap_or_default()),
-                Err(error) if heard_nothing(&error) => {}
+                Err(error) if is_transient(&error) => {}
                 // Closed with bytes of ours unread.
                 Err(_) => return Some(bytes),
             }

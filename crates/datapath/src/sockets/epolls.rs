@@ -56,7 +56,7 @@ impl Epolls {
             EventData::new_u64(STRANGERS),
             EventFlags::IN,
         )?;
-        epolls.heed_listeners(true)?;
+        epolls.watch_listeners(true)?;
         Ok(epolls)
     }
 
@@ -65,7 +65,7 @@ impl Epolls {
     /// # Errors
     /// The kernel has no memory for it.
     #[cold]
-    pub(crate) fn heed_listeners(&self, wanted: bool) -> io::Result<()> {
+    pub(crate) fn watch_listeners(&self, wanted: bool) -> io::Result<()> {
         let data = EventData::new_u64(LISTENERS);
         let result = match wanted {
             true => epoll::add(&self.media, &self.listeners, data, EventFlags::IN),

@@ -215,7 +215,7 @@ impl Detached {
 
 /// Connections by index; indexes are reused, names are not soon.
 #[derive(Debug, Default)]
-pub(crate) struct Table {
+pub(crate) struct StreamTable {
     places: Vec<Place>,
     free: Vec<u32>,
 }
@@ -226,7 +226,7 @@ struct Place {
     stream: Option<Stream>,
 }
 
-impl Table {
+impl StreamTable {
     /// Takes in a socket, which no event queue watches before it [enters](Stream::enter) one.
     pub(crate) fn insert(&mut self, socket: OwnedFd, start: Start) -> io::Result<&mut Stream> {
         let index = match self.free.pop() {

@@ -11,7 +11,7 @@ use rustix::io::Errno;
 use rustix::net::{SendAncillaryBuffer, SendFlags, sendmsg, shutdown};
 use turnbuckle_sys::receive::Slots;
 
-use super::connection::{Shutdown, Stream, Table};
+use super::connection::{Shutdown, Stream, StreamTable};
 use super::streams::Streams;
 use crate::counters::StreamCounters;
 use crate::handler::StreamHandler;
@@ -111,7 +111,7 @@ impl StreamFlusher {
     fn balance<H: StreamHandler>(
         &mut self,
         job: &Job<'_>,
-        table: &mut Table,
+        table: &mut StreamTable,
         id: StreamId,
         partner: StreamId,
         handler: &mut H,
@@ -369,7 +369,7 @@ fn queue_up<'a, H: StreamHandler>(
 
 /// Applies the changes of a connection's state that the turn requested before anything is sent.
 #[cold]
-fn apply(job: &Job<'_>, table: &mut Table, id: StreamId, change: StreamChange) {
+fn apply(job: &Job<'_>, table: &mut StreamTable, id: StreamId, change: StreamChange) {
     match change {
         StreamChange::HoldBack(is_held_back) => hold_back(job, table, id, is_held_back),
         StreamChange::Join(partner) => join(job, table, id, partner),
@@ -383,7 +383,7 @@ fn apply(job: &Job<'_>, table: &mut Table, id: StreamId, change: StreamChange) {
 }
 
 /// Has a connection that has proven itself be served with the others.
-fn prove(job: &Job<'_>, table: &mut Table, id: StreamId) {
+fn prove(job: &Job<'_>, table: &mut StreamTable, id: StreamId) {
     if let Some(stream) = table.get_mut(id)
         && stream.is_stranger()
         && stream.prove(job.epolls).is_err()
@@ -393,7 +393,7 @@ fn prove(job: &Job<'_>, table: &mut Table, id: StreamId) {
 }
 
 /// Joins two connections, if both are there. Each is among those that the flush looks at.
-fn join(job: &Job<'_>, table: &mut Table, first: StreamId, second: StreamId) {
+fn join(job: &Job<'_>, table: &mut StreamTable, first: StreamId, second: StreamId) {
     for (id, partner) in [(first, second), (second, first)] {
         let has_partner = table.get_mut(partner).is_some();
         let Some(stream) = table.get_mut(id) else {
@@ -407,7 +407,7 @@ fn join(job: &Job<'_>, table: &mut Table, first: StreamId, second: StreamId) {
 }
 
 /// Pauses or resumes reading from a connection. A joined one is resumed only if the other one has room.
-fn hold_back(job: &Job<'_>, table: &mut Table, id: StreamId, is_held_back: bool) {
+fn hold_back(job: &Job<'_>, table: &mut StreamTable, id: StreamId, is_held_back: bool) {
     let Some(stream) = table.get_mut(id) else {
         return;
     };

@@ -14,7 +14,7 @@ use std::time::Duration;
 const RETRY_NS: u64 = 20_000_000;
 /// How long connections may wait for a descriptor. Clients give up after tens of seconds; some, after ten.
 // guard: V-47-descriptors
-const PATIENCE_NS: u64 = 5_000_000_000;
+const SHORTAGE_MAX_NS: u64 = 5_000_000_000;
 /// So long without a failure, the next one begins a shortage of its own.
 const FORGET_NS: u64 = 1_000_000_000;
 
@@ -72,7 +72,7 @@ impl Shortage {
     /// Releases the descriptor in reserve if connections have waited for too long.
     pub(crate) fn take_spare(&mut self, now_ns: u64) -> bool {
         let began_ns = self.began_ns.unwrap_or(now_ns);
-        now_ns - began_ns >= PATIENCE_NS && self.spare.take().is_some()
+        now_ns - began_ns >= SHORTAGE_MAX_NS && self.spare.take().is_some()
     }
 }
 

@@ -9,7 +9,7 @@ use rustix::event::epoll::{self, EventFlags};
 use rustix::net::sockopt::socket_error;
 
 use super::accept::{self, Listener};
-use super::connection::{Shutdown, Start, Table};
+use super::connection::{Shutdown, Start, StreamTable};
 use super::read::Arena;
 use super::shortage::Shortage;
 use crate::counters::StreamCounters;
@@ -29,7 +29,7 @@ pub(crate) struct Streams {
     free_listeners: Vec<u32>,
     /// Listeners that the shard waits for directly.
     exclusive: Vec<u32>,
-    pub(crate) table: Table,
+    pub(crate) table: StreamTable,
     /// Connections whose work the handler cut short in the last turn.
     pub(crate) cut: Vec<StreamId>,
     /// The same list while it is processed.
@@ -46,7 +46,7 @@ impl Streams {
             listeners: Vec::new(),
             free_listeners: Vec::new(),
             exclusive: Vec::new(),
-            table: Table::default(),
+            table: StreamTable::default(),
             cut: Vec::new(),
             looking: Vec::new(),
             cut_strangers: VecDeque::new(),
@@ -65,7 +65,7 @@ impl Streams {
             .exclusive_listeners()
             .map(|(name, listener)| listener.watch(name, epolls));
         if exclusive
-            .chain([epolls.heed_listeners(true)])
+            .chain([epolls.watch_listeners(true)])
             .any(|result| result.is_err())
         {
             // No memory for it: once more later. Those that are watched already say so and stay.
@@ -238,7 +238,7 @@ impl Streams {
             self.shortage.prepare();
         }
         // The failure would be that it is not watched.
-        let _ = epolls.heed_listeners(false);
+        let _ = epolls.watch_listeners(false);
         for (_, listener) in self.exclusive_listeners() {
             let _ = epoll::delete(&epolls.media, listener.fd());
         }

@@ -19,7 +19,7 @@ use turnbuckle_datapath::{
 pub(crate) const BACKENDS: [Backend; 3] = [Backend::Single, Backend::Mmsg, Backend::Gso];
 pub(crate) const LISTENER: EndpointKind = EndpointKind::Listener { reuseport: false };
 /// How long anything may take that has to come about; how long it does take is not judged.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const TEST_TIMEOUT: Duration = Duration::from_secs(60);
 
 pub(crate) fn loopback(v6: bool) -> SocketAddr {
     if v6 {
@@ -70,7 +70,7 @@ pub(crate) fn bind(
 /// A socket that waits for what must come.
 pub(crate) fn socket(address: SocketAddr) -> UdpSocket {
     let socket = UdpSocket::bind(address).unwrap();
-    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    socket.set_read_timeout(Some(TEST_TIMEOUT)).unwrap();
     socket
 }
 
@@ -121,13 +121,13 @@ impl StreamHandler for Echo {}
 /// Makes turns until `datagrams` were received since the start; fails when nothing comes any more.
 pub(crate) fn receive(datapath: &mut Datapath, handler: &mut impl Handler, datagrams: u64) {
     let counters = Arc::clone(datapath.counters());
-    let mut give_up = Instant::now() + PATIENCE;
+    let mut give_up = Instant::now() + TEST_TIMEOUT;
     let mut before = counters.receive.datagrams.get();
     while before < datagrams {
-        datapath.turn(Some(PATIENCE), handler).unwrap();
+        datapath.turn(Some(TEST_TIMEOUT), handler).unwrap();
         let now = counters.receive.datagrams.get();
         if now > before {
-            give_up = Instant::now() + PATIENCE;
+            give_up = Instant::now() + TEST_TIMEOUT;
         }
         assert!(
             Instant::now() < give_up,

@@ -105,8 +105,8 @@ fn connect(server: &mut Server, client: &mut Client, peer: &str) -> ConnectionId
     finish_connect(server, id, true);
     let answer = server.only_reply_to(client.tuple);
     assert_eq!(answer.message().check_integrity(&client.key), Ok(()));
-    let told = answer.success().connection_id().unwrap().unwrap();
-    assert_eq!(told, id.0);
+    let sent = answer.success().connection_id().unwrap().unwrap();
+    assert_eq!(sent, id.0);
     id
 }
 
@@ -535,8 +535,8 @@ fn a_permitted_peer_that_connects_is_announced_to_the_client() {
         (Class::Indication, Method::CONNECTION_ATTEMPT)
     );
     assert_eq!(message.connection_id(), Ok(Some(id.0)));
-    let told = message.xor_peer_address().unwrap().unwrap();
-    assert_eq!(told, peer.parse().unwrap());
+    let sent = message.xor_peer_address().unwrap().unwrap();
+    assert_eq!(sent, peer.parse().unwrap());
     assert!(
         matches!(server.changes[..], [Change::PeerConnected { connection, is_incoming: true, .. }]
             if connection == id)

@@ -8,7 +8,7 @@ use serde_json::Value;
 use super::cell::{Cell, Place};
 use super::commands::{FURTHER_ADDRESSES, commands};
 use crate::bottleneck::Bottleneck;
-use crate::case::{Case, Commands, LISTEN_PORT, PATIENCE, STOP_LIMIT, number};
+use crate::case::{Case, Commands, LISTEN_PORT, STOP_LIMIT, TIMEOUT, number};
 use crate::certificate;
 use crate::counters::{Counted, Snapshot};
 use crate::cpus::CpuList;
@@ -142,7 +142,7 @@ impl Bench<'_> {
     ) -> Result<Watched> {
         let kernel_threads = self.hosts.relay_kernel_threads()?;
         let warm_up = Duration::from_secs_f64(self.case.warm_up_s);
-        load.event("measuring", PATIENCE + warm_up)?;
+        load.event("measuring", TIMEOUT + warm_up)?;
         let clients: Vec<u32> = other.into_iter().chain([load.pid]).collect();
         let read = || -> Result<(Snapshot, Snapshot)> {
             Ok((
@@ -152,7 +152,7 @@ impl Bench<'_> {
         };
         let before = read()?;
         let window = Duration::from_secs_f64(self.case.window_s);
-        load.event("measured", window + PATIENCE)?;
+        load.event("measured", window + TIMEOUT)?;
         let after = read()?;
         let relay = after.0.since(&before.0);
         Ok(Watched {
@@ -177,7 +177,7 @@ impl Bench<'_> {
         let before = self.hosts.relay.snapshot(&[], &[])?;
         let load = self.start(host, "clients", &self.commands.load, self.client_cpus)?;
         let watched = self.watch(&server, host, &load, None)?;
-        let result = load.event("result", PATIENCE)?;
+        let result = load.event("result", TIMEOUT)?;
         load.stop(host, "INT", STOP_LIMIT)?;
         // Beside what was accepted and connected in all, not in the window alone.
         let whole = self.hosts.relay.snapshot(&[], &[])?.since(&before);
@@ -185,7 +185,7 @@ impl Bench<'_> {
         let accepted = match self.cell.workers {
             Some(_) => {
                 self.hosts.relay.signal(server.pid, "INT");
-                Some(server.event("result", PATIENCE)?)
+                Some(server.event("result", TIMEOUT)?)
             }
             None => None,
         };
@@ -215,22 +215,22 @@ impl Bench<'_> {
             &self.commands.peer,
             &hosts.peer.cpus,
         )?;
-        peer.event("ready", PATIENCE)?;
+        peer.event("ready", TIMEOUT)?;
         let (storm_cpus, call_cpus) = hosts.load.cpus.split();
         let calls = |storm: Option<u32>| -> Result<(Watched, Value)> {
             let calls = self.start(&hosts.load, "calls", &self.commands.load, &call_cpus)?;
             let watched = self.watch(&server, &hosts.load, &calls, storm)?;
-            let result = calls.event("result", PATIENCE)?;
+            let result = calls.event("result", TIMEOUT)?;
             calls.stop(&hosts.load, "INT", STOP_LIMIT)?;
             Ok((watched, result))
         };
         let during_storm = || -> Result<_> {
             let words = self.commands.meanwhile.as_deref().unwrap_or_default();
             let storm = self.start(&hosts.load, "storm", words, &storm_cpus)?;
-            storm.event("measuring", PATIENCE)?;
+            storm.event("measuring", TIMEOUT)?;
             let (watched, result) = calls(Some(storm.pid))?;
             hosts.load.signal(storm.pid, "INT");
-            let stormed = storm.event("result", PATIENCE)?;
+            let stormed = storm.event("result", TIMEOUT)?;
             storm.stop(&hosts.load, "INT", STOP_LIMIT)?;
             Ok((watched, result, stormed))
         };
@@ -301,7 +301,7 @@ impl Bench<'_> {
         ))?;
         let host = self.client_host();
         let load = self.start(host, "clients", &self.commands.load, self.client_cpus)?;
-        load.event("measuring", PATIENCE)?;
+        load.event("measuring", TIMEOUT)?;
         let set = |limit: &str| relay.run(&format!("prlimit --pid {pid} --nofile={limit}:"));
         set(&limit.to_string())?;
         let started = Instant::now();
@@ -317,8 +317,8 @@ impl Bench<'_> {
             crate::interrupt::pause(Duration::from_millis(50))?;
         }
         set(before.trim())?;
-        load.event("measured", window + PATIENCE)?;
-        let result = load.event("result", PATIENCE)?;
+        load.event("measured", window + TIMEOUT)?;
+        let result = load.event("result", TIMEOUT)?;
         load.stop(host, "INT", STOP_LIMIT)?;
         if reached == 0 {
             bail!("the limit of {limit} descriptors was not reached, and no connection waited");

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use hdrhistogram::Histogram;
 use serde_json::{Map, Value, json};
+use turnbuckle_client::descriptors;
 
 use super::errors;
 use super::exchange::Exchange;
@@ -67,7 +68,7 @@ impl Arguments {
     /// # Errors
     /// A worker cannot be started.
     pub fn run(&self) -> anyhow::Result<ExitCode> {
-        limits::raise_descriptor_limit();
+        descriptors::raise_limit();
         let stop = Stop::on_signals()?;
         let workers = self.workers.unwrap_or_else(threads::available);
         let host = Host::read();
@@ -259,7 +260,7 @@ struct Window {
 struct Progress<'a> {
     stop: &'a Stop,
     counters: &'a [Arc<OwnLines<Counters>>],
-    told: (Instant, u64),
+    printed: (Instant, u64),
 }
 
 impl<'a> Progress<'a> {
@@ -267,7 +268,7 @@ impl<'a> Progress<'a> {
         Self {
             stop,
             counters,
-            told: (Instant::now(), 0),
+            printed: (Instant::now(), 0),
         }
     }
 
@@ -276,15 +277,15 @@ impl<'a> Progress<'a> {
         let started = Instant::now();
         while !self.stop.is_ended() && started.elapsed() < length {
             thread::sleep(TICK.min(length.saturating_sub(started.elapsed())));
-            let since = self.told.0.elapsed();
+            let since = self.printed.0.elapsed();
             if since >= Duration::from_secs(1) {
                 let connected = total(self.counters, |counters| &counters.connected);
                 let failed = total(self.counters, |counters| &counters.failed);
-                let rate = (connected - self.told.1) as f64 / since.as_secs_f64();
+                let rate = (connected - self.printed.1) as f64 / since.as_secs_f64();
                 output::note(&format!(
                     "connected {rate:.0}/s, {connected} in all, {failed} failed"
                 ));
-                self.told = (Instant::now(), connected);
+                self.printed = (Instant::now(), connected);
             }
         }
     }

@@ -17,7 +17,7 @@ use turnbuckle_wire::{Class, HEADER_LEN, Message, MessageWriter, Method, Transac
 use turnbuckle_client::certificates::{self, Signatures};
 
 /// How long an answer may take: clients of relays give up after about as much.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// What each connection carries.
 #[derive(Clone, Debug)]
@@ -51,7 +51,7 @@ impl Exchange {
     }
 
     fn carry(&self, socket: &mut TcpStream, target: SocketAddrV4) -> io::Result<()> {
-        socket.set_read_timeout(Some(PATIENCE))?;
+        socket.set_read_timeout(Some(TIMEOUT))?;
         socket.set_nodelay(true)?;
         let Some(config) = &self.tls else {
             return ask(socket);

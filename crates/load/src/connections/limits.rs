@@ -1,7 +1,5 @@
 //! What both programs are bounded by, and what they say of a connection.
 
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-
 /// Most workers of one program.
 const WORKERS_MAX: u16 = 1024;
 
@@ -15,17 +13,4 @@ pub(super) fn workers(text: &str) -> Result<usize, String> {
 /// CPU time of a connection, microseconds, for a sentence; nothing if there was no connection.
 pub(super) fn cpu_each(us: Option<f64>) -> String {
     us.map_or_else(String::new, |us| format!(", {us:.2} us of CPU each"))
-}
-
-/// Lets this process open as many descriptors as it may.
-pub(super) fn raise_descriptor_limit() {
-    let limit = getrlimit(Resource::Nofile);
-    // Failure leaves the old limit, and reaching it is counted as EMFILE.
-    let _ = setrlimit(
-        Resource::Nofile,
-        Rlimit {
-            current: limit.maximum,
-            maximum: limit.maximum,
-        },
-    );
 }

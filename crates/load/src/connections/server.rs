@@ -18,6 +18,7 @@ use rustix::net::{SocketFlags, accept_with, sockopt};
 use rustix::thread::{CpuSet, sched_setaffinity};
 use serde_json::{Value, json};
 use socket2::{Domain, Socket, Type};
+use turnbuckle_client::descriptors;
 use turnbuckle_sys::accept_ring::{AcceptEvent, AcceptRing};
 use turnbuckle_sys::cpus::allowed_cpus;
 use turnbuckle_sys::descriptors::unshare_descriptors;
@@ -125,7 +126,7 @@ impl Arguments {
     /// # Errors
     /// The port cannot be listened on, or the kernel lacks what the strategy needs.
     pub fn run(&self) -> anyhow::Result<ExitCode> {
-        limits::raise_descriptor_limit();
+        descriptors::raise_limit();
         let stop = Stop::on_signals()?;
         let strategy = self.strategy();
         let workers = self.workers.unwrap_or_else(threads::available);
@@ -182,7 +183,7 @@ impl Arguments {
     ) -> (u64, Duration) {
         let started = Instant::now();
         let (mut first, mut last, mut seen) = (None, started, 0);
-        let mut told = (started, 0);
+        let mut printed = (started, 0);
         while !stop.is_ended()
             && !has_failed()
             && self.duration.is_none_or(|end| started.elapsed() < end)
@@ -195,12 +196,12 @@ impl Arguments {
                 last = Instant::now();
                 seen = accepted;
             }
-            if told.0.elapsed() >= Duration::from_secs(1) {
-                let rate = (accepted - told.1) as f64 / told.0.elapsed().as_secs_f64();
+            if printed.0.elapsed() >= Duration::from_secs(1) {
+                let rate = (accepted - printed.1) as f64 / printed.0.elapsed().as_secs_f64();
                 if rate > 0.0 {
                     output::note(&format!("accepted {rate:.0}/s, {accepted} in all"));
                 }
-                told = (Instant::now(), accepted);
+                printed = (Instant::now(), accepted);
             }
         }
         let busy = first.map_or(Duration::ZERO, |first| last.duration_since(first));

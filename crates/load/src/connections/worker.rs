@@ -25,7 +25,7 @@ use crate::threads::{self, Clock, OwnLines};
 /// How often a worker that waits looks whether the run has ended.
 const TICK: Duration = Duration::from_millis(20);
 /// The longest connect. The kernel itself would go on for two minutes.
-const PATIENCE: Duration = Duration::from_secs(3);
+const TIMEOUT: Duration = Duration::from_secs(3);
 
 /// How this side ends a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -95,7 +95,7 @@ impl Worker {
                 .socket(SocketFlags::CLOEXEC, number)
                 .and_then(|socket| {
                     // What a connect waits for at most; it then fails with EINPROGRESS.
-                    sockopt::set_socket_timeout(&socket, sockopt::Timeout::Send, Some(PATIENCE))?;
+                    sockopt::set_socket_timeout(&socket, sockopt::Timeout::Send, Some(TIMEOUT))?;
                     connect(&socket, target)
                         .map_err(|errno| {
                             if errno == Errno::INPROGRESS {
@@ -152,7 +152,7 @@ impl Worker {
                 looked_at = now;
                 for (place, attempt) in attempts.iter_mut().enumerate() {
                     let is_late = |attempt: &mut Attempt| {
-                        u128::from(now - attempt.began) > PATIENCE.as_nanos()
+                        u128::from(now - attempt.began) > TIMEOUT.as_nanos()
                     };
                     if attempt.take_if(is_late).is_some() {
                         self.failed(Errno::TIMEDOUT);

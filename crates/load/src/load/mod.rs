@@ -38,7 +38,6 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde_json::json;
 use turnbuckle_datapath::{Backend, BufferSettings, Settings};
 use turnbuckle_wire::ChannelNumber;
@@ -58,7 +57,7 @@ use crate::output;
 use crate::socket_drops;
 use crate::stop::Stop;
 use crate::threads::{self, Clock, OwnLines};
-use turnbuckle_client::{Failure, Path, Plan, Terms, Transport};
+use turnbuckle_client::{Failure, Path, Plan, Terms, Transport, descriptors};
 
 /// How often a run is looked at.
 const TICK: Duration = Duration::from_millis(20);
@@ -332,13 +331,13 @@ impl Run {
         work: impl FnOnce() -> anyhow::Result<T> + Send + 'static,
     ) -> anyhow::Result<(i32, JoinHandle<anyhow::Result<T>>)> {
         let cpus = self.arguments.machine.cpus.clone();
-        let (tell, told) = mpsc::channel();
+        let (sender, receiver) = mpsc::channel();
         let handle = thread::Builder::new().name(name).spawn(move || {
             let pinned = threads::pin(cpus.as_ref(), place);
-            let _ = tell.send(pinned.map(|()| threads::id()));
+            let _ = sender.send(pinned.map(|()| threads::id()));
             work()
         })?;
-        let id = told.recv().context("a thread ended at once")??;
+        let id = receiver.recv().context("a thread ended at once")??;
         Ok((id, handle))
     }
 
@@ -698,25 +697,7 @@ impl Run {
     }
 }
 
-/// Two descriptors per client and some besides, as far as the system lets this process have them.
+/// Lets this process have two descriptors per client and some besides, as far as the system allows.
 pub(crate) fn allow_descriptors(clients: usize) {
-    let limit = getrlimit(Resource::Nofile);
-    let wanted = clients as u64 * 2 + 256;
-    if limit.current.is_some_and(|current| current < wanted) {
-        let maximum = limit.maximum.map(|maximum| maximum.max(wanted));
-        let raised = Rlimit {
-            current: Some(wanted),
-            maximum,
-        };
-        if setrlimit(Resource::Nofile, raised).is_err() {
-            // Without the right to raise the maximum: up to it.
-            let _ = setrlimit(
-                Resource::Nofile,
-                Rlimit {
-                    current: limit.maximum,
-                    maximum: limit.maximum,
-                },
-            );
-        }
-    }
+    descriptors::allow(clients as u64 * 2 + 256);
 }

@@ -110,7 +110,7 @@ pub(crate) struct Report {
     /// How it was sent.
     sending: sender::Outcome,
     /// What became of it, and of the clients.
-    heard: listener::Outcome,
+    listened: listener::Outcome,
     /// Role and datagrams of each thread.
     threads: Vec<(&'static str, u64)>,
 }
@@ -127,7 +127,7 @@ impl Report {
             totals,
             sent: 0,
             sending: sender::Outcome::new()?,
-            heard: listener::Outcome::new()?,
+            listened: listener::Outcome::new()?,
             threads: Vec::new(),
         };
         for (sent, outcome) in senders {
@@ -147,20 +147,20 @@ impl Report {
                 report.sent += sent;
                 report.sending.add(&sender)?;
             }
-            report.heard.add(&outcome)?;
+            report.listened.add(&outcome)?;
         }
         Ok(report)
     }
 
     pub(crate) fn summary(&self) -> Summary {
         let (latency_ms, jitter_ms) =
-            summary_of(&self.heard.delays.latency, &self.heard.delays.jitter);
+            summary_of(&self.listened.delays.latency, &self.listened.delays.jitter);
         Summary {
             sent: self.sent,
             received: self.received(),
             failed: self.sending.failed,
-            allocated: self.heard.allocations.allocated,
-            moves: [self.heard.moved.done, self.heard.moved.failed],
+            allocated: self.listened.allocations.allocated,
+            moves: [self.listened.moved.done, self.listened.moved.failed],
             latency_ms,
             jitter_ms,
         }
@@ -178,7 +178,7 @@ impl Report {
     /// Packets sent and not received.
     fn lost(&self) -> u64 {
         self.sent
-            .saturating_sub(self.heard.received.counts.received)
+            .saturating_sub(self.listened.received.counts.received)
     }
 
     fn loss_percent(&self) -> f64 {
@@ -190,14 +190,14 @@ impl Report {
 
     fn received(&self) -> u64 {
         if self.arguments.mode == Mode::Invalid {
-            self.heard.received.arrived
+            self.listened.received.arrived
         } else {
-            self.heard.received.counts.received
+            self.listened.received.counts.received
         }
     }
 
     fn failed_clients(&self) -> u64 {
-        self.heard.allocations.failures.values().sum()
+        self.listened.allocations.failures.values().sum()
     }
 
     fn value(&self) -> Value {
@@ -227,19 +227,19 @@ impl Report {
             "sent_datagrams": self.sent,
             "sent_bytes": self.sending.sent_bytes,
             "received_datagrams": self.received(),
-            "received_bytes": self.heard.received.bytes,
+            "received_bytes": self.listened.received.bytes,
             "lost": known(self.lost()),
-            "duplicated": self.heard.received.counts.duplicated,
-            "reordered": self.heard.received.counts.reordered,
-            "corrupted": self.heard.received.corrupted,
+            "duplicated": self.listened.received.counts.duplicated,
+            "reordered": self.listened.received.counts.reordered,
+            "corrupted": self.listened.received.corrupted,
             "asked_pps": self.arguments.total_rate(),
             "send_pps": self.sent as f64 / seconds,
             "recv_pps": self.received() as f64 / seconds,
-            "latency_us": microseconds(&self.heard.delays.latency),
-            "jitter_us": jitter(&self.heard.delays.jitter),
+            "latency_us": microseconds(&self.listened.delays.latency),
+            "jitter_us": jitter(&self.listened.delays.jitter),
             "lateness_us": microseconds(&self.sending.lateness),
             "allocations": self.allocations(),
-            "by_itself": self.heard.received.by_itself.map(|(counts, lost)| json!({
+            "by_itself": self.listened.received.by_itself.map(|(counts, lost)| json!({
                 "received_datagrams": counts.received,
                 "recv_pps": counts.received as f64 / seconds,
                 "lost": lost,
@@ -247,10 +247,10 @@ impl Report {
                 "reordered": counts.reordered,
             })),
             "moves": self.arguments.moves().map(|_| json!({
-                "done": self.heard.moved.done,
-                "failed": self.heard.moved.failed,
-                "stale_tickets_refused": self.heard.moved.stale_refused,
-                "stale_tickets_taken": self.heard.moved.stale_taken,
+                "done": self.listened.moved.done,
+                "failed": self.listened.moved.failed,
+                "stale_tickets_refused": self.listened.moved.stale_refused,
+                "stale_tickets_taken": self.listened.moved.stale_taken,
             })),
             "send_calls": self.sending.send_calls,
             "gso_sends": self.sending.gso_sends,
@@ -262,22 +262,22 @@ impl Report {
     }
 
     fn allocations(&self) -> Value {
-        if self.heard.allocations.attempted == 0 {
+        if self.listened.allocations.attempted == 0 {
             return Value::Null;
         }
         let errors: serde_json::Map<String, Value> = self
-            .heard
+            .listened
             .allocations
             .failures
             .iter()
             .map(|(failure, count)| (failure_name(*failure), (*count).into()))
             .collect();
         json!({
-            "attempted": self.heard.allocations.attempted,
-            "succeeded": self.heard.allocations.allocated,
+            "attempted": self.listened.allocations.attempted,
+            "succeeded": self.listened.allocations.allocated,
             "failed": self.failed_clients(),
-            "released": self.heard.allocations.released,
-            "per_second": self.heard.allocations.allocated as f64 / self.seconds(),
+            "released": self.listened.allocations.released,
+            "per_second": self.listened.allocations.allocated as f64 / self.seconds(),
             "errors": errors,
         })
     }
@@ -288,9 +288,9 @@ impl Report {
         let mut text = match self.arguments.mode {
             Mode::Alloc => format!(
                 "{} allocations in {seconds:.1} s: {:.0}/s, given back {}",
-                grouped(self.heard.allocations.allocated),
-                self.heard.allocations.allocated as f64 / seconds,
-                grouped(self.heard.allocations.released)
+                grouped(self.listened.allocations.allocated),
+                self.listened.allocations.allocated as f64 / seconds,
+                grouped(self.listened.allocations.released)
             ),
             _ => format!(
                 "sent {} ({:.0}/s), received {} ({:.0}/s)",
@@ -305,14 +305,15 @@ impl Report {
                 ", lost {} ({:.3} %), duplicated {}, reordered {}, corrupted {}",
                 grouped(self.lost()),
                 self.loss_percent(),
-                grouped(self.heard.received.counts.duplicated),
-                grouped(self.heard.received.counts.reordered),
-                grouped(self.heard.received.corrupted)
+                grouped(self.listened.received.counts.duplicated),
+                grouped(self.listened.received.counts.reordered),
+                grouped(self.listened.received.corrupted)
             );
         }
-        if !self.heard.delays.latency.is_empty() {
-            let at =
-                |percentile| self.heard.delays.latency.value_at_percentile(percentile) as f64 / 1e3;
+        if !self.listened.delays.latency.is_empty() {
+            let at = |percentile| {
+                self.listened.delays.latency.value_at_percentile(percentile) as f64 / 1e3
+            };
             text += &format!(
                 ", round trip p50 {:.0} p99 {:.0} p99.9 {:.0} us",
                 at(50.0),
@@ -320,7 +321,7 @@ impl Report {
                 at(99.9)
             );
         }
-        if let Some((counts, lost)) = self.heard.received.by_itself {
+        if let Some((counts, lost)) = self.listened.received.by_itself {
             text += &format!(
                 ", from peers by themselves {} ({:.0}/s), of these lost {}, duplicated {}, reordered {}",
                 grouped(counts.received),
@@ -333,15 +334,15 @@ impl Report {
         if self.arguments.moves().is_some() {
             text += &format!(
                 ", moved {}, failed to {}, stale tickets refused {}",
-                grouped(self.heard.moved.done),
-                grouped(self.heard.moved.failed),
-                grouped(self.heard.moved.stale_refused)
+                grouped(self.listened.moved.done),
+                grouped(self.listened.moved.failed),
+                grouped(self.listened.moved.stale_refused)
             );
         }
         if self.failed_clients() > 0 {
             text += &format!(
                 ", refused: {}",
-                failures_sentence(&self.heard.allocations.failures)
+                failures_sentence(&self.listened.allocations.failures)
             );
         }
         if self.sending.failed > 0 {
@@ -366,7 +367,7 @@ impl Report {
         // These need no limit to be wrong.
         if self.arguments.mode.has_packets() {
             broken.extend(refused_clients(
-                &self.heard.allocations.failures,
+                &self.listened.allocations.failures,
                 self.arguments.volume.clients,
             ));
         }
@@ -376,18 +377,18 @@ impl Report {
                 "nothing was sent: the kernel refused all {failed} packets"
             ));
         }
-        if self.arguments.mode == Mode::Alloc && self.heard.allocations.allocated == 0 {
+        if self.arguments.mode == Mode::Alloc && self.listened.allocations.allocated == 0 {
             broken.push(format!(
                 "not one allocation was made: {}",
-                failures_sentence(&self.heard.allocations.failures)
+                failures_sentence(&self.listened.allocations.failures)
             ));
         }
-        if self.heard.moved.failed > 0 {
-            let failed = grouped(self.heard.moved.failed);
+        if self.listened.moved.failed > 0 {
+            let failed = grouped(self.listened.moved.failed);
             broken.push(format!("{failed} moves failed"));
         }
-        if self.heard.moved.stale_taken > 0 {
-            let taken = grouped(self.heard.moved.stale_taken);
+        if self.listened.moved.stale_taken > 0 {
+            let taken = grouped(self.listened.moved.stale_taken);
             broken.push(format!("{taken} tickets were taken that had been used up"));
         }
         if let Some(max) = self.arguments.verdict.max_loss
@@ -398,9 +399,9 @@ impl Report {
                 self.loss_percent()
             ));
         }
-        let p99 = self.heard.delays.latency.value_at_percentile(99.0) as f64 / 1e3;
+        let p99 = self.listened.delays.latency.value_at_percentile(99.0) as f64 / 1e3;
         if let Some(max) = self.arguments.verdict.max_p99_us
-            && (p99 > max || self.heard.delays.latency.is_empty())
+            && (p99 > max || self.listened.delays.latency.is_empty())
         {
             broken.push(format!(
                 "the 99th percentile of the round trip is {p99:.0} us, allowed: {max} us"

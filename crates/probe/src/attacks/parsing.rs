@@ -26,7 +26,7 @@ pub(super) fn lengths(context: &Context, over: Transport) -> io::Result<Verdict>
     let _ = held.allocate(UDP, |_| {});
     let all = messages(&held)
         .into_iter()
-        .flat_map(|message| liars(&message));
+        .flat_map(|message| with_false_lengths(&message));
     let verdict = if over.is_stream() {
         // Each may end its connection, so each has one.
         batter(context, over, all.step_by(STREAM_STRIDE))?
@@ -116,7 +116,7 @@ fn gone(sent: usize) -> String {
 }
 
 /// Returns a message truncated at every length, and with every length field at its extremes, whole and by half.
-fn liars(message: &[u8]) -> Vec<Vec<u8>> {
+fn with_false_lengths(message: &[u8]) -> Vec<Vec<u8>> {
     let mut all: Vec<Vec<u8>> = (0..message.len())
         .map(|len| message.get(..len).unwrap_or_default().to_vec())
         .collect();

@@ -140,8 +140,8 @@ pub(super) fn held(context: &Context, over: Transport) -> io::Result<Verdict> {
     let source_count = u64::try_from(sources(context).len()).unwrap_or(1);
     let (clients, wrong) = during(context, attack, || {
         // Until all are there, or no more get in.
-        let patience = Instant::now() + 4 * context.strangers.time;
-        while begun.load(Ordering::Relaxed) < source_count && Instant::now() < patience {
+        let timeout = Instant::now() + 4 * context.strangers.time;
+        while begun.load(Ordering::Relaxed) < source_count && Instant::now() < timeout {
             thread::sleep(CALL_INTERVAL);
         }
         new_clients(context, over)
@@ -293,9 +293,9 @@ fn stranger(context: &Context, over: Transport, source: Option<IpAddr>) -> io::R
     };
     link.send(&binding())?;
     match link.receive(WAIT)? {
-        blocking::Heard::Message(_) => Ok(link),
-        blocking::Heard::Nothing => Err(ErrorKind::TimedOut.into()),
-        blocking::Heard::End => Err(ErrorKind::UnexpectedEof.into()),
+        blocking::Received::Message(_) => Ok(link),
+        blocking::Received::Nothing => Err(ErrorKind::TimedOut.into()),
+        blocking::Received::End => Err(ErrorKind::UnexpectedEof.into()),
     }
 }
 
@@ -320,7 +320,7 @@ struct Call {
 }
 
 /// What became of a call's datagrams.
-struct Heard {
+struct Received {
     sent: u32,
     lost: u32,
     p99: Duration,
@@ -362,7 +362,7 @@ impl Call {
     }
 
     /// Goes on for some time, a datagram after the other.
-    fn go_on(&mut self, time: Duration) -> Heard {
+    fn go_on(&mut self, time: Duration) -> Received {
         let until = Instant::now() + time;
         let (mut times, mut lost) = (Vec::new(), 0);
         let mut number = 0_u32;
@@ -388,7 +388,7 @@ impl Call {
         }
         times.sort_unstable();
         let index = times.len() * 99 / 100;
-        Heard {
+        Received {
             sent: number,
             lost,
             p99: times.get(index).copied().unwrap_or_default(),

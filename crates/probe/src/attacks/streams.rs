@@ -109,20 +109,20 @@ pub(super) fn consoles(context: &Context, over: Transport) -> io::Result<Verdict
             continue;
         };
         stream.set_read_timeout(Some(WAIT))?;
-        let mut heard = [0; 512];
+        let mut answer = [0; 512];
         let mut len = 0;
         if address != turn {
             // A console greets first; a page needs a request.
-            len = stream.read(&mut heard).unwrap_or(0);
+            len = stream.read(&mut answer).unwrap_or(0);
         }
         if len == 0 {
             let _ = stream.write_all(b"GET / HTTP/1.1\r\nHost: relay\r\n\r\n");
-            len = stream.read(&mut heard).unwrap_or(0);
+            len = stream.read(&mut answer).unwrap_or(0);
         }
-        let heard = String::from_utf8_lossy(heard.get(..len).unwrap_or_default()).into_owned();
-        let is_page = heard.starts_with("HTTP/1.1 2") || heard.starts_with("HTTP/1.0 2");
+        let answer = String::from_utf8_lossy(answer.get(..len).unwrap_or_default()).into_owned();
+        let is_page = answer.starts_with("HTTP/1.1 2") || answer.starts_with("HTTP/1.0 2");
         if is_page || (address != turn && len > 0) {
-            let line = heard.lines().next().unwrap_or_default();
+            let line = answer.lines().next().unwrap_or_default();
             wrong.push(format!("port {} says {line:?}", address.port()));
         }
     }

@@ -108,9 +108,9 @@ impl Interfaces {
     }
 
     /// Sends the new addresses to the shards that have not taken them yet and have room in their queue.
-    pub(super) fn tell(&mut self, shards: &Shards) {
+    pub(super) fn publish(&mut self, shards: &Shards) {
         let known = self.pending.take_if(|pending| {
-            pending.tell(|shard, addresses| shards.set_interfaces(shard, addresses))
+            pending.deliver(|shard, addresses| shards.set_interfaces(shard, addresses))
         });
         if let Some(known) = known {
             self.addresses.clone_from(known.value());
@@ -245,9 +245,9 @@ mod tests {
         assert!(!has(interfaces.addresses(), "10.9.8.7"));
         for (address, ip) in [("10.9.8.7/24", "10.9.8.7"), ("fd00::7/64", "fd00::7")] {
             namespace.address("add", address);
-            next(&events, |told| has(told, ip));
+            next(&events, |addresses| has(addresses, ip));
             namespace.address("del", address);
-            next(&events, |told| !has(told, ip));
+            next(&events, |addresses| !has(addresses, ip));
         }
         // Its thread ends with it.
         drop(interfaces);

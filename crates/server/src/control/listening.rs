@@ -21,7 +21,7 @@ use crate::shard::{Request, Shard};
 const INTERVAL: Duration = Duration::from_secs(1);
 
 /// Longest time in which running shards open their sockets. It passes only if a shard has ended.
-const PATIENCE: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// What a listener receives: datagrams or connections.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -213,7 +213,7 @@ fn open(shards: &[Shard], datagrams: &[SocketAddr], streams: &[SocketAddr]) -> R
     drop(done);
     let mut outcome = Ok(());
     for _ in shards {
-        match is_done.recv_timeout(PATIENCE) {
+        match is_done.recv_timeout(TIMEOUT) {
             Ok(Ok(())) => {}
             Ok(Err(error)) => outcome = Err(error.to_string()),
             // The shard has ended, and its last event has the reason.
@@ -231,7 +231,7 @@ pub(crate) fn admit_clients(shards: &[Shard]) {
         let (done, is_done) = sync_channel(1);
         shard.insist(Request::AdmitClients(done));
         // This fails if the shard has ended. Its last event has the reason.
-        let _ = is_done.recv_timeout(PATIENCE);
+        let _ = is_done.recv_timeout(TIMEOUT);
     }
 }
 

@@ -20,9 +20,9 @@ impl<T> Pending<T> {
     }
 
     /// Offers the value to the shards that are left. `tell` returns whether a shard took it. Returns whether all shards have taken it.
-    pub(crate) fn tell(&mut self, mut tell: impl FnMut(usize, &T) -> bool) -> bool {
+    pub(crate) fn deliver(&mut self, mut deliver: impl FnMut(usize, &T) -> bool) -> bool {
         let value = &self.value;
-        self.shards.retain(|&shard| !tell(shard, value));
+        self.shards.retain(|&shard| !deliver(shard, value));
         self.shards.is_empty()
     }
 }
@@ -33,18 +33,18 @@ mod tests {
 
     #[test]
     fn a_shard_that_has_no_room_is_told_again_and_the_others_are_not() {
-        let mut told = Vec::new();
+        let mut delivered = Vec::new();
         let mut pending = Pending::new("news", 3);
         let mut round = |has_room: &dyn Fn(usize) -> bool| {
-            pending.tell(|shard, _| {
-                told.push(shard);
+            pending.deliver(|shard, _| {
+                delivered.push(shard);
                 has_room(shard)
             })
         };
         assert!(!round(&|shard| shard != 1));
         assert!(!round(&|_| false));
         assert!(round(&|_| true));
-        assert_eq!(told, [0, 1, 2, 1, 1]);
+        assert_eq!(delivered, [0, 1, 2, 1, 1]);
         assert_eq!(*pending.value(), "news");
     }
 }

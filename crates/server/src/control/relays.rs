@@ -39,10 +39,10 @@ impl Relays {
         if !config.addresses.later.follows_relays || relays.is_empty() || relays == self.addresses {
             return;
         }
-        let told = relays
+        let added = relays
             .iter()
             .filter(|relay| !self.addresses.contains(relay));
-        for relay in told {
+        for relay in added {
             let _ = writeln!(out, "relaying from {relay} from now on");
         }
         let all: Vec<_> = relays

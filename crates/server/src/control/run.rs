@@ -15,7 +15,7 @@ use crate::counters::Accounting;
 use crate::process::Settled;
 
 /// Time after which a change is offered again to a shard whose queue was full.
-const TELL_INTERVAL: Duration = Duration::from_millis(20);
+const PUBLISH_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Runs the relay until SIGINT or SIGTERM, and returns the final accounting. Log lines go to `out`, which must not block. It is flushed only before
 /// the relay serves.
@@ -81,8 +81,8 @@ impl Started {
                 self.listening.resume(shard);
                 self.statistics.restarted(index, shard);
             }
-            self.users.tell(&self.shards);
-            self.interfaces.tell(&self.shards);
+            self.users.publish(&self.shards);
+            self.interfaces.publish(&self.shards);
             self.listening.attempt(config, now, self.shards.all(), out);
             if self.drain.is_over(now, &self.shards, out) {
                 return Ok(());
@@ -99,7 +99,7 @@ impl Started {
             self.drain.due(),
             self.listening.due(),
             self.shards.due(),
-            has_news.then(|| Instant::now() + TELL_INTERVAL),
+            has_news.then(|| Instant::now() + PUBLISH_INTERVAL),
         ];
         let always = self.statistics.due().min(self.certificates.due());
         sometimes.into_iter().flatten().fold(always, Instant::min)

@@ -96,9 +96,9 @@ impl FollowedUsers {
     }
 
     /// Sends the new settings to the shards that have not taken them yet and have room in their queue.
-    pub(super) fn tell(&mut self, shards: &Shards) {
+    pub(super) fn publish(&mut self, shards: &Shards) {
         self.pending
-            .take_if(|users| users.tell(|shard, engine| shards.reconfigure(shard, engine)));
+            .take_if(|users| users.deliver(|shard, engine| shards.reconfigure(shard, engine)));
     }
 }
 

@@ -1,10 +1,10 @@
-//! Why datagrams go nowhere: each who drops has a closed list of its own, and what is printed adds up those of one name.
+//! Reasons for which datagrams are dropped. Each part that drops has a closed list of its own; the printed figures add up those of one name.
 
 use turnbuckle_counters::{Counted as _, PerReason, counters, reasons};
 use turnbuckle_engine::DropReason as EngineDrop;
 
 reasons! {
-    /// Why what passes between shards is dropped.
+    /// Reasons for which messages between shards are dropped.
     pub(crate) enum AcrossDrop {
         /// A message for another thread that had no room for it: a client that moved (RFC 8016).
         HandoverQueueFull = "handover_queue_full",
@@ -16,7 +16,7 @@ reasons! {
 }
 
 reasons! {
-    /// Why the main thread counts something as dropped.
+    /// Reasons for which the main thread counts a message as dropped.
     pub(crate) enum ControlDrop {
         /// A message that a thread had taken and was not done with when it failed.
         ShardFailed = "shard_failed",
@@ -24,7 +24,7 @@ reasons! {
 }
 
 reasons! {
-    /// Why the data path drops.
+    /// Reasons for which the data path drops.
     pub(crate) enum DataPathDrop {
         /// A datagram too large to be sent.
         DatagramTooLarge = "datagram_too_large",
@@ -42,7 +42,7 @@ reasons! {
 }
 
 reasons! {
-    /// Why the front for DTLS drops.
+    /// Reasons for which the front for DTLS drops.
     pub(crate) enum DtlsDrop {
         /// A message too large for a record.
         DatagramTooLarge = "datagram_too_large",
@@ -68,7 +68,7 @@ reasons! {
 }
 
 reasons! {
-    /// Why the hub drops what it can give to nobody.
+    /// Reasons for which the hub drops a message.
     pub(crate) enum HubDrop {
         /// A datagram too large to be framed towards the client.
         DatagramTooLarge = "datagram_too_large",
@@ -86,7 +86,7 @@ reasons! {
 }
 
 reasons! {
-    /// Why the front for connections drops; most end the connection.
+    /// Reasons for which the front for connections drops; most end the connection.
     pub(crate) enum StreamDrop {
         /// A channel message whose claims contradict each other (RFC 8656 §12.6).
         MalformedChannelData = "malformed_channel_data",
@@ -104,7 +104,7 @@ reasons! {
 }
 
 reasons! {
-    /// Why the front for datagrams drops.
+    /// Reasons for which the front for datagrams drops.
     pub(crate) enum UdpDrop {
         /// The first byte belongs to no protocol spoken here (RFC 7983 §7), or a proxy's header is not a good one.
         ProtocolUnknown = "protocol_unknown",
@@ -125,7 +125,7 @@ macro_rules! droppers {
             }
         }
 
-        /// Who dropped a datagram, and why.
+        /// The part that dropped a datagram, with its reason.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub(crate) enum DropReason {
             $($(#[doc = $doc])+ $dropper($reason),)+
@@ -151,7 +151,7 @@ macro_rules! droppers {
 }
 
 droppers! {
-    /// By what passes between shards.
+    /// By messages between shards.
     across: Across(AcrossDrop),
     /// By the main thread.
     control: Control(ControlDrop),
@@ -170,14 +170,14 @@ droppers! {
 }
 
 impl DropCounters {
-    /// Everything that was dropped.
+    /// Returns the sum of all drops.
     pub(crate) fn total(&self) -> u64 {
         let mut total = 0;
         self.visit(&mut |sample| total += sample.value);
         total
     }
 
-    /// How many were dropped under each name, whoever did it, in the order of the names.
+    /// Returns how many were dropped under each name by all parts together, in the order of the names.
     pub(crate) fn by_name(&self) -> Vec<(&'static str, u64)> {
         let mut by_name = std::collections::BTreeMap::new();
         self.visit(&mut |sample| {

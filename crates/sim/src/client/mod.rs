@@ -133,7 +133,7 @@ impl Client {
 
     /// Returns whether a datagram from a listener reaches it.
     #[must_use]
-    pub fn hears(&self, path: Tuple) -> bool {
+    pub fn receives_on(&self, path: Tuple) -> bool {
         path == self.tuple() || Some(path) == self.previous
     }
 

@@ -276,7 +276,7 @@ impl Server {
         }
         self.collect(owner.shard)?;
         let indications = std::mem::take(&mut self.exchange.indications);
-        let heard: Vec<_> = indications
+        let received: Vec<_> = indications
             .iter()
             .filter_map(|(to, bytes)| {
                 let message = Message::parse(bytes).ok()?;
@@ -287,8 +287,8 @@ impl Server {
             })
             .collect();
         let expected: Vec<_> = result.iter().map(|id| (owner.tuple, source, *id)).collect();
-        ensure(heard == expected, "model", || {
-            format!("the client heard {heard:?}, expected {expected:?}")
+        ensure(received == expected, "model", || {
+            format!("the client received {received:?}, expected {expected:?}")
         })?;
         Ok(result)
     }

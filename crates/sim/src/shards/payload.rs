@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
-const MAGIC: &[u8; 8] = b"told-for";
+const MAGIC: &[u8; 8] = b"sent-to:";
 
 /// What a payload says of itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -36,9 +36,9 @@ const STRANGERS: Rate = Rate {
 /// A reserved port is held at least so long after its client has heard of it: 60 s without what the answer took.
 const HELD_FOR: u64 = 50 * SECOND;
 /// When faults stop, whoever waits has its answer within this time.
-const PATIENCE: u64 = 30 * SECOND;
+const ANSWER_MAX: u64 = 30 * SECOND;
 /// Relayed addresses that a peer remembers.
-const HEARD_MAX: usize = 6;
+const SENDERS_MAX: usize = 6;
 /// Connections that a stranger has open.
 const IDLE_MAX: usize = 12;
 /// How wrong the wall clock gets, in seconds: a day.
@@ -93,7 +93,7 @@ struct Running {
 struct Peer {
     address: SocketAddr,
     /// Relayed addresses that it has heard from.
-    heard: Vec<SocketAddr>,
+    senders: Vec<SocketAddr>,
 }
 
 /// Who proves nothing.
@@ -180,7 +180,7 @@ impl World {
             peers: (0..3)
                 .map(|number| Peer {
                     address: plan::peer(number, false, 4000),
-                    heard: Vec::new(),
+                    senders: Vec::new(),
                 })
                 .collect(),
             strangers: Strangers {
@@ -274,7 +274,7 @@ impl World {
             for client in &self.clients {
                 let since = client.waits_since().map(|since| since.max(begin));
                 ensure(
-                    since.is_none_or(|since| now - since < PATIENCE),
+                    since.is_none_or(|since| now - since < ANSWER_MAX),
                     "liveness",
                     || format!("{} waits for ever", client.address),
                 )?;
@@ -471,11 +471,11 @@ impl World {
             format!("peer {address} got {payload:?} from {from}")
         })?;
         self.seen.coverage.count("data to peers", 0);
-        let heard = &mut self.peers[number].heard;
-        if !heard.contains(&from) {
-            heard.push(from);
-            if heard.len() > HEARD_MAX {
-                heard.remove(0);
+        let senders = &mut self.peers[number].senders;
+        if !senders.contains(&from) {
+            senders.push(from);
+            if senders.len() > SENDERS_MAX {
+                senders.remove(0);
             }
         }
         Ok(())
@@ -544,9 +544,9 @@ impl World {
         if self.phase >= Phase::Silent {
             return;
         }
-        let Peer { address, heard } = &self.peers[number];
+        let Peer { address, senders } = &self.peers[number];
         let address = *address;
-        if let Some(&to) = self.random.choose(heard) {
+        if let Some(&to) = self.random.choose(senders) {
             let payload = Payload { to, owner: None };
             let len = *self.random.choose(&[20, 20, 77, 300]).unwrap_or(&20);
             for _ in 0..1 + self.random.index(5) {

@@ -273,8 +273,8 @@ fn a_source_that_proved_nothing_gets_little_more_than_it_sent_whatever_it_asks_f
         writer.padding(60_000);
     });
     asking.send(&long).unwrap();
-    let patience = Some(Duration::from_secs(20));
-    asking.set_read_timeout(patience).unwrap();
+    let timeout = Some(Duration::from_secs(20));
+    asking.set_read_timeout(timeout).unwrap();
     let answer = asking.recv(&mut [0; 65_536]).unwrap();
     assert!((1_500..1_700).contains(&answer), "{answer}");
 

@@ -74,7 +74,7 @@ fn a_million_hellos_leave_nothing_behind_and_get_less_than_they_sent() {
     let dtls = authority.dtls_client();
     let mut before = client(&dtls, site, &server);
     before.allocate();
-    let hello = dtls.begin(site.ip(3), server.address()).say_first_hello();
+    let hello = dtls.begin(site.ip(3), server.address()).send_client_hello();
     let strangers: u32 = std::env::var("TURNBUCKLE_STRANGERS")
         .map_or(STRANGERS, |count| count.parse().expect("a number"));
     let flood = |clients| {

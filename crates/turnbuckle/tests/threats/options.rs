@@ -91,7 +91,7 @@ fn binding_or_turn_requests_get_no_answer_where_the_other_is_all_that_is_served(
             client.send_raw(&ignored);
         }
         client.exchange(&served);
-        assert!(client.has_heard_nothing(), "{option}");
+        assert!(client.has_received_nothing(), "{option}");
         assert_eq!(server.stop().dropped_as("service_disabled"), 5, "{option}");
     }
 }

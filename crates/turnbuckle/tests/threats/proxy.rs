@@ -258,7 +258,7 @@ fn datagrams_with_a_header_count_from_a_proxy_alone_and_those_without_from_all_o
         client.send_raw(&datagram);
         dropped += 1;
         canary.settle();
-        assert!(client.has_heard_nothing(), "{datagram:?}");
+        assert!(client.has_received_nothing(), "{datagram:?}");
     }
     assert_eq!(server.stop().dropped_as("protocol_unknown"), dropped);
 }
@@ -308,7 +308,7 @@ fn a_proxy_for_udp_gets_no_further_than_others_where_only_dtls_is_served() {
     let mut proxy = Client::new(site.ip(5), &server);
     proxy.send_raw(&[&header_2(CLIENT, 2)[..], &binding()].concat());
     Client::over_tcp(&server).settle();
-    assert!(proxy.has_heard_nothing());
+    assert!(proxy.has_received_nothing());
     assert_eq!(server.stop().dropped_as("service_disabled"), 1);
 }
 

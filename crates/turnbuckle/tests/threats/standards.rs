@@ -270,7 +270,7 @@ fn every_first_byte_has_its_protocol() {
         client.send_raw(&datagram);
     }
     canary.settle();
-    assert!(client.has_heard_nothing());
+    assert!(client.has_received_nothing());
     let accounting = server.stop();
     // 4 to 19 (ZRTP among them), and 128 to 255 (RTP, QUIC).
     assert_eq!(accounting.dropped_as("protocol_unknown"), 16 + 128);

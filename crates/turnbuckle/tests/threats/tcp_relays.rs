@@ -16,7 +16,7 @@ use crate::streams::start;
 const TCP_RELAYS: &str = "--no-tcp-relay=false";
 /// TCP over IPv4 (RFC 6062 §4.1).
 const TCP: u8 = 6;
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A relay, a client with a TCP allocation, and where peers of it listen.
 struct Scene {
@@ -70,7 +70,7 @@ impl Scene {
 }
 
 fn settled(socket: TcpStream) -> TcpStream {
-    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    socket.set_read_timeout(Some(TIMEOUT)).unwrap();
     socket
 }
 
@@ -578,7 +578,7 @@ fn a_scan_of_a_thousand_ports_ends_at_the_users_rate() {
 
 /// Fails if the other side goes on, or says anything.
 fn assert_ended(mut connection: &TcpStream) {
-    connection.set_read_timeout(Some(PATIENCE)).unwrap();
+    connection.set_read_timeout(Some(TIMEOUT)).unwrap();
     match connection.read(&mut [0]) {
         Ok(len) => assert_eq!(len, 0),
         Err(error) => assert_eq!(error.kind(), ErrorKind::ConnectionReset),
@@ -600,7 +600,7 @@ fn a_thousand_peers_that_knock_leave_room_for_the_client() {
     for peer in &peers[..1000] {
         assert_ended(peer);
     }
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     for peer in &peers[1000..] {
         peer.set_nonblocking(true).unwrap();
     }

@@ -109,8 +109,8 @@ impl Datapath {
         handler: &mut H,
     ) -> bool {
         let mut next = [const { MaybeUninit::uninit() }; 1];
-        let told = epoll::wait(&self.epolls.listeners, &mut next, Some(&NO_TIME));
-        let Ok(([event, ..], _)) = told else {
+        let polled = epoll::wait(&self.epolls.listeners, &mut next, Some(&NO_TIME));
+        let Ok(([event, ..], _)) = polled else {
             return false;
         };
         if *first == Some(event.data.u64()) {

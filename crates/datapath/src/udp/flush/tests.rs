@@ -58,8 +58,8 @@ fn a_missing_feature_is_switched_off_for_good_with_one_warning_and_nothing_is_lo
             local: setup.server,
             errno: errno.raw_os_error(),
         };
-        assert_eq!(handler.told.warnings, [warning]);
-        assert_eq!(handler.told.failures, []);
+        assert_eq!(handler.reported.warnings, [warning]);
+        assert_eq!(handler.reported.failures, []);
     }
 }
 
@@ -70,7 +70,7 @@ fn a_socket_without_checksums_falls_back_as_the_kernel_refuses_it() {
     let mut handler = Recorder::new(echo);
     let datagrams = numbered(10, 100, 100);
     for _ in 0..3 {
-        assert_eq!(handler.told.warnings, []);
+        assert_eq!(handler.reported.warnings, []);
         send_train(&setup.client, setup.server, &datagrams);
         setup.turn(&mut handler);
         assert_eq!(take(&setup.client, 10), datagrams);
@@ -79,7 +79,7 @@ fn a_socket_without_checksums_falls_back_as_the_kernel_refuses_it() {
         local: setup.server,
         errno: Errno::INVAL.raw_os_error(),
     };
-    assert_eq!(handler.told.warnings, [warning]);
+    assert_eq!(handler.reported.warnings, [warning]);
 }
 
 #[test]
@@ -105,7 +105,7 @@ fn a_train_that_is_refused_before_any_has_gone_out_does_not_end_trains() {
         send.gso_disabled.get(),
     );
     assert_eq!(counted, (2, 2, 0));
-    assert_eq!(handler.told.warnings, []);
+    assert_eq!(handler.reported.warnings, []);
 }
 
 #[test]
@@ -138,7 +138,7 @@ fn gso_that_has_worked_on_a_socket_is_not_given_up_for_one_destination() {
             (1, 2, 0),
             "{errno}"
         );
-        assert_eq!(handler.told.warnings, []);
+        assert_eq!(handler.reported.warnings, []);
     }
 }
 
@@ -179,7 +179,7 @@ fn split_datagrams_that_fail_are_counted_exactly() {
     drop(guard);
     assert_eq!(take(&setup.client, 4), datagrams[..4]);
     assert!(is_drained(&setup.client));
-    assert_eq!(handler.told.failures, [(1, SendFailure::BufferFull); 6]);
+    assert_eq!(handler.reported.failures, [(1, SendFailure::BufferFull); 6]);
     assert_eq!(
         (
             failed(&setup.datapath),
@@ -248,12 +248,12 @@ fn an_error_that_comes_again_is_reported_with_exact_counts() {
         setup.receive(8, &mut handler);
         drop(guard);
         assert!(
-            handler.told.failures.iter().all(|(_, told)| *told == cause),
+            handler.reported.failures.iter().all(|(_, it)| *it == cause),
             "{backend} {errno}"
         );
         assert_eq!(
             handler
-                .told
+                .reported
                 .failures
                 .iter()
                 .map(|(count, _)| count)
@@ -288,7 +288,7 @@ fn a_full_send_buffer_grows_and_the_send_is_repeated() {
         drop(guard);
         assert_eq!(take(&setup.client, 1), [b"x"]);
         assert_eq!(setup.datapath.counters().send.buffers_grown.get(), 1);
-        assert_eq!(handler.told.failures, []);
+        assert_eq!(handler.reported.failures, []);
     }
 }
 
@@ -309,7 +309,7 @@ fn a_send_buffer_that_stays_full_loses_the_rest_of_the_batch_and_says_how_much()
     send_train(&setup.client, setup.server, &numbered(20, 100, 100));
     setup.turn(&mut handler);
     drop(guard);
-    assert_eq!(handler.told.failures, [(41, SendFailure::BufferFull)]);
+    assert_eq!(handler.reported.failures, [(41, SendFailure::BufferFull)]);
     assert_eq!(failed(&setup.datapath), 41);
 }
 
@@ -371,7 +371,7 @@ fn without_sendmmsg_every_message_is_sent_alone() {
     drop(guard);
     assert_eq!(take(&setup.client, 10), vec![datagrams; 2].concat());
     assert_eq!(
-        handler.told.warnings,
+        handler.reported.warnings,
         [Warning::SendmmsgUnavailable {
             errno: Errno::NOSYS.raw_os_error()
         }]
@@ -405,7 +405,7 @@ fn datagrams_for_a_closed_endpoint_are_counted() {
     });
     send_train(&setup.client, setup.server, &numbered(9, 100, 100));
     setup.turn(&mut handler);
-    assert_eq!(handler.told.failures, [(9, SendFailure::Closed); 2]);
+    assert_eq!(handler.reported.failures, [(9, SendFailure::Closed); 2]);
     assert_eq!(take(&setup.client, 9).len(), 9);
 }
 
@@ -423,8 +423,8 @@ fn a_destination_of_the_other_family_fails_alone() {
         setup.turn(&mut handler);
     }
     assert_eq!(take(&setup.client, 12), vec![datagrams; 2].concat());
-    assert_eq!(handler.told.failures.len(), 12);
-    assert_eq!(handler.told.warnings, []);
+    assert_eq!(handler.reported.failures.len(), 12);
+    assert_eq!(handler.reported.warnings, []);
 }
 
 #[test]
@@ -453,7 +453,7 @@ fn oversized_datagrams_fail_alone() {
         setup.turn(&mut handler);
         assert_eq!(take(&setup.client, 1), largest, "{backend}");
         assert_eq!(
-            handler.told.failures,
+            handler.reported.failures,
             [(1, SendFailure::MessageTooLong)],
             "{backend}"
         );

@@ -80,7 +80,7 @@ fn without_recvmmsg_messages_are_received_one_by_one() {
     drop(guard);
     assert_eq!(take(&setup.client, 5), datagrams);
     assert_eq!(
-        handler.told.warnings,
+        handler.reported.warnings,
         [Warning::RecvmmsgUnavailable {
             errno: Errno::NOSYS.raw_os_error()
         }]
@@ -372,8 +372,8 @@ fn icmp_errors_reach_the_handler_with_the_destination_and_cost_no_datagram() {
             .datapath
             .turn(Some(Duration::ZERO), &mut handler)
             .unwrap();
-        assert!(!handler.told.icmp.is_empty(), "{backend}");
-        for error in &handler.told.icmp {
+        assert!(!handler.reported.icmp.is_empty(), "{backend}");
+        for error in &handler.reported.icmp {
             // Destination unreachable, port unreachable.
             assert_eq!(
                 (error.peer, error.kind, error.code, error.v6),
@@ -399,8 +399,11 @@ fn what_the_kernel_cut_off_is_counted_and_told_of_and_not_shown() {
         setup.turn(&mut handler);
         drop(cuts);
         let receive = &setup.datapath.counters().receive;
-        assert_eq!(handler.told.truncated, [7; 3], "the token of the endpoint");
-        assert_eq!(handler.told.messages, 0);
+        assert_eq!(
+            handler.reported.truncated, [7; 3],
+            "the token of the endpoint"
+        );
+        assert_eq!(handler.reported.messages, 0);
         assert_eq!((receive.discarded.get(), receive.datagrams.get()), (3, 3));
     }
 }

@@ -13,7 +13,7 @@ use crate::config::{Machine, Request as Wish, load};
 use crate::counters::ShardCounters;
 use crate::shard::tests::several::{Client, PASSWORD, REALM, Turns};
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 /// UDP in REQUESTED-TRANSPORT.
 const UDP: u8 = 17;
 
@@ -127,7 +127,7 @@ impl Turns for Running {
             if let Some(done) = done() {
                 return done;
             }
-            assert!(begin.elapsed() < PATIENCE, "it did not happen");
+            assert!(begin.elapsed() < TIMEOUT, "it did not happen");
             std::thread::sleep(Duration::from_millis(1));
         }
     }
@@ -227,7 +227,7 @@ fn a_shard_that_panics_again_and_again_ends_the_process() {
     }
     let begin = Instant::now();
     while !running.thread.is_finished() {
-        assert!(begin.elapsed() < PATIENCE, "it went on");
+        assert!(begin.elapsed() < TIMEOUT, "it went on");
         std::thread::sleep(Duration::from_millis(1));
     }
     let (ended, accounting, printed) = running.end();

@@ -106,14 +106,14 @@ fn channel() -> ChannelNumber {
 
 /// Sends this often on a channel, while shard 0 stands still and shard 1 hears all of it.
 fn flood(shards: &mut Several, moved: &mut Client, messages: u64) {
-    let heard = shards.heard_by(1);
+    let received = shards.received_by(1);
     for _ in 0..messages / 50 {
         for _ in 0..50 {
             moved.send_channel_data(channel(), b"flood");
         }
         shards.turn_shard(1);
     }
-    shards.turn_shard_until(1, |shards| shards.heard_by(1) == heard + messages);
+    shards.turn_shard_until(1, |shards| shards.received_by(1) == received + messages);
 }
 
 /// Closes a connection to shard 1, which says so, while shard 0 stands still.
@@ -137,9 +137,9 @@ fn what_is_for_a_client_who_is_gone_reaches_nobody_else_however_often_its_place_
     let (mut moved, relayed) = moved_to_shard_1(&mut shards, &peer);
     // An answer and data that come when the client is gone and its place has had a thousand others.
     let request = moved.signed(Method::REFRESH, |_| {});
-    let heard = shards.heard_by(1);
+    let received = shards.received_by(1);
     moved.send(&request);
-    shards.turn_shard_until(1, |shards| shards.heard_by(1) == heard + 1);
+    shards.turn_shard_until(1, |shards| shards.received_by(1) == received + 1);
     flood(&mut shards, &mut moved, 6000);
     close(&mut shards, moved);
     shards.churn(1, 1023);
@@ -167,8 +167,8 @@ fn the_end_of_a_connection_is_heard_by_every_shard_that_has_heard_of_it() {
         let request = moved.signed_resume(ticket);
         moved.send(&request);
     }
-    let heard = shards.heard_by(1);
-    shards.turn_shard_until(1, |shards| shards.heard_by(1) == heard + 2);
+    let received = shards.received_by(1);
+    shards.turn_shard_until(1, |shards| shards.received_by(1) == received + 2);
     close(&mut shards, moved);
     shards.settle();
     assert_eq!([0, 1, 2].map(|shard| shards.roamers_of(shard)), [(0, 0); 3]);
@@ -204,11 +204,11 @@ fn a_client_who_floods_another_shard_leaves_room_for_the_next_one_and_time_for_i
     let in_one_turn = shards.sent_to_peers_by(0) - before;
     assert!((1..=512).contains(&in_one_turn), "{in_one_turn}");
     shards.settle();
-    let mut heard = 0;
+    let mut received = 0;
     while peers[1].recv(&mut [0; 64]).is_ok() {
-        heard += 1;
+        received += 1;
     }
-    assert_eq!(heard, 50);
+    assert_eq!(received, 50);
     assert_balanced(&shards);
 }
 

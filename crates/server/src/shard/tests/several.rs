@@ -253,7 +253,7 @@ impl Several {
     }
 
     /// Messages that a shard has read from clients.
-    pub(super) fn heard_by(&self, shard: usize) -> u64 {
+    pub(super) fn received_by(&self, shard: usize) -> u64 {
         self.shards[shard].counters.datagrams.client_in.get()
     }
 

@@ -5,7 +5,9 @@ use std::io::ErrorKind;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};
 
-use turnbuckle_client::blocking::{Datagrams, Heard, Link, Patience, Session, dtls, plain};
+use turnbuckle_client::blocking::{
+    Datagrams, Link, Received, Retransmission, Session, dtls, plain,
+};
 use turnbuckle_client::{Credentials, Proof, UDP};
 use turnbuckle_wire::{
     AddressFamily, AttributeType, ChannelData, ChannelNumber, Class, Demux, Icmp, IntegrityKey,
@@ -18,7 +20,7 @@ use super::{Answer, DtlsLink, Server, StreamLink};
 /// How long to wait for data that must come.
 const PEER_TIMEOUT: Duration = Duration::from_secs(20);
 /// RFC 8489 §6.2.1 starts at 500 ms; on one host nothing is lost unless a buffer overflows.
-const PATIENCE: Patience = Patience {
+const TIMEOUT: Retransmission = Retransmission {
     wait: Duration::from_millis(500),
     sends: 40,
 };
@@ -119,7 +121,7 @@ impl Client {
     fn on(username: &str, link: Link, server: SocketAddr) -> Self {
         let credentials = Credentials::user(username, PASSWORD);
         let mut session = Session::on(link, Proof::new(credentials));
-        session.patience = PATIENCE;
+        session.retransmission = TIMEOUT;
         Self {
             session,
             server,
@@ -345,9 +347,9 @@ impl Client {
             }
             let left = deadline.saturating_duration_since(Instant::now());
             match self.session.link.receive(left) {
-                Ok(Heard::Message(message)) => self.inbox.extend(inbound(&message)),
-                Ok(Heard::Nothing) => panic!("nothing came from the relay"),
-                Ok(Heard::End) => panic!("the relay closed the connection"),
+                Ok(Received::Message(message)) => self.inbox.extend(inbound(&message)),
+                Ok(Received::Nothing) => panic!("nothing came from the relay"),
+                Ok(Received::End) => panic!("the relay closed the connection"),
                 Err(error) => panic!("client socket: {error}"),
             }
         }
@@ -368,7 +370,7 @@ impl Client {
     }
 
     /// Whether nothing at all has come to a UDP client, answers included.
-    pub(crate) fn has_heard_nothing(&self) -> bool {
+    pub(crate) fn has_received_nothing(&self) -> bool {
         let socket = self.socket();
         socket.set_nonblocking(true).expect("fcntl");
         socket.recv(&mut [0; 1]).is_err()

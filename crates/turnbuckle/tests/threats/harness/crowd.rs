@@ -17,7 +17,7 @@ use super::Answer;
 /// How many requests wait for an answer at a time; several crowds together fit into a socket buffer of the default size.
 const WINDOW: usize = 64;
 /// After so long without an answer the window's requests are sent again, once per round.
-const PATIENCE: Duration = Duration::from_millis(300);
+const TIMEOUT: Duration = Duration::from_millis(300);
 const ROUNDS: u32 = 20;
 
 /// Clients numbered from zero, one address to each.
@@ -32,7 +32,7 @@ impl Crowd {
             panic!("a crowd lives on IPv4 loopback")
         };
         let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).expect("a port");
-        socket.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+        socket.set_read_timeout(Some(TIMEOUT)).expect("a timeout");
         setsockopt(&socket, sockopt::RcvBuf, &(4 << 20)).expect("a receive buffer");
         Self { socket, server }
     }

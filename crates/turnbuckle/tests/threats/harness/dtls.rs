@@ -7,7 +7,7 @@ use std::time::Duration;
 use openssl::pkey::PKey;
 use openssl::ssl::{SslContext, SslMethod, SslOptions, SslVerifyMode};
 use openssl::x509::X509;
-use turnbuckle_client::blocking::Heard;
+use turnbuckle_client::blocking::Received;
 use turnbuckle_client::blocking::dtls::DtlsSession;
 
 const TIMEOUT: Duration = Duration::from_secs(20);
@@ -95,8 +95,8 @@ impl DtlsLink {
 /// The next message of a session, or `None` when the relay has ended it.
 pub(crate) fn read_message_or_end(session: &mut DtlsSession) -> Option<Vec<u8>> {
     match session.receive(TIMEOUT) {
-        Ok(Heard::Message(message)) => Some(message),
-        Ok(Heard::Nothing) => panic!("the session goes on"),
-        Ok(Heard::End) | Err(_) => None,
+        Ok(Received::Message(message)) => Some(message),
+        Ok(Received::Nothing) => panic!("the session goes on"),
+        Ok(Received::End) | Err(_) => None,
     }
 }

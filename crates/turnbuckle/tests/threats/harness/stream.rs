@@ -3,13 +3,13 @@
 use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::time::Duration;
 
-use turnbuckle_client::blocking::{Carrier, Heard, Stream, tcp_from};
+use turnbuckle_client::blocking::{Carrier, Received, Stream, tcp_from};
 
 /// Nothing is lost on the way, so what does not come for so long does not come.
 const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// The longest that a relay may bear with a connection; its own deadlines are shorter.
-const PATIENCE: Duration = Duration::from_secs(600);
+const OPEN_MAX: Duration = Duration::from_secs(600);
 
 /// A connection to the relay.
 pub(crate) struct StreamLink(pub(super) Stream);
@@ -31,9 +31,9 @@ impl StreamLink {
     /// The next whole message; `None` if it does not come in a while.
     pub(crate) fn read_message(&mut self) -> Option<Vec<u8>> {
         match self.0.receive(TIMEOUT) {
-            Ok(Heard::Message(message)) => Some(message),
-            Ok(Heard::Nothing) => None,
-            Ok(Heard::End) => panic!("the relay closed the connection"),
+            Ok(Received::Message(message)) => Some(message),
+            Ok(Received::Nothing) => None,
+            Ok(Received::End) => panic!("the relay closed the connection"),
             Err(error) => panic!("client socket: {error}"),
         }
     }
@@ -46,7 +46,7 @@ impl StreamLink {
     /// Reads what comes until the relay closes the connection.
     #[track_caller]
     pub(crate) fn read_to_close(&mut self) -> Vec<u8> {
-        let read = self.0.read_to_end(PATIENCE);
+        let read = self.0.read_to_end(OPEN_MAX);
         read.expect("the relay closes the connection")
     }
 }

@@ -13,7 +13,7 @@ use nix::sys::socket::{
 use super::icmp::checksum;
 
 /// Longest time for a packet on its way within one host.
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 const ETHERNET_HEADER_LEN: usize = 14;
 const UDP: u8 = 17;
 
@@ -47,7 +47,7 @@ impl Tap {
     /// The header of the next packet between these addresses; fragments but the first have no ports and are found by addresses alone.
     #[track_caller]
     pub(crate) fn next(&self, from: SocketAddr, to: SocketAddr) -> IpHeader {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         let mut buffer = vec![0; 70_000];
         loop {
             assert!(Instant::now() < deadline, "no packet from {from} to {to}");

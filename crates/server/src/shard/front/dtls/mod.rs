@@ -361,7 +361,7 @@ impl Dtls {
         }
         let count = plain.ends.len() - kept;
         if count > 0 {
-            self.sessions.heard(now, name);
+            self.sessions.received(now, name);
         }
         match progress {
             Progress::Open => {}

@@ -217,7 +217,7 @@ impl Sessions {
 
     /// Notes that a message came.
     #[inline]
-    pub(super) fn heard(&mut self, now: Time, name: Connection) {
+    pub(super) fn received(&mut self, now: Time, name: Connection) {
         if let Some(entry) = at(&mut self.places, name) {
             let standing = &mut entry.standing;
             self.book.progressed(now, standing, true, false);

@@ -90,7 +90,7 @@ impl UdpFront {
         let client = match source {
             Some(source) => {
                 let client = name::proxied_client(listener, source);
-                self.proxied.heard(client, proxy);
+                self.proxied.received(client, proxy);
                 client
             }
             None => ClientTuple::udp(listener, proxy),

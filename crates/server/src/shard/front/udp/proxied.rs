@@ -14,15 +14,15 @@ use turnbuckle_engine::{AllocationId, ClientTuple};
 use crate::shard::name::is_proxied;
 
 /// Number of recent clients whose proxies are remembered for responses that take longer than a turn. At most twice as many are kept.
-const HEARD_MAX: usize = 4096;
+const RECENT_MAX: usize = 4096;
 
 /// Holds the proxy through which each client is reached.
 #[derive(Default)]
 pub(super) struct ProxiedClients {
     /// Proxies of the most recent clients, for responses.
-    heard: HashMap<ClientTuple, SocketAddr>,
+    recent: HashMap<ClientTuple, SocketAddr>,
     /// Proxies of the clients before these.
-    heard_before: HashMap<ClientTuple, SocketAddr>,
+    earlier: HashMap<ClientTuple, SocketAddr>,
     /// Proxies of clients with an allocation, for data from peers.
     proxy_by_allocation: HashMap<AllocationId, SocketAddr>,
 }
@@ -34,8 +34,8 @@ impl ProxiedClients {
         match is_proxied(client) {
             // guard: proxy-datagram-answer
             true => {
-                let heard = self.heard.get(client);
-                heard.or_else(|| self.heard_before.get(client)).copied()
+                let recent = self.recent.get(client);
+                recent.or_else(|| self.earlier.get(client)).copied()
             }
             false => Some(client.remote),
         }
@@ -56,16 +56,16 @@ impl ProxiedClients {
 
     /// Limits the number of remembered clients without an allocation.
     pub(super) fn turn_started(&mut self) {
-        if self.heard.len() >= HEARD_MAX {
+        if self.recent.len() >= RECENT_MAX {
             // Only the older ones are forgotten, because responses to the others may be under way.
-            std::mem::swap(&mut self.heard, &mut self.heard_before);
-            self.heard.clear();
+            std::mem::swap(&mut self.recent, &mut self.earlier);
+            self.recent.clear();
         }
     }
 
     /// Notes the proxy that a client's datagram came through.
-    pub(super) fn heard(&mut self, client: ClientTuple, proxy: SocketAddr) {
-        self.heard.insert(client, proxy);
+    pub(super) fn received(&mut self, client: ClientTuple, proxy: SocketAddr) {
+        self.recent.insert(client, proxy);
     }
 
     /// Notes the proxy that a datagram of the client with this allocation came through.
@@ -92,17 +92,17 @@ mod tests {
         };
         let proxy = SocketAddr::from(([192, 0, 2, 1], 3478));
         let mut proxied = ProxiedClients::default();
-        let heard_max = u32::try_from(HEARD_MAX).unwrap();
-        for n in 0..10 * heard_max {
+        let recent_max = u32::try_from(RECENT_MAX).unwrap();
+        for n in 0..10 * recent_max {
             proxied.turn_started();
-            proxied.heard.insert(client(n), proxy);
+            proxied.recent.insert(client(n), proxy);
             // The next turn, when the answer comes.
             proxied.turn_started();
-            let earliest = n.saturating_sub(heard_max - 1);
+            let earliest = n.saturating_sub(recent_max - 1);
             for n in [n, earliest] {
                 assert_eq!(proxied.answer_address(&client(n)), Some(proxy));
             }
-            assert!(proxied.heard.len() + proxied.heard_before.len() <= 2 * HEARD_MAX);
+            assert!(proxied.recent.len() + proxied.earlier.len() <= 2 * RECENT_MAX);
         }
     }
 }
