@@ -130,7 +130,7 @@ impl Need {
             Self::Secrets => "`use-auth-secret` or `static-auth-secret`",
             Self::RequestLines => "`Verbose`",
             Self::LogFile => "`log-file`",
-            Self::Syslog => "`syslog`",
+            Self::Syslog => "`syslog`, `journald` or `log-format=rfc5424`",
             Self::BatchCounters => "`udp-recvmmsg-log` or `udp-sendmmsg-log`",
         }
     }

@@ -6,6 +6,7 @@ use crate::entry::Need;
 use crate::findings::Findings;
 use crate::machine::Machine;
 use crate::table;
+use crate::topics::log::form::LogFormat;
 use crate::topics::{
     addresses, authentication, datapath, limits, log, peers, proxies, redirection, relays, tls,
 };
@@ -34,7 +35,7 @@ pub(crate) fn finish(mut draft: Draft, machine: &Machine, findings: &mut Finding
     let redirection = redirection::finish(draft.redirection, &addresses, machine, findings);
     let others = authentication::Others {
         is_stun_only: draft.stun.stun_only,
-        keeps_lines: draft.log.file.is_some() || draft.log.syslog.is_used,
+        keeps_lines: draft.log.file.is_some() || draft.log.syslog.is_any_used(),
     };
     let authentication = authentication::finish(draft.authentication, &others, machine, findings);
     Config {
@@ -119,7 +120,9 @@ fn is_met(need: Need, draft: &Draft, findings: &Findings) -> bool {
         Need::Secrets => draft.authentication.takes_secrets(),
         Need::RequestLines => draft.log.tells_requests(findings),
         Need::LogFile => draft.log.file.is_some() || draft.log.usual_file,
-        Need::Syslog => draft.log.syslog.is_used,
+        Need::Syslog => {
+            draft.log.syslog.is_any_used() || draft.log.form.format == LogFormat::Rfc5424
+        }
         Need::BatchCounters => draft.datapath.log_receive || draft.datapath.log_send,
     }
 }

@@ -27,6 +27,8 @@ pub enum Unit {
     Connections,
     /// Datagrams, or messages of a stream that count as such.
     Datagrams,
+    /// Lines of the log.
+    Lines,
     /// Messages that a call moves: datagrams, or buffers of several.
     Messages,
     /// Nanoseconds.
@@ -48,6 +50,7 @@ impl Unit {
             Self::Calls => "calls",
             Self::Connections => "connections",
             Self::Datagrams => "datagrams",
+            Self::Lines => "lines",
             Self::Messages => "messages",
             Self::Nanoseconds => "nanoseconds",
             Self::Requests => "requests",

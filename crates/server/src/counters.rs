@@ -200,6 +200,14 @@ counters! {
     }
 }
 
+counters! {
+    /// What the log counts.
+    pub(crate) struct LogCounters: "log", "the shards and the outputs of the log" {
+        /// Lines of the log that were lost, because too many waited already or an output failed.
+        pub(crate) log_lost: Counter => Lines,
+    }
+}
+
 /// All counters of one shard, on cache lines of their own.
 #[derive(Debug, Default)]
 #[repr(align(128))]
@@ -211,17 +219,19 @@ pub(crate) struct ShardCounters {
     pub(crate) tcp_relays: TcpRelayCounters,
     pub(crate) engine: EngineCounters,
     pub(crate) control: ControlCounters,
+    pub(crate) log: LogCounters,
 }
 
 impl ShardCounters {
     /// Lists the groups of [`Self::visit`], in its order.
-    pub(crate) const GROUPS: [&'static Group; 7] = [
+    pub(crate) const GROUPS: [&'static Group; 8] = [
         DatagramCounters::GROUP,
         EngineCounters::GROUP,
         ConnectionCounters::GROUP,
         TcpRelayCounters::GROUP,
         AcrossCounters::GROUP,
         ControlCounters::GROUP,
+        LogCounters::GROUP,
         DropCounters::GROUP,
     ];
 
@@ -233,6 +243,7 @@ impl ShardCounters {
         self.tcp_relays.visit(show);
         self.across.visit(show);
         self.control.visit(show);
+        self.log.visit(show);
     }
 
     /// Adds the numbers of `other`.
@@ -244,6 +255,7 @@ impl ShardCounters {
         self.tcp_relays.add_all(&other.tcp_relays);
         self.engine.add_all(&other.engine);
         self.control.add_all(&other.control);
+        self.log.add_all(&other.log);
     }
 
     /// Counts a connection that comes.

@@ -19,6 +19,6 @@ mod users;
 
 pub use control::{ServeError, serve};
 pub use counters::{Accounting, counters_page};
-pub use log::Sink;
+pub use log::{Output, Sink, Summary};
 pub use process::detach;
 pub use turnadmin::turnadmin;

@@ -7,9 +7,12 @@ mod coturn;
 mod pace;
 mod request;
 mod sink;
+mod summary;
 mod text;
 
+use std::io::Write;
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
 
 use turnbuckle_engine::{Change, EndCause, Ended, Time};
@@ -19,12 +22,24 @@ use self::pace::Pace;
 use self::request::word;
 pub(crate) use self::request::{Answer, Asked, Path, Seal};
 pub use self::sink::Sink;
+use self::summary::Summaries;
+pub use self::summary::Summary;
 use self::text::{name, phrase};
 use crate::config::Persona;
 use crate::control::events::Event;
+use crate::counters::ShardCounters;
 
 /// Lines per second about requests, of one shard, where they are not paced by session.
 const REQUESTS: Pace = Pace::new(20, 20);
+
+/// What the lines of a relay are written to. It must not block.
+pub trait Output: Write {
+    /// Takes the summary of a session that has ended.
+    fn session_ended(&mut self, summary: Summary);
+
+    /// Returns the number of lines that it has lost.
+    fn lost(&self) -> u64;
+}
 
 /// Holds which lines a shard logs.
 #[derive(Clone, Debug)]
@@ -34,6 +49,8 @@ pub(crate) struct Scope {
     pub(crate) wanted: Lines,
     /// Lines about requests too, under our own name (`Verbose`).
     pub(crate) requests: bool,
+    /// Whether each session that ends has a summary.
+    pub(crate) summaries: bool,
     /// Which shard it is, and of how many.
     pub(crate) shard: usize,
     pub(crate) shards: usize,
@@ -50,18 +67,28 @@ pub(crate) struct Log {
     /// Writes coturn's lines, if they are printed in place of our own.
     coturn: Option<coturn::Sessions>,
     requests: Pace,
+    /// What summaries need to know of sessions, if there are any.
+    summaries: Option<Summaries>,
+    counters: Arc<ShardCounters>,
+    /// Lines lost since the last one that found room.
     lost: u64,
 }
 
 impl Log {
-    pub(crate) fn new(events: SyncSender<Event>, scope: Scope) -> Self {
+    pub(crate) fn new(
+        events: SyncSender<Event>,
+        scope: Scope,
+        counters: Arc<ShardCounters>,
+    ) -> Self {
         let (shard, shards) = (scope.shard, scope.shards);
         let sessions = || coturn::Sessions::new(scope.wanted, shard, shards, &scope.realm);
         Self {
             coturn: (scope.persona == Persona::Turnserver).then(sessions),
+            summaries: scope.summaries.then(Summaries::default),
             events,
             scope,
             requests: REQUESTS,
+            counters,
             lost: 0,
         }
     }
@@ -89,6 +116,17 @@ impl Log {
 
     /// Logs a change of durable state if sessions are logged.
     pub(crate) fn change(&mut self, change: &Change, now: Time) {
+        let summary = self.summaries.as_mut().and_then(|summaries| {
+            let number = |id| self.coturn.as_ref().and_then(|it| it.number(id));
+            summaries.changed(change, number)
+        });
+        self.describe(change, now);
+        if let Some(summary) = summary {
+            self.send(Event::SessionEnded(Box::new(summary)));
+        }
+    }
+
+    fn describe(&mut self, change: &Change, now: Time) {
         let lines = match &mut self.coturn {
             Some(sessions) => sessions.changed(change, now),
             None if !self.scope.wanted.sessions => return,
@@ -195,10 +233,21 @@ impl Log {
                 None => format!("{text} ({lost} lines before this one were lost)"),
             };
         }
-        match self.events.try_send(Event::Line(text)) {
-            Ok(()) => self.lost = 0,
+        if self.send(Event::Line(text)) {
+            self.lost = 0;
+        }
+    }
+
+    /// Returns whether there was room. If there was not, the line is counted as lost.
+    fn send(&mut self, event: Event) -> bool {
+        match self.events.try_send(event) {
+            Ok(()) => true,
             // guard: V-50-queue
-            Err(_) => self.lost += 1,
+            Err(_) => {
+                self.lost += 1;
+                self.counters.log.log_lost.add(1);
+                false
+            }
         }
     }
 }
@@ -329,12 +378,14 @@ mod tests {
                 binding: false,
             },
             requests: false,
+            summaries: false,
             shard: 0,
             shards: 1,
             limits_answers: false,
             realm: "example.org".into(),
         };
-        let mut log = Log::new(sender, scope);
+        let counters = Arc::new(ShardCounters::default());
+        let mut log = Log::new(sender, scope, Arc::clone(&counters));
         for number in 0..10 {
             log.warn(&number.to_string());
         }
@@ -345,6 +396,7 @@ mod tests {
         assert_eq!(next().as_deref(), Some("warning: shard 0: 0"));
         assert_eq!(next().as_deref(), Some("warning: shard 0: 1"));
         assert_eq!(next(), None);
+        assert_eq!(counters.log.log_lost.get(), 8);
         log.warn("again");
         log.warn("and again");
         let expected = "warning: shard 0: again (8 lines before this one were lost)";

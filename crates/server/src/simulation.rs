@@ -97,6 +97,7 @@ impl Server {
                 binding: false,
             },
             requests: false,
+            summaries: false,
             shard: index,
             shards: count,
             limits_answers: false,
@@ -126,7 +127,7 @@ impl Server {
         let (config, commons) = (Arc::clone(&self.config), Arc::clone(&self.commons));
         let engine = Engine::new(config, commons, Randomness::from_source(random));
         let clock = clock::Clock::Given(Arc::clone(&self.clock.0));
-        let log = Log::new(events, scope);
+        let log = Log::new(events, scope, Arc::clone(&counters));
         let mut relay = Relay::new(
             engine,
             clock,

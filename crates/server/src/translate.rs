@@ -146,6 +146,7 @@ pub(crate) fn log(config: &Config, shard: usize, shards: usize) -> Scope {
             binding: config.log.binding,
         },
         requests: config.log.requests,
+        summaries: config.log.has_summaries(),
         shard,
         shards,
         limits_answers: config

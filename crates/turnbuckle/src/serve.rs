@@ -34,7 +34,8 @@ pub(crate) fn run(options: Vec<OsString>) -> anyhow::Result<ExitCode> {
     if let Some(code) = turnbuckle_server::detach(&loaded.config.process)? {
         return Ok(ExitCode::from(code));
     }
-    let mut out = Sink::open(&loaded.config.log, &loaded.config.process).context("log-file")?;
+    let config = &loaded.config;
+    let mut out = Sink::open(&config.log, &config.process, config.persona).context("log-file")?;
     turnbuckle_server::serve(&loaded.config, &mut out)?;
     Ok(ExitCode::SUCCESS)
 }

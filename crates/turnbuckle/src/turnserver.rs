@@ -7,7 +7,7 @@ use std::process::ExitCode;
 
 use anyhow::Context as _;
 use turnbuckle_server::Sink;
-use turnbuckle_server::config::{self, Log, Machine, Process, Request};
+use turnbuckle_server::config::{self, Log, Machine, Persona, Process, Request};
 
 /// Exit code of coturn for a command line that it refuses.
 const REFUSED: u8 = 255;
@@ -60,7 +60,7 @@ pub(crate) fn run(arguments: impl Iterator<Item = OsString>) -> anyhow::Result<E
 
 /// The log, and what is wrong with its file: like coturn it goes to standard output alone then.
 fn open_log(settings: &Log, process: &Process) -> anyhow::Result<(Sink, Option<String>)> {
-    let error = match Sink::open(settings, process) {
+    let error = match Sink::open(settings, process, Persona::Turnserver) {
         Ok(sink) => return Ok((sink, None)),
         Err(error) => error,
     };
@@ -76,7 +76,7 @@ fn open_log(settings: &Log, process: &Process) -> anyhow::Result<(Sink, Option<S
         to_stdout: true,
         ..settings.clone()
     };
-    let sink = Sink::open(&settings, process).context("log-file")?;
+    let sink = Sink::open(&settings, process, Persona::Turnserver).context("log-file")?;
     Ok((sink, Some(complaint)))
 }
 

@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io::{BufRead as _, BufReader, Write as _};
-use std::net::UdpSocket;
+use std::net::{TcpStream, UdpSocket};
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -10,6 +10,8 @@ use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::{Pid, geteuid};
+use openssl::nid::Nid;
+use openssl::ssl::{SslConnector, SslMethod, SslVerifyMode};
 
 mod not_run;
 mod ports;
@@ -278,6 +280,94 @@ fn a_full_pipe_as_standard_output_stops_neither_relaying_nor_the_file_nor_the_en
     });
     assert!(status.is_some_and(|status| status.success()));
     drop(reader);
+}
+
+/// Writes a key and a certificate for `name`, which signs itself.
+fn certify(site: &Site, name: &str) {
+    let key = rcgen::KeyPair::generate().expect("a key");
+    let mut params = rcgen::CertificateParams::new(vec![name.to_owned()]).expect("a name");
+    params.distinguished_name = rcgen::DistinguishedName::new();
+    params
+        .distinguished_name
+        .push(rcgen::DnType::CommonName, name);
+    let certificate = params.self_signed(&key).expect("signed");
+    fs::write(site.path("key.pem"), key.serialize_pem()).expect("written");
+    fs::write(site.path("chain.pem"), certificate.pem()).expect("written");
+}
+
+/// The name that a server's certificate has.
+fn name_at(port: u16) -> String {
+    let mut connector = SslConnector::builder(SslMethod::tls_client()).expect("a connector");
+    connector.set_verify(SslVerifyMode::NONE);
+    let stream = TcpStream::connect(("127.0.0.1", port)).expect("connected");
+    let stream = connector.build().connect("localhost", stream);
+    let certificate = stream.expect("a handshake").ssl().peer_certificate();
+    let certificate = certificate.expect("a certificate");
+    let mut names = certificate.subject_name().entries_by_nid(Nid::COMMONNAME);
+    let name = names.next().expect("a name").data();
+    String::from_utf8_lossy(name.as_slice()).into_owned()
+}
+
+#[test]
+fn a_reader_that_is_stopped_stops_no_call_no_certificate_and_no_drain_and_its_lines_are_counted() {
+    let site = Site::new();
+    certify(&site, "before");
+    let (reader, writer) = std::io::pipe().expect("a pipe");
+    let cat = Command::new("cat")
+        .stdin(reader)
+        .stdout(Stdio::null())
+        .spawn();
+    let cat = Server(cat.expect("it starts"));
+    cat.signal(Signal::SIGSTOP);
+    let tls_port = free_ports();
+    let words = format!(
+        "--tls-listening-port {tls_port} --cert chain.pem --pkey key.pem --pidfile= --log-file turn.log --simple-log -v \
+         --allow-loopback-peers -r example.org -a --statistics-file statistics.json"
+    );
+    let child = site
+        .command(&words)
+        .stdout(writer)
+        .stderr(Stdio::null())
+        .spawn();
+    let mut server = Server(child.expect("it starts"));
+    let lines = || site.content("turn.log").lines().count();
+    await_condition("the file has it", || {
+        site.content("turn.log").contains(" ready\n")
+    });
+    // More lines than the pipe and the queue take together.
+    await_condition("enough lines", || {
+        for _ in 0..100 {
+            server.signal(Signal::SIGHUP);
+            std::thread::sleep(Duration::from_micros(100));
+        }
+        lines() > 4_000
+    });
+    let link = site.path("turnutils_uclient");
+    std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_turnbuckle"), &link).expect("linked");
+    let out = Command::new(link)
+        .args("-y -c -u a -w b -n 5 -m 2 -l 100 127.0.0.1 -p".split(' '))
+        .arg(site.port.to_string())
+        .output()
+        .expect("it runs");
+    let out = String::from_utf8_lossy(&out.stdout).into_owned();
+    assert!(out.contains("Total lost packets 0 "), "{out}");
+    assert_eq!(name_at(tls_port), "before");
+    certify(&site, "after");
+    server.signal(Signal::SIGUSR2);
+    await_condition("the new certificate", || name_at(tls_port) == "after");
+    server.signal(Signal::SIGUSR1);
+    let mut status = None;
+    await_condition("the end of the drain", || {
+        status = server.0.try_wait().expect("waited");
+        status.is_some()
+    });
+    assert!(status.is_some_and(|status| status.success()));
+    let text = site.content("statistics.json");
+    let statistics: serde_json::Value = serde_json::from_str(&text).expect("an object");
+    let lost = statistics["log_lost"].as_u64().expect("a number");
+    assert!(lost > 1_000, "{lost} of {} lines", lines());
+    let end = format!("lines of the log lost {lost}");
+    assert!(site.content("turn.log").contains(&end), "{end}");
 }
 
 #[test]

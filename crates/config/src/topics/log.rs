@@ -1,14 +1,16 @@
 //! The log (coturn inventory §1.10), and our own keys about counters.
 
+pub(crate) mod form;
 pub(crate) mod level;
 pub(crate) mod syslog;
 
 use std::path::PathBuf;
 use std::time::Duration;
 
+use self::form::{Form, LogFormat, Timestamps};
 use self::level::Level;
 use self::syslog::{Syslog, facility, facility_name};
-use crate::choice::{Choice, kind_of};
+use crate::choice::{Choice, chosen, kind_of, word};
 use crate::entry::{Group, Need};
 use crate::findings::Findings;
 use crate::row::{Row, Setting, Topic, choice, file_path, flag, off, one, seconds};
@@ -37,32 +39,21 @@ pub struct Log {
     pub usual_file: bool,
     /// The file's name holds the day, and each day has its own.
     pub is_dated: bool,
-    /// Lines go to syslog.
+    /// The logs of the system, beside or in place of these.
     pub syslog: Syslog,
     /// Lines below this level are left out.
     pub level_min: Level,
-    /// The prefix of each line.
-    pub timestamps: Timestamps,
-}
-
-/// The prefix of each line.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub enum Timestamps {
-    /// Nothing.
-    #[default]
-    None,
-    /// Seconds since the start, and the level.
-    Elapsed,
-    /// The time of day by this format of `strftime`, where `%f` is milliseconds, and the level.
-    Format(Box<str>),
-}
-
-impl Timestamps {
-    /// coturn's format.
-    pub const ISO: &str = "%FT%T.%f%z";
+    /// The form of a line.
+    pub form: Form,
 }
 
 impl Log {
+    /// Returns whether the end of each session is logged as a record of its own: every form has one but coturn's.
+    #[must_use]
+    pub fn has_summaries(&self) -> bool {
+        self.form.format != LogFormat::Coturn || self.syslog.is_journal_used
+    }
+
     /// Returns whether lines about requests can occur at all.
     pub(crate) fn tells_requests(&self, findings: &Findings) -> bool {
         self.requests || (findings.is_lenient() && self.sessions)
@@ -139,7 +130,7 @@ pub(crate) const ROWS: &[Key] = &[
             log.to_stdout = !written.value.flag();
             Ok(())
         },
-        show: |log| one(!log.to_stdout && !log.syslog.is_used),
+        show: |log| one(!log.to_stdout && !log.syslog.is_any_used()),
     }),
     Key::new(
         "O-167",
@@ -177,6 +168,25 @@ pub(crate) const ROWS: &[Key] = &[
         },
         show: |log| one(facility_name(log.syslog.facility)),
     }),
+    Key::own(
+        "O-168",
+        "journald",
+        Group::Process,
+        Kind::Flag,
+        "Log lines go to systemd's journal by its own protocol, with the fields of each session that ends, and nowhere \
+         else.",
+    )
+    .default("false")
+    .works(Setting {
+        take: |log, written| {
+            if written.value.flag() {
+                log.syslog.is_journal_used = true;
+                (log.to_stdout, log.file) = (false, None);
+            }
+            Ok(())
+        },
+        show: |log| one(log.syslog.is_journal_used),
+    }),
     Key::new(
         "O-169",
         "simple-log",
@@ -209,13 +219,13 @@ pub(crate) const ROWS: &[Key] = &[
     .turnserver_default("true")
     .works(Setting {
         take: |log, written| {
-            log.timestamps = match written.value.flag() {
+            log.form.timestamps = match written.value.flag() {
                 true => Timestamps::Format(Timestamps::ISO.into()),
                 false => Timestamps::Elapsed,
             };
             Ok(())
         },
-        show: |log| match log.timestamps {
+        show: |log| match log.form.timestamps {
             Timestamps::None => Vec::new(),
             Timestamps::Elapsed => one(false),
             Timestamps::Format(_) => one(true),
@@ -232,13 +242,29 @@ pub(crate) const ROWS: &[Key] = &[
     .example(Timestamps::ISO)
     .works(Setting {
         take: |log, written| {
-            log.timestamps = Timestamps::Format(written.value.text().into());
+            log.form.timestamps = Timestamps::Format(written.value.text().into());
             Ok(())
         },
-        show: |log| match &log.timestamps {
+        show: |log| match &log.form.timestamps {
             Timestamps::Format(format) => one(format),
             Timestamps::None | Timestamps::Elapsed => Vec::new(),
         },
+    }),
+    Key::own(
+        "O-172",
+        "log-format",
+        Group::Process,
+        kind_of!(LogFormat),
+        "Form of log lines: text as coturn writes it, an object of JSON, or RFC 5424. The last two have a record for each \
+         session that ends.",
+    )
+    .default("coturn")
+    .works(Setting {
+        take: |log, written| {
+            log.form.format = chosen(written.value.text())?;
+            Ok(())
+        },
+        show: |log| one(word(log.form.format)),
     }),
     Key::new(
         "O-173",
@@ -286,17 +312,26 @@ impl Choice for Level {
     ];
 }
 
+impl Choice for LogFormat {
+    const WORDS: &'static [(&'static str, Self)] = &[
+        ("coturn", Self::Coturn),
+        ("json", Self::Json),
+        ("rfc5424", Self::Rfc5424),
+    ];
+}
+
 /// Takes coturn's file where this is `turnserver` and nothing says where lines go.
 pub(crate) fn complete(log: &mut Log, findings: &Findings) {
-    log.usual_file = findings.is_lenient() && !findings.is_given("log-file") && !log.syslog.is_used;
+    log.usual_file =
+        findings.is_lenient() && !findings.is_given("log-file") && !log.syslog.is_any_used();
 }
 
 /// Reports that lines go nowhere.
 pub(crate) fn check(log: &Log, findings: &mut Findings) {
-    if !log.to_stdout && log.file.is_none() && !log.usual_file && !log.syslog.is_used {
+    if !log.to_stdout && log.file.is_none() && !log.usual_file && !log.syslog.is_any_used() {
         findings.problem(
             "no-stdout-log",
-            "leaves lines nowhere to go; give `log-file` or `syslog` too",
+            "leaves lines nowhere to go; give `log-file`, `syslog` or `journald` too",
         );
     }
 }

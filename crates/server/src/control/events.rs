@@ -12,6 +12,8 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2};
 use signal_hook::iterator::Signals;
 use turnbuckle_engine::{Config as EngineConfig, InterfaceAddress};
 
+use crate::log::Summary;
+
 /// Number of events that may wait. Further log lines are lost. The sender of any other event waits for room.
 pub(crate) const EVENTS_MAX: usize = 1024;
 
@@ -23,6 +25,8 @@ pub(crate) enum Event {
     Interfaces(Vec<InterfaceAddress>),
     /// A line for the log.
     Line(String),
+    /// The summary of a session, for the log.
+    SessionEnded(Box<Summary>),
     /// Have this shard fail.
     #[cfg(test)]
     Fail(usize),

@@ -1,6 +1,5 @@
 //! Runs the relay: starts it, handles events and timers, stops it.
 
-use std::io::Write;
 use std::time::{Duration, Instant};
 
 use super::announce;
@@ -12,6 +11,7 @@ use super::start::{Started, start};
 use super::statistics::leave_behind;
 use crate::config::{Config, Persona};
 use crate::counters::Accounting;
+use crate::log::Output;
 use crate::process::Settled;
 
 /// Time after which a change is offered again to a shard whose queue was full.
@@ -23,7 +23,7 @@ const PUBLISH_INTERVAL: Duration = Duration::from_millis(20);
 /// # Errors
 ///
 /// A socket could not be set up, or a shard failed.
-pub fn serve(config: &Config, out: &mut impl Write) -> Result<Accounting, ServeError> {
+pub fn serve(config: &Config, out: &mut impl Output) -> Result<Accounting, ServeError> {
     let (events, inbox) = events::channel();
     events::watch_signals(events.clone()).map_err(|error| ServeError::from_io(&error))?;
     let descriptors = raise_descriptor_limit();
@@ -49,6 +49,7 @@ pub fn serve(config: &Config, out: &mut impl Write) -> Result<Accounting, ServeE
     // No event is read from here on. A shard that sends many events must not block on a full channel.
     drop(inbox);
     let accounting = relay.shards.stop();
+    accounting.lost_lines(out.lost());
     drop(settled);
     if let Some(path) = &config.log.statistics_file {
         leave_behind(path, &accounting)?;
@@ -67,7 +68,7 @@ impl Started {
         &mut self,
         config: &Config,
         inbox: &Inbox,
-        out: &mut impl Write,
+        out: &mut impl Output,
     ) -> Result<(), ServeError> {
         loop {
             match inbox.next(self.due()) {
@@ -109,12 +110,13 @@ impl Started {
         &mut self,
         event: Event,
         config: &Config,
-        out: &mut impl Write,
+        out: &mut impl Output,
     ) -> Result<(), ServeError> {
         match event {
             Event::Line(line) => {
                 let _ = writeln!(out, "{line}");
             }
+            Event::SessionEnded(summary) => out.session_ended(*summary),
             Event::ReloadCertificates => self.certificates.reload(out),
             Event::Drain => self.drain.begin(&mut self.shards, out),
             Event::Users(engine) => self.users.changed(engine, &mut self.shards),

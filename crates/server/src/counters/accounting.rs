@@ -51,6 +51,17 @@ impl Accounting {
         self.0.control.shard_failures.get()
     }
 
+    /// Adds lines that outputs of the log have lost. Those that shards have lost are counted already.
+    pub(crate) fn lost_lines(&self, count: u64) {
+        self.0.log.log_lost.add(count);
+    }
+
+    /// Returns the number of lost lines of the log.
+    #[must_use]
+    pub fn log_lost(&self) -> u64 {
+        self.0.log.log_lost.get()
+    }
+
     /// Returns whether `in = out + drops` holds exactly.
     #[must_use]
     pub fn balances(&self) -> bool {
@@ -77,6 +88,9 @@ impl Accounting {
         write_reasons(&mut line, self.drops());
         if self.shard_failures() > 0 {
             let _ = write!(line, "; shards failed {} times", self.shard_failures());
+        }
+        if self.log_lost() > 0 {
+            let _ = write!(line, "; lines of the log lost {}", self.log_lost());
         }
         let forgotten_early = sum.engine.requests_forgotten_early.get();
         if forgotten_early > 0 {

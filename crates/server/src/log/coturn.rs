@@ -12,7 +12,7 @@ mod words;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 
-use turnbuckle_engine::{Change, Created, EndCause, Ended, Time, Transport, Usage};
+use turnbuckle_engine::{AllocationId, Change, Created, EndCause, Ended, Time, Transport, Usage};
 use turnbuckle_wire::Method;
 
 use self::refusals::{CHALLENGE, Refusals};
@@ -494,6 +494,13 @@ impl Sessions {
         let peers = session.peers.iter();
         lines.extend(peers.map(|peer| format!("{title}: peer {peer} deleted")));
         lines
+    }
+
+    /// Returns the number of a session as it is printed.
+    pub(super) fn number(&self, allocation: AllocationId) -> Option<String> {
+        let session = self.by_allocation.get(&allocation.to_u64())?;
+        let title = self.title(session.number);
+        Some(title.trim_start_matches("session ").to_owned())
     }
 
     fn title(&self, number: u64) -> String {

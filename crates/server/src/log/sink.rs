@@ -1,45 +1,53 @@
-//! Writes lines to standard output, a file or syslog. Time and level precede a line where coturn prints them.
+//! Writes lines to standard output, a file, syslog and the journal, in the form that is wanted.
 //!
 //! Lines come as text through [`Write`], whole or in parts. One record is one line, because the writer of a line escapes names in it (V-73).
-//! Standard output and the file have a thread each. So a blocked output, a full pipe for example, stops neither the server nor the other output.
+//! Each output has a thread. So a blocked output, a full pipe for example, stops neither the server nor the other outputs.
 
+mod entry;
 mod file;
+mod format;
 mod outlet;
+mod system;
 
 use std::io::{self, Write};
-use std::os::unix::net::UnixDatagram;
 use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use jiff::Zoned;
 
+use self::entry::Entry;
 use self::file::{LogFile, Place};
+use self::format::{Format, Header, prefix};
 use self::outlet::Outlet;
-use crate::config::{Level, Log as Settings, Process, Timestamps};
+use self::system::{JOURNAL, Journal, SYSLOG, Syslog};
+use super::{Output, Summary};
+use crate::config::{Level, Log as Settings, Persona, Process};
 use crate::process;
-
-/// Longest record in bytes, as in coturn; the rest is left out.
-const RECORD_LEN_MAX: usize = 1024;
 
 /// The log of a server. Queued records are written when it is dropped, unless an output is blocked.
 pub struct Sink {
     stdout: Option<Outlet>,
     file: Option<(Place, Outlet)>,
-    syslog: Option<Syslog>,
+    /// Syslog and the journal.
+    system: Vec<Outlet>,
     level_min: Level,
-    style: Style,
+    started: Instant,
+    /// Counts the lines that all outputs have lost.
+    lost: Arc<AtomicU64>,
     /// A line that has begun.
     partial: Vec<u8>,
 }
 
 impl Sink {
     /// Opens the outputs that `settings` name. If the settings name no file and the default one cannot be opened, the log has no file. An opened
-    /// file is given to the user that `process` will run as.
+    /// file is given to the user that `process` will run as. The system's logs know the program by the name of `persona`.
     ///
     /// # Errors
     ///
     /// The file that was named cannot be opened, or a thread cannot be started.
-    pub fn open(settings: &Settings, process: &Process) -> io::Result<Self> {
+    pub fn open(settings: &Settings, process: &Process, persona: Persona) -> io::Result<Self> {
         let owner = process::owner(process);
         let file = match &settings.file {
             Some(path) => {
@@ -52,36 +60,52 @@ impl Sink {
             None if settings.usual_file => LogFile::usual(settings.is_dated, owner),
             None => None,
         };
-        let style = Style {
-            timestamps: settings.timestamps.clone(),
-            started: Instant::now(),
+        let program = match persona {
+            Persona::Turnbuckle => "turnbuckle",
+            Persona::Turnserver => "turnserver",
         };
+        let header = Header::new(settings.syslog.facility, program);
+        let format = Format::new(&settings.form, header.clone());
+        let lost = Arc::default();
         let stdout = match settings.to_stdout {
-            true => Some(Outlet::start("log-stdout", style.clone(), |record| {
-                io::stdout().write_all(record.as_bytes())
+            true => Some(Outlet::start("log-stdout", &lost, {
+                let format = format.clone();
+                move |entry| match format.record(entry) {
+                    Some(record) => io::stdout().write_all(format!("{record}\n").as_bytes()),
+                    None => Ok(()),
+                }
             })?),
             false => None,
         };
         let file = match file {
             Some(mut file) => {
                 let place = file.place().clone();
-                let (file_style, other) = (style.clone(), stdout.clone());
-                let outlet = Outlet::start("log-file", style.clone(), move |record| {
-                    file.write(record, &file_style, other.as_ref())
+                let (format, other) = (format.clone(), stdout.clone());
+                let outlet = Outlet::start("log-file", &lost, move |entry| {
+                    file.write(entry, &format, other.as_ref())
                 })?;
                 Some((place, outlet))
             }
             None => None,
         };
+        let mut system = Vec::new();
+        if settings.syslog.is_used {
+            let mut syslog = Syslog::new(SYSLOG, header.clone(), format);
+            let write = move |entry: &Entry| syslog.send(entry);
+            system.push(Outlet::start("log-syslog", &lost, write)?);
+        }
+        if settings.syslog.is_journal_used {
+            let mut journal = Journal::new(JOURNAL, header);
+            let write = move |entry: &Entry| journal.send(entry);
+            system.push(Outlet::start("log-journal", &lost, write)?);
+        }
         Ok(Self {
             stdout,
             file,
-            syslog: settings
-                .syslog
-                .is_used
-                .then(|| Syslog::new(settings.syslog.facility)),
+            system,
             level_min: settings.level_min,
-            style,
+            started: Instant::now(),
+            lost,
             partial: Vec::new(),
         })
     }
@@ -92,32 +116,48 @@ impl Sink {
         self.file.as_ref().map(|(place, _)| place.current())
     }
 
-    fn record(&mut self, line: &[u8]) {
+    fn record(&self, line: &[u8]) {
         let line = String::from_utf8_lossy(line);
         let (level, message) = level(&line);
+        self.put(level, message.to_owned(), None);
+    }
+
+    fn put(&self, level: Level, message: String, session: Option<Summary>) {
         if level < self.level_min {
             return;
         }
-        if let Some(syslog) = &mut self.syslog {
-            syslog.send(level, message);
-        }
-        let record = self.style.record(level, message);
-        if let Some((_, file)) = &self.file {
-            file.put(&record);
-        }
-        if let Some(stdout) = &self.stdout {
-            stdout.put(&record);
+        let entry = Arc::new(Entry {
+            level,
+            message,
+            time: Zoned::now(),
+            elapsed: self.started.elapsed(),
+            session,
+        });
+        for outlet in self.outlets() {
+            outlet.put(&entry);
         }
     }
 
+    /// Returns all outputs. The file comes first, because it may write a line to standard output.
+    fn outlets(&self) -> impl Iterator<Item = &Outlet> {
+        let file = self.file.iter().map(|(_, file)| file);
+        file.chain(&self.stdout).chain(&self.system)
+    }
+
     fn settle(&self) {
-        // The file comes first, because it may write a line to standard output.
-        if let Some((_, file)) = &self.file {
-            file.settle();
+        for outlet in self.outlets() {
+            outlet.settle();
         }
-        if let Some(stdout) = &self.stdout {
-            stdout.settle();
-        }
+    }
+}
+
+impl Output for Sink {
+    fn session_ended(&mut self, summary: Summary) {
+        self.put(Level::Info, summary.message(), Some(summary));
+    }
+
+    fn lost(&self) -> u64 {
+        self.lost.load(Ordering::Relaxed)
     }
 }
 
@@ -144,54 +184,6 @@ impl Drop for Sink {
     }
 }
 
-/// Holds what precedes a message in a record.
-#[derive(Clone)]
-struct Style {
-    timestamps: Timestamps,
-    started: Instant,
-}
-
-impl Style {
-    /// Returns the style that prints the level only.
-    #[cfg(test)]
-    fn bare() -> Self {
-        Self {
-            timestamps: Timestamps::None,
-            started: Instant::now(),
-        }
-    }
-
-    /// Returns the whole record with its line end, cut at the longest length.
-    fn record(&self, level: Level, message: &str) -> String {
-        let mut record = match &self.timestamps {
-            Timestamps::None => format!("{}{message}", prefix(level)),
-            Timestamps::Elapsed => {
-                let elapsed = self.started.elapsed().as_secs();
-                format!("{elapsed}: {} {message}", level.name())
-            }
-            Timestamps::Format(format) => {
-                format!("{} {} {message}", stamp(format), level.name())
-            }
-        };
-        let mut end = record.len().min(RECORD_LEN_MAX);
-        while !record.is_char_boundary(end) {
-            end -= 1;
-        }
-        record.truncate(end);
-        record.push('\n');
-        record
-    }
-}
-
-/// Returns the word for a level, for records without a time.
-fn prefix(level: Level) -> &'static str {
-    match level {
-        Level::Debug | Level::Info => "",
-        Level::Warning => "warning: ",
-        Level::Error => "error: ",
-    }
-}
-
 /// Returns the level of a line, and the line without the word that names the level.
 fn level(line: &str) -> (Level, &str) {
     for level in [Level::Warning, Level::Error] {
@@ -200,51 +192,6 @@ fn level(line: &str) -> (Level, &str) {
         }
     }
     (Level::Info, line)
-}
-
-/// Returns the time of day in coturn's format. Its `%f` stands for milliseconds.
-fn stamp(format: &str) -> String {
-    let format = format.replace("%f", "%3f");
-    jiff::fmt::strtime::format(format, &Zoned::now()).unwrap_or_else(|_| Zoned::now().to_string())
-}
-
-/// The system's log, by its socket (RFC 3164's form, which every syslog daemon reads there).
-struct Syslog {
-    facility: u8,
-    socket: Option<UnixDatagram>,
-}
-
-impl Syslog {
-    fn new(facility: u8) -> Self {
-        Self {
-            facility,
-            socket: None,
-        }
-    }
-
-    /// Sends the message, or loses it while no daemon listens: the relay does not wait for one.
-    fn send(&mut self, level: Level, message: &str) {
-        let severity = match level {
-            Level::Error => 3,
-            Level::Warning => 4,
-            Level::Info => 6,
-            Level::Debug => 7,
-        };
-        let priority = self.facility * 8 + severity;
-        let pid = std::process::id();
-        let record = format!("<{priority}>turnserver[{pid}]: {message}");
-        let is_sent = |socket: &UnixDatagram| socket.send(record.as_bytes()).is_ok();
-        if self.socket.as_ref().is_some_and(is_sent) {
-            return;
-        }
-        // The daemon may have been started again: its socket is another one then.
-        self.socket = UnixDatagram::unbound().ok().filter(|socket| {
-            socket.set_nonblocking(true).is_ok() && socket.connect("/dev/log").is_ok()
-        });
-        if let Some(socket) = &self.socket {
-            is_sent(socket);
-        }
-    }
 }
 
 #[cfg(test)]

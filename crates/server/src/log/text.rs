@@ -28,6 +28,18 @@ pub(crate) fn name(text: &str) -> String {
     written
 }
 
+/// Returns text with everything escaped that is not printable, and the backslash.
+pub(super) fn printable(text: &str) -> String {
+    let mut written = String::new();
+    for character in text.chars() {
+        match character {
+            '\'' | '"' => written.push(character),
+            _ => written.extend(character.escape_debug()),
+        }
+    }
+    written
+}
+
 /// Returns a name as it is printed in a line, from bytes that should be UTF-8.
 pub(crate) fn name_of_bytes(bytes: &[u8]) -> String {
     name(&String::from_utf8_lossy(bytes))

@@ -90,8 +90,9 @@ impl OneShard {
             log: translate::log(config, 0, 1),
         };
         let (events, _) = sync_channel(64);
-        let log = Log::new(events, plan.log.clone());
-        let (datapath, relay) = set_up(plan, Arc::new(ShardCounters::default()), log).unwrap();
+        let counters = Arc::new(ShardCounters::default());
+        let log = Log::new(events, plan.log.clone(), Arc::clone(&counters));
+        let (datapath, relay) = set_up(plan, counters, log).unwrap();
         for listener in relay.listeners() {
             datapath.admit_clients(*listener).unwrap();
         }

@@ -117,7 +117,7 @@ impl Shard {
             let counters = Arc::clone(&counters);
             move || {
                 let index = plan.index;
-                let log = Log::new(events.clone(), plan.log.clone());
+                let log = Log::new(events.clone(), plan.log.clone(), Arc::clone(&counters));
                 match set_up(plan, counters, log) {
                     Ok((mut datapath, mut relay)) => {
                         // Sends the event that the shard has ended, even if it panics.

@@ -1,12 +1,22 @@
-//! The system's log, and its facilities by their names.
+//! The system's logs, and the facilities of syslog by their names.
 
-/// Whether lines go to syslog, and under which facility.
+/// Whether lines go to the system's logs, and under which facility.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Syslog {
-    /// Lines go there.
+    /// Lines go to syslog, by its socket.
     pub is_used: bool,
+    /// Lines go to systemd's journal, by its own protocol.
+    pub is_journal_used: bool,
     /// The facility that they are of, 0 to 23.
     pub facility: u8,
+}
+
+impl Syslog {
+    /// Returns whether lines go to one of them.
+    #[must_use]
+    pub fn is_any_used(self) -> bool {
+        self.is_used || self.is_journal_used
+    }
 }
 
 /// Names of `syslog.h`; the place in the list is the number.

@@ -1,6 +1,7 @@
 //! A relay that runs, with shards that fail.
 
 use std::ffi::OsString;
+use std::io::Write;
 use std::net::{SocketAddr, UdpSocket};
 use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
@@ -11,6 +12,7 @@ use turnbuckle_wire::{ChannelNumber, Method};
 use super::*;
 use crate::config::{Machine, Request as Wish, load};
 use crate::counters::ShardCounters;
+use crate::log::Summary;
 use crate::shard::tests::several::{Client, PASSWORD, REALM, Turns};
 
 const TIMEOUT: Duration = Duration::from_secs(60);
@@ -31,6 +33,14 @@ impl Write for Unread {
 
     fn flush(&mut self) -> std::io::Result<()> {
         panic!("the main thread waits for a reader")
+    }
+}
+
+impl Output for Unread {
+    fn session_ended(&mut self, _: Summary) {}
+
+    fn lost(&self) -> u64 {
+        0
     }
 }
 

@@ -4,12 +4,13 @@ use std::fs::{File, Metadata, OpenOptions};
 use std::io::{self, Write as _};
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, fchown};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use jiff::Zoned;
 
-use super::Style;
+use super::entry::Entry;
+use super::format::Format;
 use super::outlet::Outlet;
-use crate::config::Level;
 
 /// User and group that a file is for.
 pub(super) type Owner = (u32, u32);
@@ -46,6 +47,8 @@ pub(super) struct LogFile {
     file: File,
     /// The next file could not be opened, and this has been logged.
     is_stuck: bool,
+    /// The last record may have been written in part, because the disk is full for example.
+    is_torn: bool,
 }
 
 impl LogFile {
@@ -63,6 +66,7 @@ impl LogFile {
             path,
             file,
             is_stuck: false,
+            is_torn: false,
         })
     }
 
@@ -83,15 +87,15 @@ impl LogFile {
         &self.place
     }
 
-    /// Writes a record to the file of today. If it cannot be opened, the previous file is used. A line in that file and in `other` reports this.
+    /// Writes an entry to the file of today. If it cannot be opened, the previous file is used. A line in that file and in `other` reports this.
     ///
     /// # Errors
     ///
     /// The record cannot be written, for example because the disk is full.
     pub(super) fn write(
         &mut self,
-        record: &str,
-        style: &Style,
+        entry: &Entry,
+        format: &Format,
         other: Option<&Outlet>,
     ) -> io::Result<()> {
         match self.follow() {
@@ -99,18 +103,35 @@ impl LogFile {
             Err(_) if self.is_stuck => {}
             Err(error) => {
                 self.is_stuck = true;
-                let text = format!(
+                let notice = entry.warning(format!(
                     "Cannot open log file for writing: {}: {error}; lines go on to the file before it",
                     self.place.current().display()
-                );
-                let notice = style.record(Level::Warning, &text);
-                if let Some(other) = other {
-                    other.put(&notice);
+                ));
+                if let Some(record) = format.record(&notice) {
+                    self.append(&record)?;
                 }
-                self.file.write_all(notice.as_bytes())?;
+                if let Some(other) = other {
+                    other.put(&Arc::new(notice));
+                }
             }
         }
-        self.file.write_all(record.as_bytes())
+        match format.record(entry) {
+            Some(record) => self.append(&record),
+            None => Ok(()),
+        }
+    }
+
+    /// Appends one line. What a failure has left of the line before is ended first.
+    fn append(&mut self, record: &str) -> io::Result<()> {
+        let begin = match self.is_torn {
+            true => "\n",
+            false => "",
+        };
+        self.is_torn = true;
+        self.file
+            .write_all(format!("{begin}{record}\n").as_bytes())?;
+        self.is_torn = false;
+        Ok(())
     }
 
     /// Opens the file of today unless it is open already; again if it has been moved away or removed.

@@ -2,14 +2,14 @@
 
 use std::collections::VecDeque;
 use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use super::Style;
-use crate::config::Level;
+use super::entry::Entry;
 
-/// Number of records that may wait for a blocked output.
-const RECORDS_MAX: usize = 1024;
+/// Number of entries that may wait for a blocked output.
+const ENTRIES_MAX: usize = 1024;
 
 /// Longest wait for a blocked output when all records are to be written.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -19,77 +19,79 @@ const PATIENCE: Duration = Duration::from_secs(2);
 pub(super) struct Outlet(Arc<Handle>);
 
 /// Ends the thread when the last copy of the sender is dropped.
-struct Handle {
-    shared: Arc<Shared>,
-    style: Style,
-}
+struct Handle(Arc<Shared>);
 
-#[derive(Default)]
 struct Shared {
     state: Mutex<State>,
     changed: Condvar,
+    /// Counts the lines that all outputs have lost.
+    lost: Arc<AtomicU64>,
 }
 
 #[derive(Default)]
 struct State {
-    records: VecDeque<String>,
+    entries: VecDeque<Arc<Entry>>,
     /// Records written or failed to be written.
     written: u64,
     /// Whether the output is writing a record now.
     is_writing: bool,
-    /// Number of records that found no room since the last one that did.
+    /// Number of entries that found no room since the last one that did, and the last of them.
     lost: u64,
+    last_lost: Option<Arc<Entry>>,
     is_closed: bool,
 }
 
 impl Outlet {
-    /// Starts the thread, which hands each record to `write`. Errors of `write` are ignored, because there is no place to report them.
+    /// Starts the thread, which hands each entry to `write`. What `write` fails for is counted in `lost`, as what finds no room is.
     ///
     /// # Errors
     ///
     /// The thread cannot be started.
     pub(super) fn start(
         name: &str,
-        style: Style,
-        mut write: impl FnMut(&str) -> io::Result<()> + Send + 'static,
+        lost: &Arc<AtomicU64>,
+        write: impl FnMut(&Entry) -> io::Result<()> + Send + 'static,
     ) -> io::Result<Self> {
-        let shared = Arc::new(Shared::default());
+        let shared = Arc::new(Shared {
+            state: Mutex::default(),
+            changed: Condvar::new(),
+            lost: Arc::clone(lost),
+        });
         std::thread::Builder::new().name(name.to_owned()).spawn({
             let shared = Arc::clone(&shared);
-            move || {
-                while let Some(record) = shared.next() {
-                    let _ = write(&record);
-                }
-            }
+            move || shared.run(write)
         })?;
-        Ok(Self(Arc::new(Handle { shared, style })))
+        Ok(Self(Arc::new(Handle(shared))))
     }
 
-    /// Queues a record, or counts it as lost. A notice with the number of lost records precedes the next one that finds room.
-    pub(super) fn put(&self, record: &str) {
-        let mut state = self.0.shared.lock();
-        // The notice and the record.
+    /// Queues an entry, or counts it as lost. A notice with the number of lost entries precedes the next one that finds room.
+    pub(super) fn put(&self, entry: &Arc<Entry>) {
+        let shared = &self.0.0;
+        let mut state = shared.lock();
+        // The notice and the entry.
         let wanted = 1 + usize::from(state.lost > 0);
-        if state.records.len() + wanted > RECORDS_MAX {
+        if state.entries.len() + wanted > ENTRIES_MAX {
             state.lost += 1;
+            state.last_lost = Some(Arc::clone(entry));
+            shared.lost.fetch_add(1, Ordering::Relaxed);
             return;
         }
-        self.say_lost(&mut state);
-        state.records.push_back(record.to_owned());
+        state.say_lost();
+        state.entries.push_back(Arc::clone(entry));
         drop(state);
-        self.0.shared.changed.notify_all();
+        shared.changed.notify_all();
     }
 
     /// Waits until everything is written, for as long as the output takes records.
     pub(super) fn settle(&self) {
-        let shared = &self.0.shared;
+        let shared = &self.0.0;
         let mut state = shared.lock();
         loop {
-            if state.records.len() < RECORDS_MAX && state.lost > 0 {
-                self.say_lost(&mut state);
+            if state.entries.len() < ENTRIES_MAX && state.lost > 0 {
+                state.say_lost();
                 shared.changed.notify_all();
             }
-            if state.records.is_empty() && !state.is_writing {
+            if state.entries.is_empty() && !state.is_writing {
                 return;
             }
             let before = state.written;
@@ -103,21 +105,22 @@ impl Outlet {
             state = after;
         }
     }
+}
 
-    fn say_lost(&self, state: &mut State) {
-        if state.lost > 0 {
-            let text = format!("{} lines before the next one were lost", state.lost);
-            let notice = self.0.style.record(Level::Warning, &text);
-            state.lost = 0;
-            state.records.push_back(notice);
+impl State {
+    /// Queues the notice about lost entries, if there are any.
+    fn say_lost(&mut self) {
+        if let Some(last) = self.last_lost.take() {
+            let notice = last.about_lost(std::mem::take(&mut self.lost));
+            self.entries.push_back(Arc::new(notice));
         }
     }
 }
 
 impl Drop for Handle {
     fn drop(&mut self) {
-        self.shared.lock().is_closed = true;
-        self.shared.changed.notify_all();
+        self.0.lock().is_closed = true;
+        self.0.changed.notify_all();
     }
 }
 
@@ -126,8 +129,24 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Notes that the last record is written, and waits for the next one. Returns `None` when there will be none.
-    fn next(&self) -> Option<String> {
+    /// Writes entries until the sender is gone.
+    fn run(&self, mut write: impl FnMut(&Entry) -> io::Result<()>) {
+        // Entries that could not be written since the last one that could.
+        let mut failed = 0;
+        while let Some(entry) = self.next() {
+            let is_said = failed == 0 || write(&entry.about_lost(failed)).is_ok();
+            if is_said {
+                failed = 0;
+            }
+            if !is_said || write(&entry).is_err() {
+                failed += 1;
+                self.lost.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// Notes that the last entry is written, and waits for the next one. Returns `None` when there will be none.
+    fn next(&self) -> Option<Arc<Entry>> {
         let mut state = self.lock();
         if std::mem::take(&mut state.is_writing) {
             state.written += 1;
@@ -135,11 +154,11 @@ impl Shared {
         }
         let waited = self
             .changed
-            .wait_while(state, |state| state.records.is_empty() && !state.is_closed);
+            .wait_while(state, |state| state.entries.is_empty() && !state.is_closed);
         let mut state = waited.unwrap_or_else(PoisonError::into_inner);
-        let record = state.records.pop_front()?;
+        let entry = state.entries.pop_front()?;
         state.is_writing = true;
-        Some(record)
+        Some(entry)
     }
 }
 
@@ -148,39 +167,66 @@ mod tests {
     use std::sync::mpsc::{channel, sync_channel};
 
     use super::*;
+    use crate::log::sink::tests::entry;
 
     #[test]
     fn an_output_that_takes_nothing_costs_lines_that_are_counted_and_no_time() {
         let (written, lines) = channel();
         let (go_on, may_go_on) = sync_channel::<()>(0);
-        let outlet = Outlet::start("test", Style::bare(), move |record| {
+        let count = Arc::default();
+        let outlet = Outlet::start("test", &count, move |entry| {
             // Takes nothing until told to; from then on everything.
             let _ = may_go_on.recv();
             written
-                .send(record.to_owned())
+                .send(entry.message.clone())
                 .map_err(|_| io::ErrorKind::Other.into())
         });
         let outlet = outlet.expect("started");
-        outlet.put("0\n");
+        outlet.put(&entry("0"));
         // The first is with the output now, or still waits: then one more is lost.
-        for number in 1..=RECORDS_MAX + 10 {
-            outlet.put(&format!("{number}\n"));
+        for number in 1..=ENTRIES_MAX + 10 {
+            outlet.put(&entry(&number.to_string()));
         }
         outlet.settle(); // gives up
         drop(go_on);
         outlet.settle();
         let lines: Vec<String> = lines.try_iter().collect();
         let (notice, before) = lines.split_last().expect("lines");
-        let lost = RECORDS_MAX + 11 - before.len();
+        let lost = ENTRIES_MAX + 11 - before.len();
         assert!((10..=11).contains(&lost), "{lost}");
+        assert_eq!(count.load(Ordering::Relaxed), lost as u64);
         assert_eq!(
             *notice,
-            format!("warning: {lost} lines before the next one were lost\n")
+            format!("{lost} lines before the next one were lost")
         );
         for (number, line) in before.iter().enumerate() {
-            assert_eq!(*line, format!("{number}\n"));
+            assert_eq!(*line, number.to_string());
         }
-        outlet.put("after\n");
+        outlet.put(&entry("after"));
         outlet.settle();
+    }
+
+    #[test]
+    fn what_an_output_fails_to_write_is_counted_and_said_when_it_can_write_again() {
+        let (written, lines) = channel();
+        let count = Arc::default();
+        let outlet = Outlet::start("test", &count, move |entry| {
+            // Full until the third line has come.
+            match entry.message.as_str() {
+                "1" | "2" => Err(io::ErrorKind::StorageFull.into()),
+                "1 lines before the next one were lost" => Err(io::ErrorKind::StorageFull.into()),
+                line => written
+                    .send(line.to_owned())
+                    .map_err(|_| io::ErrorKind::Other.into()),
+            }
+        });
+        let outlet = outlet.expect("started");
+        for number in 0..4 {
+            outlet.put(&entry(&number.to_string()));
+        }
+        outlet.settle();
+        let lines: Vec<String> = lines.try_iter().collect();
+        assert_eq!(lines, ["0", "2 lines before the next one were lost", "3"]);
+        assert_eq!(count.load(Ordering::Relaxed), 2);
     }
 }

@@ -61,8 +61,10 @@ fn hub() -> Hub {
     let commons = Commons::new(&config);
     let mut engine = Engine::new(config, commons, Randomness::of_system());
     engine.add_listener(LISTENER, SocketAddr::from(([192, 0, 2, 1], 3478)));
-    let log = Log::new(sync_channel(1).0, translate::log(&loaded.config, 0, 1));
-    Hub::new(engine, Clock::Machine.now(), Arc::default(), log)
+    let counters = Arc::<ShardCounters>::default();
+    let scope = translate::log(&loaded.config, 0, 1);
+    let log = Log::new(sync_channel(1).0, scope, Arc::clone(&counters));
+    Hub::new(engine, Clock::Machine.now(), counters, log)
 }
 
 #[test]

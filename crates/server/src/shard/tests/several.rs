@@ -106,8 +106,8 @@ impl Several {
                 datapath: translate::datapath(config, backend, &accepting, &budget),
                 log: translate::log(config, index, count.into()),
             };
-            let log = Log::new(events.clone(), plan.log.clone());
             let counters = Arc::new(ShardCounters::default());
+            let log = Log::new(events.clone(), plan.log.clone(), Arc::clone(&counters));
             let (mut datapath, mut relay) = set_up(plan, Arc::clone(&counters), log).unwrap();
             // A port of its own for each shard, so that a test says who comes where; to the engines they are all the first, as in a
             // group that shares one address.
