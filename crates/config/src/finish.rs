@@ -116,7 +116,7 @@ fn is_met(need: Need, draft: &Draft, findings: &Findings) -> bool {
         Need::Tls => draft.tls.is_spoken(),
         Need::Dtls => draft.tls.dtls_files().is_some(),
         Need::TcpRelays => draft.relays.tcp,
-        Need::Database => draft.authentication.database.path.is_some(),
+        Need::Database => draft.authentication.database.source.is_some(),
         Need::Secrets => draft.authentication.takes_secrets(),
         Need::RequestLines => draft.log.tells_requests(findings),
         Need::LogFile => draft.log.file.is_some() || draft.log.usual_file,

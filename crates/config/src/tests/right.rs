@@ -441,7 +441,10 @@ fn a_database_is_credentials_enough_and_says_which_of_its_tables_count() {
         let config = file(content).expect("accepted").config;
         assert!(config.authentication.users.is_empty());
         let database = config.authentication.database.expect("a database");
-        assert_eq!(database.path, std::path::Path::new("turndb"));
+        assert_eq!(
+            database.source,
+            turnbuckle_users::Source::Sqlite("turndb".into())
+        );
         (
             database.has_secrets,
             database.has_peer_rules,

@@ -1,6 +1,7 @@
 //! Users, secrets and the realm (coturn inventory §1.3).
 
 use turnbuckle_engine::AuthConfig;
+use turnbuckle_users::{MASK, Secret};
 
 use super::database::{self, UserDatabase};
 use super::requests::{self, Requests};
@@ -11,7 +12,6 @@ use crate::machine::Machine;
 use crate::persona::Persona;
 use crate::problem::{Note, Origin, Problem};
 use crate::row::{Row, Setting, Topic, each, flag, one};
-use crate::secret::{MASK, Secret};
 use crate::value::Kind;
 
 const VALUE_COUNTS: &str = "the value counts; coturn ignores it and always switches on";
@@ -277,7 +277,7 @@ pub(crate) fn finish(
     }
     let takes_secrets = given.takes_secrets();
     let users_beside_secrets = given.users_beside_secrets;
-    let has_database = given.database.path.is_some();
+    let has_database = given.database.source.is_some();
     if takes_secrets {
         leave_out_users(&mut given, findings);
     } else if findings.is_given("users-beside-secrets") {

@@ -1,6 +1,6 @@
 //! User databases (coturn inventory §1.9).
 
-use std::path::PathBuf;
+use turnbuckle_users::Source;
 
 use crate::entry::{Group, Need};
 use crate::row::{Row, Setting, Topic, each, one};
@@ -11,16 +11,16 @@ const DATABASES: &str = "databases other than SQLite are";
 /// The given values about the database.
 #[derive(Default)]
 pub(crate) struct GivenDatabase {
-    pub(crate) path: Option<PathBuf>,
+    pub(crate) source: Option<Source>,
     no_peer_rules: bool,
     no_realms: bool,
 }
 
-/// A SQLite file with coturn's tables.
+/// A database with coturn's tables.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UserDatabase {
-    /// The file.
-    pub path: PathBuf,
+    /// Where it is.
+    pub source: Source,
     /// Users are read from it.
     pub has_users: bool,
     /// Secrets are read from it.
@@ -57,10 +57,14 @@ pub(crate) const ROWS: &[Key] = &[
     .example("/var/lib/turn/turndb")
     .works(Setting {
         take: |given, written| {
-            given.path = Some(written.value.text().into());
+            given.source = Some(Source::Sqlite(written.value.text().into()));
             Ok(())
         },
-        show: |database| each(database.iter().map(|database| database.path.display())),
+        show: |database| {
+            each(database.iter().map(|database| match &database.source {
+                Source::Sqlite(path) => path.display(),
+            }))
+        },
     }),
     Key::new(
         "O-151",
@@ -190,7 +194,7 @@ pub(crate) fn finish(
     users_beside_secrets: bool,
 ) -> Option<UserDatabase> {
     Some(UserDatabase {
-        path: given.path?,
+        source: given.source?,
         has_users: !takes_secrets || users_beside_secrets,
         has_secrets: takes_secrets,
         has_peer_rules: !given.no_peer_rules,

@@ -3,10 +3,11 @@
 use std::num::NonZeroU32;
 use std::time::Duration;
 
+use turnbuckle_users::{MASK, Secret};
+
 use crate::entry::Group;
 use crate::findings::Findings;
 use crate::row::{Row, Setting, Topic, each, flag, number, one, seconds};
-use crate::secret::{MASK, Secret};
 use crate::value::Kind;
 
 /// Shorter keys of nonces can be guessed.

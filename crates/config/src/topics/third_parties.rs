@@ -4,12 +4,12 @@ use base64::Engine as _;
 use base64::engine::DecodePaddingMode;
 use base64::engine::general_purpose::{GeneralPurpose, GeneralPurposeConfig};
 use turnbuckle_engine::{ThirdParties as Rules, TokenCipher};
+use turnbuckle_users::{MASK, Secret};
 
 use crate::entry::Group;
 use crate::findings::Findings;
 use crate::problem::{Origin, Problem};
 use crate::row::{Row, Setting, Topic, each, one};
-use crate::secret::{MASK, Secret};
 use crate::value::Kind;
 
 /// The standard alphabet, padded or not.

@@ -2,11 +2,12 @@
 
 use std::path::{Path, PathBuf};
 
+use turnbuckle_users::{MASK, Secret};
+
 use crate::entry::{Group, Need};
 use crate::findings::Findings;
 use crate::row::{Row, Setting, Topic, each, file_path, flag, number, off, one};
 use crate::search::find;
-use crate::secret::{MASK, Secret};
 use crate::value::Kind;
 
 /// Clients that come by TLS or DTLS.

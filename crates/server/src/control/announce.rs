@@ -185,8 +185,9 @@ fn as_coturn(config: &Config, running: &Running<'_>, out: &mut impl Write) {
         .filter(|_| has_database)
     {
         line(format!(
-            "SQLite DB connection success: {}",
-            database.path.display()
+            "{} DB connection success: {}",
+            database.source.kind(),
+            database.source
         ));
     }
 }

@@ -62,7 +62,7 @@ pub(super) fn start(
         Listening::begin(config, out).map_err(|error| ServeError::from_io(&error))?;
     let keys = KeyRing::new(config);
     let engine = translate::engine(config, &keys).map_err(ServeError::new)?;
-    let users = OpenedUsers::open(config, Arc::new(engine), out)?;
+    let users = OpenedUsers::open(config, Arc::new(engine), events, out)?;
     let commons = Commons::new(&users.engine);
     let budget = Arc::new(BufferBudget::new(translate::RELAY_BUFFER_BUDGET_BYTES));
     let count = usize::from(config.datapath.shards.get());
@@ -97,14 +97,8 @@ pub(super) fn start(
     };
     let shards =
         Shards::start(count, events.clone(), plan).map_err(|error| ServeError::from_io(&error))?;
-    let has_database = users.is_open();
-    let users = match users.follow(events, Arc::clone(&commons)) {
-        Ok(users) => users,
-        Err(error) => {
-            shards.stop();
-            return Err(ServeError::from_io(&error));
-        }
-    };
+    let has_database = users.is_read;
+    let users = users.follow(Arc::clone(&commons));
     let running = Running {
         listening: &listening,
         shards: count,

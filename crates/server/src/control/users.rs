@@ -2,74 +2,101 @@
 
 use std::io::{self, Write};
 use std::sync::Arc;
-use std::sync::mpsc::{SyncSender, sync_channel};
+use std::sync::mpsc::{SendError, SyncSender, sync_channel};
+use std::time::Duration;
 
 use turnbuckle_engine::{Commons, Config as EngineConfig};
+use turnbuckle_users::{Follower, Notice, Wanted};
 
 use super::error::ServeError;
 use super::events::Event;
 use super::pending::Pending;
 use super::shards::Shards;
-use crate::config::{Config, Persona};
-use crate::users::{DatabaseError, Follower, Wanted};
+use crate::config::{Config, Persona, UserDatabase};
+use crate::users::{Followed, Outcome};
+
+/// How long the start waits for a database of a network. One that takes longer, or hangs, is read while the relay runs.
+const FIRST_READ_MAX: Duration = Duration::from_secs(1);
 
 /// The user database as it was read at start, if there is one.
 pub(super) struct OpenedUsers {
     follower: Option<Follower>,
     /// The settings that the engines start with.
     pub(super) engine: Arc<EngineConfig>,
+    /// Whether the database has been read.
+    pub(super) is_read: bool,
+}
+
+/// What the thread that follows a database says at first.
+struct First {
+    engine: Arc<EngineConfig>,
+    lines: Vec<String>,
+    is_read: bool,
+    /// Set where the database cannot be read before somebody has mended something.
+    refused: Option<String>,
 }
 
 impl OpenedUsers {
-    /// Opens and reads the database that `config` names. `engine` holds the settings from the configuration alone.
+    /// Follows the database that `config` names, and takes over what it says at first. `engine` holds the settings from the configuration alone.
+    /// Later changes become `events`.
     ///
     /// # Errors
     ///
-    /// The database cannot be opened or read. As `turnserver` the server waits for it in that case.
+    /// The database cannot be opened or read, and that will not pass by itself. As `turnserver` the server waits for it also in that case.
     pub(super) fn open(
         config: &Config,
         engine: Arc<EngineConfig>,
+        events: &SyncSender<Event>,
         out: &mut impl Write,
     ) -> Result<Self, ServeError> {
-        let follower = open(config, &engine).map_err(|error| ServeError::new(error.to_string()))?;
-        let mut opened = Self { follower, engine };
-        if let Some(follower) = &mut opened.follower {
-            opened.engine = follower.current();
-            for complaint in follower.take_complaints() {
-                let _ = writeln!(out, "{complaint}");
-            }
-        }
-        Ok(opened)
-    }
-
-    /// Returns whether there is a database that has been read.
-    pub(super) fn is_open(&self) -> bool {
-        self.follower.as_ref().is_some_and(Follower::is_open)
-    }
-
-    /// Starts the thread that follows the database, if there is one.
-    ///
-    /// # Errors
-    ///
-    /// The thread cannot be started.
-    pub(super) fn follow(
-        self,
-        events: &SyncSender<Event>,
-        commons: Arc<Commons>,
-    ) -> io::Result<FollowedUsers> {
-        let follows = match self.follower {
-            Some(follower) => {
-                let (stop, is_stopped) = sync_channel(0);
-                follower.start(events.clone(), is_stopped)?;
-                Some(stop)
-            }
-            None => None,
+        let Some(database) = &config.authentication.database else {
+            return Ok(Self {
+                follower: None,
+                engine,
+                is_read: false,
+            });
         };
-        Ok(FollowedUsers {
+        let (tell_first, first) = sync_channel(0);
+        let follower = follow(config, database, &engine, tell_first, events.clone())
+            .map_err(|error| ServeError::from_io(&error))?;
+        let first = if database.source.is_file() {
+            first.recv().ok()
+        } else {
+            first.recv_timeout(FIRST_READ_MAX).ok()
+        };
+        let first = first.unwrap_or_else(|| First {
+            engine,
+            lines: vec![format!(
+                "warning: user database {}: no answer within {} s; it serves nobody until it is read",
+                database.source,
+                FIRST_READ_MAX.as_secs()
+            )],
+            is_read: false,
+            refused: None,
+        });
+        // coturn starts without the database, and tries it again with every request.
+        if let Some(refused) = first.refused
+            && config.persona == Persona::Turnbuckle
+        {
+            return Err(ServeError::new(refused));
+        }
+        for line in first.lines {
+            let _ = writeln!(out, "{line}");
+        }
+        Ok(Self {
+            follower: Some(follower),
+            engine: first.engine,
+            is_read: first.is_read,
+        })
+    }
+
+    /// Goes on following the database while the relay runs.
+    pub(super) fn follow(self, commons: Arc<Commons>) -> FollowedUsers {
+        FollowedUsers {
             commons,
             pending: None,
-            _follows: follows,
-        })
+            _follower: self.follower,
+        }
     }
 }
 
@@ -79,7 +106,7 @@ pub(super) struct FollowedUsers {
     /// New settings that not all shards have taken yet.
     pending: Option<Pending<Arc<EngineConfig>>>,
     /// Ends the thread that follows the database when it is dropped.
-    _follows: Option<SyncSender<()>>,
+    _follower: Option<Follower>,
 }
 
 impl FollowedUsers {
@@ -102,22 +129,58 @@ impl FollowedUsers {
     }
 }
 
-fn open(config: &Config, engine: &Arc<EngineConfig>) -> Result<Option<Follower>, DatabaseError> {
-    let Some(database) = &config.authentication.database else {
-        return Ok(None);
-    };
+/// Starts the thread that follows the database. What it says at first goes to `first` if somebody waits there, and all else to `events`.
+fn follow(
+    config: &Config,
+    database: &UserDatabase,
+    engine: &Arc<EngineConfig>,
+    first: SyncSender<First>,
+    events: SyncSender<Event>,
+) -> io::Result<Follower> {
     let wanted = Wanted {
+        realm: config.authentication.realm.to_string(),
         users: database.has_users,
         secrets: database.has_secrets,
         peers: database.has_peer_rules,
         realms: database.has_realms,
         token_keys: config.authentication.third_parties.is_some(),
     };
-    let realm = config.authentication.realm.to_string();
-    let (path, base) = (database.path.clone(), Arc::clone(engine));
-    match config.persona {
-        Persona::Turnbuckle => Follower::open(path, realm, wanted, base).map(Some),
-        // coturn starts without the database, and tries it again with every request.
-        Persona::Turnserver => Ok(Some(Follower::open_or_wait(path, realm, wanted, base))),
-    }
+    let mut followed = Followed::new(wanted.realm.clone(), Arc::clone(engine));
+    let mut first = Some(first);
+    Follower::start(database.source.clone(), wanted, move |notice| {
+        let is_about_rows = !matches!(notice, Notice::Addresses(_));
+        let refused = match &notice {
+            Notice::Trouble(error) if error.is_permanent() => Some(error.to_string()),
+            _ => None,
+        };
+        let Outcome { engine, lines } = followed.take(notice);
+        if is_about_rows && let Some(first) = first.take() {
+            let said = First {
+                engine: followed.current(),
+                lines,
+                is_read: followed.is_read(),
+                refused,
+            };
+            return match first.send(said) {
+                Ok(()) => true,
+                // Nobody waits any more: the relay runs already.
+                Err(SendError(said)) => pass_on(&events, Some(said.engine), said.lines),
+            };
+        }
+        // Before the first word about rows the settings wait for it, or for the end of that wait.
+        let engine = engine.filter(|_| first.is_none());
+        pass_on(&events, engine, lines)
+    })
+}
+
+/// Makes events of settings and lines. Returns false if there is nobody who takes them.
+fn pass_on(
+    events: &SyncSender<Event>,
+    engine: Option<Arc<EngineConfig>>,
+    lines: Vec<String>,
+) -> bool {
+    let engine = engine.map(Event::Users).into_iter();
+    let lines = lines.into_iter().map(Event::Line);
+    let mut all = engine.chain(lines);
+    all.all(|event| events.send(event).is_ok())
 }

@@ -1,6 +1,6 @@
 //! Why a command of `turnadmin` fails.
 
-use crate::users::DatabaseError;
+use turnbuckle_users::DatabaseError;
 
 /// Why a command was not carried out. Never holds a password, key or secret.
 #[derive(Debug)]

@@ -5,7 +5,6 @@
 //! and a command that needs a database and finds none says so.
 
 mod arguments;
-mod encrypted;
 mod failure;
 mod run;
 mod usage;

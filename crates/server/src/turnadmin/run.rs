@@ -2,12 +2,14 @@
 
 use std::path::{Path, PathBuf};
 
+use turnbuckle_users::{
+    Change, Connection, Listed, Listing, Source, decrypted, encrypted, hashed, hexadecimal,
+    write_key,
+};
 use turnbuckle_wire::long_term_key_md5;
 
 use super::arguments::{Arguments, Command};
-use super::encrypted::{decrypted, encrypted, hashed, hexadecimal, write_key};
 use super::failure::Failure;
-use crate::users::{Database, text};
 
 /// Where Debian's and coturn's own packages keep the database.
 const USUAL_PLACES: [&str; 3] = [
@@ -24,7 +26,7 @@ pub(super) fn run(given: &Arguments) -> Result<String, Failure> {
                 .password
                 .as_ref()
                 .ok_or_else(|| Failure::Usage("-P needs a password".to_owned()))?;
-            Ok(hashed(password.expose())? + "\n")
+            Ok(hashed(password.expose()).map_err(Failure::Refused)? + "\n")
         }
         Command::PrintKey => {
             // Without a realm the key is that of the realm without a name.
@@ -32,91 +34,81 @@ pub(super) fn run(given: &Arguments) -> Result<String, Failure> {
             let (user, password) = (given.user()?, given.password()?);
             Ok(format!("0x{}\n", user_key(user, realm, password)))
         }
-        Command::WriteKey(path) => write_key(path).map(|()| String::new()),
-        Command::Encrypt => Ok(encrypted(given.key_file()?, given.password()?)? + "\n"),
+        Command::WriteKey(path) => write_key(path)
+            .map(|()| String::new())
+            .map_err(Failure::Refused),
+        Command::Encrypt => encrypted(given.key_file()?, given.password()?)
+            .map(|text| text + "\n")
+            .map_err(Failure::Refused),
         Command::Decrypt(text) => {
-            let plain = decrypted(given.key_file()?, text.expose())?;
+            let plain = decrypted(given.key_file()?, text.expose()).map_err(Failure::Refused)?;
             Ok(String::from_utf8_lossy(&plain).into_owned() + "\n")
         }
         Command::AddUser => {
-            let (user, realm) = (storable(given.user()?)?, given.realm()?);
-            let key = user_key(user, realm, given.password()?);
-            given.change(
-                "insert or replace into turnusers_lt (realm,name,hmackey) values(?1,?2,?3)",
-                &[realm, user, &key],
-            )
+            let (name, realm) = (storable(given.user()?)?, given.realm()?);
+            let key = user_key(name, realm, given.password()?);
+            let key = &key;
+            given.change(Change::PutUser { realm, name, key })
         }
         Command::DeleteUser => {
-            let (user, realm) = (given.user()?, given.realm()?);
-            given.change(
-                "delete from turnusers_lt where name=?1 and realm=?2",
-                &[user, realm],
-            )
+            let (name, realm) = (given.user()?, given.realm()?);
+            given.change(Change::DeleteUser { realm, name })
         }
-        Command::ListUsers => given.list("select name,realm from turnusers_lt", |name, realm| {
-            format!("{name}[{realm}]")
-        }),
+        Command::ListUsers => given.list(Listing::Users, named),
         Command::AddAdmin => {
-            let user = storable(given.user()?)?;
-            let password = hashed(given.password()?)?;
-            let realm = given.realm.as_deref().unwrap_or_default();
-            given.change(
-                "insert or replace into admin_user (realm,name,password) values(?1,?2,?3)",
-                &[realm, user, &password],
-            )
+            let name = storable(given.user()?)?;
+            let password = hashed(given.password()?).map_err(Failure::Refused)?;
+            given.change(Change::PutAdmin {
+                name,
+                realm: given.realm.as_deref().unwrap_or_default(),
+                password: &password,
+            })
         }
-        Command::DeleteAdmin => {
-            given.change("delete from admin_user where name=?1", &[given.user()?])
+        Command::DeleteAdmin => given.change(Change::DeleteAdmin {
+            name: given.user()?,
+        }),
+        Command::ListAdmins => given.lines(Listing::Admins, None, |row| match row.realm.as_str() {
+            "" => row.name.clone(),
+            _ => named(row),
+        }),
+        Command::AddSecret(secret) => given.change(Change::AddSecret {
+            realm: given.realm()?,
+            secret: said(secret.expose())?,
+        }),
+        Command::DeleteSecret(secret) => given.change(Change::DeleteSecret {
+            realm: given.realm()?,
+            secret: said(secret.expose())?,
+        }),
+        Command::DeleteAllSecrets => given.change(Change::DeleteSecrets {
+            realm: given.realm()?,
+        }),
+        Command::ListSecrets => given.list(Listing::Secrets, named),
+        Command::AddOrigin => given.change(Change::PutOrigin {
+            origin: given.origin()?,
+            realm: given.realm()?,
+        }),
+        Command::DeleteOrigin => given.change(Change::DeleteOrigin {
+            origin: given.origin()?,
+        }),
+        Command::ListOrigins => given.list(Listing::Origins, |row| {
+            format!("{} ==>> {}", row.name, row.realm)
+        }),
+        Command::SetRealmOptions => {
+            let realm = given.realm()?;
+            let options = given.realm_options.as_slice();
+            if options.is_empty() {
+                return Err(missing("a realm option"));
+            }
+            given.change(Change::PutRealmOptions { realm, options })
         }
-        Command::ListAdmins => {
-            given.every(
-                "select name,realm from admin_user",
-                |name, realm| match realm {
-                    "" => name.to_owned(),
-                    realm => format!("{name}[{realm}]"),
-                },
-            )
-        }
-        Command::AddSecret(secret) => given.change(
-            "insert or replace into turn_secret (realm,value) values(?1,?2)",
-            &[given.realm()?, said(secret.expose())?],
-        ),
-        Command::DeleteSecret(secret) => given.change(
-            "delete from turn_secret where realm=?1 and value=?2",
-            &[given.realm()?, said(secret.expose())?],
-        ),
-        Command::DeleteAllSecrets => {
-            given.change("delete from turn_secret where realm=?1", &[given.realm()?])
-        }
-        Command::ListSecrets => given
-            .list("select value,realm from turn_secret", |value, realm| {
-                format!("{value}[{realm}]")
-            }),
-        Command::AddOrigin => {
-            let (origin, realm) = (given.origin()?, given.realm()?);
-            given.change(
-                "insert or replace into turn_origin_to_realm (origin,realm) values(?1,?2)",
-                &[origin, realm],
-            )
-        }
-        Command::DeleteOrigin => given.change(
-            "delete from turn_origin_to_realm where origin=?1",
-            &[given.origin()?],
-        ),
-        Command::ListOrigins => given.list(
-            "select origin,realm from turn_origin_to_realm",
-            |origin, realm| format!("{origin} ==>> {realm}"),
-        ),
-        Command::SetRealmOptions => given.set_realm_options(),
-        // No name of an option holds `=`; what follows the first one is the value.
-        Command::ListRealmOptions => given.list(
-            "select opt || '=' || value,realm from turn_realm_option",
-            |option, realm| match option.split_once('=') {
-                Some((name, value)) => format!("{name}[{realm}]={value}"),
-                None => format!("{option}[{realm}]="),
-            },
-        ),
+        Command::ListRealmOptions => given.list(Listing::RealmOptions, |row| {
+            format!("{}={}", named(row), row.value)
+        }),
     }
+}
+
+fn named(row: &Listed) -> String {
+    format!("{}[{}]", row.name, row.realm)
 }
 
 impl Arguments {
@@ -145,67 +137,28 @@ impl Arguments {
             .ok_or_else(|| missing("the file of the key (-f)"))
     }
 
-    fn set_realm_options(&self) -> Result<String, Failure> {
-        let realm = self.realm()?;
-        if self.realm_options.is_empty() {
-            return Err(missing("a realm option"));
-        }
-        let database = self.open()?;
-        database.at_once(|database| {
-            for (option, value) in &self.realm_options {
-                database.change(
-                    "delete from turn_realm_option where realm=?1 and opt=?2",
-                    [realm, option],
-                )?;
-                if *value > 0 {
-                    database.change(
-                        "insert into turn_realm_option (realm,opt,value) values(?1,?2,?3)",
-                        [realm, option, &value.to_string()],
-                    )?;
-                }
-            }
-            Ok(())
-        })?;
-        Ok(String::new())
-    }
-
-    fn change(&self, statement: &str, values: &[&str]) -> Result<String, Failure> {
-        self.open()?.change(statement, turnadmin_values(values))?;
+    fn change(&self, change: Change<'_>) -> Result<String, Failure> {
+        self.open()?.change(change)?;
         Ok(String::new())
     }
 
     /// The rows of the realm, or of all realms if none is given, in order.
-    fn list(&self, query: &str, line: impl Fn(&str, &str) -> String) -> Result<String, Failure> {
-        match self.realm.as_deref() {
-            None | Some("") => self.every(query, line),
-            Some(realm) => self.lines(
-                &format!("{query} where realm=?1 order by 1"),
-                &[realm],
-                line,
-            ),
-        }
-    }
-
-    fn every(&self, query: &str, line: impl Fn(&str, &str) -> String) -> Result<String, Failure> {
-        self.lines(&format!("{query} order by 2,1"), &[], line)
+    fn list(&self, listing: Listing, line: impl Fn(&Listed) -> String) -> Result<String, Failure> {
+        let realm = self.realm.as_deref().filter(|realm| !realm.is_empty());
+        self.lines(listing, realm, line)
     }
 
     fn lines(
         &self,
-        query: &str,
-        values: &[&str],
-        line: impl Fn(&str, &str) -> String,
+        listing: Listing,
+        realm: Option<&str>,
+        line: impl Fn(&Listed) -> String,
     ) -> Result<String, Failure> {
-        let rows = self.open()?.rows(query, turnadmin_values(values), |row| {
-            Ok((text(row, 0)?, text(row, 1)?))
-        })?;
-        Ok(rows
-            .iter()
-            .map(|(first, realm)| line(first, realm) + "\n")
-            .collect())
+        let rows = self.open()?.list(listing, realm)?;
+        Ok(rows.iter().map(|row| line(row) + "\n").collect())
     }
 
-    fn open(&self) -> Result<Database, Failure> {
+    fn open(&self) -> Result<Connection, Failure> {
         let usual = || {
             USUAL_PLACES
                 .iter()
@@ -218,12 +171,8 @@ impl Arguments {
                 USUAL_PLACES.join(", ")
             ))
         })?;
-        Ok(Database::open(&path)?)
+        Ok(Connection::open(&Source::Sqlite(path))?)
     }
-}
-
-fn turnadmin_values<'a>(values: &'a [&'a str]) -> impl rusqlite::Params + use<'a> {
-    rusqlite::params_from_iter(values)
 }
 
 /// MD5 of `user:realm:password` in hexadecimal digits (RFC 8489 §9.2.2).

@@ -1,25 +1,47 @@
 //! What rows amount to.
 
+use rusqlite::Connection as File;
 use turnbuckle_engine::{ThirdParties, TokenCipher};
+use turnbuckle_users::{Connection, Source, Wanted};
 
 use super::*;
 
-const ALL: Wanted = Wanted {
-    users: true,
-    secrets: true,
-    peers: true,
-    realms: true,
-    token_keys: true,
-};
+/// A database of which everything is read.
+struct Database {
+    file: File,
+    source: Source,
+}
+
+impl Database {
+    fn read(&self, wants_any: bool) -> Records {
+        let wanted = Wanted {
+            realm: "north.gov".to_owned(),
+            users: wants_any,
+            secrets: wants_any,
+            peers: wants_any,
+            realms: wants_any,
+            token_keys: wants_any,
+        };
+        let mut connection = Connection::open(&self.source).unwrap();
+        let mut records = Records::default();
+        connection.follow(&wanted, &mut records).unwrap();
+        records
+    }
+
+    fn added_to(&self, base: &EngineConfig) -> (Arc<EngineConfig>, Vec<String>) {
+        assembled(&self.read(true), "north.gov", base, &mut Denied::new())
+    }
+}
 
 /// A database with these rows, on a file that goes with the directory.
 fn database(rows: &str) -> (tempfile::TempDir, Database) {
     let folder = tempfile::tempdir().expect("a directory");
-    let database = Database::open(&folder.path().join("turndb")).unwrap();
-    for statement in rows.split(';').filter(|text| !text.trim().is_empty()) {
-        database.change(statement, []).unwrap();
-    }
-    (folder, database)
+    let path = folder.path().join("turndb");
+    let source = Source::Sqlite(path.clone());
+    drop(Connection::open(&source).unwrap());
+    let file = File::open(path).unwrap();
+    file.execute_batch(rows).unwrap();
+    (folder, Database { file, source })
 }
 
 fn base() -> EngineConfig {
@@ -46,9 +68,7 @@ fn only_the_rows_of_the_realm_and_those_of_all_realms_count() {
     let (_folder, database) = database(ROWS);
     let mut base = base();
     base.limits.total_quota = Some(7);
-    let (engine, complaints) = Records::read(&database, "north.gov", ALL)
-        .unwrap()
-        .added_to(&base);
+    let (engine, complaints) = database.added_to(&base);
     let mut users: Vec<_> = engine.auth.users_without_sha256().collect();
     users.sort_unstable();
     assert_eq!(users, ["gorst", "ninefingers"]);
@@ -105,9 +125,7 @@ fn a_realm_that_an_origin_or_a_key_leads_to_has_its_own_users_secrets_quotas_and
         .add_key("given", TokenCipher::Aes256Gcm, b"key", None, None)
         .unwrap();
     base.auth.third_parties = Some(third_parties);
-    let (engine, complaints) = Records::read(&database, "north.gov", ALL)
-        .unwrap()
-        .added_to(&base);
+    let (engine, complaints) = database.added_to(&base);
     let realms: Vec<String> = engine
         .auth
         .realms()
@@ -153,8 +171,7 @@ fn a_realm_whose_users_and_secrets_come_later_is_read_again_whole() {
     let (_folder, database) =
         database("insert into turn_origin_to_realm values('http://a:80','a')");
     let read = || {
-        let records = Records::read(&database, "north.gov", ALL).unwrap();
-        let (engine, _) = records.added_to(&base());
+        let (engine, _) = database.added_to(&base());
         engine
             .auth
             .realms()
@@ -162,29 +179,18 @@ fn a_realm_whose_users_and_secrets_come_later_is_read_again_whole() {
             .collect::<Vec<_>>()
     };
     assert_eq!(read(), [false, false]);
-    database
-        .change("insert into turn_secret values('a','logen')", [])
-        .unwrap();
+    let change = |text| database.file.execute_batch(text).unwrap();
+    change("insert into turn_secret values('a','logen')");
     assert_eq!(read(), [false, true]);
-    database
-        .change("delete from turn_origin_to_realm", [])
-        .unwrap();
+    change("delete from turn_origin_to_realm");
     assert_eq!(read(), [false]);
 }
 
 #[test]
 fn tables_that_are_not_wanted_are_not_read() {
     let (_folder, database) = database(ROWS);
-    let wanted = Wanted {
-        users: false,
-        secrets: false,
-        peers: false,
-        realms: false,
-        token_keys: false,
-    };
-    let (engine, _) = Records::read(&database, "north.gov", wanted)
-        .unwrap()
-        .added_to(&base());
+    let records = database.read(false);
+    let (engine, _) = assembled(&records, "north.gov", &base(), &mut Denied::new());
     assert!(engine.policy.rules.is_empty() && engine.realms.policies.is_empty());
     assert!(engine.realms.limits.is_empty());
     assert_eq!(engine.auth.realms().count(), 1);
@@ -196,9 +202,7 @@ fn a_configured_user_comes_before_one_of_the_database() {
     let (_folder, database) = database(ROWS);
     let mut base = base();
     base.auth.add_user("gorst", "another password").unwrap();
-    let (engine, _) = Records::read(&database, "north.gov", ALL)
-        .unwrap()
-        .added_to(&base);
+    let (engine, _) = database.added_to(&base);
     let users: Vec<_> = engine.auth.users_without_sha256().collect();
     assert_eq!(
         users,
@@ -211,19 +215,14 @@ fn a_configured_user_comes_before_one_of_the_database() {
 fn of_too_many_secrets_the_newest_are_used() {
     let (_folder, database) = database("");
     for number in 0..20 {
-        database
-            .change(
-                "insert into turn_secret values('north.gov',?1)",
-                [format!("secret-{number}")],
-            )
+        let value = format!("secret-{number}");
+        (database.file)
+            .execute("insert into turn_secret values('north.gov',?1)", [value])
             .unwrap();
     }
-    let records = Records::read(&database, "north.gov", ALL).unwrap();
-    assert_eq!(
-        records.realms[0].secrets.first().map(Secret::expose),
-        Some(&b"secret-19"[..])
-    );
-    let (_, complaints) = records.added_to(&base());
+    let newest = database.read(true).tables.secrets["north.gov"][0].clone();
+    assert_eq!(newest.expose(), b"secret-19");
+    let (_, complaints) = database.added_to(&base());
     assert!(
         complaints.join("").contains("4 secrets are left out"),
         "{complaints:?}"

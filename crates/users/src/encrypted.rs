@@ -14,13 +14,15 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use sha2::{Digest as _, Sha256};
 
-use super::failure::Failure;
-
 /// Bytes of a key of AES-128.
 const KEY_LEN: usize = 16;
 
-/// `$5$`, a fresh salt, and the SHA-256 of salt and password, in hexadecimal digits.
-pub(super) fn hashed(password: &[u8]) -> Result<String, Failure> {
+/// Returns `$5$`, a fresh salt, and the SHA-256 of salt and password, in hexadecimal digits.
+///
+/// # Errors
+///
+/// The system yields no randomness.
+pub fn hashed(password: &[u8]) -> Result<String, String> {
     let mut salt = [0; 8];
     fill_random(&mut salt)?;
     Ok(hashed_with(&salt, password))
@@ -35,8 +37,9 @@ fn hashed_with(salt: &[u8; 8], password: &[u8]) -> String {
     )
 }
 
-/// Two digits for each byte.
-pub(super) fn hexadecimal(bytes: &[u8]) -> String {
+/// Returns two digits for each byte.
+#[must_use]
+pub fn hexadecimal(bytes: &[u8]) -> String {
     bytes.iter().fold(String::new(), |mut text, byte| {
         // Writing to a String cannot fail.
         let _ = write!(text, "{byte:02x}");
@@ -45,7 +48,11 @@ pub(super) fn hexadecimal(bytes: &[u8]) -> String {
 }
 
 /// Writes a new key, readable for its owner alone.
-pub(super) fn write_key(path: &Path) -> Result<(), Failure> {
+///
+/// # Errors
+///
+/// The file cannot be written, or the system yields no randomness.
+pub fn write_key(path: &Path) -> Result<(), String> {
     let mut bytes = [0; KEY_LEN];
     fill_random(&mut bytes)?;
     // Letters and digits, as coturn makes them, so that the file can be copied as text.
@@ -57,51 +64,56 @@ pub(super) fn write_key(path: &Path) -> Result<(), Failure> {
         .mode(0o600)
         .open(path)
         .and_then(|mut file| file.write_all(&letters));
-    written.map_err(|error| Failure::Refused(format!("{}: {error}", path.display())))
+    written.map_err(|error| format!("{}: {error}", path.display()))
 }
 
 /// 64, so that each byte of randomness gives one without preference.
 const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 
-/// AES-128 in counter mode from zero, in base64.
-pub(super) fn encrypted(key_file: &Path, text: &[u8]) -> Result<String, Failure> {
+/// Encrypts with AES-128 in counter mode from zero. Returns base64.
+///
+/// # Errors
+///
+/// The file of the key cannot be read.
+pub fn encrypted(key_file: &Path, text: &[u8]) -> Result<String, String> {
     let mut bytes = text.to_vec();
     let context = EncryptionContext::Iv128(FixedLength::from([0; 16]));
     cipher_key(key_file)?
         .and_then(EncryptingKey::ctr)
         .and_then(|key| key.less_safe_encrypt(&mut bytes, context))
-        .map_err(|_| Failure::Refused("the cipher is not available".to_owned()))?;
+        .map_err(|_| "the cipher is not available".to_owned())?;
     Ok(STANDARD.encode(bytes))
 }
 
-/// The text that [`encrypted`] was given.
-pub(super) fn decrypted(key_file: &Path, text: &[u8]) -> Result<Vec<u8>, Failure> {
+/// Returns the text that [`encrypted`] was given.
+///
+/// # Errors
+///
+/// The file of the key cannot be read, or the text is not base64.
+pub fn decrypted(key_file: &Path, text: &[u8]) -> Result<Vec<u8>, String> {
     let mut bytes = STANDARD
         .decode(text)
-        .map_err(|_| Failure::Refused("what is to be verified is not base64".to_owned()))?;
+        .map_err(|_| "what is to be verified is not base64".to_owned())?;
     let context = DecryptionContext::Iv128(FixedLength::from([0; 16]));
     cipher_key(key_file)?
         .and_then(DecryptingKey::ctr)
         .and_then(|key| key.decrypt(&mut bytes, context).map(|plain| plain.to_vec()))
-        .map_err(|_| Failure::Refused("the cipher is not available".to_owned()))
+        .map_err(|_| "the cipher is not available".to_owned())
 }
 
 type CipherKey = Result<UnboundCipherKey, aws_lc_rs::error::Unspecified>;
 
 /// The first 16 bytes of the file.
-fn cipher_key(path: &Path) -> Result<CipherKey, Failure> {
+fn cipher_key(path: &Path) -> Result<CipherKey, String> {
     let mut key = [0; KEY_LEN];
     std::fs::File::open(path)
         .and_then(|mut file| file.read_exact(&mut key))
-        .map_err(|error| {
-            Failure::Refused(format!("{}: a key has 16 bytes: {error}", path.display()))
-        })?;
+        .map_err(|error| format!("{}: a key has 16 bytes: {error}", path.display()))?;
     Ok(UnboundCipherKey::new(&AES_128, &key))
 }
 
-fn fill_random(bytes: &mut [u8]) -> Result<(), Failure> {
-    getrandom::fill(bytes)
-        .map_err(|error| Failure::Refused(format!("the system yields no randomness: {error}")))
+fn fill_random(bytes: &mut [u8]) -> Result<(), String> {
+    getrandom::fill(bytes).map_err(|error| format!("the system yields no randomness: {error}"))
 }
 
 #[cfg(test)]

@@ -11,7 +11,7 @@ fn scratch() -> (tempfile::TempDir, PathBuf) {
 #[test]
 fn a_new_file_has_coturns_tables_with_their_columns_and_keys() {
     let (_folder, path) = scratch();
-    let database = Database::open(&path).unwrap();
+    let database = Sqlite::open(&path, true).unwrap();
     // What Debian's turnadmin 4.6.1 makes: name, type, default, place in the primary key.
     let expected = [
         (
@@ -70,7 +70,7 @@ fn rows_that_are_there_stay_and_missing_tables_are_made() {
     other
         .execute_batch("create table turn_secret (value varchar(127) primary key, realm varchar(127)); insert into turn_secret values('north','r');")
         .unwrap();
-    let database = Database::open(&path).unwrap();
+    let database = Sqlite::open(&path, true).unwrap();
     let rows = database.rows("select realm,value from turn_secret", [], |row| {
         Ok((text(row, 0)?, text(row, 1)?))
     });
@@ -86,19 +86,20 @@ fn rows_that_are_there_stay_and_missing_tables_are_made() {
 #[test]
 fn a_commit_of_another_program_and_another_file_show_in_the_version() {
     let (_folder, path) = scratch();
-    let database = Database::open(&path).unwrap();
+    let database = Sqlite::open(&path, true).unwrap();
     let first = database.version().unwrap();
     assert_eq!(database.version().unwrap(), first);
-    let other = Database::open(&path).unwrap();
+    let other = Sqlite::open(&path, true).unwrap();
     other
-        .change("insert into turn_secret values('r','north')", [])
+        .connection
+        .execute_batch("insert into turn_secret values('r','north')")
         .unwrap();
     let second = database.version().unwrap();
     assert_ne!(second, first);
     assert!(!database.is_replaced(&second));
 
     let replacement = path.with_file_name("replacement");
-    drop(Database::open(&replacement).unwrap());
+    drop(Sqlite::open(&replacement, true).unwrap());
     std::fs::rename(&replacement, &path).unwrap();
     let third = database.version().unwrap();
     assert!(database.is_replaced(&third));
@@ -111,9 +112,12 @@ fn a_commit_of_another_program_and_another_file_show_in_the_version() {
 fn what_is_no_database_is_refused_with_its_name() {
     let (_folder, path) = scratch();
     std::fs::write(&path, "listening-port=3478\n".repeat(100)).unwrap();
-    let error = Database::open(&path).err().expect("refused").to_string();
+    let error = Sqlite::open(&path, true)
+        .err()
+        .expect("refused")
+        .to_string();
     assert!(error.contains("turndb: file is not a database"), "{error}");
-    let error = Database::open(Path::new("/nonexistent/turndb"))
+    let error = Sqlite::open(Path::new("/nonexistent/turndb"), true)
         .err()
         .expect("refused")
         .to_string();
@@ -126,9 +130,10 @@ fn what_is_no_database_is_refused_with_its_name() {
 #[test]
 fn columns_are_read_as_text_whatever_they_were_written_as() {
     let (_folder, path) = scratch();
-    let database = Database::open(&path).unwrap();
+    let database = Sqlite::open(&path, true).unwrap();
     database
-        .change("insert into turn_realm_option values('r','a',5),('r','b',x'3136'),('r','c',null),('r','d','seven')", [])
+        .connection
+        .execute_batch("insert into turn_realm_option values('r','a',5),('r','b',x'3136'),('r','c',null),('r','d','seven')")
         .unwrap();
     let values = database
         .rows(

@@ -1,0 +1,149 @@
+//! Makes settings of the engines from what the thread tells that follows a database.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use turnbuckle_engine::{Action, Config as EngineConfig, Rule};
+use turnbuckle_users::{DatabaseError, Notice, Records};
+
+use super::records::{Denied, assembled};
+
+/// What is known of a database.
+pub(crate) struct Followed {
+    realm: String,
+    /// The engine's settings from the configuration alone, and without the hosts of the database as peers.
+    base: Arc<EngineConfig>,
+    /// Whether the database has ever been read.
+    is_read: bool,
+    /// Ranges that the database denies.
+    denied: Denied,
+    /// The error of the last read, if it has been logged.
+    trouble: Option<String>,
+    /// The settings that the engines have now.
+    current: Arc<EngineConfig>,
+    /// The settings that they had before. They are kept until the next change, when no shard uses them any more. So this thread frees the memory,
+    /// and no shard has to.
+    previous: Arc<EngineConfig>,
+}
+
+/// What a notice amounts to.
+#[derive(Default)]
+pub(crate) struct Outcome {
+    /// New settings for the engines.
+    pub(crate) engine: Option<Arc<EngineConfig>>,
+    /// Lines for the log.
+    pub(crate) lines: Vec<String>,
+}
+
+impl Followed {
+    /// Returns whether the database has been read.
+    pub(crate) fn is_read(&self) -> bool {
+        self.is_read
+    }
+
+    /// Begins with nothing read. Requests that name no other realm are in `realm`; `base` holds the settings from the configuration alone.
+    pub(crate) fn new(realm: String, base: Arc<EngineConfig>) -> Self {
+        Self {
+            realm,
+            is_read: false,
+            denied: Denied::default(),
+            trouble: None,
+            current: Arc::clone(&base),
+            previous: Arc::clone(&base),
+            base,
+        }
+    }
+
+    /// Returns the settings that the engines have now.
+    pub(crate) fn current(&self) -> Arc<EngineConfig> {
+        Arc::clone(&self.current)
+    }
+
+    /// Takes a notice.
+    pub(crate) fn take(&mut self, notice: Notice<'_>) -> Outcome {
+        match notice {
+            Notice::Trouble(error) => Outcome {
+                engine: None,
+                lines: self.failed(&error).into_iter().collect(),
+            },
+            Notice::Same => Outcome {
+                engine: None,
+                lines: self.recovered().into_iter().collect(),
+            },
+            Notice::Records(records) => {
+                let recovered = self.recovered();
+                self.is_read = true;
+                let mut outcome = self.assembled(records);
+                outcome.lines.splice(0..0, recovered);
+                outcome
+            }
+            Notice::Addresses(addresses) => Outcome {
+                engine: self.deny(addresses),
+                lines: Vec::new(),
+            },
+        }
+    }
+
+    /// Keeps clients from reaching the database through a relay. The rule about one address decides over all others.
+    fn deny(&mut self, addresses: Vec<IpAddr>) -> Option<Arc<EngineConfig>> {
+        // On an address of relays all ports but relayed ones are denied already.
+        let relays = &self.base.relays.addresses;
+        let is_of_relays =
+            |ip| (relays.iter()).any(|relay| relay.local == ip || relay.external == Some(ip));
+        let hosts = addresses.into_iter().filter(|&ip| !is_of_relays(ip));
+        let deny = |ip: IpAddr| Rule {
+            action: Action::Deny,
+            range: ip.into(),
+        };
+        let rules: Vec<_> = hosts.map(deny).collect();
+        // What a name stood for before stays denied until the server starts anew.
+        let is_new = |rule: &&Rule| !self.base.policy.rules.contains(rule);
+        let new: Vec<_> = rules.iter().filter(is_new).copied().collect();
+        if new.is_empty() {
+            return None;
+        }
+        for engine in [&mut self.base, &mut self.current] {
+            let engine = Arc::make_mut(engine);
+            let of_realms = engine.realms.policies.values_mut();
+            for policy in of_realms.chain([&mut engine.policy]) {
+                policy.rules.extend(&new);
+            }
+        }
+        Some(Arc::clone(&self.current))
+    }
+
+    fn failed(&mut self, error: &DatabaseError) -> Option<String> {
+        let text = error.to_string();
+        if self.trouble.as_ref() == Some(&text) {
+            return None;
+        }
+        let then = if self.is_read {
+            "users stay as they were read last"
+        } else {
+            "it is tried again, and serves nobody until then"
+        };
+        let line = format!("warning: {text}; {then}");
+        self.trouble = Some(text);
+        Some(line)
+    }
+
+    fn recovered(&mut self) -> Option<String> {
+        let trouble = self.trouble.take();
+        trouble.map(|_| "user database: read again".to_owned())
+    }
+
+    fn assembled(&mut self, records: &Records) -> Outcome {
+        let (engine, complaints) = assembled(records, &self.realm, &self.base, &mut self.denied);
+        self.previous = std::mem::replace(&mut self.current, Arc::clone(&engine));
+        Outcome {
+            engine: Some(engine),
+            lines: complaints
+                .into_iter()
+                .map(|text| format!("warning: user database: {text}"))
+                .collect(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,33 @@
+//! User databases as coturn keeps them: their rows in neutral form, and for each database a driver.
+//!
+//! A driver has the three verbs of [`Database`]: *follow* says what has changed since it was asked last, *ask* is one query about one user, and
+//! *change* is what `turnadmin` writes. [`Driver`] names them; a new database is a file that implements it, a [`Source`] and an arm in [`Database`].
+//!
+//! Nothing here knows STUN, the engine or HTTP. Rows are handed over as they stand: who uses them judges ranges, origins and numbers.
+#![forbid(unsafe_code)]
+
+mod change;
+mod connection;
+mod database;
+mod encrypted;
+mod error;
+mod follow;
+mod records;
+mod secret;
+mod source;
+mod sql;
+mod sqlite;
+
+pub use change::{Change, Listed, Listing};
+pub use connection::Connection;
+pub use database::{Database, Driver};
+pub use encrypted::{decrypted, encrypted, hashed, hexadecimal, write_key};
+pub use error::DatabaseError;
+pub use follow::{Follower, Notice};
+pub use records::{
+    Answer, Delta, News, RealmOption, Records, Tables, TokenKeyRow, UserKey, Users, Wanted,
+    user_key,
+};
+pub use secret::{MASK, Secret};
+pub use source::Source;
+pub use sqlite::Sqlite;

@@ -1,0 +1,63 @@
+//! Where a database is, as the configuration names it.
+
+use std::fmt;
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// How long a name server may take.
+const RESOLVE_MAX: Duration = Duration::from_secs(5);
+
+/// Names a database with everything that it takes to connect to it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Source {
+    /// A file (`userdb`).
+    Sqlite(PathBuf),
+}
+
+impl Source {
+    /// Returns the name of the kind of database, as coturn writes it.
+    #[must_use]
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Self::Sqlite(_) => "SQLite",
+        }
+    }
+
+    /// Returns whether it is a file, which is there or not and never hangs.
+    #[must_use]
+    pub fn is_file(&self) -> bool {
+        matches!(self, Self::Sqlite(_))
+    }
+
+    /// Returns the names or addresses of the hosts on which the database runs, without those that are reached in another way than by a network.
+    #[must_use]
+    pub fn hosts(&self) -> Vec<&str> {
+        match self {
+            Self::Sqlite(_) => Vec::new(),
+        }
+    }
+
+    /// Returns the addresses of [`Self::hosts`]. Names that nobody answers for have none.
+    pub(crate) async fn addresses(&self) -> Vec<IpAddr> {
+        let mut addresses = Vec::new();
+        for host in self.hosts() {
+            let found = tokio::time::timeout(RESOLVE_MAX, tokio::net::lookup_host((host, 0))).await;
+            if let Ok(Ok(found)) = found {
+                addresses.extend(found.map(|address| address.ip()));
+            }
+        }
+        addresses.sort_unstable();
+        addresses.dedup();
+        addresses
+    }
+}
+
+impl fmt::Display for Source {
+    /// Names the database without its secrets.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Sqlite(path) => path.display().fmt(f),
+        }
+    }
+}
