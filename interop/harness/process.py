@@ -42,6 +42,9 @@ class Process:
         self._reader.join(PATIENCE)
         return status
 
+    def signal(self, number: int) -> None:
+        self._popen.send_signal(number)
+
     def terminate(self) -> int:
         """SIGTERM, then the exit status as `wait` gives it."""
         self._popen.send_signal(signal.SIGTERM)

@@ -3,12 +3,14 @@
 Messages are written and read by aioice's codec, so nothing here shares code with the server under test.
 """
 
+import dataclasses
 import socket
 import struct
 import time
 
 from aioice import stun, turn
 
+from harness.topology import CLIENT_IPV4
 from harness.waiting import PATIENCE
 
 _UDP_SEGMENT = 103
@@ -22,6 +24,15 @@ class Refused(Exception):
     def __init__(self, response: stun.Message):
         super().__init__(str(response))
         self.code = response.error_code
+
+
+@dataclasses.dataclass(frozen=True)
+class Login:
+    """What a client has to know of a server and a user."""
+
+    port: int
+    user: str
+    password: str
 
 
 class Client:
@@ -114,6 +125,19 @@ class Client:
     def _receive(self) -> bytes:
         self.udp.settimeout(PATIENCE)
         return self.udp.recv(65536)
+
+
+def error_of_allocation(namespace, address: str, port: int, user: str, password: str) -> int | None:
+    """The error code of an Allocate request, or of the Refresh request that ends the allocation, or none."""
+    with namespace.udp(CLIENT_IPV4) as udp:
+        client = Client(udp, address, Login(port, user, password))
+        try:
+            client.allocate()
+            # The server may notice a change of its users between the two requests.
+            client.release()
+        except Refused as refused:
+            return refused.code
+        return None
 
 
 def channel_data(channel: int, payload: bytes) -> bytes:

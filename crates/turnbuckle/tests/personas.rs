@@ -172,8 +172,8 @@ fn the_command_line_comes_after_the_file_and_what_coturn_does_not_know_either_is
         ("--denied-peer-ip 10.0.0", "not an address"),
         ("--fingerprint=perhaps", "true or false"),
         (
-            "--redis-userdb ip=127.0.0.1",
-            "databases other than SQLite are not implemented",
+            "--mongo-userdb mongodb://127.0.0.1/turn",
+            "databases other than SQLite and Redis are not implemented",
         ),
     ] {
         let output = site.run("turnserver", &format!("-n {arguments}"));

@@ -3,6 +3,7 @@
 use crate::change::{Change, Listed, Listing};
 use crate::error::DatabaseError;
 use crate::records::{Answer, News, Records, Wanted};
+use crate::redis::Redis;
 use crate::source::Source;
 use crate::sqlite::Sqlite;
 
@@ -56,6 +57,8 @@ pub trait Driver {
 pub enum Database {
     /// A file.
     Sqlite(Sqlite),
+    /// A Redis or Valkey server.
+    Redis(Box<Redis>),
 }
 
 /// Carries out the same on whatever database it is.
@@ -63,6 +66,7 @@ macro_rules! each {
     ($database:expr, $driver:ident => $work:expr) => {
         match $database {
             Self::Sqlite($driver) => $work,
+            Self::Redis($driver) => $work,
         }
     };
 }
@@ -76,6 +80,10 @@ impl Database {
     pub async fn connect(source: &Source, may_create: bool) -> Result<Self, DatabaseError> {
         match source {
             Source::Sqlite(path) => Sqlite::open(path, may_create).map(Self::Sqlite),
+            Source::Redis(address) => {
+                let redis = Redis::open(address).await?;
+                Ok(Self::Redis(Box::new(redis)))
+            }
         }
     }
 }

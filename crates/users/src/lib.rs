@@ -13,6 +13,7 @@ mod encrypted;
 mod error;
 mod follow;
 mod records;
+mod redis;
 mod secret;
 mod source;
 mod sql;
@@ -28,6 +29,7 @@ pub use records::{
     Answer, Delta, News, RealmOption, Records, Tables, TokenKeyRow, UserKey, Users, Wanted,
     user_key,
 };
+pub use redis::{Redis, RedisAddress, RedisAddressError};
 pub use secret::{MASK, Secret};
 pub use source::Source;
 pub use sqlite::Sqlite;

@@ -5,6 +5,8 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use crate::redis::RedisAddress;
+
 /// How long a name server may take.
 const RESOLVE_MAX: Duration = Duration::from_secs(5);
 
@@ -13,6 +15,8 @@ const RESOLVE_MAX: Duration = Duration::from_secs(5);
 pub enum Source {
     /// A file (`userdb`).
     Sqlite(PathBuf),
+    /// A Redis or Valkey server (`redis-userdb`).
+    Redis(RedisAddress),
 }
 
 impl Source {
@@ -21,6 +25,7 @@ impl Source {
     pub fn kind(&self) -> &'static str {
         match self {
             Self::Sqlite(_) => "SQLite",
+            Self::Redis(_) => "Redis",
         }
     }
 
@@ -35,6 +40,7 @@ impl Source {
     pub fn hosts(&self) -> Vec<&str> {
         match self {
             Self::Sqlite(_) => Vec::new(),
+            Self::Redis(address) => vec![address.host()],
         }
     }
 
@@ -58,6 +64,7 @@ impl fmt::Display for Source {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Sqlite(path) => path.display().fmt(f),
+            Self::Redis(address) => write!(f, "redis {address}"),
         }
     }
 }

@@ -23,7 +23,7 @@ What `turnserver` refuses all the same, with exit code 255:
 |---|---|
 | a range of `denied-peer-ip` or `allowed-peer-ip` that cannot be read | without it peers would be open that somebody meant to close, or closed that somebody needs; coturn 4.17 refuses it too, 4.6 passes over it |
 | a port or a flag that is none | the server would listen elsewhere, or do what was turned off; coturn 4.17 refuses it too, 4.6 listens on a random port |
-| a database other than SQLite | nobody of those who are in it could log in; it is not implemented yet |
+| a database other than SQLite and Redis | nobody of those who are in it could log in; it is not implemented yet |
 | `no-udp` and `no-tcp` without TLS or DTLS | nothing would be served |
 | an option on the command line that does not exist, a user or group to become that does not exist | as in coturn |
 

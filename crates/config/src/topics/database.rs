@@ -1,12 +1,12 @@
 //! User databases (coturn inventory §1.9).
 
-use turnbuckle_users::Source;
+use turnbuckle_users::{RedisAddress, Source};
 
 use crate::entry::{Group, Need};
-use crate::row::{Row, Setting, Topic, each, one};
+use crate::row::{Row, Setting, Topic, Written, each, one};
 use crate::value::Kind;
 
-const DATABASES: &str = "databases other than SQLite are";
+const DATABASES: &str = "databases other than SQLite and Redis are";
 
 /// The given values about the database.
 #[derive(Default)]
@@ -35,6 +35,17 @@ impl Topic for GivenDatabase {
     type Settings = Option<UserDatabase>;
 }
 
+impl GivenDatabase {
+    /// Notes the database. There is one at a time, and as in coturn the last that is named.
+    fn take(&mut self, written: &mut Written<'_>, source: Source) {
+        let before = self.source.as_ref().map(Source::kind);
+        if before.is_some_and(|kind| kind != source.kind()) {
+            written.note("one user database is used: this one, and none that is named before it");
+        }
+        self.source = Some(source);
+    }
+}
+
 type Key = Row<GivenDatabase>;
 
 pub(crate) const ROWS: &[Key] = &[
@@ -57,13 +68,18 @@ pub(crate) const ROWS: &[Key] = &[
     .example("/var/lib/turn/turndb")
     .works(Setting {
         take: |given, written| {
-            given.source = Some(Source::Sqlite(written.value.text().into()));
+            let path = written.value.text().into();
+            given.take(written, Source::Sqlite(path));
             Ok(())
         },
         show: |database| {
-            each(database.iter().map(|database| match &database.source {
-                Source::Sqlite(path) => path.display(),
-            }))
+            let path = database
+                .iter()
+                .filter_map(|database| match &database.source {
+                    Source::Sqlite(path) => Some(path.display()),
+                    Source::Redis(_) => None,
+                });
+            each(path)
         },
     }),
     Key::new(
@@ -110,11 +126,38 @@ pub(crate) const ROWS: &[Key] = &[
         "redis-userdb",
         Group::Databases,
         Kind::Text(1024),
-        "Redis connection.",
+        "Redis or Valkey server with coturn's keys for all that userdb holds. Words `key=value` \
+         with blanks between them: ip (127.0.0.1), port (6379), dbname (0), user, password, \
+         connect_timeout (5 seconds, for each answer too), tls (false), ca, capath, cert, \
+         clientkey, sni, verify (peer; none checks no certificate), and coturn's other names for \
+         them. The server tells of changes from version 6 on, and they take effect within a \
+         second; an older one is read again and again.",
     )
     .short('N')
     .secret()
-    .not_yet(DATABASES),
+    .stricter(
+        "a key that is unknown is refused; by TLS the certificate must be good for sni, or else \
+         for ip; keys are found by SCAN where coturn stops the server with KEYS, and no change \
+         has the server save its data; the rest as for userdb",
+    )
+    .example("ip=127.0.0.1 dbname=2 password=turn connect_timeout=30")
+    .works(Setting {
+        take: |given, written| {
+            let address = RedisAddress::parse(written.value.text());
+            let address = address.map_err(|error| error.to_string())?;
+            given.take(written, Source::Redis(address));
+            Ok(())
+        },
+        show: |database| {
+            let address = database
+                .iter()
+                .filter_map(|database| match &database.source {
+                    Source::Redis(address) => Some(address),
+                    Source::Sqlite(_) => None,
+                });
+            each(address)
+        },
+    }),
     Key::new(
         "O-156",
         "redis-statsdb",

@@ -3,6 +3,8 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
+use turnbuckle_users::{RedisAddress, Source};
+
 use super::failure::Failure;
 use crate::config::Secret;
 
@@ -46,7 +48,7 @@ pub(super) struct Arguments {
     pub(super) realm: Option<String>,
     pub(super) password: Option<Secret>,
     pub(super) origin: Option<String>,
-    pub(super) database: Option<PathBuf>,
+    pub(super) database: Option<Source>,
     pub(super) key_file: Option<PathBuf>,
     /// Names of realm options with their values; 0 removes one.
     pub(super) realm_options: Vec<(&'static str, u64)>,
@@ -128,7 +130,12 @@ pub(super) fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Wis
                     "o" | "origin" => {
                         found.origin = Some(crate::users::canonical(&text()?));
                     }
-                    "b" | "db" | "userdb" => found.database = Some(text()?.into()),
+                    "b" | "db" | "userdb" => found.database = Some(Source::Sqlite(text()?.into())),
+                    "N" | "redis-userdb" => {
+                        let address = RedisAddress::parse(&text()?);
+                        let wrong = |error| Failure::Refused(format!("redis-userdb: {error}"));
+                        found.database = Some(Source::Redis(address.map_err(wrong)?));
+                    }
                     "f" | "file-key-path" => found.key_file = Some(text()?.into()),
                     "max-bps" => found.realm_options.push(("max-bps", number(&text()?)?)),
                     "total-quota" => {
@@ -137,10 +144,10 @@ pub(super) fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Wis
                     "user-quota" => {
                         found.realm_options.push(("user-quota", number(&text()?)?));
                     }
-                    "e" | "M" | "J" | "N" | "psql-userdb" | "sql-userdb" | "mysql-userdb"
-                    | "mongo-userdb" | "redis-userdb" => {
+                    "e" | "M" | "J" | "psql-userdb" | "sql-userdb" | "mysql-userdb"
+                    | "mongo-userdb" => {
                         return Err(Failure::Refused(
-                            "databases other than SQLite are not implemented; give -b FILE"
+                            "databases other than SQLite and Redis are not implemented; give -b FILE or -N WORDS"
                                 .to_owned(),
                         ));
                     }

@@ -165,13 +165,14 @@ impl Arguments {
                 .map(PathBuf::from)
                 .find(|path| path.exists())
         };
-        let path = self.database.clone().or_else(usual).ok_or_else(|| {
+        let usual = || usual().map(Source::Sqlite);
+        let source = self.database.clone().or_else(usual).ok_or_else(|| {
             Failure::Refused(format!(
-                "no user database: give -b FILE (none of {} exists)",
+                "no user database: give -b FILE or -N WORDS (none of {} exists)",
                 USUAL_PLACES.join(", ")
             ))
         })?;
-        Ok(Connection::open(&Source::Sqlite(path))?)
+        Ok(Connection::open(&source)?)
     }
 }
 

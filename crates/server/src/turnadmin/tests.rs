@@ -191,8 +191,12 @@ fn what_is_missing_or_wrong_is_said_with_exit_code_255() {
             "`abc` is not a number from 0 to 18446744073709551615\n",
         ),
         (
-            "-N host=127.0.0.1 -l",
-            "databases other than SQLite are not implemented; give -b FILE\n",
+            "-J mongodb://127.0.0.1 -l",
+            "databases other than SQLite and Redis are not implemented; give -b FILE or -N WORDS\n",
+        ),
+        (
+            "-N hots=127.0.0.1 -l",
+            "redis-userdb: key `hots` is unknown; keys are ip, port, dbname, user, password, connect_timeout, tls, ca, capath, cert, clientkey, sni, verify and their other names in coturn\n",
         ),
     ] {
         assert_eq!(db.run(arguments), (expected.to_owned(), 255), "{arguments}");

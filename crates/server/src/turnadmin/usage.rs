@@ -34,6 +34,7 @@ Passwords
 Options
   -b, --db, --userdb FILE     SQLite file; without it the first that exists of /var/db/turndb,
                               /usr/local/var/db/turndb and /var/lib/turn/turndb
+  -N, --redis-userdb WORDS    Redis or Valkey server, in the words of that option of turnserver
   -u, --user NAME   -r, --realm REALM   -p, --password PASSWORD   -o, --origin ORIGIN
   -f, --file-key-path FILE    key of -E and -v
   -h, --help                  print this

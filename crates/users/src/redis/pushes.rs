@@ -1,0 +1,175 @@
+//! What a server tells of changes: invalidation messages for all keys with certain beginnings (`CLIENT TRACKING ON BCAST`, Redis 6 and Valkey).
+//!
+//! It names the key of each write, deletion and expiry, in whatever numbered database, and says when everything was deleted. A connection that is
+//! lost loses messages, so it ends the following: all is read anew over the next one.
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use redis::{PushInfo, PushKind, Value, cmd};
+use tokio::sync::Notify;
+
+use super::connect::{Connection, RedisFailure};
+use super::keys::{FOLLOWED, Key};
+use super::words::RedisAddress;
+
+/// Keys that are remembered one by one. Beyond it reading everything is cheaper.
+const KEYS_MAX: usize = 16_384;
+
+/// The connection over which the server tells of changes.
+pub(super) struct Pushes {
+    connection: Connection,
+    told: Arc<Told>,
+}
+
+/// What has been told and not been taken yet.
+#[derive(Default)]
+struct Told {
+    state: Mutex<State>,
+    is_told: Notify,
+}
+
+#[derive(Default)]
+struct State {
+    keys: BTreeSet<Key>,
+    is_everything: bool,
+    is_lost: bool,
+}
+
+/// What may have changed since it was asked last.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Changed {
+    Nothing,
+    Keys(BTreeSet<Key>),
+    Everything,
+}
+
+impl Pushes {
+    /// Has the server tell of changes. Returns `None` if it cannot, or does not let this user ask for it.
+    pub(super) async fn begin(address: &RedisAddress) -> Result<Option<Self>, RedisFailure> {
+        let told = Arc::new(Told::default());
+        let teller = Arc::clone(&told);
+        let opened =
+            Connection::open_for_pushes(address, Box::new(move |push| teller.push(push))).await;
+        let mut connection = match opened {
+            Ok(connection) => connection,
+            Err(failure) if failure.is_answer() => return Ok(None),
+            Err(failure) => return Err(failure),
+        };
+        let mut command = cmd("CLIENT");
+        command.arg("TRACKING").arg("ON").arg("BCAST");
+        for beginning in FOLLOWED {
+            command.arg("PREFIX").arg(beginning);
+        }
+        match connection.ask::<Value>(&command).await {
+            Ok(_) => Ok(Some(Self { connection, told })),
+            Err(failure) if failure.is_answer() => Ok(None),
+            Err(failure) => Err(failure),
+        }
+    }
+
+    /// Takes what has changed. That everything has is held back unless `may_be_everything`.
+    pub(super) fn take(&self, may_be_everything: bool) -> Result<Changed, RedisFailure> {
+        let mut state = self.told.state();
+        if state.is_lost {
+            return Err(RedisFailure::silence("the connection is lost"));
+        }
+        Ok(match state.is_everything {
+            true if may_be_everything => {
+                *state = State::default();
+                Changed::Everything
+            }
+            false if !state.keys.is_empty() => Changed::Keys(std::mem::take(&mut state.keys)),
+            _ => Changed::Nothing,
+        })
+    }
+
+    /// Waits until something is told that has not been taken.
+    pub(super) async fn told(&self) {
+        self.told.is_told.notified().await;
+    }
+
+    /// Asks the server for a sign of life.
+    pub(super) async fn heartbeat(&mut self) -> Result<(), RedisFailure> {
+        self.connection.heartbeat().await
+    }
+}
+
+impl Told {
+    fn state(&self) -> std::sync::MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn push(&self, push: PushInfo) {
+        let mut state = self.state();
+        match push.kind {
+            PushKind::Disconnection => state.is_lost = true,
+            PushKind::Invalidate => {
+                for keys in push.data {
+                    state.invalidate(keys);
+                }
+            }
+            _ => return,
+        }
+        if state.is_lost || state.is_everything || !state.keys.is_empty() {
+            self.is_told.notify_one();
+        }
+    }
+}
+
+impl State {
+    fn invalidate(&mut self, keys: Value) {
+        let Value::Array(keys) = keys else {
+            // No list of keys: all of them are gone.
+            self.is_everything = true;
+            return;
+        };
+        for key in keys {
+            if let Value::BulkString(name) = key
+                && let Some(key) = Key::of(&name)
+            {
+                self.keys.insert(key);
+            }
+        }
+        if self.keys.len() > KEYS_MAX {
+            self.keys.clear();
+            self.is_everything = true;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(names: &[String]) -> Value {
+        let names = names.iter();
+        Value::Array(
+            names
+                .map(|name| Value::BulkString(name.clone().into_bytes()))
+                .collect(),
+        )
+    }
+
+    #[test]
+    fn keys_of_sessions_are_not_remembered_and_too_many_keys_are_everything() {
+        let mut state = State::default();
+        state.invalidate(names(&[
+            "turn/realm/r/user/u/allocation/000000000000000001/status".to_owned(),
+            "turn/realm/r/user/u/key".to_owned(),
+        ]));
+        assert_eq!(state.keys.len(), 1);
+        let many: Vec<_> = (0..=KEYS_MAX)
+            .map(|number| format!("turn/realm/r/user/{number}/key"))
+            .collect();
+        state.invalidate(names(&many));
+        assert!(state.is_everything && state.keys.is_empty());
+    }
+
+    #[test]
+    fn a_message_without_keys_is_everything() {
+        let mut state = State::default();
+        state.invalidate(Value::Nil);
+        assert!(state.is_everything);
+    }
+}
