@@ -67,10 +67,21 @@ impl Findings {
         }
     }
 
+    /// Records a problem of `key` as [`Self::problem`] does. The note of `turnserver` is about an error.
+    pub(crate) fn grave_problem(&mut self, key: &str, message: impl Into<String>) {
+        self.problem(key, message);
+        if self.is_lenient()
+            && let Some(note) = self.notes.last_mut()
+        {
+            note.is_error = true;
+        }
+    }
+
     /// Notes something about `key`, at the place where it was last written.
     pub(crate) fn note(&mut self, key: &str, text: impl Into<String>) {
         let origin = self.last(key);
         self.notes.push(Note {
+            is_error: false,
             origin,
             key: key.to_owned(),
             text: text.into(),

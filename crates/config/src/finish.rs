@@ -34,6 +34,7 @@ pub(crate) fn finish(mut draft: Draft, machine: &Machine, findings: &mut Finding
     let addresses = addresses::finish(draft.addresses, &others, machine, findings);
     let redirection = redirection::finish(draft.redirection, &addresses, machine, findings);
     let others = authentication::Others {
+        addresses: &addresses,
         is_stun_only: draft.stun.stun_only,
         keeps_lines: draft.log.file.is_some() || draft.log.syslog.is_any_used(),
     };

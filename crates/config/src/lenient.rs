@@ -17,6 +17,7 @@ pub(crate) const DEFAULT_FILE: &str = "turnserver.conf";
 pub(crate) fn read(name: &str, notes: &mut Vec<Note>) -> Vec<Setting> {
     let mut note = |text: String| {
         notes.push(Note {
+            is_error: false,
             origin: None,
             key: "config".to_owned(),
             text,
@@ -66,6 +67,7 @@ pub(crate) fn parse(path: &str, content: &[u8], notes: &mut Vec<Note>) -> Vec<Se
         let value = rest.trim_start_matches([' ', '\t', '=']);
         if value.ends_with(';') {
             notes.push(Note {
+                is_error: false,
                 origin: Some(origin.clone()),
                 key: printable(key),
                 text: "the line ends with `;`, which belongs to the value".to_owned(),
@@ -102,6 +104,7 @@ pub(crate) fn adapt(entry: &Entry, setting: &mut Setting, notes: &mut Vec<Note>)
     };
     if !text.is_empty() && bent != text && entry.kind != Kind::Flag {
         notes.push(Note {
+            is_error: false,
             origin: Some(setting.origin.clone()),
             key: setting.typed.clone(),
             text: format!("`{}` is taken as {bent}", text.escape_debug()),

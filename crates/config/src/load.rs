@@ -115,6 +115,7 @@ fn take_leniently(mut setting: Setting, draft: &mut Draft, findings: &mut Findin
         match setting.origin {
             Origin::CommandLine => findings.problems.extend(found),
             Origin::File { .. } => findings.notes.extend(found.into_iter().map(|problem| Note {
+                is_error: false,
                 text: format!("Bad configuration format: {}", problem.said()),
                 ..Note::of(problem)
             })),
@@ -131,6 +132,7 @@ fn take_leniently(mut setting: Setting, draft: &mut Draft, findings: &mut Findin
     if entry.name == "tls-listening-port" && setting.value.as_deref() == Some("0") {
         draft.tls.port = 0;
         findings.notes.push(Note {
+            is_error: false,
             origin: Some(setting.origin),
             key: setting.typed,
             text:
@@ -144,6 +146,7 @@ fn take_leniently(mut setting: Setting, draft: &mut Draft, findings: &mut Findin
             findings.problems.push(problem);
         } else {
             findings.notes.push(Note {
+                is_error: false,
                 text: format!("passed over: {}", problem.message),
                 ..Note::of(problem)
             });
@@ -315,6 +318,7 @@ fn take(
             read_value(entry, &setting)?;
             let text = format!("accepted without effect: {why}");
             findings.notes.push(Note {
+                is_error: false,
                 origin: Some(setting.origin.clone()),
                 key: setting.typed.clone(),
                 text,

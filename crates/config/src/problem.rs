@@ -114,6 +114,8 @@ pub struct Note {
     pub key: String,
     /// What to know.
     pub text: String,
+    /// The server does not do what was asked for, and somebody will miss it.
+    pub is_error: bool,
 }
 
 impl Note {
@@ -123,6 +125,7 @@ impl Note {
             text: problem.said(),
             key: problem.key.unwrap_or_else(|| "command line".to_owned()),
             origin: Some(problem.origin),
+            is_error: false,
         }
     }
 }

@@ -29,6 +29,7 @@ impl Written<'_> {
 
     pub(crate) fn note(&mut self, text: impl Into<String>) {
         self.notes.push(Note {
+            is_error: false,
             origin: Some(self.origin.clone()),
             key: self.key.to_owned(),
             text: text.into(),

@@ -10,9 +10,9 @@ use crate::problem::{Note, Origin};
 use crate::removed;
 use crate::row::{Row, Topic, Written};
 use crate::topics::{
-    addresses, admin, authentication, auxiliary, clients, database, datapath, http, limits, log,
-    nat_discovery, peers, process, proxies, redirection, relays, requests, stun, third_parties,
-    tls,
+    addresses, admin, authentication, auxiliary, clients, database, datapath, guests, http, limits,
+    log, nat_discovery, peers, process, proxies, redirection, relays, requests, stun,
+    third_parties, tls,
 };
 use crate::value::Value;
 
@@ -63,7 +63,7 @@ impl<T: Topic> Rows for Section<T> {
 }
 
 /// All sections. Where keys of our own are listed at the same row of coturn's, they are in this order.
-static SECTIONS: [&dyn Rows; 20] = [
+static SECTIONS: [&dyn Rows; 21] = [
     &Section {
         rows: addresses::ROWS,
         given: |draft| &mut draft.addresses,
@@ -93,6 +93,11 @@ static SECTIONS: [&dyn Rows; 20] = [
         rows: third_parties::ROWS,
         given: |draft| &mut draft.authentication.third_parties,
         settings: |config| &config.authentication.third_parties,
+    },
+    &Section {
+        rows: guests::ROWS,
+        given: |draft| &mut draft.authentication.guests,
+        settings: |config| &config.authentication.guests,
     },
     &Section {
         rows: requests::ROWS,

@@ -7,6 +7,7 @@ use std::num::NonZeroU16;
 
 use super::*;
 
+mod guests;
 mod keys;
 mod listeners;
 mod random;

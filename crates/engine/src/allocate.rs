@@ -73,7 +73,7 @@ pub(crate) fn allocate(
         return Err(Reject::AllocationMismatch); // it created one already, and that has ended
     }
     // Step 11 allows this at any point: here it is the first thing to know for who has nothing here yet.
-    if redirect::redirect(request, Some(&proof.response_key), rules, out).is_some() {
+    if redirect::redirect(request, proof.response_key.as_ref(), rules, out).is_some() {
         return Ok(Answered::Now);
     }
     if rules.is_draining {
@@ -156,7 +156,7 @@ fn allocate_again(
             answer_allocate(
                 id,
                 &envelope,
-                &proof.response_key,
+                proof.response_key.as_ref(),
                 lifetime,
                 rules,
                 allocations,
@@ -595,7 +595,7 @@ pub(crate) fn settle(
         out.reply_error(
             &rules.config,
             &envelope,
-            &key,
+            key.as_ref(),
             Reject::InsufficientCapacity.code(),
         );
         return;
@@ -642,7 +642,15 @@ pub(crate) fn settle(
     allocations.wheel.schedule(id.index, expires);
     mobility::announce_paths(id, rules, allocations);
     out.changes.push_back(Change::Created(Box::new(created)));
-    answer_allocate(id, &envelope, &key, lifetime, rules, allocations, out);
+    answer_allocate(
+        id,
+        &envelope,
+        key.as_ref(),
+        lifetime,
+        rules,
+        allocations,
+        out,
+    );
 }
 
 /// Keeps a port for whoever brings its token.
@@ -677,7 +685,7 @@ fn reserve(
 fn answer_allocate(
     id: AllocationId,
     envelope: &Envelope,
-    key: &IntegrityKey,
+    key: Option<&IntegrityKey>,
     lifetime: Duration,
     rules: &Rules,
     allocations: &Allocations,
@@ -693,7 +701,7 @@ fn answer_allocate(
     let ticket = mobility::ticket(id, rules, allocations);
     // a fraction of a second left is announced as a whole one, never as the end
     let lifetime_s = u32::try_from(lifetime.as_millis().div_ceil(1000)).unwrap_or(u32::MAX);
-    out.reply_success(&rules.config, envelope, Some(key), |writer, _| {
+    out.reply_success(&rules.config, envelope, key, |writer, _| {
         for address in relayed.into_iter().flatten() {
             writer.xor_relayed_address(address);
         }

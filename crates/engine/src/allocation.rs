@@ -130,7 +130,7 @@ pub(crate) struct Wish {
 #[derive(Debug)]
 pub(crate) struct Pending {
     pub(crate) envelope: Envelope,
-    pub(crate) key: IntegrityKey,
+    pub(crate) key: Option<IntegrityKey>,
     pub(crate) quota: QuotaUnit,
     /// The unit of the port that it reserves.
     pub(crate) reserves: Option<QuotaUnit>,

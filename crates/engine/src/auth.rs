@@ -5,6 +5,7 @@
 
 mod calendar;
 mod config;
+mod guests;
 mod origin;
 mod realm;
 mod token;
@@ -17,6 +18,7 @@ use turnbuckle_wire::{IntegrityKey, Message, Method, PasswordAlgorithm};
 use self::calendar::Calendar;
 use self::config::place;
 pub use self::config::{AuthConfig, ExpiryCheck, PasswordAlgorithmChoice};
+use self::guests::Guests;
 pub use self::origin::CanonicalOrigin;
 use self::origin::Origins;
 pub use self::realm::Realm;
@@ -32,8 +34,8 @@ use crate::time::Now;
 pub struct Proof {
     /// Who sent it.
     pub user: Arc<User>,
-    /// The key and the kind of the integrity attribute that the answer carries (RFC 8489 §9.2.4).
-    pub response_key: IntegrityKey,
+    /// The key and the kind of the integrity attribute that the answer carries (RFC 8489 §9.2.4); `None` for a guest, who has no key.
+    pub response_key: Option<IntegrityKey>,
     /// How the user's key was derived.
     pub algorithm: PasswordAlgorithm,
 }
@@ -69,6 +71,7 @@ pub struct Authenticator {
     username_anonymity: bool,
     expiry: ExpiryCheck,
     third_parties: Option<ThirdParties>,
+    guests: Guests,
     calendar: Calendar,
 }
 
@@ -92,6 +95,7 @@ impl Authenticator {
             username_anonymity: config.username_anonymity,
             expiry: config.expiry,
             third_parties: config.third_parties.clone(),
+            guests: Guests::new(config),
             calendar: Calendar::default(),
         }
     }
@@ -113,9 +117,11 @@ impl Authenticator {
         self.calendar.advance(now)
     }
 
-    /// Returns whether there are any credentials with which a client can authenticate.
+    /// Returns whether any client can be served here: there are credentials, or guests.
     pub fn has_credentials(&self) -> bool {
-        self.third_parties.is_some() || self.realms.list.iter().any(Realm::has_credentials)
+        self.third_parties.is_some()
+            || !self.guests.are_none()
+            || self.realms.list.iter().any(Realm::has_credentials)
     }
 
     /// Begins a new generation of nonces; those of the generation now current are accepted until the next call.
@@ -156,6 +162,14 @@ impl Authenticator {
                     self.nonces.verify(unix_s, nonce, scope) == NonceState::Fresh
                 })
             })
+    }
+
+    /// Returns whether `message` from `client` is served without credentials. One that carries an integrity attribute is not: it is
+    /// authenticated like any other.
+    pub(crate) fn is_guests(&self, client: SocketAddr, message: &Message<'_>) -> bool {
+        !message.has_integrity_sha256()
+            && !message.has_integrity_sha1()
+            && self.guests.user_at(client.ip()).is_some()
     }
 
     /// Finds out who sent `message` from `client` to `listener`, by the steps of RFC 8489 §9.2.4 in their order.
@@ -202,6 +216,12 @@ impl Authenticator {
             Integrity::Sha256
         } else if message.has_integrity_sha1() {
             Integrity::Sha1
+        } else if let Some(user) = self.guests.user_at(client.ip()) {
+            return Ok(Proof {
+                user,
+                response_key: None,
+                algorithm: PasswordAlgorithm::Md5,
+            });
         } else {
             return Err(self.reject(401, unix_s, random, realm, scope));
         };
@@ -225,7 +245,7 @@ impl Authenticator {
             }
             return Ok(Proof {
                 user,
-                response_key,
+                response_key: Some(response_key),
                 algorithm: PasswordAlgorithm::Md5,
             });
         }
@@ -278,7 +298,7 @@ impl Authenticator {
         match user.keys().integrity_key(checked, answer) {
             Some(response_key) => Ok(Proof {
                 user,
-                response_key,
+                response_key: Some(response_key),
                 algorithm: checked,
             }),
             None => Err(self.reject(401, unix_s, random, realm, scope)), // verified with this very key

@@ -33,7 +33,7 @@ pub(crate) fn binding(
         };
     }
     match proof::authenticate(request, rules, authenticator, allocations, random) {
-        Ok(proof) => match answer_binding(request, Some(&proof.response_key), rules, out) {
+        Ok(proof) => match answer_binding(request, proof.response_key.as_ref(), rules, out) {
             Ok(_) => Outcome::Done,
             Err(reason) => Outcome::Dropped(reason),
         },

@@ -46,7 +46,7 @@ pub(crate) fn bind_channel(
     out.reply_success(
         &rules.config,
         &request.envelope(),
-        Some(&proof.response_key),
+        proof.response_key.as_ref(),
         |_, _| {},
     );
     Ok(())

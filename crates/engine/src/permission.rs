@@ -38,7 +38,7 @@ pub(crate) fn create_permission(
         out.reply_success(
             &rules.config,
             &request.envelope(),
-            Some(&proof.response_key),
+            proof.response_key.as_ref(),
             |_, _| {},
         );
     }

@@ -130,6 +130,9 @@ pub(crate) fn is_refused_anyway(
     allocations: &Allocations,
 ) -> bool {
     let from = &request.from;
+    if authenticator.is_guests(from.remote, &request.message) {
+        return false;
+    }
     let budget = &rules.commons.unverified;
     // A client that completed a handshake has a proven address. Only the number of its answers is limited.
     if from.transport.proves_address() || !budget.is_exhausted(request.now.time, from.remote.ip()) {

@@ -141,7 +141,7 @@ fn answer_refresh(
     out.reply_success(
         &rules.config,
         envelope,
-        Some(&proof.response_key),
+        proof.response_key.as_ref(),
         |writer, _| {
             writer.lifetime(u32::try_from(lifetime.as_secs()).unwrap_or(u32::MAX));
             if let Some(ticket) = ticket {

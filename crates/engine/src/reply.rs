@@ -70,10 +70,10 @@ impl Out {
         &mut self,
         config: &Config,
         envelope: &Envelope,
-        key: &IntegrityKey,
+        key: Option<&IntegrityKey>,
         code: u16,
     ) {
-        self.write_error(config, envelope, Some(key), code, |_, _| {});
+        self.write_error(config, envelope, key, code, |_, _| {});
     }
 
     /// Queues an error response that says why a request is refused.

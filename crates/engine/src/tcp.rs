@@ -118,7 +118,7 @@ pub(crate) fn peer_connected(
         peer,
         is_incoming: false,
     });
-    out.reply_success(&rules.config, &envelope, Some(&key), |writer, _| {
+    out.reply_success(&rules.config, &envelope, key.as_ref(), |writer, _| {
         writer.connection_id(connection.0);
     });
     allocations.wake_by(allocation, deadline);
@@ -193,7 +193,7 @@ pub(crate) fn take_over(
         out.reply_reject(
             &rules.config,
             &handover.envelope,
-            Some(&handover.key),
+            handover.key.as_ref(),
             reject,
         );
     }
@@ -205,7 +205,12 @@ pub(crate) fn decline(client: ClientTuple, handover: Handover, config: &Config, 
         mut envelope, key, ..
     } = handover;
     envelope.to = client;
-    out.reply_error(config, &envelope, &key, Reject::InsufficientCapacity.code());
+    out.reply_error(
+        config,
+        &envelope,
+        key.as_ref(),
+        Reject::InsufficientCapacity.code(),
+    );
 }
 
 /// Records that a peer data connection is closed, and with it the client data connection that was joined with it.
@@ -537,7 +542,7 @@ fn bind_here(
         connection,
         client: envelope.to.remote,
     });
-    out.reply_success(&rules.config, envelope, Some(key), |_, _| {});
+    out.reply_success(&rules.config, envelope, key.as_ref(), |_, _| {});
     out.outbox.join(connection, envelope.to);
     Ok(())
 }
@@ -606,7 +611,12 @@ fn fail_connect(
     if let State::Connecting(connecting) | State::Failed(connecting) = gone.state {
         let code = Reject::ConnectionFailed.code();
         // mutant: connect-unanswered
-        out.reply_error(&rules.config, &connecting.envelope, &connecting.key, code);
+        out.reply_error(
+            &rules.config,
+            &connecting.envelope,
+            connecting.key.as_ref(),
+            code,
+        );
     }
 }
 
@@ -687,5 +697,10 @@ fn end_connection(
         | PeerEnd::Stopped
         | PeerEnd::TooMany => Reject::AllocationMismatch,
     };
-    out.reply_reject(&rules.config, &waiting.envelope, Some(&waiting.key), reject);
+    out.reply_reject(
+        &rules.config,
+        &waiting.envelope,
+        waiting.key.as_ref(),
+        reject,
+    );
 }

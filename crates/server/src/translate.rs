@@ -319,6 +319,7 @@ fn authentication(config: &Config, keys: &KeyRing) -> Result<AuthConfig, String>
     auth.nonce_lifetime = NonceLifetime::new(from.requests.nonce_lifetime)
         .ok_or("stale-nonce: 1 to 3600 seconds are allowed")?;
     auth.nonce_key = Some(keys.nonces.clone());
+    auth.guest_sources.clone_from(&from.guests.sources);
     Ok(auth)
 }
 

@@ -45,7 +45,11 @@ pub(crate) fn run(arguments: impl Iterator<Item = OsString>) -> anyhow::Result<E
         writeln!(out, "log file opened: {}", path.display())?;
     }
     for note in &loaded.notes {
-        writeln!(out, "warning: {note}")?;
+        let level = match note.is_error {
+            true => "error",
+            false => "warning",
+        };
+        writeln!(out, "{level}: {note}")?;
     }
     match turnbuckle_server::serve(&loaded.config, &mut out) {
         Ok(_) => Ok(ExitCode::SUCCESS),

@@ -36,7 +36,7 @@ Where a secret for time-limited credentials is given, users with passwords are l
 `realm` the realm is the domain name of the host, or empty. `listening-ip=::` alone is IPv4 too, and `listening-ip=0.0.0.0` without `relay-ip` relays IPv4 alone unless
 `denied-peer-ip` has a range of IPv6.
 
-Three of coturn's defaults hold under neither name: nobody relays without credentials (`no-auth`), multicast peers are refused, and so are
+Three of coturn's defaults hold under neither name: nobody relays without credentials (`no-auth`) but from networks that are private or named, multicast peers are refused, and so are
 the host's own addresses and the metadata services of clouds. Private networks can be reached through `turnserver` as through coturn, with a warning;
 `denied-peer-ip` closes them.
 

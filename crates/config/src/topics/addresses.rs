@@ -446,6 +446,11 @@ pub(crate) fn finish(
 }
 
 impl Addresses {
+    /// Returns whether some of the addresses have others in front of them, by which clients elsewhere reach them.
+    pub(crate) fn has_external(&self) -> bool {
+        !self.external.is_empty() || !self.later.external_of_all.is_empty()
+    }
+
     /// Returns whether a wildcard stands for `address`.
     #[must_use]
     pub fn stands_for(&self, address: IpAddr) -> bool {

@@ -3,7 +3,9 @@
 use turnbuckle_engine::AuthConfig;
 use turnbuckle_users::{MASK, Secret};
 
+use super::addresses::Addresses;
 use super::database::{self, UserDatabase};
+use super::guests::{self, Guests};
 use super::requests::{self, Requests};
 use super::third_parties::{self, ThirdParties};
 use crate::entry::{Group, Need};
@@ -35,6 +37,7 @@ pub(crate) struct GivenAuthentication {
     pub(crate) database: database::GivenDatabase,
     pub(crate) third_parties: third_parties::GivenThirdParties,
     pub(crate) requests: requests::GivenRequests,
+    pub(crate) guests: guests::GivenGuests,
 }
 
 /// Who may use the relay.
@@ -56,6 +59,8 @@ pub struct Authentication {
     pub third_parties: Option<ThirdParties>,
     /// Proofs that a request needs, and responses that an unproven source may get.
     pub requests: Requests,
+    /// Clients that need no credentials.
+    pub guests: Guests,
 }
 
 /// A user known from the configuration.
@@ -104,24 +109,6 @@ pub(crate) const ROWS: &[Key] = &[
         },
         show: |_| one(true),
     }),
-    Key::new(
-        "O-041",
-        "no-auth",
-        Group::Authentication,
-        Kind::Flag,
-        "Serves anyone without credentials.",
-    )
-    .short('z')
-    .default("false")
-    .coturn_default(
-        "true",
-        "coturn serves anyone if no credentials are configured; here a user with a random \
-         password is made up",
-    )
-    .only(
-        &["false"],
-        "authentication is required: an open relay is used by strangers within hours",
-    ),
     Key::new(
         "O-042",
         "user",
@@ -250,8 +237,9 @@ pub(crate) const ROWS: &[Key] = &[
 ];
 
 /// Values of other topics: who has to authenticate, and where a generated password would be shown.
-pub(crate) struct Others {
+pub(crate) struct Others<'a> {
     pub(crate) is_stun_only: bool,
+    pub(crate) addresses: &'a Addresses,
     pub(crate) keeps_lines: bool,
 }
 
@@ -265,7 +253,7 @@ impl GivenAuthentication {
 /// Reports contradictions, drops users that have no effect, and generates a user where there would be none.
 pub(crate) fn finish(
     mut given: GivenAuthentication,
-    others: &Others,
+    others: &Others<'_>,
     machine: &Machine,
     findings: &mut Findings,
 ) -> Authentication {
@@ -302,8 +290,16 @@ pub(crate) fn finish(
     }
     let realm = realm(given.realm, &given.users, machine, findings);
     let mut users = accepted_users(given.users, &given.rest_secrets, &realm, findings);
-    let is_needed = !others.is_stun_only || given.requests.binding_needs_credentials;
-    if !has_credentials && findings.is_lenient() {
+    let listeners = [
+        &others.addresses.listeners[..],
+        &others.addresses.auxiliary[..],
+    ]
+    .concat();
+    let has_external = others.addresses.has_external();
+    let guests = guests::finish(given.guests, &listeners, has_external, findings);
+    let is_needed = (!others.is_stun_only || given.requests.binding_needs_credentials)
+        && guests.sources.is_empty();
+    if !has_credentials && findings.is_lenient() && guests.sources.is_empty() {
         findings.note(
             "user",
             "there are no credentials: coturn would let anyone relay, this server answers only \
@@ -330,6 +326,7 @@ pub(crate) fn finish(
         database: database::finish(given.database, takes_secrets, users_beside_secrets),
         third_parties,
         requests,
+        guests,
     }
 }
 

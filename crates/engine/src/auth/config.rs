@@ -11,6 +11,7 @@ use super::realm::Realm;
 use super::token::ThirdParties;
 use crate::credential::CredentialError;
 use crate::nonce::{NonceKey, NonceLifetime};
+use crate::policy::AddressRange;
 
 /// Which algorithms a key may be derived from a password with (RFC 8489 §18.5).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,6 +66,9 @@ pub struct AuthConfig {
     pub nonce_key: Option<NonceKey>,
     /// The key before that, whose nonces are still accepted.
     pub previous_nonce_key: Option<NonceKey>,
+    /// Sources whose requests are served without credentials, as guests of the default realm. By UDP a source can be forged: only addresses
+    /// that packets from elsewhere cannot bear belong here.
+    pub guest_sources: Vec<AddressRange>,
     /// Authorization servers whose tokens are taken (RFC 7635), and this server's name to them.
     pub third_parties: Option<ThirdParties>,
 }
@@ -100,6 +104,7 @@ impl AuthConfig {
             nonce_lifetime: NonceLifetime::default(),
             nonce_key: None,
             previous_nonce_key: None,
+            guest_sources: Vec::new(),
             third_parties: None,
         }
     }

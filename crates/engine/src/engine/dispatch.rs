@@ -145,12 +145,12 @@ impl<R: Random> Engine<R> {
             return elsewhere;
         }
         let served = served(request, rules);
-        let key = &proof.response_key;
+        let key = proof.response_key.as_ref();
         if unknown_attributes(&request.message, served)
             .next()
             .is_some()
         {
-            out.reply_unknown_attributes(config, request, served, Some(key));
+            out.reply_unknown_attributes(config, request, served, key);
             return Outcome::Done;
         }
         // a request sees the allocation as it is at this moment, although timers may be a tick late
@@ -201,7 +201,7 @@ impl<R: Random> Engine<R> {
             Ok(Answered::InProgress) => Outcome::Dropped(DropReason::RequestInProgress),
             Err(reject) => {
                 // mutant: no-answer-to-441
-                out.reply_reject(config, &request.envelope(), Some(key), reject);
+                out.reply_reject(config, &request.envelope(), key, reject);
                 Outcome::Done
             }
         }

@@ -15,7 +15,7 @@ pub struct Handover {
     pub(crate) shard: u32,
     pub(crate) connection: ConnectionId,
     pub(crate) envelope: Envelope,
-    pub(crate) key: IntegrityKey,
+    pub(crate) key: Option<IntegrityKey>,
     pub(crate) user: Arc<User>,
 }
 

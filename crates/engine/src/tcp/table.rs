@@ -40,7 +40,7 @@ pub(crate) enum State {
 #[derive(Debug)]
 pub(crate) struct Connecting {
     pub(crate) envelope: Envelope,
-    pub(crate) key: IntegrityKey,
+    pub(crate) key: Option<IntegrityKey>,
     pub(crate) deadline: Time,
     pub(crate) pending: PendingUnit,
 }

@@ -20,7 +20,7 @@
 //! | V-12 | scanning through Connect | `tcp_relays` |
 //! | V-14 | redirection | `redirection` |
 //! | V-20 | predictable nonces and ports | `randomness` |
-//! | V-21 | state before proof | `memory` |
+//! | V-21 | state before proof | `memory`, `guests` |
 //! | V-22 | replayed nonces and requests | `nonces` |
 //! | V-23 | attributes behind the integrity attribute | `attributes` |
 //! | V-24 | repeated attributes | `attributes` |
@@ -55,6 +55,7 @@ mod attributes;
 mod bandwidth;
 mod dtls;
 mod enumeration;
+mod guests;
 mod harness;
 mod hijack;
 mod legacy;
