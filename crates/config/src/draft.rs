@@ -3,6 +3,7 @@
 use crate::config::Protocols;
 use crate::topics::limits::Limits;
 use crate::topics::log::Log;
+use crate::topics::offload::Offload;
 use crate::topics::process::Process;
 use crate::topics::relays::Relays;
 use crate::topics::stun::Stun;
@@ -14,6 +15,7 @@ use crate::topics::{addresses, authentication, datapath, redirection};
 pub(crate) struct Draft {
     pub(crate) addresses: addresses::GivenAddresses,
     pub(crate) datapath: datapath::GivenDatapath,
+    pub(crate) offload: Offload,
     pub(crate) authentication: authentication::GivenAuthentication,
     pub(crate) relays: Relays,
     pub(crate) limits: Limits,

@@ -42,7 +42,7 @@ pub(crate) fn finish(mut draft: Draft, machine: &Machine, findings: &mut Finding
     Config {
         persona: findings.persona,
         addresses,
-        datapath: datapath::finish(&draft.datapath, machine, findings),
+        datapath: datapath::finish(&draft.datapath, draft.offload, machine, findings),
         authentication,
         relays: draft.relays,
         limits: draft.limits,

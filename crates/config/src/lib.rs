@@ -57,6 +57,7 @@ pub use topics::log::form::{Form, LogFormat, Timestamps};
 pub use topics::log::level::Level;
 pub use topics::log::syslog::Syslog;
 pub use topics::nat_discovery::NatDiscovery;
+pub use topics::offload::{Offload, Xdp};
 pub use topics::peers::PeerRules;
 pub use topics::process::Process;
 pub use topics::proxies::Proxies;

@@ -11,7 +11,7 @@ use crate::removed;
 use crate::row::{Row, Topic, Written};
 use crate::topics::{
     addresses, admin, authentication, auxiliary, clients, database, datapath, guests, http, limits,
-    log, nat_discovery, peers, process, proxies, redirection, relays, requests, stun,
+    log, nat_discovery, offload, peers, process, proxies, redirection, relays, requests, stun,
     third_parties, tls,
 };
 use crate::value::Value;
@@ -63,7 +63,7 @@ impl<T: Topic> Rows for Section<T> {
 }
 
 /// All sections. Where keys of our own are listed at the same row of coturn's, they are in this order.
-static SECTIONS: [&dyn Rows; 21] = [
+static SECTIONS: [&dyn Rows; 22] = [
     &Section {
         rows: addresses::ROWS,
         given: |draft| &mut draft.addresses,
@@ -83,6 +83,11 @@ static SECTIONS: [&dyn Rows; 21] = [
         rows: datapath::ROWS,
         given: |draft| &mut draft.datapath,
         settings: |config| &config.datapath,
+    },
+    &Section {
+        rows: offload::ROWS,
+        given: |draft| &mut draft.offload,
+        settings: |config| &config.datapath.offload,
     },
     &Section {
         rows: authentication::ROWS,

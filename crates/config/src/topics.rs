@@ -12,6 +12,7 @@ pub(crate) mod http;
 pub(crate) mod limits;
 pub(crate) mod log;
 pub(crate) mod nat_discovery;
+pub(crate) mod offload;
 pub(crate) mod peers;
 pub(crate) mod process;
 pub(crate) mod proxies;

@@ -23,6 +23,7 @@
 mod counters;
 mod handler;
 mod names;
+pub mod offload;
 mod queue;
 mod reports;
 mod settings;

@@ -290,3 +290,25 @@ pub struct Usage {
     /// Data to peers.
     pub peer_sent: Traffic,
 }
+
+impl Usage {
+    /// Adds datagrams of channels that were relayed to peers and to the client, with the bytes of their payload.
+    pub fn absorb(&mut self, to_peers: Traffic, to_client: Traffic) {
+        let framed = |traffic: Traffic| Traffic {
+            bytes: traffic
+                .bytes
+                .wrapping_add(traffic.datagrams.wrapping_mul(4)),
+            ..traffic
+        };
+        let sums = [
+            (&mut self.client_received, framed(to_peers)),
+            (&mut self.peer_sent, to_peers),
+            (&mut self.peer_received, to_client),
+            (&mut self.client_sent, framed(to_client)),
+        ];
+        for (sum, more) in sums {
+            sum.datagrams = sum.datagrams.wrapping_add(more.datagrams);
+            sum.bytes = sum.bytes.wrapping_add(more.bytes);
+        }
+    }
+}

@@ -10,6 +10,7 @@ use crate::held::HeldPort;
 use crate::id::{ClientTuple, ConnectionId, Endpoint, RelayHandle, RelayProtocol, RelayRequest};
 use crate::policy::AllowedPeer;
 use crate::tcp::handover::Handover;
+use crate::time::Time;
 
 /// The result of handling a datagram with [`crate::Engine::handle_stun`].
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -55,6 +56,23 @@ pub struct PeerRoute {
     /// How many datagrams of the train go, from its beginning; at least one. The others are beyond the rate of the allocation,
     /// to be dropped as [`DropReason::BandwidthExceeded`].
     pub datagrams: u32,
+}
+
+/// A channel whose data may be relayed both ways without asking for each datagram ([`crate::Engine::flows`]).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Flow {
+    /// The number of the channel.
+    pub channel: ChannelNumber,
+    /// The client's address.
+    pub client: SocketAddr,
+    /// The address of the listener that the client uses.
+    pub listener: SocketAddr,
+    /// The address of the relay socket on this host.
+    pub relay: SocketAddr,
+    /// The peer.
+    pub peer: AllowedPeer,
+    /// When the first of channel, permission and relayed transport address ends.
+    pub expires: Time,
 }
 
 /// Where a peer's datagram goes (RFC 8656 §11.3).

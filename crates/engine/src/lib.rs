@@ -75,7 +75,7 @@ pub use crate::change::{
     Usage,
 };
 pub use crate::command::{
-    ClientRoute, Command, Framing, IcmpError, Outcome, PeerRoute, RelayOpenError, SendRoute,
+    ClientRoute, Command, Flow, Framing, IcmpError, Outcome, PeerRoute, RelayOpenError, SendRoute,
 };
 pub use crate::commons::Commons;
 pub use crate::config::{

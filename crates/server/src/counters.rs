@@ -4,6 +4,8 @@
 //! `client_in + peer_in + icmp_in + begun = client_out + peer_out + sum(drops)`. A datagram that was queued for sending
 //! and then refused by the kernel counts as a drop, not as sent. Only a Connect request (RFC 6062 §5.2) is in and not yet out while its peer is being connected to.
 //!
+//! What the kernel relays by itself is in and out.
+//!
 //! `begun` is what had no datagram of its own to come in by: what DTLS says by itself, and further messages in one datagram of DTLS.
 //!
 //! A message of a stream counts as a datagram: in when its last byte has come, or when it turns out to be none.
@@ -173,6 +175,22 @@ counters! {
 }
 
 counters! {
+    /// What the kernel relays by itself.
+    pub(crate) struct OffloadCounters: "offload", "the publisher of channels" {
+        /// Datagrams that the kernel relayed from clients to peers, without a shard.
+        pub(crate) kernel_to_peers: Counter => Datagrams,
+        /// Datagrams that the kernel relayed from peers to clients, without a shard.
+        pub(crate) kernel_to_clients: Counter => Datagrams,
+        /// Payload that the kernel relayed from clients to peers.
+        pub(crate) kernel_to_peers_bytes: Counter => Bytes,
+        /// Payload that the kernel relayed from peers to clients.
+        pub(crate) kernel_to_clients_bytes: Counter => Bytes,
+        /// How often there was no room in the kernel's table for a channel.
+        pub(crate) table_full: Counter => Times,
+    }
+}
+
+counters! {
     /// Bytes of TCP relays.
     pub(crate) struct TcpRelayCounters: "tcp_relays", "the peers of TCP relays" {
         /// Bytes that clients sent to peers through TCP relays.
@@ -217,6 +235,7 @@ pub(crate) struct ShardCounters {
     pub(crate) across: AcrossCounters,
     pub(crate) connections: ConnectionCounters,
     pub(crate) tcp_relays: TcpRelayCounters,
+    pub(crate) offload: OffloadCounters,
     pub(crate) engine: EngineCounters,
     pub(crate) control: ControlCounters,
     pub(crate) log: LogCounters,
@@ -224,11 +243,12 @@ pub(crate) struct ShardCounters {
 
 impl ShardCounters {
     /// Lists the groups of [`Self::visit`], in its order.
-    pub(crate) const GROUPS: [&'static Group; 8] = [
+    pub(crate) const GROUPS: [&'static Group; 9] = [
         DatagramCounters::GROUP,
         EngineCounters::GROUP,
         ConnectionCounters::GROUP,
         TcpRelayCounters::GROUP,
+        OffloadCounters::GROUP,
         AcrossCounters::GROUP,
         ControlCounters::GROUP,
         LogCounters::GROUP,
@@ -241,6 +261,7 @@ impl ShardCounters {
         self.engine.visit(show);
         self.connections.visit(show);
         self.tcp_relays.visit(show);
+        self.offload.visit(show);
         self.across.visit(show);
         self.control.visit(show);
         self.log.visit(show);
@@ -253,6 +274,7 @@ impl ShardCounters {
         self.across.add_all(&other.across);
         self.connections.add_all(&other.connections);
         self.tcp_relays.add_all(&other.tcp_relays);
+        self.offload.add_all(&other.offload);
         self.engine.add_all(&other.engine);
         self.control.add_all(&other.control);
         self.log.add_all(&other.log);
@@ -304,11 +326,21 @@ impl ShardCounters {
             begun,
             ..
         } = &self.datagrams;
-        client_in.get() + peer_in.get() + icmp_in.get() + begun.get()
+        client_in.get() + peer_in.get() + icmp_in.get() + begun.get() + self.kernel_relayed()
     }
 
     /// Everything that went out.
     fn total_out(&self) -> u64 {
-        self.datagrams.client_out.get() + self.datagrams.peer_out.get()
+        let DatagramCounters {
+            client_out,
+            peer_out,
+            ..
+        } = &self.datagrams;
+        client_out.get() + peer_out.get() + self.kernel_relayed()
+    }
+
+    /// What the kernel relayed: it came in and went out.
+    fn kernel_relayed(&self) -> u64 {
+        self.offload.kernel_to_peers.get() + self.offload.kernel_to_clients.get()
     }
 }

@@ -7,6 +7,7 @@ mod clock;
 mod control;
 mod counters;
 mod log;
+mod offload;
 mod process;
 mod random;
 mod shard;

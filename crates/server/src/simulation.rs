@@ -7,6 +7,7 @@ use std::sync::mpsc::sync_channel;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use turnbuckle_datapath::offload::Routes;
 use turnbuckle_datapath::{EndpointId, Handler, SendQueue, StreamListenerId, Waker};
 use turnbuckle_engine::{Commons, Config, Engine, InterfaceAddress, Now};
 
@@ -122,6 +123,7 @@ impl Server {
         };
         let datagrams = DatagramService {
             serves_plain: true,
+            routes: None,
             dtls: None,
         };
         let (config, commons) = (Arc::clone(&self.config), Arc::clone(&self.commons));
@@ -157,6 +159,16 @@ impl Shard {
     /// The number that a data path keeps beside a socket for datagrams of clients.
     pub fn datagrams_token() -> u64 {
         Token::ClientDatagrams.to_u64()
+    }
+
+    /// Publishes channels with `routes` from now on.
+    pub fn publish_to(&mut self, routes: impl Routes + Send + 'static) {
+        self.relay.set_routes(Box::new(routes));
+    }
+
+    /// Returns a published channel that the engine would not relay now, or not so, in words; `None` if there is none.
+    pub fn disagreement(&mut self) -> Option<String> {
+        self.relay.disagreement()
     }
 
     /// Makes a socket for datagrams of clients known.

@@ -113,6 +113,7 @@ pub(crate) fn datagrams(
     let context = certificates.and_then(Certificates::shared_dtls);
     DatagramService {
         serves_plain: config.addresses.udp,
+        routes: None,
         dtls: context.map(|context| DtlsService {
             context,
             cookies: keys.cookies.clone(),

@@ -36,6 +36,7 @@ fn several_shards_keep_every_rule() {
         ("data indications", 0),
         ("data to peers", 0),
         ("hairpins", 0),
+        ("relayed by the kernel", 0),
         ("moves", 0),
         ("ports of others", 1),
         ("reconfigurations", 0),

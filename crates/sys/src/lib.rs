@@ -12,6 +12,8 @@ mod cmsg;
 pub mod cpus;
 pub mod descriptors;
 pub mod errqueue;
+pub mod ethtool;
+pub mod mapped;
 mod pinned;
 pub mod receive;
 pub mod send;

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use turnbuckle_datapath::{AcceptStrategy, Backend, CoalescePolicy};
 
+use super::offload::Offload;
 use crate::choice::{Choice, kind_of};
 use crate::entry::Group;
 use crate::findings::Findings;
@@ -50,6 +51,8 @@ pub struct Datapath {
     pub coalesce_policy: CoalescePolicy,
     /// `SO_RCVBUF` and `SO_SNDBUF` of listeners, in bytes.
     pub socket_buffer_bytes: u32,
+    /// Relaying in the kernel.
+    pub offload: Offload,
     /// Print receive batch counters every [`Log::statistics_interval`](crate::Log::statistics_interval).
     pub log_receive: bool,
     /// Print send batch counters every [`Log::statistics_interval`](crate::Log::statistics_interval).
@@ -285,6 +288,7 @@ pub(crate) fn check(given: &GivenDatapath, findings: &mut Findings) {
 
 pub(crate) fn finish(
     given: &GivenDatapath,
+    offload: Offload,
     machine: &Machine,
     findings: &mut Findings,
 ) -> Datapath {
@@ -296,6 +300,7 @@ pub(crate) fn finish(
         coalesce: given.coalesce,
         coalesce_policy: given.coalesce_policy,
         socket_buffer_bytes: given.socket_buffer_bytes,
+        offload,
         log_receive: given.log_receive,
         log_send: given.log_send,
     }

@@ -54,6 +54,11 @@ impl Channels {
         self.by_number.get(usize::from(self.by_peer[position]))
     }
 
+    /// Returns all channels, even those that have expired.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Channel> {
+        self.by_number.iter()
+    }
+
     pub(crate) fn len(&self) -> usize {
         self.by_number.len()
     }

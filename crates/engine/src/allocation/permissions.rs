@@ -24,6 +24,11 @@ impl Permissions {
             .is_ok_and(|index| now < self.0[index].expires)
     }
 
+    /// Returns when the permission for `peer` ends, even if it has.
+    pub(crate) fn expires(&self, peer: IpAddr) -> Option<Time> {
+        self.find(peer).ok().map(|index| self.0[index].expires)
+    }
+
     pub(crate) fn contains(&self, peer: IpAddr) -> bool {
         self.find(peer).is_ok()
     }

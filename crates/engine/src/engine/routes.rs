@@ -1,13 +1,15 @@
-//! The routes of relayed data: a channel message to its peer, a peer's datagram to its client.
+//! The routes of relayed data: a channel message to its peer, a peer's datagram to its client; and which of them stay the same for a while, so that
+//! they may be taken without asking each time.
 
 use core::net::SocketAddr;
 
 use crate::allocation::Entry;
 use crate::bandwidth::Direction;
-use crate::command::{ClientRoute, Framing, PeerRoute};
+use crate::change::Traffic;
+use crate::command::{ClientRoute, Flow, Framing, PeerRoute};
 use crate::drop_reason::DropReason;
 use crate::engine::Engine;
-use crate::id::{AllocationId, Family, RelayHandle};
+use crate::id::{AllocationId, Connection, Family, RelayHandle, RelayProtocol, Transport};
 use crate::random::Random;
 use crate::time::Time;
 
@@ -136,6 +138,64 @@ impl<R: Random> Engine<R> {
             framing,
             datagrams: admitted,
         })
+    }
+
+    /// Shows each channel of an allocation whose data may be relayed both ways without asking again, until [`Flow::expires`] or the next change of
+    /// the allocation or of the peer policies. [`Engine::absorb`] is to be told what was relayed.
+    ///
+    /// These are channels of clients that send plain UDP datagrams by themselves, to peers of the client's own address family that are not relayed
+    /// transport addresses of this server. The allocation has no bandwidth limit, and is not one that can move.
+    pub fn flows(&self, now: Time, id: AllocationId, mut each: impl FnMut(Flow)) {
+        let Some(allocation) = self.allocations.live(id) else {
+            return;
+        };
+        let client = &allocation.client;
+        let is_direct = client.connection == Connection::default();
+        let is_plain = client.transport == Transport::Udp
+            && is_direct
+            && allocation.protocol() == RelayProtocol::Udp
+            && allocation.mobility.is_none()
+            && allocation.shaper.is_none();
+        if !is_plain {
+            return;
+        }
+        let policies = &self.rules.policies;
+        let user = allocation.quota.user();
+        let family = Family::of(&client.remote);
+        for channel in allocation.channels.iter() {
+            let peer = channel.peer;
+            // A relayed transport address is checked for each datagram, because another allocation may give it up at any time.
+            if peer.is_relayed() || Family::of(&peer.peer().address()) != family {
+                continue;
+            }
+            if policies.usual.admit(peer.address()) != peer.peer() {
+                continue; // It answers from another address than it is reached at.
+            }
+            let relay = allocation.live_relay(family, now);
+            let permission = allocation.permissions.expires(peer.ip());
+            let (Some(relay), Some(permission)) = (relay, permission) else {
+                continue;
+            };
+            let expires = channel.expires.min(permission).min(relay.expires);
+            let is_forbidden = policies.forbids_by_now(id, user, peer.peer());
+            if now < expires && !is_forbidden {
+                each(Flow {
+                    channel: channel.number,
+                    client: client.remote,
+                    listener: self.rules.listeners.address(client.listener),
+                    relay: relay.lease.local(),
+                    peer,
+                    expires,
+                });
+            }
+        }
+    }
+
+    /// Counts traffic of an allocation that was relayed without asking: datagrams to peers and to the client, with the bytes of their payload.
+    pub fn absorb(&mut self, id: AllocationId, to_peers: Traffic, to_client: Traffic) {
+        if let Some(allocation) = self.allocations.live_mut(id) {
+            allocation.usage.absorb(to_peers, to_client);
+        }
     }
 }
 

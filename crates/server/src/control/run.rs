@@ -49,6 +49,9 @@ pub fn serve(config: &Config, out: &mut impl Output) -> Result<Accounting, Serve
     // No event is read from here on. A shard that sends many events must not block on a full channel.
     drop(inbox);
     let accounting = relay.shards.stop();
+    if let Some(line) = relay.offload.passed() {
+        let _ = writeln!(out, "{line}");
+    }
     accounting.lost_lines(out.lost());
     drop(settled);
     if let Some(path) = &config.log.statistics_file {

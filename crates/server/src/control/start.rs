@@ -20,7 +20,9 @@ use super::shards::Shards;
 use super::statistics::Statistics;
 use super::users::{FollowedUsers, OpenedUsers};
 use crate::config::Config;
+use crate::offload::Offload;
 use crate::shard::discovery::sites;
+use crate::shard::front::all::DatagramService;
 use crate::shard::{Listeners, Plan};
 use crate::translate;
 
@@ -34,6 +36,7 @@ pub(super) struct Started {
     pub(super) relays: Relays,
     pub(super) drain: Drain,
     pub(super) statistics: Statistics,
+    pub(super) offload: Offload,
 }
 
 /// Opens all sockets and prints what the relay serves. The process may have so many `descriptors`.
@@ -77,6 +80,7 @@ pub(super) fn start(
     let datagrams = translate::datagrams(config, certificates.current(), &keys);
     // The machine may have got an address while the configuration was read.
     listening.follow(config, interfaces.addresses());
+    let offload = Offload::start(config).map_err(ServeError::new)?;
     let plan = |index, mailboxes| Plan {
         index,
         is_restart: false,
@@ -91,7 +95,10 @@ pub(super) fn start(
         commons: Arc::clone(&commons),
         mailboxes,
         streams: translate::streams(config, certificates.current(), descriptors),
-        datagrams: datagrams.clone(),
+        datagrams: DatagramService {
+            routes: offload.routes(),
+            ..datagrams.clone()
+        },
         datapath: translate::datapath(config, backend, &accepting, &budget),
         log: translate::log(config, index, count),
     };
@@ -106,6 +113,7 @@ pub(super) fn start(
         has_database,
     };
     announce::running(config, &running, out);
+    let _ = writeln!(out, "{}", offload.line());
     Ok(Started {
         statistics: Statistics::new(config, shards.all()),
         shards,
@@ -115,5 +123,6 @@ pub(super) fn start(
         interfaces,
         relays: Relays::new(config, commons),
         drain: Drain::new(config.limits.drained),
+        offload,
     })
 }

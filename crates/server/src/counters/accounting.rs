@@ -33,6 +33,12 @@ impl Accounting {
         self.0.total_out()
     }
 
+    /// Returns the number of datagrams that the kernel relayed, which are in and out.
+    #[must_use]
+    pub fn total_by_kernel(&self) -> u64 {
+        self.0.kernel_relayed()
+    }
+
     /// Returns the number of dropped datagrams and messages.
     #[must_use]
     pub fn total_drops(&self) -> u64 {
@@ -86,6 +92,15 @@ impl Accounting {
             self.total_drops(),
         );
         write_reasons(&mut line, self.drops());
+        let offload = &sum.offload;
+        if offload.kernel_to_peers.get() + offload.kernel_to_clients.get() > 0 {
+            let _ = write!(
+                line,
+                "; of these relayed by the kernel: to peers {}, to clients {}",
+                offload.kernel_to_peers.get(),
+                offload.kernel_to_clients.get()
+            );
+        }
         if self.shard_failures() > 0 {
             let _ = write!(line, "; shards failed {} times", self.shard_failures());
         }

@@ -13,10 +13,13 @@ use turnbuckle_engine::{
 
 use super::front::Front;
 use crate::log::{Answer, Asked, Log, Path};
+use crate::offload::publisher::Publisher;
 
 /// The followers of a shard's changes.
 pub(in crate::shard) struct Changes {
     pub(in crate::shard) log: Log,
+    /// What the kernel may relay; `None` where it relays nothing.
+    pub(in crate::shard) publisher: Option<Publisher>,
     /// Responses that have not been logged yet.
     answers: Vec<Answer>,
     /// Allocations that have ended since the last flush.
@@ -27,14 +30,17 @@ impl Changes {
     pub(in crate::shard) fn new(log: Log) -> Self {
         Self {
             log,
+            publisher: None,
             answers: Vec::new(),
             ended: Vec::new(),
         }
     }
 
-    /// Returns the time of the log's next timer.
+    /// Returns the time of the next timer of a follower.
     pub(in crate::shard) fn next_timeout(&self) -> Option<Time> {
-        self.log.next_timeout()
+        let publisher = self.publisher.as_ref();
+        let due = publisher.and_then(Publisher::next_timeout);
+        self.log.next_timeout().into_iter().chain(due).min()
     }
 
     /// Remembers a response that is about to be sent, if it is logged.
@@ -95,6 +101,9 @@ impl Changes {
         while let Some(change) = engine.poll_change() {
             self.show(&change, now);
         }
+        if let Some(publisher) = &mut self.publisher {
+            publisher.publish(now, engine, |end| self.log.change(&end, now));
+        }
         self.log.handle_timeout(now);
         self.ended.drain(..)
     }
@@ -104,7 +113,25 @@ impl Changes {
         if let Change::Ended(ended) = change {
             self.ended.push(ended.allocation);
         }
-        self.log.change(change, now);
+        let publisher = self.publisher.as_mut();
+        if !publisher.is_some_and(|publisher| publisher.note(change)) {
+            self.log.change(change, now);
+        }
+    }
+
+    /// Ends what the kernel relays that the rules forbid now.
+    pub(in crate::shard) fn rules_changed<R: Random>(&mut self, now: Time, engine: &mut Engine<R>) {
+        if let Some(publisher) = &mut self.publisher {
+            publisher.reconsider();
+            publisher.publish(now, engine, |end| self.log.change(&end, now));
+        }
+    }
+
+    /// Ends all that the kernel relays, because the shard ends.
+    pub(in crate::shard) fn stop<R: Random>(&mut self, now: Time, engine: &mut Engine<R>) {
+        if let Some(publisher) = &mut self.publisher {
+            publisher.stop(engine, |end| self.log.change(&end, now));
+        }
     }
 
     /// Logs that a client's connection is closed, before the end of its allocation is logged.

@@ -9,6 +9,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use turnbuckle_datapath::offload::Routes;
 use turnbuckle_datapath::{
     Accepted, Admission, DatagramHandler, EndpointId, IcmpError, Received, SendFailure, SendQueue,
     Sockets, StreamEnd, StreamHandler, StreamId, StreamInput, StreamListenerId, Taken, TurnHandler,
@@ -27,6 +28,7 @@ use super::peer;
 use crate::clock::Clock;
 use crate::counters::{DataPathDrop, HubDrop, ShardCounters};
 use crate::log::Log;
+use crate::offload::publisher::Publisher;
 use crate::random::Randomness;
 
 /// The handler of one shard's data path.
@@ -69,6 +71,24 @@ impl Relay {
     /// Makes the other shards forget the clients and allocations that this one had before it failed.
     pub(crate) fn say_restarted(&mut self) {
         self.hub.across.roaming.say_restarted();
+    }
+
+    /// Publishes channels with `routes` from now on.
+    pub(crate) fn set_routes(&mut self, routes: Box<dyn Routes + Send>) {
+        let counters = Arc::clone(&self.hub.counters);
+        self.hub.changes.publisher = Some(Publisher::new(routes, counters));
+    }
+
+    /// Returns a published channel that the engine would not relay now, or not so; for the simulator.
+    pub(crate) fn disagreement(&mut self) -> Option<String> {
+        let Hub {
+            changes,
+            engine,
+            now,
+            ..
+        } = &mut self.hub;
+        let publisher = changes.publisher.as_ref()?;
+        publisher.disagreement(now.time, engine)
     }
 
     /// Registers a bound client-facing socket.
@@ -115,11 +135,13 @@ impl Relay {
     /// Sets the engine's list of the host's own addresses, so that no peer is reached there (V-07).
     pub(crate) fn set_interfaces(&mut self, interfaces: Vec<InterfaceAddress>) {
         self.hub.engine.set_host_addresses(interfaces, &[]);
+        self.hub.rules_changed();
     }
 
     /// Adds relay addresses to the engine that were found after the start.
     pub(crate) fn add_relays(&mut self, relays: &[RelayAddress]) {
         self.hub.engine.add_relays(relays);
+        self.hub.rules_changed();
     }
 
     /// Refuses new allocations from now on.
@@ -130,6 +152,7 @@ impl Relay {
     /// Takes over other users and peer rules.
     pub(crate) fn reconfigure(&mut self, engine: &EngineConfig) {
         self.hub.engine.reconfigure(engine);
+        self.hub.rules_changed();
     }
 
     /// Returns the time until the next timer, counted from the present turn.

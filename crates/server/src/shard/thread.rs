@@ -202,6 +202,7 @@ pub(super) fn set_up(
         pin_current_thread(core)?;
     }
     let mut datapath = Datapath::new(plan.datapath)?;
+    let routes = plan.datagrams.routes.clone();
     let engine = Engine::new(plan.engine, plan.commons, Randomness::of_system());
     let mut relay = Relay::new(
         engine,
@@ -224,6 +225,9 @@ pub(super) fn set_up(
     }
     relay.serve_discovery(&plan.listeners.discovery, &datagrams, &connections);
     relay.set_interfaces(plan.interfaces);
+    if let Some(routes) = routes {
+        relay.set_routes(Box::new(routes));
+    }
     if plan.is_restart {
         relay.say_restarted();
     }

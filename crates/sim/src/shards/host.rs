@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use turnbuckle_datapath::EndpointId;
 
+use super::kernel::Kernel;
 use super::wire::Wires;
 use crate::random::Seeded;
 
@@ -41,6 +42,8 @@ pub(super) struct Host {
     /// Relays that listen for connections of peers: at which shard, and the token of the listener.
     pub(super) relays: BTreeMap<SocketAddr, (usize, u64)>,
     pub(super) wires: Wires,
+    /// Relays what shards have published; `None` where nothing is published.
+    pub(super) kernel: Option<Kernel>,
     random: Seeded,
 }
 
@@ -55,6 +58,7 @@ impl SharedHost {
             faults: CallFaults::default(),
             relays: BTreeMap::new(),
             wires: Wires::default(),
+            kernel: random.fork("kernel").one_in(2).then(Kernel::default),
             random,
         })))
     }

@@ -12,6 +12,7 @@
 
 mod client;
 mod host;
+mod kernel;
 mod meter;
 mod path;
 mod payload;

@@ -159,9 +159,13 @@ impl World {
             per_source: 100,
         };
         let server = Server::new(config(ports), count, clock.clone(), limits);
+        let kernel = host.lock().kernel.clone();
         let shards = (0..count).map(|index| {
             let mut drawn = seeded.fork(&format!("shard {index}"));
-            let shard = server.shard(index, Box::new(move |bytes| drawn.fill_bytes(bytes)));
+            let mut shard = server.shard(index, Box::new(move |bytes| drawn.fill_bytes(bytes)));
+            if let Some(kernel) = &kernel {
+                shard.publish_to(kernel.clone());
+            }
             let random = seeded.fork(&format!("path {index}"));
             running(shard, Path::new(index, host.clone(), random))
         });
@@ -310,6 +314,11 @@ impl World {
         let running = &mut self.shards[index];
         running.due = 0;
         let sent = running.path.turn(running.shard.handler());
+        // Nothing of what left has arrived yet: whoever hears of an end finds that the kernel has ended it.
+        let disagreement = running.shard.disagreement();
+        ensure(disagreement.is_none(), "published", || {
+            disagreement.unwrap_or_default()
+        })?;
         let timeout = running.shard.timeout();
         let has_work = running.path.has_work();
         for sent in sent {
@@ -338,6 +347,9 @@ impl World {
         let lefts = || self.shards.iter().map(|running| running.path.left());
         let left: i64 = lefts().map(|(left, _)| left).sum();
         let are_datagrams = lefts().all(|(_, are_datagrams)| are_datagrams);
+        // What the kernel relays is in and out without being shown.
+        let shown = shown + sum.total_by_kernel();
+        let left = left + i64::try_from(sum.total_by_kernel()).unwrap_or(i64::MAX);
         let known = sum.total_out() + sum.total_drops() + under_way;
         // A Connect request is answered when its connection is there, and a ConnectionBind by the shard that its connection moves to.
         let asked = sum.total_in().checked_sub(known);
@@ -406,6 +418,14 @@ impl World {
         to: SocketAddr,
         bytes: Vec<u8>,
     ) -> Result<(), Violation> {
+        let now = self.queue.now();
+        let kernel = self.host.lock().kernel.clone();
+        let relayed = kernel.and_then(|it| it.relay(now, from, to, &bytes));
+        if let Some((from, to, bytes)) = relayed {
+            self.seen.coverage.count("relayed by the kernel", 0);
+            self.send(from, to, bytes);
+            return Ok(());
+        }
         match plan::place(to) {
             plan::Place::Listener => {
                 let shard = self.steered(from);

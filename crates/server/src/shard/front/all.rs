@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use turnbuckle_datapath::offload::KernelRoutes;
 use turnbuckle_datapath::{Received, Run, SendQueue, StreamId};
 use turnbuckle_engine::{AllocationId, ClientTuple, Transport};
 use turnbuckle_wire::Demux;
@@ -25,6 +26,8 @@ use crate::shard::train::{Segments, protocol};
 pub(crate) struct DatagramService {
     /// Whether datagrams without DTLS are accepted.
     pub(crate) serves_plain: bool,
+    /// What the kernel relays is published with this; `None` if it relays nothing.
+    pub(crate) routes: Option<KernelRoutes>,
     /// `None` refuses DTLS.
     pub(crate) dtls: Option<DtlsService>,
 }

@@ -44,6 +44,7 @@ impl Hub {
 
     /// Posts the remaining messages when the shard ends, closes its mailbox, and counts what is lost.
     pub(in crate::shard) fn stop(&mut self) {
+        self.changes.stop(self.now.time, &mut self.engine);
         self.post();
         if let Some(mailbox) = self.across.mailboxes.get(self.across.roaming.shard()) {
             self.counters

@@ -278,6 +278,11 @@ impl Hub {
         front.forward(to, message, run, wrapping, tx);
     }
 
+    /// Ends what the kernel relays that the rules forbid now.
+    pub(in crate::shard) fn rules_changed(&mut self) {
+        self.changes.rules_changed(self.now.time, &mut self.engine);
+    }
+
     /// Takes over what the engine has counted.
     pub(in crate::shard) fn count(&self) {
         let statistics = self.engine.statistics();

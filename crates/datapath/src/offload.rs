@@ -1,0 +1,100 @@
+//! Flows that the kernel relays by itself, in an XDP program, before a socket is looked up.
+//!
+//! User space decides which flows these are: it *publishes* a [`Route`] and *revokes* it. What the program does not know or finds unusual goes to the
+//! sockets as before, so each datagram is handled by one of the two. The program is `bpf/turn.bpf.c`; what both sides share is memory: lines
+//! (`line.rs`, `table.rs`) and next hops (`nexthop.rs`). `program.rs` loads it.
+//!
+//! Invariants:
+//! * After [`Routes::revoke`] no datagram that arrives is relayed by that route.
+//! * [`Carried`] of a line that was revoked [`GRACE`] ago does not change any more.
+
+mod line;
+#[cfg_attr(
+    not(all(feature = "xdp", target_arch = "x86_64")),
+    expect(dead_code, reason = "only the program makes next hops")
+)]
+mod nexthop;
+mod program;
+#[cfg_attr(
+    not(all(feature = "xdp", target_arch = "x86_64")),
+    expect(dead_code, reason = "only the program makes tables")
+)]
+mod table;
+
+use std::io;
+use std::net::{SocketAddr, UdpSocket};
+use std::time::Duration;
+
+pub use self::line::Seed;
+pub use self::nexthop::{Hop, Hops, Wanted};
+pub use self::program::{Action, Attach, Kernel, KernelRoutes, Passes, Verdict};
+pub use self::table::Table;
+
+/// Time after which nothing that had found a line before it was revoked still uses it. The program runs with interrupts of its kind disabled, for less
+/// than a microsecond.
+pub const GRACE: Duration = Duration::from_millis(10);
+
+/// A flow in one direction: what its datagrams look like, and what becomes of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Route {
+    /// Source of the datagrams.
+    pub from: SocketAddr,
+    /// Destination of the datagrams, an address of this host.
+    pub to: SocketAddr,
+    /// The 16 bits that a header of four bytes before their payload begins with; it is taken off. `None` for no header.
+    pub label: Option<u16>,
+    /// The source that they get, an address of this host.
+    pub new_from: SocketAddr,
+    /// The destination that they get.
+    pub new_to: SocketAddr,
+    /// The label of the header that is put before their payload.
+    pub new_label: Option<u16>,
+    /// When the kernel stops by itself, in nanoseconds of `CLOCK_BOOTTIME`.
+    pub expires_ns: u64,
+}
+
+/// Names a published route.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Line {
+    /// The table that it is in, by family.
+    pub is_v6: bool,
+    /// Where in the table.
+    pub index: u32,
+}
+
+/// Datagrams that a route has relayed since it was published, and their payload without headers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Carried {
+    /// Datagrams.
+    pub datagrams: u64,
+    /// Bytes.
+    pub bytes: u64,
+}
+
+/// Something that relays what is published.
+pub trait Routes {
+    /// Publishes a route. Returns `None` if there is no room for it, or it cannot be relayed: four addresses of one family are needed.
+    fn publish(&mut self, route: &Route) -> Option<Line>;
+
+    /// Sets another time at which a published route ends.
+    fn set_expiry(&mut self, line: Line, expires_ns: u64);
+
+    /// Ends a route. Its line stays taken.
+    fn revoke(&mut self, line: Line);
+
+    /// Returns what a route has relayed.
+    fn carried(&self, line: Line) -> Carried;
+
+    /// Gives the line of a revoked route back. It is called [`GRACE`] after the route was revoked, or later.
+    fn free(&mut self, line: Line);
+}
+
+/// Returns whether the kernel may join datagrams that arrive by a device before a program in the network stack sees them.
+///
+/// # Errors
+///
+/// There is no such device, or it does not say.
+pub fn joins_datagrams(device: &str) -> io::Result<bool> {
+    let socket = UdpSocket::bind(("127.0.0.1", 0))?;
+    turnbuckle_sys::ethtool::joins_datagrams(socket, device)
+}

@@ -1,0 +1,365 @@
+//! The program: loaded with its maps, and attached to devices.
+//!
+//! It is part of the binary (`bpf/turn.bpf.o`), so a machine needs no compiler. It goes when the process goes, because nothing but the process holds it.
+//! After the devices are attached no system call is needed any more, so privileges can be given up.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use super::line::Fields;
+use super::nexthop::Wanted;
+use super::{Carried, Hops, Line, Route, Routes, Table};
+
+#[cfg(all(feature = "xdp", target_arch = "x86_64"))]
+pub use self::loaded::Kernel;
+#[cfg(not(all(feature = "xdp", target_arch = "x86_64")))]
+pub use self::missing::Kernel;
+
+/// How a program is attached to a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Attach {
+    /// In the driver.
+    Native,
+    /// In the network stack, for any driver.
+    Generic,
+}
+
+/// Packets of published routes that were left to user space, by reason.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Passes {
+    /// The route had expired.
+    pub expired: u64,
+    /// The route was being written.
+    pub changing: u64,
+    /// The next hop was not known.
+    pub next_hop: u64,
+    /// The packet would have been larger than the MTU.
+    pub too_large: u64,
+    /// The checksum was left to a device.
+    pub checksum: u64,
+    /// The driver leaves no room before the packet.
+    pub headroom: u64,
+    /// Other bytes than zeros followed the message.
+    pub padding: u64,
+}
+
+/// What becomes of a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// It goes to the sockets.
+    Pass,
+    /// It leaves by another device than it came by.
+    Redirect,
+    /// It leaves by the device that it came by.
+    Send,
+}
+
+/// What the program did with one frame.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Verdict {
+    /// What becomes of it.
+    pub action: Action,
+    /// The frame afterwards.
+    pub frame: Vec<u8>,
+}
+
+/// Publishes routes to the kernel.
+#[derive(Clone, Debug)]
+pub struct KernelRoutes {
+    v4: Arc<Table>,
+    v6: Arc<Table>,
+    hops: Arc<Hops>,
+}
+
+impl KernelRoutes {
+    fn table(&self, line: Line) -> &Table {
+        if line.is_v6 { &self.v6 } else { &self.v4 }
+    }
+}
+
+impl Routes for KernelRoutes {
+    fn publish(&mut self, route: &Route) -> Option<Line> {
+        let is_usable = |address: SocketAddr| !address.ip().is_unspecified() && address.port() != 0;
+        let addresses = [route.from, route.to, route.new_from, route.new_to];
+        if !addresses.into_iter().all(is_usable) {
+            return None;
+        }
+        let hop = self.hops.claim(Wanted {
+            from: route.new_from.ip(),
+            to: route.new_to.ip(),
+        })?;
+        let published = Fields::of(route, hop).and_then(|fields| {
+            let is_v6 = fields.is_v6;
+            let table = if is_v6 { &self.v6 } else { &self.v4 };
+            let index = table.publish(&fields, route.expires_ns)?;
+            Some(Line { is_v6, index })
+        });
+        if published.is_none() {
+            self.hops.release(hop);
+        }
+        published
+    }
+
+    fn set_expiry(&mut self, line: Line, expires_ns: u64) {
+        self.table(line).set_expiry(line.index, expires_ns);
+    }
+
+    fn revoke(&mut self, line: Line) {
+        self.table(line).revoke(line.index);
+    }
+
+    fn carried(&self, line: Line) -> Carried {
+        self.table(line).carried(line.index)
+    }
+
+    fn free(&mut self, line: Line) {
+        let hop = self.table(line).hop(line.index);
+        self.table(line).free(line.index);
+        self.hops.release(hop);
+    }
+}
+
+#[cfg(all(feature = "xdp", target_arch = "x86_64"))]
+mod loaded {
+    use std::io;
+    use std::os::fd::AsFd as _;
+    use std::sync::Arc;
+    use std::sync::atomic::Ordering;
+
+    use aya::maps::Map;
+    use aya::programs::{TestRun as _, TestRunOptions, Xdp, XdpMode};
+    use aya::{Ebpf, EbpfLoader};
+    use turnbuckle_sys::mapped::Mapped;
+
+    use super::{Action, Attach, KernelRoutes, Passes, Verdict};
+    use crate::offload::table::BUCKET;
+    use crate::offload::{Hops, Seed, Table};
+
+    static OBJECT: &[u8] = aya::include_bytes_aligned!("../../bpf/turn.bpf.o");
+
+    /// Entries of the map of devices: an interface with a larger index cannot be served.
+    const DEVICES: usize = 1 << 16;
+    /// Entries of the map of counts, and words of each (`struct passes`).
+    const PROCESSORS: usize = 1024;
+    const PASSES_WORDS: usize = 8;
+    /// Verdicts (`enum xdp_action`).
+    const XDP_PASS: u32 = 2;
+    const XDP_TX: u32 = 3;
+    const XDP_REDIRECT: u32 = 4;
+
+    /// The loaded program.
+    #[derive(Debug)]
+    pub struct Kernel {
+        program: Ebpf,
+        routes: KernelRoutes,
+        devices: Mapped,
+        passed: Mapped,
+    }
+
+    impl Kernel {
+        /// Loads the program with room for `channels` channels of each family.
+        ///
+        /// # Errors
+        ///
+        /// The kernel does not take it, in words: it is too old, or the process may not.
+        pub fn load(channels: u32, seed: Seed) -> io::Result<Self> {
+            // Two lines for each channel, and as much again, so that a bucket is hardly ever full.
+            let buckets = (channels.max(1) as usize * 4 / BUCKET).next_power_of_two();
+            let entries = u32::try_from(buckets).map_err(io::Error::other)?;
+            let mask = entries - 1;
+            let program = EbpfLoader::new()
+                .override_global("seed", &seed.0, true)
+                .override_global("mask4", &mask, true)
+                .override_global("mask6", &mask, true)
+                .map_max_entries("lines4", entries)
+                .map_max_entries("lines6", entries)
+                .load(OBJECT)
+                .map_err(in_words)?;
+            let map = |name: &str, words: usize| {
+                let Some(Map::Array(map)) = program.map(name) else {
+                    return Err(io::Error::other(format!("the program has no map {name}")));
+                };
+                Mapped::new(map.fd().as_fd(), words)
+            };
+            let table = |name: &str, is_v6: bool| {
+                let memory = map(name, Table::words(is_v6, buckets))?;
+                io::Result::Ok(Arc::new(Table::new(memory, is_v6, buckets, seed)))
+            };
+            let routes = KernelRoutes {
+                v4: table("lines4", false)?,
+                v6: table("lines6", true)?,
+                hops: Arc::new(Hops::new(map("hops", Hops::words())?)?),
+            };
+            let (devices, passed) = (
+                map("devices", DEVICES)?,
+                map("passed", PROCESSORS * PASSES_WORDS)?,
+            );
+            let mut kernel = Self {
+                program,
+                routes,
+                devices,
+                passed,
+            };
+            kernel.xdp()?.load().map_err(in_words)?;
+            Ok(kernel)
+        }
+
+        /// Attaches the program to the device with this index and link-layer address. It relays what is addressed to that from here on.
+        ///
+        /// # Errors
+        ///
+        /// The driver does not take it, or the device has a program already; in words.
+        pub fn attach(&mut self, device: u32, address: [u8; 6], attach: Attach) -> io::Result<()> {
+            let mode = match attach {
+                Attach::Native => XdpMode::Driver,
+                Attach::Generic => XdpMode::Skb,
+            };
+            let word = self.devices.words().get(device as usize);
+            let Some(word) = word else {
+                return Err(io::Error::other("its index is beyond 65535"));
+            };
+            let [a, b, c, d, e, f] = address;
+            word.store(
+                u64::from_le_bytes([a, b, c, d, e, f, 1, 0]),
+                Ordering::Release,
+            );
+            if let Err(error) = self.xdp()?.attach_to_if_index(device, mode) {
+                self.devices.words()[device as usize].store(0, Ordering::Release);
+                return Err(in_words(error));
+            }
+            Ok(())
+        }
+
+        /// Runs the program on a frame as if it had come by the device with index 1, without sending anything.
+        ///
+        /// # Errors
+        ///
+        /// The kernel does not run it.
+        pub fn run(&mut self, address: [u8; 6], frame: &[u8]) -> io::Result<Verdict> {
+            let [a, b, c, d, e, f] = address;
+            let word = u64::from_le_bytes([a, b, c, d, e, f, 1, 0]);
+            self.devices.words()[1].store(word, Ordering::Release);
+            let mut out = vec![0; frame.len() + 256];
+            let mut options = TestRunOptions::new();
+            options.data_in = Some(frame);
+            options.data_out = Some(&mut out);
+            let result = self.xdp()?.test_run(options).map_err(in_words)?;
+            out.truncate(result.data_size_out as usize);
+            let action = match result.return_value {
+                XDP_PASS => Action::Pass,
+                XDP_TX => Action::Send,
+                XDP_REDIRECT => Action::Redirect,
+                other => return Err(io::Error::other(format!("it says {other}"))),
+            };
+            Ok(Verdict { action, frame: out })
+        }
+
+        /// Returns what routes are published with.
+        pub fn routes(&self) -> KernelRoutes {
+            self.routes.clone()
+        }
+
+        /// Returns the next hops of published routes.
+        pub fn hops(&self) -> Arc<Hops> {
+            Arc::clone(&self.routes.hops)
+        }
+
+        /// Returns how many packets of published routes were left to user space.
+        pub fn passes(&self) -> Passes {
+            let words = self.passed.words();
+            let sum = |at: usize| {
+                let counts = words.iter().skip(at).step_by(PASSES_WORDS);
+                counts.map(|it| it.load(Ordering::Relaxed)).sum()
+            };
+            Passes {
+                expired: sum(0),
+                changing: sum(1),
+                next_hop: sum(2),
+                too_large: sum(3),
+                checksum: sum(4),
+                headroom: sum(5),
+                padding: sum(6),
+            }
+        }
+
+        fn xdp(&mut self) -> io::Result<&mut Xdp> {
+            let program = self.program.program_mut("turn");
+            let program = program.ok_or_else(|| io::Error::other("the object has no program"))?;
+            program.try_into().map_err(in_words)
+        }
+    }
+
+    /// Returns an error with all of its causes.
+    fn in_words(error: impl std::error::Error) -> io::Error {
+        let mut words = error.to_string();
+        let mut cause = error.source();
+        while let Some(error) = cause {
+            let more = error.to_string();
+            if !words.contains(&more) {
+                words = format!("{words}: {more}");
+            }
+            cause = error.source();
+        }
+        io::Error::other(words)
+    }
+}
+
+#[cfg(not(all(feature = "xdp", target_arch = "x86_64")))]
+mod missing {
+    use std::convert::Infallible;
+    use std::io;
+    use std::sync::Arc;
+
+    use super::{Attach, KernelRoutes, Passes, Verdict};
+    use crate::offload::{Hops, Seed};
+
+    /// A program that this build does not have.
+    #[derive(Debug)]
+    pub struct Kernel(Infallible);
+
+    impl Kernel {
+        /// Loads nothing.
+        ///
+        /// # Errors
+        ///
+        /// Always.
+        pub fn load(_: u32, _: Seed) -> io::Result<Self> {
+            Err(io::Error::other(
+                "this build is without it: it needs x86-64 and the feature `xdp`",
+            ))
+        }
+
+        /// Cannot be called.
+        ///
+        /// # Errors
+        ///
+        /// None.
+        pub fn attach(&mut self, _: u32, _: [u8; 6], _: Attach) -> io::Result<()> {
+            match self.0 {}
+        }
+
+        /// Cannot be called.
+        ///
+        /// # Errors
+        ///
+        /// None.
+        pub fn run(&mut self, _: [u8; 6], _: &[u8]) -> io::Result<Verdict> {
+            match self.0 {}
+        }
+
+        /// Cannot be called.
+        pub fn routes(&self) -> KernelRoutes {
+            match self.0 {}
+        }
+
+        /// Cannot be called.
+        pub fn hops(&self) -> Arc<Hops> {
+            match self.0 {}
+        }
+
+        /// Cannot be called.
+        pub fn passes(&self) -> Passes {
+            match self.0 {}
+        }
+    }
+}

@@ -1,0 +1,410 @@
+//! The XDP program against a model, by `BPF_PROG_TEST_RUN`: random routes, random frames, and frames that are nearly those of a route.
+#![cfg(all(feature = "xdp", target_arch = "x86_64"))]
+#![expect(clippy::unwrap_used, reason = "a test says what failed by panicking")]
+
+#[path = "offload/model.rs"]
+mod model;
+#[path = "../../turnbuckle/tests/not_run/mod.rs"]
+mod not_run;
+
+use std::net::{IpAddr, SocketAddr};
+
+use model::{DEVICE, DEVICE_INDEX, Published, Router, pseudo_sum, sum, udp};
+use rand::rngs::SmallRng;
+use rand::seq::IndexedRandom as _;
+use rand::{Rng as _, RngCore as _, SeedableRng as _};
+use turnbuckle_datapath::offload::{Action, Hop, Kernel, Line, Route, Routes as _, Seed, Wanted};
+
+/// Loads the program, or says why the test is not run.
+fn kernel(channels: u32) -> Option<Kernel> {
+    let is_root = rustix::process::geteuid().is_root();
+    match Kernel::load(channels, Seed(0x1234_5678_9ABC_DEF1)) {
+        Ok(kernel) => Some(kernel),
+        Err(error) if is_root => panic!("the kernel does not take the program: {error}"),
+        Err(_) => {
+            not_run::not_run("only root can load a program");
+            None
+        }
+    }
+}
+
+/// Frames to compare; a script asks for more.
+fn frames() -> u64 {
+    let wanted = std::env::var("TURNBUCKLE_FRAMES").ok();
+    wanted.map_or(40_000, |it| it.parse().expect("a number of frames"))
+}
+
+const ROUTES: usize = 12;
+const FRAMES_PER_STATE: u64 = 200;
+
+#[test]
+fn the_program_does_what_the_model_does_with_every_frame() {
+    let Some(mut kernel) = kernel(64) else {
+        return;
+    };
+    let mut random = SmallRng::seed_from_u64(7);
+    let mut actions = [0_u64; 3];
+    for _ in 0..frames() / FRAMES_PER_STATE {
+        let mut world = World::new(&mut kernel, &mut random);
+        for _ in 0..FRAMES_PER_STATE {
+            let frame = world.frame(&mut random);
+            let expected = world.router.handle(&frame);
+            let verdict = world.kernel.run(DEVICE, &frame).unwrap();
+            let found = (verdict.action, verdict.frame);
+            if found != expected {
+                panic!(
+                    "{frame:02x?}\nbecame\n{found:02x?}\ninstead of\n{expected:02x?}\nwith {:?}",
+                    world.router
+                );
+            }
+            actions[found.0 as usize] += 1;
+            world.compare_counts();
+            world.change(&mut random);
+        }
+        world.end();
+    }
+    println!("passed, redirected, sent: {actions:?}");
+    assert!(
+        actions.iter().all(|&count| count * 20 > frames()),
+        "{actions:?}"
+    );
+}
+
+/// The program and the model in the same state.
+struct World<'a> {
+    kernel: &'a mut Kernel,
+    router: Router,
+    lines: Vec<Line>,
+    /// What the program had counted before.
+    passes_before: turnbuckle_datapath::offload::Passes,
+}
+
+impl<'a> World<'a> {
+    fn new(kernel: &'a mut Kernel, random: &mut SmallRng) -> Self {
+        let mut world = Self {
+            passes_before: kernel.passes(),
+            kernel,
+            router: Router::default(),
+            lines: Vec::new(),
+        };
+        while world.lines.len() < ROUTES {
+            let route = route(random);
+            world.publish(route, random);
+        }
+        world
+    }
+
+    fn publish(&mut self, route: Route, random: &mut SmallRng) {
+        let key = |it: &Route| (it.from, it.to, it.label);
+        let mut live = self.router.routes.iter().filter(|it| it.is_live);
+        if live.any(|it| key(&it.route) == key(&route)) {
+            return; // No two flows have one key.
+        }
+        let line = self.kernel.routes().publish(&route).unwrap();
+        self.lines.push(line);
+        self.router.routes.push(Published {
+            route,
+            is_live: true,
+            has_expired: route.expires_ns != u64::MAX,
+            carried: Default::default(),
+        });
+        let (from, to) = (route.new_from.ip(), route.new_to.ip());
+        let hop = random.random_ratio(9, 10).then(|| Hop {
+            device: DEVICE_INDEX + u32::from(random.random_ratio(1, 3)),
+            mtu: *[1500, 1500, 9000, 600].choose(random).unwrap(),
+            to: [2, 0, 0, 0, 1, random.random()],
+            from: [2, 0, 0, 0, 2, random.random()],
+        });
+        self.kernel.hops().set(Wanted { from, to }, hop);
+        match hop {
+            Some(hop) => self.router.hops.insert((from, to), hop),
+            None => self.router.hops.remove(&(from, to)),
+        };
+    }
+
+    /// Now and then a route ends, expires, or gets another time.
+    fn change(&mut self, random: &mut SmallRng) {
+        if random.random_ratio(9, 10) {
+            return;
+        }
+        let index = random.random_range(0..self.lines.len());
+        let published = &mut self.router.routes[index];
+        if !published.is_live {
+            return;
+        }
+        let mut routes = self.kernel.routes();
+        match random.random_range(0..3) {
+            0 => {
+                published.is_live = false;
+                routes.revoke(self.lines[index]);
+                let again = published.route;
+                self.publish(again, random);
+            }
+            1 => {
+                published.has_expired = true;
+                routes.set_expiry(self.lines[index], 1);
+            }
+            _ => {
+                published.has_expired = false;
+                routes.set_expiry(self.lines[index], u64::MAX);
+            }
+        }
+    }
+
+    fn compare_counts(&self) {
+        let routes = self.kernel.routes();
+        for (published, &line) in self.router.routes.iter().zip(&self.lines) {
+            assert_eq!(routes.carried(line), published.carried);
+        }
+    }
+
+    fn end(self) {
+        let (now, before) = (self.kernel.passes(), self.passes_before);
+        let expected = self.router.passes;
+        assert_eq!(now.expired - before.expired, expected.expired);
+        assert_eq!(now.next_hop - before.next_hop, expected.next_hop);
+        assert_eq!(now.too_large - before.too_large, expected.too_large);
+        assert_eq!(now.checksum - before.checksum, expected.checksum);
+        assert_eq!(now.padding - before.padding, expected.padding);
+        assert_eq!((now.changing, now.headroom), (0, 0));
+        let mut routes = self.kernel.routes();
+        for line in self.lines {
+            routes.revoke(line);
+            routes.free(line);
+        }
+    }
+
+    /// Returns a frame of a route, a frame that is nearly one, or noise.
+    fn frame(&self, random: &mut SmallRng) -> Vec<u8> {
+        if random.random_ratio(1, 50) {
+            let mut noise = vec![0; random.random_range(14..200)];
+            random.fill_bytes(&mut noise);
+            noise[..6].copy_from_slice(&DEVICE);
+            noise[12..14].copy_from_slice(&[8, 0]);
+            return noise;
+        }
+        let route = self.router.routes.choose(random).unwrap().route;
+        let len = match random.random_range(0..4) {
+            0 => random.random_range(0..8),
+            1 => random.random_range(0..1473),
+            2 => random.random_range(560..600),
+            _ => random.random_range(1440..1473),
+        };
+        let mut payload = vec![0; len];
+        random.fill_bytes(&mut payload);
+        if let Some(label) = route.label {
+            let len = u16::try_from(len).unwrap();
+            let header = [label.to_be_bytes(), len.to_be_bytes()].concat();
+            payload = [header, payload].concat();
+            if random.random_ratio(1, 4) {
+                payload.resize(payload.len() + random.random_range(1..5), 0);
+            }
+            if random.random_ratio(1, 20) {
+                let at = random.random_range(0..payload.len());
+                payload[at] ^= 1 << random.random_range(0..8);
+            }
+        } else if random.random_ratio(1, 10) && len > 3 {
+            let header = (u16::try_from(len - 4).unwrap()).to_be_bytes();
+            payload[..4].copy_from_slice(&[0x40, 0, header[0], header[1]]);
+        }
+        let mut frame = frame(route.from, route.to, &payload, random);
+        if random.random_ratio(1, 6) {
+            let at = random.random_range(0..frame.len().min(70));
+            frame[at] ^= 1 << random.random_range(0..8);
+        }
+        if random.random_ratio(1, 30) {
+            frame.truncate(random.random_range(14..=frame.len()));
+        }
+        if random.random_ratio(1, 30) {
+            frame.resize(frame.len() + random.random_range(1..20), 0x55);
+        }
+        frame
+    }
+}
+
+/// Returns a route between addresses of a small world.
+fn route(random: &mut SmallRng) -> Route {
+    let is_v6 = random.random();
+    let host = |random: &mut SmallRng, net: u8| -> IpAddr {
+        let last = random.random_range(1..4);
+        match is_v6 {
+            false => [10, net, 0, last].into(),
+            true => [0xfd00, net.into(), 0, 0, 0, 0x1234, 0xFFFF, last.into()].into(),
+        }
+    };
+    let port = |random: &mut SmallRng| *[3478, 5000, 49152, 65535].choose(random).unwrap();
+    let mut address = |net| SocketAddr::new(host(random, net), port(random));
+    let (from, to, new_from, new_to) = (address(1), address(2), address(2), address(3));
+    let label = Some(random.random_range(0x4000..0x4003));
+    let is_from_client = random.random();
+    Route {
+        from,
+        to,
+        label: if is_from_client { label } else { None },
+        new_from,
+        new_to,
+        new_label: if is_from_client { None } else { label },
+        expires_ns: if random.random_ratio(1, 20) {
+            1
+        } else {
+            u64::MAX
+        },
+    }
+}
+
+/// Returns a frame with a datagram, whose headers have any values that a sender may choose.
+fn frame(from: SocketAddr, to: SocketAddr, payload: &[u8], random: &mut SmallRng) -> Vec<u8> {
+    let mut udp = udp(from, to, payload);
+    let pseudo = pseudo_sum(from, to, udp.len());
+    let check = match random.random_range(0..20) {
+        0 => 0,
+        1 => pseudo,
+        2 => random.random(),
+        _ => {
+            let sum = u32::from(pseudo) + u32::from(sum(&udp));
+            match !u16::try_from((sum & 0xFFFF) + (sum >> 16)).unwrap() {
+                0 => 0xFFFF,
+                check => check,
+            }
+        }
+    };
+    udp[6..8].copy_from_slice(&check.to_be_bytes());
+    let hops = *[0, 1, 2, 64, 64, 64, 64, 255].choose(random).unwrap();
+    let mut frame = [DEVICE, [2, 0, 0, 0, 9, 9]].concat();
+    match (from.ip(), to.ip()) {
+        (IpAddr::V4(from), IpAddr::V4(to)) => {
+            let len = u16::try_from(20 + udp.len()).unwrap().to_be_bytes();
+            let flags = *[0x40, 0x40, 0x40, 0, 0, 0x20, 0x80].choose(random).unwrap();
+            let mut header = vec![0x45, random.random(), len[0], len[1]];
+            header.extend([random.random(), random.random(), flags, 0, hops, 17, 0, 0]);
+            header.extend(from.octets());
+            header.extend(to.octets());
+            let check = !sum(&header);
+            header[10..12].copy_from_slice(&check.to_be_bytes());
+            frame.extend([8, 0]);
+            frame.extend(header);
+        }
+        (IpAddr::V6(from), IpAddr::V6(to)) => {
+            let len = u16::try_from(udp.len()).unwrap().to_be_bytes();
+            frame.extend([0x86, 0xDD, 0x60 | random.random::<u8>() >> 4]);
+            frame.extend(random.random::<[u8; 3]>());
+            frame.extend([len[0], len[1], 17, hops]);
+            frame.extend(from.octets());
+            frame.extend(to.octets());
+        }
+        _ => panic!("a route has one family"),
+    }
+    frame.extend(udp);
+    frame
+}
+
+/// Two routes of one key, one after the other in the same line: what leaves is of one of them.
+#[test]
+fn a_line_that_is_written_while_packets_arrive_is_never_seen_half() {
+    let Some(mut kernel) = kernel(64) else {
+        return;
+    };
+    let address = |text: &str| -> SocketAddr { text.parse().unwrap() };
+    let (from, to) = (address("10.1.0.1:5000"), address("10.2.0.1:3478"));
+    let of = |last: u8| Route {
+        from,
+        to,
+        label: Some(0x4000),
+        new_from: SocketAddr::new([10, 2, 0, last].into(), 1000 + u16::from(last)),
+        new_to: SocketAddr::new([10, 3, 0, last].into(), 2000 + u16::from(last)),
+        new_label: None,
+        expires_ns: u64::MAX,
+    };
+    let mut random = SmallRng::seed_from_u64(9);
+    let payload = [0x40, 0, 0, 4, 1, 2, 3, 4];
+    let frame = loop {
+        let frame = frame(from, to, &payload, &mut random);
+        let (hops, check) = (frame[22], [frame[40], frame[41]]);
+        if hops > 2 && frame[20] & 0xBF == 0 && check != [0, 0] {
+            break frame;
+        }
+    };
+    let mut routes = kernel.routes();
+    for last in 0..8 {
+        let wanted = Wanted {
+            from: of(last).new_from.ip(),
+            to: of(last).new_to.ip(),
+        };
+        // Taken for good, so that the next hops stay known while lines come and go.
+        routes.publish(&Route {
+            label: Some(0x4100 + u16::from(last)),
+            ..of(last)
+        });
+        let hop = Hop {
+            device: DEVICE_INDEX,
+            mtu: 1500,
+            to: [2, 0, 0, 0, 1, last],
+            from: [2, 0, 0, 0, 2, last],
+        };
+        kernel.hops().set(wanted, Some(hop));
+    }
+    let is_over = std::sync::atomic::AtomicBool::new(false);
+    let mut relayed = 0_u64;
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut routes = routes.clone();
+            for last in (0..8).cycle() {
+                if is_over.load(std::sync::atomic::Ordering::Relaxed) {
+                    return;
+                }
+                if let Some(line) = routes.publish(&of(last)) {
+                    routes.revoke(line);
+                    routes.free(line);
+                }
+            }
+        });
+        for _ in 0..race_frames() {
+            let verdict = kernel.run(DEVICE, &frame).unwrap();
+            if verdict.action == Action::Pass {
+                assert_eq!(verdict.frame, frame);
+                continue;
+            }
+            relayed += 1;
+            let it = &verdict.frame;
+            let last = it[29];
+            assert_eq!(
+                &it[..12],
+                [[2, 0, 0, 0, 1, last], [2, 0, 0, 0, 2, last]].concat()
+            );
+            assert_eq!(&it[26..34], [10, 2, 0, last, 10, 3, 0, last]);
+            let ports = [1000 + u16::from(last), 2000 + u16::from(last)];
+            assert_eq!(&it[34..38], ports.map(u16::to_be_bytes).concat());
+        }
+        is_over.store(true, std::sync::atomic::Ordering::Relaxed);
+    });
+    println!("{relayed} relayed, {:?}", kernel.passes());
+    assert!(relayed > 0);
+}
+
+/// Frames of the race; a script asks for more.
+fn race_frames() -> u64 {
+    let wanted = std::env::var("TURNBUCKLE_RACE_FRAMES").ok();
+    wanted.map_or(50_000, |it| it.parse().expect("a number of frames"))
+}
+
+#[test]
+fn the_object_is_what_the_source_makes() {
+    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("bpf");
+    let has_clang = std::process::Command::new("clang-14")
+        .arg("--version")
+        .output();
+    if has_clang.is_err() {
+        not_run::not_run("there is no clang-14 (scripts/setup test)");
+        return;
+    }
+    let built = tempfile::NamedTempFile::new().unwrap();
+    let status = std::process::Command::new(folder.join("build"))
+        .arg(built.path())
+        .status();
+    assert!(status.unwrap().success());
+    let committed = std::fs::read(folder.join("turn.bpf.o")).unwrap();
+    assert!(
+        std::fs::read(built.path()).unwrap() == committed,
+        "crates/datapath/bpf/build crates/datapath/bpf/turn.bpf.o was not run"
+    );
+}

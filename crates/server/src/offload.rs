@@ -1,0 +1,192 @@
+//! Relaying in the kernel: starts the program, and says what runs and why not more.
+//!
+//! A shard's [`publisher`](publisher) shows the kernel which channels it may relay; the thread of [`neighbours`](neighbours) says by which way their
+//! datagrams leave. What is in `turnbuckle_datapath::offload` knows nothing of TURN.
+
+mod neighbours;
+mod netlink;
+pub(crate) mod publisher;
+
+use std::fmt::Write as _;
+use std::net::IpAddr;
+
+use if_addrs::get_if_addrs;
+use turnbuckle_datapath::offload::{Attach, Kernel, KernelRoutes, Seed};
+
+use self::neighbours::Neighbours;
+use self::netlink::{Device, Netlink};
+use crate::config::{Config, Xdp};
+
+/// The program that runs, if one does. It is taken off its devices when this is dropped.
+#[derive(Debug)]
+pub(crate) struct Offload {
+    running: Option<Running>,
+    line: String,
+}
+
+#[derive(Debug)]
+struct Running {
+    kernel: Kernel,
+    _neighbours: Neighbours,
+}
+
+impl Offload {
+    /// Attaches the program to the devices that have listening and relay addresses, as far as the configuration wants it.
+    ///
+    /// # Errors
+    ///
+    /// The configuration insists on it, and it cannot be; in words.
+    pub(crate) fn start(config: &Config) -> Result<Self, String> {
+        let wanted = config.datapath.offload.xdp;
+        if wanted == Xdp::Off {
+            return Ok(Self {
+                running: None,
+                line: "xdp: off, as configured".into(),
+            });
+        }
+        match run(config) {
+            Ok((running, line)) => Ok(Self {
+                running: Some(running),
+                line,
+            }),
+            Err(why) if wanted == Xdp::Auto => Ok(Self {
+                running: None,
+                line: format!("xdp: off, because {why}"),
+            }),
+            Err(why) => Err(format!("xdp: {why}")),
+        }
+    }
+
+    /// Returns the line that says what runs, and why not more.
+    pub(crate) fn line(&self) -> &str {
+        &self.line
+    }
+
+    /// Returns what a shard publishes its channels with.
+    pub(crate) fn routes(&self) -> Option<KernelRoutes> {
+        self.running.as_ref().map(|it| it.kernel.routes())
+    }
+
+    /// Returns a line that says how many datagrams of published channels were left to the shards, or `None` if there were none.
+    pub(crate) fn passed(&self) -> Option<String> {
+        let passes = self.running.as_ref()?.kernel.passes();
+        let reasons = [
+            ("channel expired", passes.expired),
+            ("channel being changed", passes.changing),
+            ("next hop not known", passes.next_hop),
+            ("larger than the MTU", passes.too_large),
+            ("checksum left to a device", passes.checksum),
+            ("no room before the packet", passes.headroom),
+            ("padding not zero", passes.padding),
+        ];
+        let mut line = "xdp: left to the shards".to_owned();
+        let mut separator = ": ";
+        for (reason, count) in reasons.into_iter().filter(|(_, count)| *count > 0) {
+            let _ = write!(line, "{separator}{reason} {count}");
+            separator = ", ";
+        }
+        (separator != ": ").then_some(line)
+    }
+}
+
+/// Starts the program and the thread that follows routes and neighbours.
+fn run(config: &Config) -> Result<(Running, String), String> {
+    let given = [
+        &config.addresses.listening_device,
+        &config.addresses.relay_device,
+    ];
+    if given.into_iter().any(Option::is_some) {
+        return Err(
+            "sockets are bound to a device by listening-device or relay-device, which the \
+             program does not know"
+                .into(),
+        );
+    }
+    let generic = config.datapath.offload.xdp == Xdp::Generic;
+    let attach = if generic {
+        Attach::Generic
+    } else {
+        Attach::Native
+    };
+    let mut netlink = Netlink::open().map_err(|error| format!("netlink: {error}"))?;
+    let devices = devices(config, &mut netlink)?;
+    if devices.is_empty() {
+        return Err("no device with a listening or relay address has Ethernet frames".into());
+    }
+    if let Some(device) = devices.iter().find(|_| generic).filter(|it| it.has_gro()) {
+        // A buffer of several datagrams would be relayed as one.
+        return Err(format!(
+            "generic needs `ethtool -K {} gro off`, because several datagrams would be taken for one",
+            device.name
+        ));
+    }
+    let mut seed = [0; 8];
+    getrandom::fill(&mut seed).map_err(|error| format!("no random numbers: {error}"))?;
+    let channels = config.datapath.offload.channels;
+    let mut kernel = Kernel::load(channels, Seed(u64::from_ne_bytes(seed))).map_err(|error| {
+        format!(
+            "the kernel does not take the program: {}",
+            first_line(&error)
+        )
+    })?;
+    let mut names = Vec::new();
+    let mut refused = Vec::new();
+    let mut attached = Vec::new();
+    for device in devices {
+        match kernel.attach(device.index, device.address, attach) {
+            Ok(()) => {
+                names.push(device.name);
+                attached.push(device.index);
+            }
+            Err(error) => refused.push(format!("{}: {}", device.name, first_line(&error))),
+        }
+    }
+    let refused = refused.join("; ");
+    let must_be_all = config.datapath.offload.xdp != Xdp::Auto;
+    if names.is_empty() || (must_be_all && !refused.is_empty()) {
+        return Err(refused);
+    }
+    let mode = if generic { "generic" } else { "native" };
+    let mut line = format!(
+        "xdp: {mode} on {}, room for {channels} channels of each family",
+        names.join(", ")
+    );
+    if !refused.is_empty() {
+        let _ = write!(line, "; not on {refused}");
+    }
+    let neighbours = Neighbours::follow(netlink, kernel.hops(), attached)
+        .map_err(|error| format!("netlink: {error}"))?;
+    let running = Running {
+        kernel,
+        _neighbours: neighbours,
+    };
+    Ok((running, line))
+}
+
+/// Returns the devices that have a listening or relay address.
+fn devices(config: &Config, netlink: &mut Netlink) -> Result<Vec<Device>, String> {
+    let listeners = config.addresses.listeners.iter().map(|it| it.ip());
+    let used: Vec<IpAddr> = listeners
+        .chain(config.addresses.relays.iter().copied())
+        .collect();
+    let all = get_if_addrs().map_err(|error| format!("cannot read the addresses: {error}"))?;
+    let mut devices: Vec<Device> = Vec::new();
+    for interface in all.iter().filter(|it| used.contains(&it.ip())) {
+        let Some(index) = interface.index else {
+            continue;
+        };
+        if devices.iter().all(|device| device.index != index) {
+            let found = netlink
+                .device(index)
+                .map_err(|error| format!("{}: {error}", interface.name))?;
+            devices.extend(found);
+        }
+    }
+    Ok(devices)
+}
+
+/// Returns the first line of an error; the kernel's verifier says very much more.
+fn first_line(error: &impl ToString) -> String {
+    let words = error.to_string();
+    words.lines().next().unwrap_or_default().to_owned()
+}

@@ -1,0 +1,390 @@
+//! Shows the kernel the channels of one shard that it may relay, and takes over what it has relayed.
+//!
+//! The engine says what may be relayed ([`Engine::flows`]); this compares it with what is published, for each allocation that has changed. It is called
+//! before anything leaves the shard. So when a client or an operator learns that something has ended, the kernel has ended it already; and what the
+//! kernel relays, the engine would have relayed at that moment.
+//!
+//! A line that was revoked is kept until its counts are final ([`GRACE`]): they belong to the allocation, and the line must not be another one's by then.
+//! The end of an allocation is told only after that, so that its totals are exact.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use turnbuckle_datapath::offload::{Carried, GRACE, Line, Route, Routes};
+use turnbuckle_engine::{
+    AllocationId, Change, Ended, Engine, Flow, Framing, Random, RelayHandle, Time, Traffic,
+};
+
+use crate::counters::ShardCounters;
+
+/// Time between two readings of what was relayed.
+const READING: Duration = Duration::from_secs(5);
+
+/// The published channels of a shard.
+pub(crate) struct Publisher {
+    routes: Box<dyn Routes + Send>,
+    counters: Arc<ShardCounters>,
+    published: BTreeMap<AllocationId, Vec<Published>>,
+    /// Allocations that have changed since they were compared.
+    changed: BTreeSet<AllocationId>,
+    revoked: Vec<Revoked>,
+    /// Ends of allocations that wait for their counts.
+    ended: Vec<Ended>,
+    read: Time,
+}
+
+/// A channel that the kernel relays.
+struct Published {
+    flow: Flow,
+    to_peer: Counted,
+    to_client: Counted,
+}
+
+/// A channel that it relays no longer.
+struct Revoked {
+    allocation: AllocationId,
+    to_peer: Option<Counted>,
+    to_client: Option<Counted>,
+    /// The time of the turn in which it was revoked.
+    turn: Time,
+    /// The time of a later turn, which began after it was revoked.
+    since: Option<Time>,
+}
+
+/// A line, and what was taken over of its counts.
+#[derive(Clone, Copy)]
+struct Counted {
+    line: Line,
+    taken: Carried,
+}
+
+impl Publisher {
+    pub(crate) fn new(routes: Box<dyn Routes + Send>, counters: Arc<ShardCounters>) -> Self {
+        Self {
+            routes,
+            counters,
+            published: BTreeMap::new(),
+            changed: BTreeSet::new(),
+            revoked: Vec::new(),
+            ended: Vec::new(),
+            read: Time::ZERO,
+        }
+    }
+
+    /// Notes a change. Returns `true` for the end of an allocation that is to be told later, by [`Self::publish`].
+    pub(crate) fn note(&mut self, change: &Change) -> bool {
+        let (Change::ChannelExpired { allocation, .. }
+        | Change::ChannelInstalled { allocation, .. }
+        | Change::FamilyEnded { allocation, .. }
+        | Change::PermissionExpired { allocation, .. }
+        | Change::PermissionInstalled { allocation, .. }
+        | Change::Refreshed { allocation, .. }) = change
+        else {
+            return match change {
+                Change::Ended(ended) => self.note_end(ended),
+                Change::Moved(moved) => {
+                    self.changed.insert(moved.allocation);
+                    false
+                }
+                _ => false,
+            };
+        };
+        self.changed.insert(*allocation);
+        false
+    }
+
+    fn note_end(&mut self, ended: &Ended) -> bool {
+        let id = ended.allocation;
+        self.changed.insert(id);
+        let is_late =
+            self.published.contains_key(&id) || self.revoked.iter().any(|it| it.allocation == id);
+        if is_late {
+            self.ended.push(ended.clone());
+        }
+        is_late
+    }
+
+    /// Has everything compared again, because the rules have changed.
+    pub(crate) fn reconsider(&mut self) {
+        self.changed.extend(self.published.keys());
+    }
+
+    /// Publishes and revokes what has changed, and takes over what was relayed. `end` gets ends of allocations whose counts are final.
+    pub(crate) fn publish<R: Random>(
+        &mut self,
+        now: Time,
+        engine: &mut Engine<R>,
+        mut end: impl FnMut(Change),
+    ) {
+        for id in std::mem::take(&mut self.changed) {
+            self.compare(now, id, engine);
+        }
+        self.collect(now, engine);
+        if now >= self.read + READING {
+            self.read = now;
+            self.take_all(engine);
+        }
+        let revoked = &self.revoked;
+        let is_final =
+            |ended: &mut Ended| !revoked.iter().any(|it| it.allocation == ended.allocation);
+        for ended in self.ended.extract_if(.., is_final) {
+            end(Change::Ended(Box::new(ended)));
+        }
+    }
+
+    /// Returns when [`Self::publish`] has something to do by itself.
+    pub(crate) fn next_timeout(&self) -> Option<Time> {
+        let final_at = |it: &Revoked| it.since.unwrap_or(it.turn) + GRACE;
+        let reading = (!self.published.is_empty()).then(|| self.read + READING);
+        self.revoked.iter().map(final_at).chain(reading).min()
+    }
+
+    /// Makes what is published for an allocation what may be relayed.
+    fn compare<R: Random>(&mut self, now: Time, id: AllocationId, engine: &Engine<R>) {
+        let mut wanted = Vec::new();
+        engine.flows(now, id, |flow| wanted.push(flow));
+        let mut kept = Vec::new();
+        for mut published in self.published.remove(&id).unwrap_or_default() {
+            let same = wanted
+                .iter()
+                .position(|flow| is_same(flow, &published.flow));
+            match same.map(|index| wanted.swap_remove(index)) {
+                Some(flow) => {
+                    if flow.expires != published.flow.expires {
+                        for way in [published.to_client, published.to_peer] {
+                            self.routes.set_expiry(way.line, flow.expires.as_nanos());
+                        }
+                        published.flow = flow;
+                    }
+                    kept.push(published);
+                }
+                None => self.revoke(now, id, Some(published.to_peer), Some(published.to_client)),
+            }
+        }
+        for flow in wanted {
+            kept.extend(self.offer(now, id, flow));
+        }
+        if !kept.is_empty() {
+            self.published.insert(id, kept);
+        }
+    }
+
+    /// Publishes a channel, first from the peer to the client. Returns `None` if there is no room.
+    fn offer(&mut self, now: Time, id: AllocationId, flow: Flow) -> Option<Published> {
+        let [to_peer, to_client] = routes(&flow);
+        let to_client = self.publish_one(&to_client);
+        let to_peer = to_client.and_then(|_| self.publish_one(&to_peer));
+        if let (Some(to_peer), Some(to_client)) = (to_peer, to_client) {
+            return Some(Published {
+                flow,
+                to_peer,
+                to_client,
+            });
+        }
+        self.counters.offload.table_full.add(1);
+        if to_client.is_some() {
+            self.revoke(now, id, None, to_client);
+        }
+        None
+    }
+
+    fn publish_one(&mut self, route: &Route) -> Option<Counted> {
+        let line = self.routes.publish(route)?;
+        Some(Counted {
+            line,
+            taken: Carried::default(),
+        })
+    }
+
+    /// Ends what is published of a channel, first from the client to the peer.
+    fn revoke(
+        &mut self,
+        now: Time,
+        allocation: AllocationId,
+        to_peer: Option<Counted>,
+        to_client: Option<Counted>,
+    ) {
+        for way in [to_peer, to_client].into_iter().flatten() {
+            self.routes.revoke(way.line);
+        }
+        self.revoked.push(Revoked {
+            allocation,
+            to_peer,
+            to_client,
+            turn: now,
+            since: None,
+        });
+    }
+
+    /// Takes over the counts of lines that are final, and gives the lines back.
+    fn collect<R: Random>(&mut self, now: Time, engine: &mut Engine<R>) {
+        for revoked in &mut self.revoked {
+            if now > revoked.turn {
+                revoked.since.get_or_insert(now);
+            }
+        }
+        let is_final = |it: &mut Revoked| it.since.is_some_and(|since| now >= since + GRACE);
+        let ready: Vec<Revoked> = self.revoked.extract_if(.., is_final).collect();
+        for revoked in ready {
+            self.retire(revoked, engine);
+        }
+    }
+
+    fn retire<R: Random>(&mut self, revoked: Revoked, engine: &mut Engine<R>) {
+        let Revoked {
+            allocation,
+            mut to_peer,
+            mut to_client,
+            ..
+        } = revoked;
+        let to_peers = self.take(to_peer.as_mut());
+        let to_clients = self.take(to_client.as_mut());
+        self.account(allocation, to_peers, to_clients, engine);
+        for way in [to_peer, to_client].into_iter().flatten() {
+            self.routes.free(way.line);
+        }
+    }
+
+    /// Takes over what all published channels have relayed up to now.
+    fn take_all<R: Random>(&mut self, engine: &mut Engine<R>) {
+        let mut all = std::mem::take(&mut self.published);
+        for (&id, channels) in &mut all {
+            for channel in channels {
+                let to_peers = self.take(Some(&mut channel.to_peer));
+                let to_clients = self.take(Some(&mut channel.to_client));
+                self.account(id, to_peers, to_clients, engine);
+            }
+        }
+        self.published = all;
+    }
+
+    /// Returns what a line has relayed since this was asked last.
+    fn take(&self, way: Option<&mut Counted>) -> Traffic {
+        let Some(way) = way else {
+            return Traffic::default();
+        };
+        let now = self.routes.carried(way.line);
+        let taken = std::mem::replace(&mut way.taken, now);
+        Traffic {
+            datagrams: now.datagrams.wrapping_sub(taken.datagrams),
+            bytes: now.bytes.wrapping_sub(taken.bytes),
+        }
+    }
+
+    fn account<R: Random>(
+        &mut self,
+        id: AllocationId,
+        to_peers: Traffic,
+        to_client: Traffic,
+        engine: &mut Engine<R>,
+    ) {
+        let counters = &self.counters.offload;
+        counters.kernel_to_peers.add(to_peers.datagrams);
+        counters.kernel_to_peers_bytes.add(to_peers.bytes);
+        counters.kernel_to_clients.add(to_client.datagrams);
+        counters.kernel_to_clients_bytes.add(to_client.bytes);
+        match self.ended.iter_mut().find(|it| it.allocation == id) {
+            Some(ended) => ended.totals.absorb(to_peers, to_client),
+            None => engine.absorb(id, to_peers, to_client),
+        }
+    }
+
+    /// Returns a published channel that the engine would not relay now, or not so, in words.
+    pub(crate) fn disagreement<R: Random>(
+        &self,
+        now: Time,
+        engine: &mut Engine<R>,
+    ) -> Option<String> {
+        let all = self.published.iter();
+        let mut all = all.flat_map(|(&id, them)| them.iter().map(move |it| (id, it.flow)));
+        all.find_map(|(id, flow)| {
+            if flow.expires <= now {
+                return None; // The kernel does not relay it any more either.
+            }
+            let peer = flow.peer.address();
+            let to_peer = engine.route_channel_data(now, id, flow.channel.get(), 0, 0);
+            let family = u64::from(peer.is_ipv6()) << 31;
+            let relay = RelayHandle::from_u64(id.to_u64() | family);
+            let to_client = engine.route_from_peer(now, relay, peer, 0, 0);
+            let is_same = to_peer.is_ok_and(|route| route.peer == flow.peer)
+                && to_client.is_ok_and(|route| {
+                    route.client.remote == flow.client
+                        && route.framing == Framing::Channel(flow.channel)
+                });
+            (!is_same).then(|| format!("{flow:?} is published; {to_peer:?}, {to_client:?}"))
+        })
+    }
+
+    /// Ends everything, and waits until the counts are final. To be called when the shard ends.
+    pub(crate) fn stop<R: Random>(&mut self, engine: &mut Engine<R>, mut end: impl FnMut(Change)) {
+        self.revoke_all();
+        if !self.revoked.is_empty() {
+            std::thread::sleep(GRACE);
+        }
+        for revoked in std::mem::take(&mut self.revoked) {
+            self.retire(revoked, engine);
+        }
+        let ended = self.ended.drain(..).map(Box::new);
+        ended.map(Change::Ended).for_each(&mut end);
+    }
+
+    fn revoke_all(&mut self) {
+        for (id, channels) in std::mem::take(&mut self.published) {
+            for channel in channels {
+                let Published {
+                    to_peer, to_client, ..
+                } = channel;
+                self.revoke(Time::ZERO, id, Some(to_peer), Some(to_client));
+            }
+        }
+    }
+}
+
+impl Drop for Publisher {
+    /// A shard that fails leaves nothing behind that the kernel would go on to relay.
+    fn drop(&mut self) {
+        self.revoke_all();
+        if self.revoked.is_empty() {
+            return;
+        }
+        std::thread::sleep(GRACE);
+        for revoked in std::mem::take(&mut self.revoked) {
+            for way in [revoked.to_peer, revoked.to_client].into_iter().flatten() {
+                self.routes.free(way.line);
+            }
+        }
+    }
+}
+
+/// Returns the routes of a channel: to its peer, and to its client.
+fn routes(flow: &Flow) -> [Route; 2] {
+    let label = Some(flow.channel.get());
+    let expires_ns = flow.expires.as_nanos();
+    let peer = flow.peer.address();
+    let to_peer = Route {
+        from: flow.client,
+        to: flow.listener,
+        label,
+        new_from: flow.relay,
+        new_to: peer,
+        new_label: None,
+        expires_ns,
+    };
+    let to_client = Route {
+        from: peer,
+        to: flow.relay,
+        label: None,
+        new_from: flow.listener,
+        new_to: flow.client,
+        new_label: label,
+        expires_ns,
+    };
+    [to_peer, to_client]
+}
+
+/// Returns whether two flows are one, up to the time at which they end.
+fn is_same(one: &Flow, other: &Flow) -> bool {
+    let expires = other.expires;
+    Flow { expires, ..*one } == *other
+}

@@ -1,0 +1,112 @@
+"""Relaying by the kernel (`xdp`): what the XDP program relays is what the relay would have, and ends when that would have ended."""
+
+import random
+import subprocess
+
+import pytest
+
+from harness import topology, turn, waiting
+
+CHANNEL = 0x4000
+XDP = ("--xdp", "on", "--allocation-default-address-family", "keep")
+#: Payloads of media, of none, and around what fits an Ethernet frame with and without a header of four bytes.
+SIZES = [0, 1, 2, 3, 4, 5, 20, 61, 160, 172, 575, 999, 1200, 1201, 1399, 1400]
+ADDRESSES = {
+    "IPv4": (topology.CLIENT_IPV4, topology.LISTENER_IPV4, topology.PEER_IPV4),
+    "IPv6": (topology.CLIENT_IPV6, topology.LISTENER_IPV6, topology.PEER_IPV6),
+}
+
+
+@pytest.fixture
+def cables(hosts):
+    """Cables over which the program can send: the far ends receive by NAPI, and leave no checksum to a device that does not exist."""
+    for host, device in ((hosts.client, "relay"), (hosts.peer, "relay")):
+        _ethtool(host, device, gro="on", tx="off")
+    yield
+    for host, device in ((hosts.client, "relay"), (hosts.peer, "relay")):
+        _ethtool(host, device, gro="off", tx="on")
+
+
+def _ethtool(host, device: str, **settings: str):
+    words = [word for setting in settings.items() for word in setting]
+    subprocess.run(["ip", "netns", "exec", host.name, "ethtool", "-K", device, *words], check=True, capture_output=True)
+
+
+@pytest.fixture
+def call(cables, hosts, serving, request):
+    """A client with a channel to a peer that the kernel relays both ways."""
+    client_address, listener, peer_address = ADDRESSES[request.param]
+    with serving(*XDP) as server, hosts.client.udp(client_address) as udp, hosts.peer.udp(peer_address) as peer:
+        peer.settimeout(waiting.PATIENCE)
+        client = turn.Client(udp, listener, server)
+        relayed = client.allocate()
+        client.bind(CHANNEL, peer.getsockname())
+        waiting.await_condition(lambda: _kernel_relays(hosts, client, peer, relayed), "a datagram that the kernel relays both ways")
+        yield server, client, relayed, peer
+
+
+def _kernel_relays(hosts, client, peer, relayed) -> bool:
+    """Whether one datagram each way reaches no socket of the relay."""
+    before = topology.udp_counters(hosts.relay)
+    assert _to_peer(client, peer, b"there") == (b"there", relayed)
+    assert _to_client(client, peer, relayed, b"back") == (CHANNEL, b"back")
+    return topology.udp_counters(hosts.relay).received == before.received
+
+
+def _to_peer(client, peer, payload: bytes):
+    client.udp.sendto(turn.channel_data(CHANNEL, payload), client.server)
+    data, source = peer.recvfrom(65536)
+    return data, source[:2]
+
+
+def _to_client(client, peer, relayed, payload: bytes):
+    peer.sendto(payload, relayed)
+    return client.receive()
+
+
+@pytest.mark.parametrize("call", ["IPv4", "IPv6"], indirect=True)
+def the_kernel_relays_every_size_both_ways_and_what_is_too_large_is_relayed_all_the_same(hosts, call):
+    server, client, relayed, peer = call
+    source = random.Random(13)
+    before = topology.udp_counters(hosts.relay)
+    for size in SIZES:
+        payload = source.randbytes(size)
+        assert _to_peer(client, peer, payload) == (payload, relayed)
+        assert _to_client(client, peer, relayed, payload) == (CHANNEL, payload)
+    assert topology.udp_counters(hosts.relay).received == before.received
+    # Fragments, each way: the program leaves them to the relay.
+    for size in (1469, 1472, 3000):
+        payload = source.randbytes(size)
+        assert _to_peer(client, peer, payload) == (payload, relayed)
+        assert _to_client(client, peer, relayed, payload) == (CHANNEL, payload)
+    assert topology.udp_counters(hosts.relay).received > before.received
+    client.release()
+
+
+@pytest.mark.parametrize("call", ["IPv4", "IPv6"], indirect=True)
+def nothing_is_relayed_after_the_answer_to_a_release(hosts, call):
+    server, client, relayed, peer = call
+    client.release()
+    before = topology.udp_counters(hosts.relay)
+    for number in range(50):
+        client.udp.sendto(turn.channel_data(CHANNEL, bytes([number])), client.server)
+    # All of them have reached the relay's socket, so none was relayed by the kernel; nor by the relay, which has no allocation.
+    waiting.await_condition(lambda: topology.udp_counters(hosts.relay).received - before.received >= 50, "50 datagrams at the relay")
+    accounting = server.stop()
+    assert accounting.drops["no_allocation"] == 50
+    peer.setblocking(False)
+    with pytest.raises(BlockingIOError):
+        peer.recvfrom(65536)
+
+
+@pytest.mark.parametrize("call", ["IPv4"], indirect=True)
+def what_the_kernel_relays_is_in_the_accounting(call):
+    server, client, relayed, peer = call
+    for number in range(100):
+        assert _to_peer(client, peer, bytes([number])) == (bytes([number]), relayed)
+        assert _to_client(client, peer, relayed, bytes([number])) == (CHANNEL, bytes([number]))
+    client.release()
+    accounting = server.stop()
+    assert accounting.difference() == 0
+    assert accounting.received >= 200
+    assert "relayed by the kernel: to peers 10" in server.output
