@@ -126,7 +126,7 @@ fn serve_refuses_on_standard_error_with_exit_code_1_and_opens_nothing() {
     for (arguments, expected) in [
         (
             &["serve", "-z"][..],
-            "`-z`: `true` is refused: authentication is required",
+            "`no-auth`: authentication is required",
         ),
         (
             &[

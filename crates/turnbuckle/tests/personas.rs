@@ -188,11 +188,11 @@ fn without_a_file_and_without_credentials_it_serves_binding_requests_and_says_wh
     let site = Site::new();
     let port = free_ports();
     let (server, text) = site.start(&format!(
-        "-c nowhere.conf -L 127.0.0.1 -p {port} -z {QUIET}"
+        "-c nowhere.conf -L 127.0.0.1 -X 198.51.100.9 -p {port} -z {QUIET}"
     ));
     for expected in [
         "cannot find configuration file nowhere.conf",
-        "`-z`: passed over: `true` is refused: authentication is required",
+        "`no-auth`: authentication is required",
         "there are no credentials: coturn would let anyone relay",
         "`no-tcp-relay`: clients can connect to TCP services",
     ] {
