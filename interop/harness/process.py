@@ -29,6 +29,10 @@ class Process:
         return "".join(self._lines)
 
     @property
+    def pid(self) -> int:
+        return self._popen.pid
+
+    @property
     def running(self) -> bool:
         return self._popen.poll() is None
 

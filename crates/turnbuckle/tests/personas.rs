@@ -173,7 +173,7 @@ fn the_command_line_comes_after_the_file_and_what_coturn_does_not_know_either_is
         ("--fingerprint=perhaps", "true or false"),
         (
             "--mongo-userdb mongodb://127.0.0.1/turn",
-            "databases other than SQLite and Redis are not implemented",
+            "MongoDB as a user database is not implemented",
         ),
     ] {
         let output = site.run("turnserver", &format!("-n {arguments}"));

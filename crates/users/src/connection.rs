@@ -3,7 +3,8 @@
 use tokio::runtime::{Builder, Runtime};
 
 use crate::change::{Change, Listed, Listing};
-use crate::database::{Database, Driver as _};
+use crate::database::Database;
+use crate::driver::Driver as _;
 use crate::error::DatabaseError;
 use crate::records::{Answer, Records, Wanted};
 use crate::source::Source;

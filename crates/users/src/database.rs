@@ -1,57 +1,14 @@
-//! The verbs that every database has, and the closed list of databases.
+//! The closed list of databases.
 
 use crate::change::{Change, Listed, Listing};
+use crate::driver::Driver;
 use crate::error::DatabaseError;
+use crate::mysql::Mysql;
+use crate::postgres::Postgres;
 use crate::records::{Answer, News, Records, Wanted};
 use crate::redis::Redis;
 use crate::source::Source;
 use crate::sqlite::Sqlite;
-
-/// An open connection to a database. After an error the connection is of no use any more and a new one is made.
-///
-/// Each verb ends by itself within a bounded time, also when the database hangs.
-#[expect(
-    async_fn_in_trait,
-    reason = "the futures stay on the one thread that drives them"
-)]
-pub trait Driver {
-    /// Says what has changed since the call before. The first call of a connection reads everything. `known` is what all calls before have told,
-    /// on whatever connection.
-    ///
-    /// # Errors
-    ///
-    /// The database cannot be read.
-    async fn follow(&mut self, wanted: &Wanted, known: &Records) -> Result<News, DatabaseError>;
-
-    /// Waits until [`Self::follow`] is worth another call: for the time between two looks, or until the database tells of a change. May be
-    /// dropped before it is done.
-    async fn await_change(&mut self);
-
-    /// Asks for the key of one user and for the secrets of its realm.
-    ///
-    /// # Errors
-    ///
-    /// The database cannot be read.
-    async fn ask(&mut self, realm: &str, name: &str) -> Result<Answer, DatabaseError>;
-
-    /// Carries out a change, as a whole or not at all.
-    ///
-    /// # Errors
-    ///
-    /// The database cannot be written.
-    async fn change(&mut self, change: Change<'_>) -> Result<(), DatabaseError>;
-
-    /// Lists rows of one realm, or of all if none is named, in any order.
-    ///
-    /// # Errors
-    ///
-    /// The database cannot be read.
-    async fn list(
-        &mut self,
-        listing: Listing,
-        realm: Option<&str>,
-    ) -> Result<Vec<Listed>, DatabaseError>;
-}
 
 /// A connection to a database of any kind.
 pub enum Database {
@@ -59,6 +16,10 @@ pub enum Database {
     Sqlite(Sqlite),
     /// A Redis or Valkey server.
     Redis(Box<Redis>),
+    /// A PostgreSQL server.
+    Postgres(Box<Postgres>),
+    /// A MySQL or MariaDB server.
+    Mysql(Box<Mysql>),
 }
 
 /// Carries out the same on whatever database it is.
@@ -67,6 +28,8 @@ macro_rules! each {
         match $database {
             Self::Sqlite($driver) => $work,
             Self::Redis($driver) => $work,
+            Self::Postgres($driver) => $work,
+            Self::Mysql($driver) => $work,
         }
     };
 }
@@ -84,6 +47,11 @@ impl Database {
                 let redis = Redis::open(address).await?;
                 Ok(Self::Redis(Box::new(redis)))
             }
+            Source::Postgres(source) => {
+                let postgres = Postgres::connect(source).await?;
+                Ok(Self::Postgres(Box::new(postgres)))
+            }
+            Source::Mysql(source) => Ok(Self::Mysql(Box::new(Mysql::connect(source).await?))),
         }
     }
 }

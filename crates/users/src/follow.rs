@@ -6,7 +6,8 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 
 use crate::connection::runtime;
-use crate::database::{Database, Driver as _};
+use crate::database::Database;
+use crate::driver::Driver as _;
 use crate::error::DatabaseError;
 use crate::records::{News, Records, Wanted};
 use crate::source::Source;

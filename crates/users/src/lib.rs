@@ -9,22 +9,29 @@
 mod change;
 mod connection;
 mod database;
+mod driver;
 mod encrypted;
 mod error;
 mod follow;
+mod mysql;
+mod postgres;
 mod records;
 mod redis;
 mod secret;
 mod source;
 mod sql;
 mod sqlite;
+mod words;
 
 pub use change::{Change, Listed, Listing};
 pub use connection::Connection;
-pub use database::{Database, Driver};
+pub use database::Database;
+pub use driver::Driver;
 pub use encrypted::{decrypted, encrypted, hashed, hexadecimal, write_key};
 pub use error::DatabaseError;
 pub use follow::{Follower, Notice};
+pub use mysql::{Mysql, MysqlSource};
+pub use postgres::{Postgres, PostgresSource};
 pub use records::{
     Answer, Delta, News, RealmOption, Records, Tables, TokenKeyRow, UserKey, Users, Wanted,
     user_key,

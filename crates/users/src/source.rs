@@ -5,6 +5,8 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use crate::mysql::MysqlSource;
+use crate::postgres::PostgresSource;
 use crate::redis::RedisAddress;
 
 /// How long a name server may take.
@@ -17,6 +19,10 @@ pub enum Source {
     Sqlite(PathBuf),
     /// A Redis or Valkey server (`redis-userdb`).
     Redis(RedisAddress),
+    /// A PostgreSQL server (`psql-userdb`).
+    Postgres(PostgresSource),
+    /// A MySQL or MariaDB server (`mysql-userdb`).
+    Mysql(MysqlSource),
 }
 
 impl Source {
@@ -26,6 +32,8 @@ impl Source {
         match self {
             Self::Sqlite(_) => "SQLite",
             Self::Redis(_) => "Redis",
+            Self::Postgres(_) => "PostgreSQL",
+            Self::Mysql(_) => "MySQL",
         }
     }
 
@@ -37,10 +45,12 @@ impl Source {
 
     /// Returns the names or addresses of the hosts on which the database runs, without those that are reached in another way than by a network.
     #[must_use]
-    pub fn hosts(&self) -> Vec<&str> {
+    pub fn hosts(&self) -> Vec<String> {
         match self {
             Self::Sqlite(_) => Vec::new(),
-            Self::Redis(address) => vec![address.host()],
+            Self::Redis(address) => vec![address.host().to_owned()],
+            Self::Postgres(source) => source.hosts(),
+            Self::Mysql(source) => source.hosts(),
         }
     }
 
@@ -48,7 +58,9 @@ impl Source {
     pub(crate) async fn addresses(&self) -> Vec<IpAddr> {
         let mut addresses = Vec::new();
         for host in self.hosts() {
-            let found = tokio::time::timeout(RESOLVE_MAX, tokio::net::lookup_host((host, 0))).await;
+            let found =
+                tokio::time::timeout(RESOLVE_MAX, tokio::net::lookup_host((host.as_str(), 0)))
+                    .await;
             if let Ok(Ok(found)) = found {
                 addresses.extend(found.map(|address| address.ip()));
             }
@@ -65,6 +77,8 @@ impl fmt::Display for Source {
         match self {
             Self::Sqlite(path) => path.display().fmt(f),
             Self::Redis(address) => write!(f, "redis {address}"),
+            Self::Postgres(source) => source.fmt(f),
+            Self::Mysql(source) => source.fmt(f),
         }
     }
 }

@@ -6,6 +6,8 @@ use crate::change::{Change, Listing};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Dialect {
     Sqlite,
+    Postgres,
+    Mysql,
 }
 
 /// A statement with the values for its places.
@@ -22,6 +24,8 @@ impl Dialect {
     fn place(self, number: usize) -> String {
         match self {
             Self::Sqlite => format!("?{number}"),
+            Self::Postgres => format!("${number}"),
+            Self::Mysql => "?".to_owned(),
         }
     }
 
@@ -31,8 +35,32 @@ impl Dialect {
         let names: Vec<_> = columns.iter().map(|(name, _)| *name).collect();
         let places: Vec<_> = (1..=names.len()).map(|number| self.place(number)).collect();
         let (names, places) = (names.join(","), places.join(","));
+        let row = format!("into {table} ({names}) values({places})");
+        let replaced = |new: fn(&str) -> String| {
+            let columns = others.iter().map(|(name, _)| new(name));
+            columns.collect::<Vec<_>>().join(",")
+        };
         let text = match self {
-            Self::Sqlite => format!("insert or replace into {table} ({names}) values({places})"),
+            Self::Sqlite => format!("insert or replace {row}"),
+            Self::Postgres => {
+                let keys: Vec<_> = keys.iter().map(|(name, _)| *name).collect();
+                let then = match others {
+                    [] => "nothing".to_owned(),
+                    _ => format!(
+                        "update set {}",
+                        replaced(|name| format!("{name}=excluded.{name}"))
+                    ),
+                };
+                format!("insert {row} on conflict ({}) do {then}", keys.join(","))
+            }
+            Self::Mysql => {
+                let then = match (others, keys) {
+                    // What it is already.
+                    ([], [(name, _), ..]) => format!("{name}={name}"),
+                    _ => replaced(|name| format!("{name}=values({name})")),
+                };
+                format!("insert {row} on duplicate key update {then}")
+            }
         };
         Statement {
             text,
@@ -129,4 +157,48 @@ impl Dialect {
 fn values(columns: &[&(&'static str, &str)]) -> Vec<String> {
     let values = columns.iter();
     values.map(|(_, value)| (*value).to_owned()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_row_that_is_there_is_replaced_in_every_dialect() {
+        let user = Change::PutUser {
+            realm: "r",
+            name: "alice",
+            key: "00",
+        };
+        let secret = Change::AddSecret {
+            realm: "r",
+            secret: "s",
+        };
+        for (dialect, of_user, of_secret) in [
+            (
+                Dialect::Sqlite,
+                "insert or replace into turnusers_lt (realm,name,hmackey) values(?1,?2,?3)",
+                "insert or replace into turn_secret (realm,value) values(?1,?2)",
+            ),
+            (
+                Dialect::Postgres,
+                "insert into turnusers_lt (realm,name,hmackey) values($1,$2,$3) \
+                 on conflict (realm,name) do update set hmackey=excluded.hmackey",
+                "insert into turn_secret (realm,value) values($1,$2) on conflict (realm,value) do nothing",
+            ),
+            (
+                Dialect::Mysql,
+                "insert into turnusers_lt (realm,name,hmackey) values(?,?,?) \
+                 on duplicate key update hmackey=values(hmackey)",
+                "insert into turn_secret (realm,value) values(?,?) on duplicate key update realm=realm",
+            ),
+        ] {
+            let [statement] = &dialect.change(user)[..] else {
+                panic!("{dialect:?}");
+            };
+            assert_eq!(statement.text, of_user);
+            assert_eq!(statement.values, ["r", "alice", "00"]);
+            assert_eq!(dialect.change(secret)[0].text, of_secret);
+        }
+    }
 }

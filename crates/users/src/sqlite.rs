@@ -8,7 +8,7 @@ use std::time::Duration;
 use rusqlite::{Connection, OpenFlags, Params, Row, params_from_iter};
 
 use crate::change::{Change, Listed, Listing};
-use crate::database::Driver;
+use crate::driver::Driver;
 use crate::error::DatabaseError;
 use crate::records::{
     Answer, News, RealmOption, Records, Tables, TokenKeyRow, UserKey, Wanted, user_key,

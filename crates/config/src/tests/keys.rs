@@ -245,6 +245,7 @@ pub(super) fn companion(name: &str) -> &'static str {
         "oauth" => "oauth-key=n:Y2FybGVvbg==\n",
         "oauth-key" => "oauth\n",
         "server-name" => "oauth\noauth-key=n:Y2FybGVvbg==\n",
+        "secret-key-file" => "user=a:b\n",
         "cert" => "pkey=key.pem\n",
         "pkey" => "cert=chain.pem\n",
         _ => "",

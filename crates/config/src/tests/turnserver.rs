@@ -110,7 +110,7 @@ fn other_value(entry: &Entry) -> String {
 }
 
 /// Options that change nothing here.
-const UNCHANGED: [&str; 8] = [
+const UNCHANGED: [&str; 9] = [
     "alt-listening-port",
     "alt-tls-listening-port",
     "lt-cred-mech",
@@ -118,6 +118,7 @@ const UNCHANGED: [&str; 8] = [
     "use-auth-secret",
     "cert",
     "pkey",
+    "secret-key-file",
     "syslog-facility",
 ];
 

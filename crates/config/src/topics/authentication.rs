@@ -323,7 +323,12 @@ pub(crate) fn finish(
         users_beside_secrets,
         rest_secrets: given.rest_secrets,
         rest_separator: given.rest_separator,
-        database: database::finish(given.database, takes_secrets, users_beside_secrets),
+        database: database::finish(
+            given.database,
+            takes_secrets,
+            users_beside_secrets,
+            findings,
+        ),
         third_parties,
         requests,
         guests,
@@ -333,11 +338,11 @@ pub(crate) fn finish(
 /// Notes which users are accepted beside secrets, and drops the others.
 fn leave_out_users(given: &mut GivenAuthentication, findings: &mut Findings) {
     let has_users = !given.users.is_empty();
-    let (key, whose) = match (has_users, findings.is_given("userdb")) {
-        (true, true) => ("user", "the users of the configuration and of the database"),
-        (true, false) => ("user", "the users of the configuration"),
-        (false, true) => ("userdb", "the users of the database"),
-        (false, false) => return,
+    let (key, whose) = match (has_users, database::given_as(findings)) {
+        (true, Some(_)) => ("user", "the users of the configuration and of the database"),
+        (true, None) => ("user", "the users of the configuration"),
+        (false, Some(key)) => (key, "the users of the database"),
+        (false, None) => return,
     };
     if !given.users_beside_secrets {
         given.users.clear();

@@ -1,17 +1,25 @@
 //! User databases (coturn inventory §1.9).
 
-use turnbuckle_users::{RedisAddress, Source};
+use std::path::PathBuf;
+
+use turnbuckle_users::{MysqlSource, PostgresSource, RedisAddress, Source};
 
 use crate::entry::{Group, Need};
+use crate::findings::Findings;
 use crate::row::{Row, Setting, Topic, Written, each, one};
 use crate::value::Kind;
 
-const DATABASES: &str = "databases other than SQLite and Redis are";
+const DATABASES: &str = "MongoDB as a user database is";
+
+/// The keys that each name a database.
+const SOURCES: [&str; 4] = ["userdb", "psql-userdb", "mysql-userdb", "redis-userdb"];
 
 /// The given values about the database.
 #[derive(Default)]
 pub(crate) struct GivenDatabase {
+    /// The one that was given last.
     pub(crate) source: Option<Source>,
+    password_key: Option<PathBuf>,
     no_peer_rules: bool,
     no_realms: bool,
 }
@@ -21,6 +29,8 @@ pub(crate) struct GivenDatabase {
 pub struct UserDatabase {
     /// Where it is.
     pub source: Source,
+    /// The file with the key that the password of [`Source::Mysql`] was decrypted with.
+    pub password_key: Option<PathBuf>,
     /// Users are read from it.
     pub has_users: bool,
     /// Secrets are read from it.
@@ -72,14 +82,9 @@ pub(crate) const ROWS: &[Key] = &[
             given.take(written, Source::Sqlite(path));
             Ok(())
         },
-        show: |database| {
-            let path = database
-                .iter()
-                .filter_map(|database| match &database.source {
-                    Source::Sqlite(path) => Some(path.display()),
-                    Source::Redis(_) => None,
-                });
-            each(path)
+        show: |database| match source(database) {
+            Some(Source::Sqlite(path)) => one(path.display()),
+            _ => Vec::new(),
         },
     }),
     Key::new(
@@ -87,30 +92,75 @@ pub(crate) const ROWS: &[Key] = &[
         "psql-userdb",
         Group::Databases,
         Kind::Text(1024),
-        "PostgreSQL connection.",
+        "PostgreSQL database with coturn's tables: libpq's words, or a URI that begins with \
+         postgresql://. What changes in it takes effect within a second, for requests to come.",
     )
     .aliases(&["sql-userdb"])
     .short('e')
     .secret()
-    .not_yet(DATABASES),
+    .stricter(
+        "as for userdb; a word that has no effect here is refused by name, `service` and GSSAPI \
+         among them; users stay as they were read last while the database is gone",
+    )
+    .example("host=db.example.org dbname=coturn user=turn password=a-long-secret sslmode=verify-full sslrootcert=/etc/ssl/certs/ca-certificates.crt")
+    .works(Setting {
+        take: |given, written| {
+            let source = PostgresSource::parse(written.value.text())?;
+            given.take(written, Source::Postgres(source));
+            Ok(())
+        },
+        show: |database| match source(database) {
+            Some(Source::Postgres(source)) => one(source),
+            _ => Vec::new(),
+        },
+    }),
     Key::new(
         "O-152",
         "mysql-userdb",
         Group::Databases,
         Kind::Text(1024),
-        "MySQL or MariaDB connection.",
+        "MySQL or MariaDB database with coturn's tables: host, dbname, user, password, port, \
+         connect_timeout, read_timeout, ca, capath, cert, key. `localhost` is the Unix socket. \
+         What changes in it takes effect within two seconds and the time to read it, for \
+         requests to come.",
     )
     .short('M')
     .secret()
-    .not_yet(DATABASES),
+    .stricter(
+        "as for userdb; a word that is not known is refused by name; users stay as they were \
+         read last while the database is gone",
+    )
+    .example("host=localhost dbname=coturn user=turn password=a-long-secret")
+    .works(Setting {
+        take: |given, written| {
+            let source = MysqlSource::parse(written.value.text())?;
+            given.take(written, Source::Mysql(source));
+            Ok(())
+        },
+        show: |database| match source(database) {
+            Some(Source::Mysql(source)) => one(source),
+            _ => Vec::new(),
+        },
+    }),
     Key::new(
         "O-153",
         "secret-key-file",
         Group::Databases,
         Kind::File,
-        "File with the key that decrypts the password of mysql-userdb.",
+        "File with the key that decrypts the password of `mysql-userdb`, which \
+         `turnadmin -E` has encrypted.",
     )
-    .not_yet(DATABASES),
+    .example("/etc/turnserver.key")
+    .works(Setting {
+        take: |given, written| {
+            given.password_key = Some(written.value.text().into());
+            Ok(())
+        },
+        show: |database| {
+            let keys = database.iter().filter_map(|database| database.password_key.as_ref());
+            each(keys.map(|path| path.display()))
+        },
+    }),
     Key::new(
         "O-154",
         "mongo-userdb",
@@ -153,7 +203,7 @@ pub(crate) const ROWS: &[Key] = &[
                 .iter()
                 .filter_map(|database| match &database.source {
                     Source::Redis(address) => Some(address),
-                    Source::Sqlite(_) => None,
+                    _ => None,
                 });
             each(address)
         },
@@ -230,14 +280,40 @@ pub(crate) const ROWS: &[Key] = &[
     .no_effect("the database is followed by a thread of its own, and no request asks it anything"),
 ];
 
-/// Returns the settings of the database, if one is named.
+fn source(database: &Option<UserDatabase>) -> Option<&Source> {
+    database.as_ref().map(|database| &database.source)
+}
+
+/// Returns the key that names the database, as far as one is given.
+pub(crate) fn given_as(findings: &Findings) -> Option<&'static str> {
+    SOURCES.into_iter().find(|key| findings.is_given(key))
+}
+
+/// Returns the settings of the database, if one is named. Reports a password that cannot be decrypted.
 pub(crate) fn finish(
-    given: GivenDatabase,
+    mut given: GivenDatabase,
     takes_secrets: bool,
     users_beside_secrets: bool,
+    findings: &mut Findings,
 ) -> Option<UserDatabase> {
+    match (&mut given.source, &given.password_key) {
+        (Some(Source::Mysql(source)), Some(file)) => {
+            if let Err(what) = source.decrypt(file) {
+                findings.problem(
+                    "secret-key-file",
+                    format!("{what}; give the file that `turnadmin -x` has written"),
+                );
+            }
+        }
+        (_, Some(_)) => findings.note(
+            "secret-key-file",
+            "has no effect without `mysql-userdb`, whose password it decrypts",
+        ),
+        (_, None) => {}
+    }
     Some(UserDatabase {
         source: given.source?,
+        password_key: given.password_key,
         has_users: !takes_secrets || users_beside_secrets,
         has_secrets: takes_secrets,
         has_peer_rules: !given.no_peer_rules,

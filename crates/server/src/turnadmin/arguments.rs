@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use turnbuckle_users::{RedisAddress, Source};
+use turnbuckle_users::{MysqlSource, PostgresSource, RedisAddress, Source};
 
 use super::failure::Failure;
 use crate::config::Secret;
@@ -133,8 +133,18 @@ pub(super) fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Wis
                     "b" | "db" | "userdb" => found.database = Some(Source::Sqlite(text()?.into())),
                     "N" | "redis-userdb" => {
                         let address = RedisAddress::parse(&text()?);
-                        let wrong = |error| Failure::Refused(format!("redis-userdb: {error}"));
-                        found.database = Some(Source::Redis(address.map_err(wrong)?));
+                        let address = address.map_err(wrong_words("redis-userdb"))?;
+                        found.database = Some(Source::Redis(address));
+                    }
+                    "e" | "psql-userdb" | "sql-userdb" => {
+                        let source = PostgresSource::parse(&text()?);
+                        let source = source.map_err(wrong_words("psql-userdb"))?;
+                        found.database = Some(Source::Postgres(source));
+                    }
+                    "M" | "mysql-userdb" => {
+                        let source = MysqlSource::parse(&text()?);
+                        let source = source.map_err(wrong_words("mysql-userdb"))?;
+                        found.database = Some(Source::Mysql(source));
                     }
                     "f" | "file-key-path" => found.key_file = Some(text()?.into()),
                     "max-bps" => found.realm_options.push(("max-bps", number(&text()?)?)),
@@ -144,11 +154,9 @@ pub(super) fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Wis
                     "user-quota" => {
                         found.realm_options.push(("user-quota", number(&text()?)?));
                     }
-                    "e" | "M" | "J" | "psql-userdb" | "sql-userdb" | "mysql-userdb"
-                    | "mongo-userdb" => {
+                    "J" | "mongo-userdb" => {
                         return Err(Failure::Refused(
-                            "databases other than SQLite and Redis are not implemented; give -b FILE or -N WORDS"
-                                .to_owned(),
+                            "MongoDB is not implemented; give -b, -e, -M or -N".to_owned(),
                         ));
                     }
                     unknown => {
@@ -171,7 +179,15 @@ pub(super) fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Wis
         }
     }
     found.command = command.ok_or_else(|| Failure::Usage("no command is given".to_owned()))?;
+    if let (Some(Source::Mysql(source)), Some(file)) = (&mut found.database, &found.key_file) {
+        source.decrypt(file).map_err(Failure::Refused)?;
+    }
     Ok(Wish::Run(Box::new(found)))
+}
+
+/// Says what is wrong with the words of a connection.
+fn wrong_words<E: std::fmt::Display>(option: &str) -> impl Fn(E) -> Failure {
+    move |what| Failure::Refused(format!("{option}: {what}"))
 }
 
 fn secret(text: String) -> Secret {

@@ -168,7 +168,7 @@ impl Arguments {
         let usual = || usual().map(Source::Sqlite);
         let source = self.database.clone().or_else(usual).ok_or_else(|| {
             Failure::Refused(format!(
-                "no user database: give -b FILE or -N WORDS (none of {} exists)",
+                "no user database: give -b, -e, -M or -N (none of {} exists)",
                 USUAL_PLACES.join(", ")
             ))
         })?;

@@ -192,7 +192,7 @@ fn what_is_missing_or_wrong_is_said_with_exit_code_255() {
         ),
         (
             "-J mongodb://127.0.0.1 -l",
-            "databases other than SQLite and Redis are not implemented; give -b FILE or -N WORDS\n",
+            "MongoDB is not implemented; give -b, -e, -M or -N\n",
         ),
         (
             "-N hots=127.0.0.1 -l",

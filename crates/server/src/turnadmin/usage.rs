@@ -35,6 +35,8 @@ Options
   -b, --db, --userdb FILE     SQLite file; without it the first that exists of /var/db/turndb,
                               /usr/local/var/db/turndb and /var/lib/turn/turndb
   -N, --redis-userdb WORDS    Redis or Valkey server, in the words of that option of turnserver
+  -e, --psql-userdb, --sql-userdb CONNECTION   PostgreSQL, by libpq's words or as a URI
+  -M, --mysql-userdb CONNECTION                MySQL or MariaDB; with -f the password is decrypted
   -u, --user NAME   -r, --realm REALM   -p, --password PASSWORD   -o, --origin ORIGIN
   -f, --file-key-path FILE    key of -E and -v
   -h, --help                  print this

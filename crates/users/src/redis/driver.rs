@@ -11,7 +11,7 @@ use super::mirror::{Entry, Mirror};
 use super::pushes::{Changed, Pushes};
 use super::words::RedisAddress;
 use crate::change::{Change, Listed, Listing};
-use crate::database::Driver;
+use crate::driver::Driver;
 use crate::error::DatabaseError;
 use crate::records::{Answer, Delta, News, Records, Users, Wanted, user_key};
 use crate::secret::Secret;

@@ -1,0 +1,388 @@
+//! MySQL and MariaDB, with coturn's tables.
+//!
+//! Whether anything has changed shows in `information_schema.tables.update_time`, which needs no right that a reader lacks. It has whole seconds, so
+//! a state is settled only when its last second is over; and where the server does not say when a table has changed, it is read again.
+
+mod words;
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use futures_util::TryStreamExt as _;
+use mysql_async::prelude::Queryable as _;
+use mysql_async::{
+    ClientIdentity, Conn, IsolationLevel, Opts, OptsBuilder, Params, Row, SslOpts, Transaction,
+    TxOpts, Value,
+};
+use openssl::pkcs12::Pkcs12;
+use openssl::pkey::PKey;
+use openssl::x509::X509;
+use tokio::time::{sleep, timeout};
+
+pub use self::words::MysqlSource;
+use self::words::Tls;
+use crate::change::{Change, Listed, Listing};
+use crate::driver::Driver;
+use crate::error::DatabaseError;
+use crate::records::{
+    Answer, News, RealmOption, Records, Tables, TokenKeyRow, Users, Wanted, user_key,
+};
+use crate::secret::Secret;
+use crate::sql::Dialect;
+
+/// Time between two looks at when the tables have changed.
+const INTERVAL: Duration = Duration::from_secs(1);
+
+/// How long a connection may take, and how long the server may be silent, where nothing else is said.
+const USUAL_MAX: Duration = Duration::from_secs(5);
+
+/// After so long everything is read again.
+const WHOLE_AFTER: Duration = Duration::from_secs(3600);
+
+/// A reading takes at most one part in so many of the time.
+const WHOLE_SHARE: u32 = 10;
+
+/// Where Debian's server and client meet.
+const SOCKET: &str = "/run/mysqld/mysqld.sock";
+
+/// When each table has changed, and whether that is so long ago that nothing of the same second can follow.
+const CHANGED: &str = "select concat(table_name,' ',coalesce(update_time,'?')),\
+    coalesce(update_time > now() - interval 2 second,0) from information_schema.tables \
+    where table_schema=database() and table_name in ('turnusers_lt','turn_secret','allowed_peer_ip',\
+    'denied_peer_ip','turn_origin_to_realm','turn_realm_option','oauth_key') order by table_name";
+
+/// A connection to MySQL or MariaDB.
+pub struct Mysql {
+    source: MysqlSource,
+    conn: Conn,
+    /// When the tables had changed that were read last; `None` while that is not settled.
+    read: Option<String>,
+    whole_at: Instant,
+    /// Not before this are the tables read again.
+    whole_from: Instant,
+}
+
+impl Mysql {
+    /// Connects.
+    ///
+    /// # Errors
+    ///
+    /// The host cannot be reached, or does not let the user in.
+    pub(crate) async fn connect(source: &MysqlSource) -> Result<Self, DatabaseError> {
+        let opts = opts(source).map_err(|what| DatabaseError::permanent(source, what))?;
+        let limit = source.connect_max.unwrap_or(USUAL_MAX);
+        let mut conn = match timeout(limit, Conn::new(opts)).await {
+            Ok(conn) => conn.map_err(|error| said(source, &error))?,
+            Err(_) => return Err(silent(source, limit)),
+        };
+        // MySQL 8 shows a day's old times otherwise; MariaDB has no such variable and needs none.
+        let fresh = conn.query_drop("set session information_schema_stats_expiry=0");
+        match timeout(limit, fresh).await {
+            Ok(Ok(()) | Err(mysql_async::Error::Server(_))) => {}
+            Ok(Err(error)) => return Err(said(source, &error)),
+            Err(_) => return Err(silent(source, limit)),
+        }
+        let now = Instant::now();
+        Ok(Self {
+            source: source.clone(),
+            conn,
+            read: None,
+            whole_at: now,
+            whole_from: now,
+        })
+    }
+
+    async fn query(&mut self, query: &str, values: &[&str]) -> Result<Vec<Row>, DatabaseError> {
+        let rows = self.conn.exec(query, params(values));
+        within(&self.source, rows).await
+    }
+
+    /// Returns when the tables have changed, and whether that may still show in the same way after another change.
+    async fn changed(&mut self) -> Result<(String, bool), DatabaseError> {
+        let rows = self.query(CHANGED, &[]).await?;
+        let is_settled = rows.iter().all(|row| text(row, 1) == "0");
+        let times: Vec<_> = rows.iter().map(|row| text(row, 0)).collect();
+        Ok((times.join(","), is_settled))
+    }
+}
+
+impl Driver for Mysql {
+    async fn follow(&mut self, wanted: &Wanted, _known: &Records) -> Result<News, DatabaseError> {
+        let began = Instant::now();
+        let (changed, is_settled) = self.changed().await?;
+        let is_old = began - self.whole_at >= WHOLE_AFTER;
+        if self.read.as_ref() == Some(&changed) && !is_old || began < self.whole_from {
+            return Ok(News::Nothing);
+        }
+        let mut how = TxOpts::new();
+        how.with_consistent_snapshot(true)
+            .with_isolation_level(IsolationLevel::RepeatableRead)
+            .with_readonly(true);
+        let source = self.source.clone();
+        let transaction = within(&source, self.conn.start_transaction(how)).await?;
+        let mut reader = Reader {
+            source: &source,
+            transaction,
+        };
+        let tables = reader.tables(wanted).await?;
+        let users = match wanted.users {
+            true => reader.users(&tables.realm_names(&wanted.realm)).await?,
+            false => Users::new(),
+        };
+        within(&source, reader.transaction.commit()).await?;
+        self.read = is_settled.then_some(changed);
+        self.whole_at = began;
+        self.whole_from = began + began.elapsed() * WHOLE_SHARE;
+        Ok(News::Whole(Records { users, tables }))
+    }
+
+    async fn await_change(&mut self) {
+        sleep(INTERVAL).await;
+    }
+
+    async fn ask(&mut self, realm: &str, name: &str) -> Result<Answer, DatabaseError> {
+        let query = "select hmackey from turnusers_lt where name=? and realm=?";
+        let keys = self.query(query, &[name, realm]).await?;
+        let query = "select value from turn_secret where realm=?";
+        let secrets = self.query(query, &[realm]).await?;
+        Ok(Answer {
+            key: keys.first().and_then(|row| user_key(&text(row, 0))),
+            secrets: secrets.iter().map(|row| secret(row, 0)).collect(),
+        })
+    }
+
+    async fn change(&mut self, change: Change<'_>) -> Result<(), DatabaseError> {
+        let transaction = self.conn.start_transaction(TxOpts::default());
+        let mut transaction = within(&self.source, transaction).await?;
+        for statement in Dialect::Mysql.change(change) {
+            let values: Vec<_> = statement.values.iter().map(String::as_str).collect();
+            let done = transaction.exec_drop(statement.text, params(&values));
+            within(&self.source, done).await?;
+        }
+        within(&self.source, transaction.commit()).await
+    }
+
+    async fn list(
+        &mut self,
+        listing: Listing,
+        realm: Option<&str>,
+    ) -> Result<Vec<Listed>, DatabaseError> {
+        let statement = Dialect::Mysql.list(listing, realm);
+        let values: Vec<_> = statement.values.iter().map(String::as_str).collect();
+        let rows = self.query(&statement.text, &values).await?;
+        let listed = rows.iter().map(|row| Listed {
+            realm: text(row, 0),
+            name: text(row, 1),
+            value: text(row, 2),
+        });
+        Ok(listed.collect())
+    }
+}
+
+/// Reads one state of the database.
+struct Reader<'a> {
+    source: &'a MysqlSource,
+    transaction: Transaction<'a>,
+}
+
+impl Reader<'_> {
+    async fn tables(&mut self, wanted: &Wanted) -> Result<Tables, DatabaseError> {
+        let mut tables = Tables::default();
+        if wanted.realms {
+            let query = "select origin,realm from turn_origin_to_realm";
+            let rows = self.rows(query, &[]).await?;
+            tables.origins = rows
+                .iter()
+                .map(|row| (text(row, 0), text(row, 1)))
+                .collect();
+            tables.origins.sort_unstable();
+            let query = "select realm,opt,value from turn_realm_option order by realm,opt";
+            let rows = self.rows(query, &[]).await?;
+            let option = |row: &Row| RealmOption {
+                realm: text(row, 0),
+                option: text(row, 1),
+                value: text(row, 2),
+            };
+            tables.options = rows.iter().map(option).collect();
+        }
+        if wanted.peers {
+            tables.allowed = self.ranges("allowed_peer_ip").await?;
+            tables.denied = self.ranges("denied_peer_ip").await?;
+        }
+        if wanted.token_keys {
+            let query = "select kid,ikm_key,timestamp,lifetime,as_rs_alg,realm from oauth_key";
+            let rows = self.rows(query, &[]).await?;
+            let key = |row: &Row| TokenKeyRow {
+                name: text(row, 0),
+                key: secret(row, 1),
+                timestamp: text(row, 2),
+                lifetime: text(row, 3),
+                cipher: text(row, 4),
+                realm: text(row, 5),
+            };
+            tables.token_keys = rows.iter().map(key).collect();
+            tables
+                .token_keys
+                .sort_unstable_by(|one, other| one.name.cmp(&other.name));
+        }
+        if wanted.secrets {
+            let query = "select value from turn_secret where realm=? order by value";
+            for realm in tables.realm_names(&wanted.realm) {
+                let rows = self.rows(query, &[&realm]).await?;
+                let secrets = rows.iter().map(|row| secret(row, 0)).collect();
+                tables.secrets.insert(realm, secrets);
+            }
+        }
+        Ok(tables)
+    }
+
+    async fn ranges(
+        &mut self,
+        table: &str,
+    ) -> Result<BTreeMap<String, Vec<String>>, DatabaseError> {
+        let query = format!("select realm,ip_range from {table} order by ip_range");
+        let mut ranges = BTreeMap::<String, Vec<String>>::new();
+        for row in self.rows(&query, &[]).await? {
+            let of_realm = ranges.entry(text(&row, 0)).or_default();
+            of_realm.push(text(&row, 1));
+        }
+        Ok(ranges)
+    }
+
+    async fn rows(&mut self, query: &str, values: &[&str]) -> Result<Vec<Row>, DatabaseError> {
+        let rows = self.transaction.exec(query, params(values));
+        within(self.source, rows).await
+    }
+
+    /// Reads the users as they come, so that only the time between two of them is bounded.
+    async fn users(&mut self, realms: &[String]) -> Result<Users, DatabaseError> {
+        let mut users = Users::new();
+        let query = "select name,hmackey from turnusers_lt where realm=?";
+        for realm in realms {
+            let mut of_realm = BTreeMap::new();
+            let rows = self
+                .transaction
+                .exec_stream::<Row, _, _>(query, params(&[realm]));
+            let mut rows = within(self.source, rows).await?;
+            while let Some(row) = within(self.source, rows.try_next()).await? {
+                of_realm.insert(text(&row, 0), user_key(&text(&row, 1)));
+            }
+            users.insert(realm.clone(), of_realm);
+        }
+        Ok(users)
+    }
+}
+
+fn opts(source: &MysqlSource) -> Result<Opts, String> {
+    let password = source.password.as_ref();
+    let password = password.map(|password| String::from_utf8_lossy(password.expose()).into_owned());
+    let mut opts = OptsBuilder::default()
+        .user(Some(source.user.as_str()))
+        .pass(password)
+        .db_name(Some(source.database.as_str()))
+        .prefer_socket(false);
+    if source.is_local() {
+        let socket = std::env::var("MYSQL_UNIX_PORT").unwrap_or_else(|_| SOCKET.to_owned());
+        opts = opts.socket(Some(socket));
+    } else {
+        opts = opts.ip_or_hostname(source.host.as_str());
+        opts = opts
+            .tcp_port(source.port.unwrap_or(3306))
+            .ssl_opts(tls(&source.tls)?);
+    }
+    Ok(opts.into())
+}
+
+/// Returns how TLS is made. As in coturn the server has to have a certificate of the given authority, of whatever name, and of anybody where none
+/// is given.
+fn tls(files: &Tls) -> Result<Option<SslOpts>, String> {
+    if *files == Tls::default() {
+        return Ok(None);
+    }
+    let mut roots: Vec<PathBuf> = files.ca.iter().cloned().collect();
+    if let Some(folder) = &files.ca_folder {
+        let error = |error| format!("capath {}: {error}", folder.display());
+        for entry in std::fs::read_dir(folder).map_err(error)? {
+            roots.push(entry.map_err(error)?.path());
+        }
+    }
+    let mut tls = SslOpts::default()
+        .with_danger_skip_domain_validation(true)
+        .with_danger_accept_invalid_certs(roots.is_empty())
+        .with_disable_built_in_roots(!roots.is_empty())
+        .with_root_certs(roots.into_iter().map(Into::into).collect());
+    if let (Some(key), Some(cert)) = (&files.key, &files.cert) {
+        let archive = identity(key, cert)?;
+        tls = tls.with_client_identity(Some(ClientIdentity::new(archive.into())));
+    }
+    Ok(Some(tls))
+}
+
+/// Packs a key and its certificates in the form that the TLS library takes.
+fn identity(key: &Path, cert: &Path) -> Result<Vec<u8>, String> {
+    let read =
+        |path: &Path| std::fs::read(path).map_err(|error| format!("{}: {error}", path.display()));
+    let wrong = |path: &Path| format!("{}: it cannot be read as PEM", path.display());
+    let pkey = PKey::private_key_from_pem(&read(key)?).map_err(|_| wrong(key))?;
+    let x509 = X509::from_pem(&read(cert)?).map_err(|_| wrong(cert))?;
+    let archive = Pkcs12::builder().pkey(&pkey).cert(&x509).build2("");
+    let archive = archive.and_then(|archive| archive.to_der());
+    archive.map_err(|_| format!("{}: the key does not fit", cert.display()))
+}
+
+fn params(values: &[&str]) -> Params {
+    match values {
+        [] => Params::Empty,
+        values => Params::Positional(values.iter().map(Value::from).collect()),
+    }
+}
+
+/// Returns the text of a column, of whatever type; null is empty.
+fn text(row: &Row, column: usize) -> String {
+    match row.as_ref(column) {
+        None | Some(Value::NULL) => String::new(),
+        Some(Value::Bytes(bytes)) => String::from_utf8_lossy(bytes).into_owned(),
+        Some(Value::Int(number)) => number.to_string(),
+        Some(Value::UInt(number)) => number.to_string(),
+        Some(other) => other.as_sql(true).trim_matches('\'').to_owned(),
+    }
+}
+
+fn secret(row: &Row, column: usize) -> Secret {
+    Secret::new(text(row, column).into_bytes())
+}
+
+/// Waits for an answer, within the time that the server may be silent.
+async fn within<T>(
+    source: &MysqlSource,
+    answer: impl Future<Output = Result<T, mysql_async::Error>>,
+) -> Result<T, DatabaseError> {
+    let limit = source.silence_max.unwrap_or(USUAL_MAX);
+    match timeout(limit, answer).await {
+        Ok(answer) => answer.map_err(|error| said(source, &error)),
+        Err(_) => Err(silent(source, limit)),
+    }
+}
+
+fn silent(source: &MysqlSource, limit: Duration) -> DatabaseError {
+    DatabaseError::passing(source, format!("no answer within {} s", limit.as_secs()))
+}
+
+/// Words an error.
+fn said(source: &MysqlSource, error: &mysql_async::Error) -> DatabaseError {
+    match error {
+        mysql_async::Error::Server(answer) => match answer.code {
+            // Access denied, to the server, a database or a table; no such database or table.
+            1044 | 1045 | 1049 | 1142 | 1146 | 1698 => {
+                DatabaseError::permanent(source, &answer.message)
+            }
+            _ => DatabaseError::passing(source, &answer.message),
+        },
+        mysql_async::Error::Io(mysql_async::IoError::Io(error)) => {
+            DatabaseError::passing(source, error)
+        }
+        mysql_async::Error::Io(error) => DatabaseError::permanent(source, error),
+        error => DatabaseError::passing(source, error),
+    }
+}

@@ -1,0 +1,185 @@
+//! Servers from Debian's packages, each on a folder of its own, ended with the test.
+
+pub(crate) mod verbs;
+
+use std::fs::{OpenOptions, Permissions};
+use std::io::{Write as _, stderr};
+use std::os::unix::fs::{PermissionsExt as _, chown};
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::{Pid, User, geteuid};
+use turnbuckle_users::{Connection, Source, Wanted};
+
+/// Longer than a server takes to start on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// coturn's tables, as its own scripts make them.
+pub(crate) const SCHEMA: &[&str] = &[
+    "create table turnusers_lt (realm varchar(127) default '', name varchar(512), hmackey char(128), primary key (realm,name))",
+    "create table turn_secret (realm varchar(127) default '', value varchar(256), primary key (realm,value))",
+    "create table allowed_peer_ip (realm varchar(127) default '', ip_range varchar(256), primary key (realm,ip_range))",
+    "create table denied_peer_ip (realm varchar(127) default '', ip_range varchar(256), primary key (realm,ip_range))",
+    "create table turn_origin_to_realm (origin varchar(127), realm varchar(127), primary key (origin))",
+    "create table turn_realm_option (realm varchar(127) default '', opt varchar(32), value varchar(128), primary key (realm,opt))",
+    "create table oauth_key (kid varchar(128), ikm_key varchar(256), timestamp bigint default 0, lifetime integer default 0, \
+     as_rs_alg varchar(64) default '', realm varchar(127), primary key (kid))",
+    "create table admin_user (name varchar(32), realm varchar(127), password varchar(127), primary key (name))",
+];
+
+/// A running server.
+pub(crate) struct Server {
+    process: Child,
+    folder: tempfile::TempDir,
+    pub(crate) port: u16,
+}
+
+impl Server {
+    /// Starts what `command` says with the folder and a free port, as a user that is not root, and waits until `source` can be opened.
+    pub(crate) fn start(
+        owner: &str,
+        prepare: impl FnOnce(&Path) -> Command,
+        command: impl FnOnce(&Path, u16) -> Command,
+        source: impl Fn(u16) -> Source,
+    ) -> Self {
+        let folder = tempfile::tempdir().expect("a directory");
+        let user = geteuid().is_root().then(|| {
+            User::from_name(owner)
+                .expect("set up")
+                .expect("the package makes it")
+        });
+        if let Some(user) = &user {
+            chown(
+                folder.path(),
+                Some(user.uid.as_raw()),
+                Some(user.gid.as_raw()),
+            )
+            .expect("set up");
+        }
+        std::fs::set_permissions(folder.path(), Permissions::from_mode(0o755)).expect("set up");
+        let run = |mut command: Command| {
+            if let Some(user) = &user {
+                command.uid(user.uid.as_raw()).gid(user.gid.as_raw());
+            }
+            let log = OpenOptions::new()
+                .create(true)
+                .append(true)
+                .open(folder.path().with_extension("log"))
+                .expect("set up");
+            command.current_dir("/").stdin(Stdio::null());
+            command.stdout(log.try_clone().expect("set up")).stderr(log);
+            command.spawn().expect("started")
+        };
+        assert!(
+            run(prepare(folder.path()))
+                .wait()
+                .expect("set up")
+                .success()
+        );
+        let port = free_port();
+        let process = run(command(folder.path(), port));
+        let server = Self {
+            process,
+            folder,
+            port,
+        };
+        let source = source(port);
+        server.await_open(&source);
+        server
+    }
+
+    fn await_open(&self, source: &Source) {
+        let end = Instant::now() + PATIENCE;
+        while let Err(error) = Connection::open(source) {
+            let log = std::fs::read_to_string(self.folder.path().with_extension("log"));
+            assert!(Instant::now() < end, "{error}\n{}", log.unwrap_or_default());
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+
+    /// Lets the server answer nothing until [`Self::go_on`].
+    pub(crate) fn hang(&self) {
+        for pid in self.pids() {
+            kill(pid, Signal::SIGSTOP).expect("set up");
+        }
+    }
+
+    pub(crate) fn go_on(&self) {
+        for pid in self.pids() {
+            kill(pid, Signal::SIGCONT).expect("set up");
+        }
+    }
+
+    /// The server and the processes that it has made.
+    fn pids(&self) -> Vec<Pid> {
+        let own = self.process.id();
+        let children = std::fs::read_to_string(format!("/proc/{own}/task/{own}/children"));
+        let children = children.unwrap_or_default();
+        let ids = children.split_whitespace().filter_map(|id| id.parse().ok());
+        let all = ids.chain([i32::try_from(own).expect("set up")]);
+        all.map(Pid::from_raw).collect()
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.go_on();
+        let own = Pid::from_raw(i32::try_from(self.process.id()).expect("set up"));
+        // PostgreSQL ends its sessions at SIGINT; MariaDB ends at SIGTERM alone.
+        for signal in [Signal::SIGINT, Signal::SIGTERM] {
+            let _ = kill(own, signal);
+        }
+        let _ = self.process.wait();
+        let _ = std::fs::remove_file(self.folder.path().with_extension("log"));
+    }
+}
+
+fn free_port() -> u16 {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("set up");
+    listener.local_addr().expect("set up").port()
+}
+
+/// Everything of the realm `r`.
+pub(crate) fn all() -> Wanted {
+    Wanted {
+        realm: "r".to_owned(),
+        users: true,
+        secrets: true,
+        peers: true,
+        realms: true,
+        token_keys: true,
+    }
+}
+
+/// Says that the calling test is not run, and why, as the tests of the binary do.
+pub(crate) fn not_run(why: &str) {
+    let thread = std::thread::current();
+    let test = thread.name().unwrap_or("a thread without a name");
+    let line = format!("{}: {test}: {why}\n", env!("CARGO_CRATE_NAME"));
+    let _ = stderr().write_all(format!("not run: {line}").as_bytes());
+    if let Some(path) = std::env::var_os("TURNBUCKLE_NOT_RUN") {
+        let mut file = OpenOptions::new()
+            .append(true)
+            .create(true)
+            .open(path)
+            .expect("set up");
+        file.write_all(line.as_bytes()).expect("set up");
+    }
+}
+
+/// Returns the newest program of this name below a folder of versions, or in the search path.
+pub(crate) fn program(name: &str, versions: &str) -> Option<PathBuf> {
+    let mut folders: Vec<PathBuf> = std::fs::read_dir(versions)
+        .into_iter()
+        .flatten()
+        .filter_map(|entry| Some(entry.ok()?.path().join("bin")))
+        .collect();
+    folders.sort_unstable();
+    folders.reverse();
+    folders.extend(["/usr/bin", "/usr/sbin"].map(PathBuf::from));
+    let mut found = folders.into_iter().map(|folder| folder.join(name));
+    found.find(|path| path.exists())
+}

@@ -1,0 +1,159 @@
+"""Databases of a network, from Debian's packages, each in the relay's namespace on a folder of its own, and by a user that is not root."""
+
+import glob
+import os
+import pwd
+import re
+import shutil
+import signal
+import subprocess
+from pathlib import Path
+
+from harness.process import Process
+from harness.topology import Namespace
+from harness.waiting import await_condition
+
+PAGE = Path(__file__).parents[2] / "docs/operating/databases.md"
+
+
+def tables() -> list[str]:
+    """The statements of the page that create coturn's tables."""
+    (statements,) = re.findall("```sql\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    return statements.splitlines()
+
+
+def configuration(key: str) -> str:
+    """The configuration of the page with this key, as it is written there."""
+    blocks = re.findall("```conf\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    (found,) = [block for block in blocks if f"\n{key}=" in block]
+    return found
+
+
+class Database:
+    """A running server; `option` and `letter` name it to turnserver and turnadmin. It is where the page about databases has it."""
+
+    option: str
+    letter: str
+    _owner: str
+    #: What ends it without waiting for those who are connected.
+    _end: signal.Signals
+
+    def __init__(self, namespace: Namespace, folder: Path):
+        self._namespace, self.folder = namespace, folder
+        # Whoever owns the server must be able to reach the folder.
+        for parent in [folder, *folder.parents]:
+            if parent.owner() == pwd.getpwuid(os.getuid()).pw_name and parent != Path("/"):
+                parent.chmod(parent.stat().st_mode | 0o011)
+        shutil.chown(folder, self._owner)
+        subprocess.run(self._as_owner(*self._prepare()), check=True, capture_output=True, cwd="/")
+        self._process = Process(namespace, *self._as_owner(*self._command()))
+        await_condition(self._answers, f"an answer of {self._command()[0]}")
+        self.empty()
+
+    @property
+    def configuration(self) -> str:
+        return configuration(self.option.removeprefix("--"))
+
+    @property
+    def words(self) -> str:
+        """The connection."""
+        return self.configuration.partition(self.option.removeprefix("--") + "=")[2].strip()
+
+    def execute(self, statement: str) -> None:
+        command = self._namespace.argv(*self._client(), statement)
+        subprocess.run(command, check=True, capture_output=True, text=True)
+
+    def empty(self) -> None:
+        """Has coturn's tables there, without rows."""
+        for statement in tables():
+            name = statement.split()[2]
+            self.execute(f"drop table if exists {name}; {statement}")
+
+    def hang(self) -> None:
+        self._signal(signal.SIGSTOP)
+
+    def go_on(self) -> None:
+        self._signal(signal.SIGCONT)
+
+    def __enter__(self) -> "Database":
+        return self
+
+    def __exit__(self, *_) -> None:
+        self.go_on()
+        os.kill(self._process.pid, self._end)
+        self._process.wait()
+
+    def _signal(self, number: signal.Signals) -> None:
+        pid = self._process.pid
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        for process in [pid, *map(int, children)]:
+            os.kill(process, number)
+
+    def _answers(self) -> bool:
+        if not self._process.running:
+            raise RuntimeError(f"the database ended at once:\n{self._process.output}")
+        return subprocess.run(self._namespace.argv(*self._client(), "select 1"), capture_output=True).returncode == 0
+
+    def _as_owner(self, *command: str) -> list[str]:
+        return ["setpriv", f"--reuid={self._owner}", f"--regid={self._owner}", "--clear-groups", *command]
+
+    def _prepare(self) -> list[str]:
+        raise NotImplementedError
+
+    def _command(self) -> list[str]:
+        raise NotImplementedError
+
+    def _client(self) -> list[str]:
+        raise NotImplementedError
+
+
+class Postgres(Database):
+    option, letter = "--psql-userdb", "-e"
+    _owner, _end = "postgres", signal.SIGINT
+
+    def _prepare(self):
+        return [_postgres("initdb"), "--no-sync", "-A", "trust", "-U", "turn", "-D", f"{self.folder}/data"]
+
+    def _command(self):
+        options = ["-h", "127.0.0.1", "-k", str(self.folder), "-c", "fsync=off"]
+        return [_postgres("postgres"), "-D", f"{self.folder}/data", *options]
+
+    def _client(self):
+        return ["psql", "-q", "-v", "ON_ERROR_STOP=1", self.words, "-c"]
+
+    def _answers(self):
+        # The database of the page is not there before somebody creates it.
+        create = [*("psql", "-q", "-h", "127.0.0.1", "-U", "turn", "-c", "create database coturn", "postgres")]
+        subprocess.run(self._namespace.argv(*create), capture_output=True)
+        return super()._answers()
+
+
+class Mariadb(Database):
+    option, letter = "--mysql-userdb", "-M"
+    _owner, _end = "mysql", signal.SIGTERM
+
+    def _prepare(self):
+        # An anonymous user of the host would come before one of any host.
+        hosts = ("localhost", "127.0.0.1")
+        users = [f"create user turn@'{host}' identified by 'a-long-secret';" for host in hosts]
+        grants = [f"grant all on coturn.* to turn@'{host}';" for host in hosts]
+        statements = "\n".join(["create database coturn;", *users, *grants, ""])
+        (self.folder / "first.sql").write_text(statements)
+        options = ["--no-defaults", "--skip-test-db", "--auth-root-authentication-method=normal"]
+        return ["mariadb-install-db", *options, f"--datadir={self.folder}/data"]
+
+    def _command(self):
+        files = {"datadir": "data", "socket": "socket", "pid-file": "pid", "init-file": "first.sql"}
+        options = [f"--{option}={self.folder}/{name}" for option, name in files.items()]
+        return ["mariadbd", "--no-defaults", "--bind-address=127.0.0.1", "--port=3306", *options]
+
+    def _client(self):
+        login = ["--host=127.0.0.1", "--port=3306", "--user=turn", "--password=a-long-secret"]
+        return ["mariadb", "--no-defaults", *login, "coturn", "-e"]
+
+
+def _postgres(program: str) -> str:
+    """The newest of Debian's; its servers are not in the search path."""
+    found = sorted(glob.glob(f"/usr/lib/postgresql/*/bin/{program}"))
+    assert found, f"{program} is not installed; scripts/setup test installs it"
+    return found[-1]

@@ -1,0 +1,154 @@
+"""PostgreSQL and MariaDB, two servers and two programs that administer them: Debian's and ours, in every combination; and a database that hangs."""
+
+import contextlib
+import dataclasses
+import subprocess
+import time
+
+import pytest
+
+from harness import binding, sql_databases, topology, turn, waiting
+from harness.server import Server
+
+
+@dataclasses.dataclass(frozen=True)
+class _Login:
+    """What `turn.Client` has to know of a server and a user."""
+
+    port: int
+    user: str
+    password: str
+
+
+@pytest.fixture(scope="module", params=[sql_databases.Postgres, sql_databases.Mariadb], ids=["PostgreSQL", "MariaDB"])
+def running(request, hosts, tmp_path_factory):
+    with request.param(hosts.relay, tmp_path_factory.mktemp("database")) as database:
+        yield database
+
+
+@pytest.fixture
+def database(running):
+    running.empty()
+    return running
+
+
+@pytest.fixture(params=["Debian's turnadmin", "our turnadmin"])
+def administer(request, hosts, program, tmp_path, database, coturns_name):
+    """Carries out a turnadmin command and returns its lines, without coturn's own log lines."""
+    name = coturns_name("turnadmin") if request.param == "our turnadmin" else program("turnadmin")
+
+    def run(*arguments: str) -> list[str]:
+        command = hosts.relay.argv(name, database.letter, database.words, *arguments)
+        done = subprocess.run(command, check=True, capture_output=True, text=True, cwd=tmp_path)
+        return [line for line in done.stdout.splitlines() if not line.startswith("0: :")]
+
+    return run
+
+
+@pytest.fixture(params=["turnbuckle", "coturn"])
+def served(request, hosts, tmp_path, database, servers):
+    """Starts a server on the database."""
+    with contextlib.ExitStack() as stack:
+        yield lambda: _start(stack, servers[request.param], hosts, tmp_path, database)
+
+
+def users_whom_either_program_adds_to_a_network_database_are_served_by_either_server(hosts, administer, served):
+    administer("-a", "-u", "alice", "-r", Server.realm, "-p", "wonderland")
+    server = served()
+    waiting.await_condition(lambda: _answer(hosts, server, "alice", "wonderland") is None, "an allocation for alice")
+    assert _answer(hosts, server, "alice", "looking-glass") == 401
+    assert _answer(hosts, server, "bob", "builder") == 401
+    # while the server runs
+    administer("-a", "-u", "bob", "-r", Server.realm, "-p", "builder")
+    waiting.await_condition(lambda: _answer(hosts, server, "bob", "builder") is None, "an allocation for bob")
+    administer("-d", "-u", "alice", "-r", Server.realm)
+    waiting.await_condition(lambda: _answer(hosts, server, "alice", "wonderland") == 401, "a refusal for alice")
+    assert _answer(hosts, server, "bob", "builder") is None
+
+
+def what_either_program_has_written_to_a_network_database_both_list_alike(hosts, program, administer, database, coturns_name):
+    for arguments in [
+        ("-a", "-u", "gorst", "-r", "north.gov", "-p", "wrong"),
+        ("-a", "-u", "gorst", "-r", "north.gov", "-p", "hero"),
+        ("-s", "logen", "-r", "north.gov"),
+        ("-O", "-o", "https://North.gov/war", "-r", "north.gov"),
+        ("-A", "-u", "skarling", "-p", "hoodless", "-r", "north.gov"),
+        ("-g", "-r", "north.gov", "--max-bps", "500000", "--user-quota", "5"),
+    ]:
+        administer(*arguments)
+    expected = [
+        ["gorst[north.gov]"],
+        ["logen[north.gov]"],
+        ["https://north.gov:443 ==>> north.gov"],
+        ["skarling[north.gov]"],
+        ["max-bps[north.gov]=500000", "user-quota[north.gov]=5"],
+    ]
+    for name in (program("turnadmin"), coturns_name("turnadmin")):
+        for option, lines in zip(("-l", "-S", "-I", "-L", "-G"), expected, strict=True):
+            command = hosts.relay.argv(name, database.letter, database.words, option)
+            done = subprocess.run(command, check=True, capture_output=True, text=True)
+            assert [line for line in done.stdout.splitlines() if not line.startswith("0: :")] == lines, (name, option)
+
+
+def a_database_that_hangs_delays_nobody_at_start_or_later(hosts, tmp_path, database, servers):
+    # MD5 of alice:example.org:wonderland
+    key = subprocess.run(["md5sum"], input=f"alice:{Server.realm}:wonderland", capture_output=True, text=True, check=True)
+    database.execute(f"insert into turnusers_lt values('{Server.realm}','alice','{key.stdout[:32]}')")
+    with contextlib.ExitStack() as stack:
+        stack.callback(database.go_on)
+        database.hang()
+        began = time.monotonic()
+        server = _start(stack, servers["turnbuckle"], hosts, tmp_path, database)
+        assert time.monotonic() - began < 10, "it starts without the database"
+        assert _binding_ms(hosts, server) < 50
+        assert _answer(hosts, server, Server.user, Server.password) is None, "a user of the configuration is served"
+        assert _answer(hosts, server, "alice", "wonderland") == 401
+        database.go_on()
+        waiting.await_condition(lambda: _answer(hosts, server, "alice", "wonderland") is None, "an allocation for alice")
+        database.hang()
+        waiting.await_condition(lambda: "users stay as they were read last" in server.output, "a word about the database")
+        assert _binding_ms(hosts, server) < 50
+        assert _answer(hosts, server, "alice", "wonderland") is None, "a user who was read stays"
+        database.go_on()
+        waiting.await_condition(lambda: "user database: read again" in server.output, "a word about its return")
+        assert server.output.count("users stay as they were read last") == 1, server.output
+        assert "a-long-secret" not in server.output
+
+
+def the_configuration_on_the_page_about_databases_serves_as_it_is_written(hosts, tmp_path, database, servers, coturns_name):
+    file = tmp_path / "turnserver.conf"
+    file.write_text(database.configuration)
+    add = ("-a", "-u", "alice", "-r", Server.realm, "-p", "wonderland")
+    command = hosts.relay.argv(coturns_name("turnadmin"), database.letter, database.words, *add)
+    subprocess.run(command, check=True)
+    with contextlib.ExitStack() as stack:
+        server = stack.enter_context(Server(servers["turnbuckle"], hosts, tmp_path, ("-c", str(file))))
+        server.await_ready()
+        waiting.await_condition(lambda: _answer(hosts, server, "alice", "wonderland") is None, "an allocation for alice")
+        assert "a-long-secret" not in server.output
+
+
+def _start(stack, command: str, hosts, tmp_path, database) -> Server:
+    server = stack.enter_context(Server(command, hosts, tmp_path, (database.option, database.words)))
+    stack.callback(lambda: print(server.output[-8000:]))
+    server.await_ready()
+    return server
+
+
+def _binding_ms(hosts, server: Server) -> float:
+    began = time.monotonic()
+    assert binding.answers(hosts.client, topology.CLIENT_IPV4, server.ipv4, server.port, waiting.PATIENCE)
+    return (time.monotonic() - began) * 1000
+
+
+def _answer(hosts, server: Server, user: str, password: str) -> int | None:
+    """The error code of an Allocate request, or of the Refresh request that ends the allocation, or none."""
+    with hosts.client.udp(topology.CLIENT_IPV4) as udp:
+        client = turn.Client(udp, server.ipv4, _Login(server.port, user, password))
+        try:
+            client.allocate()
+            # The server may notice a change of the database between the two requests.
+            client.release()
+        except turn.Refused as refused:
+            return refused.code
+        return None
