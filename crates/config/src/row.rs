@@ -198,6 +198,9 @@ impl<T: Topic> Row<T> {
     }
 }
 
+/// How we are stricter about flags that are [always on in coturn](Row::always_on_in_coturn).
+pub(crate) const VALUE_COUNTS: &str = "the value counts; coturn ignores it and always switches on";
+
 /// Returns one value as text.
 pub(crate) fn one(value: impl ToString) -> Vec<String> {
     vec![value.to_string()]

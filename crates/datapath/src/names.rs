@@ -58,6 +58,8 @@ pub enum EndpointKind {
         /// many there are, so all must be bound before the first one answers.
         reuseport: bool,
     },
+    /// A relayed transport address of many allocations: buffers and batches as for clients, ICMP errors reported.
+    SharedRelay,
     /// One allocation's relayed transport address: a small buffer that grows when needed, ICMP errors reported.
     Relay,
 }

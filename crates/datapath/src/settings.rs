@@ -119,7 +119,7 @@ impl Devices {
     pub(crate) fn of(&self, kind: EndpointKind) -> Option<&str> {
         match kind {
             EndpointKind::Listener { .. } => self.listeners.as_deref(),
-            EndpointKind::Relay => self.relays.as_deref(),
+            EndpointKind::Relay | EndpointKind::SharedRelay => self.relays.as_deref(),
         }
     }
 }

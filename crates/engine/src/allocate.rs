@@ -4,10 +4,12 @@
 //! sockets, and [`settle`] answers. Whatever goes wrong in between, dropping what was taken gives it back.
 
 use core::time::Duration;
+use std::sync::Arc;
 
 use turnbuckle_wire::{AddressFamily, AttributeError, AttributeType, IntegrityKey, Method};
 
 use crate::allocation::channels::Channels;
+use crate::allocation::lease::Lease;
 use crate::allocation::mobility::Mobility;
 use crate::allocation::permissions::Permissions;
 use crate::allocation::{Allocation, Entry, Opening, Pending, Rare, Relay, Wish};
@@ -25,7 +27,7 @@ use crate::ports::{PortKind, PortLease};
 use crate::quota::QuotaUnit;
 use crate::random::{Random, random_u64};
 use crate::redirect;
-use crate::reject::{Reject, reason_phrase};
+use crate::reject::{Reject, SharedRefusal, reason_phrase};
 use crate::request::{Answered, Envelope, Request};
 use crate::reservation::{RESERVATION_MIN, Reservation, ReservationToken, ReservedPort};
 use crate::rules::Rules;
@@ -53,6 +55,7 @@ pub(crate) fn allocate(
     request: &Request<'_>,
     proof: &Proof,
     rules: &Rules,
+    authenticator: &mut Authenticator,
     allocations: &mut Allocations,
     out: &mut Out,
     random: &mut impl Random,
@@ -112,6 +115,7 @@ pub(crate) fn allocate(
         Some(token) => redeem(token, proof, now, rules)?,
         None => grant(&wish, proof, now, rules, random)?,
     };
+    let protocol = wish.protocol;
     let pending = Box::new(Pending {
         envelope: request.envelope(),
         key: proof.response_key.clone(),
@@ -132,6 +136,18 @@ pub(crate) fn allocate(
     allocations.pending += 1;
     allocations.wheel.schedule(id.index, deadline);
     ask_host(id, held, allocations, out);
+    if rules.shares(protocol) {
+        settle(
+            id,
+            request.now,
+            rules,
+            authenticator,
+            allocations,
+            out,
+            random,
+        );
+        return Ok(Answered::Now);
+    }
     Ok(Answered::Later)
 }
 
@@ -247,6 +263,13 @@ fn read_wish(request: &Request<'_>, rules: &Rules) -> Result<Wish, Reject> {
     let names_family = message.contains(AttributeType::REQUESTED_ADDRESS_FAMILY);
     let names_additional = message.has_additional_address_family();
 
+    if rules.shares(protocol) && token.is_some() {
+        return Err(Reject::Shared(SharedRefusal::Token));
+    }
+    if rules.shares(protocol) && even_port.is_some() {
+        return Err(Reject::Shared(SharedRefusal::EvenPort));
+    }
+
     // Step 5
     if token.is_some() && (even_port.is_some() || names_family || names_additional) {
         return Err(Reject::BadRequest(
@@ -278,7 +301,7 @@ fn read_wish(request: &Request<'_>, rules: &Rules) -> Result<Wish, Reject> {
         }
         Err(AttributeError::UnsupportedFamily(_)) => return Err(Reject::FamilyUnsupported),
     };
-    if !is_dual && token.is_none() && !rules.commons.ports.supports(family) {
+    if !is_dual && token.is_none() && !rules.supports(family, protocol) {
         return Err(Reject::FamilyUnsupported);
     }
     let port = match even_port {
@@ -375,8 +398,15 @@ fn lease_ports(
     }
     for family in [Family::V4, Family::V6] {
         if wish.families[family.index()] {
-            openings[family.index()] = if !rules.commons.ports.supports(family) {
+            let shared = rules.shared[family.index()].as_ref();
+            openings[family.index()] = if !rules.supports(family, wish.protocol) {
                 Opening::Failed(Reject::FamilyUnsupported.code())
+            } else if let Some(relay) = shared.filter(|_| rules.shares(wish.protocol)) {
+                Opening::Open {
+                    endpoint: relay.endpoint,
+                    lease: Lease::Shared(Arc::clone(relay)),
+                    sibling: None,
+                }
             } else if let Some((lease, sibling)) =
                 lease(family, wish.port, wish.protocol, rules, random)
             {
@@ -392,7 +422,7 @@ fn lease_ports(
     }
     let any = openings
         .iter()
-        .any(|opening| matches!(opening, Opening::Waiting { .. }));
+        .any(|opening| matches!(opening, Opening::Waiting { .. } | Opening::Open { .. }));
     if any {
         Ok(openings)
     } else {
@@ -492,7 +522,7 @@ pub(crate) fn take_opened(
         (Ok(Opened { endpoint, beside }), _) => {
             *opening = Opening::Open {
                 endpoint,
-                lease,
+                lease: Lease::Own(lease),
                 sibling: sibling.map(|lease| ReservedPort {
                     held: beside,
                     lease,
@@ -589,7 +619,7 @@ pub(crate) fn settle(
         .map(|(port, quota)| reserve(port, quota, now, rules, allocations, random));
     if relays.iter().all(Option::is_none) || matches!(reservation, Some(None)) {
         for relay in relays.into_iter().flatten() {
-            out.outbox.close_relay(relay.endpoint);
+            relay.close(&mut out.outbox);
         }
         allocations.table.vacate(id, &envelope.to);
         out.reply_error(

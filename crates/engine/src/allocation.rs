@@ -1,6 +1,7 @@
 //! One allocation: what RFC 8656 §6 says it consists of, and its deadlines.
 
 pub(crate) mod channels;
+pub(crate) mod lease;
 pub(crate) mod mobility;
 pub(crate) mod permissions;
 
@@ -10,6 +11,7 @@ use std::sync::Arc;
 use turnbuckle_wire::{IntegrityKey, Message, TransactionId};
 
 use self::channels::Channels;
+use self::lease::Lease;
 use self::mobility::Mobility;
 use self::permissions::Permissions;
 use crate::auth::CanonicalOrigin;
@@ -19,6 +21,7 @@ use crate::config::Config;
 use crate::credential::User;
 use crate::drop_reason::DropReason;
 use crate::id::{ClientTuple, Endpoint, Family, RelayProtocol};
+use crate::outbox::Outbox;
 use crate::ports::{PortKind, PortLease};
 use crate::quota::QuotaUnit;
 use crate::reject::Reject;
@@ -89,12 +92,12 @@ impl Rare {
 pub(crate) struct Relay {
     pub(crate) endpoint: Endpoint,
     pub(crate) expires: Time,
-    pub(crate) lease: PortLease,
+    pub(crate) lease: Lease,
 }
 
 impl Relay {
     /// Marks the address of `lease` as open, because the host has its socket. From now on other allocations may send there.
-    pub(crate) fn new(endpoint: Endpoint, expires: Time, lease: PortLease) -> Self {
+    pub(crate) fn new(endpoint: Endpoint, expires: Time, lease: Lease) -> Self {
         lease.open();
         Self {
             endpoint,
@@ -108,6 +111,18 @@ impl Relay {
             local: self.lease.local(),
             external: self.lease.external(),
         }
+    }
+
+    /// Closes the socket, if it is the allocation's own.
+    pub(crate) fn close(&self, outbox: &mut Outbox) {
+        close(self.endpoint, &self.lease, outbox);
+    }
+}
+
+/// Closes the socket of a relayed transport address, unless other allocations have it too.
+pub(crate) fn close(endpoint: Endpoint, lease: &Lease, outbox: &mut Outbox) {
+    if !lease.is_shared() {
+        outbox.close_relay(endpoint);
     }
 }
 
@@ -160,7 +175,7 @@ pub(crate) enum Opening {
     /// Done.
     Open {
         endpoint: Endpoint,
-        lease: PortLease,
+        lease: Lease,
         sibling: Option<ReservedPort>,
     },
     /// Not to be had, by this error code.

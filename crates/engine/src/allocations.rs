@@ -8,6 +8,7 @@ use crate::allocation::{Allocation, Entry};
 use crate::auth::Proof;
 use crate::config::Config;
 use crate::id::{AllocationId, ClientTuple};
+use crate::peer_index::PeerIndex;
 use crate::random::Random;
 use crate::reject::Reject;
 use crate::request::Request;
@@ -26,6 +27,8 @@ pub(crate) struct Allocations {
     pub(crate) connections: PeerConnections,
     /// Second paths to allocations, each in its allocation too.
     pub(crate) new_paths: BTreeMap<ClientTuple, AllocationId>,
+    /// Whose the peers of shared relay sockets are.
+    pub(crate) claims: PeerIndex,
     pub(crate) tombstones: Tombstones,
     /// The times at which this engine's reservations expire, in order: all have the same lifetime.
     pub(crate) reservation_deadlines: VecDeque<Time>,
@@ -37,8 +40,10 @@ pub(crate) struct Allocations {
 
 impl Allocations {
     pub(crate) fn new(config: &Config, random: &mut impl Random) -> Self {
+        let table = Table::new(random);
         Self {
-            table: Table::new(random),
+            claims: PeerIndex::new(table.seeds().clone()),
+            table,
             wheel: Wheel::new(Time::ZERO),
             connections: PeerConnections::default(),
             new_paths: BTreeMap::new(),

@@ -53,6 +53,24 @@ pub enum Change {
         /// When.
         time: Time,
     },
+    /// A peer of a shared relay socket belongs to an allocation from now on. The claim ends with the last permission and channel for
+    /// that peer; another one that claims it later has it.
+    PeerClaimed {
+        /// The allocation.
+        allocation: AllocationId,
+        /// The peer.
+        peer: SocketAddr,
+    },
+    /// An allocation was refused a peer because it has as many on shared relay sockets as it may have. Reported once for each
+    /// allocation; nothing durable has changed.
+    PeerLimitReached {
+        /// The allocation.
+        allocation: AllocationId,
+        /// The peer that it was refused.
+        peer: SocketAddr,
+        /// How many peers it may have.
+        limit: u16,
+    },
     /// A peer data connection was joined with a connection of the client (RFC 6062 §5.4).
     PeerBound {
         /// The allocation.

@@ -13,6 +13,7 @@ use crate::policy::AllowedPeer;
 use crate::reject::Reject;
 use crate::request::Request;
 use crate::rules::Rules;
+use crate::shared;
 use crate::time::Time;
 
 /// RFC 8656 §12.2.
@@ -32,6 +33,9 @@ pub(crate) fn bind_channel(
         return Err(Reject::Forbidden); // there is nothing that a channel of a stream could carry
     }
     let (number, peer) = check_channel(id, request, rules, allocations)?;
+    shared::check_claims(id, [peer.peer()], now, rules, allocations, out)?;
+    // mutant: channel-claims-nothing
+    shared::claim(id, peer.peer(), allocations, out);
     let permission_expires = now + rules.config.lifetimes.permission;
     permission::install_permission(id, peer.ip(), permission_expires, allocations, out);
     install_channel(

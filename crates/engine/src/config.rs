@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 pub use self::answers::{AnswerConfig, BindingConfig, Fingerprint, Service};
 pub use self::limits::{Bandwidth, Lifetimes, Limits, RealmLimits};
-pub use self::relays::{DefaultFamily, RelayAddress, RelayConfig, TcpRelays};
+pub use self::relays::{DefaultFamily, RelayAddress, RelayConfig, SharedRelays, TcpRelays};
 use crate::auth::AuthConfig;
 use crate::policy::PolicyRules;
 use crate::redirect::alternates::Redirection;

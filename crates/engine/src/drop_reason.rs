@@ -38,6 +38,12 @@ turnbuckle_counters::reasons! {
         PeerForbidden = "peer_forbidden",
         /// The peer's address family is not one of the allocation's (RFC 8656 §11.2).
         PeerFamilyMismatch = "peer_family_mismatch",
+        /// A Send indication to a peer beyond those that an allocation may have on shared relay sockets.
+        PeerLimit = "peer_limit",
+        /// A Send indication to a peer that another allocation has on the same shared relay socket.
+        PeerTaken = "peer_taken",
+        /// A datagram at a shared relay socket from a peer that no allocation has.
+        PeerUnclaimed = "peer_unclaimed",
         /// A datagram at a relay socket whose allocation has ended.
         RelayClosed = "relay_closed",
         /// A Send indication on an allocation whose relayed transport address is a TCP one (RFC 6062 §4.5).

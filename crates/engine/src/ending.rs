@@ -5,7 +5,7 @@ use std::sync::PoisonError;
 use turnbuckle_wire::TransactionId;
 
 use crate::allocate;
-use crate::allocation::{Allocation, Entry, Opening};
+use crate::allocation::{Allocation, Entry, Opening, close};
 use crate::allocations::Allocations;
 use crate::auth::Authenticator;
 use crate::change::{Change, EndCause, Ended, Path};
@@ -15,6 +15,7 @@ use crate::out::Out;
 use crate::random::Random;
 use crate::reject::Reject;
 use crate::rules::Rules;
+use crate::shared;
 use crate::tcp;
 use crate::tcp::peer_end::PeerEnd;
 use crate::time::{Now, Time};
@@ -79,6 +80,7 @@ pub(crate) fn expire(
             .unwrap_or(Time::MAX),
     );
     allocations.wheel.schedule(id.index, allocation.wake);
+    shared::release(id, allocations);
 }
 
 /// Ends an allocation. Its ports and its quota unit go back as it is dropped.
@@ -101,8 +103,9 @@ pub(crate) fn end(
     mobility::forget_paths(id, &allocation, rules, allocations);
     allocations.wheel.cancel(id.index);
     for relay in allocation.relays.iter().flatten() {
-        out.outbox.close_relay(relay.endpoint);
+        relay.close(&mut out.outbox);
     }
+    allocations.claims.remove_owner(id);
     remember(&allocation, cause, now, rules, allocations);
     out.changes.push_back(Change::Ended(Box::new(Ended {
         allocation: id,
@@ -153,7 +156,9 @@ pub(crate) fn end_disconnected(
     for opening in &mut pending.openings {
         let failed = Opening::Failed(Reject::InsufficientCapacity.code());
         match core::mem::replace(opening, failed) {
-            Opening::Open { endpoint, .. } => out.outbox.close_relay(endpoint),
+            Opening::Open {
+                endpoint, lease, ..
+            } => close(endpoint, &lease, &mut out.outbox),
             Opening::Unwanted => *opening = Opening::Unwanted,
             // the host's answer will find no allocation, and the socket is closed
             Opening::Waiting { .. } | Opening::Failed(_) => {}
@@ -181,8 +186,9 @@ pub(crate) fn end_family(
     // mutant: family-takes-all-permissions
     allocation.permissions.remove_family(family);
     allocation.channels.remove_family(family);
-    out.outbox.close_relay(relay.endpoint);
+    relay.close(&mut out.outbox);
     let (paths, has_moved) = (allocation.paths(), allocation.has_moved());
+    shared::release(id, allocations);
     tcp::end_connections(
         id,
         Some(family),

@@ -8,11 +8,13 @@ mod rebuild;
 mod routes;
 
 use core::fmt;
-use core::net::{IpAddr, SocketAddr};
+use core::net::SocketAddr;
 use std::sync::Arc;
 
 use turnbuckle_wire::TransactionId;
 
+use crate::address::PeerAddress;
+use crate::allocation::lease::SharedRelay;
 use crate::allocations::Allocations;
 use crate::auth::Authenticator;
 use crate::change::Change;
@@ -21,7 +23,9 @@ use crate::commons::Commons;
 use crate::config::{Config, RelayAddress};
 use crate::discovery::Discovery;
 use crate::held::Opened;
-use crate::id::{AllocationId, ClientTuple, ConnectionId, Endpoint, RelayHandle, RelayRequest};
+use crate::id::{
+    AllocationId, ClientTuple, ConnectionId, Endpoint, Family, RelayHandle, RelayRequest,
+};
 use crate::listeners::Listeners;
 use crate::nonce::NonceKey;
 use crate::out::Out;
@@ -44,7 +48,7 @@ pub struct Engine<R> {
     out: Out,
     random: R,
     /// The peers of the CreatePermission request at hand; empty in between.
-    peers: Vec<IpAddr>,
+    peers: Vec<PeerAddress>,
 }
 
 /// Live counts, for invariants and metrics.
@@ -76,6 +80,7 @@ impl<R: Random> Engine<R> {
             rules: Rules {
                 listeners: Listeners::default(),
                 policies: Policies::new(&config),
+                shared: [None, None],
                 tickets: config.mobility.key.as_ref().map(Tickets::new),
                 shard: 0,
                 is_draining: false,
@@ -93,6 +98,20 @@ impl<R: Random> Engine<R> {
     pub fn add_listener(&mut self, endpoint: Endpoint, local: SocketAddr) {
         self.rules.listeners.add(endpoint, local);
         self.rules.policies.add_service(local);
+    }
+
+    /// Makes a shared relay socket known: its name and the address it is bound to, one of [`crate::SharedRelays::addresses`]. Allocations
+    /// of its family are made on it.
+    pub fn add_shared_relay(&mut self, endpoint: Endpoint, local: SocketAddr) {
+        let relays = &self.rules.config.relays.addresses;
+        let relay = relays.iter().find(|relay| relay.local == local.ip());
+        let external = relay.and_then(|relay| relay.external);
+        let external = external.map_or(local, |ip| SocketAddr::new(ip, local.port()));
+        self.rules.shared[Family::of(&local).index()] = Some(Arc::new(SharedRelay {
+            endpoint,
+            local,
+            external,
+        }));
     }
 
     /// Has a listener take part in NAT behaviour discovery. Without this, requests that ask for it get 420 there (RFC 5780 §6).

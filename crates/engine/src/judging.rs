@@ -8,6 +8,7 @@ use crate::change::Change;
 use crate::id::AllocationId;
 use crate::out::Out;
 use crate::rules::Rules;
+use crate::shared;
 use crate::tcp;
 
 /// Applies a changed policy to as many allocations as one call may check. Records that the rest is still to be checked.
@@ -62,4 +63,5 @@ pub(crate) fn enforce_policy(
             })
         },
     );
+    shared::release(id, allocations);
 }

@@ -40,6 +40,7 @@ mod mobility;
 mod nonce;
 mod out;
 mod outbox;
+mod peer_index;
 mod permission;
 mod policies;
 mod policy;
@@ -57,6 +58,7 @@ mod resume;
 mod rules;
 mod send;
 mod served;
+mod shared;
 mod table;
 mod tcp;
 mod ticket;
@@ -80,7 +82,8 @@ pub use crate::command::{
 pub use crate::commons::Commons;
 pub use crate::config::{
     AnswerConfig, Bandwidth, BindingConfig, Config, DefaultFamily, Fingerprint, Lifetimes, Limits,
-    MobilityConfig, RealmConfig, RealmLimits, RelayAddress, RelayConfig, Service, TcpRelays,
+    MobilityConfig, RealmConfig, RealmLimits, RelayAddress, RelayConfig, Service, SharedRelays,
+    TcpRelays,
 };
 pub use crate::credential::{CredentialError, User};
 pub use crate::discovery::{Alternates, Discovery};

@@ -2,6 +2,7 @@
 
 use core::net::IpAddr;
 
+use crate::address::PeerAddress;
 use crate::allocations::Allocations;
 use crate::auth::Proof;
 use crate::change::Change;
@@ -10,6 +11,7 @@ use crate::out::Out;
 use crate::reject::Reject;
 use crate::request::Request;
 use crate::rules::Rules;
+use crate::shared;
 use crate::time::Time;
 
 /// Sorts and takes out what is there twice: a message of 64 KiB has room for 5,400 peers.
@@ -22,18 +24,32 @@ fn sort_distinct<T: Ord>(peers: &mut Vec<T>) {
 pub(crate) fn create_permission(
     request: &Request<'_>,
     proof: &Proof,
-    peers: &mut Vec<IpAddr>,
+    peers: &mut Vec<PeerAddress>,
     rules: &Rules,
     allocations: &mut Allocations,
     out: &mut Out,
 ) -> Result<(), Reject> {
     let now = request.now.time;
     let id = allocations.of_request(request, proof, &rules.config)?;
-    let checked = check_permissions(id, request, peers, rules, allocations);
+    let checked = check_permissions(id, request, peers, rules, allocations).and_then(|()| {
+        let peers = peers.iter().copied();
+        Ok(shared::check_claims(
+            id,
+            peers,
+            now,
+            rules,
+            allocations,
+            out,
+        )?)
+    });
     if checked.is_ok() {
         let expires = now + rules.config.lifetimes.permission;
-        for &peer in &*peers {
-            install_permission(id, peer, expires, allocations, out);
+        for of_one in peers.chunk_by(|one, next| one.ip() == next.ip()) {
+            for &peer in of_one {
+                // mutant: permission-claims-nothing
+                shared::claim(id, peer, allocations, out);
+            }
+            install_permission(id, of_one[0].ip(), expires, allocations, out);
         }
         out.reply_success(
             &rules.config,
@@ -46,11 +62,12 @@ pub(crate) fn create_permission(
     checked
 }
 
-/// Collects the addresses of a CreatePermission request, each once, if all of them are to be had.
+/// Collects the peers of a CreatePermission request, each once, if all of them are to be had. The port of a peer means nothing to its
+/// permission.
 fn check_permissions(
     id: AllocationId,
     request: &Request<'_>,
-    peers: &mut Vec<IpAddr>,
+    peers: &mut Vec<PeerAddress>,
     rules: &Rules,
     allocations: &Allocations,
 ) -> Result<(), Reject> {
@@ -63,7 +80,7 @@ fn check_permissions(
         let result = match policy.check(peer) {
             _ if !allocation.serves(peer) => Err(Reject::PeerFamilyMismatch),
             Ok(allowed) => {
-                peers.push(allowed.ip());
+                peers.push(allowed.peer());
                 Ok(())
             }
             // mutant: permission-without-policy
@@ -82,8 +99,8 @@ fn check_permissions(
     }
     sort_distinct(peers);
     let added = peers
-        .iter()
-        .filter(|&&peer| !allocation.permissions.contains(peer))
+        .chunk_by(|one, next| one.ip() == next.ip())
+        .filter(|of_one| !allocation.permissions.contains(of_one[0].ip()))
         .count();
     // guard: V-45-permissions
     if allocation.permissions.len() + added > limit {

@@ -4,7 +4,7 @@ use core::net::SocketAddr;
 use std::collections::BTreeMap;
 
 use crate::address::PeerAddress;
-use crate::config::{Config, RelayAddress};
+use crate::config::{Config, RelayAddress, SharedRelays};
 use crate::credential::User;
 use crate::id::AllocationId;
 use crate::policy::{InterfaceAddress, OwnAddresses, OwnRelay, Policy};
@@ -15,6 +15,8 @@ pub(crate) struct Policies {
     pub(crate) usual: Policy,
     by_realm: BTreeMap<Box<str>, Policy>,
     own: OwnAddresses,
+    /// The shared relay sockets of all engines, among the services.
+    shared: Vec<SocketAddr>,
     /// The first slot of the table whose permissions and channels have not yet been checked against the current policies.
     pub(crate) unjudged_from: Option<u32>,
 }
@@ -22,8 +24,11 @@ pub(crate) struct Policies {
 impl Policies {
     /// The policies of `config`, for a server without listeners.
     pub(crate) fn new(config: &Config) -> Self {
+        let shared = config.relays.shared.iter();
+        // guard: V-07-shared.start
+        let shared: Vec<_> = shared.flat_map(SharedRelays::all).collect();
         let own = OwnAddresses {
-            services: Vec::new(),
+            services: shared.clone(),
             interfaces: Vec::new(),
             relays: config.relays.addresses.iter().map(own_relay).collect(),
             relay_ports: config.relays.ports.clone(),
@@ -32,6 +37,7 @@ impl Policies {
             usual: Policy::new(config.policy.clone()),
             by_realm: by_realm(config),
             own,
+            shared,
             unjudged_from: None,
         };
         policies.tell_own_addresses();
@@ -75,7 +81,13 @@ impl Policies {
     }
 
     /// Replaces the host's addresses, except those of relay sockets.
-    pub(crate) fn set_own(&mut self, interfaces: Vec<InterfaceAddress>, services: Vec<SocketAddr>) {
+    pub(crate) fn set_own(
+        &mut self,
+        interfaces: Vec<InterfaceAddress>,
+        mut services: Vec<SocketAddr>,
+    ) {
+        // guard: V-07-shared.interfaces
+        services.extend(&self.shared);
         self.own.interfaces = interfaces;
         self.own.services = services;
         self.tell_own_addresses();

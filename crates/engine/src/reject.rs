@@ -18,6 +18,39 @@ pub(crate) enum Reject {
     ConnectionFailed,
     QuotaReached,
     InsufficientCapacity,
+    /// About a shared relay socket. The reason is always given, in coturn's words, because scripts look for it.
+    Shared(SharedRefusal),
+}
+
+/// What is not to be had from relay sockets that allocations share (coturn's `multiplex-peer`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum SharedRefusal {
+    /// EVEN-PORT: there is one port.
+    EvenPort,
+    /// A peer beyond those that an allocation may have.
+    Limit,
+    /// A peer that another allocation has.
+    Taken,
+    /// RESERVATION-TOKEN: no port is ever reserved.
+    Token,
+}
+
+impl SharedRefusal {
+    const fn code(self) -> u16 {
+        match self {
+            Self::Taken | Self::Token => 400,
+            Self::EvenPort | Self::Limit => 508,
+        }
+    }
+
+    const fn phrase(self) -> &'static str {
+        match self {
+            Self::EvenPort => "EVEN-PORT is not supported with multiplex-peer",
+            Self::Limit => "Allocation reached its multiplex-peer peer-endpoint limit",
+            Self::Taken => "Peer address already used by another multiplex-peer allocation",
+            Self::Token => "RESERVATION-TOKEN is not supported with multiplex-peer",
+        }
+    }
 }
 
 /// The code that sends a client to another server (RFC 8489 §10).
@@ -39,11 +72,15 @@ impl Reject {
             Self::ConnectionFailed => 447,
             Self::QuotaReached => 486,
             Self::InsufficientCapacity => 508,
+            Self::Shared(refusal) => refusal.code(),
         }
     }
 
     /// Returns the reason phrase. With `is_detailed` it is more specific than the code, where there is more to report.
     pub(crate) const fn phrase(self, is_detailed: bool) -> &'static str {
+        if let Self::Shared(refusal) = self {
+            return refusal.phrase();
+        }
         if is_detailed && let Self::BadRequest(detail) = self {
             return detail;
         }

@@ -10,6 +10,7 @@ use crate::mobility;
 use crate::out::Out;
 use crate::request::Request;
 use crate::rules::Rules;
+use crate::shared;
 
 /// RFC 8656 §11.2. Indications are not authenticated: the 5-tuple and the permission are what authorises them.
 pub(crate) fn send(
@@ -74,6 +75,8 @@ fn route_send(
     if !allocation.permissions.permits(peer.ip(), now) {
         return Err(DropReason::NoPermission);
     }
+    shared::claim_for_data(id, peer.peer(), now, rules, allocations, out)?;
+    let allocation = allocations.live_mut(id).ok_or(DropReason::NoAllocation)?;
     allocation.shape(Direction::ToPeers, now, 1, bytes)?;
     // mutant: send-refreshes-permission
     allocation.usage.peer_sent.add(1, bytes);

@@ -42,26 +42,25 @@ struct Slot<T> {
 }
 
 /// Seeds of the hash, so that nobody can choose addresses that collide (V-53).
-#[derive(Debug)]
-struct Seeds {
+#[derive(Clone, Debug)]
+pub(crate) struct Seeds {
     shared: SharedSeed,
     own: u64,
 }
 
 impl<T: HasClient> Table<T> {
     pub(crate) fn new(random: &mut impl Random) -> Self {
-        let seeds = Seeds {
-            // guard: V-53-table.shared
-            shared: SharedSeed::from_u64(random_u64(random)),
-            // guard: V-53-table.own
-            own: random_u64(random),
-        };
         Self {
             pages: Pages(Vec::new()),
             free: Vec::new(),
             index: HashTable::new(),
-            seeds,
+            seeds: Seeds::new(random),
         }
+    }
+
+    /// Returns the seeds, for another table of the same engine.
+    pub(crate) fn seeds(&self) -> &Seeds {
+        &self.seeds
     }
 
     /// Occupied slots.
@@ -264,12 +263,27 @@ impl<T: HasClient> Pages<T> {
 }
 
 impl Seeds {
+    pub(crate) fn new(random: &mut impl Random) -> Self {
+        Self {
+            // guard: V-53-table.shared
+            shared: SharedSeed::from_u64(random_u64(random)),
+            // guard: V-53-table.own
+            own: random_u64(random),
+        }
+    }
+
     /// Hashes address, port and listener in two or three words; the rest of an IPv6 address is left to the comparison.
     #[inline]
     fn hash(&self, client: &ClientTuple) -> u64 {
+        self.hash_address(client.remote, client.listener.0)
+    }
+
+    /// Hashes an address with its port and one more number.
+    #[inline]
+    pub(crate) fn hash_address(&self, address: SocketAddr, number: u32) -> u64 {
         let mut hasher = FoldHasher::with_seed(self.own, &self.shared);
-        let tail = (u64::from(client.remote.port()) << 32) | u64::from(client.listener.0);
-        match client.remote {
+        let tail = (u64::from(address.port()) << 32) | u64::from(number);
+        match address {
             SocketAddr::V4(remote) => hasher.write_u64(u64::from(remote.ip().to_bits())),
             SocketAddr::V6(remote) => hasher.write_u128(remote.ip().to_bits()),
         }

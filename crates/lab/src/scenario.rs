@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use crate::connections::Settings;
 
 /// The scenarios that come with the program, in the order of a full run.
-const SHIPPED: [(&str, &str); 37] = [
+const SHIPPED: [(&str, &str); 38] = [
     ("smoke", include_str!("../scenarios/smoke.toml")),
     ("flood-1", include_str!("../scenarios/flood-1.toml")),
     ("flood-8", include_str!("../scenarios/flood-8.toml")),
@@ -29,6 +29,7 @@ const SHIPPED: [(&str, &str); 37] = [
     ("calls-250", include_str!("../scenarios/calls-250.toml")),
     ("calls-300", include_str!("../scenarios/calls-300.toml")),
     ("calls-2000", include_str!("../scenarios/calls-2000.toml")),
+    ("calls-peers", include_str!("../scenarios/calls-peers.toml")),
     ("latency", include_str!("../scenarios/latency.toml")),
     ("tcp-1", include_str!("../scenarios/tcp-1.toml")),
     ("tcp-100", include_str!("../scenarios/tcp-100.toml")),
@@ -68,8 +69,9 @@ const SHIPPED: [(&str, &str); 37] = [
     ("shortage", include_str!("../scenarios/shortage.toml")),
 ];
 
-/// Not part of `all`: a quick check, what wants CPUs placed by hand, and what is about connections, which is `connections`.
-const NOT_IN_ALL: [&str; 2] = ["smoke", "calls-two-cpus"];
+/// Not part of `all`: a quick check, what wants CPUs placed by hand, what is about shared relay sockets, and what is about connections,
+/// which is `connections`.
+const NOT_IN_ALL: [&str; 3] = ["smoke", "calls-two-cpus", "calls-peers"];
 
 /// How datagrams reach the relay.
 #[derive(Clone, Copy, Debug, Deserialize, Serialize, PartialEq, Eq, PartialOrd, Ord)]

@@ -1,5 +1,6 @@
 //! Values on the command lines of the instruments.
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
@@ -15,6 +16,16 @@ pub(crate) const THREADS_MAX: usize = 64;
 pub(crate) enum Threads {
     Auto,
     Number(usize),
+}
+
+/// Returns each address with so many ports, from its own on. Those beyond 65535 are left out; port 0 stands for any and has no next one.
+pub(crate) fn on_ports(addresses: &[SocketAddr], ports: u16) -> Vec<SocketAddr> {
+    let with_ports = |&address: &SocketAddr| {
+        let count = if address.port() == 0 { 1 } else { ports };
+        let ports = (0..count).map_while(move |index| address.port().checked_add(index));
+        ports.map(move |port| SocketAddr::new(address.ip(), port))
+    };
+    addresses.iter().flat_map(with_ports).collect()
 }
 
 pub(crate) fn threads(text: &str) -> Result<Threads, String> {
@@ -109,6 +120,13 @@ pub(crate) fn cpus(text: &str) -> Result<Cpus, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_address_has_as_many_ports_as_there_are() {
+        let at = |port: u16| SocketAddr::from(([127, 0, 0, 1], port));
+        assert_eq!(on_ports(&[at(7), at(0)], 2), [at(7), at(8), at(0)]);
+        assert_eq!(on_ports(&[at(65535)], 3), [at(65535)]);
+    }
 
     #[test]
     fn a_number_of_threads_has_limits() {

@@ -353,7 +353,16 @@ fn describe(change: &Change, now: Time) -> Option<String> {
             resumed.allocation.to_u64(),
             resumed.path.client
         ),
+        Change::PeerLimitReached {
+            allocation,
+            peer,
+            limit,
+        } => format!(
+            "session {:018}: reached its limit of {limit} peers on a shared relay socket (at {peer}); further peers are refused",
+            allocation.to_u64()
+        ),
         Change::Reauthorized { .. }
+        | Change::PeerClaimed { .. }
         | Change::ChannelExpired { .. }
         | Change::ChannelInstalled { .. }
         | Change::FamilyEnded { .. } => return None,

@@ -1,7 +1,7 @@
 //! From the validated configuration to what engine and data path want to be told.
 
 use std::io;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
 use turnbuckle_datapath::{
@@ -10,11 +10,11 @@ use turnbuckle_datapath::{
 use turnbuckle_engine::{
     Action, AddressRange, Alternate, AnswerConfig, AuthConfig, Bandwidth, BindingConfig,
     Config as EngineConfig, Fingerprint, Lifetimes, Limits, MobilityConfig, NonceLifetime,
-    PolicyRules, Rate, Redirection, RelayAddress, RelayConfig, Rule, Service, TcpRelays,
-    ThirdParties, UnverifiedLimits,
+    PolicyRules, Rate, Redirection, RelayAddress, RelayConfig, Rule, Service, SharedRelays,
+    TcpRelays, ThirdParties, UnverifiedLimits,
 };
 
-use crate::config::{Config, Credential, Persona};
+use crate::config::{Config, Credential, Persona, SharedRelayPorts};
 use crate::control::keys::KeyRing;
 use crate::control::limits::connections_without_allocation;
 use crate::log::{Lines, Scope};
@@ -232,12 +232,33 @@ fn relays(config: &Config) -> RelayConfig {
             .collect(),
         ports: from.relay_ports.min.get()..=from.relay_ports.max.get(),
         udp: config.relays.udp,
+        shared: config.datapath.shared_relays.map(|shared| SharedRelays {
+            addresses: shared_addresses(config, shared),
+            peers_per_allocation: shared.peers_per_allocation,
+        }),
         tcp: config.relays.tcp.then(|| tcp_relays(config)),
         default_family: from.default_family,
         rfc5766_channel_numbers: config.stun.rfc5766_channel_numbers,
         check_origin: config.authentication.requests.checks_origin,
         ..RelayConfig::default()
     }
+}
+
+/// Returns where each shard binds its shared relay sockets, of IPv4 and of IPv6: on the first relay address of the family.
+pub(crate) fn shared_addresses(
+    config: &Config,
+    shared: SharedRelayPorts,
+) -> Vec<[Option<SocketAddr>; 2]> {
+    let relays = &config.addresses.relays;
+    let first = [false, true].map(|v6| relays.iter().find(|relay| relay.is_ipv6() == v6).copied());
+    let shards = 0..config.datapath.shards.get();
+    shards
+        .map(|shard| {
+            let [v4, v6] = first;
+            let ports = shared.ports_of(shard);
+            [v4.zip(Some(ports[0])), v6.zip(Some(ports[1]))].map(|at| at.map(SocketAddr::from))
+        })
+        .collect()
 }
 
 /// Seconds' worth of connections that a user may begin at once.

@@ -554,6 +554,8 @@ fn compacted(journal: Vec<Change>) -> Vec<Change> {
             | Change::ChannelInstalled { allocation, .. }
             | Change::FamilyEnded { allocation, .. }
             | Change::PeerBound { allocation, .. }
+            | Change::PeerClaimed { allocation, .. }
+            | Change::PeerLimitReached { allocation, .. }
             | Change::PeerConnected { allocation, .. }
             | Change::PeerDisconnected { allocation, .. }
             | Change::PermissionExpired { allocation, .. }

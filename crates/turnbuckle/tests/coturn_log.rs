@@ -359,6 +359,52 @@ fn a_client_that_has_moved_is_told_of() {
     server.awaits("session @: mobility handoff completed, remote 127.0.0.1:#");
 }
 
+/// coturn's client over a relay socket that allocations share: what is refused to it has the words that scripts look for. Debian's coturn
+/// has no such sockets.
+#[test]
+fn shared_relay_sockets_are_told_of_as_coturns_newer_versions_do() {
+    if !Path::new(CLIENT).exists() {
+        not_run(&format!("{CLIENT} is not installed"));
+        return;
+    }
+    let site = Site::new();
+    let (shared, peer) = (free_ports(), free_ports());
+    let _peer = Peer::start(peer);
+    let (shared_text, peer_text) = (shared.to_string(), peer.to_string());
+    let words = [
+        "-v",
+        "--rfc5766-channel-numbers",
+        "--multiplex-peer",
+        "--multiplex-peer-port",
+        &shared_text,
+    ];
+    let mut server = site.start(&words);
+    server.awaits("Total auth threads: 1");
+    server.awaits(&format!(
+        "multiplex-peer: 1 thread(s), port range {shared}-{} (IPv4+IPv6 per thread)",
+        shared + 1
+    ));
+    server.awaits(&format!(
+        "multiplex-peer: thread 0 IPv4 socket bound to 127.0.0.1:{shared}"
+    ));
+    let user = ["-u", "alice", "-w", "secret", "-n", "2"];
+    let to_peer = ["-e", "127.0.0.1", "-r", &peer_text];
+    let common = [&user[..], &to_peer].concat();
+    // Without -c the client asks for a pair of ports.
+    client(site.port, &[&common[..], &["-m", "1"]].concat());
+    server.awaits("incoming packet ALLOCATE processed, error 508: EVEN-PORT is not supported with multiplex-peer");
+    client(site.port, &[&common[..], &["-c", "-m", "1"]].concat());
+    server.awaits(&format!("IPv4. Local relay addr: 127.0.0.1:{shared}"));
+    server.awaits(
+        "session @: peer usage: realm=<example.org>, username=<alice>, rp=2, rb=200, sp=2, sb=200",
+    );
+    // Two clients of one shard with one peer.
+    client(site.port, &[&common[..], &["-c", "-m", "2"]].concat());
+    server.awaits(
+        "processed, error 400: Peer address already used by another multiplex-peer allocation",
+    );
+}
+
 /// A folder with a link to the binary and a certificate, in which it is started as `turnserver`.
 struct Site {
     folder: tempfile::TempDir,

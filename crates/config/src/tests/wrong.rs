@@ -129,8 +129,9 @@ const WRONG: &[(&str, usize, &str)] = &[
     ("udp-recvmmsg=false\nudp-gso=true", 2, "needs batched receive"),
     ("udp-recvmmsg=false\nudp-backend=gso", 2, "contradicts"),
     ("udp-gso=false\nudp-backend=gso", 2, "contradicts"),
-    ("multiplex-peer", 1, "not implemented yet"),
-    ("multiplex-peer-port=3480", 1, "not implemented yet"),
+    ("multiplex-peer=maybe", 1, "true or false"),
+    ("multiplex-peer-port=65001", 1, "1 to 65000"),
+    ("multiplex-peer-max-peers=0", 1, "1 to 65535"),
     // Flags
     ("fingerprint=maybe", 1, "true or false"),
     ("fingerprint=2", 1, "true or false"),

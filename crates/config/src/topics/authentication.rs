@@ -13,10 +13,9 @@ use crate::findings::Findings;
 use crate::machine::Machine;
 use crate::persona::Persona;
 use crate::problem::{Note, Origin, Problem};
-use crate::row::{Row, Setting, Topic, each, flag, one};
+use crate::row::{Row, Setting, Topic, VALUE_COUNTS, each, flag, one};
 use crate::value::Kind;
 
-const VALUE_COUNTS: &str = "the value counts; coturn ignores it and always switches on";
 /// Realm where neither configuration nor host name says one.
 const REALM_OF_LAST_RESORT: &str = "turnbuckle";
 /// Longest realm, in bytes; a longer domain name of the host is no realm.

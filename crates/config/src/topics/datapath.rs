@@ -10,12 +10,11 @@ use crate::choice::{Choice, kind_of};
 use crate::entry::Group;
 use crate::findings::Findings;
 use crate::machine::Machine;
-use crate::row::{Row, Setting, Topic, choice, flag, number, one};
+use crate::row::{Row, Setting, Topic, VALUE_COUNTS, choice, flag, number, one};
 use crate::value::Kind;
 
 /// Most shards: coturn's limit, and more than any machine this was measured on has processors.
 const SHARDS_MAX: u16 = 128;
-const NO_SHARED_SOCKETS: &str = "relay sockets shared by allocations are not implemented yet";
 
 /// The given values about threads and the data path.
 #[derive(Default)]
@@ -25,13 +24,28 @@ pub(crate) struct GivenDatapath {
     pin: bool,
     accept: AcceptStrategy,
     backend: Option<Backend>,
-    batched_receive: bool,
-    segmentation: Option<bool>,
+    flags: BackendFlags,
+    shared: GivenSharedRelays,
     coalesce: Duration,
     coalesce_policy: CoalescePolicy,
     socket_buffer_bytes: u32,
     pub(crate) log_receive: bool,
     pub(crate) log_send: bool,
+}
+
+/// coturn's flags, each of which implies a backend.
+#[derive(Clone, Copy, Default)]
+struct BackendFlags {
+    batched_receive: bool,
+    segmentation: Option<bool>,
+}
+
+/// The given values about relay sockets that allocations share.
+#[derive(Clone, Copy, Default)]
+struct GivenSharedRelays {
+    is_on: bool,
+    first: u16,
+    peers_per_allocation: u16,
 }
 
 /// Threads and processors, and how datagrams are moved.
@@ -45,6 +59,8 @@ pub struct Datapath {
     pub accept: AcceptStrategy,
     /// Which backend moves datagrams; none means the best that a probe at the start finds working.
     pub backend: Option<Backend>,
+    /// The ports of relay sockets that allocations share; none where each has its own.
+    pub shared_relays: Option<SharedRelayPorts>,
     /// Longest pause before reading so that datagrams come in larger batches; zero turns the pause off. At most 10 ms.
     pub coalesce: Duration,
     /// The purpose of these pauses.
@@ -57,6 +73,28 @@ pub struct Datapath {
     pub log_receive: bool,
     /// Print send batch counters every [`Log::statistics_interval`](crate::Log::statistics_interval).
     pub log_send: bool,
+}
+
+/// Where relay sockets are that UDP allocations share (coturn's `multiplex-peer`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SharedRelayPorts {
+    /// The port of the first shard for IPv4; 1 to 65000, so that each of 128 shards has its two.
+    pub first: u16,
+    /// Peers that one allocation may have; 1 to 65535.
+    pub peers_per_allocation: u16,
+}
+
+impl SharedRelayPorts {
+    /// Returns the ports of a shard, for IPv4 and for IPv6.
+    pub fn ports_of(self, shard: u16) -> [u16; 2] {
+        let first = self.first.saturating_add(shard.saturating_mul(2));
+        [first, first.saturating_add(1)]
+    }
+
+    /// Returns the last port of so many shards.
+    pub fn last(self, shards: NonZeroU16) -> u16 {
+        self.ports_of(shards.get() - 1)[1]
+    }
 }
 
 impl Topic for GivenDatapath {
@@ -142,7 +180,7 @@ pub(crate) const ROWS: &[Key] = &[
     .default("true")
     .works(Setting {
         take: |given, written| {
-            given.batched_receive = written.value.flag();
+            given.flags.batched_receive = written.value.flag();
             Ok(())
         },
         show: |datapath| one(datapath.backend != Some(Backend::Single)),
@@ -181,7 +219,7 @@ pub(crate) const ROWS: &[Key] = &[
     .example("true")
     .works(Setting {
         take: |given, written| {
-            given.segmentation = Some(written.value.flag());
+            given.flags.segmentation = Some(written.value.flag());
             Ok(())
         },
         show: |_| Vec::new(),
@@ -191,28 +229,56 @@ pub(crate) const ROWS: &[Key] = &[
         "multiplex-peer",
         Group::Threads,
         Kind::Flag,
-        "One relay socket per family and shard, shared by all allocations.",
+        "One UDP relay socket per family and shard, shared by all allocations, in place of a port \
+         for each: the port range is no limit, and fewer sockets are cheaper for thousands of \
+         calls. All clients of a shard have one relayed transport address then, and a peer, by its \
+         address and port, belongs to one of them at a time: another client of the shard gets 400. \
+         So clients cannot reach each other's relayed addresses, nor one peer together. EVEN-PORT \
+         gets 508, RESERVATION-TOKEN 400. TCP relays keep ports of their own.",
     )
     .default("false")
-    .only(&["false"], NO_SHARED_SOCKETS),
+    .stricter(VALUE_COUNTS)
+    .example("true")
+    .always_on_in_coturn()
+    .works(Setting {
+        take: |given, written| {
+            given.shared.is_on = written.value.flag();
+            Ok(())
+        },
+        show: |datapath| one(datapath.shared_relays.is_some()),
+    }),
     Key::new(
         "O-037",
         "multiplex-peer-port",
         Group::Threads,
         Kind::number(1, 65000, ""),
-        "First port of shared relay sockets.",
+        "First port of shared relay sockets, on the first relay-ip of each family: shard i has \
+         this port + 2i for IPv4 and the next for IPv6.",
     )
     .default("3480")
-    .not_yet("relay sockets shared by allocations are"),
+    .works(Setting {
+        take: |given, written| {
+            given.shared.first = written.value.number()?;
+            Ok(())
+        },
+        show: |datapath| shown(datapath, |shared| shared.first),
+    }),
     Key::new(
         "O-038",
         "multiplex-peer-max-peers",
         Group::Threads,
         Kind::number(1, 65535, "peers"),
-        "Peers that one allocation may have on shared relay sockets.",
+        "Peers, by address and port, that one allocation may have on shared relay sockets. Beyond \
+         it: 508 to CreatePermission and ChannelBind, and a Send indication is dropped.",
     )
     .default("256")
-    .not_yet("relay sockets shared by allocations are"),
+    .works(Setting {
+        take: |given, written| {
+            given.shared.peers_per_allocation = written.value.number()?;
+            Ok(())
+        },
+        show: |datapath| shown(datapath, |shared| shared.peers_per_allocation),
+    }),
     Key::own(
         "O-038",
         "udp-backend",
@@ -293,6 +359,7 @@ pub(crate) fn finish(
     findings: &mut Findings,
 ) -> Datapath {
     Datapath {
+        shared_relays: shared_relays(given, findings),
         shards: shards(given, machine, findings),
         pin: given.pin,
         accept: given.accept,
@@ -322,8 +389,32 @@ fn shards(given: &GivenDatapath, machine: &Machine, findings: &mut Findings) -> 
     }
 }
 
+/// Shows a value about shared relay sockets, if there are any.
+fn shown(datapath: &Datapath, value: fn(SharedRelayPorts) -> u16) -> Vec<String> {
+    datapath
+        .shared_relays
+        .map(|shared| value(shared).to_string())
+        .into_iter()
+        .collect()
+}
+
+fn shared_relays(given: &GivenDatapath, findings: &mut Findings) -> Option<SharedRelayPorts> {
+    if !given.shared.is_on {
+        for key in ["multiplex-peer-port", "multiplex-peer-max-peers"] {
+            if findings.is_given(key) {
+                findings.note(key, "has no effect without `multiplex-peer`");
+            }
+        }
+        return None;
+    }
+    Some(SharedRelayPorts {
+        first: given.shared.first,
+        peers_per_allocation: given.shared.peers_per_allocation,
+    })
+}
+
 fn backend(given: &GivenDatapath, findings: &mut Findings) -> Option<Backend> {
-    let implied = match (given.batched_receive, given.segmentation) {
+    let implied = match (given.flags.batched_receive, given.flags.segmentation) {
         (false, Some(true)) => {
             findings.problem(
                 "udp-gso",

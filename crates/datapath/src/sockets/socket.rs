@@ -119,6 +119,11 @@ impl Socket {
                 send_buffer = sockopt::set_send_buffer(fd, settings.buffers.listener)?;
                 sockopt::set_receive_buffer(fd, settings.buffers.listener)?
             }
+            EndpointKind::SharedRelay => {
+                sockopt::enable_error_queue(fd, v6)?;
+                send_buffer = sockopt::set_send_buffer(fd, settings.buffers.listener)?;
+                sockopt::set_receive_buffer(fd, settings.buffers.listener)?
+            }
             EndpointKind::Relay => {
                 sockopt::enable_error_queue(fd, v6)?;
                 sockopt::set_receive_buffer(fd, settings.buffers.relay_start)?
@@ -155,7 +160,7 @@ impl Socket {
     /// Returns the state of a socket that is bound already.
     pub(super) fn new(descriptor: OwnedFd, kind: EndpointKind, settings: &Settings) -> Self {
         let want = match kind {
-            EndpointKind::Listener { .. } => settings.batch.max(1),
+            EndpointKind::Listener { .. } | EndpointKind::SharedRelay => settings.batch.max(1),
             EndpointKind::Relay => 1,
         };
         Self {

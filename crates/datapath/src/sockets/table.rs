@@ -89,7 +89,7 @@ impl Held {
 pub(crate) struct Table {
     places: Vec<Place>,
     free: Vec<u32>,
-    /// The endpoints that clients send to.
+    /// The endpoints that many send to: those of clients, and shared relays.
     pub(crate) clients: Vec<EndpointId>,
     /// Those that are to be closed after the next flush.
     pub(crate) closing: Vec<EndpointId>,

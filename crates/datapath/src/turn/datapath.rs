@@ -303,8 +303,8 @@ impl Datapath {
         }
     }
 
-    /// Reads the client sockets before all others, until they are empty or enough was read. Each relay has a socket of its own; all
-    /// clients share one, and what is left in it would wait for the next turn.
+    /// Reads the sockets that many send to before all others, until they are empty or enough was read. What is left in one would wait for
+    /// the next turn, and an allocation's own socket has the next datagram of one flow or few.
     #[inline]
     fn serve_clients<H: Handler>(&mut self, handler: &mut H) {
         if self.waiting.events.len() == EVENTS {
@@ -323,7 +323,7 @@ impl Datapath {
         }
     }
 
-    /// Reads a socket of clients.
+    /// Reads a socket that many send to.
     #[inline]
     fn serve_deep<H: Handler>(&mut self, id: EndpointId, flags: EventFlags, handler: &mut H) {
         let before = self.receiver.datagrams;

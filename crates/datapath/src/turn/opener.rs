@@ -39,7 +39,7 @@ impl Sockets for Opener<'_> {
         let id = bound.endpoint.id;
         let kind = match bind.kind {
             EndpointKind::Relay => epolls::RELAY,
-            EndpointKind::Listener { .. } => epolls::CLIENTS,
+            EndpointKind::Listener { .. } | EndpointKind::SharedRelay => epolls::CLIENTS,
         };
         watch(bound, kind, self.epolls).inspect_err(|_| {
             self.table.remove(id);

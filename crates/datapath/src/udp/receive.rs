@@ -83,8 +83,12 @@ impl Receiver {
     #[inline]
     fn want(&self, bound: &Bound, turn: u64) -> u16 {
         match bound.endpoint.kind {
-            EndpointKind::Listener { .. } if brings_one(bound, turn) => 1,
-            EndpointKind::Listener { .. } => self.batch,
+            EndpointKind::Listener { .. } | EndpointKind::SharedRelay
+                if brings_one(bound, turn) =>
+            {
+                1
+            }
+            EndpointKind::Listener { .. } | EndpointKind::SharedRelay => self.batch,
             EndpointKind::Relay => bound.socket.want.min(self.batch),
         }
     }

@@ -1,6 +1,6 @@
 //! Relayed transport addresses.
 
-use core::net::IpAddr;
+use core::net::{IpAddr, SocketAddr};
 use core::ops::RangeInclusive;
 use core::time::Duration;
 
@@ -15,6 +15,8 @@ pub struct RelayConfig {
     pub ports: RangeInclusive<u16>,
     /// Whether allocations with UDP relayed transport addresses are granted; without it they are forbidden (403).
     pub udp: bool,
+    /// The relay sockets that UDP allocations share; `None` where each has a socket of its own.
+    pub shared: Option<SharedRelays>,
     /// Allocations with TCP relayed transport addresses (RFC 6062); `None` grants none (442) and serves no method of theirs.
     pub tcp: Option<TcpRelays>,
     /// The family of an allocation whose request names none.
@@ -35,12 +37,31 @@ impl Default for RelayConfig {
             addresses: Vec::new(),
             ports: 49152..=65535,
             udp: true,
+            shared: None,
             tcp: None,
             default_family: DefaultFamily::V4,
             rfc5766_channel_numbers: false,
             check_origin: false,
             dont_fragment: true,
         }
+    }
+}
+
+/// Relay sockets that all UDP allocations of an engine share, one for each family (coturn's `multiplex-peer`). A peer, by its address
+/// and port, belongs to one allocation of an engine at a time. EVEN-PORT gets 508 and RESERVATION-TOKEN 400.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SharedRelays {
+    /// The bound addresses of each engine, in the engines' order: for IPv4 and for IPv6, where the family is supported. No peer may be
+    /// reached at any of them.
+    pub addresses: Vec<[Option<SocketAddr>; 2]>,
+    /// Peers of one allocation: 508, or a Send indication is dropped.
+    pub peers_per_allocation: u16,
+}
+
+impl SharedRelays {
+    /// Returns the bound addresses of all engines.
+    pub(crate) fn all(&self) -> impl Iterator<Item = SocketAddr> {
+        self.addresses.iter().flatten().flatten().copied()
     }
 }
 

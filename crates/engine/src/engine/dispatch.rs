@@ -171,7 +171,15 @@ impl<R: Random> Engine<R> {
         }
         let method = request.message.method();
         let result = if method == Method::ALLOCATE {
-            allocate::allocate(request, &proof, rules, allocations, out, random)
+            allocate::allocate(
+                request,
+                &proof,
+                rules,
+                authenticator,
+                allocations,
+                out,
+                random,
+            )
         } else if method == Method::REFRESH {
             refresh::refresh(
                 request,

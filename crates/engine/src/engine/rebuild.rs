@@ -4,12 +4,14 @@
 //! allocation whose socket, listener or port is not there any more ends as [`EndCause::Lost`].
 
 use core::net::{IpAddr, SocketAddr};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use turnbuckle_wire::ChannelNumber;
 
+use crate::address::PeerAddress;
 use crate::allocation::channels::Channels;
+use crate::allocation::lease::Lease;
 use crate::allocation::mobility::{LastResume, Mobility};
 use crate::allocation::permissions::Permissions;
 use crate::allocation::{Allocation, Entry, Rare, Relay};
@@ -22,7 +24,6 @@ use crate::engine::Engine;
 use crate::id::{AllocationId, ClientTuple, Connection, Endpoint, Family, Transport};
 use crate::judging;
 use crate::mobility;
-use crate::ports::PortLease;
 use crate::random::Random;
 use crate::reservation::{RESERVATION_MIN, Reservation, ReservationToken, ReservedPort};
 use crate::time::{Now, Time};
@@ -36,6 +37,8 @@ struct Record {
     usage: Usage,
     permissions: BTreeMap<IpAddr, Time>,
     channels: BTreeMap<ChannelNumber, (SocketAddr, Time)>,
+    /// Peers of shared relay sockets, as far as nobody else has claimed them since.
+    claims: BTreeSet<PeerAddress>,
     /// The 5-tuple that it was created on.
     first: Path,
     /// The last resume.
@@ -58,6 +61,7 @@ impl Record {
             usage: Usage::default(),
             permissions,
             channels,
+            claims: BTreeSet::new(),
             resumed: None,
             has_new_path: false,
         }
@@ -91,6 +95,18 @@ impl Record {
             .retain(|peer, _| peer.is_ipv4() != (family == Family::V4));
         self.channels
             .retain(|_, (peer, _)| Family::of(peer) != family);
+        self.release();
+    }
+
+    /// Gives back the peers that no permission and no channel holds any more.
+    fn release(&mut self) {
+        let channels = &self.channels;
+        let has_channel = |peer: &PeerAddress| {
+            let mut peers = channels.values().map(|(bound, _)| PeerAddress::new(*bound));
+            peers.any(|bound| bound == *peer)
+        };
+        self.claims
+            .retain(|peer| self.permissions.contains_key(&peer.ip()) || has_channel(peer));
     }
 }
 
@@ -114,6 +130,7 @@ impl<R: Random> Engine<R> {
             engine.add_listener(endpoint, local);
         }
         let mut records = BTreeMap::new();
+        let mut owners = BTreeMap::new();
         let mut reservations = Vec::new();
         for change in changes {
             if let Change::Created(created) = &change {
@@ -126,9 +143,10 @@ impl<R: Random> Engine<R> {
                 // guard: V-22-redeemed
                 engine.spend_again(ended.redeemed, ended.created);
             }
-            engine.replay(&mut records, change);
+            engine.replay(&mut records, &mut owners, change);
         }
-        for (id, record) in records {
+        for (id, mut record) in records {
+            record.claims.retain(|peer| owners.get(peer) == Some(&id));
             if !engine.carry_over(id, &record, now.time, &mut endpoint_of) {
                 engine.allocations.table.retire(id);
                 engine.report_lost(id, record, now.time);
@@ -172,7 +190,12 @@ impl<R: Random> Engine<R> {
     }
 
     /// Applies one change to the records.
-    fn replay(&mut self, records: &mut BTreeMap<AllocationId, Record>, change: Change) {
+    fn replay(
+        &mut self,
+        records: &mut BTreeMap<AllocationId, Record>,
+        owners: &mut BTreeMap<PeerAddress, AllocationId>,
+        change: Change,
+    ) {
         match change {
             Change::Created(created) => {
                 records.insert(created.allocation, Record::new(*created));
@@ -284,6 +307,7 @@ impl<R: Random> Engine<R> {
             Change::PermissionExpired { allocation, peer } => {
                 if let Some(record) = records.get_mut(&allocation) {
                     record.permissions.remove(&peer);
+                    record.release();
                 }
             }
             Change::ChannelInstalled {
@@ -299,10 +323,20 @@ impl<R: Random> Engine<R> {
             // connections end with the process that held them
             Change::PeerBound { .. }
             | Change::PeerConnected { .. }
-            | Change::PeerDisconnected { .. } => {}
+            | Change::PeerDisconnected { .. }
+            | Change::PeerLimitReached { .. } => {}
+            Change::PeerClaimed { allocation, peer } => {
+                if let Some(record) = records.get_mut(&allocation) {
+                    let peer = PeerAddress::new(peer);
+                    record.claims.insert(peer);
+                    // mutant: rebuild-forgets-claims
+                    owners.insert(peer, allocation);
+                }
+            }
             Change::ChannelExpired { allocation, number } => {
                 if let Some(record) = records.get_mut(&allocation) {
                     record.channels.remove(&number);
+                    record.release();
                 }
             }
         }
@@ -322,6 +356,7 @@ impl<R: Random> Engine<R> {
             usage,
             permissions,
             channels,
+            claims,
             first,
             resumed,
             has_new_path,
@@ -333,7 +368,7 @@ impl<R: Random> Engine<R> {
                 continue;
             };
             let endpoint = endpoint_of(relayed.local);
-            match (endpoint, self.lease_again(relayed.local)) {
+            match (endpoint, self.lease_again(relayed.local, endpoint)) {
                 (Some(endpoint), Some(lease)) => {
                     relays[index] = Some(Relay::new(endpoint, expires, lease));
                 }
@@ -370,7 +405,7 @@ impl<R: Random> Engine<R> {
             (client, quota, relays.iter().flatten().count() == held)
         else {
             for relay in relays.iter().flatten() {
-                self.out.outbox.close_relay(relay.endpoint);
+                relay.close(&mut self.out.outbox);
             }
             return false;
         };
@@ -421,6 +456,9 @@ impl<R: Random> Engine<R> {
             }
             return false;
         }
+        for &peer in claims {
+            self.allocations.claims.insert(peer, id);
+        }
         // mutant: rebuild-forgets-timers
         self.allocations.wheel.schedule(id.index, wake);
         mobility::announce_paths(id, &self.rules, &self.allocations);
@@ -429,13 +467,24 @@ impl<R: Random> Engine<R> {
         true
     }
 
-    /// Leases the port of an allocation again, when the port is free or was reserved by another engine.
-    fn lease_again(&self, local: SocketAddr) -> Option<PortLease> {
+    /// Leases the port of an allocation again, when the port is free or was reserved by another engine. A shared relay socket that the
+    /// host has is this engine's from then on.
+    fn lease_again(&mut self, local: SocketAddr, endpoint: Option<Endpoint>) -> Option<Lease> {
+        let shared = self.rules.config.relays.shared.as_ref();
+        if shared.is_some_and(|shared| shared.all().any(|it| it == local)) {
+            let index = Family::of(&local).index();
+            if self.rules.shared[index].is_none() {
+                self.add_shared_relay(endpoint?, local);
+            }
+            let relay = self.rules.shared[index].as_ref()?;
+            return (relay.local == local).then(|| Lease::Shared(Arc::clone(relay)));
+        }
         let commons = &self.rules.commons;
         commons
             .ports
             .lease_exact(local)
             .or_else(|| commons.reservations.redeem_exact(local))
+            .map(Lease::Own)
     }
 
     /// Returns the 5-tuple of a client, if it can continue. A connection has ended with the process that held it.
@@ -499,6 +548,11 @@ impl<R: Random> Engine<R> {
     }
 }
 
+/// Returns the sockets that are the allocation's own.
 fn endpoints(allocation: &Allocation) -> [Option<Endpoint>; 2] {
-    [Family::V4, Family::V6].map(|family| allocation.relay(family).map(|relay| relay.endpoint))
+    [Family::V4, Family::V6].map(|family| {
+        let relay = allocation.relay(family);
+        let own = relay.filter(|relay| !relay.lease.is_shared());
+        own.map(|relay| relay.endpoint)
+    })
 }

@@ -78,6 +78,23 @@ impl<R: Random> Engine<R> {
         })
     }
 
+    /// Returns the relay handle of the allocation that a peer of a shared relay socket belongs to. What arrives from the peer, data and
+    /// ICMP errors about what was sent to it, is that allocation's and nobody else's.
+    ///
+    /// # Errors
+    ///
+    /// The reason to drop a datagram of that peer under: it belongs to no allocation.
+    #[inline]
+    pub fn owner_of_peer(&self, peer: SocketAddr) -> Result<RelayHandle, DropReason> {
+        let peer = self.rules.policies.usual.admit(peer);
+        let owner = self.allocations.claims.owner(peer);
+        let allocation = owner.ok_or(DropReason::PeerUnclaimed)?;
+        Ok(RelayHandle {
+            allocation,
+            family: Family::of(&peer.address()),
+        })
+    }
+
     /// Routes a train of `datagrams` datagrams from one peer with `bytes` bytes in all (RFC 8656 §11.3).
     ///
     /// `peer` is the source as the socket saw it. The traffic is counted here.

@@ -31,6 +31,7 @@ mod relay;
 mod reservation;
 mod retransmission;
 mod send;
+mod shared;
 mod standing;
 mod stun;
 mod support;

@@ -139,6 +139,9 @@ pub(crate) struct Ends {
     /// Address of the peer; given several times, clients take turns
     #[arg(long, value_name = "ADDRESS:PORT")]
     pub(crate) peer: Vec<SocketAddr>,
+    /// Ports that each --peer has, from the given one on, each a peer of its own: `turnbuckle peer --ports`
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=10_000))]
+    pub(crate) peer_ports: u16,
 }
 
 /// Who the clients are.
@@ -502,7 +505,7 @@ impl Arguments {
     /// The peers that clients have in turn, and the one that each has besides by a dual allocation.
     pub(crate) fn peers(&self) -> (Vec<SocketAddr>, Option<SocketAddr>) {
         if !self.flows.dual || self.habits.uses_one_of_two {
-            return (self.ends.peer.clone(), None);
+            return (cli::on_ports(&self.ends.peer, self.ends.peer_ports), None);
         }
         let (second, first): (Vec<_>, Vec<_>) =
             self.ends.peer.iter().partition(|peer| peer.is_ipv6());

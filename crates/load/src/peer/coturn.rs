@@ -7,7 +7,7 @@ use std::thread;
 
 use lexopt::{Arg, Parser};
 
-use super::{Arguments, Mode, Running, TICK};
+use super::{Arguments, At, Mode, Running, TICK};
 use crate::cli::{BackendChoice, Threads};
 use crate::flags::{Wrong, address, number, text};
 use crate::output;
@@ -92,9 +92,12 @@ impl Options {
         let listen = self.addresses.iter();
         Arguments {
             mode: Mode::Reflect,
-            listen: listen
-                .flat_map(|&address| ports.map(|port| SocketAddr::new(address, port)))
-                .collect(),
+            at: At {
+                listen: listen
+                    .flat_map(|&address| ports.map(|port| SocketAddr::new(address, port)))
+                    .collect(),
+                ports: 1,
+            },
             threads: Threads::Auto,
             cpus: None,
             backend: BackendChoice::AUTO,
@@ -121,7 +124,12 @@ mod tests {
     fn two_ports_at_every_address_of_both_families_unless_told_otherwise() {
         let listen = |line: &str| -> Vec<String> {
             let arguments = parse(line).unwrap().arguments();
-            arguments.listen.iter().map(ToString::to_string).collect()
+            arguments
+                .at
+                .listen
+                .iter()
+                .map(ToString::to_string)
+                .collect()
         };
         assert_eq!(
             listen(""),

@@ -50,15 +50,25 @@ enum Mode {
     Source,
 }
 
+/// Where datagrams are received.
+#[derive(clap::Args, Clone, Debug)]
+struct At {
+    /// Address to receive at; may be given several times
+    #[arg(long, value_name = "ADDRESS:PORT", default_values = ["0.0.0.0:3480", "[::]:3480"])]
+    listen: Vec<SocketAddr>,
+    /// Ports to receive at, of each address: the given one and those after it
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=10_000))]
+    ports: u16,
+}
+
 /// Command line of `turnbuckle peer`.
 #[derive(clap::Args, Clone, Debug)]
 pub struct Arguments {
     /// What happens to a datagram
     #[arg(value_enum, default_value_t = Mode::Reflect)]
     mode: Mode,
-    /// Address to receive at; may be given several times
-    #[arg(long, value_name = "ADDRESS:PORT", default_values = ["0.0.0.0:3480", "[::]:3480"])]
-    listen: Vec<SocketAddr>,
+    #[command(flatten)]
+    at: At,
     /// Take TCP connections at the same addresses as well; what comes over one goes back over it
     #[arg(long)]
     tcp: bool,
@@ -153,7 +163,8 @@ impl Running {
         let number = arguments.threads.or(threads::available(), cli::THREADS_MAX);
         let barrier = Arc::new(Barrier::new(number));
         let mut arguments = arguments.clone();
-        let chosen = choose_ports(&mut arguments.listen)?;
+        arguments.at.listen = cli::on_ports(&arguments.at.listen, arguments.at.ports);
+        let chosen = choose_ports(&mut arguments.at.listen)?;
         let (bound, is_bound) = mpsc::channel();
         let mut shards = Vec::new();
         for index in 0..number {
@@ -485,7 +496,7 @@ impl Start {
             ..Settings::default()
         })?;
         let mut endpoints = Vec::new();
-        for &address in &self.arguments.listen {
+        for &address in &self.arguments.at.listen {
             let endpoint = datapath
                 .bind(Bind {
                     address,

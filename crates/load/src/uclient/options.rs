@@ -458,6 +458,7 @@ impl Given {
                 transport: self.transport(),
                 ca_file: self.carrier.ca_file.clone(),
                 tls_name,
+                peer_ports: 1,
                 peer,
             },
             who: arguments::Who {

@@ -8,6 +8,7 @@ use turnbuckle_datapath::CoalescePolicy;
 use super::listening::Listening;
 use crate::config::{Config, Persona};
 use crate::shard::discovery::describe_discovery;
+use crate::translate;
 
 /// Holds what has been set up, for the lines.
 pub(super) struct Running<'a> {
@@ -87,10 +88,34 @@ pub(super) fn running(config: &Config, running: &Running<'_>, out: &mut impl Wri
             ports.min, ports.max
         );
     }
+    shared_relays(config, out);
     if config.persona == Persona::Turnserver {
         as_coturn(config, running, out);
     }
     let _ = write!(out, "{}", config.usage());
+}
+
+/// Writes coturn's lines about relay sockets that allocations share.
+fn shared_relays(config: &Config, out: &mut impl Write) {
+    let Some(shared) = config.datapath.shared_relays else {
+        return;
+    };
+    let (shards, first) = (config.datapath.shards, shared.first);
+    let _ = writeln!(
+        out,
+        "multiplex-peer: {shards} thread(s), port range {first}-{} (IPv4+IPv6 per thread)",
+        shared.last(shards)
+    );
+    let addresses = translate::shared_addresses(config, shared);
+    for (shard, addresses) in addresses.into_iter().enumerate() {
+        for address in addresses.into_iter().flatten() {
+            let family = if address.is_ipv4() { "IPv4" } else { "IPv6" };
+            let _ = writeln!(
+                out,
+                "multiplex-peer: thread {shard} {family} socket bound to {address}"
+            );
+        }
+    }
 }
 
 /// Returns the transports of a listener for datagrams, connections or both, as `A, B and C`.

@@ -121,7 +121,15 @@ impl Sessions {
                 self.permission(allocation.to_u64(), *peer, None)
             }
             Change::Ended(ended) => self.ended(ended),
-            Change::ChannelExpired { .. }
+            Change::PeerLimitReached { peer, limit, .. } => {
+                // A warning, at most once for each allocation: it does not depend on the logging of sessions.
+                return vec![format!(
+                    "warning: multiplex-peer: allocation reached its {limit} peer-endpoint limit (at {peer}); \
+                     further endpoints are rejected"
+                )];
+            }
+            Change::PeerClaimed { .. }
+            | Change::ChannelExpired { .. }
             | Change::ChannelInstalled { .. }
             | Change::FamilyEnded { .. }
             | Change::PeerBound { .. }

@@ -34,6 +34,8 @@ pub(crate) struct Answer {
     pub(crate) is_proven: bool,
     /// REALM of an error response, escaped.
     pub(crate) realm: Option<String>,
+    /// The reason phrase of an error about a shared relay socket, which says more than the code.
+    pub(crate) detail: Option<Box<str>>,
     transaction: TransactionId,
 }
 
@@ -41,9 +43,14 @@ impl Answer {
     /// Reads a response that the engine has written to `bytes`. Returns `None` for an indication.
     pub(crate) fn of(to: ClientTuple, bytes: &[u8]) -> Option<Self> {
         let message = Message::parse(bytes).ok()?;
-        let error = match message.class() {
-            Class::Success => None,
-            Class::Error => Some(message.error_code().ok()??.code),
+        let (error, detail) = match message.class() {
+            Class::Success => (None, None),
+            Class::Error => {
+                let error = message.error_code().ok()??;
+                let reason = std::str::from_utf8(error.reason).ok();
+                let detail = reason.filter(|it| it.contains("multiplex-peer"));
+                (Some(error.code), detail.map(Box::from))
+            }
             Class::Request | Class::Indication => return None,
         };
         Some(Self {
@@ -52,6 +59,7 @@ impl Answer {
             error,
             is_proven: message.has_integrity_sha1() || message.has_integrity_sha256(),
             realm: message.realm().ok().flatten().map(name_of_bytes),
+            detail,
             transaction: message.transaction_id(),
         })
     }

@@ -20,12 +20,16 @@ pub(crate) enum Token {
     ClientConnections(u16),
     /// Datagrams or connections of peers, at the relay socket of this handle.
     Relay(RelayHandle),
+    /// Datagrams of peers, at a relay socket that allocations share.
+    SharedRelay,
 }
 
 /// The lower half of a token that is none of a relay: the place of an allocation in its table is smaller (`AllocationId`, 2^31 places).
 const NO_RELAY: u64 = 0xFFFF_FFFF;
 /// In the upper half of such a token: connections arrive.
 const CONNECTIONS: u64 = 1 << 16;
+/// In the upper half of such a token: datagrams of many allocations' peers arrive.
+const SHARED: u64 = 1 << 17;
 
 impl Token {
     /// Packs the token into a number.
@@ -34,6 +38,7 @@ impl Token {
             Self::ClientDatagrams => NO_RELAY,
             Self::ClientConnections(number) => (CONNECTIONS | u64::from(number)) << 32 | NO_RELAY,
             Self::Relay(handle) => handle.to_u64(),
+            Self::SharedRelay => SHARED << 32 | NO_RELAY,
         }
     }
 
@@ -45,6 +50,7 @@ impl Token {
         }
         match token >> 32 {
             0 => Self::ClientDatagrams,
+            SHARED => Self::SharedRelay,
             upper => Self::ClientConnections((upper & 0xFFFF) as u16),
         }
     }
@@ -133,6 +139,7 @@ mod tests {
     fn any_token() -> impl Strategy<Value = Token> {
         prop_oneof![
             Just(Token::ClientDatagrams),
+            Just(Token::SharedRelay),
             any::<u16>().prop_map(Token::ClientConnections),
             any::<u64>()
                 .prop_filter("no allocation has the last place", |number| {

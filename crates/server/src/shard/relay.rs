@@ -99,6 +99,12 @@ impl Relay {
         self.listeners.push(endpoint);
     }
 
+    /// Registers a bound relay socket that allocations share.
+    pub(crate) fn add_shared_relay(&mut self, endpoint: EndpointId, local: SocketAddr) {
+        let name = name::endpoint(endpoint);
+        self.hub.engine.add_shared_relay(name, local);
+    }
+
     /// Returns the client-facing sockets.
     pub(crate) fn listeners(&self) -> &[EndpointId] {
         &self.listeners
@@ -263,6 +269,7 @@ impl DatagramHandler for Relay {
         let Self { hub, fronts, .. } = self;
         match Token::from_u64(message.token) {
             Token::Relay(handle) => hub.peer_message(handle, message, fronts, tx),
+            Token::SharedRelay => hub.shared_message(message, fronts, tx),
             Token::ClientDatagrams | Token::ClientConnections(_) => {
                 fronts.datagrams(message, hub, tx);
             }
@@ -272,7 +279,7 @@ impl DatagramHandler for Relay {
     fn truncated(&mut self, token: u64) {
         let counters = &self.hub.counters;
         let arrived = match Token::from_u64(token) {
-            Token::Relay(_) => &counters.datagrams.peer_in,
+            Token::Relay(_) | Token::SharedRelay => &counters.datagrams.peer_in,
             Token::ClientDatagrams | Token::ClientConnections(_) => &counters.datagrams.client_in,
         };
         arrived.add(1);
@@ -282,9 +289,15 @@ impl DatagramHandler for Relay {
     fn icmp(&mut self, _: EndpointId, token: u64, error: IcmpError, tx: &mut SendQueue) {
         let Self { hub, fronts, .. } = self;
         hub.counters.datagrams.icmp_in.add(1);
-        match Token::from_u64(token) {
-            Token::Relay(handle) => hub.icmp(handle, peer::udp::icmp_error(error), fronts, tx),
-            _ => hub.counters.dropped(HubDrop::IcmpNotRelayed, 1),
+        let relay = match Token::from_u64(token) {
+            Token::Relay(handle) => Some(handle),
+            // The error names the datagram's destination, so it is for whose peer that is.
+            Token::SharedRelay => hub.engine.owner_of_peer(error.peer).ok(),
+            Token::ClientDatagrams | Token::ClientConnections(_) => None,
+        };
+        match relay {
+            Some(handle) => hub.icmp(handle, peer::udp::icmp_error(error), fronts, tx),
+            None => hub.counters.dropped(HubDrop::IcmpNotRelayed, 1),
         }
     }
 
@@ -318,7 +331,7 @@ impl StreamHandler for Relay {
                 fronts.stream.accepted(stream, listener, remote, hub, tx)
             }
             Token::Relay(handle) => hub.accept_peer(stream, handle, remote, fronts, tx),
-            Token::ClientDatagrams => Admission::Refused,
+            Token::ClientDatagrams | Token::SharedRelay => Admission::Refused,
         }
     }
 

@@ -203,6 +203,9 @@ pub(super) fn set_up(
     }
     let mut datapath = Datapath::new(plan.datapath)?;
     let routes = plan.datagrams.routes.clone();
+    let shared = plan.engine.relays.shared.as_ref();
+    let shared_relays = shared.and_then(|shared| shared.addresses.get(plan.index).copied());
+    let shared_relays = shared_relays.into_iter().flatten().flatten();
     let engine = Engine::new(plan.engine, plan.commons, Randomness::of_system());
     let mut relay = Relay::new(
         engine,
@@ -215,6 +218,9 @@ pub(super) fn set_up(
     let mut datagrams = Vec::new();
     let mut connections = Vec::new();
     relay.set_shard(plan.index, plan.mailboxes, datapath.waker());
+    for address in shared_relays {
+        share_relay(&mut datapath, &mut relay, address)?;
+    }
     for address in plan.listeners.datagrams {
         let endpoint = listen_for_datagrams(&mut datapath, &mut relay, address)?;
         datagrams.push((endpoint, address));
@@ -249,6 +255,22 @@ fn listen_for_datagrams(
         .map_err(|error| cannot_listen("UDP", address, &error))?;
     relay.add_listener(endpoint, address);
     Ok(endpoint)
+}
+
+/// Binds a relay socket that all allocations of the shard share.
+fn share_relay(datapath: &mut Datapath, relay: &mut Relay, address: SocketAddr) -> io::Result<()> {
+    let endpoint = datapath
+        .bind(Bind {
+            address,
+            kind: EndpointKind::SharedRelay,
+            token: Token::SharedRelay.to_u64(),
+        })
+        .map_err(|error| {
+            let text = format!("multiplex-peer: cannot relay from UDP {address}: {error}");
+            io::Error::new(error.kind(), text)
+        })?;
+    relay.add_shared_relay(endpoint, address);
+    Ok(())
 }
 
 /// Takes an address for connections of clients, and returns the name of its listener.

@@ -234,6 +234,11 @@ impl Mirror {
                 let copy = self.copy(shard, *allocation, change)?;
                 copy.permissions.insert(*peer, expires.as_nanos());
             }
+            Change::PeerClaimed { .. } | Change::PeerLimitReached { .. } => {
+                ensure(false, "changes", || {
+                    format!("{change:?} without shared relay sockets")
+                })?;
+            }
             Change::PeerBound { .. }
             | Change::PeerConnected { .. }
             | Change::PeerDisconnected { .. } => {
@@ -319,6 +324,8 @@ pub(super) fn kind(change: &Change) -> u16 {
         },
         Change::FamilyEnded { .. } => 6,
         Change::PeerBound { .. } => 11,
+        Change::PeerClaimed { .. } => 17,
+        Change::PeerLimitReached { .. } => 18,
         Change::PeerConnected { .. } => 12,
         Change::PeerDisconnected { .. } => 13,
         Change::Moved(_) => 14,

@@ -9,7 +9,7 @@
 //! the tests of `wire` against other codecs, and not here. Which strangers share a bucket of the budget the engine says too; here it is
 //! checked that few do.
 //!
-//! Not in this world: streams, tokens, several realms, a new configuration, discovery, a proxy. TCP relays have a world of
+//! Not in this world: streams, tokens, several realms, a new configuration, discovery, a proxy, shared relay sockets. TCP relays have a world of
 //! their own ([`crate::connections`]). The monotonic clock and the calendar go at one pace; where they step apart is tried in the engine's scenarios.
 //!
 //! [`state`] is the page to begin with: what RFC 8656 says a server remembers, and what RFC 8016 adds. [`memory`] adds what a run has to know

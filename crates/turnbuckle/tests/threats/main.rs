@@ -36,6 +36,7 @@
 //! | V-47 | framing of streams | `streams` |
 //! | V-48 | TLS handshakes | `tls` |
 //!
+//! Of relay sockets that allocations share, V-07, V-29 and V-45 have tests of their own (`shared_relays`).
 //! And of the port that serves everything: whom a proxy may speak for, what HTTP gets (`proxy`).
 //! What the RFCs ask of packets and connections is in `standards`, what coturn's options do in `options`.
 //! All that can be tried with nothing but a server's address is a program too, `turnbuckle probe`; `probe` runs it.
@@ -75,6 +76,7 @@ mod randomness;
 mod realms;
 mod redirection;
 mod relay_abuse;
+mod shared_relays;
 mod standards;
 mod streams;
 mod tcp_relays;

@@ -268,3 +268,32 @@ fn a_resume_that_takes_the_place_of_another_and_the_end_of_moving_are_told() {
         [line]
     );
 }
+
+#[test]
+fn what_is_refused_on_a_shared_relay_socket_has_coturns_words() {
+    let mut sessions = Sessions::new(EVERYTHING, 0, 1, "example.org");
+    let now = Time::from_secs(1);
+    let reached = Change::PeerLimitReached {
+        allocation: AllocationId::from_u64(7),
+        peer: SocketAddr::from(([192, 0, 2, 9], 7000)),
+        limit: 256,
+    };
+    assert_eq!(
+        sessions.changed(&reached, now),
+        [
+            "warning: multiplex-peer: allocation reached its 256 peer-endpoint limit (at 192.0.2.9:7000); further endpoints are rejected"
+        ]
+    );
+    let said = "EVEN-PORT is not supported with multiplex-peer";
+    let mut bytes = vec![0; 1232];
+    let transaction = TransactionId::new([1; 12]);
+    let mut writer = MessageWriter::new(&mut bytes, Class::Error, Method::ALLOCATE, transaction);
+    writer.error_code(508, said);
+    writer.integrity(&IntegrityKey::sha1(&[0; 16]));
+    let len = writer.finish().expect("it fits");
+    let answer = Answer::of(client(1), &bytes[..len]).expect("one");
+    let asked = Asked::of(&message(Class::Request, None, "", "alice"), &answer);
+    let lines = sessions.answered(path(1), &answer, &asked, None, now);
+    let end = format!("incoming packet ALLOCATE processed, error 508: {said}");
+    assert!(lines.iter().any(|line| line.ends_with(&end)), "{lines:?}");
+}

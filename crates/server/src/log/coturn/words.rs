@@ -55,7 +55,10 @@ pub(super) fn disconnection(transport: Transport, is_broken: bool) -> String {
 }
 
 /// Returns coturn's reason phrase. For some errors it depends on the method, and for 438 on whether the nonce is known.
-pub(super) fn phrase(answer: &Answer, code: u16, is_known: bool) -> &'static str {
+pub(super) fn phrase(answer: &Answer, code: u16, is_known: bool) -> &str {
+    if let Some(detail) = &answer.detail {
+        return detail;
+    }
     match (code, answer.method) {
         (403, Method::CHANNEL_BIND | Method::CONNECT | Method::CREATE_PERMISSION) => "Forbidden IP",
         (437, Method::ALLOCATE) => "Mismatched allocation: wrong transaction ID",

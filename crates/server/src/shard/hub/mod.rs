@@ -179,6 +179,25 @@ impl Hub {
         admitted
     }
 
+    /// Relays a message that came to a shared relay socket to the client whose peer has sent it.
+    pub(in crate::shard) fn shared_message<F: Front>(
+        &mut self,
+        message: &Received<'_>,
+        front: &mut F,
+        tx: &mut SendQueue,
+    ) {
+        match self.engine.owner_of_peer(message.remote) {
+            Ok(handle) => self.peer_message(handle, message, front, tx),
+            Err(reason) => {
+                let datagrams = message.segment_count() as u64;
+                let counters = &self.counters.datagrams;
+                counters.peer_in.add(datagrams);
+                counters.peer_in_bytes.add(message.bytes.len() as u64);
+                self.counters.dropped(reason, datagrams);
+            }
+        }
+    }
+
     /// Relays a message from a peer to a client: checks the permission once per message, and puts a header in front of every segment.
     pub(in crate::shard) fn peer_message<F: Front>(
         &mut self,
