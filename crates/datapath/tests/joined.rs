@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 
 use common::{TEST_TIMEOUT, free_for_listening, loopback};
 use turnbuckle_datapath::{
-    Accepted, Admission, DatagramHandler, Datapath, DetachedStream, Listen, Received, SendQueue,
-    Settings, Sockets, StreamEnd, StreamHandler, StreamId, StreamInput, StreamListenerId, Taken,
-    TurnHandler,
+    Accepted, Admission, DatagramHandler, Datapath, DetachedStream, Listen, Received, SendFailure,
+    SendQueue, Settings, Sockets, StreamEnd, StreamHandler, StreamId, StreamInput,
+    StreamListenerId, Taken, TurnHandler,
 };
 
 const CLIENTS: u64 = 1;
@@ -20,6 +20,7 @@ const PEERS: u64 = 2;
 /// What a test wants done when a turn ends.
 enum Wish {
     Adopt(DetachedStream),
+    Close(StreamId),
     CloseListener(StreamListenerId),
     Connect(SocketAddr, SocketAddr),
     Detach(StreamId),
@@ -43,6 +44,7 @@ struct Pairs {
     received: usize,
     ended: Vec<StreamId>,
     ends: Vec<(StreamId, StreamEnd)>,
+    failures: Vec<(StreamId, u32)>,
 }
 
 impl Pairs {
@@ -58,6 +60,7 @@ impl TurnHandler for Pairs {
         for wish in std::mem::take(&mut self.wishes) {
             match wish {
                 Wish::Adopt(stream) => self.clients.push(sockets.adopt(stream).unwrap()),
+                Wish::Close(stream) => tx.close_stream(stream),
                 Wish::CloseListener(listener) => sockets.close_listener(listener),
                 Wish::Connect(local, remote) => {
                     if let Err(error) = sockets.connect(local, remote) {
@@ -117,6 +120,10 @@ impl StreamHandler for Pairs {
     fn seal(&mut self, _: StreamId, plain: &[u8], sealed: &mut Vec<u8>) -> io::Result<()> {
         sealed.extend(plain.iter().map(|byte| !byte));
         Ok(())
+    }
+
+    fn stream_failed(&mut self, stream: StreamId, messages: u32, _: SendFailure) {
+        self.failures.push((stream, messages));
     }
 
     fn stream_closed(&mut self, stream: StreamId, end: StreamEnd) {
@@ -413,4 +420,37 @@ fn what_comes_on_a_connection_that_is_held_back_waits_until_it_is_read_again() {
     assert_eq!(scene.pairs.received, 0);
     scene.wish(Wish::HoldBack(stream, false));
     scene.until(|pairs| pairs.received == 5);
+}
+
+#[test]
+fn answers_that_wait_when_joined_connections_end_are_given_up_and_relayed_bytes_are_no_messages() {
+    for (is_sealed, closed) in [(false, 0), (false, 1), (true, 1)] {
+        let mut scene = Scene::new();
+        let [(_unread, client), (mut peer, peer_side)] = scene.joined();
+        if is_sealed {
+            scene.wish(Wish::Seal(client));
+        }
+        // Until nothing more finds room on the way to the client, who reads nothing.
+        peer.set_nonblocking(true).unwrap();
+        let mut stalled = 0;
+        while stalled < 20 {
+            let before = scene.pairs.received;
+            let _ = peer.write(&[1; 65_536]);
+            scene.turn();
+            stalled = if scene.pairs.received == before {
+                stalled + 1
+            } else {
+                0
+            };
+        }
+        scene.wish(Wish::Reply(client, b"answer"));
+        assert_eq!(scene.pairs.failures, []);
+        scene.wish(Wish::Close([client, peer_side][closed]));
+        scene.until(|pairs| pairs.ends.len() == 2);
+        assert_eq!(
+            scene.pairs.failures,
+            [(client, 1)],
+            "sealed: {is_sealed}, closed: {closed}"
+        );
+    }
 }

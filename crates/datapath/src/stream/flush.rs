@@ -68,7 +68,7 @@ impl StreamFlusher {
             let messages = job.queue.stream_messages(touched, buffers);
             let Some(stream) = table.get_mut(touched.stream) else {
                 let count = messages.map(|message| message.counted()).sum();
-                give_up(job, touched, count, SendFailure::Closed, handler);
+                give_up(job, touched.stream, count, SendFailure::Closed, handler);
                 continue;
             };
             let written = match &stream.outgoing {
@@ -90,7 +90,7 @@ impl StreamFlusher {
                 (Ok(()), None) if touched.close => StreamEnd::Local,
                 (Ok(()), None) => continue,
             };
-            give_up(job, touched, waiting, SendFailure::Closed, handler);
+            give_up(job, touched.stream, waiting, SendFailure::Closed, handler);
             let partner = table
                 .remove(touched.stream)
                 .and_then(|stream| stream.partner);
@@ -100,6 +100,8 @@ impl StreamFlusher {
                 if !matches!(ending, StreamEnd::Finished | StreamEnd::Local) {
                     partner.reset_on_close();
                 }
+                let waiting = partner.outgoing.as_ref().map_or(0, |it| it.messages());
+                give_up(job, partner.id, waiting, SendFailure::Closed, handler);
                 job.counters.closed.add(1);
                 handler.stream_closed(partner.id, ending);
             }
@@ -172,7 +174,7 @@ impl StreamFlusher {
                     self.plain.extend_from_slice(part);
                 }
                 sealed = self.seal(stream.id, handler);
-                count += 1;
+                count += message.counted();
             }
             let written =
                 sealed.and_then(|()| write(job, stream.fd(), &[IoSlice::new(&self.sealed)]));
@@ -180,7 +182,7 @@ impl StreamFlusher {
                 Ok(written) => written,
                 Err(end) => {
                     count += messages.map(|message| message.counted()).sum::<u32>();
-                    give_up(job, touched, count, SendFailure::Closed, handler);
+                    give_up(job, touched.stream, count, SendFailure::Closed, handler);
                     return Err(end);
                 }
             };
@@ -223,11 +225,11 @@ impl StreamFlusher {
                 self.plain.clear();
                 self.sealed.clear();
                 while self.sealed.len() < SEALED_MAX
-                    && (outgoing.control.pop_into(&mut self.plain)
-                        || outgoing.media.pop_into(&mut self.plain))
+                    && let Some(counted) = (outgoing.control.pop_into(&mut self.plain))
+                        .or_else(|| outgoing.media.pop_into(&mut self.plain))
                 {
                     // Under way from now on, so that it is given up with the rest if sealing fails.
-                    outgoing.tail_messages += 1;
+                    outgoing.tail_messages += counted;
                     handler
                         .seal(touched.stream, &self.plain, &mut self.sealed)
                         .map_err(|_| StreamEnd::Failed)?;
@@ -235,7 +237,7 @@ impl StreamFlusher {
                 }
                 outgoing.extend_tail([&self.sealed, &[], &[]], 0);
             }
-            let (control, media) = (outgoing.control.parts(), outgoing.media.parts());
+            let (control, media) = (outgoing.control.slices(), outgoing.media.slices());
             let pieces = [outgoing.tail(), control.0, control.1, media.0, media.1];
             // What is not sealed yet stays behind.
             let pieces = &pieces[..if sealed { 1 } else { pieces.len() }];
@@ -292,7 +294,7 @@ fn write_plain<'a, H: StreamHandler>(
             Err(end) => {
                 let rest = batch.iter().flatten().copied().chain(messages);
                 let count = rest.map(|message| message.counted()).sum();
-                give_up(job, touched, count, SendFailure::Closed, handler);
+                give_up(job, touched.stream, count, SendFailure::Closed, handler);
                 return Err(end);
             }
         };
@@ -343,7 +345,7 @@ fn queue_up<'a, H: StreamHandler>(
         match message.content {
             // As much as was read at once: then the connection that it comes from is not read.
             Content::Relayed => {
-                outgoing.push_control(message.parts, usize::MAX);
+                outgoing.push_relayed(message.parts);
             }
             Content::Control => {
                 fits &= outgoing.push_control(message.parts, job.settings.streams.control_max);
@@ -358,7 +360,13 @@ fn queue_up<'a, H: StreamHandler>(
             }
         }
     }
-    give_up(job, touched, dropped, SendFailure::BufferFull, handler);
+    give_up(
+        job,
+        touched.stream,
+        dropped,
+        SendFailure::BufferFull,
+        handler,
+    );
     if !fits {
         return Err(StreamEnd::Congested);
     }
@@ -447,13 +455,13 @@ fn write(job: &Job<'_>, fd: BorrowedFd<'_>, pieces: &[IoSlice<'_>]) -> Result<us
 #[cold]
 fn give_up<H: StreamHandler>(
     job: &Job<'_>,
-    touched: &StreamTouched,
+    stream: StreamId,
     messages: u32,
     cause: SendFailure,
     handler: &mut H,
 ) {
     if messages > 0 {
         job.counters.failed.of(cause).add(u64::from(messages));
-        handler.stream_failed(touched.stream, messages, cause);
+        handler.stream_failed(stream, messages, cause);
     }
 }

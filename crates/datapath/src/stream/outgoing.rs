@@ -2,6 +2,9 @@
 //!
 //! Two queues of whole messages, control before relayed data, and before both the rest of what was begun. Relayed
 //! data may be dropped at any message; nothing else may, because the other side counts bytes.
+//!
+//! Bytes of a connection that is joined with another one are in the control queue too, behind the answers. They are no messages and are not counted
+//! as such.
 
 use std::collections::VecDeque;
 
@@ -9,54 +12,73 @@ use std::collections::VecDeque;
 #[derive(Debug, Default)]
 pub(crate) struct Messages {
     bytes: VecDeque<u8>,
-    lens: VecDeque<u32>,
+    parts: VecDeque<Part>,
+    /// Those of `parts` that are messages.
+    count: u32,
+}
+
+/// A message, or bytes of a joined connection.
+#[derive(Clone, Copy, Debug)]
+struct Part {
+    len: u32,
+    /// As how many messages it is counted: one, or none.
+    counted: u32,
 }
 
 impl Messages {
     pub(crate) fn is_empty(&self) -> bool {
-        self.lens.is_empty()
+        self.parts.is_empty()
     }
 
+    /// Returns how many messages wait.
     pub(crate) fn count(&self) -> u32 {
-        u32::try_from(self.lens.len()).unwrap_or(u32::MAX)
+        self.count
     }
 
     pub(crate) fn len(&self) -> usize {
         self.bytes.len()
     }
 
-    /// Returns the bytes, in two parts.
-    pub(crate) fn parts(&self) -> (&[u8], &[u8]) {
+    /// Returns the bytes, in two slices.
+    pub(crate) fn slices(&self) -> (&[u8], &[u8]) {
         self.bytes.as_slices()
     }
 
-    /// Returns the length of the oldest message.
+    /// Returns the length of the oldest part.
     pub(crate) fn first_len(&self) -> Option<usize> {
-        self.lens.front().map(|&len| len as usize)
+        self.parts.front().map(|part| part.len as usize)
     }
 
-    fn push(&mut self, parts: [&[u8]; 3]) {
+    fn push(&mut self, pieces: [&[u8]; 3], counted: u32) {
         let mut len = 0;
-        for part in parts {
-            self.bytes.extend(part);
-            len += part.len();
+        for piece in pieces {
+            self.bytes.extend(piece);
+            len += piece.len();
         }
-        self.lens.push_back(u32::try_from(len).unwrap_or(u32::MAX));
+        let len = u32::try_from(len).unwrap_or(u32::MAX);
+        self.parts.push_back(Part { len, counted });
+        self.count += counted;
     }
 
-    /// Removes the oldest message and hands its bytes over.
-    pub(crate) fn pop_into(&mut self, target: &mut Vec<u8>) -> bool {
-        let Some(len) = self.lens.pop_front() else {
-            return false;
-        };
-        target.extend(self.bytes.drain(..len as usize));
-        true
+    /// Removes the oldest part and appends its bytes to `target`. Returns as how many messages it is counted; `None` if nothing waits.
+    pub(crate) fn pop_into(&mut self, target: &mut Vec<u8>) -> Option<u32> {
+        let part = self.pop()?;
+        target.extend(self.bytes.drain(..part.len as usize));
+        Some(part.counted)
     }
 
-    fn drop_first(&mut self) {
-        if let Some(len) = self.lens.pop_front() {
-            self.bytes.drain(..len as usize);
-        }
+    /// Drops the oldest part. Returns as how many messages it is counted.
+    fn drop_first(&mut self) -> u32 {
+        self.pop().map_or(0, |part| {
+            self.bytes.drain(..part.len as usize);
+            part.counted
+        })
+    }
+
+    fn pop(&mut self) -> Option<Part> {
+        let part = self.parts.pop_front()?;
+        self.count -= part.counted;
+        Some(part)
     }
 }
 
@@ -104,19 +126,23 @@ impl Outgoing {
 
     /// Appends a control message. Returns whether all control messages still fit `max` bytes.
     pub(crate) fn push_control(&mut self, parts: [&[u8]; 3], max: usize) -> bool {
-        self.control.push(parts);
+        self.control.push(parts, 1);
         // guard: V-46-answers
         self.control.len() <= max
     }
 
+    /// Appends bytes of the connection that this one is joined with.
+    pub(crate) fn push_relayed(&mut self, parts: [&[u8]; 3]) {
+        self.control.push(parts, 0);
+    }
+
     /// Appends relayed data. Returns how many of the oldest messages were dropped so that all fit `max` bytes.
     pub(crate) fn push_media(&mut self, parts: [&[u8]; 3], max: usize) -> u32 {
-        self.media.push(parts);
+        self.media.push(parts, 1);
         let mut dropped = 0;
         // guard: V-46-media
         while self.media.len() > max {
-            self.media.drop_first();
-            dropped += 1;
+            dropped += self.media.drop_first();
         }
         dropped
     }
@@ -148,14 +174,12 @@ impl Outgoing {
                 && let Some(len) = queue.first_len()
             {
                 if len <= written {
-                    queue.drop_first();
                     written -= len;
-                    complete += 1;
+                    complete += queue.drop_first();
                 } else {
                     // Everything behind the tail is written after it, so the tail has been written.
-                    queue.pop_into(tail);
+                    *tail_messages = queue.pop_into(tail).unwrap_or(0);
                     tail.drain(..written);
-                    *tail_messages = 1;
                     return complete;
                 }
             }
@@ -181,7 +205,7 @@ mod tests {
             .sum();
         assert_eq!(dropped, 7);
         assert_eq!(outgoing.messages(), 4);
-        let (first, second) = outgoing.media.parts();
+        let (first, second) = outgoing.media.slices();
         assert_eq!(
             [first, second].concat(),
             [7, 7, 0, 0, 8, 8, 0, 0, 9, 9, 0, 0]
@@ -206,7 +230,9 @@ mod tests {
             // Media that waits may go; what was begun may not.
             outgoing.push_media(part(b"last.."), 6);
             let mut rest = outgoing.tail().to_vec();
-            while outgoing.control.pop_into(&mut rest) || outgoing.media.pop_into(&mut rest) {}
+            while outgoing.control.pop_into(&mut rest).is_some()
+                || outgoing.media.pop_into(&mut rest).is_some()
+            {}
             let all = b"taconmedia1media2";
             let begun = ends
                 .iter()
@@ -221,6 +247,19 @@ mod tests {
             let mut expected = all[written..from_control.max(written)].to_vec();
             expected.extend_from_slice(b"last..");
             assert_eq!(rest, expected, "written {written}");
+        }
+    }
+
+    #[test]
+    fn bytes_of_a_joined_connection_are_no_messages_however_they_are_written() {
+        for written in 0..=12 {
+            let mut outgoing = Outgoing::default();
+            outgoing.push_control(part(b"answer"), 100);
+            outgoing.push_relayed(part(b"bytes"));
+            assert_eq!(outgoing.messages(), 1);
+            let complete = outgoing.advance(written.min(11));
+            assert_eq!(complete, u32::from(written >= 6), "written {written}");
+            assert_eq!(outgoing.messages(), 1 - complete, "written {written}");
         }
     }
 }

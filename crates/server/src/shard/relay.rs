@@ -373,12 +373,9 @@ impl StreamHandler for Relay {
         }
     }
 
-    fn stream_failed(&mut self, stream: StreamId, messages: u32, cause: SendFailure) {
-        let is_relayed = self.fronts.stream.joined(stream).is_some();
-        if is_relayed || self.hub.peers.get(stream).is_some() {
-            return; // no messages
-        }
+    fn stream_failed(&mut self, _: StreamId, messages: u32, cause: SendFailure) {
         let messages = u64::from(messages);
+        // An answer may wait although the connection is joined with a peer's by now.
         self.hub.counters.datagrams.client_out.refused(messages);
         let reason = match cause {
             SendFailure::BufferFull => DataPathDrop::StreamCongested,
