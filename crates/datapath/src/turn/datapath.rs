@@ -283,9 +283,6 @@ impl Datapath {
             },
         );
         self.flush(handler);
-        while let Some(id) = self.table.closing.pop() {
-            self.close(id);
-        }
         for warning in self.warnings.drain(..) {
             handler.warning(warning);
         }

@@ -60,6 +60,9 @@ impl Flusher {
     }
 
     /// Sends everything in `queue`. The caller clears it afterwards.
+    ///
+    /// Where endpoints are to be closed, those of relays send first and the closing ones are closed before clients are sent anything: when an answer
+    /// leaves that says that an allocation has ended, its port is free.
     pub(crate) fn flush<H: TurnHandler + DatagramHandler>(
         &mut self,
         queue: &SendQueue,
@@ -68,7 +71,8 @@ impl Flusher {
         counters: &SendCounters,
         handler: &mut H,
     ) {
-        if queue.is_empty() {
+        let has_closing = !table.closing.is_empty();
+        if queue.is_empty() && !has_closing {
             return;
         }
         counters.flushes.add(1);
@@ -77,11 +81,33 @@ impl Flusher {
             buffers,
             counters,
         };
-        for touched in queue.touched() {
+        if !has_closing {
+            return self.flush_of(&job, |_| true, table, handler);
+        }
+        let clients = table.clients.clone();
+        let is_client = |endpoint| clients.contains(&endpoint);
+        self.flush_of(&job, |endpoint| !is_client(endpoint), table, handler);
+        // guard: V-44-closed-first
+        while let Some(endpoint) = table.closing.pop() {
+            table.remove(endpoint);
+        }
+        self.flush_of(&job, is_client, table, handler);
+    }
+
+    /// Sends what those endpoints have in the queue.
+    fn flush_of<H: TurnHandler + DatagramHandler>(
+        &mut self,
+        job: &Job<'_>,
+        is_wanted: impl Fn(EndpointId) -> bool,
+        table: &mut Table,
+        handler: &mut H,
+    ) {
+        let touched = job.queue.touched().iter();
+        for touched in touched.filter(|it| is_wanted(it.endpoint)) {
             let Some(way) = &mut table.way_out(touched.endpoint) else {
-                for (_, train) in queue.trains(touched) {
+                for (_, train) in job.queue.trains(touched) {
                     give_up(
-                        &job,
+                        job,
                         touched.endpoint,
                         train.datagrams,
                         SendFailure::Closed,
@@ -91,8 +117,8 @@ impl Flusher {
                 continue;
             };
             match self.backend {
-                Backend::Single => self.singly(&job, touched, way, handler),
-                Backend::Mmsg | Backend::Gso => self.in_batches(&job, touched, way, handler),
+                Backend::Single => self.singly(job, touched, way, handler),
+                Backend::Mmsg | Backend::Gso => self.in_batches(job, touched, way, handler),
             }
         }
     }

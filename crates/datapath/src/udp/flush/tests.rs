@@ -1,9 +1,13 @@
+use std::cell::RefCell;
+use std::net::UdpSocket;
+use std::rc::Rc;
+
 use super::*;
 use crate::testing::{
     Recorder, Setup, client, echo, is_drained, numbered, send_train, take, whole,
 };
 use crate::udp::calls::fault::{self, Call, Outcome};
-use crate::{Datapath, EndpointKind, Received, Run, Settings};
+use crate::{Datapath, EndpointKind, Received, Run, Settings, Sockets, StreamHandler};
 
 const LISTENER: EndpointKind = EndpointKind::Listener { reuseport: false };
 
@@ -482,5 +486,58 @@ fn one_datagram_with_a_header_arrives_whole_whatever_its_length() {
             assert_eq!(take(&setup.client, 1), [expected], "{backend} {len}");
             assert_eq!(setup.datapath.counters().send.datagrams.get(), 1);
         }
+    }
+}
+
+/// Answers a client and has a relay socket send its last datagram and be closed, in the order in which a server does.
+struct Ending {
+    listener: EndpointId,
+    relay: EndpointId,
+}
+
+impl TurnHandler for Ending {
+    fn turn_ended(&mut self, _: &mut SendQueue, sockets: &mut impl Sockets) {
+        sockets.close(self.relay);
+    }
+}
+
+impl DatagramHandler for Ending {
+    fn received(&mut self, message: &Received<'_>, tx: &mut SendQueue) {
+        tx.reply(self.listener, message.remote, b"ended");
+        let run = whole(message);
+        tx.forward(self.relay, message.remote, message, run, &[], 0);
+    }
+}
+
+impl StreamHandler for Ending {}
+
+#[test]
+fn the_port_of_a_socket_that_is_closed_is_free_when_the_answer_of_its_turn_leaves() {
+    for backend in [Backend::Single, Backend::Mmsg, Backend::Gso] {
+        let mut setup = Setup::new(backend, LISTENER);
+        let relay = setup.datapath.bind(crate::Bind {
+            address: crate::testing::LOOPBACK.into(),
+            kind: EndpointKind::Relay,
+            token: 8,
+        });
+        let relay = relay.unwrap();
+        let port = setup.datapath.local_addr(relay).unwrap();
+        let mut handler = Ending {
+            listener: setup.endpoint,
+            relay,
+        };
+        let was_free = Rc::new(RefCell::new(Vec::new()));
+        let noted = Rc::clone(&was_free);
+        setup.client.send_to(b"payload", setup.server).unwrap();
+        let guard = fault::script(move |call| {
+            if matches!(call, Call::Send { .. } | Call::SendBatch { .. }) {
+                noted.borrow_mut().push(UdpSocket::bind(port).is_ok());
+            }
+            Outcome::Pass
+        });
+        setup.turn(&mut handler);
+        drop(guard);
+        assert_eq!(*was_free.borrow(), [false, true], "{backend}");
+        assert_eq!(take(&setup.client, 2), [&b"payload"[..], b"ended"]);
     }
 }
