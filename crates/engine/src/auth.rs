@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 use turnbuckle_wire::{IntegrityKey, Message, Method, PasswordAlgorithm};
 
-use self::calendar::Calendar;
+pub(crate) use self::calendar::Calendar;
 use self::config::place;
 pub use self::config::{AuthConfig, ExpiryCheck, PasswordAlgorithmChoice};
 use self::guests::Guests;
@@ -100,11 +100,16 @@ impl Authenticator {
         }
     }
 
+    /// Judges credentials by a calendar that others have too.
+    pub(crate) fn share_calendar(&mut self, calendar: &Calendar) {
+        self.calendar = calendar.clone();
+    }
+
     /// Takes over a new configuration. Nonces issued before stay good, if the algorithms offered with them still are:
     /// a random key is kept, a changed one becomes the previous generation.
     pub fn reconfigure(&mut self, config: &AuthConfig, random: &mut impl Random) {
         let mut next = Self::new(config, random);
-        next.calendar = self.calendar;
+        next.calendar = self.calendar.clone();
         next.nonces.succeed(
             &self.nonces,
             !next.has_configured_key && !self.has_configured_key,

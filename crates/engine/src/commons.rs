@@ -4,6 +4,7 @@
 use core::net::IpAddr;
 use std::sync::{Arc, Mutex};
 
+use crate::auth::Calendar;
 use crate::bandwidth::BandwidthLedger;
 use crate::config::{Config, RelayAddress};
 use crate::mobility::paths::MobilePaths;
@@ -27,6 +28,8 @@ pub struct Commons {
     pub(crate) releases: SharedTombstones,
     pub(crate) unverified: UnverifiedBudget,
     pub(crate) mobile_paths: MobilePaths,
+    /// By which credentials and nonces are judged.
+    pub(crate) calendar: Calendar,
 }
 
 impl Commons {
@@ -46,6 +49,7 @@ impl Commons {
             )),
             unverified: UnverifiedBudget::new(&config.unverified),
             mobile_paths: MobilePaths::default(),
+            calendar: Calendar::default(),
         })
     }
 

@@ -72,7 +72,8 @@ pub struct Statistics {
 impl<R: Random> Engine<R> {
     /// An engine without listeners and allocations.
     pub fn new(config: Arc<Config>, commons: Arc<Commons>, mut random: R) -> Self {
-        let authenticator = Authenticator::new(&config.auth, &mut random);
+        let mut authenticator = Authenticator::new(&config.auth, &mut random);
+        authenticator.share_calendar(&commons.calendar);
         commons.unverified.set_key(&mut random);
         Self {
             authenticator,
