@@ -140,6 +140,28 @@ pub enum Change {
     Resumed(Box<Resumed>),
 }
 
+impl Change {
+    /// Returns the allocation that this is about.
+    pub fn allocation(&self) -> AllocationId {
+        match self {
+            Self::ChannelExpired { allocation, .. }
+            | Self::ChannelInstalled { allocation, .. }
+            | Self::FamilyEnded { allocation, .. }
+            | Self::PeerBound { allocation, .. }
+            | Self::PeerConnected { allocation, .. }
+            | Self::PeerDisconnected { allocation, .. }
+            | Self::PermissionExpired { allocation, .. }
+            | Self::PermissionInstalled { allocation, .. }
+            | Self::Reauthorized { allocation, .. }
+            | Self::Refreshed { allocation, .. } => *allocation,
+            Self::Created(created) => created.allocation,
+            Self::Ended(ended) => ended.allocation,
+            Self::Moved(moved) => moved.allocation,
+            Self::Resumed(resumed) => resumed.allocation,
+        }
+    }
+}
+
 /// Everything about a new allocation.
 #[derive(Clone, Debug)]
 pub struct Created {
@@ -268,6 +290,8 @@ pub struct Path {
 /// Why an allocation ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EndCause {
+    /// The operator ended it ([`crate::Engine::cancel`]).
+    Cancelled,
     /// The client's connection was closed, by either side or by an error.
     Disconnected,
     /// Its lifetime ran out.
@@ -288,6 +312,15 @@ pub struct Traffic {
 }
 
 impl Traffic {
+    /// Returns what came after `earlier`.
+    #[must_use]
+    pub fn since(&self, earlier: &Self) -> Self {
+        Self {
+            datagrams: self.datagrams.wrapping_sub(earlier.datagrams),
+            bytes: self.bytes.wrapping_sub(earlier.bytes),
+        }
+    }
+
     pub(crate) fn add(&mut self, datagrams: u32, bytes: u64) {
         self.datagrams = self.datagrams.wrapping_add(u64::from(datagrams));
         self.bytes = self.bytes.wrapping_add(bytes);
@@ -328,5 +361,27 @@ impl Usage {
             sum.datagrams = sum.datagrams.wrapping_add(more.datagrams);
             sum.bytes = sum.bytes.wrapping_add(more.bytes);
         }
+    }
+
+    /// Returns what came after `earlier`.
+    #[must_use]
+    pub fn since(&self, earlier: &Self) -> Self {
+        Self {
+            client_received: self.client_received.since(&earlier.client_received),
+            client_sent: self.client_sent.since(&earlier.client_sent),
+            peer_received: self.peer_received.since(&earlier.peer_received),
+            peer_sent: self.peer_sent.since(&earlier.peer_sent),
+        }
+    }
+
+    /// Returns the datagrams of both sides in both directions.
+    pub fn datagrams(&self) -> u64 {
+        let all = [
+            self.client_received,
+            self.client_sent,
+            self.peer_received,
+            self.peer_sent,
+        ];
+        all.iter().map(|traffic| traffic.datagrams).sum()
     }
 }

@@ -17,7 +17,7 @@ use crate::address::PeerAddress;
 use crate::allocation::lease::SharedRelay;
 use crate::allocations::Allocations;
 use crate::auth::Authenticator;
-use crate::change::Change;
+use crate::change::{Change, EndCause};
 use crate::command::{Command, IcmpError, Outcome, RelayOpenError};
 use crate::commons::Commons;
 use crate::config::{Config, RelayAddress};
@@ -33,6 +33,7 @@ use crate::policies::Policies;
 use crate::policy::{Explanation, InterfaceAddress};
 use crate::random::{Random, transaction_id};
 use crate::rules::Rules;
+use crate::session::Session;
 use crate::tcp::Way;
 use crate::tcp::handover::Handover;
 use crate::tcp::peer_end::PeerEnd;
@@ -131,6 +132,11 @@ impl<R: Random> Engine<R> {
     pub fn drain(&mut self) {
         // mutant: draining-lets-in
         self.rules.is_draining = true;
+    }
+
+    /// Takes new allocations again after [`Engine::drain`].
+    pub fn undrain(&mut self) {
+        self.rules.is_draining = false;
     }
 
     /// Knows `relays` as addresses of relay sockets too ([`Commons::set_relays`]).
@@ -370,6 +376,30 @@ impl<R: Random> Engine<R> {
     /// accumulate otherwise.
     pub fn poll_change(&mut self) -> Option<Change> {
         self.out.changes.pop_front()
+    }
+
+    /// Returns the allocation at a place of the table ([`AllocationId::slot`]), if there is one in use.
+    pub fn session_at(&self, slot: u32) -> Option<Session<'_>> {
+        let id = self.allocations.table.id_at(slot)?;
+        let allocation = self.allocations.live(id)?;
+        let path = self.rules.listeners.path(&allocation.client);
+        Some(Session {
+            id,
+            path,
+            allocation,
+        })
+    }
+
+    /// Returns the number of places in the table, taken or free.
+    pub fn session_slots(&self) -> u32 {
+        self.allocations.table.slot_count()
+    }
+
+    /// Ends an allocation because the operator wants it so. Its client learns of it by 437 at its next request (RFC 8656 §5).
+    pub fn cancel(&mut self, now: Now, id: AllocationId) {
+        let cause = EndCause::Cancelled;
+        let (rules, allocations) = (&self.rules, &mut self.allocations);
+        ending::end(id, cause, now.time, rules, allocations, &mut self.out);
     }
 
     /// Live counts.

@@ -155,6 +155,11 @@ pub struct AllocationId {
 }
 
 impl AllocationId {
+    /// The place of the allocation in its engine's table, used again for later ones.
+    pub const fn slot(self) -> u32 {
+        self.index
+    }
+
     /// The name as a number.
     pub const fn to_u64(self) -> u64 {
         ((self.generation as u64) << 32) | self.index as u64

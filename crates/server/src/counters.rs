@@ -269,8 +269,9 @@ impl ShardCounters {
 
     /// Adds the numbers of `other`.
     fn add_all(&self, other: &Self) {
-        self.datagrams.add_all(&other.datagrams);
+        // A datagram that the kernel refuses moves from those sent to the drops, so these are read first.
         self.drops.add_all(&other.drops);
+        self.datagrams.add_all(&other.datagrams);
         self.across.add_all(&other.across);
         self.connections.add_all(&other.connections);
         self.tcp_relays.add_all(&other.tcp_relays);
@@ -278,6 +279,19 @@ impl ShardCounters {
         self.engine.add_all(&other.engine);
         self.control.add_all(&other.control);
         self.log.add_all(&other.log);
+    }
+
+    /// Replaces what came in by what has come in to `shards` by now.
+    fn read_arrivals_again<'a>(&self, shards: impl IntoIterator<Item = &'a Self>) {
+        let mut sums = [0; 4];
+        for shard in shards {
+            for (sum, counter) in sums.iter_mut().zip(shard.arrivals()) {
+                *sum += counter.get();
+            }
+        }
+        for (counter, sum) in self.arrivals().into_iter().zip(sums) {
+            counter.set(sum);
+        }
     }
 
     /// Counts a connection that comes.
@@ -319,6 +333,11 @@ impl ShardCounters {
 
     /// Everything that came in or began here.
     fn total_in(&self) -> u64 {
+        let arrivals: u64 = self.arrivals().iter().map(|counter| counter.get()).sum();
+        arrivals + self.kernel_relayed()
+    }
+
+    fn arrivals(&self) -> [&Counter; 4] {
         let DatagramCounters {
             client_in,
             peer_in,
@@ -326,7 +345,7 @@ impl ShardCounters {
             begun,
             ..
         } = &self.datagrams;
-        client_in.get() + peer_in.get() + icmp_in.get() + begun.get() + self.kernel_relayed()
+        [client_in, peer_in, icmp_in, begun]
     }
 
     /// Everything that went out.

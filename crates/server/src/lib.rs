@@ -6,6 +6,7 @@ pub use turnbuckle_config as config;
 mod clock;
 mod control;
 mod counters;
+pub mod handle;
 mod log;
 mod offload;
 mod process;
@@ -20,6 +21,6 @@ mod users;
 
 pub use control::{ServeError, serve};
 pub use counters::{Accounting, counters_page};
-pub use log::{Output, Sink, Summary};
+pub use log::{Output, Seal, Sink, Summary};
 pub use process::detach;
 pub use turnadmin::turnadmin;

@@ -15,12 +15,13 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
 
-use turnbuckle_engine::{Change, EndCause, Ended, Time};
+use turnbuckle_engine::{Change, Created, EndCause, Ended, Time};
 
 pub(crate) use self::coturn::Lines;
 use self::pace::Pace;
+pub use self::request::Seal;
 use self::request::word;
-pub(crate) use self::request::{Answer, Asked, Path, Seal};
+pub(crate) use self::request::{Answer, Asked, Path};
 pub use self::sink::Sink;
 use self::summary::Summaries;
 pub use self::summary::Summary;
@@ -28,6 +29,7 @@ use self::text::{name, phrase};
 use crate::config::Persona;
 use crate::control::events::Event;
 use crate::counters::ShardCounters;
+use crate::handle::{SessionNumbers, number_of_shard};
 
 /// Lines per second about requests, of one shard, where they are not paced by session.
 const REQUESTS: Pace = Pace::new(20, 20);
@@ -51,6 +53,8 @@ pub(crate) struct Scope {
     pub(crate) requests: bool,
     /// Whether each session that ends has a summary.
     pub(crate) summaries: bool,
+    /// What sessions are numbered by.
+    pub(crate) numbers: SessionNumbers,
     /// Which shard it is, and of how many.
     pub(crate) shard: usize,
     pub(crate) shards: usize,
@@ -81,7 +85,8 @@ impl Log {
         counters: Arc<ShardCounters>,
     ) -> Self {
         let (shard, shards) = (scope.shard, scope.shards);
-        let sessions = || coturn::Sessions::new(scope.wanted, shard, shards, &scope.realm);
+        let numbers = scope.numbers.clone();
+        let sessions = || coturn::Sessions::new(scope.wanted, shard, shards, &scope.realm, numbers);
         Self {
             coturn: (scope.persona == Persona::Turnserver).then(sessions),
             summaries: scope.summaries.then(Summaries::default),
@@ -114,23 +119,32 @@ impl Log {
         self.coturn.is_some() && self.scope.wanted.sessions
     }
 
-    /// Logs a change of durable state if sessions are logged.
-    pub(crate) fn change(&mut self, change: &Change, now: Time) {
-        let summary = self.summaries.as_mut().and_then(|summaries| {
-            let number = |id| self.coturn.as_ref().and_then(|it| it.number(id));
-            summaries.changed(change, number)
+    /// Returns the number of a session that begins: the one that its client has in the log already, or a new one.
+    pub(crate) fn number(&self, created: &Created) -> u64 {
+        let known = self.coturn.as_ref().and_then(|it| it.known(&created.path));
+        known.unwrap_or_else(|| self.scope.numbers.next())
+    }
+
+    /// Logs a change of durable state of the session with this number if sessions are logged.
+    pub(crate) fn change(&mut self, change: &Change, number: u64, now: Time) {
+        let summaries = self.summaries.as_mut();
+        let summary = summaries.and_then(|summaries| {
+            summaries.changed(change, number_of_shard(self.scope.shard, number))
         });
-        self.describe(change, now);
+        self.describe(change, number, now);
         if let Some(summary) = summary {
             self.send(Event::SessionEnded(Box::new(summary)));
         }
     }
 
-    fn describe(&mut self, change: &Change, now: Time) {
+    fn describe(&mut self, change: &Change, number: u64, now: Time) {
         let lines = match &mut self.coturn {
-            Some(sessions) => sessions.changed(change, now),
+            Some(sessions) => sessions.changed(change, number, now),
             None if !self.scope.wanted.sessions => return,
-            None => describe(change, now).into_iter().collect(),
+            None => {
+                let number = number_of_shard(self.scope.shard, number);
+                describe(change, number, now).into_iter().collect()
+            }
         };
         self.lines(lines);
     }
@@ -255,6 +269,7 @@ impl Log {
 /// Returns the cause of a session's end as text.
 fn reason(cause: EndCause) -> &'static str {
     match cause {
+        EndCause::Cancelled => "ended by the operator",
         EndCause::Disconnected => "the client disconnected",
         EndCause::Expired => "allocation expired",
         EndCause::Lost => "its sockets are lost",
@@ -263,11 +278,11 @@ fn reason(cause: EndCause) -> &'static str {
 }
 
 /// Returns one line in the form of coturn's verbose log. Names are escaped because a user chooses them (V-73).
-fn describe(change: &Change, now: Time) -> Option<String> {
+fn describe(change: &Change, number: u64, now: Time) -> Option<String> {
     let line = match change {
         Change::Created(created) => format!(
             "session {:018}: new, realm=<{}>, username=<{}>, lifetime={}, client={}, relay={}",
-            created.allocation.to_u64(),
+            number,
             name(&created.user.realm),
             name(&created.user.name),
             created.expires.since(now).as_secs(),
@@ -279,60 +294,47 @@ fn describe(change: &Change, now: Time) -> Option<String> {
                 .collect::<Vec<_>>()
                 .join("+"),
         ),
-        Change::Refreshed {
-            allocation,
-            expires,
-            ..
-        } => format!(
+        Change::Refreshed { expires, .. } => format!(
             "session {:018}: refreshed, lifetime={}",
-            allocation.to_u64(),
+            number,
             expires.since(now).as_secs()
         ),
-        Change::PermissionInstalled {
-            allocation,
-            peer,
-            expires,
-        } => format!(
+        Change::PermissionInstalled { peer, expires, .. } => format!(
             "session {:018}: peer {peer} lifetime updated: {}",
-            allocation.to_u64(),
+            number,
             expires.since(now).as_secs()
         ),
-        Change::PermissionExpired { allocation, peer } => {
-            format!("session {:018}: peer {peer} deleted", allocation.to_u64())
+        Change::PermissionExpired { peer, .. } => {
+            format!("session {:018}: peer {peer} deleted", number)
         }
         Change::PeerBound {
-            allocation,
-            connection,
-            client,
+            connection, client, ..
         } => format!(
             "session {:018}: connection {:08x}: bound by {client}",
-            allocation.to_u64(),
-            connection.0
+            number, connection.0
         ),
         Change::PeerConnected {
-            allocation,
             connection,
             peer,
             is_incoming,
+            ..
         } => format!(
             "session {:018}: connection {:08x}: {} peer {peer}",
-            allocation.to_u64(),
+            number,
             connection.0,
             if *is_incoming { "from" } else { "to" }
         ),
         Change::PeerDisconnected {
-            allocation,
-            connection,
-            cause,
+            connection, cause, ..
         } => format!(
             "session {:018}: connection {:08x}: closed, reason: {}",
-            allocation.to_u64(),
+            number,
             connection.0,
             cause.as_str()
         ),
         Change::Ended(ended) => format!(
             "session {:018}: closed, reason: {}, usage: rp={}, rb={}, sp={}, sb={}, peer usage: rp={}, rb={}, sp={}, sb={}",
-            ended.allocation.to_u64(),
+            number,
             reason(ended.cause),
             ended.totals.client_received.datagrams,
             ended.totals.client_received.bytes,
@@ -345,13 +347,11 @@ fn describe(change: &Change, now: Time) -> Option<String> {
         ),
         Change::Moved(moved) => format!(
             "session {:018}: moved, client={}",
-            moved.allocation.to_u64(),
-            moved.path.client
+            number, moved.path.client
         ),
         Change::Resumed(resumed) => format!(
             "session {:018}: resumed, client={}",
-            resumed.allocation.to_u64(),
-            resumed.path.client
+            number, resumed.path.client
         ),
         Change::PeerLimitReached {
             allocation,
@@ -388,6 +388,7 @@ mod tests {
             },
             requests: false,
             summaries: false,
+            numbers: SessionNumbers::after(0),
             shard: 0,
             shards: 1,
             limits_answers: false,

@@ -15,6 +15,7 @@ use crate::Accounting;
 use crate::clock;
 use crate::config::Persona;
 use crate::counters::ShardCounters;
+use crate::handle::SessionNumbers;
 use crate::log::{Lines, Log, Scope};
 use crate::random::Randomness;
 pub use crate::random::Source;
@@ -25,6 +26,7 @@ use crate::shard::front::proxy::Proxies;
 use crate::shard::front::stream::{HttpService, StreamService};
 use crate::shard::name::Token;
 use crate::shard::relay::Relay;
+use crate::shard::sessions::Sessions;
 
 /// A clock that goes when it is told to.
 #[derive(Clone, Debug)]
@@ -99,6 +101,7 @@ impl Server {
             },
             requests: false,
             summaries: false,
+            numbers: SessionNumbers::after(0),
             shard: index,
             shards: count,
             limits_answers: false,
@@ -135,6 +138,7 @@ impl Server {
             clock,
             Arc::clone(&counters),
             log,
+            Sessions::new(index, None),
             streams,
             datagrams,
         );

@@ -17,6 +17,7 @@ use turnbuckle_engine::{
 use crate::config::{Config, Credential, Persona, SharedRelayPorts};
 use crate::control::keys::KeyRing;
 use crate::control::limits::connections_without_allocation;
+use crate::handle::SessionNumbers;
 use crate::log::{Lines, Scope};
 use crate::shard::book::{BookLimits, CrowdLimits};
 use crate::shard::front::all::DatagramService;
@@ -148,6 +149,7 @@ pub(crate) fn log(config: &Config, shard: usize, shards: usize) -> Scope {
         },
         requests: config.log.requests,
         summaries: config.log.has_summaries(),
+        numbers: SessionNumbers::of_now(),
         shard,
         shards,
         limits_answers: config

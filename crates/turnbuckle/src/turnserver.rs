@@ -8,6 +8,7 @@ use std::process::ExitCode;
 use anyhow::Context as _;
 use turnbuckle_server::Sink;
 use turnbuckle_server::config::{self, Log, Machine, Persona, Process, Request};
+use turnbuckle_server::handle::Uncontrolled;
 
 /// Exit code of coturn for a command line that it refuses.
 const REFUSED: u8 = 255;
@@ -51,7 +52,7 @@ pub(crate) fn run(arguments: impl Iterator<Item = OsString>) -> anyhow::Result<E
         };
         writeln!(out, "{level}: {note}")?;
     }
-    match turnbuckle_server::serve(&loaded.config, &mut out) {
+    match turnbuckle_server::serve(&loaded.config, &mut out, Uncontrolled) {
         Ok(_) => Ok(ExitCode::SUCCESS),
         Err(error) => {
             writeln!(io::stderr(), "turnserver: {error}")?;

@@ -33,6 +33,10 @@ impl Permissions {
         self.find(peer).is_ok()
     }
 
+    pub(crate) fn peers(&self) -> impl Iterator<Item = IpAddr> + '_ {
+        self.0.iter().map(|permission| permission.peer)
+    }
+
     pub(crate) fn len(&self) -> usize {
         self.0.len()
     }

@@ -44,6 +44,14 @@ impl Drain {
         self.next_count = Some(Instant::now());
     }
 
+    /// Makes every shard take new allocations again. Does nothing if the server does not drain.
+    pub(super) fn end(&mut self, shards: &mut Shards, out: &mut impl Write) {
+        if self.next_count.take().is_some() {
+            shards.undrain();
+            let _ = writeln!(out, "draining no more: new allocations are taken again");
+        }
+    }
+
     /// Returns whether few enough allocations are left. They are counted only when it is due.
     pub(super) fn is_over(&mut self, now: Instant, shards: &Shards, out: &mut impl Write) -> bool {
         if self.next_count.is_none_or(|next_count| now < next_count) {

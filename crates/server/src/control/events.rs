@@ -12,6 +12,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2};
 use signal_hook::iterator::Signals;
 use turnbuckle_engine::{Config as EngineConfig, InterfaceAddress};
 
+use crate::handle::Command;
 use crate::log::Summary;
 
 /// Number of events that may wait. Further log lines are lost. The sender of any other event waits for room.
@@ -23,6 +24,8 @@ pub(crate) enum Event {
     ShardEnded { shard: usize, error: Option<String> },
     /// The addresses of this machine's interfaces may have changed and are these now, in their order.
     Interfaces(Vec<InterfaceAddress>),
+    /// What a holder of the relay's handle asks for.
+    Command(Box<Command>),
     /// A line for the log.
     Line(String),
     /// The summary of a session, for the log.

@@ -1,5 +1,6 @@
 //! Runs the relay: starts it, handles events and timers, stops it.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::announce;
@@ -11,6 +12,7 @@ use super::start::{Started, start};
 use super::statistics::leave_behind;
 use crate::config::{Config, Persona};
 use crate::counters::Accounting;
+use crate::handle::{Command, Commands, Control, Events, Handle};
 use crate::log::Output;
 use crate::process::Settled;
 
@@ -18,22 +20,40 @@ use crate::process::Settled;
 const PUBLISH_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Runs the relay until SIGINT or SIGTERM, and returns the final accounting. Log lines go to `out`, which must not block. It is flushed only before
-/// the relay serves.
+/// the relay serves. `control` gets the handle of the relay after the process has given up its rights.
 ///
 /// # Errors
 ///
-/// A socket could not be set up, or a shard failed.
-pub fn serve(config: &Config, out: &mut impl Output) -> Result<Accounting, ServeError> {
+/// A socket could not be set up, `control` refused, or a shard failed.
+pub fn serve(
+    config: &Config,
+    out: &mut impl Output,
+    control: impl Control,
+) -> Result<Accounting, ServeError> {
     let (events, inbox) = events::channel();
+    let shards = usize::from(config.datapath.shards.get());
+    let (outlets, session_events) = match control.wants_events(config) {
+        true => {
+            let (outlets, events) = Events::channel(shards);
+            (outlets, Some(events))
+        }
+        false => (Vec::new(), None),
+    };
     events::watch_signals(events.clone()).map_err(|error| ServeError::from_io(&error))?;
     let descriptors = raise_descriptor_limit();
-    let mut relay = start(config, descriptors, &events, out)?;
+    let mut relay = start(config, descriptors, &events, &outlets, out)?;
     let settled = Settled::new(&config.process, config.persona, out).and_then(|settled| {
         // Clients are not admitted earlier, because the process must not handle network input as the user that started it.
         listening::admit_clients(relay.shards.all());
         settled.announce(&config.process, out).map(|()| settled)
     });
-    let settled = match settled {
+    let handle = Handle {
+        counters: relay.counters.clone(),
+        commands: Commands::new(events, shards),
+        events: session_events,
+    };
+    let settled = settled.and_then(|settled| Ok((settled, control.attach(config, handle)?)));
+    let (settled, attached) = match settled {
         Ok(settled) => settled,
         Err(why) => {
             drop(inbox);
@@ -53,6 +73,7 @@ pub fn serve(config: &Config, out: &mut impl Output) -> Result<Accounting, Serve
         let _ = writeln!(out, "{line}");
     }
     accounting.lost_lines(out.lost());
+    drop(attached);
     drop(settled);
     if let Some(path) = &config.log.statistics_file {
         leave_behind(path, &accounting)?;
@@ -76,6 +97,11 @@ impl Started {
         loop {
             match inbox.next(self.due()) {
                 Wake::Event(Event::Stop) | Wake::Closed => return Ok(()),
+                Wake::Event(Event::Command(command)) => {
+                    if self.carry_out(*command, out) {
+                        return Ok(());
+                    }
+                }
                 Wake::Event(event) => self.handle(event, config, out)?,
                 Wake::Due => {}
             }
@@ -84,6 +110,7 @@ impl Started {
                 let shard = &self.shards.all()[index];
                 self.listening.resume(shard);
                 self.statistics.restarted(index, shard);
+                self.counters.restarted(index, Arc::clone(&shard.batches));
             }
             self.users.publish(&self.shards);
             self.interfaces.publish(&self.shards);
@@ -109,6 +136,25 @@ impl Started {
         sometimes.into_iter().flatten().fold(always, Instant::min)
     }
 
+    /// Carries out a command. Returns whether the relay has to end.
+    fn carry_out(&mut self, command: Command, out: &mut impl Output) -> bool {
+        match command {
+            Command::Page { shard, wish } => self.shards.page(shard, wish),
+            Command::Ping { shard, reply } => self.shards.ping(shard, reply),
+            Command::Drain(reply) => {
+                self.drain.begin(&mut self.shards, out);
+                reply(());
+            }
+            Command::Undrain(reply) => {
+                self.drain.end(&mut self.shards, out);
+                reply(());
+            }
+            Command::ReloadCertificates => self.certificates.reload(out),
+            Command::Stop => return true,
+        }
+        false
+    }
+
     fn handle(
         &mut self,
         event: Event,
@@ -130,8 +176,8 @@ impl Started {
             }
             #[cfg(test)]
             Event::Fail(shard) => self.shards.fail(shard),
-            // This event is handled where it is awaited.
-            Event::Stop => {}
+            // These events are handled where they are awaited.
+            Event::Command(_) | Event::Stop => {}
             Event::ShardEnded { shard, error } => {
                 let why = error.unwrap_or_else(|| "it stopped by itself".into());
                 self.shards.failed(shard, &why, out)?;

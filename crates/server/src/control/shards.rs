@@ -11,8 +11,12 @@ use super::error::ServeError;
 use super::events::Event;
 use super::failures::Failures;
 use crate::counters::{Accounting, AcrossDrop};
+use crate::handle::{PageRequest, Reply};
 use crate::shard::across::mailbox::Mailbox;
 use crate::shard::{Plan, Request, Shard};
+
+/// Pages of a shard that may be under way.
+const PAGES_MAX: usize = 2;
 
 /// The shards of a relay that runs.
 pub(super) struct Shards {
@@ -24,6 +28,8 @@ pub(super) struct Shards {
     /// The mailbox of each shard.
     mailboxes: Arc<[Mailbox]>,
     is_draining: bool,
+    /// A value for each shard that every page under way holds too.
+    pages: Vec<Arc<()>>,
 }
 
 impl Shards {
@@ -50,6 +56,7 @@ impl Shards {
             events,
             mailboxes,
             is_draining: false,
+            pages: std::iter::repeat_with(Arc::default).take(count).collect(),
         };
         for plan in shards.plans.clone() {
             match Shard::start(plan, Arc::default(), shards.events.clone()) {
@@ -114,6 +121,36 @@ impl Shards {
         drop(done);
         // Ends when the last shard has answered or ended.
         while all_done.recv().is_ok() {}
+    }
+
+    /// Makes every shard take new allocations again.
+    pub(super) fn undrain(&mut self) {
+        self.is_draining = false;
+        for shard in &self.all {
+            shard.insist(Request::Undrain);
+        }
+    }
+
+    /// Asks a shard for a page of its sessions. If there is no such shard, or if it has too many requests already, the reply is dropped.
+    pub(super) fn page(&self, shard: usize, wish: PageRequest) {
+        let Some(under_way) = self.pages.get(shard) else {
+            return;
+        };
+        // The one of `pages` is not under way.
+        if Arc::strong_count(under_way) > PAGES_MAX {
+            return;
+        }
+        self.all[shard].request(Request::Page(PageRequest {
+            under_way: Arc::clone(under_way),
+            ..wish
+        }));
+    }
+
+    /// Has a shard answer. If there is no such shard, or if it has too many requests already, the reply is dropped.
+    pub(super) fn ping(&self, shard: usize, reply: Reply<()>) {
+        if let Some(shard) = self.all.get(shard) {
+            shard.request(Request::Ping(reply));
+        }
     }
 
     /// Makes a shard fail.

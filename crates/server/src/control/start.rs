@@ -20,10 +20,11 @@ use super::shards::Shards;
 use super::statistics::Statistics;
 use super::users::{FollowedUsers, OpenedUsers};
 use crate::config::Config;
+use crate::handle::{EventSender, LiveCounters};
 use crate::offload::Offload;
 use crate::shard::discovery::sites;
 use crate::shard::front::all::DatagramService;
-use crate::shard::{Listeners, Plan};
+use crate::shard::{Followers, Listeners, Plan};
 use crate::translate;
 
 /// Holds the parts of a started relay. Its listeners receive nothing before clients are admitted.
@@ -37,9 +38,11 @@ pub(super) struct Started {
     pub(super) drain: Drain,
     pub(super) statistics: Statistics,
     pub(super) offload: Offload,
+    pub(super) counters: LiveCounters,
 }
 
-/// Opens all sockets and prints what the relay serves. The process may have so many `descriptors`.
+/// Opens all sockets and prints what the relay serves. The process may have so many `descriptors`. Each shard has one of `outlets` for its events;
+/// without a consumer there are none.
 ///
 /// # Errors
 ///
@@ -48,6 +51,7 @@ pub(super) fn start(
     config: &Config,
     descriptors: Option<u64>,
     events: &SyncSender<Event>,
+    outlets: &[EventSender],
     out: &mut impl Write,
 ) -> Result<Started, ServeError> {
     let (backend, why) = translate::backend(config.datapath.backend);
@@ -100,7 +104,10 @@ pub(super) fn start(
             ..datagrams.clone()
         },
         datapath: translate::datapath(config, backend, &accepting, &budget),
-        log: translate::log(config, index, count),
+        followers: Followers {
+            log: translate::log(config, index, count),
+            events: outlets.get(index).cloned(),
+        },
     };
     let shards =
         Shards::start(count, events.clone(), plan).map_err(|error| ServeError::from_io(&error))?;
@@ -114,8 +121,13 @@ pub(super) fn start(
     };
     announce::running(config, &running, out);
     let _ = writeln!(out, "{}", offload.line());
+    let counted = shards
+        .all()
+        .iter()
+        .map(|shard| (Arc::clone(&shard.counters), Arc::clone(&shard.batches)));
     Ok(Started {
         statistics: Statistics::new(config, shards.all()),
+        counters: LiveCounters::new(counted, Arc::clone(&commons)),
         shards,
         listening,
         certificates,

@@ -21,6 +21,16 @@ impl Accounting {
         Self(sum)
     }
 
+    /// Adds up the counters of shards that run. What has gone out or was dropped is read before what has come in.
+    pub(crate) fn of_running<'a>(
+        shards: impl IntoIterator<Item = &'a ShardCounters> + Clone,
+    ) -> Self {
+        let sum = Self::of(shards.clone());
+        std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst);
+        sum.0.read_arrivals_again(shards);
+        sum
+    }
+
     /// Returns the number of datagrams and messages that came in or began here.
     #[must_use]
     pub fn total_in(&self) -> u64 {

@@ -12,7 +12,7 @@ mod words;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 
-use turnbuckle_engine::{AllocationId, Change, Created, EndCause, Ended, Time, Transport, Usage};
+use turnbuckle_engine::{Change, Created, EndCause, Ended, Time, Transport, Usage};
 use turnbuckle_wire::Method;
 
 use self::refusals::{CHALLENGE, Refusals};
@@ -22,6 +22,7 @@ use self::words::{closed, disconnected, disconnection, family, names, phrase, su
 use super::pace::Pace;
 use super::request::{Answer, Asked, Path, Seal, word};
 use super::text::name;
+use crate::handle::SessionNumbers;
 
 /// Lines per second about the requests of one session, and how many at once.
 const REQUESTS: Pace = Pace::new(10, 200);
@@ -44,8 +45,7 @@ pub(super) struct Sessions {
     shard: usize,
     /// The realm of clients that were sent no other one.
     realm: String,
-    /// Number of session numbers in use so far.
-    count: u64,
+    numbers: SessionNumbers,
     by_allocation: BTreeMap<u64, LoggedSession>,
     allocation_by_path: BTreeMap<Path, u64>,
     strangers: Strangers,
@@ -59,13 +59,19 @@ pub(super) struct Sessions {
 
 impl Sessions {
     /// Returns the record of sessions of thread `shard` of `shards`.
-    pub(super) fn new(wanted: Lines, shard: usize, shards: usize, realm: &str) -> Self {
+    pub(super) fn new(
+        wanted: Lines,
+        shard: usize,
+        shards: usize,
+        realm: &str,
+        numbers: SessionNumbers,
+    ) -> Self {
         let per_s = (STRANGER_LINES_PER_S / shards.max(1) as u64).max(1);
         Self {
             wanted,
             shard,
             realm: name(realm),
-            count: 0,
+            numbers,
             by_allocation: BTreeMap::new(),
             allocation_by_path: BTreeMap::new(),
             strangers: Strangers::default(),
@@ -81,10 +87,15 @@ impl Sessions {
         self.wanted
     }
 
-    /// Returns the lines that coturn writes about `change`, in coturn's order.
-    pub(super) fn changed(&mut self, change: &Change, now: Time) -> Vec<String> {
+    /// Returns the number of a client that has no allocation yet.
+    pub(super) fn known(&self, path: &turnbuckle_engine::Path) -> Option<u64> {
+        self.strangers.number(&Path::from(path))
+    }
+
+    /// Returns the lines that coturn writes about `change` of the session with this number, in coturn's order.
+    pub(super) fn changed(&mut self, change: &Change, number: u64, now: Time) -> Vec<String> {
         let lines = match change {
-            Change::Created(created) => self.created(created, now),
+            Change::Created(created) => self.created(created, number, now),
             Change::Refreshed {
                 allocation,
                 expires,
@@ -98,11 +109,7 @@ impl Sessions {
                 Vec::new()
             }
             Change::Moved(moved) => {
-                let path = Path {
-                    server: moved.path.server,
-                    client: moved.path.client,
-                    transport: moved.path.transport,
-                };
+                let path = Path::from(&moved.path);
                 // These lines serve tests of mobility, so they do not depend on the logging of sessions.
                 return self.moved(moved.allocation.to_u64(), path, now);
             }
@@ -193,11 +200,7 @@ impl Sessions {
             }
             None if !is_worth_a_line => return lines,
             None => {
-                let count = &mut self.count;
-                let stranger = self.strangers.at(&path, now, || {
-                    *count += 1;
-                    *count
-                });
+                let stranger = self.strangers.at(&path, now, || self.numbers.next());
                 if let Some(user) = &asked.user {
                     stranger.user.clone_from(user);
                 }
@@ -284,11 +287,7 @@ impl Sessions {
         if self.allocation_by_path.contains_key(&path) {
             return; // known since the allocation began
         }
-        let count = &mut self.count;
-        let stranger = self.strangers.at(&path, now, || {
-            *count += 1;
-            *count
-        });
+        let stranger = self.strangers.at(&path, now, || self.numbers.next());
         stranger.seal = Some(seal);
     }
 
@@ -353,21 +352,10 @@ impl Sessions {
         is_admitted.then_some(line)
     }
 
-    fn created(&mut self, created: &Created, now: Time) -> Vec<String> {
+    fn created(&mut self, created: &Created, number: u64, now: Time) -> Vec<String> {
         let id = created.allocation.to_u64();
-        let path = Path {
-            server: created.path.server,
-            client: created.path.client,
-            transport: created.path.transport,
-        };
+        let path = Path::from(&created.path);
         let stranger = self.strangers.take(&path);
-        let number = match &stranger {
-            Some(stranger) => stranger.number,
-            None => {
-                self.count += 1;
-                self.count
-            }
-        };
         let (realm, user) = names(&created.user);
         let (origin, seal) = stranger.map_or((None, None), |known| (known.origin, known.seal));
         let session = LoggedSession {
@@ -482,13 +470,9 @@ impl Sessions {
         let cause = match ended.cause {
             EndCause::Disconnected => disconnection(ended.path.transport, session.is_broken),
             EndCause::Expired | EndCause::Released(_) => "allocation timeout".to_owned(),
-            EndCause::Lost => "general".to_owned(),
+            EndCause::Cancelled | EndCause::Lost => "general".to_owned(),
         };
-        let path = Path {
-            server: ended.path.server,
-            client: ended.path.client,
-            transport: ended.path.transport,
-        };
+        let path = Path::from(&ended.path);
         let mut lines = session.used(&title, &ended.totals).to_vec();
         lines.push(closed(
             &title,
@@ -502,13 +486,6 @@ impl Sessions {
         let peers = session.peers.iter();
         lines.extend(peers.map(|peer| format!("{title}: peer {peer} deleted")));
         lines
-    }
-
-    /// Returns the number of a session as it is printed.
-    pub(super) fn number(&self, allocation: AllocationId) -> Option<String> {
-        let session = self.by_allocation.get(&allocation.to_u64())?;
-        let title = self.title(session.number);
-        Some(title.trim_start_matches("session ").to_owned())
     }
 
     fn title(&self, number: u64) -> String {

@@ -16,11 +16,23 @@ pub(crate) struct Path {
     pub(crate) transport: Transport,
 }
 
+impl From<&turnbuckle_engine::Path> for Path {
+    fn from(path: &turnbuckle_engine::Path) -> Self {
+        Self {
+            server: path.server,
+            client: path.client,
+            transport: path.transport,
+        }
+    }
+}
+
 /// Cipher suite and version of TLS or DTLS, by OpenSSL's names.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Seal {
-    pub(crate) suite: Box<str>,
-    pub(crate) version: &'static str,
+pub struct Seal {
+    /// The cipher suite, as `TLS_AES_128_GCM_SHA256`.
+    pub suite: Box<str>,
+    /// The version, as `TLSv1.3`.
+    pub version: &'static str,
 }
 
 /// A response that is about to be sent.

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use turnbuckle_engine::{AllocationId, Change, EndCause, Ended, Path, Usage};
+use turnbuckle_engine::{Change, EndCause, Ended, Path, Usage};
 
 /// A session that has ended.
 #[derive(Clone, Debug)]
@@ -103,13 +103,8 @@ pub(super) struct Summaries {
 }
 
 impl Summaries {
-    /// Follows a change. Returns the summary of a session that it ends. `number` returns the number of a session, if lines about it do not print
-    /// the allocation's.
-    pub(super) fn changed(
-        &mut self,
-        change: &Change,
-        number: impl Fn(AllocationId) -> Option<String>,
-    ) -> Option<Summary> {
+    /// Follows a change of the session with this number. Returns its summary if it ends.
+    pub(super) fn changed(&mut self, change: &Change, number: u64) -> Option<Summary> {
         match change {
             Change::Created(created) => {
                 let relays = created.relays.iter().map(|relay| relay.external).collect();
@@ -119,9 +114,8 @@ impl Summaries {
             }
             Change::Ended(ended) => {
                 let id = ended.allocation.to_u64();
-                let number = number(ended.allocation).unwrap_or_else(|| format!("{id:018}"));
                 let relays = self.relays_by_allocation.remove(&id).unwrap_or_default();
-                Some(Summary::new(number, relays, ended))
+                Some(Summary::new(format!("{number:018}"), relays, ended))
             }
             _ => None,
         }
@@ -131,6 +125,7 @@ impl Summaries {
 /// Returns the cause of a session's end as one word.
 fn word(cause: EndCause) -> &'static str {
     match cause {
+        EndCause::Cancelled => "cancelled",
         EndCause::Disconnected => "disconnected",
         EndCause::Expired => "expired",
         EndCause::Lost => "lost",

@@ -12,7 +12,8 @@ use turnbuckle_engine::{
 };
 
 use super::front::Front;
-use crate::log::{Answer, Asked, Log, Path};
+use super::sessions::Sessions;
+use crate::log::{Answer, Asked, Log, Path, Seal};
 use crate::offload::publisher::Publisher;
 
 /// The followers of a shard's changes.
@@ -20,6 +21,7 @@ pub(in crate::shard) struct Changes {
     pub(in crate::shard) log: Log,
     /// What the kernel may relay; `None` where it relays nothing.
     pub(in crate::shard) publisher: Option<Publisher>,
+    pub(in crate::shard) sessions: Sessions,
     /// Responses that have not been logged yet.
     answers: Vec<Answer>,
     /// Allocations that have ended since the last flush.
@@ -27,10 +29,11 @@ pub(in crate::shard) struct Changes {
 }
 
 impl Changes {
-    pub(in crate::shard) fn new(log: Log) -> Self {
+    pub(in crate::shard) fn new(log: Log, sessions: Sessions) -> Self {
         Self {
             log,
             publisher: None,
+            sessions,
             answers: Vec::new(),
             ended: Vec::new(),
         }
@@ -40,7 +43,8 @@ impl Changes {
     pub(in crate::shard) fn next_timeout(&self) -> Option<Time> {
         let publisher = self.publisher.as_ref();
         let due = publisher.and_then(Publisher::next_timeout);
-        self.log.next_timeout().into_iter().chain(due).min()
+        let due = self.log.next_timeout().into_iter().chain(due);
+        due.chain(self.sessions.next_look()).min()
     }
 
     /// Remembers a response that is about to be sent, if it is logged.
@@ -75,7 +79,7 @@ impl Changes {
                     self.log.releasing(ended);
                     ends.push(change);
                 }
-                _ => self.show(&change, now),
+                _ => self.show(&change, front, engine, now),
             }
         }
         for answer in std::mem::take(&mut self.answers) {
@@ -85,7 +89,7 @@ impl Changes {
                 .answered(path(engine, &answer.to), &answer, &asked, denied, now);
         }
         for change in &ends {
-            self.show(change, now);
+            self.show(change, front, engine, now);
         }
     }
 
@@ -99,23 +103,41 @@ impl Changes {
     ) -> std::vec::Drain<'_, AllocationId> {
         self.answered(now, &[], engine, front);
         while let Some(change) = engine.poll_change() {
-            self.show(&change, now);
+            self.show(&change, front, engine, now);
         }
         if let Some(publisher) = &mut self.publisher {
-            publisher.publish(now, engine, |end| self.log.change(&end, now));
+            publisher.publish(now, engine, |end| {
+                tell(&mut self.log, &mut self.sessions, &end, None, now);
+            });
         }
         self.log.handle_timeout(now);
+        self.sessions.look(now, engine);
         self.ended.drain(..)
     }
 
     /// Shows one change to each follower.
-    fn show(&mut self, change: &Change, now: Time) {
-        if let Change::Ended(ended) = change {
-            self.ended.push(ended.allocation);
+    fn show<R: Random>(
+        &mut self,
+        change: &Change,
+        front: &impl Front,
+        engine: &Engine<R>,
+        now: Time,
+    ) {
+        let mut seal = None;
+        match change {
+            Change::Created(created) => {
+                let number = self.log.number(created);
+                self.sessions.begin(created.allocation, number);
+                let client = engine.session_at(created.allocation.slot());
+                let client = client.filter(|_| self.sessions.has_consumer());
+                seal = client.and_then(|held| front.protection(held.client()));
+            }
+            Change::Ended(ended) => self.ended.push(ended.allocation),
+            _ => {}
         }
         let publisher = self.publisher.as_mut();
         if !publisher.is_some_and(|publisher| publisher.note(change)) {
-            self.log.change(change, now);
+            tell(&mut self.log, &mut self.sessions, change, seal, now);
         }
     }
 
@@ -123,14 +145,18 @@ impl Changes {
     pub(in crate::shard) fn rules_changed<R: Random>(&mut self, now: Time, engine: &mut Engine<R>) {
         if let Some(publisher) = &mut self.publisher {
             publisher.reconsider();
-            publisher.publish(now, engine, |end| self.log.change(&end, now));
+            publisher.publish(now, engine, |end| {
+                tell(&mut self.log, &mut self.sessions, &end, None, now);
+            });
         }
     }
 
     /// Ends all that the kernel relays, because the shard ends.
     pub(in crate::shard) fn stop<R: Random>(&mut self, now: Time, engine: &mut Engine<R>) {
         if let Some(publisher) = &mut self.publisher {
-            publisher.stop(engine, |end| self.log.change(&end, now));
+            publisher.stop(engine, |end| {
+                tell(&mut self.log, &mut self.sessions, &end, None, now);
+            });
         }
     }
 
@@ -146,12 +172,19 @@ impl Changes {
     }
 
     /// Returns the cipher suite and version that protect a client, if the log prints them.
-    fn seal_of(&self, client: &ClientTuple, front: &impl Front) -> Option<crate::log::Seal> {
+    fn seal_of(&self, client: &ClientTuple, front: &impl Front) -> Option<Seal> {
         let is_wanted = self.log.tells_as_coturn()
             && matches!(client.transport, Transport::Tls | Transport::Dtls)
             && front.serves(client.transport);
         is_wanted.then(|| front.protection(client)).flatten()
     }
+}
+
+/// Shows a change to those who know sessions by their numbers.
+fn tell(log: &mut Log, sessions: &mut Sessions, change: &Change, seal: Option<Seal>, now: Time) {
+    let number = sessions.number(change.allocation());
+    log.change(change, number, now);
+    sessions.show(change, seal, now);
 }
 
 /// Returns the peer that an operator's rule denied to a request, and that rule.

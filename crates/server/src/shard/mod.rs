@@ -12,10 +12,11 @@ pub(in crate::shard) mod hub;
 pub(crate) mod name;
 pub(in crate::shard) mod peer;
 pub(crate) mod relay;
+pub(crate) mod sessions;
 pub(crate) mod thread;
 pub(crate) mod train;
 
-pub(crate) use thread::{Listeners, Plan, Request, Shard};
+pub(crate) use thread::{Followers, Listeners, Plan, Request, Shard};
 
 #[cfg(test)]
 pub(crate) mod tests;

@@ -25,8 +25,10 @@ use super::hub::Hub;
 use super::hub::wanted::SocketDue;
 use super::name::{self, SocketName, Token};
 use super::peer;
+use super::sessions::{self, Sessions};
 use crate::clock::Clock;
 use crate::counters::{DataPathDrop, HubDrop, ShardCounters};
+use crate::handle::PageRequest;
 use crate::log::Log;
 use crate::offload::publisher::Publisher;
 use crate::random::Randomness;
@@ -49,12 +51,13 @@ impl Relay {
         clock: Clock,
         counters: Arc<ShardCounters>,
         log: Log,
+        sessions: Sessions,
         streams: StreamService,
         datagrams: DatagramService,
     ) -> Self {
         Self {
             fronts: Fronts::new(streams, datagrams, &counters),
-            hub: Hub::new(engine, clock.now(), counters, log),
+            hub: Hub::new(engine, clock.now(), counters, log, sessions),
             clock,
             listeners: Vec::new(),
             stream_listeners: Vec::new(),
@@ -153,6 +156,17 @@ impl Relay {
     /// Refuses new allocations from now on.
     pub(crate) fn drain(&mut self) {
         self.hub.engine.drain();
+    }
+
+    /// Takes new allocations again.
+    pub(crate) fn undrain(&mut self) {
+        self.hub.engine.undrain();
+    }
+
+    /// Lists sessions, or ends them.
+    pub(crate) fn page(&mut self, wish: PageRequest, tx: &mut SendQueue) {
+        let Self { hub, fronts, .. } = self;
+        sessions::answer_page(hub, wish, fronts, tx);
     }
 
     /// Takes over other users and peer rules.

@@ -12,7 +12,7 @@ use turnbuckle_engine::Commons;
 use turnbuckle_wire::{ChannelData, ChannelNumber, Class, MessageWriter, Method, TransactionId};
 
 use super::relay::Relay;
-use super::thread::{Listeners, Plan, set_up};
+use super::thread::{Followers, Listeners, Plan, set_up};
 use crate::config::{Machine, Request as Wish, load};
 use crate::control::keys::KeyRing;
 use crate::counters::ShardCounters;
@@ -87,11 +87,14 @@ impl OneShard {
             streams: translate::streams(config, None, None),
             datagrams: translate::datagrams(config, None, &keys),
             datapath: translate::datapath(config, backend, &accepting, &budget),
-            log: translate::log(config, 0, 1),
+            followers: Followers {
+                log: translate::log(config, 0, 1),
+                events: None,
+            },
         };
         let (events, _) = sync_channel(64);
         let counters = Arc::new(ShardCounters::default());
-        let log = Log::new(events, plan.log.clone(), Arc::clone(&counters));
+        let log = Log::new(events, plan.followers.log.clone(), Arc::clone(&counters));
         let (datapath, relay) = set_up(plan, counters, log).unwrap();
         for listener in relay.listeners() {
             datapath.admit_clients(*listener).unwrap();

@@ -16,9 +16,11 @@ use super::discovery::Site;
 use super::front::all::DatagramService;
 use super::name::{SocketName, Token};
 use super::relay::Relay;
+use super::sessions::Sessions;
 use crate::clock::Clock;
 use crate::control::events::Event;
 use crate::counters::ShardCounters;
+use crate::handle::{EventSender, PageRequest, Reply};
 use crate::log::{Log, Scope};
 use crate::random::Randomness;
 use crate::shard::front::stream::StreamService;
@@ -38,6 +40,10 @@ pub(crate) enum Request {
     },
     /// Use these addresses as those of the host's interfaces from now on.
     Interfaces(Vec<InterfaceAddress>),
+    /// List sessions, or end them.
+    Page(PageRequest),
+    /// Answer.
+    Ping(Reply<()>),
     /// Open relay sockets at these addresses too.
     Relays(Vec<RelayAddress>),
     /// Use these users, peer rules and quotas from now on.
@@ -47,6 +53,8 @@ pub(crate) enum Request {
     Panic,
     /// Stop after this turn.
     Stop,
+    /// Take new allocations again.
+    Undrain,
 }
 
 /// Everything that a shard's thread needs for its start and for a restart.
@@ -69,8 +77,17 @@ pub(crate) struct Plan {
     pub(crate) streams: StreamService,
     pub(crate) datagrams: DatagramService,
     pub(crate) datapath: Settings,
+    /// Who is shown what changes.
+    pub(crate) followers: Followers,
+}
+
+/// Who is shown what changes at a shard.
+#[derive(Clone)]
+pub(crate) struct Followers {
     /// What is logged.
     pub(crate) log: Scope,
+    /// Where events go, if there is a consumer.
+    pub(crate) events: Option<EventSender>,
 }
 
 /// Holds the addresses that a shard listens on.
@@ -117,7 +134,11 @@ impl Shard {
             let counters = Arc::clone(&counters);
             move || {
                 let index = plan.index;
-                let log = Log::new(events.clone(), plan.log.clone(), Arc::clone(&counters));
+                let log = Log::new(
+                    events.clone(),
+                    plan.followers.log.clone(),
+                    Arc::clone(&counters),
+                );
                 match set_up(plan, counters, log) {
                     Ok((mut datapath, mut relay)) => {
                         // Sends the event that the shard has ended, even if it panics.
@@ -212,6 +233,7 @@ pub(super) fn set_up(
         Clock::Machine,
         counters,
         log,
+        Sessions::new(plan.index, plan.followers.events),
         plan.streams,
         plan.datagrams,
     );
@@ -337,6 +359,9 @@ fn run(datapath: &mut Datapath, relay: &mut Relay, inbox: &Receiver<Request>) ->
                     let _ = done.send(outcome);
                 }
                 Request::Interfaces(interfaces) => relay.set_interfaces(interfaces),
+                Request::Page(wish) => relay.page(wish, datapath.send_queue()),
+                Request::Ping(reply) => reply(()),
+                Request::Undrain => relay.undrain(),
                 Request::Relays(relays) => relay.add_relays(&relays),
                 Request::Reconfigure(engine) => relay.reconfigure(&engine),
                 #[cfg(test)]

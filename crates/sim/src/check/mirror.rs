@@ -184,7 +184,9 @@ impl Mirror {
                         model.end(copy.tuple, None, now);
                     }
                     EndCause::Released(_) => {}
-                    EndCause::Disconnected | EndCause::Lost => model.end(copy.tuple, None, now),
+                    EndCause::Cancelled | EndCause::Disconnected | EndCause::Lost => {
+                        model.end(copy.tuple, None, now);
+                    }
                 }
             }
             Change::Resumed(resumed) => {
@@ -221,7 +223,7 @@ impl Mirror {
                         model.end_family(tuple, v6, None, now);
                     }
                     EndCause::Released(_) => {}
-                    EndCause::Disconnected | EndCause::Lost => {
+                    EndCause::Cancelled | EndCause::Disconnected | EndCause::Lost => {
                         model.end_family(tuple, v6, None, now)
                     }
                 }
@@ -321,6 +323,7 @@ pub(super) fn kind(change: &Change) -> u16 {
             EndCause::Released(_) => 4,
             EndCause::Lost => 5,
             EndCause::Disconnected => 10,
+            EndCause::Cancelled => 17,
         },
         Change::FamilyEnded { .. } => 6,
         Change::PeerBound { .. } => 11,

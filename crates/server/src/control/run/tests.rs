@@ -47,6 +47,8 @@ impl Output for Unread {
 /// A relay with two shards.
 struct Running {
     server: SocketAddr,
+    commands: Commands,
+    session_events: Events,
     events: SyncSender<Event>,
     counters: Vec<Arc<ShardCounters>>,
     thread: JoinHandle<End>,
@@ -56,7 +58,7 @@ impl Running {
     /// `host` is an address of loopback that no other test of this process uses.
     fn start(host: u8, options: &[&str]) -> Self {
         let [_, high, middle, low] = std::process::id().to_be_bytes();
-        let ip = [127, 32 | high & 7 | host << 3, middle, low];
+        let ip = [127, 32 | high & 3 | host << 2, middle, low];
         let server = SocketAddr::from((ip, 3478));
         let own = [
             format!("--listening-ip={}", server.ip()),
@@ -76,7 +78,8 @@ impl Running {
         let config = loaded.config;
         let (events, inbox) = events::channel();
         let mut out = Unread::default();
-        let mut relay = start(&config, None, &events, &mut out).unwrap();
+        let (outlets, session_events) = Events::channel(2);
+        let mut relay = start(&config, None, &events, &outlets, &mut out).unwrap();
         listening::admit_clients(relay.shards.all());
         let shards = relay.shards.all().iter();
         let counters = shards.map(|shard| Arc::clone(&shard.counters)).collect();
@@ -91,6 +94,8 @@ impl Running {
         });
         Self {
             server,
+            commands: Commands::new(events.clone(), 2),
+            session_events,
             events,
             counters,
             thread,
@@ -246,3 +251,5 @@ fn a_shard_that_panics_again_and_again_ends_the_process() {
     assert!(accounting.balances(), "{}", accounting.line());
     assert_eq!(printed.matches("shard 1 failed").count(), 4, "{printed}");
 }
+
+mod sessions;

@@ -56,6 +56,12 @@ impl Strangers {
         cell.is_some_and(|stranger| stranger.path == *path)
     }
 
+    /// Returns the number of a client that is in the table.
+    pub(super) fn number(&self, path: &Path) -> Option<u64> {
+        let stranger = self.cells[self.cell(path)].as_ref()?;
+        (stranger.path == *path).then_some(stranger.number)
+    }
+
     /// Returns the client's entry, and adds it if there is none. A new client gets the session number that `number` returns.
     pub(super) fn at(
         &mut self,

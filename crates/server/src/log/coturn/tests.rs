@@ -64,7 +64,15 @@ fn strangers_fill_the_log_with_less_than_10_kilobytes_a_second() {
     //= V-50
     for shards in [1, 4] {
         let mut all: Vec<_> = (0..shards)
-            .map(|shard| Sessions::new(EVERYTHING, shard, shards, "example.org"))
+            .map(|shard| {
+                Sessions::new(
+                    EVERYTHING,
+                    shard,
+                    shards,
+                    "example.org",
+                    SessionNumbers::after(0),
+                )
+            })
             .collect();
         let mut bytes = 0;
         for number in 0..200_000_u64 {
@@ -93,7 +101,7 @@ fn strangers_fill_the_log_with_less_than_10_kilobytes_a_second() {
 
 #[test]
 fn what_was_left_out_is_counted() {
-    let mut sessions = Sessions::new(EVERYTHING, 0, 1, "example.org");
+    let mut sessions = Sessions::new(EVERYTHING, 0, 1, "example.org", SessionNumbers::after(0));
     for _ in 0..1_000 {
         refused(&mut sessions, 1, "", Time::from_secs(1));
     }
@@ -108,7 +116,7 @@ fn what_was_left_out_is_counted() {
 #[test]
 fn a_name_cannot_forge_a_line_or_push_the_end_out_of_it() {
     //= V-73
-    let mut sessions = Sessions::new(EVERYTHING, 0, 1, "example.org");
+    let mut sessions = Sessions::new(EVERYTHING, 0, 1, "example.org", SessionNumbers::after(0));
     let name = format!(
         "x\r\n2026-01-01 INFO session 1> realm <{}",
         "\u{1b}[2K".repeat(80)
@@ -134,7 +142,7 @@ fn a_name_cannot_forge_a_line_or_push_the_end_out_of_it() {
 
 #[test]
 fn a_refusal_stands_under_the_realm_that_was_asked_for() {
-    let mut sessions = Sessions::new(EVERYTHING, 0, 1, "example.org");
+    let mut sessions = Sessions::new(EVERYTHING, 0, 1, "example.org", SessionNumbers::after(0));
     let now = Time::from_secs(1);
     let mut lines = refused(&mut sessions, 1, "alice", now);
     lines.extend(sessions.disconnected(path(1), true, now));
@@ -161,7 +169,7 @@ fn without_verbose_only_what_went_wrong_is_said() {
         sessions: false,
         binding: false,
     };
-    let mut sessions = Sessions::new(quiet, 0, 1, "example.org");
+    let mut sessions = Sessions::new(quiet, 0, 1, "example.org", SessionNumbers::after(0));
     let now = Time::from_secs(1);
     // The first challenge of all, and no further one.
     assert_eq!(refused(&mut sessions, 1, "", now), [CHALLENGE]);
@@ -178,7 +186,7 @@ fn without_verbose_only_what_went_wrong_is_said() {
 #[test]
 fn a_source_is_named_once_in_a_window_for_each_kind_of_request_and_never_for_binding() {
     //= V-50
-    let mut sessions = Sessions::new(EVERYTHING, 0, 1, "example.org");
+    let mut sessions = Sessions::new(EVERYTHING, 0, 1, "example.org", SessionNumbers::after(0));
     let bare = message(Class::Request, None, "", "");
     let proving = message(Class::Request, None, "example.org", "mallory");
     let binding = [
@@ -207,7 +215,7 @@ fn a_source_is_named_once_in_a_window_for_each_kind_of_request_and_never_for_bin
 #[test]
 fn sources_without_number_are_named_at_the_pace_of_all_lines_about_strangers() {
     //= V-50
-    let mut sessions = Sessions::new(EVERYTHING, 0, 1, "example.org");
+    let mut sessions = Sessions::new(EVERYTHING, 0, 1, "example.org", SessionNumbers::after(0));
     let request = message(Class::Request, None, "", "");
     let mut count = 0;
     for number in 0..100_000_u32 {
@@ -225,7 +233,7 @@ fn a_resume_that_takes_the_place_of_another_and_the_end_of_moving_are_told() {
         sessions: false,
         binding: false,
     };
-    let mut sessions = Sessions::new(silent, 0, 1, "example.org");
+    let mut sessions = Sessions::new(silent, 0, 1, "example.org", SessionNumbers::after(0));
     let now = Time::from_secs(1_000);
     let allocation = AllocationId::from_u64(1);
     let transaction = TransactionId::new([1; 12]);
@@ -251,7 +259,7 @@ fn a_resume_that_takes_the_place_of_another_and_the_end_of_moving_are_told() {
             number: port.into(),
             until: now,
         };
-        sessions.changed(&Change::Resumed(Box::new(resumed)), now)
+        sessions.changed(&Change::Resumed(Box::new(resumed)), 1, now)
     };
     assert!(resume(2).is_empty());
     let title = "session 000000000000000001";
@@ -264,7 +272,7 @@ fn a_resume_that_takes_the_place_of_another_and_the_end_of_moving_are_told() {
     };
     let line = format!("{title}: mobility handoff completed, remote 198.51.100.7:3");
     assert_eq!(
-        sessions.changed(&Change::Moved(Box::new(moved)), now),
+        sessions.changed(&Change::Moved(Box::new(moved)), 1, now),
         [line]
     );
 }

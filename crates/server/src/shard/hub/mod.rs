@@ -25,6 +25,7 @@ use super::changes::Changes;
 use super::front::{Destination, Front, Wrapping};
 use super::name;
 use super::peer::tcp::table::Peers;
+use super::sessions::Sessions;
 use super::train::{
     Segments, Train, cut, equal_runs, len_u16, len_u32, padding, protocol, single_runs,
 };
@@ -57,12 +58,13 @@ impl Hub {
         now: Now,
         counters: Arc<ShardCounters>,
         log: Log,
+        sessions: Sessions,
     ) -> Self {
         Self {
             engine,
             now,
             counters,
-            changes: Changes::new(log),
+            changes: Changes::new(log, sessions),
             across: Across::default(),
             peers: Peers::default(),
             sockets_due: Vec::new(),

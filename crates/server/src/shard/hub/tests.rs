@@ -64,7 +64,8 @@ fn hub() -> Hub {
     let counters = Arc::<ShardCounters>::default();
     let scope = translate::log(&loaded.config, 0, 1);
     let log = Log::new(sync_channel(1).0, scope, Arc::clone(&counters));
-    Hub::new(engine, Clock::Machine.now(), counters, log)
+    let sessions = Sessions::new(0, None);
+    Hub::new(engine, Clock::Machine.now(), counters, log, sessions)
 }
 
 #[test]

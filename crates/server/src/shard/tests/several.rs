@@ -16,7 +16,7 @@ use turnbuckle_wire::{
     TransactionId, long_term_key_md5,
 };
 
-use super::super::thread::{Listeners, Plan, set_up};
+use super::super::thread::{Followers, Listeners, Plan, set_up};
 use crate::config::{Machine, Request as Wish, load};
 use crate::control::keys::KeyRing;
 use crate::counters::{Accounting, ShardCounters};
@@ -104,10 +104,17 @@ impl Several {
                 streams: translate::streams(config, None, None),
                 datagrams: translate::datagrams(config, None, &keys),
                 datapath: translate::datapath(config, backend, &accepting, &budget),
-                log: translate::log(config, index, count.into()),
+                followers: Followers {
+                    log: translate::log(config, index, count.into()),
+                    events: None,
+                },
             };
             let counters = Arc::new(ShardCounters::default());
-            let log = Log::new(events.clone(), plan.log.clone(), Arc::clone(&counters));
+            let log = Log::new(
+                events.clone(),
+                plan.followers.log.clone(),
+                Arc::clone(&counters),
+            );
             let (mut datapath, mut relay) = set_up(plan, Arc::clone(&counters), log).unwrap();
             // A port of its own for each shard, so that a test says who comes where; to the engines they are all the first, as in a
             // group that shares one address.

@@ -1,0 +1,161 @@
+//! Commands to a running relay. They go to the main thread, which alone knows the shards, and from there to a shard.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::mpsc::SyncSender;
+
+use super::sessions::{Page, PageRequest, Purpose, SESSIONS_PER_PAGE_MAX, SessionFilter};
+use crate::control::events::Event;
+
+/// What takes the answer to a command, on the thread that has it. It must not block. If it is dropped without a call, the command was not carried
+/// out: a queue was full, or the shard has failed.
+pub type Reply<T> = Box<dyn FnOnce(T) + Send>;
+
+/// A command.
+pub(crate) enum Command {
+    /// List or end sessions of a shard.
+    Page { shard: usize, wish: PageRequest },
+    /// Answer from within the loop of a shard.
+    Ping { shard: usize, reply: Reply<()> },
+    /// Take no new allocations, and end when few enough are left.
+    Drain(Reply<()>),
+    /// Take new allocations again.
+    Undrain(Reply<()>),
+    /// End the relay.
+    Stop,
+    /// Read the certificates again.
+    ReloadCertificates,
+}
+
+/// The relay has ended, or too much waits for its main thread.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Refused;
+
+impl fmt::Display for Refused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the relay takes no command now")
+    }
+}
+
+impl std::error::Error for Refused {}
+
+/// Sends commands to the relay.
+#[derive(Clone)]
+pub struct Commands {
+    events: SyncSender<Event>,
+    shards: usize,
+}
+
+impl Commands {
+    pub(crate) fn new(events: SyncSender<Event>, shards: usize) -> Self {
+        Self { events, shards }
+    }
+
+    /// Returns the number of shards.
+    pub fn shards(&self) -> usize {
+        self.shards
+    }
+
+    /// Asks for a page of the sessions of `shard` that pass `filter`, at most `max` and at most [`SESSIONS_PER_PAGE_MAX`], beginning at place `from`
+    /// of its table. A page ends early after 8,192 places. At most two pages of one shard are under way at a time; a further one is not answered.
+    ///
+    /// # Errors
+    ///
+    /// The main thread takes no command now.
+    pub fn sessions(
+        &self,
+        shard: usize,
+        from: u32,
+        filter: SessionFilter,
+        max: usize,
+        reply: Reply<Page>,
+    ) -> Result<(), Refused> {
+        self.page(shard, Purpose::List, from, filter, max, reply)
+    }
+
+    /// Ends sessions as [`Self::sessions`] lists them, and answers with them as they were before. Their clients get 437 for their next request.
+    ///
+    /// # Errors
+    ///
+    /// The main thread takes no command now.
+    pub fn end(
+        &self,
+        shard: usize,
+        from: u32,
+        filter: SessionFilter,
+        max: usize,
+        reply: Reply<Page>,
+    ) -> Result<(), Refused> {
+        self.page(shard, Purpose::End, from, filter, max, reply)
+    }
+
+    /// Has a shard answer from within its loop.
+    ///
+    /// # Errors
+    ///
+    /// The main thread takes no command now.
+    pub fn ping(&self, shard: usize, reply: Reply<()>) -> Result<(), Refused> {
+        self.send(Command::Ping { shard, reply })
+    }
+
+    /// Refuses new allocations from now on, and ends the relay when few enough are left (`drain-min-allocations`).
+    ///
+    /// # Errors
+    ///
+    /// The main thread takes no command now.
+    pub fn drain(&self, reply: Reply<()>) -> Result<(), Refused> {
+        self.send(Command::Drain(reply))
+    }
+
+    /// Takes new allocations again after [`Self::drain`].
+    ///
+    /// # Errors
+    ///
+    /// The main thread takes no command now.
+    pub fn undrain(&self, reply: Reply<()>) -> Result<(), Refused> {
+        self.send(Command::Undrain(reply))
+    }
+
+    /// Ends the relay.
+    ///
+    /// # Errors
+    ///
+    /// The main thread takes no command now.
+    pub fn stop(&self) -> Result<(), Refused> {
+        self.send(Command::Stop)
+    }
+
+    /// Reads the certificates again.
+    ///
+    /// # Errors
+    ///
+    /// The main thread takes no command now.
+    pub fn reload_certificates(&self) -> Result<(), Refused> {
+        self.send(Command::ReloadCertificates)
+    }
+
+    fn page(
+        &self,
+        shard: usize,
+        purpose: Purpose,
+        from: u32,
+        filter: SessionFilter,
+        max: usize,
+        reply: Reply<Page>,
+    ) -> Result<(), Refused> {
+        let wish = PageRequest {
+            purpose,
+            from,
+            filter,
+            max: max.min(SESSIONS_PER_PAGE_MAX),
+            reply,
+            under_way: Arc::default(),
+        };
+        self.send(Command::Page { shard, wish })
+    }
+
+    fn send(&self, command: Command) -> Result<(), Refused> {
+        let event = Event::Command(Box::new(command));
+        self.events.try_send(event).map_err(|_| Refused)
+    }
+}

@@ -1,0 +1,66 @@
+//! The handle of a running relay: live counters, commands, events. It is for whoever shows the relay or steers it, on threads of its own.
+//!
+//! Invariant: no shard waits for a holder of a handle. Counters are read where they are written. A command waits in a bounded queue until the end of
+//! a turn, and its reply is a call that must not block. An event that finds its queue full is lost and counted.
+
+mod commands;
+pub(crate) mod counters;
+mod events;
+mod sessions;
+
+use turnbuckle_config::Config;
+pub use turnbuckle_counters::{Description, Group, Kind, Label, Sample, Unit};
+pub use turnbuckle_engine::{
+    EndCause, PortCounts, RelayAddress, RelayProtocol, Relayed, Traffic, Transport, Usage,
+};
+
+pub(crate) use self::commands::Command;
+pub use self::commands::{Commands, Refused, Reply};
+pub use self::counters::LiveCounters;
+pub(crate) use self::events::EventSender;
+pub use self::events::{Event, EventKind, Events, Identity};
+pub use self::sessions::{
+    ClientSide, Page, SESSIONS_PER_PAGE_MAX, Session, SessionFilter, SessionNumbers, shard_of,
+};
+pub(crate) use self::sessions::{PEERS_LISTED_MAX, PageRequest, Purpose, number_of_shard};
+
+/// What a running relay offers.
+pub struct Handle {
+    /// The counters as they are now.
+    pub counters: LiveCounters,
+    /// What can be asked for.
+    pub commands: Commands,
+    /// What happens to sessions, if a consumer was announced ([`Control::wants_events`]).
+    pub events: Option<Events>,
+}
+
+/// What is attached to a relay that starts.
+pub trait Control {
+    /// What runs beside the relay. It is dropped when the relay has stopped.
+    type Attached;
+
+    /// Returns whether events are to be made. Without a consumer they cost nothing.
+    fn wants_events(&self, config: &Config) -> bool;
+
+    /// Takes the handle of a relay that is about to serve.
+    ///
+    /// # Errors
+    ///
+    /// Why the relay must not serve.
+    fn attach(self, config: &Config, handle: Handle) -> Result<Self::Attached, String>;
+}
+
+/// Attaches nothing.
+pub struct Uncontrolled;
+
+impl Control for Uncontrolled {
+    type Attached = ();
+
+    fn wants_events(&self, _: &Config) -> bool {
+        false
+    }
+
+    fn attach(self, _: &Config, _: Handle) -> Result<(), String> {
+        Ok(())
+    }
+}

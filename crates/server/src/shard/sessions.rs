@@ -1,0 +1,304 @@
+//! Sessions of a shard: their numbers, what is reported of them, and the pages that an operator asks for.
+//!
+//! Nothing here runs for relayed data. A session's usage is looked at once a second, some places of the table at a time, and only if somebody
+//! consumes events.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use turnbuckle_datapath::SendQueue;
+use turnbuckle_engine::{
+    AllocationId, Change, EndCause, Engine, Now, Path, Random, Session as Held, Time, Usage, User,
+};
+
+use super::front::Front;
+use super::hub::Hub;
+use crate::handle::{
+    ClientSide, EventKind, EventSender, Identity, PEERS_LISTED_MAX, Page, PageRequest, Purpose,
+    Session, number_of_shard,
+};
+use crate::log::Seal;
+
+/// Places of the table that one page may look at.
+const PLACES_PER_PAGE_MAX: u32 = 8192;
+
+/// Datagrams after which the usage of a session is reported, as coturn does.
+const USAGE_INTERVAL: u64 = 4096;
+
+/// Time between two looks at the usage of a session.
+const LOOK_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Places of the table that one turn looks at.
+const PLACES_PER_LOOK: u32 = 1024;
+
+/// The sessions of a shard.
+pub(crate) struct Sessions {
+    shard: usize,
+    numbers: HashMap<AllocationId, u64>,
+    outlet: Option<Outlet>,
+}
+
+impl Sessions {
+    /// Begins without sessions. Events go to `events`, if there is a consumer.
+    pub(crate) fn new(shard: usize, events: Option<EventSender>) -> Self {
+        let outlet = events.map(|mut events| {
+            events.send(EventKind::Restarted);
+            events.ring();
+            Outlet {
+                events,
+                reported: HashMap::new(),
+                next_look: Time::ZERO,
+                look_from: 0,
+            }
+        });
+        Self {
+            shard,
+            numbers: HashMap::new(),
+            outlet,
+        }
+    }
+
+    /// Gives a new session its number. The number is one of this shard.
+    pub(in crate::shard) fn begin(&mut self, allocation: AllocationId, number: u64) {
+        self.numbers.insert(allocation, number);
+    }
+
+    /// Returns the number of a session among those of this shard.
+    pub(in crate::shard) fn number(&self, allocation: AllocationId) -> u64 {
+        self.numbers.get(&allocation).copied().unwrap_or_default()
+    }
+
+    /// Returns the number of a session among those of all shards.
+    fn public_number(&self, allocation: AllocationId) -> u64 {
+        number_of_shard(self.shard, self.number(allocation))
+    }
+
+    /// Makes the events of a change, and forgets a session that has ended. `seal` is what protects a new session's client.
+    pub(in crate::shard) fn show(&mut self, change: &Change, seal: Option<Seal>, now: Time) {
+        let allocation = change.allocation();
+        let number = self.public_number(allocation);
+        if let Some(outlet) = &mut self.outlet {
+            outlet.show(change, number, seal, now);
+        }
+        if let Change::Ended(_) = change {
+            self.numbers.remove(&allocation);
+        }
+    }
+
+    /// Returns whether events are made.
+    pub(in crate::shard) fn has_consumer(&self) -> bool {
+        self.outlet.is_some()
+    }
+
+    /// Reports the usage of sessions that have relayed much since the last report, if it is time to look.
+    pub(in crate::shard) fn look<R: Random>(&mut self, now: Time, engine: &Engine<R>) {
+        if let Some(outlet) = &mut self.outlet {
+            outlet.look(now, engine);
+            outlet.events.ring();
+        }
+    }
+
+    /// Returns when [`Self::look`] is due, if there is a session to look at.
+    pub(in crate::shard) fn next_look(&self) -> Option<Time> {
+        let outlet = self.outlet.as_ref()?;
+        (!outlet.reported.is_empty()).then_some(outlet.next_look)
+    }
+
+    fn describe(&self, held: &Held<'_>, seal: Option<Seal>, now: Now) -> Session {
+        let user = held.user();
+        Session {
+            number: self.public_number(held.id()),
+            realm: user.realm.clone(),
+            user: user.name.clone(),
+            client: client_side(held.path(), seal),
+            relays: held.relays().collect(),
+            protocol: held.protocol(),
+            age: now.time.since(held.created()),
+            expires_in: held.expires().since(now.time),
+            bytes_per_s: held.bytes_per_s(),
+            usage: *held.usage(),
+            is_mobile: held.is_mobile(),
+            peers: held.peers().take(PEERS_LISTED_MAX).collect(),
+        }
+    }
+}
+
+/// Answers a wish for a page: lists the sessions that pass its filter, or ends them.
+pub(in crate::shard) fn answer_page<F: Front>(
+    hub: &mut Hub,
+    wish: PageRequest,
+    front: &mut F,
+    tx: &mut SendQueue,
+) {
+    let end = hub.engine.session_slots();
+    let last = wish.from.saturating_add(PLACES_PER_PAGE_MAX).min(end);
+    let (mut slot, mut page, mut ended) = (wish.from, Page::default(), Vec::new());
+    while slot < last && page.sessions.len() < wish.max {
+        if let Some(held) = hub.engine.session_at(slot) {
+            let sessions = &hub.changes.sessions;
+            let number = sessions.public_number(held.id());
+            let age = hub.now.time.since(held.created());
+            if wish.filter.admits(number, age, &held) {
+                let seal = front.protection(held.client());
+                page.sessions.push(sessions.describe(&held, seal, hub.now));
+                ended.push(held.id());
+            }
+        }
+        slot += 1;
+    }
+    page.next = (slot < end).then_some(slot);
+    if wish.purpose == Purpose::End {
+        for allocation in ended {
+            hub.engine.cancel(hub.now, allocation);
+        }
+        hub.carry_out_commands(front, tx);
+    }
+    (wish.reply)(page);
+    drop(wish.under_way);
+}
+
+/// What was reported of a session.
+struct Reported {
+    session: Arc<Identity>,
+    usage: Usage,
+}
+
+/// Makes events of changes.
+struct Outlet {
+    events: EventSender,
+    reported: HashMap<AllocationId, Reported>,
+    /// When usage is looked at next, and from which place of the table.
+    next_look: Time,
+    look_from: u32,
+}
+
+impl Outlet {
+    fn show(&mut self, change: &Change, number: u64, seal: Option<Seal>, now: Time) {
+        match change {
+            Change::Created(created) => {
+                let session = identity(number, &created.user, client_side(&created.path, seal));
+                let reported = Reported {
+                    session: Arc::clone(&session),
+                    usage: Usage::default(),
+                };
+                self.reported.insert(created.allocation, reported);
+                self.events.send(EventKind::Created {
+                    session,
+                    lifetime: created.expires.since(now),
+                });
+            }
+            Change::Refreshed {
+                allocation,
+                expires,
+                ..
+            } => {
+                if let Some(reported) = self.reported.get(allocation) {
+                    self.events.send(EventKind::Refreshed {
+                        session: Arc::clone(&reported.session),
+                        lifetime: expires.since(now),
+                    });
+                }
+            }
+            Change::Reauthorized { allocation, user } => {
+                self.changed(*allocation, |was| {
+                    identity(number, user, was.client.clone())
+                });
+            }
+            Change::Moved(moved) => self.changed(moved.allocation, |was| {
+                Arc::new(Identity {
+                    client: client_side(&moved.path, was.client.seal.clone()),
+                    ..was.clone()
+                })
+            }),
+            Change::Ended(ended) => {
+                let Some(Reported { session, usage }) = self.reported.remove(&ended.allocation)
+                else {
+                    return;
+                };
+                if let EndCause::Released(_) = ended.cause {
+                    self.events.send(EventKind::Refreshed {
+                        session: Arc::clone(&session),
+                        lifetime: Duration::ZERO,
+                    });
+                }
+                self.events.send(EventKind::Ended {
+                    session,
+                    cause: ended.cause,
+                    since: Box::new(ended.totals.since(&usage)),
+                    totals: Box::new(ended.totals),
+                });
+            }
+            Change::ChannelExpired { .. }
+            | Change::ChannelInstalled { .. }
+            | Change::FamilyEnded { .. }
+            | Change::PeerBound { .. }
+            | Change::PeerConnected { .. }
+            | Change::PeerDisconnected { .. }
+            | Change::PermissionExpired { .. }
+            | Change::PermissionInstalled { .. }
+            | Change::Resumed(_) => {}
+        }
+    }
+
+    fn changed(
+        &mut self,
+        allocation: AllocationId,
+        change: impl FnOnce(&Identity) -> Arc<Identity>,
+    ) {
+        if let Some(reported) = self.reported.get_mut(&allocation) {
+            let session = change(&reported.session);
+            reported.session = Arc::clone(&session);
+            self.events.send(EventKind::Changed { session });
+        }
+    }
+
+    fn look<R: Random>(&mut self, now: Time, engine: &Engine<R>) {
+        if self.reported.is_empty() || now < self.next_look {
+            return;
+        }
+        let end = engine.session_slots();
+        let last = self.look_from.saturating_add(PLACES_PER_LOOK).min(end);
+        for slot in self.look_from..last {
+            let Some(held) = engine.session_at(slot) else {
+                continue;
+            };
+            let Some(reported) = self.reported.get_mut(&held.id()) else {
+                continue;
+            };
+            let since = held.usage().since(&reported.usage);
+            if since.datagrams() >= USAGE_INTERVAL {
+                reported.usage = *held.usage();
+                self.events.send(EventKind::Used {
+                    session: Arc::clone(&reported.session),
+                    since: Box::new(since),
+                });
+            }
+        }
+        if last == end {
+            self.look_from = 0;
+            self.next_look = now + LOOK_INTERVAL;
+        } else {
+            self.look_from = last;
+        }
+    }
+}
+
+fn identity(number: u64, user: &User, client: ClientSide) -> Arc<Identity> {
+    Arc::new(Identity {
+        number,
+        realm: user.realm.clone(),
+        user: user.name.clone(),
+        quota_name: user.quota_name.clone(),
+        client,
+    })
+}
+
+fn client_side(path: &Path, seal: Option<Seal>) -> ClientSide {
+    ClientSide {
+        server: path.server,
+        address: path.client,
+        transport: path.transport,
+        seal,
+    }
+}
