@@ -12,6 +12,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use turnbuckle_sys::address::RawAddress;
 
+use self::owned::Owned;
 pub use self::runs::{Memory, PREFIX_LEN_MAX, QueuedDatagram, Run, TRAILER_LEN_MAX};
 use self::runs::{NONE, Stamped, TRAIN_BYTES_MAX, parts, record};
 pub(crate) use self::runs::{RunRecord, TRAIN_SEGMENTS_MAX};
@@ -20,6 +21,7 @@ pub use self::streams::{Content, StreamChange, StreamMessage, StreamTouched};
 use crate::names::{EndpointId, narrow};
 use crate::views::{Payload, Source};
 
+mod owned;
 mod runs;
 mod streams;
 pub(crate) mod to_streams;
@@ -53,6 +55,15 @@ pub(crate) struct Touched {
     last: u32,
 }
 
+/// What the next run is likely to need again.
+#[derive(Debug)]
+struct Recent {
+    /// Train of the flow that was forwarded last, or `NONE`.
+    train: u32,
+    /// Prefix that was stored last: its place in the arena.
+    prefix: (u32, u8),
+}
+
 /// Collects what one turn sends. Filled by a [`Handler`](crate::Handler), emptied by the data path.
 #[derive(Debug)]
 pub struct SendQueue {
@@ -67,12 +78,10 @@ pub struct SendQueue {
     flows: Box<[Stamped]>,
     seed: u64,
     stamp: u32,
-    /// Train of the flow that was forwarded last, or `NONE`.
-    recent: u32,
-    /// Prefix that was stored last: its place in the arena.
-    recent_prefix: (u32, u8),
+    recent: Recent,
     segments_max: u32,
     streams: StreamRuns,
+    owned: Owned,
 }
 
 impl SendQueue {
@@ -87,10 +96,13 @@ impl SendQueue {
             flows: vec![Stamped::default(); FLOWS].into(),
             seed: RandomState::new().hash_one(0) | 1,
             stamp: 1,
-            recent: NONE,
-            recent_prefix: (0, 0),
+            recent: Recent {
+                train: NONE,
+                prefix: (0, 0),
+            },
             segments_max: u32::from(segments_max.clamp(1, TRAIN_SEGMENTS_MAX)),
             streams: StreamRuns::default(),
+            owned: Owned::default(),
         }
     }
 
@@ -195,8 +207,9 @@ impl SendQueue {
         self.touched.clear();
         self.arena.clear();
         self.streams.clear();
-        self.recent = NONE;
-        self.recent_prefix = (0, 0);
+        self.owned.clear();
+        self.recent.train = NONE;
+        self.recent.prefix = (0, 0);
         self.stamp = self.stamp.wrapping_add(1);
         if self.stamp == 0 {
             // Stamps of the last round of numbers would look current again.
@@ -237,6 +250,7 @@ impl SendQueue {
             Source::Arena => &self.arena,
             Source::Slot(slot) => memory.slot(slot),
             Source::Stream => memory.streams(),
+            Source::Owned(index) => self.owned.bytes(index),
         }
     }
 
@@ -288,15 +302,15 @@ impl SendQueue {
     /// Puts a prefix into the arena unless it was the last one put there.
     #[inline]
     fn store_prefix(&mut self, prefix: &[u8]) -> (u32, u8) {
-        let (start, len) = self.recent_prefix;
+        let (start, len) = self.recent.prefix;
         if prefix.len() != usize::from(len)
             || self.arena[start as usize..][..usize::from(len)] != *prefix
         {
             let len = u8::try_from(prefix.len()).unwrap_or(u8::MAX);
-            self.recent_prefix = (narrow(self.arena.len()), len);
+            self.recent.prefix = (narrow(self.arena.len()), len);
             self.arena.extend_from_slice(prefix);
         }
-        self.recent_prefix
+        self.recent.prefix
     }
 
     /// Adds a run to the newest train of its flow as far as it fits, and begins new trains for the rest.
@@ -335,7 +349,7 @@ impl SendQueue {
     /// Remembers the newest train of a flow.
     #[inline]
     fn note_newest(&mut self, flow: usize, number: u32) {
-        self.recent = number;
+        self.recent.train = number;
         self.flows[flow] = Stamped {
             stamp: self.stamp,
             value: number,
@@ -447,8 +461,8 @@ impl SendQueue {
                 .get(number as usize)
                 .is_some_and(|train| train.endpoint == endpoint && train.to == to)
         };
-        if is_it(self.recent) {
-            return Some(self.recent);
+        if is_it(self.recent.train) {
+            return Some(self.recent.train);
         }
         let place = self.flows[flow];
         (place.stamp == self.stamp && is_it(place.value)).then_some(place.value)

@@ -224,4 +224,6 @@ pub(crate) enum Source {
     Slot(u32),
     /// In the arena that connections are read into.
     Stream,
+    /// In a buffer that the queue owns.
+    Owned(u32),
 }

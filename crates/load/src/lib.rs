@@ -4,7 +4,7 @@
 //! generator that used the relay's engine would repeat its mistakes.
 //!
 //! [`load`] is the generator, [`peer`] the reflector, and [`uclient`] the generator behind the flags of coturn's; clients are those of
-//! [`turnbuckle_client`]. [`connections`] are two programs that count TCP connections per second.
+//! [`turnbuckle_client`]. [`connections`] are two programs that count TCP connections per second, [`quic`] are two that move bytes over QUIC connections.
 //! [`stunclient`] and [`natdiscovery`] ask a server what it sees of this host.
 #![forbid(unsafe_code)]
 
@@ -12,9 +12,11 @@ pub mod connections;
 pub mod load;
 pub mod natdiscovery;
 pub mod peer;
+pub mod quic;
 pub mod stunclient;
 pub mod uclient;
 
+mod authorities;
 mod cli;
 mod flags;
 mod negative;

@@ -57,6 +57,10 @@ enum Command {
     AcceptServer(turnbuckle_load::connections::AcceptServer),
     /// Connect as fast as possible and print connections per second
     ConnectClient(turnbuckle_load::connections::ConnectClient),
+    /// Take QUIC connections, and swallow and send bytes over them; the other end is quic-client
+    QuicServer(turnbuckle_load::quic::ServerArguments),
+    /// Move bytes over QUIC connections, check each of them, and print how fast they went
+    QuicClient(turnbuckle_load::quic::ClientArguments),
     /// Attack a server with what has gone wrong in others, and say where it held; exit code 1 if it did not
     Probe(Box<turnbuckle_probe::Arguments>),
     Bench(Box<turnbuckle_lab::Arguments>),
@@ -100,6 +104,8 @@ fn subcommand() -> anyhow::Result<ExitCode> {
         Command::Peer(arguments) => turnbuckle_load::peer::run(&arguments),
         Command::AcceptServer(arguments) => arguments.run(),
         Command::ConnectClient(arguments) => arguments.run(),
+        Command::QuicServer(arguments) => turnbuckle_load::quic::serve(&arguments),
+        Command::QuicClient(arguments) => turnbuckle_load::quic::measure(&arguments),
         Command::Probe(arguments) => turnbuckle_probe::run(&arguments),
         Command::Bench(arguments) => turnbuckle_lab::run(&arguments).map(|all_measured| {
             if all_measured {

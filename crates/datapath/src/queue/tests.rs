@@ -408,3 +408,51 @@ fn a_longer_last_datagram_is_refused() {
         0,
     );
 }
+
+#[test]
+fn owned_buffers_form_trains_and_are_lent_again() {
+    let mut queue = SendQueue::new(SEGMENTS);
+    for (fill, len) in [(1, 3000), (2, 1500)] {
+        let mut buffer = queue.take_buffer();
+        assert!(buffer.is_empty());
+        buffer.resize(len, fill);
+        queue.send_owned(endpoint(1), peer(7), buffer, 1000);
+    }
+    assert_eq!(
+        sizes(&queue, endpoint(1)),
+        [(7, vec![1000, 1000, 1000, 1000, 500])]
+    );
+    let sent: Vec<u8> = queue
+        .datagrams(NoMemory)
+        .flat_map(|datagram| datagram.parts.concat())
+        .collect();
+    assert_eq!(sent, [vec![1; 3000], vec![2; 1500]].concat());
+    queue.clear();
+    let again = queue.take_buffer();
+    assert!(again.is_empty() && again.capacity() >= 1500);
+    queue.send_owned(endpoint(1), peer(7), again, 1000);
+    assert!(queue.is_empty(), "an empty buffer sends nothing");
+    assert!(queue.take_buffer().capacity() >= 1500, "and is kept");
+}
+
+#[test]
+fn a_buffer_that_has_grown_too_large_is_not_kept() {
+    let mut queue = SendQueue::new(SEGMENTS);
+    queue.send_owned(endpoint(1), peer(7), vec![0; 300_000], 1200);
+    queue.clear();
+    assert_eq!(queue.take_buffer().capacity(), 0);
+}
+
+/// No received bytes.
+#[derive(Clone, Copy)]
+struct NoMemory;
+
+impl<'a> Memory<'a> for NoMemory {
+    fn slot(self, _: u32) -> &'a [u8] {
+        &[]
+    }
+
+    fn streams(self) -> &'a [u8] {
+        &[]
+    }
+}

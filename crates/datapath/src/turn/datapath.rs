@@ -9,7 +9,6 @@ use std::time::Duration;
 
 use rustix::event::epoll::{Event, EventFlags};
 use turnbuckle_sys::errqueue;
-#[cfg(test)]
 use turnbuckle_sys::sockopt;
 
 use super::events::{EVENTS, Newcomers, low};
@@ -92,6 +91,17 @@ impl Datapath {
     /// The error of the system: address in use, not available, too many open files.
     pub fn bind(&mut self, bind: Bind) -> io::Result<EndpointId> {
         self.sockets().bind(bind)
+    }
+
+    /// Has no datagram of a socket fragmented from now on: DF is set, or for IPv6 no fragment header is made. What the path does not take
+    /// is reported by [`DatagramHandler::send_failed`] where the kernel knows of it, and lost where it does not.
+    ///
+    /// # Errors
+    /// It is closed, or what `setsockopt` returns.
+    pub fn forbid_fragments(&self, endpoint: EndpointId) -> io::Result<()> {
+        let bound = self.table.get(endpoint).ok_or(io::ErrorKind::NotFound)?;
+        let v6 = bound.endpoint.local.is_ipv6();
+        Ok(sockopt::forbid_fragments(bound.socket.fd(), v6)?)
     }
 
     /// Lets a listener that was bound with `reuseport` receive, now that every member of its group is bound.

@@ -7,12 +7,11 @@ use std::sync::Arc;
 
 use anyhow::Context as _;
 use openssl::ssl::{SslContext, SslMethod, SslOptions, SslSessionCacheMode, SslVerifyMode};
+use rustls::ClientConfig;
 use rustls::client::Resumption;
-use rustls::crypto::aws_lc_rs;
-use rustls::pki_types::pem::PemObject as _;
-use rustls::pki_types::{CertificateDer, ServerName};
-use rustls::{ClientConfig, RootCertStore};
+use rustls::pki_types::ServerName;
 
+use crate::authorities::trusting;
 use turnbuckle_client::Transport;
 use turnbuckle_client::certificates::{self, Signatures};
 
@@ -97,22 +96,6 @@ fn config(authorities: Option<&Path>) -> anyhow::Result<ClientConfig> {
     // Each connection is a client of its own, which the server has not met before.
     config.resumption = Resumption::disabled();
     Ok(config)
-}
-
-fn trusting(file: &Path) -> anyhow::Result<ClientConfig> {
-    let problem = || format!("--ca-file {}", file.display());
-    let mut roots = RootCertStore::empty();
-    for certificate in CertificateDer::pem_file_iter(file).with_context(problem)? {
-        roots
-            .add(certificate.with_context(problem)?)
-            .with_context(problem)?;
-    }
-    anyhow::ensure!(!roots.is_empty(), "{}: no certificate in it", problem());
-    let provider = Arc::new(aws_lc_rs::default_provider());
-    let builder = ClientConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()?
-        .with_root_certificates(roots);
-    Ok(builder.with_no_client_auth())
 }
 
 fn context(authorities: Option<&Path>) -> anyhow::Result<SslContext> {

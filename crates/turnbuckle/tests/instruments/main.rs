@@ -11,6 +11,7 @@ mod peer;
 #[path = "../ports/mod.rs"]
 mod ports;
 mod program;
+mod quic;
 mod stand_in;
 mod transports;
 mod uclient;

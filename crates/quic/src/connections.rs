@@ -1,0 +1,129 @@
+//! The connections of an endpoint, and what they serve.
+
+use std::net::SocketAddr;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::Instant;
+
+use bytes::Bytes;
+
+use crate::stack::{Closed, Connection, Link, StreamId};
+
+/// What one connection is for.
+pub trait Application {
+    /// Handles the end of the handshake.
+    fn connected(&mut self, connection: &mut Connection<'_>) {
+        let _ = connection;
+    }
+
+    /// Handles a stream on which something can be read: bytes, its end or its reset.
+    fn readable(&mut self, connection: &mut Connection<'_>, stream: StreamId);
+
+    /// Handles a stream that takes bytes again, or on which the other side wants no more.
+    fn writable(&mut self, connection: &mut Connection<'_>, stream: StreamId) {
+        let _ = (connection, stream);
+    }
+
+    /// Handles the payload of a DATAGRAM frame (RFC 9221).
+    fn datagram(&mut self, connection: &mut Connection<'_>, payload: Bytes) {
+        let _ = (connection, payload);
+    }
+
+    /// Handles the end of the connection, the last that is heard of it.
+    fn closed(&mut self, cause: Closed) {
+        let _ = cause;
+    }
+}
+
+/// The name of a connection. It is used again after the connection has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ConnectionName(pub(crate) usize);
+
+/// A connection with its application.
+pub(crate) struct Held<A> {
+    pub(crate) link: Link,
+    pub(crate) application: A,
+    /// What the connection has in the set of deadlines.
+    pub(crate) armed: Option<Instant>,
+    /// When the handshake must be done; `None` once it is.
+    pub(crate) handshake_by: Option<Instant>,
+    /// Whether it is in the queue of those that may have something to send.
+    pub(crate) is_ready: bool,
+    /// Whether the application knows that it has ended.
+    pub(crate) is_ended: bool,
+}
+
+impl<A: Application> Held<A> {
+    pub(crate) fn new(link: Link, application: A, handshake_by: Instant) -> Self {
+        Self {
+            link,
+            application,
+            armed: None,
+            handshake_by: Some(handshake_by),
+            is_ready: false,
+            is_ended: false,
+        }
+    }
+
+    /// Tells the application that the connection has ended, once.
+    pub(crate) fn end(&mut self, cause: Closed) {
+        if !self.is_ended {
+            self.is_ended = true;
+            self.application.closed(cause);
+        }
+    }
+
+    /// Returns when this connection is to be looked at.
+    pub(crate) fn due(&mut self) -> Option<Instant> {
+        let timeout = self.link.timeout();
+        match (timeout, self.handshake_by) {
+            (Some(timeout), Some(by)) => Some(timeout.min(by)),
+            (timeout, by) => timeout.or(by),
+        }
+    }
+
+    pub(crate) fn remote(&self) -> SocketAddr {
+        self.link.remote()
+    }
+}
+
+/// Connections by the numbers that the stack gives them, which are small and used again.
+pub(crate) struct Connections<A> {
+    held: Vec<Option<Held<A>>>,
+    count: usize,
+}
+
+impl<A> Connections<A> {
+    pub(crate) const fn new() -> Self {
+        Self {
+            held: Vec::new(),
+            count: 0,
+        }
+    }
+
+    pub(crate) fn insert(&mut self, index: usize, held: Held<A>) {
+        if index >= self.held.len() {
+            self.held.resize_with(index + 1, || None);
+        }
+        self.held[index] = Some(held);
+        self.count += 1;
+    }
+
+    pub(crate) fn get_mut(&mut self, index: usize) -> Option<&mut Held<A>> {
+        self.held.get_mut(index)?.as_mut()
+    }
+
+    pub(crate) fn remove(&mut self, index: usize) -> Option<Held<A>> {
+        let held = self.held.get_mut(index)?.take()?;
+        self.count -= 1;
+        Some(held)
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.count
+    }
+}
+
+/// Does `work` for one connection. `None` if it panicked: the connection must then be removed unseen, and nothing else is touched by it.
+pub(crate) fn contained<T>(work: impl FnOnce() -> T) -> Option<T> {
+    catch_unwind(AssertUnwindSafe(work)).ok()
+}

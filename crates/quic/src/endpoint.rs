@@ -1,0 +1,390 @@
+//! One endpoint: datagrams and the time in, trains out.
+
+use std::collections::VecDeque;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::Instant;
+
+use bytes::BytesMut;
+
+use crate::cid::{Ids, is_past_initial};
+use crate::connections::{Application, ConnectionName, Connections, Held, contained};
+use crate::deadlines::Deadlines;
+use crate::gate::{Gate, Strangers, Waiting};
+use crate::settings::Settings;
+use crate::stack::{Closed, Connection, Handled, Incoming, Link, Packet, Refused, Shown, Stack};
+use crate::totals::{Dropped, Totals};
+use crate::transmit::{Answer, Outlet};
+
+/// Trains of one connection in one call of [`Endpoint::transmit`]; what is left comes with the next one.
+const TRAINS_PER_TURN: usize = 8;
+/// Bytes by which the memory that datagrams are copied to grows.
+const POOL_LEN: usize = 256 * 1024;
+
+/// Makes the application of a connection from this address.
+type Accept<A> = Box<dyn FnMut(SocketAddr) -> A + Send>;
+
+/// One QUIC endpoint, client or server or both, in one thread.
+pub struct Endpoint<A> {
+    settings: Settings,
+    stack: Stack,
+    ids: Ids,
+    connections: Connections<A>,
+    gate: Gate,
+    deadlines: Deadlines,
+    /// Connections that may have something to send.
+    ready: VecDeque<usize>,
+    /// Answers that need no connection.
+    answers: Vec<Answer>,
+    /// Where received datagrams lie while packets in them are used.
+    pool: BytesMut,
+    totals: Totals,
+    accept: Accept<A>,
+}
+
+impl<A: Application> Endpoint<A> {
+    /// Returns an endpoint that serves nobody yet; `accept` makes the application of each connection that others begin.
+    pub fn new(settings: Settings, accept: impl FnMut(SocketAddr) -> A + Send + 'static) -> Self {
+        Self {
+            stack: Stack::new(&settings),
+            ids: settings.keys.ids(),
+            connections: Connections::new(),
+            gate: Gate::new(&settings.limits),
+            deadlines: Deadlines::default(),
+            ready: VecDeque::new(),
+            answers: Vec::new(),
+            pool: BytesMut::new(),
+            totals: Totals::default(),
+            accept: Box::new(accept),
+            settings,
+        }
+    }
+
+    /// Serves connections with these certificates from now on; those that there are keep theirs.
+    ///
+    /// # Errors
+    /// The configuration has no TLS 1.3, or not the cipher suite of Initial packets.
+    pub fn serve(&mut self, tls: Arc<rustls::ServerConfig>) -> Result<(), Refused> {
+        self.stack.serve(tls)
+    }
+
+    /// Begins a connection to a server.
+    ///
+    /// # Errors
+    /// The address or the name cannot be one of a server, there are too many connections, or TLS 1.3 is missing.
+    pub fn connect(
+        &mut self,
+        now: Instant,
+        tls: Arc<rustls::ClientConfig>,
+        remote: SocketAddr,
+        name: &str,
+        application: A,
+    ) -> Result<ConnectionName, Refused> {
+        if self.connections.len() >= self.settings.limits.connections {
+            return Err(Refused("there are too many connections".to_owned()));
+        }
+        let link = self.stack.connect(now, tls, remote, name)?;
+        Ok(self.hold(now, link, application))
+    }
+
+    /// Handles one message: a datagram, or several of `segment` bytes each back to back, of which the last may be shorter.
+    pub fn handle(
+        &mut self,
+        now: Instant,
+        from: SocketAddr,
+        local: Option<IpAddr>,
+        bytes: &[u8],
+        segment: usize,
+        strangers: &mut impl Strangers,
+    ) {
+        if self.pool.capacity() < bytes.len() {
+            self.pool.reserve(POOL_LEN.max(bytes.len()));
+        }
+        self.pool.extend_from_slice(bytes);
+        let mut message = self.pool.split();
+        loop {
+            let datagram = message.split_to(segment.max(1).min(message.len()));
+            self.totals.received += 1;
+            self.judge(now, from, local, datagram, strangers);
+            if message.is_empty() {
+                return;
+            }
+        }
+    }
+
+    /// Deals with datagrams that have proven nothing, as long as there is time for it.
+    pub fn serve_strangers(&mut self, now: Instant, strangers: &mut impl Strangers) {
+        while self.gate.len() > 0 && strangers.has_time() {
+            if let Some(waiting) = self.gate.pop() {
+                self.take(now, waiting, strangers);
+            }
+        }
+    }
+
+    /// Returns when this endpoint wants to be called again; `now` if it has something to do.
+    pub fn next_deadline(&self, now: Instant) -> Option<Instant> {
+        let has_work = self.gate.len() > 0 || !self.ready.is_empty() || !self.answers.is_empty();
+        if has_work {
+            return Some(now);
+        }
+        self.deadlines.next()
+    }
+
+    /// Does what is due.
+    pub fn handle_timeouts(&mut self, now: Instant) {
+        while let Some(index) = self.deadlines.pop(now) {
+            let Some(held) = self.connections.get_mut(index) else {
+                continue;
+            };
+            held.armed = None;
+            let is_late = held.handshake_by.is_some_and(|by| by <= now);
+            let done = contained(|| {
+                held.link.handle_timeout(now);
+                if is_late {
+                    held.handshake_by = None;
+                    held.link.view(now).close(0, "handshake took too long");
+                    held.end(Closed::HandshakeLate);
+                }
+            });
+            self.totals.handshakes_late += u64::from(is_late);
+            self.go_on(now, index, done);
+        }
+    }
+
+    /// Sends what is due. Each connection sends a bounded number of trains; if more is left, [`Self::next_deadline`] says so.
+    pub fn transmit(&mut self, now: Instant, outlet: &mut impl Outlet) {
+        for answer in self.answers.drain(..) {
+            let len = answer.bytes.len();
+            outlet.send(answer.to, answer.bytes, len);
+        }
+        let datagrams_max = self.settings.path.train_datagrams.max(1);
+        for _ in 0..self.ready.len() {
+            let Some(index) = self.ready.pop_front() else {
+                return;
+            };
+            let Some(held) = self.connections.get_mut(index) else {
+                continue;
+            };
+            held.is_ready = false;
+            let done = contained(|| {
+                for _ in 0..TRAINS_PER_TURN {
+                    let mut buffer = outlet.buffer();
+                    let train = held.link.transmit(now, datagrams_max, &mut buffer);
+                    let Some((to, segment)) = train else {
+                        outlet.send(held.remote(), Vec::new(), 1);
+                        return false;
+                    };
+                    outlet.send(to, buffer, segment);
+                }
+                true
+            });
+            let has_more = done == Some(true);
+            self.settle(index, done.map(|_| ()));
+            if has_more {
+                self.mark_ready(index);
+            }
+        }
+    }
+
+    /// Does something with a connection and its application. `None` if it has ended.
+    pub fn with<T>(
+        &mut self,
+        now: Instant,
+        name: ConnectionName,
+        work: impl FnOnce(&mut Connection<'_>, &mut A) -> T,
+    ) -> Option<T> {
+        let held = self.connections.get_mut(name.0)?;
+        let result = contained(|| work(&mut held.link.view(now), &mut held.application));
+        let done = result.as_ref().map(|_| ());
+        self.go_on(now, name.0, done);
+        result
+    }
+
+    /// Returns how many connections there are, those included that are being closed.
+    pub fn connection_count(&self) -> usize {
+        self.connections.len()
+    }
+
+    /// Returns how many datagrams wait that have proven nothing.
+    pub fn waiting_count(&self) -> usize {
+        self.gate.len()
+    }
+
+    /// Returns what has become of the datagrams.
+    pub const fn totals(&self) -> &Totals {
+        &self.totals
+    }
+
+    /// Deals with a datagram at once if its connection id is one of this shard's and it is past the Initial packets; else has it wait.
+    fn judge(
+        &mut self,
+        now: Instant,
+        from: SocketAddr,
+        local: Option<IpAddr>,
+        datagram: BytesMut,
+        strangers: &mut impl Strangers,
+    ) {
+        let shard = self.ids.shard_of_datagram(&datagram);
+        if shard.is_some_and(|shard| shard != self.settings.shard) {
+            // The stack would answer it with a stateless reset, which ends a connection of the other shard.
+            self.totals.drop(Dropped::OtherShard);
+            return;
+        }
+        let is_proven = shard.is_some() && is_past_initial(&datagram);
+        if !is_proven && !self.gate.has_room(datagram.len()) {
+            self.totals.drop(Dropped::Crowded);
+            return;
+        }
+        let waiting = Waiting {
+            from,
+            local,
+            datagram,
+        };
+        if is_proven {
+            self.take(now, waiting, strangers);
+        } else {
+            // A copy of its own: a part of the pool would keep all of that memory.
+            let datagram = BytesMut::from(&waiting.datagram[..]);
+            self.gate.push(Waiting {
+                datagram,
+                ..waiting
+            });
+        }
+    }
+
+    fn take(&mut self, now: Instant, waiting: Waiting, strangers: &mut impl Strangers) {
+        let Waiting {
+            from,
+            local,
+            datagram,
+        } = waiting;
+        let len = datagram.len();
+        match self.stack.handle(now, from, local, datagram) {
+            Handled::Discarded => self.totals.drop(Dropped::Discarded),
+            Handled::Belongs(index, packet) => self.deliver(now, index, packet),
+            Handled::Answered(answer) => self.answer(len, answer, strangers),
+            Handled::Begins(incoming) => self.begin(now, len, incoming, strangers),
+        }
+    }
+
+    fn deliver(&mut self, now: Instant, index: usize, packet: Packet) {
+        self.totals.delivered += 1;
+        if let Some(held) = self.connections.get_mut(index) {
+            let done = contained(|| held.link.handle_packet(packet));
+            self.go_on(now, index, done);
+        }
+    }
+
+    /// Sends an answer to an address that has proven nothing, if the budget has room for it.
+    fn answer(&mut self, received_len: usize, answer: Answer, strangers: &mut impl Strangers) {
+        if strangers.admits(answer.to.ip(), received_len, answer.bytes.len()) {
+            self.totals.answered += 1;
+            self.answers.push(answer);
+        } else {
+            self.totals.drop(Dropped::Unaffordable);
+        }
+    }
+
+    fn begin(
+        &mut self,
+        now: Instant,
+        len: usize,
+        incoming: Incoming,
+        strangers: &mut impl Strangers,
+    ) {
+        if !incoming.is_proven() {
+            match self.stack.retry(incoming) {
+                Some(answer) => self.answer(len, answer, strangers),
+                None => self.totals.drop(Dropped::Discarded),
+            }
+            return;
+        }
+        if self.connections.len() >= self.settings.limits.connections {
+            self.stack.ignore(incoming);
+            self.totals.drop(Dropped::Full);
+            return;
+        }
+        let remote = incoming.remote();
+        match self.stack.accept(now, incoming) {
+            Ok(link) => {
+                self.totals.begun += 1;
+                let application = (self.accept)(remote);
+                self.hold(now, link, application);
+            }
+            Err(Some(answer)) => self.answer(len, answer, strangers),
+            Err(None) => self.totals.drop(Dropped::Discarded),
+        }
+    }
+
+    fn hold(&mut self, now: Instant, link: Link, application: A) -> ConnectionName {
+        let index = link.index();
+        let by = now + self.settings.limits.handshake;
+        self.connections
+            .insert(index, Held::new(link, application, by));
+        self.go_on(now, index, Some(()));
+        ConnectionName(index)
+    }
+
+    /// Shows the application of a connection what has happened, after `done` was done to it; `None` if that panicked.
+    fn go_on(&mut self, now: Instant, index: usize, done: Option<()>) {
+        let Some(held) = self.connections.get_mut(index) else {
+            return;
+        };
+        let done = done.and_then(|()| {
+            contained(|| {
+                loop {
+                    match held.link.show_event(now, &mut held.application) {
+                        Shown::Nothing => return,
+                        Shown::Something => {}
+                        Shown::Connected => held.handshake_by = None,
+                        Shown::Ended(cause) => {
+                            held.handshake_by = None;
+                            held.end(cause);
+                        }
+                    }
+                }
+            })
+        });
+        self.settle(index, done);
+        self.mark_ready(index);
+    }
+
+    /// Brings the endpoint up to date with a connection, and removes one that has ended or panicked.
+    fn settle(&mut self, index: usize, done: Option<()>) {
+        let Some(held) = self.connections.get_mut(index) else {
+            return;
+        };
+        let stack = &mut self.stack;
+        let is_sound = done
+            .and_then(|()| contained(|| stack.settle(&mut held.link)))
+            .is_some();
+        if is_sound && !held.link.is_drained() {
+            let due = held.due();
+            let mut armed = held.armed;
+            self.deadlines.arm(index, &mut armed, due);
+            held.armed = armed;
+            return;
+        }
+        let Some(mut held) = self.connections.remove(index) else {
+            return;
+        };
+        self.deadlines.forget(index, held.armed);
+        if is_sound {
+            // This side closed it; the other ways tell the application before.
+            let told = contained(|| held.end(Closed::Local));
+            self.totals.panicked += u64::from(told.is_none());
+        } else {
+            self.totals.panicked += 1;
+            self.stack.forget(&held.link);
+        }
+    }
+
+    fn mark_ready(&mut self, index: usize) {
+        if let Some(held) = self.connections.get_mut(index)
+            && !held.is_ready
+        {
+            held.is_ready = true;
+            self.ready.push_back(index);
+        }
+    }
+}

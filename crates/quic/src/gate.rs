@@ -1,0 +1,66 @@
+//! Where datagrams wait that have proven nothing.
+
+use std::collections::VecDeque;
+use std::net::{IpAddr, SocketAddr};
+
+use bytes::BytesMut;
+
+use crate::settings::Limits;
+
+/// Decides what strangers get: those who have not shown that they receive what is sent to their address.
+pub trait Strangers {
+    /// Returns whether there is time to deal with another waiting datagram in this turn.
+    fn has_time(&mut self) -> bool;
+
+    /// Returns whether `answer_len` bytes may be sent to `from`, from where a datagram of `received_len` bytes came. If so they are charged.
+    fn admits(&mut self, from: IpAddr, received_len: usize, answer_len: usize) -> bool;
+}
+
+/// A datagram that waits.
+#[derive(Debug)]
+pub(crate) struct Waiting {
+    pub(crate) from: SocketAddr,
+    pub(crate) local: Option<IpAddr>,
+    pub(crate) datagram: BytesMut,
+}
+
+/// A queue with bounds.
+#[derive(Debug)]
+pub(crate) struct Gate {
+    waiting: VecDeque<Waiting>,
+    bytes: usize,
+    datagrams_max: usize,
+    bytes_max: usize,
+}
+
+impl Gate {
+    pub(crate) fn new(limits: &Limits) -> Self {
+        Self {
+            waiting: VecDeque::new(),
+            bytes: 0,
+            datagrams_max: limits.waiting,
+            bytes_max: limits.waiting_bytes,
+        }
+    }
+
+    /// Returns whether there is room for a datagram.
+    pub(crate) fn has_room(&self, len: usize) -> bool {
+        self.waiting.len() < self.datagrams_max && self.bytes + len <= self.bytes_max
+    }
+
+    /// Has a datagram wait. The caller has asked whether there is room.
+    pub(crate) fn push(&mut self, waiting: Waiting) {
+        self.bytes += waiting.datagram.len();
+        self.waiting.push_back(waiting);
+    }
+
+    pub(crate) fn pop(&mut self) -> Option<Waiting> {
+        let waiting = self.waiting.pop_front()?;
+        self.bytes -= waiting.datagram.len();
+        Some(waiting)
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.waiting.len()
+    }
+}

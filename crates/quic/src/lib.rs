@@ -1,0 +1,37 @@
+//! A QUIC endpoint (RFC 9000) without sockets, clocks or threads: a host hands it datagrams and the time, and takes trains of datagrams from it.
+//!
+//! [`Endpoint`] serves the connections of one listener in one thread, each with an [`Application`] of its own. The protocol itself is a
+//! library's; `stack` is the one file that names it. What this crate adds is what a relay's thread needs:
+//!
+//! * connection ids that carry the number of the shard, with a tag that others cannot forge by chance (`cid`), and keys that all shards share (`keys`);
+//! * no state before proof: each new connection is answered with a Retry first, and what has proven nothing waits in a bounded queue (`gate`);
+//! * a bounded table of connections, in which a panic ends one of them and nothing else (`connections`);
+//! * one deadline for each connection (`deadlines`), and trains into buffers that the host lends (`transmit`).
+//!
+//! Invariant: each datagram handed in is delivered to a connection, begins one, is answered, waits, or is dropped under a [`Dropped`]; [`Totals`] adds up.
+#![forbid(unsafe_code)]
+
+mod cid;
+mod connections;
+mod deadlines;
+mod endpoint;
+mod gate;
+mod keys;
+mod settings;
+mod stack;
+mod totals;
+mod transmit;
+
+pub use bytes::Bytes;
+
+pub use cid::{CONNECTION_ID_LEN, Ids};
+pub use connections::{Application, ConnectionName};
+pub use endpoint::Endpoint;
+pub use gate::Strangers;
+pub use keys::Keys;
+pub use settings::{Limits, Path, Settings, WallClock};
+pub use stack::{
+    Closed, Connection, Refused, SendDatagramError, Statistics, StreamError, StreamId, StreamState,
+};
+pub use totals::{Dropped, Totals};
+pub use transmit::Outlet;

@@ -1,0 +1,614 @@
+//! The QUIC library, quinn-proto: the only file that names it. What the others see of it is made here.
+
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime};
+
+use aws_lc_rs::hmac;
+use bytes::{Bytes, BytesMut};
+use quinn_proto as proto;
+use quinn_proto::crypto::rustls::{QuicClientConfig, QuicServerConfig};
+use quinn_proto::{DatagramEvent, Dir, StreamEvent, VarInt};
+
+use crate::cid::{CONNECTION_ID_LEN, Issuer};
+use crate::connections::Application;
+use crate::settings::{Limits, Path, Settings, WallClock};
+use crate::transmit::Answer;
+
+/// QUIC version 1 (RFC 9000), the only one that is spoken.
+const VERSIONS: [u32; 1] = [1];
+/// Initial packets that have been shown and neither accepted nor answered, and what waits for them: the host settles each at once, so one is.
+const INCOMING: usize = 256;
+const INCOMING_BYTES: u64 = 8 * 1024;
+const INCOMING_BYTES_ALL: u64 = 1 << 20;
+/// Shortest time between two stateless resets: 50 a second.
+const RESET_INTERVAL: Duration = Duration::from_millis(20);
+/// Unidirectional streams that the other side may have open.
+const UNI_STREAMS: u32 = 8;
+
+/// Names a stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct StreamId(proto::StreamId);
+
+impl StreamId {
+    /// Returns the number of RFC 9000 §2.1.
+    pub fn to_u64(self) -> u64 {
+        VarInt::from(self.0).into_inner()
+    }
+}
+
+/// Why a connection has ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Closed {
+    /// Nothing came for too long.
+    Idle,
+    /// The handshake took too long.
+    HandshakeLate,
+    /// The other side has forgotten the connection (RFC 9000 §10.3).
+    Reset,
+    /// The other side closed it, with this code of its application.
+    Remote(u64),
+    /// This side closed it.
+    Local,
+    /// The protocol was violated, or the handshake failed.
+    Failed(String),
+}
+
+impl fmt::Display for Closed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Idle => f.write_str("nothing came for too long"),
+            Self::HandshakeLate => f.write_str("the handshake took too long"),
+            Self::Reset => f.write_str("the other side knows no such connection"),
+            Self::Remote(code) => write!(f, "closed by the other side with code {code}"),
+            Self::Local => f.write_str("closed"),
+            Self::Failed(reason) => f.write_str(reason),
+        }
+    }
+}
+
+impl From<proto::ConnectionError> for Closed {
+    fn from(error: proto::ConnectionError) -> Self {
+        match error {
+            proto::ConnectionError::TimedOut => Self::Idle,
+            proto::ConnectionError::Reset => Self::Reset,
+            proto::ConnectionError::LocallyClosed => Self::Local,
+            proto::ConnectionError::ApplicationClosed(close) => {
+                Self::Remote(close.error_code.into_inner())
+            }
+            error => Self::Failed(error.to_string()),
+        }
+    }
+}
+
+/// Why a stream cannot go on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StreamError {
+    /// The other side abandoned what it was sending, with this code.
+    Reset(u64),
+    /// The other side wants no more, with this code.
+    Stopped(u64),
+    /// There is no such stream.
+    Unknown,
+}
+
+impl fmt::Display for StreamError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Reset(code) => write!(f, "reset with code {code}"),
+            Self::Stopped(code) => write!(f, "stopped with code {code}"),
+            Self::Unknown => f.write_str("no such stream"),
+        }
+    }
+}
+
+impl std::error::Error for StreamError {}
+
+/// How far a stream was read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StreamState {
+    /// More may come.
+    Open,
+    /// That was its end.
+    Finished,
+}
+
+/// Why a DATAGRAM frame cannot be sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SendDatagramError {
+    /// The other side takes none.
+    Unsupported,
+    /// It is larger than a packet takes.
+    TooLarge,
+    /// Too many bytes are waiting.
+    Blocked,
+}
+
+/// Why no connection can be begun.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refused(pub String);
+
+impl fmt::Display for Refused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Refused {}
+
+/// What a connection has seen.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Statistics {
+    /// Packets sent on the present path.
+    pub sent: u64,
+    /// Packets of it that are held for lost.
+    pub lost: u64,
+    /// Times that loss made the sender slow down.
+    pub congestion_events: u64,
+    /// ACK frames sent.
+    pub acks_sent: u64,
+    /// ACK frames received.
+    pub acks_received: u64,
+    /// Datagrams handed out for sending.
+    pub datagrams_out: u64,
+    /// Datagrams that were authentic.
+    pub datagrams_in: u64,
+    /// Largest datagram that the path is known to carry, bytes.
+    pub mtu: u16,
+    /// Round-trip time.
+    pub rtt: Duration,
+    /// Bytes that may be on their way.
+    pub window: u64,
+}
+
+/// A connection as its application sees it.
+pub struct Connection<'a> {
+    inner: &'a mut proto::Connection,
+    now: Instant,
+}
+
+impl Connection<'_> {
+    /// Returns the other side's address, which may change.
+    pub fn remote(&self) -> SocketAddr {
+        self.inner.remote_address()
+    }
+
+    /// Opens a bidirectional stream. `None` while the other side allows no further one.
+    pub fn open(&mut self) -> Option<StreamId> {
+        self.inner.streams().open(Dir::Bi).map(StreamId)
+    }
+
+    /// Shows what has come on a stream, in order.
+    ///
+    /// # Errors
+    /// The other side abandoned the stream, or there is none.
+    pub fn read(
+        &mut self,
+        stream: StreamId,
+        mut show: impl FnMut(&[u8]),
+    ) -> Result<StreamState, StreamError> {
+        let mut stream = self.inner.recv_stream(stream.0);
+        let Ok(mut chunks) = stream.read(true) else {
+            return Err(StreamError::Unknown);
+        };
+        let state = loop {
+            match chunks.next(usize::MAX) {
+                Ok(Some(chunk)) => show(&chunk.bytes),
+                Ok(None) => break Ok(StreamState::Finished),
+                Err(proto::ReadError::Blocked) => break Ok(StreamState::Open),
+                Err(proto::ReadError::Reset(code)) => {
+                    break Err(StreamError::Reset(code.into_inner()));
+                }
+            }
+        };
+        // Whether there is something to send is asked for all connections that were touched.
+        let _ = chunks.finalize();
+        state
+    }
+
+    /// Takes from the front of `bytes` what the stream has room for, without copying it. Returns how many bytes; 0 if it has none, and then the
+    /// application hears when it has.
+    ///
+    /// # Errors
+    /// The other side wants no more, or there is no such stream.
+    pub fn write(&mut self, stream: StreamId, bytes: &mut Bytes) -> Result<usize, StreamError> {
+        let mut chunks = [std::mem::take(bytes)];
+        let written = self.inner.send_stream(stream.0).write_chunks(&mut chunks);
+        [*bytes] = chunks;
+        match written {
+            Ok(written) => Ok(written.bytes),
+            Err(proto::WriteError::Blocked) => Ok(0),
+            Err(proto::WriteError::Stopped(code)) => Err(StreamError::Stopped(code.into_inner())),
+            Err(proto::WriteError::ClosedStream) => Err(StreamError::Unknown),
+        }
+    }
+
+    /// Ends what is sent on a stream.
+    ///
+    /// # Errors
+    /// The other side wants no more, or there is no such stream.
+    pub fn finish(&mut self, stream: StreamId) -> Result<(), StreamError> {
+        let finished = self.inner.send_stream(stream.0).finish();
+        finished.map_err(|error| match error {
+            proto::FinishError::Stopped(code) => StreamError::Stopped(code.into_inner()),
+            proto::FinishError::ClosedStream => StreamError::Unknown,
+        })
+    }
+
+    /// Abandons a stream both ways.
+    pub fn abandon(&mut self, stream: StreamId, code: u32) {
+        // Each way may be over already.
+        let _ = self.inner.send_stream(stream.0).reset(code.into());
+        let _ = self.inner.recv_stream(stream.0).stop(code.into());
+    }
+
+    /// Sends a DATAGRAM frame (RFC 9221).
+    ///
+    /// # Errors
+    /// The other side takes none, it is too large, or too much waits.
+    pub fn send_datagram(&mut self, payload: Bytes) -> Result<(), SendDatagramError> {
+        let sent = self.inner.datagrams().send(payload, false);
+        sent.map_err(|error| match error {
+            proto::SendDatagramError::TooLarge => SendDatagramError::TooLarge,
+            proto::SendDatagramError::Blocked(_) => SendDatagramError::Blocked,
+            proto::SendDatagramError::UnsupportedByPeer | proto::SendDatagramError::Disabled => {
+                SendDatagramError::Unsupported
+            }
+        })
+    }
+
+    /// Closes the connection with a code of the application.
+    pub fn close(&mut self, code: u32, reason: &'static str) {
+        self.inner
+            .close(self.now, code.into(), Bytes::from_static(reason.as_bytes()));
+    }
+
+    /// Begins a new key phase (RFC 9001 §6).
+    pub fn update_keys(&mut self) {
+        self.inner.force_key_update();
+    }
+
+    /// Returns what the connection has seen.
+    pub fn statistics(&self) -> Statistics {
+        let stats = self.inner.stats();
+        Statistics {
+            sent: stats.path.sent_packets,
+            lost: stats.path.lost_packets,
+            congestion_events: stats.path.congestion_events,
+            acks_sent: stats.frame_tx.acks,
+            acks_received: stats.frame_rx.acks,
+            datagrams_out: stats.udp_tx.datagrams,
+            datagrams_in: stats.udp_rx.datagrams,
+            mtu: stats.path.current_mtu,
+            rtt: stats.path.rtt,
+            window: stats.path.cwnd,
+        }
+    }
+}
+
+/// One connection of the library.
+pub(crate) struct Link {
+    handle: proto::ConnectionHandle,
+    inner: proto::Connection,
+}
+
+impl Link {
+    pub(crate) fn index(&self) -> usize {
+        self.handle.0
+    }
+
+    pub(crate) fn remote(&self) -> SocketAddr {
+        self.inner.remote_address()
+    }
+
+    pub(crate) fn timeout(&mut self) -> Option<Instant> {
+        self.inner.poll_timeout()
+    }
+
+    pub(crate) fn handle_timeout(&mut self, now: Instant) {
+        self.inner.handle_timeout(now);
+    }
+
+    pub(crate) fn handle_packet(&mut self, packet: Packet) {
+        self.inner.handle_event(packet.0);
+    }
+
+    pub(crate) fn is_drained(&self) -> bool {
+        self.inner.is_drained()
+    }
+
+    pub(crate) fn view(&mut self, now: Instant) -> Connection<'_> {
+        Connection {
+            inner: &mut self.inner,
+            now,
+        }
+    }
+
+    /// Writes a train into `buffer`. Returns where it goes and how long its datagrams are.
+    pub(crate) fn transmit(
+        &mut self,
+        now: Instant,
+        datagrams_max: usize,
+        buffer: &mut Vec<u8>,
+    ) -> Option<(SocketAddr, usize)> {
+        let transmit = self.inner.poll_transmit(now, datagrams_max, buffer)?;
+        let segment = transmit.segment_size.unwrap_or(transmit.size);
+        Some((transmit.destination, segment))
+    }
+
+    /// Shows the application one thing that has happened. Returns whether there was any, and why the connection has ended if it has.
+    pub(crate) fn show_event<A: Application>(
+        &mut self,
+        now: Instant,
+        application: &mut A,
+    ) -> Shown {
+        let Some(event) = self.inner.poll() else {
+            return Shown::Nothing;
+        };
+        match event {
+            proto::Event::HandshakeDataReady | proto::Event::DatagramsUnblocked => {}
+            proto::Event::Connected => {
+                application.connected(&mut self.view(now));
+                return Shown::Connected;
+            }
+            proto::Event::ConnectionLost { reason } => return Shown::Ended(reason.into()),
+            proto::Event::DatagramReceived => {
+                while let Some(payload) = self.inner.datagrams().recv() {
+                    application.datagram(&mut self.view(now), payload);
+                }
+            }
+            proto::Event::Stream(event) => match event {
+                StreamEvent::Opened { dir } => {
+                    while let Some(id) = self.inner.streams().accept(dir) {
+                        application.readable(&mut self.view(now), StreamId(id));
+                    }
+                }
+                StreamEvent::Readable { id } => {
+                    application.readable(&mut self.view(now), StreamId(id));
+                }
+                StreamEvent::Writable { id } | StreamEvent::Stopped { id, .. } => {
+                    application.writable(&mut self.view(now), StreamId(id));
+                }
+                StreamEvent::Finished { .. } | StreamEvent::Available { .. } => {}
+            },
+        }
+        Shown::Something
+    }
+}
+
+/// What an application was shown.
+pub(crate) enum Shown {
+    Nothing,
+    Something,
+    Connected,
+    Ended(Closed),
+}
+
+/// A packet for one connection.
+pub(crate) struct Packet(proto::ConnectionEvent);
+
+/// A connection that someone wants to begin.
+pub(crate) struct Incoming(proto::Incoming);
+
+impl Incoming {
+    /// Returns whether a token shows that the other side receives what is sent to its address.
+    pub(crate) fn is_proven(&self) -> bool {
+        self.0.remote_address_validated()
+    }
+
+    pub(crate) fn remote(&self) -> SocketAddr {
+        self.0.remote_address()
+    }
+}
+
+/// What a datagram is.
+pub(crate) enum Handled {
+    /// Nothing that would be answered.
+    Discarded,
+    /// Something that is answered without a connection.
+    Answered(Answer),
+    /// The beginning of a connection.
+    Begins(Incoming),
+    /// Part of a connection.
+    Belongs(usize, Packet),
+}
+
+/// The library's endpoint.
+pub(crate) struct Stack {
+    endpoint: proto::Endpoint,
+    transport: Arc<proto::TransportConfig>,
+    wall_clock: WallClock,
+    token: Arc<dyn proto::crypto::HandshakeTokenKey>,
+}
+
+impl Stack {
+    pub(crate) fn new(settings: &Settings) -> Self {
+        let seed = hmac::Key::new(hmac::HMAC_SHA256, &settings.seed);
+        let derived = |label: &str| hmac::sign(&seed, label.as_bytes());
+        let ids = Issuer::new(settings.keys.ids(), settings.shard, derived("ids").as_ref());
+        let rng = derived("endpoint");
+        let mut config = proto::EndpointConfig::new(Arc::new(settings.keys.reset()));
+        config
+            .cid_generator(move || Box::new(Generator(ids.clone())))
+            .supported_versions(VERSIONS.to_vec())
+            // A cleared QUIC bit would make packets look like another protocol on a shared port (RFC 9443 §3).
+            .grease_quic_bit(false)
+            .min_reset_interval(RESET_INTERVAL)
+            .rng_seed(Some(std::array::from_fn(|index| rng.as_ref()[index])));
+        Self {
+            endpoint: proto::Endpoint::new(
+                Arc::new(config),
+                None,
+                settings.path.mtu_max.is_some(),
+                None,
+            ),
+            transport: Arc::new(transport(&settings.limits, &settings.path)),
+            wall_clock: settings.wall_clock.clone(),
+            token: Arc::new(settings.keys.token()),
+        }
+    }
+
+    /// Serves connections with these certificates from now on.
+    pub(crate) fn serve(&mut self, tls: Arc<rustls::ServerConfig>) -> Result<(), Refused> {
+        let crypto = QuicServerConfig::try_from(tls).map_err(|error| Refused(error.to_string()))?;
+        let mut config = proto::ServerConfig::new(Arc::new(crypto), Arc::clone(&self.token));
+        let mut tokens = proto::ValidationTokenConfig::default();
+        // Each connection proves its address by a Retry.
+        tokens.sent(0).log(Arc::new(proto::NoneTokenLog));
+        config
+            .transport_config(Arc::clone(&self.transport))
+            .validation_token_config(tokens)
+            .max_incoming(INCOMING)
+            .incoming_buffer_size(INCOMING_BYTES)
+            .incoming_buffer_size_total(INCOMING_BYTES_ALL)
+            .time_source(Arc::new(Calendar(self.wall_clock.clone())));
+        self.endpoint.set_server_config(Some(Arc::new(config)));
+        Ok(())
+    }
+
+    pub(crate) fn connect(
+        &mut self,
+        now: Instant,
+        tls: Arc<rustls::ClientConfig>,
+        remote: SocketAddr,
+        name: &str,
+    ) -> Result<Link, Refused> {
+        let crypto = QuicClientConfig::try_from(tls).map_err(|error| Refused(error.to_string()))?;
+        let mut config = proto::ClientConfig::new(Arc::new(crypto));
+        config.transport_config(Arc::clone(&self.transport));
+        let connected = self.endpoint.connect(now, config, remote, name);
+        let (handle, inner) = connected.map_err(|error| Refused(error.to_string()))?;
+        Ok(Link { handle, inner })
+    }
+
+    pub(crate) fn handle(
+        &mut self,
+        now: Instant,
+        from: SocketAddr,
+        local: Option<IpAddr>,
+        datagram: BytesMut,
+    ) -> Handled {
+        let mut bytes = Vec::new();
+        match self
+            .endpoint
+            .handle(now, from, local, None, datagram, &mut bytes)
+        {
+            None => Handled::Discarded,
+            Some(DatagramEvent::ConnectionEvent(handle, event)) => {
+                Handled::Belongs(handle.0, Packet(event))
+            }
+            Some(DatagramEvent::NewConnection(incoming)) => Handled::Begins(Incoming(incoming)),
+            Some(DatagramEvent::Response(transmit)) => Handled::Answered(Answer {
+                to: transmit.destination,
+                bytes,
+            }),
+        }
+    }
+
+    /// Asks whoever wants to begin a connection to show that it receives what is sent to its address. Nothing is kept.
+    pub(crate) fn retry(&mut self, incoming: Incoming) -> Option<Answer> {
+        let mut bytes = Vec::new();
+        match self.endpoint.retry(incoming.0, &mut bytes) {
+            Ok(transmit) => Some(Answer {
+                to: transmit.destination,
+                bytes,
+            }),
+            Err(error) => {
+                self.endpoint.ignore(error.into_incoming());
+                None
+            }
+        }
+    }
+
+    pub(crate) fn ignore(&mut self, incoming: Incoming) {
+        self.endpoint.ignore(incoming.0);
+    }
+
+    /// Begins a connection. In place of one there may be an answer that says why not.
+    pub(crate) fn accept(
+        &mut self,
+        now: Instant,
+        incoming: Incoming,
+    ) -> Result<Link, Option<Answer>> {
+        let mut bytes = Vec::new();
+        match self.endpoint.accept(incoming.0, now, &mut bytes, None) {
+            Ok((handle, inner)) => Ok(Link { handle, inner }),
+            Err(error) => Err(error.response.map(|transmit| Answer {
+                to: transmit.destination,
+                bytes,
+            })),
+        }
+    }
+
+    /// Carries out what a connection wants of the endpoint.
+    pub(crate) fn settle(&mut self, link: &mut Link) {
+        while let Some(event) = link.inner.poll_endpoint_events() {
+            if let Some(event) = self.endpoint.handle_event(link.handle, event) {
+                link.inner.handle_event(event);
+            }
+        }
+    }
+
+    /// Forgets a connection that will say nothing more, whatever its state.
+    pub(crate) fn forget(&mut self, link: &Link) {
+        self.endpoint
+            .handle_event(link.handle, proto::EndpointEvent::drained());
+    }
+}
+
+fn transport(limits: &Limits, path: &Path) -> proto::TransportConfig {
+    let discovery = path.mtu_max.map(|mtu| {
+        let mut discovery = proto::MtuDiscoveryConfig::default();
+        discovery.upper_bound(mtu.max(path.mtu_initial));
+        discovery
+    });
+    let mut transport = proto::TransportConfig::default();
+    let idle = proto::IdleTimeout::try_from(limits.idle).ok();
+    transport
+        .max_idle_timeout(idle)
+        .max_concurrent_bidi_streams(limits.streams.into())
+        .max_concurrent_uni_streams(UNI_STREAMS.into())
+        .stream_receive_window(limits.stream_window.into())
+        .receive_window(limits.window.into())
+        .send_window(limits.send_window.into())
+        .datagram_receive_buffer_size(Some(limits.datagrams))
+        .datagram_send_buffer_size(limits.datagrams)
+        .initial_mtu(path.mtu_initial)
+        .mtu_discovery_config(discovery);
+    transport
+}
+
+/// The calendar, in the library's terms.
+struct Calendar(WallClock);
+
+impl proto::TimeSource for Calendar {
+    fn now(&self) -> SystemTime {
+        (self.0.0)()
+    }
+}
+
+/// The issuer of connection ids, in the library's terms.
+struct Generator(Issuer);
+
+impl proto::ConnectionIdGenerator for Generator {
+    fn generate_cid(&mut self) -> proto::ConnectionId {
+        proto::ConnectionId::new(&self.0.issue())
+    }
+
+    fn validate(&self, id: &proto::ConnectionId) -> Result<(), proto::InvalidCid> {
+        if self.0.is_own(id) {
+            Ok(())
+        } else {
+            Err(proto::InvalidCid)
+        }
+    }
+
+    fn cid_len(&self) -> usize {
+        CONNECTION_ID_LEN
+    }
+
+    fn cid_lifetime(&self) -> Option<Duration> {
+        None
+    }
+}
