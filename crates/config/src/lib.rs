@@ -49,6 +49,7 @@ pub use topics::authentication::{Authentication, Credential, StaticUser};
 pub use topics::clients::ClientLimits;
 pub use topics::database::UserDatabase;
 pub use topics::datapath::{Datapath, SharedRelayPorts};
+pub use topics::exporter::Exporter;
 pub use topics::guests::Guests;
 pub use topics::http::Http;
 pub use topics::limits::Limits;

@@ -10,9 +10,9 @@ use crate::problem::{Note, Origin};
 use crate::removed;
 use crate::row::{Row, Topic, Written};
 use crate::topics::{
-    addresses, admin, authentication, auxiliary, clients, database, datapath, guests, http, limits,
-    log, nat_discovery, offload, peers, process, proxies, redirection, relays, requests, stun,
-    third_parties, tls,
+    addresses, admin, authentication, auxiliary, clients, database, datapath, exporter, guests,
+    http, limits, log, nat_discovery, offload, peers, process, proxies, redirection, relays,
+    requests, stun, third_parties, tls,
 };
 use crate::value::Value;
 
@@ -63,7 +63,7 @@ impl<T: Topic> Rows for Section<T> {
 }
 
 /// All sections. Where keys of our own are listed at the same row of coturn's, they are in this order.
-static SECTIONS: [&dyn Rows; 22] = [
+static SECTIONS: [&dyn Rows; 23] = [
     &Section {
         rows: addresses::ROWS,
         given: |draft| &mut draft.addresses,
@@ -168,6 +168,11 @@ static SECTIONS: [&dyn Rows; 22] = [
         rows: log::ROWS,
         given: |draft| &mut draft.log,
         settings: |config| &config.log,
+    },
+    &Section {
+        rows: exporter::ROWS,
+        given: |draft| &mut draft.process.exporter,
+        settings: |config| &config.process.exporter,
     },
     &Section {
         rows: admin::ROWS,

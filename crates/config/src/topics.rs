@@ -7,6 +7,7 @@ pub(crate) mod auxiliary;
 pub(crate) mod clients;
 pub(crate) mod database;
 pub(crate) mod datapath;
+pub(crate) mod exporter;
 pub(crate) mod guests;
 pub(crate) mod http;
 pub(crate) mod limits;

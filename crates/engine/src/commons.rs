@@ -13,6 +13,7 @@ use crate::quota::QuotaLedger;
 use crate::redirect::alternates::Rotation;
 use crate::reservation::Reservations;
 use crate::tcp::ledger::ConnectionLedger;
+use crate::time::Time;
 use crate::tombstone::{SharedTombstones, Tombstones};
 use crate::unverified::UnverifiedBudget;
 
@@ -74,6 +75,12 @@ impl Commons {
     /// bucket share its budget.
     pub fn unverified_bucket(&self, source: IpAddr) -> Option<usize> {
         self.unverified.index(source)
+    }
+
+    /// Returns how many buckets of the budget for strangers have not drained, and how many there are. It looks at all of them.
+    pub fn unverified_buckets(&self, now: Time) -> (u64, u64) {
+        let count = self.unverified.bucket_count();
+        (self.unverified.occupied(now), count as u64)
     }
 
     /// Ports that are leased and wait for a token.

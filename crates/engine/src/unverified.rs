@@ -112,6 +112,15 @@ impl Level {
         taken.is_ok()
     }
 
+    /// Returns what is in it after draining.
+    fn left(&self, step: u32, rate: Rate) -> u32 {
+        let (at, level) = unpack(self.0.load(Relaxed));
+        match step.wrapping_sub(at) {
+            behind if behind.wrapping_neg() < STEPS_BEHIND_MAX => level,
+            steps => drain(level, rate, steps),
+        }
+    }
+
     /// Takes `amount` out again.
     fn give_back(&self, amount: u32) {
         let _ = self.0.fetch_update(Relaxed, Relaxed, |packed| {
@@ -208,6 +217,13 @@ impl UnverifiedBudget {
         // mutant: strangers-wait-for-each-other
         self.bucket(source)
             .is_some_and(|bucket| bucket.refused.load(Relaxed) == u64::from(step_of(now)) + 1)
+    }
+
+    /// Returns how many buckets hold bytes that have not drained. It looks at all of them.
+    pub fn occupied(&self, now: Time) -> u64 {
+        let step = step_of(now);
+        let is_occupied = |bucket: &&Bucket| bucket.bytes.left(step, self.bytes) > 0;
+        self.buckets.iter().filter(is_occupied).count() as u64
     }
 
     /// Returns the number of buckets.

@@ -14,6 +14,7 @@
 //! numbers walks the declarations ([`ShardCounters::visit`]).
 
 mod accounting;
+mod answers;
 mod drops;
 mod page;
 
@@ -21,9 +22,11 @@ use turnbuckle_counters::{
     Counted as _, Counter, Description, Group, Kind, Label, Level, Measure, PerReason, Sample,
     counters, reasons,
 };
-use turnbuckle_engine::PeerEnd;
+use turnbuckle_engine::{PeerEnd, Transport};
 
 pub use self::accounting::Accounting;
+pub use self::answers::AnswerCount;
+use self::answers::AnswerCounters;
 pub(crate) use self::drops::{
     AcrossDrop, ControlDrop, DataPathDrop, DropCounters, DropReason, DtlsDrop, HubDrop, StreamDrop,
     UdpDrop,
@@ -210,6 +213,45 @@ counters! {
     }
 }
 
+reasons! {
+    /// How a client is reached.
+    pub(crate) enum ByTransport {
+        /// By DTLS.
+        Dtls = "dtls",
+        /// By TCP.
+        Tcp = "tcp",
+        /// By TLS.
+        Tls = "tls",
+        /// By UDP.
+        Udp = "udp",
+    }
+}
+
+impl From<Transport> for ByTransport {
+    fn from(transport: Transport) -> Self {
+        match transport {
+            Transport::Dtls => Self::Dtls,
+            Transport::Tcp => Self::Tcp,
+            Transport::Tls => Self::Tls,
+            Transport::Udp => Self::Udp,
+        }
+    }
+}
+
+counters! {
+    /// Requests and sessions.
+    pub(crate) struct SessionCounters: "sessions", "the hub and the followers of changes" {
+        /// Binding requests that came.
+        pub(crate) binding_requests: Counter => Requests,
+        /// Answers with error 401 by UDP.
+        pub(crate) challenges_by_udp: Counter => Requests,
+        /// Allocations that came to be, by the client's transport. One whose client moves to another transport comes to be there too.
+        pub(crate) sessions_begun: PerReason<ByTransport, { ByTransport::ALL.len() }> => Allocations,
+        /// Allocations that ended or moved to another transport, by the client's transport.
+        pub(crate) sessions_over: PerReason<ByTransport, { ByTransport::ALL.len() }> => Allocations,
+    }
+}
+
 counters! {
     /// Counts that the main thread keeps.
     pub(crate) struct ControlCounters: "control", "the main thread" {
@@ -239,11 +281,13 @@ pub(crate) struct ShardCounters {
     pub(crate) engine: EngineCounters,
     pub(crate) control: ControlCounters,
     pub(crate) log: LogCounters,
+    pub(crate) sessions: SessionCounters,
+    pub(crate) answers: AnswerCounters,
 }
 
 impl ShardCounters {
     /// Lists the groups of [`Self::visit`], in its order.
-    pub(crate) const GROUPS: [&'static Group; 9] = [
+    pub(crate) const GROUPS: [&'static Group; 10] = [
         DatagramCounters::GROUP,
         EngineCounters::GROUP,
         ConnectionCounters::GROUP,
@@ -252,6 +296,7 @@ impl ShardCounters {
         AcrossCounters::GROUP,
         ControlCounters::GROUP,
         LogCounters::GROUP,
+        SessionCounters::GROUP,
         DropCounters::GROUP,
     ];
 
@@ -265,6 +310,7 @@ impl ShardCounters {
         self.across.visit(show);
         self.control.visit(show);
         self.log.visit(show);
+        self.sessions.visit(show);
     }
 
     /// Adds the numbers of `other`.
@@ -279,6 +325,8 @@ impl ShardCounters {
         self.engine.add_all(&other.engine);
         self.control.add_all(&other.control);
         self.log.add_all(&other.log);
+        self.sessions.add_all(&other.sessions);
+        self.answers.add_all(&other.answers);
     }
 
     /// Replaces what came in by what has come in to `shards` by now.
@@ -291,6 +339,13 @@ impl ShardCounters {
         }
         for (counter, sum) in self.arrivals().into_iter().zip(sums) {
             counter.set(sum);
+        }
+    }
+
+    /// Counts an answer that is about to be sent. Of those by UDP only challenges count apart.
+    pub(crate) fn answered(&self, by: Transport, answer: &[u8]) {
+        if self.answers.count(answer) == Some(401) && by == Transport::Udp {
+            self.sessions.challenges_by_udp.add(1);
         }
     }
 
@@ -319,6 +374,14 @@ impl ShardCounters {
     pub(crate) fn failed(&self) {
         self.control.shard_failures.add(1);
         self.engine.allocations.set(0);
+        let SessionCounters {
+            sessions_begun,
+            sessions_over,
+            ..
+        } = &self.sessions;
+        for (over, begun) in sessions_over.iter().zip(sessions_begun.iter()) {
+            over.set(begun.get());
+        }
         let taken = self.total_in() + self.across.handed_in.get();
         let done = self.total_out() + self.drops.total() + self.across.handed_out.get();
         self.dropped(ControlDrop::ShardFailed, taken.saturating_sub(done));

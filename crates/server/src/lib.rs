@@ -20,7 +20,7 @@ mod turnadmin;
 mod users;
 
 pub use control::{ServeError, serve};
-pub use counters::{Accounting, counters_page};
+pub use counters::{Accounting, AnswerCount, counters_page};
 pub use log::{Output, Seal, Sink, Summary};
-pub use process::detach;
+pub use process::{detach, notify};
 pub use turnadmin::turnadmin;

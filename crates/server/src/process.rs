@@ -212,7 +212,7 @@ fn leave_terminal() -> io::Result<()> {
 }
 
 /// Tells the service manager, if there is one that wants to know (`sd_notify`'s protocol).
-fn notify(state: &str) {
+pub fn notify(state: &str) {
     let Some(path) = env::var_os("NOTIFY_SOCKET") else {
         return;
     };

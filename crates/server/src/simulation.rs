@@ -138,7 +138,7 @@ impl Server {
             clock,
             Arc::clone(&counters),
             log,
-            Sessions::new(index, None),
+            Sessions::new(index, Arc::clone(&counters), None),
             streams,
             datagrams,
         );

@@ -5,9 +5,9 @@ use std::io::{self, Write as _};
 use std::process::ExitCode;
 
 use anyhow::Context as _;
+use turnbuckle_control::Controller;
 use turnbuckle_server::Sink;
 use turnbuckle_server::config::{self, Machine, Request};
-use turnbuckle_server::handle::Uncontrolled;
 
 pub(crate) fn run(options: Vec<OsString>) -> anyhow::Result<ExitCode> {
     let machine = Machine::discover().context("cannot read the addresses of this machine")?;
@@ -37,6 +37,6 @@ pub(crate) fn run(options: Vec<OsString>) -> anyhow::Result<ExitCode> {
     }
     let config = &loaded.config;
     let mut out = Sink::open(&config.log, &config.process, config.persona).context("log-file")?;
-    turnbuckle_server::serve(&loaded.config, &mut out, Uncontrolled)?;
+    turnbuckle_server::serve(&loaded.config, &mut out, Controller)?;
     Ok(ExitCode::SUCCESS)
 }

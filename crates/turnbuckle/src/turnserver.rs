@@ -6,9 +6,9 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::Context as _;
+use turnbuckle_control::Controller;
 use turnbuckle_server::Sink;
 use turnbuckle_server::config::{self, Log, Machine, Persona, Process, Request};
-use turnbuckle_server::handle::Uncontrolled;
 
 /// Exit code of coturn for a command line that it refuses.
 const REFUSED: u8 = 255;
@@ -52,7 +52,7 @@ pub(crate) fn run(arguments: impl Iterator<Item = OsString>) -> anyhow::Result<E
         };
         writeln!(out, "{level}: {note}")?;
     }
-    match turnbuckle_server::serve(&loaded.config, &mut out, Uncontrolled) {
+    match turnbuckle_server::serve(&loaded.config, &mut out, Controller) {
         Ok(_) => Ok(ExitCode::SUCCESS),
         Err(error) => {
             writeln!(io::stderr(), "turnserver: {error}")?;

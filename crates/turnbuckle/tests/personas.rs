@@ -328,6 +328,33 @@ fn systemd_is_told_when_it_serves_and_when_it_ends() {
 }
 
 #[test]
+fn the_watchdog_of_systemd_is_fed_while_the_relay_serves() {
+    let site = Site::new();
+    let manager = UnixDatagram::bind(site.path("notify")).expect("bound");
+    manager
+        .set_read_timeout(Some(Duration::from_secs(20)))
+        .expect("set");
+    let port = free_ports();
+    let mut child = site
+        .command(
+            "turnserver",
+            &format!("-n -L 127.0.0.1 -p {port} --user a:b {QUIET}"),
+        )
+        .env("NOTIFY_SOCKET", site.path("notify"))
+        .env("WATCHDOG_USEC", "200000")
+        .stdout(Stdio::null())
+        .spawn()
+        .expect("it starts");
+    for expected in ["READY=1", "WATCHDOG=1", "WATCHDOG=1", "WATCHDOG=1"] {
+        let mut state = [0; 64];
+        let len = manager.recv(&mut state).expect("told");
+        assert_eq!(&state[..len], expected.as_bytes());
+    }
+    signal(child.id(), Signal::SIGTERM);
+    assert!(child.wait().expect("ended").success());
+}
+
+#[test]
 fn sessions_are_logged_by_coturns_lines() {
     let site = Site::new();
     assert!(

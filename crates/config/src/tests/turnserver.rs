@@ -79,6 +79,7 @@ fn other_value(entry: &Entry) -> String {
         "new-log-timestamp" => "false",
         "new-log-timestamp-format" => "%H:%M",
         "no-tcp-relay" => "true", // the default is another one by this name
+        "prometheus-path" => "/turn/metrics",
         "relay-threads" | "cpus" => "3",
         "rest-api-separator" => "|",
         _ => "",

@@ -1,12 +1,10 @@
-//! Prometheus, telnet console and web administration (coturn inventory §1.11 to §1.13), of which nothing is served: no key here has a setting.
+//! Telnet console and web administration (coturn inventory §1.12, §1.13), of which nothing is served: no key here has a setting.
 
 use super::process::Process;
 use crate::entry::Group;
 use crate::row::Row;
 use crate::value::Kind;
 
-const EXPORTER: &str = "the Prometheus exporter is";
-const NO_EXPORTER: &str = "the Prometheus exporter is not implemented yet";
 const CONSOLE: &str = "there is no telnet console: it carries passwords in the clear";
 const WEB: &str = "web administration is";
 const NO_WEB: &str = "web administration is not implemented yet";
@@ -15,81 +13,6 @@ const NO_WEB: &str = "web administration is not implemented yet";
 type Key = Row<Process>;
 
 pub(crate) const ROWS: &[Key] = &[
-    Key::new(
-        "O-190",
-        "prometheus",
-        Group::Prometheus,
-        Kind::Flag,
-        "Serves metrics for Prometheus.",
-    )
-    .default("false")
-    .stricter("the value counts; coturn ignores it and always switches on")
-    .always_on_in_coturn()
-    .only(&["false"], NO_EXPORTER),
-    Key::new(
-        "O-191",
-        "prometheus-port",
-        Group::Prometheus,
-        Kind::Port,
-        "Port of the exporter.",
-    )
-    .default("9641")
-    .not_yet(EXPORTER),
-    Key::new(
-        "O-192",
-        "prometheus-address",
-        Group::Prometheus,
-        Kind::Address,
-        "Address of the exporter.",
-    )
-    .default("(any)")
-    .not_yet(EXPORTER),
-    Key::new(
-        "O-193",
-        "prometheus-path",
-        Group::Prometheus,
-        Kind::Text(255),
-        "Path of the metrics.",
-    )
-    .default("/metrics")
-    .not_yet(EXPORTER),
-    Key::new(
-        "O-194",
-        "prometheus-username-labels",
-        Group::Prometheus,
-        Kind::Flag,
-        "Labels traffic by user.",
-    )
-    .default("false")
-    .always_on_in_coturn()
-    .only(&["false"], NO_EXPORTER),
-    Key::new(
-        "O-195",
-        "prometheus-tls",
-        Group::Prometheus,
-        Kind::Flag,
-        "Serves metrics over TLS.",
-    )
-    .default("false")
-    .only(&["false"], NO_EXPORTER),
-    Key::new(
-        "O-196",
-        "prometheus-cert",
-        Group::Prometheus,
-        Kind::File,
-        "Certificate of the exporter.",
-    )
-    .default("(cert)")
-    .not_yet(EXPORTER),
-    Key::new(
-        "O-196",
-        "prometheus-key",
-        Group::Prometheus,
-        Kind::File,
-        "Private key of the exporter.",
-    )
-    .default("(pkey)")
-    .not_yet(EXPORTER),
     Key::new(
         "O-200",
         "cli",

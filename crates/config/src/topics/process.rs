@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use super::exporter::Exporter;
 use crate::entry::Group;
 use crate::row::{Row, Topic, file_path, flag, text};
 use crate::value::Kind;
@@ -17,6 +18,8 @@ pub struct Process {
     pub user: Option<Box<str>>,
     /// Group to become.
     pub group: Option<Box<str>>,
+    /// What it shows of itself.
+    pub exporter: Exporter,
 }
 
 impl Topic for Process {

@@ -42,17 +42,18 @@ pub fn serve(
     events::watch_signals(events.clone()).map_err(|error| ServeError::from_io(&error))?;
     let descriptors = raise_descriptor_limit();
     let mut relay = start(config, descriptors, &events, &outlets, out)?;
-    let settled = Settled::new(&config.process, config.persona, out).and_then(|settled| {
-        // Clients are not admitted earlier, because the process must not handle network input as the user that started it.
-        listening::admit_clients(relay.shards.all());
-        settled.announce(&config.process, out).map(|()| settled)
-    });
     let handle = Handle {
         counters: relay.counters.clone(),
         commands: Commands::new(events, shards),
         events: session_events,
     };
-    let settled = settled.and_then(|settled| Ok((settled, control.attach(config, handle)?)));
+    let settled = Settled::new(&config.process, config.persona, out).and_then(|settled| {
+        // Neither scrapers nor clients are admitted earlier, because the process must not handle network input as the user that started it.
+        let attached = control.attach(config, handle, out)?;
+        listening::admit_clients(relay.shards.all());
+        settled.announce(&config.process, out)?;
+        Ok((settled, attached))
+    });
     let (settled, attached) = match settled {
         Ok(settled) => settled,
         Err(why) => {
@@ -136,17 +137,23 @@ impl Started {
         sometimes.into_iter().flatten().fold(always, Instant::min)
     }
 
+    fn begin_draining(&mut self, out: &mut impl Output) {
+        self.counters.set_draining(true);
+        self.drain.begin(&mut self.shards, out);
+    }
+
     /// Carries out a command. Returns whether the relay has to end.
     fn carry_out(&mut self, command: Command, out: &mut impl Output) -> bool {
         match command {
             Command::Page { shard, wish } => self.shards.page(shard, wish),
             Command::Ping { shard, reply } => self.shards.ping(shard, reply),
             Command::Drain(reply) => {
-                self.drain.begin(&mut self.shards, out);
+                self.begin_draining(out);
                 reply(());
             }
             Command::Undrain(reply) => {
                 self.drain.end(&mut self.shards, out);
+                self.counters.set_draining(false);
                 reply(());
             }
             Command::ReloadCertificates => self.certificates.reload(out),
@@ -167,7 +174,7 @@ impl Started {
             }
             Event::SessionEnded(summary) => out.session_ended(*summary),
             Event::ReloadCertificates => self.certificates.reload(out),
-            Event::Drain => self.drain.begin(&mut self.shards, out),
+            Event::Drain => self.begin_draining(out),
             Event::Users(engine) => self.users.changed(engine, &mut self.shards),
             Event::Interfaces(addresses) => {
                 self.listening.follow(config, &addresses);

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use turnbuckle_counters::{Counter, Sample};
 use turnbuckle_engine::PeerEnd;
 
-use super::{CloseReason, ShardCounters};
+use super::{AnswerCount, CloseReason, ShardCounters};
 
 /// The totals of all shards at one moment.
 #[derive(Debug, Default)]
@@ -59,6 +59,39 @@ impl Accounting {
     #[must_use]
     pub fn drops(&self) -> Vec<(&'static str, u64)> {
         self.0.drops.by_name()
+    }
+
+    /// Returns how many were dropped under a reason.
+    #[must_use]
+    pub fn dropped(&self, reason: &str) -> u64 {
+        let drops = self.drops().into_iter();
+        drops
+            .filter(|(name, _)| *name == reason)
+            .map(|(_, count)| count)
+            .sum()
+    }
+
+    /// Returns how many answers there were of each method and error code, if any.
+    #[must_use]
+    pub fn answers(&self) -> Vec<AnswerCount> {
+        self.0.answers.counts()
+    }
+
+    /// Shows every number but drops and answers.
+    pub fn visit(&self, show: &mut dyn FnMut(Sample)) {
+        self.0.visit(show);
+    }
+
+    /// Returns a number by its name, and by its label if it is divided.
+    #[must_use]
+    pub fn get(&self, name: &str, label: Option<&str>) -> u64 {
+        let mut sum = 0;
+        self.0.visit(&mut |sample| {
+            if sample.counter.name == name && sample.label.map(|label| label.name) == label {
+                sum += sample.value;
+            }
+        });
+        sum
     }
 
     /// Returns how often a shard failed and was restarted.

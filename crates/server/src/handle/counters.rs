@@ -1,5 +1,6 @@
 //! Counters of a relay that runs, read where they are written.
 
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use turnbuckle_counters::{Group, Sample};
@@ -7,6 +8,7 @@ use turnbuckle_datapath::Counters as DataPathCounters;
 use turnbuckle_engine::{Commons, PortCounts, RelayAddress};
 
 use crate::Accounting;
+use crate::clock;
 use crate::counters::ShardCounters;
 
 /// The counters of one shard. Those of the data path are others after the shard was started anew.
@@ -20,6 +22,7 @@ struct Counted {
 pub struct LiveCounters {
     shards: Arc<[Counted]>,
     commons: Arc<Commons>,
+    is_draining: Arc<AtomicBool>,
 }
 
 impl LiveCounters {
@@ -34,6 +37,7 @@ impl LiveCounters {
         Self {
             shards: shards.collect(),
             commons,
+            is_draining: Arc::default(),
         }
     }
 
@@ -44,6 +48,21 @@ impl LiveCounters {
             .write()
             .unwrap_or_else(PoisonError::into_inner);
         *current = data_path;
+    }
+
+    /// Takes note of whether new allocations are refused.
+    pub(crate) fn set_draining(&self, is_draining: bool) {
+        self.is_draining.store(is_draining, Relaxed);
+    }
+
+    /// Returns whether new allocations are refused because the relay drains.
+    pub fn is_draining(&self) -> bool {
+        self.is_draining.load(Relaxed)
+    }
+
+    /// Returns how many buckets of the budget for strangers are in use, and how many there are. It looks at all of them.
+    pub fn unverified_buckets(&self) -> (u64, u64) {
+        self.commons.unverified_buckets(clock::time())
     }
 
     /// Returns the number of shards.

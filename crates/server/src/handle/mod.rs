@@ -8,6 +8,8 @@ pub(crate) mod counters;
 mod events;
 mod sessions;
 
+use std::io::Write;
+
 use turnbuckle_config::Config;
 pub use turnbuckle_counters::{Description, Group, Kind, Label, Sample, Unit};
 pub use turnbuckle_engine::{
@@ -42,12 +44,17 @@ pub trait Control {
     /// Returns whether events are to be made. Without a consumer they cost nothing.
     fn wants_events(&self, config: &Config) -> bool;
 
-    /// Takes the handle of a relay that is about to serve.
+    /// Takes the handle of a relay that is about to serve, and says in the log what there is.
     ///
     /// # Errors
     ///
     /// Why the relay must not serve.
-    fn attach(self, config: &Config, handle: Handle) -> Result<Self::Attached, String>;
+    fn attach(
+        self,
+        config: &Config,
+        handle: Handle,
+        log: &mut dyn Write,
+    ) -> Result<Self::Attached, String>;
 }
 
 /// Attaches nothing.
@@ -60,7 +67,7 @@ impl Control for Uncontrolled {
         false
     }
 
-    fn attach(self, _: &Config, _: Handle) -> Result<(), String> {
+    fn attach(self, _: &Config, _: Handle, _: &mut dyn Write) -> Result<(), String> {
         Ok(())
     }
 }

@@ -127,7 +127,7 @@ impl Changes {
         match change {
             Change::Created(created) => {
                 let number = self.log.number(created);
-                self.sessions.begin(created.allocation, number);
+                self.sessions.begin(created, number);
                 let client = engine.session_at(created.allocation.slot());
                 let client = client.filter(|_| self.sessions.has_consumer());
                 seal = client.and_then(|held| front.protection(held.client()));

@@ -9,11 +9,13 @@ use std::time::Duration;
 
 use turnbuckle_datapath::SendQueue;
 use turnbuckle_engine::{
-    AllocationId, Change, EndCause, Engine, Now, Path, Random, Session as Held, Time, Usage, User,
+    AllocationId, Change, Created, EndCause, Engine, Now, Path, Random, Session as Held, Time,
+    Transport, Usage, User,
 };
 
 use super::front::Front;
 use super::hub::Hub;
+use crate::counters::ShardCounters;
 use crate::handle::{
     ClientSide, EventKind, EventSender, Identity, PEERS_LISTED_MAX, Page, PageRequest, Purpose,
     Session, number_of_shard,
@@ -35,13 +37,19 @@ const PLACES_PER_LOOK: u32 = 1024;
 /// The sessions of a shard.
 pub(crate) struct Sessions {
     shard: usize,
-    numbers: HashMap<AllocationId, u64>,
+    /// The number of each session, and how its client is reached.
+    held: HashMap<AllocationId, (u64, Transport)>,
+    counters: Arc<ShardCounters>,
     outlet: Option<Outlet>,
 }
 
 impl Sessions {
     /// Begins without sessions. Events go to `events`, if there is a consumer.
-    pub(crate) fn new(shard: usize, events: Option<EventSender>) -> Self {
+    pub(crate) fn new(
+        shard: usize,
+        counters: Arc<ShardCounters>,
+        events: Option<EventSender>,
+    ) -> Self {
         let outlet = events.map(|mut events| {
             events.send(EventKind::Restarted);
             events.ring();
@@ -54,19 +62,24 @@ impl Sessions {
         });
         Self {
             shard,
-            numbers: HashMap::new(),
+            held: HashMap::new(),
+            counters,
             outlet,
         }
     }
 
     /// Gives a new session its number. The number is one of this shard.
-    pub(in crate::shard) fn begin(&mut self, allocation: AllocationId, number: u64) {
-        self.numbers.insert(allocation, number);
+    pub(in crate::shard) fn begin(&mut self, created: &Created, number: u64) {
+        let transport = created.path.transport;
+        self.held.insert(created.allocation, (number, transport));
+        let begun = &self.counters.sessions.sessions_begun;
+        begun.of(transport.into()).add(1);
     }
 
     /// Returns the number of a session among those of this shard.
     pub(in crate::shard) fn number(&self, allocation: AllocationId) -> u64 {
-        self.numbers.get(&allocation).copied().unwrap_or_default()
+        let held = self.held.get(&allocation);
+        held.map_or(0, |(number, _)| *number)
     }
 
     /// Returns the number of a session among those of all shards.
@@ -81,8 +94,18 @@ impl Sessions {
         if let Some(outlet) = &mut self.outlet {
             outlet.show(change, number, seal, now);
         }
-        if let Change::Ended(_) = change {
-            self.numbers.remove(&allocation);
+        let counters = &self.counters.sessions;
+        let moved_to = match change {
+            Change::Ended(_) => None,
+            Change::Moved(moved) => Some(moved.path.transport),
+            _ => return,
+        };
+        if let Some((number, was)) = self.held.remove(&allocation) {
+            counters.sessions_over.of(was.into()).add(1);
+            if let Some(transport) = moved_to {
+                counters.sessions_begun.of(transport.into()).add(1);
+                self.held.insert(allocation, (number, transport));
+            }
         }
     }
 

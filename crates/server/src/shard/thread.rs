@@ -228,12 +228,13 @@ pub(super) fn set_up(
     let shared_relays = shared.and_then(|shared| shared.addresses.get(plan.index).copied());
     let shared_relays = shared_relays.into_iter().flatten().flatten();
     let engine = Engine::new(plan.engine, plan.commons, Randomness::of_system());
+    let sessions = Sessions::new(plan.index, Arc::clone(&counters), plan.followers.events);
     let mut relay = Relay::new(
         engine,
         Clock::Machine,
         counters,
         log,
-        Sessions::new(plan.index, plan.followers.events),
+        sessions,
         plan.streams,
         plan.datagrams,
     );

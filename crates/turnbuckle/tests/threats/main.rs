@@ -35,13 +35,14 @@
 //! | V-46 | slow readers; peers that flood and peers that knock | `streams`, `tcp_relays` |
 //! | V-47 | framing of streams | `streams` |
 //! | V-48 | TLS handshakes | `tls` |
+//! | V-51 | metrics | `metrics` |
 //!
 //! Of relay sockets that allocations share, V-07, V-29 and V-45 have tests of their own (`shared_relays`).
 //! And of the port that serves everything: whom a proxy may speak for, what HTTP gets (`proxy`).
 //! What the RFCs ask of packets and connections is in `standards`, what coturn's options do in `options`.
 //! All that can be tried with nothing but a server's address is a program too, `turnbuckle probe`; `probe` runs it.
 //!
-//! What of these rows is not tried, because the relay has no such path: CONNECT-UDP; admin and metrics listeners as peers (there are none; any
+//! What of these rows is not tried, because the relay has no such path: CONNECT-UDP; admin and metrics listeners as peers (any
 //! other port of an own address stands for them). Permissions at 299.9 and
 //! 300.1 seconds are tried in the engine, where time is an argument; here with a lifetime of two seconds.
 
@@ -61,6 +62,7 @@ mod harness;
 mod hijack;
 mod legacy;
 mod memory;
+mod metrics;
 mod mobility;
 mod nonces;
 #[path = "../not_run/mod.rs"]

@@ -58,7 +58,7 @@ fn refuses_its_own_listener_and_every_other_service_of_the_host() {
 }
 
 //= V-07
-/// There is no console, no page and no metrics on any port, with every service that there is.
+/// There is no console, no page and no metrics unless they are asked for, and then they are exactly where they were asked for.
 //= V-16
 #[test]
 fn listens_where_its_greeting_says_and_nowhere_else() {
@@ -68,7 +68,8 @@ fn listens_where_its_greeting_says_and_nowhere_else() {
     let authority = Authority::new();
     let [certificate, key] = authority.options(Key::P256);
     let doors = ["--no-tcp-relay=false", "--dtls", &certificate, &key];
-    let server = Server::start(World::server(), &[&World::RELAYS[..], &doors].concat());
+    let options = [&World::RELAYS[..], &doors].concat();
+    let server = Server::start(World::server(), &options);
     // This thread's namespace is the server's, and nobody else is in it.
     let ports = |table: &str, state: &str| {
         let text = std::fs::read_to_string(format!("/proc/thread-self/net/{table}")).unwrap();
@@ -84,10 +85,19 @@ fn listens_where_its_greeting_says_and_nowhere_else() {
     let (listening, unconnected) = ("0A", "07"); // proc_net_tcp(5)
     assert_eq!(ports("tcp", listening), [3478, 5349].into());
     assert_eq!(ports("udp", unconnected), [3478, 5349].into());
-    for table in ["tcp6", "udp6"] {
-        assert_eq!(ports(table, listening), [].into());
-        assert_eq!(ports(table, unconnected), [].into());
-    }
+    let nothing_of_ipv6 = || {
+        for table in ["tcp6", "udp6"] {
+            assert_eq!(ports(table, listening), [].into());
+            assert_eq!(ports(table, unconnected), [].into());
+        }
+    };
+    nothing_of_ipv6();
+    drop(server);
+    let metrics = ["--prometheus", "--prometheus-port=9642"];
+    let server = Server::start(World::server(), &[&options[..], &metrics].concat());
+    assert_eq!(ports("tcp", listening), [3478, 5349, 9642].into());
+    assert_eq!(ports("udp", unconnected), [3478, 5349].into());
+    nothing_of_ipv6();
     drop(server);
 }
 

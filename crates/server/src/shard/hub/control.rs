@@ -9,6 +9,9 @@ use crate::counters::{AcrossDrop, HubDrop};
 use crate::shard::front::Front;
 use crate::shard::name;
 
+/// The first two bytes of a Binding request (RFC 8489 §5).
+const BINDING_REQUEST: [u8; 2] = [0, 1];
+
 impl Hub {
     /// Handles a STUN message of a client, which begins at `start` of `payload`: an answer, a Send indication's data, or a drop.
     pub(in crate::shard) fn control<F: Front>(
@@ -20,6 +23,9 @@ impl Hub {
         front: &mut F,
         tx: &mut SendQueue,
     ) {
+        if datagram.starts_with(&BINDING_REQUEST) {
+            self.counters.sessions.binding_requests.add(1);
+        }
         let outcome = match self.across.has_ingress(&client) {
             // mutant: shards-join-by-number.handed-on
             true => self.engine.handle_handed_on(self.now, client, datagram),
@@ -118,6 +124,7 @@ impl Hub {
             Wanted::Join(connection, client) => joins.push((connection, client)),
             Wanted::Socket(due) => sockets_due.push(due),
             Wanted::Reply(to, bytes) => {
+                counters.answered(to.transport, bytes);
                 changes.note_answer(to, bytes);
                 if across.has_ingress(&to) {
                     if !across.send_to_ingress(&to, bytes.to_vec()) {

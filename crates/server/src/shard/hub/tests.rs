@@ -64,7 +64,7 @@ fn hub() -> Hub {
     let counters = Arc::<ShardCounters>::default();
     let scope = translate::log(&loaded.config, 0, 1);
     let log = Log::new(sync_channel(1).0, scope, Arc::clone(&counters));
-    let sessions = Sessions::new(0, None);
+    let sessions = Sessions::new(0, Arc::default(), None);
     Hub::new(engine, Clock::Machine.now(), counters, log, sessions)
 }
 

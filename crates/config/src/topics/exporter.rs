@@ -1,0 +1,169 @@
+//! Metrics for Prometheus, and health (coturn inventory §1.11).
+
+use std::net::IpAddr;
+
+use crate::entry::Group;
+use crate::row::{Row, Setting, Topic, each, flag, number, one};
+use crate::value::Kind;
+
+const TLS: &str = "metrics over TLS are";
+const NO_TLS: &str = "metrics are served without TLS; put a proxy with TLS in front";
+
+/// Who may read metrics, and where.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Exporter {
+    /// Whether metrics are served.
+    pub is_on: bool,
+    /// The TCP port.
+    pub port: u16,
+    /// The address; `None` for every address of the machine.
+    pub address: Option<IpAddr>,
+    /// The path of the metrics.
+    pub path: Box<str>,
+    /// Whether traffic is told apart by user, not by realm alone.
+    pub labels_users: bool,
+    /// Names that requests may give as their Host, besides IP addresses and `localhost`.
+    pub hosts: Vec<Box<str>>,
+}
+
+impl Topic for Exporter {
+    type Settings = Self;
+}
+
+type Key = Row<Exporter>;
+
+pub(crate) const ROWS: &[Key] = &[
+    Key::new(
+        "O-190",
+        "prometheus",
+        Group::Prometheus,
+        Kind::Flag,
+        "Serves metrics for Prometheus, and health at /livez and /readyz, by HTTP without TLS.",
+    )
+    .default("false")
+    .stricter("the value counts; coturn ignores it and always switches on")
+    .always_on_in_coturn()
+    .works(flag!(is_on)),
+    Key::new(
+        "O-191",
+        "prometheus-port",
+        Group::Prometheus,
+        Kind::Port,
+        "TCP port of the metrics.",
+    )
+    .default("9641")
+    .works(number!(port)),
+    Key::new(
+        "O-192",
+        "prometheus-address",
+        Group::Prometheus,
+        Kind::Text(45),
+        "IP address of the metrics, or `any` for every address of the machine.",
+    )
+    .default("127.0.0.1")
+    .coturn_default(
+        "(any)",
+        "metrics name realms and tell how busy the server is, without asking who reads them",
+    )
+    .turnserver_default("any")
+    .stricter("an IP address or `any`, no host name")
+    .works(Setting {
+        take: |exporter, written| {
+            exporter.address = match written.value.text() {
+                "any" => None,
+                text => Some(text.parse().map_err(|_| {
+                    "is no IP address; allowed: an IPv4 or IPv6 address, or any".to_owned()
+                })?),
+            };
+            Ok(())
+        },
+        show: |exporter| match exporter.address {
+            Some(address) => one(address),
+            None => one("any"),
+        },
+    }),
+    Key::new(
+        "O-193",
+        "prometheus-path",
+        Group::Prometheus,
+        Kind::Text(255),
+        "Path of the metrics.",
+    )
+    .default("/metrics")
+    .stricter("has to begin with a slash and is none of /, /livez and /readyz")
+    .works(Setting {
+        take: |exporter, written| {
+            let path = written.value.text();
+            let is_plain = path
+                .bytes()
+                .all(|byte| byte.is_ascii_graphic() && !b"?#%".contains(&byte));
+            if !path.starts_with('/') || !is_plain || ["/", "/livez", "/readyz"].contains(&path) {
+                return Err(
+                    "is no path for metrics; allowed: a slash and printable ASCII \
+                     characters without ?, # and %, and not /, /livez or /readyz"
+                        .to_owned(),
+                );
+            }
+            exporter.path = path.into();
+            Ok(())
+        },
+        show: |exporter| one(&exporter.path),
+    }),
+    Key::new(
+        "O-194",
+        "prometheus-username-labels",
+        Group::Prometheus,
+        Kind::Flag,
+        "Tells traffic apart by user too: the first 1,000 users by name, all others of a realm as \
+         (other). Of a time-limited name it is the part without the time.",
+    )
+    .default("false")
+    .stricter("the value counts, and names are bounded")
+    .always_on_in_coturn()
+    .works(flag!(labels_users)),
+    Key::new(
+        "O-195",
+        "prometheus-tls",
+        Group::Prometheus,
+        Kind::Flag,
+        "Serves metrics over TLS.",
+    )
+    .default("false")
+    .only(&["false"], NO_TLS),
+    Key::new(
+        "O-196",
+        "prometheus-cert",
+        Group::Prometheus,
+        Kind::File,
+        "Certificate of the metrics.",
+    )
+    .default("(cert)")
+    .not_yet(TLS),
+    Key::new(
+        "O-196",
+        "prometheus-key",
+        Group::Prometheus,
+        Kind::File,
+        "Private key of the metrics.",
+    )
+    .default("(pkey)")
+    .not_yet(TLS),
+    Key::own(
+        "O-196",
+        "prometheus-host",
+        Group::Prometheus,
+        Kind::Text(253),
+        "Name that a scraper may give as Host, besides IP addresses and localhost, against DNS \
+         rebinding. By the name of turnserver every name is good while none is given, unless the \
+         address is one of the loopback interface.",
+    )
+    .repeatable()
+    .example("turn.example.org")
+    .works(Setting {
+        take: |exporter, written| {
+            exporter.hosts.push(written.value.text().into());
+            Ok(())
+        },
+        show: |exporter| each(&exporter.hosts),
+    }),
+];

@@ -1,0 +1,82 @@
+//! The requests that are served: metrics and health, and nothing that changes anything.
+
+use http_body_util::Full;
+use hyper::body::Bytes;
+use hyper::header::{ACCEPT, ALLOW, CACHE_CONTROL, CONTENT_TYPE, HOST, HeaderName, HeaderValue};
+use hyper::{Method, Request, Response, StatusCode};
+
+use crate::exposition::Format;
+use crate::{Shared, health};
+
+const PLAIN: &str = "text/plain; charset=utf-8";
+const NOT_OURS: &str = "this server does not go by that name; give it in `prometheus-host`";
+
+/// Answers a request. coturn's order counts: a wrong method first, then the path.
+pub(crate) async fn answer<B>(shared: &Shared, request: &Request<B>) -> Response<Full<Bytes>> {
+    let header = |name: HeaderName| {
+        let value = request.headers().get(name);
+        value.and_then(|value| value.to_str().ok()).unwrap_or("")
+    };
+    if !shared.hosts.admit(header(HOST)) {
+        return text(StatusCode::MISDIRECTED_REQUEST, NOT_OURS);
+    }
+    if request.method() != Method::GET {
+        let mut refusal = text(StatusCode::METHOD_NOT_ALLOWED, "method not allowed");
+        let headers = refusal.headers_mut();
+        headers.insert(ALLOW, HeaderValue::from_static("GET"));
+        return refusal;
+    }
+    match request.uri().path() {
+        path if path == &*shared.path => {
+            let format = Format::of_accept(header(ACCEPT));
+            let metrics = shared.metrics(format);
+            response(StatusCode::OK, metrics, format.content_type())
+        }
+        "/" => text(StatusCode::OK, "ok"),
+        "/livez" => health_of(&silent(shared).await),
+        "/readyz" => {
+            let mut faults = silent(shared).await;
+            if shared.counters.is_draining() {
+                faults.push("draining".to_owned());
+            }
+            health_of(&faults)
+        }
+        _ => text(StatusCode::NOT_FOUND, "not found"),
+    }
+}
+
+/// Returns a line for each shard that does not answer.
+async fn silent(shared: &Shared) -> Vec<String> {
+    let silent = health::silent_shards(&shared.commands).await;
+    let line = |shard| format!("shard {shard} does not answer");
+    silent.into_iter().map(line).collect()
+}
+
+fn health_of(faults: &[String]) -> Response<Full<Bytes>> {
+    match faults {
+        [] => text(StatusCode::OK, "ok"),
+        faults => response(StatusCode::SERVICE_UNAVAILABLE, faults.join("\n"), PLAIN),
+    }
+}
+
+fn text(status: StatusCode, body: &'static str) -> Response<Full<Bytes>> {
+    response(status, body, PLAIN)
+}
+
+fn response(
+    status: StatusCode,
+    body: impl Into<Bytes>,
+    content_type: &'static str,
+) -> Response<Full<Bytes>> {
+    let mut response = Response::new(Full::new(body.into()));
+    *response.status_mut() = status;
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
+    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    // A browser is not to take a name in it for anything but text.
+    headers.insert(
+        HeaderName::from_static("x-content-type-options"),
+        HeaderValue::from_static("nosniff"),
+    );
+    response
+}

@@ -1,0 +1,183 @@
+//! What runs beside the relay: metrics for Prometheus, health, the watchdog of the service manager.
+//!
+//! All of it is one thread with a runtime of its own ([`Controller`]). It reaches the relay by its handle alone, so no shard knows of it and none
+//! waits for it. Without a listener and without a watchdog there is no thread.
+#![forbid(unsafe_code)]
+
+mod coturn;
+mod exposition;
+mod health;
+mod host;
+mod http;
+mod listener;
+mod own;
+mod traffic;
+mod watchdog;
+
+use std::io::Write;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+
+use tokio::sync::{Notify, oneshot};
+use turnbuckle_server::config::{Config, Persona};
+use turnbuckle_server::handle::{Commands, Control, Events, Handle, LiveCounters};
+
+use self::exposition::{Exposition, Format};
+use self::host::Hosts;
+use self::listener::Listener;
+use self::traffic::Traffic;
+
+/// Events that are taken from one shard before the runtime does something else.
+const EVENTS_AT_ONCE: usize = 4096;
+
+/// Attaches the control side that a configuration asks for.
+pub struct Controller;
+
+/// A control side that runs. It ends when this is dropped.
+pub struct Running {
+    stop: Option<oneshot::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Control for Controller {
+    type Attached = Option<Running>;
+
+    fn wants_events(&self, config: &Config) -> bool {
+        config.process.exporter.is_on
+    }
+
+    fn attach(
+        self,
+        config: &Config,
+        handle: Handle,
+        log: &mut dyn Write,
+    ) -> Result<Option<Running>, String> {
+        let exporter = &config.process.exporter;
+        let listener = bind(config, log)?;
+        let watchdog = watchdog::interval();
+        if listener.is_none() && watchdog.is_none() {
+            return Ok(None);
+        }
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_io()
+            .enable_time()
+            .build()
+            .map_err(|error| format!("cannot start the control side: {error}"))?;
+        let shared = Arc::new(Shared {
+            counters: handle.counters,
+            commands: handle.commands,
+            events: Mutex::new(handle.events),
+            traffic: Mutex::new(Traffic::new(exporter.labels_users)),
+            path: exporter.path.clone(),
+            hosts: Hosts::of(config),
+        });
+        let (stop, stopped) = oneshot::channel();
+        let thread = std::thread::Builder::new().name("control".into());
+        let thread = thread.spawn(move || {
+            runtime.block_on(async {
+                tokio::spawn(Arc::clone(&shared).follow_events());
+                if let Some(interval) = watchdog {
+                    tokio::spawn(watchdog::feed(shared.commands.clone(), interval));
+                }
+                if let Some(listener) = listener {
+                    tokio::spawn(listener.serve(shared));
+                }
+                // The sender is dropped without a word.
+                let _ = stopped.await;
+            });
+        });
+        let thread = thread.map_err(|error| format!("cannot start the control side: {error}"))?;
+        Ok(Some(Running {
+            stop: Some(stop),
+            thread: Some(thread),
+        }))
+    }
+}
+
+/// Binds the listener for metrics, if there is to be one.
+///
+/// # Errors
+///
+/// It cannot be bound. By the name of `turnserver` the relay serves without it, as coturn does.
+fn bind(config: &Config, log: &mut dyn Write) -> Result<Option<Listener>, String> {
+    let exporter = &config.process.exporter;
+    if !exporter.is_on {
+        return Ok(None);
+    }
+    match Listener::bind(exporter) {
+        Ok(listener) => {
+            // The log takes everything.
+            let _ = writeln!(log, "metrics on {}{}", listener.url(), exporter.path);
+            Ok(Some(listener))
+        }
+        Err(why) if config.persona == Persona::Turnserver => {
+            let _ = writeln!(log, "error: {why}");
+            Ok(None)
+        }
+        Err(why) => Err(why),
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        if let Some(thread) = self.thread.take() {
+            // If it panicked, its message is on standard error.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// What the tasks of the control side share.
+struct Shared {
+    counters: LiveCounters,
+    commands: Commands,
+    events: Mutex<Option<Events>>,
+    traffic: Mutex<Traffic>,
+    /// Where metrics are served.
+    path: Box<str>,
+    hosts: Hosts,
+}
+
+impl Shared {
+    /// Returns all metrics as text.
+    fn metrics(&self, format: Format) -> String {
+        while self.take_events() {}
+        let mut exposition = Exposition::new(format);
+        let traffic = self.traffic.lock().unwrap_or_else(PoisonError::into_inner);
+        coturn::write(&mut exposition, &self.counters, &traffic);
+        let lost = self.events(|events| events.map_or(0, Events::lost));
+        own::write(&mut exposition, &self.counters, &traffic, lost);
+        exposition.finish()
+    }
+
+    /// Adds up the usage that waiting events report. Returns whether more events may wait.
+    fn take_events(&self) -> bool {
+        self.events(|events| {
+            let mut traffic = self.traffic.lock().unwrap_or_else(PoisonError::into_inner);
+            events.is_some_and(|events| events.take(EVENTS_AT_ONCE, |event| traffic.add(&event)))
+        })
+    }
+
+    /// Takes events as soon as they come, so that their queues have room.
+    async fn follow_events(self: Arc<Self>) {
+        let arrival = Arc::new(Notify::new());
+        let bell = Arc::clone(&arrival);
+        self.events(|events| {
+            if let Some(events) = events {
+                events.on_arrival(move || bell.notify_one());
+            }
+        });
+        loop {
+            while self.take_events() {
+                tokio::task::yield_now().await;
+            }
+            arrival.notified().await;
+        }
+    }
+
+    fn events<T>(&self, with: impl FnOnce(Option<&Events>) -> T) -> T {
+        let events = self.events.lock().unwrap_or_else(PoisonError::into_inner);
+        with(events.as_ref())
+    }
+}

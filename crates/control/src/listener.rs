@@ -1,0 +1,165 @@
+//! The listener for metrics, and what keeps slow and many clients from costing more than they may.
+
+use std::collections::HashMap;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener as StdListener};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::net::{TcpListener, TcpStream};
+use turnbuckle_server::config::Exporter;
+
+use crate::{Shared, http};
+
+/// Connections at a time.
+const CONNECTIONS_MAX: usize = 32;
+
+/// Connections of one address at a time.
+const PER_SOURCE_MAX: usize = 4;
+
+/// Time until the head of a request has to be there.
+const HEAD: Duration = Duration::from_secs(5);
+
+/// Time for a connection in all: the head, an answer within the second that shards have, and ten seconds to read it.
+const CONNECTION: Duration = Duration::from_secs(16);
+
+/// Time without accepting after it failed, for want of descriptors for example.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// A bound listener.
+pub(crate) struct Listener {
+    socket: StdListener,
+    address: SocketAddr,
+}
+
+impl Listener {
+    /// Binds the address of the exporter. Without one it is any address of both families, or of IPv4 where there is no IPv6.
+    ///
+    /// # Errors
+    ///
+    /// The address cannot be bound.
+    pub(crate) fn bind(exporter: &Exporter) -> Result<Self, String> {
+        let bound = match exporter.address {
+            Some(ip) => StdListener::bind((ip, exporter.port)),
+            None => StdListener::bind((Ipv6Addr::UNSPECIFIED, exporter.port))
+                .or_else(|_| StdListener::bind((Ipv4Addr::UNSPECIFIED, exporter.port))),
+        };
+        let listener = bound.and_then(|socket| {
+            socket.set_nonblocking(true)?;
+            let address = socket.local_addr()?;
+            Ok(Self { socket, address })
+        });
+        listener.map_err(|error| {
+            let address = exporter
+                .address
+                .unwrap_or(IpAddr::V6(Ipv6Addr::UNSPECIFIED));
+            let address = SocketAddr::new(address, exporter.port);
+            format!("prometheus: cannot listen on TCP {address}: {error}")
+        })
+    }
+
+    /// Returns how it is reached.
+    pub(crate) fn url(&self) -> String {
+        format!("http://{}", self.address)
+    }
+
+    /// Serves for ever.
+    pub(crate) async fn serve(self, shared: Arc<Shared>) {
+        // It fails only without a runtime.
+        let Ok(listener) = TcpListener::from_std(self.socket) else {
+            return;
+        };
+        let crowd = Arc::new(Crowd::default());
+        loop {
+            match listener.accept().await {
+                Ok((stream, client)) => {
+                    // A connection that is one too many is closed without a word.
+                    if let Some(place) = Place::take(&crowd, client.ip()) {
+                        tokio::spawn(answer(stream, Arc::clone(&shared), place));
+                    }
+                }
+                Err(_) => tokio::time::sleep(PAUSE).await,
+            }
+        }
+    }
+}
+
+/// Serves one request.
+async fn answer(stream: TcpStream, shared: Arc<Shared>, place: Place) {
+    let service = service_fn(|request| {
+        let shared = Arc::clone(&shared);
+        async move { Ok::<_, io::Error>(http::answer(&shared, &request).await) }
+    });
+    let connection = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEAD)
+        .keep_alive(false)
+        .max_buf_size(16 * 1024)
+        .serve_connection(TokioIo::new(stream), service);
+    // Whoever is too slow, or speaks something else, has gone without its answer.
+    let _ = tokio::time::timeout(CONNECTION, connection).await;
+    drop(place);
+}
+
+/// How many connections each address has.
+#[derive(Default)]
+struct Crowd(Mutex<HashMap<IpAddr, usize>>);
+
+/// A connection's place, which is free again when this is dropped.
+struct Place {
+    crowd: Arc<Crowd>,
+    source: IpAddr,
+}
+
+impl Place {
+    fn take(crowd: &Arc<Crowd>, source: IpAddr) -> Option<Self> {
+        let mut taken = crowd.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let total: usize = taken.values().sum();
+        let of_source = taken.get(&source).copied().unwrap_or(0);
+        if total >= CONNECTIONS_MAX || of_source >= PER_SOURCE_MAX {
+            return None;
+        }
+        taken.insert(source, of_source + 1);
+        drop(taken);
+        Some(Self {
+            crowd: Arc::clone(crowd),
+            source,
+        })
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let mut taken = self.crowd.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(count) = taken.get_mut(&self.source) {
+            *count -= 1;
+            if *count == 0 {
+                taken.remove(&self.source);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_address_takes_four_places_and_all_together_thirty_two() {
+        let crowd = Arc::new(Crowd::default());
+        let source = |n: u8| IpAddr::from([192, 0, 2, n]);
+        let mut places = Vec::new();
+        for n in 0..8 {
+            places.extend((0..4).map(|_| Place::take(&crowd, source(n)).unwrap()));
+            assert!(Place::take(&crowd, source(n)).is_none());
+        }
+        assert!(Place::take(&crowd, source(9)).is_none());
+        places.pop();
+        assert!(Place::take(&crowd, source(9)).is_some());
+        drop(places);
+        assert!(crowd.0.lock().unwrap().is_empty());
+    }
+}

@@ -1,0 +1,248 @@
+//! Our own metrics: every counter by its declaration, and what is computed from several.
+//!
+//! Invariant: what differs by shard is in few families, so that a scrape stays small on a machine with many shards. The other counters are sums.
+
+use std::collections::BTreeMap;
+
+use turnbuckle_server::handle::{Group, Kind, LiveCounters, RelayAddress, Sample, Unit};
+
+use crate::exposition::{Exposition, Type};
+use crate::traffic::Traffic;
+
+/// Counters of the data path that are shown for each shard, by group and name.
+const BY_SHARD: [(&str, &str); 5] = [
+    ("receive", "datagrams"),
+    ("send", "datagrams"),
+    ("pace", "turns"),
+    ("pace", "sleeps"),
+    ("pace", "asleep_ns"),
+];
+
+/// Bounds of the classes of batches, in the order of the classes.
+const BATCH_BOUNDS: [&str; 7] = ["1", "2", "4", "8", "16", "32", "64"];
+
+/// The counters of all data paths, each with the values of the shards.
+pub(crate) struct DataPathSums {
+    /// By group, name and label, in the order of the declarations.
+    samples: Vec<(&'static Group, Sample, Vec<u64>)>,
+}
+
+impl DataPathSums {
+    pub(crate) fn of(counters: &LiveCounters) -> Self {
+        let mut samples: Vec<(&'static Group, Sample, Vec<u64>)> = Vec::new();
+        for shard in 0..counters.shards() {
+            let mut place = 0;
+            counters.visit_data_path(shard, &mut |group, sample| {
+                match samples.get_mut(place) {
+                    Some((_, _, values)) => values.push(sample.value),
+                    None => samples.push((group, sample, vec![sample.value])),
+                }
+                place += 1;
+            });
+        }
+        Self { samples }
+    }
+
+    /// Returns a counter that is one number, of all shards.
+    pub(crate) fn get(&self, group: &str, name: &str) -> u64 {
+        let mut samples = self.samples.iter();
+        let found = samples.find(|(of, sample, _)| of.name == group && sample.counter.name == name);
+        found.map_or(0, |(_, _, values)| values.iter().sum())
+    }
+}
+
+/// Writes all of them. `events_lost` is the number of events that found their queue full.
+pub(crate) fn write(
+    to: &mut Exposition,
+    counters: &LiveCounters,
+    traffic: &Traffic,
+    events_lost: u64,
+) {
+    to.family(
+        "turnbuckle_build_info",
+        "The version that runs. The value says nothing.",
+        Type::Gauge,
+    )
+    .sample(&[("version", env!("CARGO_PKG_VERSION"))], 1);
+    write_datagrams(to, counters);
+    write_data_path(to, counters);
+    write_resources(to, counters);
+    to.family(
+        "turnbuckle_draining",
+        "1 while new allocations are refused because the server drains.",
+        Type::Gauge,
+    )
+    .sample(&[], u8::from(counters.is_draining()));
+    to.family(
+        "turnbuckle_events_lost",
+        "Events about sessions that were lost because their queue was full.",
+        Type::Counter,
+    )
+    .sample(&[], events_lost);
+    to.family(
+        "turnbuckle_traffic_series",
+        "Pairs of realm and user, or realms, whose traffic is told apart.",
+        Type::Gauge,
+    )
+    .sample(&[], traffic.named());
+}
+
+/// Writes what the relay counts.
+fn write_datagrams(to: &mut Exposition, counters: &LiveCounters) {
+    let accounting = counters.accounting();
+    let in_flight = accounting
+        .total_in()
+        .saturating_sub(accounting.total_out())
+        .saturating_sub(accounting.total_drops());
+    to.family(
+        "turnbuckle_datagrams_in_flight",
+        "Datagrams and messages that have come and are neither sent nor dropped yet.",
+        Type::Gauge,
+    )
+    .sample(&[], in_flight);
+    let mut drops = to.family(
+        "turnbuckle_drops",
+        "Datagrams and messages that were dropped, by reason.",
+        Type::Counter,
+    );
+    for (reason, count) in accounting.drops() {
+        drops.sample(&[("reason", reason)], count);
+    }
+    drop(drops);
+    let mut answers = to.family(
+        "turnbuckle_answers",
+        "Answers to requests, by method and error code; 200 is success.",
+        Type::Counter,
+    );
+    for answer in accounting.answers() {
+        let code = answer.code.to_string();
+        answers.sample(&[("method", answer.method), ("code", &code)], answer.count);
+    }
+    drop(answers);
+    let mut samples: Vec<Sample> = Vec::new();
+    accounting.visit(&mut |sample| samples.push(sample));
+    for family in samples.chunk_by(|a, b| std::ptr::eq(a.counter, b.counter)) {
+        write_family(to, "", family.iter().map(|sample| (*sample, sample.value)));
+    }
+}
+
+/// Writes what the data path counts.
+fn write_data_path(to: &mut Exposition, counters: &LiveCounters) {
+    let sums = DataPathSums::of(counters);
+    let same = |a: &(_, Sample, _), b: &(_, Sample, _)| std::ptr::eq(a.1.counter, b.1.counter);
+    for family in sums.samples.chunk_by(same) {
+        let (group, first, values) = &family[0];
+        let counter = first.counter;
+        if counter.name == "histogram" {
+            let messages = sums
+                .samples
+                .iter()
+                .find(|(of, sample, _)| of.name == group.name && sample.counter.name == "messages");
+            let name = format!("turnbuckle_{}_batch_messages", group.name);
+            let mut histogram = to.family(&name, counter.meaning, Type::Histogram);
+            for shard in 0..values.len() {
+                let counts = family.iter().map(|(_, _, values)| values[shard]);
+                let counts: Vec<_> = BATCH_BOUNDS.into_iter().zip(counts).collect();
+                let sum = messages.map_or(0, |(_, _, values)| values[shard]);
+                histogram.histogram(&[("shard", &shard.to_string())], &counts, sum);
+            }
+        } else if BY_SHARD.contains(&(group.name, counter.name)) {
+            let (name, divisor) = name_of(&format!("{}_", group.name), counter.name, counter.unit);
+            let mut series = to.family(&name, counter.meaning, type_of(counter.kind));
+            for (shard, value) in values.iter().enumerate() {
+                let shard = shard.to_string();
+                sample(&mut series, &[("shard", &shard)], *value, divisor);
+            }
+        } else {
+            let prefix = format!("{}_", group.name);
+            let summed = family
+                .iter()
+                .map(|(_, sample, values)| (*sample, values.iter().sum()));
+            write_family(to, &prefix, summed);
+        }
+    }
+}
+
+/// Writes what there is to be had.
+fn write_resources(to: &mut Exposition, counters: &LiveCounters) {
+    let mut ports: BTreeMap<(String, &str), u32> = BTreeMap::new();
+    for (RelayAddress { local, .. }, counts) in counters.ports() {
+        *ports.entry((local.to_string(), "free")).or_default() += counts.free;
+        *ports.entry((local.to_string(), "leased")).or_default() += counts.leased;
+    }
+    let mut family = to.family(
+        "turnbuckle_relay_ports",
+        "Ports of the relay addresses, of UDP and TCP together, by state.",
+        Type::Gauge,
+    );
+    for ((address, state), count) in &ports {
+        family.sample(&[("address", address), ("state", state)], count);
+    }
+    drop(family);
+    to.family(
+        "turnbuckle_reserved_ports",
+        "Ports that are reserved and wait for their token.",
+        Type::Gauge,
+    )
+    .sample(&[], counters.reserved_ports());
+    to.family(
+        "turnbuckle_reserved_bandwidth_bytes_per_second",
+        "Payload per second and direction that is reserved for allocations, where a capacity bounds it.",
+        Type::Gauge,
+    )
+    .sample(&[], counters.bandwidth_reserved());
+}
+
+/// Writes one counter with all its labels.
+fn write_family(to: &mut Exposition, prefix: &str, samples: impl Iterator<Item = (Sample, u64)>) {
+    let mut samples = samples.peekable();
+    let Some((first, _)) = samples.peek() else {
+        return;
+    };
+    let counter = first.counter;
+    let (name, divisor) = name_of(prefix, counter.name, counter.unit);
+    let mut family = to.family(&name, counter.meaning, type_of(counter.kind));
+    let what = match counter.name {
+        "sessions_begun" | "sessions_over" => "transport",
+        _ => "reason",
+    };
+    for (of, value) in samples {
+        match of.label {
+            Some(label) => sample(&mut family, &[(what, label.name)], value, divisor),
+            None => sample(&mut family, &[], value, divisor),
+        }
+    }
+}
+
+/// Returns the name of a family and what its values are divided by: metrics have seconds.
+fn name_of(prefix: &str, name: &str, unit: Unit) -> (String, Option<f64>) {
+    match (unit, name.strip_suffix("_ns")) {
+        (Unit::Nanoseconds, Some(name)) => {
+            (format!("turnbuckle_{prefix}{name}_seconds"), Some(1e9))
+        }
+        _ => (format!("turnbuckle_{prefix}{name}"), None),
+    }
+}
+
+fn type_of(kind: Kind) -> Type {
+    match kind {
+        Kind::Total => Type::Counter,
+        Kind::Level => Type::Gauge,
+    }
+}
+
+fn sample(
+    family: &mut crate::exposition::Family<'_>,
+    labels: &[(&str, &str)],
+    value: u64,
+    divisor: Option<f64>,
+) {
+    match divisor {
+        #[expect(
+            clippy::cast_precision_loss,
+            reason = "Prometheus has no other numbers"
+        )]
+        Some(divisor) => family.sample(labels, value as f64 / divisor),
+        None => family.sample(labels, value),
+    }
+}

@@ -1,0 +1,28 @@
+//! The watchdog of the service manager: it is fed only while every shard answers (`sd_watchdog_enabled(3)`).
+
+use std::env;
+use std::time::Duration;
+
+use turnbuckle_server::handle::Commands;
+use turnbuckle_server::notify;
+
+use crate::health;
+
+/// Returns how often the watchdog of this process wants to be fed: half of its time. `None` if there is none.
+pub(crate) fn interval() -> Option<Duration> {
+    let number = |name: &str| env::var(name).ok()?.parse::<u64>().ok();
+    let is_ours = number("WATCHDOG_PID").is_none_or(|pid| pid == u64::from(std::process::id()));
+    let timeout = Duration::from_micros(number("WATCHDOG_USEC").filter(|_| is_ours)?);
+    (!timeout.is_zero()).then_some(timeout / 2)
+}
+
+/// Feeds the watchdog for ever.
+pub(crate) async fn feed(commands: Commands, interval: Duration) {
+    let mut ticks = tokio::time::interval(interval);
+    loop {
+        ticks.tick().await;
+        if health::silent_shards(&commands).await.is_empty() {
+            notify("WATCHDOG=1");
+        }
+    }
+}

@@ -1,0 +1,396 @@
+//! Metrics and health: who gets them, that they tell the truth beside the final accounts, and what a scraper can do to the relay.
+
+use std::collections::BTreeMap;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use crate::harness::{Client, Server, Site, channel, peer_receives, peer_socket};
+use crate::not_run::not_run;
+
+const TIMEOUT: Duration = Duration::from_secs(30);
+
+/// coturn's metrics in their order, with their types, as its documentation and its source name them.
+const COTURN: [(&str, &str); 33] = [
+    ("stun_binding_request", "counter"),
+    ("stun_binding_response", "counter"),
+    ("stun_binding_error", "counter"),
+    ("turn_unauthenticated_401_requests", "counter"),
+    ("turn_unauthenticated_401_responses", "counter"),
+    ("turn_unauthenticated_401_dropped_responses", "counter"),
+    ("turn_ratelimit_hash_collisions", "counter"),
+    ("turn_ratelimit_occupied_buckets", "gauge"),
+    ("turn_ratelimit_total_buckets", "gauge"),
+    ("turn_traffic_rcvp", "counter"),
+    ("turn_traffic_rcvb", "counter"),
+    ("turn_traffic_sentp", "counter"),
+    ("turn_traffic_sentb", "counter"),
+    ("turn_traffic_peer_rcvp", "counter"),
+    ("turn_traffic_peer_rcvb", "counter"),
+    ("turn_traffic_peer_sentp", "counter"),
+    ("turn_traffic_peer_sentb", "counter"),
+    ("turn_total_traffic_rcvp", "counter"),
+    ("turn_total_traffic_rcvb", "counter"),
+    ("turn_total_traffic_sentp", "counter"),
+    ("turn_total_traffic_sentb", "counter"),
+    ("turn_total_traffic_peer_rcvp", "counter"),
+    ("turn_total_traffic_peer_rcvb", "counter"),
+    ("turn_total_traffic_peer_sentp", "counter"),
+    ("turn_total_traffic_peer_sentb", "counter"),
+    ("turn_total_allocations", "gauge"),
+    ("turn_packet_processed", "counter"),
+    ("turn_packet_dropped", "counter"),
+    ("turn_udp_recvmmsg_calls", "counter"),
+    ("turn_udp_recvmmsg_packets", "counter"),
+    ("turn_udp_sendmmsg_flushes", "counter"),
+    ("turn_udp_sendmmsg_datagrams", "counter"),
+    ("turn_udp_sendmmsg_gso_datagrams", "counter"),
+];
+
+/// A server that serves metrics beside clients.
+struct Watched {
+    server: Server,
+    metrics: SocketAddr,
+}
+
+impl Watched {
+    fn start(site: Site, options: &[&str]) -> Self {
+        let ip = site.ip(1);
+        let metrics = SocketAddr::new(ip, 9641);
+        let address = format!("--prometheus-address={ip}");
+        let own = ["--prometheus", &address];
+        let server = Server::start(SocketAddr::new(ip, 3478), &[&own, options].concat());
+        Self { server, metrics }
+    }
+
+    /// Sends a request as it stands, and returns the answer's head and body; both are empty if there is none.
+    fn raw(&self, request: &str) -> (String, String) {
+        let mut stream = TcpStream::connect(self.metrics).unwrap();
+        stream.set_read_timeout(Some(TIMEOUT)).unwrap();
+        // The server may close before it has read everything.
+        let _ = stream.write_all(request.as_bytes());
+        let mut answer = Vec::new();
+        let _ = stream.read_to_end(&mut answer);
+        let answer = String::from_utf8(answer).unwrap();
+        let (head, body) = answer.split_once("\r\n\r\n").unwrap_or((&answer, ""));
+        (head.to_owned(), body.to_owned())
+    }
+
+    fn get(&self, path: &str, more: &str) -> (String, String) {
+        let host = self.metrics;
+        self.raw(&format!(
+            "GET {path} HTTP/1.1\r\nHost: {host}\r\n{more}\r\n"
+        ))
+    }
+
+    /// Reads the metrics.
+    fn scrape(&self) -> String {
+        let (head, body) = self.get("/metrics", "");
+        assert!(head.starts_with("HTTP/1.1 200 "), "{head}");
+        body
+    }
+
+    /// Scrapes until a sample has this value.
+    fn until(&self, sample: &str, value: u64) {
+        let begin = Instant::now();
+        while values(&self.scrape()).get(sample) != Some(&value) {
+            assert!(begin.elapsed() < TIMEOUT, "{sample}: {}", self.scrape());
+        }
+    }
+}
+
+/// The samples of a scrape with whole numbers.
+fn values(metrics: &str) -> BTreeMap<String, u64> {
+    let samples = metrics.lines().filter(|line| !line.starts_with('#'));
+    let pairs = samples.filter_map(|line| line.rsplit_once(' '));
+    pairs
+        .filter_map(|(name, value)| Some((name.to_owned(), value.parse().ok()?)))
+        .collect()
+}
+
+/// Gives a text to a program, and returns whether it took it, and what it said.
+fn filter(program: &str, arguments: &[&str], text: &str) -> Option<(bool, String)> {
+    let child = Command::new(program)
+        .args(arguments)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn();
+    let mut child = child.ok()?;
+    child
+        .stdin
+        .take()
+        .unwrap()
+        .write_all(text.as_bytes())
+        .unwrap();
+    let output = child.wait_with_output().unwrap();
+    let said = [output.stdout, output.stderr].concat();
+    Some((
+        output.status.success(),
+        String::from_utf8_lossy(&said).into_owned(),
+    ))
+}
+
+#[test]
+fn coturns_metrics_come_first_in_its_order_and_its_form_and_a_series_with_its_first_use() {
+    let site = Site::new();
+    let watched = Watched::start(site, &["--prometheus-username-labels"]);
+    let (head, body) = watched.get("/metrics", "");
+    let head = head.to_lowercase();
+    assert!(
+        head.contains("content-type: text/plain; version=0.0.4"),
+        "{head}"
+    );
+    assert!(head.contains("connection: close"), "{head}");
+    let types: Vec<_> = body
+        .lines()
+        .filter_map(|line| line.strip_prefix("# TYPE ")?.split_once(' '))
+        .collect();
+    assert_eq!(types[..33], COTURN);
+    assert!(
+        types[33..]
+            .iter()
+            .all(|(name, _)| name.starts_with("turnbuckle_"))
+    );
+    assert!(body.starts_with(
+        "# HELP stun_binding_request Incoming STUN Binding requests\n\
+         # TYPE stun_binding_request counter\n\
+         stun_binding_request 0\n\n\
+         # HELP stun_binding_response "
+    ));
+    assert!(!body.contains("turn_total_allocations{") && !body.contains("turn_traffic_rcvp{"));
+    let mut client = Client::new(site.ip(2), &watched.server);
+    client.allocate();
+    watched.until("turn_total_allocations{type=\"UDP\"}", 1);
+    client.refresh(0).expect(200);
+    watched.until("turn_total_allocations{type=\"UDP\"}", 0);
+    let body = watched.scrape();
+    let series = "\nturn_traffic_rcvp{realm=\"";
+    assert!(
+        body.contains(series) && body.contains("\",user=\""),
+        "{body}"
+    );
+}
+
+#[test]
+fn what_a_session_has_relayed_is_in_the_metrics_to_the_byte_and_scrapes_lose_nothing() {
+    let site = Site::new();
+    let watched = Watched::start(site, &["--allow-loopback-peers"]);
+    let mut client = Client::new(site.ip(2), &watched.server);
+    let relayed = client.allocate();
+    let peer = peer_socket(site.ip(3));
+    let address = peer.local_addr().unwrap();
+    client.channel_bind(channel(0), address).expect(200);
+    for round in 0..50_usize {
+        client.send_channel_data(channel(0), &vec![7; 100 + round]);
+        peer_receives(&peer);
+        peer.send_to(&vec![8; 10 + round], relayed).unwrap();
+        client.receive();
+        let scraped = values(&watched.scrape());
+        assert!(
+            scraped["turnbuckle_datagrams_in_flight"] <= 2,
+            "{scraped:?}"
+        );
+    }
+    client.refresh(0).expect(200);
+    watched.until("turn_total_traffic_rcvp", 50);
+    let scraped = values(&watched.scrape());
+    let sum: u64 = (0..50).sum();
+    for (name, value) in [
+        ("turn_total_traffic_rcvb", 50 * 104 + sum),
+        ("turn_total_traffic_sentp", 50),
+        ("turn_total_traffic_sentb", 50 * 14 + sum),
+        ("turn_total_traffic_peer_rcvp", 50),
+        ("turn_total_traffic_peer_rcvb", 50 * 10 + sum),
+        ("turn_total_traffic_peer_sentp", 50),
+        ("turn_total_traffic_peer_sentb", 50 * 100 + sum),
+        ("turnbuckle_datagrams_in_flight", 0),
+        ("turnbuckle_events_lost_total", 0),
+        (
+            "turnbuckle_answers_total{method=\"allocate\",code=\"200\"}",
+            1,
+        ),
+        (
+            "turnbuckle_answers_total{method=\"allocate\",code=\"401\"}",
+            1,
+        ),
+        ("turn_unauthenticated_401_responses", 1),
+    ] {
+        assert_eq!(scraped[name], value, "{name}");
+    }
+    let accounting = watched.server.stop();
+    let came = scraped["turnbuckle_client_in_total"] + scraped["turnbuckle_peer_in_total"];
+    assert_eq!(accounting.received, came);
+}
+
+#[test]
+fn the_exposition_is_one_that_prometheus_itself_approves_of() {
+    let site = Site::new();
+    let watched = Watched::start(site, &[]);
+    let mut client = Client::new(site.ip(2), &watched.server);
+    client.allocate();
+    let body = watched.scrape();
+    let Some((_, said)) = filter("promtool", &["check", "metrics"], &body) else {
+        return not_run("promtool is not there; Debian has it in prometheus");
+    };
+    // It finds names of coturn's that it would not have chosen, and nothing else.
+    for line in said.lines() {
+        let is_of_coturn = line.starts_with("stun_") || line.starts_with("turn_");
+        assert!(is_of_coturn, "{line}");
+    }
+    let (head, open) = watched.get("/metrics", "Accept: application/openmetrics-text\r\n");
+    assert!(
+        head.contains("application/openmetrics-text; version=1.0.0"),
+        "{head}"
+    );
+    assert!(open.ends_with("\n# EOF\n") && !open.contains("\n\n"));
+    assert!(open.contains("# TYPE stun_binding_request unknown\n"));
+    assert!(open.contains("# TYPE turnbuckle_drops counter\nturnbuckle_drops_total{"));
+}
+
+/// A Prometheus scrapes for a few seconds and is asked what it knows.
+#[test]
+fn prometheus_scrapes_it_and_answers_what_published_boards_ask() {
+    let site = Site::new();
+    let watched = Watched::start(site, &[]);
+    let mut client = Client::new(site.ip(2), &watched.server);
+    client.allocate();
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("prometheus.yml");
+    let configuration = format!(
+        "global: {{scrape_interval: 500ms}}\n\
+         scrape_configs: [{{job_name: turn, static_configs: [{{targets: ['{}']}}]}}]\n",
+        watched.metrics
+    );
+    std::fs::write(&file, configuration).unwrap();
+    let listens = SocketAddr::new(site.ip(5), 9090);
+    let started = Command::new("prometheus")
+        .arg(format!("--config.file={}", file.display()))
+        .arg(format!(
+            "--storage.tsdb.path={}",
+            directory.path().display()
+        ))
+        .arg(format!("--web.listen-address={listens}"))
+        .stderr(Stdio::null())
+        .spawn();
+    let Ok(mut prometheus) = started else {
+        return not_run("prometheus is not there");
+    };
+    let ask = |query: &str| {
+        let mut stream = TcpStream::connect(listens).ok()?;
+        let request = format!("GET /api/v1/query?query={query} HTTP/1.0\r\n\r\n");
+        stream.write_all(request.as_bytes()).ok()?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).ok()?;
+        Some(answer)
+    };
+    let begin = Instant::now();
+    let mut missing = vec![
+        "up==1",
+        "sum(turn_total_allocations)==1",
+        "rate(turn_packet_processed[1m])",
+        "rate(turn_total_traffic_sentb[1m])*8",
+        "sum(turnbuckle_drops_total)by(reason)",
+        "histogram_quantile(0.9,rate(turnbuckle_receive_batch_messages_bucket[1m]))",
+    ];
+    while !missing.is_empty() && begin.elapsed() < TIMEOUT {
+        missing.retain(|query| !ask(query).is_some_and(|answer| answer.contains("\"value\":")));
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    prometheus.kill().unwrap();
+    prometheus.wait().unwrap();
+    assert!(missing.is_empty(), "{missing:?}");
+}
+
+#[test]
+fn only_get_and_only_these_paths_and_names_are_answered() {
+    let site = Site::new();
+    let watched = Watched::start(site, &["--prometheus-host=turn.example.org"]);
+    for (path, status, body) in [
+        ("/", "200", "ok"),
+        ("/livez", "200", "ok"),
+        ("/readyz", "200", "ok"),
+        ("/metrics/", "404", "not found"),
+        ("/../metrics", "404", "not found"),
+        ("/api", "404", "not found"),
+    ] {
+        let (head, found) = watched.get(path, "");
+        assert!(
+            head.starts_with(&format!("HTTP/1.1 {status} ")),
+            "{path}: {head}"
+        );
+        assert_eq!(found, body, "{path}");
+    }
+    let ip = site.ip(1);
+    for method in ["POST", "HEAD", "PUT", "DELETE", "OPTIONS"] {
+        let (head, _) = watched.raw(&format!("{method} /metrics HTTP/1.1\r\nHost: {ip}\r\n\r\n"));
+        assert!(head.starts_with("HTTP/1.1 405 "), "{method}: {head}");
+        assert!(!head.to_lowercase().contains("access-control"), "{head}");
+    }
+    // A page of another site whose name was made to mean this address (DNS rebinding).
+    for (host, status) in [
+        ("evil.example:9641", "421"),
+        ("", "421"),
+        ("localhost", "200"),
+        ("turn.example.org:9641", "200"),
+    ] {
+        let (head, _) = watched.raw(&format!("GET / HTTP/1.1\r\nHost: {host}\r\n\r\n"));
+        assert!(
+            head.starts_with(&format!("HTTP/1.1 {status} ")),
+            "{host}: {head}"
+        );
+    }
+    let mut client = Client::new(site.ip(2), &watched.server);
+    client.allocate();
+    watched.server.drain();
+    let begin = Instant::now();
+    while !watched.get("/readyz", "").1.contains("draining") {
+        assert!(begin.elapsed() < TIMEOUT, "it says that it is ready");
+    }
+    assert!(watched.get("/livez", "").0.starts_with("HTTP/1.1 200 "));
+    client.refresh(0).expect(200);
+    watched.server.assert_ends();
+}
+
+#[test]
+fn scrapers_that_never_finish_hold_few_places_and_no_memory_and_not_those_of_others() {
+    let site = Site::new();
+    let watched = Watched::start(site, &[]);
+    watched.scrape();
+    let before = watched.server.user_memory();
+    let mut stalled = Vec::new();
+    for _ in 0..300 {
+        let mut stream = TcpStream::connect(watched.metrics).unwrap();
+        // Half a request, which may be refused already.
+        let _ = stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: local");
+        stalled.push(stream);
+    }
+    // Those of one address beyond the fourth are closed at once.
+    let mut closed = 0;
+    for stream in &mut stalled {
+        stream
+            .set_read_timeout(Some(Duration::from_millis(100)))
+            .unwrap();
+        let end = stream.read(&mut [0; 64]);
+        let is_waiting =
+            matches!(&end, Err(error) if error.kind() == std::io::ErrorKind::WouldBlock);
+        closed += usize::from(!is_waiting);
+    }
+    assert!(closed >= 296, "{closed} of 300 were closed");
+    // Somebody else is served meanwhile, and the relay too.
+    let mut client = Client::new(site.ip(2), &watched.server);
+    client.allocate();
+    let after = watched.server.user_memory();
+    assert!(after < before + 2 * 1024 * 1024, "{before} to {after}");
+    // The places are free again when the time for a request's head is over.
+    let begin = Instant::now();
+    loop {
+        let (head, _) = watched.get("/livez", "");
+        if head.starts_with("HTTP/1.1 200 ") {
+            break;
+        }
+        assert!(begin.elapsed() < TIMEOUT, "the places are never free again");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+}
