@@ -148,8 +148,10 @@ impl Change {
             | Self::ChannelInstalled { allocation, .. }
             | Self::FamilyEnded { allocation, .. }
             | Self::PeerBound { allocation, .. }
+            | Self::PeerClaimed { allocation, .. }
             | Self::PeerConnected { allocation, .. }
             | Self::PeerDisconnected { allocation, .. }
+            | Self::PeerLimitReached { allocation, .. }
             | Self::PermissionExpired { allocation, .. }
             | Self::PermissionInstalled { allocation, .. }
             | Self::Reauthorized { allocation, .. }

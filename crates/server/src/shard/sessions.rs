@@ -260,7 +260,9 @@ impl Outlet {
             | Change::PeerDisconnected { .. }
             | Change::PermissionExpired { .. }
             | Change::PermissionInstalled { .. }
-            | Change::Resumed(_) => {}
+            | Change::Resumed(_)
+            | Change::PeerClaimed { .. }
+            | Change::PeerLimitReached { .. } => {}
         }
     }
 

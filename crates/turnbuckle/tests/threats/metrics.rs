@@ -1,7 +1,7 @@
 //! Metrics and health: who gets them, that they tell the truth beside the final accounts, and what a scraper can do to the relay.
 
 use std::collections::BTreeMap;
-use std::io::{Read, Write};
+use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};

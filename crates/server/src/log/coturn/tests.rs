@@ -279,7 +279,7 @@ fn a_resume_that_takes_the_place_of_another_and_the_end_of_moving_are_told() {
 
 #[test]
 fn what_is_refused_on_a_shared_relay_socket_has_coturns_words() {
-    let mut sessions = Sessions::new(EVERYTHING, 0, 1, "example.org");
+    let mut sessions = Sessions::new(EVERYTHING, 0, 1, "example.org", SessionNumbers::after(0));
     let now = Time::from_secs(1);
     let reached = Change::PeerLimitReached {
         allocation: AllocationId::from_u64(7),
@@ -287,7 +287,7 @@ fn what_is_refused_on_a_shared_relay_socket_has_coturns_words() {
         limit: 256,
     };
     assert_eq!(
-        sessions.changed(&reached, now),
+        sessions.changed(&reached, 1, now),
         [
             "warning: multiplex-peer: allocation reached its 256 peer-endpoint limit (at 192.0.2.9:7000); further endpoints are rejected"
         ]
