@@ -1,5 +1,6 @@
 """Databases of a network, from Debian's packages, each in the relay's namespace on a folder of its own, and by a user that is not root."""
 
+import contextlib
 import glob
 import os
 import pwd
@@ -85,9 +86,12 @@ class Database:
 
     def _signal(self, number: signal.Signals) -> None:
         pid = self._process.pid
-        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-        for process in [pid, *map(int, children)]:
-            os.kill(process, number)
+        # First the one that makes others.
+        os.kill(pid, number)
+        for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
+            # It may just have ended.
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(int(child), number)
 
     def _answers(self) -> bool:
         if not self._process.running:
@@ -95,7 +99,9 @@ class Database:
         return subprocess.run(self._namespace.argv(*self._client(), "select 1"), capture_output=True).returncode == 0
 
     def _as_owner(self, *command: str) -> list[str]:
-        return ["setpriv", f"--reuid={self._owner}", f"--regid={self._owner}", "--clear-groups", *command]
+        owner = [f"--reuid={self._owner}", f"--regid={self._owner}", "--clear-groups"]
+        # A server of MariaDB deletes the temporary files of others that share the folder.
+        return ["setpriv", *owner, "env", f"TMPDIR={self.folder}", *command]
 
     def _prepare(self) -> list[str]:
         raise NotImplementedError

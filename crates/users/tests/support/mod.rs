@@ -70,15 +70,14 @@ impl Server {
                 .open(folder.path().with_extension("log"))
                 .expect("set up");
             command.current_dir("/").stdin(Stdio::null());
+            // A server of MariaDB deletes the temporary files of others that share the folder.
+            command.env("TMPDIR", folder.path());
             command.stdout(log.try_clone().expect("set up")).stderr(log);
             command.spawn().expect("started")
         };
-        assert!(
-            run(prepare(folder.path()))
-                .wait()
-                .expect("set up")
-                .success()
-        );
+        let status = run(prepare(folder.path())).wait().expect("set up");
+        let log = std::fs::read_to_string(folder.path().with_extension("log"));
+        assert!(status.success(), "{}", log.unwrap_or_default());
         let port = free_port();
         let process = run(command(folder.path(), port));
         let server = Self {
@@ -100,27 +99,34 @@ impl Server {
         }
     }
 
-    /// Lets the server answer nothing until [`Self::go_on`].
+    /// Lets the server answer nothing until [`Self::go_on`]. Returns when all of its threads have stopped, which is after the signal was sent.
     pub(crate) fn hang(&self) {
-        for pid in self.pids() {
-            kill(pid, Signal::SIGSTOP).expect("set up");
+        for pid in self.signalled(Signal::SIGSTOP) {
+            while !is_stopped(pid) {
+                std::thread::sleep(Duration::from_millis(1));
+            }
         }
     }
 
     pub(crate) fn go_on(&self) {
-        for pid in self.pids() {
-            kill(pid, Signal::SIGCONT).expect("set up");
-        }
+        self.signalled(Signal::SIGCONT);
     }
 
-    /// The server and the processes that it has made.
-    fn pids(&self) -> Vec<Pid> {
+    /// Sends a signal to the server, and then to the processes that it has made. Returns those that are there.
+    fn signalled(&self, signal: Signal) -> Vec<Pid> {
         let own = self.process.id();
+        let mut pids = vec![Pid::from_raw(i32::try_from(own).expect("set up"))];
+        // The one that makes others comes first.
+        kill(pids[0], signal).expect("set up");
         let children = std::fs::read_to_string(format!("/proc/{own}/task/{own}/children"));
         let children = children.unwrap_or_default();
         let ids = children.split_whitespace().filter_map(|id| id.parse().ok());
-        let all = ids.chain([i32::try_from(own).expect("set up")]);
-        all.map(Pid::from_raw).collect()
+        // One that has just ended answers nothing either.
+        pids.extend(
+            ids.map(Pid::from_raw)
+                .filter(|&pid| kill(pid, signal).is_ok()),
+        );
+        pids
     }
 }
 
@@ -135,6 +141,19 @@ impl Drop for Server {
         let _ = self.process.wait();
         let _ = std::fs::remove_file(self.folder.path().with_extension("log"));
     }
+}
+
+/// Returns whether every thread of a process is stopped.
+fn is_stopped(pid: Pid) -> bool {
+    let threads = std::fs::read_dir(format!("/proc/{pid}/task"));
+    threads.into_iter().flatten().flatten().all(|thread| {
+        // A thread that has ended meanwhile answers nothing either.
+        let Ok(stat) = std::fs::read_to_string(thread.path().join("stat")) else {
+            return true;
+        };
+        let state = stat.rsplit(") ").next().unwrap_or_default();
+        state.starts_with(['T', 'Z', 'X'])
+    })
 }
 
 fn free_port() -> u16 {
