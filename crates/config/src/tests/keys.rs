@@ -237,6 +237,7 @@ fn every_default_that_can_be_written_is_a_value_of_its_key() {
 pub(super) fn companion(name: &str) -> &'static str {
     match name {
         "unauthorized-ratelimit-rps" => "unauthorized-ratelimit\n",
+        "multiplex-peer-port" | "multiplex-peer-max-peers" => "multiplex-peer\n",
         "use-auth-secret" => "static-auth-secret=a-secret-of-the-test\n",
         "external-ip" => "relay-ip=10.1.2.3\n",
         "tcp-proxy-port" => "proxy-protocol-source=192.0.2.10\n",

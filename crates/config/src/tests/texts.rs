@@ -73,6 +73,7 @@ fn each_line_of_the_sample_file_is_accepted_and_names_the_default_if_there_is_on
         let entry = entries().find(|entry| entry.name == key).expect("a key");
         let companion = match key {
             "unauthorized-ratelimit-rps" => "unauthorized-ratelimit\n",
+            "multiplex-peer-port" | "multiplex-peer-max-peers" => "multiplex-peer\n",
             "use-auth-secret" => "static-auth-secret=a-secret-of-the-test\n",
             "external-ip" => "relay-ip=10.1.2.3\n",
             "tcp-proxy-port" => "proxy-protocol-source=192.0.2.10\n",
