@@ -102,6 +102,7 @@ NAMED = {
     "external-ip-of-each-family": _relayed_otherwise,
     "random-ports": _only_coturn_listens,
     "administration": _only_coturn_listens,
+    "metrics": lambda field, coturn, ours: field == "listeners" and coturn < ours,
     "dtls-by-default": _only_coturn_listens,
     "refused-ranges": _starts,
     "refused-ports": _starts,

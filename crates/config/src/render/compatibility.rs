@@ -68,6 +68,7 @@ of 27 peers are permitted. Nothing else than this differs:
 | `external-ip-of-each-family` | of two `external-ip`, one of each family, both count | coturn 4.6 tells the first one for both |
 | `random-ports` | no random ports for `aux-server` without a port or `tls-listening-port=0` | no client could know them |
 | `administration` | no ports for the console and for web administration | not served, and said so |
+| `metrics` | `prometheus` is listened for | Debian builds coturn without it |
 | `dtls-by-default` | no DTLS unless `dtls` says so | as in 4.17 |
 | `refused-ranges` | a peer range that cannot be read is refused | see above |
 | `refused-ports` | a port that is none is refused | see above |
