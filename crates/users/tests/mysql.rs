@@ -1,12 +1,15 @@
 //! The driver at MariaDB from Debian's package.
 
+#[path = "../../turnbuckle/tests/not_run/mod.rs"]
+mod not_run;
 mod support;
 
 use std::process::Command;
 
 use turnbuckle_users::{Connection, MysqlSource, Source};
 
-use self::support::{SCHEMA, Server, not_run, program, verbs};
+use self::not_run::not_run;
+use self::support::{SCHEMA, Server, program, verbs};
 
 fn source(port: u16, more: &str) -> Source {
     let words = format!("host=127.0.0.1 port={port} {more}");

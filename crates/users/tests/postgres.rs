@@ -1,12 +1,15 @@
 //! The driver at PostgreSQL from Debian's package.
 
+#[path = "../../turnbuckle/tests/not_run/mod.rs"]
+mod not_run;
 mod support;
 
 use std::process::Command;
 
 use turnbuckle_users::{Connection, PostgresSource, Source};
 
-use self::support::{SCHEMA, Server, not_run, program, verbs};
+use self::not_run::not_run;
+use self::support::{SCHEMA, Server, program, verbs};
 
 const VERSIONS: &str = "/usr/lib/postgresql";
 

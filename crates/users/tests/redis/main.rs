@@ -1,5 +1,7 @@
 //! The Redis driver against real servers from Debian's package, which each test starts and stops.
 
+#[path = "../../../turnbuckle/tests/not_run/mod.rs"]
+mod not_run;
 mod server;
 
 use std::collections::BTreeMap;

@@ -1,13 +1,14 @@
 //! A Redis server of a test's own.
 
-use std::fs::OpenOptions;
-use std::io::{Write as _, stderr};
+use std::io::Write as _;
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
+
+use crate::not_run::not_run;
 
 /// A server that runs until this is dropped.
 pub(crate) struct Server {
@@ -163,17 +164,4 @@ fn authority() -> (String, rcgen::Issuer<'static, rcgen::KeyPair>) {
 fn free_port() -> u16 {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
     listener.local_addr().expect("its address").port()
-}
-
-/// Says that the calling test is not run, and why: on standard error, and in a line of the file that `TURNBUCKLE_NOT_RUN` names.
-fn not_run(why: &str) {
-    let thread = std::thread::current();
-    let test = thread.name().unwrap_or("a thread without a name");
-    let line = format!("{}: {test}: {why}\n", env!("CARGO_CRATE_NAME"));
-    let _ = stderr().write_all(format!("not run: {line}").as_bytes());
-    if let Some(path) = std::env::var_os("TURNBUCKLE_NOT_RUN") {
-        let file = OpenOptions::new().append(true).create(true).open(path);
-        let written = file.and_then(|mut file| file.write_all(line.as_bytes()));
-        written.expect("TURNBUCKLE_NOT_RUN names a file that can be written");
-    }
 }

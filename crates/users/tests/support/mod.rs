@@ -3,7 +3,6 @@
 pub(crate) mod verbs;
 
 use std::fs::{OpenOptions, Permissions};
-use std::io::{Write as _, stderr};
 use std::os::unix::fs::{PermissionsExt as _, chown};
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
@@ -170,22 +169,6 @@ pub(crate) fn all() -> Wanted {
         peers: true,
         realms: true,
         token_keys: true,
-    }
-}
-
-/// Says that the calling test is not run, and why, as the tests of the binary do.
-pub(crate) fn not_run(why: &str) {
-    let thread = std::thread::current();
-    let test = thread.name().unwrap_or("a thread without a name");
-    let line = format!("{}: {test}: {why}\n", env!("CARGO_CRATE_NAME"));
-    let _ = stderr().write_all(format!("not run: {line}").as_bytes());
-    if let Some(path) = std::env::var_os("TURNBUCKLE_NOT_RUN") {
-        let mut file = OpenOptions::new()
-            .append(true)
-            .create(true)
-            .open(path)
-            .expect("set up");
-        file.write_all(line.as_bytes()).expect("set up");
     }
 }
 
