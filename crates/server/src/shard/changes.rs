@@ -184,7 +184,7 @@ impl Changes {
 fn tell(log: &mut Log, sessions: &mut Sessions, change: &Change, seal: Option<Seal>, now: Time) {
     let number = sessions.number(change.allocation());
     log.change(change, number, now);
-    sessions.show(change, seal, now);
+    sessions.show(change, number, seal, now);
 }
 
 /// Returns the peer that an operator's rule denied to a request, and that rule.

@@ -87,13 +87,19 @@ impl Sessions {
         number_of_shard(self.shard, self.number(allocation))
     }
 
-    /// Makes the events of a change, and forgets a session that has ended. `seal` is what protects a new session's client.
-    pub(in crate::shard) fn show(&mut self, change: &Change, seal: Option<Seal>, now: Time) {
-        let allocation = change.allocation();
-        let number = self.public_number(allocation);
+    /// Makes the events of a change to the session with this number among those of this shard, and forgets one that has ended. `seal` is what
+    /// protects a new session's client.
+    pub(in crate::shard) fn show(
+        &mut self,
+        change: &Change,
+        number: u64,
+        seal: Option<Seal>,
+        now: Time,
+    ) {
         if let Some(outlet) = &mut self.outlet {
-            outlet.show(change, number, seal, now);
+            outlet.show(change, number_of_shard(self.shard, number), seal, now);
         }
+        let allocation = change.allocation();
         let counters = &self.counters.sessions;
         let moved_to = match change {
             Change::Ended(_) => None,
