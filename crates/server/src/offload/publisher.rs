@@ -30,7 +30,7 @@ pub(crate) struct Publisher {
     changed: BTreeSet<AllocationId>,
     revoked: Vec<Revoked>,
     /// Ends of allocations that wait for their counts.
-    ended: Vec<Ended>,
+    ended: BTreeMap<AllocationId, Ended>,
     read: Time,
 }
 
@@ -67,7 +67,7 @@ impl Publisher {
             published: BTreeMap::new(),
             changed: BTreeSet::new(),
             revoked: Vec::new(),
-            ended: Vec::new(),
+            ended: BTreeMap::new(),
             read: Time::ZERO,
         }
     }
@@ -100,7 +100,7 @@ impl Publisher {
         let is_late =
             self.published.contains_key(&id) || self.revoked.iter().any(|it| it.allocation == id);
         if is_late {
-            self.ended.push(ended.clone());
+            self.ended.insert(id, ended.clone());
         }
         is_late
     }
@@ -120,16 +120,18 @@ impl Publisher {
         for id in std::mem::take(&mut self.changed) {
             self.compare(now, id, engine);
         }
-        self.collect(now, engine);
+        let is_any_final = self.collect(now, engine);
         if now >= self.read + READING {
             self.read = now;
             self.take_all(engine);
         }
-        let revoked = &self.revoked;
-        let is_final =
-            |ended: &mut Ended| !revoked.iter().any(|it| it.allocation == ended.allocation);
-        for ended in self.ended.extract_if(.., is_final) {
-            end(Change::Ended(Box::new(ended)));
+        // An end that is told later has revoked channels, so it is due only when some of those are final.
+        if is_any_final && !self.ended.is_empty() {
+            let revoked: BTreeSet<_> = self.revoked.iter().map(|it| it.allocation).collect();
+            let is_final = |id: &AllocationId, _: &mut Ended| !revoked.contains(id);
+            for (_, ended) in self.ended.extract_if(.., is_final) {
+                end(Change::Ended(Box::new(ended)));
+            }
         }
     }
 
@@ -217,8 +219,8 @@ impl Publisher {
         });
     }
 
-    /// Takes over the counts of lines that are final, and gives the lines back.
-    fn collect<R: Random>(&mut self, now: Time, engine: &mut Engine<R>) {
+    /// Takes over the counts of lines that are final, and gives the lines back. Returns whether there were any.
+    fn collect<R: Random>(&mut self, now: Time, engine: &mut Engine<R>) -> bool {
         for revoked in &mut self.revoked {
             if now > revoked.turn {
                 revoked.since.get_or_insert(now);
@@ -226,9 +228,11 @@ impl Publisher {
         }
         let is_final = |it: &mut Revoked| it.since.is_some_and(|since| now >= since + GRACE);
         let ready: Vec<Revoked> = self.revoked.extract_if(.., is_final).collect();
+        let is_any = !ready.is_empty();
         for revoked in ready {
             self.retire(revoked, engine);
         }
+        is_any
     }
 
     fn retire<R: Random>(&mut self, revoked: Revoked, engine: &mut Engine<R>) {
@@ -284,7 +288,7 @@ impl Publisher {
         counters.kernel_to_peers_bytes.add(to_peers.bytes);
         counters.kernel_to_clients.add(to_client.datagrams);
         counters.kernel_to_clients_bytes.add(to_client.bytes);
-        match self.ended.iter_mut().find(|it| it.allocation == id) {
+        match self.ended.get_mut(&id) {
             Some(ended) => ended.totals.absorb(to_peers, to_client),
             None => engine.absorb(id, to_peers, to_client),
         }
@@ -325,8 +329,8 @@ impl Publisher {
         for revoked in std::mem::take(&mut self.revoked) {
             self.retire(revoked, engine);
         }
-        let ended = self.ended.drain(..).map(Box::new);
-        ended.map(Change::Ended).for_each(&mut end);
+        let ended = std::mem::take(&mut self.ended).into_values();
+        ended.map(Box::new).map(Change::Ended).for_each(&mut end);
     }
 
     fn revoke_all(&mut self) {
