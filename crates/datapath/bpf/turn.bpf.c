@@ -396,7 +396,7 @@ INLINE void key_ipv6(u64 *addresses, const struct ipv6 *ip) {
         addresses[i] = ip->addresses[i];
 }
 
-/* Makes the header of the packet that leaves. DSCP, ECN and DF stay (RFC 8656 §15). */
+/* Makes the header of the packet that leaves. DSCP, ECN and DF stay (RFC 8656 §14). */
 INLINE void next_ipv4(struct ipv4 *ip, u32 len, u16 count, const u64 *addresses) {
     ip->len = swap16(sizeof(*ip) + len);
     /* What may be fragmented needs an identification of its own for these addresses (RFC 6864 §4). */
