@@ -81,6 +81,11 @@ def _refused_both(field, coturn, ours) -> bool:
     return _is_outcome(field) and bool(coturn and ours) and coturn[0] != 0 and ours[0] != 0
 
 
+def _cannot_bind(field, coturn, ours) -> bool:
+    """Coturn refuses a client after it has tried to bind 65,535 times, which may take longer than the client waits."""
+    return field.endswith(" / ipv6") and (coturn is None or coturn[0] == 508) and ours == (440, None, None)
+
+
 def _starts(field, coturn, ours) -> bool:
     return True
 
@@ -98,6 +103,7 @@ NAMED = {
     "no-open-relay": _concerns_clients,
     "redirect-after-login": lambda field, coturn, ours: field == "realm" and coturn[0] == 300 and ours[0] == 401,
     "useless-redirection": _concerns_clients,
+    "useless-relay-address": _cannot_bind,
     "useless-external-ip": _relayed_otherwise,
     "external-ip-of-each-family": _relayed_otherwise,
     "random-ports": _only_coturn_listens,

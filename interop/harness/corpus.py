@@ -217,6 +217,10 @@ def _session(user: str, password: str, datagram, stream) -> dict:
                 seen["second"] = _outcome(_allocate(second, user, password)[0])
                 seen["third"] = _outcome(_allocate(third, user, password)[0])
     if seen["allocate"] and seen["allocate"][0] == 0:
+        if stream:
+            with _connected(socket.SOCK_STREAM, stream) as client:
+                seen["tcp relay"] = _outcome(_allocate(client, user, password, transport=dialogue.TCP)[0])
+        # Last: where coturn cannot bind its IPv6 address, one of its threads tries 65,535 times, and who shares it waits.
         with _connected(kind, where) as client:
             answer, talk = _allocate(client, user, password, (dialogue.REQUESTED_ADDRESS_FAMILY, b"\2\0\0\0"))
             seen["ipv6"] = _outcome(answer)
@@ -224,9 +228,6 @@ def _session(user: str, password: str, datagram, stream) -> dict:
                 for peer in PEERS_IPV6:
                     permitted = talk.ask(dialogue.CREATE_PERMISSION, (dialogue.XOR_PEER_ADDRESS, peer))
                     seen[f"peer {peer}"] = permitted and permitted.code
-        if stream:
-            with _connected(socket.SOCK_STREAM, stream) as client:
-                seen["tcp relay"] = _outcome(_allocate(client, user, password, transport=dialogue.TCP)[0])
     return seen
 
 
