@@ -297,6 +297,7 @@ impl DatagramHandler for Relay {
             Token::ClientDatagrams | Token::ClientConnections(_) => &counters.datagrams.client_in,
         };
         arrived.add(1);
+        // mutant: shards-count-no-truncated
         counters.dropped(DataPathDrop::Truncated, 1);
     }
 

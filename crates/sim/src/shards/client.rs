@@ -2,8 +2,9 @@
 
 use std::net::SocketAddr;
 
-use turnbuckle_wire::{ChannelData, Class, Message, Method, TransactionId};
+use turnbuckle_wire::{ChannelData, Class, Icmp, Message, Method, TransactionId};
 
+use super::path::{UNREACHABLE, code_of_refusal};
 use super::payload::{LEN_MIN, Payload};
 use super::wire::WireId;
 use crate::message::{Attribute, Credentials, Draft, REALM, channel_data};
@@ -412,6 +413,10 @@ impl Client {
             coverage.count("other indications", 0);
             return Ok(None);
         }
+        if let (Class::Indication, Ok(Some(icmp))) = (message.class(), message.icmp()) {
+            coverage.count("errors of peers", 0);
+            return self.take_error(&message, icmp).map(|()| None);
+        }
         if message.class() == Class::Indication {
             let (Some(data), Ok(Some(peer))) = (message.data(), message.xor_peer_address()) else {
                 return Err(Violation::new("data", "an indication without data or peer"));
@@ -426,6 +431,20 @@ impl Client {
             return self.take_data(data).map(|()| None);
         }
         self.take_answer(now, &message, coverage)
+    }
+
+    /// An ICMP error is about what this client has sent.
+    fn take_error(&self, message: &Message<'_>, icmp: Icmp) -> Result<(), Violation> {
+        let peer = message.xor_peer_address().ok().flatten();
+        let is_asked_for = peer.is_some_and(|peer| self.has_asked_for(peer));
+        let code = self.relayed.map(code_of_refusal).map(u16::from);
+        let is_ours = icmp.kind == UNREACHABLE && Some(icmp.code) == code;
+        ensure(is_asked_for && is_ours, "data", || {
+            format!(
+                "client {} at {} has {:?} and was told {icmp:?} of {peer:?}",
+                self.owner, self.address, self.relayed
+            )
+        })
     }
 
     /// Data is for whom it says it is for.

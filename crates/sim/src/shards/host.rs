@@ -1,6 +1,6 @@
 //! The machine that all shards run on: which ports are taken and by whom, and what is sent.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -25,10 +25,14 @@ pub(super) enum Owner {
 /// How often system calls fail, in parts per million.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct CallFaults {
-    /// Opening a socket: EMFILE.
+    /// Opening a socket, for datagrams or connections: EMFILE.
     pub(super) descriptors_ppm: u32,
     /// Sending a datagram: ENOBUFS.
     pub(super) buffers_ppm: u32,
+    /// Reading a datagram: it is longer than the memory for it.
+    pub(super) truncations_ppm: u32,
+    /// A peer's host does not take a datagram, and says so.
+    pub(super) refusals_ppm: u32,
 }
 
 /// EMFILE.
@@ -41,6 +45,8 @@ pub(super) struct Host {
     pub(super) faults: CallFaults,
     /// Relays that listen for connections of peers: at which shard, and the token of the listener.
     pub(super) relays: BTreeMap<SocketAddr, (usize, u64)>,
+    /// TCP ports of other programs.
+    pub(super) others: BTreeSet<SocketAddr>,
     pub(super) wires: Wires,
     /// Relays what shards have published; `None` where nothing is published.
     pub(super) kernel: Option<Kernel>,
@@ -57,6 +63,7 @@ impl SharedHost {
             ports: BTreeMap::new(),
             faults: CallFaults::default(),
             relays: BTreeMap::new(),
+            others: BTreeSet::new(),
             wires: Wires::default(),
             kernel: random.fork("kernel").one_in(2).then(Kernel::default),
             random,
@@ -70,8 +77,8 @@ impl SharedHost {
     /// Takes a port that nobody has.
     pub(super) fn take(&self, address: SocketAddr, owner: Owner) -> io::Result<()> {
         let mut host = self.lock();
-        if owner != Owner::Other && host.fails(|faults| faults.descriptors_ppm) {
-            return Err(io::Error::from_raw_os_error(TOO_MANY_FILES));
+        if owner != Owner::Other {
+            host.descriptor()?;
         }
         if host.ports.contains_key(&address) {
             return Err(io::ErrorKind::AddrInUse.into());
@@ -80,9 +87,9 @@ impl SharedHost {
         Ok(())
     }
 
-    /// Returns whether a datagram finds no room on its way out.
-    pub(super) fn is_out_of_buffers(&self) -> bool {
-        self.lock().fails(|faults| faults.buffers_ppm)
+    /// Returns whether a call fails that does so as often as `ppm` says.
+    pub(super) fn fails(&self, ppm: impl FnOnce(&CallFaults) -> u32) -> bool {
+        self.lock().fails(ppm)
     }
 
     /// Returns who has a port.
@@ -105,6 +112,14 @@ impl SharedHost {
 }
 
 impl Host {
+    /// Finds a descriptor for a socket, if there is one.
+    pub(super) fn descriptor(&mut self) -> io::Result<()> {
+        match self.fails(|faults| faults.descriptors_ppm) {
+            true => Err(io::Error::from_raw_os_error(TOO_MANY_FILES)),
+            false => Ok(()),
+        }
+    }
+
     fn fails(&mut self, ppm: impl FnOnce(&CallFaults) -> u32) -> bool {
         let ppm = ppm(&self.faults);
         ppm > 0 && self.random.chance(ppm)

@@ -7,8 +7,8 @@
 //! whoever waits gets an answer.
 //!
 //! Clients come by UDP and TCP, come back at other addresses with a ticket (RFC 8016), and relay TCP (RFC 6062). Strangers send requests without credentials, and
-//! open connections on which they say nothing. Datagrams are shown as GRO does, connections are read and written in part, calls fail, shards stand still,
-//! and other programs take ports.
+//! open connections on which they say nothing. Datagrams are shown as GRO does or are too long to be shown, connections are read and written in part, calls for
+//! datagrams and for connections fail, peers' hosts answer with ICMP errors, shards stand still, and other programs take UDP and TCP ports.
 
 mod client;
 mod host;

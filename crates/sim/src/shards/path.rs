@@ -7,12 +7,13 @@ use std::io;
 use std::net::SocketAddr;
 
 use turnbuckle_datapath::{
-    Bind, DetachedStream, EndpointId, Handler, HeldSocket, Listen, Memory, Received, SendFailure,
-    SendQueue, Sockets, StreamId, StreamListenerId,
+    Bind, DetachedStream, EndpointId, Handler, HeldSocket, IcmpError, Listen, Memory, Received,
+    SendFailure, SendQueue, Sockets, StreamId, StreamListenerId,
 };
 
 use super::host::{Held, Owner, SharedHost};
 use super::streams::Streams;
+use crate::plan;
 use crate::random::Seeded;
 
 /// Bits of an endpoint's name that are its place.
@@ -23,6 +24,8 @@ const GENERATIONS: u32 = 8;
 const QUEUE_MAX: usize = 256;
 /// Messages of one turn.
 const MESSAGES_MAX: u64 = 40;
+/// ICMP: destination unreachable (RFC 792).
+pub(super) const UNREACHABLE: u8 = 3;
 /// Datagrams of one GRO buffer.
 const SEGMENTS_MAX: usize = 64;
 
@@ -109,6 +112,8 @@ pub(super) struct Path {
     sockets: Opened,
     /// What came and has not been read.
     inbox: VecDeque<(EndpointId, SocketAddr, Vec<u8>)>,
+    /// ICMP errors that came and have not been read.
+    errors: VecDeque<(EndpointId, IcmpError)>,
     random: Seeded,
     /// Datagrams that were shown to the shard.
     pub(super) shown: u64,
@@ -140,6 +145,7 @@ impl Path {
                 host,
             },
             inbox: VecDeque::new(),
+            errors: VecDeque::new(),
             random,
             shown: 0,
             left: 0,
@@ -172,13 +178,14 @@ impl Path {
 
     /// Returns whether something waits to be read.
     pub(super) fn has_work(&self) -> bool {
-        !self.inbox.is_empty() || self.sockets.streams.has_work()
+        !self.inbox.is_empty() || !self.errors.is_empty() || self.sockets.streams.has_work()
     }
 
     /// Makes one turn, and returns what has left.
     pub(super) fn turn(&mut self, handler: &mut impl Handler) -> Vec<Sent> {
         handler.turn_started();
         let slots = self.receive(handler);
+        self.receive_errors(handler);
         let mut read = Vec::new();
         let streams = &mut self.sockets.streams;
         streams.serve(handler, &mut self.queue, &mut read);
@@ -225,6 +232,11 @@ impl Path {
             let Some(socket) = self.sockets.table.get(id) else {
                 continue; // what waited at a socket that was closed is lost with it
             };
+            if self.sockets.host.fails(|faults| faults.truncations_ppm) {
+                self.shown += 1;
+                handler.truncated(socket.token);
+                continue;
+            }
             self.shown += count as u64;
             let slot = u32::try_from(slots.len()).unwrap_or(u32::MAX);
             let message = Received::new((id, socket.token), from, &bytes, segment, slot);
@@ -232,6 +244,17 @@ impl Path {
             slots.push(bytes);
         }
         slots
+    }
+
+    /// Shows the ICMP errors that came about what relay sockets have sent.
+    fn receive_errors(&mut self, handler: &mut impl Handler) {
+        for (id, error) in self.errors.drain(..) {
+            let Some(socket) = self.sockets.table.get(id) else {
+                continue;
+            };
+            self.shown += 1;
+            handler.icmp(id, socket.token, error, &mut self.queue);
+        }
     }
 
     /// Sends what is queued.
@@ -244,8 +267,15 @@ impl Path {
                 handler.send_failed(datagram.endpoint, 1, SendFailure::Closed);
                 continue;
             };
-            if host.is_out_of_buffers() {
+            if host.fails(|faults| faults.buffers_ppm) {
                 handler.send_failed(datagram.endpoint, 1, SendFailure::BufferFull);
+                continue;
+            }
+            let is_for_peer = matches!(plan::place(datagram.to), plan::Place::Peer(_));
+            if socket.is_relay && is_for_peer && host.fails(|faults| faults.refusals_ppm) {
+                self.left += 1;
+                let error = refusal(socket.local, datagram.to);
+                self.errors.push_back((datagram.endpoint, error));
                 continue;
             }
             sent.push(Sent {
@@ -261,6 +291,24 @@ impl Path {
         sent.sort_by_key(|it| (it.from, it.to));
         sent
     }
+}
+
+/// The ICMP error of a peer's host that does not take what `relayed` has sent. It says from where that was, so that whoever hears of it can tell
+/// whether it was meant.
+fn refusal(relayed: SocketAddr, peer: SocketAddr) -> IcmpError {
+    let (kind, code) = (UNREACHABLE, code_of_refusal(relayed));
+    IcmpError {
+        peer,
+        kind,
+        code,
+        mtu: 0,
+        v6: false,
+    }
+}
+
+/// The ICMP code with which peers refuse what `relayed` has sent.
+pub(super) fn code_of_refusal(relayed: SocketAddr) -> u8 {
+    u8::try_from(relayed.port() % 16).unwrap_or(0)
 }
 
 impl Sockets for Opened {

@@ -470,7 +470,8 @@ impl Streams {
 
     pub(super) fn listen(&mut self, shard: usize, listen: Listen) -> io::Result<StreamListenerId> {
         let mut host = self.host.lock();
-        if host.relays.contains_key(&listen.address) {
+        host.descriptor()?;
+        if host.relays.contains_key(&listen.address) || host.others.contains(&listen.address) {
             return Err(io::ErrorKind::AddrInUse.into());
         }
         host.relays.insert(listen.address, (shard, listen.token));
@@ -490,7 +491,11 @@ impl Streams {
         local: SocketAddr,
         remote: SocketAddr,
     ) -> io::Result<StreamId> {
-        let wire = self.host.lock().wires.open(local, remote);
+        let wire = {
+            let mut host = self.host.lock();
+            host.descriptor()?;
+            host.wires.open(local, remote)
+        };
         let id = self.insert(wire, true);
         let is_there = crate::plan::place(remote) != crate::plan::Place::Nowhere;
         self.begun.push_back((id, is_there));
@@ -509,6 +514,12 @@ impl Streams {
 
     pub(super) fn adopt(&mut self, stream: DetachedStream) -> io::Result<StreamId> {
         let moving: Moving = stream.into_inner().ok_or(io::ErrorKind::InvalidInput)?;
+        let mut host = self.host.lock();
+        if let Err(error) = host.descriptor() {
+            host.wires.end(moving.wire); // the connection is closed with what it was kept in
+            return Err(error);
+        }
+        drop(host);
         let id = self.insert(moving.wire, false);
         self.change(id, |stream| {
             stream.unread.kept = moving.kept;

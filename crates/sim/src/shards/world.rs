@@ -207,6 +207,8 @@ impl World {
         self.host.lock().faults = CallFaults {
             descriptors_ppm: 20_000,
             buffers_ppm: 10_000,
+            truncations_ppm: 5_000,
+            refusals_ppm: 10_000,
         };
         let clients = 3 + self.random.index(8);
         for number in 0..clients {

@@ -68,6 +68,7 @@ impl World {
     pub(super) fn other_program(&mut self) {
         let port = FIRST_PORT + self.random.between_u16(0, 48);
         let address = SocketAddr::new(RELAY_V4, port);
+        self.other_listener(address);
         if self.host.owner(address) == Some(Owner::Other) {
             self.host.give_back(address);
         } else if self.phase == Phase::Faults && self.random.one_in(4) {
@@ -78,6 +79,19 @@ impl World {
         }
         let delay = self.random.between(100, 3000) * MS;
         self.queue.after(delay, Event::OtherProgram);
+    }
+
+    /// The same of a port for connections.
+    fn other_listener(&mut self, address: SocketAddr) {
+        let mut host = self.host.lock();
+        if host.others.remove(&address) {
+            return;
+        }
+        let is_free = !host.relays.contains_key(&address);
+        if self.phase == Phase::Faults && is_free && self.random.one_in(4) {
+            host.others.insert(address);
+            self.seen.coverage.count("ports of others", 2);
+        }
     }
 }
 
