@@ -150,7 +150,7 @@ fn number(entry: &Entry, text: &str, min: u32, max: u32) -> String {
 pub(crate) fn is_fatal(entry: &Entry) -> bool {
     match entry.support {
         Support::Works => matches!(entry.kind, Kind::Flag | Kind::PeerRange | Kind::Port),
-        Support::NotYet(_) => entry.group == Group::Databases && entry.name != "redis-statsdb",
+        Support::NotYet(_) => entry.group == Group::Databases,
         Support::Only { .. }
         | Support::NoEffect(_)
         | Support::Refused(_)

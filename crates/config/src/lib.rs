@@ -65,6 +65,7 @@ pub use topics::proxies::Proxies;
 pub use topics::redirection::Redirection;
 pub use topics::relays::Relays;
 pub use topics::requests::Requests;
+pub use topics::statsdb::StatsDatabase;
 pub use topics::stun::Stun;
 pub use topics::third_parties::{ThirdParties, TokenKey, decoded_key};
 pub use topics::tls::{CIPHER_SUITES, KEY_EXCHANGE_GROUPS, Tls};

@@ -12,7 +12,7 @@ use crate::row::{Row, Topic, Written};
 use crate::topics::{
     addresses, admin, authentication, auxiliary, clients, database, datapath, exporter, guests,
     http, limits, log, nat_discovery, offload, peers, process, proxies, redirection, relays,
-    requests, stun, third_parties, tls,
+    requests, statsdb, stun, third_parties, tls,
 };
 use crate::value::Value;
 
@@ -63,7 +63,7 @@ impl<T: Topic> Rows for Section<T> {
 }
 
 /// All sections. Where keys of our own are listed at the same row of coturn's, they are in this order.
-static SECTIONS: [&dyn Rows; 23] = [
+static SECTIONS: [&dyn Rows; 24] = [
     &Section {
         rows: addresses::ROWS,
         given: |draft| &mut draft.addresses,
@@ -173,6 +173,11 @@ static SECTIONS: [&dyn Rows; 23] = [
         rows: exporter::ROWS,
         given: |draft| &mut draft.process.exporter,
         settings: |config| &config.process.exporter,
+    },
+    &Section {
+        rows: statsdb::ROWS,
+        given: |draft| &mut draft.process.statsdb,
+        settings: |config| &config.process.statsdb,
     },
     &Section {
         rows: admin::ROWS,

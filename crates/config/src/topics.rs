@@ -20,6 +20,7 @@ pub(crate) mod proxies;
 pub(crate) mod redirection;
 pub(crate) mod relays;
 pub(crate) mod requests;
+pub(crate) mod statsdb;
 pub(crate) mod stun;
 pub(crate) mod third_parties;
 pub(crate) mod tls;

@@ -1,9 +1,10 @@
-//! What runs beside the relay: metrics for Prometheus, health, the watchdog of the service manager.
+//! What runs beside the relay: metrics for Prometheus, health, the watchdog of the service manager, and what Redis is told of sessions.
 //!
 //! All of it is one thread with a runtime of its own ([`Controller`]). It reaches the relay by its handle alone, so no shard knows of it and none
 //! waits for it. Without a listener and without a watchdog there is no thread.
 #![forbid(unsafe_code)]
 
+mod consumers;
 mod coturn;
 mod exposition;
 mod health;
@@ -11,24 +12,32 @@ mod host;
 mod http;
 mod listener;
 mod own;
+mod statsdb;
 mod traffic;
 mod watchdog;
 
 use std::io::Write;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use tokio::sync::{Notify, oneshot};
 use turnbuckle_server::config::{Config, Persona};
 use turnbuckle_server::handle::{Commands, Control, Events, Handle, LiveCounters};
 
+use self::consumers::Consumers;
 use self::exposition::{Exposition, Format};
 use self::host::Hosts;
 use self::listener::Listener;
+use self::statsdb::Statsdb;
 use self::traffic::Traffic;
 
 /// Events that are taken from one shard before the runtime does something else.
 const EVENTS_AT_ONCE: usize = 4096;
+
+/// Time that a consumer has to say farewell when the relay has stopped.
+const FAREWELL: Duration = Duration::from_secs(2);
 
 /// Attaches the control side that a configuration asks for.
 pub struct Controller;
@@ -43,7 +52,7 @@ impl Control for Controller {
     type Attached = Option<Running>;
 
     fn wants_events(&self, config: &Config) -> bool {
-        config.process.exporter.is_on
+        config.process.exporter.is_on || config.process.statsdb.redis.is_some()
     }
 
     fn attach(
@@ -55,7 +64,16 @@ impl Control for Controller {
         let exporter = &config.process.exporter;
         let listener = bind(config, log)?;
         let watchdog = watchdog::interval();
-        if listener.is_none() && watchdog.is_none() {
+        let mut consumers = Consumers::default();
+        let is_statsdb_up = Arc::new(AtomicBool::new(false));
+        let statsdb = config.process.statsdb.redis.clone().map(|address| {
+            // The log takes everything.
+            let _ = writeln!(log, "sessions are told to redis-statsdb {address}");
+            let inbox = consumers.add(statsdb::NAME);
+            let (commands, is_up) = (handle.commands.clone(), Arc::clone(&is_statsdb_up));
+            Statsdb::new(config, address, commands, inbox, is_up)
+        });
+        if listener.is_none() && watchdog.is_none() && statsdb.is_none() {
             return Ok(None);
         }
         let runtime = tokio::runtime::Builder::new_current_thread()
@@ -68,6 +86,8 @@ impl Control for Controller {
             commands: handle.commands,
             events: Mutex::new(handle.events),
             traffic: Mutex::new(Traffic::new(exporter.labels_users)),
+            consumers,
+            is_statsdb_up: statsdb.is_some().then_some(is_statsdb_up),
             path: exporter.path.clone(),
             hosts: Hosts::of(config),
         });
@@ -80,10 +100,20 @@ impl Control for Controller {
                     tokio::spawn(watchdog::feed(shared.commands.clone(), interval));
                 }
                 if let Some(listener) = listener {
-                    tokio::spawn(listener.serve(shared));
+                    tokio::spawn(listener.serve(Arc::clone(&shared)));
                 }
+                let statsdb = statsdb.map(|statsdb| {
+                    let (end, ended) = oneshot::channel();
+                    (end, tokio::spawn(statsdb.run(ended)))
+                });
                 // The sender is dropped without a word.
                 let _ = stopped.await;
+                while shared.take_events() {}
+                if let Some((end, ended)) = statsdb {
+                    drop(end);
+                    // A server that hangs has had its time. The next start mends what is left there.
+                    let _ = tokio::time::timeout(FAREWELL, ended).await;
+                }
             });
         });
         let thread = thread.map_err(|error| format!("cannot start the control side: {error}"))?;
@@ -134,6 +164,10 @@ struct Shared {
     commands: Commands,
     events: Mutex<Option<Events>>,
     traffic: Mutex<Traffic>,
+    /// Who else is shown events.
+    consumers: Consumers,
+    /// Whether the Redis server is there that is told of sessions; `None` if there is to be none.
+    is_statsdb_up: Option<Arc<AtomicBool>>,
     /// Where metrics are served.
     path: Box<str>,
     hosts: Hosts,
@@ -147,15 +181,29 @@ impl Shared {
         let traffic = self.traffic.lock().unwrap_or_else(PoisonError::into_inner);
         coturn::write(&mut exposition, &self.counters, &traffic);
         let lost = self.events(|events| events.map_or(0, Events::lost));
-        own::write(&mut exposition, &self.counters, &traffic, lost);
+        let lost: Vec<_> = std::iter::once(("metrics", lost))
+            .chain(self.consumers.lost())
+            .collect();
+        own::write(&mut exposition, &self.counters, &traffic, &lost);
+        if let Some(is_up) = &self.is_statsdb_up {
+            own::write_statsdb(&mut exposition, is_up.load(Relaxed));
+        }
         exposition.finish()
     }
 
-    /// Adds up the usage that waiting events report. Returns whether more events may wait.
+    /// Adds up the usage that waiting events report, and shows the events to the other consumers. Returns whether more events may wait.
     fn take_events(&self) -> bool {
         self.events(|events| {
             let mut traffic = self.traffic.lock().unwrap_or_else(PoisonError::into_inner);
-            events.is_some_and(|events| events.take(EVENTS_AT_ONCE, |event| traffic.add(&event)))
+            let Some(events) = events else {
+                return false;
+            };
+            let has_more = events.take(EVENTS_AT_ONCE, |event| {
+                traffic.add(&event);
+                self.consumers.show(&event);
+            });
+            self.consumers.lost_at_shards(events.lost());
+            has_more
         })
     }
 

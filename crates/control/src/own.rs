@@ -51,12 +51,12 @@ impl DataPathSums {
     }
 }
 
-/// Writes all of them. `events_lost` is the number of events that found their queue full.
+/// Writes all of them. `events_lost` is the number of events that each of their consumers has lost.
 pub(crate) fn write(
     to: &mut Exposition,
     counters: &LiveCounters,
     traffic: &Traffic,
-    events_lost: u64,
+    events_lost: &[(&str, u64)],
 ) {
     to.family(
         "turnbuckle_build_info",
@@ -73,18 +73,31 @@ pub(crate) fn write(
         Type::Gauge,
     )
     .sample(&[], u8::from(counters.is_draining()));
-    to.family(
+    let mut lost = to.family(
         "turnbuckle_events_lost",
-        "Events about sessions that were lost because their queue was full.",
+        "Events about sessions that a consumer has lost, because a queue was full or because it was away.",
         Type::Counter,
-    )
-    .sample(&[], events_lost);
+    );
+    for (consumer, count) in events_lost {
+        lost.sample(&[("consumer", consumer)], count);
+    }
+    drop(lost);
     to.family(
         "turnbuckle_traffic_series",
         "Pairs of realm and user, or realms, whose traffic is told apart.",
         Type::Gauge,
     )
     .sample(&[], traffic.named());
+}
+
+/// Writes whether the Redis server is there that is told of sessions.
+pub(crate) fn write_statsdb(to: &mut Exposition, is_up: bool) {
+    to.family(
+        "turnbuckle_redis_statsdb_up",
+        "1 while the server of redis-statsdb is there and its statuses are those of the sessions.",
+        Type::Gauge,
+    )
+    .sample(&[], u8::from(is_up));
 }
 
 /// Writes what the relay counts.

@@ -36,7 +36,7 @@ pub use records::{
     Answer, Delta, News, RealmOption, Records, Tables, TokenKeyRow, UserKey, Users, Wanted,
     user_key,
 };
-pub use redis::{Redis, RedisAddress, RedisAddressError};
+pub use redis::{Redis, RedisAddress, RedisAddressError, RedisError, RedisStore, RedisWrite};
 pub use secret::{MASK, Secret};
 pub use source::Source;
 pub use sqlite::Sqlite;

@@ -254,6 +254,7 @@ const WRONG: &[(&str, usize, &str)] = &[
     ("redis-userdb=\"ip=127.0.0.1 passwort=hush\"", 1, "key `passwort` is unknown"),
     ("redis-userdb=\"ip=127.0.0.1 hush\"", 1, "word 2 has no `=`"),
     ("redis-userdb=\"dbname=hush\"", 1, "dbname takes a number"),
+    ("redis-statsdb=\"ip=127.0.0.1 passwort=hush\"", 1, "key `passwort` is unknown"),
     ("redis-userdb=\"ca=/hush\"", 1, "ca needs tls=true"),
     ("psql-userdb=\"host=h service=hush\"", 1, "`service` is not known"),
     ("mysql-userdb=\"host=h password=my hush\"", 1, "word 3 has no `=`"),

@@ -209,16 +209,6 @@ pub(crate) const ROWS: &[Key] = &[
         },
     }),
     Key::new(
-        "O-156",
-        "redis-statsdb",
-        Group::Databases,
-        Kind::Text(1024),
-        "Redis connection for session events.",
-    )
-    .short('O')
-    .secret()
-    .not_yet("session events to Redis are"),
-    Key::new(
         "O-048",
         "no-dynamic-ip-list",
         Group::Authentication,

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use super::exporter::Exporter;
+use super::statsdb::StatsDatabase;
 use crate::entry::Group;
 use crate::row::{Row, Topic, file_path, flag, text};
 use crate::value::Kind;
@@ -20,6 +21,8 @@ pub struct Process {
     pub group: Option<Box<str>>,
     /// What it shows of itself.
     pub exporter: Exporter,
+    /// Whom it tells what happens to sessions.
+    pub statsdb: StatsDatabase,
 }
 
 impl Topic for Process {

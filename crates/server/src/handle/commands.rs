@@ -134,6 +134,16 @@ impl Commands {
         self.send(Command::ReloadCertificates)
     }
 
+    /// Puts a line into the log.
+    ///
+    /// # Errors
+    ///
+    /// The main thread takes nothing now, and the line is lost.
+    pub fn say(&self, line: String) -> Result<(), Refused> {
+        let event = Event::Line(line);
+        self.events.try_send(event).map_err(|_| Refused)
+    }
+
     fn page(
         &self,
         shard: usize,

@@ -206,7 +206,7 @@ fn what_a_session_has_relayed_is_in_the_metrics_to_the_byte_and_scrapes_lose_not
         ("turn_total_traffic_peer_sentp", 50),
         ("turn_total_traffic_peer_sentb", 50 * 100 + sum),
         ("turnbuckle_datagrams_in_flight", 0),
-        ("turnbuckle_events_lost_total", 0),
+        ("turnbuckle_events_lost_total{consumer=\"metrics\"}", 0),
         (
             "turnbuckle_answers_total{method=\"allocate\",code=\"200\"}",
             1,
