@@ -46,6 +46,8 @@ pub(crate) struct Held<A> {
     pub(crate) armed: Option<Instant>,
     /// When the handshake must be done; `None` once it is.
     pub(crate) handshake_by: Option<Instant>,
+    /// The address that is known for its handshake, until that is over.
+    pub(crate) handshake_from: Option<SocketAddr>,
     /// Whether it is in the queue of those that may have something to send.
     pub(crate) is_ready: bool,
     /// Whether the application knows that it has ended.
@@ -55,6 +57,7 @@ pub(crate) struct Held<A> {
 impl<A: Application> Held<A> {
     pub(crate) fn new(link: Link, application: A, handshake_by: Instant) -> Self {
         Self {
+            handshake_from: Some(link.remote()),
             link,
             application,
             armed: None,

@@ -10,7 +10,7 @@ use bytes::BytesMut;
 use crate::cid::{Ids, is_past_initial};
 use crate::connections::{Application, ConnectionName, Connections, Held, contained};
 use crate::deadlines::Deadlines;
-use crate::gate::{Gate, Strangers, Waiting};
+use crate::gate::{Gate, Handshakes, Strangers, Waiting};
 use crate::settings::Settings;
 use crate::stack::{Closed, Connection, Handled, Incoming, Link, Packet, Refused, Shown, Stack};
 use crate::totals::{Dropped, Totals};
@@ -31,6 +31,7 @@ pub struct Endpoint<A> {
     ids: Ids,
     connections: Connections<A>,
     gate: Gate,
+    handshakes: Handshakes,
     deadlines: Deadlines,
     /// Connections that may have something to send.
     ready: VecDeque<usize>,
@@ -50,6 +51,7 @@ impl<A: Application> Endpoint<A> {
             ids: settings.keys.ids(),
             connections: Connections::new(),
             gate: Gate::new(&settings.limits),
+            handshakes: Handshakes::default(),
             deadlines: Deadlines::default(),
             ready: VecDeque::new(),
             answers: Vec::new(),
@@ -215,7 +217,8 @@ impl<A: Application> Endpoint<A> {
         &self.totals
     }
 
-    /// Deals with a datagram at once if its connection id is one of this shard's and it is past the Initial packets; else has it wait.
+    /// Deals with a datagram at once if its connection id is one of this shard's and it is past the Initial packets, or from an address whose
+    /// handshake is under way; else has it wait.
     fn judge(
         &mut self,
         now: Instant,
@@ -230,7 +233,8 @@ impl<A: Application> Endpoint<A> {
             self.totals.drop(Dropped::OtherShard);
             return;
         }
-        let is_proven = shard.is_some() && is_past_initial(&datagram);
+        let is_proven =
+            shard.is_some() && (is_past_initial(&datagram) || self.handshakes.has(from));
         if !is_proven && !self.gate.has_room(datagram.len()) {
             self.totals.drop(Dropped::Crowded);
             return;
@@ -319,6 +323,7 @@ impl<A: Application> Endpoint<A> {
     fn hold(&mut self, now: Instant, link: Link, application: A) -> ConnectionName {
         let index = link.index();
         let by = now + self.settings.limits.handshake;
+        self.handshakes.begin(link.remote());
         self.connections
             .insert(index, Held::new(link, application, by));
         self.go_on(now, index, Some(()));
@@ -354,6 +359,11 @@ impl<A: Application> Endpoint<A> {
         let Some(held) = self.connections.get_mut(index) else {
             return;
         };
+        if held.handshake_by.is_none()
+            && let Some(from) = held.handshake_from.take()
+        {
+            self.handshakes.end(from);
+        }
         let stack = &mut self.stack;
         let is_sound = done
             .and_then(|()| contained(|| stack.settle(&mut held.link)))
@@ -369,6 +379,9 @@ impl<A: Application> Endpoint<A> {
             return;
         };
         self.deadlines.forget(index, held.armed);
+        if let Some(from) = held.handshake_from.take() {
+            self.handshakes.end(from);
+        }
         if is_sound {
             // This side closed it; the other ways tell the application before.
             let told = contained(|| held.end(Closed::Local));

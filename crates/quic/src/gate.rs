@@ -1,6 +1,6 @@
-//! Where datagrams wait that have proven nothing.
+//! Where datagrams wait that have proven nothing, and who need not wait.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::net::{IpAddr, SocketAddr};
 
 use bytes::BytesMut;
@@ -62,5 +62,34 @@ impl Gate {
 
     pub(crate) fn len(&self) -> usize {
         self.waiting.len()
+    }
+}
+
+/// The addresses of connections whose handshake is under way. Each has been proven, by a Retry token or because this side began the connection.
+///
+/// Their Initial packets do not wait: behind the last of them, in the same message, comes data, which the connection does not take before the
+/// handshake is done.
+#[derive(Debug, Default)]
+pub(crate) struct Handshakes {
+    counts: HashMap<SocketAddr, u32>,
+}
+
+impl Handshakes {
+    pub(crate) fn begin(&mut self, from: SocketAddr) {
+        *self.counts.entry(from).or_default() += 1;
+    }
+
+    pub(crate) fn end(&mut self, from: SocketAddr) {
+        if let Some(count) = self.counts.get_mut(&from) {
+            *count -= 1;
+            if *count == 0 {
+                self.counts.remove(&from);
+            }
+        }
+    }
+
+    #[inline]
+    pub(crate) fn has(&self, from: SocketAddr) -> bool {
+        !self.counts.is_empty() && self.counts.contains_key(&from)
     }
 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use anyhow::Context as _;
 use openssl::asn1::Asn1Time;
+use openssl::bn::BigNum;
 use openssl::ec::{EcGroup, EcKey};
 use openssl::hash::MessageDigest;
 use openssl::nid::Nid;
@@ -71,6 +72,8 @@ fn made() -> anyhow::Result<(Vec<CertificateDer<'static>>, PrivateKeyDer<'static
     let name = name.build();
     let mut certificate = X509::builder()?;
     certificate.set_version(2)?;
+    // It must be positive (RFC 5280 §4.1.2.2).
+    certificate.set_serial_number(BigNum::from_u32(1)?.to_asn1_integer()?.as_ref())?;
     certificate.set_subject_name(&name)?;
     certificate.set_issuer_name(&name)?;
     certificate.set_pubkey(&key)?;

@@ -235,3 +235,15 @@ fn no_more_connections_begin_than_there_may_be() {
     assert!(world.server.totals().of(Dropped::Full) > 0);
     assert!(world.client.with(world.now, second, |_, _| ()).is_some());
 }
+
+#[test]
+fn data_that_arrives_with_the_end_of_the_handshake_is_not_lost() {
+    let mut world = World::new();
+    // The client's last handshake packet and its first window of data leave in one turn, and arrive in one.
+    let name = world.connect_and_send(payload(10_000));
+    world.run_until(World::echoed);
+    let lost = world.client.with(world.now, name, |connection, _| {
+        connection.statistics().lost
+    });
+    assert_eq!(lost, Some(0));
+}

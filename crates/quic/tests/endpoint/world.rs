@@ -36,6 +36,8 @@ pub(crate) struct App {
     is_server: bool,
     pub(crate) seen: Arc<Mutex<Seen>>,
     pending: BTreeMap<StreamId, (Bytes, bool)>,
+    /// What is sent at once when the handshake is done, if it is anything.
+    first: Bytes,
 }
 
 impl App {
@@ -44,6 +46,7 @@ impl App {
             is_server,
             seen: Arc::clone(seen),
             pending: BTreeMap::new(),
+            first: Bytes::new(),
         }
     }
 
@@ -55,8 +58,13 @@ impl App {
 }
 
 impl Application for App {
-    fn connected(&mut self, _: &mut Connection<'_>) {
+    fn connected(&mut self, connection: &mut Connection<'_>) {
         self.seen.lock().unwrap().is_connected = true;
+        let first = std::mem::take(&mut self.first);
+        if !first.is_empty() {
+            let stream = connection.open().expect("a stream");
+            self.send(connection, stream, first);
+        }
     }
 
     fn readable(&mut self, connection: &mut Connection<'_>, stream: StreamId) {
@@ -266,7 +274,13 @@ impl World {
     }
 
     pub(crate) fn connect(&mut self) -> ConnectionName {
-        let app = App::new(false, &self.at_client);
+        self.connect_and_send(Bytes::new())
+    }
+
+    /// Connects, and sends `first` on a stream as soon as the handshake is done.
+    pub(crate) fn connect_and_send(&mut self, first: impl Into<Bytes>) -> ConnectionName {
+        let mut app = App::new(false, &self.at_client);
+        app.first = first.into();
         let client = Arc::clone(&tls().1);
         let name = "relay.example";
         self.client

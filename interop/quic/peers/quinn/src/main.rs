@@ -1,0 +1,179 @@
+//! quinn on either side of the QUIC bench. It speaks the exchange of `turnbuckle quic-server` and `turnbuckle quic-client`, checks lengths and CRC-32
+//! as they do, and prints the same events, so that either side of a pair can be another program.
+//!
+//! One thread (`tokio`'s `current_thread`), as ours; windows, packet size and idle time as ours.
+
+mod exchange;
+mod tls;
+
+use std::net::{SocketAddr, UdpSocket};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, bail};
+use clap::Parser;
+use quinn::{ClientConfig, Endpoint, EndpointConfig, ServerConfig, TokioRuntime, TransportConfig, VarInt};
+use serde_json::json;
+
+use exchange::Payload;
+
+/// Bytes that may wait in a connection, each way.
+const WINDOW: u32 = 16 * 1024 * 1024;
+const MIB: f64 = 1024.0 * 1024.0;
+
+#[derive(Parser)]
+enum Command {
+    /// Takes what clients send, and sends what they ask for
+    Server {
+        /// Address to receive at
+        #[arg(long)]
+        listen: SocketAddr,
+        /// Largest packet, bytes of UDP payload
+        #[arg(long, default_value_t = 1_350)]
+        mtu: u16,
+    },
+    /// Moves bytes, run after run
+    Client {
+        /// Address of the server
+        server: SocketAddr,
+        /// Bytes to send, in MiB
+        #[arg(long, value_delimiter = ',')]
+        up: Vec<u64>,
+        /// Bytes to ask for, in MiB
+        #[arg(long, value_delimiter = ',')]
+        down: Vec<u64>,
+        #[arg(long, default_value_t = 10)]
+        runs: u16,
+        /// Runs before these that do not count
+        #[arg(long, default_value_t = 1)]
+        warm_up: u16,
+        /// Seconds that a run may take
+        #[arg(long, default_value_t = 30)]
+        timeout: u64,
+        /// Largest packet, bytes of UDP payload
+        #[arg(long, default_value_t = 1_350)]
+        mtu: u16,
+    },
+}
+
+fn main() -> anyhow::Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    match Command::parse() {
+        Command::Server { listen, mtu } => runtime.block_on(serve(listen, mtu)),
+        Command::Client { server, up, down, runs, warm_up, timeout, mtu } => {
+            let up = up.into_iter().map(|size| (true, size << 20));
+            let tasks = up.chain(down.into_iter().map(|size| (false, size << 20)));
+            let timeout = Duration::from_secs(timeout);
+            runtime.block_on(measure(server, tasks, runs, warm_up, timeout, mtu))
+        }
+    }
+}
+
+fn transport(mtu: u16) -> Arc<TransportConfig> {
+    let mut transport = TransportConfig::default();
+    transport
+        .initial_mtu(mtu)
+        .mtu_discovery_config(None)
+        .stream_receive_window(VarInt::from_u32(WINDOW))
+        .receive_window(VarInt::from_u32(WINDOW))
+        .send_window(WINDOW.into());
+    Arc::new(transport)
+}
+
+fn endpoint(address: SocketAddr, mtu: u16, server: Option<ServerConfig>) -> anyhow::Result<Endpoint> {
+    let socket = UdpSocket::bind(address).with_context(|| address.to_string())?;
+    let mut config = EndpointConfig::default();
+    config.max_udp_payload_size(mtu.max(1_472))?;
+    Ok(Endpoint::new(config, server, socket, Arc::new(TokioRuntime))?)
+}
+
+async fn serve(listen: SocketAddr, mtu: u16) -> anyhow::Result<()> {
+    let mut config = ServerConfig::with_crypto(Arc::new(quinn::crypto::rustls::QuicServerConfig::try_from(tls::server()?)?));
+    config.transport_config(transport(mtu));
+    let endpoint = endpoint(listen, mtu, Some(config))?;
+    println!("{}", json!({"event": "ready", "listen": endpoint.local_addr()?.to_string()}));
+    let block: Arc<[u8]> = exchange::block().into();
+    let mut end = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())?;
+    loop {
+        tokio::select! {
+            _ = end.recv() => return Ok(()),
+            incoming = endpoint.accept() => {
+                let Some(incoming) = incoming else { return Ok(()) };
+                // As ours: an address proves itself first.
+                if !incoming.remote_address_validated() {
+                    incoming.retry()?;
+                    continue;
+                }
+                let block = Arc::clone(&block);
+                tokio::spawn(async move {
+                    let connection = incoming.await?;
+                    loop {
+                        let Ok((sending, receiving)) = connection.accept_bi().await else {
+                            return anyhow::Ok(());
+                        };
+                        tokio::spawn(exchange::answer(sending, receiving, Arc::clone(&block)));
+                    }
+                });
+            }
+        }
+    }
+}
+
+async fn measure(
+    server: SocketAddr,
+    tasks: impl Iterator<Item = (bool, u64)>,
+    runs: u16,
+    warm_up: u16,
+    timeout: Duration,
+    mtu: u16,
+) -> anyhow::Result<()> {
+    let mut config = ClientConfig::new(Arc::new(quinn::crypto::rustls::QuicClientConfig::try_from(tls::client()?)?));
+    config.transport_config(transport(mtu));
+    let any: SocketAddr = if server.is_ipv4() { ([0, 0, 0, 0], 0).into() } else { ([0_u16; 8], 0).into() };
+    let block = exchange::block();
+    for (is_up, size) in tasks {
+        let payload = Payload::new(&block, size);
+        let hash = payload.hash();
+        for number in 0..warm_up + runs {
+            let endpoint = endpoint(any, mtu, None)?;
+            let began = Instant::now();
+            let connection = endpoint.connect_with(config.clone(), server, "localhost")?.await?;
+            let (connected, cpu_before_ns) = (Instant::now(), cpu_ns());
+            let work = exchange::ask(&connection, is_up, payload.clone(), (size, hash));
+            let Ok(done) = tokio::time::timeout(timeout, work).await else {
+                bail!("not done within {timeout:?}");
+            };
+            done?;
+            let (took, cpu_ns) = (connected.elapsed(), cpu_ns() - cpu_before_ns);
+            let path = connection.stats().path;
+            connection.close(VarInt::from_u32(0), b"done");
+            endpoint.wait_idle().await;
+            if number < warm_up {
+                continue;
+            }
+            println!(
+                "{}",
+                json!({
+                    "event": "run",
+                    "direction": if is_up { "up" } else { "down" },
+                    "bytes": size,
+                    "mib_per_s": size as f64 / MIB / took.as_secs_f64(),
+                    "seconds": took.as_secs_f64(),
+                    "handshake_ms": (connected - began).as_secs_f64() * 1e3,
+                    "cpu_ns_per_byte": cpu_ns as f64 / size as f64,
+                    "sent_packets": path.sent_packets,
+                    "lost_packets": path.lost_packets,
+                })
+            );
+        }
+    }
+    Ok(())
+}
+
+/// CPU time of the process so far, user and system.
+fn cpu_ns() -> u64 {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: `time` is a timespec that is written before it is read; the clock exists on every Linux.
+    unsafe { libc::clock_gettime(libc::CLOCK_PROCESS_CPUTIME_ID, &mut time) };
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
