@@ -1,15 +1,19 @@
-//! What runs beside the relay: metrics for Prometheus, health, the watchdog of the service manager, and what Redis is told of sessions.
+//! What runs beside the relay: metrics for Prometheus, health, the watchdog of the service manager, what Redis is told of sessions, commands of an
+//! operator by a Unix socket ([`api`]). And the program that sends those commands, `turnbuckle ctl` ([`ctl`]).
 //!
 //! All of it is one thread with a runtime of its own ([`Controller`]). It reaches the relay by its handle alone, so no shard knows of it and none
-//! waits for it. Without a listener and without a watchdog there is no thread.
+//! waits for it. Without a listener, a socket and a watchdog there is no thread.
 #![forbid(unsafe_code)]
 
+mod api;
 mod consumers;
 mod coturn;
+pub mod ctl;
 mod exposition;
 mod health;
 mod host;
 mod http;
+mod limits;
 mod listener;
 mod own;
 mod statsdb;
@@ -26,6 +30,8 @@ use tokio::sync::{Notify, oneshot};
 use turnbuckle_server::config::{Config, Persona};
 use turnbuckle_server::handle::{Commands, Control, Events, Handle, LiveCounters};
 
+use self::api::Api;
+use self::api::socket::{Socket, path_of};
 use self::consumers::Consumers;
 use self::exposition::{Exposition, Format};
 use self::host::Hosts;
@@ -63,6 +69,7 @@ impl Control for Controller {
     ) -> Result<Option<Running>, String> {
         let exporter = &config.process.exporter;
         let listener = bind(config, log)?;
+        let socket = bind_socket(config, log)?;
         let watchdog = watchdog::interval();
         let mut consumers = Consumers::default();
         let is_statsdb_up = Arc::new(AtomicBool::new(false));
@@ -73,7 +80,7 @@ impl Control for Controller {
             let (commands, is_up) = (handle.commands.clone(), Arc::clone(&is_statsdb_up));
             Statsdb::new(config, address, commands, inbox, is_up)
         });
-        if listener.is_none() && watchdog.is_none() && statsdb.is_none() {
+        if listener.is_none() && socket.is_none() && watchdog.is_none() && statsdb.is_none() {
             return Ok(None);
         }
         let runtime = tokio::runtime::Builder::new_current_thread()
@@ -98,6 +105,10 @@ impl Control for Controller {
                 tokio::spawn(Arc::clone(&shared).follow_events());
                 if let Some(interval) = watchdog {
                     tokio::spawn(watchdog::feed(shared.commands.clone(), interval));
+                }
+                if let Some(socket) = socket {
+                    let api = Api::new(shared.counters.clone(), shared.commands.clone());
+                    tokio::spawn(api.serve(socket));
                 }
                 if let Some(listener) = listener {
                     tokio::spawn(listener.serve(Arc::clone(&shared)));
@@ -145,6 +156,30 @@ fn bind(config: &Config, log: &mut dyn Write) -> Result<Option<Listener>, String
             Ok(None)
         }
         Err(why) => Err(why),
+    }
+}
+
+/// Binds the socket for commands, if there is to be one.
+///
+/// # Errors
+///
+/// The socket that the configuration names cannot be bound. By the name of `turnserver` the relay serves without it, and also where it is only
+/// expected in a directory of the service manager's.
+fn bind_socket(config: &Config, log: &mut dyn Write) -> Result<Option<Socket>, String> {
+    let Some((path, is_named)) = path_of(&config.process.control_socket) else {
+        return Ok(None);
+    };
+    match Socket::bind(&path) {
+        Ok(socket) => {
+            // The log takes everything.
+            let _ = writeln!(log, "commands at {}", path.display());
+            Ok(Some(socket))
+        }
+        Err(why) if is_named && config.persona == Persona::Turnbuckle => Err(why),
+        Err(why) => {
+            let _ = writeln!(log, "error: {why}");
+            Ok(None)
+        }
     }
 }
 

@@ -12,6 +12,7 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::{TcpListener, TcpStream};
 use turnbuckle_server::config::Exporter;
 
+use crate::limits::{HEAD, PAUSE};
 use crate::{Shared, http};
 
 /// Connections at a time.
@@ -20,14 +21,8 @@ const CONNECTIONS_MAX: usize = 32;
 /// Connections of one address at a time.
 const PER_SOURCE_MAX: usize = 4;
 
-/// Time until the head of a request has to be there.
-const HEAD: Duration = Duration::from_secs(5);
-
 /// Time for a connection in all: the head, an answer within the second that shards have, and ten seconds to read it.
 const CONNECTION: Duration = Duration::from_secs(16);
-
-/// Time without accepting after it failed, for want of descriptors for example.
-const PAUSE: Duration = Duration::from_millis(100);
 
 /// A bound listener.
 pub(crate) struct Listener {

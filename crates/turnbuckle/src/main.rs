@@ -45,6 +45,7 @@ enum Command {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         options: Vec<OsString>,
     },
+    Ctl(turnbuckle_control::ctl::Arguments),
     /// Put links with coturn's names to this program into a directory: started by them it is turnserver, turnadmin and the turnutils
     InstallLinks(links::Arguments),
     /// Print the option table
@@ -98,6 +99,7 @@ fn subcommand() -> anyhow::Result<ExitCode> {
     match Arguments::parse().command {
         Command::Serve { options } => serve::run(options),
         Command::Check { options } => check::run(options),
+        Command::Ctl(arguments) => Ok(turnbuckle_control::ctl::run(&arguments)?),
         Command::InstallLinks(arguments) => links::run(&arguments).map(|()| ExitCode::SUCCESS),
         Command::Options(arguments) => options::run(&arguments),
         Command::Load(arguments) => turnbuckle_load::load::run(&arguments),

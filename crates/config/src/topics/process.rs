@@ -5,8 +5,28 @@ use std::path::PathBuf;
 use super::exporter::Exporter;
 use super::statsdb::StatsDatabase;
 use crate::entry::Group;
-use crate::row::{Row, Topic, file_path, flag, text};
+use crate::row::{Row, Setting, Topic, file_path, flag, one, text};
 use crate::value::Kind;
+
+/// Where `turnbuckle ctl` reaches the relay.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum ControlSocket {
+    /// At `control.sock` in the directory that the service manager has made (`RUNTIME_DIRECTORY`, systemd.exec(5)), if it has made one.
+    #[default]
+    InRuntimeDirectory,
+    /// Nowhere.
+    Nowhere,
+    /// At this path.
+    At(PathBuf),
+}
+
+impl ControlSocket {
+    /// Name of the socket in the runtime directory.
+    pub const NAME: &str = "control.sock";
+
+    const RUNTIME: &str = "runtime-directory";
+    const NONE: &str = "none";
+}
 
 /// The process as the system sees it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -19,6 +39,8 @@ pub struct Process {
     pub user: Option<Box<str>>,
     /// Group to become.
     pub group: Option<Box<str>>,
+    /// Where it takes an operator's commands.
+    pub control_socket: ControlSocket,
     /// What it shows of itself.
     pub exporter: Exporter,
     /// Whom it tells what happens to sessions.
@@ -83,6 +105,31 @@ pub(crate) const ROWS: &[Key] = &[
     .default("(that of proc-user)")
     .example("turnserver")
     .works(text!(group)),
+    Key::own(
+        "O-162",
+        "control-socket",
+        Group::Process,
+        Kind::File,
+        "Unix socket at which turnbuckle ctl reaches the server: a path, none, or runtime-directory for control.sock in \
+         the directory that the service manager gives ($RUNTIME_DIRECTORY), if it gives one. The owner and the group of the \
+         server may connect.",
+    )
+    .default("runtime-directory")
+    .works(Setting {
+        take: |process, written| {
+            process.control_socket = match written.value.text() {
+                ControlSocket::RUNTIME => ControlSocket::InRuntimeDirectory,
+                ControlSocket::NONE => ControlSocket::Nowhere,
+                path => ControlSocket::At(path.into()),
+            };
+            Ok(())
+        },
+        show: |process| match &process.control_socket {
+            ControlSocket::InRuntimeDirectory => one(ControlSocket::RUNTIME),
+            ControlSocket::Nowhere => one(ControlSocket::NONE),
+            ControlSocket::At(path) => one(path.display()),
+        },
+    }),
     Key::new(
         "O-182",
         "version",

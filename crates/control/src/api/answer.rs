@@ -1,0 +1,403 @@
+//! The requests that are served, and their answers.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use hyper::body::Bytes;
+use hyper::header::{ACCEPT, ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderValue};
+use hyper::{Method, Request, Response, StatusCode};
+use serde_json::{Value, json};
+use tokio::sync::mpsc::Sender;
+use tokio::time::timeout;
+use turnbuckle_server::handle::{SessionFilter, shard_of};
+
+use super::body::Answered;
+use super::filter::{FILTERS, Measure, Query};
+use super::pages::{Deed, Walk, ask};
+use super::session::{object, weight};
+use super::{Api, Caller};
+use crate::health;
+
+/// The form of a list that is not cut into pages: an object in each line.
+pub(crate) const NDJSON: &str = "application/x-ndjson";
+const JSON: &str = "application/json";
+
+/// Sessions of one page at most, and of a list of the largest.
+const SESSIONS_MAX: usize = 1000;
+
+/// Sessions in the list of the largest, if the query does not say.
+const TOP: usize = 10;
+
+/// Time in which a reader of a list has to take the next piece.
+const READ: Duration = Duration::from_secs(10);
+
+/// An answer, and whether the relay ends after it.
+pub(crate) struct Answer {
+    pub(crate) response: Response<Answered>,
+    pub(crate) ends_relay: bool,
+}
+
+/// A status other than 200, and why.
+type Refusal = (StatusCode, String);
+
+/// Answers a request.
+pub(crate) async fn answer<B>(api: &Arc<Api>, caller: Caller, request: &Request<B>) -> Answer {
+    let path = request.uri().path();
+    let query = request.uri().query().unwrap_or_default();
+    let is_list = || {
+        let accept = request.headers().get(ACCEPT);
+        accept.is_some_and(|accept| accept.as_bytes() == NDJSON.as_bytes())
+    };
+    let methods: &[Method] = match path {
+        "/v1/info" | "/v1/health" | "/v1/sessions" | "/v1/top" | "/v1/counters" => &[Method::GET],
+        "/v1/sessions:end" | "/v1/stop" => &[Method::POST],
+        "/v1/drain" => &[Method::GET, Method::PUT, Method::DELETE],
+        _ if path.starts_with("/v1/sessions/") => &[Method::GET, Method::DELETE],
+        _ => {
+            return refused((
+                StatusCode::NOT_FOUND,
+                "there is no such path here".to_owned(),
+            ));
+        }
+    };
+    let method = request.method();
+    if !methods.contains(method) {
+        let allowed: Vec<&str> = methods.iter().map(Method::as_str).collect();
+        let allowed = allowed.join(", ");
+        let why = format!("this path takes {allowed}");
+        let mut answer = refused((StatusCode::METHOD_NOT_ALLOWED, why));
+        if let Ok(allowed) = HeaderValue::from_str(&allowed) {
+            answer.response.headers_mut().insert(ALLOW, allowed);
+        }
+        return answer;
+    }
+    let is_get = *method == Method::GET;
+    let result = match path {
+        "/v1/sessions" if is_list() => return list(api, query),
+        "/v1/sessions" => api.page(query).await,
+        "/v1/sessions:end" => api.end_some(caller, query).await,
+        "/v1/top" => api.top(query).await,
+        "/v1/counters" => plain(query).map(|()| api.counters.accounting().json()),
+        "/v1/info" => plain(query).map(|()| api.info()),
+        "/v1/health" => match plain(query) {
+            Ok(()) => api.health().await,
+            Err(refusal) => Err(refusal),
+        },
+        "/v1/drain" => match plain(query) {
+            Ok(()) if is_get => Ok(api.drain()),
+            Ok(()) => api.set_draining(caller, *method == Method::PUT).await,
+            Err(refusal) => Err(refusal),
+        },
+        "/v1/stop" => {
+            let stopped = match plain(query) {
+                Ok(()) => api.note(caller, "stop").await,
+                Err(refusal) => Err(refusal),
+            };
+            return match stopped {
+                Ok(()) => Answer {
+                    ends_relay: true,
+                    ..done(json!({ "stopping": true }).to_string())
+                },
+                Err(refusal) => refused(refusal),
+            };
+        }
+        _ => match (
+            plain(query),
+            path.trim_start_matches("/v1/sessions/").parse(),
+        ) {
+            (Ok(()), Ok(number)) if is_get => api.one(number, Deed::List).await,
+            (Ok(()), Ok(number)) => api.end_one(caller, number).await,
+            (Err(refusal), _) => Err(refusal),
+            (_, Err(_)) => {
+                let why = "a session's number has at most eighteen digits".to_owned();
+                Err((StatusCode::BAD_REQUEST, why))
+            }
+        },
+    };
+    match result {
+        Ok(text) => done(text),
+        Err(refusal) => refused(refusal),
+    }
+}
+
+impl Api {
+    fn info(&self) -> String {
+        let accounting = self.counters.accounting();
+        json!({
+            "version": env!("CARGO_PKG_VERSION"),
+            "pid": std::process::id(),
+            "uptime_s": self.started.elapsed().as_secs(),
+            "shards": self.commands.shards(),
+            "allocations": accounting.get("allocations", None),
+            "draining": self.counters.is_draining(),
+        })
+        .to_string()
+    }
+
+    /// Says whether every shard answers, and whether new allocations are taken.
+    async fn health(&self) -> Result<String, Refusal> {
+        let silent = health::silent_shards(&self.commands).await;
+        let is_live = silent.is_empty();
+        let is_draining = self.counters.is_draining();
+        let health = json!({
+            "live": is_live,
+            "ready": is_live && !is_draining,
+            "draining": is_draining,
+            "silent_shards": silent,
+        });
+        Ok(health.to_string())
+    }
+
+    fn drain(&self) -> String {
+        json!({
+            "draining": self.counters.is_draining(),
+            "allocations": self.counters.accounting().get("allocations", None),
+        })
+        .to_string()
+    }
+
+    async fn set_draining(&self, caller: Caller, is_draining: bool) -> Result<String, Refusal> {
+        let what = if is_draining { "drain" } else { "undrain" };
+        self.note(caller, what).await?;
+        let done = ask(|reply| match is_draining {
+            true => self.commands.drain(reply),
+            false => self.commands.undrain(reply),
+        });
+        done.await.ok_or_else(busy)?;
+        Ok(self.drain())
+    }
+
+    /// Answers with a page of the sessions that pass a filter.
+    async fn page(&self, query: &str) -> Result<String, Refusal> {
+        let query = read(query, &[&FILTERS, &["max", "cursor"]])?;
+        let max = at_most(query.max.unwrap_or(SESSIONS_MAX))?;
+        let from = query.cursor.unwrap_or_default();
+        let mut walk = Walk::new(&self.commands, Deed::List, query.filter, from);
+        let mut sessions: Vec<Value> = Vec::new();
+        while sessions.len() < max {
+            let page = walk.page(max - sessions.len()).await.map_err(silent)?;
+            let Some(page) = page else {
+                break;
+            };
+            sessions.extend(page.sessions.iter().map(object));
+        }
+        let cursor = walk.next().map(|(shard, place)| format!("{shard}-{place}"));
+        Ok(json!({ "sessions": sessions, "cursor": cursor }).to_string())
+    }
+
+    /// Answers with the sessions that have relayed most.
+    async fn top(&self, query: &str) -> Result<String, Refusal> {
+        let query = read(query, &[&FILTERS, &["max", "by"]])?;
+        let max = at_most(query.max.unwrap_or(TOP))?;
+        let by = query.by.unwrap_or(Measure::Bytes);
+        // The least of those kept is on top.
+        let mut heaviest = BinaryHeap::with_capacity(max + 1);
+        let mut walk = Walk::new(&self.commands, Deed::List, query.filter, (0, 0));
+        while let Some(page) = walk.page(SESSIONS_MAX).await.map_err(silent)? {
+            for session in page.sessions {
+                let rank = Reverse((weight(&session, by), Reverse(session.number)));
+                if heaviest.len() == max
+                    && heaviest
+                        .peek()
+                        .is_some_and(|(least, _): &(_, Kept)| rank >= *least)
+                {
+                    continue;
+                }
+                heaviest.push((rank, Kept(object(&session))));
+                if heaviest.len() > max {
+                    heaviest.pop();
+                }
+            }
+        }
+        let sessions = heaviest.into_sorted_vec().into_iter();
+        let sessions: Vec<_> = sessions.map(|(_, Kept(session))| session).collect();
+        Ok(json!({ "sessions": sessions }).to_string())
+    }
+
+    /// Lists or ends one session, and answers with what it was like.
+    async fn one(&self, number: u64, deed: Deed) -> Result<String, Refusal> {
+        let filter = SessionFilter {
+            numbers: Some(vec![number]),
+            ..SessionFilter::default()
+        };
+        let shard = shard_of(number);
+        let mut walk = Walk::new(&self.commands, deed, filter, (shard, 0));
+        while walk.next().is_some_and(|(next, _)| next == shard) {
+            let page = walk.page(1).await.map_err(silent)?;
+            if let Some(session) = page.iter().flat_map(|page| &page.sessions).next() {
+                return Ok(object(session).to_string());
+            }
+        }
+        let why = format!("there is no session {number:018}");
+        Err((StatusCode::NOT_FOUND, why))
+    }
+
+    async fn end_one(&self, caller: Caller, number: u64) -> Result<String, Refusal> {
+        let what = format!("end session {number:018}");
+        self.note(caller, &what).await?;
+        self.one(number, Deed::End).await
+    }
+
+    /// Ends the sessions that pass a filter.
+    async fn end_some(&self, caller: Caller, query: &str) -> Result<String, Refusal> {
+        let what = format!("end sessions: {}", query.escape_debug());
+        let query = read(query, &[&FILTERS, &["all"]])?;
+        if query.filter.admits_all() != query.is_for_all {
+            let why = match query.is_for_all {
+                true => "`all` leaves no room for a filter",
+                false => "which sessions? give a filter, or all=true",
+            };
+            return Err((StatusCode::BAD_REQUEST, why.to_owned()));
+        }
+        self.note(caller, &what).await?;
+        let mut walk = Walk::new(&self.commands, Deed::End, query.filter, (0, 0));
+        let mut ended = 0;
+        loop {
+            match walk.page(SESSIONS_MAX).await {
+                Ok(Some(page)) => ended += page.sessions.len(),
+                Ok(None) => return Ok(json!({ "ended": ended }).to_string()),
+                Err(shard) => {
+                    let (status, why) = silent(shard);
+                    return Err((status, format!("{why}; ended {ended} sessions before")));
+                }
+            }
+        }
+    }
+
+    /// Writes into the log what a caller is about to change.
+    async fn note(&self, caller: Caller, what: &str) -> Result<(), Refusal> {
+        let process = match caller.process {
+            Some(process) => format!(", process {process}"),
+            None => String::new(),
+        };
+        let line = format!("control: user {}{process}: {what}", caller.user);
+        // The line needs no answer: it is a command that is taken, or refused and tried again.
+        let taken = ask(|reply| {
+            self.commands.say(line.clone())?;
+            reply(());
+            Ok(())
+        });
+        taken.await.ok_or_else(busy)
+    }
+}
+
+/// A session in a heap, whose place there is not its own matter.
+struct Kept(Value);
+
+impl PartialEq for Kept {
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
+}
+
+impl Eq for Kept {}
+
+impl PartialOrd for Kept {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Kept {
+    fn cmp(&self, _: &Self) -> std::cmp::Ordering {
+        std::cmp::Ordering::Equal
+    }
+}
+
+/// Answers with all sessions that pass a filter, one in a line, as fast as they are read.
+fn list(api: &Arc<Api>, query: &str) -> Answer {
+    let query = match read(query, &[&FILTERS]) {
+        Ok(query) => query,
+        Err(refusal) => return refused(refusal),
+    };
+    let (pieces, body) = Answered::pieces();
+    tokio::spawn(send_list(Arc::clone(api), query.filter, pieces));
+    Answer {
+        response: response(StatusCode::OK, body, NDJSON),
+        ends_relay: false,
+    }
+}
+
+async fn send_list(api: Arc<Api>, filter: SessionFilter, pieces: Sender<Bytes>) {
+    let mut walk = Walk::new(&api.commands, Deed::List, filter, (0, 0));
+    loop {
+        let (piece, is_last) = match walk.page(SESSIONS_MAX).await {
+            Ok(None) => return,
+            Ok(Some(page)) => {
+                let lines = page.sessions.iter();
+                let lines: String = lines
+                    .map(|session| format!("{}\n", object(session)))
+                    .collect();
+                (lines, false)
+            }
+            Err(shard) => {
+                let (_, why) = silent(shard);
+                (format!("{}\n", json!({ "error": why })), true)
+            }
+        };
+        if piece.is_empty() {
+            continue;
+        }
+        // A reader that is gone or takes nothing has no use for the rest.
+        let sent = timeout(READ, pieces.send(piece.into())).await;
+        if is_last || !matches!(sent, Ok(Ok(()))) {
+            return;
+        }
+    }
+}
+
+fn read(query: &str, allowed: &[&[&str]]) -> Result<Query, Refusal> {
+    Query::parse(query, allowed).map_err(|why| (StatusCode::BAD_REQUEST, why))
+}
+
+/// Takes no parameters.
+fn plain(query: &str) -> Result<(), Refusal> {
+    read(query, &[]).map(drop)
+}
+
+fn at_most(max: usize) -> Result<usize, Refusal> {
+    match max {
+        1..=SESSIONS_MAX => Ok(max),
+        _ => Err((
+            StatusCode::BAD_REQUEST,
+            format!("`max` is 1 to {SESSIONS_MAX}"),
+        )),
+    }
+}
+
+fn silent(shard: usize) -> Refusal {
+    let why = format!("shard {shard} does not answer");
+    (StatusCode::SERVICE_UNAVAILABLE, why)
+}
+
+fn busy() -> Refusal {
+    let why = "the relay takes no command now".to_owned();
+    (StatusCode::SERVICE_UNAVAILABLE, why)
+}
+
+fn done(text: String) -> Answer {
+    whole(StatusCode::OK, text)
+}
+
+fn refused((status, why): Refusal) -> Answer {
+    whole(status, json!({ "error": why }).to_string())
+}
+
+fn whole(status: StatusCode, text: String) -> Answer {
+    let body = Answered::Whole(Some((text + "\n").into()));
+    Answer {
+        response: response(status, body, JSON),
+        ends_relay: false,
+    }
+}
+
+fn response(status: StatusCode, body: Answered, content_type: &'static str) -> Response<Answered> {
+    let mut response = Response::new(body);
+    *response.status_mut() = status;
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
+    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    response
+}

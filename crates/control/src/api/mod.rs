@@ -1,0 +1,119 @@
+//! Commands of an operator by HTTP over a Unix socket, for `turnbuckle ctl` and for programs (`docs/operating/control.md`).
+//!
+//! Who may connect may do everything: the rights are those of the socket's file. Invariant: what changes anything has a line in the log before it
+//! happens, with the caller's user and process as the kernel names them; what cannot be logged is not done.
+
+mod answer;
+mod body;
+mod filter;
+mod pages;
+mod session;
+pub(crate) mod socket;
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::Semaphore;
+use tokio::time::{sleep, timeout};
+use turnbuckle_server::handle::{Commands, LiveCounters};
+
+pub(crate) use self::answer::NDJSON;
+use self::socket::Socket;
+use crate::limits::{HEAD, PAUSE};
+
+/// Connections that are served at a time. Others wait to be accepted.
+const CONNECTIONS_MAX: usize = 32;
+
+/// Time for a connection in all, so that a reader that stalls in a list does not keep its place.
+const CONNECTION: Duration = Duration::from_secs(60);
+
+/// What the answers are made from.
+pub(crate) struct Api {
+    counters: LiveCounters,
+    commands: Commands,
+    started: Instant,
+}
+
+/// Who is connected, as the kernel says (unix(7), `SO_PEERCRED`).
+#[derive(Clone, Copy)]
+pub(crate) struct Caller {
+    user: u32,
+    process: Option<i32>,
+}
+
+impl Api {
+    pub(crate) fn new(counters: LiveCounters, commands: Commands) -> Self {
+        Self {
+            counters,
+            commands,
+            started: Instant::now(),
+        }
+    }
+
+    /// Serves for ever.
+    pub(crate) async fn serve(self, socket: Socket) {
+        // It fails only without a runtime, or without a descriptor.
+        let listener = socket.listener.try_clone().and_then(UnixListener::from_std);
+        let Ok(listener) = listener else {
+            return;
+        };
+        let api = Arc::new(self);
+        let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+        loop {
+            // It fails only when it is closed, which nobody does.
+            let Ok(place) = Arc::clone(&places).acquire_owned().await else {
+                return;
+            };
+            match listener.accept().await {
+                Ok((stream, _)) => {
+                    let api = Arc::clone(&api);
+                    tokio::spawn(async move {
+                        api.converse(stream).await;
+                        drop(place);
+                    });
+                }
+                Err(_) => sleep(PAUSE).await,
+            }
+        }
+    }
+
+    /// Serves one request, and ends the relay after the answer if that was the request.
+    async fn converse(self: Arc<Self>, stream: UnixStream) {
+        let Ok(credentials) = stream.peer_cred() else {
+            return;
+        };
+        let caller = Caller {
+            user: credentials.uid(),
+            process: credentials.pid(),
+        };
+        let is_last = AtomicBool::new(false);
+        let service = service_fn(|request| {
+            let api = Arc::clone(&self);
+            let is_last = &is_last;
+            async move {
+                let answer = answer::answer(&api, caller, &request).await;
+                is_last.store(answer.ends_relay, Relaxed);
+                Ok::<_, Infallible>(answer.response)
+            }
+        });
+        let connection = http1::Builder::new()
+            .timer(TokioTimer::new())
+            .header_read_timeout(HEAD)
+            .keep_alive(false)
+            .max_buf_size(16 * 1024)
+            .serve_connection(TokioIo::new(stream), service);
+        // Whoever is too slow, or speaks something else, has gone without its answer.
+        let _ = timeout(CONNECTION, connection).await;
+        if is_last.load(Relaxed) {
+            while self.commands.stop().is_err() {
+                sleep(PAUSE).await;
+            }
+        }
+    }
+}

@@ -1,0 +1,48 @@
+//! A session as JSON.
+
+use serde_json::{Value, json};
+use turnbuckle_server::handle::{Session, Traffic};
+
+use super::filter::Measure;
+
+/// Returns a session as an object. Its number is a text of eighteen digits, as in the log: programs that read JSON hold no such number exactly.
+pub(crate) fn object(session: &Session) -> Value {
+    let traffic =
+        |traffic: &Traffic| json!({ "datagrams": traffic.datagrams, "bytes": traffic.bytes });
+    let client = &session.client;
+    let seal = client.seal.as_ref();
+    let relays = session.relays.iter();
+    let relays = relays.map(|relay| json!({ "local": relay.local, "external": relay.external }));
+    json!({
+        "session": format!("{:018}", session.number),
+        "realm": session.realm,
+        "user": session.user,
+        "client": client.address,
+        "server": client.server,
+        "transport": client.transport.as_str(),
+        "tls": seal.map(|seal| json!({ "version": seal.version, "cipher": seal.suite })),
+        "relays": relays.collect::<Vec<_>>(),
+        "relay_protocol": session.protocol.as_str(),
+        "age_s": session.age.as_secs(),
+        "expires_in_s": session.expires_in.as_secs(),
+        "max_bps": session.bytes_per_s,
+        "is_mobile": session.is_mobile,
+        "peers": session.peers,
+        "usage": {
+            "client_received": traffic(&session.usage.client_received),
+            "client_sent": traffic(&session.usage.client_sent),
+            "peer_received": traffic(&session.usage.peer_received),
+            "peer_sent": traffic(&session.usage.peer_sent),
+        },
+    })
+}
+
+/// Returns how much a session has relayed, received by client and peers together.
+pub(crate) fn weight(session: &Session, by: Measure) -> u64 {
+    let usage = &session.usage;
+    let part = |traffic: &Traffic| match by {
+        Measure::Bytes => traffic.bytes,
+        Measure::Datagrams => traffic.datagrams,
+    };
+    part(&usage.client_received).saturating_add(part(&usage.peer_received))
+}

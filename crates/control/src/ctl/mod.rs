@@ -1,0 +1,356 @@
+//! `turnbuckle ctl`: looks at a relay that runs, and steers it.
+//!
+//! Each command is one request to the relay's Unix socket and its answer as text, or as the JSON that came. `drain --wait` asks until the relay has
+//! ended.
+
+mod client;
+mod show;
+
+use std::io::{self, Write as _};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::{Args, Subcommand, ValueEnum};
+use form_urlencoded::Serializer;
+use hyper::Method;
+use serde_json::Value;
+use tokio::time::{Instant, sleep};
+use turnbuckle_server::config::ControlSocket;
+
+use self::client::{Client, Failure};
+use crate::api::socket::runtime_directory;
+
+/// Where the units of the packages have the socket.
+const USUAL_DIRECTORIES: [&str; 2] = ["/run/turnbuckle", "/run/turnserver"];
+
+/// Time between two looks at a relay that drains.
+const LOOK: Duration = Duration::from_millis(500);
+
+/// Look at a relay that runs, and steer it
+///
+/// Exit codes: 0 done, 1 refused, or not healthy; 2 wrong command line; 3 no relay there, or no right to connect; 4 no answer in time.
+#[derive(Args)]
+pub struct Arguments {
+    /// Socket of the relay (its key control-socket) [default: control.sock in $RUNTIME_DIRECTORY, /run/turnbuckle or /run/turnserver]
+    #[arg(long, global = true, env = "TURNBUCKLE_SOCKET", value_name = "PATH")]
+    socket: Option<PathBuf>,
+    /// Print the relay's answer as it is: JSON, of lists an object in each line
+    #[arg(long, global = true)]
+    json: bool,
+    /// Longest time to wait for an answer
+    #[arg(
+        long,
+        global = true,
+        value_name = "SECONDS",
+        default_value_t = 10,
+        value_parser = clap::value_parser!(u64).range(1..=3600)
+    )]
+    timeout: u64,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// List sessions (allocations), all of them or those that a filter lets through
+    Sessions {
+        #[command(flatten)]
+        filter: Filter,
+    },
+    /// Show one session
+    Session {
+        /// Its number
+        number: u64,
+    },
+    /// End sessions; their clients get 437 for their next request
+    End {
+        /// Numbers of sessions
+        #[arg(conflicts_with = "Filter", required_unless_present_any = ["Filter", "all"])]
+        numbers: Vec<u64>,
+        #[command(flatten)]
+        filter: Filter,
+        /// End every session
+        #[arg(long, conflicts_with_all = ["Filter", "numbers"])]
+        all: bool,
+    },
+    /// List the sessions that have relayed most, from clients and from peers together
+    Top {
+        /// What is compared
+        #[arg(long, value_enum, default_value_t = By::Bytes)]
+        by: By,
+        /// How many to list
+        #[arg(long, value_name = "COUNT", default_value_t = 10,
+              value_parser = clap::value_parser!(u16).range(1..=1000))]
+        max: u16,
+        #[command(flatten)]
+        filter: Filter,
+    },
+    /// Refuse new allocations, and end when drain-min-allocations or fewer are left
+    Drain {
+        /// Wait until the relay has ended; exit code 1 if draining is called off meanwhile
+        #[arg(long)]
+        wait: bool,
+        /// Longest wait, then exit code 4
+        #[arg(long, value_name = "SECONDS", requires = "wait")]
+        wait_max: Option<u64>,
+    },
+    /// Take new allocations again
+    Undrain,
+    /// End the relay, and all its sessions
+    Stop,
+    /// Show all counters as they are now (docs/counters.md explains them)
+    Counters,
+    /// Show version, process, time since the start and how much is going on
+    Info,
+    /// Say whether every shard answers and whether new allocations are taken; exit code 1 if not
+    Health,
+}
+
+/// Which sessions are meant; all conditions have to hold
+#[derive(Args)]
+struct Filter {
+    /// Name of the user, the whole
+    #[arg(long, value_name = "NAME")]
+    user: Option<String>,
+    /// Part of the name of the user
+    #[arg(long, value_name = "PART")]
+    user_like: Option<String>,
+    /// Realm
+    #[arg(long)]
+    realm: Option<String>,
+    /// udp, tcp, tls or dtls between client and relay
+    #[arg(long)]
+    transport: Option<String>,
+    /// IP address of the client
+    #[arg(long, value_name = "ADDRESS")]
+    client: Option<String>,
+    /// IP address of a peer that there is a permission for
+    #[arg(long, value_name = "ADDRESS")]
+    peer: Option<String>,
+    /// Least age in seconds
+    #[arg(long, value_name = "SECONDS")]
+    min_age: Option<u64>,
+}
+
+impl Filter {
+    /// Returns a path with these conditions and `more` as its query.
+    fn path(&self, path: &str, more: &[(&str, &str)]) -> String {
+        let mut query = Serializer::new(String::new());
+        let min_age = self.min_age.map(|age| age.to_string());
+        let conditions = [
+            ("user", &self.user),
+            ("user_like", &self.user_like),
+            ("realm", &self.realm),
+            ("transport", &self.transport),
+            ("client", &self.client),
+            ("peer", &self.peer),
+            ("min_age", &min_age),
+        ];
+        for (name, value) in conditions {
+            if let Some(value) = value {
+                query.append_pair(name, value);
+            }
+        }
+        query.extend_pairs(more);
+        format!("{path}?{}", query.finish())
+    }
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum By {
+    Bytes,
+    Datagrams,
+}
+
+/// Carries out a command, and returns the exit code. What is wrong is on standard error.
+///
+/// # Errors
+///
+/// There is no runtime to be had.
+pub fn run(arguments: &Arguments) -> io::Result<ExitCode> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_io()
+        .enable_time()
+        .build()?;
+    let call = Call {
+        client: Client {
+            socket: socket(arguments.socket.as_deref()),
+            patience: Duration::from_secs(arguments.timeout),
+        },
+        as_json: arguments.json,
+    };
+    match runtime.block_on(call.carry_out(&arguments.command)) {
+        Ok(code) => Ok(code),
+        Err(failure) => {
+            // Nothing is left to be said if standard error is gone too.
+            let _ = writeln!(io::stderr(), "turnbuckle ctl: {failure}");
+            Ok(ExitCode::from(failure.code()))
+        }
+    }
+}
+
+fn socket(named: Option<&Path>) -> PathBuf {
+    let in_directory = |directory: &Path| directory.join(ControlSocket::NAME);
+    let usual = || {
+        let all = USUAL_DIRECTORIES.map(|directory| in_directory(directory.as_ref()));
+        let there = all.iter().find(|path| path.exists());
+        there.unwrap_or(&all[0]).clone()
+    };
+    match (named, runtime_directory()) {
+        (Some(path), _) => path.to_owned(),
+        (None, Some(directory)) => in_directory(&directory),
+        (None, None) => usual(),
+    }
+}
+
+/// A command on its way.
+struct Call {
+    client: Client,
+    as_json: bool,
+}
+
+impl Call {
+    async fn carry_out(&self, command: &Command) -> Result<ExitCode, Failure> {
+        match command {
+            Command::Sessions { filter } => self.sessions(filter).await?,
+            Command::Session { number } => {
+                self.pairs(Method::GET, &format!("/v1/sessions/{number}"))
+                    .await?;
+            }
+            Command::End {
+                numbers,
+                filter,
+                all,
+            } => self.end(numbers, filter, *all).await?,
+            Command::Top { by, max, filter } => {
+                let by = match by {
+                    By::Bytes => "bytes",
+                    By::Datagrams => "datagrams",
+                };
+                let path = filter.path("/v1/top", &[("by", by), ("max", &max.to_string())]);
+                let answer = self.client.ask(Method::GET, &path).await?;
+                self.say(&answer, |answer| {
+                    let lines = answer["sessions"].as_array().into_iter().flatten();
+                    let lines: String = lines.map(|it| show::line(it) + "\n").collect();
+                    format!("{}\n{lines}", show::HEADING)
+                })?;
+            }
+            Command::Drain { wait, wait_max } => {
+                let answer = self.client.ask(Method::PUT, "/v1/drain").await?;
+                self.say(&answer, |answer| {
+                    let left = show::text(&answer["allocations"]);
+                    format!("draining; {left} allocations left\n")
+                })?;
+                if *wait {
+                    self.wait(wait_max.map(Duration::from_secs)).await?;
+                }
+            }
+            Command::Undrain => {
+                let answer = self.client.ask(Method::DELETE, "/v1/drain").await?;
+                self.say(&answer, |_| "new allocations are taken\n".to_owned())?;
+            }
+            Command::Stop => {
+                let answer = self.client.ask(Method::POST, "/v1/stop").await?;
+                self.say(&answer, |_| "the relay ends\n".to_owned())?;
+            }
+            Command::Counters => self.pairs(Method::GET, "/v1/counters").await?,
+            Command::Info => self.pairs(Method::GET, "/v1/info").await?,
+            Command::Health => {
+                let answer = self.client.ask(Method::GET, "/v1/health").await?;
+                self.say(&answer, show::pairs)?;
+                if answer["ready"] != Value::Bool(true) {
+                    return Ok(ExitCode::FAILURE);
+                }
+            }
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+
+    async fn sessions(&self, filter: &Filter) -> Result<(), Failure> {
+        let mut out = io::BufWriter::new(io::stdout().lock());
+        let mut write = |line: &[u8]| out.write_all(line).and_then(|()| out.write_all(b"\n"));
+        if !self.as_json {
+            written(write(show::HEADING.as_bytes()))?;
+        }
+        let path = filter.path("/v1/sessions", &[]);
+        let listed = self.client.list(&path, |line| {
+            let session: Value = serde_json::from_slice(line)
+                .map_err(|_| Failure::Unreachable("a line of the list is no JSON".to_owned()))?;
+            if let Some(why) = session["error"].as_str() {
+                return Err(Failure::Refused(why.to_owned()));
+            }
+            written(match self.as_json {
+                true => write(line),
+                false => write(show::line(&session).as_bytes()),
+            })
+        });
+        let listed = listed.await;
+        // What came before a failure is shown too.
+        written(out.flush())?;
+        listed
+    }
+
+    async fn end(&self, numbers: &[u64], filter: &Filter, all: bool) -> Result<(), Failure> {
+        for number in numbers {
+            let path = format!("/v1/sessions/{number}");
+            let answer = self.client.ask(Method::DELETE, &path).await?;
+            self.say(&answer, |_| format!("ended session {number:018}\n"))?;
+        }
+        if numbers.is_empty() {
+            let more: &[_] = if all { &[("all", "true")] } else { &[] };
+            let path = filter.path("/v1/sessions:end", more);
+            let answer = self.client.ask(Method::POST, &path).await?;
+            self.say(&answer, |answer| {
+                format!("ended {} sessions\n", show::text(&answer["ended"]))
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Waits until the relay has ended.
+    async fn wait(&self, longest: Option<Duration>) -> Result<(), Failure> {
+        let deadline = longest.map(|longest| Instant::now() + longest);
+        loop {
+            match self.client.ask(Method::GET, "/v1/drain").await {
+                Ok(answer) if answer["draining"] != Value::Bool(true) => {
+                    let why = "draining was called off";
+                    return Err(Failure::Refused(why.to_owned()));
+                }
+                Ok(_) => {}
+                Err(Failure::Unreachable(_)) => return Ok(()),
+                Err(failure) => return Err(failure),
+            }
+            if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+                let why = "allocations are left, and the relay goes on draining";
+                return Err(Failure::Late(why.to_owned()));
+            }
+            sleep(LOOK).await;
+        }
+    }
+
+    /// Asks for an object, and prints its names and values.
+    async fn pairs(&self, method: Method, path: &str) -> Result<(), Failure> {
+        let answer = self.client.ask(method, path).await?;
+        self.say(&answer, show::pairs)
+    }
+
+    /// Prints an answer.
+    fn say(&self, answer: &Value, text: impl FnOnce(&Value) -> String) -> Result<(), Failure> {
+        let text = match self.as_json {
+            true => format!("{answer}\n"),
+            false => text(answer),
+        };
+        written(io::stdout().write_all(text.as_bytes()))
+    }
+}
+
+/// Takes a reader of standard output that went away for one that has read enough.
+fn written(result: io::Result<()>) -> Result<(), Failure> {
+    match result {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+            Err(Failure::Refused(format!("standard output: {error}")))
+        }
+        _ => Ok(()),
+    }
+}

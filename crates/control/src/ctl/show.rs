@@ -1,0 +1,129 @@
+//! Answers as text for people. Names come from clients, so nothing of them reaches a terminal unescaped.
+
+use std::fmt::Write as _;
+
+use serde_json::Value;
+
+/// Heading of a list of sessions.
+pub(super) const HEADING: &str = "SESSION            VIA  AGE     ENDS IN FROM CLIENT FROM PEERS CLIENT                RELAYED ADDRESS       USER";
+
+/// Returns a session as a line below [`HEADING`].
+pub(super) fn line(session: &Value) -> String {
+    let usage = &session["usage"];
+    format!(
+        "{:<18} {:<4} {:<7} {:<7} {:>11} {:>10} {:<21} {:<21} {}",
+        text(&session["session"]),
+        text(&session["transport"]),
+        time(&session["age_s"]),
+        time(&session["expires_in_s"]),
+        bytes(&usage["client_received"]["bytes"]),
+        bytes(&usage["peer_received"]["bytes"]),
+        text(&session["client"]),
+        text(&session["relays"][0]["external"]),
+        user(session),
+    )
+}
+
+/// Returns an object as lines of names and values; what is nested in it has the names with dots.
+pub(super) fn pairs(value: &Value) -> String {
+    let mut lines = String::new();
+    let mut all = Vec::new();
+    flatten(String::new(), value, &mut all);
+    let width = all.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
+    for (name, value) in all {
+        // Writing to a String cannot fail.
+        let _ = writeln!(lines, "{name:<width$}  {value}");
+    }
+    lines
+}
+
+fn flatten(name: String, value: &Value, to: &mut Vec<(String, String)>) {
+    let under = |part: &str| match &*name {
+        "" => part.to_owned(),
+        name => format!("{name}.{part}"),
+    };
+    match value {
+        Value::Object(parts) => {
+            for (part, value) in parts {
+                flatten(under(&part.escape_debug().to_string()), value, to);
+            }
+        }
+        Value::Array(parts) if parts.iter().any(|part| part.is_object() || part.is_array()) => {
+            for (index, value) in parts.iter().enumerate() {
+                flatten(under(&index.to_string()), value, to);
+            }
+        }
+        Value::Array(parts) => {
+            let parts: Vec<_> = parts.iter().map(text).collect();
+            to.push((name, parts.join(", ")));
+        }
+        value => to.push((name, text(value))),
+    }
+}
+
+/// Returns a single value.
+pub(super) fn text(value: &Value) -> String {
+    match value {
+        Value::Null => "-".to_owned(),
+        Value::String(text) => text.escape_debug().to_string(),
+        value => value.to_string(),
+    }
+}
+
+fn user(session: &Value) -> String {
+    let (user, realm) = (text(&session["user"]), text(&session["realm"]));
+    match &*realm {
+        "" => user,
+        realm => format!("{user} ({realm})"),
+    }
+}
+
+/// Returns seconds in the two largest units, as `1h02m`.
+fn time(seconds: &Value) -> String {
+    let seconds = seconds.as_u64().unwrap_or(0);
+    let (minutes, hours, days) = (seconds / 60, seconds / 3600, seconds / 86_400);
+    match (days, hours, minutes) {
+        (0, 0, 0) => format!("{seconds}s"),
+        (0, 0, _) => format!("{minutes}m{:02}s", seconds % 60),
+        (0, _, _) => format!("{hours}h{:02}m", minutes % 60),
+        _ => format!("{days}d{:02}h", hours % 24),
+    }
+}
+
+/// Returns bytes in the largest unit that leaves a whole number before the point.
+fn bytes(count: &Value) -> String {
+    let count = count.as_u64().unwrap_or(0);
+    let mut unit: u64 = 1;
+    for name in ["B", "kB", "MB", "GB"] {
+        if count < unit * 1000 {
+            return match unit {
+                1 => format!("{count} {name}"),
+                unit => format!("{}.{} {name}", count / unit, count % unit * 10 / unit),
+            };
+        }
+        unit *= 1000;
+    }
+    format!("{}.{} TB", count / unit, count % unit * 10 / unit)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn numbers_are_short_and_names_do_nothing_to_a_terminal() {
+        assert_eq!(time(&json!(59)), "59s");
+        assert_eq!(time(&json!(3599)), "59m59s");
+        assert_eq!(time(&json!(3720)), "1h02m");
+        assert_eq!(time(&json!(90_000)), "1d01h");
+        assert_eq!(bytes(&json!(999)), "999 B");
+        assert_eq!(bytes(&json!(1_250_000)), "1.2 MB");
+        assert_eq!(bytes(&json!(7_000_000_000_000_u64)), "7.0 TB");
+        let session = json!({ "user": "a\u{1b}[31m\n", "realm": "r" });
+        assert_eq!(user(&session), "a\\u{1b}[31m\\n (r)");
+        let nested = json!({ "a": { "b": 1, "c": ["x", "y"] }, "d": [{ "e": null }] });
+        assert_eq!(pairs(&nested), "a.b    1\na.c    x, y\nd.0.e  -\n");
+    }
+}

@@ -1,0 +1,437 @@
+//! The socket for commands, by the program that uses it and by others: who may connect, what each command does, what a bad caller costs.
+
+use std::fs;
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::harness::{Client, OTHER_USER, Server, Site, USER, channel, peer_receives, peer_socket};
+use crate::not_run::not_run;
+
+const TIMEOUT: Duration = Duration::from_secs(30);
+
+/// A server that takes commands.
+pub(crate) struct Steered {
+    pub(crate) server: Server,
+    pub(crate) socket: PathBuf,
+    _directory: TempDir,
+}
+
+/// What a run of the program has come to.
+pub(crate) struct Ran {
+    pub(crate) code: i32,
+    pub(crate) out: String,
+    pub(crate) error: String,
+}
+
+impl Ran {
+    fn of(output: &Output) -> Self {
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        Self {
+            code: output.status.code().unwrap(),
+            out: text(&output.stdout),
+            error: text(&output.stderr),
+        }
+    }
+
+    #[track_caller]
+    pub(crate) fn expect(self, code: i32) -> Self {
+        assert_eq!(self.code, code, "{}\n{}", self.out, self.error);
+        self
+    }
+
+    /// The objects of its lines.
+    pub(crate) fn json(&self) -> Vec<Value> {
+        let lines = self.out.lines();
+        lines
+            .map(|line| serde_json::from_str(line).unwrap())
+            .collect()
+    }
+}
+
+pub(crate) fn ctl(socket: &Path, arguments: &[&str]) -> Ran {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_turnbuckle"));
+    command.arg("ctl").arg("--socket").arg(socket);
+    Ran::of(&command.args(arguments).output().unwrap())
+}
+
+impl Steered {
+    pub(crate) fn start(site: Site, options: &[&str]) -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let socket = directory.path().join("control.sock");
+        let key = format!("--control-socket={}", socket.display());
+        let server = Server::start(site.server(), &[&[&*key], options].concat());
+        Self {
+            server,
+            socket,
+            _directory: directory,
+        }
+    }
+
+    pub(crate) fn ctl(&self, arguments: &[&str]) -> Ran {
+        ctl(&self.socket, arguments)
+    }
+
+    /// The sessions that pass a filter.
+    fn sessions(&self, filter: &[&str]) -> Vec<Value> {
+        let arguments = [&["sessions", "--json"], filter].concat();
+        self.ctl(&arguments).expect(0).json()
+    }
+
+    /// Sends a request as it stands, and returns what comes back.
+    fn raw(&self, request: &str) -> String {
+        let mut stream = UnixStream::connect(&self.socket).unwrap();
+        stream.set_read_timeout(Some(TIMEOUT)).unwrap();
+        // The server may close before it has read everything.
+        let _ = stream.write_all(request.as_bytes());
+        let mut answer = String::new();
+        let _ = stream.read_to_string(&mut answer);
+        answer
+    }
+}
+
+fn number(session: &Value) -> String {
+    session["session"].as_str().unwrap().to_owned()
+}
+
+#[test]
+fn sessions_are_listed_filtered_shown_and_ended_and_the_rest_goes_on() {
+    let site = Site::new();
+    let steered = Steered::start(site, &["--allow-loopback-peers"]);
+    let server = &steered.server;
+    let mut clients: Vec<_> = (2..6).map(|n| Client::new(site.ip(n), server)).collect();
+    let mut other = Client::other(site.ip(9), server);
+    let relayed: Vec<_> = clients.iter_mut().map(Client::allocate).collect();
+    other.allocate();
+    let peer = peer_socket(site.ip(20));
+    let address = peer.local_addr().unwrap();
+    clients[1].channel_bind(channel(0), address).expect(200);
+    clients[1].send_channel_data(channel(0), &[7; 1000]);
+    peer_receives(&peer);
+    assert_eq!(steered.sessions(&[]).len(), 5);
+    let named = format!("--user={OTHER_USER}");
+    let found = steered.sessions(&[&named]);
+    assert_eq!(found.len(), 1);
+    assert_eq!(found[0]["user"], OTHER_USER);
+    assert_eq!(steered.sessions(&["--user-like=ali"]).len(), 4);
+    assert_eq!(steered.sessions(&["--transport=tcp"]).len(), 0);
+    assert_eq!(steered.sessions(&["--min-age=3600"]).len(), 0);
+    let by_peer = format!("--peer={}", address.ip());
+    let found = steered.sessions(&[&by_peer]);
+    assert_eq!(found.len(), 1);
+    assert_eq!(found[0]["relays"][0]["external"], relayed[1].to_string());
+    assert_eq!(found[0]["usage"]["client_received"]["bytes"], 1004);
+    assert_eq!(found[0]["usage"]["peer_sent"]["bytes"], 1000);
+    // The same session by its number, as the largest, and in the table for people.
+    let busy = number(&found[0]);
+    let shown = steered.ctl(&["session", &busy, "--json"]).expect(0).json();
+    assert_eq!(shown[0]["client"], clients[1].local_address().to_string());
+    let top = steered.ctl(&["top", "--max=1", "--json"]).expect(0).json();
+    assert_eq!(number(&top[0]["sessions"][0]), busy);
+    let table = steered.ctl(&["top", "--by=datagrams"]).expect(0).out;
+    assert!(
+        table.starts_with("SESSION ") && table.lines().count() == 6,
+        "{table}"
+    );
+    assert!(table.lines().nth(1).unwrap().starts_with(&busy), "{table}");
+    // One ends, its client is told with its next request, and no other one ends.
+    steered.ctl(&["end", &busy]).expect(0);
+    clients[1].refresh(600).expect(437);
+    assert!(
+        steered
+            .ctl(&["session", &busy])
+            .expect(1)
+            .error
+            .contains("no session")
+    );
+    steered.ctl(&["end", &busy]).expect(1);
+    for client in [0, 2, 3] {
+        clients[client].refresh(600).expect(200);
+    }
+    let ended = steered.ctl(&["end", &format!("--user={USER}")]).expect(0);
+    assert_eq!(ended.out, "ended 3 sessions\n");
+    other.refresh(600).expect(200);
+    let ended = steered.ctl(&["end", "--all", "--json"]).expect(0);
+    assert_eq!(ended.json()[0]["ended"], 1);
+    assert_eq!(steered.sessions(&[]).len(), 0);
+    // Their ports and quota are free: the same clients begin anew.
+    clients[0].allocate();
+    let lines = steered.server.lines_so_far().join("\n");
+    let me = format!(
+        "control: user {}, process ",
+        rustix::process::getuid().as_raw()
+    );
+    assert_eq!(lines.matches(&me).count(), 4, "{lines}");
+    for what in [
+        &*format!("end session {busy}"),
+        &*format!("end sessions: user={USER}"),
+        "end sessions: all=true",
+    ] {
+        assert!(lines.contains(what), "{what}: {lines}");
+    }
+}
+
+#[test]
+fn a_list_is_read_in_pages_that_a_cursor_joins_without_gap_or_repetition() {
+    let site = Site::new();
+    let steered = Steered::start(site, &[]);
+    let mut clients: Vec<_> = (2..25)
+        .map(|n| Client::new(site.ip(n), &steered.server))
+        .collect();
+    for client in &mut clients {
+        client.allocate();
+    }
+    let (mut seen, mut cursor) = (Vec::new(), String::new());
+    loop {
+        let request = format!("GET /v1/sessions?max=4{cursor} HTTP/1.1\r\nHost: x\r\n\r\n");
+        let answer = steered.raw(&request);
+        let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+        assert!(head.starts_with("HTTP/1.1 200 "), "{head}");
+        let page: Value = serde_json::from_str(body).unwrap();
+        let sessions = page["sessions"].as_array().unwrap();
+        assert!(sessions.len() <= 4);
+        seen.extend(sessions.iter().map(number));
+        match page["cursor"].as_str() {
+            Some(next) => cursor = format!("&cursor={next}"),
+            None => break,
+        }
+    }
+    assert_eq!(seen.len(), 23);
+    seen.sort_unstable();
+    seen.dedup();
+    assert_eq!(seen.len(), 23);
+}
+
+#[test]
+fn a_relay_is_drained_and_takes_clients_again_and_ends_when_it_is_told_to() {
+    let site = Site::new();
+    let steered = Steered::start(site, &[]);
+    let mut client = Client::new(site.ip(2), &steered.server);
+    client.allocate();
+    steered.ctl(&["health"]).expect(0);
+    let drained = steered.ctl(&["drain"]).expect(0);
+    assert_eq!(drained.out, "draining; 1 allocations left\n");
+    let health = steered.ctl(&["health", "--json"]).expect(1).json();
+    assert_eq!(
+        (&health[0]["live"], &health[0]["ready"]),
+        (&true.into(), &false.into())
+    );
+    let mut late = Client::new(site.ip(3), &steered.server);
+    late.allocate_with(|_| {}).expect(403);
+    steered.ctl(&["undrain"]).expect(0);
+    late.allocate();
+    let info = steered.ctl(&["info", "--json"]).expect(0).json();
+    assert_eq!(info[0]["allocations"], 2);
+    assert_eq!(info[0]["draining"], false);
+    let counters = steered.ctl(&["counters", "--json"]).expect(0).json();
+    assert!(counters[0]["in"].as_u64().unwrap() >= 4);
+    assert!(steered.ctl(&["counters"]).expect(0).out.contains("drops."));
+    // It waits no longer than it was told to, and until the end otherwise.
+    let waited = steered.ctl(&["drain", "--wait", "--wait-max=1"]).expect(4);
+    assert!(
+        waited.error.contains("allocations are left"),
+        "{}",
+        waited.error
+    );
+    late.refresh(0).expect(200);
+    client.refresh(0).expect(200);
+    steered.ctl(&["drain", "--wait"]).expect(0);
+    steered.server.assert_ends();
+    assert!(!steered.socket.exists());
+    let gone = ctl(&steered.socket, &["info"]).expect(3);
+    assert!(gone.error.contains("no such file"), "{}", gone.error);
+    let steered = Steered::start(site, &[]);
+    steered.ctl(&["stop"]).expect(0);
+    steered.server.assert_ends();
+}
+
+#[test]
+fn what_is_not_understood_changes_nothing_and_the_answer_says_what_is_allowed() {
+    let site = Site::new();
+    let steered = Steered::start(site, &[]);
+    let mut client = Client::new(site.ip(2), &steered.server);
+    client.allocate();
+    let refused = |request: &str, status: &str, why: &str| {
+        let answer = steered.raw(&format!("{request} HTTP/1.1\r\nHost: x\r\n\r\n"));
+        assert!(
+            answer.starts_with(&format!("HTTP/1.1 {status} ")),
+            "{request}: {answer}"
+        );
+        assert!(answer.contains(why), "{request}: {answer}");
+    };
+    refused("GET /", "404", "no such path");
+    refused("GET /v1/sessions?usr=a", "400", "allowed: user, user_like");
+    refused("GET /v1/sessions?max=1001", "400", "1 to 1000");
+    refused("GET /v1/sessions?cursor=here", "400", "cursor");
+    refused("GET /v1/sessions/here", "400", "eighteen digits");
+    refused("GET /v1/sessions/999999999999999999", "404", "no session");
+    refused("GET /v1/sessions:end?all=true", "405", "POST");
+    refused("POST /v1/sessions:end", "400", "all=true");
+    refused(
+        "POST /v1/sessions:end?all=true&user=alice",
+        "400",
+        "no room",
+    );
+    refused("POST /v1/sessions:end?user_=alice", "400", "no parameter");
+    refused("DELETE /v1/sessions", "405", "GET");
+    refused("POST /v1/drain", "405", "GET, PUT, DELETE");
+    refused("POST /v1/stop?now=true", "400", "no parameter");
+    steered.ctl(&["end"]).expect(2);
+    steered.ctl(&["end", "--all", "--user=alice"]).expect(2);
+    let wrong = steered.ctl(&["sessions", "--transport=quic"]).expect(1);
+    assert!(
+        wrong.error.contains("udp, tcp, tls, dtls"),
+        "{}",
+        wrong.error
+    );
+    client.refresh(600).expect(200);
+    let lines = steered.server.lines_so_far().join("\n");
+    assert!(!lines.contains("control: "), "{lines}");
+}
+
+#[test]
+fn who_may_not_write_to_the_socket_has_no_say_and_the_program_says_so() {
+    let site = Site::new();
+    let steered = Steered::start(site, &[]);
+    let mode = fs::symlink_metadata(&steered.socket)
+        .unwrap()
+        .permissions()
+        .mode();
+    assert_eq!(mode & 0o777, 0o660);
+    if !rustix::process::getuid().is_root() {
+        not_run("only root may run the program as somebody else");
+        return;
+    }
+    let directory = steered.socket.parent().unwrap();
+    fs::set_permissions(directory, fs::Permissions::from_mode(0o755)).unwrap();
+    // Where a build may be that others cannot read, the program is run from a copy.
+    let copy = directory.join("turnbuckle");
+    fs::copy(env!("CARGO_BIN_EXE_turnbuckle"), &copy).unwrap();
+    let run = |user: u32, group: u32| {
+        let mut command = Command::new(&copy);
+        command
+            .arg("ctl")
+            .arg("--socket")
+            .arg(&steered.socket)
+            .arg("info");
+        Ran::of(&command.uid(user).gid(group).output().unwrap())
+    };
+    let refused = run(65_534, 65_534).expect(3);
+    assert!(
+        refused.error.contains("permission denied"),
+        "{}",
+        refused.error
+    );
+    run(65_534, 0).expect(0); // of the relay's group
+}
+
+#[test]
+fn no_socket_is_there_unless_it_is_asked_for_and_a_foreign_file_is_left_alone() {
+    let site = Site::new();
+    let directory = tempfile::tempdir().unwrap();
+    let program = |words: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_turnbuckle"));
+        command
+            .args(words)
+            .env("RUNTIME_DIRECTORY", directory.path());
+        command
+    };
+    let listening = format!("--listening-ip={}", site.ip(1));
+    let serve = ["serve", "--user=a:b", "--realm=r", &listening];
+    let path = directory.path().join("precious");
+    fs::write(&path, "precious").unwrap();
+    let key = format!("--control-socket={}", path.display());
+    let refused = program(&[&serve[..], &[&key]].concat()).output().unwrap();
+    let refused = Ran::of(&refused).expect(1);
+    assert!(refused.error.contains("no socket"), "{}", refused.error);
+    assert_eq!(fs::read_to_string(&path).unwrap(), "precious");
+    // The directory of the service manager is where both sides look.
+    let mut server = program(&serve).spawn().unwrap();
+    let begin = Instant::now();
+    while program(&["ctl", "stop"]).output().unwrap().status.code() == Some(3) {
+        assert!(begin.elapsed() < TIMEOUT);
+    }
+    assert!(server.wait().unwrap().success());
+    let off = "--control-socket=none";
+    let mut server = program(&[&serve[..], &[off]].concat())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let lines = BufReader::new(server.stdout.take().unwrap()).lines();
+    let greeting: Vec<_> = lines
+        .map(Result::unwrap)
+        .take_while(|line| line != "ready")
+        .collect();
+    assert!(
+        !greeting.iter().any(|line| line.contains("commands at")),
+        "{greeting:?}"
+    );
+    assert!(!directory.path().join("control.sock").exists());
+    server.kill().unwrap();
+    server.wait().unwrap();
+    let server = Server::start(site.server(), &[]);
+    assert!(
+        !server.greeting().contains("commands at"),
+        "{}",
+        server.greeting()
+    );
+}
+
+#[test]
+fn a_program_waits_for_a_relay_that_hangs_no_longer_than_it_was_told_to() {
+    let directory = tempfile::tempdir().unwrap();
+    let socket = directory.path().join("control.sock");
+    let listener = UnixListener::bind(&socket).unwrap();
+    let begin = Instant::now();
+    let late = ctl(&socket, &["--timeout=1", "info"]).expect(4);
+    assert!(late.error.contains("within 1 s"), "{}", late.error);
+    assert!(begin.elapsed() < TIMEOUT);
+    drop(listener);
+    let gone = ctl(&socket, &["info"]).expect(3);
+    assert!(gone.error.contains("nobody listens"), "{}", gone.error);
+}
+
+#[test]
+fn callers_that_stall_or_send_rubbish_cost_neither_calls_nor_the_next_command() {
+    let site = Site::new();
+    let steered = Steered::start(site, &[]);
+    let mut client = Client::new(site.ip(2), &steered.server);
+    client.allocate();
+    let before = steered.server.descriptors();
+    let mut stalled: Vec<_> = (0..60)
+        .map(|_| UnixStream::connect(&steered.socket).unwrap())
+        .collect();
+    for stream in &mut stalled {
+        // The server may have closed it already.
+        let _ = stream.write_all(b"GET /v1/sessions HTT");
+    }
+    client.refresh(600).expect(200);
+    // It is served after those that hold the places have been given up.
+    steered.ctl(&["--timeout=30", "info"]).expect(0);
+    drop(stalled);
+    let long = format!("GET /v1/info HTTP/1.1\r\nX: {}\r\n\r\n", "a".repeat(70_000));
+    let answer = steered.raw(&long);
+    assert!(
+        answer.is_empty() || answer.starts_with("HTTP/1.1 431 "),
+        "{answer}"
+    );
+    let answer = steered.raw("\u{16}\u{3}\u{1} no request at all\r\n\r\n");
+    assert!(
+        answer.is_empty() || answer.starts_with("HTTP/1.1 400 "),
+        "{answer}"
+    );
+    let answer = steered.raw("POST /v1/stop HTTP/1.0\r\nContent-Length: 5\r\n\r\n\u{1b}[31m");
+    assert!(
+        answer.starts_with("HTTP/1.0 200 ") || answer.starts_with("HTTP/1.1 200 "),
+        "{answer}"
+    );
+    assert!(before > 0);
+    steered.server.assert_ends();
+}
