@@ -104,11 +104,12 @@ pub(crate) enum Need {
     LogFile,
     Syslog,
     BatchCounters,
+    Metrics,
 }
 
 impl Need {
     /// All needs, in the order in which those that are not met are noted.
-    pub(crate) const ALL: [Self; 9] = [
+    pub(crate) const ALL: [Self; 10] = [
         Self::Tls,
         Self::Dtls,
         Self::TcpRelays,
@@ -118,6 +119,7 @@ impl Need {
         Self::LogFile,
         Self::Syslog,
         Self::BatchCounters,
+        Self::Metrics,
     ];
 
     /// Names the condition, as a note does after "without".
@@ -132,6 +134,7 @@ impl Need {
             Self::LogFile => "`log-file`",
             Self::Syslog => "`syslog`, `journald` or `log-format=rfc5424`",
             Self::BatchCounters => "`udp-recvmmsg-log` or `udp-sendmmsg-log`",
+            Self::Metrics => "`prometheus`",
         }
     }
 }

@@ -125,5 +125,6 @@ fn is_met(need: Need, draft: &Draft, findings: &Findings) -> bool {
             draft.log.syslog.is_any_used() || draft.log.form.format == LogFormat::Rfc5424
         }
         Need::BatchCounters => draft.datapath.log_receive || draft.datapath.log_send,
+        Need::Metrics => draft.process.exporter.is_on,
     }
 }

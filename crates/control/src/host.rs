@@ -7,6 +7,10 @@ use std::net::IpAddr;
 
 use turnbuckle_server::config::{Config, Persona};
 
+/// What a request for another name is told.
+pub(crate) const NOT_OURS: &str =
+    "this server does not go by that name; give it in `prometheus-host`";
+
 /// The names that this server goes by.
 pub(crate) struct Hosts {
     /// In lower case.
@@ -32,11 +36,13 @@ impl Hosts {
         }
     }
 
-    /// Returns whether a request with this Host is for this server: an IP address, `localhost`, or one of its names, with a port or without.
+    /// Returns whether a request with this Host is answered.
     pub(crate) fn admit(&self, host: &str) -> bool {
-        if self.admits_all {
-            return true;
-        }
+        self.admits_all || self.is_ours(host)
+    }
+
+    /// Returns whether a request with this Host is for this server: an IP address, `localhost`, or one of its names, with a port or without.
+    pub(crate) fn is_ours(&self, host: &str) -> bool {
         let name = match host.strip_prefix('[') {
             Some(rest) => rest.split(']').next().unwrap_or(rest),
             None => match host.rsplit_once(':') {

@@ -1,4 +1,4 @@
-//! The requests that are served: metrics and health, and nothing that changes anything.
+//! The requests that are served: metrics, health and the status page, and nothing that changes anything.
 
 use http_body_util::Full;
 use hyper::body::Bytes;
@@ -6,10 +6,18 @@ use hyper::header::{ACCEPT, ALLOW, CACHE_CONTROL, CONTENT_TYPE, HOST, HeaderName
 use hyper::{Method, Request, Response, StatusCode};
 
 use crate::exposition::Format;
-use crate::{Shared, health};
+use crate::{Shared, health, host};
 
 const PLAIN: &str = "text/plain; charset=utf-8";
-const NOT_OURS: &str = "this server does not go by that name; give it in `prometheus-host`";
+
+/// What of a request decides about its answer.
+pub(crate) struct Wish<'a> {
+    pub(crate) path: &'a str,
+    /// The name that this server is called by.
+    pub(crate) host: &'a str,
+    /// Whose page a browser asks for (`Sec-Fetch-Site`); empty if it is no browser.
+    pub(crate) site: &'a str,
+}
 
 /// Answers a request. coturn's order counts: a wrong method first, then the path.
 pub(crate) async fn answer<B>(shared: &Shared, request: &Request<B>) -> Response<Full<Bytes>> {
@@ -18,7 +26,7 @@ pub(crate) async fn answer<B>(shared: &Shared, request: &Request<B>) -> Response
         value.and_then(|value| value.to_str().ok()).unwrap_or("")
     };
     if !shared.hosts.admit(header(HOST)) {
-        return text(StatusCode::MISDIRECTED_REQUEST, NOT_OURS);
+        return text(StatusCode::MISDIRECTED_REQUEST, host::NOT_OURS);
     }
     if request.method() != Method::GET {
         let mut refusal = text(StatusCode::METHOD_NOT_ALLOWED, "method not allowed");
@@ -26,7 +34,17 @@ pub(crate) async fn answer<B>(shared: &Shared, request: &Request<B>) -> Response
         headers.insert(ALLOW, HeaderValue::from_static("GET"));
         return refusal;
     }
-    match request.uri().path() {
+    let wish = Wish {
+        path: request.uri().path(),
+        host: header(HOST),
+        site: header(HeaderName::from_static("sec-fetch-site")),
+    };
+    if let Some(page) = &shared.page
+        && let Some(answer) = page.answer(shared, &wish).await
+    {
+        return answer;
+    }
+    match wish.path {
         path if path == &*shared.path => {
             let format = Format::of_accept(header(ACCEPT));
             let metrics = shared.metrics(format);
@@ -59,11 +77,13 @@ fn health_of(faults: &[String]) -> Response<Full<Bytes>> {
     }
 }
 
-fn text(status: StatusCode, body: &'static str) -> Response<Full<Bytes>> {
+/// Returns an answer in plain text.
+pub(crate) fn text(status: StatusCode, body: &'static str) -> Response<Full<Bytes>> {
     response(status, body, PLAIN)
 }
 
-fn response(
+/// Returns an answer that no one keeps and that is taken for nothing but what it is.
+pub(crate) fn response(
     status: StatusCode,
     body: impl Into<Bytes>,
     content_type: &'static str,

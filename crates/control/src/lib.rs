@@ -17,6 +17,7 @@ mod limits;
 mod listener;
 mod own;
 mod statsdb;
+mod status;
 mod traffic;
 mod watchdog;
 
@@ -37,6 +38,7 @@ use self::exposition::{Exposition, Format};
 use self::host::Hosts;
 use self::listener::Listener;
 use self::statsdb::Statsdb;
+use self::status::StatusPage;
 use self::traffic::Traffic;
 
 /// Events that are taken from one shard before the runtime does something else.
@@ -97,6 +99,7 @@ impl Control for Controller {
             is_statsdb_up: statsdb.is_some().then_some(is_statsdb_up),
             path: exporter.path.clone(),
             hosts: Hosts::of(config),
+            page: StatusPage::of(config),
         });
         let (stop, stopped) = oneshot::channel();
         let thread = std::thread::Builder::new().name("control".into());
@@ -149,6 +152,9 @@ fn bind(config: &Config, log: &mut dyn Write) -> Result<Option<Listener>, String
         Ok(listener) => {
             // The log takes everything.
             let _ = writeln!(log, "metrics on {}{}", listener.url(), exporter.path);
+            if exporter.has_page {
+                let _ = writeln!(log, "status page on {}{}", listener.url(), status::PATH);
+            }
             Ok(Some(listener))
         }
         Err(why) if config.persona == Persona::Turnserver => {
@@ -206,6 +212,7 @@ struct Shared {
     /// Where metrics are served.
     path: Box<str>,
     hosts: Hosts,
+    page: Option<StatusPage>,
 }
 
 impl Shared {

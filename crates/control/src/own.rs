@@ -19,7 +19,7 @@ const BY_SHARD: [(&str, &str); 5] = [
 ];
 
 /// Bounds of the classes of batches, in the order of the classes.
-const BATCH_BOUNDS: [&str; 7] = ["1", "2", "4", "8", "16", "32", "64"];
+pub(crate) const BATCH_BOUNDS: [&str; 7] = ["1", "2", "4", "8", "16", "32", "64"];
 
 /// The counters of all data paths, each with the values of the shards.
 pub(crate) struct DataPathSums {

@@ -264,6 +264,7 @@ const WRONG: &[(&str, usize, &str)] = &[
     ("prometheus-address=localhost", 1, "no IP address"),
     ("prometheus-path=metrics", 1, "no path for metrics"),
     ("prometheus-path=/livez", 1, "no path for metrics"),
+    ("prometheus-path=/status.json", 1, "no path for metrics"),
     ("cli", 1, "no telnet console"),
     ("cli-password=hush", 1, "no telnet console"),
     ("web-admin", 1, "not implemented yet"),

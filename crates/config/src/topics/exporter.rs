@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use crate::entry::Group;
+use crate::entry::{Group, Need};
 use crate::row::{Row, Setting, Topic, each, flag, number, one};
 use crate::value::Kind;
 
@@ -22,6 +22,8 @@ pub struct Exporter {
     pub path: Box<str>,
     /// Whether traffic is told apart by user, not by realm alone.
     pub labels_users: bool,
+    /// Whether the status page is served beside them.
+    pub has_page: bool,
     /// Names that requests may give as their Host, besides IP addresses and `localhost`.
     pub hosts: Vec<Box<str>>,
 }
@@ -90,17 +92,22 @@ pub(crate) const ROWS: &[Key] = &[
         "Path of the metrics.",
     )
     .default("/metrics")
-    .stricter("has to begin with a slash and is none of /, /livez and /readyz")
+    .stricter(
+        "has to begin with a slash, is none of /, /livez and /readyz, and does not begin with \
+         /status",
+    )
     .works(Setting {
         take: |exporter, written| {
             let path = written.value.text();
             let is_plain = path
                 .bytes()
                 .all(|byte| byte.is_ascii_graphic() && !b"?#%".contains(&byte));
-            if !path.starts_with('/') || !is_plain || ["/", "/livez", "/readyz"].contains(&path) {
+            let is_taken = ["/", "/livez", "/readyz"].contains(&path) || path.starts_with("/status");
+            if !path.starts_with('/') || !is_plain || is_taken {
                 return Err(
                     "is no path for metrics; allowed: a slash and printable ASCII \
-                     characters without ?, # and %, and not /, /livez or /readyz"
+                     characters without ?, # and %, and not /, /livez, /readyz or what begins with \
+                     /status"
                         .to_owned(),
                 );
             }
@@ -166,4 +173,16 @@ pub(crate) const ROWS: &[Key] = &[
         },
         show: |exporter| each(&exporter.hosts),
     }),
+    Key::own(
+        "O-196",
+        "status-page",
+        Group::Prometheus,
+        Kind::Flag,
+        "Serves a page at /status beside the metrics that shows sessions, datagrams, drops, batches \
+         and certificates in a browser, drawn from /status.json. It names users, and changes \
+         nothing.",
+    )
+    .default("false")
+    .needs(Need::Metrics)
+    .works(flag!(has_page)),
 ];
