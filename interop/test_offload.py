@@ -1,13 +1,17 @@
 """Relaying by the kernel (`xdp`): what the XDP program relays is what the relay would have, and ends when that would have ended."""
 
+import contextlib
 import random
 import subprocess
+import time
 
 import pytest
 
 from harness import topology, turn, waiting
 
 CHANNEL = 0x4000
+#: Bytes per second of an allocation that has a rate.
+RATE = 20_000
 XDP = ("--xdp", "on", "--allocation-default-address-family", "keep")
 #: Payloads of media, of none, and around what fits an Ethernet frame with and without a header of four bytes.
 SIZES = [0, 1, 2, 3, 4, 5, 20, 61, 160, 172, 575, 999, 1200, 1201, 1399, 1400]
@@ -35,8 +39,21 @@ def _ethtool(host, device: str, **settings: str):
 @pytest.fixture
 def call(cables, hosts, serving, request):
     """A client with a channel to a peer that the kernel relays both ways."""
-    client_address, listener, peer_address = ADDRESSES[request.param]
-    with serving(*XDP) as server, hosts.client.udp(client_address) as udp, hosts.peer.udp(peer_address) as peer:
+    with _calling(hosts, serving, request.param) as call:
+        yield call
+
+
+@pytest.fixture
+def rated_call(cables, hosts, serving):
+    """The same, of an allocation with a rate."""
+    with _calling(hosts, serving, "IPv4", "--max-bps", str(RATE)) as call:
+        yield call
+
+
+@contextlib.contextmanager
+def _calling(hosts, serving, family: str, *options: str):
+    client_address, listener, peer_address = ADDRESSES[family]
+    with serving(*XDP, *options) as server, hosts.client.udp(client_address) as udp, hosts.peer.udp(peer_address) as peer:
         peer.settimeout(waiting.PATIENCE)
         client = turn.Client(udp, listener, server)
         relayed = client.allocate()
@@ -110,3 +127,35 @@ def what_the_kernel_relays_is_in_the_accounting(call):
     assert accounting.difference() == 0
     assert accounting.received >= 200
     assert "relayed by the kernel: to peers 10" in server.output
+
+
+def what_is_beyond_the_rate_of_an_allocation_is_dropped_by_the_bucket_that_kernel_and_relay_share(hosts, rated_call):
+    server, client, relayed, peer = rated_call
+    payload = bytes(1000)
+    began, before = time.monotonic(), topology.udp_counters(hosts.relay)
+    for _ in range(60):
+        client.udp.sendto(turn.channel_data(CHANNEL, payload), client.server)
+        peer.sendto(payload, relayed)
+    for _ in range(60):
+        client.udp.sendto(turn.send_indication(peer.getsockname(), payload), client.server)
+    # What the relay has read: the indications, and nothing of the channel.
+    waiting.await_condition(lambda: topology.udp_counters(hosts.relay).received - before.received >= 60, "60 datagrams at the relay")
+    assert topology.udp_counters(hosts.relay).received - before.received == 60
+    accounting = server.stop()
+    most = RATE * (1 + time.monotonic() - began) / len(payload)
+    to_peer, to_client = _all_of(peer), _all_of(client.udp)
+    assert 18 <= to_peer <= most
+    assert 18 <= to_client <= most
+    assert accounting.drops["bandwidth_exceeded"] == 180 - to_peer - to_client
+    assert accounting.difference() == 0
+    assert "dropped by it: " in server.output
+
+
+def _all_of(udp) -> int:
+    """How many datagrams wait at a socket."""
+    udp.setblocking(False)
+    count = 0
+    with contextlib.suppress(BlockingIOError):
+        while udp.recv(65536):
+            count += 1
+    return count

@@ -2,10 +2,10 @@
  * Relays ChannelData of flows that user space has published, both ways, for IPv4 and IPv6. XDP, Linux 5.15 or later.
  *
  * A packet is sent on only if all that concerns it is as expected; everything else is passed to the sockets unchanged, so that user space decides
- * about it. Nothing is dropped here.
+ * about it. Of published flows only what is beyond the allocation's rate is dropped here, and counted in its meter.
  *
- * User space writes lines and next hops through shared memory (`src/offload`). It is the only writer of all fields but `packets` and `bytes`. A line is
- * read between two readings of its `seq`; if they differ, the packet is passed. `tests/offload.rs` compares the structures with those of Rust, and the
+ * User space writes lines, next hops and meters through shared memory (`src/offload`). It is the only writer of all fields but `packets` and `bytes`; the
+ * buckets of a meter are charged by both. A line is read between two readings of its `seq`; if they differ, the packet is passed. `tests/offload.rs` compares the structures with those of Rust, and the
  * program with a model. `build` makes the object.
  */
 typedef unsigned char u8;
@@ -22,7 +22,7 @@ struct xdp_md {
     u32 rx_queue_index;
     u32 egress_ifindex;
 };
-enum { XDP_PASS = 2, XDP_TX = 3 };
+enum { XDP_DROP = 1, XDP_PASS = 2, XDP_TX = 3 };
 enum { BPF_MAP_TYPE_ARRAY = 2, BPF_F_MMAPABLE = 1 << 10 };
 static void *(*bpf_map_lookup_elem)(void *map, const void *key) = (void *)1;
 static u32 (*bpf_get_smp_processor_id)(void) = (void *)8;
@@ -36,7 +36,7 @@ static u64 (*bpf_ktime_get_boot_ns)(void) = (void *)125;
 /* Keeps the order of loads in the code. x86-64 keeps it in memory (Intel SDM volume 3, 9.2.2); elsewhere this program is not used. */
 #define barrier() __asm__ volatile("" ::: "memory")
 
-/* The last two bits of `seq`: a line that is published. */
+/* The last two bits of `seq`: a line that is published. The upper 32 bits are the place of its meter, 0 for none. */
 enum { LIVE = 2, STATE = 3 };
 enum { BUCKET = 4 };
 
@@ -78,6 +78,17 @@ struct hop {
     u64 source; /* above it the last version */
     u64 unused;
 };
+/*
+ * The rate of an allocation and its buckets, to peers and to the client: when they will be empty (CLOCK_BOOTTIME). `packets` and `bytes` (of payload)
+ * were dropped because they were beyond it.
+ */
+struct meter {
+    u64 rate; /* bytes per second; 0 for a place that is free */
+    u64 empty_at_ns[2];
+    u64 packets[2];
+    u64 bytes[2];
+    u64 unused;
+};
 /* Why packets of published flows were passed. */
 struct passes {
     u64 expired;
@@ -111,6 +122,13 @@ struct hop_array {
     u32 *key;
     struct hop *value;
 } hops SEC(".maps");
+struct meter_array {
+    int (*type)[BPF_MAP_TYPE_ARRAY];
+    int (*map_flags)[BPF_F_MMAPABLE];
+    int (*max_entries)[1];
+    u32 *key;
+    struct meter *value;
+} meters SEC(".maps");
 /* By interface index: the link-layer address in the low 48 bits, above them 1 if packets are relayed. */
 struct device_array {
     int (*type)[BPF_MAP_TYPE_ARRAY];
@@ -199,6 +217,25 @@ INLINE u16 fold(u64 sum) {
     return (u16)sum;
 }
 
+/*
+ * Charges `bytes` to a bucket as the engine does: the bucket is empty later by what they take at the meter's rate, unless it would hold more than a
+ * second's worth. Sets `cost` to that time.
+ */
+enum charge { ADMITTED, BEYOND, CONTENDED };
+#define SECOND 1000000000ULL
+INLINE enum charge charge(u64 *empty_at_ns, u64 rate, u64 now, u64 bytes, u64 *cost) {
+    *cost = (bytes * SECOND + rate - 1) / rate;
+    for (int i = 0; i < 8; i++) {
+        u64 old = READ_ONCE(*empty_at_ns);
+        u64 filled = old > now ? old - now : 0;
+        u64 free = filled < SECOND ? SECOND - filled : 0;
+        if (bytes * SECOND > free * rate)
+            return BEYOND;
+        if (__sync_val_compare_and_swap(empty_at_ns, old, now + filled + *cost) == old)
+            return ADMITTED;
+    }
+    return CONTENDED;
+}
 
 #define FIND(NAME, LINE, BUCKETS, MAP, MASK, WORDS)                                                                                                 \
     INLINE struct LINE *NAME(u64 ports, const u64 *addresses, u64 *seq) {                                                                           \
@@ -287,7 +324,8 @@ FIND(find6, line6, bucket6, lines6, mask6, 4)
             COUNT(changing);                                                                                                                        \
             return XDP_PASS;                                                                                                                        \
         }                                                                                                                                           \
-        if (bpf_ktime_get_boot_ns() >= expires_ns) {                                                                                                \
+        u64 now = bpf_ktime_get_boot_ns();                                                                                                          \
+        if (now >= expires_ns) {                                                                                                                    \
             COUNT(expired);                                                                                                                         \
             return XDP_PASS;                                                                                                                        \
         }                                                                                                                                           \
@@ -317,8 +355,33 @@ FIND(find6, line6, bucket6, lines6, mask6, 4)
             COUNT(checksum);                                                                                                                        \
             return XDP_PASS;                                                                                                                        \
         }                                                                                                                                           \
+        u32 place = (u32)(seq >> 32);                                                                                                               \
+        u64 *bucket = 0, cost = 0;                                                                                                                  \
+        if (place) {                                                                                                                                \
+            struct meter *meter = bpf_map_lookup_elem(&meters, &place);                                                                             \
+            u64 rate = meter ? READ_ONCE(meter->rate) : 0;                                                                                          \
+            if (!meter || !rate) {                                                                                                                  \
+                COUNT(changing);                                                                                                                    \
+                return XDP_PASS;                                                                                                                    \
+            }                                                                                                                                       \
+            bucket = channel ? &meter->empty_at_ns[0] : &meter->empty_at_ns[1];                                                                     \
+            switch (charge(bucket, rate, now, payload_len, &cost)) {                                                                                \
+            case ADMITTED:                                                                                                                          \
+                break;                                                                                                                              \
+            case BEYOND:                                                                                                                            \
+                __sync_fetch_and_add(channel ? &meter->packets[0] : &meter->packets[1], 1);                                                         \
+                __sync_fetch_and_add(channel ? &meter->bytes[0] : &meter->bytes[1], payload_len);                                                   \
+                return XDP_DROP;                                                                                                                    \
+            case CONTENDED:                                                                                                                         \
+                COUNT(changing);                                                                                                                    \
+                return XDP_PASS;                                                                                                                    \
+            }                                                                                                                                       \
+        }                                                                                                                                           \
         int delta = (channel ? (int)sizeof(*head) : 0) - (new_channel ? (int)sizeof(*head) : 0);                                                    \
         if (delta && bpf_xdp_adjust_head(ctx, delta)) {                                                                                             \
+            /* User space is going to charge it. */                                                                                                 \
+            if (bucket)                                                                                                                             \
+                __sync_fetch_and_add(bucket, -cost);                                                                                                \
             COUNT(headroom);                                                                                                                        \
             return XDP_PASS;                                                                                                                        \
         }                                                                                                                                           \

@@ -7,8 +7,14 @@
 //! Invariants:
 //! * After [`Routes::revoke`] no datagram that arrives is relayed by that route.
 //! * [`Carried`] of a line that was revoked [`GRACE`] ago does not change any more.
+//! * What is dropped beyond a rate is dropped by the bucket that user space charges too ([`Meters`]).
 
 mod line;
+#[cfg_attr(
+    not(all(feature = "xdp", target_arch = "x86_64")),
+    expect(dead_code, reason = "only the program makes meters")
+)]
+mod meters;
 #[cfg_attr(
     not(all(feature = "xdp", target_arch = "x86_64")),
     expect(dead_code, reason = "only the program makes next hops")
@@ -23,9 +29,11 @@ mod table;
 
 use std::io;
 use std::net::{SocketAddr, UdpSocket};
+use std::num::NonZeroU32;
 use std::time::Duration;
 
 pub use self::line::Seed;
+pub use self::meters::{Meters, Way};
 pub use self::nexthop::{Hop, Hops, Wanted};
 pub use self::program::{Action, Attach, Kernel, KernelRoutes, Passes, Verdict};
 pub use self::table::Table;
@@ -51,6 +59,8 @@ pub struct Route {
     pub new_label: Option<u16>,
     /// When the kernel stops by itself, in nanoseconds of `CLOCK_BOOTTIME`.
     pub expires_ns: u64,
+    /// The meter that its payload is charged to. Somebody holds it while the route is published.
+    pub meter: Option<NonZeroU32>,
 }
 
 /// Names a published route.
@@ -71,6 +81,15 @@ pub struct Carried {
     pub bytes: u64,
 }
 
+/// What was dropped because it was beyond a meter's rate.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Beyond {
+    /// Datagrams of routes from a label.
+    pub labelled: Carried,
+    /// Datagrams of routes without.
+    pub plain: Carried,
+}
+
 /// Something that relays what is published.
 pub trait Routes {
     /// Publishes a route. Returns `None` if there is no room for it, or it cannot be relayed: four addresses of one family are needed.
@@ -84,6 +103,10 @@ pub trait Routes {
 
     /// Returns what a route has relayed.
     fn carried(&self, line: Line) -> Carried;
+
+    /// Takes the counts of what was dropped beyond the rate of a meter: what came since they were taken last. It is final [`GRACE`] after the last
+    /// of its routes was revoked.
+    fn take_beyond(&mut self, meter: NonZeroU32) -> Beyond;
 
     /// Gives the line of a revoked route back. It is called [`GRACE`] after the route was revoked, or later.
     fn free(&mut self, line: Line);

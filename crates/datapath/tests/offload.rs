@@ -8,12 +8,17 @@ mod model;
 mod not_run;
 
 use std::net::{IpAddr, SocketAddr};
+use std::num::NonZeroU32;
+use std::sync::atomic::Ordering;
 
-use model::{DEVICE, DEVICE_INDEX, Published, Router, pseudo_sum, sum, udp};
+use model::{DEVICE, DEVICE_INDEX, Meter, Published, Router, pseudo_sum, sum, udp};
 use rand::rngs::SmallRng;
 use rand::seq::IndexedRandom as _;
 use rand::{Rng as _, RngCore as _, SeedableRng as _};
-use turnbuckle_datapath::offload::{Action, Hop, Kernel, Line, Route, Routes as _, Seed, Wanted};
+use rustix::time::{ClockId, clock_gettime};
+use turnbuckle_datapath::offload::{
+    Action, Beyond, Hop, Kernel, Line, Route, Routes as _, Seed, Wanted, Way,
+};
 
 /// Loads the program, or says why the test is not run.
 fn kernel(channels: u32) -> Option<Kernel> {
@@ -34,6 +39,13 @@ fn frames() -> u64 {
     wanted.map_or(40_000, |it| it.parse().expect("a number of frames"))
 }
 
+/// Returns the time of the program's clock.
+fn now_ns() -> u64 {
+    let now = clock_gettime(ClockId::Boottime);
+    now.tv_sec.cast_unsigned() * 1_000_000_000 + now.tv_nsec.cast_unsigned()
+}
+
+const WAYS: [Way; 2] = [Way::Labelled, Way::Plain];
 const ROUTES: usize = 12;
 const FRAMES_PER_STATE: u64 = 200;
 
@@ -43,29 +55,22 @@ fn the_program_does_what_the_model_does_with_every_frame() {
         return;
     };
     let mut random = SmallRng::seed_from_u64(7);
-    let mut actions = [0_u64; 3];
+    let mut actions = [0_u64; 4];
     for _ in 0..frames() / FRAMES_PER_STATE {
         let mut world = World::new(&mut kernel, &mut random);
         for _ in 0..FRAMES_PER_STATE {
             let frame = world.frame(&mut random);
-            let expected = world.router.handle(&frame);
-            let verdict = world.kernel.run(DEVICE, &frame).unwrap();
-            let found = (verdict.action, verdict.frame);
-            if found != expected {
-                panic!(
-                    "{frame:02x?}\nbecame\n{found:02x?}\ninstead of\n{expected:02x?}\nwith {:?}",
-                    world.router
-                );
-            }
-            actions[found.0 as usize] += 1;
+            world.fill(&mut random);
+            let action = world.run(&frame);
+            actions[action as usize] += 1;
             world.compare_counts();
             world.change(&mut random);
         }
         world.end();
     }
-    println!("passed, redirected, sent: {actions:?}");
+    println!("dropped, passed, redirected, sent: {actions:?}");
     assert!(
-        actions.iter().all(|&count| count * 20 > frames()),
+        actions.iter().all(|&count| count * 50 > frames()),
         "{actions:?}"
     );
 }
@@ -87,11 +92,75 @@ impl<'a> World<'a> {
             router: Router::default(),
             lines: Vec::new(),
         };
+        for rate in [1, 1_000, 64_000, 12_500_000, u32::MAX] {
+            let rate = NonZeroU32::new(rate).unwrap();
+            let meter = world.kernel.routes().meters().claim(rate).unwrap();
+            let model = Meter {
+                rate: rate.get().into(),
+                empty_at_ns: [0; 2],
+                beyond: Beyond::default(),
+            };
+            world.router.meters.insert(meter, model);
+        }
         while world.lines.len() < ROUTES {
-            let route = route(random);
+            let mut route = route(random);
+            let meters: Vec<_> = world.router.meters.keys().copied().collect();
+            route.meter = meters.choose(random).copied().filter(|_| random.random());
             world.publish(route, random);
         }
         world
+    }
+
+    /// Now and then a bucket is as full as others have made it.
+    fn fill(&mut self, random: &mut SmallRng) {
+        const MS: u64 = 1_000_000;
+        let meters = self.kernel.routes().meters();
+        for (&meter, model) in &mut self.router.meters {
+            for way in WAYS {
+                if random.random_ratio(1, 4) {
+                    let more = *[0, 1, 300 * MS, 900 * MS, 999 * MS, 1000 * MS, 1400 * MS]
+                        .choose(random)
+                        .unwrap();
+                    let empty_at_ns = now_ns() + more;
+                    model.empty_at_ns[way as usize] = empty_at_ns;
+                    meters
+                        .bucket(meter, way)
+                        .store(empty_at_ns, Ordering::Relaxed);
+                }
+            }
+        }
+    }
+
+    /// Has both handle a frame. The program reads its clock between two readings of ours: it has to do what the model does at one of them.
+    fn run(&mut self, frame: &[u8]) -> Action {
+        let before = now_ns();
+        let verdict = self.kernel.run(DEVICE, frame).unwrap();
+        let after = now_ns();
+        let found = (verdict.action, verdict.frame);
+        let (mut early, mut late) = (self.router.clone(), self.router.clone());
+        let expected = early.handle(before, frame);
+        self.router = if found == expected {
+            let _ = late.handle(after, frame);
+            early.clone()
+        } else if found == late.handle(after, frame) {
+            late.clone()
+        } else {
+            panic!(
+                "{frame:02x?}\nbecame\n{found:02x?}\ninstead of\n{expected:02x?}\nwith {:?}",
+                self.router
+            );
+        };
+        let meters = self.kernel.routes().meters();
+        for (meter, model) in &mut self.router.meters {
+            for way in WAYS {
+                let found = meters.bucket(*meter, way).load(Ordering::Relaxed);
+                let at = |router: &Router| router.meters[meter].empty_at_ns[way as usize];
+                let expected = at(&early)..=at(&late);
+                assert!(expected.contains(&found), "{found} is not in {expected:?}");
+                model.empty_at_ns[way as usize] = found;
+            }
+        }
+        found.0
     }
 
     fn publish(&mut self, route: Route, random: &mut SmallRng) {
@@ -151,8 +220,12 @@ impl<'a> World<'a> {
         }
     }
 
-    fn compare_counts(&self) {
-        let routes = self.kernel.routes();
+    fn compare_counts(&mut self) {
+        let mut routes = self.kernel.routes();
+        for (&meter, model) in &mut self.router.meters {
+            let expected = std::mem::take(&mut model.beyond);
+            assert_eq!(routes.take_beyond(meter), expected);
+        }
         for (published, &line) in self.router.routes.iter().zip(&self.lines) {
             assert_eq!(routes.carried(line), published.carried);
         }
@@ -171,6 +244,9 @@ impl<'a> World<'a> {
         for line in self.lines {
             routes.revoke(line);
             routes.free(line);
+        }
+        for &meter in self.router.meters.keys() {
+            routes.meters().release(meter);
         }
     }
 
@@ -249,6 +325,7 @@ fn route(random: &mut SmallRng) -> Route {
         } else {
             u64::MAX
         },
+        meter: None,
     }
 }
 
@@ -314,6 +391,7 @@ fn a_line_that_is_written_while_packets_arrive_is_never_seen_half() {
         new_to: SocketAddr::new([10, 3, 0, last].into(), 2000 + u16::from(last)),
         new_label: None,
         expires_ns: u64::MAX,
+        meter: None,
     };
     let mut random = SmallRng::seed_from_u64(9);
     let payload = [0x40, 0, 0, 4, 1, 2, 3, 4];
@@ -349,7 +427,7 @@ fn a_line_that_is_written_while_packets_arrive_is_never_seen_half() {
         scope.spawn(|| {
             let mut routes = routes.clone();
             for last in (0..8).cycle() {
-                if is_over.load(std::sync::atomic::Ordering::Relaxed) {
+                if is_over.load(Ordering::Relaxed) {
                     return;
                 }
                 if let Some(line) = routes.publish(&of(last)) {
@@ -375,7 +453,7 @@ fn a_line_that_is_written_while_packets_arrive_is_never_seen_half() {
             let ports = [1000 + u16::from(last), 2000 + u16::from(last)];
             assert_eq!(&it[34..38], ports.map(u16::to_be_bytes).concat());
         }
-        is_over.store(true, std::sync::atomic::Ordering::Relaxed);
+        is_over.store(true, Ordering::Relaxed);
     });
     println!("{relayed} relayed, {:?}", kernel.passes());
     assert!(relayed > 0);

@@ -209,7 +209,7 @@ impl Allocation {
         match &mut self.shaper {
             None => Ok(datagrams),
             Some(shaper) => match shaper.admit(direction, now, datagrams, bytes) {
-                0 => Err(DropReason::BandwidthExceeded),
+                0 if datagrams > 0 => Err(DropReason::BandwidthExceeded),
                 count => Ok(count),
             },
         }

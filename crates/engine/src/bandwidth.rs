@@ -4,12 +4,16 @@
 //! the rate is dropped at once, never queued (RFC 8656 §5), each direction by itself: a bucket of one second's worth. A stream of
 //! a TCP relay is held back instead. What
 //! is counted is payload: what peers sent, or are to be sent.
+//!
+//! A bucket is one atomic word. A host that has data relayed elsewhere too keeps it where both reach it ([`Meters`]), so that an allocation has one
+//! rate, whoever relays.
 
 use core::fmt;
 use core::num::NonZeroU32;
+use core::sync::atomic::{AtomicU64, Ordering};
 use core::time::Duration;
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use crate::config::Config;
 use crate::time::Time;
@@ -19,9 +23,26 @@ use crate::time::Time;
 const BURST: Duration = Duration::from_secs(1);
 const NANOS_PER_S: u64 = 1_000_000_000;
 
+/// Buckets that are charged by others too: the host gives them to allocations that begin.
+///
+/// A bucket is the time, in nanoseconds of [`Time`], at which it will be empty. Each datagram moves that on by what it takes at the allocation's
+/// rate, from now on if it has passed. It is dropped if the bucket would hold more than a second's worth.
+pub trait Meters: fmt::Debug + Send + Sync {
+    /// Takes two empty buckets for an allocation with `bytes_per_s`. Returns `None` if none are left; the allocation then has its own.
+    fn claim(&self, bytes_per_s: NonZeroU32) -> Option<NonZeroU32>;
+
+    /// Returns the bucket of one direction.
+    fn bucket(&self, meter: NonZeroU32, direction: Direction) -> &AtomicU64;
+
+    /// Gives both buckets back.
+    fn release(&self, meter: NonZeroU32);
+}
+
 /// Reserved rates of a whole server.
 #[derive(Debug)]
 pub(crate) struct BandwidthLedger {
+    /// Where buckets are, if not with their allocations.
+    meters: OnceLock<Arc<dyn Meters>>,
     capacity: Option<NonZeroU32>,
     rates: Mutex<Rates>,
     /// Bytes per second that are reserved.
@@ -51,10 +72,16 @@ impl Rates {
 impl BandwidthLedger {
     pub(crate) fn new(config: &Config) -> Arc<Self> {
         Arc::new(Self {
+            meters: OnceLock::new(),
             capacity: config.limits.bandwidth.capacity_bytes_per_s,
             rates: Mutex::new(Rates::of(config)),
             reserved: Mutex::default(),
         })
+    }
+
+    /// Takes the buckets of allocations to come from `meters`. What was set first stays.
+    pub(crate) fn set_meters(&self, meters: Arc<dyn Meters>) {
+        self.meters.get_or_init(|| meters);
     }
 
     /// Sets other rates for allocations to come.
@@ -78,7 +105,7 @@ impl BandwidthLedger {
             return Ok(None);
         };
         let Some(capacity) = self.capacity else {
-            return Ok(Some(Shaper::new(wanted, None)));
+            return Ok(Some(self.shaper(wanted, None)));
         };
         let mut reserved = self.reserved.lock().unwrap_or_else(PoisonError::into_inner);
         let left = u64::from(capacity.get()).saturating_sub(*reserved);
@@ -86,17 +113,31 @@ impl BandwidthLedger {
         let rate = NonZeroU32::new(rate).ok_or(Exhausted)?;
         // mutant: capacity-promised-twice
         *reserved += u64::from(rate.get());
-        Ok(Some(Shaper::new(rate, Some(Arc::clone(self)))))
+        drop(reserved);
+        Ok(Some(self.shaper(rate, Some(Arc::clone(self)))))
+    }
+
+    fn shaper(&self, rate: NonZeroU32, ledger: Option<Arc<Self>>) -> Shaper {
+        let shared = self.meters.get().and_then(|meters| {
+            let meter = meters.claim(rate)?;
+            let meters = Arc::clone(meters);
+            Some(Buckets::Shared { meters, meter })
+        });
+        Shaper {
+            rate,
+            ledger,
+            buckets: shared.unwrap_or_default(),
+        }
     }
 
     /// Reserves again the rate of an allocation that has it already, from this process or the one before it, whatever is left.
     pub(crate) fn reserve_again(self: &Arc<Self>, rate: NonZeroU32) -> Shaper {
         if self.capacity.is_none() {
-            return Shaper::new(rate, None);
+            return self.shaper(rate, None);
         }
         // mutant: capacity-forgotten-by-rebuild
         *self.reserved.lock().unwrap_or_else(PoisonError::into_inner) += u64::from(rate.get());
-        Shaper::new(rate, Some(Arc::clone(self)))
+        self.shaper(rate, Some(Arc::clone(self)))
     }
 
     /// Bytes per second that are reserved.
@@ -119,108 +160,143 @@ pub(crate) struct Shaper {
     rate: NonZeroU32,
     /// Where the rate is reserved.
     ledger: Option<Arc<BandwidthLedger>>,
-    to_peers: Bucket,
-    to_client: Bucket,
+    buckets: Buckets,
 }
 
 /// Which way data goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Direction {
+pub enum Direction {
+    /// From a peer to the client.
     ToClient,
+    /// From the client to a peer.
     ToPeers,
 }
 
-/// A bucket by when it will be empty again.
-#[derive(Clone, Copy, Debug, Default)]
-struct Bucket {
-    empty_at_ns: u64,
+/// Where the buckets of both directions are.
+enum Buckets {
+    Own {
+        to_peers: AtomicU64,
+        to_client: AtomicU64,
+    },
+    Shared {
+        meters: Arc<dyn Meters>,
+        meter: NonZeroU32,
+    },
+}
+
+impl Default for Buckets {
+    fn default() -> Self {
+        Self::Own {
+            to_peers: AtomicU64::default(),
+            to_client: AtomicU64::default(),
+        }
+    }
 }
 
 impl Shaper {
-    fn new(rate: NonZeroU32, ledger: Option<Arc<BandwidthLedger>>) -> Self {
-        Self {
-            rate,
-            ledger,
-            to_peers: Bucket::default(),
-            to_client: Bucket::default(),
-        }
-    }
-
     /// The reserved rate, in bytes per second.
     pub(crate) fn rate(&self) -> NonZeroU32 {
         self.rate
     }
 
+    /// Returns the name of the buckets, if others may charge them.
+    pub(crate) fn meter(&self) -> Option<NonZeroU32> {
+        match &self.buckets {
+            Buckets::Own { .. } => None,
+            Buckets::Shared { meter, .. } => Some(*meter),
+        }
+    }
+
+    fn bucket(&self, direction: Direction) -> Bucket<'_> {
+        let empty_at_ns = match (&self.buckets, direction) {
+            // mutant: directions-share-a-rate
+            (Buckets::Own { to_client, .. }, Direction::ToClient) => to_client,
+            (Buckets::Own { to_peers, .. }, Direction::ToPeers) => to_peers,
+            (Buckets::Shared { meters, meter }, _) => meters.bucket(*meter, direction),
+        };
+        Bucket {
+            empty_at_ns,
+            rate: u64::from(self.rate.get()),
+        }
+    }
+
     /// Charges bytes of a stream, of which nothing may be dropped, whatever is available. Returns until when no more may come of it.
     pub(crate) fn charge_stream(
-        &mut self,
+        &self,
         direction: Direction,
         now: Time,
         bytes: u64,
     ) -> Option<Time> {
-        let rate = u64::from(self.rate.get());
-        let bucket = match direction {
-            Direction::ToClient => &mut self.to_client,
-            Direction::ToPeers => &mut self.to_peers,
-        };
-        bucket.charge(now, rate, bytes);
+        let empty_at_ns = self.bucket(direction).charge(now, |_| bytes).1;
         let burst_ns = u64::try_from(BURST.as_nanos()).unwrap_or(u64::MAX);
-        let until = Time::from_nanos(bucket.empty_at_ns.saturating_sub(burst_ns));
+        let until = Time::from_nanos(empty_at_ns.saturating_sub(burst_ns));
         (until > now).then_some(until)
     }
 
     /// Returns how many of `datagrams` datagrams with `bytes` bytes in all may go now, in their order, and charges them. All have
     /// one size; the last may be shorter.
-    pub(crate) fn admit(
-        &mut self,
-        direction: Direction,
-        now: Time,
-        datagrams: u32,
-        bytes: u64,
-    ) -> u32 {
-        let rate = u64::from(self.rate.get());
-        let bucket = match direction {
-            Direction::ToClient => &mut self.to_client,
-            Direction::ToPeers => &mut self.to_peers,
+    pub(crate) fn admit(&self, direction: Direction, now: Time, datagrams: u32, bytes: u64) -> u32 {
+        // No datagram is longer: all but the last are equal. One that is alone fits whole or not at all.
+        let longest = bytes.checked_div(u64::from(datagrams.saturating_sub(1)));
+        let fitting = |available: u64| match longest {
+            _ if bytes <= available => u64::from(datagrams),
+            Some(longest) => (available / longest.max(1)).min(u64::from(datagrams) - 1),
+            None => 0,
         };
-        // mutant: directions-share-a-rate
-        let available = bucket.available(now, rate);
-        if bytes <= available {
-            bucket.charge(now, rate, bytes);
-            return datagrams;
-        }
-        // No datagram is longer: all but the last are equal. One that is alone did not fit.
-        let Some(longest) = bytes.checked_div(u64::from(datagrams.saturating_sub(1))) else {
-            return 0;
+        let cost = |available: u64| match fitting(available) {
+            count if count == u64::from(datagrams) => bytes,
+            count => count * longest.unwrap_or(0),
         };
-        let count = (available / longest.max(1)).min(u64::from(datagrams) - 1);
-        bucket.charge(now, rate, count * longest);
-        u32::try_from(count).unwrap_or(u32::MAX)
+        let (available, _) = self.bucket(direction).charge(now, cost);
+        u32::try_from(fitting(available)).unwrap_or(u32::MAX)
     }
 }
 
-impl Bucket {
-    /// Bytes that fit at `now`.
-    fn available(&self, now: Time, rate: u64) -> u64 {
-        let now_ns = now.as_nanos();
-        let filled_ns = self.empty_at_ns.saturating_sub(now_ns);
-        let free_ns = BURST.as_secs() * NANOS_PER_S;
-        free_ns.saturating_sub(filled_ns).saturating_mul(rate) / NANOS_PER_S
-    }
+/// A bucket by when it will be empty again.
+struct Bucket<'a> {
+    empty_at_ns: &'a AtomicU64,
+    rate: u64,
+}
 
-    fn charge(&mut self, now: Time, rate: u64, bytes: u64) {
-        let duration_ns = bytes.saturating_mul(NANOS_PER_S).div_ceil(rate);
-        self.empty_at_ns = self
-            .empty_at_ns
-            .max(now.as_nanos())
-            .saturating_add(duration_ns);
+impl Bucket<'_> {
+    /// Charges what `cost` says of the bytes that fit at `now`. Returns these, and when the bucket will be empty.
+    fn charge(&self, now: Time, cost: impl Fn(u64) -> u64) -> (u64, u64) {
+        let mut old = self.empty_at_ns.load(Ordering::Relaxed);
+        loop {
+            let available = available(old, now, self.rate);
+            let duration_ns = cost(available)
+                .saturating_mul(NANOS_PER_S)
+                .div_ceil(self.rate);
+            let new = old.max(now.as_nanos()).saturating_add(duration_ns);
+            // The word is all that is shared, so nothing has to be ordered around it.
+            let exchanged = self.empty_at_ns.compare_exchange_weak(
+                old,
+                new,
+                Ordering::Relaxed,
+                Ordering::Relaxed,
+            );
+            match exchanged {
+                Ok(_) => return (available, new),
+                Err(other) => old = other,
+            }
+        }
     }
+}
+
+/// Returns the bytes that fit at `now` into a bucket that is empty at `empty_at_ns`.
+fn available(empty_at_ns: u64, now: Time, rate: u64) -> u64 {
+    let filled_ns = empty_at_ns.saturating_sub(now.as_nanos());
+    let free_ns = BURST.as_secs() * NANOS_PER_S;
+    free_ns.saturating_sub(filled_ns).saturating_mul(rate) / NANOS_PER_S
 }
 
 impl Drop for Shaper {
     fn drop(&mut self) {
         if let Some(ledger) = &self.ledger {
             ledger.release(self.rate);
+        }
+        if let Buckets::Shared { meters, meter } = &self.buckets {
+            meters.release(*meter);
         }
     }
 }
@@ -238,13 +314,17 @@ mod tests {
     use super::*;
 
     fn shaper(rate: u32) -> Shaper {
-        Shaper::new(NonZeroU32::new(rate).unwrap(), None)
+        Shaper {
+            rate: NonZeroU32::new(rate).unwrap(),
+            ledger: None,
+            buckets: Buckets::default(),
+        }
     }
 
     #[test]
     fn the_rate_holds_over_any_time_and_a_second_of_it_may_go_at_once() {
         for rate in [1_000, 64_000, 12_500_000, u32::MAX] {
-            let mut shaper = shaper(rate);
+            let shaper = shaper(rate);
             let mut admitted = 0;
             let mut now = Time::from_secs(5);
             for _ in 0..100_000_u32 {
@@ -262,14 +342,14 @@ mod tests {
 
     #[test]
     fn a_train_that_does_not_fit_is_cut_and_never_undercharged() {
-        let mut shaper = shaper(10_000);
+        let shaper = shaper(10_000);
         let now = Time::from_secs(1);
         assert_eq!(shaper.admit(Direction::ToPeers, now, 20, 20 * 1_000), 9);
         assert_eq!(shaper.admit(Direction::ToPeers, now, 1, 1_400), 0);
         // the other direction has its own
         assert_eq!(shaper.admit(Direction::ToClient, now, 10, 10_000), 10);
         // one byte in a second datagram does not halve what the first costs
-        let mut shaper = self::shaper(1_400);
+        let shaper = self::shaper(1_400);
         assert_eq!(shaper.admit(Direction::ToPeers, now, 2, 1_401), 0);
         assert_eq!(shaper.admit(Direction::ToPeers, now, 1, 1_400), 1);
         assert_eq!(shaper.admit(Direction::ToPeers, now, 1, 1), 0);
@@ -277,7 +357,7 @@ mod tests {
 
     #[test]
     fn a_datagram_without_payload_always_fits() {
-        let mut shaper = shaper(1);
+        let shaper = shaper(1);
         let now = Time::from_secs(1);
         assert_eq!(shaper.admit(Direction::ToPeers, now, 1, 1), 1);
         assert_eq!(shaper.admit(Direction::ToPeers, now, 7, 0), 7);

@@ -329,6 +329,19 @@ impl Traffic {
     }
 }
 
+/// Datagrams of an allocation's channels that were relayed or dropped without asking the engine, with the bytes of their payload.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Unasked {
+    /// Relayed to peers.
+    pub to_peers: Traffic,
+    /// Relayed to the client.
+    pub to_client: Traffic,
+    /// For peers, dropped because it was beyond the allocation's rate.
+    pub beyond_to_peers: Traffic,
+    /// For the client, dropped because it was beyond the allocation's rate.
+    pub beyond_to_client: Traffic,
+}
+
 /// The traffic of an allocation: coturn's rp, rb, sp, sb, on the client's side and on the peers'.
 ///
 /// Received is everything that came for the allocation; sent is what had a route.
@@ -345,24 +358,24 @@ pub struct Usage {
 }
 
 impl Usage {
-    /// Adds datagrams of channels that were relayed to peers and to the client, with the bytes of their payload.
-    pub fn absorb(&mut self, to_peers: Traffic, to_client: Traffic) {
+    /// Adds datagrams of channels that were handled without asking the engine.
+    pub fn absorb(&mut self, traffic: &Unasked) {
         let framed = |traffic: Traffic| Traffic {
             bytes: traffic
                 .bytes
                 .wrapping_add(traffic.datagrams.wrapping_mul(4)),
             ..traffic
         };
-        let sums = [
-            (&mut self.client_received, framed(to_peers)),
-            (&mut self.peer_sent, to_peers),
-            (&mut self.peer_received, to_client),
-            (&mut self.client_sent, framed(to_client)),
-        ];
-        for (sum, more) in sums {
+        let add = |sum: &mut Traffic, more: Traffic| {
             sum.datagrams = sum.datagrams.wrapping_add(more.datagrams);
             sum.bytes = sum.bytes.wrapping_add(more.bytes);
-        }
+        };
+        add(&mut self.client_received, framed(traffic.to_peers));
+        add(&mut self.client_received, framed(traffic.beyond_to_peers));
+        add(&mut self.peer_sent, traffic.to_peers);
+        add(&mut self.peer_received, traffic.to_client);
+        add(&mut self.peer_received, traffic.beyond_to_client);
+        add(&mut self.client_sent, framed(traffic.to_client));
     }
 
     /// Returns what came after `earlier`.

@@ -1,6 +1,7 @@
 //! The requests of the engine to its host: routes for data, commands for everything else.
 
 use core::net::SocketAddr;
+use core::num::NonZeroU32;
 use core::ops::Range;
 
 use turnbuckle_wire::ChannelNumber;
@@ -73,6 +74,8 @@ pub struct Flow {
     pub peer: AllowedPeer,
     /// When the first of channel, permission and relayed transport address ends.
     pub expires: Time,
+    /// The buckets that its data is charged to, both ways ([`crate::Meters`]); `None` for an allocation without a rate.
+    pub meter: Option<NonZeroU32>,
 }
 
 /// Where a peer's datagram goes (RFC 8656 §11.3).

@@ -5,7 +5,7 @@ use core::net::IpAddr;
 use std::sync::{Arc, Mutex};
 
 use crate::auth::Calendar;
-use crate::bandwidth::BandwidthLedger;
+use crate::bandwidth::{BandwidthLedger, Meters};
 use crate::config::{Config, RelayAddress};
 use crate::mobility::paths::MobilePaths;
 use crate::ports::{PortCounts, PortPools};
@@ -58,6 +58,11 @@ impl Commons {
     pub fn set_quotas(&self, config: &Config) {
         self.quota.set_bounds(config);
         self.bandwidth.set_rates(config);
+    }
+
+    /// Takes the buckets that rates are measured with from `meters`, for allocations to come. What was set first stays.
+    pub fn set_meters(&self, meters: Arc<dyn Meters>) {
+        self.bandwidth.set_meters(meters);
     }
 
     /// Relays new allocations from `relays` alone from now on; existing allocations keep their addresses. The host passes the same

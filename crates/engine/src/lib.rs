@@ -73,9 +73,10 @@ pub use crate::auth::{
     AuthConfig, Authenticator, CanonicalOrigin, Challenge, ExpiryCheck, PasswordAlgorithmChoice,
     Proof, Realm, Rejection, ThirdParties, TokenCipher,
 };
+pub use crate::bandwidth::{Direction, Meters};
 pub use crate::change::{
     Brought, Change, Created, EndCause, Ended, Moved, Path, Relayed, Reserved, Resumed, Traffic,
-    Usage,
+    Unasked, Usage,
 };
 pub use crate::command::{
     ClientRoute, Command, Flow, Framing, IcmpError, Outcome, PeerRoute, RelayOpenError, SendRoute,

@@ -188,6 +188,8 @@ counters! {
         pub(crate) kernel_to_peers_bytes: Counter => Bytes,
         /// Payload that the kernel relayed from peers to clients.
         pub(crate) kernel_to_clients_bytes: Counter => Bytes,
+        /// Datagrams that the kernel dropped, beyond the rate of their allocation. They are among the drops too.
+        pub(crate) kernel_dropped: Counter => Datagrams,
         /// How often there was no room in the kernel's table for a channel.
         pub(crate) table_full: Counter => Times,
     }
@@ -397,7 +399,7 @@ impl ShardCounters {
     /// Everything that came in or began here.
     fn total_in(&self) -> u64 {
         let arrivals: u64 = self.arrivals().iter().map(|counter| counter.get()).sum();
-        arrivals + self.kernel_relayed()
+        arrivals + self.kernel_relayed() + self.offload.kernel_dropped.get()
     }
 
     fn arrivals(&self) -> [&Counter; 4] {

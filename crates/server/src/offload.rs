@@ -3,16 +3,20 @@
 //! A shard's [`publisher`](publisher) shows the kernel which channels it may relay; the thread of [`neighbours`](neighbours) says by which way their
 //! datagrams leave. What is in `turnbuckle_datapath::offload` knows nothing of TURN.
 
+mod meters;
 mod neighbours;
 mod netlink;
 pub(crate) mod publisher;
 
 use std::fmt::Write as _;
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use if_addrs::get_if_addrs;
 use turnbuckle_datapath::offload::{Attach, Kernel, KernelRoutes, Seed};
+use turnbuckle_engine::Meters;
 
+use self::meters::SharedMeters;
 use self::neighbours::Neighbours;
 use self::netlink::{Device, Netlink};
 use crate::config::{Config, Xdp};
@@ -65,6 +69,12 @@ impl Offload {
     /// Returns what a shard publishes its channels with.
     pub(crate) fn routes(&self) -> Option<KernelRoutes> {
         self.running.as_ref().map(|it| it.kernel.routes())
+    }
+
+    /// Returns the buckets of allocations' rates, if the kernel is to charge them too.
+    pub(crate) fn meters(&self) -> Option<Arc<dyn Meters>> {
+        let routes = self.routes()?;
+        Some(Arc::new(SharedMeters::new(routes.meters())))
     }
 
     /// Returns a line that says how many datagrams of published channels were left to the shards, or `None` if there were none.

@@ -38,6 +38,7 @@ fn several_shards_keep_every_rule() {
         ("errors of peers", 0),
         ("hairpins", 0),
         ("relayed by the kernel", 0),
+        ("dropped by the kernel", 0),
         ("moves", 0),
         ("ports of others", 1),
         ("ports of others", 2),

@@ -50,7 +50,7 @@ pub(crate) const ROWS: &[Row<Offload>] = &[
         "Has the kernel relay the data of channels, by an XDP program at the network devices: on in \
          their drivers, or the server does not start; auto the same where it works; generic for any \
          driver, with `gro off` at the device. Only clients by plain UDP, peers of the client's \
-         address family, without bandwidth limit and mobility; all else is relayed as usual. \
+         address family, without mobility; all else is relayed as usual. \
          Firewall rules of this machine do not see what is relayed so.",
     )
     .default("off")
@@ -60,7 +60,7 @@ pub(crate) const ROWS: &[Row<Offload>] = &[
         "xdp-channels",
         Group::Threads,
         Kind::number(1, 1 << 20, "channels"),
-        "Channels of each address family that there is memory for with xdp, 768 bytes for one of \
+        "Channels of each address family that there is memory for with xdp, 832 bytes for one of \
          each. Beyond it channels are relayed as usual.",
     )
     .default("16384")

@@ -11,13 +11,16 @@ use super::Route;
 #[derive(Clone, Copy, Debug)]
 pub struct Seed(pub u64);
 
-/// The last two bits of `seq`. Above them it counts how often the line was taken.
+/// The last two bits of `seq`. Above them it counts how often the line was taken; its upper half is the place of the meter.
 pub(super) const FREE: u64 = 0;
 pub(super) const TAKEN: u64 = 1;
 pub(super) const LIVE: u64 = 2;
 pub(super) const STATE: u64 = 3;
-/// How much `seq` grows when a line is taken.
+/// How much `seq` grows when a line is taken, and the bits that this changes.
 pub(super) const TAKE: u64 = 4;
+pub(super) const NUMBER: u64 = 0xFFFF_FFFC;
+/// Where in `seq` the place of the meter is.
+pub(super) const METER_SHIFT: u32 = 32;
 
 /// Where the words of a line are.
 #[derive(Clone, Copy, Debug)]

@@ -4,11 +4,12 @@
 //! After the devices are attached no system call is needed any more, so privileges can be given up.
 
 use std::net::SocketAddr;
+use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use super::line::Fields;
 use super::nexthop::Wanted;
-use super::{Carried, Hops, Line, Route, Routes, Table};
+use super::{Beyond, Carried, Hops, Line, Meters, Route, Routes, Table, Way};
 
 #[cfg(all(feature = "xdp", target_arch = "x86_64"))]
 pub use self::loaded::Kernel;
@@ -29,7 +30,7 @@ pub enum Attach {
 pub struct Passes {
     /// The route had expired.
     pub expired: u64,
-    /// The route was being written.
+    /// The route or its meter was being written.
     pub changing: u64,
     /// The next hop was not known.
     pub next_hop: u64,
@@ -46,6 +47,8 @@ pub struct Passes {
 /// What becomes of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
+    /// Nothing.
+    Drop,
     /// It goes to the sockets.
     Pass,
     /// It leaves by another device than it came by.
@@ -69,9 +72,15 @@ pub struct KernelRoutes {
     v4: Arc<Table>,
     v6: Arc<Table>,
     hops: Arc<Hops>,
+    meters: Arc<Meters>,
 }
 
 impl KernelRoutes {
+    /// Returns the meters that routes are charged to.
+    pub fn meters(&self) -> Arc<Meters> {
+        Arc::clone(&self.meters)
+    }
+
     fn table(&self, line: Line) -> &Table {
         if line.is_v6 { &self.v6 } else { &self.v4 }
     }
@@ -88,14 +97,21 @@ impl Routes for KernelRoutes {
             from: route.new_from.ip(),
             to: route.new_to.ip(),
         })?;
+        // Held before the program can charge it.
+        if let Some(meter) = route.meter {
+            self.meters.hold(meter);
+        }
         let published = Fields::of(route, hop).and_then(|fields| {
             let is_v6 = fields.is_v6;
             let table = if is_v6 { &self.v6 } else { &self.v4 };
-            let index = table.publish(&fields, route.expires_ns)?;
+            let index = table.publish(&fields, route.expires_ns, route.meter)?;
             Some(Line { is_v6, index })
         });
         if published.is_none() {
             self.hops.release(hop);
+            if let Some(meter) = route.meter {
+                self.meters.release(meter);
+            }
         }
         published
     }
@@ -112,10 +128,25 @@ impl Routes for KernelRoutes {
         self.table(line).carried(line.index)
     }
 
+    fn take_beyond(&mut self, meter: NonZeroU32) -> Beyond {
+        let take = |way: Way| {
+            let (datagrams, bytes) = self.meters.take_beyond(meter, way);
+            Carried { datagrams, bytes }
+        };
+        Beyond {
+            labelled: take(Way::Labelled),
+            plain: take(Way::Plain),
+        }
+    }
+
     fn free(&mut self, line: Line) {
-        let hop = self.table(line).hop(line.index);
-        self.table(line).free(line.index);
+        let table = self.table(line);
+        let (hop, meter) = (table.hop(line.index), table.meter(line.index));
+        table.free(line.index);
         self.hops.release(hop);
+        if let Some(meter) = meter {
+            self.meters.release(meter);
+        }
     }
 }
 
@@ -133,7 +164,7 @@ mod loaded {
 
     use super::{Action, Attach, KernelRoutes, Passes, Verdict};
     use crate::offload::table::BUCKET;
-    use crate::offload::{Hops, Seed, Table};
+    use crate::offload::{Hops, Meters, Seed, Table};
 
     static OBJECT: &[u8] = aya::include_bytes_aligned!("../../bpf/turn.bpf.o");
 
@@ -143,6 +174,7 @@ mod loaded {
     const PROCESSORS: usize = 1024;
     const PASSES_WORDS: usize = 8;
     /// Verdicts (`enum xdp_action`).
+    const XDP_DROP: u32 = 1;
     const XDP_PASS: u32 = 2;
     const XDP_TX: u32 = 3;
     const XDP_REDIRECT: u32 = 4;
@@ -157,7 +189,7 @@ mod loaded {
     }
 
     impl Kernel {
-        /// Loads the program with room for `channels` channels of each family.
+        /// Loads the program with room for `channels` channels of each family, and as many meters.
         ///
         /// # Errors
         ///
@@ -173,6 +205,7 @@ mod loaded {
                 .override_global("mask6", &mask, true)
                 .map_max_entries("lines4", entries)
                 .map_max_entries("lines6", entries)
+                .map_max_entries("meters", channels.saturating_add(1))
                 .load(OBJECT)
                 .map_err(in_words)?;
             let map = |name: &str, words: usize| {
@@ -189,6 +222,7 @@ mod loaded {
                 v4: table("lines4", false)?,
                 v6: table("lines6", true)?,
                 hops: Arc::new(Hops::new(map("hops", Hops::words())?)?),
+                meters: Arc::new(Meters::new(map("meters", Meters::words(channels))?)),
             };
             let (devices, passed) = (
                 map("devices", DEVICES)?,
@@ -246,6 +280,7 @@ mod loaded {
             let result = self.xdp()?.test_run(options).map_err(in_words)?;
             out.truncate(result.data_size_out as usize);
             let action = match result.return_value {
+                XDP_DROP => Action::Drop,
                 XDP_PASS => Action::Pass,
                 XDP_TX => Action::Send,
                 XDP_REDIRECT => Action::Redirect,

@@ -3,12 +3,13 @@
 //! All shards write one table. A line belongs to the shard that took it, until that shard gives it back. The program reads `seq` before and after the
 //! rest and passes a packet if it has changed, so a line is never seen half written.
 
+use std::num::NonZeroU32;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use turnbuckle_sys::mapped::Mapped;
 
 use super::Carried;
-use super::line::{FREE, Fields, LIVE, Layout, STATE, Seed, TAKE, TAKEN};
+use super::line::{FREE, Fields, LIVE, Layout, METER_SHIFT, NUMBER, STATE, Seed, TAKE, TAKEN};
 
 /// Lines of a bucket.
 pub(super) const BUCKET: usize = 4;
@@ -44,8 +45,13 @@ impl Table {
         if is_v6 { Layout::V6 } else { Layout::V4 }
     }
 
-    /// Publishes a line and returns its place, or `None` if both of its buckets are full.
-    pub(super) fn publish(&self, fields: &Fields, expires_ns: u64) -> Option<u32> {
+    /// Publishes a line that is charged to a meter and returns its place, or `None` if both of its buckets are full.
+    pub(super) fn publish(
+        &self,
+        fields: &Fields,
+        expires_ns: u64,
+        meter: Option<NonZeroU32>,
+    ) -> Option<u32> {
         let (index, seq) = self.take(fields)?;
         let (layout, line) = (self.layout, self.line(index));
         let store = |at: usize, value: u64| line[at].store(value, Ordering::Relaxed);
@@ -58,7 +64,8 @@ impl Table {
         store(layout.expires_ns(), expires_ns);
         store(layout.packets(), 0);
         store(layout.bytes(), 0);
-        line[Layout::SEQ].store(seq & !STATE | LIVE, Ordering::Release);
+        let meter = u64::from(meter.map_or(0, NonZeroU32::get)) << METER_SHIFT;
+        line[Layout::SEQ].store(seq & !STATE | LIVE | meter, Ordering::Release);
         u32::try_from(index).ok()
     }
 
@@ -74,7 +81,8 @@ impl Table {
         buckets.into_iter().flat_map(lines).find_map(|index| {
             let seq = &self.line(index)[Layout::SEQ];
             let old = seq.load(Ordering::Acquire);
-            let new = (old.wrapping_add(TAKE) & !STATE) | TAKEN;
+            // The number alone goes on; the meter is the new owner's.
+            let new = (old.wrapping_add(TAKE) & NUMBER) | TAKEN;
             // Another shard may take it in between. What is written next must not be seen before this.
             let is_ours = old & STATE == FREE
                 && seq
@@ -118,6 +126,12 @@ impl Table {
     pub(super) fn hop(&self, index: u32) -> u16 {
         let word = self.line_at(index)[self.layout.new_ports()].load(Ordering::Relaxed);
         u16::try_from(word >> 48).unwrap_or(0)
+    }
+
+    /// Returns the meter that a line is charged to.
+    pub(super) fn meter(&self, index: u32) -> Option<NonZeroU32> {
+        let word = self.line_at(index)[Layout::SEQ].load(Ordering::Relaxed);
+        NonZeroU32::new(u32::try_from(word >> METER_SHIFT).unwrap_or(0))
     }
 
     fn line_at(&self, index: u32) -> &[AtomicU64] {

@@ -2,8 +2,9 @@
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::num::NonZeroU32;
 
-use turnbuckle_datapath::offload::{Action, Carried, Hop, Passes, Route};
+use turnbuckle_datapath::offload::{Action, Beyond, Carried, Hop, Passes, Route, Way};
 
 /// A route as it was published, and what it has relayed.
 #[derive(Clone, Debug)]
@@ -14,10 +15,41 @@ pub(crate) struct Published {
     pub(crate) carried: Carried,
 }
 
+/// A rate, with a bucket for each way and what was dropped because of it.
+#[derive(Clone, Debug)]
+pub(crate) struct Meter {
+    pub(crate) rate: u64,
+    pub(crate) empty_at_ns: [u64; 2],
+    pub(crate) beyond: Beyond,
+}
+
+impl Meter {
+    /// Returns whether a datagram is within the rate, and counts it.
+    fn admits(&mut self, now_ns: u64, way: Way, bytes: u64) -> bool {
+        let empty_at_ns = &mut self.empty_at_ns[way as usize];
+        let filled_ns = u128::from(empty_at_ns.saturating_sub(now_ns));
+        let wanted_ns = u128::from(bytes) * 1_000_000_000;
+        // A second's worth may wait.
+        if wanted_ns > 1_000_000_000_u128.saturating_sub(filled_ns) * u128::from(self.rate) {
+            let beyond = match way {
+                Way::Labelled => &mut self.beyond.labelled,
+                Way::Plain => &mut self.beyond.plain,
+            };
+            beyond.datagrams += 1;
+            beyond.bytes += bytes;
+            return false;
+        }
+        let cost_ns = wanted_ns.div_ceil(u128::from(self.rate));
+        *empty_at_ns = now_ns.max(*empty_at_ns) + u64::try_from(cost_ns).expect("a datagram");
+        true
+    }
+}
+
 /// Everything that the program knows.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Router {
     pub(crate) routes: Vec<Published>,
+    pub(crate) meters: BTreeMap<NonZeroU32, Meter>,
     pub(crate) hops: BTreeMap<(IpAddr, IpAddr), Hop>,
     pub(crate) passes: Passes,
 }
@@ -42,8 +74,8 @@ struct Datagram<'a> {
 }
 
 impl Router {
-    /// Returns what becomes of a frame, and the frame afterwards.
-    pub(crate) fn handle(&mut self, frame: &[u8]) -> (Action, Vec<u8>) {
+    /// Returns what becomes of a frame that comes at a time of `CLOCK_BOOTTIME`, and the frame afterwards.
+    pub(crate) fn handle(&mut self, now_ns: u64, frame: &[u8]) -> (Action, Vec<u8>) {
         let passed = (Action::Pass, frame.to_vec());
         let Some(datagram) = parse(frame) else {
             return passed;
@@ -82,6 +114,16 @@ impl Router {
                 &mut passes.checksum
             }
             Some(hop) => {
+                let way = if route.label.is_some() {
+                    Way::Labelled
+                } else {
+                    Way::Plain
+                };
+                if let Some(meter) = route.meter.and_then(|it| self.meters.get_mut(&it))
+                    && !meter.admits(now_ns, way, payload.len() as u64)
+                {
+                    return (Action::Drop, frame.to_vec());
+                }
                 let carried = &mut self.routes[index].carried;
                 let count = carried.datagrams;
                 carried.datagrams += 1;

@@ -4,8 +4,8 @@
 use core::net::SocketAddr;
 
 use crate::allocation::Entry;
-use crate::bandwidth::Direction;
-use crate::change::Traffic;
+use crate::bandwidth::{Direction, Shaper};
+use crate::change::Unasked;
 use crate::command::{ClientRoute, Flow, Framing, PeerRoute};
 use crate::drop_reason::DropReason;
 use crate::engine::Engine;
@@ -161,7 +161,7 @@ impl<R: Random> Engine<R> {
     /// the allocation or of the peer policies. [`Engine::absorb`] is to be told what was relayed.
     ///
     /// These are channels of clients that send plain UDP datagrams by themselves, to peers of the client's own address family that are not relayed
-    /// transport addresses of this server. The allocation has no bandwidth limit, and is not one that can move.
+    /// transport addresses of this server. The allocation is not one that can move, and if it has a rate, its buckets can be charged by others.
     pub fn flows(&self, now: Time, id: AllocationId, mut each: impl FnMut(Flow)) {
         let Some(allocation) = self.allocations.live(id) else {
             return;
@@ -171,10 +171,13 @@ impl<R: Random> Engine<R> {
         let is_plain = client.transport == Transport::Udp
             && is_direct
             && allocation.protocol() == RelayProtocol::Udp
-            && allocation.mobility.is_none()
-            && allocation.shaper.is_none();
+            && allocation.mobility.is_none();
         if !is_plain {
             return;
+        }
+        let meter = allocation.shaper.as_deref().map(Shaper::meter);
+        if meter == Some(None) {
+            return; // Only this engine can charge its buckets.
         }
         let policies = &self.rules.policies;
         let user = allocation.quota.user();
@@ -203,15 +206,16 @@ impl<R: Random> Engine<R> {
                     relay: relay.lease.local(),
                     peer,
                     expires,
+                    meter: meter.flatten(),
                 });
             }
         }
     }
 
-    /// Counts traffic of an allocation that was relayed without asking: datagrams to peers and to the client, with the bytes of their payload.
-    pub fn absorb(&mut self, id: AllocationId, to_peers: Traffic, to_client: Traffic) {
+    /// Counts traffic of an allocation that was relayed, or dropped beyond its rate, without asking.
+    pub fn absorb(&mut self, id: AllocationId, traffic: &Unasked) {
         if let Some(allocation) = self.allocations.live_mut(id) {
-            allocation.usage.absorb(to_peers, to_client);
+            allocation.usage.absorb(traffic);
         }
     }
 }

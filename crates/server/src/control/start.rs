@@ -85,6 +85,9 @@ pub(super) fn start(
     // The machine may have got an address while the configuration was read.
     listening.follow(config, interfaces.addresses());
     let offload = Offload::start(config).map_err(ServeError::new)?;
+    if let Some(meters) = offload.meters() {
+        commons.set_meters(meters);
+    }
     let plan = |index, mailboxes| Plan {
         index,
         is_restart: false,

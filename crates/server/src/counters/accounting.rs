@@ -49,6 +49,12 @@ impl Accounting {
         self.0.kernel_relayed()
     }
 
+    /// Returns the number of datagrams that the kernel dropped, which are in and among the drops.
+    #[must_use]
+    pub fn dropped_by_kernel(&self) -> u64 {
+        self.0.offload.kernel_dropped.get()
+    }
+
     /// Returns the number of dropped datagrams and messages.
     #[must_use]
     pub fn total_drops(&self) -> u64 {
@@ -136,13 +142,17 @@ impl Accounting {
         );
         write_reasons(&mut line, self.drops());
         let offload = &sum.offload;
-        if offload.kernel_to_peers.get() + offload.kernel_to_clients.get() > 0 {
+        let dropped = self.dropped_by_kernel();
+        if self.total_by_kernel() + dropped > 0 {
             let _ = write!(
                 line,
                 "; of these relayed by the kernel: to peers {}, to clients {}",
                 offload.kernel_to_peers.get(),
                 offload.kernel_to_clients.get()
             );
+        }
+        if dropped > 0 {
+            let _ = write!(line, ", dropped by it: {dropped}");
         }
         if self.shard_failures() > 0 {
             let _ = write!(line, "; shards failed {} times", self.shard_failures());

@@ -8,12 +8,14 @@
 //! The end of an allocation is told only after that, so that its totals are exact.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
 use turnbuckle_datapath::offload::{Carried, GRACE, Line, Route, Routes};
 use turnbuckle_engine::{
-    AllocationId, Change, Ended, Engine, Flow, Framing, Random, RelayHandle, Time, Traffic,
+    AllocationId, Change, DropReason, Ended, Engine, Flow, Framing, Random, RelayHandle, Time,
+    Traffic, Unasked,
 };
 
 use crate::counters::ShardCounters;
@@ -44,6 +46,8 @@ struct Published {
 /// A channel that it relays no longer.
 struct Revoked {
     allocation: AllocationId,
+    /// What its data was charged to.
+    meter: Option<NonZeroU32>,
     to_peer: Option<Counted>,
     to_client: Option<Counted>,
     /// The time of the turn in which it was revoked.
@@ -161,7 +165,13 @@ impl Publisher {
                     }
                     kept.push(published);
                 }
-                None => self.revoke(now, id, Some(published.to_peer), Some(published.to_client)),
+                None => self.revoke(
+                    now,
+                    id,
+                    &published.flow,
+                    Some(published.to_peer),
+                    Some(published.to_client),
+                ),
             }
         }
         for flow in wanted {
@@ -186,7 +196,7 @@ impl Publisher {
         }
         self.counters.offload.table_full.add(1);
         if to_client.is_some() {
-            self.revoke(now, id, None, to_client);
+            self.revoke(now, id, &flow, None, to_client);
         }
         None
     }
@@ -204,6 +214,7 @@ impl Publisher {
         &mut self,
         now: Time,
         allocation: AllocationId,
+        flow: &Flow,
         to_peer: Option<Counted>,
         to_client: Option<Counted>,
     ) {
@@ -212,6 +223,7 @@ impl Publisher {
         }
         self.revoked.push(Revoked {
             allocation,
+            meter: flow.meter,
             to_peer,
             to_client,
             turn: now,
@@ -238,13 +250,13 @@ impl Publisher {
     fn retire<R: Random>(&mut self, revoked: Revoked, engine: &mut Engine<R>) {
         let Revoked {
             allocation,
+            meter,
             mut to_peer,
             mut to_client,
             ..
         } = revoked;
-        let to_peers = self.take(to_peer.as_mut());
-        let to_clients = self.take(to_client.as_mut());
-        self.account(allocation, to_peers, to_clients, engine);
+        let traffic = self.take(to_peer.as_mut(), to_client.as_mut(), meter);
+        self.account(allocation, &traffic, engine);
         for way in [to_peer, to_client].into_iter().flatten() {
             self.routes.free(way.line);
         }
@@ -255,42 +267,64 @@ impl Publisher {
         let mut all = std::mem::take(&mut self.published);
         for (&id, channels) in &mut all {
             for channel in channels {
-                let to_peers = self.take(Some(&mut channel.to_peer));
-                let to_clients = self.take(Some(&mut channel.to_client));
-                self.account(id, to_peers, to_clients, engine);
+                let ways = (&mut channel.to_peer, &mut channel.to_client);
+                let traffic = self.take(Some(ways.0), Some(ways.1), channel.flow.meter);
+                self.account(id, &traffic, engine);
             }
         }
         self.published = all;
     }
 
-    /// Returns what a line has relayed since this was asked last.
-    fn take(&self, way: Option<&mut Counted>) -> Traffic {
-        let Some(way) = way else {
-            return Traffic::default();
+    /// Returns what two lines have relayed, and what was dropped beyond their rate, since this was asked last. What was dropped is that of all lines with
+    /// the meter, which are one allocation's.
+    fn take(
+        &mut self,
+        to_peer: Option<&mut Counted>,
+        to_client: Option<&mut Counted>,
+        meter: Option<NonZeroU32>,
+    ) -> Unasked {
+        let traffic = |carried: Carried| Traffic {
+            datagrams: carried.datagrams,
+            bytes: carried.bytes,
         };
-        let now = self.routes.carried(way.line);
-        let taken = std::mem::replace(&mut way.taken, now);
-        Traffic {
-            datagrams: now.datagrams.wrapping_sub(taken.datagrams),
-            bytes: now.bytes.wrapping_sub(taken.bytes),
+        let relayed = |way: Option<&mut Counted>| {
+            let Some(way) = way else {
+                return Traffic::default();
+            };
+            let now = self.routes.carried(way.line);
+            let taken = std::mem::replace(&mut way.taken, now);
+            Traffic {
+                datagrams: now.datagrams.wrapping_sub(taken.datagrams),
+                bytes: now.bytes.wrapping_sub(taken.bytes),
+            }
+        };
+        let (to_peers, to_client) = (relayed(to_peer), relayed(to_client));
+        let beyond = meter.map(|meter| self.routes.take_beyond(meter));
+        let beyond = beyond.unwrap_or_default();
+        Unasked {
+            to_peers,
+            to_client,
+            beyond_to_peers: traffic(beyond.labelled),
+            beyond_to_client: traffic(beyond.plain),
         }
     }
 
-    fn account<R: Random>(
-        &mut self,
-        id: AllocationId,
-        to_peers: Traffic,
-        to_client: Traffic,
-        engine: &mut Engine<R>,
-    ) {
+    fn account<R: Random>(&mut self, id: AllocationId, traffic: &Unasked, engine: &mut Engine<R>) {
         let counters = &self.counters.offload;
-        counters.kernel_to_peers.add(to_peers.datagrams);
-        counters.kernel_to_peers_bytes.add(to_peers.bytes);
-        counters.kernel_to_clients.add(to_client.datagrams);
-        counters.kernel_to_clients_bytes.add(to_client.bytes);
+        counters.kernel_to_peers.add(traffic.to_peers.datagrams);
+        counters.kernel_to_peers_bytes.add(traffic.to_peers.bytes);
+        counters.kernel_to_clients.add(traffic.to_client.datagrams);
+        counters
+            .kernel_to_clients_bytes
+            .add(traffic.to_client.bytes);
+        let beyond = traffic.beyond_to_peers.datagrams + traffic.beyond_to_client.datagrams;
+        if beyond > 0 {
+            counters.kernel_dropped.add(beyond);
+            self.counters.dropped(DropReason::BandwidthExceeded, beyond);
+        }
         match self.ended.get_mut(&id) {
-            Some(ended) => ended.totals.absorb(to_peers, to_client),
-            None => engine.absorb(id, to_peers, to_client),
+            Some(ended) => ended.totals.absorb(traffic),
+            None => engine.absorb(id, traffic),
         }
     }
 
@@ -337,9 +371,11 @@ impl Publisher {
         for (id, channels) in std::mem::take(&mut self.published) {
             for channel in channels {
                 let Published {
-                    to_peer, to_client, ..
+                    flow,
+                    to_peer,
+                    to_client,
                 } = channel;
-                self.revoke(Time::ZERO, id, Some(to_peer), Some(to_client));
+                self.revoke(Time::ZERO, id, &flow, Some(to_peer), Some(to_client));
             }
         }
     }
@@ -374,6 +410,7 @@ fn routes(flow: &Flow) -> [Route; 2] {
         new_to: peer,
         new_label: None,
         expires_ns,
+        meter: flow.meter,
     };
     let to_client = Route {
         from: peer,
@@ -383,6 +420,7 @@ fn routes(flow: &Flow) -> [Route; 2] {
         new_to: flow.client,
         new_label: label,
         expires_ns,
+        meter: flow.meter,
     };
     [to_peer, to_client]
 }

@@ -1,12 +1,19 @@
 //! What stands in for the program in the kernel: it relays what the shards have published, before a socket gets it.
 
 use std::net::SocketAddr;
+use std::num::NonZeroU32;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use turnbuckle_datapath::offload::{Carried, Line, Route, Routes};
+use turnbuckle_datapath::offload::{Beyond, Carried, Line, Route, Routes};
+use turnbuckle_engine::{Direction, Meters};
 
 /// Lines that all shards have together: few, so that there is no room now and then.
 const LINES: usize = 12;
+
+/// Meters that all allocations have together: few, for the same reason.
+const METERS: usize = 8;
+const SECOND_NS: u64 = 1_000_000_000;
 
 /// A line.
 #[derive(Clone, Copy, Debug)]
@@ -16,19 +23,108 @@ struct Entry {
     carried: Carried,
 }
 
+/// The rate of an allocation, if it is somebody's, and what was dropped because of it.
+#[derive(Debug, Default)]
+struct Meter {
+    empty_at_ns: [AtomicU64; 2],
+    state: Mutex<MeterState>,
+}
+
+#[derive(Debug, Default)]
+struct MeterState {
+    rate: u64,
+    holders: u32,
+    beyond: Beyond,
+}
+
+/// What becomes of a datagram that is published.
+pub(super) enum Relayed {
+    /// It leaves, from where and to whom.
+    Sent(SocketAddr, SocketAddr, Vec<u8>),
+    /// It is beyond its allocation's rate.
+    Dropped,
+}
+
 /// The kernel of the machine that all shards are on.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Kernel(Arc<Mutex<Vec<Option<Entry>>>>);
+pub(super) struct Kernel {
+    lines: Arc<Mutex<Vec<Option<Entry>>>>,
+    meters: Arc<KernelMeters>,
+}
+
+/// The buckets that kernel and shards charge.
+#[derive(Debug, Default)]
+pub(super) struct KernelMeters([Meter; METERS]);
+
+impl KernelMeters {
+    fn meter(&self, meter: NonZeroU32) -> (&Meter, MutexGuard<'_, MeterState>) {
+        let it = &self.0[meter.get() as usize - 1];
+        (it, it.state.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Returns whether a datagram is within the rate, and counts it.
+    fn admits(&self, meter: NonZeroU32, now: u64, direction: Direction, bytes: u64) -> bool {
+        let (it, mut state) = self.meter(meter);
+        assert!(state.holders > 0, "nobody holds {meter}");
+        let bucket = &it.empty_at_ns[direction as usize];
+        let filled = bucket.load(Ordering::Relaxed).saturating_sub(now);
+        if bytes * SECOND_NS > SECOND_NS.saturating_sub(filled) * state.rate {
+            let beyond = match direction {
+                Direction::ToPeers => &mut state.beyond.labelled,
+                Direction::ToClient => &mut state.beyond.plain,
+            };
+            beyond.datagrams += 1;
+            beyond.bytes += bytes;
+            return false;
+        }
+        let cost = (bytes * SECOND_NS).div_ceil(state.rate);
+        bucket.store(now + filled + cost, Ordering::Relaxed);
+        true
+    }
+}
+
+impl Meters for KernelMeters {
+    fn claim(&self, bytes_per_s: NonZeroU32) -> Option<NonZeroU32> {
+        (1..).zip(&self.0).find_map(|(place, meter)| {
+            let mut state = meter.state.lock().unwrap_or_else(PoisonError::into_inner);
+            if state.holders > 0 {
+                return None;
+            }
+            *state = MeterState {
+                rate: bytes_per_s.get().into(),
+                holders: 1,
+                beyond: Beyond::default(),
+            };
+            for bucket in &meter.empty_at_ns {
+                bucket.store(0, Ordering::Relaxed);
+            }
+            NonZeroU32::new(place)
+        })
+    }
+
+    fn bucket(&self, meter: NonZeroU32, direction: Direction) -> &AtomicU64 {
+        &self.meter(meter).0.empty_at_ns[direction as usize]
+    }
+
+    fn release(&self, meter: NonZeroU32) {
+        self.meter(meter).1.holders -= 1;
+    }
+}
 
 impl Kernel {
-    /// Relays a datagram that arrives, if a route is published for it: returns what leaves, from where and to whom.
+    /// Returns what rates are measured with.
+    pub(super) fn meters(&self) -> Arc<KernelMeters> {
+        Arc::clone(&self.meters)
+    }
+
+    /// Relays a datagram that arrives, if a route is published for it.
     pub(super) fn relay(
         &self,
         now: u64,
         from: SocketAddr,
         to: SocketAddr,
         bytes: &[u8],
-    ) -> Option<(SocketAddr, SocketAddr, Vec<u8>)> {
+    ) -> Option<Relayed> {
         let mut lines = self.lines();
         let mut live = lines.iter_mut().flatten().filter(|it| it.is_live);
         let (entry, payload) = live.find_map(|entry| {
@@ -40,19 +136,30 @@ impl Kernel {
             };
             payload.filter(|_| is_right).map(|payload| (entry, payload))
         })?;
+        let len = payload.len() as u64;
+        let direction = match entry.route.label {
+            Some(_) => Direction::ToPeers,
+            None => Direction::ToClient,
+        };
+        if let Some(meter) = entry.route.meter
+            && !self.meters.admits(meter, now, direction, len)
+        {
+            return Some(Relayed::Dropped);
+        }
         entry.carried.datagrams += 1;
-        entry.carried.bytes += payload.len() as u64;
+        entry.carried.bytes += len;
         let mut sent = Vec::new();
         if let Some(label) = entry.route.new_label {
             sent.extend(label.to_be_bytes());
             sent.extend(u16::try_from(payload.len()).unwrap_or(0).to_be_bytes());
         }
         sent.extend(payload);
-        Some((entry.route.new_from, entry.route.new_to, sent))
+        let route = &entry.route;
+        Some(Relayed::Sent(route.new_from, route.new_to, sent))
     }
 
     fn lines(&self) -> MutexGuard<'_, Vec<Option<Entry>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.lines.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn with(&self, line: Line, change: impl FnOnce(&mut Entry)) {
@@ -82,6 +189,9 @@ impl Routes for Kernel {
         if index == lines.len() {
             lines.push(None);
         }
+        if let Some(meter) = route.meter {
+            self.meters.meter(meter).1.holders += 1;
+        }
         lines[index] = Some(Entry {
             route: *route,
             is_live: true,
@@ -107,9 +217,14 @@ impl Routes for Kernel {
         carried
     }
 
+    fn take_beyond(&mut self, meter: NonZeroU32) -> Beyond {
+        std::mem::take(&mut self.meters.meter(meter).1.beyond)
+    }
+
     fn free(&mut self, line: Line) {
-        if let Some(entry) = self.lines().get_mut(line.index as usize) {
-            *entry = None;
+        let entry = self.lines().get_mut(line.index as usize).map(Option::take);
+        if let Some(meter) = entry.flatten().and_then(|it| it.route.meter) {
+            self.meters.meter(meter).1.holders -= 1;
         }
     }
 }

@@ -4,6 +4,7 @@ mod connections;
 mod operator;
 
 use std::net::SocketAddr;
+use std::num::NonZeroU32;
 use std::time::Duration;
 
 use turnbuckle_datapath::StreamListenerId;
@@ -14,6 +15,7 @@ use turnbuckle_wire::{Method, TransactionId};
 use self::operator::{Operator, config, now_at};
 use super::client::{Client, Sort};
 use super::host::{CallFaults, Owner, SharedHost};
+use super::kernel::Relayed;
 use super::meter::Meter;
 use super::path::{Path, Sent};
 use super::payload::Payload;
@@ -151,6 +153,9 @@ impl World {
         let host = SharedHost::new(seeded.fork("host"));
         let count = 2 + random.index(3);
         let ports = 8 + random.between_u16(0, 40);
+        let mut rates = seeded.fork("rates");
+        let rate = rates.one_in(2).then(|| rates.between_u16(20, 200));
+        let rate = rate.and_then(|it| NonZeroU32::new(it.into()));
         let limits = ConnectionLimits {
             message: Duration::from_secs(5),
             idle: Duration::from_secs(60),
@@ -158,8 +163,11 @@ impl World {
             total: 1000,
             per_source: 100,
         };
-        let server = Server::new(config(ports), count, clock.clone(), limits);
+        let server = Server::new(config(ports, rate), count, clock.clone(), limits);
         let kernel = host.lock().kernel.clone();
+        if let Some(kernel) = &kernel {
+            server.commons().set_meters(kernel.meters());
+        }
         let shards = (0..count).map(|index| {
             let mut drawn = seeded.fork(&format!("shard {index}"));
             let mut shard = server.shard(index, Box::new(move |bytes| drawn.fill_bytes(bytes)));
@@ -175,6 +183,7 @@ impl World {
                 clock,
                 ahead_s: 0,
                 ports,
+                rate,
             },
             host: host.clone(),
             shards: shards.collect(),
@@ -349,8 +358,8 @@ impl World {
         let lefts = || self.shards.iter().map(|running| running.path.left());
         let left: i64 = lefts().map(|(left, _)| left).sum();
         let are_datagrams = lefts().all(|(_, are_datagrams)| are_datagrams);
-        // What the kernel relays is in and out without being shown.
-        let shown = shown + sum.total_by_kernel();
+        // What the kernel relays is in and out without being shown, what it drops is in and dropped.
+        let shown = shown + sum.total_by_kernel() + sum.dropped_by_kernel();
         let left = left + i64::try_from(sum.total_by_kernel()).unwrap_or(i64::MAX);
         let known = sum.total_out() + sum.total_drops() + under_way;
         // A Connect request is answered when its connection is there, and a ConnectionBind by the shard that its connection moves to.
@@ -423,10 +432,17 @@ impl World {
         let now = self.queue.now();
         let kernel = self.host.lock().kernel.clone();
         let relayed = kernel.and_then(|it| it.relay(now, from, to, &bytes));
-        if let Some((from, to, bytes)) = relayed {
-            self.seen.coverage.count("relayed by the kernel", 0);
-            self.send(from, to, bytes);
-            return Ok(());
+        match relayed {
+            Some(Relayed::Sent(from, to, bytes)) => {
+                self.seen.coverage.count("relayed by the kernel", 0);
+                self.send(from, to, bytes);
+                return Ok(());
+            }
+            Some(Relayed::Dropped) => {
+                self.seen.coverage.count("dropped by the kernel", 0);
+                return Ok(());
+            }
+            None => {}
         }
         match plan::place(to) {
             plan::Place::Listener => {

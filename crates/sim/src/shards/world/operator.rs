@@ -1,10 +1,11 @@
 //! What the operator of the simulated shards does, how they are configured, and what the machine's other programs do.
 
 use std::net::SocketAddr;
+use std::num::NonZeroU32;
 
 use turnbuckle_engine::{
-    AuthConfig, Config, MobilityConfig, NonceKey, Now, Rate, RelayAddress, RelayConfig, TcpRelays,
-    TicketKey, Time, UnverifiedLimits,
+    AuthConfig, Bandwidth, Config, Limits, MobilityConfig, NonceKey, Now, Rate, RelayAddress,
+    RelayConfig, TcpRelays, TicketKey, Time, UnverifiedLimits,
 };
 use turnbuckle_server::simulation::Clock;
 
@@ -22,6 +23,8 @@ pub(super) struct Operator {
     /// Where the wall clock stands, in seconds from [`AHEAD_MAX_S`] before what it should show.
     pub(super) ahead_s: u64,
     pub(super) ports: u16,
+    /// Bytes per second of an allocation, if they are bounded.
+    pub(super) rate: Option<NonZeroU32>,
 }
 
 impl Operator {
@@ -54,7 +57,7 @@ impl World {
             }
             _ => {
                 self.seen.coverage.count("reconfigurations", 0);
-                let config = config(self.operator.ports);
+                let config = config(self.operator.ports, self.operator.rate);
                 for running in &mut self.shards {
                     running.shard.reconfigure(&config);
                 }
@@ -102,7 +105,7 @@ pub(super) fn now_at(nanos: u64) -> Now {
     }
 }
 
-pub(super) fn config(ports: u16) -> Config {
+pub(super) fn config(ports: u16, rate: Option<NonZeroU32>) -> Config {
     let mut auth = AuthConfig::new(REALM).expect("the realm is sound");
     for (name, password) in USERS {
         auth.add_user(name, password).expect("the user is sound");
@@ -113,6 +116,13 @@ pub(super) fn config(ports: u16) -> Config {
         mobility: MobilityConfig {
             key: Some(TicketKey::from_secret(b"the same in every world")),
             ..MobilityConfig::default()
+        },
+        limits: Limits {
+            bandwidth: Bandwidth {
+                bytes_per_s: rate,
+                capacity_bytes_per_s: None,
+            },
+            ..Limits::default()
         },
         relays: RelayConfig {
             addresses: vec![RelayAddress {
