@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use crate::entry::{Entry, Group, Support};
+use crate::entry::{Entry, Support};
 use crate::file::{FILE_LEN_MAX, Setting, printable};
 use crate::problem::{Note, Origin};
 use crate::search::find;
@@ -150,8 +150,8 @@ fn number(entry: &Entry, text: &str, min: u32, max: u32) -> String {
 pub(crate) fn is_fatal(entry: &Entry) -> bool {
     match entry.support {
         Support::Works => matches!(entry.kind, Kind::Flag | Kind::PeerRange | Kind::Port),
-        Support::NotYet(_) => entry.group == Group::Databases,
-        Support::Only { .. }
+        Support::NotYet(_)
+        | Support::Only { .. }
         | Support::NoEffect(_)
         | Support::Refused(_)
         | Support::CommandLine => false,

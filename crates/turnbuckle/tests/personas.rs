@@ -171,10 +171,6 @@ fn the_command_line_comes_after_the_file_and_what_coturn_does_not_know_either_is
         ("-p 65536", "1 to 65535"),
         ("--denied-peer-ip 10.0.0", "not an address"),
         ("--fingerprint=perhaps", "true or false"),
-        (
-            "--mongo-userdb mongodb://127.0.0.1/turn",
-            "MongoDB as a user database is not implemented",
-        ),
     ] {
         let output = site.run("turnserver", &format!("-n {arguments}"));
         let text = complaints(&output);

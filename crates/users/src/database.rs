@@ -3,6 +3,8 @@
 use crate::change::{Change, Listed, Listing};
 use crate::driver::Driver;
 use crate::error::DatabaseError;
+#[cfg(feature = "mongo")]
+use crate::mongo::Mongo;
 use crate::mysql::Mysql;
 use crate::postgres::Postgres;
 use crate::records::{Answer, News, Records, Wanted};
@@ -20,6 +22,9 @@ pub enum Database {
     Postgres(Box<Postgres>),
     /// A MySQL or MariaDB server.
     Mysql(Box<Mysql>),
+    /// A MongoDB server.
+    #[cfg(feature = "mongo")]
+    Mongo(Box<Mongo>),
 }
 
 /// Carries out the same on whatever database it is.
@@ -30,6 +35,8 @@ macro_rules! each {
             Self::Redis($driver) => $work,
             Self::Postgres($driver) => $work,
             Self::Mysql($driver) => $work,
+            #[cfg(feature = "mongo")]
+            Self::Mongo($driver) => $work,
         }
     };
 }
@@ -52,6 +59,10 @@ impl Database {
                 Ok(Self::Postgres(Box::new(postgres)))
             }
             Source::Mysql(source) => Ok(Self::Mysql(Box::new(Mysql::connect(source).await?))),
+            #[cfg(feature = "mongo")]
+            Source::Mongo(source) => Ok(Self::Mongo(Box::new(Mongo::connect(source).await?))),
+            #[cfg(not(feature = "mongo"))]
+            Source::Mongo(source) => Err(DatabaseError::permanent(source, crate::mongo::WITHOUT)),
         }
     }
 }

@@ -13,6 +13,7 @@ mod driver;
 mod encrypted;
 mod error;
 mod follow;
+mod mongo;
 mod mysql;
 mod postgres;
 mod records;
@@ -30,6 +31,9 @@ pub use driver::Driver;
 pub use encrypted::{decrypted, encrypted, hashed, hexadecimal, write_key};
 pub use error::DatabaseError;
 pub use follow::{Follower, Notice};
+#[cfg(feature = "mongo")]
+pub use mongo::Mongo;
+pub use mongo::MongoSource;
 pub use mysql::{Mysql, MysqlSource};
 pub use postgres::{Postgres, PostgresSource};
 pub use records::{

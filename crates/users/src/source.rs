@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use crate::mongo::MongoSource;
 use crate::mysql::MysqlSource;
 use crate::postgres::PostgresSource;
 use crate::redis::RedisAddress;
@@ -23,6 +24,8 @@ pub enum Source {
     Postgres(PostgresSource),
     /// A MySQL or MariaDB server (`mysql-userdb`).
     Mysql(MysqlSource),
+    /// A MongoDB server (`mongo-userdb`).
+    Mongo(MongoSource),
 }
 
 impl Source {
@@ -34,6 +37,7 @@ impl Source {
             Self::Redis(_) => "Redis",
             Self::Postgres(_) => "PostgreSQL",
             Self::Mysql(_) => "MySQL",
+            Self::Mongo(_) => "MongoDB",
         }
     }
 
@@ -51,13 +55,23 @@ impl Source {
             Self::Redis(address) => vec![address.host().to_owned()],
             Self::Postgres(source) => source.hosts(),
             Self::Mysql(source) => source.hosts(),
+            Self::Mongo(source) => source.hosts(),
         }
     }
 
-    /// Returns the addresses of [`Self::hosts`]. Names that nobody answers for have none.
+    /// Returns [`Self::hosts`], and those that a name server names where that is left to it.
+    async fn all_hosts(&self) -> Vec<String> {
+        #[cfg(feature = "mongo")]
+        if let Self::Mongo(source) = self {
+            return crate::mongo::hosts(source).await;
+        }
+        self.hosts()
+    }
+
+    /// Returns the addresses of [`Self::all_hosts`]. Names that nobody answers for have none.
     pub(crate) async fn addresses(&self) -> Vec<IpAddr> {
         let mut addresses = Vec::new();
-        for host in self.hosts() {
+        for host in self.all_hosts().await {
             let found =
                 tokio::time::timeout(RESOLVE_MAX, tokio::net::lookup_host((host.as_str(), 0)))
                     .await;
@@ -79,6 +93,7 @@ impl fmt::Display for Source {
             Self::Redis(address) => write!(f, "redis {address}"),
             Self::Postgres(source) => source.fmt(f),
             Self::Mysql(source) => source.fmt(f),
+            Self::Mongo(source) => source.fmt(f),
         }
     }
 }

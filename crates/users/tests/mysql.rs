@@ -1,9 +1,13 @@
 //! The driver at MariaDB from Debian's package.
 
+#[path = "support/certificates.rs"]
+mod certificates;
 #[path = "../../turnbuckle/tests/not_run/mod.rs"]
 mod not_run;
 mod support;
 
+use std::cell::RefCell;
+use std::path::Path;
 use std::process::Command;
 
 use turnbuckle_users::{Connection, MysqlSource, Source};
@@ -21,6 +25,12 @@ fn turn(port: u16) -> Source {
 }
 
 fn server() -> Option<Server> {
+    server_with(|_| Vec::new())
+}
+
+/// Starts a server with options that name files of its folder, which `prepare` puts there.
+fn server_with(prepare: impl FnOnce(&Path) -> Vec<String>) -> Option<Server> {
+    let made = RefCell::new(Vec::new());
     let Some((install, mariadbd)) =
         program("mariadb-install-db", "/nonexistent").zip(program("mariadbd", "/nonexistent"))
     else {
@@ -30,6 +40,7 @@ fn server() -> Option<Server> {
     let server = Server::start(
         "mysql",
         |folder| {
+            *made.borrow_mut() = prepare(folder);
             let mut command = Command::new(install);
             let data = folder.join("data");
             let first = folder.join("first.sql");
@@ -37,7 +48,9 @@ fn server() -> Option<Server> {
             let statements = "create database turn;\n\
                 create user turn@localhost identified by 'a-secret';\n\
                 create user turn@'127.0.0.1' identified by 'a-secret';\n\
-                grant all on turn.* to turn@localhost, turn@'127.0.0.1';\n";
+                create user sealed@localhost identified by 'a-secret' require ssl;\n\
+                create user sealed@'127.0.0.1' identified by 'a-secret' require ssl;\n\
+                grant all on turn.* to turn@localhost, turn@'127.0.0.1', sealed@localhost, sealed@'127.0.0.1';\n";
             std::fs::write(&first, statements).expect("written");
             command.args([
                 "--no-defaults",
@@ -62,6 +75,7 @@ fn server() -> Option<Server> {
                 format!("--init-file={}", path("first.sql")),
                 format!("--port={port}"),
             ]);
+            command.args(&*made.borrow());
             command
         },
         turn,
@@ -120,4 +134,39 @@ fn tables_are_read_changed_and_listed_and_a_server_that_hangs_or_refuses_is_told
     }
     let error = Connection::open(&turn(1)).err().expect("nobody listens");
     assert!(!error.is_permanent(), "{error}");
+}
+
+#[test]
+fn the_server_of_tls_needs_a_certificate_of_the_authority() {
+    let (authority, issuer) = certificates::authority();
+    let (stranger, _) = certificates::authority();
+    let folder = tempfile::tempdir().expect("a directory");
+    let file = |name: &str| folder.path().join(name).display().to_string();
+    std::fs::write(file("ca.pem"), authority).expect("written");
+    std::fs::write(file("stranger.pem"), stranger).expect("written");
+    let server = server_with(|folder| {
+        certificates::write(folder, &issuer, "db.example.org");
+        let file = |name: &str| folder.join(name).display().to_string();
+        vec![
+            format!("--ssl-cert={}", file("cert.pem")),
+            format!("--ssl-key={}", file("key.pem")),
+        ]
+    });
+    let Some(server) = server else {
+        return;
+    };
+    let open = |more: &str| {
+        let words = format!("user=sealed password=a-secret dbname=turn {more}");
+        Connection::open(&source(server.port, &words))
+    };
+    let error = open("").err().expect("this user needs TLS");
+    assert!(error.to_string().contains("Access denied"), "{error}");
+    drop(open(&format!("ca={}", file("ca.pem"))).expect("the right server"));
+    let other = format!("ca={}", file("stranger.pem"));
+    let error = open(&other).err().expect("another authority");
+    assert!(!error.to_string().contains("a-secret"), "{error}");
+    assert!(
+        error.to_string().contains("certificate verify failed"),
+        "{error}"
+    );
 }

@@ -1,58 +1,22 @@
 //! The driver at PostgreSQL from Debian's package.
 
+#[path = "support/certificates.rs"]
+mod certificates;
 #[path = "../../turnbuckle/tests/not_run/mod.rs"]
 mod not_run;
+#[path = "support/postgres.rs"]
+mod postgres;
 mod support;
 
 use std::process::Command;
 
-use turnbuckle_users::{Connection, PostgresSource, Source};
+use turnbuckle_users::Connection;
 
-use self::not_run::not_run;
-use self::support::{SCHEMA, Server, program, verbs};
-
-const VERSIONS: &str = "/usr/lib/postgresql";
-
-fn source(port: u16, more: &str) -> Source {
-    let words =
-        format!("host=127.0.0.1 port={port} user=turn dbname=postgres sslmode=disable {more}");
-    Source::Postgres(PostgresSource::parse(&words).expect("words"))
-}
+use self::postgres::source;
+use self::support::{SCHEMA, Server, verbs};
 
 fn server() -> Option<Server> {
-    let Some((initdb, postgres)) = program("initdb", VERSIONS).zip(program("postgres", VERSIONS))
-    else {
-        not_run("PostgreSQL is not installed: scripts/setup test");
-        return None;
-    };
-    let server = Server::start(
-        "postgres",
-        |folder| {
-            let mut command = Command::new(initdb);
-            command
-                .args(["--no-sync", "-U", "turn", "-A", "trust", "-D"])
-                .arg(folder.join("data"));
-            command
-        },
-        |folder, port| {
-            let mut command = Command::new(postgres);
-            command
-                .arg("-D")
-                .arg(folder.join("data"))
-                .arg("-k")
-                .arg(folder);
-            command.args([
-                "-h",
-                "127.0.0.1",
-                "-p",
-                &port.to_string(),
-                "-c",
-                "fsync=off",
-            ]);
-            command
-        },
-        |port| source(port, ""),
-    );
+    let server = postgres::server()?;
     let mut execute = psql(server.port);
     SCHEMA.iter().for_each(|statement| execute(statement));
     Some(server)
@@ -118,4 +82,45 @@ fn a_server_that_hangs_or_refuses_is_told_apart() {
         .err()
         .expect("nobody listens");
     assert!(!error.is_permanent(), "{error}");
+}
+
+#[test]
+fn the_server_of_tls_is_proven_as_far_as_the_mode_says() {
+    let (authority, issuer) = certificates::authority();
+    let (stranger, _) = certificates::authority();
+    let folder = tempfile::tempdir().expect("a directory");
+    let file = |name: &str| folder.path().join(name).display().to_string();
+    std::fs::write(file("ca.pem"), authority).expect("written");
+    std::fs::write(file("stranger.pem"), stranger).expect("written");
+    let server = postgres::server_with(|folder| {
+        certificates::write(folder, &issuer, "db.example.org");
+        let file = |name: &str| folder.join(name).display().to_string();
+        [
+            "ssl=on".to_owned(),
+            format!("ssl_cert_file={}", file("cert.pem")),
+            format!("ssl_key_file={}", file("key.pem")),
+        ]
+        .into_iter()
+        .flat_map(|option| ["-c".to_owned(), option])
+        .collect()
+    });
+    let Some(server) = server else {
+        return;
+    };
+    for (mode, host, ca, is_right) in [
+        ("verify-full", "db.example.org", "ca.pem", true),
+        ("verify-full", "other.example.org", "ca.pem", false),
+        ("verify-full", "db.example.org", "stranger.pem", false),
+        ("verify-ca", "other.example.org", "ca.pem", true),
+        ("verify-ca", "db.example.org", "stranger.pem", false),
+    ] {
+        let words = format!(
+            "hostaddr=127.0.0.1 host={host} sslmode={mode} sslrootcert={}",
+            file(ca)
+        );
+        let error = Connection::open(&source(server.port, &words)).err();
+        let is_permanent = error.as_ref().map(|error| error.is_permanent());
+        let expected = (!is_right).then_some(true);
+        assert_eq!(is_permanent, expected, "{words}: {error:?}");
+    }
 }

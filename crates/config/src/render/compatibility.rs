@@ -23,7 +23,6 @@ What `turnserver` refuses all the same, with exit code 255:
 |---|---|
 | a range of `denied-peer-ip` or `allowed-peer-ip` that cannot be read | without it peers would be open that somebody meant to close, or closed that somebody needs; coturn 4.17 refuses it too, 4.6 passes over it |
 | a port or a flag that is none | the server would listen elsewhere, or do what was turned off; coturn 4.17 refuses it too, 4.6 listens on a random port |
-| MongoDB as a user database | nobody of those who are in it could log in; it is not implemented yet |
 | `no-udp` and `no-tcp` without TLS or DTLS | nothing would be served |
 | an option on the command line that does not exist, a user or group to become that does not exist | as in coturn |
 
@@ -47,6 +46,8 @@ as they are (`Type=notify`, `--pidfile=`, `-o`).
 What cannot be listened on yet, an address that is not there or a port that somebody has, is tried again every second while the rest serves; if the port is taken on all addresses, by UDP or by TCP, the server ends. Where a
 wildcard is written, addresses that the machine gets later are listened on too, and relayed from where there is no `relay-ip`. A second server on the same ports says so, and `turnbuckle serve` does not start then. A user database that cannot be
 read is tried again; users and secrets of the file can log in meanwhile.
+
+MongoDB is tried with FerretDB, a server of the same protocol on PostgreSQL. Not run against a real server: change streams, by which a replica set tells of changes, and SCRAM, by which a user logs in.
 
 ## Seen beside coturn 4.6.1
 
@@ -72,7 +73,7 @@ of 27 peers are permitted. Nothing else than this differs:
 | `dtls-by-default` | no DTLS unless `dtls` says so | as in 4.17 |
 | `refused-ranges` | a peer range that cannot be read is refused | see above |
 | `refused-ports` | a port that is none is refused | see above |
-| `refused-databases` | MongoDB as a user database is refused | not implemented yet |
+| `refused-databases` | MongoDB as a user database is passed over by a program that was built without the feature `mongo` | most want no MongoDB, and its client is large; a warning says what is missing |
 | `prefixes` | a range such as `10.0.0.0/8` counts | coturn takes it for 10.0.0.0 alone |
 | `starts-without` | serves where coturn 4.6 does not start: with listening addresses that are not there or link-local, with `-A` | 4.17 starts with these |
 | `ports-the-other-way-round` | `min-port` above `max-port` are taken the other way round | coturn allocates nothing |

@@ -549,7 +549,6 @@ fn what_would_open_something_stays_refused() {
         "allowed-peer-ip=$LAN",
         "listening-port=x",
         "fingerprint=maybe",
-        "mongo-userdb=mongodb://192.0.2.1/turn",
         "no-udp\nno-tcp",
     ] {
         assert!(read(&format!("{content}\n"), &[]).is_err(), "{content}");

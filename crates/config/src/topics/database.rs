@@ -2,17 +2,21 @@
 
 use std::path::PathBuf;
 
-use turnbuckle_users::{MysqlSource, PostgresSource, RedisAddress, Source};
+use turnbuckle_users::{MongoSource, MysqlSource, PostgresSource, RedisAddress, Source};
 
 use crate::entry::{Group, Need};
 use crate::findings::Findings;
 use crate::row::{Row, Setting, Topic, Written, each, one};
 use crate::value::Kind;
 
-const DATABASES: &str = "MongoDB as a user database is";
-
 /// The keys that each name a database.
-const SOURCES: [&str; 4] = ["userdb", "psql-userdb", "mysql-userdb", "redis-userdb"];
+const SOURCES: [&str; 5] = [
+    "userdb",
+    "psql-userdb",
+    "mysql-userdb",
+    "redis-userdb",
+    "mongo-userdb",
+];
 
 /// The given values about the database.
 #[derive(Default)]
@@ -166,11 +170,29 @@ pub(crate) const ROWS: &[Key] = &[
         "mongo-userdb",
         Group::Databases,
         Kind::Text(1024),
-        "MongoDB connection.",
+        "MongoDB database with coturn's collections: a URI, mongodb:// or mongodb+srv://; the \
+         database is that of its path, or turn. What changes in it takes effect at once on a \
+         replica set; on any other server within a second where users come or go, and else \
+         within half a minute. Only a program that was built with the feature mongo has it.",
     )
     .short('J')
     .secret()
-    .not_yet(DATABASES),
+    .stricter(
+        "as for userdb; an option that is not known is refused by name; users stay as they were \
+         read last while the database is gone",
+    )
+    .example("mongodb://turn:a-long-secret@db.example.org/coturn?tls=true")
+    .works(Setting {
+        take: |given, written| {
+            let source = MongoSource::parse(written.value.text())?;
+            given.take(written, Source::Mongo(source));
+            Ok(())
+        },
+        show: |database| match source(database) {
+            Some(Source::Mongo(source)) => one(source),
+            _ => Vec::new(),
+        },
+    }),
     Key::new(
         "O-155",
         "redis-userdb",

@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use turnbuckle_users::{MysqlSource, PostgresSource, RedisAddress, Source};
+use turnbuckle_users::{MongoSource, MysqlSource, PostgresSource, RedisAddress, Source};
 
 use super::failure::Failure;
 use crate::config::Secret;
@@ -155,9 +155,9 @@ pub(super) fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Wis
                         found.realm_options.push(("user-quota", number(&text()?)?));
                     }
                     "J" | "mongo-userdb" => {
-                        return Err(Failure::Refused(
-                            "MongoDB is not implemented; give -b, -e, -M or -N".to_owned(),
-                        ));
+                        let source = MongoSource::parse(&text()?);
+                        let source = source.map_err(wrong_words("mongo-userdb"))?;
+                        found.database = Some(Source::Mongo(source));
                     }
                     unknown => {
                         let dashes = if unknown.chars().nth(1).is_some() {

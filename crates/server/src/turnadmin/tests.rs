@@ -191,8 +191,8 @@ fn what_is_missing_or_wrong_is_said_with_exit_code_255() {
             "`abc` is not a number from 0 to 18446744073709551615\n",
         ),
         (
-            "-J mongodb://127.0.0.1 -l",
-            "MongoDB is not implemented; give -b, -e, -M or -N\n",
+            "-J mongo://127.0.0.1 -l",
+            "mongo-userdb: begins with neither `mongodb://` nor `mongodb+srv://`\n",
         ),
         (
             "-N hots=127.0.0.1 -l",

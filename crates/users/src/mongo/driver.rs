@@ -1,0 +1,380 @@
+//! The verbs on coturn's collections.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use futures_util::{FutureExt as _, StreamExt as _};
+use mongodb::bson::{Document, RawDocument, RawDocumentBuf, doc};
+use mongodb::change_stream::ChangeStream;
+use mongodb::change_stream::event::ChangeStreamEvent;
+use mongodb::error::Result as Answered;
+use tokio::time::{sleep, timeout};
+
+use super::connect::Link;
+use super::documents::{listed, options, options_update, place, secret, text, texts, token_key};
+use super::words::MongoSource;
+use crate::change::{Change, Listed, Listing};
+use crate::driver::Driver;
+use crate::error::DatabaseError;
+use crate::records::{Answer, News, Records, Tables, Users, Wanted, user_key};
+
+/// Time between two signs of life, and between two counts.
+const INTERVAL: Duration = Duration::from_secs(1);
+
+/// Changes that come this soon one after the other are read at once.
+const GATHERING: Duration = Duration::from_millis(50);
+
+/// After so long everything is read again: with a change stream, and where documents are counted, which does not show those that are replaced.
+const WHOLE_AFTER: [Duration; 2] = [Duration::from_secs(3600), Duration::from_secs(30)];
+
+/// Readings and counts take at most one part in so many of the time.
+const SHARE: u32 = 10;
+
+/// Documents that come in one message.
+const BATCH: u32 = 10_000;
+
+/// The collections that are followed.
+const COLLECTIONS: [&str; 4] = ["turnusers_lt", "turn_secret", "realm", "oauth_key"];
+
+/// A connection to MongoDB.
+pub struct Mongo {
+    link: Link,
+    follows: Follows,
+}
+
+/// How far the database has been followed.
+struct Follows {
+    /// The changes that a replica set tells of.
+    changes: Option<ChangeStream<ChangeStreamEvent<Document>>>,
+    /// Whether there have been changes since the last reading.
+    has_changed: bool,
+    /// How many documents there were at the last reading.
+    counts: Vec<u64>,
+    /// When everything was read.
+    whole_at: Option<Instant>,
+    /// Not before this is everything read again.
+    whole_from: Instant,
+    /// How long to wait before the next look.
+    pause: Duration,
+}
+
+impl Mongo {
+    /// Connects.
+    ///
+    /// # Errors
+    ///
+    /// The server cannot be reached, or does not let the user in.
+    pub(crate) async fn connect(source: &MongoSource) -> Result<Self, DatabaseError> {
+        let link = Link::open(source).await?;
+        link.within(link.database.run_command(doc! { "ping": 1 }))
+            .await?;
+        Ok(Self {
+            link,
+            follows: Follows {
+                changes: None,
+                has_changed: false,
+                counts: Vec::new(),
+                whole_at: None,
+                whole_from: Instant::now(),
+                pause: INTERVAL,
+            },
+        })
+    }
+
+    /// Begins to listen to changes, if the server tells of any. What is read afterwards is at least as new.
+    async fn listen(&mut self) -> Result<(), DatabaseError> {
+        let hello = doc! { "hello": 1 };
+        let hello = self.link.within(self.link.database.run_command(hello));
+        let hello = hello.await?;
+        // A member of a set, or a router in front of several sets.
+        let tells = hello.contains_key("setName")
+            || hello.get_str("msg").is_ok_and(|msg| msg == "isdbgrid");
+        if tells {
+            let of_ours = doc! { "$match": { "ns.coll": { "$in": COLLECTIONS.to_vec() } } };
+            let watched = self
+                .link
+                .within(self.link.database.watch().pipeline([of_ours]));
+            self.follows.changes = Some(watched.await?);
+        }
+        Ok(())
+    }
+
+    /// Returns whether anything has changed since the last reading, as far as the database shows it.
+    async fn has_changed(&mut self) -> Result<(bool, Vec<u64>), DatabaseError> {
+        let Some(changes) = &mut self.follows.changes else {
+            let began = Instant::now();
+            let mut counts = Vec::new();
+            for name in COLLECTIONS {
+                let collection = self.link.database.collection::<RawDocumentBuf>(name);
+                let count = collection.estimated_document_count();
+                counts.push(self.link.within(count).await?);
+            }
+            self.follows.pause = INTERVAL.max(began.elapsed() * SHARE);
+            return Ok((self.follows.counts != counts, counts));
+        };
+        // Those that have come already are of before the reading.
+        while let Some(change) = changes.next().now_or_never() {
+            match change {
+                Some(Ok(_)) => self.follows.has_changed = true,
+                Some(Err(error)) => return Err(self.link.said(&error)),
+                None => return Err(DatabaseError::passing(&self.link.source, ENDED)),
+            }
+        }
+        let ping = self.link.database.run_command(doc! { "ping": 1 });
+        self.link.within(ping).await?;
+        Ok((self.follows.has_changed, Vec::new()))
+    }
+
+    /// Hands the documents of a collection to `take` one after the other, so that only the time between two messages is bounded.
+    async fn each(
+        &self,
+        collection: &str,
+        filter: Document,
+        fields: Document,
+        order: Document,
+        mut take: impl FnMut(&RawDocument),
+    ) -> Result<(), DatabaseError> {
+        let collection = self.link.database.collection::<RawDocumentBuf>(collection);
+        let found = collection.find(filter).projection(fields).sort(order);
+        let mut found = self.link.within(found.batch_size(BATCH)).await?;
+        while self.link.within(found.advance()).await? {
+            take(found.current());
+        }
+        Ok(())
+    }
+
+    async fn tables(&self, wanted: &Wanted) -> Result<Tables, DatabaseError> {
+        let mut tables = Tables::default();
+        if wanted.realms || wanted.peers {
+            let all = doc! { "_id": 0 };
+            let order = doc! { "realm": 1 };
+            self.each("realm", doc! {}, all, order, |document| {
+                let realm = text(document, "realm");
+                if wanted.realms {
+                    let origins = texts(document, "origin").into_iter();
+                    let of_realm = origins.map(|origin| (origin, realm.clone()));
+                    tables.origins.extend(of_realm);
+                    tables.options.extend(options(document));
+                }
+                if wanted.peers {
+                    for (field, ranges) in [
+                        ("allowed_peer_ip", &mut tables.allowed),
+                        ("denied_peer_ip", &mut tables.denied),
+                    ] {
+                        let of_realm = texts(document, field);
+                        if !of_realm.is_empty() {
+                            ranges.entry(realm.clone()).or_default().extend(of_realm);
+                        }
+                    }
+                }
+            })
+            .await?;
+            tables.origins.sort_unstable();
+        }
+        if wanted.token_keys {
+            let (all, order) = (doc! { "_id": 0 }, doc! { "kid": 1 });
+            let keys = &mut tables.token_keys;
+            self.each("oauth_key", doc! {}, all, order, |document| {
+                keys.push(token_key(document));
+            })
+            .await?;
+        }
+        if wanted.secrets {
+            for realm in tables.realm_names(&wanted.realm) {
+                let secrets = self.secrets(&realm).await?;
+                tables.secrets.insert(realm, secrets);
+            }
+        }
+        Ok(tables)
+    }
+
+    /// Returns the secrets of a realm, the newest first.
+    async fn secrets(&self, realm: &str) -> Result<Vec<crate::Secret>, DatabaseError> {
+        let mut secrets = Vec::new();
+        let (filter, fields) = (doc! { "realm": realm }, doc! { "value": 1 });
+        let newest_first = doc! { "_id": -1 };
+        self.each("turn_secret", filter, fields, newest_first, |document| {
+            secrets.push(secret(document, "value"));
+        })
+        .await?;
+        Ok(secrets)
+    }
+
+    async fn users(&self, realms: &[String]) -> Result<Users, DatabaseError> {
+        let mut users = Users::new();
+        for realm in realms {
+            let mut of_realm = BTreeMap::new();
+            let fields = doc! { "_id": 0, "name": 1, "hmackey": 1 };
+            let filter = doc! { "realm": realm };
+            self.each("turnusers_lt", filter, fields, doc! {}, |document| {
+                let key = user_key(&text(document, "hmackey"));
+                of_realm.insert(text(document, "name"), key);
+            })
+            .await?;
+            users.insert(realm.clone(), of_realm);
+        }
+        Ok(users)
+    }
+
+    /// Puts a document in the place of the one that `key` finds, if there is one.
+    async fn put(
+        &self,
+        collection: &str,
+        key: Document,
+        more: Document,
+    ) -> Result<(), DatabaseError> {
+        let collection = self.link.database.collection::<Document>(collection);
+        let mut document = key.clone();
+        document.extend(more);
+        let put = collection.replace_one(key, document).upsert(true);
+        self.done(put).await
+    }
+
+    async fn update(
+        &self,
+        filter: Document,
+        update: Document,
+        may_create: bool,
+    ) -> Result<(), DatabaseError> {
+        let realms = self.link.database.collection::<Document>("realm");
+        let updated = realms.update_many(filter, update).upsert(may_create);
+        self.done(updated).await
+    }
+
+    async fn delete(&self, collection: &str, filter: Document) -> Result<(), DatabaseError> {
+        let collection = self.link.database.collection::<Document>(collection);
+        self.done(collection.delete_many(filter)).await
+    }
+
+    async fn done<T>(
+        &self,
+        written: impl IntoFuture<Output = Answered<T>>,
+    ) -> Result<(), DatabaseError> {
+        self.link.within(written).await.map(drop)
+    }
+}
+
+/// What is said of a stream of changes that is over.
+const ENDED: &str = "the server does not tell of changes any more";
+
+impl Driver for Mongo {
+    async fn follow(&mut self, wanted: &Wanted, _: &Records) -> Result<News, DatabaseError> {
+        if self.follows.whole_at.is_none() {
+            self.listen().await?;
+        }
+        let began = Instant::now();
+        let (has_changed, counts) = self.has_changed().await?;
+        let after = WHOLE_AFTER[usize::from(self.follows.changes.is_none())];
+        let is_old = match self.follows.whole_at {
+            Some(read) => began - read >= after,
+            None => true,
+        };
+        if !has_changed && !is_old || began < self.follows.whole_from {
+            return Ok(News::Nothing);
+        }
+        let tables = self.tables(wanted).await?;
+        let users = match wanted.users {
+            true => self.users(&tables.realm_names(&wanted.realm)).await?,
+            false => Users::new(),
+        };
+        self.follows.has_changed = false;
+        self.follows.counts = counts;
+        self.follows.whole_at = Some(began);
+        self.follows.whole_from = began + began.elapsed() * SHARE;
+        Ok(News::Whole(Records { users, tables }))
+    }
+
+    async fn await_change(&mut self) {
+        let Some(changes) = &mut self.follows.changes else {
+            return sleep(self.follows.pause).await;
+        };
+        if self.follows.has_changed {
+            return sleep(INTERVAL).await;
+        }
+        // An error is one of the next look, which finds the stream at its end.
+        if let Ok(Some(Ok(_))) = timeout(INTERVAL, changes.next()).await {
+            self.follows.has_changed = true;
+            sleep(GATHERING).await;
+        }
+    }
+
+    async fn ask(&mut self, realm: &str, name: &str) -> Result<Answer, DatabaseError> {
+        let mut answer = Answer::default();
+        let fields = doc! { "_id": 0, "hmackey": 1 };
+        let filter = doc! { "realm": realm, "name": name };
+        self.each("turnusers_lt", filter, fields, doc! {}, |document| {
+            answer.key = user_key(&text(document, "hmackey"));
+        })
+        .await?;
+        answer.secrets = self.secrets(realm).await?;
+        Ok(answer)
+    }
+
+    /// An origin that comes to another realm is for a moment one of both, and stays so if the server goes away in that moment: only a replica set
+    /// could do both at once.
+    async fn change(&mut self, change: Change<'_>) -> Result<(), DatabaseError> {
+        match change {
+            Change::PutUser { realm, name, key } => {
+                let user = doc! { "realm": realm, "name": name };
+                self.put("turnusers_lt", user, doc! { "hmackey": key })
+                    .await
+            }
+            Change::DeleteUser { realm, name } => {
+                let user = doc! { "realm": realm, "name": name };
+                self.delete("turnusers_lt", user).await
+            }
+            Change::AddSecret { realm, secret } => {
+                let secret = doc! { "realm": realm, "value": secret };
+                self.put("turn_secret", secret, doc! {}).await
+            }
+            Change::DeleteSecret { realm, secret } => {
+                let secret = doc! { "realm": realm, "value": secret };
+                self.delete("turn_secret", secret).await
+            }
+            Change::DeleteSecrets { realm } => {
+                self.delete("turn_secret", doc! { "realm": realm }).await
+            }
+            Change::PutOrigin { origin, realm } => {
+                let add = doc! { "$addToSet": { "origin": origin } };
+                self.update(doc! { "realm": realm }, add, true).await?;
+                let others = doc! { "origin": origin, "realm": { "$ne": realm } };
+                self.update(others, doc! { "$pull": { "origin": origin } }, false)
+                    .await
+            }
+            Change::DeleteOrigin { origin } => {
+                let pull = doc! { "$pull": { "origin": origin } };
+                self.update(doc! { "origin": origin }, pull, false).await
+            }
+            Change::PutRealmOptions { realm, options } => {
+                let may_create = options.iter().any(|&(_, value)| value > 0);
+                let update = options_update(options);
+                self.update(doc! { "realm": realm }, update, may_create)
+                    .await
+            }
+            Change::PutAdmin {
+                name,
+                realm,
+                password,
+            } => {
+                let more = doc! { "realm": realm, "password": password };
+                self.put("admin_user", doc! { "name": name }, more).await
+            }
+            Change::DeleteAdmin { name } => self.delete("admin_user", doc! { "name": name }).await,
+        }
+    }
+
+    async fn list(
+        &mut self,
+        listing: Listing,
+        realm: Option<&str>,
+    ) -> Result<Vec<Listed>, DatabaseError> {
+        let (collection, fields) = place(listing);
+        let filter = realm.map_or_else(Document::new, |realm| doc! { "realm": realm });
+        let mut rows = Vec::new();
+        self.each(collection, filter, fields, doc! {}, |document| {
+            rows.extend(listed(listing, document));
+        })
+        .await?;
+        Ok(rows)
+    }
+}

@@ -1,0 +1,22 @@
+//! MongoDB, with coturn's collections.
+//!
+//! A replica set tells of changes by a change stream, of which it is taken only that there is one: then everything is read again. Any other server
+//! is asked each second how many documents there are, and everything is read and compared each half minute.
+//!
+//! The driver is there with the feature `mongo` alone; connection strings are read, and refused, without it too.
+
+#[cfg(feature = "mongo")]
+mod connect;
+#[cfg(feature = "mongo")]
+mod documents;
+#[cfg(feature = "mongo")]
+mod driver;
+mod words;
+
+#[cfg(feature = "mongo")]
+pub(crate) use self::connect::hosts;
+#[cfg(feature = "mongo")]
+pub use self::driver::Mongo;
+pub use self::words::MongoSource;
+#[cfg(not(feature = "mongo"))]
+pub(crate) use self::words::WITHOUT;
