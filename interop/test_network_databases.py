@@ -2,6 +2,8 @@
 
 import contextlib
 import dataclasses
+import hashlib
+import json
 import subprocess
 import time
 
@@ -152,3 +154,47 @@ def _answer(hosts, server: Server, user: str, password: str) -> int | None:
         except turn.Refused as refused:
             return refused.code
         return None
+
+
+def a_user_is_served_at_the_first_request_after_the_commit(hosts, tmp_path, database, servers):
+    with contextlib.ExitStack() as stack:
+        server = _start(stack, servers["turnbuckle"], hosts, tmp_path, database)
+        session = stack.enter_context(database.session())
+        for number in range(120):
+            began = time.monotonic()
+            name, password = f"user-{number}", f"password-{number}"
+            session.execute(f"insert into turnusers_lt values('{Server.realm}','{name}','{_key(name, password)}')")
+            assert _answer(hosts, server, name, password) is None, number
+            # One address has ten users asked for in a second.
+            time.sleep(max(0, began + 0.11 - time.monotonic()))
+        server.stop()
+        asks = json.loads(server.statistics.read_text())["asks"]
+        # The others were read first.
+        assert asks["found"] > 60, asks
+        assert asks["away"] + asks["late"] == 0, asks
+
+
+def a_database_that_hangs_is_asked_once_and_delays_nobody_who_is_known(hosts, tmp_path, database, servers):
+    database.execute(f"insert into turnusers_lt values('{Server.realm}','alice','{_key('alice', 'wonderland')}')")
+    with contextlib.ExitStack() as stack:
+        stack.callback(database.go_on)
+        server = _start(stack, servers["turnbuckle"], hosts, tmp_path, database)
+        waiting.await_condition(lambda: _answer(hosts, server, "alice", "wonderland") is None, "an allocation for alice")
+        database.hang()
+        took = []
+        for number in range(8):
+            began = time.monotonic()
+            assert _answer(hosts, server, f"nobody-{number}", "wonderland") == 401
+            took.append(time.monotonic() - began)
+            assert _answer(hosts, server, "alice", "wonderland") is None
+            assert _binding_ms(hosts, server) < 50
+        # Only those who wait for an answer that does not come take so long.
+        assert sum(seconds > 0.25 for seconds in took) <= 3, took
+        database.go_on()
+        session = stack.enter_context(database.session())
+        session.execute(f"insert into turnusers_lt values('{Server.realm}','bob','{_key('bob', 'builder')}')")
+        waiting.await_condition(lambda: _answer(hosts, server, "bob", "builder") is None, "an allocation for bob")
+
+
+def _key(name: str, password: str) -> str:
+    return hashlib.md5(f"{name}:{Server.realm}:{password}".encode()).hexdigest()

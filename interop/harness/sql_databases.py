@@ -30,12 +30,27 @@ def configuration(key: str) -> str:
     return found
 
 
+class Session:
+    """A client of a database."""
+
+    def __init__(self, process: subprocess.Popen):
+        self._process = process
+
+    def execute(self, statement: str) -> None:
+        self._process.stdin.write(f"{statement};\nselect 'done';\n")
+        self._process.stdin.flush()
+        line = self._process.stdout.readline().strip()
+        assert line == "done", line
+
+
 class Database:
     """A running server; `option` and `letter` name it to turnserver and turnadmin. It is where the page about databases has it."""
 
     option: str
     letter: str
     _owner: str
+    #: Has the client print each result at once, and nothing else.
+    _unbuffered: list[str]
     #: What ends it without waiting for those who are connected.
     _end: signal.Signals
 
@@ -69,6 +84,15 @@ class Database:
         for statement in tables():
             name = statement.split()[2]
             self.execute(f"drop table if exists {name}; {statement}")
+
+    @contextlib.contextmanager
+    def session(self):
+        """A client that stays connected: each statement is committed when `execute` returns."""
+        client = self._client()[:-1]
+        command = self._namespace.argv(*client, *self._unbuffered)
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+            yield Session(process)
+            process.stdin.close()
 
     def hang(self) -> None:
         self._signal(signal.SIGSTOP)
@@ -115,6 +139,7 @@ class Database:
 
 class Postgres(Database):
     option, letter = "--psql-userdb", "-e"
+    _unbuffered = ["-At"]
     _owner, _end = "postgres", signal.SIGINT
 
     def _prepare(self):
@@ -136,6 +161,7 @@ class Postgres(Database):
 
 class Mariadb(Database):
     option, letter = "--mysql-userdb", "-M"
+    _unbuffered = ["-nN"]
     _owner, _end = "mysql", signal.SIGTERM
 
     def _prepare(self):

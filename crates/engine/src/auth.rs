@@ -17,7 +17,7 @@ use turnbuckle_wire::{IntegrityKey, Message, Method, PasswordAlgorithm};
 
 pub(crate) use self::calendar::Calendar;
 use self::config::place;
-pub use self::config::{AuthConfig, ExpiryCheck, PasswordAlgorithmChoice};
+pub use self::config::{Asks, AuthConfig, ExpiryCheck, PasswordAlgorithmChoice};
 use self::guests::Guests;
 pub use self::origin::CanonicalOrigin;
 use self::origin::Origins;
@@ -47,6 +47,9 @@ pub struct Rejection {
     pub code: u16,
     /// The challenge that the answer carries, for a client that is to try again; `None` with 400.
     pub challenge: Option<Challenge>,
+    /// Whether nothing was wrong but the user or its key, so that a user database may know better. Never without
+    /// [`AuthConfig::asks`].
+    pub may_be_asked: bool,
 }
 
 /// REALM, NONCE and PASSWORD-ALGORITHMS of an error answer.
@@ -72,6 +75,7 @@ pub struct Authenticator {
     expiry: ExpiryCheck,
     third_parties: Option<ThirdParties>,
     guests: Guests,
+    asks: Asks,
     calendar: Calendar,
 }
 
@@ -96,6 +100,7 @@ impl Authenticator {
             expiry: config.expiry,
             third_parties: config.third_parties.clone(),
             guests: Guests::new(config),
+            asks: config.asks,
             calendar: Calendar::default(),
         }
     }
@@ -211,6 +216,7 @@ impl Authenticator {
         const BAD_REQUEST: Rejection = Rejection {
             code: 400,
             challenge: None,
+            may_be_asked: false,
         };
         let unix_s = self.calendar.advance(now);
         let realm = self.realms.of(message, session);
@@ -286,7 +292,16 @@ impl Authenticator {
             key.is_some_and(|key| message.check_integrity(&key).is_ok())
         });
         let Some(user) = user else {
-            return Err(self.reject(401, unix_s, random, realm, scope));
+            // A fresh nonce proves the address, so that who asks in the name of others is not answered by a query.
+            let may_be_asked = self.asks != Asks::Never
+                // guard: V-54-ask-proven
+                && nonce_state == NonceState::Fresh
+                && !terms.refuse
+                && matches!(claim, Claim::Username(_));
+            return Err(Rejection {
+                may_be_asked,
+                ..self.reject(401, unix_s, random, realm, scope)
+            });
         };
 
         // Step 6: the nonce.
@@ -373,15 +388,22 @@ impl Authenticator {
         }
     }
 
+    /// Returns the list of PASSWORD-ALGORITHMS for a realm. A database knows the MD5 key alone of whoever is asked for.
+    fn offered(&self, realm: &Realm) -> &'static [PasswordAlgorithm] {
+        self.algorithms.offered(realm, self.asks == Asks::Users)
+    }
+
     fn scope<'r>(&self, realm: &'r Realm, client: SocketAddr, listener: SocketAddr) -> Scope<'r> {
-        let offered = self.algorithms.offered(realm);
+        let offered = self.offered(realm);
         Scope {
             client,
             listener,
             realm: realm.name(),
             features: SecurityFeatures {
                 password_algorithms: !offered.is_empty(),
-                username_anonymity: self.username_anonymity && realm.secrets().is_empty(),
+                username_anonymity: self.username_anonymity
+                    && realm.secrets().is_empty()
+                    && self.asks == Asks::Never,
             },
             offered,
         }
@@ -397,7 +419,11 @@ impl Authenticator {
     ) -> Rejection {
         // guard: V-21-state
         let challenge = Some(self.challenge_at(unix_s, random, realm, scope));
-        Rejection { code, challenge }
+        Rejection {
+            code,
+            challenge,
+            may_be_asked: false,
+        }
     }
 
     fn challenge_at(
@@ -410,7 +436,7 @@ impl Authenticator {
         Challenge {
             realm: Arc::clone(realm.name_arc()),
             nonce: self.nonces.issue(unix_s, random, scope),
-            password_algorithms: self.algorithms.offered(realm),
+            password_algorithms: self.offered(realm),
         }
     }
 }

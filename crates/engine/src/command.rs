@@ -3,6 +3,7 @@
 use core::net::SocketAddr;
 use core::num::NonZeroU32;
 use core::ops::Range;
+use std::sync::Arc;
 
 use turnbuckle_wire::ChannelNumber;
 
@@ -26,12 +27,24 @@ pub enum Outcome {
     Relay(SendRoute),
     /// Dropped.
     Dropped(DropReason),
+    /// Neither answered nor counted: the user is unknown or its key is wrong, and nothing else. The host may ask a user database, take over
+    /// what it says with [`crate::Engine::reconfigure`], and has to hand the same datagram to [`crate::Engine::handle_finally`] once.
+    Ask(Question),
     /// A Refresh request for an allocation of another engine: the host hands it over to that engine, or drops it
     /// (RFC 8016 §3.2.2).
     Elsewhere {
         /// The engine's name.
         shard: u32,
     },
+}
+
+/// Whom to ask a user database about.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Question {
+    /// The realm that the request is for.
+    pub realm: Arc<str>,
+    /// The USERNAME as it was sent.
+    pub name: Box<str>,
 }
 
 /// Where the payload of a Send indication goes (RFC 8656 §11.2).

@@ -287,6 +287,41 @@ impl UserTable {
         self.lacks_sha256 = users.iter().any(|(_, user)| !user.has_sha256_key());
     }
 
+    /// Adds a user, or puts it in the place of the one of its name. Returns whether that changed anything.
+    pub(crate) fn put(&mut self, user: User) -> bool {
+        let hash = Self::hash_of(&user);
+        let found = self
+            .by_userhash
+            .binary_search_by_key(&hash, |&(known, _)| known);
+        let Ok(at) = found else {
+            return self.insert(user);
+        };
+        let is_same = |known: &User| {
+            let are = known.keys.has_sha256.unwrap_u8() == user.keys.has_sha256.unwrap_u8();
+            are && known.keys.md5 == user.keys.md5 && known.keys.sha256 == user.keys.sha256
+        };
+        if self
+            .by_userhash
+            .get(at)
+            .is_some_and(|(_, known)| is_same(known))
+        {
+            return false;
+        }
+        self.lacks_sha256 |= !user.has_sha256_key();
+        if let Some(entry) = Arc::make_mut(&mut self.by_userhash).get_mut(at) {
+            *entry = (hash, Arc::new(user));
+        }
+        true
+    }
+
+    /// Returns whether there is a user of this name.
+    pub(crate) fn has(&self, name: &str, realm: &str) -> bool {
+        let hash = Digest::of(&userhash(name.as_bytes(), realm.as_bytes()));
+        self.by_userhash
+            .binary_search_by_key(&hash, |&(known, _)| known)
+            .is_ok()
+    }
+
     /// Returns whether there is any user of whom only the MD5 key is configured.
     pub(crate) fn lacks_sha256(&self) -> bool {
         self.lacks_sha256

@@ -70,8 +70,8 @@ mod unverified;
 
 pub use crate::address::{Embedding, Nat64Prefix, ParseNat64PrefixError, PeerAddress};
 pub use crate::auth::{
-    AuthConfig, Authenticator, CanonicalOrigin, Challenge, ExpiryCheck, PasswordAlgorithmChoice,
-    Proof, Realm, Rejection, ThirdParties, TokenCipher,
+    Asks, AuthConfig, Authenticator, CanonicalOrigin, Challenge, ExpiryCheck,
+    PasswordAlgorithmChoice, Proof, Realm, Rejection, ThirdParties, TokenCipher,
 };
 pub use crate::bandwidth::{Direction, Meters};
 pub use crate::change::{
@@ -79,7 +79,8 @@ pub use crate::change::{
     Unasked, Usage,
 };
 pub use crate::command::{
-    ClientRoute, Command, Flow, Framing, IcmpError, Outcome, PeerRoute, RelayOpenError, SendRoute,
+    ClientRoute, Command, Flow, Framing, IcmpError, Outcome, PeerRoute, Question, RelayOpenError,
+    SendRoute,
 };
 pub use crate::commons::Commons;
 pub use crate::config::{

@@ -1,11 +1,15 @@
 //! Authentication of requests (RFC 8489 §9.2), and the answer to a request that is not authenticated.
 
 use core::net::SocketAddr;
+use std::sync::Arc;
+
+use turnbuckle_wire::Method;
 
 use crate::allocation::Entry;
 use crate::allocations::Allocations;
 use crate::auth::{Authenticator, Proof, Rejection};
-use crate::command::Outcome;
+use crate::command::{Outcome, Question};
+use crate::credential::prepare_name;
 use crate::mobility;
 use crate::out::Out;
 use crate::random::Random;
@@ -86,6 +90,9 @@ pub(crate) fn challenge(
     rules: &Rules,
     out: &mut Out,
 ) -> Outcome {
+    if let Some(question) = question(request, rejection) {
+        return Outcome::Ask(question);
+    }
     if rejection.challenge.is_some() && request.is_too_short_for_challenge() {
         let answer_len = out.reply_reject(&rules.config, &request.envelope(), None, TOO_SHORT);
         return out.spend_unverified(rules, request, answer_len);
@@ -117,6 +124,27 @@ pub(crate) fn challenge(
         true => out.spend_guess(rules, request, answer_len),
         false => out.spend_unverified(rules, request, answer_len),
     }
+}
+
+/// Returns whom a user database is to be asked about before a request is refused. A ConnectionBind request is never put off: what follows it
+/// on its connection is for a peer, and its user has proven who it is on the control connection.
+fn question(request: &Request<'_>, rejection: &Rejection) -> Option<Question> {
+    if !request.may_ask
+        || !rejection.may_be_asked
+        || request.message.method() == Method::CONNECTION_BIND
+    {
+        return None;
+    }
+    let name = core::str::from_utf8(request.message.username().ok()??).ok()?;
+    // No database has a user of another name, and some refuse the query: NUL is none of PostgreSQL's characters.
+    prepare_name(name)
+        .ok()
+        .filter(|prepared| **prepared == *name)?;
+    let challenge = rejection.challenge.as_ref()?;
+    Some(Question {
+        realm: Arc::clone(&challenge.realm),
+        name: name.into(),
+    })
 }
 
 /// Returns whether the source's budget is exhausted and this request cannot change that. Only a request with a fresh nonce can be

@@ -23,6 +23,8 @@ pub(crate) struct Request<'m> {
     pub(crate) now: Now,
     /// Whether another shard has the connection that the request came on.
     pub(crate) is_handed_on: bool,
+    /// Whether the host may be told to ask a user database first.
+    pub(crate) may_ask: bool,
 }
 
 /// The parts of a request that its answer repeats (RFC 8489 §6.3.1).

@@ -2,7 +2,8 @@
 //!
 //! Invariant: at the end of every loop turn, and so whenever a shard has stopped,
 //! `client_in + peer_in + icmp_in + begun = client_out + peer_out + sum(drops)`. A datagram that was queued for sending
-//! and then refused by the kernel counts as a drop, not as sent. Only a Connect request (RFC 6062 §5.2) is in and not yet out while its peer is being connected to.
+//! and then refused by the kernel counts as a drop, not as sent. Only a Connect request (RFC 6062 §5.2) is in and not yet out while its peer is being connected to,
+//! and a request that waits for the user database, which `parked` counts.
 //!
 //! What the kernel relays by itself is in and out.
 //!
@@ -23,6 +24,8 @@ use turnbuckle_counters::{
     counters, reasons,
 };
 use turnbuckle_engine::{PeerEnd, Transport};
+
+use crate::asking::AskResult;
 
 pub use self::accounting::Accounting;
 pub use self::answers::AnswerCount;
@@ -255,6 +258,16 @@ counters! {
 }
 
 counters! {
+    /// Questions about users.
+    pub(crate) struct AskCounters: "asks", "the requests that wait" {
+        /// Requests of unknown users, or with another key, by what came of asking the user database.
+        pub(crate) asks: PerReason<AskResult, { AskResult::ALL.len() }> => Requests,
+        /// Requests that wait for the user database: they are in, and neither out nor dropped yet.
+        pub(crate) parked: Level => Requests,
+    }
+}
+
+counters! {
     /// Counts that the main thread keeps.
     pub(crate) struct ControlCounters: "control", "the main thread" {
         /// Failures of a shard after which it was started anew.
@@ -285,11 +298,12 @@ pub(crate) struct ShardCounters {
     pub(crate) log: LogCounters,
     pub(crate) sessions: SessionCounters,
     pub(crate) answers: AnswerCounters,
+    pub(crate) asks: AskCounters,
 }
 
 impl ShardCounters {
     /// Lists the groups of [`Self::visit`], in its order.
-    pub(crate) const GROUPS: [&'static Group; 10] = [
+    pub(crate) const GROUPS: [&'static Group; 11] = [
         DatagramCounters::GROUP,
         EngineCounters::GROUP,
         ConnectionCounters::GROUP,
@@ -299,6 +313,7 @@ impl ShardCounters {
         ControlCounters::GROUP,
         LogCounters::GROUP,
         SessionCounters::GROUP,
+        AskCounters::GROUP,
         DropCounters::GROUP,
     ];
 
@@ -313,6 +328,7 @@ impl ShardCounters {
         self.control.visit(show);
         self.log.visit(show);
         self.sessions.visit(show);
+        self.asks.visit(show);
     }
 
     /// Adds the numbers of `other`.
@@ -329,6 +345,7 @@ impl ShardCounters {
         self.log.add_all(&other.log);
         self.sessions.add_all(&other.sessions);
         self.answers.add_all(&other.answers);
+        self.asks.add_all(&other.asks);
     }
 
     /// Replaces what came in by what has come in to `shards` by now.
@@ -376,6 +393,7 @@ impl ShardCounters {
     pub(crate) fn failed(&self) {
         self.control.shard_failures.add(1);
         self.engine.allocations.set(0);
+        self.asks.parked.set(0);
         let SessionCounters {
             sessions_begun,
             sessions_over,

@@ -3,6 +3,7 @@
 
 pub use turnbuckle_config as config;
 
+mod asking;
 mod clock;
 mod control;
 mod counters;

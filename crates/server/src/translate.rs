@@ -8,7 +8,7 @@ use turnbuckle_datapath::{
     Accepting, Backend, BufferBudget, BufferSettings, Devices, KeptSockets, Settings,
 };
 use turnbuckle_engine::{
-    Action, AddressRange, Alternate, AnswerConfig, AuthConfig, Bandwidth, BindingConfig,
+    Action, AddressRange, Alternate, AnswerConfig, Asks, AuthConfig, Bandwidth, BindingConfig,
     Config as EngineConfig, Fingerprint, Lifetimes, Limits, MobilityConfig, NonceLifetime,
     PolicyRules, Rate, Redirection, RelayAddress, RelayConfig, Rule, Service, SharedRelays,
     TcpRelays, ThirdParties, UnverifiedLimits,
@@ -344,6 +344,11 @@ fn authentication(config: &Config, keys: &KeyRing) -> Result<AuthConfig, String>
         .ok_or("stale-nonce: 1 to 3600 seconds are allowed")?;
     auth.nonce_key = Some(keys.nonces.clone());
     auth.guest_sources.clone_from(&from.guests.sources);
+    auth.asks = match &from.database {
+        Some(database) if database.asks && database.has_users => Asks::Users,
+        Some(database) if database.asks => Asks::Secrets,
+        _ => Asks::Never,
+    };
     Ok(auth)
 }
 

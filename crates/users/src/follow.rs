@@ -1,15 +1,18 @@
-//! Follows a database on a thread of its own.
+//! Follows a database on a thread of its own, and asks it about single users.
 
+use std::cell::RefCell;
 use std::net::IpAddr;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use tokio::sync::oneshot;
+use tokio::sync::{mpsc, oneshot};
+
+use crate::asking::{self, Confirmation, Question, Questions};
 
 use crate::connection::runtime;
 use crate::database::Database;
 use crate::driver::Driver as _;
 use crate::error::DatabaseError;
-use crate::records::{News, Records, Wanted};
+use crate::records::{Answer, News, Records, Wanted};
 use crate::source::Source;
 
 /// How long the thread waits before it tries again, at first.
@@ -26,23 +29,54 @@ const NICE: i32 = 10;
 pub enum Notice<'a> {
     /// The database runs at these addresses. Told before the first connection, and when they change.
     Addresses(Vec<IpAddr>),
+    /// What the database says to a question.
+    Answer(Question, Result<Answer, Silence>),
     /// Rows have changed, or are read for the first time. These are all.
-    Records(&'a Records),
+    Records(Read<'a>),
     /// The database could be read, and nothing has changed.
-    Same,
+    Same(Read<'a>),
     /// The database cannot be read. It is tried again.
     Trouble(DatabaseError),
+}
+
+/// What a database holds.
+#[derive(Debug, Clone, Copy)]
+pub struct Read<'a> {
+    /// All rows.
+    pub records: &'a Records,
+    /// When reading began. What was committed earlier is in the rows, but for what a database shows late ([`crate::CONFIRMED_AFTER`]).
+    pub began: Instant,
+}
+
+/// Why a question has no answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Silence {
+    /// The database cannot be reached, or does not answer in time.
+    Away,
+    /// The database is there and does not take this question.
+    Refused,
+}
+
+/// What becomes of the thread after a notice.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Then {
+    /// It goes on.
+    GoOn,
+    /// It goes on, and reads the database within [`crate::CONFIRMED_AFTER`] and the time of reading: an answer is used that reading has not shown.
+    Confirm,
+    /// It ends.
+    End,
 }
 
 /// A database that is followed until this is dropped.
 #[derive(Debug)]
 pub struct Follower {
+    questions: Questions,
     _stop: oneshot::Sender<()>,
 }
 
 impl Follower {
-    /// Starts a thread that reads the database, tells `tell` of it, and goes on with whatever changes. `tell` runs on that thread; once it
-    /// returns false the thread ends.
+    /// Starts a thread that reads the database, tells `tell` of it, and goes on with whatever changes. `tell` runs on that thread.
     ///
     /// # Errors
     ///
@@ -50,10 +84,11 @@ impl Follower {
     pub fn start(
         source: Source,
         wanted: Wanted,
-        tell: impl FnMut(Notice<'_>) -> bool + Send + 'static,
+        tell: impl FnMut(Notice<'_>) -> Then + Send + 'static,
     ) -> std::io::Result<Self> {
         let runtime = runtime()?;
         let (stop, is_stopped) = oneshot::channel();
+        let (questions, asked) = asking::channel();
         std::thread::Builder::new()
             .name("users".into())
             .spawn(move || {
@@ -62,17 +97,53 @@ impl Follower {
                 runtime.block_on(async {
                     tokio::select! {
                         _ = is_stopped => {}
-                        () = follow(&source, &wanted, tell) => {}
+                        () = serve(&source, &wanted, asked, tell) => {}
                     }
                 });
                 // What hangs on a name server must not keep the thread.
                 runtime.shutdown_background();
             })?;
-        Ok(Self { _stop: stop })
+        Ok(Self {
+            questions,
+            _stop: stop,
+        })
+    }
+
+    /// Returns what takes questions for the database.
+    #[must_use]
+    pub fn questions(&self) -> Questions {
+        self.questions.clone()
     }
 }
 
-async fn follow(source: &Source, wanted: &Wanted, mut tell: impl FnMut(Notice<'_>) -> bool) {
+/// Follows and asks, until `tell` wants no more.
+async fn serve(
+    source: &Source,
+    wanted: &Wanted,
+    asked: mpsc::Receiver<Question>,
+    mut tell: impl FnMut(Notice<'_>) -> Then,
+) {
+    let confirmation = Confirmation::default();
+    let tell = RefCell::new(|notice: Notice<'_>| {
+        let then = tell(notice);
+        if then == Then::Confirm {
+            confirmation.want(Instant::now());
+        }
+        then != Then::End
+    });
+    // A question waits for no reading: it has a connection of its own.
+    tokio::select! {
+        () = follow(source, wanted, &confirmation, |notice| (tell.borrow_mut())(notice)) => {}
+        () = asking::answer(source, asked, |notice| (tell.borrow_mut())(notice)) => {}
+    }
+}
+
+async fn follow(
+    source: &Source,
+    wanted: &Wanted,
+    confirmation: &Confirmation,
+    mut tell: impl FnMut(Notice<'_>) -> bool,
+) {
     let mut addresses = Vec::new();
     let mut records = Records::default();
     let mut database = None;
@@ -90,20 +161,29 @@ async fn follow(source: &Source, wanted: &Wanted, mut tell: impl FnMut(Notice<'_
                 }
             }
         }
+        let began = Instant::now();
         match look(source, wanted, &mut database, !is_known, &records).await {
             Ok(news) => {
                 let has_changed = records.take(news);
+                let read = Read {
+                    records: &records,
+                    began,
+                };
                 let notice = match has_changed || !is_known {
-                    true => Notice::Records(&records),
-                    false => Notice::Same,
+                    true => Notice::Records(read),
+                    false => Notice::Same(read),
                 };
                 pause = RETRY_MIN;
                 is_known = true;
+                confirmation.read(began);
                 if !tell(notice) {
                     return;
                 }
                 if let Some(database) = &mut database {
-                    database.await_change().await;
+                    tokio::select! {
+                        () = database.await_change() => {}
+                        () = confirmation.due() => {}
+                    }
                 }
             }
             Err(error) => {

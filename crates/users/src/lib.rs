@@ -6,6 +6,7 @@
 //! Nothing here knows STUN, the engine or HTTP. Rows are handed over as they stand: who uses them judges ranges, origins and numbers.
 #![forbid(unsafe_code)]
 
+mod asking;
 mod change;
 mod connection;
 mod database;
@@ -24,13 +25,14 @@ mod sql;
 mod sqlite;
 mod words;
 
+pub use asking::{CONFIRMED_AFTER, QUESTIONS_MAX, Question, Questions};
 pub use change::{Change, Listed, Listing};
 pub use connection::Connection;
 pub use database::Database;
 pub use driver::Driver;
 pub use encrypted::{decrypted, encrypted, hashed, hexadecimal, write_key};
 pub use error::DatabaseError;
-pub use follow::{Follower, Notice};
+pub use follow::{Follower, Notice, Read, Silence, Then};
 #[cfg(feature = "mongo")]
 pub use mongo::Mongo;
 pub use mongo::MongoSource;

@@ -26,6 +26,7 @@ pub(crate) struct GivenDatabase {
     password_key: Option<PathBuf>,
     no_peer_rules: bool,
     no_realms: bool,
+    asks: Option<bool>,
 }
 
 /// A database with coturn's tables.
@@ -43,6 +44,8 @@ pub struct UserDatabase {
     pub has_peer_rules: bool,
     /// Realms by origin, quotas and rates are read from it.
     pub has_realms: bool,
+    /// It is asked before a request of an unknown user, or with a wrong password, is refused.
+    pub asks: bool,
 }
 
 impl Topic for GivenDatabase {
@@ -230,6 +233,26 @@ pub(crate) const ROWS: &[Key] = &[
             each(address)
         },
     }),
+    Key::own(
+        "O-155",
+        "userdb-ask",
+        Group::Databases,
+        Kind::Flag,
+        "Asks the user database before a request with an unknown name or a wrong password is \
+         refused, so that a new user is served at once. Such a request may wait 300 ms; no other \
+         one waits. The database gets at most 500 such questions a second, of one address at most \
+         10. Where it is on, only MD5 is offered as password algorithm.",
+    )
+    .default("(true, but for userdb)")
+    .example("false")
+    .needs(Need::Database)
+    .works(Setting {
+        take: |given, written| {
+            given.asks = Some(written.value.flag());
+            Ok(())
+        },
+        show: |database| each(database.iter().map(|database| database.asks)),
+    }),
     Key::new(
         "O-048",
         "no-dynamic-ip-list",
@@ -289,7 +312,7 @@ pub(crate) const ROWS: &[Key] = &[
     )
     .default("true")
     .always_on_in_coturn()
-    .no_effect("the database is followed by a thread of its own, and no request asks it anything"),
+    .no_effect("the database is followed by a thread of its own, which notices by itself when it is gone"),
 ];
 
 fn source(database: &Option<UserDatabase>) -> Option<&Source> {
@@ -323,12 +346,15 @@ pub(crate) fn finish(
         ),
         (_, None) => {}
     }
+    let source = given.source?;
+    let is_file = source.is_file();
     Some(UserDatabase {
-        source: given.source?,
+        source,
         password_key: given.password_key,
         has_users: !takes_secrets || users_beside_secrets,
         has_secrets: takes_secrets,
         has_peer_rules: !given.no_peer_rules,
         has_realms: !given.no_realms,
+        asks: given.asks.unwrap_or(!is_file),
     })
 }

@@ -25,15 +25,29 @@ pub enum PasswordAlgorithmChoice {
 }
 
 impl PasswordAlgorithmChoice {
-    /// Returns the list of PASSWORD-ALGORITHMS that a realm offers, the best first; empty for none.
-    pub(super) fn offered(self, realm: &Realm) -> &'static [PasswordAlgorithm] {
+    /// Returns the list of PASSWORD-ALGORITHMS that a realm offers, the best first; empty for none. `expects_md5` says that users may
+    /// come of whom only the MD5 key is known.
+    pub(super) fn offered(self, realm: &Realm, expects_md5: bool) -> &'static [PasswordAlgorithm] {
         match self {
-            Self::Any if realm.users().lacks_sha256() => &[PasswordAlgorithm::Md5],
+            Self::Any if expects_md5 || realm.users().lacks_sha256() => &[PasswordAlgorithm::Md5],
             Self::Any => &[PasswordAlgorithm::Sha256, PasswordAlgorithm::Md5],
             Self::Md5Only => &[],
             Self::Sha256Only => &[PasswordAlgorithm::Sha256],
         }
     }
+}
+
+/// What a host can ask a user database about.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Asks {
+    /// Nothing.
+    #[default]
+    Never,
+    /// Shared secrets of a realm.
+    Secrets,
+    /// Users, and shared secrets. Of these users only the MD5 key is known, so that no other algorithm is offered, and a USERHASH names nobody
+    /// who can be asked for, so that none is wanted.
+    Users,
 }
 
 /// The requests in which a time-limited credential must not have expired.
@@ -71,6 +85,8 @@ pub struct AuthConfig {
     pub guest_sources: Vec<AddressRange>,
     /// Authorization servers whose tokens are taken (RFC 7635), and this server's name to them.
     pub third_parties: Option<ThirdParties>,
+    /// What the host can ask a user database about before a request is refused ([`crate::Outcome::Ask`]).
+    pub asks: Asks,
 }
 
 impl Default for AuthConfig {
@@ -106,6 +122,7 @@ impl AuthConfig {
             previous_nonce_key: None,
             guest_sources: Vec::new(),
             third_parties: None,
+            asks: Asks::Never,
         }
     }
 
@@ -126,6 +143,12 @@ impl AuthConfig {
             Ok(at) => realms[at] = realm,
             Err(at) => realms.insert(at, realm),
         }
+    }
+
+    /// Returns the realm of this name.
+    pub fn realm_of_name(&self, name: &str) -> Option<&Realm> {
+        let at = place(&self.realms, name).ok()?;
+        self.realms.get(at)
     }
 
     /// Has requests with this ORIGIN be for a realm that has been added.

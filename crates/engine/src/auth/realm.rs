@@ -97,6 +97,25 @@ impl Realm {
         unusable
     }
 
+    /// Adds a user by its MD5 key, or gives the user of this name this key. Returns whether that changed anything.
+    ///
+    /// # Errors
+    ///
+    /// The name is too long or has characters that RFC 8265 §4.2 does not allow.
+    pub fn put_user_by_md5_key(
+        &mut self,
+        name: &str,
+        key: [u8; 16],
+    ) -> Result<bool, CredentialError> {
+        let name = prepare_name(name)?;
+        Ok(self.users.put(User::with_md5_key(&name, &self.name, key)))
+    }
+
+    /// Returns whether there is a user of this name, as prepared.
+    pub fn has_user(&self, name: &str) -> bool {
+        self.users.has(name, &self.name)
+    }
+
     /// Adds a user written as coturn does: `name:password`, or `name:0x` and the 32 hexadecimal digits of its MD5 key.
     ///
     /// # Errors
@@ -134,6 +153,17 @@ impl Realm {
         let room = Self::REST_SECRETS_MAX.saturating_sub(self.secrets.len());
         let shared = other.secrets.iter().take(room).cloned();
         self.secrets.extend(shared);
+    }
+
+    /// Removes all secrets.
+    pub fn clear_rest_secrets(&mut self) {
+        self.secrets.clear();
+    }
+
+    /// Returns whether the secrets are those of `other`, in any order.
+    pub fn has_secrets_of(&self, other: &Self) -> bool {
+        let has = |secret: &RestSecret| other.secrets.iter().any(|it| it.is_same_as(secret));
+        self.secrets.len() == other.secrets.len() && self.secrets.iter().all(has)
     }
 
     /// Returns whether the realm has any credentials with which a client can authenticate.

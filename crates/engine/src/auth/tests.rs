@@ -88,6 +88,7 @@ fn answers_400_without_a_challenge_when_what_integrity_needs_is_missing() {
     let bad = Rejection {
         code: 400,
         challenge: None,
+        may_be_asked: false,
     };
     for request in [
         Request {

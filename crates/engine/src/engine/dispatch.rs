@@ -19,12 +19,17 @@ use crate::{
 impl<R: Random> Engine<R> {
     /// Handles one STUN message; `bytes` is the whole datagram.
     pub fn handle_stun(&mut self, now: Now, from: ClientTuple, bytes: &[u8]) -> Outcome {
-        self.handle_message(now, from, bytes, false)
+        self.handle_message(now, from, bytes, false, true)
+    }
+
+    /// Handles a STUN message as [`Self::handle_stun`] does, and never says [`Outcome::Ask`].
+    pub fn handle_finally(&mut self, now: Now, from: ClientTuple, bytes: &[u8]) -> Outcome {
+        self.handle_message(now, from, bytes, false, false)
     }
 
     /// Handles one STUN message of a client whose connection another shard has: it is never joined here.
     pub fn handle_handed_on(&mut self, now: Now, from: ClientTuple, bytes: &[u8]) -> Outcome {
-        self.handle_message(now, from, bytes, true)
+        self.handle_message(now, from, bytes, true, false)
     }
 
     fn handle_message(
@@ -33,6 +38,7 @@ impl<R: Random> Engine<R> {
         from: ClientTuple,
         bytes: &[u8],
         is_handed_on: bool,
+        may_ask: bool,
     ) -> Outcome {
         let message = match Message::parse(bytes) {
             Ok(message) => message,
@@ -59,6 +65,7 @@ impl<R: Random> Engine<R> {
             from,
             now,
             is_handed_on,
+            may_ask,
         };
         match message.class() {
             Class::Request if takes_requests(method) || self.serves_connections(method) => {

@@ -1,9 +1,9 @@
 //! The long-term mechanism as the engine uses it, RFC 8489 §9.2 and RFC 8656 §5. What a proof takes is tested beside `auth.rs`.
 
-use turnbuckle_engine::{DropReason, ExpiryCheck, Outcome};
+use turnbuckle_engine::{Asks, DropReason, ExpiryCheck, Outcome};
 use turnbuckle_wire::{
-    AttributeType, IntegrityKey, Method, PasswordAlgorithm, TransactionId, long_term_key_md5,
-    long_term_key_sha256,
+    AttributeType, IntegrityKey, Message, Method, PasswordAlgorithm, TransactionId,
+    long_term_key_md5, long_term_key_sha256,
 };
 
 use crate::support::*;
@@ -253,7 +253,9 @@ fn keeps_nothing_of_requests_that_prove_nothing() {
         for request in [
             garbage,
             first_request(ID),
-            bare(Method::REFRESH, ID, |_| {}),
+            bare(Method::REFRESH, ID, |writer| {
+                writer.lifetime(0);
+            }),
         ] {
             assert_ne!(
                 server.receive(from, &request),
@@ -347,5 +349,94 @@ fn an_expired_credential_stops_at_allocate_and_at_refresh() {
         });
         assert_eq!(server.receive(late.tuple, &request), Outcome::Done);
         assert_eq!(server.only_reply_to(late.tuple).code(), Some(401));
+    }
+}
+
+/// A Refresh request of `name`, whose nonce was given out to `nonce_of`.
+fn refresh(server: &mut Server, name: &str, password: &str, nonce_of: &str) -> Vec<u8> {
+    let nonce = server.client(nonce_of).nonce;
+    let key = long_term_key_md5(name.as_bytes(), REALM.as_bytes(), password.as_bytes());
+    bare(Method::REFRESH, ID, |writer| {
+        writer
+            .username(name.as_bytes())
+            .realm(REALM.as_bytes())
+            .nonce(&nonce)
+            .integrity(&IntegrityKey::sha1(&key));
+    })
+}
+
+#[test]
+fn asks_about_an_unknown_name_and_a_wrong_password_alike_and_once() {
+    let mut server = Server::with(|config| config.auth.asks = Asks::Users);
+    for (name, password) in [("alice", "wrong"), ("mallory", "wonderland")] {
+        let request = refresh(&mut server, name, password, CLIENT);
+        let asked = server.receive(tuple(CLIENT), &request);
+        let Outcome::Ask(question) = asked else {
+            panic!("{asked:?}");
+        };
+        assert_eq!((&*question.realm, &*question.name), (REALM, name));
+        assert!(server.replies.is_empty(), "nothing is answered yet");
+        let finally = (server.engine).handle_finally(server.now, tuple(CLIENT), &request);
+        assert_eq!(finally, Outcome::Done);
+        server.pump();
+        let (_, answer) = server.replies.pop().expect("one answer");
+        assert_eq!(
+            Message::parse(&answer)
+                .unwrap()
+                .error_code()
+                .unwrap()
+                .unwrap()
+                .code,
+            401
+        );
+    }
+}
+
+#[test]
+fn asks_nobody_who_has_not_proven_the_address_or_is_known_or_names_nobody_whom_a_database_may_have()
+{
+    let mut server = Server::with(|config| config.auth.asks = Asks::Users);
+    let requests = [
+        (
+            "a nonce of another address",
+            refresh(&mut server, "mallory", "m", "203.0.113.8:50000"),
+        ),
+        (
+            "who is known",
+            refresh(&mut server, "alice", "wonderland", CLIENT),
+        ),
+        (
+            "a control character",
+            refresh(&mut server, "mal\0lory", "m", CLIENT),
+        ),
+        ("no credentials", bare(Method::REFRESH, ID, |_| {})),
+    ];
+    for (what, request) in requests {
+        let outcome = server.receive(tuple(CLIENT), &request);
+        assert_eq!(outcome, Outcome::Done, "{what}");
+    }
+    let mut server = Server::start();
+    let request = refresh(&mut server, "mallory", "m", CLIENT);
+    let outcome = server.receive(tuple(CLIENT), &request);
+    assert_eq!(outcome, Outcome::Done, "there is no database");
+}
+
+#[test]
+fn offers_md5_alone_where_a_database_is_asked_about_users() {
+    for (asks, offered) in [
+        (Asks::Users, &[PasswordAlgorithm::Md5][..]),
+        (
+            Asks::Secrets,
+            &[PasswordAlgorithm::Sha256, PasswordAlgorithm::Md5][..],
+        ),
+    ] {
+        let mut server = Server::with(|config| config.auth.asks = asks);
+        let request = bare(Method::ALLOCATE, ID, |writer| {
+            writer.requested_transport(17);
+        });
+        let answer = server.exchange(tuple(CLIENT), &request);
+        let list = answer.message().password_algorithms().unwrap().unwrap();
+        let list: Vec<_> = list.iter().map(|entry| entry.algorithm).collect();
+        assert_eq!(list, offered);
     }
 }

@@ -12,6 +12,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2};
 use signal_hook::iterator::Signals;
 use turnbuckle_engine::{Config as EngineConfig, InterfaceAddress};
 
+use crate::asking::Answered;
 use crate::handle::Command;
 use crate::log::Summary;
 
@@ -26,6 +27,8 @@ pub(crate) enum Event {
     Interfaces(Vec<InterfaceAddress>),
     /// What a holder of the relay's handle asks for.
     Command(Box<Command>),
+    /// The user database has answered a question of this shard.
+    Answered { shard: usize, answer: Answered },
     /// A line for the log.
     Line(String),
     /// The summary of a session, for the log.

@@ -19,6 +19,11 @@ impl<T> Pending<T> {
         &self.value
     }
 
+    /// Returns whether a shard has not taken it yet.
+    pub(crate) fn waits_for(&self, shard: usize) -> bool {
+        self.shards.contains(&shard)
+    }
+
     /// Offers the value to the shards that are left. `tell` returns whether a shard took it. Returns whether all shards have taken it.
     pub(crate) fn deliver(&mut self, mut deliver: impl FnMut(usize, &T) -> bool) -> bool {
         let value = &self.value;

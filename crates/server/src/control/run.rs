@@ -175,6 +175,7 @@ impl Started {
             Event::SessionEnded(summary) => out.session_ended(*summary),
             Event::ReloadCertificates => self.certificates.reload(out),
             Event::Drain => self.begin_draining(out),
+            Event::Answered { shard, answer } => self.users.answered(shard, answer),
             Event::Users(engine) => self.users.changed(engine, &mut self.shards),
             Event::Interfaces(addresses) => {
                 self.listening.follow(config, &addresses);

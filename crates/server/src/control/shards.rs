@@ -10,6 +10,7 @@ use turnbuckle_engine::{Config as EngineConfig, InterfaceAddress, RelayAddress};
 use super::error::ServeError;
 use super::events::Event;
 use super::failures::Failures;
+use crate::asking::Answered;
 use crate::counters::{Accounting, AcrossDrop};
 use crate::handle::{PageRequest, Reply};
 use crate::shard::across::mailbox::Mailbox;
@@ -83,6 +84,12 @@ impl Shards {
     /// Sends new users to a shard. Returns whether there was room in its queue.
     pub(super) fn reconfigure(&self, shard: usize, engine: &Arc<EngineConfig>) -> bool {
         self.all[shard].request(Request::Reconfigure(Arc::clone(engine)))
+    }
+
+    /// Sends a shard an answer of the user database. Returns whether there was room in its queue, or there is no such shard.
+    pub(super) fn answered(&self, shard: usize, answer: Answered) -> bool {
+        let shard = self.all.get(shard);
+        shard.is_none_or(|shard| shard.request(Request::Answered(answer)))
     }
 
     /// Sets the engine's settings for shards that are restarted.

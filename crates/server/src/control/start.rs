@@ -108,6 +108,7 @@ pub(super) fn start(
         },
         datapath: translate::datapath(config, backend, &accepting, &budget),
         followers: Followers {
+            asker: users.asker.clone(),
             log: translate::log(config, index, count),
             events: outlets.get(index).cloned(),
         },

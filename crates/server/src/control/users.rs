@@ -3,15 +3,17 @@
 use std::io::{self, Write};
 use std::sync::Arc;
 use std::sync::mpsc::{SendError, SyncSender, sync_channel};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use turnbuckle_engine::{Commons, Config as EngineConfig};
-use turnbuckle_users::{Follower, Notice, Wanted};
+use turnbuckle_users::{Follower, Notice, Then, Wanted};
 
 use super::error::ServeError;
 use super::events::Event;
 use super::pending::Pending;
 use super::shards::Shards;
+use crate::asking::{self, Answered, AskResult, Asker, SharedBounds};
+use crate::clock;
 use crate::config::{Config, Persona, UserDatabase};
 use crate::users::{Followed, Outcome};
 
@@ -25,6 +27,8 @@ pub(super) struct OpenedUsers {
     pub(super) engine: Arc<EngineConfig>,
     /// Whether the database has been read.
     pub(super) is_read: bool,
+    /// Asks the database, if it is to be asked.
+    pub(super) asker: Option<Asker>,
 }
 
 /// What the thread that follows a database says at first.
@@ -54,10 +58,11 @@ impl OpenedUsers {
                 follower: None,
                 engine,
                 is_read: false,
+                asker: None,
             });
         };
         let (tell_first, first) = sync_channel(0);
-        let follower = follow(config, database, &engine, tell_first, events.clone())
+        let (follower, asker) = follow(config, database, &engine, tell_first, events.clone())
             .map_err(|error| ServeError::from_io(&error))?;
         let first = if database.source.is_file() {
             first.recv().ok()
@@ -87,6 +92,7 @@ impl OpenedUsers {
             follower: Some(follower),
             engine: first.engine,
             is_read: first.is_read,
+            asker: database.asks.then_some(asker),
         })
     }
 
@@ -95,6 +101,7 @@ impl OpenedUsers {
         FollowedUsers {
             commons,
             pending: None,
+            answers: Vec::new(),
             _follower: self.follower,
         }
     }
@@ -105,6 +112,8 @@ pub(super) struct FollowedUsers {
     commons: Arc<Commons>,
     /// New settings that not all shards have taken yet.
     pending: Option<Pending<Arc<EngineConfig>>>,
+    /// Answers that their shards have not taken yet: each comes behind the settings that it has changed. There are no more than may be asked.
+    answers: Vec<(usize, Answered)>,
     /// Ends the thread that follows the database when it is dropped.
     _follower: Option<Follower>,
 }
@@ -117,15 +126,27 @@ impl FollowedUsers {
         self.pending = Some(Pending::new(engine, shards.all().len()));
     }
 
-    /// Returns whether a shard has not taken the new settings yet.
-    pub(super) fn has_news(&self) -> bool {
-        self.pending.is_some()
+    /// Notes an answer of the database for a shard.
+    pub(super) fn answered(&mut self, shard: usize, answer: Answered) {
+        self.answers.push((shard, answer));
     }
 
-    /// Sends the new settings to the shards that have not taken them yet and have room in their queue.
+    /// Returns whether a shard has not taken the new settings or an answer yet.
+    pub(super) fn has_news(&self) -> bool {
+        self.pending.is_some() || !self.answers.is_empty()
+    }
+
+    /// Sends the new settings, and then answers, to the shards that have not taken them yet and have room in their queue.
     pub(super) fn publish(&mut self, shards: &Shards) {
         self.pending
             .take_if(|users| users.deliver(|shard, engine| shards.reconfigure(shard, engine)));
+        let Self {
+            pending, answers, ..
+        } = self;
+        answers.retain(|&(shard, answer)| {
+            let is_behind = (pending.as_ref()).is_some_and(|users| users.waits_for(shard));
+            is_behind || !shards.answered(shard, answer)
+        });
     }
 }
 
@@ -136,7 +157,7 @@ fn follow(
     engine: &Arc<EngineConfig>,
     first: SyncSender<First>,
     events: SyncSender<Event>,
-) -> io::Result<Follower> {
+) -> io::Result<(Follower, Asker)> {
     let wanted = Wanted {
         realm: config.authentication.realm.to_string(),
         users: database.has_users,
@@ -145,15 +166,24 @@ fn follow(
         realms: database.has_realms,
         token_keys: config.authentication.third_parties.is_some(),
     };
-    let mut followed = Followed::new(wanted.realm.clone(), Arc::clone(engine));
+    let mut followed = Followed::new(wanted.clone(), Arc::clone(engine));
     let mut first = Some(first);
-    Follower::start(database.source.clone(), wanted, move |notice| {
-        let is_about_rows = !matches!(notice, Notice::Addresses(_));
+    let bounds = SharedBounds::default();
+    let told = bounds.clone();
+    let follower = Follower::start(database.source.clone(), wanted, move |notice| {
+        let is_about_rows = matches!(
+            notice,
+            Notice::Records(_) | Notice::Same(_) | Notice::Trouble(_)
+        );
         let refused = match &notice {
             Notice::Trouble(error) if error.is_permanent() => Some(error.to_string()),
             _ => None,
         };
-        let Outcome { engine, lines } = followed.take(notice);
+        let Outcome {
+            engine,
+            lines,
+            answer,
+        } = followed.take(notice, Instant::now());
         if is_about_rows && let Some(first) = first.take() {
             let said = First {
                 engine: followed.current(),
@@ -161,16 +191,37 @@ fn follow(
                 is_read: followed.is_read(),
                 refused,
             };
-            return match first.send(said) {
+            let goes_on = match first.send(said) {
                 Ok(()) => true,
                 // Nobody waits any more: the relay runs already.
                 Err(SendError(said)) => pass_on(&events, Some(said.engine), said.lines),
             };
+            return if goes_on { Then::GoOn } else { Then::End };
+        }
+        if let Some((tag, result)) = answer {
+            // Who asks runs already.
+            first = None;
+            told.ended(clock::time(), result);
+            let (shard, number) = asking::of_tag(tag);
+            let answer = Answered { number, result };
+            let goes_on = pass_on(&events, engine, lines)
+                && events.send(Event::Answered { shard, answer }).is_ok();
+            return match goes_on {
+                true if result == AskResult::Found => Then::Confirm,
+                true => Then::GoOn,
+                false => Then::End,
+            };
         }
         // Before the first word about rows the settings wait for it, or for the end of that wait.
         let engine = engine.filter(|_| first.is_none());
-        pass_on(&events, engine, lines)
-    })
+        match pass_on(&events, engine, lines) {
+            true => Then::GoOn,
+            false => Then::End,
+        }
+    })?;
+    let questions = follower.questions();
+    let asker = Asker::new(move |question| questions.ask(question), bounds);
+    Ok((follower, asker))
 }
 
 /// Makes events of settings and lines. Returns false if there is nobody who takes them.

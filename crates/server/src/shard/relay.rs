@@ -26,6 +26,7 @@ use super::hub::wanted::SocketDue;
 use super::name::{self, SocketName, Token};
 use super::peer;
 use super::sessions::{self, Sessions};
+use crate::asking::{Answered, Asker};
 use crate::clock::Clock;
 use crate::counters::{DataPathDrop, HubDrop, ShardCounters};
 use crate::handle::PageRequest;
@@ -69,6 +70,17 @@ impl Relay {
         let number = u32::try_from(index).unwrap_or(u32::MAX);
         self.hub.engine.set_shard(number);
         self.hub.across.connect(index, mailboxes, waker);
+    }
+
+    /// Has requests wait for the answers of `asker` before they are refused.
+    pub(crate) fn ask(&mut self, shard: usize, asker: Option<Asker>) {
+        self.hub.parking.connect(shard, asker);
+    }
+
+    /// Takes an answer of the user database.
+    pub(crate) fn answered(&mut self, answer: Answered) {
+        let now = self.clock.now().time;
+        self.hub.parking.answered(now, answer);
     }
 
     /// Makes the other shards forget the clients and allocations that this one had before it failed.
@@ -250,6 +262,7 @@ impl TurnHandler for Relay {
         let Self { hub, fronts, .. } = self;
         hub.carry_out_rest(fronts, tx);
         hub.handle_timeout(fronts, tx);
+        hub.finish_parked(fronts, tx);
         fronts.stream.close_overdue(hub, tx);
         fronts.dtls.work(hub, tx);
         hub.read_again(tx);

@@ -17,6 +17,7 @@ use super::front::all::DatagramService;
 use super::name::{SocketName, Token};
 use super::relay::Relay;
 use super::sessions::Sessions;
+use crate::asking::{Answered, Asker};
 use crate::clock::Clock;
 use crate::control::events::Event;
 use crate::counters::ShardCounters;
@@ -29,6 +30,8 @@ use crate::shard::front::stream::StreamService;
 pub(crate) enum Request {
     /// Admit clients from now on, because every shard has bound its sockets, and confirm it.
     AdmitClients(SyncSender<()>),
+    /// Go on with a request that has waited for the user database.
+    Answered(Answered),
     /// Refuse new allocations from now on, and confirm it.
     Drain(SyncSender<()>),
     /// Listen on these addresses too, for datagrams and for connections, and return the result. Clients are served after the next
@@ -81,9 +84,11 @@ pub(crate) struct Plan {
     pub(crate) followers: Followers,
 }
 
-/// Who is shown what changes at a shard.
+/// Who is shown what changes at a shard, and who is asked.
 #[derive(Clone)]
 pub(crate) struct Followers {
+    /// Asks the user database before a request is refused; `None` where there is none, or it is not to be asked.
+    pub(crate) asker: Option<Asker>,
     /// What is logged.
     pub(crate) log: Scope,
     /// Where events go, if there is a consumer.
@@ -241,6 +246,7 @@ pub(super) fn set_up(
     let mut datagrams = Vec::new();
     let mut connections = Vec::new();
     relay.set_shard(plan.index, plan.mailboxes, datapath.waker());
+    relay.ask(plan.index, plan.followers.asker);
     for address in shared_relays {
         share_relay(&mut datapath, &mut relay, address)?;
     }
@@ -360,6 +366,7 @@ fn run(datapath: &mut Datapath, relay: &mut Relay, inbox: &Receiver<Request>) ->
                     let _ = done.send(outcome);
                 }
                 Request::Interfaces(interfaces) => relay.set_interfaces(interfaces),
+                Request::Answered(answer) => relay.answered(answer),
                 Request::Page(wish) => relay.page(wish, datapath.send_queue()),
                 Request::Ping(reply) => reply(()),
                 Request::Undrain => relay.undrain(),

@@ -2,15 +2,18 @@
 
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::time::Instant;
 
 use turnbuckle_engine::{Action, Config as EngineConfig, Rule};
-use turnbuckle_users::{DatabaseError, Notice, Records};
+use turnbuckle_users::{Answer, DatabaseError, Notice, Question, Records, Silence, Wanted};
 
+use super::learned::{Fact, Learned};
 use super::records::{Denied, assembled};
+use crate::asking::AskResult;
 
 /// What is known of a database.
 pub(crate) struct Followed {
-    realm: String,
+    wanted: Wanted,
     /// The engine's settings from the configuration alone, and without the hosts of the database as peers.
     base: Arc<EngineConfig>,
     /// Whether the database has ever been read.
@@ -19,6 +22,8 @@ pub(crate) struct Followed {
     denied: Denied,
     /// The error of the last read, if it has been logged.
     trouble: Option<String>,
+    /// What answers have told that no reading has shown yet.
+    learned: Learned,
     /// The settings that the engines have now.
     current: Arc<EngineConfig>,
     /// The settings that they had before. They are kept until the next change, when no shard uses them any more. So this thread frees the memory,
@@ -33,6 +38,8 @@ pub(crate) struct Outcome {
     pub(crate) engine: Option<Arc<EngineConfig>>,
     /// Lines for the log.
     pub(crate) lines: Vec<String>,
+    /// By what a question is known, and what it came to.
+    pub(crate) answer: Option<(u64, AskResult)>,
 }
 
 impl Followed {
@@ -41,13 +48,14 @@ impl Followed {
         self.is_read
     }
 
-    /// Begins with nothing read. Requests that name no other realm are in `realm`; `base` holds the settings from the configuration alone.
-    pub(crate) fn new(realm: String, base: Arc<EngineConfig>) -> Self {
+    /// Begins with nothing read. `base` holds the settings from the configuration alone.
+    pub(crate) fn new(wanted: Wanted, base: Arc<EngineConfig>) -> Self {
         Self {
-            realm,
+            wanted,
             is_read: false,
             denied: Denied::default(),
             trouble: None,
+            learned: Learned::default(),
             current: Arc::clone(&base),
             previous: Arc::clone(&base),
             base,
@@ -59,28 +67,67 @@ impl Followed {
         Arc::clone(&self.current)
     }
 
-    /// Takes a notice.
-    pub(crate) fn take(&mut self, notice: Notice<'_>) -> Outcome {
+    /// Takes a notice, at `now`.
+    pub(crate) fn take(&mut self, notice: Notice<'_>, now: Instant) -> Outcome {
         match notice {
+            Notice::Answer(question, answer) => self.answered(&question, answer, now),
             Notice::Trouble(error) => Outcome {
-                engine: None,
                 lines: self.failed(&error).into_iter().collect(),
+                ..Outcome::default()
             },
-            Notice::Same => Outcome {
-                engine: None,
-                lines: self.recovered().into_iter().collect(),
-            },
-            Notice::Records(records) => {
+            Notice::Same(read) => {
+                let recovered = self.recovered();
+                // What was learned and is not in the rows was taken back in the meantime.
+                let mut outcome = match self.learned.confirm(read) {
+                    true => Outcome::default(),
+                    false => self.assembled(read.records),
+                };
+                outcome.lines.splice(0..0, recovered);
+                outcome
+            }
+            Notice::Records(read) => {
                 let recovered = self.recovered();
                 self.is_read = true;
-                let mut outcome = self.assembled(records);
+                self.learned.confirm(read);
+                let mut outcome = self.assembled(read.records);
                 outcome.lines.splice(0..0, recovered);
                 outcome
             }
             Notice::Addresses(addresses) => Outcome {
                 engine: self.deny(addresses),
-                lines: Vec::new(),
+                ..Outcome::default()
             },
+        }
+    }
+
+    /// Takes over a user and the secrets of a realm, as far as they are new. An answer takes nothing away: what is gone is gone with the next
+    /// reading.
+    fn answered(
+        &mut self,
+        question: &Question,
+        answer: Result<Answer, Silence>,
+        now: Instant,
+    ) -> Outcome {
+        let result = match answer {
+            Err(Silence::Away) => AskResult::Away,
+            Err(Silence::Refused) => AskResult::Vain,
+            Ok(answer) => {
+                let mut engine = EngineConfig::clone(&self.current);
+                let fact = Fact::of(question, answer, &self.wanted);
+                match fact.add_to(&mut engine, &self.base) {
+                    false => AskResult::Vain,
+                    true => {
+                        self.learned.note(question, fact, now);
+                        self.replace(Arc::new(engine));
+                        AskResult::Found
+                    }
+                }
+            }
+        };
+        Outcome {
+            engine: (result == AskResult::Found).then(|| self.current()),
+            answer: Some((question.tag, result)),
+            ..Outcome::default()
         }
     }
 
@@ -133,15 +180,22 @@ impl Followed {
     }
 
     fn assembled(&mut self, records: &Records) -> Outcome {
-        let (engine, complaints) = assembled(records, &self.realm, &self.base, &mut self.denied);
-        self.previous = std::mem::replace(&mut self.current, Arc::clone(&engine));
+        let realm = &self.wanted.realm;
+        let (mut engine, complaints) = assembled(records, realm, &self.base, &mut self.denied);
+        self.learned.add_to(Arc::make_mut(&mut engine), &self.base);
+        self.replace(Arc::clone(&engine));
         Outcome {
             engine: Some(engine),
             lines: complaints
                 .into_iter()
                 .map(|text| format!("warning: user database: {text}"))
                 .collect(),
+            answer: None,
         }
+    }
+
+    fn replace(&mut self, engine: Arc<EngineConfig>) {
+        self.previous = std::mem::replace(&mut self.current, engine);
     }
 }
 

@@ -1,11 +1,12 @@
 //! Users of a database: their rows become settings of the engines, now and whenever the database changes.
 //!
-//! Invariant: no shard and no request ever waits for a database. A separate thread reads it and hands new settings to the shards whenever it has
-//! changed ([`followed`]). The shards look users up in memory. So a slow, locked or missing database delays no request. An unauthenticated
-//! client cannot cause a query. The time of a look-up does not reveal which users exist (V-25, V-26).
+//! Invariant: no shard ever waits for a database, and no request that is good does. A separate thread reads it and hands new settings to the shards whenever it has
+//! changed ([`followed`]). The shards look users up in memory. So a slow, locked or missing database delays none of these. Who is unknown, or
+//! has another key, is asked for within bounds ([`crate::asking`]). The time of a look-up does not reveal which users exist (V-25, V-26).
 //! [Decision 8](../../../../docs/decisions/0008-users-are-read-not-asked-for.md) has the reasons.
 
 mod followed;
+mod learned;
 mod origin;
 mod records;
 mod token_keys;

@@ -10,7 +10,7 @@ use turnbuckle_engine::{
 };
 use turnbuckle_users::Records;
 
-use super::token_keys;
+use super::{learned, token_keys};
 
 /// The ranges that the database denies, by realm; those without a realm are for all.
 pub(super) type Denied = BTreeMap<String, Vec<Rule>>;
@@ -136,12 +136,7 @@ impl Assembly<'_> {
 
     fn add_secrets(&mut self, name: &str, realm: &mut Realm) {
         let secrets = self.records.tables.secrets.get(name);
-        let left_out = secrets
-            .into_iter()
-            .flatten()
-            .filter(|secret| !secret.expose().is_empty())
-            .filter(|secret| realm.add_rest_secret(secret.expose()).is_err())
-            .count();
+        let left_out = secrets.map_or(0, |secrets| learned::add_secrets(secrets, realm));
         if left_out > 0 {
             self.complaints.push(format!(
                 "turn_secret: {left_out} secrets are left out; with those of the configuration {} are used, of the database the newest",

@@ -213,6 +213,10 @@ impl Watched {
                 let text = format!("{other:?} from the shard that has the allocation");
                 return Err(Violation::new("model", text));
             }
+            (Outcome::Ask(question), Ok(_)) => {
+                let text = format!("{question:?} without a user database");
+                return Err(Violation::new("model", text));
+            }
             (Outcome::HandOver(handover), Ok(_)) => {
                 return Err(Violation::new(
                     "model",
@@ -447,6 +451,7 @@ impl Watched {
             Verdict::Message(Outcome::Elsewhere { shard }) => {
                 self.trace.number(1 << 34 | u64::from(*shard));
             }
+            Verdict::Message(Outcome::Ask(_)) => self.trace.number(1 << 35),
             Verdict::Message(Outcome::HandOver(_)) => self.trace.number(1 << 33),
             Verdict::Message(Outcome::Relay(route)) => {
                 self.trace.number(2 + u64::from(route.relay.0));

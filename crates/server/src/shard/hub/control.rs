@@ -8,6 +8,7 @@ use super::wanted::{SocketDue, Wanted};
 use crate::counters::{AcrossDrop, HubDrop};
 use crate::shard::front::Front;
 use crate::shard::name;
+use crate::shard::parking::Due;
 
 /// The first two bytes of a Binding request (RFC 8489 §5).
 const BINDING_REQUEST: [u8; 2] = [0, 1];
@@ -26,11 +27,76 @@ impl Hub {
         if datagram.starts_with(&BINDING_REQUEST) {
             self.counters.sessions.binding_requests.add(1);
         }
+        if !self.parking.is_empty() {
+            // guard: ask-once
+            if self.parking.has(&client, datagram) {
+                return self.drop_request(DropReason::RequestInProgress, &client, datagram);
+            }
+            // A connection's answers leave in the order of its requests, so that what waits there waits no longer.
+            // guard: ask-order
+            if client.transport.is_stream() {
+                self.finish_parked_of(&client, front, tx);
+            }
+        }
         let outcome = match self.across.has_ingress(&client) {
             // mutant: shards-join-by-number.handed-on
             true => self.engine.handle_handed_on(self.now, client, datagram),
             false => self.engine.handle_stun(self.now, client, datagram),
         };
+        let outcome = match outcome {
+            Outcome::Ask(question) => {
+                if (self.parking).park(self.now.time, client, datagram, question) {
+                    return;
+                }
+                self.engine.handle_finally(self.now, client, datagram)
+            }
+            outcome => outcome,
+        };
+        self.carry_out(outcome, client, datagram, (payload, start), front, tx);
+    }
+
+    /// Handles finally what has waited for the user database long enough. `front` reaches all clients.
+    pub(in crate::shard) fn finish_parked<F: Front>(&mut self, front: &mut F, tx: &mut SendQueue) {
+        while let Some(due) = self.parking.due(self.now.time) {
+            self.finish(&due, front, tx);
+        }
+    }
+
+    /// Handles finally what waits of a client.
+    fn finish_parked_of<F: Front>(
+        &mut self,
+        client: &ClientTuple,
+        front: &mut F,
+        tx: &mut SendQueue,
+    ) {
+        while let Some(parked) = self.parking.of(client) {
+            self.finish(&parked, front, tx);
+        }
+    }
+
+    fn finish<F: Front>(&mut self, due: &Due, front: &mut F, tx: &mut SendQueue) {
+        let (client, request) = (due.client, &*due.request);
+        if !front.has_client(&client) {
+            return self.counters.dropped(HubDrop::SocketClosed, 1);
+        }
+        if self.forwarded_to_home(client, request) {
+            return;
+        }
+        let outcome = self.engine.handle_finally(self.now, client, request);
+        let staged = tx.stage(request);
+        self.carry_out(outcome, client, request, (&staged, 0), front, tx);
+    }
+
+    /// Carries out what the engine has made of a STUN message, which begins at `start` of `payload`.
+    fn carry_out<F: Front>(
+        &mut self,
+        outcome: Outcome,
+        client: ClientTuple,
+        datagram: &[u8],
+        (payload, start): (&impl Payload, usize),
+        front: &mut F,
+        tx: &mut SendQueue,
+    ) {
         match outcome {
             Outcome::Done => {
                 self.carry_out_commands(front, tx);
@@ -45,6 +111,7 @@ impl Hub {
                     self.carry_out_commands(front, tx);
                 }
             },
+            Outcome::Ask(_) => unreachable!("what is handled finally asks nobody"),
             // guard: V-50-lines
             Outcome::Dropped(reason) => self.drop_request(reason, &client, datagram),
             // The ingress asks the right shard as soon as it knows that the client has no allocation here.
@@ -89,7 +156,10 @@ impl Hub {
             Outcome::Done => self.carry_out_commands(front, tx),
             // guard: V-50-lines.queued
             Outcome::Dropped(reason) => self.counters.dropped(reason, 1),
-            Outcome::Elsewhere { .. } | Outcome::HandOver(_) | Outcome::Relay(_) => {
+            Outcome::Ask(_)
+            | Outcome::Elsewhere { .. }
+            | Outcome::HandOver(_)
+            | Outcome::Relay(_) => {
                 unreachable!("an ICMP error is answered or dropped")
             }
         }
@@ -158,6 +228,9 @@ impl Hub {
     pub(in crate::shard) fn disconnected(&mut self, client: &ClientTuple, is_orderly: bool) {
         self.changes
             .disconnected(self.now.time, &self.engine, client, is_orderly);
+        while self.parking.of(client).is_some() {
+            self.counters.dropped(HubDrop::SocketClosed, 1);
+        }
         // guard: V-42-session-end
         self.engine.disconnected(self.now, client);
         self.client_gone(client);

@@ -8,7 +8,7 @@ use turnbuckle_engine::ClientTuple;
 use turnbuckle_wire::{Class, Message};
 
 use super::Hub;
-use crate::counters::AcrossDrop;
+use crate::counters::{AcrossDrop, HubDrop};
 use crate::shard::across::message::{About, ClientAt};
 use crate::shard::front::{Front, Wrapping};
 use crate::shard::train::{Segments, payloads};
@@ -50,6 +50,8 @@ impl Hub {
             self.counters
                 .dropped(AcrossDrop::SocketClosed, mailbox.close());
         }
+        let parked = self.parking.clear();
+        self.counters.dropped(HubDrop::SocketClosed, parked);
         let leaving = self.across.leaving() as u64;
         self.counters.dropped(AcrossDrop::SocketClosed, leaving);
         let (attempts, ends) = self.engine.peer_ends();

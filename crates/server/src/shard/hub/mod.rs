@@ -24,6 +24,7 @@ use super::across::Across;
 use super::changes::Changes;
 use super::front::{Destination, Front, Wrapping};
 use super::name;
+use super::parking::Parking;
 use super::peer::tcp::table::Peers;
 use super::sessions::Sessions;
 use super::train::{
@@ -43,6 +44,8 @@ pub(in crate::shard) struct Hub {
     pub(in crate::shard) across: Across,
     /// Peer data connections of TCP relays.
     pub(in crate::shard) peers: Peers,
+    /// Requests that wait until the user database has been asked.
+    pub(in crate::shard) parking: Parking,
     /// Sockets that the engine asked for or gave up, dealt with at the end of the turn.
     pub(in crate::shard) sockets_due: Vec<SocketDue>,
     /// Connections to be joined as soon as the engine's commands have been looked through.
@@ -63,6 +66,7 @@ impl Hub {
         Self {
             engine,
             now,
+            parking: Parking::new(now.time, Arc::clone(&counters)),
             counters,
             changes: Changes::new(log, sessions),
             across: Across::default(),
@@ -88,6 +92,7 @@ impl Hub {
         let due = self.engine.next_timeout().into_iter();
         due.chain(self.peers.next_reading())
             .chain(self.changes.next_timeout())
+            .chain(self.parking.next_timeout())
             .min()
     }
 

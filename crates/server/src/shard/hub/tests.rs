@@ -8,10 +8,13 @@ use turnbuckle_engine::{Commons, Endpoint, Transport};
 use turnbuckle_wire::{Class, MessageWriter, Method, TransactionId};
 
 use super::*;
+use crate::asking::{self, Answered, AskResult, Asker, SharedBounds};
 use crate::clock::Clock;
 use crate::config::{Machine, Request, load};
 use crate::control::keys::KeyRing;
 use crate::translate;
+
+mod parking;
 
 const LISTENER: Endpoint = Endpoint(1);
 
@@ -19,6 +22,7 @@ const LISTENER: Endpoint = Endpoint(1);
 struct Noted {
     transports: &'static [Transport],
     answered: Vec<ClientTuple>,
+    answers: Vec<Box<[u8]>>,
 }
 
 impl Front for Noted {
@@ -41,8 +45,9 @@ impl Front for Noted {
         panic!("nobody relays here");
     }
 
-    fn reply(&mut self, to: ClientTuple, _: &[u8], _: &mut SendQueue) {
+    fn reply(&mut self, to: ClientTuple, answer: &[u8], _: &mut SendQueue) {
         self.answered.push(to);
+        self.answers.push(answer.into());
     }
 }
 
@@ -89,6 +94,7 @@ fn an_answer_for_a_client_of_another_front_waits_until_all_are_at_hand() {
     let mut one = Noted {
         transports: &[Transport::Udp],
         answered: Vec::new(),
+        answers: Vec::new(),
     };
     hub.carry_out_commands(&mut one, &mut tx);
     assert_eq!(one.answered, [here]);
@@ -100,6 +106,7 @@ fn an_answer_for_a_client_of_another_front_waits_until_all_are_at_hand() {
             Transport::Udp,
         ],
         answered: Vec::new(),
+        answers: Vec::new(),
     };
     hub.carry_out_rest(&mut all, &mut tx);
     assert_eq!(all.answered, [elsewhere]);

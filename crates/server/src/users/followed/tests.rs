@@ -1,7 +1,9 @@
 //! What is handed over, and when.
 
-use turnbuckle_engine::AuthConfig;
-use turnbuckle_users::{Connection, Source, Wanted};
+use std::time::Duration;
+
+use turnbuckle_engine::{AuthConfig, Realm};
+use turnbuckle_users::{CONFIRMED_AFTER, Connection, Read, Secret, Source};
 
 use super::*;
 
@@ -21,6 +23,17 @@ fn base() -> Arc<EngineConfig> {
     })
 }
 
+fn wanted() -> Wanted {
+    Wanted {
+        realm: "r".to_owned(),
+        users: true,
+        secrets: false,
+        peers: true,
+        realms: false,
+        token_keys: false,
+    }
+}
+
 fn fixture() -> Fixture {
     let folder = tempfile::tempdir().expect("a directory");
     let path = folder.path().join("turndb");
@@ -28,7 +41,7 @@ fn fixture() -> Fixture {
         connection: Connection::open(&Source::Sqlite(path.clone())).unwrap(),
         file: rusqlite::Connection::open(path).unwrap(),
         records: Records::default(),
-        followed: Followed::new("r".into(), base()),
+        followed: Followed::new(wanted(), base()),
         _folder: folder,
     }
 }
@@ -46,19 +59,31 @@ impl Fixture {
     }
 
     fn look(&mut self) -> Outcome {
-        let wanted = Wanted {
-            realm: "r".to_owned(),
-            users: true,
-            secrets: false,
-            peers: true,
-            realms: false,
-            token_keys: false,
+        self.look_at(Instant::now())
+    }
+
+    /// Reads, beginning at `began`.
+    fn look_at(&mut self, began: Instant) -> Outcome {
+        let (connection, records) = (&mut self.connection, &mut self.records);
+        let has_changed = connection.follow(&wanted(), records).unwrap();
+        let read = Read { records, began };
+        let notice = match has_changed {
+            false => Notice::Same(read),
+            true => Notice::Records(read),
         };
-        let has_changed = self.connection.follow(&wanted, &mut self.records).unwrap();
-        self.followed.take(match has_changed {
-            false => Notice::Same,
-            true => Notice::Records(&self.records),
-        })
+        self.followed.take(notice, began)
+    }
+
+    /// Asks for a user of the realm, at `now`.
+    fn ask(&mut self, name: &str, now: Instant) -> Outcome {
+        let answer = self.connection.ask("r", name).unwrap();
+        let question = Question {
+            realm: "r".into(),
+            name: name.into(),
+            tag: 7,
+        };
+        self.followed
+            .take(Notice::Answer(question, Ok(answer)), now)
     }
 }
 
@@ -104,8 +129,14 @@ fn engines_that_are_let_go_are_freed_by_the_thread_that_follows() {
 fn an_error_is_said_once_and_so_is_its_end() {
     let missing = Source::Sqlite("/nonexistent/turndb".into());
     let error = Connection::open(&missing).err().expect("no such file");
-    let mut followed = Followed::new("r".into(), base());
-    let outcome = followed.take(Notice::Trouble(error.clone()));
+    let now = Instant::now();
+    let records = Records::default();
+    let read = Read {
+        records: &records,
+        began: now,
+    };
+    let mut followed = Followed::new(wanted(), base());
+    let outcome = followed.take(Notice::Trouble(error.clone()), now);
     assert!(outcome.engine.is_none() && !followed.is_read());
     let [line] = outcome.lines.as_slice() else {
         panic!("{:?}", outcome.lines);
@@ -113,16 +144,16 @@ fn an_error_is_said_once_and_so_is_its_end() {
     assert!(line.contains("serves nobody until then"), "{line}");
     assert!(
         followed
-            .take(Notice::Trouble(error.clone()))
+            .take(Notice::Trouble(error.clone()), now)
             .lines
             .is_empty()
     );
-    let outcome = followed.take(Notice::Records(&Records::default()));
+    let outcome = followed.take(Notice::Records(read), now);
     assert!(outcome.engine.is_some(), "also without a row");
     assert_eq!(outcome.lines, ["user database: read again"]);
-    let lines = followed.take(Notice::Trouble(error)).lines;
+    let lines = followed.take(Notice::Trouble(error), now).lines;
     assert!(lines[0].contains("as they were read last"), "{lines:?}");
-    let lines = followed.take(Notice::Same).lines;
+    let lines = followed.take(Notice::Same(read), now).lines;
     assert_eq!(lines, ["user database: read again"]);
 }
 
@@ -159,8 +190,8 @@ fn nobody_may_reach_the_hosts_of_the_database_whatever_the_rules_allow() {
         range: IpAddr::into(database),
     };
     engine.policy.rules.push(allowed);
-    let mut followed = Followed::new("r".into(), Arc::new(engine));
-    let outcome = followed.take(Notice::Addresses(vec![database]));
+    let mut followed = Followed::new(wanted(), Arc::new(engine));
+    let outcome = followed.take(Notice::Addresses(vec![database]), Instant::now());
     let engine = outcome.engine.expect("changed");
     let policy = turnbuckle_engine::Policy::new(engine.policy.clone());
     let check = |address: &str| policy.check(address.parse().unwrap());
@@ -175,4 +206,99 @@ fn nobody_may_reach_the_hosts_of_the_database_whatever_the_rules_allow() {
             .count(),
         1
     );
+}
+
+#[test]
+fn who_is_asked_for_is_known_before_the_database_is_read_and_only_until_reading_shows_otherwise() {
+    let mut fixture = fixture();
+    let began = Instant::now();
+    let at = |ms| began + Duration::from_millis(ms);
+    fixture.look_at(at(0));
+    let vain = fixture.ask("alice", at(10));
+    assert!(vain.engine.is_none());
+    assert_eq!(vain.answer, Some((7, AskResult::Vain)));
+
+    fixture.add("alice");
+    let found = fixture.ask("alice", at(20));
+    assert_eq!(users(&found.engine.expect("a user")), ["alice"]);
+    assert_eq!(found.answer, Some((7, AskResult::Found)));
+    let again = fixture.ask("alice", at(30));
+    assert_eq!(again.answer, Some((7, AskResult::Vain)), "nothing is new");
+
+    // She is removed before any reading has shown her: readings show no change, and she stays no longer than they take to be sure.
+    fixture.change("delete from turnusers_lt where name='alice'");
+    assert!(fixture.look_at(at(1000)).engine.is_none());
+    fixture.add("bob");
+    let both = fixture.look_at(at(1500)).engine.expect("bob");
+    assert_eq!(
+        users(&both),
+        ["alice", "bob"],
+        "the reading may have missed her"
+    );
+    let confirmed = 20 + u64::try_from(CONFIRMED_AFTER.as_millis()).unwrap();
+    let gone = fixture.look_at(at(confirmed)).engine.expect("a change");
+    assert_eq!(users(&gone), ["bob"]);
+    assert!(fixture.look_at(at(confirmed + 500)).engine.is_none());
+}
+
+#[test]
+fn what_was_asked_for_and_is_read_later_changes_nothing() {
+    let mut fixture = fixture();
+    let began = Instant::now();
+    fixture.look_at(began);
+    fixture.add("alice");
+    fixture.ask("alice", began);
+    let shown = fixture.look_at(began + CONFIRMED_AFTER / 2).engine;
+    assert_eq!(users(&shown.expect("read")), ["alice"]);
+    let confirmed = fixture.look_at(began + CONFIRMED_AFTER).engine;
+    assert!(confirmed.is_none());
+}
+
+#[test]
+fn the_secrets_of_a_realm_are_asked_for_too_and_replace_no_configured_user_or_secret() {
+    let mut base = EngineConfig::clone(&base());
+    base.auth.add_user("alice", "wonderland").unwrap();
+    base.auth.add_rest_secret(b"configured").unwrap();
+    let mut followed = Followed::new(
+        Wanted {
+            secrets: true,
+            ..wanted()
+        },
+        Arc::new(base),
+    );
+    let mut ask = |secrets: &[&str]| {
+        let question = Question {
+            realm: "r".into(),
+            name: "alice".into(),
+            tag: 0,
+        };
+        let answer = Answer {
+            key: Some([9; 16]),
+            secrets: secrets
+                .iter()
+                .map(|&text| Secret::new(text.as_bytes()))
+                .collect(),
+        };
+        let notice = Notice::Answer(question, Ok(answer));
+        followed.take(notice, Instant::now()).engine
+    };
+    assert!(ask(&[]).is_none(), "she is configured");
+    let engine = ask(&["fresh"]).expect("a secret");
+    let mut expected = Realm::new("r").unwrap();
+    expected.add_rest_secret(b"configured").unwrap();
+    expected.add_rest_secret(b"fresh").unwrap();
+    assert!(
+        engine
+            .auth
+            .realms()
+            .next()
+            .unwrap()
+            .has_secrets_of(&expected)
+    );
+    assert_eq!(
+        users(&engine),
+        [""; 0],
+        "her password is the configured one"
+    );
+    assert!(ask(&["fresh"]).is_none());
 }
