@@ -182,14 +182,14 @@ def a_database_that_hangs_is_asked_once_and_delays_nobody_who_is_known(hosts, tm
         waiting.await_condition(lambda: _answer(hosts, server, "alice", "wonderland") is None, "an allocation for alice")
         database.hang()
         took = []
-        for number in range(8):
+        for number in range(12):
             began = time.monotonic()
             assert _answer(hosts, server, f"nobody-{number}", "wonderland") == 401
             took.append(time.monotonic() - began)
             assert _answer(hosts, server, "alice", "wonderland") is None
             assert _binding_ms(hosts, server) < 50
-        # Only those who wait for an answer that does not come take so long.
-        assert sum(seconds > 0.25 for seconds in took) <= 3, took
+        # Three wait for an answer that does not come, and then one from time to time.
+        assert sum(seconds > 0.25 for seconds in took) <= 6, took
         database.go_on()
         session = stack.enter_context(database.session())
         session.execute(f"insert into turnusers_lt values('{Server.realm}','bob','{_key('bob', 'builder')}')")

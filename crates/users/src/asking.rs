@@ -106,7 +106,7 @@ pub(crate) async fn answer(
         }
         // Whoever waits behind a database that hangs would wait as long again.
         while is_away && let Ok(question) = asked.try_recv() {
-            if !tell(Notice::Answer(question, Err(Silence::Away))) {
+            if !tell(Notice::Answer(question, Err(Silence::Behind))) {
                 return;
             }
         }

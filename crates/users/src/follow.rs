@@ -53,6 +53,8 @@ pub struct Read<'a> {
 pub enum Silence {
     /// The database cannot be reached, or does not answer in time.
     Away,
+    /// It has waited behind a question that the database did not answer.
+    Behind,
     /// The database is there and does not take this question.
     Refused,
 }

@@ -19,6 +19,9 @@ const SOURCE_PER_S: u32 = 10;
 const CELLS: usize = 8192;
 /// How long the same source does not ask the same again that was in vain.
 const VAIN_FOR: Duration = Duration::from_secs(2);
+/// Questions without an answer, one after the other, after which nobody asks for a while. A single one may have been late because the machine is
+/// busy.
+const FAILURES: u32 = 3;
 /// How long nobody asks after the database has not answered: at first, and at the longest.
 const PAUSE_MIN: Duration = Duration::from_secs(1);
 const PAUSE_MAX: Duration = Duration::from_secs(30);
@@ -71,8 +74,8 @@ struct Breaker {
     until: Time,
     /// How long it stays open the next time.
     pause: Duration,
-    /// Whether the last question had no answer. Then one at a time is asked.
-    is_broken: bool,
+    /// How many questions in a row had no answer. From [`FAILURES`] on one at a time is asked.
+    failures: u32,
 }
 
 impl Default for Bounds {
@@ -93,7 +96,7 @@ impl Default for Bounds {
             breaker: Breaker {
                 until: Time::ZERO,
                 pause: PAUSE_MIN,
-                is_broken: false,
+                failures: 0,
             },
         }
     }
@@ -106,7 +109,7 @@ impl Bounds {
     ///
     /// Why it is not asked. Nothing is charged then but what an address has used up.
     pub(super) fn admit(&mut self, now: Time, about: About<'_>) -> Result<(), AskResult> {
-        let is_probe = self.breaker.is_broken;
+        let is_probe = self.breaker.failures >= FAILURES;
         // guard: V-54-ask-breaker
         if now < self.breaker.until || is_probe && self.in_flight > 0 {
             return Err(AskResult::Broken);
@@ -141,12 +144,14 @@ impl Bounds {
         match result {
             AskResult::Away if now < breaker.until => {} // one that was asked with others
             AskResult::Away => {
-                breaker.is_broken = true;
-                breaker.until = now + breaker.pause;
-                breaker.pause = (breaker.pause * 2).min(PAUSE_MAX);
+                breaker.failures = breaker.failures.saturating_add(1);
+                if breaker.failures >= FAILURES {
+                    breaker.until = now + breaker.pause;
+                    breaker.pause = (breaker.pause * 2).min(PAUSE_MAX);
+                }
             }
             AskResult::Found | AskResult::Vain => {
-                breaker.is_broken = false;
+                breaker.failures = 0;
                 breaker.pause = PAUSE_MIN;
             }
             _ => {}
@@ -282,6 +287,9 @@ mod tests {
      {
         let mut bounds = Bounds::default();
         let mut asked_at = Vec::new();
+        for _ in 1..FAILURES {
+            assert_eq!(asked(&mut bounds, 0, 1, AskResult::Away), Ok(()));
+        }
         for second in 0..200 {
             if asked(&mut bounds, second * 1000, 1, AskResult::Away).is_ok() {
                 asked_at.push(second);
@@ -295,6 +303,18 @@ mod tests {
         bounds.ended(at(300_000), AskResult::Vain);
         assert_eq!(bounds.admit(at(300_000), about(2, "alice")), Ok(()));
         assert_eq!(bounds.admit(at(300_000), about(3, "alice")), Ok(()));
+    }
+
+    #[test]
+    fn one_late_answer_among_others_keeps_nobody_from_asking() {
+        let mut bounds = Bounds::default();
+        for second in 0..30 {
+            let result = match second % 3 {
+                2 => AskResult::Vain,
+                _ => AskResult::Away,
+            };
+            assert_eq!(asked(&mut bounds, second * 1000, 1, result), Ok(()));
+        }
     }
 
     #[test]

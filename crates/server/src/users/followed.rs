@@ -110,6 +110,7 @@ impl Followed {
     ) -> Outcome {
         let result = match answer {
             Err(Silence::Away) => AskResult::Away,
+            Err(Silence::Behind) => AskResult::Late,
             Err(Silence::Refused) => AskResult::Vain,
             Ok(answer) => {
                 let mut engine = EngineConfig::clone(&self.current);
