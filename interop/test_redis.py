@@ -46,6 +46,17 @@ def changes_take_effect_sooner_than_the_next_look_of_coturn_and_flushdb_removes_
     assert took < _COTURN_LOOKS_EVERY_S, f"a removal of all after {took} s"
 
 
+def a_user_is_served_at_the_first_request_after_the_write(hosts, redis, starting):
+    server = starting(*redis.server_options)
+    server.await_ready()
+    for number in range(40):
+        began = time.monotonic()
+        _add(redis, f"user-{number}")
+        assert _error(hosts, server, f"user-{number}") is None, number
+        # One address has ten users asked for in a second.
+        time.sleep(max(0, began + 0.11 - time.monotonic()))
+
+
 def users_stay_while_the_database_is_away_and_changes_count_when_it_is_back(hosts, redis, starting):
     _add(redis, "alice")
     server = starting(*redis.server_options)
