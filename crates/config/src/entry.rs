@@ -105,11 +105,12 @@ pub(crate) enum Need {
     Syslog,
     BatchCounters,
     Metrics,
+    MetricsTls,
 }
 
 impl Need {
     /// All needs, in the order in which those that are not met are noted.
-    pub(crate) const ALL: [Self; 10] = [
+    pub(crate) const ALL: [Self; 11] = [
         Self::Tls,
         Self::Dtls,
         Self::TcpRelays,
@@ -120,6 +121,7 @@ impl Need {
         Self::Syslog,
         Self::BatchCounters,
         Self::Metrics,
+        Self::MetricsTls,
     ];
 
     /// Names the condition, as a note does after "without".
@@ -135,6 +137,7 @@ impl Need {
             Self::Syslog => "`syslog`, `journald` or `log-format=rfc5424`",
             Self::BatchCounters => "`udp-recvmmsg-log` or `udp-sendmmsg-log`",
             Self::Metrics => "`prometheus`",
+            Self::MetricsTls => "`prometheus-tls`",
         }
     }
 }

@@ -8,7 +8,8 @@ use crate::machine::Machine;
 use crate::table;
 use crate::topics::log::form::LogFormat;
 use crate::topics::{
-    addresses, authentication, datapath, limits, log, peers, proxies, redirection, relays, tls,
+    addresses, authentication, datapath, exporter, limits, log, peers, proxies, redirection,
+    relays, tls,
 };
 
 /// Checks the draft as a whole and completes it with the properties of `machine`. The result is valid only if no problem was found.
@@ -88,6 +89,7 @@ fn check(draft: &mut Draft, findings: &mut Findings) {
         has_tls,
         findings,
     );
+    exporter::check(&draft.process.exporter, &draft.tls, findings);
     note_without_effect(draft, findings);
     addresses::check(&mut draft.addresses, findings);
     datapath::check(&draft.datapath, findings);
@@ -125,6 +127,7 @@ fn is_met(need: Need, draft: &Draft, findings: &Findings) -> bool {
             draft.log.syslog.is_any_used() || draft.log.form.format == LogFormat::Rfc5424
         }
         Need::BatchCounters => draft.datapath.log_receive || draft.datapath.log_send,
-        Need::Metrics => draft.process.exporter.is_on,
+        Need::MetricsTls => draft.process.exporter.has_tls,
+        Need::Metrics => draft.process.exporter.is_served(),
     }
 }

@@ -18,6 +18,7 @@ mod listener;
 mod own;
 mod statsdb;
 mod status;
+mod tls;
 mod traffic;
 mod watchdog;
 
@@ -60,7 +61,7 @@ impl Control for Controller {
     type Attached = Option<Running>;
 
     fn wants_events(&self, config: &Config) -> bool {
-        config.process.exporter.is_on || config.process.statsdb.redis.is_some()
+        config.process.exporter.is_served() || config.process.statsdb.redis.is_some()
     }
 
     fn attach(
@@ -145,10 +146,10 @@ impl Control for Controller {
 /// It cannot be bound. By the name of `turnserver` the relay serves without it, as coturn does.
 fn bind(config: &Config, log: &mut dyn Write) -> Result<Option<Listener>, String> {
     let exporter = &config.process.exporter;
-    if !exporter.is_on {
+    if !exporter.is_served() {
         return Ok(None);
     }
-    match Listener::bind(exporter) {
+    match tls::Tls::load(config).and_then(|tls| Listener::bind(exporter, tls)) {
         Ok(listener) => {
             // The log takes everything.
             let _ = writeln!(log, "metrics on {}{}", listener.url(), exporter.path);

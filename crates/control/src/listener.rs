@@ -9,10 +9,13 @@ use std::time::Duration;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
+use tokio_rustls::TlsAcceptor;
 use turnbuckle_server::config::Exporter;
 
 use crate::limits::{HEAD, PAUSE};
+use crate::tls::Tls;
 use crate::{Shared, http};
 
 /// Connections at a time.
@@ -28,6 +31,8 @@ const CONNECTION: Duration = Duration::from_secs(16);
 pub(crate) struct Listener {
     socket: StdListener,
     address: SocketAddr,
+    /// What connections are protected with; `None` if they are not.
+    tls: Option<Tls>,
 }
 
 impl Listener {
@@ -36,7 +41,7 @@ impl Listener {
     /// # Errors
     ///
     /// The address cannot be bound.
-    pub(crate) fn bind(exporter: &Exporter) -> Result<Self, String> {
+    pub(crate) fn bind(exporter: &Exporter, tls: Option<Tls>) -> Result<Self, String> {
         let bound = match exporter.address {
             Some(ip) => StdListener::bind((ip, exporter.port)),
             None => StdListener::bind((Ipv6Addr::UNSPECIFIED, exporter.port))
@@ -45,20 +50,26 @@ impl Listener {
         let listener = bound.and_then(|socket| {
             socket.set_nonblocking(true)?;
             let address = socket.local_addr()?;
-            Ok(Self { socket, address })
+            Ok((socket, address))
         });
-        listener.map_err(|error| {
+        let (socket, address) = listener.map_err(|error| {
             let address = exporter
                 .address
                 .unwrap_or(IpAddr::V6(Ipv6Addr::UNSPECIFIED));
             let address = SocketAddr::new(address, exporter.port);
             format!("prometheus: cannot listen on TCP {address}: {error}")
+        })?;
+        Ok(Self {
+            socket,
+            address,
+            tls,
         })
     }
 
     /// Returns how it is reached.
     pub(crate) fn url(&self) -> String {
-        format!("http://{}", self.address)
+        let scheme = if self.tls.is_some() { "https" } else { "http" };
+        format!("{scheme}://{}", self.address)
     }
 
     /// Serves for ever.
@@ -73,7 +84,8 @@ impl Listener {
                 Ok((stream, client)) => {
                     // A connection that is one too many is closed without a word.
                     if let Some(place) = Place::take(&crowd, client.ip()) {
-                        tokio::spawn(answer(stream, Arc::clone(&shared), place));
+                        let tls = self.tls.as_ref().map(Tls::acceptor);
+                        tokio::spawn(serve_one(stream, tls, Arc::clone(&shared), place));
                     }
                 }
                 Err(_) => tokio::time::sleep(PAUSE).await,
@@ -82,8 +94,22 @@ impl Listener {
     }
 }
 
+/// Serves one connection, and then frees its place.
+async fn serve_one(stream: TcpStream, tls: Option<TlsAcceptor>, shared: Arc<Shared>, place: Place) {
+    match tls {
+        None => answer(stream, shared).await,
+        Some(tls) => {
+            // Whoever is too slow, or speaks something else, has gone without its answer.
+            if let Ok(Ok(stream)) = tokio::time::timeout(HEAD, tls.accept(stream)).await {
+                answer(stream, shared).await;
+            }
+        }
+    }
+    drop(place);
+}
+
 /// Serves one request.
-async fn answer(stream: TcpStream, shared: Arc<Shared>, place: Place) {
+async fn answer(stream: impl AsyncRead + AsyncWrite + Unpin, shared: Arc<Shared>) {
     let service = service_fn(|request| {
         let shared = Arc::clone(&shared);
         async move { Ok::<_, io::Error>(http::answer(&shared, &request).await) }
@@ -96,7 +122,6 @@ async fn answer(stream: TcpStream, shared: Arc<Shared>, place: Place) {
         .serve_connection(TokioIo::new(stream), service);
     // Whoever is too slow, or speaks something else, has gone without its answer.
     let _ = tokio::time::timeout(CONNECTION, connection).await;
-    drop(place);
 }
 
 /// How many connections each address has.

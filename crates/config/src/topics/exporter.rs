@@ -1,19 +1,25 @@
 //! Metrics for Prometheus, and health (coturn inventory §1.11).
 
 use std::net::IpAddr;
+use std::path::PathBuf;
 
 use crate::entry::{Group, Need};
-use crate::row::{Row, Setting, Topic, each, flag, number, one};
+use crate::findings::Findings;
+use crate::row::{Row, Setting, Topic, each, file_path, flag, number, one};
+use crate::topics::tls::Tls;
 use crate::value::Kind;
-
-const TLS: &str = "metrics over TLS are";
-const NO_TLS: &str = "metrics are served without TLS; put a proxy with TLS in front";
 
 /// Who may read metrics, and where.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Exporter {
-    /// Whether metrics are served.
+    /// Whether metrics are served; [`Self::has_tls`] has them served too.
     pub is_on: bool,
+    /// Whether metrics are served over TLS, and over nothing else.
+    pub has_tls: bool,
+    /// File with the certificate for that; without it that of the server. Given together with [`Self::key`] or not at all.
+    pub certificate: Option<PathBuf>,
+    /// File with the private key for that.
+    pub key: Option<PathBuf>,
     /// The TCP port.
     pub port: u16,
     /// The address; `None` for every address of the machine.
@@ -28,6 +34,14 @@ pub struct Exporter {
     pub hosts: Vec<Box<str>>,
 }
 
+impl Exporter {
+    /// Returns whether metrics are served.
+    #[must_use]
+    pub fn is_served(&self) -> bool {
+        self.is_on || self.has_tls
+    }
+}
+
 impl Topic for Exporter {
     type Settings = Self;
 }
@@ -40,7 +54,7 @@ pub(crate) const ROWS: &[Key] = &[
         "prometheus",
         Group::Prometheus,
         Kind::Flag,
-        "Serves metrics for Prometheus, and health at /livez and /readyz, by HTTP without TLS.",
+        "Serves metrics for Prometheus, and health at /livez and /readyz, by HTTP.",
     )
     .default("false")
     .stricter("the value counts; coturn ignores it and always switches on")
@@ -133,28 +147,35 @@ pub(crate) const ROWS: &[Key] = &[
         "prometheus-tls",
         Group::Prometheus,
         Kind::Flag,
-        "Serves metrics over TLS.",
+        "Serves metrics, and what is beside them, over TLS 1.2 and 1.3 alone. Switches `prometheus` \
+         on. It asks for no client certificate.",
     )
     .default("false")
-    .only(&["false"], NO_TLS),
+    .stricter("a certificate that changes is read again")
+    .works(flag!(has_tls)),
     Key::new(
         "O-196",
         "prometheus-cert",
         Group::Prometheus,
         Kind::File,
-        "Certificate of the metrics.",
+        "Certificate for `prometheus-tls`, in PEM form, with those between it and an authority.",
     )
     .default("(cert)")
-    .not_yet(TLS),
+    .example("/etc/turnbuckle/metrics.pem")
+    .needs(Need::MetricsTls)
+    .works(file_path!(certificate)),
     Key::new(
         "O-196",
         "prometheus-key",
         Group::Prometheus,
         Kind::File,
-        "Private key of the metrics.",
+        "Private key for `prometheus-tls`, in PEM form. If it is encrypted, `pkey-pwd` is its \
+         password.",
     )
     .default("(pkey)")
-    .not_yet(TLS),
+    .example("/etc/turnbuckle/metrics.key")
+    .needs(Need::MetricsTls)
+    .works(file_path!(key)),
     Key::own(
         "O-196",
         "prometheus-host",
@@ -186,3 +207,24 @@ pub(crate) const ROWS: &[Key] = &[
     .needs(Need::Metrics)
     .works(flag!(has_page)),
 ];
+
+/// Reports metrics over TLS without what TLS needs.
+pub(crate) fn check(exporter: &Exporter, server: &Tls, findings: &mut Findings) {
+    if !exporter.has_tls {
+        return;
+    }
+    if exporter.certificate.is_some() != exporter.key.is_some() {
+        let (given, missing) = match exporter.key {
+            None => ("prometheus-cert", "prometheus-key"),
+            Some(_) => ("prometheus-key", "prometheus-cert"),
+        };
+        findings.problem(given, format!("needs `{missing}`; give both or neither"));
+    } else if exporter.certificate.is_none()
+        && (server.certificate.is_none() || server.key.is_none())
+    {
+        findings.problem(
+            "prometheus-tls",
+            "needs `prometheus-cert` and `prometheus-key`, or `cert` and `pkey`; give one pair",
+        );
+    }
+}

@@ -6,7 +6,9 @@ use std::net::{SocketAddr, TcpStream};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::harness::{Client, Server, Site, channel, peer_receives, peer_socket};
+use crate::harness::{
+    Authority, Client, Key, Server, Site, Tls, channel, peer_receives, peer_socket,
+};
 use crate::not_run::not_run;
 
 const TIMEOUT: Duration = Duration::from_secs(30);
@@ -464,6 +466,72 @@ fn however_many_look_at_the_status_page_a_snapshot_is_made_once_a_second() {
     for (before, after) in gaps {
         assert!(after - before >= 1000, "{moments:?}");
     }
+}
+
+/// Asks for the health by TLS, and returns the answer; `None` if the server could not prove itself or speaks something else.
+fn get_by_tls(tls: &Tls, metrics: SocketAddr) -> Option<String> {
+    let mut stream = tls.connect(metrics).ok()?;
+    let request = format!("GET /livez HTTP/1.1\r\nHost: {metrics}\r\n\r\n");
+    stream.write_all(request.as_bytes()).ok()?;
+    let mut answer = Vec::new();
+    // The server ends the connection after its answer.
+    let _ = stream.read_to_end(&mut answer);
+    String::from_utf8(answer).ok()
+}
+
+#[test]
+fn metrics_over_tls_come_with_the_certificate_of_the_server_and_nothing_comes_in_the_clear() {
+    let site = Site::new();
+    let authority = Authority::new();
+    let [cert, pkey] = authority.options(Key::P256);
+    let watched = Watched::start(site, &["--prometheus-tls", &cert, &pkey]);
+    let metrics = watched.metrics;
+    let answer = get_by_tls(&authority.client(), metrics).unwrap();
+    assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
+    let (head, body) = watched.get("/metrics", "");
+    assert_eq!((head.contains("HTTP"), body.as_str()), (false, ""));
+    let stranger = Authority::new();
+    assert_eq!(get_by_tls(&stranger.client(), metrics), None);
+}
+
+#[test]
+fn metrics_have_a_certificate_of_their_own_if_given_and_a_renewed_one_counts_at_once() {
+    let site = Site::new();
+    let authority = Authority::new();
+    let [cert, pkey] = authority.options(Key::Rsa).map(|option| {
+        option
+            .replace("--cert=", "--prometheus-cert=")
+            .replace("--pkey=", "--prometheus-key=")
+    });
+    let watched = Watched::start(site, &["--prometheus-tls", &cert, &pkey]);
+    let serial = || {
+        let stream = authority.client().connect(watched.metrics).unwrap();
+        stream.conn.peer_certificates().unwrap()[0].to_vec()
+    };
+    let before = serial();
+    assert_eq!(before, serial());
+    // What cannot be read changes nothing.
+    authority.write("chain.pem", "half a file");
+    assert_eq!(before, serial());
+    authority.options(Key::P384);
+    assert_ne!(before, serial());
+}
+
+#[test]
+fn a_connection_that_never_shakes_hands_holds_no_place_for_ever() {
+    let site = Site::new();
+    let authority = Authority::new();
+    let [cert, pkey] = authority.options(Key::P256);
+    let watched = Watched::start(site, &["--prometheus-tls", &cert, &pkey]);
+    let silent: Vec<_> = (0..4)
+        .map(|_| TcpStream::connect(watched.metrics).unwrap())
+        .collect();
+    let begin = Instant::now();
+    while get_by_tls(&authority.client(), watched.metrics).is_none_or(|answer| answer.is_empty()) {
+        assert!(begin.elapsed() < TIMEOUT, "the places are never free again");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    drop(silent);
 }
 
 #[test]
