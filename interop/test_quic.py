@@ -109,3 +109,35 @@ def what_the_network_loses_is_sent_again(hosts, one_of):
             _quic_go(hosts, LISTENER_IPV4, "--up", "2", "--down", "2", "--runs", "1", "--warm-up", "0")
             _moved(hosts, up=300_000, down=300_000)
             assert dropped() > 0
+
+
+@contextlib.contextmanager
+def _path(hosts, *rules: str):
+    """`turnbuckle link` before the server, which listens on loopback of its host."""
+    ends = ["--listen", topology.with_port(LISTENER_IPV4, PORT), "--to", topology.with_port("127.0.0.1", PORT)]
+    with Process(hosts.relay, str(TURNBUCKLE), "link", "--json", *ends, *rules) as link:
+        quic.await_event(link, "ready")
+        yield link
+
+
+@pytest.mark.parametrize(
+    ("rules", "what"),
+    [
+        (["--delay", "10", "--loss", "2"], "lost_datagrams"),
+        (["--delay", "5", "--late", "5", "--late-by", "4"], "late_datagrams"),
+        (["--delay", "1", "--rebind-after", "300"], "rebound_clients"),
+    ],
+    ids=["loss", "reordering", "another port"],
+)
+@pytest.mark.parametrize("backend", BACKENDS)
+def bytes_arrive_whole_over_a_path_with(hosts, rules, what, backend):
+    with _ours(hosts, "127.0.0.1", backend), _path(hosts, *rules) as link:
+        _quic_go(hosts, LISTENER_IPV4, "--up", "2", "--down", "2", "--runs", "1", "--warm-up", "0")
+        options = ["--json", "--backend", backend, "--up", "2M", "--down", "2M", "--runs", "1", "--warm-up", "0"]
+        command = hosts.client.argv(str(TURNBUCKLE), "quic-client", topology.with_port(LISTENER_IPV4, PORT), *options)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
+        assert done.returncode == 0, done.stdout + done.stderr
+        link.terminate()
+        result = quic.await_event(link, "result")
+    assert result[what] > 0, result
+    assert result["dropped_datagrams"]["crowded"] == 0

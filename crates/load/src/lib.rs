@@ -5,10 +5,11 @@
 //!
 //! [`load`] is the generator, [`peer`] the reflector, and [`uclient`] the generator behind the flags of coturn's; clients are those of
 //! [`turnbuckle_client`]. [`connections`] are two programs that count TCP connections per second, [`quic`] are two that move bytes over QUIC connections.
-//! [`stunclient`] and [`natdiscovery`] ask a server what it sees of this host.
+//! [`link`] is a path between others that delays, loses and reorders. [`stunclient`] and [`natdiscovery`] ask a server what it sees of this host.
 #![forbid(unsafe_code)]
 
 pub mod connections;
+pub mod link;
 pub mod load;
 pub mod natdiscovery;
 pub mod peer;

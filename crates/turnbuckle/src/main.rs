@@ -62,6 +62,8 @@ enum Command {
     QuicServer(turnbuckle_load::quic::ServerArguments),
     /// Move bytes over QUIC connections, check each of them, and print how fast they went
     QuicClient(turnbuckle_load::quic::ClientArguments),
+    /// Stand between clients and a server as a path that delays, loses and reorders datagrams
+    Link(turnbuckle_load::link::Arguments),
     /// Attack a server with what has gone wrong in others, and say where it held; exit code 1 if it did not
     Probe(Box<turnbuckle_probe::Arguments>),
     Bench(Box<turnbuckle_lab::Arguments>),
@@ -108,6 +110,7 @@ fn subcommand() -> anyhow::Result<ExitCode> {
         Command::ConnectClient(arguments) => arguments.run(),
         Command::QuicServer(arguments) => turnbuckle_load::quic::serve(&arguments),
         Command::QuicClient(arguments) => turnbuckle_load::quic::measure(&arguments),
+        Command::Link(arguments) => turnbuckle_load::link::run(&arguments),
         Command::Probe(arguments) => turnbuckle_probe::run(&arguments),
         Command::Bench(arguments) => turnbuckle_lab::run(&arguments).map(|all_measured| {
             if all_measured {
