@@ -73,7 +73,7 @@ of 27 peers are permitted. Nothing else than this differs:
 | `dtls-by-default` | no DTLS unless `dtls` says so | as in 4.17 |
 | `refused-ranges` | a peer range that cannot be read is refused | see above |
 | `refused-ports` | a port that is none is refused | see above |
-| `refused-databases` | MongoDB as a user database is passed over by a program that was built without the feature `mongo` | most want no MongoDB, and its client is large; a warning says what is missing |
+| `refused-databases` | MongoDB as a user database is not read by a program that was built without the feature `mongo` | most want no MongoDB, and its client is large; a warning says what is missing |
 | `prefixes` | a range such as `10.0.0.0/8` counts | coturn takes it for 10.0.0.0 alone |
 | `starts-without` | serves where coturn 4.6 does not start: with listening addresses that are not there or link-local, with `-A` | 4.17 starts with these |
 | `ports-the-other-way-round` | `min-port` above `max-port` are taken the other way round | coturn allocates nothing |

@@ -3,7 +3,7 @@
 //! A replica set tells of changes by a change stream, of which it is taken only that there is one: then everything is read again. Any other server
 //! is asked each second how many documents there are, and everything is read and compared each half minute.
 //!
-//! The driver is there with the feature `mongo` alone; connection strings are read, and refused, without it too.
+//! The driver is there with the feature `mongo` alone; connection strings are read without it too.
 
 #[cfg(feature = "mongo")]
 mod connect;

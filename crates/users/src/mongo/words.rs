@@ -6,8 +6,9 @@ use crate::secret::Secret;
 use crate::words::unknown;
 
 /// What is said of a connection where the driver is not there.
+#[cfg(not(feature = "mongo"))]
 pub(crate) const WITHOUT: &str =
-    "needs MongoDB, which this program is built without; build it with `--features mongo`";
+    "this program is built without MongoDB; build it with `--features mongo`";
 
 /// The database where the URI names none.
 const USUAL_DATABASE: &str = "turn";
@@ -68,20 +69,12 @@ pub struct MongoSource {
 }
 
 impl MongoSource {
-    /// Reads a URI, `mongodb://` or `mongodb+srv://`.
+    /// Reads a URI, `mongodb://` or `mongodb+srv://`. Whether the driver is there shows when it is connected to.
     ///
     /// # Errors
     ///
-    /// Says what is wrong, without passwords; or that the driver is not there.
+    /// Says what is wrong, without passwords.
     pub fn parse(text: &str) -> Result<Self, String> {
-        let source = Self::read(text)?;
-        match cfg!(feature = "mongo") {
-            true => Ok(source),
-            false => Err(WITHOUT.to_owned()),
-        }
-    }
-
-    fn read(text: &str) -> Result<Self, String> {
         let (scheme, rest) = text
             .split_once("://")
             .filter(|(scheme, _)| matches!(*scheme, "mongodb" | "mongodb+srv"))
@@ -211,7 +204,7 @@ mod tests {
     use super::*;
 
     fn uri(text: &str) -> String {
-        let source = MongoSource::read(text).expect("a URI");
+        let source = MongoSource::parse(text).expect("a URI");
         String::from_utf8_lossy(source.uri.expose()).into_owned()
     }
 
@@ -226,7 +219,7 @@ mod tests {
             ("mongodb://h/?tls=true", "turn"),
             ("mongodb+srv://h?w=1", "turn"),
         ] {
-            let source = MongoSource::read(text).expect(text);
+            let source = MongoSource::parse(text).expect(text);
             assert_eq!(source.database, database, "{text}");
         }
     }
@@ -241,7 +234,7 @@ mod tests {
         );
         let any_name = |value: &str| {
             let uri = format!("mongodb://h/d?sslAllowInvalidHostnames={value}");
-            MongoSource::read(&uri).map(|source| source.any_name)
+            MongoSource::parse(&uri).map(|source| source.any_name)
         };
         assert_eq!(any_name("true"), Ok(Some(true)));
         assert!(any_name("yes").is_err());
@@ -251,7 +244,7 @@ mod tests {
 
     #[test]
     fn hosts_are_known_without_ports_and_sockets_are_none() {
-        let hosts = |text| MongoSource::read(text).expect("a URI").hosts();
+        let hosts = |text| MongoSource::parse(text).expect("a URI").hosts();
         assert_eq!(
             hosts("mongodb://u:p@db1:27017,[2001:db8::1]:2,192.0.2.1/d"),
             ["db1", "2001:db8::1", "192.0.2.1"]
@@ -262,7 +255,7 @@ mod tests {
 
     #[test]
     fn nothing_shows_a_user_or_password() {
-        let source = MongoSource::read("mongodb://turn:hush@h:1/d?appName=x").expect("a URI");
+        let source = MongoSource::parse("mongodb://turn:hush@h:1/d?appName=x").expect("a URI");
         assert_eq!(source.to_string(), "mongodb://h:1/d");
         assert_eq!(format!("{source:?}"), "mongodb://h:1/d");
         for wrong in [
@@ -277,21 +270,28 @@ mod tests {
             "mongodb://turn:hush@h/a.b",
             "mongodb://turn:hush@h/d?tlsCertificateKeyFilePassword=hush",
         ] {
-            let error = MongoSource::read(wrong).expect_err(wrong);
+            let error = MongoSource::parse(wrong).expect_err(wrong);
             assert!(!error.contains("hu"), "{error}");
         }
     }
 
     #[test]
     fn an_option_that_is_not_known_is_refused_by_name() {
-        let error = MongoSource::read("mongodb://h/d?tlss=1").expect_err("unknown");
+        let error = MongoSource::parse("mongodb://h/d?tlss=1").expect_err("unknown");
         assert!(error.contains("`tlss` is not known"), "{error}");
     }
 
     #[cfg(not(feature = "mongo"))]
     #[test]
     fn without_the_driver_a_connection_is_refused_by_the_name_of_the_feature() {
-        let error = MongoSource::parse("mongodb://h/d").expect_err("no driver");
-        assert!(error.contains("--features mongo"), "{error}");
+        let source = MongoSource::parse("mongodb://turn:hush@h/d").expect("a URI");
+        let error = crate::Connection::open(&crate::Source::Mongo(source));
+        let error = error.err().expect("no driver");
+        let text = error.to_string();
+        assert!(
+            error.is_permanent() && text.contains("--features mongo"),
+            "{text}"
+        );
+        assert!(!text.contains("hush"), "{text}");
     }
 }
