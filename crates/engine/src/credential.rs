@@ -28,6 +28,36 @@ use crate::random::{Random, random_u64};
 /// So much of the key in a token coturn and its client use.
 const COTURN_MAC_KEY_LEN: usize = 16;
 
+/// What a journal keeps of a user: all but the keys that are made from a password. A user made of it owns allocations and authenticates nobody; only
+/// the key of a token identifies its holder again.
+pub struct UserRecord<'a> {
+    /// As in [`User`].
+    pub name: &'a str,
+    /// As in [`User`].
+    pub realm: &'a str,
+    /// As in [`User`].
+    pub quota_name: &'a str,
+    /// As in [`User`].
+    pub expires_unix_s: Option<u64>,
+    /// The longest lifetime that may be granted, in seconds.
+    pub lifetime_max_s: u64,
+    /// The key that a token brought (RFC 7635).
+    pub mac_key: Option<[u8; MAC_KEY_LEN]>,
+}
+
+impl UserRecord<'_> {
+    /// Returns the user.
+    pub fn user(&self) -> User {
+        User {
+            quota_name: self.quota_name.into(),
+            expires_unix_s: self.expires_unix_s,
+            mac_key: self.mac_key.map(Box::new),
+            lifetime_max_s: self.lifetime_max_s,
+            ..User::with_md5_key(self.name, self.realm, [0; 16])
+        }
+    }
+}
+
 /// A user who proved who it is. Shared by every allocation of the user.
 pub struct User {
     /// The username, after OpaqueString preparation.
@@ -61,6 +91,18 @@ impl User {
     pub(crate) fn may_become(&self, other: &Self) -> bool {
         let is_renewal = self.has_token() && other.has_token() && self.realm == other.realm;
         is_renewal || self.is_same_as(other)
+    }
+
+    /// Returns what a journal keeps of it.
+    pub fn record(&self) -> UserRecord<'_> {
+        UserRecord {
+            name: &self.name,
+            realm: &self.realm,
+            quota_name: &self.quota_name,
+            expires_unix_s: self.expires_unix_s,
+            lifetime_max_s: self.lifetime_max_s,
+            mac_key: self.mac_key.as_deref().copied(),
+        }
     }
 
     /// Returns the same user, charged to the quota of another name.

@@ -6,6 +6,7 @@
 mod dispatch;
 mod rebuild;
 mod routes;
+mod snapshot;
 
 use core::fmt;
 use core::net::SocketAddr;
@@ -393,6 +394,12 @@ impl<R: Random> Engine<R> {
     /// Returns the number of places in the table, taken or free.
     pub fn session_slots(&self) -> u32 {
         self.allocations.table.slot_count()
+    }
+
+    /// Shows the allocation at a place of the table as changes, in their order; none if the place is free. Places end at
+    /// [`Self::session_slots`]. An engine rebuilt from what all places show has the same allocations.
+    pub fn snapshot(&self, now: Time, slot: u32, each: impl FnMut(&Change)) {
+        snapshot::show(now, slot, &self.rules, &self.allocations, each);
     }
 
     /// Ends an allocation because the operator wants it so. Its client learns of it by 437 at its next request (RFC 8656 §5).

@@ -88,7 +88,7 @@ pub use crate::config::{
     MobilityConfig, RealmConfig, RealmLimits, RelayAddress, RelayConfig, Service, SharedRelays,
     TcpRelays,
 };
-pub use crate::credential::{CredentialError, User};
+pub use crate::credential::{CredentialError, User, UserRecord};
 pub use crate::discovery::{Alternates, Discovery};
 pub use crate::drop_reason::DropReason;
 pub use crate::engine::{Engine, Statistics};

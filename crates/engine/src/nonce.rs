@@ -126,7 +126,7 @@ impl NonceLifetime {
 impl NonceLifetime {
     /// Returns how long a request can be valid after it first arrived: no server of a fleet accepts a nonce for longer. For nonces
     /// that do not expire it is an hour.
-    pub(crate) fn replay_memory(self) -> Duration {
+    pub fn replay_memory(self) -> Duration {
         self.0.unwrap_or(Self::MAX) + Duration::from_secs(CLOCK_SKEW_S)
     }
 }

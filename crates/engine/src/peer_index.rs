@@ -100,6 +100,12 @@ impl PeerIndex {
         self.by_owner.remove(&owner);
     }
 
+    /// Returns the peers of an owner.
+    pub(crate) fn peers(&self, owner: AllocationId) -> impl Iterator<Item = PeerAddress> + '_ {
+        let owned = self.by_owner.get(&owner);
+        owned.into_iter().flat_map(|owned| &owned.peers).copied()
+    }
+
     /// Notes that an allocation was refused a peer because it has as many as it may have. Returns whether that is the first time.
     pub(crate) fn report_limit(&mut self, owner: AllocationId) -> bool {
         let owned = self.by_owner.entry(owner).or_default();

@@ -86,6 +86,14 @@ impl Reservations {
         Ok(())
     }
 
+    /// Returns the port that waits for a token, and until when.
+    pub(crate) fn waiting(&self, token: ReservationToken, now: Time) -> Option<(SocketAddr, Time)> {
+        let by_token = self.lock();
+        let reservation = by_token.get(&token)?;
+        let local = reservation.port.lease.local();
+        (now < reservation.expires).then_some((local, reservation.expires))
+    }
+
     /// Returns whether `token` can be redeemed.
     pub(crate) fn holds(&self, token: ReservationToken, now: Time) -> bool {
         self.lock()

@@ -8,6 +8,7 @@ mod clock;
 mod control;
 mod counters;
 pub mod handle;
+mod journal;
 mod log;
 mod offload;
 mod process;

@@ -16,6 +16,7 @@ use crate::clock;
 use crate::config::Persona;
 use crate::counters::ShardCounters;
 use crate::handle::SessionNumbers;
+pub use crate::journal::segment;
 use crate::log::{Lines, Log, Scope};
 use crate::random::Randomness;
 pub use crate::random::Source;

@@ -38,7 +38,7 @@ features! {
     Crash,
     /// A dead server stays dead for a while.
     Downtime,
-    /// The journal is reduced to what is still alive before a rebuild.
+    /// The journal was begun anew with a snapshot of the engine before a rebuild.
     CompactJournal,
     /// The host finds relay ports taken by somebody else.
     AddressInUse,

@@ -12,6 +12,7 @@ use turnbuckle_engine::{
     HeldPort, IcmpError, InterfaceAddress, Now, Opened, Outcome, PeerRoute, Random, RelayHandle,
     RelayOpenError, RelayRequest, Statistics, Time,
 };
+use turnbuckle_server::simulation::segment;
 
 use crate::held::{HeldPorts, HeldSocket};
 use crate::model::Tuple;
@@ -414,13 +415,18 @@ impl Server {
         let old = std::mem::take(&mut self.sockets);
         self.held = HeldPorts::default();
         self.taking.clear();
-        let journals: Vec<Vec<Change>> = self.shards.drain(..).map(|shard| shard.journal).collect();
+        let journals: Vec<Vec<Change>> = self
+            .shards
+            .drain(..)
+            .map(|shard| match compact {
+                true => compacted(&shard, now),
+                false => shard.journal,
+            })
+            .collect();
         self.commons = Commons::new(&self.config);
         let mut steps = Vec::new();
-        for (index, mut journal) in journals.into_iter().enumerate() {
-            if compact {
-                journal = compacted(journal);
-            }
+        for (index, journal) in journals.into_iter().enumerate() {
+            let journal = written_and_read(&journal);
             let random = self.engine_random();
             let next = &mut self.next_endpoint;
             let sockets = &mut self.sockets;
@@ -538,34 +544,24 @@ fn listeners(shard: usize) -> Vec<(Endpoint, SocketAddr)> {
     (base..).map(Endpoint).zip(plan::LISTENERS).collect()
 }
 
-/// A journal without the records of allocations that have ended.
-fn compacted(journal: Vec<Change>) -> Vec<Change> {
-    let ended: Vec<_> = journal
-        .iter()
-        .filter_map(|change| match change {
-            Change::Ended(ended) => Some(ended.allocation),
-            _ => None,
-        })
-        .collect();
+/// A journal that was begun anew: what has ended, so that its transactions do not act again, and the state of the engine.
+fn compacted(shard: &Shard, now: u64) -> Vec<Change> {
+    let is_end = |change: &&Change| matches!(change, Change::Ended(_));
+    let mut journal: Vec<_> = shard.journal.iter().filter(is_end).cloned().collect();
+    let engine = &shard.engine;
+    for slot in 0..engine.session_slots() {
+        engine.snapshot(clocks(now).time, slot, |change| {
+            journal.push(change.clone());
+        });
+    }
     journal
-        .into_iter()
-        .filter(|change| match change {
-            Change::ChannelExpired { allocation, .. }
-            | Change::ChannelInstalled { allocation, .. }
-            | Change::FamilyEnded { allocation, .. }
-            | Change::PeerBound { allocation, .. }
-            | Change::PeerClaimed { allocation, .. }
-            | Change::PeerLimitReached { allocation, .. }
-            | Change::PeerConnected { allocation, .. }
-            | Change::PeerDisconnected { allocation, .. }
-            | Change::PermissionExpired { allocation, .. }
-            | Change::PermissionInstalled { allocation, .. }
-            | Change::Reauthorized { allocation, .. }
-            | Change::Refreshed { allocation, .. } => !ended.contains(allocation),
-            Change::Moved(moved) => !ended.contains(&moved.allocation),
-            Change::Resumed(resumed) => !ended.contains(&resumed.allocation),
-            Change::Created(created) => !ended.contains(&created.allocation),
-            Change::Ended(_) => true, // remembers the transactions that must not act again
-        })
-        .collect()
+}
+
+/// What is read of a journal that was written.
+fn written_and_read(journal: &[Change]) -> Vec<Change> {
+    let (mut encoder, mut bytes) = (segment::Encoder::default(), Vec::new());
+    for change in journal {
+        encoder.append(change, &mut bytes);
+    }
+    segment::decode(&bytes, bytes.len()).expect("what was written can be read")
 }

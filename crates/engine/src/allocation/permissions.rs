@@ -37,6 +37,12 @@ impl Permissions {
         self.0.iter().map(|permission| permission.peer)
     }
 
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (IpAddr, Time)> + '_ {
+        self.0
+            .iter()
+            .map(|permission| (permission.peer, permission.expires))
+    }
+
     pub(crate) fn len(&self) -> usize {
         self.0.len()
     }

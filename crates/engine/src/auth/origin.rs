@@ -62,6 +62,20 @@ impl CanonicalOrigin {
         Some(canonical)
     }
 
+    /// Returns the origin whose [`Self::as_bytes`] are these; `None` for what cannot be an origin.
+    pub fn from_canonical(canonical: &[u8]) -> Option<Self> {
+        let is_text = canonical.iter().all(u8::is_ascii_graphic);
+        if canonical.is_empty() || canonical.len() > Self::LEN_MAX + 4 || !is_text {
+            return None;
+        }
+        let mut origin = Self {
+            bytes: [0; Self::LEN_MAX + 4],
+            len: 0,
+        };
+        origin.push(canonical);
+        Some(origin)
+    }
+
     /// Returns the first origin of a request.
     pub(crate) fn first_of(message: &Message<'_>) -> Option<Self> {
         all_of(message).next()

@@ -21,7 +21,9 @@ use crate::config::Config;
 use crate::credential::User;
 use crate::ending;
 use crate::engine::Engine;
-use crate::id::{AllocationId, ClientTuple, Connection, Endpoint, Family, Transport};
+use crate::id::{
+    AllocationId, ClientTuple, Connection, Endpoint, Family, RelayHandle, RelayProtocol, Transport,
+};
 use crate::judging;
 use crate::mobility;
 use crate::random::Random;
@@ -129,6 +131,19 @@ impl<R: Random> Engine<R> {
         for (endpoint, local) in listeners {
             engine.add_listener(endpoint, local);
         }
+        engine.restore(now, changes, |local, _| endpoint_of(local));
+        engine
+    }
+
+    /// Puts in place what the changes of another engine say, as [`Self::rebuild`] does. To be called once, when the listeners are known and
+    /// before the first message. `endpoint_of` names the socket that is bound to a relay address; what arrives there is for the handle.
+    pub fn restore(
+        &mut self,
+        now: Now,
+        changes: impl IntoIterator<Item = Change>,
+        mut endpoint_of: impl FnMut(SocketAddr, RelayHandle) -> Option<Endpoint>,
+    ) {
+        let engine = self;
         let mut records = BTreeMap::new();
         let mut owners = BTreeMap::new();
         let mut reservations = Vec::new();
@@ -155,7 +170,6 @@ impl<R: Random> Engine<R> {
         for (reserved, user) in reservations {
             engine.reserve_again(&reserved, &user, now.time);
         }
-        engine
     }
 
     /// Keeps the port of a reservation, unless it has been redeemed: then it is taken, or the token spent.
@@ -348,7 +362,7 @@ impl<R: Random> Engine<R> {
         id: AllocationId,
         record: &Record,
         now: Time,
-        endpoint_of: &mut impl FnMut(SocketAddr) -> Option<Endpoint>,
+        endpoint_of: &mut impl FnMut(SocketAddr, RelayHandle) -> Option<Endpoint>,
     ) -> bool {
         let Record {
             created,
@@ -363,11 +377,20 @@ impl<R: Random> Engine<R> {
         } = record;
         let mut relays = [None, None];
         for relayed in &created.relays {
-            let index = Family::of(&relayed.local).index();
+            let family = Family::of(&relayed.local);
+            let index = family.index();
             let Some(expires) = expires[index] else {
                 continue;
             };
-            let endpoint = endpoint_of(relayed.local);
+            let handle = RelayHandle {
+                allocation: id,
+                family,
+            };
+            let endpoint = match created.protocol {
+                RelayProtocol::Udp => endpoint_of(relayed.local, handle),
+                // The connections of its peers have ended with the process that held them.
+                RelayProtocol::Tcp => None,
+            };
             match (endpoint, self.lease_again(relayed.local, endpoint)) {
                 (Some(endpoint), Some(lease)) => {
                     relays[index] = Some(Relay::new(endpoint, expires, lease));

@@ -85,6 +85,13 @@ impl Mirror {
         }
     }
 
+    /// A snapshot of the server's state records the totals as they are.
+    pub(super) fn record_usage(&mut self) {
+        for copy in self.held.values_mut() {
+            copy.recorded = copy.usage;
+        }
+    }
+
     /// After a crash the totals go on from what the journal says.
     pub(super) fn forget_usage(&mut self) {
         for copy in self.held.values_mut() {

@@ -360,6 +360,9 @@ impl Watched {
         self.opening.clear();
         self.model.pending.clear();
         self.model.doubt_reservations(now);
+        if compact {
+            self.mirror.record_usage();
+        }
         self.mirror.forget_usage();
         self.alive_since = now;
         self.ledger.restart();

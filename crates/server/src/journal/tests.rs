@@ -1,0 +1,322 @@
+//! What a journal says after it was written, cut, damaged, and begun anew.
+
+use std::net::{IpAddr, SocketAddr};
+use std::num::NonZeroU32;
+use std::sync::Arc;
+
+use proptest::collection::vec;
+use proptest::option;
+use proptest::prelude::*;
+use turnbuckle_engine::{
+    AllocationId, Brought, CanonicalOrigin, Change, ChannelNumber, Connection, Created, EndCause,
+    Ended, Family, Moved, Path, RelayProtocol, Relayed, ReservationToken, Reserved, Resumed, Time,
+    Traffic, TransactionId, Transport, Usage, User, UserRecord,
+};
+
+use super::segment::{Encoder, Refused, decode};
+
+fn allocation() -> impl Strategy<Value = AllocationId> {
+    any::<u64>().prop_map(AllocationId::from_u64)
+}
+
+fn time() -> impl Strategy<Value = Time> {
+    any::<u64>().prop_map(Time::from_nanos)
+}
+
+fn transaction() -> impl Strategy<Value = TransactionId> {
+    any::<[u8; 12]>().prop_map(TransactionId::new)
+}
+
+fn token() -> impl Strategy<Value = ReservationToken> {
+    any::<[u8; 8]>().prop_map(ReservationToken)
+}
+
+fn family() -> impl Strategy<Value = Family> {
+    prop_oneof![Just(Family::V4), Just(Family::V6)]
+}
+
+fn channel() -> impl Strategy<Value = ChannelNumber> {
+    (0x4000..0x7FFF_u16).prop_filter_map("a channel", |number| {
+        ChannelNumber::from_rfc5766(number).ok()
+    })
+}
+
+fn path() -> impl Strategy<Value = Path> {
+    let transport = prop_oneof![
+        Just(Transport::Dtls),
+        Just(Transport::Tcp),
+        Just(Transport::Tls),
+        Just(Transport::Udp)
+    ];
+    let addresses = (any::<SocketAddr>(), any::<SocketAddr>());
+    (addresses, transport, any::<(u32, u64)>()).prop_map(|((server, client), transport, it)| Path {
+        server,
+        client,
+        transport,
+        connection: Connection::new(it.0, it.1),
+    })
+}
+
+fn user() -> impl Strategy<Value = Arc<User>> {
+    let names = ("\\PC{0,40}", "\\PC{0,40}", "\\PC{0,40}");
+    let key = option::of(any::<[u8; 20]>());
+    (names, any::<(Option<u64>, u64)>(), key).prop_map(
+        |((name, realm, quota_name), it, mac_key)| {
+            let record = UserRecord {
+                name: &name,
+                realm: &realm,
+                quota_name: &quota_name,
+                expires_unix_s: it.0,
+                lifetime_max_s: it.1,
+                mac_key,
+            };
+            Arc::new(record.user())
+        },
+    )
+}
+
+fn cause() -> impl Strategy<Value = EndCause> {
+    prop_oneof![
+        Just(EndCause::Cancelled),
+        Just(EndCause::Disconnected),
+        Just(EndCause::Expired),
+        Just(EndCause::Lost),
+        transaction().prop_map(EndCause::Released)
+    ]
+}
+
+fn usage() -> impl Strategy<Value = Usage> {
+    any::<[(u64, u64); 4]>().prop_map(|all| {
+        let [client_received, client_sent, peer_received, peer_sent] =
+            all.map(|(datagrams, bytes)| Traffic { datagrams, bytes });
+        Usage {
+            client_received,
+            client_sent,
+            peer_received,
+            peer_sent,
+        }
+    })
+}
+
+fn created() -> impl Strategy<Value = Change> {
+    let relayed = any::<(SocketAddr, SocketAddr)>();
+    let relays = vec(
+        relayed.prop_map(|(local, external)| Relayed { local, external }),
+        0..3,
+    );
+    let reserved = (token(), any::<SocketAddr>(), time());
+    let reserved = reserved.prop_map(|(token, local, expires)| Reserved {
+        token,
+        local,
+        expires,
+    });
+    let origin =
+        "https?://[a-z]{1,40}(:[0-9]{1,4})?".prop_map(|text| CanonicalOrigin::of(text.as_bytes()));
+    let brought = (option::of(token()), any::<bool>(), option::of(origin));
+    let brought = brought.prop_map(|(redeemed, is_mobile, origin)| Brought {
+        redeemed,
+        is_mobile,
+        origin: origin.flatten(),
+    });
+    let who = (allocation(), path(), user(), transaction(), any::<bool>());
+    let what = (
+        relays,
+        option::of((family(), any::<u16>())),
+        option::of(reserved),
+        brought,
+    );
+    let until = (any::<Option<NonZeroU32>>(), time(), time());
+    (who, what, until).prop_map(|(who, what, until)| {
+        let (allocation, path, user, transaction, is_tcp) = who;
+        let (relays, missing_family, reservation, brought) = what;
+        let protocol = match is_tcp {
+            true => RelayProtocol::Tcp,
+            false => RelayProtocol::Udp,
+        };
+        Change::Created(Box::new(Created {
+            allocation,
+            path,
+            user,
+            transaction,
+            protocol,
+            relays,
+            missing_family,
+            reservation,
+            brought,
+            bytes_per_s: until.0,
+            created: until.1,
+            expires: until.2,
+        }))
+    })
+}
+
+fn ended() -> impl Strategy<Value = Change> {
+    let who = (allocation(), path(), user(), cause(), time(), time());
+    let more = (
+        transaction(),
+        option::of(token()),
+        option::of(path()),
+        usage(),
+    );
+    (who, more).prop_map(|(who, more)| {
+        let (allocation, path, user, cause, created, time) = who;
+        let (created_by, redeemed, created_from, totals) = more;
+        Change::Ended(Box::new(Ended {
+            allocation,
+            path,
+            user,
+            cause,
+            created,
+            time,
+            created_by,
+            redeemed,
+            created_from,
+            totals,
+        }))
+    })
+}
+
+/// Every change that a rebuild needs.
+fn change() -> impl Strategy<Value = Change> {
+    prop_oneof![
+        created(),
+        ended(),
+        (allocation(), channel())
+            .prop_map(|(allocation, number)| Change::ChannelExpired { allocation, number }),
+        (allocation(), channel(), any::<SocketAddr>(), time()).prop_map(
+            |(allocation, number, peer, expires)| Change::ChannelInstalled {
+                allocation,
+                number,
+                peer,
+                expires
+            }
+        ),
+        (allocation(), family(), cause(), time()).prop_map(|(allocation, family, cause, time)| {
+            Change::FamilyEnded {
+                allocation,
+                family,
+                cause,
+                time,
+            }
+        }),
+        (allocation(), any::<SocketAddr>())
+            .prop_map(|(allocation, peer)| Change::PeerClaimed { allocation, peer }),
+        (allocation(), path(), time()).prop_map(|(allocation, path, time)| Change::Moved(
+            Box::new(Moved {
+                allocation,
+                path,
+                time
+            })
+        )),
+        (allocation(), any::<IpAddr>())
+            .prop_map(|(allocation, peer)| Change::PermissionExpired { allocation, peer }),
+        (allocation(), any::<IpAddr>(), time()).prop_map(|(allocation, peer, expires)| {
+            Change::PermissionInstalled {
+                allocation,
+                peer,
+                expires,
+            }
+        }),
+        (allocation(), user())
+            .prop_map(|(allocation, user)| Change::Reauthorized { allocation, user }),
+        (allocation(), option::of(family()), time(), usage()).prop_map(
+            |(allocation, family, expires, usage)| Change::Refreshed {
+                allocation,
+                family,
+                expires,
+                usage
+            }
+        ),
+        (allocation(), path(), transaction(), any::<u32>(), time()).prop_map(
+            |(allocation, path, transaction, number, until)| Change::Resumed(Box::new(Resumed {
+                allocation,
+                path,
+                transaction,
+                number,
+                until
+            }))
+        ),
+    ]
+}
+
+fn written(changes: &[Change]) -> Vec<u8> {
+    let (mut encoder, mut bytes) = (Encoder::default(), Vec::new());
+    for change in changes {
+        encoder.append(change, &mut bytes);
+    }
+    bytes
+}
+
+/// What a change says, and the key of a token, which `Debug` leaves out.
+fn said(change: &Change) -> (String, Option<[u8; 20]>) {
+    let key = match change {
+        Change::Created(created) => created.user.record().mac_key,
+        Change::Ended(ended) => ended.user.record().mac_key,
+        Change::Reauthorized { user, .. } => user.record().mac_key,
+        _ => None,
+    };
+    (format!("{change:?}"), key)
+}
+
+proptest! {
+    #[test]
+    fn what_is_written_is_read(changes in vec(change(), 0..20)) {
+        let bytes = written(&changes);
+        let read = decode(&bytes, bytes.len()).unwrap();
+        prop_assert_eq!(read.len(), changes.len());
+        for (read, change) in read.iter().zip(&changes) {
+            prop_assert_eq!(said(read), said(change));
+        }
+    }
+
+    #[test]
+    fn what_was_being_written_is_cut(changes in vec(change(), 1..6), more in change()) {
+        let committed = written(&changes).len();
+        let mut all = changes.clone();
+        all.push(more);
+        let bytes = written(&all);
+        for end in committed..bytes.len() {
+            prop_assert_eq!(decode(&bytes[..end], committed).unwrap().len(), changes.len());
+        }
+    }
+
+    #[test]
+    fn no_shorter_journal_is_read(changes in vec(change(), 1..4)) {
+        let bytes = written(&changes);
+        for end in 0..bytes.len() {
+            prop_assert_eq!(decode(&bytes[..end], bytes.len()).unwrap_err(), Refused::Short);
+        }
+    }
+
+    #[test]
+    fn no_journal_with_another_byte_is_read(changes in vec(change(), 1..4), flip in 1..=255_u8) {
+        let bytes = written(&changes);
+        for at in 0..bytes.len() {
+            let mut damaged = bytes.clone();
+            damaged[at] ^= flip;
+            prop_assert!(decode(&damaged, bytes.len()).is_err());
+        }
+    }
+
+    #[test]
+    fn any_bytes_are_refused_or_read(bytes in vec(any::<u8>(), 0..200)) {
+        // Whatever a record says, it is a change or an error.
+        let _ = decode(&bytes, bytes.len());
+        let _ = super::record::decode(&bytes);
+    }
+}
+
+#[test]
+fn a_journal_without_one_of_its_records_is_refused() {
+    let installed = |seconds| Change::PermissionInstalled {
+        allocation: AllocationId::from_u64(7),
+        peer: IpAddr::from([192, 0, 2, 1]),
+        expires: Time::from_secs(seconds),
+    };
+    let ends: Vec<_> = (1..=3)
+        .map(|count| written(&(0..count).map(installed).collect::<Vec<_>>()).len())
+        .collect();
+    let mut bytes = written(&[installed(0), installed(1), installed(2)]);
+    bytes.drain(ends[0]..ends[1]);
+    assert_eq!(decode(&bytes, bytes.len()).unwrap_err(), Refused::Sequence);
+}
