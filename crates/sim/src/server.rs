@@ -554,6 +554,9 @@ fn compacted(shard: &Shard, now: u64) -> Vec<Change> {
             journal.push(change.clone());
         });
     }
+    // Behind the allocations that they are about.
+    let is_end = |change: &&Change| matches!(change, Change::FamilyEnded { .. });
+    journal.extend(shard.journal.iter().filter(is_end).cloned());
     journal
 }
 
