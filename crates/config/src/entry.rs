@@ -92,6 +92,29 @@ pub(crate) enum Support {
     CommandLine,
 }
 
+/// When a value of a key holds that is new in a configuration that is read again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Reload {
+    /// At once.
+    Live,
+    /// For allocations that begin from then on.
+    NewSessions,
+    /// When the server is started anew.
+    Restart,
+}
+
+impl Reload {
+    /// Returns the words for people.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Live => "at once",
+            Self::NewSessions => "new sessions",
+            Self::Restart => "restart",
+        }
+    }
+}
+
 /// A condition without which a key has no effect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Need {
@@ -182,8 +205,17 @@ pub struct Entry {
     pub doc: &'static str,
     /// How coturn treats the key.
     pub coturn: Coturn,
-    pub(crate) needs: Option<Need>,
+    pub(crate) holds: Holds,
     pub(crate) support: Support,
+}
+
+/// When a value of a key has an effect.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Holds {
+    /// Without this condition it has none.
+    pub(crate) needs: Option<Need>,
+    /// When it has one after a reload.
+    pub(crate) reload: Reload,
 }
 
 /// Values of a key that are printed.
@@ -250,6 +282,12 @@ impl Entry {
     #[must_use]
     pub fn is_command_line(&self) -> bool {
         matches!(self.support, Support::CommandLine)
+    }
+
+    /// Returns when a new value holds after a reload. Keys that have no value that could be another one have none.
+    #[must_use]
+    pub fn reload(&self) -> Option<Reload> {
+        matches!(self.support, Support::Works).then_some(self.holds.reload)
     }
 
     /// Returns whether the key does what its documentation says.

@@ -3,18 +3,27 @@
 //! A key ends at the first space, tab or `=`. Leading and trailing white space does not count, `#` at the start of a line makes a comment,
 //! a value may stand in double quotes. Where coturn guesses, this reader refuses: see the messages.
 
+use std::fmt;
 use std::sync::Arc;
 
 use crate::problem::{Origin, Problem};
 
 /// A setting as written, before its key is looked up.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub(crate) struct Setting {
     pub(crate) origin: Origin,
     /// The key as typed; with its dashes if it comes from the command line.
     pub(crate) typed: String,
     pub(crate) key: String,
     pub(crate) value: Option<String>,
+}
+
+/// The value may be a secret.
+impl fmt::Debug for Setting {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { origin, typed, .. } = self;
+        write!(f, "{origin}: {typed}")
+    }
 }
 
 /// Longest line that coturn reads whole.

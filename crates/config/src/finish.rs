@@ -103,7 +103,7 @@ fn note_without_effect(draft: &Draft, findings: &mut Findings) {
         if is_met(need, draft, findings) {
             continue;
         }
-        let needing = table::entries().filter(|entry| entry.needs == Some(need));
+        let needing = table::entries().filter(|entry| entry.holds.needs == Some(need));
         let mut names: Vec<&str> = needing.map(|entry| entry.name).collect();
         names.sort_unstable();
         for name in names {

@@ -28,6 +28,21 @@ pub struct Loaded {
     pub notes: Vec<Note>,
     /// Where keys were written, by key. Keys that were not written are absent.
     pub origins: BTreeMap<&'static str, Vec<Origin>>,
+    /// What was written, in the order in which it was taken over.
+    pub(crate) settings: Vec<Setting>,
+}
+
+impl Loaded {
+    /// Takes a configuration that was not read from anywhere.
+    #[must_use]
+    pub fn of(config: Config) -> Self {
+        Self {
+            config,
+            notes: Vec::new(),
+            origins: BTreeMap::new(),
+            settings: Vec::new(),
+        }
+    }
 }
 
 /// The action that a command line requests.
@@ -100,10 +115,35 @@ pub fn load_turnserver(
             lenient::read(name, &mut findings.notes)
         }
     };
-    for setting in from_file.into_iter().chain(settings) {
-        take_leniently(setting, &mut draft, &mut findings);
+    let settings: Vec<_> = from_file.into_iter().chain(settings).collect();
+    for setting in &settings {
+        take_leniently(setting.clone(), &mut draft, &mut findings);
     }
-    complete(draft, findings, machine).map(|loaded| Request::Run(Box::new(loaded)))
+    complete(draft, findings, settings, machine).map(|loaded| Request::Run(Box::new(loaded)))
+}
+
+/// Builds a configuration from settings that were taken over before, each for itself.
+///
+/// # Errors
+///
+/// What is wrong with them together.
+pub(crate) fn rebuild(
+    persona: Persona,
+    settings: Vec<Setting>,
+    machine: &Machine,
+) -> Result<Loaded, Problems> {
+    let mut draft = table::draft(persona);
+    let mut findings = Findings::new(persona);
+    for setting in settings.iter().cloned() {
+        if findings.is_lenient() {
+            take_leniently(setting, &mut draft, &mut findings);
+        } else if let Some(entry) = known(&setting, &mut findings.problems)
+            && let Err(problem) = take(entry, setting, &mut draft, &mut findings)
+        {
+            findings.problems.push(problem);
+        }
+    }
+    complete(draft, findings, settings, machine)
 }
 
 /// Takes one setting over; the last one of a key counts.
@@ -220,6 +260,7 @@ fn assemble(
     let mut draft = table::draft(Persona::Turnbuckle);
     let mut findings = Findings::new(Persona::Turnbuckle);
     findings.problems = problems;
+    let mut settings = Vec::with_capacity(file.len() + command_line.len());
     for source in [file, command_line] {
         let mut seen: BTreeMap<&'static str, Origin> = BTreeMap::new();
         for setting in source {
@@ -240,16 +281,22 @@ fn assemble(
                     .push(Problem::new(&setting.origin, &setting.typed, message));
                 continue;
             }
+            settings.push(setting.clone());
             if let Err(problem) = take(entry, setting, &mut draft, &mut findings) {
                 findings.problems.push(problem);
             }
         }
     }
-    complete(draft, findings, machine)
+    complete(draft, findings, settings, machine)
 }
 
 /// Completes the configuration, unless something is wrong with it.
-fn complete(draft: Draft, mut findings: Findings, machine: &Machine) -> Result<Loaded, Problems> {
+fn complete(
+    draft: Draft,
+    mut findings: Findings,
+    settings: Vec<Setting>,
+    machine: &Machine,
+) -> Result<Loaded, Problems> {
     let config = finish(draft, machine, &mut findings);
     let Findings {
         origins,
@@ -266,6 +313,7 @@ fn complete(draft: Draft, mut findings: Findings, machine: &Machine) -> Result<L
         config,
         notes,
         origins,
+        settings,
     })
 }
 

@@ -3,7 +3,7 @@
 //! A topic's file holds the settings of the topic and their rows, and nothing else depends on both. The default of a setting is in its row alone:
 //! before anything is read, the text of every default is read as if it had been written.
 
-use crate::entry::{Coturn, Entry, Group, Need, Support, Values};
+use crate::entry::{Coturn, Entry, Group, Holds, Need, Reload, Support, Values};
 use crate::problem::{Note, Origin};
 use crate::value::{Kind, Value};
 
@@ -82,7 +82,10 @@ impl<T: Topic> Row<T> {
                 stricter: None,
                 is_always_on: false,
             },
-            needs: None,
+            holds: Holds {
+                needs: None,
+                reload: Reload::Restart,
+            },
             support: Support::NotYet(""),
         };
         Self {
@@ -136,7 +139,19 @@ impl<T: Topic> Row<T> {
     }
 
     pub(crate) const fn needs(mut self, need: Need) -> Self {
-        self.entry.needs = Some(need);
+        self.entry.holds.needs = Some(need);
+        self
+    }
+
+    /// Says that a new value holds at once when the configuration is read again.
+    pub(crate) const fn live(mut self) -> Self {
+        self.entry.holds.reload = Reload::Live;
+        self
+    }
+
+    /// Says that a new value holds for allocations that begin after the configuration was read again.
+    pub(crate) const fn new_sessions(mut self) -> Self {
+        self.entry.holds.reload = Reload::NewSessions;
         self
     }
 

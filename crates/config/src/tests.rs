@@ -11,6 +11,7 @@ mod guests;
 mod keys;
 mod listeners;
 mod random;
+mod reload;
 mod right;
 mod texts;
 mod turnserver;

@@ -73,6 +73,15 @@ pub(crate) fn write(
         Type::Gauge,
     )
     .sample(&[], u8::from(counters.is_draining()));
+    let mut pending = to.family(
+        "turnbuckle_restart_pending",
+        "1 for each key of the configuration that was read last whose value holds after a restart.",
+        Type::Gauge,
+    );
+    for key in counters.restart_pending() {
+        pending.sample(&[("key", key)], 1);
+    }
+    drop(pending);
     let mut lost = to.family(
         "turnbuckle_events_lost",
         "Events about sessions that a consumer has lost, because a queue was full or because it was away.",

@@ -160,12 +160,14 @@ impl<R: Random> Engine<R> {
         judging::judge_all(&mut self.rules, &mut self.allocations, &mut self.out);
     }
 
-    /// Takes over the realms and peer rules of `config`, as they change in a user database. Allocations continue. Permissions and
-    /// channels that are forbidden from now on end as in [`Engine::set_host_addresses`]. Quotas belong to [`Commons`]; addresses,
-    /// tables and budgets stay as they are.
-    pub fn reconfigure(&mut self, config: &Config) {
+    /// Takes over `config`, which the host has read again or assembled from a user database. Allocations continue. Permissions and
+    /// channels that are forbidden from now on end as in [`Engine::set_host_addresses`]. Quotas belong to [`Commons`]. What tables,
+    /// pools and budgets were made from stays as it is and has to be the same in `config`: relay addresses and ports, shared relays,
+    /// TCP relays, mobility, and the sizes in its limits.
+    pub fn reconfigure(&mut self, config: &Arc<Config>) {
         self.authenticator
             .reconfigure(&config.auth, &mut self.random);
+        self.rules.config = Arc::clone(config);
         if self.rules.policies.reconfigure(config) {
             judging::judge_all(&mut self.rules, &mut self.allocations, &mut self.out);
         }

@@ -21,7 +21,7 @@ mod translate;
 mod turnadmin;
 mod users;
 
-pub use control::{ServeError, serve};
+pub use control::{Configuration, ServeError, serve, serve_and_reload};
 pub use counters::{Accounting, AnswerCount, counters_page};
 pub use log::{Output, Seal, Sink, Summary};
 pub use process::{detach, notify};

@@ -26,7 +26,7 @@ pub use self::sink::Sink;
 use self::summary::Summaries;
 pub use self::summary::Summary;
 use self::text::{name, phrase};
-use crate::config::Persona;
+use crate::config::{Level, Persona};
 use crate::control::events::Event;
 use crate::counters::ShardCounters;
 use crate::handle::{SessionNumbers, number_of_shard};
@@ -38,6 +38,9 @@ const REQUESTS: Pace = Pace::new(20, 20);
 pub trait Output: Write {
     /// Takes the summary of a session that has ended.
     fn session_ended(&mut self, summary: Summary);
+
+    /// Leaves out lines below `level` from now on.
+    fn set_level(&mut self, level: Level);
 
     /// Returns the number of lines that it has lost.
     fn lost(&self) -> u64;

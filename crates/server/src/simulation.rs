@@ -199,7 +199,7 @@ impl Shard {
     }
 
     /// Takes over other users and peer rules.
-    pub fn reconfigure(&mut self, config: &Config) {
+    pub fn reconfigure(&mut self, config: &Arc<Config>) {
         self.relay.reconfigure(config);
     }
 

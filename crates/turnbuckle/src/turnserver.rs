@@ -7,8 +7,10 @@ use std::process::ExitCode;
 
 use anyhow::Context as _;
 use turnbuckle_control::Controller;
-use turnbuckle_server::Sink;
 use turnbuckle_server::config::{self, Log, Machine, Persona, Process, Request};
+use turnbuckle_server::{Configuration, Sink};
+
+use crate::serve;
 
 /// Exit code of coturn for a command line that it refuses.
 const REFUSED: u8 = 255;
@@ -17,7 +19,8 @@ pub(crate) fn run(arguments: impl Iterator<Item = OsString>) -> anyhow::Result<E
     // By this name `killall` and init scripts look for the process; started again to be a daemon it would have the binary's own.
     let _ = rustix::thread::set_name(c"turnserver");
     let machine = Machine::discover().context("cannot read the addresses of this machine")?;
-    let loaded = match config::load_turnserver(arguments, &machine) {
+    let arguments: Vec<_> = arguments.collect();
+    let loaded = match config::load_turnserver(arguments.clone(), &machine) {
         Ok(Request::Run(loaded)) => loaded,
         Ok(Request::Help) => {
             crate::print(&config::help("turnserver", "", crate::width()))?;
@@ -52,7 +55,10 @@ pub(crate) fn run(arguments: impl Iterator<Item = OsString>) -> anyhow::Result<E
         };
         writeln!(out, "{level}: {note}")?;
     }
-    match turnbuckle_server::serve(&loaded.config, &mut out, Controller) {
+    let configuration = Configuration::new(*loaded, move || {
+        serve::again(|machine| config::load_turnserver(arguments.clone(), machine))
+    });
+    match turnbuckle_server::serve_and_reload(configuration, &mut out, Controller) {
         Ok(_) => Ok(ExitCode::SUCCESS),
         Err(error) => {
             writeln!(io::stderr(), "turnserver: {error}")?;

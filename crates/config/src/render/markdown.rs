@@ -1,7 +1,7 @@
 //! `docs/options.md`.
 
 use super::about::of_group;
-use crate::entry::{Entry, Group, Status};
+use crate::entry::{Entry, Group, Reload, Status};
 use crate::table;
 use crate::value::Kind;
 
@@ -12,12 +12,13 @@ pub fn markdown() -> String {
         "# Options\n\n\
          <!-- Made by `turnbuckle options --markdown`; a test compares. Change crates/config/src/topics instead. -->\n\n\
          Every key stands in a file (`key=value`, turnserver.conf format) or on the command line (`--key value`). Flags without a value are on. \
-         `turnbuckle check FILE` prints what a file amounts to. Changes take effect at the next start.\n\n\
+         `turnbuckle check FILE` prints what a file amounts to. *Reload* says when a new value holds after the \
+         configuration was read again ([how](operating/reloading.md)): **at once**, for **new sessions** alone, or after a **restart**.\n\n\
          *Status* compares with the key of the same name in coturn 4.17: **same**, **stricter** (how), **new** (ours), **limited** (only values \
          that say what this version does anyway), **no effect** (accepted), **not yet** and **refused** (the server does not start; remove the line).\n",
     );
     for group in Group::ALL {
-        text.push_str(&format!("\n## {}\n\n| Key | Letter | Value | Default | Meaning | Status |\n|---|---|---|---|---|---|\n", group.title()));
+        text.push_str(&format!("\n## {}\n\n| Key | Letter | Value | Default | Meaning | Reload | Status |\n|---|---|---|---|---|---|---|\n", group.title()));
         for entry in of_group(group) {
             text.push_str(&row(entry));
         }
@@ -53,11 +54,12 @@ fn row(entry: &Entry) -> String {
         meaning.push_str(&format!(" Differs from coturn: {why}."));
     }
     format!(
-        "| {} | {letter} | {} | {} | {} | {} |\n",
+        "| {} | {letter} | {} | {} | {} | {} | {} |\n",
         names.join(", "),
         cell(&value),
         cell(&default),
         cell(&meaning),
+        entry.reload().map_or("", Reload::as_str),
         cell(&status(entry))
     )
 }

@@ -296,6 +296,7 @@ pub(crate) const ROWS: &[Key] = &[
     )
     .short('K')
     .default("false")
+    .new_sessions()
     .works(Setting {
         take: |given, written| {
             given.family.is_kept = written.value.flag();
@@ -313,6 +314,7 @@ pub(crate) const ROWS: &[Key] = &[
     )
     .short('A')
     .default("ipv4")
+    .new_sessions()
     .works(Setting {
         take: |given, written| {
             given.family.default = chosen(written.value.text())?;

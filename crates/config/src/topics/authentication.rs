@@ -125,6 +125,7 @@ pub(crate) const ROWS: &[Key] = &[
          serve` takes users and secrets together (`users-beside-secrets`)",
     )
     .example("alice:a-long-password")
+    .live()
     .works(Setting {
         take: |given, written| {
             let (name, credential) = user(written.value.text())?;
@@ -172,6 +173,7 @@ pub(crate) const ROWS: &[Key] = &[
     .stricter(VALUE_COUNTS)
     .example("true")
     .always_on_in_coturn()
+    .live()
     .works(Setting {
         take: |given, written| {
             given.takes_secrets = Some(written.value.flag());
@@ -193,6 +195,7 @@ pub(crate) const ROWS: &[Key] = &[
     .repeatable()
     .secret()
     .example("a-long-secret-shared-with-the-web-service")
+    .live()
     .works(Setting {
         take: |given, written| {
             let secret = Secret::new(written.value.text().as_bytes());
@@ -214,6 +217,7 @@ pub(crate) const ROWS: &[Key] = &[
     )
     .default("true")
     .turnserver_default("false")
+    .live()
     .works(flag!(users_beside_secrets)),
     Key::new(
         "O-046",
@@ -226,6 +230,7 @@ pub(crate) const ROWS: &[Key] = &[
     .default(":")
     .stricter("letters, digits and spaces are refused")
     .needs(Need::Secrets)
+    .live()
     .works(Setting {
         take: |given, written| {
             given.rest_separator = written.value.text().bytes().next().unwrap_or_default();

@@ -52,6 +52,7 @@ pub(crate) const ROWS: &[Key] = &[
         "clients elsewhere need credentials: an open relay is used by strangers within hours; \
          where it would serve nobody it is refused, and passed over as turnserver",
     )
+    .live()
     .works(Setting {
         take: |given, written| {
             given.are_served = written.value.flag();
@@ -70,6 +71,7 @@ pub(crate) const ROWS: &[Key] = &[
     .repeatable()
     .default("(none)")
     .example("192.0.2.0/24")
+    .live()
     .works(Setting {
         take: |given, written| {
             given.sources.push(written.value.range().canonical());

@@ -58,6 +58,7 @@ pub(crate) const ROWS: &[Key] = &[
     .stricter(
         "a port reserved with EVEN-PORT counts as one allocation until its token is used or it ends",
     )
+    .live()
     .works(bound!(allocations_per_user)),
     Key::new(
         "O-091",
@@ -72,6 +73,7 @@ pub(crate) const ROWS: &[Key] = &[
     .stricter(
         "a port reserved with EVEN-PORT counts as one allocation until its token is used or it ends",
     )
+    .live()
     .works(bound!(allocations_total)),
     Key::new(
         "O-092",
@@ -88,6 +90,7 @@ pub(crate) const ROWS: &[Key] = &[
         "it holds for TCP relays too; datagrams of clients that come by TCP or TLS are dropped, \
          not held back",
     )
+    .new_sessions()
     .works(bound!(bytes_per_second)),
     Key::new(
         "O-093",
@@ -110,6 +113,7 @@ pub(crate) const ROWS: &[Key] = &[
     )
     .default("3600")
     .stricter("at most one day")
+    .live()
     .works(seconds!(allocation_lifetime_max)),
     Key::new(
         "O-096",
@@ -121,6 +125,7 @@ pub(crate) const ROWS: &[Key] = &[
     )
     .default("600")
     .stricter("at most one hour")
+    .live()
     .works(seconds!(channel_lifetime)),
     Key::new(
         "O-097",
@@ -132,6 +137,7 @@ pub(crate) const ROWS: &[Key] = &[
     )
     .default("300")
     .stricter("at most one hour")
+    .live()
     .works(seconds!(permission_lifetime)),
     Key::own(
         "O-098",
@@ -150,6 +156,7 @@ pub(crate) const ROWS: &[Key] = &[
         "Permissions that one allocation holds. Beyond it: 508.",
     )
     .default("1024")
+    .live()
     .works(number!(permissions_per_allocation)),
     Key::own(
         "O-098",
@@ -160,6 +167,7 @@ pub(crate) const ROWS: &[Key] = &[
          Beyond it: 508.",
     )
     .default("1024")
+    .live()
     .works(number!(channels_per_allocation)),
     Key::new(
         "O-178",
@@ -170,6 +178,7 @@ pub(crate) const ROWS: &[Key] = &[
          than this number.",
     )
     .default("0")
+    .live()
     .works(number!(drained)),
 ];
 

@@ -205,6 +205,7 @@ pub(crate) const ROWS: &[Key] = &[
         "Lowest level of lines that are logged.",
     )
     .default("debug")
+    .live()
     .works(choice!(level_min)),
     Key::new(
         "O-171",
@@ -290,6 +291,7 @@ pub(crate) const ROWS: &[Key] = &[
     )
     .default("10")
     .needs(Need::BatchCounters)
+    .live()
     .works(seconds!(statistics_interval)),
     Key::own(
         "O-182",
@@ -300,6 +302,7 @@ pub(crate) const ROWS: &[Key] = &[
     )
     .default("(none)")
     .example("turnbuckle-statistics.json")
+    .live()
     .works(file_path!(statistics_file)),
 ];
 

@@ -48,6 +48,7 @@ pub(crate) const ROWS: &[Key] = &[
     .coturn_default("(private networks are open)", SPECIAL)
     .stricter("prefixes are understood too; host names are refused")
     .example("10.20.0.0-10.20.255.255")
+    .live()
     .works(Setting {
         take: |rules, written| {
             rules.allowed.push(range(written));
@@ -66,6 +67,7 @@ pub(crate) const ROWS: &[Key] = &[
     .default("(private and special-purpose networks)")
     .stricter("prefixes are understood too; host names are refused")
     .example("198.51.100.0/24")
+    .live()
     .works(Setting {
         take: |rules, written| {
             rules.denied.push(range(written));
@@ -85,6 +87,7 @@ pub(crate) const ROWS: &[Key] = &[
     .repeatable()
     .default("(none)")
     .example("2001:db8:64::/96")
+    .live()
     .works(Setting {
         take: |rules, written| {
             let prefix = written.value.text().parse::<Nat64Prefix>();
@@ -104,6 +107,7 @@ pub(crate) const ROWS: &[Key] = &[
          listens there.",
     )
     .default("false")
+    .live()
     .works(flag!(allow_loopback)),
     Key::new(
         "O-113",

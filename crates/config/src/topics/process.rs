@@ -41,6 +41,8 @@ pub struct Process {
     pub group: Option<Box<str>>,
     /// Where it takes an operator's commands.
     pub control_socket: ControlSocket,
+    /// SIGHUP has it read its configuration again.
+    pub reloads_on_hangup: bool,
     /// What it shows of itself.
     pub exporter: Exporter,
     /// Whom it tells what happens to sessions.
@@ -130,6 +132,16 @@ pub(crate) const ROWS: &[Key] = &[
             ControlSocket::At(path) => one(path.display()),
         },
     }),
+    Key::own(
+        "O-162",
+        "reload-on-hangup",
+        Group::Process,
+        Kind::Flag,
+        "SIGHUP has the server read its configuration again, and not only begin log files anew.",
+    )
+    .default("true")
+    .turnserver_default("false")
+    .works(flag!(reloads_on_hangup)),
     Key::new(
         "O-182",
         "version",

@@ -60,6 +60,7 @@ pub(crate) const ROWS: &[Key] = &[
     .repeatable()
     .stricter(STRICTER)
     .example("203.0.113.6:3478")
+    .live()
     .works(Setting {
         take: |given, written| {
             given.any.push(written.placed_text());
@@ -79,6 +80,7 @@ pub(crate) const ROWS: &[Key] = &[
     .stricter(STRICTER)
     .example("turn2.example.org:5349")
     .needs(Need::Tls)
+    .live()
     .works(Setting {
         take: |given, written| {
             given.tls.push(written.placed_text());
@@ -97,6 +99,7 @@ pub(crate) const ROWS: &[Key] = &[
     .repeatable()
     .stricter(STRICTER)
     .example("203.0.113.6:3478")
+    .live()
     .works(Setting {
         take: |given, written| {
             given.udp.push(written.placed_text());
@@ -114,6 +117,7 @@ pub(crate) const ROWS: &[Key] = &[
     .repeatable()
     .stricter(STRICTER)
     .example("203.0.113.6:3478")
+    .live()
     .works(Setting {
         take: |given, written| {
             given.tcp.push(written.placed_text());

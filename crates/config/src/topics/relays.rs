@@ -42,6 +42,7 @@ pub(crate) const ROWS: &[Key] = &[
         "No allocations with UDP relay addresses.",
     )
     .default("false")
+    .new_sessions()
     .works(off!(udp)),
     Key::new(
         "O-022",

@@ -61,6 +61,7 @@ pub(crate) const ROWS: &[Key] = &[
          441.",
     )
     .default("false")
+    .live()
     .works(flag!(checks_origin)),
     Key::new(
         "O-053",
@@ -74,6 +75,7 @@ pub(crate) const ROWS: &[Key] = &[
         "at most one hour, and 0 (for ever) is refused: an overheard nonce must not be of use \
          later",
     )
+    .live()
     .works(seconds!(nonce_lifetime)),
     Key::new(
         "O-054",
@@ -99,6 +101,7 @@ pub(crate) const ROWS: &[Key] = &[
     .secret()
     .stricter("at least 16 bytes")
     .example("a-long-secret-shared-by-all-relays")
+    .live()
     .works(Setting {
         take: |given, written| {
             let secret = written.value.text().as_bytes();
@@ -118,6 +121,7 @@ pub(crate) const ROWS: &[Key] = &[
         "Binding requests need credentials too.",
     )
     .default("false")
+    .live()
     .works(flag!(binding_needs_credentials)),
     Key::new(
         "O-057",

@@ -43,6 +43,7 @@ pub(crate) const ROWS: &[Key] = &[
     )
     .short('S')
     .default("false")
+    .live()
     .works(flag!(stun_only)),
     Key::new(
         "O-121",
@@ -52,6 +53,7 @@ pub(crate) const ROWS: &[Key] = &[
         "Binding requests are not answered.",
     )
     .default("false")
+    .live()
     .works(flag!(no_binding)),
     Key::new(
         "O-122",
@@ -62,6 +64,7 @@ pub(crate) const ROWS: &[Key] = &[
     )
     .short('f')
     .default("false")
+    .live()
     .works(flag!(fingerprint)),
     Key::new(
         "O-123",
@@ -75,6 +78,7 @@ pub(crate) const ROWS: &[Key] = &[
         "clients that proved nothing are not told: it would make answers to forged sources \
          longer",
     )
+    .live()
     .works(flag!(software)),
     Key::new(
         "O-124",
@@ -84,6 +88,7 @@ pub(crate) const ROWS: &[Key] = &[
         "Old form of software-attribute=false.",
     )
     .default("true")
+    .live()
     .works(off!(software)),
     Key::new(
         "O-127",
@@ -93,6 +98,7 @@ pub(crate) const ROWS: &[Key] = &[
         "Adds MAPPED-ADDRESS beside XOR-MAPPED-ADDRESS to Binding responses.",
     )
     .default("false")
+    .live()
     .works(flag!(mapped_address)),
     Key::new(
         "O-128",
@@ -107,6 +113,7 @@ pub(crate) const ROWS: &[Key] = &[
         "RESPONSE-ADDRESS may name another port, but no other address, and only with rfc5780; \
          MESSAGE-INTEGRITY gets 430; refused with secure-stun",
     )
+    .live()
     .works(flag!(rfc3489_binding)),
     Key::new(
         "O-129",
@@ -116,6 +123,7 @@ pub(crate) const ROWS: &[Key] = &[
         "Accepts channel numbers 0x5000 to 0x7FFF too.",
     )
     .default("false")
+    .live()
     .works(flag!(rfc5766_channel_numbers)),
     Key::new(
         "O-130",
@@ -126,6 +134,7 @@ pub(crate) const ROWS: &[Key] = &[
          nothing get reason phrases too.",
     )
     .default("false")
+    .live()
     .works(flag!(detailed_reasons)),
     Key::new(
         "O-131",

@@ -70,6 +70,7 @@ pub(crate) const ROWS: &[Key] = &[
         "needs oauth-key or userdb; a key in the table `oauth_key` whose lifetime cannot be read \
          is left out",
     )
+    .live()
     .works(Setting {
         take: |given, written| {
             given.is_wanted = written.value.flag();
@@ -86,6 +87,7 @@ pub(crate) const ROWS: &[Key] = &[
     )
     .default("(realm)")
     .example("turn.example.org")
+    .live()
     .works(Setting {
         take: |given, written| {
             given.server_name = Some(written.value.text().to_owned());
@@ -104,6 +106,7 @@ pub(crate) const ROWS: &[Key] = &[
     .repeatable()
     .secret()
     .example("north:bm90LWEtc2VjcmV0LWJ1dC1hcy1sb25nLWFzLW9uZS4=")
+    .live()
     .works(Setting {
         take: |given, written| {
             let key = token_key(written.value.text())?;

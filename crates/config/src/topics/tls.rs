@@ -115,6 +115,7 @@ pub(crate) const ROWS: &[Key] = &[
     )
     .stricter("is used as given, not looked for in other directories, and must be readable")
     .example("/etc/turnbuckle/certificate.pem")
+    .live()
     .works(file_path!(certificate)),
     Key::new(
         "O-071",
@@ -125,6 +126,7 @@ pub(crate) const ROWS: &[Key] = &[
     )
     .stricter("is used as given, must be readable, and must belong to the certificate")
     .example("/etc/turnbuckle/key.pem")
+    .live()
     .works(file_path!(key)),
     Key::new(
         "O-072",
@@ -136,6 +138,7 @@ pub(crate) const ROWS: &[Key] = &[
     .secret()
     .example("the-passphrase-of-the-key")
     .needs(Need::Tls)
+    .live()
     .works(Setting {
         take: |tls, written| {
             tls.key_password = Some(Secret::new(written.value.text().as_bytes()));
@@ -154,6 +157,7 @@ pub(crate) const ROWS: &[Key] = &[
     .stricter("is used as given and must be readable")
     .example("/etc/turnbuckle/client-authorities.pem")
     .needs(Need::Tls)
+    .live()
     .works(file_path!(client_authorities)),
     Key::new(
         "O-074",
@@ -169,6 +173,7 @@ pub(crate) const ROWS: &[Key] = &[
          Diffie-Hellman, are not served",
     )
     .needs(Need::Tls)
+    .live()
     .works(Setting {
         take: |tls, written| {
             tls.cipher_suites = cipher_suites(written.value.text())?;
@@ -189,6 +194,7 @@ pub(crate) const ROWS: &[Key] = &[
     .default("X25519:prime256v1:secp384r1:X25519MLKEM768")
     .stricter("only these four are served")
     .needs(Need::Tls)
+    .live()
     .works(Setting {
         take: |tls, written| {
             tls.groups = groups(written.value.text())?;
@@ -243,6 +249,7 @@ pub(crate) const ROWS: &[Key] = &[
     )
     .default("false")
     .needs(Need::Tls)
+    .live()
     .works(flag!(only_tls13)),
     Key::new(
         "O-079",

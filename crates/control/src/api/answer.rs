@@ -11,6 +11,7 @@ use hyper::{Method, Request, Response, StatusCode};
 use serde_json::{Value, json};
 use tokio::sync::mpsc::Sender;
 use tokio::time::timeout;
+use turnbuckle_server::config::Reload;
 use turnbuckle_server::handle::{SessionFilter, shard_of};
 
 use super::body::Answered;
@@ -51,8 +52,11 @@ pub(crate) async fn answer<B>(api: &Arc<Api>, caller: Caller, request: &Request<
         accept.is_some_and(|accept| accept.as_bytes() == NDJSON.as_bytes())
     };
     let methods: &[Method] = match path {
-        "/v1/info" | "/v1/health" | "/v1/sessions" | "/v1/top" | "/v1/counters" => &[Method::GET],
-        "/v1/sessions:end" | "/v1/stop" => &[Method::POST],
+        "/v1/info" | "/v1/health" | "/v1/sessions" | "/v1/top" | "/v1/counters" | "/v1/config" => {
+            &[Method::GET]
+        }
+        "/v1/sessions:end" | "/v1/stop" | "/v1/reload" => &[Method::POST],
+        "/v1/log" => &[Method::PUT],
         "/v1/drain" => &[Method::GET, Method::PUT, Method::DELETE],
         _ if path.starts_with("/v1/sessions/") => &[Method::GET, Method::DELETE],
         _ => {
@@ -79,6 +83,12 @@ pub(crate) async fn answer<B>(api: &Arc<Api>, caller: Caller, request: &Request<
         "/v1/sessions" => api.page(query).await,
         "/v1/sessions:end" => api.end_some(caller, query).await,
         "/v1/top" => api.top(query).await,
+        "/v1/config" => match plain(query) {
+            Ok(()) => api.configuration().await,
+            Err(refusal) => Err(refusal),
+        },
+        "/v1/reload" => api.reload(caller, query).await,
+        "/v1/log" => api.set_log_level(caller, query).await,
         "/v1/counters" => plain(query).map(|()| api.counters.accounting().json()),
         "/v1/info" => plain(query).map(|()| api.info()),
         "/v1/health" => match plain(query) {
@@ -264,6 +274,55 @@ impl Api {
                 }
             }
         }
+    }
+
+    /// Answers with every key that has a place in this version and its values, secrets masked.
+    async fn configuration(&self) -> Result<String, Refusal> {
+        let effective = ask(|reply| self.commands.configuration(reply));
+        let effective = effective.await.ok_or_else(busy)?;
+        let keys = effective.iter().map(|one| {
+            json!({
+                "key": one.entry.name,
+                "values": one.values,
+                "from": one.origins.iter().map(ToString::to_string).collect::<Vec<_>>(),
+                "reload": one.entry.reload().map(Reload::as_str),
+            })
+        });
+        Ok(json!({ "effective": keys.collect::<Vec<_>>() }).to_string())
+    }
+
+    /// Has the relay read its configuration again.
+    async fn reload(&self, caller: Caller, query: &str) -> Result<String, Refusal> {
+        let query = read(query, &[&["dry_run"]])?;
+        if !query.is_dry_run {
+            self.note(caller, "reload").await?;
+        }
+        let reloading = ask(|reply| self.commands.reload(query.is_dry_run, reply));
+        let report = reloading.await.ok_or_else(busy)?;
+        let report = report.map_err(|why| (StatusCode::UNPROCESSABLE_ENTITY, why))?;
+        // The shards have their new settings before they answer this.
+        if let Some(&shard) = health::silent_shards(&self.commands).await.first() {
+            return Err(silent(shard));
+        }
+        let answer = json!({
+            "dry_run": query.is_dry_run,
+            "changed": report.changed,
+            "restart_pending": report.restart_pending,
+            "notes": report.notes,
+        });
+        Ok(answer.to_string())
+    }
+
+    async fn set_log_level(&self, caller: Caller, query: &str) -> Result<String, Refusal> {
+        let what = format!("log: {}", query.escape_debug());
+        let level = read(query, &[&["level"]])?.level.ok_or_else(|| {
+            let why = "`level` is missing: debug, info, warning or error";
+            (StatusCode::BAD_REQUEST, why.to_owned())
+        })?;
+        self.note(caller, &what).await?;
+        let set = ask(|reply| self.commands.set_log_level(level, reply));
+        set.await.ok_or_else(busy)?;
+        Ok(json!({ "level": level.name().to_lowercase() }).to_string())
     }
 
     /// Writes into the log what a caller is about to change.

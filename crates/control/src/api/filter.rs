@@ -3,6 +3,7 @@
 use std::str::FromStr;
 use std::time::Duration;
 
+use turnbuckle_server::config::Level;
 use turnbuckle_server::handle::{SessionFilter, Transport};
 
 /// What a query says.
@@ -18,6 +19,10 @@ pub(crate) struct Query {
     pub(crate) cursor: Option<(usize, u32)>,
     /// By what sessions are compared.
     pub(crate) by: Option<Measure>,
+    /// Nothing is to change.
+    pub(crate) is_dry_run: bool,
+    /// The lowest level of lines that are logged.
+    pub(crate) level: Option<Level>,
 }
 
 /// By what sessions are compared.
@@ -80,6 +85,12 @@ impl Query {
                 filter.age_min = Some(Duration::from_secs(seconds));
             }
             "all" => self.is_for_all = read(name, value, "true or false")?,
+            "dry_run" => self.is_dry_run = read(name, value, "true or false")?,
+            "level" => {
+                let mut all = Level::ALL.into_iter();
+                let level = all.find(|level| level.name().eq_ignore_ascii_case(value));
+                self.level = Some(level.ok_or("`level` is debug, info, warning or error")?);
+            }
             "max" => self.max = Some(read(name, value, "a number")?),
             "cursor" => {
                 let parts = value.split_once('-');

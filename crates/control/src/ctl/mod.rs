@@ -101,6 +101,26 @@ enum Command {
     Stop,
     /// Show all counters as they are now (docs/counters.md explains them)
     Counters,
+    /// Show the configuration that holds, secrets masked, and when a new value of a key would hold
+    Config {
+        /// Keys to show; without any, all that are written
+        keys: Vec<String>,
+        /// Show keys that have their default too
+        #[arg(long)]
+        all: bool,
+    },
+    /// Read the configuration again; exit code 1 if it is refused, and then nothing has changed
+    Reload {
+        /// Only say what would change
+        #[arg(long)]
+        dry_run: bool,
+    },
+    /// Leave out lines of the log below a level, until the configuration says otherwise
+    Log {
+        /// debug, info, warning or error
+        #[arg(long)]
+        level: String,
+    },
     /// Show version, process, time since the start and how much is going on
     Info,
     /// Say whether every shard answers and whether new allocations are taken; exit code 1 if not
@@ -255,6 +275,21 @@ impl Call {
                 self.say(&answer, |_| "the relay ends\n".to_owned())?;
             }
             Command::Counters => self.pairs(Method::GET, "/v1/counters").await?,
+            Command::Config { keys, all } => self.configuration(keys, *all).await?,
+            Command::Reload { dry_run } => {
+                let path = format!("/v1/reload?dry_run={dry_run}");
+                let answer = self.client.ask(Method::POST, &path).await?;
+                self.say(&answer, show::pairs)?;
+            }
+            Command::Log { level } => {
+                let mut query = Serializer::new(String::new());
+                let query = query.append_pair("level", level).finish();
+                let answer = self
+                    .client
+                    .ask(Method::PUT, &format!("/v1/log?{query}"))
+                    .await?;
+                self.say(&answer, show::pairs)?;
+            }
             Command::Info => self.pairs(Method::GET, "/v1/info").await?,
             Command::Health => {
                 let answer = self.client.ask(Method::GET, "/v1/health").await?;
@@ -306,6 +341,33 @@ impl Call {
             })?;
         }
         Ok(())
+    }
+
+    /// Shows the configuration as lines of a file, each with its place and its class.
+    async fn configuration(&self, keys: &[String], all: bool) -> Result<(), Failure> {
+        let answer = self.client.ask(Method::GET, "/v1/config").await?;
+        let effective = answer["effective"].as_array();
+        let known = |key: &String| {
+            let mut entries = effective.into_iter().flatten();
+            entries.any(|entry| entry["key"] == **key)
+        };
+        if let Some(unknown) = keys.iter().find(|key| !known(key)) {
+            let why = format!(
+                "`{}` is not a key that has a value here",
+                unknown.escape_debug()
+            );
+            return Err(Failure::Refused(why));
+        }
+        self.say(&answer, |_| {
+            let chosen = effective.into_iter().flatten().filter(|entry| {
+                let is_written = entry["from"]
+                    .as_array()
+                    .is_some_and(|from| !from.is_empty());
+                let is_named = keys.iter().any(|key| entry["key"] == **key);
+                is_named || (keys.is_empty() && (all || is_written))
+            });
+            chosen.map(show::setting).collect()
+        })
     }
 
     /// Waits until the relay has ended.

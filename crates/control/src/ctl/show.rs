@@ -37,6 +37,25 @@ pub(super) fn pairs(value: &Value) -> String {
     lines
 }
 
+/// Returns a key of the configuration as the lines that say so in a file.
+pub(super) fn setting(entry: &Value) -> String {
+    let mut lines = String::new();
+    let from = entry["from"].as_array();
+    let values = entry["values"].as_array().into_iter().flatten();
+    for (index, value) in values.enumerate() {
+        let assignment = format!("{}={}", text(&entry["key"]), text(value));
+        let from = from.and_then(|from| from.get(index).or_else(|| from.last()));
+        let from = from.map_or_else(|| "default".to_owned(), text);
+        // Writing to a String cannot fail.
+        let _ = writeln!(
+            lines,
+            "{assignment:<48} # {from}; reload: {}",
+            text(&entry["reload"])
+        );
+    }
+    lines
+}
+
 fn flatten(name: String, value: &Value, to: &mut Vec<(String, String)>) {
     let under = |part: &str| match &*name {
         "" => part.to_owned(),

@@ -18,7 +18,7 @@ fn a_user_who_is_added_or_removed_is_so_for_the_next_request() {
         .auth
         .add_users_by_md5_key([("carol", key), ("car\u{7}ol", key)]);
     assert_eq!(unusable, ["car\u{7}ol"]);
-    server.engine.reconfigure(&next);
+    server.engine.reconfigure(&next.into());
 
     let transaction = alice.next_transaction();
     let request = alice.request(Method::REFRESH, transaction, |_| {});
@@ -48,7 +48,7 @@ fn a_peer_that_is_denied_from_now_on_loses_its_permission_and_another_keeps_it()
         action: Action::Deny,
         range: "93.184.216.20".parse().unwrap(),
     });
-    server.engine.reconfigure(&next);
+    server.engine.reconfigure(&next.into());
     server.pump();
 
     let changes = server.take_changes();

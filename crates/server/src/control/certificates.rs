@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use super::error::ServeError;
 use crate::config::Tls;
-use crate::tls::Certificates;
+use crate::tls::{Certificates, Prepared};
 
 /// Time between two checks of the files.
 const INTERVAL: Duration = Duration::from_secs(2);
@@ -50,6 +50,23 @@ impl FollowedCertificates {
         self.next_look = now + INTERVAL;
         if let Some(result) = self.certificates.as_mut().and_then(Certificates::follow) {
             report(&result, out);
+        }
+    }
+
+    /// Reads the files that other settings name, and changes nothing yet.
+    ///
+    /// # Errors
+    ///
+    /// Which key cannot be followed, and why.
+    pub(super) fn prepare(&self, config: &Tls) -> Result<Option<Prepared>, String> {
+        let is_spoken = self.certificates.is_some();
+        is_spoken.then(|| Certificates::prepare(config)).transpose()
+    }
+
+    /// Uses what was prepared.
+    pub(super) fn take(&mut self, prepared: Option<Prepared>) {
+        if let Some((certificates, prepared)) = self.certificates.as_mut().zip(prepared) {
+            certificates.take(prepared);
         }
     }
 

@@ -24,6 +24,11 @@ impl Drain {
         }
     }
 
+    /// Lets another number of allocations be left.
+    pub(super) fn set_allocations_left(&mut self, allocations_left: u32) {
+        self.allocations_left = allocations_left;
+    }
+
     /// Returns when [`Self::is_over`] is due, if the server drains.
     pub(super) fn due(&self) -> Option<Instant> {
         self.next_count

@@ -42,6 +42,8 @@ pub(crate) enum Event {
     ReloadCertificates,
     /// The user database has changed: users, peer rules and quotas are these from now on.
     Users(Arc<EngineConfig>),
+    /// SIGHUP: log files are begun anew, and the configuration is read again where that is wanted.
+    HangUp,
     /// SIGINT or SIGTERM.
     Stop,
 }
@@ -89,7 +91,7 @@ pub(super) fn watch_signals(events: SyncSender<Event>) -> io::Result<()> {
     thread.spawn(move || {
         for signal in signals.forever() {
             let event = match signal {
-                SIGHUP => Event::Line("log file reopened".to_owned()),
+                SIGHUP => Event::HangUp,
                 SIGUSR1 => Event::Drain,
                 SIGUSR2 => Event::ReloadCertificates,
                 _ => Event::Stop,

@@ -23,6 +23,13 @@ pub(crate) struct KeyRing {
 }
 
 impl KeyRing {
+    /// Derives the key of nonces from another secret. The other keys stay, and where `config` has no secret that of nonces too.
+    pub(super) fn follow(&mut self, config: &Config) {
+        if let Some(secret) = &config.authentication.requests.nonce_secret {
+            self.nonces = NonceKey::from_secret(secret.expose());
+        }
+    }
+
     /// Derives the keys of nonces and tickets from the configured secret. Without a secret they are random, and the key of cookies always is.
     pub(crate) fn new(config: &Config) -> Self {
         let mut random = Randomness::of_system();

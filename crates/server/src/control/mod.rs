@@ -18,6 +18,7 @@ pub(crate) mod limits;
 mod listening;
 mod pending;
 mod relays;
+mod reload;
 mod run;
 mod shards;
 mod start;
@@ -25,4 +26,5 @@ mod statistics;
 mod users;
 
 pub use error::ServeError;
-pub use run::serve;
+pub use reload::Configuration;
+pub use run::{serve, serve_and_reload};

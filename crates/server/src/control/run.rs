@@ -8,6 +8,7 @@ use super::error::ServeError;
 use super::events::{self, Event, Inbox, Wake};
 use super::limits::raise_descriptor_limit;
 use super::listening;
+use super::reload::Configuration;
 use super::start::{Started, start};
 use super::statistics::leave_behind;
 use crate::config::{Config, Persona};
@@ -30,6 +31,20 @@ pub fn serve(
     out: &mut impl Output,
     control: impl Control,
 ) -> Result<Accounting, ServeError> {
+    serve_and_reload(Configuration::fixed(config.clone()), out, control)
+}
+
+/// Runs the relay as [`serve`] does, with a configuration that is read again on SIGHUP and on command.
+///
+/// # Errors
+///
+/// A socket could not be set up, `control` refused, or a shard failed.
+pub fn serve_and_reload(
+    mut configuration: Configuration,
+    out: &mut impl Output,
+    control: impl Control,
+) -> Result<Accounting, ServeError> {
+    let config = &configuration.running().clone();
     let (events, inbox) = events::channel();
     let shards = usize::from(config.datapath.shards.get());
     let (outlets, session_events) = match control.wants_events(config) {
@@ -66,7 +81,7 @@ pub fn serve(
         announce::ready_as_coturn(relay.shards.all().len(), out);
     }
     let _ = writeln!(out, "ready");
-    let ended = relay.wait(config, &inbox, out);
+    let ended = relay.wait(&mut configuration, &inbox, out);
     // No event is read from here on. A shard that sends many events must not block on a full channel.
     drop(inbox);
     let accounting = relay.shards.stop();
@@ -76,7 +91,7 @@ pub fn serve(
     accounting.lost_lines(out.lost());
     drop(attached);
     drop(settled);
-    if let Some(path) = &config.log.statistics_file {
+    if let Some(path) = &configuration.running().log.statistics_file {
         leave_behind(path, &accounting)?;
     }
     let _ = writeln!(out, "stopped; {}", accounting.line());
@@ -91,7 +106,7 @@ impl Started {
     /// A shard has failed too often.
     fn wait(
         &mut self,
-        config: &Config,
+        configuration: &mut Configuration,
         inbox: &Inbox,
         out: &mut impl Output,
     ) -> Result<(), ServeError> {
@@ -99,13 +114,21 @@ impl Started {
             match inbox.next(self.due()) {
                 Wake::Event(Event::Stop) | Wake::Closed => return Ok(()),
                 Wake::Event(Event::Command(command)) => {
-                    if self.carry_out(*command, out) {
+                    if self.carry_out(*command, configuration, out) {
                         return Ok(());
                     }
                 }
-                Wake::Event(event) => self.handle(event, config, out)?,
+                Wake::Event(Event::HangUp) => {
+                    let _ = writeln!(out, "log file reopened");
+                    if configuration.running().process.reloads_on_hangup {
+                        // What has come of it is in the log.
+                        let _ = self.reload(false, configuration, out);
+                    }
+                }
+                Wake::Event(event) => self.handle(event, configuration.running(), out)?,
                 Wake::Due => {}
             }
+            let config = configuration.running();
             let now = Instant::now();
             for index in self.shards.restart(now, out)? {
                 let shard = &self.shards.all()[index];
@@ -143,8 +166,21 @@ impl Started {
     }
 
     /// Carries out a command. Returns whether the relay has to end.
-    fn carry_out(&mut self, command: Command, out: &mut impl Output) -> bool {
+    fn carry_out(
+        &mut self,
+        command: Command,
+        configuration: &mut Configuration,
+        out: &mut impl Output,
+    ) -> bool {
         match command {
+            Command::Reload { is_dry_run, reply } => {
+                reply(self.reload(is_dry_run, configuration, out));
+            }
+            Command::Configuration(reply) => reply(configuration.effective()),
+            Command::SetLogLevel(level, reply) => {
+                out.set_level(level);
+                reply(());
+            }
             Command::Page { shard, wish } => self.shards.page(shard, wish),
             Command::Ping { shard, reply } => self.shards.ping(shard, reply),
             Command::Drain(reply) => {
@@ -185,7 +221,7 @@ impl Started {
             #[cfg(test)]
             Event::Fail(shard) => self.shards.fail(shard),
             // These events are handled where they are awaited.
-            Event::Command(_) | Event::Stop => {}
+            Event::Command(_) | Event::HangUp | Event::Stop => {}
             Event::ShardEnded { shard, error } => {
                 let why = error.unwrap_or_else(|| "it stopped by itself".into());
                 self.shards.failed(shard, &why, out)?;

@@ -39,6 +39,7 @@ pub(super) struct Started {
     pub(super) statistics: Statistics,
     pub(super) offload: Offload,
     pub(super) counters: LiveCounters,
+    pub(super) keys: KeyRing,
 }
 
 /// Opens all sockets and prints what the relay serves. The process may have so many `descriptors`. Each shard has one of `outlets` for its events;
@@ -140,5 +141,6 @@ pub(super) fn start(
         relays: Relays::new(config, commons),
         drain: Drain::new(config.limits.drained),
         offload,
+        keys,
     })
 }

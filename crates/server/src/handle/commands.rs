@@ -4,6 +4,8 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
 
+use turnbuckle_config::{Effective, Level};
+
 use super::sessions::{Page, PageRequest, Purpose, SESSIONS_PER_PAGE_MAX, SessionFilter};
 use crate::control::events::Event;
 
@@ -25,6 +27,29 @@ pub(crate) enum Command {
     Stop,
     /// Read the certificates again.
     ReloadCertificates,
+    /// Read the configuration again, or only say what that would change.
+    Reload {
+        is_dry_run: bool,
+        reply: Reply<Reloading>,
+    },
+    /// Show the configuration.
+    Configuration(Reply<Vec<Effective>>),
+    /// Leave out lines of the log below a level.
+    SetLogLevel(Level, Reply<()>),
+}
+
+/// What a reload has come to; an error is what is wrong, one problem a line, and means that nothing has changed.
+pub type Reloading = Result<ReloadReport, String>;
+
+/// What a reload changes.
+#[derive(Clone, Debug, Default)]
+pub struct ReloadReport {
+    /// Keys with a new value that holds.
+    pub changed: Vec<&'static str>,
+    /// Keys with a value that holds when the server is started anew.
+    pub restart_pending: Vec<&'static str>,
+    /// What the operator should know about the configuration.
+    pub notes: Vec<String>,
 }
 
 /// The relay has ended, or too much waits for its main thread.
@@ -135,6 +160,34 @@ impl Commands {
     }
 
     /// Puts a line into the log.
+    /// Reads the configuration again, and applies what may change while the relay runs. With `is_dry_run` nothing changes.
+    ///
+    /// # Errors
+    ///
+    /// The main thread takes no command now.
+    pub fn reload(&self, is_dry_run: bool, reply: Reply<Reloading>) -> Result<(), Refused> {
+        self.send(Command::Reload { is_dry_run, reply })
+    }
+
+    /// Asks for the configuration that holds, secrets masked.
+    ///
+    /// # Errors
+    ///
+    /// The main thread takes no command now.
+    pub fn configuration(&self, reply: Reply<Vec<Effective>>) -> Result<(), Refused> {
+        self.send(Command::Configuration(reply))
+    }
+
+    /// Leaves out lines of the log below `level`, until the configuration is read again with another level or the relay is started anew.
+    ///
+    /// # Errors
+    ///
+    /// The main thread takes no command now.
+    pub fn set_log_level(&self, level: Level, reply: Reply<()>) -> Result<(), Refused> {
+        self.send(Command::SetLogLevel(level, reply))
+    }
+
+    /// Writes a line to the log. What is not ours in it has to be escaped.
     ///
     /// # Errors
     ///

@@ -23,6 +23,8 @@ pub struct LiveCounters {
     shards: Arc<[Counted]>,
     commons: Arc<Commons>,
     is_draining: Arc<AtomicBool>,
+    /// Keys with a value that holds after a restart.
+    restart_pending: Arc<RwLock<Vec<&'static str>>>,
 }
 
 impl LiveCounters {
@@ -38,6 +40,7 @@ impl LiveCounters {
             shards: shards.collect(),
             commons,
             is_draining: Arc::default(),
+            restart_pending: Arc::default(),
         }
     }
 
@@ -58,6 +61,24 @@ impl LiveCounters {
     /// Returns whether new allocations are refused because the relay drains.
     pub fn is_draining(&self) -> bool {
         self.is_draining.load(Relaxed)
+    }
+
+    /// Takes note of keys whose value in the configuration that was read last holds after a restart.
+    pub(crate) fn set_restart_pending(&self, keys: Vec<&'static str>) {
+        let mut pending = self
+            .restart_pending
+            .write()
+            .unwrap_or_else(PoisonError::into_inner);
+        *pending = keys;
+    }
+
+    /// Returns the keys whose value in the configuration that was read last holds after a restart.
+    pub fn restart_pending(&self) -> Vec<&'static str> {
+        let pending = self
+            .restart_pending
+            .read()
+            .unwrap_or_else(PoisonError::into_inner);
+        pending.clone()
     }
 
     /// Returns how many buckets of the budget for strangers are in use, and how many there are. It looks at all of them.

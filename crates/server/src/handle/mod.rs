@@ -17,7 +17,7 @@ pub use turnbuckle_engine::{
 };
 
 pub(crate) use self::commands::Command;
-pub use self::commands::{Commands, Refused, Reply};
+pub use self::commands::{Commands, Refused, ReloadReport, Reloading, Reply};
 pub use self::counters::LiveCounters;
 pub(crate) use self::events::EventSender;
 pub use self::events::{Event, EventKind, Events, Identity};

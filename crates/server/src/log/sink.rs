@@ -156,6 +156,10 @@ impl Output for Sink {
         self.put(Level::Info, summary.message(), Some(summary));
     }
 
+    fn set_level(&mut self, level: Level) {
+        self.level_min = level;
+    }
+
     fn lost(&self) -> u64 {
         self.lost.load(Ordering::Relaxed)
     }

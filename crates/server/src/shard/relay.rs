@@ -181,8 +181,8 @@ impl Relay {
         sessions::answer_page(hub, wish, fronts, tx);
     }
 
-    /// Takes over other users and peer rules.
-    pub(crate) fn reconfigure(&mut self, engine: &EngineConfig) {
+    /// Takes over other settings.
+    pub(crate) fn reconfigure(&mut self, engine: &Arc<EngineConfig>) {
         self.hub.engine.reconfigure(engine);
         self.hub.rules_changed();
     }

@@ -49,7 +49,7 @@ pub(crate) enum Request {
     Ping(Reply<()>),
     /// Open relay sockets at these addresses too.
     Relays(Vec<RelayAddress>),
-    /// Use these users, peer rules and quotas from now on.
+    /// Use these settings from now on.
     Reconfigure(Arc<EngineConfig>),
     /// Fail.
     #[cfg(test)]

@@ -60,13 +60,15 @@ impl Certificates {
     ///
     /// Which key of the configuration cannot be followed, and why.
     pub(crate) fn load(config: &Tls) -> Result<Self, String> {
-        let files = [&config.certificate, &config.key, &config.client_authorities];
-        let files: Vec<PathBuf> = files.into_iter().flatten().cloned().collect();
-        // Looked at before they are read, so that a change in between is seen as one.
-        let stamps = stamps(&files);
-        let Sets { tls, dtls } = Sets::read(config)?;
+        // The files are looked at before they are read, so that a change in between is seen as one.
+        let Prepared {
+            config,
+            files,
+            stamps,
+            sets: Sets { tls, dtls },
+        } = Self::prepare(config)?;
         Ok(Self {
-            config: config.clone(),
+            config,
             files,
             stamps,
             current: tls.map(|set| Arc::new(RwLock::new(set))),
@@ -93,6 +95,30 @@ impl Certificates {
         Some(self.reload())
     }
 
+    /// Reads what other settings name, and changes nothing yet.
+    ///
+    /// # Errors
+    ///
+    /// Which key cannot be followed, and why.
+    pub(crate) fn prepare(config: &Tls) -> Result<Prepared, String> {
+        let files = files(config);
+        let stamps = stamps(&files);
+        Ok(Prepared {
+            config: config.clone(),
+            files,
+            stamps,
+            sets: Sets::read(config)?,
+        })
+    }
+
+    /// Uses what was prepared for new connections. Whether TLS and DTLS are spoken stays as it was.
+    pub(crate) fn take(&mut self, prepared: Prepared) {
+        self.config = prepared.config;
+        self.files = prepared.files;
+        self.stamps = prepared.stamps;
+        self.put(prepared.sets);
+    }
+
     /// Reads the files again. What is wrong with them leaves everything as it was.
     ///
     /// # Errors
@@ -100,15 +126,31 @@ impl Certificates {
     /// What is wrong with them.
     pub(crate) fn reload(&mut self) -> Result<(), String> {
         self.stamps = stamps(&self.files);
-        let Sets { tls, dtls } = Sets::read(&self.config)?;
+        self.put(Sets::read(&self.config)?);
+        Ok(())
+    }
+
+    fn put(&self, Sets { tls, dtls }: Sets) {
         if let Some((current, next)) = self.current.as_ref().zip(tls) {
             *current.write().unwrap_or_else(PoisonError::into_inner) = next;
         }
         if let Some((current, next)) = self.current_dtls.as_ref().zip(dtls) {
             *current.write().unwrap_or_else(PoisonError::into_inner) = next;
         }
-        Ok(())
     }
+}
+
+/// Other settings, and the set made of the files that they name.
+pub(crate) struct Prepared {
+    config: Tls,
+    files: Vec<PathBuf>,
+    stamps: Vec<Option<Stamp>>,
+    sets: Sets,
+}
+
+fn files(config: &Tls) -> Vec<PathBuf> {
+    let files = [&config.certificate, &config.key, &config.client_authorities];
+    files.into_iter().flatten().cloned().collect()
 }
 
 /// What is made of one reading of the files.

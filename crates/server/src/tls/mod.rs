@@ -2,4 +2,4 @@
 
 mod certificates;
 
-pub(crate) use certificates::{Certificates, CurrentTls, current, suite_name};
+pub(crate) use certificates::{Certificates, CurrentTls, Prepared, current, suite_name};

@@ -37,6 +37,8 @@ impl Write for Unread {
 }
 
 impl Output for Unread {
+    fn set_level(&mut self, _: crate::config::Level) {}
+
     fn session_ended(&mut self, _: Summary) {}
 
     fn lost(&self) -> u64 {
@@ -84,7 +86,8 @@ impl Running {
         let shards = relay.shards.all().iter();
         let counters = shards.map(|shard| Arc::clone(&shard.counters)).collect();
         let thread = std::thread::spawn(move || {
-            let ended = relay.wait(&config, &inbox, &mut out);
+            let mut configuration = Configuration::fixed(config);
+            let ended = relay.wait(&mut configuration, &inbox, &mut out);
             drop(inbox);
             (
                 ended,

@@ -57,7 +57,7 @@ impl World {
             }
             _ => {
                 self.seen.coverage.count("reconfigurations", 0);
-                let config = config(self.operator.ports, self.operator.rate);
+                let config = config(self.operator.ports, self.operator.rate).into();
                 for running in &mut self.shards {
                     running.shard.reconfigure(&config);
                 }

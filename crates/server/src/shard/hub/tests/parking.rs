@@ -142,7 +142,7 @@ impl Fixture {
     fn add_alice(&mut self) {
         let key = long_term_key_md5(b"alice", REALM.as_bytes(), b"wonderland");
         self.config.auth.add_user_by_md5_key("alice", key).unwrap();
-        self.hub.engine.reconfigure(&self.config);
+        self.hub.engine.reconfigure(&self.config.clone().into());
     }
 
     /// Returns the error codes that were answered.

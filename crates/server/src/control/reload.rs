@@ -1,0 +1,153 @@
+//! Reads the configuration again and applies what may change while the relay runs.
+//!
+//! Invariant: everything that can be wrong is found before anything changes. The keys of the [`KeyRing`](super::keys::KeyRing) stay, so no
+//! nonce, ticket or cookie ends by a reload.
+
+use std::sync::Arc;
+
+use super::start::Started;
+use crate::config::{self, Config, Effective, Entry, Loaded, Machine, Note, Reloaded};
+use crate::handle::{ReloadReport, Reloading};
+use crate::log::Output;
+use crate::translate;
+
+/// Reads a configuration again, with the addresses that the machine has then. An error says what is wrong, one problem a line.
+type Source = Box<dyn Fn() -> Result<(Loaded, Machine), String> + Send>;
+
+/// The configuration of a relay, and where it is read again from.
+pub struct Configuration {
+    loaded: Loaded,
+    source: Option<Source>,
+}
+
+impl Configuration {
+    /// Takes a configuration that `source` reads again.
+    pub fn new(
+        loaded: Loaded,
+        source: impl Fn() -> Result<(Loaded, Machine), String> + Send + 'static,
+    ) -> Self {
+        Self {
+            loaded,
+            source: Some(Box::new(source)),
+        }
+    }
+
+    /// Takes a configuration that cannot be read again.
+    pub(super) fn fixed(config: Config) -> Self {
+        Self {
+            loaded: Loaded::of(config),
+            source: None,
+        }
+    }
+
+    /// Returns what holds.
+    pub(super) fn running(&self) -> &Config {
+        &self.loaded.config
+    }
+
+    /// Returns what holds key by key, secrets masked.
+    pub(super) fn effective(&self) -> Vec<Effective> {
+        config::effective(&self.loaded)
+    }
+
+    /// Reads the configuration again.
+    fn read(&self) -> Result<(Reloaded, Vec<Note>), String> {
+        let source = self.source.as_ref();
+        let source = source.ok_or("this configuration was not read from anywhere")?;
+        let (next, machine) = source()?;
+        let reloaded = config::reload(&self.loaded, &next, &machine);
+        let reloaded = reloaded.map_err(|problems| problems.to_string())?;
+        Ok((reloaded, next.notes))
+    }
+}
+
+impl Started {
+    /// Reads the configuration again and, unless this is a dry run, applies it. What has come of it is said in the log.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong with it, one problem a line. Nothing has changed then.
+    pub(super) fn reload(
+        &mut self,
+        is_dry_run: bool,
+        configuration: &mut Configuration,
+        out: &mut impl Output,
+    ) -> Reloading {
+        let result = self.try_reload(is_dry_run, configuration, out);
+        if is_dry_run {
+            return result;
+        }
+        // The log takes everything.
+        let _ = match &result {
+            Err(problems) => problems.lines().try_for_each(|problem| {
+                writeln!(out, "error: configuration not changed: {problem}")
+            }),
+            Ok(report) => {
+                for note in &report.notes {
+                    let _ = writeln!(out, "warning: {note}");
+                }
+                writeln!(
+                    out,
+                    "configuration read again; changed: {}; after a restart: {}",
+                    listed(&report.changed),
+                    listed(&report.restart_pending)
+                )
+            }
+        };
+        result
+    }
+
+    fn try_reload(
+        &mut self,
+        is_dry_run: bool,
+        configuration: &mut Configuration,
+        out: &mut impl Output,
+    ) -> Reloading {
+        let (
+            Reloaded {
+                loaded,
+                changed,
+                pending,
+            },
+            notes,
+        ) = configuration.read()?;
+        let config = &loaded.config;
+        let mut keys = self.keys.clone();
+        let is_changed = |key: &str| changed.iter().any(|entry| entry.name == key);
+        if is_changed("stateless-nonce-secret") {
+            keys.follow(config);
+        }
+        let engine = translate::engine(config, &keys)?;
+        let certificates = self.certificates.prepare(&config.tls)?;
+        let names = |entries: &[&'static Entry]| entries.iter().map(|entry| entry.name).collect();
+        let report = ReloadReport {
+            changed: names(&changed),
+            restart_pending: names(&pending),
+            notes: notes.iter().map(Note::to_string).collect(),
+        };
+        if is_dry_run {
+            return Ok(report);
+        }
+        // Without a database: with one, none of the keys that the engines know has changed.
+        if !changed.is_empty() && config.authentication.database.is_none() {
+            self.users.changed(Arc::new(engine), &mut self.shards);
+        }
+        self.keys = keys;
+        self.certificates.take(certificates);
+        self.drain.set_allocations_left(config.limits.drained);
+        if is_changed("log-min-level") {
+            out.set_level(config.log.level_min);
+        }
+        self.counters
+            .set_restart_pending(report.restart_pending.clone());
+        configuration.loaded = loaded;
+        Ok(report)
+    }
+}
+
+fn listed(keys: &[&str]) -> String {
+    match keys {
+        [] => "nothing".to_owned(),
+        keys => keys.join(", "),
+    }
+}

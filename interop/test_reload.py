@@ -1,0 +1,322 @@
+"""A configuration that is read again while calls go on: what changes holds, what is wrong changes nothing, and nothing is lost.
+
+`RELOADS=10000` has as many reloads under load as that, in place of 50.
+"""
+
+import base64
+import hashlib
+import hmac
+import json
+import os
+import secrets
+import signal
+import socket
+import struct
+import subprocess
+import time
+
+import pytest
+
+#: Of these tests alone.
+SERVER = ("127.77.11.1", 34911)
+REALM = "example.org"
+COOKIE = 0x2112A442
+
+ALLOCATE, REFRESH, CREATE_PERMISSION, CHANNEL_BIND = 3, 4, 8, 9
+CHANNEL = 0x4000
+
+BASE = f"""
+listening-ip={SERVER[0]}
+listening-port={SERVER[1]}
+relay-ip={SERVER[0]}
+realm={REALM}
+relay-threads=2
+pin-threads=false
+allow-loopback-peers
+mobility
+"""
+
+
+class Client:
+    """A TURN client by UDP that says what it was answered."""
+
+    def __init__(self, user: str, password: str = "secret"):
+        self.user, self.password, self.nonce = user, password, None
+        self.socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        self.socket.settimeout(20)
+        self.socket.connect(SERVER)
+
+    def request(self, method: int, attributes: bytes = b"") -> tuple[int, dict[int, bytes]]:
+        """The code of the answer, 200 for success, and its attributes. A nonce is asked for once and kept."""
+        if self.nonce is None:
+            _, refusal = self._exchange(ALLOCATE, _attribute(0x19, b"\x11\0\0\0"), None)
+            self.nonce = refusal[0x15]
+        key = hashlib.md5(f"{self.user}:{REALM}:{self.password}".encode()).digest()
+        named = [(0x06, self.user.encode()), (0x14, REALM.encode()), (0x15, self.nonce)]
+        return self._exchange(method, attributes + b"".join(_attribute(*one) for one in named), key)
+
+    def allocate(self) -> int:
+        return self.request(ALLOCATE, _attribute(0x19, b"\x11\0\0\0"))[0]
+
+    def permit(self, peer: tuple[str, int]) -> int:
+        return self.request(CREATE_PERMISSION, _peer(peer))[0]
+
+    def bind(self, peer: tuple[str, int]) -> int:
+        return self.request(CHANNEL_BIND, _attribute(0x0C, struct.pack("!HH", CHANNEL, 0)) + _peer(peer))[0]
+
+    def refresh(self) -> int:
+        return self.request(REFRESH)[0]
+
+    def _exchange(self, method: int, attributes: bytes, key: bytes | None) -> tuple[int, dict[int, bytes]]:
+        transaction = secrets.token_bytes(12)
+        length = len(attributes) + (24 if key else 0)
+        message = struct.pack("!HHI", method, length, COOKIE) + transaction + attributes
+        if key:
+            message += _attribute(0x08, hmac.new(key, message, hashlib.sha1).digest())
+        self.socket.send(message)
+        while True:
+            answer = self.socket.recv(2048)
+            if answer[8:20] == transaction:
+                break
+        found, rest = {}, answer[20:]
+        while rest:
+            kind, length = struct.unpack("!HH", rest[:4])
+            found[kind] = rest[4 : 4 + length]
+            rest = rest[4 + length + (-length % 4) :]
+        code = found.get(0x09)
+        return (code[2] * 100 + code[3] if code else 200), found
+
+
+def _attribute(kind: int, value: bytes) -> bytes:
+    return struct.pack("!HH", kind, len(value)) + value + bytes(-len(value) % 4)
+
+
+def _peer(peer: tuple[str, int]) -> bytes:
+    address = int.from_bytes(socket.inet_aton(peer[0])) ^ COOKIE
+    return _attribute(0x12, struct.pack("!BBHI", 0, 1, peer[1] ^ (COOKIE >> 16), address))
+
+
+class Relay:
+    """A relay with a file that can be written anew, and the socket for commands."""
+
+    def __init__(self, binary, folder, program="serve", more=(), content="user=alice:secret\n"):
+        self.binary, self.folder = binary, folder
+        self.file, self.control = folder / "relay.conf", folder / "control.sock"
+        self.write(content)
+        words = [binary, program] if program == "serve" else [program]
+        options = ["-c", str(self.file), f"--control-socket={self.control}", f"--statistics-file={folder}/statistics.json", *more]
+        self.out = open(folder / "out", "wb")
+        self.process = subprocess.Popen([*words, *options], stdout=self.out, stderr=subprocess.STDOUT, cwd=folder)
+        self.until("ready")
+
+    def until(self, text: str, count: int = 1) -> None:
+        deadline = time.monotonic() + 60
+        while self.said().count(text) < count:
+            assert time.monotonic() < deadline and self.process.poll() is None, self.said()
+            time.sleep(0.01)
+
+    def said(self) -> str:
+        return (self.folder / "out").read_text()
+
+    def write(self, content: str) -> None:
+        new = self.folder / "new.conf"
+        new.write_text(BASE + content)
+        new.rename(self.file)
+
+    def ctl(self, *words: str) -> subprocess.CompletedProcess:
+        command = [self.binary, "ctl", f"--socket={self.control}", "--json", "--timeout=60", *words]
+        return subprocess.run(command, capture_output=True, text=True, timeout=90)
+
+    def reload(self, content: str) -> dict:
+        """Writes the file and has it read again."""
+        self.write(content)
+        done = self.ctl("reload")
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
+
+    def post(self, path: str) -> tuple[int, dict]:
+        """A request without a process for each."""
+        with socket.socket(socket.AF_UNIX) as stream:
+            stream.settimeout(60)
+            stream.connect(str(self.control))
+            stream.sendall(f"POST {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+            answer = b"".join(iter(lambda: stream.recv(65536), b""))
+        head, body = answer.split(b"\r\n\r\n", 1)
+        return int(head.split()[1]), json.loads(body)
+
+    def end(self) -> None:
+        """Ends what a test that failed has left."""
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+        self.out.close()
+
+    def stop(self) -> None:
+        self.process.send_signal(signal.SIGTERM)
+        assert self.process.wait(60) == 0
+        counted = json.loads((self.folder / "statistics.json").read_text())
+        assert counted["in"] == counted["out"] + counted["dropped"]
+
+
+@pytest.fixture
+def relay(binary, tmp_path):
+    running = Relay(binary, tmp_path)
+    yield running
+    running.end()
+
+
+def test_users_peers_and_quotas_change_at_once_and_what_needs_a_restart_is_named(relay):
+    alice, carol = Client("alice"), Client("carol")
+    assert alice.allocate() == 200
+    assert carol.allocate() == 401
+    peer = ("127.77.11.9", 4000)
+    assert alice.permit(peer) == 200
+    assert relay.reload("user=alice:secret\nuser=carol:secret\n")["changed"] == ["user"]
+    assert carol.allocate() == 200
+    assert relay.reload("user=carol:secret\n")["changed"] == ["user"]
+    assert alice.refresh() == 401
+    report = relay.reload("user=carol:secret\nuser=alice:secret\ndenied-peer-ip=127.77.11.9\n")
+    assert report["changed"] == ["user", "denied-peer-ip"]
+    assert alice.permit(peer) == 403
+    assert relay.reload("user=alice:secret\nuser-quota=1\nmin-port=50000\nverbose\n")["restart_pending"] == ["min-port", "verbose"]
+    assert alice.permit(peer) == 200
+    assert Client("alice").allocate() == 486
+    shown = json.loads(relay.ctl("config").stdout)["effective"]
+    values = {one["key"]: one["values"] for one in shown}
+    assert values["user-quota"] == ["1"] and values["min-port"] == ["49152"]
+    assert "secret" not in json.dumps(list(values.values()))
+    report = relay.reload("user=alice:secret\nalternate-server=203.0.113.8:3478\n")
+    assert Client("alice").allocate() == 300
+    assert report["restart_pending"] == []
+    relay.stop()
+
+
+def test_secrets_change_at_once_and_nonces_have_the_lifetime_of_the_moment(relay):
+    def client(secret: str) -> Client:
+        user = f"{int(time.time()) + 3600}:dora"
+        password = hmac.new(secret.encode(), user.encode(), hashlib.sha1).digest()
+        return Client(user, base64.b64encode(password).decode())
+
+    relay.reload("static-auth-secret=the-first-one\n")
+    first = client("the-first-one")
+    assert first.allocate() == 200
+    relay.reload("static-auth-secret=the-second-one\nstale-nonce=1\n")
+    assert first.refresh() in (401, 438)
+    second = client("the-second-one")
+    assert second.allocate() == 200
+    time.sleep(2.2)
+    assert second.refresh() == 438
+    relay.stop()
+
+
+def test_a_rate_holds_for_sessions_that_begin_after_it_and_a_dry_run_changes_nothing(relay):
+    assert Client("alice").allocate() == 200
+    relay.write("user=alice:secret\nmax-bps=12345\n")
+    report = json.loads(relay.ctl("reload", "--dry-run").stdout)
+    assert (report["changed"], report["dry_run"]) == (["max-bps"], True)
+    assert json.loads(relay.ctl("config").stdout)["effective"]
+    assert Client("alice").allocate() == 200
+    relay.ctl("reload")
+    assert Client("alice").allocate() == 200
+    rates = [json.loads(line)["max_bps"] for line in relay.ctl("sessions").stdout.splitlines()]
+    assert sorted(rates, key=str) == [12345, None, None]
+    relay.stop()
+
+
+def test_certificates_of_other_files_are_used_for_new_connections(binary, tmp_path, program):
+    openssl = program("openssl")
+
+    def made(name: str) -> str:
+        files = [f"{tmp_path}/{name}.pem", f"{tmp_path}/{name}.key"]
+        command = [openssl, "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2"]
+        subprocess.run([*command, "-subj", f"/CN={name}", "-out", files[0], "-keyout", files[1]], check=True, capture_output=True)
+        return f"user=alice:secret\ncert={files[0]}\npkey={files[1]}\ntls-listening-port=34912\n"
+
+    first, second = made("first"), made("second")
+    relay = Relay(binary, tmp_path, content=first)
+
+    def subject() -> str:
+        command = [openssl, "s_client", "-connect", f"{SERVER[0]}:34912", "-brief"]
+        return subprocess.run(command, input="", capture_output=True, text=True, timeout=60).stderr
+
+    try:
+        assert "first" in subject()
+        assert relay.reload(second)["changed"] == ["cert", "pkey"]
+        assert "second" in subject()
+        # What does not belong together changes nothing.
+        relay.write(second.replace("second.key", "first.key"))
+        assert relay.ctl("reload").returncode == 1
+        assert "second" in subject()
+        # Whether TLS is spoken at all is a matter of the start.
+        report = relay.reload("user=alice:secret\ntls-listening-port=34912\n")
+        assert report["restart_pending"] == ["cert", "pkey"]
+        assert "second" in subject()
+        relay.stop()
+    finally:
+        relay.end()
+
+
+def test_many_reloads_under_load_lose_nothing(relay):
+    peer = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    peer.bind(("127.77.11.9", 0))
+    peer.settimeout(20)
+    client = Client("alice")
+    assert client.allocate() == 200
+    assert client.bind(peer.getsockname()) == 200
+    nonce, sent = client.nonce, 0
+    count = int(os.environ.get("RELOADS", "50"))
+    contents = [f"user=alice:secret\nuser=guest{n}:secret\ndenied-peer-ip=192.0.2.{n}\nuser-quota={n + 5}\nmax-bps={n + 1}000\n" for n in range(3)]
+    for round_number in range(count):
+        relay.write(contents[round_number % 3])
+        for payload in (b"before", b"between"):
+            data = payload + str(round_number).encode()
+            data += bytes(-len(data) % 4)
+            client.socket.send(struct.pack("!HH", CHANNEL, len(data)) + data)
+            if payload == b"before":
+                status, report = relay.post("/v1/reload")
+                assert status == 200, report
+            received, relayed = peer.recvfrom(2048)
+            assert received == data
+            peer.sendto(data, relayed)
+            assert client.socket.recv(2048)[4:] == data
+            sent += 1
+        if round_number % 10 == 0:
+            assert client.refresh() == 200  # by the nonce of the beginning
+    assert (client.nonce, sent) == (nonce, 2 * count)
+    assert relay.said().count("configuration read again") == count
+    relay.stop()
+
+
+def test_none_of_500_bad_configurations_is_applied(relay):
+    client = Client("alice")
+    assert client.allocate() == 200
+    before = json.loads(relay.ctl("config").stdout)
+    wrong = ["stale-nonce=0", "no-such-key", "user=nobody", "denied-peer-ip=here", "min-port=0", "user-quota=many", "listening-ip=\0", "max-bps=-1", "user=a:b\nuser=a:c", "alternate-server=nowhere:99999"]
+    for number in range(500):
+        relay.write(f"user=mallory:secret\nuser-quota={number + 1}\n{wrong[number % len(wrong)]}\n")
+        status, answer = relay.post("/v1/reload")
+        assert status == 422 and "relay.conf:" in answer["error"], (wrong[number % len(wrong)], answer)
+    relay.file.unlink()
+    assert relay.post("/v1/reload")[0] == 422
+    assert json.loads(relay.ctl("config").stdout) == before
+    assert client.refresh() == 200
+    assert Client("mallory").allocate() == 401
+    relay.stop()
+
+
+def test_sighup_reads_the_configuration_again_and_as_turnserver_only_if_it_is_to(binary, tmp_path, coturns_name):
+    (tmp_path / "serve").mkdir()
+    relay = Relay(binary, tmp_path / "serve")
+    relay.process.send_signal(signal.SIGHUP)
+    relay.until("configuration read again")
+    relay.stop()
+    name = coturns_name("turnserver")
+    for number, (more, text) in enumerate([((), "log file reopened"), (("--reload-on-hangup",), "configuration read again")]):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        relay = Relay(binary, folder, program=name, more=("--log-file=stdout", "--no-cli", f"--pidfile={folder}/pid", *more))
+        relay.process.send_signal(signal.SIGHUP)
+        relay.until(text)
+        if not more:
+            assert "configuration read again" not in relay.said()
+        relay.stop()
