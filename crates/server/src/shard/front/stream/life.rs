@@ -179,7 +179,6 @@ impl StreamFront {
         self.counters.opened();
         let Ok(stream) = sockets.adopt(stream) else {
             self.counters.closed(CloseReason::Failed);
-            // mutant: shards-count-no-lost-connection
             return self.counters.dropped(StreamDrop::SocketClosed, 1);
         };
         let client = self.connections.adopt(hub.now.time, stream, client, tls);
