@@ -165,6 +165,7 @@ impl<R: Random> Engine<R> {
     /// pools and budgets were made from stays as it is and has to be the same in `config`: relay addresses and ports, shared relays,
     /// TCP relays, mobility, and the sizes in its limits.
     pub fn reconfigure(&mut self, config: &Arc<Config>) {
+        // mutant: shards-know-removed-users
         self.authenticator
             .reconfigure(&config.auth, &mut self.random);
         self.rules.config = Arc::clone(config);

@@ -47,6 +47,7 @@ impl Policies {
     /// Returns the peer policy that applies to a user.
     pub(crate) fn of(&self, user: &User) -> &Policy {
         let own = self.by_realm.get(&user.realm);
+        // mutant: shards-forget-rules-of-realms
         own.unwrap_or(&self.usual)
     }
 

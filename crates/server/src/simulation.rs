@@ -166,6 +166,16 @@ impl Shard {
         Token::ClientDatagrams.to_u64()
     }
 
+    /// The number that a data path keeps beside a relay socket that allocations share.
+    pub fn shared_relay_token() -> u64 {
+        Token::SharedRelay.to_u64()
+    }
+
+    /// Makes a relay socket that allocations share known.
+    pub fn add_shared_relay(&mut self, endpoint: EndpointId, local: SocketAddr) {
+        self.relay.add_shared_relay(endpoint, local);
+    }
+
     /// Publishes channels with `routes` from now on.
     pub fn publish_to(&mut self, routes: impl Routes + Send + 'static) {
         self.relay.set_routes(Box::new(routes));
@@ -196,6 +206,11 @@ impl Shard {
     /// Takes no new allocations from now on.
     pub fn drain(&mut self) {
         self.relay.drain();
+    }
+
+    /// Takes new allocations again.
+    pub fn undrain(&mut self) {
+        self.relay.undrain();
     }
 
     /// Takes over other users and peer rules.

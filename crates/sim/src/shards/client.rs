@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use turnbuckle_wire::{ChannelData, Class, Icmp, Message, Method, TransactionId};
 
 use super::path::{UNREACHABLE, code_of_refusal};
-use super::payload::{LEN_MIN, Payload};
+use super::payload::{LEN_MIN, Payload, Sender};
 use super::wire::WireId;
 use crate::message::{Attribute, Credentials, Draft, REALM, channel_data};
 use crate::queue::{MS, SECOND};
@@ -16,6 +16,8 @@ use crate::violation::{Coverage, Violation, ensure};
 const REPEAT: u64 = 500 * MS;
 /// The same by TCP, where a request is lost only with what a shard has no room for.
 const REPEAT_STREAM: u64 = 5 * SECOND;
+/// How long a permission lasts (RFC 8656 §9).
+const PERMISSION: u64 = 300 * SECOND;
 /// UDP and TCP in REQUESTED-TRANSPORT.
 const UDP: u8 = 17;
 const TCP: u8 = 6;
@@ -64,6 +66,25 @@ struct Link {
     is_raw: bool,
 }
 
+/// Whom a client's user is.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct User {
+    pub(super) name: &'static str,
+    pub(super) password: &'static str,
+    pub(super) realm: &'static str,
+}
+
+/// What the operator has done that a client's answers must show.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Terms {
+    /// The client's user is not known from here on.
+    pub(super) unknown_since: Option<u64>,
+    /// The client's user was not known before this.
+    pub(super) known_since: u64,
+    /// No allocations are made from here on.
+    pub(super) draining_since: Option<u64>,
+}
+
 /// What is unusual about a client.
 #[derive(Clone, Debug)]
 pub(super) struct Special {
@@ -77,6 +98,9 @@ pub(super) struct Special {
     borrowed: Option<SocketAddr>,
     /// It came back at another address.
     pub(super) has_moved: bool,
+    pub(super) terms: Terms,
+    /// Peers that it has been granted, and until when that lasts at least.
+    held: Vec<(SocketAddr, u64)>,
 }
 
 /// A client.
@@ -101,23 +125,23 @@ pub(super) struct Client {
 }
 
 impl Client {
-    pub(super) fn new(
-        owner: u32,
-        address: SocketAddr,
-        (user, password): (&str, &str),
-        random: Seeded,
-    ) -> Self {
+    pub(super) fn new(owner: u32, address: SocketAddr, user: User, random: Seeded) -> Self {
+        let credentials = Credentials {
+            user: user.name.to_owned(),
+            password: user.password.to_owned(),
+            realm: user.realm.to_owned(),
+            nonce: Vec::new(),
+            algorithms: None,
+            anonymous: false,
+        };
+        Self::with(owner, address, credentials, random)
+    }
+
+    fn with(owner: u32, address: SocketAddr, credentials: Credentials, random: Seeded) -> Self {
         Self {
             owner,
             address,
-            credentials: Credentials {
-                user: user.to_owned(),
-                password: password.to_owned(),
-                realm: REALM.to_owned(),
-                nonce: Vec::new(),
-                algorithms: None,
-                anonymous: false,
-            },
+            credentials,
             pending: None,
             relayed: None,
             reserved: None,
@@ -132,6 +156,8 @@ impl Client {
                 connection: None,
                 borrowed: None,
                 has_moved: false,
+                terms: Terms::default(),
+                held: Vec::new(),
             },
             random,
         }
@@ -178,13 +204,26 @@ impl Client {
         let connection = self.special.connection.take()?;
         let first = bind(connection);
         let random = self.random.fork("data");
-        let mut data = Self::new(self.owner, address, ("", ""), random);
-        data.credentials = self.credentials.clone();
+        let mut data = Self::with(self.owner, address, self.credentials.clone(), random);
+        data.special.terms = self.special.terms;
         data.relayed = self.relayed;
         data.link.wire = Some(wire);
         data.special.sort = Sort::Data;
         data.special.first = Some(first);
         Some(data)
+    }
+
+    /// Returns the peers that this client, if it comes by UDP, has been granted on the relayed address `relayed` and has not given up.
+    pub(super) fn held(&self, relayed: SocketAddr, now: u64) -> impl Iterator<Item = SocketAddr> {
+        let is_known = !self.is_over && self.link.wire.is_none() && self.relayed == Some(relayed);
+        let held = self.special.held.iter().filter(move |_| is_known);
+        held.filter(move |(_, until)| now < *until)
+            .map(|(peer, _)| *peer)
+    }
+
+    /// The operator's rules have changed: what they refuse is not the client's any more.
+    pub(super) fn give_up(&mut self, is_refused: impl Fn(SocketAddr) -> bool) {
+        self.special.held.retain(|(peer, _)| !is_refused(*peer));
     }
 
     /// Returns its connection.
@@ -275,9 +314,19 @@ impl Client {
         self.random.fill_bytes(&mut transaction);
         let transaction = TransactionId::from(transaction);
         let has_nonce = !self.credentials.nonce.is_empty();
-        let bytes = draft.write(transaction, has_nonce.then_some(&self.credentials));
+        let realm = &self.credentials.realm;
+        let bytes = match realm == REALM {
+            true => draft.clone(),
+            false => draft
+                .clone()
+                .with(Attribute::Raw(ORIGIN, origin(realm).into())),
+        };
+        let bytes = bytes.write(transaction, has_nonce.then_some(&self.credentials));
         let since = self.pending.as_ref().map_or(now, |pending| pending.since);
         self.asked.extend(peer_of(&draft));
+        if draft.attributes.contains(&Attribute::Lifetime(0)) {
+            self.special.held.clear();
+        }
         self.pending = Some(Pending {
             transaction,
             draft,
@@ -367,7 +416,7 @@ impl Client {
         };
         let payload = Payload {
             to,
-            owner: Some(self.owner),
+            sender: Sender::Client(self.owner),
         };
         let len = *self.random.choose(&[20, 20, 20, 61, 200]).unwrap_or(&20);
         let bytes = payload.write(len);
@@ -476,6 +525,19 @@ impl Client {
         };
         let code = error.map_or(200, |error| error.code);
         coverage.count("answers", code);
+        let Terms {
+            unknown_since,
+            known_since,
+            draining_since,
+        } = self.special.terms;
+        if code == 401 && !self.credentials.nonce.is_empty() {
+            let can_be = unknown_since.is_some() || pending.since <= known_since;
+            ensure(can_be, "credentials", || {
+                format!("{} is refused as {}", self.address, self.credentials.user)
+            })?;
+            self.is_over = true;
+            return Ok(None);
+        }
         if matches!(code, 401 | 438) {
             let nonce = message.nonce().ok().flatten();
             self.credentials.nonce = nonce.map(<[u8]>::to_vec).unwrap_or_default();
@@ -485,7 +547,18 @@ impl Client {
             return Ok(Some(self.ask(now, draft)));
         }
         if code == 200 {
-            self.granted(now, &pending.draft, message)?;
+            ensure(
+                unknown_since.is_none_or(|since| pending.since <= since),
+                "credentials",
+                || format!("{} is served as {}", self.address, self.credentials.user),
+            )?;
+            let is_new = pending.draft.method == Method::ALLOCATE;
+            ensure(
+                !is_new || draining_since.is_none_or(|since| pending.since <= since),
+                "draining",
+                || format!("{} got an allocation", self.address),
+            )?;
+            self.granted(now, &pending, message)?;
         } else if matches!(
             pending.draft.method,
             Method::ALLOCATE | Method::CONNECTION_BIND
@@ -498,7 +571,13 @@ impl Client {
     }
 
     /// Notes what the server has granted.
-    fn granted(&mut self, now: u64, draft: &Draft, message: &Message<'_>) -> Result<(), Violation> {
+    fn granted(
+        &mut self,
+        now: u64,
+        pending: &Pending,
+        message: &Message<'_>,
+    ) -> Result<(), Violation> {
+        let draft = &pending.draft;
         match draft.method {
             Method::ALLOCATE => {
                 let relayed = message.xor_relayed_address().ok().flatten();
@@ -527,6 +606,9 @@ impl Client {
             Method::CONNECTION_BIND => self.link.is_raw = true,
             Method::CREATE_PERMISSION | Method::CHANNEL_BIND => {
                 self.peers.extend(peer_of(draft));
+                let peer = peer_of(draft).map(|(peer, _)| peer);
+                let until = pending.since + PERMISSION;
+                self.special.held.extend(peer.map(|peer| (peer, until)));
             }
             _ => {}
         }
@@ -558,6 +640,13 @@ fn peer_of(draft: &Draft) -> Option<(SocketAddr, Option<u16>)> {
     Some((peer, channel))
 }
 
+/// The origin that requests for a realm name.
+pub(super) fn origin(realm: &str) -> String {
+    format!("https://{realm}")
+}
+
+/// ORIGIN (draft-ietf-tram-stun-origin §5).
+const ORIGIN: u16 = 0x802F;
 /// CONNECTION-ID (RFC 6062 §6.2.1).
 const CONNECTION_ID: u16 = 0x002A;
 

@@ -1,14 +1,16 @@
 //! Several whole shards of the real server, with everything but sockets and threads: hubs, fronts, peers and what passes between shards, over a
 //! simulated data path and under virtual time.
 //!
-//! [`crate::World`] has the engine alone and a reference model that says what each answer has to be. Here is no model: the rules are those
-//! that hold whatever the server decides. Every datagram is out or dropped for one reason; data reaches only whom it was sent to; nothing goes to a
-//! port without a relay socket, and a reserved port is held; a source that proved nothing has one budget at all shards; and when faults stop,
-//! whoever waits gets an answer.
+//! [`crate::World`] has the engine alone and a reference model that says what each answer has to be. Here is no model: the rules are those that
+//! hold whatever the server decides. Every datagram is out or dropped for one reason; data reaches only whom it was sent to; nothing goes to a
+//! port without a relay socket, and a reserved port is held; a source that proved nothing has one budget at all shards; what the operator's rules
+//! forbid is over at once, in user space and in the kernel; a peer of a relay socket that allocations share is one client's; and when faults
+//! stop, whoever waits gets an answer.
 //!
-//! Clients come by UDP and TCP, come back at other addresses with a ticket (RFC 8016), and relay TCP (RFC 6062). Strangers send requests without credentials, and
-//! open connections on which they say nothing. Datagrams are shown as GRO does or are too long to be shown, connections are read and written in part, calls for
-//! datagrams and for connections fail, peers' hosts answer with ICMP errors, shards stand still, and other programs take UDP and TCP ports.
+//! Clients of two realms come by UDP and TCP, come back at other addresses with a ticket (RFC 8016), and relay TCP (RFC 6062). Strangers send
+//! requests without credentials, and open connections on which they say nothing. Datagrams are shown as GRO does or are too long to be shown,
+//! connections are read and written in part, calls for datagrams and for connections fail, peers' hosts answer with ICMP errors, shards stand
+//! still, other programs take UDP and TCP ports, the clock is set, and the operator changes users and peer rules, drains and stops draining.
 
 mod client;
 mod host;

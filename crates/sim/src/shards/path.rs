@@ -157,6 +157,11 @@ impl Path {
         self.sockets.table.insert(local, token, false)
     }
 
+    /// Opens a relay socket that allocations share.
+    pub(super) fn share_relay(&mut self, local: SocketAddr, token: u64) -> io::Result<EndpointId> {
+        self.sockets.open_relay(local, token)
+    }
+
     /// Takes in a datagram, if there is room at its socket.
     pub(super) fn arrive(&mut self, socket: EndpointId, from: SocketAddr, bytes: Vec<u8>) {
         let waiting = self.inbox.iter().filter(|(id, ..)| *id == socket).count();
@@ -293,6 +298,17 @@ impl Path {
     }
 }
 
+impl Opened {
+    fn open_relay(&mut self, local: SocketAddr, token: u64) -> io::Result<EndpointId> {
+        // The name is known only when the port is.
+        self.host.take(local, Owner::Held)?;
+        let id = self.table.insert(local, token, true);
+        let owner = Owner::Relay(self.shard, id);
+        self.host.lock().ports.insert(local, owner);
+        Ok(id)
+    }
+}
+
 /// The ICMP error of a peer's host that does not take what `relayed` has sent. It says from where that was, so that whoever hears of it can tell
 /// whether it was meant.
 fn refusal(relayed: SocketAddr, peer: SocketAddr) -> IcmpError {
@@ -313,12 +329,7 @@ pub(super) fn code_of_refusal(relayed: SocketAddr) -> u8 {
 
 impl Sockets for Opened {
     fn bind(&mut self, bind: Bind) -> io::Result<EndpointId> {
-        // The name is known only when the port is.
-        self.host.take(bind.address, Owner::Held)?;
-        let id = self.table.insert(bind.address, bind.token, true);
-        let owner = Owner::Relay(self.shard, id);
-        self.host.lock().ports.insert(bind.address, owner);
-        Ok(id)
+        self.open_relay(bind.address, bind.token)
     }
 
     fn hold(&mut self, address: SocketAddr) -> io::Result<HeldSocket> {

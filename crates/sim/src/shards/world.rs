@@ -1,7 +1,9 @@
 //! The world of several shards: what happens when, and what must hold.
 
+mod claims;
 mod connections;
 mod operator;
+mod rules;
 
 use std::net::SocketAddr;
 use std::num::NonZeroU32;
@@ -12,15 +14,16 @@ use turnbuckle_engine::Rate;
 use turnbuckle_server::simulation::{Clock, ConnectionLimits, Server, Shard};
 use turnbuckle_wire::{Method, TransactionId};
 
-use self::operator::{Operator, config, now_at};
-use super::client::{Client, Sort};
+use self::operator::{Operator, Relays, config, now_at};
+use self::rules::{Datagram, Rules};
+use super::client::{Client, Sort, User};
 use super::host::{CallFaults, Owner, SharedHost};
 use super::kernel::Relayed;
 use super::meter::Meter;
 use super::path::{Path, Sent};
-use super::payload::Payload;
+use super::payload::{Payload, Sender};
 use super::wire::WireId;
-use crate::message::{Attribute, Draft};
+use crate::message::{Attribute, Draft, REALM};
 use crate::plan::{self, RELAY_V4};
 use crate::queue::{MS, Queue, SECOND};
 use crate::random::Seeded;
@@ -28,8 +31,29 @@ use crate::trace::{Trace, seconds};
 use crate::violation::{Coverage, Violation, ensure};
 
 const LISTENER: SocketAddr = plan::LISTENERS[0];
-const USERS: [(&str, &str); 2] = [("alice", "correct horse"), ("bertil", "battery staple")];
+/// Who may ask for something; the last one is in some worlds only.
+const USERS: [User; 3] = [
+    User {
+        name: "alice",
+        password: "correct horse",
+        realm: REALM,
+    },
+    User {
+        name: "bertil",
+        password: "battery staple",
+        realm: REALM,
+    },
+    User {
+        name: "carla",
+        password: "tr0ub4dor",
+        realm: OTHER_REALM,
+    },
+];
+/// A realm with peer rules of its own, and an origin of its own.
+const OTHER_REALM: &str = "other.test";
 const FIRST_PORT: u16 = 50_000;
+/// Where peers are reached.
+const PEER_PORT: u16 = 4000;
 /// What sources that proved nothing may be sent.
 const STRANGERS: Rate = Rate {
     burst: 4096,
@@ -152,10 +176,14 @@ impl World {
         let clock = Clock::new(now_at(begin));
         let host = SharedHost::new(seeded.fork("host"));
         let count = 2 + random.index(3);
-        let ports = 8 + random.between_u16(0, 40);
+        let sharing = if random.one_in(4) { count } else { 0 };
         let mut rates = seeded.fork("rates");
         let rate = rates.one_in(2).then(|| rates.between_u16(20, 200));
-        let rate = rate.and_then(|it| NonZeroU32::new(it.into()));
+        let relays = Relays {
+            ports: 8 + random.between_u16(0, 40),
+            rate: rate.and_then(|it| NonZeroU32::new(it.into())),
+            shared: Relays::shared_by(sharing),
+        };
         let limits = ConnectionLimits {
             message: Duration::from_secs(5),
             idle: Duration::from_secs(60),
@@ -163,7 +191,8 @@ impl World {
             total: 1000,
             per_source: 100,
         };
-        let server = Server::new(config(ports, rate), count, clock.clone(), limits);
+        let rules = Rules::default();
+        let server = Server::new(config(&relays, &rules), count, clock.clone(), limits);
         let kernel = host.lock().kernel.clone();
         if let Some(kernel) = &kernel {
             server.commons().set_meters(kernel.meters());
@@ -175,24 +204,27 @@ impl World {
                 shard.publish_to(kernel.clone());
             }
             let random = seeded.fork(&format!("path {index}"));
-            running(shard, Path::new(index, host.clone(), random))
+            let path = Path::new(index, host.clone(), random);
+            running(shard, path, relays.shared.get(index).copied())
         });
+        let shards = shards.collect();
         let mut world = Self {
             queue: Queue::new(begin),
             operator: Operator {
                 clock,
                 ahead_s: 0,
-                ports,
-                rate,
+                relays,
+                users: USERS.len() - 1 + random.index(2),
+                rules,
             },
             host: host.clone(),
-            shards: shards.collect(),
+            shards,
             clients: Vec::new(),
             addresses: 0,
             has_streams: !random.one_in(4),
             peers: (0..3)
                 .map(|number| Peer {
-                    address: plan::peer(number, false, 4000),
+                    address: plan::peer(number, false, PEER_PORT),
                     senders: Vec::new(),
                 })
                 .collect(),
@@ -213,8 +245,14 @@ impl World {
     }
 
     fn begin(&mut self) {
+        // Some worlds have hardly any descriptors left.
+        let descriptors_ppm = if self.random.one_in(4) {
+            200_000
+        } else {
+            20_000
+        };
         self.host.lock().faults = CallFaults {
-            descriptors_ppm: 20_000,
+            descriptors_ppm,
             buffers_ppm: 10_000,
             truncations_ppm: 5_000,
             refusals_ppm: 10_000,
@@ -239,8 +277,9 @@ impl World {
     /// A client of this number at an address that nobody had before.
     fn new_client(&mut self, number: usize) -> Client {
         let address = self.new_address(number);
-        let owner = u32::from(self.addresses);
-        let random = self.random.fork(&format!("client {owner}"));
+        let random = self.random.fork(&format!("client {}", self.addresses));
+        let user = number % self.operator.users;
+        let owner = rules::owner(self.addresses, user);
         let sort = match self.random.below(if self.has_streams { 4 } else { 1 }) {
             1 => Sort::Mobile,
             2 => Sort::Tcp,
@@ -248,7 +287,9 @@ impl World {
         };
         let is_stream = sort == Sort::Tcp || (self.has_streams && self.random.one_in(2));
         let wire = is_stream.then(|| self.connection(address));
-        Client::new(owner, address, USERS[number % USERS.len()], random).by(wire, sort)
+        let mut client = Client::new(owner, address, USERS[user], random).by(wire, sort);
+        client.special.terms = self.operator.rules.terms(user);
+        client
     }
 
     /// Lets one thing happen.
@@ -410,7 +451,21 @@ impl World {
             self.seen.coverage.count("answers to strangers", 0);
             return Ok(());
         }
+        self.allowed(from, to, &bytes)?;
         self.send(from, to, bytes);
+        Ok(())
+    }
+
+    /// What is relayed is not forbidden, and nobody has another one's peer.
+    fn allowed(&mut self, from: SocketAddr, to: SocketAddr, bytes: &[u8]) -> Result<(), Violation> {
+        let Some(relayed) = Datagram::of(&self.clients, from, to, bytes) else {
+            return Ok(());
+        };
+        self.operator.rules.allow(&relayed)?;
+        if self.operator.relays.shared.contains(&relayed.by) {
+            self.seen.coverage.count("data by shared ports", 0);
+            claims::check(&self.clients, &relayed, self.queue.now())?;
+        }
         Ok(())
     }
 
@@ -435,6 +490,7 @@ impl World {
         match relayed {
             Some(Relayed::Sent(from, to, bytes)) => {
                 self.seen.coverage.count("relayed by the kernel", 0);
+                self.allowed(from, to, &bytes)?;
                 self.send(from, to, bytes);
                 return Ok(());
             }
@@ -489,7 +545,7 @@ impl World {
         if let Some(answer) = client.take(now, bytes, &mut self.seen.coverage)? {
             self.send(to, LISTENER, answer);
         }
-        Ok(())
+        claims::have_one_owner(&self.clients, &self.operator.relays.shared, now)
     }
 
     fn arrive_at_peer(
@@ -500,8 +556,9 @@ impl World {
     ) -> Result<(), Violation> {
         let address = self.peers[number].address;
         let payload = Payload::read(bytes);
-        let owner = payload.and_then(|payload| payload.owner);
-        let known = self.clients.iter().find(|it| Some(it.owner) == owner);
+        let sender = payload.map(|payload| payload.sender);
+        let mut clients = self.clients.iter();
+        let known = clients.find(|it| Some(Sender::Client(it.owner)) == sender);
         // Whose client has gone meanwhile is not known any more.
         let is_right = payload.is_some_and(|it| it.to.ip() == address.ip())
             && known.is_none_or(|it| it.relayed.is_none_or(|relayed| relayed == from));
@@ -570,7 +627,7 @@ impl World {
     /// A token that another client of the same user has.
     fn token_for(&mut self, number: usize) -> Option<[u8; 8]> {
         let now = self.queue.now();
-        let users = USERS.len();
+        let users = self.operator.users;
         let mut others = self.clients.iter_mut().enumerate();
         others.find_map(|(other, client)| {
             let is_same = other % users == number % users;
@@ -585,7 +642,8 @@ impl World {
         let Peer { address, senders } = &self.peers[number];
         let address = *address;
         if let Some(&to) = self.random.choose(senders) {
-            let payload = Payload { to, owner: None };
+            let sender = Sender::Peer(number);
+            let payload = Payload { to, sender };
             let len = *self.random.choose(&[20, 20, 77, 300]).unwrap_or(&20);
             for _ in 0..1 + self.random.index(5) {
                 self.send(address, to, payload.write(len));
@@ -633,7 +691,11 @@ impl World {
     }
 }
 
-fn running(mut shard: Shard, mut path: Path) -> Running {
+fn running(mut shard: Shard, mut path: Path, shared: Option<SocketAddr>) -> Running {
+    if let Some(local) = shared {
+        let relay = path.share_relay(local, Shard::shared_relay_token());
+        shard.add_shared_relay(relay.expect("no port is taken yet"), local);
+    }
     let listener = path.listen(LISTENER, Shard::datagrams_token());
     shard.add_listener(listener, LISTENER);
     let token = shard.add_stream_listener(StreamListenerId::from_u32(0), LISTENER);

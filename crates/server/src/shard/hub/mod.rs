@@ -306,6 +306,7 @@ impl Hub {
 
     /// Ends what the kernel relays that the rules forbid now.
     pub(in crate::shard) fn rules_changed(&mut self) {
+        // mutant: shards-leave-it-to-the-kernel
         self.changes.rules_changed(self.now.time, &mut self.engine);
     }
 

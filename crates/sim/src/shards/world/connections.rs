@@ -3,10 +3,10 @@
 use std::net::SocketAddr;
 
 use super::super::client::Client;
-use super::super::payload::{LEN_MIN, Payload};
+use super::super::payload::{LEN_MIN, Payload, Sender};
 use super::super::wire::WireId;
 use super::Event;
-use super::{IDLE_MAX, LISTENER, Phase, USERS, World};
+use super::{IDLE_MAX, LISTENER, Phase, World};
 use crate::plan::{self, RELAY_V4};
 use crate::queue::MS;
 use crate::violation::{Violation, ensure};
@@ -62,7 +62,7 @@ impl World {
             return;
         }
         if self.clients[number].special.ticket.is_some() && self.random.one_in(6) {
-            let users = USERS.len();
+            let users = self.operator.users;
             let mut others = self.clients.iter().enumerate();
             let connection = others.find_map(|(other, it)| {
                 let is_same = other % users == number % users;
@@ -86,7 +86,7 @@ impl World {
             }
         }
         if self.clients[number].special.connection.is_some() && self.random.one_in(8) {
-            let users = USERS.len();
+            let users = self.operator.users;
             let other = (0..self.clients.len())
                 .find(|it| it % users == number % users && self.clients[*it].is_over);
             if let Some(other) = other {
@@ -125,7 +125,7 @@ impl World {
     }
 
     pub(super) fn wire(&mut self, id: WireId) -> Result<(), Violation> {
-        let (local, bytes, is_over) = {
+        let (local, remote, bytes, is_over) = {
             let mut host = self.host.lock();
             let Some(wire) = host.wires.get(id) else {
                 return Ok(());
@@ -134,7 +134,7 @@ impl World {
             let len = wire.to_remote.len().min(most);
             let bytes: Vec<u8> = wire.to_remote.drain(..len).collect();
             let is_over = wire.has_machine_ended && wire.to_remote.is_empty();
-            (wire.local, bytes, is_over)
+            (wire.local, wire.remote, bytes, is_over)
         };
         let is_idle = self.strangers.idle.contains(&id);
         ensure(!is_idle || bytes.is_empty(), "data", || {
@@ -151,10 +151,13 @@ impl World {
             if is_over {
                 self.clients[number].disconnected();
             }
-        } else if local.ip() == RELAY_V4 && self.random.one_in(4) {
+        } else if let plan::Place::Peer(number) = plan::place(remote)
+            && local.ip() == RELAY_V4
+            && self.random.one_in(4)
+        {
             let payload = Payload {
                 to: local,
-                owner: None,
+                sender: Sender::Peer(number),
             };
             let count = 1 + self.random.index(10);
             let bytes = payload.write(LEN_MIN).repeat(count);

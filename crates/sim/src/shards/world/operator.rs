@@ -4,27 +4,53 @@ use std::net::SocketAddr;
 use std::num::NonZeroU32;
 
 use turnbuckle_engine::{
-    AuthConfig, Bandwidth, Config, Limits, MobilityConfig, NonceKey, Now, Rate, RelayAddress,
-    RelayConfig, TcpRelays, TicketKey, Time, UnverifiedLimits,
+    AuthConfig, Bandwidth, Config, Limits, MobilityConfig, NonceKey, Now, Rate, Realm, RealmConfig,
+    RelayAddress, RelayConfig, SharedRelays, TcpRelays, TicketKey, Time, UnverifiedLimits,
 };
 use turnbuckle_server::simulation::Clock;
 
+use super::super::client::origin;
 use super::super::host::Owner;
+use super::rules::Rules;
 use super::{
-    AHEAD_MAX_S, BEGIN_S, BEGIN_UNIX_S, Event, FIRST_PORT, Phase, STRANGERS, USERS, World,
+    AHEAD_MAX_S, BEGIN_S, BEGIN_UNIX_S, Event, FIRST_PORT, OTHER_REALM, Phase, STRANGERS, World,
 };
 use crate::message::REALM;
 use crate::plan::RELAY_V4;
 use crate::queue::{MS, SECOND};
+
+/// The first of the ports that allocations share.
+const SHARED_PORT: u16 = 40_000;
+/// Peers of an allocation on a shared port.
+const PEERS_MAX: u16 = 2;
 
 /// What the operator has in hand.
 pub(super) struct Operator {
     pub(super) clock: Clock,
     /// Where the wall clock stands, in seconds from [`AHEAD_MAX_S`] before what it should show.
     pub(super) ahead_s: u64,
+    pub(super) relays: Relays,
+    /// How many users there are.
+    pub(super) users: usize,
+    pub(super) rules: Rules,
+}
+
+/// Where relayed addresses come from.
+pub(super) struct Relays {
+    /// How many ports there are.
     pub(super) ports: u16,
     /// Bytes per second of an allocation, if they are bounded.
     pub(super) rate: Option<NonZeroU32>,
+    /// The shards' relay sockets, each shared by its allocations; none where each allocation has its own.
+    pub(super) shared: Vec<SocketAddr>,
+}
+
+impl Relays {
+    /// Returns the addresses of the relay sockets of so many shards.
+    pub(super) fn shared_by(shards: usize) -> Vec<SocketAddr> {
+        let ports = (SHARED_PORT..).take(shards);
+        ports.map(|port| SocketAddr::new(RELAY_V4, port)).collect()
+    }
 }
 
 impl Operator {
@@ -45,26 +71,47 @@ impl World {
             return;
         }
         match self.random.below(20) {
-            0 => {
-                self.seen.coverage.count("drains", 0);
-                for running in &mut self.shards {
-                    running.shard.drain();
-                }
-            }
-            1..10 => {
+            0 => self.drain(),
+            1..4 => self.undrain(),
+            4..10 => {
                 self.seen.coverage.count("steps of the clock", 0);
                 self.operator.ahead_s = self.random.below(2 * AHEAD_MAX_S);
             }
-            _ => {
-                self.seen.coverage.count("reconfigurations", 0);
-                let config = config(self.operator.ports, self.operator.rate).into();
-                for running in &mut self.shards {
-                    running.shard.reconfigure(&config);
-                }
-            }
+            _ => self.change_rules(),
         }
         let delay = self.random.between(500, 5000) * MS;
         self.queue.after(delay, Event::Operator);
+    }
+
+    /// The operator changes which peers are refused, and who is known.
+    fn change_rules(&mut self) {
+        self.seen.coverage.count("reconfigurations", 0);
+        let (now, peers) = (self.queue.now(), self.peers.len());
+        self.operator.rules.change(now, peers, &mut self.random);
+        let config = config(&self.operator.relays, &self.operator.rules).into();
+        for running in &mut self.shards {
+            running.shard.reconfigure(&config);
+        }
+        self.operator.rules.tell(&mut self.clients);
+    }
+
+    /// The operator has no further allocations made.
+    fn drain(&mut self) {
+        self.seen.coverage.count("drains", 0);
+        for running in &mut self.shards {
+            running.shard.drain();
+        }
+        self.operator.rules.drain(Some(self.queue.now()));
+        self.operator.rules.tell(&mut self.clients);
+    }
+
+    /// The operator has allocations made again.
+    fn undrain(&mut self) {
+        for running in &mut self.shards {
+            running.shard.undrain();
+        }
+        self.operator.rules.drain(None);
+        self.operator.rules.tell(&mut self.clients);
     }
 
     /// Another program takes a port, or gives back what it has.
@@ -105,21 +152,35 @@ pub(super) fn now_at(nanos: u64) -> Now {
     }
 }
 
-pub(super) fn config(ports: u16, rate: Option<NonZeroU32>) -> Config {
+pub(super) fn config(relays: &Relays, rules: &Rules) -> Config {
     let mut auth = AuthConfig::new(REALM).expect("the realm is sound");
-    for (name, password) in USERS {
-        auth.add_user(name, password).expect("the user is sound");
+    let mut other = Realm::new(OTHER_REALM).expect("the realm is sound");
+    for (_, user) in rules.known() {
+        let added = match user.realm {
+            OTHER_REALM => other.add_user(user.name, user.password),
+            _ => auth.add_user(user.name, user.password),
+        };
+        added.expect("the user is sound");
     }
+    auth.add_realm(other);
+    auth.add_origin(&origin(OTHER_REALM), OTHER_REALM)
+        .expect("the realm is there");
+    let shared = relays.shared.iter().map(|it| [Some(*it), None]);
     auth.nonce_key = Some(NonceKey::from_secret(b"the same in every world"));
     Config {
         auth,
+        policy: rules.of_peers(REALM),
+        realms: RealmConfig {
+            policies: [(OTHER_REALM.into(), rules.of_peers(OTHER_REALM))].into(),
+            ..RealmConfig::default()
+        },
         mobility: MobilityConfig {
             key: Some(TicketKey::from_secret(b"the same in every world")),
             ..MobilityConfig::default()
         },
         limits: Limits {
             bandwidth: Bandwidth {
-                bytes_per_s: rate,
+                bytes_per_s: relays.rate,
                 capacity_bytes_per_s: None,
             },
             ..Limits::default()
@@ -129,7 +190,11 @@ pub(super) fn config(ports: u16, rate: Option<NonZeroU32>) -> Config {
                 local: RELAY_V4,
                 external: None,
             }],
-            ports: FIRST_PORT..=FIRST_PORT + ports,
+            ports: FIRST_PORT..=FIRST_PORT + relays.ports,
+            shared: (!relays.shared.is_empty()).then(|| SharedRelays {
+                addresses: shared.collect(),
+                peers_per_allocation: PEERS_MAX,
+            }),
             tcp: Some(TcpRelays::default()),
             ..RelayConfig::default()
         },

@@ -1,0 +1,149 @@
+//! The operator's rules, which change while clients are served: who is known, which peers the users of each realm may reach, whether allocations are
+//! made. What is forbidden is over at once, in user space and in the kernel.
+
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+
+use turnbuckle_engine::{Action, AddressRange, PolicyRules, Rule};
+
+use super::super::client::{Client, Terms, User};
+use super::super::payload::{Payload, Sender};
+use super::{OTHER_REALM, PEER_PORT, USERS};
+use crate::message::REALM;
+use crate::plan;
+use crate::random::Seeded;
+use crate::violation::{Violation, ensure};
+
+/// The rules of one time.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Rules {
+    /// Peers that must not be reached: the realm, and the peer's number.
+    refused: BTreeSet<(&'static str, usize)>,
+    /// What holds for clients of each user.
+    terms: [Terms; USERS.len()],
+}
+
+impl Rules {
+    /// Returns what holds for clients of a user.
+    pub(super) fn terms(&self, user: usize) -> Terms {
+        self.terms[user]
+    }
+
+    /// Returns the users that are known.
+    pub(super) fn known(&self) -> impl Iterator<Item = (usize, User)> {
+        let all = USERS.into_iter().enumerate();
+        all.filter(|(user, _)| self.terms[*user].unknown_since.is_none())
+    }
+
+    /// Returns which peers the users of a realm may reach.
+    pub(super) fn of_peers(&self, realm: &str) -> PolicyRules {
+        let refused = self.refused.iter().filter(|(of, _)| *of == realm);
+        let rules = refused.map(|(_, number)| {
+            let ip = plan::peer(*number, false, 0).ip();
+            Rule {
+                action: Action::Deny,
+                range: AddressRange::new(ip, ip).expect("one address is a range"),
+            }
+        });
+        PolicyRules {
+            rules: rules.collect(),
+            ..PolicyRules::default()
+        }
+    }
+
+    /// Draws which peers are refused and who is known from `now` on.
+    pub(super) fn change(&mut self, now: u64, peers: usize, random: &mut Seeded) {
+        self.refused.clear();
+        for realm in [REALM, OTHER_REALM] {
+            let refused = (0..peers).filter(|_| random.one_in(5));
+            self.refused.extend(refused.map(|number| (realm, number)));
+        }
+        let unknown = random.one_in(3).then(|| random.index(USERS.len()));
+        for (user, terms) in self.terms.iter_mut().enumerate() {
+            if Some(user) == unknown {
+                terms.unknown_since.get_or_insert(now);
+            } else if terms.unknown_since.take().is_some() {
+                terms.known_since = now;
+            }
+        }
+    }
+
+    /// Sets since when no allocations are made.
+    pub(super) fn drain(&mut self, since: Option<u64>) {
+        for terms in &mut self.terms {
+            terms.draining_since = since.map(|since| terms.draining_since.unwrap_or(since));
+        }
+    }
+
+    /// Has clients know what holds for them.
+    pub(super) fn tell(&self, clients: &mut [Client]) {
+        for client in clients {
+            let user = user_of(client.owner);
+            client.special.terms = self.terms[user];
+            client.give_up(|peer| self.refuses(USERS[user].realm, peer));
+        }
+    }
+
+    /// What leaves a shard or the kernel neither goes to a peer that is refused, nor does it come from one.
+    pub(super) fn allow(&self, relayed: &Datagram) -> Result<(), Violation> {
+        let realm = USERS[user_of(relayed.owner)].realm;
+        ensure(!self.refuses(realm, relayed.peer), "policy", || {
+            format!("{relayed:?}, although {realm} must not reach that peer")
+        })
+    }
+
+    fn refuses(&self, realm: &'static str, peer: SocketAddr) -> bool {
+        match plan::place(peer) {
+            plan::Place::Peer(number) => self.refused.contains(&(realm, number)),
+            _ => false,
+        }
+    }
+}
+
+/// A datagram that leaves a shard or the kernel with data in it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Datagram {
+    /// The client whose data it is.
+    pub(super) owner: u32,
+    pub(super) peer: SocketAddr,
+    /// The relayed address.
+    pub(super) by: SocketAddr,
+}
+
+impl Datagram {
+    /// Reads a datagram, whichever way it goes; `None` if that is not to be said, or not to be judged at this moment.
+    pub(super) fn of(
+        clients: &[Client],
+        from: SocketAddr,
+        to: SocketAddr,
+        bytes: &[u8],
+    ) -> Option<Self> {
+        let payload = Payload::relayed(bytes)?;
+        match (plan::place(to), payload.sender) {
+            (plan::Place::Peer(_), Sender::Client(owner)) => Some(Self {
+                owner,
+                peer: to,
+                by: from,
+            }),
+            (plan::Place::Client(number), Sender::Peer(peer)) => {
+                let client = clients.get(number).filter(|it| it.address == to)?;
+                // What a client's home has let pass may have been on its way between two shards.
+                (!client.special.has_moved).then_some(Self {
+                    owner: client.owner,
+                    peer: plan::peer(peer, false, PEER_PORT),
+                    by: payload.to,
+                })
+            }
+            _ => None,
+        }
+    }
+}
+
+/// Returns the name of a client: the number of its address, and its user.
+pub(super) fn owner(address: u16, user: usize) -> u32 {
+    u32::from(address) << 4 | u32::try_from(user).unwrap_or(0)
+}
+
+fn user_of(owner: u32) -> usize {
+    (owner & 15) as usize
+}
