@@ -1,6 +1,7 @@
 """Relaying by the kernel (`xdp`): what the XDP program relays is what the relay would have, and ends when that would have ended."""
 
 import contextlib
+import os
 import random
 import subprocess
 import time
@@ -9,6 +10,7 @@ import pytest
 
 from harness import topology, turn, waiting
 
+OBJECT = os.path.join(os.path.dirname(__file__), "..", "crates", "datapath", "bpf", "turn.bpf.o")
 CHANNEL = 0x4000
 #: Bytes per second of an allocation that has a rate.
 RATE = 20_000
@@ -159,3 +161,48 @@ def _all_of(udp) -> int:
         while udp.recv(65536):
             count += 1
     return count
+
+
+def channels_that_are_bound_after_privileges_were_given_up_are_relayed_by_the_kernel(cables, hosts, serving):
+    # The fixture waits for a datagram that no socket of the relay has seen.
+    with _calling(hosts, serving, "IPv4", "--proc-user", "nobody") as (server, client, relayed, peer):
+        folder = server.statistics.parent
+        folder.chmod(0o777)  # The server writes there when it ends.
+        for parent in folder.parents[:2]:
+            parent.chmod(0o711)
+        assert _to_peer(client, peer, b"still") == (b"still", relayed)
+        client.release()
+
+
+def a_device_with_another_program_keeps_it_and_its_clients_are_relayed_by_the_relay(cables, hosts, serving):
+    device = ["ip", "-n", hosts.relay.name, "link", "set", "dev", "client"]
+    subprocess.run([*device, "xdpgeneric", "obj", OBJECT, "sec", "xdp"], check=True, capture_output=True)
+    try:
+        with serving("--xdp", "auto") as server, hosts.client.udp(topology.CLIENT_IPV4) as udp, hosts.peer.udp(topology.PEER_IPV4) as peer:
+            peer.settimeout(waiting.PATIENCE)
+            client = turn.Client(udp, topology.LISTENER_IPV4, server)
+            relayed = client.allocate()
+            client.bind(CHANNEL, peer.getsockname())
+            assert _to_peer(client, peer, b"by the relay") == (b"by the relay", relayed)
+            client.release()
+            server.stop()
+        assert "xdp: native on peer, " in server.output
+        assert "; not on client: " in server.output
+    finally:
+        subprocess.run([*device, "xdpgeneric", "off"], check=True, capture_output=True)
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        (("--xdp", "auto", "--relay-device", "peer"), "sockets are bound to a device"),
+        (("--xdp", "off"), "as configured"),
+    ],
+)
+def where_the_kernel_cannot_relay_one_line_says_why_and_the_relay_does(hosts, serving, options, why):
+    with serving(*options) as server, hosts.client.udp(topology.CLIENT_IPV4) as udp:
+        client = turn.Client(udp, topology.LISTENER_IPV4, server)
+        client.allocate()
+        client.release()
+        server.stop()
+    assert f"xdp: off, because {why}" in server.output or f"xdp: off, {why}" in server.output

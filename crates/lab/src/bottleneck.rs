@@ -77,7 +77,9 @@ pub(crate) fn judge(evidence: &Evidence) -> (Bottleneck, String) {
     let share = |drops: u64, arrived: u64| drops as f64 / (arrived.max(drops).max(1)) as f64;
     let busy = evidence.relay_cpu_s
         / (evidence.seconds * evidence.relay_cpus.max(1) as f64).max(f64::MIN_POSITIVE);
-    let relay = share(evidence.relay_drops, evidence.relay_in);
+    // What a program in the driver relays, no counter of IP packets at the relay has; but it has left, so it had come.
+    let relay_in = evidence.relay_in.max(evidence.peer_in + evidence.load_in);
+    let relay = share(evidence.relay_drops, relay_in);
     let peer = share(evidence.peer_drops, evidence.peer_in);
     let load = share(evidence.load_drops, evidence.load_in);
     let bottleneck = if evidence.sent_share < SENT_SHARE {
@@ -150,6 +152,21 @@ mod tests {
             ..quiet()
         };
         assert_eq!(named(&evidence), Bottleneck::Generator);
+    }
+
+    #[test]
+    fn a_relay_whose_driver_relays_dropped_a_share_of_what_left_it() {
+        let evidence = Evidence {
+            relay_in: 10,
+            relay_drops: 100,
+            ..quiet()
+        };
+        assert_eq!(named(&evidence), Bottleneck::Nothing);
+        let evidence = Evidence {
+            relay_drops: 1_000,
+            ..evidence
+        };
+        assert_eq!(named(&evidence), Bottleneck::Relay);
     }
 
     #[test]

@@ -205,6 +205,7 @@ impl Record {
             return None;
         }
         let cpu = self.cost.server_cpu_s;
+        let with_kernel = cpu + self.cost.relay_kernel_cpu_s;
         let out = self.cost.packets_out as f64;
         match metric {
             Metric::AllocationsPerCpuSecond => (cpu > 0.0
@@ -217,10 +218,12 @@ impl Record {
             Metric::ConnectionsPerSecond => self.connections.connections_per_second,
             Metric::CpuUsPerConnection => self.per_connection(cpu),
             Metric::CpuUsPerConnectionBoth => self.per_connection(cpu + self.cost.load_cpu_s),
-            Metric::CpuPercent => {
-                (self.case.seconds > 0.0).then(|| cpu / self.case.seconds * 100.0)
-            }
+            Metric::CpuPercent => self.percent_of_window(cpu),
+            Metric::CpuPercentWithKernel => self.percent_of_window(with_kernel),
             Metric::CpuUsPerPacket => (cpu > 0.0 && out > 0.0).then(|| cpu * 1e6 / out),
+            Metric::CpuUsPerPacketWithKernel => {
+                (with_kernel > 0.0 && out > 0.0).then(|| with_kernel * 1e6 / out)
+            }
             Metric::DeliveredPps => Some(self.traffic.recv_pps),
             Metric::LossPercent => (self.traffic.sent_datagrams > 0)
                 .then(|| self.traffic.lost as f64 * 100.0 / self.traffic.sent_datagrams as f64),
@@ -235,6 +238,10 @@ impl Record {
             Metric::PacketsPerCpuSecond => (cpu > 0.0).then(|| out / cpu),
             Metric::SendPps => Some(self.traffic.send_pps),
         }
+    }
+
+    fn percent_of_window(&self, cpu_s: f64) -> Option<f64> {
+        (self.case.seconds > 0.0).then(|| cpu_s / self.case.seconds * 100.0)
     }
 
     /// Microseconds for each connection of the window.

@@ -5,7 +5,7 @@ use std::num::NonZeroU32;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use turnbuckle_datapath::offload::{Beyond, Carried, Line, Route, Routes};
+use turnbuckle_datapath::offload::{Beyond, Carried, GRACE, Line, Route, Routes};
 use turnbuckle_engine::{Direction, Meters};
 
 /// Lines that all shards have together: few, so that there is no room now and then.
@@ -20,6 +20,7 @@ const SECOND_NS: u64 = 1_000_000_000;
 struct Entry {
     route: Route,
     is_live: bool,
+    revoked_at: u64,
     carried: Carried,
 }
 
@@ -50,6 +51,9 @@ pub(super) enum Relayed {
 pub(super) struct Kernel {
     lines: Arc<Mutex<Vec<Option<Entry>>>>,
     meters: Arc<KernelMeters>,
+    /// The time, and how many lines were given back before nothing could be using them.
+    now: Arc<AtomicU64>,
+    freed_early: Arc<AtomicU64>,
 }
 
 /// The buckets that kernel and shards charge.
@@ -112,6 +116,16 @@ impl Meters for KernelMeters {
 }
 
 impl Kernel {
+    /// Shows the time at which shards publish and revoke from here on.
+    pub(super) fn show(&self, now: u64) {
+        self.now.store(now, Ordering::Relaxed);
+    }
+
+    /// Returns how many lines were given back while a packet that had found them might still have been under way.
+    pub(super) fn freed_early(&self) -> u64 {
+        self.freed_early.load(Ordering::Relaxed)
+    }
+
     /// Returns what rates are measured with.
     pub(super) fn meters(&self) -> Arc<KernelMeters> {
         Arc::clone(&self.meters)
@@ -195,6 +209,7 @@ impl Routes for Kernel {
         lines[index] = Some(Entry {
             route: *route,
             is_live: true,
+            revoked_at: 0,
             carried: Carried::default(),
         });
         Some(Line {
@@ -208,7 +223,10 @@ impl Routes for Kernel {
     }
 
     fn revoke(&mut self, line: Line) {
-        self.with(line, |entry| entry.is_live = false);
+        let now = self.now.load(Ordering::Relaxed);
+        self.with(line, |entry| {
+            (entry.is_live, entry.revoked_at) = (false, now)
+        });
     }
 
     fn carried(&self, line: Line) -> Carried {
@@ -223,7 +241,14 @@ impl Routes for Kernel {
 
     fn free(&mut self, line: Line) {
         let entry = self.lines().get_mut(line.index as usize).map(Option::take);
-        if let Some(meter) = entry.flatten().and_then(|it| it.route.meter) {
+        let Some(entry) = entry.flatten() else {
+            return;
+        };
+        let unused_ns = self.now.load(Ordering::Relaxed) - entry.revoked_at;
+        if entry.is_live || u128::from(unused_ns) < GRACE.as_nanos() {
+            self.freed_early.fetch_add(1, Ordering::Relaxed);
+        }
+        if let Some(meter) = entry.route.meter {
             self.meters.meter(meter).1.holders -= 1;
         }
     }

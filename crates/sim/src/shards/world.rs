@@ -363,9 +363,17 @@ impl World {
             self.seen.coverage.count("stalls", 0);
             self.shards[index].stalled_until = now + self.random.between(1, 3000) * MS;
         }
+        let kernel = self.host.lock().kernel.clone();
+        if let Some(kernel) = &kernel {
+            kernel.show(now);
+        }
         let running = &mut self.shards[index];
         running.due = 0;
         let sent = running.path.turn(running.shard.handler());
+        let freed_early = kernel.map_or(0, |it| it.freed_early());
+        ensure(freed_early == 0, "grace", || {
+            format!("{freed_early} lines were given back too early")
+        })?;
         // Nothing of what left has arrived yet: whoever hears of an end finds that the kernel has ended it.
         let disagreement = running.shard.disagreement();
         ensure(disagreement.is_none(), "published", || {
