@@ -65,6 +65,7 @@ of 27 peers are permitted. Nothing else than this differs:
 | `no-open-relay` | without credentials nobody relays | an open relay is used by strangers within hours |
 | `redirect-after-login` | who has not logged in is asked to, and not redirected | an answer of 300 to anybody is of use to attackers |
 | `useless-redirection` | nobody is sent to an alternate server on loopback, or to one with a port that is none | nobody could go there |
+| `useless-relay-address` | refuses IPv6 relaying at once with 440 where the only IPv6 `relay-ip` is link-local; coturn tries to bind it 65,535 times, answers 508 and keeps others of that thread waiting | such an address relays nothing |
 | `useless-external-ip` | an `external-ip` that is unspecified, loopback, multicast or of another family is not told to clients | nobody could send there |
 | `external-ip-of-each-family` | of two `external-ip`, one of each family, both count | coturn 4.6 tells the first one for both |
 | `random-ports` | no random ports for `aux-server` without a port or `tls-listening-port=0` | no client could know them |
