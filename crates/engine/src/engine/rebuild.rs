@@ -167,6 +167,8 @@ impl<R: Random> Engine<R> {
                 engine.report_lost(id, record, now.time);
             }
         }
+        // Their timers are in a queue. A snapshot has them in the order of its places.
+        reservations.sort_by_key(|(reserved, _)| reserved.expires);
         for (reserved, user) in reservations {
             engine.reserve_again(&reserved, &user, now.time);
         }
