@@ -94,7 +94,7 @@ pub(crate) async fn answer(
     mut tell: impl FnMut(Notice<'_>) -> bool,
 ) {
     let mut database = None;
-    while let Some(question) = asked.recv().await {
+    while let Some(question) = next(source, &mut database, &mut asked).await {
         let answer = tokio::time::timeout(ASK_MAX, ask(source, &mut database, &question)).await;
         let answer = answer.unwrap_or(Err(Silence::Away));
         let is_away = answer == Err(Silence::Away);
@@ -111,6 +111,22 @@ pub(crate) async fn answer(
             }
         }
     }
+}
+
+/// Waits for a question. A connection is made before one comes, if it can be: making one takes longer than asking.
+async fn next(
+    source: &Source,
+    kept: &mut Option<Database>,
+    asked: &mut mpsc::Receiver<Question>,
+) -> Option<Question> {
+    if kept.is_none() {
+        tokio::select! {
+            biased;
+            question = asked.recv() => return question,
+            connected = Database::connect(source, false) => *kept = connected.ok(),
+        }
+    }
+    asked.recv().await
 }
 
 /// Puts one question. A connection that has failed is made anew once: it may have been idle for too long. If the question fails again although
