@@ -1,14 +1,14 @@
 //! The engine against the reference model and the invariants I1 to I10, seed after seed.
 //!
 //! `TURNBUCKLE_SEED=n cargo test -p turnbuckle-sim` runs one seed and prints what it did. A seed that
-//! fails prints its last steps and the command that runs it again.
+//! fails prints its last steps and the command that runs it again. `TURNBUCKLE_SEEDS=n` runs the first n in place of all.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::{env, panic, thread};
 
 use turnbuckle_sim::{Coverage, Scenario, run, run_seed};
 
-/// About two minutes on two cores. A fixed number, so that the test does the same everywhere.
+/// About three minutes on two cores. A fixed number, so that the test does the same everywhere.
 const SEEDS: u64 = 12_000;
 const STEPS: u64 = 4_000;
 
@@ -22,7 +22,7 @@ const FAILURES_MAX: usize = 3;
 //= TURN-119
 #[test]
 fn every_seed_keeps_every_rule() {
-    if let Some(seed) = seed_of_environment() {
+    if let Some(seed) = number_of_environment("TURNBUCKLE_SEED") {
         match run_seed(seed, STEPS) {
             Ok(report) => println!("{report}"),
             Err(failure) => panic!("{failure}"),
@@ -36,13 +36,14 @@ fn every_seed_keeps_every_rule() {
             loud(panic);
         }
     }));
+    let seeds = number_of_environment("TURNBUCKLE_SEEDS").unwrap_or(SEEDS);
     let next = AtomicU64::new(0);
     let failed = AtomicUsize::new(0);
     let work = || {
         let (mut coverage, mut failures) = (Coverage::default(), Vec::new());
         loop {
             let seed = next.fetch_add(1, Ordering::Relaxed);
-            if seed >= SEEDS || failed.load(Ordering::Relaxed) >= FAILURES_MAX {
+            if seed >= seeds || failed.load(Ordering::Relaxed) >= FAILURES_MAX {
                 return (coverage, failures);
             }
             match run_seed(seed, STEPS) {
@@ -186,7 +187,11 @@ fn other_seeds_do_other_things() {
     assert_eq!(hashes.len(), runs);
 }
 
-fn seed_of_environment() -> Option<u64> {
-    let seed = env::var("TURNBUCKLE_SEED").ok()?;
-    Some(seed.parse().expect("TURNBUCKLE_SEED is a number"))
+fn number_of_environment(name: &str) -> Option<u64> {
+    let number = env::var(name).ok()?;
+    Some(
+        number
+            .parse()
+            .unwrap_or_else(|_| panic!("{name} is a number")),
+    )
 }
