@@ -169,7 +169,7 @@ fn follow(
     let mut followed = Followed::new(wanted.clone(), Arc::clone(engine));
     let mut first = Some(first);
     let bounds = SharedBounds::default();
-    let told = bounds.clone();
+    let answered = bounds.clone();
     let follower = Follower::start(database.source.clone(), wanted, move |notice| {
         let is_about_rows = matches!(
             notice,
@@ -179,11 +179,13 @@ fn follow(
             Notice::Trouble(error) if error.is_permanent() => Some(error.to_string()),
             _ => None,
         };
+        let was_read = followed.is_read();
         let Outcome {
             engine,
             lines,
             answer,
         } = followed.take(notice, Instant::now());
+        let is_first_reading = followed.is_read() && !was_read;
         if is_about_rows && let Some(first) = first.take() {
             let said = First {
                 engine: followed.current(),
@@ -194,14 +196,17 @@ fn follow(
             let goes_on = match first.send(said) {
                 Ok(()) => true,
                 // Nobody waits any more: the relay runs already.
-                Err(SendError(said)) => pass_on(&events, Some(said.engine), said.lines),
+                Err(SendError(said)) => {
+                    let lines = with_first_reading(said.lines, is_first_reading);
+                    pass_on(&events, Some(said.engine), lines)
+                }
             };
             return if goes_on { Then::GoOn } else { Then::End };
         }
         if let Some((tag, result)) = answer {
             // Who asks runs already.
             first = None;
-            told.ended(clock::time(), result);
+            answered.ended(clock::time(), result);
             let (shard, number) = asking::of_tag(tag);
             let answer = Answered { number, result };
             let goes_on = pass_on(&events, engine, lines)
@@ -214,6 +219,7 @@ fn follow(
         }
         // Before the first word about rows the settings wait for it, or for the end of that wait.
         let engine = engine.filter(|_| first.is_none());
+        let lines = with_first_reading(lines, is_first_reading && first.is_none());
         match pass_on(&events, engine, lines) {
             true => Then::GoOn,
             false => Then::End,
@@ -222,6 +228,15 @@ fn follow(
     let questions = follower.questions();
     let asker = Asker::new(move |question| questions.ask(question), bounds);
     Ok((follower, asker))
+}
+
+/// Adds that the database is read, if it has not been before and the log has said that it serves nobody until then.
+fn with_first_reading(mut lines: Vec<String>, is_first_reading: bool) -> Vec<String> {
+    let is_said = |line: &String| line.starts_with("user database: read");
+    if is_first_reading && !lines.iter().any(is_said) {
+        lines.insert(0, "user database: read".to_owned());
+    }
+    lines
 }
 
 /// Makes events of settings and lines. Returns false if there is nobody who takes them.
