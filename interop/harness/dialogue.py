@@ -12,8 +12,8 @@ import socket
 import struct
 import time
 
-BINDING, ALLOCATE, REFRESH, CREATE_PERMISSION = 0x001, 0x003, 0x004, 0x008
-USERNAME, MESSAGE_INTEGRITY, ERROR_CODE, LIFETIME = 0x0006, 0x0008, 0x0009, 0x000D
+BINDING, ALLOCATE, REFRESH, CREATE_PERMISSION, CHANNEL_BIND = 0x001, 0x003, 0x004, 0x008, 0x009
+USERNAME, MESSAGE_INTEGRITY, ERROR_CODE, CHANNEL_NUMBER, LIFETIME = 0x0006, 0x0008, 0x0009, 0x000C, 0x000D
 XOR_PEER_ADDRESS, REALM, NONCE, XOR_RELAYED_ADDRESS = 0x0012, 0x0014, 0x0015, 0x0016
 REQUESTED_ADDRESS_FAMILY, REQUESTED_TRANSPORT, SOFTWARE, ALTERNATE_SERVER = 0x0017, 0x0019, 0x8022, 0x8023
 UDP, TCP = 17, 6
@@ -75,10 +75,10 @@ class Dialogue:
             (NONCE, challenge.attributes.get(NONCE, b"")),
         ]
 
-    def ask(self, method: int, *attributes: tuple[int, bytes | str]) -> Answer | None:
-        """The answer, or None where there is none. A value that is text is an IP address, which is written as that of a peer."""
+    def ask(self, method: int, *attributes: tuple[int, bytes | str | tuple[str, int]]) -> Answer | None:
+        """The answer, or None where there is none. A value that is text is an IP address, which is written as that of a peer, at a port if there is one."""
         transaction = os.urandom(12)
-        values = [(kind, _peer(value, transaction) if isinstance(value, str) else value) for kind, value in attributes]
+        values = [(kind, value if isinstance(value, bytes) else _peer(value, transaction)) for kind, value in attributes]
         body = b"".join(map(_attribute, (*values, *self._credentials)))
         if self._key is not None:
             signed = struct.pack("!HHI", method, len(body) + 24, _COOKIE) + transaction + body
@@ -122,8 +122,9 @@ class Dialogue:
         return found
 
 
-def _peer(address: str, transaction: bytes, port: int = 9) -> bytes:
-    host = ipaddress.ip_address(address)
+def _peer(address: str | tuple[str, int], transaction: bytes) -> bytes:
+    text, port = (address, 9) if isinstance(address, str) else address
+    host = ipaddress.ip_address(text)
     mask = struct.pack("!I", _COOKIE) + transaction
     masked = bytes(one ^ other for one, other in zip(host.packed, mask))
     return struct.pack("!BBH", 0, 1 if host.version == 4 else 2, port ^ _COOKIE >> 16) + masked
