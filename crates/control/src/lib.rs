@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 mod api;
+mod asking;
 mod consumers;
 mod coturn;
 pub mod ctl;
@@ -16,6 +17,7 @@ mod http;
 mod limits;
 mod listener;
 mod own;
+mod pages;
 mod statsdb;
 mod status;
 mod tls;
@@ -45,8 +47,8 @@ use self::traffic::Traffic;
 /// Events that are taken from one shard before the runtime does something else.
 const EVENTS_AT_ONCE: usize = 4096;
 
-/// Time that a consumer has to say farewell when the relay has stopped.
-const FAREWELL: Duration = Duration::from_secs(2);
+/// Time that a consumer has to hand on what is left when the relay has stopped.
+const CLOSING: Duration = Duration::from_secs(2);
 
 /// Attaches the control side that a configuration asks for.
 pub struct Controller;
@@ -127,7 +129,7 @@ impl Control for Controller {
                 if let Some((end, ended)) = statsdb {
                     drop(end);
                     // A server that hangs has had its time. The next start mends what is left there.
-                    let _ = tokio::time::timeout(FAREWELL, ended).await;
+                    let _ = tokio::time::timeout(CLOSING, ended).await;
                 }
             });
         });

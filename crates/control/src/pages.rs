@@ -3,45 +3,13 @@
 //! Invariant: one page is under way for a walk, and the next one is asked for when the last has been dealt with. So a walk holds 256 sessions at
 //! most, whoever reads them and however slowly.
 
-use std::time::Duration;
+use turnbuckle_server::handle::{Commands, Page, SESSIONS_PER_PAGE_MAX, SessionFilter};
 
-use tokio::sync::oneshot;
-use tokio::time::{Instant, sleep, timeout_at};
-use turnbuckle_server::handle::{
-    Commands, Page, Refused, Reply, SESSIONS_PER_PAGE_MAX, SessionFilter,
-};
-
-/// Time in which a shard has to answer, and the main thread.
-const PATIENCE: Duration = Duration::from_secs(5);
-
-/// Time after which a shard or the main thread is asked again when it had too much to do.
-const PAUSE: Duration = Duration::from_millis(2);
-
-/// Asks for something until it is answered. Returns `None` if it is not for five seconds.
-pub(crate) async fn ask<T: Send + 'static>(
-    send: impl Fn(Reply<T>) -> Result<(), Refused>,
-) -> Option<T> {
-    let deadline = Instant::now() + PATIENCE;
-    loop {
-        let (answer, answered) = oneshot::channel();
-        let reply = Box::new(move |value| {
-            // Who asked may not wait any longer.
-            let _ = answer.send(value);
-        });
-        // A refusal drops the reply, as a full queue does.
-        let _ = send(reply);
-        match timeout_at(deadline, answered).await {
-            Ok(Ok(value)) => return Some(value),
-            Err(_) => return None,
-            Ok(Err(_)) if Instant::now() + PAUSE > deadline => return None,
-            Ok(Err(_)) => sleep(PAUSE).await,
-        }
-    }
-}
+use crate::asking::ask;
 
 /// What is done with the sessions.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Deed {
+pub(crate) enum Action {
     List,
     End,
 }
@@ -49,7 +17,7 @@ pub(crate) enum Deed {
 /// A walk over the sessions that pass a filter.
 pub(crate) struct Walk<'a> {
     commands: &'a Commands,
-    deed: Deed,
+    action: Action,
     filter: SessionFilter,
     /// The shard and the place in its table where the next page begins; `None` after the last page.
     next: Option<(usize, u32)>,
@@ -59,14 +27,14 @@ impl<'a> Walk<'a> {
     /// Begins at a shard and a place of its table.
     pub(crate) fn new(
         commands: &'a Commands,
-        deed: Deed,
+        action: Action,
         filter: SessionFilter,
         from: (usize, u32),
     ) -> Self {
         let next = (from.0 < commands.shards()).then_some(from);
         Self {
             commands,
-            deed,
+            action,
             filter,
             next,
         }
@@ -87,11 +55,11 @@ impl<'a> Walk<'a> {
             return Ok(None);
         };
         let max = max.min(SESSIONS_PER_PAGE_MAX);
-        let page = ask(|reply| match self.deed {
-            Deed::List => self
+        let page = ask(|reply| match self.action {
+            Action::List => self
                 .commands
                 .sessions(shard, from, self.filter.clone(), max, reply),
-            Deed::End => self
+            Action::End => self
                 .commands
                 .end(shard, from, self.filter.clone(), max, reply),
         });

@@ -16,10 +16,11 @@ use turnbuckle_server::handle::{SessionFilter, shard_of};
 
 use super::body::Answered;
 use super::filter::{FILTERS, Measure, Query};
-use super::pages::{Deed, Walk, ask};
 use super::session::{object, weight};
 use super::{Api, Caller};
+use crate::asking::ask;
 use crate::health;
+use crate::pages::{Action, Walk};
 
 /// The form of a list that is not cut into pages: an object in each line.
 pub(crate) const NDJSON: &str = "application/x-ndjson";
@@ -117,7 +118,7 @@ pub(crate) async fn answer<B>(api: &Arc<Api>, caller: Caller, request: &Request<
             plain(query),
             path.trim_start_matches("/v1/sessions/").parse(),
         ) {
-            (Ok(()), Ok(number)) if is_get => api.one(number, Deed::List).await,
+            (Ok(()), Ok(number)) if is_get => api.one(number, Action::List).await,
             (Ok(()), Ok(number)) => api.end_one(caller, number).await,
             (Err(refusal), _) => Err(refusal),
             (_, Err(_)) => {
@@ -184,7 +185,7 @@ impl Api {
         let query = read(query, &[&FILTERS, &["max", "cursor"]])?;
         let max = at_most(query.max.unwrap_or(SESSIONS_MAX))?;
         let from = query.cursor.unwrap_or_default();
-        let mut walk = Walk::new(&self.commands, Deed::List, query.filter, from);
+        let mut walk = Walk::new(&self.commands, Action::List, query.filter, from);
         let mut sessions: Vec<Value> = Vec::new();
         while sessions.len() < max {
             let page = walk.page(max - sessions.len()).await.map_err(silent)?;
@@ -204,7 +205,7 @@ impl Api {
         let by = query.by.unwrap_or(Measure::Bytes);
         // The least of those kept is on top.
         let mut heaviest = BinaryHeap::with_capacity(max + 1);
-        let mut walk = Walk::new(&self.commands, Deed::List, query.filter, (0, 0));
+        let mut walk = Walk::new(&self.commands, Action::List, query.filter, (0, 0));
         while let Some(page) = walk.page(SESSIONS_MAX).await.map_err(silent)? {
             for session in page.sessions {
                 let rank = Reverse((weight(&session, by), Reverse(session.number)));
@@ -227,13 +228,13 @@ impl Api {
     }
 
     /// Lists or ends one session, and answers with what it was like.
-    async fn one(&self, number: u64, deed: Deed) -> Result<String, Refusal> {
+    async fn one(&self, number: u64, action: Action) -> Result<String, Refusal> {
         let filter = SessionFilter {
             numbers: Some(vec![number]),
             ..SessionFilter::default()
         };
         let shard = shard_of(number);
-        let mut walk = Walk::new(&self.commands, deed, filter, (shard, 0));
+        let mut walk = Walk::new(&self.commands, action, filter, (shard, 0));
         while walk.next().is_some_and(|(next, _)| next == shard) {
             let page = walk.page(1).await.map_err(silent)?;
             if let Some(session) = page.iter().flat_map(|page| &page.sessions).next() {
@@ -247,7 +248,7 @@ impl Api {
     async fn end_one(&self, caller: Caller, number: u64) -> Result<String, Refusal> {
         let what = format!("end session {number:018}");
         self.note(caller, &what).await?;
-        self.one(number, Deed::End).await
+        self.one(number, Action::End).await
     }
 
     /// Ends the sessions that pass a filter.
@@ -262,7 +263,7 @@ impl Api {
             return Err((StatusCode::BAD_REQUEST, why.to_owned()));
         }
         self.note(caller, &what).await?;
-        let mut walk = Walk::new(&self.commands, Deed::End, query.filter, (0, 0));
+        let mut walk = Walk::new(&self.commands, Action::End, query.filter, (0, 0));
         let mut ended = 0;
         loop {
             match walk.page(SESSIONS_MAX).await {
@@ -380,7 +381,7 @@ fn list(api: &Arc<Api>, query: &str) -> Answer {
 }
 
 async fn send_list(api: Arc<Api>, filter: SessionFilter, pieces: Sender<Bytes>) {
-    let mut walk = Walk::new(&api.commands, Deed::List, filter, (0, 0));
+    let mut walk = Walk::new(&api.commands, Action::List, filter, (0, 0));
     loop {
         let (piece, is_last) = match walk.page(SESSIONS_MAX).await {
             Ok(None) => return,

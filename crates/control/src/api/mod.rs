@@ -6,7 +6,6 @@
 mod answer;
 mod body;
 mod filter;
-mod pages;
 mod session;
 pub(crate) mod socket;
 

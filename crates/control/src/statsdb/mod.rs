@@ -15,11 +15,12 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, MissedTickBehavior};
 use turnbuckle_server::config::Config;
-use turnbuckle_server::handle::{Commands, Event, Page, SESSIONS_PER_PAGE_MAX, SessionFilter};
+use turnbuckle_server::handle::{Commands, Event, SESSIONS_PER_PAGE_MAX, SessionFilter};
 use turnbuckle_users::{RedisAddress, RedisError, RedisStore, RedisWrite};
 
 use self::live::Live;
 use crate::consumers::Inbox;
+use crate::pages::{Action, Walk};
 
 /// The name of this consumer of events.
 pub(crate) const NAME: &str = "redis-statsdb";
@@ -39,9 +40,8 @@ const PAUSES: [Duration; 2] = [Duration::from_millis(250), Duration::from_secs(1
 /// Time after which keys are mended once more. A server that was paused may still read what was sent to it before, on a connection that is closed.
 const SECOND_LOOK: Duration = Duration::from_secs(2);
 
-/// Time in which a shard has to answer with a page of its sessions, and between two attempts.
+/// Time in which a shard has to answer with a page of its sessions.
 const PAGE: Duration = Duration::from_secs(2);
-const PAGE_PAUSE: Duration = Duration::from_millis(50);
 
 /// What is told, to whom, and what is known.
 pub(crate) struct Statsdb {
@@ -199,7 +199,7 @@ impl Statsdb {
         let mut ticks = tokio::time::interval(LOOK);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
-            let told = tokio::select! {
+            let written = tokio::select! {
                 Some(first) = self.inbox.queue.recv() => {
                     let events = self.waiting(Some(first));
                     self.hand_on(events, store).await
@@ -214,7 +214,7 @@ impl Statsdb {
                 }
                 _ = &mut *stop => return self.end(store).await,
             };
-            if let Err(why) = told {
+            if let Err(why) = written {
                 return End::Failed(why);
             }
         }
@@ -239,12 +239,12 @@ impl Statsdb {
     ) -> Result<(), RedisError> {
         let count = events.len();
         let writes = self.note(events);
-        let told = store.write(&writes).await;
-        if told.is_err() {
+        let written = store.write(&writes).await;
+        if written.is_err() {
             self.inbox.losses.add_unused(count);
             self.live.doubt(&writes);
         }
-        told
+        written
     }
 
     /// Tells the server of all that waits, reads the list of sessions if events were missed, and mends the keys.
@@ -305,18 +305,19 @@ impl Statsdb {
     /// Reads what is live from the shards. Returns `None` if one does not answer.
     async fn list(&mut self) -> Option<()> {
         let mut listed = Live::default();
-        for shard in 0..self.commands.shards() {
-            let mut from = 0;
-            loop {
-                let page = tokio::time::timeout(PAGE, page(&self.commands, shard, from));
-                let page = page.await.ok()?;
-                for session in page.sessions {
-                    listed.list(session, &self.live);
-                }
-                match page.next {
-                    Some(next) => from = next,
-                    None => break,
-                }
+        let mut walk = Walk::new(
+            &self.commands,
+            Action::List,
+            SessionFilter::default(),
+            (0, 0),
+        );
+        loop {
+            let page = tokio::time::timeout(PAGE, walk.page(SESSIONS_PER_PAGE_MAX));
+            let Some(page) = page.await.ok()?.ok()? else {
+                break;
+            };
+            for session in page.sessions {
+                listed.list(session, &self.live);
             }
         }
         self.live = listed;
@@ -326,23 +327,5 @@ impl Statsdb {
     fn say(&self, line: String) {
         // The log has no place for it, which it counts itself.
         let _ = self.commands.say(line);
-    }
-}
-
-/// Asks a shard for a page of its sessions until it answers.
-async fn page(commands: &Commands, shard: usize, from: u32) -> Page {
-    loop {
-        let (answer, answered) = oneshot::channel();
-        let reply = Box::new(move |page| {
-            // Who asked may not wait any longer.
-            let _ = answer.send(page);
-        });
-        let filter = SessionFilter::default();
-        // A refusal drops the reply, and with it the sender.
-        let _ = commands.sessions(shard, from, filter, SESSIONS_PER_PAGE_MAX, reply);
-        match answered.await {
-            Ok(page) => return page,
-            Err(_) => tokio::time::sleep(PAGE_PAUSE).await,
-        }
     }
 }

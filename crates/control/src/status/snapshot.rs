@@ -3,18 +3,18 @@
 use std::time::Duration;
 
 use serde_json::{Map, Value, json};
-use tokio::sync::oneshot;
 use turnbuckle_server::handle::{
-    Commands, LiveCounters, Page, RelayAddress, Session, SessionFilter, Transport,
+    Commands, LiveCounters, RelayAddress, Session, SessionFilter, Transport,
 };
 
+use crate::asking::ask_each;
 use crate::own::BATCH_BOUNDS;
 
 /// Sessions that are shown.
 const SESSIONS_MAX: usize = 100;
 
 /// Time in which a shard has to list sessions.
-const PATIENCE: Duration = Duration::from_millis(500);
+const ANSWER: Duration = Duration::from_millis(500);
 
 /// How a client is reached: in the counters, and for people.
 const TRANSPORTS: [(&str, &str); 4] = [
@@ -118,24 +118,11 @@ fn ports(counters: &LiveCounters) -> Vec<Value> {
 /// Returns the first sessions of each shard that answers in time, all shards having the same share.
 async fn list(commands: &Commands) -> Vec<Session> {
     let share = SESSIONS_MAX.div_ceil(commands.shards().max(1));
-    let mut asked = Vec::with_capacity(commands.shards());
-    for shard in 0..commands.shards() {
-        let (answer, answered) = oneshot::channel::<Page>();
-        let reply = Box::new(move |page| {
-            // Who asked may not wait any longer.
-            let _ = answer.send(page);
-        });
-        // A refusal drops the reply, and with it the sender.
-        let _ = commands.sessions(shard, 0, SessionFilter::default(), share, reply);
-        asked.push(answered);
-    }
-    let deadline = tokio::time::Instant::now() + PATIENCE;
-    let mut listed = Vec::new();
-    for answered in asked {
-        if let Ok(Ok(page)) = tokio::time::timeout_at(deadline, answered).await {
-            listed.extend(page.sessions);
-        }
-    }
+    let list = |shard, reply| commands.sessions(shard, 0, SessionFilter::default(), share, reply);
+    let pages = ask_each(commands.shards(), ANSWER, list).await;
+    let mut listed: Vec<_> = (pages.into_iter().flatten())
+        .flat_map(|page| page.sessions)
+        .collect();
     listed.truncate(SESSIONS_MAX);
     listed
 }
