@@ -159,7 +159,6 @@ impl Commands {
         self.send(Command::ReloadCertificates)
     }
 
-    /// Puts a line into the log.
     /// Reads the configuration again, and applies what may change while the relay runs. With `is_dry_run` nothing changes.
     ///
     /// # Errors

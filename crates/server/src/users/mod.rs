@@ -3,7 +3,8 @@
 //! Invariant: no shard ever waits for a database, and no request that is good does. A separate thread reads it and hands new settings to the shards whenever it has
 //! changed ([`followed`]). The shards look users up in memory. So a slow, locked or missing database delays none of these. Who is unknown, or
 //! has another key, is asked for within bounds ([`crate::asking`]). The time of a look-up does not reveal which users exist (V-25, V-26).
-//! [Decision 8](../../../../docs/decisions/0008-users-are-read-not-asked-for.md) has the reasons.
+//! Decisions [8](../../../../docs/decisions/0008-users-are-read-not-asked-for.md) and
+//! [43](../../../../docs/decisions/0043-a-request-is-refused-after-one-question.md) have the reasons.
 
 mod followed;
 mod learned;
