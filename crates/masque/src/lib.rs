@@ -1,0 +1,30 @@
+//! UDP proxying in HTTP (RFC 9298): what a request asks for, what it is answered, and the datagrams in a stream of capsules.
+//!
+//! Sans-IO: bytes in, values and bytes out. No socket, no clock, no thread, and nothing about who may reach whom: that is the
+//! engine's, as for TURN.
+//!
+//! How to read it, in the order in which a client's bytes meet it:
+//!
+//! 1. [`http1::read`] takes the head of an HTTP/1.1 request. [`Asked`] is what is left of it, and of a request that comes by another
+//!    version of HTTP.
+//! 2. [`Target`] is the host and the port in its path, [`BasicCredentials`] who asks.
+//! 3. [`Refusal`] and [`http1::Answer`] are what it is answered.
+//! 4. [`Capsules`] finds the UDP payloads in what follows.
+//!
+//! The one invariant: nothing here keeps bytes of a client. Who reads a stream keeps what is incomplete, and each part says how long it
+//! may be.
+
+#![forbid(unsafe_code)]
+
+mod asked;
+mod capsules;
+mod credentials;
+pub mod http1;
+mod refusal;
+mod target;
+
+pub use asked::Asked;
+pub use capsules::{Capsules, Datagrams, Malformed, Passed, Piece};
+pub use credentials::BasicCredentials;
+pub use refusal::Refusal;
+pub use target::{Host, Target, TargetError};
