@@ -1,14 +1,18 @@
 """Relaying by the kernel (`xdp`): what the XDP program relays is what the relay would have, and ends when that would have ended."""
 
 import contextlib
+import json
 import os
 import random
+import shlex
 import subprocess
 import time
 
 import pytest
 
-from harness import topology, turn, waiting
+from harness import binding, topology, turn, waiting
+from harness.process import Process
+from harness.server import READY
 
 OBJECT = os.path.join(os.path.dirname(__file__), "..", "crates", "datapath", "bpf", "turn.bpf.o")
 CHANNEL = 0x4000
@@ -174,7 +178,142 @@ def channels_that_are_bound_after_privileges_were_given_up_are_relayed_by_the_ke
         client.release()
 
 
-def a_device_with_another_program_keeps_it_and_its_clients_are_relayed_by_the_relay(cables, hosts, serving):
+#: Datagrams that begin as nothing does that is served: first bytes of RTP, of QUIC, of ZRTP and of nobody, and none at all.
+NOBODYS = [bytes([first]) * 40 for first in (4, 15, 16, 19, 128, 191, 192, 255)] + [b"", b"\xff"]
+#: STUN without its magic cookie, too short for a header, or of another length than it says.
+MALFORMED = [bytes([0, 1, 0, 0]) + bytes(16), bytes([3]) * 60, b"\x00", binding.binding_request(bytes(12))[:19], binding.binding_request(bytes(13))]
+
+
+@pytest.mark.parametrize(("client_address", "listener", "_"), ADDRESSES.values(), ids=ADDRESSES)
+def the_kernel_drops_at_a_listener_what_the_relay_would_for_the_same_reasons(cables, hosts, serving, client_address, listener, _):
+    with serving(*XDP) as server, hosts.client.udp(client_address) as udp:
+        server.await_ready()
+        before = topology.udp_counters(hosts.relay)
+        for datagram in (NOBODYS + MALFORMED) * 3:
+            udp.sendto(datagram, (listener, server.port))
+        # These reach the relay, in their order: a request is answered, data of no channel and DTLS that is not spoken are dropped there.
+        for datagram in (turn.channel_data(CHANNEL, b"x"), bytes([22]) * 20):
+            udp.sendto(datagram, (listener, server.port))
+        assert binding.answers(hosts.client, client_address, listener, server.port, waiting.PATIENCE)
+        assert topology.udp_counters(hosts.relay).received - before.received == 3
+        accounting = server.stop()
+    assert accounting.drops["protocol_unknown"] == 3 * len(NOBODYS)
+    assert accounting.drops["malformed_stun"] == 3 * len(MALFORMED)
+    assert (accounting.drops["no_allocation"], accounting.drops["service_disabled"]) == (1, 1)
+    assert accounting.difference() == 0
+    assert f"dropped by it: {3 * len(NOBODYS + MALFORMED)}" in server.output
+
+
+def requests_of_rfc_3489_are_answered_where_the_configuration_says_so(cables, hosts, serving):
+    with serving(*XDP, "--rfc3489-compatibility") as server, hosts.client.udp(topology.CLIENT_IPV4) as udp:
+        server.await_ready()
+        udp.settimeout(waiting.PATIENCE)
+        udp.sendto(bytes([0, 1, 0, 0]) + bytes(16), (topology.LISTENER_IPV4, server.port))
+        assert udp.recv(2048)[:2] == b"\x01\x01"
+        udp.sendto(b"\xff" * 20, (topology.LISTENER_IPV4, server.port))
+        assert binding.answers(hosts.client, topology.CLIENT_IPV4, topology.LISTENER_IPV4, server.port, waiting.PATIENCE)
+        assert server.stop().drops["protocol_unknown"] == 1
+
+
+def channels_for_which_there_is_no_room_in_the_kernel_are_relayed_by_the_relay(cables, hosts, serving):
+    with contextlib.ExitStack() as stack:
+        server = stack.enter_context(serving(*XDP, "--xdp-channels", "1"))
+        udp = stack.enter_context(hosts.client.udp(topology.CLIENT_IPV4))
+        client = turn.Client(udp, topology.LISTENER_IPV4, server)
+        relayed = client.allocate()
+        before = topology.udp_counters(hosts.relay)
+        for channel in range(CHANNEL, CHANNEL + 5):
+            peer = stack.enter_context(hosts.peer.udp(topology.PEER_IPV4))
+            peer.settimeout(waiting.PATIENCE)
+            client.bind(channel, peer.getsockname())
+            udp.sendto(turn.channel_data(channel, b"there"), client.server)
+            assert peer.recvfrom(65536)[0] == b"there"
+            peer.sendto(b"back", relayed)
+            assert client.receive() == (channel, b"back")
+        assert topology.udp_counters(hosts.relay).received - before.received > 5
+        client.release()
+        assert server.stop().difference() == 0
+    # How often: each change of the allocation tries again.
+    assert json.loads(server.statistics.read_text())["table_full"] >= 3
+
+
+#: What each of the capabilities is needed for; CAP_SYS_ADMIN stands for two of them.
+DENIED = ["bpf", "net_admin", "perfmon"]
+
+
+@contextlib.contextmanager
+def _started(hosts, command: str, *options: str, without: str = ""):
+    """The relay as a program that may lack a capability, over IPv4 alone."""
+    words = ["setpriv", f"--bounding-set=-{without},-sys_admin", "--"] if without else []
+    words += [*shlex.split(command), "--listening-ip", topology.LISTENER_IPV4, "--relay-ip", topology.RELAY_IPV4]
+    words += ["--user", "interop:not-a-secret", "--realm", "example.org", *options]
+    with Process(hosts.relay, *words) as process:
+        yield process
+
+
+@pytest.fixture
+def command(request, binary):
+    """The command line of the server under test, if it is ours."""
+    given = request.config.getoption("--server")
+    return given.replace("--statistics-file {statistics}", "") if given != "turnbuckle" else f"{binary} serve"
+
+
+@pytest.mark.parametrize("denied", DENIED)
+def without_a_capability_auto_relays_in_user_space_and_on_does_not_start(hosts, command, denied):
+    with _started(hosts, command, "--xdp", "auto", without=denied) as relay:
+        waiting.await_condition(lambda: READY in relay.output or not relay.running, "the line `ready`")
+        assert binding.answers(hosts.client, topology.CLIENT_IPV4, topology.LISTENER_IPV4, 3478, waiting.PATIENCE)
+        assert relay.terminate() == 0
+        assert relay.output.count("xdp: off, because ") == 1
+        assert relay.output.count("xdp: ") == 1
+    with _started(hosts, command, "--xdp", "on", without=denied) as relay:
+        assert relay.wait() == 1
+        assert READY not in relay.output
+
+
+@pytest.fixture
+def bridge(hosts):
+    """A device of the relay whose driver has no native XDP, with an address."""
+    relay = hosts.relay.name
+    subprocess.run(["ip", "-n", relay, "link", "add", "slow", "type", "bridge"], check=True, capture_output=True)
+    subprocess.run(["ip", "-n", relay, "address", "add", "192.0.2.9/24", "dev", "slow"], check=True, capture_output=True)
+    subprocess.run(["ip", "-n", relay, "link", "set", "slow", "up"], check=True, capture_output=True)
+    yield "192.0.2.9"
+    subprocess.run(["ip", "-n", relay, "link", "del", "slow"], check=True, capture_output=True)
+
+
+def a_device_whose_driver_has_no_xdp_is_relayed_by_user_space_and_on_does_not_start(cables, hosts, command, bridge):
+    with _started(hosts, command, "--xdp", "auto", "--listening-ip", bridge) as relay:
+        waiting.await_condition(lambda: READY in relay.output or not relay.running, "the line `ready`")
+        assert relay.terminate() == 0
+        line = next(line for line in relay.output.splitlines() if "xdp: " in line)
+        assert "native on " in line and "; not on slow: " in line
+    with _started(hosts, command, "--xdp", "on", "--listening-ip", bridge) as relay:
+        assert relay.wait() == 1
+        assert "xdp: slow: " in relay.output
+
+
+def the_doctor_names_what_is_in_the_way_and_says_so_with_its_exit_code(hosts, command, bridge):
+    doctor = command.replace(" serve", " doctor")
+    with _started(hosts, doctor, "--xdp", "on", "--json") as examined:
+        assert examined.wait() == 0, examined.output
+        report = json.loads(examined.output)
+    assert report["good"]
+    devices = {device["name"]: device for device in report["facts"]["devices"]}
+    assert set(devices) == {"client", "peer"}
+    assert devices["client"]["driver"] == "veth"
+    assert devices["client"]["xdp"]["native"]
+    with _started(hosts, doctor, "--xdp", "on", "--listening-ip", bridge, without="net_admin") as examined:
+        assert examined.wait() == 1
+    findings = [line for line in examined.output.splitlines() if line.startswith("wrong ")]
+    assert any("capabilities" in line and "CAP_NET_ADMIN" in line for line in findings)
+    assert any("XDP program" in line for line in findings)
+    assert any("slow" in line and "no native XDP" in line for line in findings)
+    with _started(hosts, doctor, "--xdp", "sometimes") as examined:
+        assert examined.wait() == 2
+
+
+def a_device_with_another_program_keeps_it_and_its_clients_are_relayed_by_the_relay(cables, hosts, serving, command):
     device = ["ip", "-n", hosts.relay.name, "link", "set", "dev", "client"]
     subprocess.run([*device, "xdpgeneric", "obj", OBJECT, "sec", "xdp"], check=True, capture_output=True)
     try:
@@ -188,6 +327,9 @@ def a_device_with_another_program_keeps_it_and_its_clients_are_relayed_by_the_re
             server.stop()
         assert "xdp: native on peer, " in server.output
         assert "; not on client: " in server.output
+        with _started(hosts, command, "--xdp", "on") as relay:
+            assert relay.wait() == 1
+            assert "xdp: client: " in relay.output
     finally:
         subprocess.run([*device, "xdpgeneric", "off"], check=True, capture_output=True)
 

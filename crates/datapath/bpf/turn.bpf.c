@@ -2,9 +2,10 @@
  * Relays ChannelData of flows that user space has published, both ways, for IPv4 and IPv6. XDP, Linux 5.15 or later.
  *
  * A packet is sent on only if all that concerns it is as expected; everything else is passed to the sockets unchanged, so that user space decides
- * about it. Of published flows only what is beyond the allocation's rate is dropped here, and counted in its meter.
+ * about it. Two kinds are dropped here, because user space would drop them for the same reason: what is beyond the rate of an allocation, which is
+ * counted in its meter, and what comes to a listener and begins as nothing does that is served there, which is counted by processor.
  *
- * User space writes lines, next hops and meters through shared memory (`src/offload`). It is the only writer of all fields but `packets` and `bytes`; the
+ * User space writes lines, next hops, meters and listeners through shared memory (`src/offload`). It is the only writer of all fields but `packets` and `bytes`; the
  * buckets of a meter are charged by both. A line is read between two readings of its `seq`; if they differ, the packet is passed. `tests/offload.rs` compares the structures with those of Rust, and the
  * program with a model. `build` makes the object.
  */
@@ -101,6 +102,28 @@ struct passes {
     u64 unused;
 };
 
+/*
+ * Where datagrams of clients come, and how they may begin. `place`: the port as it stands in the packet, and LISTENER, with V6 for an address of IPv6.
+ * `first_bytes` has a bit for each first byte that is somebody's. `mark`: datagrams whose first byte is less than what bits 32 to 39 say begin with a
+ * header of as many bytes as bits 40 to 47 say. At offset 2 it says how many follow, a multiple of four, and at offset 4 it has the low 32 bits.
+ */
+struct listener {
+    u64 place;
+    u64 address[2];
+    u64 first_bytes[4];
+    u64 mark;
+};
+struct listeners {
+    struct listener of[BUCKET];
+};
+enum { LISTENER = 1 << 16, V6 = 1 << 17, LISTENER_BUCKETS = 64 };
+/* What came to listeners and was dropped. */
+struct refused {
+    u64 unknown; /* the first byte is nobody's, or there is none */
+    u64 unmarked; /* no header as the mark says */
+    u64 unused[6];
+};
+
 struct array4 {
     int (*type)[BPF_MAP_TYPE_ARRAY];
     int (*map_flags)[BPF_F_MMAPABLE];
@@ -145,6 +168,21 @@ struct passes_array {
     u32 *key;
     struct passes *value;
 } passed SEC(".maps");
+struct listener_array {
+    int (*type)[BPF_MAP_TYPE_ARRAY];
+    int (*map_flags)[BPF_F_MMAPABLE];
+    int (*max_entries)[LISTENER_BUCKETS];
+    u32 *key;
+    struct listeners *value;
+} listening SEC(".maps");
+/* By processor. */
+struct refused_array {
+    int (*type)[BPF_MAP_TYPE_ARRAY];
+    int (*map_flags)[BPF_F_MMAPABLE];
+    int (*max_entries)[1024];
+    u32 *key;
+    struct refused *value;
+} refusals SEC(".maps");
 
 /* Set when the program is loaded: the key of the hash, and the number of buckets minus 1. */
 const volatile u64 seed = 0;
@@ -194,13 +232,14 @@ enum { UDP = 17 };
 enum { CHANNEL_DATA_MAX = 0x7fff };
 
 /* Adds one to a count of this processor. */
-#define COUNT(field)                                                                                                                                \
+#define COUNT_IN(map, counts, field)                                                                                                                \
     do {                                                                                                                                            \
         u32 cpu = bpf_get_smp_processor_id();                                                                                                       \
-        struct passes *counts = bpf_map_lookup_elem(&passed, &cpu);                                                                                 \
-        if (counts)                                                                                                                                 \
-            __sync_fetch_and_add(&counts->field, 1);                                                                                                \
+        struct counts *of_cpu = bpf_map_lookup_elem(&map, &cpu);                                                                                    \
+        if (of_cpu)                                                                                                                                 \
+            __sync_fetch_and_add(&of_cpu->field, 1);                                                                                                \
     } while (0)
+#define COUNT(field) COUNT_IN(passed, passes, field)
 
 INLINE u64 mix(u64 hash, u64 word) {
     hash = (hash ^ word) * 0x9e3779b97f4a7c15ULL;
@@ -264,6 +303,59 @@ INLINE enum charge charge(u64 *empty_at_ns, u64 rate, u64 now, u64 bytes, u64 *c
 FIND(find4, line4, bucket4, lines4, mask4, 1)
 FIND(find6, line6, bucket6, lines6, mask6, 4)
 
+/* Returns whether a line is another one now, or the same but written again, than when its `seq` was read. */
+INLINE int has_changed(const u64 *seq, u64 read) {
+    barrier();
+    // guard: offload-second-reading
+    return READ_ONCE(*seq) != read;
+}
+
+/* Returns whether the bytes of a datagram could begin something that is served at a listener; counts it if not. */
+INLINE int is_somebodys(const struct listener *listener, const u8 *payload, u32 len, const void *end) {
+    if (!len) {
+        COUNT_IN(refusals, refused, unknown);
+        return 0;
+    }
+    if ((const void *)(payload + 1) > end)
+        return 1;
+    u32 first = *payload;
+    if (!(READ_ONCE(listener->first_bytes[first >> 6]) >> (first & 63) & 1)) {
+        COUNT_IN(refusals, refused, unknown);
+        return 0;
+    }
+    u64 mark = READ_ONCE(listener->mark);
+    if (first >= (u8)(mark >> 32))
+        return 1;
+    u32 header_len = (u8)(mark >> 40);
+    if (len >= header_len) {
+        if ((const void *)(payload + 8) > end)
+            return 1;
+        const u16 *words = (const u16 *)payload;
+        u32 follow = swap16(words[1]);
+        if (words[2] == (u16)mark && words[3] == (u16)(mark >> 16) && follow == len - header_len && !(follow & 3))
+            return 1;
+    }
+    COUNT_IN(refusals, refused, unmarked);
+    return 0;
+}
+
+/* Decides about a datagram of no published flow, by where it came. */
+INLINE int screen(const u64 *address, u64 place, const u8 *payload, u32 len, const void *end) {
+    u32 at = (u32)mix(mix(mix(seed, place), address[0]), address[1]) & (LISTENER_BUCKETS - 1);
+    struct listeners *listeners = bpf_map_lookup_elem(&listening, &at);
+    if (!listeners)
+        return XDP_PASS;
+    for (int i = 0; i < BUCKET; i++) {
+        struct listener *listener = &listeners->of[i];
+        if (READ_ONCE(listener->place) != place)
+            continue;
+        barrier();
+        if (READ_ONCE(listener->address[0]) == address[0] && READ_ONCE(listener->address[1]) == address[1])
+            return is_somebodys(listener, payload, len, end) ? XDP_PASS : XDP_DROP;
+    }
+    return XDP_PASS;
+}
+
 /* Both families have the same steps; what differs is chosen by the names and by IS_V6, which is constant. */
 #define RELAY(NAME, FIND_LINE, LINE, IP, WORDS, IS_V6)                                                                                              \
     INLINE int NAME(struct xdp_md *ctx) {                                                                                                           \
@@ -312,15 +404,20 @@ FIND(find6, line6, bucket6, lines6, mask6, 4)
             line = FIND_LINE(ports, addresses, &seq);                                                                                               \
             channel = 0;                                                                                                                            \
         }                                                                                                                                           \
-        if (!line)                                                                                                                                  \
-            return XDP_PASS;                                                                                                                        \
+        if (!line) {                                                                                                                                \
+            /* Sockets take no datagram of IPv6 without a checksum. */                                                                              \
+            if (IS_V6 && !check)                                                                                                                    \
+                return XDP_PASS;                                                                                                                    \
+            u64 address[2] = {IS_V6 ? addresses[2] : addresses[0] >> 32, IS_V6 ? addresses[3] : 0};                                                 \
+            u64 place = (u64)udp->to | LISTENER | (IS_V6 ? V6 : 0);                                                                                 \
+            return screen(address, place, (const u8 *)head, payload_len, end);                                                                      \
+        }                                                                                                                                           \
         u64 new_ports = READ_ONCE(line->new_ports);                                                                                                 \
         u64 new_addresses[4] = {};                                                                                                                  \
         for (int i = 0; i < WORDS; i++)                                                                                                             \
             new_addresses[i] = READ_ONCE(line->new_addresses[i]);                                                                                   \
         u64 expires_ns = READ_ONCE(line->expires_ns);                                                                                               \
-        barrier();                                                                                                                                  \
-        if (READ_ONCE(line->seq) != seq) {                                                                                                          \
+        if (has_changed(&line->seq, seq)) {                                                                                                         \
             COUNT(changing);                                                                                                                        \
             return XDP_PASS;                                                                                                                        \
         }                                                                                                                                           \

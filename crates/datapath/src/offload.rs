@@ -2,16 +2,18 @@
 //!
 //! User space decides which flows these are: it *publishes* a [`Route`] and *revokes* it. What the program does not know or finds unusual goes to the
 //! sockets as before, so each datagram is handled by one of the two. The program is `bpf/turn.bpf.c`; what both sides share is memory: lines
-//! (`line.rs`, `table.rs`) and next hops (`nexthop.rs`). `program.rs` loads it.
+//! (`line.rs`, `table.rs`), meters (`meters.rs`), next hops (`nexthop.rs`) and listeners (`screen.rs`). `program.rs` loads it.
 //!
 //! Invariants:
 //! * After [`Routes::revoke`] no datagram that arrives is relayed by that route.
 //! * [`Carried`] of a line that was revoked [`GRACE`] ago does not change any more.
 //! * What is dropped beyond a rate is dropped by the bucket that user space charges too ([`Meters`]).
+//! * What else is dropped came to a [`Listener`] and begins as nothing does that is served there. It is counted ([`Refused`]).
 
+mod hash;
 mod line;
 #[cfg_attr(
-    not(all(feature = "xdp", target_arch = "x86_64")),
+    not(any(test, all(feature = "xdp", target_arch = "x86_64"))),
     expect(dead_code, reason = "only the program makes meters")
 )]
 mod meters;
@@ -21,6 +23,13 @@ mod meters;
 )]
 mod nexthop;
 mod program;
+#[cfg_attr(
+    not(any(test, all(feature = "xdp", target_arch = "x86_64"))),
+    expect(dead_code, reason = "only the program makes screens")
+)]
+mod screen;
+#[cfg(test)]
+mod structures;
 #[cfg_attr(
     not(all(feature = "xdp", target_arch = "x86_64")),
     expect(dead_code, reason = "only the program makes tables")
@@ -32,10 +41,14 @@ use std::net::{SocketAddr, UdpSocket};
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-pub use self::line::Seed;
+use turnbuckle_sys::ethtool;
+pub use turnbuckle_sys::ethtool::Rings;
+
+pub use self::hash::Seed;
 pub use self::meters::{Meters, Way};
 pub use self::nexthop::{Hop, Hops, Wanted};
 pub use self::program::{Action, Attach, Kernel, KernelRoutes, Passes, Verdict};
+pub use self::screen::{FirstBytes, Listener, Mark, Refused, Screen};
 pub use self::table::Table;
 
 /// Time after which nothing that had found a line before it was revoked still uses it. The program runs with interrupts of its kind disabled, for less
@@ -108,6 +121,9 @@ pub trait Routes {
     /// of its routes was revoked.
     fn take_beyond(&mut self, meter: NonZeroU32) -> Beyond;
 
+    /// Takes the counts of what came to listeners and was dropped: what came since anybody took them last.
+    fn take_refused(&mut self) -> Refused;
+
     /// Gives the line of a revoked route back. It is called [`GRACE`] after the route was revoked, or later.
     fn free(&mut self, line: Line);
 }
@@ -118,6 +134,28 @@ pub trait Routes {
 ///
 /// There is no such device, or it does not say.
 pub fn joins_datagrams(device: &str) -> io::Result<bool> {
-    let socket = UdpSocket::bind(("127.0.0.1", 0))?;
-    turnbuckle_sys::ethtool::joins_datagrams(socket, device)
+    ethtool::joins_datagrams(any_socket()?, device)
+}
+
+/// Returns the name of the driver of a device.
+///
+/// # Errors
+///
+/// As for [`joins_datagrams`].
+pub fn driver(device: &str) -> io::Result<String> {
+    ethtool::driver(any_socket()?, device)
+}
+
+/// Returns how many packets a device keeps each way.
+///
+/// # Errors
+///
+/// As for [`joins_datagrams`].
+pub fn rings(device: &str) -> io::Result<Rings> {
+    ethtool::rings(any_socket()?, device)
+}
+
+/// Returns a socket for questions about devices.
+fn any_socket() -> io::Result<UdpSocket> {
+    UdpSocket::bind(("127.0.0.1", 0)).or_else(|_| UdpSocket::bind(("::1", 0)))
 }

@@ -17,7 +17,8 @@ use rand::seq::IndexedRandom as _;
 use rand::{Rng as _, RngCore as _, SeedableRng as _};
 use rustix::time::{ClockId, clock_gettime};
 use turnbuckle_datapath::offload::{
-    Action, Beyond, Hop, Kernel, Line, Route, Routes as _, Seed, Wanted, Way,
+    Action, Beyond, FirstBytes, Hop, Kernel, Line, Listener, Mark, Route, Routes as _, Seed,
+    Wanted, Way,
 };
 
 /// Loads the program, or says why the test is not run.
@@ -102,6 +103,7 @@ impl<'a> World<'a> {
             };
             world.router.meters.insert(meter, model);
         }
+        world.listen(random);
         while world.lines.len() < ROUTES {
             let mut route = route(random);
             let meters: Vec<_> = world.router.meters.keys().copied().collect();
@@ -109,6 +111,32 @@ impl<'a> World<'a> {
             world.publish(route, random);
         }
         world
+    }
+
+    /// Most addresses where frames come are listeners, each with first bytes of its own.
+    fn listen(&mut self, random: &mut SmallRng) {
+        for place in 0..2 * HOSTS * PORTS.len() {
+            let last = place / 2 % HOSTS;
+            let ip = host(place % 2 == 1, 2, u8::try_from(last).unwrap() + 1);
+            let address = SocketAddr::new(ip, PORTS[place / 2 / HOSTS]);
+            let first_bytes: FirstBytes = match random.random_range(0..3) {
+                0 => (0..=3).chain(20..=127).collect(),
+                1 => (0..=255).collect(),
+                _ => (0..=255).filter(|_| random.random()).collect(),
+            };
+            let mark = Mark {
+                first_bytes_below: *[4, 64, 255].choose(random).unwrap(),
+                header_len: 20,
+                bytes: MARK,
+            };
+            let listener = Listener {
+                address,
+                first_bytes,
+                mark: random.random::<bool>().then_some(mark),
+            };
+            assert!(self.kernel.routes().screen().set(&listener));
+            self.router.listeners.push(listener);
+        }
     }
 
     /// Now and then a bucket is as full as others have made it.
@@ -229,6 +257,8 @@ impl<'a> World<'a> {
         for (published, &line) in self.router.routes.iter().zip(&self.lines) {
             assert_eq!(routes.carried(line), published.carried);
         }
+        let expected = std::mem::take(&mut self.router.refused);
+        assert_eq!(routes.take_refused(), expected);
     }
 
     fn end(self) {
@@ -258,6 +288,23 @@ impl<'a> World<'a> {
             noise[..6].copy_from_slice(&DEVICE);
             noise[12..14].copy_from_slice(&[8, 0]);
             return noise;
+        }
+        if random.random_ratio(1, 6) {
+            // To a listener, of no route.
+            let to = self.router.listeners.choose(random).unwrap().address;
+            let from = SocketAddr::new(host(to.is_ipv6(), 4, 1), 5000);
+            let len: usize = random.random_range(0..32);
+            let mut payload = vec![0; len];
+            random.fill_bytes(&mut payload);
+            let follow = u8::try_from(len.saturating_sub(20)).unwrap();
+            if let [first, _, high, low, a, b, c, d, ..] = &mut payload[..]
+                && random.random()
+            {
+                *first %= 5;
+                (*high, *low) = (0, follow ^ u8::from(random.random_ratio(1, 8)));
+                [*a, *b, *c, *d] = MARK;
+            }
+            return frame(from, to, &payload, random);
         }
         let route = self.router.routes.choose(random).unwrap().route;
         let len = match random.random_range(0..4) {
@@ -298,18 +345,27 @@ impl<'a> World<'a> {
     }
 }
 
+/// Hosts of a network, and their ports.
+const HOSTS: usize = 3;
+const PORTS: [u16; 4] = [3478, 5000, 49152, 65535];
+/// What some datagrams have at offset 4.
+const MARK: [u8; 4] = [0x21, 0x12, 0xA4, 0x42];
+
+fn host(is_v6: bool, net: u8, last: u8) -> IpAddr {
+    match is_v6 {
+        false => [10, net, 0, last].into(),
+        true => [0xfd00, net.into(), 0, 0, 0, 0x1234, 0xFFFF, last.into()].into(),
+    }
+}
+
 /// Returns a route between addresses of a small world.
 fn route(random: &mut SmallRng) -> Route {
     let is_v6 = random.random();
-    let host = |random: &mut SmallRng, net: u8| -> IpAddr {
-        let last = random.random_range(1..4);
-        match is_v6 {
-            false => [10, net, 0, last].into(),
-            true => [0xfd00, net.into(), 0, 0, 0, 0x1234, 0xFFFF, last.into()].into(),
-        }
+    let mut address = |net| {
+        let last = random.random_range(1..=HOSTS);
+        let ip = host(is_v6, net, u8::try_from(last).unwrap());
+        SocketAddr::new(ip, *PORTS.choose(random).unwrap())
     };
-    let port = |random: &mut SmallRng| *[3478, 5000, 49152, 65535].choose(random).unwrap();
-    let mut address = |net| SocketAddr::new(host(random, net), port(random));
     let (from, to, new_from, new_to) = (address(1), address(2), address(2), address(3));
     let label = Some(random.random_range(0x4000..0x4003));
     let is_from_client = random.random();
@@ -457,6 +513,73 @@ fn a_line_that_is_written_while_packets_arrive_is_never_seen_half() {
     });
     println!("{relayed} relayed, {:?}", kernel.passes());
     assert!(relayed > 0);
+}
+
+/// A driver that leaves no room before the packet: what would grow is passed as it came, and charged to nobody.
+#[test]
+fn where_there_is_no_room_for_a_header_the_packet_is_passed_unchanged_and_not_charged() {
+    let Some(mut kernel) = kernel(64) else {
+        return;
+    };
+    let address = |text: &str| -> SocketAddr { text.parse().unwrap() };
+    let (peer, relay) = (address("10.1.0.1:5000"), address("10.2.0.1:49152"));
+    let meter = kernel
+        .routes()
+        .meters()
+        .claim(NonZeroU32::new(64_000).unwrap());
+    let route = Route {
+        from: peer,
+        to: relay,
+        label: None,
+        new_from: address("10.2.0.1:3478"),
+        new_to: address("10.3.0.1:6000"),
+        new_label: Some(0x4000),
+        expires_ns: u64::MAX,
+        meter,
+    };
+    let mut routes = kernel.routes();
+    let line = routes.publish(&route).unwrap();
+    let hop = Hop {
+        device: DEVICE_INDEX,
+        mtu: 1500,
+        to: [2, 0, 0, 0, 1, 1],
+        from: [2, 0, 0, 0, 2, 1],
+    };
+    let (from, to) = (route.new_from.ip(), route.new_to.ip());
+    kernel.hops().set(Wanted { from, to }, Some(hop));
+    let mut random = SmallRng::seed_from_u64(11);
+    let frame = loop {
+        let frame = frame(peer, relay, &[7; 100], &mut random);
+        if frame[22] > 1 && frame[20] & 0xBF == 0 && frame[40..42] != [0, 0] {
+            break frame;
+        }
+    };
+    let bucket = |kernel: &Kernel| {
+        let meters = kernel.routes().meters();
+        meters
+            .bucket(meter.unwrap(), Way::Plain)
+            .load(Ordering::Relaxed)
+    };
+    // The most that a driver may have of its own: of 256 bytes before the packet nothing is left.
+    let full = kernel.run_behind(DEVICE, &[0; 216], &frame);
+    let Ok(full) = full else {
+        not_run::not_run("this kernel takes no more than 32 bytes before a frame");
+        return;
+    };
+    assert_eq!((full.action, full.frame), (Action::Pass, frame.clone()));
+    assert_eq!(
+        (kernel.passes().headroom, routes.carried(line).datagrams),
+        (1, 0)
+    );
+    let uncharged = bucket(&kernel);
+    assert!(uncharged <= now_ns(), "{uncharged} is in the future");
+    let roomy = kernel.run(DEVICE, &frame).unwrap();
+    assert_eq!(roomy.frame.len(), frame.len() + 4);
+    assert!(bucket(&kernel) > uncharged);
+    assert_eq!(
+        (kernel.passes().headroom, routes.carried(line).datagrams),
+        (1, 1)
+    );
 }
 
 /// Frames of the race; a script asks for more.

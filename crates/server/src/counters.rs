@@ -5,7 +5,7 @@
 //! and then refused by the kernel counts as a drop, not as sent. Only a Connect request (RFC 6062 §5.2) is in and not yet out while its peer is being connected to,
 //! and a request that waits for the user database, which `parked` counts.
 //!
-//! What the kernel relays by itself is in and out.
+//! What the kernel relays by itself is in and out, what it drops is in and dropped.
 //!
 //! `begun` is what had no datagram of its own to come in by: what DTLS says by itself, and further messages in one datagram of DTLS.
 //!
@@ -191,7 +191,7 @@ counters! {
         pub(crate) kernel_to_peers_bytes: Counter => Bytes,
         /// Payload that the kernel relayed from peers to clients.
         pub(crate) kernel_to_clients_bytes: Counter => Bytes,
-        /// Datagrams that the kernel dropped, beyond the rate of their allocation. They are among the drops too.
+        /// Datagrams that the kernel dropped: beyond the rate of their allocation, or nobody's at a listener. They are among the drops too.
         pub(crate) kernel_dropped: Counter => Datagrams,
         /// How often there was no room in the kernel's table for a channel.
         pub(crate) table_full: Counter => Times,

@@ -7,6 +7,7 @@ mod asking;
 mod clock;
 mod control;
 mod counters;
+mod doctor;
 pub mod handle;
 mod journal;
 mod log;
@@ -23,6 +24,7 @@ mod users;
 
 pub use control::{Configuration, ServeError, serve, serve_and_reload};
 pub use counters::{Accounting, AnswerCount, counters_page};
+pub use doctor::{Examination, examine};
 pub use log::{Output, Seal, Sink, Summary};
 pub use process::{detach, notify};
 pub use turnadmin::turnadmin;

@@ -1,25 +1,36 @@
 //! Relaying in the kernel: starts the program, and says what runs and why not more.
 //!
 //! A shard's [`publisher`](publisher) shows the kernel which channels it may relay; the thread of [`neighbours`](neighbours) says by which way their
-//! datagrams leave. What is in `turnbuckle_datapath::offload` knows nothing of TURN.
+//! datagrams leave. [`Offload::screen`] says what cannot be a client's, so that the kernel drops it. What is in `turnbuckle_datapath::offload` knows
+//! nothing of TURN.
 
+mod features;
 mod meters;
 mod neighbours;
 mod netlink;
 pub(crate) mod publisher;
 
 use std::fmt::Write as _;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use if_addrs::get_if_addrs;
-use turnbuckle_datapath::offload::{Attach, Kernel, KernelRoutes, Seed};
+use turnbuckle_datapath::offload::{
+    Attach, FirstBytes, Kernel, KernelRoutes, Listener, Mark, Seed,
+};
 use turnbuckle_engine::Meters;
+use turnbuckle_wire::{Demux, MAGIC_COOKIE};
 
+pub(crate) use self::features::{Features, features};
 use self::meters::SharedMeters;
 use self::neighbours::Neighbours;
 use self::netlink::{Device, Netlink};
 use crate::config::{Config, Xdp};
+use crate::shard::train::protocol;
+
+/// STUN messages begin with a smaller byte than this (RFC 8656 §12), and with a header of so many bytes (RFC 8489 §5).
+const STUN_FIRST_BYTES: u8 = 4;
+const STUN_HEADER_LEN: u8 = 20;
 
 /// The program that runs, if one does. It is taken off its devices when this is dropped.
 #[derive(Debug)]
@@ -77,6 +88,32 @@ impl Offload {
         Some(Arc::new(SharedMeters::new(routes.meters())))
     }
 
+    /// Has the kernel drop, at these listeners, what the shards would drop by its first bytes alone. To be called again when listeners or rules have
+    /// changed.
+    pub(crate) fn screen(&self, config: &Config, listeners: impl Iterator<Item = SocketAddr>) {
+        let Some(running) = &self.running else {
+            return;
+        };
+        // What does not speak for itself may begin in another way, and what is not served at all has another reason.
+        if !config.addresses.udp || !config.protocols.proxies.datagram_sources.is_empty() {
+            return;
+        }
+        let mark = Mark {
+            first_bytes_below: STUN_FIRST_BYTES,
+            header_len: STUN_HEADER_LEN,
+            bytes: MAGIC_COOKIE.to_be_bytes(),
+        };
+        let routes = running.kernel.routes();
+        for address in listeners {
+            // Where there is no room for one more, the shards drop it all.
+            let _ = routes.screen().set(&Listener {
+                address,
+                first_bytes: served(),
+                mark: (!config.stun.rfc3489_binding).then_some(mark),
+            });
+        }
+    }
+
     /// Returns a line that says how many datagrams of published channels were left to the shards, or `None` if there were none.
     pub(crate) fn passed(&self) -> Option<String> {
         let passes = self.running.as_ref()?.kernel.passes();
@@ -99,6 +136,17 @@ impl Offload {
     }
 }
 
+/// Returns how a datagram begins that a shard does not drop as `protocol_unknown`.
+fn served() -> FirstBytes {
+    let is_served = |first: &u8| {
+        matches!(
+            protocol(*first),
+            Demux::Stun | Demux::ChannelData | Demux::Dtls
+        )
+    };
+    (0..=u8::MAX).filter(is_served).collect()
+}
+
 /// Starts the program and the thread that follows routes and neighbours.
 fn run(config: &Config) -> Result<(Running, String), String> {
     let given = [
@@ -119,7 +167,7 @@ fn run(config: &Config) -> Result<(Running, String), String> {
         Attach::Native
     };
     let mut netlink = Netlink::open().map_err(|error| format!("netlink: {error}"))?;
-    let devices = devices(config, &mut netlink)?;
+    let devices = devices_by(config, &mut netlink)?;
     if devices.is_empty() {
         return Err("no device with a listening or relay address has Ethernet frames".into());
     }
@@ -173,8 +221,17 @@ fn run(config: &Config) -> Result<(Running, String), String> {
     Ok((running, line))
 }
 
-/// Returns the devices that have a listening or relay address.
-fn devices(config: &Config, netlink: &mut Netlink) -> Result<Vec<Device>, String> {
+/// Returns the devices that have a listening or relay address, and Ethernet frames.
+///
+/// # Errors
+///
+/// The kernel does not say; in words.
+pub(crate) fn devices(config: &Config) -> Result<Vec<Device>, String> {
+    let mut netlink = Netlink::open().map_err(|error| format!("netlink: {error}"))?;
+    devices_by(config, &mut netlink)
+}
+
+fn devices_by(config: &Config, netlink: &mut Netlink) -> Result<Vec<Device>, String> {
     let listeners = config.addresses.listeners.iter().map(|it| it.ip());
     let used: Vec<IpAddr> = listeners
         .chain(config.addresses.relays.iter().copied())
@@ -196,7 +253,7 @@ fn devices(config: &Config, netlink: &mut Netlink) -> Result<Vec<Device>, String
 }
 
 /// Returns the first line of an error; the kernel's verifier says very much more.
-fn first_line(error: &impl ToString) -> String {
+pub(crate) fn first_line(error: &impl ToString) -> String {
     let words = error.to_string();
     words.lines().next().unwrap_or_default().to_owned()
 }

@@ -4,6 +4,7 @@
 #![forbid(unsafe_code)]
 
 mod check;
+mod doctor;
 mod links;
 mod options;
 mod serve;
@@ -41,6 +42,13 @@ enum Command {
     /// Say what a configuration amounts to, what is refused and what differs from coturn; exit code 1 if it is refused
     #[command(disable_help_flag = true)]
     Check {
+        /// File, then options of `serve`; `--json` for a report that programs read
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        options: Vec<OsString>,
+    },
+    /// Say what this machine offers a configuration, for relaying in the kernel above all; exit code 1 if something it insists on is missing
+    #[command(disable_help_flag = true)]
+    Doctor {
         /// File, then options of `serve`; `--json` for a report that programs read
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         options: Vec<OsString>,
@@ -101,6 +109,7 @@ fn subcommand() -> anyhow::Result<ExitCode> {
     match Arguments::parse().command {
         Command::Serve { options } => serve::run(options),
         Command::Check { options } => check::run(options),
+        Command::Doctor { options } => doctor::run(options),
         Command::Ctl(arguments) => Ok(turnbuckle_control::ctl::run(&arguments)?),
         Command::InstallLinks(arguments) => links::run(&arguments).map(|()| ExitCode::SUCCESS),
         Command::Options(arguments) => options::run(&arguments),

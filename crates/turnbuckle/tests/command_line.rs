@@ -122,6 +122,46 @@ fn check_prints_json_for_programs() {
 }
 
 #[test]
+fn doctor_says_what_it_has_looked_at_in_words_and_for_programs_and_refuses_what_serve_would() {
+    let options = ["--user=a:b", "--listening-ip=127.0.0.1", "--xdp=off"];
+    let output = turnbuckle(&[&["doctor"], &options[..]].concat());
+    let text = printed(&output);
+    assert_eq!(output.status.code(), Some(0), "{text}");
+    for topic in [
+        "kernel",
+        "JIT",
+        "capabilities",
+        "XDP program",
+        "relay ports",
+        "descriptors",
+    ] {
+        let is_its = |line: &str| line.get(8..).is_some_and(|it| it.starts_with(topic));
+        assert_eq!(
+            text.lines().filter(|line| is_its(line)).count(),
+            1,
+            "{text}"
+        );
+    }
+    assert!(text.ends_with("could be better\n"), "{text}");
+    let output = turnbuckle(&[&["doctor", "--json"], &options[..]].concat());
+    let report: serde_json::Value = serde_json::from_str(&printed(&output)).expect("JSON");
+    assert_eq!(report["good"], true);
+    assert_eq!(report["facts"]["architecture"], std::env::consts::ARCH);
+    // There is no device with Ethernet frames, which `on` needs.
+    let on = [
+        "doctor",
+        "--user=a:b",
+        "--listening-ip=127.0.0.1",
+        "--relay-ip=127.0.0.1",
+        "--xdp=on",
+    ];
+    assert_eq!(turnbuckle(&on).status.code(), Some(1));
+    let refused = turnbuckle(&["doctor", "--xdp=sometimes"]);
+    assert_eq!(refused.status.code(), Some(2));
+    assert!(complained(&refused).contains("xdp"));
+}
+
+#[test]
 fn serve_refuses_on_standard_error_with_exit_code_1_and_opens_nothing() {
     for (arguments, expected) in [
         (

@@ -6,10 +6,7 @@
 use std::net::{IpAddr, SocketAddr};
 
 use super::Route;
-
-/// The key of the table's hash, so that nobody can aim for a bucket.
-#[derive(Clone, Copy, Debug)]
-pub struct Seed(pub u64);
+use super::hash::{Seed, mix};
 
 /// The last two bits of `seq`. Above them it counts how often the line was taken; its upper half is the place of the meter.
 pub(super) const FREE: u64 = 0;
@@ -101,11 +98,6 @@ impl Fields {
         let mask = buckets as u64 - 1;
         [hash & 0xFFFF_FFFF & mask, hash >> 32 & mask].map(|it| usize::try_from(it).unwrap_or(0))
     }
-}
-
-fn mix(hash: u64, word: u64) -> u64 {
-    let hash = (hash ^ word).wrapping_mul(0x9E37_79B9_7F4A_7C15);
-    hash ^ hash >> 32
 }
 
 fn ports(from: SocketAddr, to: SocketAddr, label: Option<u16>, last: u16) -> u64 {

@@ -10,11 +10,11 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use turnbuckle_sys::mapped::Mapped;
 
 /// Words of a meter (`struct meter`), and where they are. Of each pair the first is for datagrams with a label, the second for those without.
-const METER_WORDS: usize = 8;
-const RATE: usize = 0;
-const EMPTY_AT_NS: usize = 1;
-const PACKETS: usize = 3;
-const BYTES: usize = 5;
+pub(super) const METER_WORDS: usize = 8;
+pub(super) const RATE: usize = 0;
+pub(super) const EMPTY_AT_NS: usize = 1;
+pub(super) const PACKETS: usize = 3;
+pub(super) const BYTES: usize = 5;
 
 /// A direction, by what its datagrams look like when they come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -14,10 +14,10 @@ use rustix::event::{EventfdFlags, eventfd};
 use turnbuckle_sys::mapped::Mapped;
 
 /// Words of a next hop (`struct hop`).
-const HOP_WORDS: usize = 4;
-const EGRESS: usize = 0;
-const DESTINATION: usize = 1;
-const SOURCE: usize = 2;
+pub(super) const HOP_WORDS: usize = 4;
+pub(super) const EGRESS: usize = 0;
+pub(super) const DESTINATION: usize = 1;
+pub(super) const SOURCE: usize = 2;
 
 /// Next hops that there are at most.
 pub(super) const HOPS_MAX: usize = 1 << 16;

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use super::line::Fields;
 use super::nexthop::Wanted;
-use super::{Beyond, Carried, Hops, Line, Meters, Route, Routes, Table, Way};
+use super::{Beyond, Carried, Hops, Line, Meters, Refused, Route, Routes, Screen, Table, Way};
 
 #[cfg(all(feature = "xdp", target_arch = "x86_64"))]
 pub use self::loaded::Kernel;
@@ -24,6 +24,10 @@ pub enum Attach {
     /// In the network stack, for any driver.
     Generic,
 }
+
+/// Words of the counts of a processor (`struct passes`).
+#[cfg(any(test, all(feature = "xdp", target_arch = "x86_64")))]
+pub(super) const PASSES_WORDS: usize = 8;
 
 /// Packets of published routes that were left to user space, by reason.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -73,12 +77,18 @@ pub struct KernelRoutes {
     v6: Arc<Table>,
     hops: Arc<Hops>,
     meters: Arc<Meters>,
+    screen: Arc<Screen>,
 }
 
 impl KernelRoutes {
     /// Returns the meters that routes are charged to.
     pub fn meters(&self) -> Arc<Meters> {
         Arc::clone(&self.meters)
+    }
+
+    /// Returns where datagrams of clients come.
+    pub fn screen(&self) -> &Screen {
+        &self.screen
     }
 
     fn table(&self, line: Line) -> &Table {
@@ -139,6 +149,10 @@ impl Routes for KernelRoutes {
         }
     }
 
+    fn take_refused(&mut self) -> Refused {
+        self.screen.take_refused()
+    }
+
     fn free(&mut self, line: Line) {
         let table = self.table(line);
         let (hop, meter) = (table.hop(line.index), table.meter(line.index));
@@ -162,17 +176,16 @@ mod loaded {
     use aya::{Ebpf, EbpfLoader};
     use turnbuckle_sys::mapped::Mapped;
 
-    use super::{Action, Attach, KernelRoutes, Passes, Verdict};
-    use crate::offload::table::BUCKET;
-    use crate::offload::{Hops, Meters, Seed, Table};
+    use super::{Action, Attach, KernelRoutes, PASSES_WORDS, Passes, Verdict};
+    use crate::offload::hash::BUCKET;
+    use crate::offload::{Hops, Meters, Screen, Seed, Table};
 
     static OBJECT: &[u8] = aya::include_bytes_aligned!("../../bpf/turn.bpf.o");
 
     /// Entries of the map of devices: an interface with a larger index cannot be served.
     const DEVICES: usize = 1 << 16;
-    /// Entries of the map of counts, and words of each (`struct passes`).
+    /// Entries of the map of counts.
     const PROCESSORS: usize = 1024;
-    const PASSES_WORDS: usize = 8;
     /// Verdicts (`enum xdp_action`).
     const XDP_DROP: u32 = 1;
     const XDP_PASS: u32 = 2;
@@ -223,6 +236,11 @@ mod loaded {
                 v6: table("lines6", true)?,
                 hops: Arc::new(Hops::new(map("hops", Hops::words())?)?),
                 meters: Arc::new(Meters::new(map("meters", Meters::words(channels))?)),
+                screen: Arc::new(Screen::new(
+                    map("listening", Screen::words())?,
+                    map("refusals", Screen::refused_words())?,
+                    seed,
+                )),
             };
             let (devices, passed) = (
                 map("devices", DEVICES)?,
@@ -234,7 +252,13 @@ mod loaded {
                 devices,
                 passed,
             };
-            kernel.xdp()?.load().map_err(in_words)?;
+            let program = kernel.xdp()?;
+            program.load().map_err(in_words)?;
+            // Interpreted, it would cost more than user space does.
+            if program.info().map_err(in_words)?.size_jitted() == 0 {
+                let why = "its compiler is off (net.core.bpf_jit_enable)";
+                return Err(io::Error::other(why));
+            }
             Ok(kernel)
         }
 
@@ -270,15 +294,37 @@ mod loaded {
         ///
         /// The kernel does not run it.
         pub fn run(&mut self, address: [u8; 6], frame: &[u8]) -> io::Result<Verdict> {
+            self.run_behind(address, &[], frame)
+        }
+
+        /// The same, with bytes of the driver's own before the frame (`data_meta`), which take the room that a header would need.
+        ///
+        /// # Errors
+        ///
+        /// The kernel does not run it, or does not take so many bytes.
+        pub fn run_behind(
+            &mut self,
+            address: [u8; 6],
+            meta: &[u8],
+            frame: &[u8],
+        ) -> io::Result<Verdict> {
             let [a, b, c, d, e, f] = address;
             let word = u64::from_le_bytes([a, b, c, d, e, f, 1, 0]);
             self.devices.words()[1].store(word, Ordering::Release);
-            let mut out = vec![0; frame.len() + 256];
+            let data = [meta, frame].concat();
+            // `struct xdp_md`: data, data_end, data_meta, ingress_ifindex, rx_queue_index, egress_ifindex.
+            let offsets = [meta.len(), data.len(), 0, 0, 0, 0];
+            let context = offsets.map(|it| u32::try_from(it).unwrap_or(u32::MAX).to_ne_bytes());
+            let mut out = vec![0; data.len() + 256];
             let mut options = TestRunOptions::new();
-            options.data_in = Some(frame);
+            options.data_in = Some(&data);
             options.data_out = Some(&mut out);
+            if !meta.is_empty() {
+                options.ctx_in = Some(context.as_flattened());
+            }
             let result = self.xdp()?.test_run(options).map_err(in_words)?;
             out.truncate(result.data_size_out as usize);
+            out.drain(..meta.len().min(out.len()));
             let action = match result.return_value {
                 XDP_DROP => Action::Drop,
                 XDP_PASS => Action::Pass,
@@ -379,6 +425,15 @@ mod missing {
         ///
         /// None.
         pub fn run(&mut self, _: [u8; 6], _: &[u8]) -> io::Result<Verdict> {
+            match self.0 {}
+        }
+
+        /// Cannot be called.
+        ///
+        /// # Errors
+        ///
+        /// None.
+        pub fn run_behind(&mut self, _: [u8; 6], _: &[u8], _: &[u8]) -> io::Result<Verdict> {
             match self.0 {}
         }
 

@@ -9,10 +9,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use turnbuckle_sys::mapped::Mapped;
 
 use super::Carried;
-use super::line::{FREE, Fields, LIVE, Layout, METER_SHIFT, NUMBER, STATE, Seed, TAKE, TAKEN};
-
-/// Lines of a bucket.
-pub(super) const BUCKET: usize = 4;
+use super::hash::{BUCKET, Seed};
+use super::line::{FREE, Fields, LIVE, Layout, METER_SHIFT, NUMBER, STATE, TAKE, TAKEN};
 
 /// The lines of one family.
 #[derive(Debug)]

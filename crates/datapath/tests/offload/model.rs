@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::num::NonZeroU32;
 
-use turnbuckle_datapath::offload::{Action, Beyond, Carried, Hop, Passes, Route, Way};
+use turnbuckle_datapath::offload::{
+    Action, Beyond, Carried, Hop, Listener, Passes, Refused, Route, Way,
+};
 
 /// A route as it was published, and what it has relayed.
 #[derive(Clone, Debug)]
@@ -52,6 +54,8 @@ pub(crate) struct Router {
     pub(crate) meters: BTreeMap<NonZeroU32, Meter>,
     pub(crate) hops: BTreeMap<(IpAddr, IpAddr), Hop>,
     pub(crate) passes: Passes,
+    pub(crate) listeners: Vec<Listener>,
+    pub(crate) refused: Refused,
 }
 
 /// The link-layer address of the device that frames come by, and its index.
@@ -81,7 +85,11 @@ impl Router {
             return passed;
         };
         let Some((index, payload)) = self.find(&datagram) else {
-            return passed;
+            let action = match self.is_somebodys(&datagram) {
+                true => Action::Pass,
+                false => Action::Drop,
+            };
+            return (action, frame.to_vec());
         };
         let Published {
             route, has_expired, ..
@@ -142,6 +150,36 @@ impl Router {
         };
         *why += 1;
         passed
+    }
+
+    /// Returns whether a datagram of no route could be somebody's where it comes, and counts it if not.
+    fn is_somebodys(&mut self, datagram: &Datagram<'_>) -> bool {
+        let mut listeners = self.listeners.iter();
+        let Some(listener) = listeners.find(|it| it.address == datagram.to) else {
+            return true;
+        };
+        if datagram.to.is_ipv6() && datagram.check == 0 {
+            return true;
+        }
+        let Some(&first) = datagram.payload.first() else {
+            self.refused.unknown += 1;
+            return false;
+        };
+        if !listener.first_bytes.contains(first) {
+            self.refused.unknown += 1;
+            return false;
+        }
+        let marks = listener.mark.filter(|it| first < it.first_bytes_below);
+        let has_mark = marks.is_none_or(|mark| {
+            let Some((header, rest)) = datagram.payload.split_at_checked(mark.header_len.into())
+            else {
+                return false;
+            };
+            let follow = u16::from_be_bytes([header[2], header[3]]);
+            header[4..8] == mark.bytes && usize::from(follow) == rest.len() && rest.len() % 4 == 0
+        });
+        self.refused.unmarked += u64::from(!has_mark);
+        has_mark
     }
 
     /// Returns the route of a datagram, and the payload that it relays.

@@ -47,6 +47,8 @@ pub(crate) struct Listening {
     pub(crate) streams: Vec<SocketAddr>,
     /// Addresses of both kinds that were added after the start, in that order. A restarted shard has to number them as the others do.
     later: Vec<(Vec<SocketAddr>, Vec<SocketAddr>)>,
+    /// Addresses for datagrams where another process listens too.
+    shared: Vec<SocketAddr>,
     awaited: Vec<(Transport, SocketAddr)>,
     next_attempt: Instant,
 }
@@ -64,6 +66,7 @@ impl Listening {
             datagrams: Vec::new(),
             streams: Vec::new(),
             later: Vec::new(),
+            shared: Vec::new(),
             awaited: Vec::new(),
             next_attempt: Instant::now() + INTERVAL,
         };
@@ -85,6 +88,9 @@ impl Listening {
                     "warning: another process listens on {transport} {address} too, and the kernel gives it a part of the clients"
                 );
                 listening.opened(transport, address);
+                if transport == Transport::Udp {
+                    listening.shared.push(address);
+                }
                 continue;
             }
             let _ = writeln!(out, "warning: {error}; it is tried again every second");
@@ -108,6 +114,12 @@ impl Listening {
             }
         }
         Ok(listening)
+    }
+
+    /// Returns the addresses for datagrams where nobody else listens.
+    pub(super) fn own_datagrams(&self) -> impl Iterator<Item = SocketAddr> {
+        let all = self.datagrams.iter().copied();
+        all.filter(|address| !self.shared.contains(address))
     }
 
     fn opened(&mut self, transport: Transport, address: SocketAddr) {

@@ -139,6 +139,8 @@ impl Started {
             self.users.publish(&self.shards);
             self.interfaces.publish(&self.shards);
             self.listening.attempt(config, now, self.shards.all(), out);
+            // An address may have come, or another rule with a reload.
+            self.offload.screen(config, self.listening.own_datagrams());
             if self.drain.is_over(now, &self.shards, out) {
                 return Ok(());
             }

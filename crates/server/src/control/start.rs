@@ -89,6 +89,7 @@ pub(super) fn start(
     if let Some(meters) = offload.meters() {
         commons.set_meters(meters);
     }
+    offload.screen(config, listening.own_datagrams());
     let plan = |index, mailboxes| Plan {
         index,
         is_restart: false,

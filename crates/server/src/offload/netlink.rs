@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 
 use netlink_packet_core::{NLM_F_REQUEST, NetlinkMessage, NetlinkPayload};
-use netlink_packet_route::link::{LinkAttribute, LinkFlags, LinkMessage};
+use netlink_packet_route::link::{LinkAttribute, LinkFlags, LinkMessage, LinkXdp, XdpAttached};
 use netlink_packet_route::neighbour::{
     NeighbourAddress, NeighbourAttribute, NeighbourMessage, NeighbourState,
 };
@@ -35,11 +35,13 @@ pub(super) struct Netlink {
 
 /// A device with Ethernet frames.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Device {
-    pub(super) index: u32,
-    pub(super) name: String,
+pub(crate) struct Device {
+    pub(crate) index: u32,
+    pub(crate) name: String,
     pub(super) address: [u8; 6],
-    pub(super) mtu: u16,
+    pub(crate) mtu: u16,
+    /// An XDP program is attached.
+    pub(crate) has_program: bool,
 }
 
 impl Device {
@@ -108,11 +110,17 @@ impl Netlink {
             return Ok(None);
         };
         let (mut name, mut address, mut mtu) = (None, None, None);
+        let mut has_program = false;
         for attribute in link.attributes {
             match attribute {
                 LinkAttribute::IfName(it) => name = Some(it),
                 LinkAttribute::Address(it) => address = <[u8; 6]>::try_from(it).ok(),
                 LinkAttribute::Mtu(it) => mtu = Some(it),
+                LinkAttribute::Xdp(it) => {
+                    has_program = it.iter().any(
+                        |it| matches!(it, LinkXdp::Attached(how) if *how != XdpAttached::None),
+                    );
+                }
                 _ => {}
             }
         }
@@ -124,6 +132,7 @@ impl Netlink {
                 name,
                 address,
                 mtu: u16::try_from(mtu).unwrap_or(u16::MAX),
+                has_program,
             }))
     }
 

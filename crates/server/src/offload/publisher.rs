@@ -1,4 +1,4 @@
-//! Shows the kernel the channels of one shard that it may relay, and takes over what it has relayed.
+//! Shows the kernel the channels of one shard that it may relay, and takes over what it has relayed and dropped.
 //!
 //! The engine says what may be relayed ([`Engine::flows`]); this compares it with what is published, for each allocation that has changed. It is called
 //! before anything leaves the shard. So when a client or an operator learns that something has ended, the kernel has ended it already; and what the
@@ -6,19 +6,21 @@
 //!
 //! A line that was revoked is kept until its counts are final ([`GRACE`]): they belong to the allocation, and the line must not be another one's by then.
 //! The end of an allocation is told only after that, so that its totals are exact.
+//!
+//! What the kernel drops at listeners belongs to no shard: whichever comes first takes it over, once.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
-use turnbuckle_datapath::offload::{Carried, GRACE, Line, Route, Routes};
+use turnbuckle_datapath::offload::{Carried, GRACE, Line, Refused, Route, Routes};
 use turnbuckle_engine::{
     AllocationId, Change, DropReason, Ended, Engine, Flow, Framing, Random, RelayHandle, Time,
     Traffic, Unasked,
 };
 
-use crate::counters::ShardCounters;
+use crate::counters::{ShardCounters, UdpDrop};
 
 /// Time between two readings of what was relayed.
 const READING: Duration = Duration::from_secs(5);
@@ -128,6 +130,7 @@ impl Publisher {
         if now >= self.read + READING {
             self.read = now;
             self.take_all(engine);
+            self.take_refused();
         }
         // An end that is told later has revoked channels, so it is due only when some of those are final.
         if is_any_final && !self.ended.is_empty() {
@@ -142,7 +145,7 @@ impl Publisher {
     /// Returns when [`Self::publish`] has something to do by itself.
     pub(crate) fn next_timeout(&self) -> Option<Time> {
         let final_at = |it: &Revoked| it.since.unwrap_or(it.turn) + GRACE;
-        let reading = (!self.published.is_empty()).then(|| self.read + READING);
+        let reading = Some(self.read + READING);
         self.revoked.iter().map(final_at).chain(reading).min()
     }
 
@@ -238,6 +241,7 @@ impl Publisher {
                 revoked.since.get_or_insert(now);
             }
         }
+        // guard: offload-grace
         let is_final = |it: &mut Revoked| it.since.is_some_and(|since| now >= since + GRACE);
         let ready: Vec<Revoked> = self.revoked.extract_if(.., is_final).collect();
         let is_any = !ready.is_empty();
@@ -273,6 +277,16 @@ impl Publisher {
             }
         }
         self.published = all;
+    }
+
+    /// Takes over what the kernel has dropped at listeners.
+    fn take_refused(&mut self) {
+        let Refused { unknown, unmarked } = self.routes.take_refused();
+        if unknown + unmarked > 0 {
+            self.counters.offload.kernel_dropped.add(unknown + unmarked);
+            self.counters.dropped(UdpDrop::ProtocolUnknown, unknown);
+            self.counters.dropped(DropReason::MalformedStun, unmarked);
+        }
     }
 
     /// Returns what two lines have relayed, and what was dropped beyond their rate, since this was asked last. What was dropped is that of all lines with
@@ -363,6 +377,7 @@ impl Publisher {
         for revoked in std::mem::take(&mut self.revoked) {
             self.retire(revoked, engine);
         }
+        self.take_refused();
         let ended = std::mem::take(&mut self.ended).into_values();
         ended.map(Box::new).map(Change::Ended).for_each(&mut end);
     }

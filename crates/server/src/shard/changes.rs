@@ -105,6 +105,7 @@ impl Changes {
         while let Some(change) = engine.poll_change() {
             self.show(&change, front, engine, now);
         }
+        // guard: offload-flush
         if let Some(publisher) = &mut self.publisher {
             publisher.publish(now, engine, |end| {
                 tell(&mut self.log, &mut self.sessions, &end, None, now);

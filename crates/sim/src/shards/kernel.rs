@@ -5,7 +5,7 @@ use std::num::NonZeroU32;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use turnbuckle_datapath::offload::{Beyond, Carried, GRACE, Line, Route, Routes};
+use turnbuckle_datapath::offload::{Beyond, Carried, GRACE, Line, Refused, Route, Routes};
 use turnbuckle_engine::{Direction, Meters};
 
 /// Lines that all shards have together: few, so that there is no room now and then.
@@ -237,6 +237,11 @@ impl Routes for Kernel {
 
     fn take_beyond(&mut self, meter: NonZeroU32) -> Beyond {
         std::mem::take(&mut self.meters.meter(meter).1.beyond)
+    }
+
+    /// Nothing is nobody's here.
+    fn take_refused(&mut self) -> Refused {
+        Refused::default()
     }
 
     fn free(&mut self, line: Line) {
