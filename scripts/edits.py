@@ -15,6 +15,7 @@ What is done there is a line of those files, `VERB [@PLACE] [RUST]`. PLACE is th
     swap OLD ~> NEW    the tokens OLD, which are there once
 
 In RUST, `$` is what was there. Space and comments play no part, so that neither formatting nor the code around a place matters.
+The same goes for C, where the statement is one that Rust has too.
 """
 
 import glob
@@ -252,7 +253,7 @@ class Entry:
 
 
 def guards(tree=ROOT):
-    """The guards, each a file: `# what it guards`, `test PACKAGE TARGET NAME`, perhaps `env KEY=VALUE`, and edits."""
+    """The guards, each a file: `# what it guards`, `test PACKAGE[/FEATURE] TARGET NAME`, perhaps `env KEY=VALUE`, and edits."""
     entries = []
     for path in sorted(glob.glob(os.path.join(tree, "crates/turnbuckle/tests/guards/*"))):
         entries.append(Entry(os.path.basename(path)))
@@ -280,7 +281,8 @@ class Places:
     def __init__(self, tree=ROOT):
         self.tree = tree
         self.files_by_name = {}
-        for path in sorted(glob.glob(os.path.join(tree, "crates/**/*.rs"), recursive=True)):
+        paths = [path for kind in ("rs", "c") for path in glob.glob(os.path.join(tree, f"crates/**/*.{kind}"), recursive=True)]
+        for path in sorted(paths):
             with open(path, encoding="utf-8") as file:
                 for match in PLACE.finditer(file.read()):
                     for name in names_of(match):

@@ -86,23 +86,27 @@ class Tree:
 
     def build_test(self, test):
         package, target, _ = test
-        return self.run(["cargo", "test", "--quiet", "--locked", "--no-run", "--package", package, target])
+        return self.run(["cargo", "test", "--quiet", "--locked", "--no-run", *package_of(package), target])
 
     def run_test(self, test, env):
         package, target, name = test
-        return self.run(["cargo", "test", "--locked", "--package", package, target, "--", name], TEST_S, env)
+        return self.run(["cargo", "test", "--locked", *package_of(package), target, "--", name], TEST_S, env)
 
 
 @contextlib.contextmanager
 def edited(tree, places, entry):
     """The tree with the edits of an entry, for as long as the context lasts."""
     files = places.apply(entry)
+    objects = {file: os.path.splitext(file)[0] + ".o" for file in files if file.endswith(".bpf.c")}
     try:
         for file, text in files.items():
             tree.write(file, text.encode())
+        for source, made in objects.items():
+            # The object is in the tree, so cargo does not make it.
+            subprocess.run([os.path.join(tree.path, os.path.dirname(source), "build"), os.path.join(tree.path, made)], check=True)
         yield
     finally:
-        for file in files:
+        for file in [*files, *objects.values()]:
             tree.restore(file)
 
 
@@ -115,6 +119,12 @@ def try_test(tree, places, entry):
         code, output = tree.run_test(entry.test, entry.env)
         tree.write(f"../logs/{entry.name}", output.encode())
         return judge_failure(code, output, entry.test[2], tree)
+
+
+def package_of(words):
+    """The options for a package, PACKAGE or PACKAGE/FEATURE."""
+    package, _, feature = words.partition("/")
+    return ["--package", package, *(["--features", feature] if feature else [])]
 
 
 def contents(path):

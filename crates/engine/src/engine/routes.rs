@@ -167,6 +167,7 @@ impl<R: Random> Engine<R> {
             return;
         };
         let client = &allocation.client;
+        // guard: offload-proxied
         let is_direct = client.connection == Connection::default();
         let is_plain = client.transport == Transport::Udp
             && is_direct
