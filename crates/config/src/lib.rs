@@ -62,7 +62,7 @@ pub use topics::log::syslog::Syslog;
 pub use topics::nat_discovery::NatDiscovery;
 pub use topics::offload::{Offload, Xdp};
 pub use topics::peers::PeerRules;
-pub use topics::process::{ControlSocket, Process};
+pub use topics::process::{ControlSocket, Process, Survive};
 pub use topics::proxies::Proxies;
 pub use topics::redirection::Redirection;
 pub use topics::relays::Relays;

@@ -50,7 +50,7 @@ pub use reports::{IcmpError, SendFailure, StreamEnd, Warning};
 pub use settings::{BufferSettings, Devices, Settings, StreamSettings};
 pub use sockets::budget::BufferBudget;
 pub use sockets::device::probe_device;
-pub use sockets::kept::KeptSockets;
+pub use sockets::kept::{KeptSockets, SocketKind};
 pub use sockets::opening::{DetachedStream, HeldSocket, Sockets};
 pub use sockets::socket::SharedSocket;
 pub use sockets::waker::Waker;

@@ -161,6 +161,10 @@ counters! {
     pub(crate) struct EngineCounters: "engine", "the engine" {
         /// Live allocations.
         pub(crate) allocations: Level => Allocations,
+        /// Allocations that were taken over from the process before (`survive`).
+        pub(crate) taken_over: Counter => Allocations,
+        /// Allocations of the process before that were on record and could not be taken over: of clients by TCP, TLS and DTLS without mobility, and of TCP relays.
+        pub(crate) not_taken_over: Counter => Allocations,
         /// Requests that created or ended allocations and were forgotten, for want of room, while they could still be good (V-22).
         pub(crate) requests_forgotten_early: Counter => Requests,
         /// Connections of TCP relays that were tried or came.

@@ -17,6 +17,7 @@ mod random;
 mod shard;
 #[doc(hidden)]
 pub mod simulation;
+mod survive;
 mod tls;
 mod translate;
 mod turnadmin;
@@ -27,4 +28,5 @@ pub use counters::{Accounting, AnswerCount, counters_page};
 pub use doctor::{Examination, examine};
 pub use log::{Output, Seal, Sink, Summary};
 pub use process::{detach, notify};
+pub use survive::{Estate, survive};
 pub use turnadmin::turnadmin;

@@ -140,6 +140,16 @@ impl Log {
         }
     }
 
+    /// Takes note of a session that was there before this process. Its beginning is in the log already.
+    pub(crate) fn restored(&mut self, change: &Change, number: u64, now: Time) {
+        if let Some(summaries) = &mut self.summaries {
+            summaries.changed(change, number_of_shard(self.scope.shard, number));
+        }
+        if let Some(sessions) = &mut self.coturn {
+            sessions.changed(change, number, now);
+        }
+    }
+
     fn describe(&mut self, change: &Change, number: u64, now: Time) {
         let lines = match &mut self.coturn {
             Some(sessions) => sessions.changed(change, number, now),

@@ -65,18 +65,19 @@ pub(crate) struct Settled {
 }
 
 impl Settled {
-    /// Writes the file with the process id and becomes the user. To be called when all sockets are open and none hears anything yet.
+    /// Writes the file with the number of the `main` process, which signals are sent to, and becomes the user. To be called when all sockets are open and none hears anything yet.
     ///
     /// # Errors
     ///
     /// There is no such user or group, the process may not become it, or a file that was named cannot be written.
     pub(crate) fn new(
         process: &Process,
+        main: u32,
         persona: Persona,
         out: &mut impl Write,
     ) -> Result<Self, String> {
         let pid_file = match &process.pid_file {
-            Some(path) => write_pid_file(path, persona, out)?,
+            Some(path) => write_pid_file(path, main, persona, out)?,
             None => None,
         };
         let settled = Self { pid_file };
@@ -111,8 +112,9 @@ impl Drop for Settled {
 }
 
 /// The file that was written, if it is one to remove again.
-fn write_pid_file(
+pub(crate) fn write_pid_file(
     path: &Path,
+    number: u32,
     persona: Persona,
     out: &mut impl Write,
 ) -> Result<Option<PathBuf>, String> {
@@ -122,7 +124,7 @@ fn write_pid_file(
     }
     let mut first_error = None;
     for place in places {
-        match write_pid(&place) {
+        match write_pid(&place, number) {
             Ok(is_file) => {
                 let _ = writeln!(out, "pid file created: {}", place.display());
                 return Ok(is_file.then_some(place));
@@ -144,14 +146,14 @@ fn write_pid_file(
 }
 
 /// Writes the number; tells whether it went into a file, not into a device.
-fn write_pid(path: &Path) -> io::Result<bool> {
+fn write_pid(path: &Path, number: u32) -> io::Result<bool> {
     let mut file = OpenOptions::new()
         .write(true)
         .create(true)
         .truncate(true)
         .mode(0o644)
         .open(path)?;
-    writeln!(file, "{}", std::process::id())?;
+    writeln!(file, "{number}")?;
     Ok(file.metadata()?.is_file())
 }
 

@@ -4,9 +4,7 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
-use turnbuckle_datapath::{
-    Accepting, Backend, BufferBudget, BufferSettings, Devices, KeptSockets, Settings,
-};
+use turnbuckle_datapath::{Accepting, Backend, BufferBudget, BufferSettings, Devices, Settings};
 use turnbuckle_engine::{
     Action, AddressRange, Alternate, AnswerConfig, Asks, AuthConfig, Bandwidth, BindingConfig,
     Config as EngineConfig, Fingerprint, Lifetimes, Limits, MobilityConfig, NonceLifetime,
@@ -57,8 +55,6 @@ pub(crate) fn datapath(
     Settings {
         backend,
         accepting: accepting.clone(),
-        // guard: V-63-sockets
-        kept: Some(KeptSockets::default()),
         coalesce: config.datapath.coalesce,
         coalesce_policy: config.datapath.coalesce_policy,
         buffers: BufferSettings {

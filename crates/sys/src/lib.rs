@@ -13,6 +13,7 @@ pub mod cpus;
 pub mod descriptors;
 pub mod errqueue;
 pub mod ethtool;
+pub mod keeper;
 pub mod mapped;
 mod pinned;
 pub mod receive;

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use anyhow::Context as _;
 use turnbuckle_control::Controller;
 use turnbuckle_server::config::{self, Loaded, Machine, Problems, Request};
-use turnbuckle_server::{Configuration, Sink};
+use turnbuckle_server::{Configuration, Estate, Sink};
 
 pub(crate) fn run(options: Vec<OsString>) -> anyhow::Result<ExitCode> {
     let machine = Machine::discover().context("cannot read the addresses of this machine")?;
@@ -35,14 +35,47 @@ pub(crate) fn run(options: Vec<OsString>) -> anyhow::Result<ExitCode> {
     if let Some(code) = turnbuckle_server::detach(&loaded.config.process)? {
         return Ok(ExitCode::from(code));
     }
+    let config = loaded.config.clone();
+    let code = turnbuckle_server::survive(&config, move |estate| {
+        match relay(*loaded, options, estate) {
+            Ok(()) => 0,
+            Err(error) => {
+                // Nothing is left to be said if standard error is gone too.
+                let _ = writeln!(io::stderr(), "turnbuckle: {error:#}");
+                1
+            }
+        }
+    });
+    Ok(ExitCode::from(code.context("survive")?))
+}
+
+fn relay(loaded: Loaded, options: Vec<OsString>, estate: Option<Estate>) -> anyhow::Result<()> {
+    let source = move || again(|machine| config::load(options.clone(), machine));
+    let loaded = present(loaded, estate.as_ref(), &source)?;
     let settings = &loaded.config;
     let mut out =
         Sink::open(&settings.log, &settings.process, settings.persona).context("log-file")?;
-    let configuration = Configuration::new(*loaded, move || {
-        again(|machine| config::load(options.clone(), machine))
-    });
-    turnbuckle_server::serve_and_reload(configuration, &mut out, Controller)?;
-    Ok(ExitCode::SUCCESS)
+    let configuration = Configuration::new(loaded, source);
+    turnbuckle_server::serve_and_reload(configuration, estate, &mut out, Controller)?;
+    Ok(())
+}
+
+/// Returns the configuration of a relay: what was `loaded`, or, where a relay has been before, what is read now. What that one had read again
+/// went with it, and rules that have become stricter since are to hold.
+///
+/// # Errors
+///
+/// The configuration is refused.
+pub(crate) fn present(
+    loaded: Loaded,
+    estate: Option<&Estate>,
+    source: &impl Fn() -> Result<(Loaded, Machine), String>,
+) -> anyhow::Result<Loaded> {
+    if !estate.is_some_and(Estate::has_predecessor) {
+        return Ok(loaded);
+    }
+    let (loaded, _) = source().map_err(anyhow::Error::msg)?;
+    Ok(loaded)
 }
 
 /// Reads a configuration again while the relay runs. An error has one problem a line.

@@ -7,8 +7,8 @@ use std::process::ExitCode;
 
 use anyhow::Context as _;
 use turnbuckle_control::Controller;
-use turnbuckle_server::config::{self, Log, Machine, Persona, Process, Request};
-use turnbuckle_server::{Configuration, Sink};
+use turnbuckle_server::config::{self, Loaded, Log, Machine, Persona, Process, Request};
+use turnbuckle_server::{Configuration, Estate, Sink};
 
 use crate::serve;
 
@@ -41,6 +41,21 @@ pub(crate) fn run(arguments: impl Iterator<Item = OsString>) -> anyhow::Result<E
     if let Some(code) = turnbuckle_server::detach(&loaded.config.process)? {
         return Ok(ExitCode::from(code));
     }
+    let config = loaded.config.clone();
+    let code = turnbuckle_server::survive(&config, move |estate| {
+        relay(*loaded, arguments, estate).unwrap_or_else(|error| {
+            // Nothing is left to be said if standard error is gone too.
+            let _ = writeln!(io::stderr(), "turnserver: {error:#}");
+            1
+        })
+    });
+    Ok(ExitCode::from(code.context("survive")?))
+}
+
+fn relay(loaded: Loaded, arguments: Vec<OsString>, estate: Option<Estate>) -> anyhow::Result<u8> {
+    let source =
+        move || serve::again(|machine| config::load_turnserver(arguments.clone(), machine));
+    let loaded = serve::present(loaded, estate.as_ref(), &source)?;
     let (mut out, complaint) = open_log(&loaded.config.log, &loaded.config.process)?;
     if let Some(complaint) = complaint {
         writeln!(out, "error: {complaint}")?;
@@ -55,16 +70,14 @@ pub(crate) fn run(arguments: impl Iterator<Item = OsString>) -> anyhow::Result<E
         };
         writeln!(out, "{level}: {note}")?;
     }
-    let configuration = Configuration::new(*loaded, move || {
-        serve::again(|machine| config::load_turnserver(arguments.clone(), machine))
-    });
-    match turnbuckle_server::serve_and_reload(configuration, &mut out, Controller) {
-        Ok(_) => Ok(ExitCode::SUCCESS),
+    let configuration = Configuration::new(loaded, source);
+    match turnbuckle_server::serve_and_reload(configuration, estate, &mut out, Controller) {
+        Ok(_) => Ok(0),
         Err(error) => {
             writeln!(io::stderr(), "turnserver: {error}")?;
             // Of a daemon this is all that remains.
             writeln!(out, "error: {error}")?;
-            Ok(ExitCode::from(REFUSED))
+            Ok(REFUSED)
         }
     }
 }

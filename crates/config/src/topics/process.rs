@@ -4,8 +4,9 @@ use std::path::PathBuf;
 
 use super::exporter::Exporter;
 use super::statsdb::StatsDatabase;
+use crate::choice::{Choice, kind_of};
 use crate::entry::Group;
-use crate::row::{Row, Setting, Topic, file_path, flag, one, text};
+use crate::row::{Row, Setting, Topic, choice, file_path, flag, one, text};
 use crate::value::Kind;
 
 /// Where `turnbuckle ctl` reaches the relay.
@@ -28,6 +29,23 @@ impl ControlSocket {
     const NONE: &str = "none";
 }
 
+/// Whether calls outlive the process that relays them.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Survive {
+    /// Where that works.
+    Auto,
+    /// They end with it.
+    #[default]
+    Off,
+    /// They do, or the server does not start.
+    On,
+}
+
+impl Choice for Survive {
+    const WORDS: &'static [(&'static str, Self)] =
+        &[("off", Self::Off), ("auto", Self::Auto), ("on", Self::On)];
+}
+
 /// The process as the system sees it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Process {
@@ -39,6 +57,8 @@ pub struct Process {
     pub user: Option<Box<str>>,
     /// Group to become.
     pub group: Option<Box<str>>,
+    /// Whether its calls outlive it when it is killed.
+    pub survive: Survive,
     /// Where it takes an operator's commands.
     pub control_socket: ControlSocket,
     /// SIGHUP has it read its configuration again.
@@ -142,6 +162,18 @@ pub(crate) const ROWS: &[Key] = &[
     .default("true")
     .turnserver_default("false")
     .works(flag!(reloads_on_hangup)),
+    Key::own(
+        "O-162",
+        "survive",
+        Group::Process,
+        kind_of!(Survive),
+        "Whether calls by UDP go on when the relay process is killed or crashes: on has two further \
+         processes that keep its sockets open and start the next one, which takes them over, or \
+         the server does not start; auto the same where it works. Clients by TCP, TLS and DTLS \
+         have to connect again.",
+    )
+    .default("off")
+    .works(choice!(survive)),
     Key::new(
         "O-182",
         "version",

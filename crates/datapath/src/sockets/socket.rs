@@ -95,6 +95,12 @@ impl Socket {
         {
             return Ok((Self::new(socket, bind.kind, settings), bind.address));
         }
+        if !is_listener
+            && let Some(kept) = &settings.kept
+            && let Some(socket) = kept.take(SocketKind::Relay, bind.address)
+        {
+            return Ok((Self::taken_over(socket, &bind, settings)?, bind.address));
+        }
         let v6 = bind.address.is_ipv6();
         let socket = socket2::Socket::new(
             Domain::for_address(bind.address),
@@ -155,6 +161,18 @@ impl Socket {
         socket.receive_buffer = receive_buffer;
         socket.send_buffer = send_buffer;
         Ok((socket, local))
+    }
+
+    /// Returns the state of a relay socket that another process has bound. One allocation's has the buffer that is free to every socket, and what
+    /// it has received beyond that stays in it.
+    #[cold]
+    fn taken_over(socket: OwnedFd, bind: &Bind, settings: &Settings) -> io::Result<Self> {
+        let mut socket = Self::new(socket, bind.kind, settings);
+        if bind.kind == EndpointKind::Relay {
+            socket.receive_buffer = sockopt::set_receive_buffer(socket.fd(), RECEIVE_BUFFER_FREE)?;
+            socket.send_buffer = 0;
+        }
+        Ok(socket)
     }
 
     /// Returns the state of a socket that is bound already.

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::time::Instant;
 
+use nix::sys::signal::{SigSet, Signal};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2};
 use signal_hook::iterator::Signals;
 use turnbuckle_engine::{Config as EngineConfig, InterfaceAddress};
@@ -15,6 +16,9 @@ use turnbuckle_engine::{Config as EngineConfig, InterfaceAddress};
 use crate::asking::Answered;
 use crate::handle::Command;
 use crate::log::Summary;
+
+/// The signals that are turned into events.
+const WATCHED: [i32; 5] = [SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2];
 
 /// Number of events that may wait. Further log lines are lost. The sender of any other event waits for room.
 pub(crate) const EVENTS_MAX: usize = 1024;
@@ -86,7 +90,13 @@ impl Inbox {
 ///
 /// The signals cannot be caught, or the thread cannot be started.
 pub(super) fn watch_signals(events: SyncSender<Event>) -> io::Result<()> {
-    let mut signals = Signals::new([SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2])?;
+    let mut signals = Signals::new(WATCHED)?;
+    // A keeper blocks them, and what it makes has them blocked too until here.
+    let watched = WATCHED
+        .map(Signal::try_from)
+        .into_iter()
+        .collect::<Result<SigSet, _>>()?;
+    watched.thread_unblock()?;
     let thread = std::thread::Builder::new().name("signals".into());
     thread.spawn(move || {
         for signal in signals.forever() {

@@ -24,7 +24,7 @@ pub(crate) struct KeyRing {
 
 impl KeyRing {
     /// Derives the key of nonces from another secret. The other keys stay, and where `config` has no secret that of nonces too.
-    pub(super) fn follow(&mut self, config: &Config) {
+    pub(crate) fn follow(&mut self, config: &Config) {
         if let Some(secret) = &config.authentication.requests.nonce_secret {
             self.nonces = NonceKey::from_secret(secret.expose());
         }

@@ -5,14 +5,15 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use crate::config::Config;
 use crate::shard::book::CrowdLimits;
 
-/// Raises the descriptor limit to the highest allowed value, because each relayed transport address takes one. Returns the new limit.
-pub(super) fn raise_descriptor_limit() -> Option<u64> {
+/// Raises the descriptor limit to the highest allowed value, because each relayed transport address takes one; so many are left to other processes of
+/// the same table. Returns the new limit.
+pub(crate) fn raise_descriptor_limit(left: u64) -> Option<u64> {
     let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
     // Refused only where a sandbox forbids it; then the old limit holds and 508 is the answer beyond it.
     let _ = setrlimit(
         Resource::Nofile,
         Rlimit {
-            current: maximum,
+            current: maximum.map(|maximum| maximum.saturating_sub(left)),
             maximum,
         },
     );

@@ -12,10 +12,12 @@ use std::sync::mpsc::sync_channel;
 use std::time::{Duration, Instant};
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, socket_with, sockopt};
+use turnbuckle_datapath::SocketKind;
 use turnbuckle_engine::InterfaceAddress;
 
 use crate::config::{Config, Persona};
 use crate::shard::{Request, Shard};
+use crate::survive::Heritage;
 
 /// Time between two attempts to bind the addresses that are waited for.
 const INTERVAL: Duration = Duration::from_secs(1);
@@ -28,6 +30,16 @@ const TIMEOUT: Duration = Duration::from_secs(5);
 enum Transport {
     Udp,
     Tcp,
+}
+
+impl Transport {
+    /// Returns what its sockets are kept as.
+    fn kind(self) -> SocketKind {
+        match self {
+            Self::Udp => SocketKind::Datagrams,
+            Self::Tcp => SocketKind::Connections,
+        }
+    }
 }
 
 impl fmt::Display for Transport {
@@ -60,7 +72,11 @@ impl Listening {
     ///
     /// An address cannot be bound. As `turnserver` this is an error only if it holds for all addresses of a transport, and if the machine cannot
     /// get any of them later.
-    pub(crate) fn begin(config: &Config, out: &mut impl Write) -> io::Result<Self> {
+    pub(crate) fn begin(
+        config: &Config,
+        heritage: &Heritage,
+        out: &mut impl Write,
+    ) -> io::Result<Self> {
         let wanted = datagrams_and_streams(config);
         let mut listening = Self {
             datagrams: Vec::new(),
@@ -72,6 +88,14 @@ impl Listening {
         };
         let mut errors: Vec<(Transport, io::Error)> = Vec::new();
         for (transport, address) in wanted {
+            if heritage.listens(transport.kind(), address) {
+                listening.opened(transport, address);
+                // Whether another process listens there too was known to the relay before.
+                if transport == Transport::Udp && config.persona == Persona::Turnserver {
+                    listening.shared.push(address);
+                }
+                continue;
+            }
             let error = match try_out(config, transport, address) {
                 Ok(()) => {
                     listening.opened(transport, address);
@@ -96,6 +120,23 @@ impl Listening {
             let _ = writeln!(out, "warning: {error}; it is tried again every second");
             listening.awaited.push((transport, address));
             errors.push((transport, error));
+        }
+        // Addresses that the relay before got after its start, and such as the configuration has no more.
+        for transport in [Transport::Udp, Transport::Tcp] {
+            for address in heritage.listeners(transport.kind()) {
+                let wanted = (transport, address);
+                let ip = address.ip();
+                if listening.is_open(transport, address) {
+                    continue;
+                }
+                if config.addresses.stands_for(ip)
+                    && datagrams_and_streams(&config.only_on(ip)).contains(&wanted)
+                {
+                    listening.opened(transport, address);
+                } else {
+                    heritage.close(transport.kind(), address);
+                }
+            }
         }
         for transport in [Transport::Udp, Transport::Tcp] {
             let is_open = match transport {
@@ -122,6 +163,13 @@ impl Listening {
         all.filter(|address| !self.shared.contains(address))
     }
 
+    fn is_open(&self, transport: Transport, address: SocketAddr) -> bool {
+        match transport {
+            Transport::Udp => self.datagrams.contains(&address),
+            Transport::Tcp => self.streams.contains(&address),
+        }
+    }
+
     fn opened(&mut self, transport: Transport, address: SocketAddr) {
         match transport {
             Transport::Udp => self.datagrams.push(address),
@@ -137,11 +185,7 @@ impl Listening {
             }
             for wanted in datagrams_and_streams(&config.only_on(address)) {
                 let (transport, address) = wanted;
-                let open = match transport {
-                    Transport::Udp => &self.datagrams,
-                    Transport::Tcp => &self.streams,
-                };
-                if !open.contains(&address) && !self.awaited.contains(&wanted) {
+                if !self.is_open(transport, address) && !self.awaited.contains(&wanted) {
                     self.awaited.push(wanted);
                     self.next_attempt = Instant::now();
                 }
@@ -159,16 +203,16 @@ impl Listening {
         (!self.awaited.is_empty()).then_some(self.next_attempt)
     }
 
-    /// Makes the shards listen on the awaited addresses that can be bound by now, if it is due.
+    /// Makes the shards listen on the awaited addresses that can be bound by now, if it is due. Returns whether there were any.
     pub(crate) fn attempt(
         &mut self,
         config: &Config,
         now: Instant,
         shards: &[Shard],
         out: &mut impl Write,
-    ) {
+    ) -> bool {
         if self.due().is_none_or(|due| now < due) {
-            return;
+            return false;
         }
         self.next_attempt = now + INTERVAL;
         let (free, awaited): (Vec<_>, Vec<_>) = std::mem::take(&mut self.awaited)
@@ -176,7 +220,7 @@ impl Listening {
             .partition(|&(transport, address)| try_out(config, transport, address).is_ok());
         self.awaited = awaited;
         if free.is_empty() {
-            return;
+            return false;
         }
         let of = |wanted| {
             let found = free.iter().filter(|(transport, _)| *transport == wanted);
@@ -196,6 +240,7 @@ impl Listening {
         self.datagrams.extend(&datagrams);
         self.streams.extend(&streams);
         self.later.push((datagrams, streams));
+        true
     }
 
     /// Makes a restarted shard listen on the addresses that were added after the start, and admit clients.

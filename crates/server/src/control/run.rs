@@ -16,6 +16,10 @@ use crate::counters::Accounting;
 use crate::handle::{Command, Commands, Control, Events, Handle};
 use crate::log::Output;
 use crate::process::Settled;
+use crate::survive::Estate;
+
+/// Descriptors that a relay leaves to its keepers: one that takes over has to name itself.
+const DESCRIPTORS_OF_KEEPERS: u64 = 8;
 
 /// Time after which a change is offered again to a shard whose queue was full.
 const PUBLISH_INTERVAL: Duration = Duration::from_millis(20);
@@ -31,16 +35,18 @@ pub fn serve(
     out: &mut impl Output,
     control: impl Control,
 ) -> Result<Accounting, ServeError> {
-    serve_and_reload(Configuration::fixed(config.clone()), out, control)
+    serve_and_reload(Configuration::fixed(config.clone()), None, out, control)
 }
 
-/// Runs the relay as [`serve`] does, with a configuration that is read again on SIGHUP and on command.
+/// Runs the relay as [`serve`] does, with a configuration that is read again on SIGHUP and on command. It takes over what is in the `estate`, and
+/// leaves it to the next relay.
 ///
 /// # Errors
 ///
 /// A socket could not be set up, `control` refused, or a shard failed.
 pub fn serve_and_reload(
     mut configuration: Configuration,
+    mut estate: Option<Estate>,
     out: &mut impl Output,
     control: impl Control,
 ) -> Result<Accounting, ServeError> {
@@ -55,17 +61,26 @@ pub fn serve_and_reload(
         false => (Vec::new(), None),
     };
     events::watch_signals(events.clone()).map_err(|error| ServeError::from_io(&error))?;
-    let descriptors = raise_descriptor_limit();
-    let mut relay = start(config, descriptors, &events, &outlets, out)?;
+    if let Some(estate) = &estate {
+        let watching = estate.watch_keeper(events.clone());
+        watching.map_err(|error| ServeError::new(format!("survive: {error}")))?;
+    }
+    let left = estate.as_ref().map_or(0, |_| DESCRIPTORS_OF_KEEPERS);
+    let descriptors = raise_descriptor_limit(left);
+    let mut relay = start(config, estate.as_mut(), descriptors, &events, &outlets, out)?;
     let handle = Handle {
         counters: relay.counters.clone(),
         commands: Commands::new(events, shards),
         events: session_events,
     };
-    let settled = Settled::new(&config.process, config.persona, out).and_then(|settled| {
+    let main = estate
+        .as_ref()
+        .map_or_else(std::process::id, Estate::keeper);
+    let settled = Settled::new(&config.process, main, config.persona, out).and_then(|settled| {
         // Neither scrapers nor clients are admitted earlier, because the process must not handle network input as the user that started it.
         let attached = control.attach(config, handle, out)?;
         listening::admit_clients(relay.shards.all());
+        relay.leave_listeners(estate.as_ref(), out);
         settled.announce(&config.process, out)?;
         Ok((settled, attached))
     });
@@ -81,7 +96,10 @@ pub fn serve_and_reload(
         announce::ready_as_coturn(relay.shards.all().len(), out);
     }
     let _ = writeln!(out, "ready");
-    let ended = relay.wait(&mut configuration, &inbox, out);
+    if let Some(estate) = &estate {
+        estate.serves();
+    }
+    let ended = relay.wait(&mut configuration, estate.as_ref(), &inbox, out);
     // No event is read from here on. A shard that sends many events must not block on a full channel.
     drop(inbox);
     let accounting = relay.shards.stop();
@@ -107,6 +125,7 @@ impl Started {
     fn wait(
         &mut self,
         configuration: &mut Configuration,
+        estate: Option<&Estate>,
         inbox: &Inbox,
         out: &mut impl Output,
     ) -> Result<(), ServeError> {
@@ -138,7 +157,9 @@ impl Started {
             }
             self.users.publish(&self.shards);
             self.interfaces.publish(&self.shards);
-            self.listening.attempt(config, now, self.shards.all(), out);
+            if self.listening.attempt(config, now, self.shards.all(), out) {
+                self.leave_listeners(estate, out);
+            }
             // An address may have come, or another rule with a reload.
             self.offload.screen(config, self.listening.own_datagrams());
             if self.drain.is_over(now, &self.shards, out) {
@@ -146,6 +167,17 @@ impl Started {
             }
             self.statistics.print(config, now, self.shards.all(), out);
             self.certificates.follow(now, out);
+        }
+    }
+
+    /// Leaves the listening sockets to the next relay.
+    fn leave_listeners(&self, estate: Option<&Estate>, out: &mut impl Output) {
+        let listed = estate.map(|estate| estate.list(&self.shards.kept()));
+        if let Some(Err(error)) = listed {
+            let _ = writeln!(
+                out,
+                "warning: survive: listening sockets are not listed: {error}"
+            );
         }
     }
 

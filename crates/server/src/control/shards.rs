@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::time::Instant;
 
+use turnbuckle_datapath::KeptSockets;
 use turnbuckle_engine::{Config as EngineConfig, InterfaceAddress, RelayAddress};
 
 use super::error::ServeError;
@@ -73,6 +74,12 @@ impl Shards {
 
     pub(super) fn all(&self) -> &[Shard] {
         &self.all
+    }
+
+    /// Returns the sockets of each shard that are kept open for the next one.
+    pub(super) fn kept(&self) -> Vec<KeptSockets> {
+        let kept = self.plans.iter().map(|plan| &plan.datapath.kept);
+        kept.map(|kept| kept.clone().unwrap_or_default()).collect()
     }
 
     /// Returns the number of allocations of all shards.

@@ -4,7 +4,7 @@ use std::io::Write;
 use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
 
-use turnbuckle_datapath::{BufferBudget, probe_device};
+use turnbuckle_datapath::{BufferBudget, Settings, probe_device};
 use turnbuckle_engine::Commons;
 
 use super::announce::{self, Running};
@@ -21,10 +21,12 @@ use super::statistics::Statistics;
 use super::users::{FollowedUsers, OpenedUsers};
 use crate::config::Config;
 use crate::handle::{EventSender, LiveCounters};
+use crate::journal::Memory;
 use crate::offload::Offload;
 use crate::shard::discovery::sites;
 use crate::shard::front::all::DatagramService;
 use crate::shard::{Followers, Listeners, Plan};
+use crate::survive::{Estate, Heritage, ShardJournal};
 use crate::translate;
 
 /// Holds the parts of a started relay. Its listeners receive nothing before clients are admitted.
@@ -42,19 +44,28 @@ pub(super) struct Started {
     pub(super) keys: KeyRing,
 }
 
-/// Opens all sockets and prints what the relay serves. The process may have so many `descriptors`. Each shard has one of `outlets` for its events;
-/// without a consumer there are none.
+/// Opens all sockets, or takes over those in the `estate` with all that belongs to them, and prints what the relay serves. The process may have so
+/// many `descriptors`. Each shard has one of `outlets` for its events; without a consumer there are none.
 ///
 /// # Errors
 ///
 /// What could not be set up.
 pub(super) fn start(
     config: &Config,
+    estate: Option<&mut Estate>,
     descriptors: Option<u64>,
     events: &SyncSender<Event>,
     outlets: &[EventSender],
     out: &mut impl Write,
 ) -> Result<Started, ServeError> {
+    let count = usize::from(config.datapath.shards.get());
+    let (heritage, journals, keys) = match estate {
+        Some(estate) => {
+            let (heritage, journals) = estate.take(count, out);
+            (heritage, journals, estate.keys(config))
+        }
+        None => (Heritage::none(count), Vec::new(), KeyRing::new(config)),
+    };
     let (backend, why) = translate::backend(config.datapath.backend);
     let devices = [
         ("listening-device", &config.addresses.listening_device),
@@ -67,13 +78,11 @@ pub(super) fn start(
         }
     }
     let mut listening =
-        Listening::begin(config, out).map_err(|error| ServeError::from_io(&error))?;
-    let keys = KeyRing::new(config);
+        Listening::begin(config, &heritage, out).map_err(|error| ServeError::from_io(&error))?;
     let engine = translate::engine(config, &keys).map_err(ServeError::new)?;
     let users = OpenedUsers::open(config, Arc::new(engine), events, out)?;
     let commons = Commons::new(&users.engine);
     let budget = Arc::new(BufferBudget::new(translate::RELAY_BUFFER_BUDGET_BYTES));
-    let count = usize::from(config.datapath.shards.get());
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let interfaces = Interfaces::follow(events.clone()).map_err(|error| {
         ServeError::new(format!(
@@ -90,7 +99,23 @@ pub(super) fn start(
         commons.set_meters(meters);
     }
     offload.screen(config, listening.own_datagrams());
-    let plan = |index, mailboxes| Plan {
+    let recorded = heritage.allocations();
+    let listeners = heritage.listeners;
+    let (mut records, mut kept) = (Vec::new(), Vec::new());
+    for shard in heritage.shards {
+        records.push(shard.record);
+        kept.push(shard.sockets);
+    }
+    let memory = Memory {
+        count_max: users.engine.limits.tombstones as usize,
+        replay: users.engine.auth.nonce_lifetime.replay_memory(),
+    };
+    let journals: Vec<_> = journals
+        .into_iter()
+        .zip(records)
+        .map(|(segments, record)| ShardJournal::new(segments, memory, record))
+        .collect();
+    let plan = |index: usize, mailboxes| Plan {
         index,
         is_restart: false,
         core: config.datapath.pin.then_some(index % cores),
@@ -108,15 +133,28 @@ pub(super) fn start(
             routes: offload.routes(),
             ..datagrams.clone()
         },
-        datapath: translate::datapath(config, backend, &accepting, &budget),
+        datapath: Settings {
+            // guard: V-63-sockets
+            kept: kept.get(index).cloned(),
+            ..translate::datapath(config, backend, &accepting, &budget)
+        },
         followers: Followers {
             asker: users.asker.clone(),
+            journal: journals.get(index).cloned(),
             log: translate::log(config, index, count),
             events: outlets.get(index).cloned(),
         },
     };
     let shards =
         Shards::start(count, events.clone(), plan).map_err(|error| ServeError::from_io(&error))?;
+    if listeners > 0 {
+        let counted = shards.all().iter().map(|shard| &shard.counters.engine);
+        let taken: u64 = counted.map(|engine| engine.taken_over.get()).sum();
+        let _ = writeln!(
+            out,
+            "survive: took over {listeners} listening sockets and {taken} of {recorded} allocations from the process before"
+        );
+    }
     let has_database = users.is_read;
     let users = users.follow(Arc::clone(&commons));
     let running = Running {

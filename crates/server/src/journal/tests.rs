@@ -3,17 +3,25 @@
 use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroU32;
 use std::sync::Arc;
+use std::time::Duration;
 
 use proptest::collection::vec;
 use proptest::option;
 use proptest::prelude::*;
+use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use turnbuckle_engine::{
-    AllocationId, Brought, CanonicalOrigin, Change, ChannelNumber, Connection, Created, EndCause,
-    Ended, Family, Moved, Path, RelayProtocol, Relayed, ReservationToken, Reserved, Resumed, Time,
-    Traffic, TransactionId, Transport, Usage, User, UserRecord,
+    AllocationId, Brought, CanonicalOrigin, Change, ChannelNumber, Commons, Connection, Created,
+    EndCause, Ended, Engine, Family, Moved, Path, RelayProtocol, Relayed, ReservationToken,
+    Reserved, Resumed, Time, Traffic, TransactionId, Transport, Usage, User, UserRecord,
 };
+use turnbuckle_sys::mapped::Mapped;
 
 use super::segment::{Encoder, Refused, decode};
+use super::{Journal, Memory, Segments};
+use crate::config::{Machine, Request, load};
+use crate::control::keys::KeyRing;
+use crate::random::Randomness;
+use crate::translate;
 
 fn allocation() -> impl Strategy<Value = AllocationId> {
     any::<u64>().prop_map(AllocationId::from_u64)
@@ -319,4 +327,101 @@ fn a_journal_without_one_of_its_records_is_refused() {
     let mut bytes = written(&[installed(0), installed(1), installed(2)]);
     bytes.drain(ends[0]..ends[1]);
     assert_eq!(decode(&bytes, bytes.len()).unwrap_err(), Refused::Sequence);
+}
+
+/// An engine without allocations.
+fn engine() -> Engine<Randomness> {
+    let machine = Machine::discover().unwrap();
+    let options = ["--user=a:b".into()];
+    let Ok(Request::Run(loaded)) = load(options, &machine) else {
+        panic!("a whole configuration");
+    };
+    let config = &loaded.config;
+    let engine = translate::engine(config, &KeyRing::new(config)).unwrap();
+    let engine = Arc::new(engine);
+    let commons = Commons::new(&engine);
+    Engine::new(engine, commons, Randomness::of_system())
+}
+
+/// Segments whose word is in memory of their own.
+fn segments() -> Segments {
+    let memory = memfd_create("words", MemfdFlags::CLOEXEC).unwrap();
+    ftruncate(&memory, 8).unwrap();
+    Segments::new(Arc::new(Mapped::new(&memory, 1).unwrap()), 0).unwrap()
+}
+
+fn begin(segments: &Segments, before: &[Change], engine: &Engine<Randomness>) -> Journal {
+    let memory = Memory {
+        count_max: 100,
+        replay: Duration::from_secs(10),
+    };
+    Journal::begin(segments.clone(), memory, before, Time::ZERO, engine).unwrap()
+}
+
+fn family_ended(allocation: u64, seconds: u64) -> Change {
+    Change::FamilyEnded {
+        allocation: AllocationId::from_u64(allocation),
+        family: Family::V4,
+        cause: EndCause::Released(TransactionId::new([7; 12])),
+        time: Time::from_secs(seconds),
+    }
+}
+
+#[test]
+fn what_is_noted_counts_when_it_is_committed() {
+    let (segments, engine) = (segments(), engine());
+    let mut journal = begin(&segments, &[], &engine);
+    journal.append(&family_ended(1, 0));
+    assert!(segments.read().unwrap().is_empty());
+    journal.commit(Time::ZERO, &engine).unwrap();
+    assert_eq!(segments.read().unwrap().len(), 1);
+}
+
+#[test]
+fn a_journal_that_is_begun_anew_has_the_ends_that_are_not_old() {
+    let (segments, engine) = (segments(), engine());
+    let mut journal = begin(&segments, &[], &engine);
+    let refreshed = Change::Refreshed {
+        allocation: AllocationId::from_u64(1),
+        family: None,
+        expires: Time::ZERO,
+        usage: Usage::default(),
+    };
+    journal.append(&family_ended(1, 0));
+    for _ in 0..20_000 {
+        journal.append(&refreshed);
+    }
+    for allocation in 2..=200 {
+        journal.append(&family_ended(allocation, 15));
+    }
+    let now = Time::from_secs(20);
+    journal.commit(now, &engine).unwrap();
+    let last = family_ended(201, 20);
+    while journal.next.is_some() {
+        journal.commit(now, &engine).unwrap();
+    }
+    journal.append(&last);
+    journal.commit(now, &engine).unwrap();
+    let read: Vec<_> = segments.read().unwrap().iter().map(said).collect();
+    let expected: Vec<_> = (101..=200)
+        .map(|allocation| family_ended(allocation, 15))
+        .chain([last])
+        .map(|change| said(&change))
+        .collect();
+    assert_eq!(read, expected);
+    // And so has the journal of the process that follows.
+    let before = segments.read().unwrap();
+    drop(begin(&segments, &before, &engine));
+    let ends: Vec<_> = segments.read().unwrap().iter().map(said).collect();
+    assert_eq!(ends, expected[1..]);
+}
+
+#[test]
+fn a_journal_that_was_given_up_is_not_read() {
+    let (segments, engine) = (segments(), engine());
+    let mut journal = begin(&segments, &[], &engine);
+    segments.give_up();
+    journal.append(&family_ended(1, 0));
+    journal.commit(Time::ZERO, &engine).unwrap();
+    assert!(segments.read().is_err());
 }

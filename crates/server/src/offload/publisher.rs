@@ -100,6 +100,11 @@ impl Publisher {
         false
     }
 
+    /// Notes an allocation that was taken over with its channels.
+    pub(crate) fn restored(&mut self, allocation: AllocationId) {
+        self.changed.insert(allocation);
+    }
+
     fn note_end(&mut self, ended: &Ended) -> bool {
         let id = ended.allocation;
         self.changed.insert(id);

@@ -1,7 +1,7 @@
 //! Shows the engine's changes by reference to each follower, in their order.
 //!
-//! The followers are the log, and the parts that keep data beside an allocation. The log prints a change before the response to the request that
-//! caused it, and the end of an allocation after that response. So each response that is logged reads the change stream, and
+//! The followers are the log, the journal, and the parts that keep data beside an allocation. The log prints a change before the response to the
+//! request that caused it, and the end of an allocation after that response. So each response that is logged reads the change stream, and
 //! [`Changes::before_flush`] reads the rest. Nothing of a turn leaves the shard before that. None of this runs for relayed data. A response is
 //! parsed again only if it is logged.
 
@@ -13,6 +13,7 @@ use turnbuckle_engine::{
 
 use super::front::Front;
 use super::sessions::Sessions;
+use crate::journal::Journal;
 use crate::log::{Answer, Asked, Log, Path, Seal};
 use crate::offload::publisher::Publisher;
 
@@ -22,6 +23,8 @@ pub(in crate::shard) struct Changes {
     /// What the kernel may relay; `None` where it relays nothing.
     pub(in crate::shard) publisher: Option<Publisher>,
     pub(in crate::shard) sessions: Sessions,
+    /// What is written before anything leaves; `None` where calls end with the process.
+    pub(in crate::shard) journal: Option<Journal>,
     /// Responses that have not been logged yet.
     answers: Vec<Answer>,
     /// Allocations that have ended since the last flush.
@@ -34,6 +37,7 @@ impl Changes {
             log,
             publisher: None,
             sessions,
+            journal: None,
             answers: Vec::new(),
             ended: Vec::new(),
         }
@@ -105,6 +109,14 @@ impl Changes {
         while let Some(change) = engine.poll_change() {
             self.show(&change, front, engine, now);
         }
+        // guard: V-63-written-ahead
+        if let Some(journal) = &mut self.journal
+            && let Err(error) = journal.commit(now, engine)
+        {
+            self.log.warn(&format!(
+                "the journal cannot be written, so the calls of this shard do not survive: {error}"
+            ));
+        }
         // guard: offload-flush
         if let Some(publisher) = &mut self.publisher {
             publisher.publish(now, engine, |end| {
@@ -116,6 +128,25 @@ impl Changes {
         self.ended.drain(..)
     }
 
+    /// Shows the allocations of a restored engine to those who know sessions by their numbers, as new ones: the numbers went with the process before.
+    /// No line is logged for them, and the kernel is to relay their channels again.
+    pub(in crate::shard) fn restored<R: Random>(&mut self, now: Time, engine: &Engine<R>) {
+        for slot in 0..engine.session_slots() {
+            engine.snapshot(now, slot, |change| {
+                let Change::Created(created) = change else {
+                    return;
+                };
+                let number = self.log.number(created);
+                self.sessions.begin(created, number);
+                self.sessions.show(change, number, None, now);
+                self.log.restored(change, number, now);
+                if let Some(publisher) = &mut self.publisher {
+                    publisher.restored(created.allocation);
+                }
+            });
+        }
+    }
+
     /// Shows one change to each follower.
     fn show<R: Random>(
         &mut self,
@@ -124,6 +155,9 @@ impl Changes {
         engine: &Engine<R>,
         now: Time,
     ) {
+        if let Some(journal) = &mut self.journal {
+            journal.append(change);
+        }
         let mut seal = None;
         match change {
             Change::Created(created) => {

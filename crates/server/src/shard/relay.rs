@@ -15,7 +15,9 @@ use turnbuckle_datapath::{
     Sockets, StreamEnd, StreamHandler, StreamId, StreamInput, StreamListenerId, Taken, TurnHandler,
     Waker, Warning,
 };
-use turnbuckle_engine::{Config as EngineConfig, Engine, InterfaceAddress, PeerEnd, RelayAddress};
+use turnbuckle_engine::{
+    Change, Config as EngineConfig, Engine, InterfaceAddress, PeerEnd, RelayAddress, RelayHandle,
+};
 
 use super::across::mailbox::Mailbox;
 use super::discovery::{self, Site};
@@ -30,9 +32,11 @@ use crate::asking::{Answered, Asker};
 use crate::clock::Clock;
 use crate::counters::{DataPathDrop, HubDrop, ShardCounters};
 use crate::handle::PageRequest;
+use crate::journal::Journal;
 use crate::log::Log;
 use crate::offload::publisher::Publisher;
 use crate::random::Randomness;
+use crate::survive::{Record, ShardJournal};
 
 /// The handler of one shard's data path.
 pub(crate) struct Relay {
@@ -118,6 +122,52 @@ impl Relay {
     pub(crate) fn add_shared_relay(&mut self, endpoint: EndpointId, local: SocketAddr) {
         let name = name::endpoint(endpoint);
         self.hub.engine.add_shared_relay(name, local);
+    }
+
+    /// Puts in place what the record of an earlier process says. To be called when the listeners are known; `endpoint_of` names the socket that is
+    /// bound to a relay address, to be known by the handle.
+    pub(crate) fn restore(
+        &mut self,
+        record: &Record,
+        mut endpoint_of: impl FnMut(SocketAddr, RelayHandle) -> Option<EndpointId>,
+    ) {
+        let hub = &mut self.hub;
+        hub.engine.restore(
+            hub.now,
+            record.changes.iter().cloned(),
+            |address, handle| endpoint_of(address, handle).map(name::endpoint),
+        );
+        hub.changes.restored(hub.now.time, &hub.engine);
+        hub.count();
+        let counters = &hub.counters.engine;
+        let taken = counters.allocations.get();
+        counters.taken_over.add(taken);
+        counters
+            .not_taken_over
+            .add((record.allocations as u64).saturating_sub(taken));
+    }
+
+    /// Writes changes to a journal from now on. The engine was restored from those that it held `before`.
+    ///
+    /// # Errors
+    ///
+    /// The journal cannot be written.
+    pub(crate) fn begin_journal(
+        &mut self,
+        journal: &ShardJournal,
+        before: &[Change],
+    ) -> io::Result<()> {
+        let Hub {
+            changes,
+            engine,
+            now,
+            ..
+        } = &mut self.hub;
+        let (segments, memory) = (journal.segments.clone(), journal.memory);
+        let begun = Journal::begin(segments, memory, before, now.time, engine)
+            .map_err(|error| io::Error::new(error.kind(), format!("survive: {error}")))?;
+        changes.journal = Some(begun);
+        Ok(())
     }
 
     /// Returns the client-facing sockets.

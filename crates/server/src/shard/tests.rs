@@ -88,6 +88,7 @@ impl OneShard {
             datagrams: translate::datagrams(config, None, &keys),
             datapath: translate::datapath(config, backend, &accepting, &budget),
             followers: Followers {
+                journal: None,
                 asker: None,
                 log: translate::log(config, 0, 1),
                 events: None,

@@ -7,7 +7,8 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::JoinHandle;
 
 use turnbuckle_datapath::{
-    Bind, Counters, Datapath, EndpointId, EndpointKind, Listen, Settings, Waker, pin_current_thread,
+    Bind, Counters, Datapath, EndpointId, EndpointKind, Listen, Settings, SocketKind, Waker,
+    pin_current_thread,
 };
 use turnbuckle_engine::{Commons, Config as EngineConfig, Engine, InterfaceAddress, RelayAddress};
 
@@ -25,6 +26,7 @@ use crate::handle::{EventSender, PageRequest, Reply};
 use crate::log::{Log, Scope};
 use crate::random::Randomness;
 use crate::shard::front::stream::StreamService;
+use crate::survive::{Record, ShardJournal};
 
 /// A request of another thread to a shard. It is handled at the end of a loop turn.
 pub(crate) enum Request {
@@ -89,6 +91,8 @@ pub(crate) struct Plan {
 pub(crate) struct Followers {
     /// Asks the user database before a request is refused; `None` where there is none, or it is not to be asked.
     pub(crate) asker: Option<Asker>,
+    /// Where changes are written so that calls survive the process.
+    pub(crate) journal: Option<Arc<ShardJournal>>,
     /// What is logged.
     pub(crate) log: Scope,
     /// Where events go, if there is a consumer.
@@ -227,6 +231,7 @@ pub(super) fn set_up(
     if let Some(core) = plan.core {
         pin_current_thread(core)?;
     }
+    let kept = plan.datapath.kept.clone();
     let mut datapath = Datapath::new(plan.datapath)?;
     let routes = plan.datagrams.routes.clone();
     let shared = plan.engine.relays.shared.as_ref();
@@ -247,8 +252,9 @@ pub(super) fn set_up(
     let mut connections = Vec::new();
     relay.set_shard(plan.index, plan.mailboxes, datapath.waker());
     relay.ask(plan.index, plan.followers.asker);
+    let mut shared = Vec::new();
     for address in shared_relays {
-        share_relay(&mut datapath, &mut relay, address)?;
+        shared.push((address, share_relay(&mut datapath, &mut relay, address)?));
     }
     for address in plan.listeners.datagrams {
         let endpoint = listen_for_datagrams(&mut datapath, &mut relay, address)?;
@@ -259,14 +265,42 @@ pub(super) fn set_up(
         connections.push((listener.endpoint(), address));
     }
     relay.serve_discovery(&plan.listeners.discovery, &datagrams, &connections);
-    relay.set_interfaces(plan.interfaces);
     if let Some(routes) = routes {
         relay.set_routes(Box::new(routes));
     }
+    if let Some(journal) = &plan.followers.journal {
+        let record = journal.take();
+        take_over(&mut datapath, &mut relay, &shared, &record);
+        if let Some(kept) = kept {
+            kept.close(SocketKind::Relay);
+        }
+        relay.begin_journal(journal, &record.changes)?;
+    }
+    relay.set_interfaces(plan.interfaces);
     if plan.is_restart {
         relay.say_restarted();
     }
     Ok((datapath, relay))
+}
+
+/// Puts the allocations in place that an earlier process has left, on the sockets that it left. `shared` are the relay sockets that they share.
+fn take_over(
+    datapath: &mut Datapath,
+    relay: &mut Relay,
+    shared: &[(SocketAddr, EndpointId)],
+    record: &Record,
+) {
+    relay.restore(record, |address, handle| {
+        if let Some((_, endpoint)) = shared.iter().find(|(shared, _)| *shared == address) {
+            return Some(*endpoint);
+        }
+        let bind = Bind {
+            address,
+            kind: EndpointKind::Relay,
+            token: Token::Relay(handle).to_u64(),
+        };
+        datapath.bind(bind).ok()
+    });
 }
 
 /// Binds a socket for datagrams of clients.
@@ -287,7 +321,11 @@ fn listen_for_datagrams(
 }
 
 /// Binds a relay socket that all allocations of the shard share.
-fn share_relay(datapath: &mut Datapath, relay: &mut Relay, address: SocketAddr) -> io::Result<()> {
+fn share_relay(
+    datapath: &mut Datapath,
+    relay: &mut Relay,
+    address: SocketAddr,
+) -> io::Result<EndpointId> {
     let endpoint = datapath
         .bind(Bind {
             address,
@@ -299,7 +337,7 @@ fn share_relay(datapath: &mut Datapath, relay: &mut Relay, address: SocketAddr) 
             io::Error::new(error.kind(), text)
         })?;
     relay.add_shared_relay(endpoint, address);
-    Ok(())
+    Ok(endpoint)
 }
 
 /// Takes an address for connections of clients, and returns the name of its listener.

@@ -36,6 +36,7 @@
 //! | V-47 | framing of streams | `streams` |
 //! | V-48 | TLS handshakes | `tls` |
 //! | V-51 | metrics | `metrics` |
+//! | V-63 | a process that is killed | `survival` |
 //!
 //! Of relay sockets that allocations share, V-07, V-29 and V-45 have tests of their own (`shared_relays`).
 //! And of the port that serves everything: whom a proxy may speak for, what HTTP gets (`proxy`).
@@ -83,5 +84,6 @@ mod relay_abuse;
 mod shared_relays;
 mod standards;
 mod streams;
+mod survival;
 mod tcp_relays;
 mod tls;

@@ -81,13 +81,13 @@ impl Running {
         let (events, inbox) = events::channel();
         let mut out = Unread::default();
         let (outlets, session_events) = Events::channel(2);
-        let mut relay = start(&config, None, &events, &outlets, &mut out).unwrap();
+        let mut relay = start(&config, None, None, &events, &outlets, &mut out).unwrap();
         listening::admit_clients(relay.shards.all());
         let shards = relay.shards.all().iter();
         let counters = shards.map(|shard| Arc::clone(&shard.counters)).collect();
         let thread = std::thread::spawn(move || {
             let mut configuration = Configuration::fixed(config);
-            let ended = relay.wait(&mut configuration, &inbox, &mut out);
+            let ended = relay.wait(&mut configuration, None, &inbox, &mut out);
             drop(inbox);
             (
                 ended,

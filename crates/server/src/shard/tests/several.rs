@@ -105,6 +105,7 @@ impl Several {
                 datagrams: translate::datagrams(config, None, &keys),
                 datapath: translate::datapath(config, backend, &accepting, &budget),
                 followers: Followers {
+                    journal: None,
                     asker: None,
                     log: translate::log(config, index, count.into()),
                     events: None,

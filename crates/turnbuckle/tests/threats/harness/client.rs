@@ -355,6 +355,18 @@ impl Client {
         }
     }
 
+    /// What has come to a UDP client so far that is no response.
+    pub(crate) fn arrived(&mut self) -> Vec<Inbound> {
+        let socket = self.socket().try_clone().expect("dup");
+        socket.set_nonblocking(true).expect("fcntl");
+        let mut buffer = [0; 65536];
+        while let Ok(len) = socket.recv(&mut buffer) {
+            self.inbox.extend(inbound(&buffer[..len]));
+        }
+        socket.set_nonblocking(false).expect("fcntl");
+        self.inbox.drain(..).collect()
+    }
+
     /// Makes sure that the relay is through with everything sent so far, by anyone, to this client's shard, and that what it
     /// sent in consequence has arrived.
     ///

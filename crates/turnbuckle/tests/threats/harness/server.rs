@@ -229,6 +229,20 @@ impl Server {
         self.check_end()
     }
 
+    /// Ends a relay whose keeper this is, with SIGTERM, and checks its accounts. The process that was started may have been killed.
+    pub(crate) fn stop_kept(mut self, keeper: i32) -> Accounting {
+        let started = self.child.id();
+        if u32::try_from(keeper) == Ok(started) {
+            return self.finish();
+        }
+        self.is_stopped = true;
+        kill(Pid::from_raw(keeper), Signal::SIGTERM).expect("the keeper is there");
+        self.child.wait().expect("wait4");
+        // Their output ends with the last of them.
+        while self.lines.recv_timeout(STOP_TIMEOUT).is_ok() {}
+        self.accounts()
+    }
+
     /// Waits for the end of a relay that ends by itself, and checks its exit and its accounts.
     pub(crate) fn assert_ends(mut self) -> Accounting {
         self.is_stopped = true;
@@ -245,6 +259,10 @@ impl Server {
             thread::sleep(Duration::from_millis(2));
         };
         assert!(status.success(), "the relay ended with {status}");
+        self.accounts()
+    }
+
+    fn accounts(&self) -> Accounting {
         let text = fs::read_to_string(&self.statistics).expect("the statistics file");
         let accounting = Accounting::parse(&text);
         accounting.assert_balanced();

@@ -1,0 +1,192 @@
+//! What a relay takes over from the one before it: checked, and sorted by shards.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::{AsRawFd as _, OwnedFd, RawFd};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use rustix::net::{getsockname, ipproto, sockopt};
+use turnbuckle_datapath::{KeptSockets, SocketKind};
+use turnbuckle_engine::{AllocationId, Change};
+use turnbuckle_sys::keeper::Inherited;
+
+use super::Kept;
+use crate::journal::{Memory, Segments};
+
+/// What each shard takes over; nothing if there was no relay before.
+#[derive(Default)]
+pub(crate) struct Heritage {
+    pub(crate) shards: Vec<ShardHeritage>,
+    /// Sockets that clients are listened to at.
+    pub(crate) listeners: usize,
+    /// What is not taken over, and why.
+    pub(crate) complaints: Vec<String>,
+}
+
+/// What one shard takes over.
+#[derive(Default)]
+pub(crate) struct ShardHeritage {
+    /// Listening sockets, and relay sockets of allocations that have not ended.
+    pub(crate) sockets: KeptSockets,
+    pub(crate) record: Record,
+}
+
+/// What a journal says.
+#[derive(Default)]
+pub(crate) struct Record {
+    pub(crate) changes: Vec<Change>,
+    /// Allocations that have not ended.
+    pub(crate) allocations: usize,
+}
+
+/// Where a shard writes its journal, and what it finds there at its first start.
+pub(crate) struct ShardJournal {
+    pub(crate) segments: Segments,
+    pub(crate) memory: Memory,
+    record: Mutex<Record>,
+}
+
+impl ShardJournal {
+    pub(crate) fn new(segments: Segments, memory: Memory, record: Record) -> Arc<Self> {
+        Arc::new(Self {
+            segments,
+            memory,
+            record: Mutex::new(record),
+        })
+    }
+
+    /// Takes the record of the relay before. A shard that is started anew after a failure finds none: its sockets are closed.
+    pub(crate) fn take(&self) -> Record {
+        std::mem::take(&mut self.record.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+impl fmt::Debug for ShardJournal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ShardJournal").finish_non_exhaustive()
+    }
+}
+
+impl Heritage {
+    /// Returns what so many shards take over if there was no relay before.
+    pub(crate) fn none(shards: usize) -> Self {
+        let mut none = Self::default();
+        none.shards.resize_with(shards, ShardHeritage::default);
+        none
+    }
+
+    /// Takes over what the relay before has left, and closes all else that it had open.
+    ///
+    /// # Errors
+    ///
+    /// What is open cannot be told.
+    pub(super) fn claim(kept: &Kept, inherited: Inherited) -> io::Result<Self> {
+        let left = inherited.take()?;
+        let mut left: HashMap<RawFd, OwnedFd> = left
+            .into_iter()
+            .map(|descriptor| (descriptor.as_raw_fd(), descriptor))
+            .collect();
+        let mut heritage = Self::none(kept.journals.len());
+        let Some(listed) = kept.listed() else {
+            // No relay has served before, so there is nothing to take over.
+            return Ok(heritage);
+        };
+        heritage.listeners = listed.len();
+        for listed in listed {
+            let found = left.remove(&listed.number);
+            let found = found.filter(|descriptor| listed.is(descriptor));
+            let (Some(descriptor), Some(shard)) = (found, heritage.shards.get(listed.shard)) else {
+                let mut nothing = Self::none(kept.journals.len());
+                nothing.complaints.push(format!(
+                    "the socket for {} of the relay before is not there, so nothing of it is taken over",
+                    listed.address
+                ));
+                return Ok(nothing);
+            };
+            shard.sockets.put(listed.kind, listed.address, descriptor);
+        }
+        let mut by_address: HashMap<SocketAddr, OwnedFd> = left
+            .into_values()
+            .filter_map(|descriptor| Some((datagram_address(&descriptor)?, descriptor)))
+            .collect();
+        for (index, shard) in heritage.shards.iter_mut().enumerate() {
+            match kept.journals[index].read() {
+                Ok(changes) => shard.record.changes = changes,
+                Err(why) => heritage.complaints.push(format!(
+                    "the calls of shard {index} are lost, because its journal is not used: {why}"
+                )),
+            }
+            let relays_by_allocation = relays_by_allocation(&shard.record.changes);
+            shard.record.allocations = relays_by_allocation.len();
+            for address in relays_by_allocation.into_values().flatten() {
+                if let Some(descriptor) = by_address.remove(&address) {
+                    shard.sockets.put(SocketKind::Relay, address, descriptor);
+                }
+            }
+        }
+        Ok(heritage)
+    }
+
+    /// Returns the allocations on record.
+    pub(crate) fn allocations(&self) -> usize {
+        self.shards
+            .iter()
+            .map(|shard| shard.record.allocations)
+            .sum()
+    }
+
+    /// Returns whether one of the listening sockets has this address.
+    pub(crate) fn listens(&self, kind: SocketKind, address: SocketAddr) -> bool {
+        let mut shards = self.shards.iter();
+        shards.any(|shard| shard.sockets.has(kind, address))
+    }
+
+    /// Closes the listening sockets with this address.
+    pub(crate) fn close(&self, kind: SocketKind, address: SocketAddr) {
+        for shard in &self.shards {
+            drop(shard.sockets.take(kind, address));
+        }
+    }
+
+    /// Returns the addresses of listening sockets of one kind, each once.
+    pub(crate) fn listeners(&self, wanted: SocketKind) -> Vec<SocketAddr> {
+        let mut addresses = Vec::new();
+        for shard in &self.shards {
+            shard.sockets.each(|kind, address, _| {
+                if kind == wanted && !addresses.contains(&address) {
+                    addresses.push(address);
+                }
+            });
+        }
+        addresses
+    }
+}
+
+/// Returns the addresses on this host that allocations on record relay from.
+fn relays_by_allocation(changes: &[Change]) -> HashMap<AllocationId, Vec<SocketAddr>> {
+    let mut relays_by_allocation = HashMap::new();
+    for change in changes {
+        match change {
+            Change::Created(created) => {
+                let locals = created.relays.iter().map(|relayed| relayed.local);
+                relays_by_allocation.insert(created.allocation, locals.collect());
+            }
+            Change::Ended(ended) => {
+                relays_by_allocation.remove(&ended.allocation);
+            }
+            _ => {}
+        }
+    }
+    relays_by_allocation
+}
+
+/// Returns where a socket for datagrams is bound; `None` for anything else.
+fn datagram_address(descriptor: &OwnedFd) -> Option<SocketAddr> {
+    let protocol = sockopt::socket_protocol(descriptor).ok()?;
+    if protocol != Some(ipproto::UDP) {
+        return None;
+    }
+    getsockname(descriptor).ok()?.try_into().ok()
+}

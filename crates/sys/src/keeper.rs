@@ -1,0 +1,180 @@
+//! Processes that share one table of descriptors, so that sockets outlive the process that opened them.
+//!
+//! The table belongs to all of them (`CLONE_FILES`): a descriptor that one opens or closes is open or closed for all, under the same number. When one
+//! of them ends, even by SIGKILL, its descriptors stay open in the others, with all that waits in them.
+
+use std::fs;
+use std::io;
+use std::os::fd::{AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd, RawFd};
+use std::os::unix::fs::MetadataExt as _;
+use std::ptr::null_mut;
+
+use rustix::process::Pid;
+
+use crate::sockopt::last_errno;
+
+/// What `PR_GET_TID_ADDRESS` (linux/prctl.h) is called; it takes CONFIG_CHECKPOINT_RESTORE.
+const PR_GET_TID_ADDRESS: libc::c_int = 40;
+
+/// Links of `/proc/self/task` in a process of one thread: two, and one for each thread (`proc_task_getattr` in Linux).
+const LINKS_OF_ONE_THREAD: u64 = 3;
+
+/// The numbers of descriptors that the keepers have for themselves. While other processes share the table, a keeper opens no further one, and closes
+/// none of these.
+#[derive(Debug)]
+pub struct Keeper {
+    own: Vec<RawFd>,
+}
+
+/// Which of two processes goes on.
+#[derive(Debug)]
+pub enum Side {
+    /// The one that was there; this is the other's number.
+    Parent(Pid),
+    /// The new one.
+    Child(Inherited),
+}
+
+/// What other processes have left in the table, for the one process that is to take it.
+#[derive(Debug)]
+pub struct Inherited {
+    own: Vec<RawFd>,
+}
+
+impl Keeper {
+    /// Notes which descriptors are open.
+    ///
+    /// # Errors
+    /// `/proc` cannot be read.
+    pub fn new() -> io::Result<Self> {
+        Ok(Self {
+            own: open_descriptors()?,
+        })
+    }
+
+    /// Makes a second process of this one, with a copy of its memory and with the same table of descriptors. It sees SIGCHLD when that one ends.
+    ///
+    /// The new process is like one that `fork(3)` made, except that handlers of `pthread_atfork` do not run: no library of this program
+    /// registers one before the first thread.
+    ///
+    /// # Errors
+    /// There are other threads; the kernel does not tell where the C library keeps the number of the thread; or what `clone` returns.
+    #[expect(unsafe_code, reason = "clone")]
+    pub fn clone_process(&self) -> io::Result<Side> {
+        // Looked at by name: no descriptor is opened.
+        if fs::metadata("/proc/self/task")?.nlink() != LINKS_OF_ONE_THREAD {
+            return Err(io::Error::other("there are other threads"));
+        }
+        let thread = number_of_this_thread()?;
+        let flags = libc::CLONE_FILES
+            | libc::CLONE_CHILD_SETTID
+            | libc::CLONE_CHILD_CLEARTID
+            | libc::SIGCHLD;
+        let none = null_mut::<libc::c_void>();
+        // The order of the last two differs between architectures (clone(2)).
+        #[cfg(any(target_arch = "x86_64", target_arch = "riscv64"))]
+        let (fourth, fifth) = (thread.cast::<libc::c_void>(), none);
+        #[cfg(not(any(target_arch = "x86_64", target_arch = "riscv64")))]
+        let (fourth, fifth) = (none, thread.cast::<libc::c_void>());
+        // SAFETY: without CLONE_VM the new process has a copy of all memory and runs on its copy of this stack. There is one thread, so no lock is
+        // held by a thread that the copy lacks. The kernel writes the new process's number to where the C library keeps that of its first
+        // thread, in the copy, as `fork(3)` has it do.
+        let pid = unsafe {
+            libc::syscall(
+                libc::SYS_clone,
+                libc::c_long::from(flags),
+                none,
+                none,
+                fourth,
+                fifth,
+            )
+        };
+        match i32::try_from(pid).ok() {
+            Some(0) => Ok(Side::Child(Inherited {
+                own: self.own.clone(),
+            })),
+            Some(pid) if pid > 0 => {
+                let pid = Pid::from_raw(pid).ok_or(io::ErrorKind::InvalidData)?;
+                Ok(Side::Parent(pid))
+            }
+            _ => Err(last_errno().into()),
+        }
+    }
+}
+
+impl Inherited {
+    /// Takes all descriptors that earlier processes have left open. Those that are dropped are closed for every process of the table.
+    ///
+    /// To be called before this process opens a descriptor.
+    ///
+    /// # Errors
+    /// `/proc` cannot be read.
+    #[expect(unsafe_code, reason = "descriptors that no value owns")]
+    pub fn take(self) -> io::Result<Vec<OwnedFd>> {
+        let left = open_descriptors()?.into_iter();
+        let left = left.filter(|number| !self.own.contains(number));
+        Ok(left
+            .map(|number| {
+                // SAFETY: the descriptor is open, and no value owns it: the memory of this process is a copy of the keeper's, which owns those in
+                // `own` alone, and the process that opened this one is gone. `take` consumes what entitles to it.
+                unsafe { OwnedFd::from_raw_fd(number) }
+            })
+            .collect())
+    }
+}
+
+/// Makes a descriptor that stays open name what another one names, for every process of the table (`dup3(2)`).
+///
+/// # Errors
+/// What `dup3` returns.
+#[expect(unsafe_code, reason = "dup3 to a number")]
+pub fn replace(place: BorrowedFd<'_>, by: BorrowedFd<'_>) -> io::Result<()> {
+    // SAFETY: both are open for as long as they are borrowed. The number of `place` is open before and after, so whoever owns it owns it still.
+    match unsafe { libc::dup3(by.as_raw_fd(), place.as_raw_fd(), libc::O_CLOEXEC) } {
+        -1 => Err(last_errno().into()),
+        _ => Ok(()),
+    }
+}
+
+/// Returns where the C library keeps the number of the calling thread, which is the first one.
+#[expect(unsafe_code, reason = "prctl, and what it points at")]
+fn number_of_this_thread() -> io::Result<*mut libc::pid_t> {
+    let mut address: *mut libc::pid_t = null_mut();
+    // SAFETY: the call writes one pointer to the variable that it is given.
+    let done = unsafe { libc::prctl(PR_GET_TID_ADDRESS, &raw mut address) };
+    if done != 0 {
+        return Err(last_errno().into());
+    }
+    let mismatch = || io::Error::other("the number of the thread is not where it should be");
+    if address.is_null() {
+        return Err(mismatch());
+    }
+    // SAFETY: the C library gave the kernel this address of a field of its own, which lives as long as the thread (set_tid_address(2)).
+    let number = unsafe { address.read() };
+    let own = rustix::thread::gettid().as_raw_nonzero().get();
+    (number == own).then_some(address).ok_or_else(mismatch)
+}
+
+/// Returns the numbers of all open descriptors.
+fn open_descriptors() -> io::Result<Vec<RawFd>> {
+    let numbers = fs::read_dir("/proc/self/fd")?
+        .map(|entry| {
+            Ok(entry?
+                .file_name()
+                .to_str()
+                .and_then(|name| name.parse().ok()))
+        })
+        .collect::<io::Result<Vec<Option<RawFd>>>>()?;
+    // The one that the directory was read by is closed by now.
+    Ok(numbers
+        .into_iter()
+        .flatten()
+        .filter(|&number| is_open(number))
+        .collect())
+}
+
+#[expect(unsafe_code, reason = "fcntl of a number")]
+fn is_open(number: RawFd) -> bool {
+    // SAFETY: the call reads the flags of a descriptor, if there is one of this number, and changes nothing.
+    unsafe { libc::fcntl(number, libc::F_GETFD) != -1 }
+}
