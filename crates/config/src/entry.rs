@@ -129,11 +129,12 @@ pub(crate) enum Need {
     BatchCounters,
     Metrics,
     MetricsTls,
+    Console,
 }
 
 impl Need {
     /// All needs, in the order in which those that are not met are noted.
-    pub(crate) const ALL: [Self; 11] = [
+    pub(crate) const ALL: [Self; 12] = [
         Self::Tls,
         Self::Dtls,
         Self::TcpRelays,
@@ -145,6 +146,7 @@ impl Need {
         Self::BatchCounters,
         Self::Metrics,
         Self::MetricsTls,
+        Self::Console,
     ];
 
     /// Names the condition, as a note does after "without".
@@ -161,6 +163,7 @@ impl Need {
             Self::BatchCounters => "`udp-recvmmsg-log` or `udp-sendmmsg-log`",
             Self::Metrics => "`prometheus`",
             Self::MetricsTls => "`prometheus-tls`",
+            Self::Console => "`cli` and `cli-password`",
         }
     }
 }

@@ -43,7 +43,8 @@ impl Findings {
 
     /// Records a problem of `key` at the place where it was last written. For `turnserver`, one that coturn tolerates is only a note.
     pub(crate) fn problem(&mut self, key: &str, message: impl Into<String>) {
-        if self.is_lenient() && !FATAL_TOGETHER.contains(&key) {
+        let is_command = self.last(key) == Some(Origin::Command);
+        if self.is_lenient() && !is_command && !FATAL_TOGETHER.contains(&key) {
             self.note(key, message);
             return;
         }
@@ -63,6 +64,7 @@ impl Findings {
         let problem = Problem::new(origin, key, message);
         match self.persona {
             Persona::Turnbuckle => self.problems.push(problem),
+            Persona::Turnserver if *origin == Origin::Command => self.problems.push(problem),
             Persona::Turnserver => self.notes.push(Note::of(problem.hint(instead))),
         }
     }

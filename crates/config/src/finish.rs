@@ -8,8 +8,8 @@ use crate::machine::Machine;
 use crate::table;
 use crate::topics::log::form::LogFormat;
 use crate::topics::{
-    addresses, authentication, datapath, exporter, limits, log, peers, proxies, redirection,
-    relays, tls,
+    addresses, authentication, console, datapath, exporter, limits, log, peers, proxies,
+    redirection, relays, tls,
 };
 
 /// Checks the draft as a whole and completes it with the properties of `machine`. The result is valid only if no problem was found.
@@ -89,6 +89,7 @@ fn check(draft: &mut Draft, findings: &mut Findings) {
         has_tls,
         findings,
     );
+    console::check(&mut draft.process.console, findings);
     exporter::check(&draft.process.exporter, &draft.tls, findings);
     note_without_effect(draft, findings);
     addresses::check(&mut draft.addresses, findings);
@@ -129,5 +130,6 @@ fn is_met(need: Need, draft: &Draft, findings: &Findings) -> bool {
         Need::BatchCounters => draft.datapath.log_receive || draft.datapath.log_send,
         Need::MetricsTls => draft.process.exporter.has_tls,
         Need::Metrics => draft.process.exporter.is_served(),
+        Need::Console => draft.process.console.is_on,
     }
 }

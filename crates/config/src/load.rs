@@ -153,7 +153,7 @@ fn take_leniently(mut setting: Setting, draft: &mut Draft, findings: &mut Findin
         known(&setting, &mut found);
         // coturn prints its usage for an option that it does not know, and passes over a line of the file.
         match setting.origin {
-            Origin::CommandLine => findings.problems.extend(found),
+            Origin::CommandLine | Origin::Command => findings.problems.extend(found),
             Origin::File { .. } => findings.notes.extend(found.into_iter().map(|problem| Note {
                 is_error: false,
                 text: format!("Bad configuration format: {}", problem.said()),
@@ -162,7 +162,11 @@ fn take_leniently(mut setting: Setting, draft: &mut Draft, findings: &mut Findin
         }
         return;
     };
-    lenient::adapt(entry, &mut setting, &mut findings.notes);
+    // Of a command coturn's leniency would make something else than was said.
+    let is_command = setting.origin == Origin::Command;
+    if !is_command {
+        lenient::adapt(entry, &mut setting, &mut findings.notes);
+    }
     // So says the unit of Debian's package.
     if entry.name == "pidfile" && setting.value.as_deref().is_some_and(str::is_empty) {
         draft.process.pid_file = None;
@@ -182,7 +186,7 @@ fn take_leniently(mut setting: Setting, draft: &mut Draft, findings: &mut Findin
         return;
     }
     if let Err(problem) = take(entry, setting, draft, findings) {
-        if lenient::is_fatal(entry) {
+        if lenient::is_fatal(entry) || is_command {
             findings.problems.push(problem);
         } else {
             findings.notes.push(Note {

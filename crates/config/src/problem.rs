@@ -15,6 +15,8 @@ pub enum Origin {
     },
     /// The command line.
     CommandLine,
+    /// A command to the relay that runs.
+    Command,
 }
 
 impl fmt::Display for Origin {
@@ -23,6 +25,7 @@ impl fmt::Display for Origin {
             Self::File { path, line: 0 } => f.write_str(path),
             Self::File { path, line } => write!(f, "{path}:{line}"),
             Self::CommandLine => f.write_str("command line"),
+            Self::Command => f.write_str("command"),
         }
     }
 }

@@ -10,9 +10,9 @@ use crate::problem::{Note, Origin};
 use crate::removed;
 use crate::row::{Row, Topic, Written};
 use crate::topics::{
-    addresses, admin, authentication, auxiliary, clients, database, datapath, exporter, guests,
-    http, limits, log, nat_discovery, offload, peers, process, proxies, redirection, relays,
-    requests, statsdb, stun, third_parties, tls,
+    addresses, admin, authentication, auxiliary, clients, console, database, datapath, exporter,
+    guests, http, limits, log, nat_discovery, offload, peers, process, proxies, redirection,
+    relays, requests, statsdb, stun, third_parties, tls,
 };
 use crate::value::Value;
 
@@ -63,7 +63,7 @@ impl<T: Topic> Rows for Section<T> {
 }
 
 /// All sections. Where keys of our own are listed at the same row of coturn's, they are in this order.
-static SECTIONS: [&dyn Rows; 24] = [
+static SECTIONS: [&dyn Rows; 25] = [
     &Section {
         rows: addresses::ROWS,
         given: |draft| &mut draft.addresses,
@@ -178,6 +178,11 @@ static SECTIONS: [&dyn Rows; 24] = [
         rows: statsdb::ROWS,
         given: |draft| &mut draft.process.statsdb,
         settings: |config| &config.process.statsdb,
+    },
+    &Section {
+        rows: console::ROWS,
+        given: |draft| &mut draft.process.console,
+        settings: |config| &config.process.console,
     },
     &Section {
         rows: admin::ROWS,

@@ -5,6 +5,7 @@ pub(crate) mod admin;
 pub(crate) mod authentication;
 pub(crate) mod auxiliary;
 pub(crate) mod clients;
+pub(crate) mod console;
 pub(crate) mod database;
 pub(crate) mod datapath;
 pub(crate) mod exporter;

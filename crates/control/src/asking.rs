@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep, timeout_at};
-use turnbuckle_server::handle::{Refused, Reply};
+use turnbuckle_server::handle::{Commands, Refused, Reply};
 
 /// Time in which whoever is asked until it answers has to.
 const ANSWER: Duration = Duration::from_secs(5);
@@ -37,6 +37,17 @@ pub(crate) async fn ask<T: Send + 'static>(
             Ok(Err(_)) => sleep(PAUSE).await,
         }
     }
+}
+
+/// Writes a line to the log. Returns false if the log has taken none for five seconds.
+pub(crate) async fn say(commands: &Commands, line: &str) -> bool {
+    // The line needs no answer: it is a command that is taken, or refused and tried again.
+    let taken = ask(|reply| {
+        commands.say(line.to_owned())?;
+        reply(());
+        Ok(())
+    });
+    taken.await.is_some()
 }
 
 /// Asks all shards at once, and returns what each has answered by the end of `time`; `None` for one that has refused, or not answered.

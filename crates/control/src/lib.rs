@@ -1,5 +1,5 @@
 //! What runs beside the relay: metrics for Prometheus, health, the watchdog of the service manager, what Redis is told of sessions, commands of an
-//! operator by a Unix socket ([`api`]). And the program that sends those commands, `turnbuckle ctl` ([`ctl`]).
+//! operator by a Unix socket ([`api`]) or as coturn's console takes them ([`console`]). And the program that sends those commands, `turnbuckle ctl` ([`ctl`]).
 //!
 //! All of it is one thread with a runtime of its own ([`Controller`]). It reaches the relay by its handle alone, so no shard knows of it and none
 //! waits for it. Without a listener, a socket and a watchdog there is no thread.
@@ -7,6 +7,7 @@
 
 mod api;
 mod asking;
+mod console;
 mod consumers;
 mod coturn;
 pub mod ctl;
@@ -36,6 +37,7 @@ use turnbuckle_server::handle::{Commands, Control, Events, Handle, LiveCounters}
 
 use self::api::Api;
 use self::api::socket::{Socket, path_of};
+use self::console::{Console, Listener as ConsoleListener};
 use self::consumers::Consumers;
 use self::exposition::{Exposition, Format};
 use self::host::Hosts;
@@ -75,6 +77,7 @@ impl Control for Controller {
         let exporter = &config.process.exporter;
         let listener = bind(config, log)?;
         let socket = bind_socket(config, log)?;
+        let console = bind_console(config, log)?;
         let watchdog = watchdog::interval();
         let mut consumers = Consumers::default();
         let is_statsdb_up = Arc::new(AtomicBool::new(false));
@@ -85,7 +88,8 @@ impl Control for Controller {
             let (commands, is_up) = (handle.commands.clone(), Arc::clone(&is_statsdb_up));
             Statsdb::new(config, address, commands, inbox, is_up)
         });
-        if listener.is_none() && socket.is_none() && watchdog.is_none() && statsdb.is_none() {
+        let is_idle = listener.is_none() && socket.is_none() && console.is_none();
+        if is_idle && watchdog.is_none() && statsdb.is_none() {
             return Ok(None);
         }
         let runtime = tokio::runtime::Builder::new_current_thread()
@@ -104,6 +108,11 @@ impl Control for Controller {
             hosts: Hosts::of(config),
             page: StatusPage::of(config),
         });
+        let console = console.map(|listener| {
+            let (counters, commands) = (shared.counters.clone(), shared.commands.clone());
+            let console = Console::new(&config.process.console, counters, commands);
+            (console, listener)
+        });
         let (stop, stopped) = oneshot::channel();
         let thread = std::thread::Builder::new().name("control".into());
         let thread = thread.spawn(move || {
@@ -115,6 +124,9 @@ impl Control for Controller {
                 if let Some(socket) = socket {
                     let api = Api::new(shared.counters.clone(), shared.commands.clone());
                     tokio::spawn(api.serve(socket));
+                }
+                if let Some((console, listener)) = console {
+                    tokio::spawn(console.serve(listener));
                 }
                 if let Some(listener) = listener {
                     tokio::spawn(listener.serve(Arc::clone(&shared)));
@@ -158,6 +170,30 @@ fn bind(config: &Config, log: &mut dyn Write) -> Result<Option<Listener>, String
             if exporter.has_page {
                 let _ = writeln!(log, "status page on {}{}", listener.url(), status::PATH);
             }
+            Ok(Some(listener))
+        }
+        Err(why) if config.persona == Persona::Turnserver => {
+            let _ = writeln!(log, "error: {why}");
+            Ok(None)
+        }
+        Err(why) => Err(why),
+    }
+}
+
+/// Binds the console, if there is to be one.
+///
+/// # Errors
+///
+/// It cannot be bound. By the name of `turnserver` the relay serves without it, as coturn does.
+fn bind_console(config: &Config, log: &mut dyn Write) -> Result<Option<ConsoleListener>, String> {
+    let console = &config.process.console;
+    if !console.is_on {
+        return Ok(None);
+    }
+    match ConsoleListener::bind(console) {
+        Ok(listener) => {
+            // The log takes everything.
+            let _ = writeln!(log, "console on {}", listener.address());
             Ok(Some(listener))
         }
         Err(why) if config.persona == Persona::Turnserver => {

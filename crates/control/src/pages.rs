@@ -3,7 +3,9 @@
 //! Invariant: one page is under way for a walk, and the next one is asked for when the last has been dealt with. So a walk holds 256 sessions at
 //! most, whoever reads them and however slowly.
 
-use turnbuckle_server::handle::{Commands, Page, SESSIONS_PER_PAGE_MAX, SessionFilter};
+use turnbuckle_server::handle::{
+    Commands, Page, SESSIONS_PER_PAGE_MAX, Session, SessionFilter, shard_of,
+};
 
 use crate::asking::ask;
 
@@ -12,6 +14,31 @@ use crate::asking::ask;
 pub(crate) enum Action {
     List,
     End,
+}
+
+/// Lists or ends the session of this number. Returns what it was like, if there is one.
+///
+/// # Errors
+///
+/// The shard that does not answer.
+pub(crate) async fn one_session(
+    commands: &Commands,
+    action: Action,
+    number: u64,
+) -> Result<Option<Session>, usize> {
+    let filter = SessionFilter {
+        numbers: Some(vec![number]),
+        ..SessionFilter::default()
+    };
+    let shard = shard_of(number);
+    let mut walk = Walk::new(commands, action, filter, (shard, 0));
+    while walk.next().is_some_and(|(next, _)| next == shard) {
+        let page = walk.page(1).await?;
+        if let Some(session) = page.and_then(|page| page.sessions.into_iter().next()) {
+            return Ok(Some(session));
+        }
+    }
+    Ok(None)
 }
 
 /// A walk over the sessions that pass a filter.

@@ -210,7 +210,7 @@ fn help_and_version_are_printed_on_standard_output() {
             "Usage: turnbuckle check [FILE] [options] [--json]",
         ),
         (&["options"], "-p, --listening-port PORT"),
-        (&["options", "cli-port"], "there is no telnet console"),
+        (&["options", "cli-port"], "TCP port of the console"),
         (&["options", "no-sslv3"], "SSL 3 is never offered"),
         (&["options", "--man"], ".TH TURNBUCKLE 1"),
     ] {

@@ -9,6 +9,7 @@ use std::path::Path;
 use aws_lc_rs::cipher::{
     AES_128, DecryptingKey, DecryptionContext, EncryptingKey, EncryptionContext, UnboundCipherKey,
 };
+use aws_lc_rs::constant_time::verify_slices_are_equal;
 use aws_lc_rs::iv::FixedLength;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -26,6 +27,47 @@ pub fn hashed(password: &[u8]) -> Result<String, String> {
     let mut salt = [0; 8];
     fill_random(&mut salt)?;
     Ok(hashed_with(&salt, password))
+}
+
+/// Returns whether this is what [`hashed`] makes of a password.
+#[must_use]
+pub fn is_hashed(text: &[u8]) -> bool {
+    parts(text).is_some()
+}
+
+/// Returns whether a password is the one that is `kept`, plain or hashed. The time that it takes tells nothing about either.
+#[must_use]
+pub fn is_password(kept: &[u8], given: &[u8]) -> bool {
+    let digest = |salt: &[u8], text: &[u8]| Sha256::new().chain_update(salt).chain_update(text);
+    let (kept, given) = match parts(kept) {
+        Some((salt, hash)) => (hash, digest(&salt, given)),
+        None => (digest(&[], kept).finalize().into(), digest(&[], given)),
+    };
+    verify_slices_are_equal(&kept, &given.finalize()).is_ok()
+}
+
+/// Returns the salt and the hash of a hashed password.
+fn parts(text: &[u8]) -> Option<([u8; 8], [u8; 32])> {
+    let mut parts = text.strip_prefix(b"$5$")?.split(|&byte| byte == b'$');
+    let found = (bytes(parts.next()?)?, bytes(parts.next()?)?);
+    parts.next().is_none().then_some(found)
+}
+
+/// Returns the bytes that two hexadecimal digits each stand for, if there are so many.
+fn bytes<const N: usize>(digits: &[u8]) -> Option<[u8; N]> {
+    let digit = |byte: u8| {
+        char::from(byte)
+            .to_digit(16)
+            .and_then(|it| u8::try_from(it).ok())
+    };
+    let mut bytes = [0; N];
+    if digits.len() != 2 * N {
+        return None;
+    }
+    for (byte, pair) in bytes.iter_mut().zip(digits.chunks_exact(2)) {
+        *byte = digit(pair[0])? << 4 | digit(pair[1])?;
+    }
+    Some(bytes)
 }
 
 fn hashed_with(salt: &[u8; 8], password: &[u8]) -> String {
@@ -119,6 +161,26 @@ fn fill_random(bytes: &mut [u8]) -> Result<(), String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_password_is_known_by_its_text_or_by_its_hash_and_no_other_is() {
+        let hashed = hashed(b"pw").unwrap();
+        let debians =
+            "$5$440931e215834133$b9db04540fd9aebe74bdc580f211a2a69a38b79f7da64a242e0a385e3e84dcdb";
+        for kept in [&*hashed, debians, "pw"] {
+            assert!(is_password(kept.as_bytes(), b"pw"), "{kept}");
+            for other in ["", "p", "pw ", "PW", kept]
+                .iter()
+                .filter(|&&it| it != "pw")
+            {
+                assert!(!is_password(kept.as_bytes(), other.as_bytes()), "{kept}");
+            }
+        }
+        assert!(is_hashed(hashed.as_bytes()));
+        for no_hash in ["$5$", "$5$00$00", &hashed[..82], &format!("{hashed}$")] {
+            assert!(!is_hashed(no_hash.as_bytes()), "{no_hash}");
+        }
+    }
 
     #[test]
     fn a_password_is_hashed_and_encrypted_as_debians_turnadmin_does_it() {

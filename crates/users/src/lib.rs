@@ -30,7 +30,7 @@ pub use change::{Change, Listed, Listing};
 pub use connection::Connection;
 pub use database::Database;
 pub use driver::Driver;
-pub use encrypted::{decrypted, encrypted, hashed, hexadecimal, write_key};
+pub use encrypted::{decrypted, encrypted, hashed, hexadecimal, is_hashed, is_password, write_key};
 pub use error::DatabaseError;
 pub use follow::{Follower, Notice, Read, Silence, Then};
 #[cfg(feature = "mongo")]

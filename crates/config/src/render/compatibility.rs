@@ -69,7 +69,7 @@ of 27 peers are permitted. Nothing else than this differs:
 | `useless-external-ip` | an `external-ip` that is unspecified, loopback, multicast or of another family is not told to clients | nobody could send there |
 | `external-ip-of-each-family` | of two `external-ip`, one of each family, both count | coturn 4.6 tells the first one for both |
 | `random-ports` | no random ports for `aux-server` without a port or `tls-listening-port=0` | no client could know them |
-| `administration` | no ports for the console and for web administration | not served, and said so |
+| `administration` | no ports for the console and for web administration | the console takes `cli`, as in coturn 4.17; web administration is not served, and said so |
 | `metrics` | `prometheus` is listened for | Debian builds coturn without it |
 | `dtls-by-default` | no DTLS unless `dtls` says so | as in 4.17 |
 | `refused-ranges` | a peer range that cannot be read is refused | see above |

@@ -243,6 +243,7 @@ pub(super) fn companion(name: &str) -> &'static str {
         "tcp-proxy-port" => "proxy-protocol-source=192.0.2.10\n",
         "no-dynamic-ip-list" | "no-dynamic-realms" => "userdb=turndb\n",
         "no-stdout-log" => "log-file=turn.log\nuser=a:b\n",
+        "cli" => "cli-password=hush\n",
         "oauth" => "oauth-key=n:Y2FybGVvbg==\n",
         "oauth-key" => "oauth\n",
         "server-name" => "oauth\noauth-key=n:Y2FybGVvbg==\n",

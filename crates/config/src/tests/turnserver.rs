@@ -111,7 +111,7 @@ fn other_value(entry: &Entry) -> String {
 }
 
 /// Options that change nothing here.
-const UNCHANGED: [&str; 9] = [
+const UNCHANGED: [&str; 10] = [
     "alt-listening-port",
     "alt-tls-listening-port",
     "lt-cred-mech",
@@ -121,6 +121,7 @@ const UNCHANGED: [&str; 9] = [
     "pkey",
     "secret-key-file",
     "syslog-facility",
+    "cli-ip",
 ];
 
 #[test]

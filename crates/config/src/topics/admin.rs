@@ -1,11 +1,10 @@
-//! Telnet console and web administration (coturn inventory §1.12, §1.13), of which nothing is served: no key here has a setting.
+//! Web administration (coturn inventory §1.13), of which nothing is served: no key here has a setting.
 
 use super::process::Process;
 use crate::entry::Group;
 use crate::row::Row;
 use crate::value::Kind;
 
-const CONSOLE: &str = "there is no telnet console: it carries passwords in the clear";
 const WEB: &str = "web administration is";
 const NO_WEB: &str = "web administration is not implemented yet";
 
@@ -13,60 +12,6 @@ const NO_WEB: &str = "web administration is not implemented yet";
 type Key = Row<Process>;
 
 pub(crate) const ROWS: &[Key] = &[
-    Key::new(
-        "O-200",
-        "cli",
-        Group::Console,
-        Kind::Flag,
-        "Telnet console.",
-    )
-    .default("false")
-    .only(&["false"], CONSOLE),
-    Key::new(
-        "O-200",
-        "no-cli",
-        Group::Console,
-        Kind::Flag,
-        "No telnet console (old form of cli=false).",
-    )
-    .default("true")
-    .only(&["true"], CONSOLE),
-    Key::new(
-        "O-201",
-        "cli-ip",
-        Group::Console,
-        Kind::Address,
-        "Address of the console.",
-    )
-    .default("127.0.0.1")
-    .refused(CONSOLE),
-    Key::new(
-        "O-202",
-        "cli-port",
-        Group::Console,
-        Kind::Port,
-        "Port of the console.",
-    )
-    .default("5766")
-    .refused(CONSOLE),
-    Key::new(
-        "O-203",
-        "cli-password",
-        Group::Console,
-        Kind::Text(255),
-        "Password of the console.",
-    )
-    .secret()
-    .refused(CONSOLE),
-    Key::new(
-        "O-204",
-        "cli-max-output-sessions",
-        Group::Console,
-        Kind::number(0, u32::MAX, "sessions"),
-        "Sessions that one listing of the console shows.",
-    )
-    .default("256")
-    .refused(CONSOLE),
     Key::new(
         "O-210",
         "web-admin",

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use super::console::Console;
 use super::exporter::Exporter;
 use super::statsdb::StatsDatabase;
 use crate::choice::{Choice, kind_of};
@@ -63,6 +64,8 @@ pub struct Process {
     pub control_socket: ControlSocket,
     /// SIGHUP has it read its configuration again.
     pub reloads_on_hangup: bool,
+    /// Where it takes the commands of coturn's console.
+    pub console: Console,
     /// What it shows of itself.
     pub exporter: Exporter,
     /// Whom it tells what happens to sessions.

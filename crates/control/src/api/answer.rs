@@ -12,15 +12,15 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc::Sender;
 use tokio::time::timeout;
 use turnbuckle_server::config::Reload;
-use turnbuckle_server::handle::{SessionFilter, shard_of};
+use turnbuckle_server::handle::SessionFilter;
 
 use super::body::Answered;
 use super::filter::{FILTERS, Measure, Query};
 use super::session::{object, weight};
 use super::{Api, Caller};
-use crate::asking::ask;
+use crate::asking::{ask, say};
 use crate::health;
-use crate::pages::{Action, Walk};
+use crate::pages::{Action, Walk, one_session};
 
 /// The form of a list that is not cut into pages: an object in each line.
 pub(crate) const NDJSON: &str = "application/x-ndjson";
@@ -229,20 +229,14 @@ impl Api {
 
     /// Lists or ends one session, and answers with what it was like.
     async fn one(&self, number: u64, action: Action) -> Result<String, Refusal> {
-        let filter = SessionFilter {
-            numbers: Some(vec![number]),
-            ..SessionFilter::default()
-        };
-        let shard = shard_of(number);
-        let mut walk = Walk::new(&self.commands, action, filter, (shard, 0));
-        while walk.next().is_some_and(|(next, _)| next == shard) {
-            let page = walk.page(1).await.map_err(silent)?;
-            if let Some(session) = page.iter().flat_map(|page| &page.sessions).next() {
-                return Ok(object(session).to_string());
+        let found = one_session(&self.commands, action, number).await;
+        match found.map_err(silent)? {
+            Some(session) => Ok(object(&session).to_string()),
+            None => {
+                let why = format!("there is no session {number:018}");
+                Err((StatusCode::NOT_FOUND, why))
             }
         }
-        let why = format!("there is no session {number:018}");
-        Err((StatusCode::NOT_FOUND, why))
     }
 
     async fn end_one(&self, caller: Caller, number: u64) -> Result<String, Refusal> {
@@ -333,13 +327,10 @@ impl Api {
             None => String::new(),
         };
         let line = format!("control: user {}{process}: {what}", caller.user);
-        // The line needs no answer: it is a command that is taken, or refused and tried again.
-        let taken = ask(|reply| {
-            self.commands.say(line.clone())?;
-            reply(());
-            Ok(())
-        });
-        taken.await.ok_or_else(busy)
+        match say(&self.commands, &line).await {
+            true => Ok(()),
+            false => Err(busy()),
+        }
     }
 }
 

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use super::start::Started;
-use crate::config::{self, Config, Effective, Entry, Loaded, Machine, Note, Reloaded};
+use crate::config::{self, Config, Edit, Effective, Entry, Loaded, Machine, Note, Reloaded};
 use crate::handle::{ReloadReport, Reloading};
 use crate::log::Output;
 use crate::translate;
@@ -62,6 +62,30 @@ impl Configuration {
 }
 
 impl Started {
+    /// Changes one key of the configuration that holds. What is read from the file later has its own value for it.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong with the value. Nothing has changed then.
+    pub(super) fn change(
+        &mut self,
+        edit: &Edit,
+        configuration: &mut Configuration,
+        out: &mut impl Output,
+    ) -> Reloading {
+        let machine = Machine::discover()
+            .map_err(|error| format!("cannot read the addresses of this machine: {error}"))?;
+        let reloaded = config::edit(&configuration.loaded, edit, &machine);
+        let reloaded = reloaded.map_err(|problems| problems.to_string())?;
+        let report = ReloadReport {
+            changed: names(&reloaded.changed),
+            restart_pending: self.counters.restart_pending(),
+            notes: Vec::new(),
+        };
+        self.apply(reloaded, false, configuration, out)?;
+        Ok(report)
+    }
+
     /// Reads the configuration again and, unless this is a dry run, applies it. What has come of it is said in the log.
     ///
     /// # Errors
@@ -103,14 +127,35 @@ impl Started {
         configuration: &mut Configuration,
         out: &mut impl Output,
     ) -> Reloading {
-        let (
-            Reloaded {
-                loaded,
-                changed,
-                pending,
-            },
-            notes,
-        ) = configuration.read()?;
+        let (reloaded, notes) = configuration.read()?;
+        let report = ReloadReport {
+            changed: names(&reloaded.changed),
+            restart_pending: names(&reloaded.pending),
+            notes: notes.iter().map(Note::to_string).collect(),
+        };
+        self.apply(reloaded, is_dry_run, configuration, out)?;
+        if !is_dry_run {
+            self.counters
+                .set_restart_pending(report.restart_pending.clone());
+        }
+        Ok(report)
+    }
+
+    /// Looks for everything that can be wrong with a configuration, and has it hold unless this is a dry run.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong with it. Nothing has changed then.
+    fn apply(
+        &mut self,
+        reloaded: Reloaded,
+        is_dry_run: bool,
+        configuration: &mut Configuration,
+        out: &mut impl Output,
+    ) -> Result<(), String> {
+        let Reloaded {
+            loaded, changed, ..
+        } = reloaded;
         let config = &loaded.config;
         let mut keys = self.keys.clone();
         let is_changed = |key: &str| changed.iter().any(|entry| entry.name == key);
@@ -119,14 +164,8 @@ impl Started {
         }
         let engine = translate::engine(config, &keys)?;
         let certificates = self.certificates.prepare(&config.tls)?;
-        let names = |entries: &[&'static Entry]| entries.iter().map(|entry| entry.name).collect();
-        let report = ReloadReport {
-            changed: names(&changed),
-            restart_pending: names(&pending),
-            notes: notes.iter().map(Note::to_string).collect(),
-        };
         if is_dry_run {
-            return Ok(report);
+            return Ok(());
         }
         // Without a database: with one, none of the keys that the engines know has changed.
         if !changed.is_empty() && config.authentication.database.is_none() {
@@ -138,11 +177,13 @@ impl Started {
         if is_changed("log-min-level") {
             out.set_level(config.log.level_min);
         }
-        self.counters
-            .set_restart_pending(report.restart_pending.clone());
         configuration.loaded = loaded;
-        Ok(report)
+        Ok(())
     }
+}
+
+fn names(entries: &[&'static Entry]) -> Vec<&'static str> {
+    entries.iter().map(|entry| entry.name).collect()
 }
 
 fn listed(keys: &[&str]) -> String {

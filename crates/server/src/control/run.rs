@@ -210,6 +210,7 @@ impl Started {
             Command::Reload { is_dry_run, reply } => {
                 reply(self.reload(is_dry_run, configuration, out));
             }
+            Command::Change(edit, reply) => reply(self.change(&edit, configuration, out)),
             Command::Configuration(reply) => reply(configuration.effective()),
             Command::SetLogLevel(level, reply) => {
                 out.set_level(level);

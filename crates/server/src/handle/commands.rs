@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
 
-use turnbuckle_config::{Effective, Level};
+use turnbuckle_config::{Edit, Effective, Level};
 
 use super::sessions::{Page, PageRequest, Purpose, SESSIONS_PER_PAGE_MAX, SessionFilter};
 use crate::control::events::Event;
@@ -32,6 +32,8 @@ pub(crate) enum Command {
         is_dry_run: bool,
         reply: Reply<Reloading>,
     },
+    /// Change one key of the configuration that holds.
+    Change(Edit, Reply<Reloading>),
     /// Show the configuration.
     Configuration(Reply<Vec<Effective>>),
     /// Leave out lines of the log below a level.
@@ -166,6 +168,15 @@ impl Commands {
     /// The main thread takes no command now.
     pub fn reload(&self, is_dry_run: bool, reply: Reply<Reloading>) -> Result<(), Refused> {
         self.send(Command::Reload { is_dry_run, reply })
+    }
+
+    /// Changes one key, until the configuration is read again or the relay is started anew.
+    ///
+    /// # Errors
+    ///
+    /// The main thread takes no command now.
+    pub fn change(&self, edit: Edit, reply: Reply<Reloading>) -> Result<(), Refused> {
+        self.send(Command::Change(edit, reply))
     }
 
     /// Asks for the configuration that holds, secrets masked.

@@ -19,6 +19,7 @@
 //! | V-13 | permissions | `permissions` |
 //! | V-12 | scanning through Connect | `tcp_relays` |
 //! | V-14 | redirection | `redirection` |
+//! | V-16 | coturn's console, other services beside the relay | `console`, `own_addresses` |
 //! | V-20 | predictable nonces and ports | `randomness` |
 //! | V-21 | state before proof | `memory`, `guests` |
 //! | V-22 | replayed nonces and requests | `nonces` |
@@ -57,6 +58,7 @@
 
 mod attributes;
 mod bandwidth;
+mod console;
 mod control;
 mod dtls;
 mod enumeration;

@@ -1,0 +1,189 @@
+"""coturn's console: by expect and telnet, by a client that ends no line, and beside Debian's coturn, whose words it has."""
+
+import contextlib
+import re
+import shutil
+import socket
+import struct
+import subprocess
+import time
+
+import pytest
+
+from harness import dialogue
+from harness.dialogue import Dialogue
+from harness.waiting import PATIENCE
+
+#: Of these tests alone.
+SERVER, PORT, CONSOLE = "127.77.13.1", 34913, 34914
+PASSWORD = "open sesame"
+REALM = "example.org"
+TRANSPORT = (dialogue.REQUESTED_TRANSPORT, bytes((dialogue.UDP, 0, 0, 0)))
+
+OPTIONS = (
+    f"--listening-ip={SERVER}",
+    f"--listening-port={PORT}",
+    f"--relay-ip={SERVER}",
+    f"--realm={REALM}",
+    "--user=alice:secret",
+    "--lt-cred-mech",
+    "--allow-loopback-peers",
+    "--no-tls",
+    "--no-dtls",
+    f"--cli-ip={SERVER}",
+    f"--cli-port={CONSOLE}",
+    "--pidfile=relay.pid",
+)
+
+#: What `turnadmin -P -p "open sesame"` of Debian's coturn says is another salt each time.
+HASHED = subprocess.run(["turnadmin", "-P", "-p", PASSWORD], capture_output=True, text=True).stdout.strip() if shutil.which("turnadmin") else ""
+
+
+@contextlib.contextmanager
+def _running(folder, *command: str, password: str = PASSWORD):
+    """A server whose console takes connections."""
+    with open(folder / "out", "wb") as out:
+        process = subprocess.Popen([*command, *OPTIONS, f"--cli-password={password}"], stdout=out, stderr=subprocess.STDOUT, cwd=folder)
+        try:
+            deadline = time.monotonic() + PATIENCE
+            while True:
+                with contextlib.suppress(OSError), socket.create_connection((SERVER, CONSOLE)):
+                    break
+                assert time.monotonic() < deadline and process.poll() is None, (folder / "out").read_text()
+                time.sleep(0.05)
+            yield process
+        finally:
+            process.kill()
+            process.wait()
+
+
+def _ours(binary):
+    return str(binary), "serve", "--cli"
+
+
+COTURN = ("/usr/bin/turnserver", "-n", "--log-file=stdout")
+
+
+@contextlib.contextmanager
+def _session():
+    """A client with an allocation, and a permission."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as client:
+        client.connect((SERVER, PORT))
+        spoken = Dialogue(client)
+        challenge = None
+        # coturn's console is there before its listeners are.
+        while challenge is None:
+            challenge = spoken.ask(dialogue.ALLOCATE, TRANSPORT)
+        spoken.use("alice", "secret", challenge)
+        assert spoken.ask(dialogue.ALLOCATE, TRANSPORT).code == 0
+        assert spoken.ask(dialogue.CREATE_PERMISSION, (dialogue.XOR_PEER_ADDRESS, ("127.77.13.9", 0))).code == 0
+        yield client
+
+
+class Console:
+    """A client that sends a command as it is, without an end of line, and reads up to the prompt."""
+
+    def __init__(self):
+        self._stream = socket.create_connection((SERVER, CONSOLE), timeout=PATIENCE)
+        self._stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.greeting = self._until(b"Enter password: \r\n")
+        self._stream.sendall(PASSWORD.encode())
+        self._until(b"> ")
+
+    def says(self, command: str) -> str:
+        self._stream.sendall(command.encode())
+        return self._until(b"> ").decode().removesuffix("> ")
+
+    def close(self) -> None:
+        self._stream.close()
+
+    def _until(self, end: bytes) -> bytes:
+        text = b""
+        while not text.endswith(end):
+            byte = self._stream.recv(1)
+            assert byte, text
+            text += byte
+        return text
+
+
+#: What both are asked.
+ASKED = ("ps", "ps alice", "ps bob", "psp lic", "psp bob", "pu", "pu udp", "sr nowhere", "ps", "ur", "so http://x", "pu", "uo", "ps *alice", "cc nosuch 5", "cc total-quota 7", "cc user-quota 8", "cc max-bps 64000", "cc cli-max-output-sessions 0", "ps", "lr", "xyzzy", "cs 1")
+
+
+def _without_figures(text: str) -> str:
+    """What a console says but for what is another one each time."""
+    text = re.sub(r"id=\d{18}", "id=N", text)
+    text = re.sub(r"(started|expiring in) \d+ secs", r"\1 N secs", text)
+    text = re.sub(r"(\d+\.\d+\.\d+\.\d+):\d+", r"\1:N", text)
+    # coturn counts requests too, and measures a rate in another way.
+    return re.sub(r"\b(rp|rb|sp|sb|r|s|total)=\d+", r"\1=N", text)
+
+
+def _asked(folder, *command: str) -> list[tuple[str, str]]:
+    with _running(folder, *command), _session():
+        console = Console()
+        try:
+            return [(command, _without_figures(console.says(command))) for command in ASKED]
+        finally:
+            console.close()
+
+
+def it_says_what_debians_coturn_says(binary, tmp_path):
+    (tmp_path / "coturn").mkdir()
+    (tmp_path / "ours").mkdir()
+    expected = _asked(tmp_path / "coturn", *COTURN)
+    found = _asked(tmp_path / "ours", *_ours(binary))
+    for (command, coturn), (_, here) in zip(expected, found, strict=True):
+        assert here == coturn, command
+
+
+def telnet_and_expect_use_it(binary, tmp_path):
+    if not shutil.which("expect") or not shutil.which("telnet"):
+        pytest.skip("not run: expect and telnet are needed")
+    script = tmp_path / "console.exp"
+    script.write_text(
+        f"""
+set timeout 30
+spawn telnet {SERVER} {CONSOLE}
+proc wanted {{text}} {{ expect -ex $text {{}} default {{ puts "never: $text"; exit 1 }} }}
+wanted "Enter password:"
+send "wrong\\r"
+wanted "Enter password:"
+send "{PASSWORD}\\r"
+wanted "> "
+send "ps alice\\r"
+expect -re {{id=(\\d+), user <alice>:}} {{}} default {{ exit 2 }}
+set session $expect_out(1,string)
+wanted "Total sessions: 1"
+wanted "> "
+send "cs $session\\r"
+wanted "> "
+send "pu\\r"
+wanted "Total sessions: 0"
+wanted "> "
+send "?\\r"
+wanted "cs <session-id>"
+wanted "> "
+send "bye\\r"
+wanted "Bye !"
+expect eof
+"""
+    )
+    with _running(tmp_path, *_ours(binary), password=HASHED or PASSWORD), _session():
+        done = subprocess.run(["expect", str(script)], capture_output=True, text=True, timeout=60)
+        assert done.returncode == 0, done.stdout
+        said = (tmp_path / "out").read_text()
+    assert re.search(r"console: [\d.:]+: end session \d{18}", said), said
+    assert PASSWORD not in said
+
+
+def the_published_client_that_ends_no_line_finds_and_ends_its_sessions(binary, tmp_path):
+    """What medea's client of coturn's console does: `ps` and `cs` without an end of line, sessions found by their line."""
+    with _running(tmp_path, *_ours(binary)), _session() as client:
+        console = Console()
+        found = re.findall(r"^ +\d+\) id=(\d+), user <alice>:", console.says("ps alice"), re.MULTILINE)
+        assert len(found) == 1
+        assert console.says(f"cs {found[0]}") == ""
+        assert re.findall(r"id=(\d+)", console.says("ps alice")) == []
+        console.close()
+        client.send(struct.pack("!HH", 0x4000, 0))
