@@ -73,6 +73,7 @@ pub(crate) fn write(
         Type::Gauge,
     )
     .sample(&[], u8::from(counters.is_draining()));
+    write_database(to, counters);
     let mut pending = to.family(
         "turnbuckle_restart_pending",
         "1 for each key of the configuration that was read last whose value holds after a restart.",
@@ -97,6 +98,27 @@ pub(crate) fn write(
         Type::Gauge,
     )
     .sample(&[], traffic.named());
+}
+
+/// Writes how it stands with the user database, where one is configured.
+fn write_database(to: &mut Exposition, counters: &LiveCounters) {
+    let Some(database) = counters.database() else {
+        return;
+    };
+    to.family(
+        "turnbuckle_userdb_up",
+        "1 while the user database can be read. While it cannot, users stay as they were read last.",
+        Type::Gauge,
+    )
+    .sample(&[], u8::from(database.is_up));
+    if let Some(age) = database.age {
+        to.family(
+            "turnbuckle_userdb_age_seconds",
+            "Time since the user database was read, or found unchanged. Missing before the first time.",
+            Type::Gauge,
+        )
+        .sample(&[], format_args!("{}.{:03}", age.as_secs(), age.subsec_millis()));
+    }
 }
 
 /// Writes whether the Redis server is there that is told of sessions.

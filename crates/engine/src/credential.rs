@@ -7,6 +7,7 @@
 mod prepare;
 mod recent;
 mod rest;
+mod table;
 
 use core::fmt;
 use std::sync::Arc;
@@ -22,6 +23,7 @@ pub(crate) use self::prepare::{prepare_name, prepare_password, prepare_realm};
 use self::recent::RecentUsers;
 use self::rest::RestName;
 pub(crate) use self::rest::RestSecret;
+pub(crate) use self::table::{Row, UserTable};
 use crate::auth::{MAC_KEY_LEN, Realm};
 use crate::random::{Random, random_u64};
 
@@ -153,12 +155,7 @@ impl User {
     }
 
     pub(crate) fn with_md5_key(name: &str, realm: &str, md5: [u8; 16]) -> Self {
-        let keys = Keys {
-            md5,
-            sha256: [0; 32],
-            has_sha256: Choice::from(0),
-        };
-        Self::with_keys(name, realm, keys)
+        Self::with_keys(name, realm, Keys::of_md5(md5))
     }
 
     fn with_keys(name: &str, realm: &str, keys: Keys) -> Self {
@@ -171,10 +168,6 @@ impl User {
             mac_key: None,
             lifetime_max_s: u64::MAX,
         }
-    }
-
-    pub(crate) fn has_sha256_key(&self) -> bool {
-        self.keys.has_sha256.into()
     }
 
     pub(crate) fn keys(&self) -> &Keys {
@@ -227,6 +220,15 @@ impl Keys {
         }
     }
 
+    /// The keys of a user whose password is unknown here.
+    fn of_md5(md5: [u8; 16]) -> Self {
+        Self {
+            md5,
+            sha256: [0; 32],
+            has_sha256: Choice::from(0),
+        }
+    }
+
     fn random(random: &mut impl Random) -> Self {
         let (mut md5, mut sha256) = ([0; 16], [0; 32]);
         random.fill(&mut md5);
@@ -236,6 +238,12 @@ impl Keys {
             sha256,
             has_sha256: Choice::from(1),
         }
+    }
+
+    /// Returns whether all of it is the same. Takes different time for different keys: for configurations, and not for what clients send.
+    fn is_same_as(&self, other: &Self) -> bool {
+        let is_same_choice = self.has_sha256.unwrap_u8() == other.has_sha256.unwrap_u8();
+        is_same_choice && self.md5 == other.md5 && self.sha256 == other.sha256
     }
 
     /// `other` if `choice`, else `self`; reads both, and takes no branch.
@@ -293,144 +301,22 @@ pub(crate) struct Terms {
     pub refuse: bool,
 }
 
-/// Configured users sorted by USERHASH, which names and hashes alike are looked up by. A binary search takes the same steps
-/// for every hash; a hash table takes one comparison more for a user it has.
-///
-/// A clone shares the users: every engine of a server has the same table, and taking over another one costs nothing.
-#[derive(Clone, Default)]
-pub(crate) struct UserTable {
-    /// No hash stands here twice.
-    by_userhash: Arc<Vec<(Digest, Arc<User>)>>,
-    lacks_sha256: bool,
-}
-
-impl UserTable {
-    /// Adds a user; false if there is one of this name already.
-    pub(crate) fn insert(&mut self, user: User) -> bool {
-        let hash = Self::hash_of(&user);
-        let users = Arc::make_mut(&mut self.by_userhash);
-        match users.binary_search_by_key(&hash, |&(known, _)| known) {
-            Ok(_) => false,
-            Err(at) => {
-                self.lacks_sha256 |= !user.has_sha256_key();
-                users.insert(at, (hash, Arc::new(user)));
-                true
-            }
-        }
-    }
-
-    /// Adds those of `more` whose names are not taken, in the order of sorting rather than one by one.
-    pub(crate) fn extend(&mut self, more: impl Iterator<Item = User>) {
-        let users = Arc::make_mut(&mut self.by_userhash);
-        users.extend(more.map(|user| (Self::hash_of(&user), Arc::new(user))));
-        // Stable, so that of two users of one name the one known before stays.
-        users.sort_by_key(|&(hash, _)| hash);
-        users.dedup_by_key(|(hash, _)| *hash);
-        self.lacks_sha256 = users.iter().any(|(_, user)| !user.has_sha256_key());
-    }
-
-    /// Adds a user, or puts it in the place of the one of its name. Returns whether that changed anything.
-    pub(crate) fn put(&mut self, user: User) -> bool {
-        let hash = Self::hash_of(&user);
-        let found = self
-            .by_userhash
-            .binary_search_by_key(&hash, |&(known, _)| known);
-        let Ok(at) = found else {
-            return self.insert(user);
-        };
-        let is_same = |known: &User| {
-            let are = known.keys.has_sha256.unwrap_u8() == user.keys.has_sha256.unwrap_u8();
-            are && known.keys.md5 == user.keys.md5 && known.keys.sha256 == user.keys.sha256
-        };
-        if self
-            .by_userhash
-            .get(at)
-            .is_some_and(|(_, known)| is_same(known))
-        {
-            return false;
-        }
-        self.lacks_sha256 |= !user.has_sha256_key();
-        if let Some(entry) = Arc::make_mut(&mut self.by_userhash).get_mut(at) {
-            *entry = (hash, Arc::new(user));
-        }
-        true
-    }
-
-    /// Returns whether there is a user of this name.
-    pub(crate) fn has(&self, name: &str, realm: &str) -> bool {
-        let hash = Digest::of(&userhash(name.as_bytes(), realm.as_bytes()));
-        self.by_userhash
-            .binary_search_by_key(&hash, |&(known, _)| known)
-            .is_ok()
-    }
-
-    /// Returns whether there is any user of whom only the MD5 key is configured.
-    pub(crate) fn lacks_sha256(&self) -> bool {
-        self.lacks_sha256
-    }
-
-    pub(crate) fn iter(&self) -> impl Iterator<Item = &User> {
-        self.by_userhash.iter().map(|(_, user)| &**user)
-    }
-
-    pub(crate) fn len(&self) -> usize {
-        self.by_userhash.len()
-    }
-
-    fn hash_of(user: &User) -> Digest {
-        Digest::of(&userhash(user.name.as_bytes(), user.realm.as_bytes()))
-    }
-}
-
 /// Finds out who a request is from, among everyone who may prove who it is in a realm.
 pub(crate) struct Credentials {
     separator: char,
     /// Users of time-limited credentials who proved who they are, so that their next request does not derive the key again.
     recent: RecentUsers,
-    /// Holds keys that nobody knows.
-    nobody: Arc<User>,
+    /// Keys that nobody knows.
+    nobody: Keys,
 }
 
 impl Credentials {
     pub(crate) fn new(separator: char, random: &mut impl Random) -> Self {
-        let nobody = User::with_keys("", "", Keys::random(random));
+        let nobody = Keys::random(random);
         Self {
             separator,
             recent: RecentUsers::new(FixedState::with_seed(random_u64(random))),
-            nobody: Arc::new(nobody),
-        }
-    }
-
-    /// Returns the configured user of this USERHASH, and whether there is one. If there is none, returns some user that depends on
-    /// the hash alone, each with the same probability. If no user is configured at all, returns the placeholder `nobody`.
-    ///
-    /// Takes no branch on the hash. Otherwise the state that earlier look-ups left in the branch predictor and the caches would
-    /// reveal whether this user exists.
-    fn configured<'u>(
-        &'u self,
-        users: &'u UserTable,
-        userhash: &[u8; 32],
-    ) -> (&'u Arc<User>, Choice) {
-        let hash = Digest::of(userhash);
-        let users = &*users.by_userhash;
-        let stands_at = |at: usize, is: fn(Digest, Digest) -> Choice| {
-            let entry = users.get(at);
-            entry.map_or_else(|| Choice::from(0), |&(known, _)| is(known, hash))
-        };
-        let (mut at, mut len) = (0, users.len());
-        while len > 1 {
-            let half = len / 2;
-            at = select(at, at + half, stands_at(at + half, Digest::is_at_most));
-            len -= half;
-        }
-        let is_found = stands_at(at, Digest::is);
-        let any = trailing(userhash).checked_rem(users.len()).unwrap_or(0);
-        // A found user waits for the other's entry too, which may have to come from memory.
-        let of_any = users.get(any).map_or(0, |&(known, _)| known.low);
-        let nothing = usize::from(of_any.to_le_bytes()[0] & core::hint::black_box(0));
-        match users.get(select(any, at, is_found) | nothing) {
-            Some((_, user)) => (user, is_found),
-            None => (&self.nobody, Choice::from(0)),
+            nobody,
         }
     }
 
@@ -447,24 +333,31 @@ impl Credentials {
             Claim::Userhash(hash) => (hash, None),
         };
         // The keys of some user are read whether or not the name is configured, because the time of reading them can be measured.
-        let (somebody, is_configured) = self.configured(realm.users(), &hash);
+        let found = realm.users().find(&hash);
+        let (somebodys, is_configured) = match found {
+            Some((user, is_found)) => (user.keys(), is_found),
+            None => (self.nobody.clone(), Choice::from(0)),
+        };
         // Of two realms whose names hold colons a hash may stand for a user of either.
         let recent = self.recent.find(&hash);
         let recent = recent.filter(|user| *user.realm == *realm.name());
-        let (user, is_known) = match recent {
-            Some(user) if name.is_some() && !bool::from(is_configured) => (user, Choice::from(1)),
-            _ => (somebody, is_configured),
+        let recent = recent.filter(|_| name.is_some() && !bool::from(is_configured));
+        let (theirs, is_known) = match recent {
+            Some(user) => (user.keys.clone(), Choice::from(1)),
+            None => (somebodys, is_configured),
         };
         // One expression for both, so that the random key is checked like any other.
         let needs_sha256 = Choice::from(u8::from(terms.algorithm == PasswordAlgorithm::Sha256));
-        let can_check = is_known & (!needs_sha256 | user.keys.has_sha256);
+        let can_check = is_known & (!needs_sha256 | theirs.has_sha256);
         // guard: V-26-same-work
-        let keys = self.nobody.keys.or(&user.keys, can_check);
+        let keys = self.nobody.or(&theirs, can_check);
         let is_proved = check(&keys);
+        let has_expired = recent.is_some_and(|user| user.has_expired(terms.unix_s));
         // guard: V-32-expiry
-        let is_good = terms.accept_expired || !user.has_expired(terms.unix_s);
+        let is_good = terms.accept_expired || !has_expired;
         if is_proved && is_good && can_check.into() && !terms.refuse {
-            return Some(Arc::clone(user));
+            let configured = || found.map(|(user, _)| Arc::new(user.user(realm.name())));
+            return recent.cloned().or_else(configured);
         }
 
         let text = name.and_then(|name| core::str::from_utf8(name).ok());
@@ -496,46 +389,6 @@ impl Credentials {
         }
         None
     }
-}
-
-/// `other` if `choice`, else `one`, without a branch.
-fn select(one: usize, other: usize, choice: Choice) -> usize {
-    let mask = usize::from(choice.unwrap_u8()).wrapping_neg();
-    one ^ ((one ^ other) & mask)
-}
-
-/// A SHA-256 digest as two numbers, compared without a branch.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Digest {
-    high: u128,
-    low: u128,
-}
-
-impl Digest {
-    fn of(hash: &[u8; 32]) -> Self {
-        let half = |bytes: Option<&[u8; 16]>| bytes.map_or(0, |half| u128::from_be_bytes(*half));
-        Self {
-            high: half(hash.first_chunk()),
-            low: half(hash.last_chunk()),
-        }
-    }
-
-    fn is(self, other: Self) -> Choice {
-        // guard: V-26-whole-hash
-        let is_same = (self.high == other.high) & (self.low == other.low);
-        Choice::from(u8::from(is_same))
-    }
-
-    fn is_at_most(self, other: Self) -> Choice {
-        let is_low_at_most = (self.high == other.high) & (self.low <= other.low);
-        Choice::from(u8::from((self.high < other.high) | is_low_at_most))
-    }
-}
-
-/// Returns a few bytes of a digest as an index.
-fn trailing(hash: &[u8; 32]) -> usize {
-    hash.last_chunk()
-        .map_or(0, |bytes| usize::from_le_bytes(*bytes))
 }
 
 #[cfg(test)]

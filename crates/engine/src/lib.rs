@@ -71,7 +71,7 @@ mod unverified;
 pub use crate::address::{Embedding, Nat64Prefix, ParseNat64PrefixError, PeerAddress};
 pub use crate::auth::{
     Asks, AuthConfig, Authenticator, CanonicalOrigin, Challenge, ExpiryCheck,
-    PasswordAlgorithmChoice, Proof, Realm, Rejection, ThirdParties, TokenCipher,
+    PasswordAlgorithmChoice, Proof, Realm, Rejection, ThirdParties, TokenCipher, UsersAdded,
 };
 pub use crate::bandwidth::{Direction, Meters};
 pub use crate::change::{

@@ -6,7 +6,7 @@ use crate::change::{Change, Listed, Listing};
 use crate::database::Database;
 use crate::driver::Driver as _;
 use crate::error::DatabaseError;
-use crate::records::{Answer, Records, Wanted};
+use crate::records::{Answer, Changed, Records, Wanted};
 use crate::source::Source;
 
 /// A connection whose calls block, for `turnadmin` and for tests.
@@ -27,7 +27,7 @@ impl Connection {
         Ok(Self { runtime, database })
     }
 
-    /// Brings `records` up to date. They are empty, or what the call before has left. Returns whether that changed anything.
+    /// Brings `records` up to date. They are empty, or what the call before has left. Returns what that has changed.
     ///
     /// # Errors
     ///
@@ -36,7 +36,7 @@ impl Connection {
         &mut self,
         wanted: &Wanted,
         records: &mut Records,
-    ) -> Result<bool, DatabaseError> {
+    ) -> Result<Changed, DatabaseError> {
         let news = self.runtime.block_on(self.database.follow(wanted, records));
         news.map(|news| records.take(news))
     }

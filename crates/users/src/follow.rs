@@ -12,7 +12,7 @@ use crate::connection::runtime;
 use crate::database::Database;
 use crate::driver::Driver as _;
 use crate::error::DatabaseError;
-use crate::records::{Answer, News, Records, Wanted};
+use crate::records::{Answer, Changed, News, Records, Wanted};
 use crate::source::Source;
 
 /// How long the thread waits before it tries again, at first.
@@ -31,8 +31,8 @@ pub enum Notice<'a> {
     Addresses(Vec<IpAddr>),
     /// What the database says to a question.
     Answer(Question, Result<Answer, Silence>),
-    /// Rows have changed, or are read for the first time. These are all.
-    Records(Read<'a>),
+    /// Rows have changed, or are read for the first time. These are all, and which of them are other than before.
+    Records(Read<'a>, Changed),
     /// The database could be read, and nothing has changed.
     Same(Read<'a>),
     /// The database cannot be read. It is tried again.
@@ -166,14 +166,15 @@ async fn follow(
         let began = Instant::now();
         match look(source, wanted, &mut database, !is_known, &records).await {
             Ok(news) => {
-                let has_changed = records.take(news);
+                let changed = records.take(news);
                 let read = Read {
                     records: &records,
                     began,
                 };
-                let notice = match has_changed || !is_known {
-                    true => Notice::Records(read),
-                    false => Notice::Same(read),
+                let notice = match changed {
+                    _ if !is_known => Notice::Records(read, Changed::Everything),
+                    Changed::Nothing => Notice::Same(read),
+                    changed => Notice::Records(read, changed),
                 };
                 pause = RETRY_MIN;
                 is_known = true;

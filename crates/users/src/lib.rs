@@ -39,8 +39,8 @@ pub use mongo::MongoSource;
 pub use mysql::{Mysql, MysqlSource};
 pub use postgres::{Postgres, PostgresSource};
 pub use records::{
-    Answer, Delta, News, RealmOption, Records, Tables, TokenKeyRow, UserKey, Users, Wanted,
-    user_key,
+    Answer, Changed, Delta, Names, News, RealmOption, Records, Tables, TokenKeyRow, UserKey, Users,
+    Wanted, user_key,
 };
 pub use redis::{Redis, RedisAddress, RedisAddressError, RedisError, RedisStore, RedisWrite};
 pub use secret::{MASK, Secret};

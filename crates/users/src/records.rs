@@ -98,9 +98,41 @@ pub struct Delta {
     /// Users that are new or have another key.
     pub put: Users,
     /// Users that are gone, by realm.
-    pub deleted: BTreeMap<String, BTreeSet<String>>,
+    pub deleted: Names,
     /// The other tables, whole, if any of them may have changed.
     pub tables: Option<Tables>,
+}
+
+/// Usernames by realm.
+pub type Names = BTreeMap<String, BTreeSet<String>>;
+
+/// What a reading has changed in the records.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Changed {
+    /// Nothing.
+    Nothing,
+    /// The rows of these users: they are new, have another key or are gone.
+    Users {
+        /// At most [`Changed::NAMED_MAX`].
+        names: Names,
+        /// Whether any of the other tables has changed too.
+        tables: bool,
+    },
+    /// More than is named, or everything is read for the first time.
+    Everything,
+}
+
+impl Changed {
+    /// Most users that are named. Beyond that all of them are better looked at anew.
+    pub const NAMED_MAX: usize = 16_384;
+
+    fn of(names: Option<Names>, tables: bool) -> Self {
+        match names {
+            None => Self::Everything,
+            Some(names) if names.is_empty() && !tables => Self::Nothing,
+            Some(names) => Self::Users { names, tables },
+        }
+    }
 }
 
 /// What a database says about one user.
@@ -131,41 +163,92 @@ impl Tables {
 }
 
 impl Records {
-    /// Brings the records up to date. Returns whether that changed anything.
-    pub(crate) fn take(&mut self, news: News) -> bool {
+    /// Returns the row of a user: its key, or that it holds none; `None` if there is no such row.
+    #[must_use]
+    pub fn user(&self, realm: &str, name: &str) -> Option<UserKey> {
+        self.users.get(realm)?.get(name).copied()
+    }
+
+    /// Brings the records up to date. Returns what that has changed.
+    pub(crate) fn take(&mut self, news: News) -> Changed {
         match news {
-            News::Nothing => false,
+            News::Nothing => Changed::Nothing,
             News::Whole(records) => {
-                let is_other = *self != records;
+                let names = differences(&self.users, &records.users);
+                let changed = Changed::of(names, self.tables != records.tables);
                 *self = records;
-                is_other
+                changed
             }
             News::Delta(delta) => self.apply(delta),
         }
     }
 
-    fn apply(&mut self, delta: Delta) -> bool {
-        let mut has_changed = false;
+    fn apply(&mut self, delta: Delta) -> Changed {
+        let mut changed = Names::new();
         for (realm, names) in delta.deleted {
             let Some(users) = self.users.get_mut(&realm) else {
                 continue;
             };
             for name in names {
-                has_changed |= users.remove(&name).is_some();
+                if users.remove(&name).is_some() {
+                    changed.entry(realm.clone()).or_default().insert(name);
+                }
             }
         }
         for (realm, put) in delta.put {
-            let users = self.users.entry(realm).or_default();
+            let users = self.users.entry(realm.clone()).or_default();
             for (name, key) in put {
-                has_changed |= users.insert(name, key) != Some(key);
+                if users.get(&name) != Some(&key) {
+                    users.insert(name.clone(), key);
+                    changed.entry(realm.clone()).or_default().insert(name);
+                }
             }
         }
+        let mut has_other_tables = false;
         if let Some(tables) = delta.tables {
-            has_changed |= self.tables != tables;
+            has_other_tables = self.tables != tables;
             self.tables = tables;
         }
-        has_changed
+        let count: usize = changed.values().map(BTreeSet::len).sum();
+        let names = (count <= Changed::NAMED_MAX).then_some(changed);
+        Changed::of(names, has_other_tables)
     }
+}
+
+/// Returns the names of the users who are not the same in both; `None` if there are too many to name them.
+fn differences(one: &Users, other: &Users) -> Option<Names> {
+    let mut names = Names::new();
+    let mut count = 0;
+    let none = BTreeMap::new();
+    let realms: BTreeSet<_> = one.keys().chain(other.keys()).collect();
+    for realm in realms {
+        let mut one = one.get(realm).unwrap_or(&none).iter().peekable();
+        let mut other = other.get(realm).unwrap_or(&none).iter().peekable();
+        loop {
+            let name = match (one.peek(), other.peek()) {
+                (None, None) => break,
+                (Some((name, _)), None) => *name,
+                (None, Some((name, _))) => *name,
+                (Some((name, key)), Some((others, others_key))) => {
+                    if name == others && key == others_key {
+                        one.next();
+                        other.next();
+                        continue;
+                    }
+                    *name.min(others)
+                }
+            };
+            one.next_if(|(it, _)| *it == name);
+            other.next_if(|(it, _)| *it == name);
+            count += 1;
+            if count > Changed::NAMED_MAX {
+                return None;
+            }
+            let of_realm = names.entry(realm.clone()).or_default();
+            of_realm.insert(name.clone());
+        }
+    }
+    Some(names)
 }
 
 /// Returns the 16 bytes that 32 hexadecimal digits stand for. Text behind them is ignored, because some databases have blanks there.
@@ -204,12 +287,68 @@ mod tests {
                 tables: None,
             })
         };
-        assert!(!records.take(delta(users(&[("bob", 2)]), &["carol"])));
-        assert!(records.take(delta(users(&[("bob", 3), ("carol", 4)]), &["alice"])));
+        let named = |names: &[&str]| Changed::Users {
+            names: Names::from([(
+                "r".to_owned(),
+                names.iter().map(|&name| name.to_owned()).collect(),
+            )]),
+            tables: false,
+        };
+        let same = records.take(delta(users(&[("bob", 2)]), &["carol"]));
+        assert_eq!(same, Changed::Nothing);
+        let some = records.take(delta(users(&[("bob", 3), ("carol", 4)]), &["alice"]));
+        assert_eq!(some, named(&["alice", "bob", "carol"]));
         assert_eq!(records.users, users(&[("bob", 3), ("carol", 4)]));
-        assert!(!records.take(News::Whole(records.clone())));
-        assert!(!records.take(News::Nothing));
-        assert!(records.take(News::Whole(Records::default())));
+        assert_eq!(records.user("r", "bob"), Some(Some([3; 16])));
+        assert_eq!(records.user("r", "alice"), None);
+        assert_eq!(records.take(News::Nothing), Changed::Nothing);
+    }
+
+    #[test]
+    fn of_two_readings_it_is_known_who_differs() {
+        let mut records = Records {
+            users: users(&[("alice", 1), ("bob", 2), ("carol", 3), ("dave", 4)]),
+            tables: Tables::default(),
+        };
+        let whole = |names| {
+            News::Whole(Records {
+                users: users(names),
+                tables: Tables::default(),
+            })
+        };
+        let mut names = |read: &[(&str, u8)]| match records.take(whole(read)) {
+            Changed::Nothing => Vec::new(),
+            Changed::Users { names, tables } => {
+                assert!(!tables);
+                names["r"].iter().cloned().collect()
+            }
+            Changed::Everything => panic!("few"),
+        };
+        let same = [("alice", 1), ("bob", 2), ("carol", 3), ("dave", 4)];
+        assert!(names(&same).is_empty());
+        let next = [
+            ("aaron", 9),
+            ("bob", 2),
+            ("carol", 5),
+            ("dave", 4),
+            ("zoe", 1),
+        ];
+        assert_eq!(names(&next), ["aaron", "alice", "carol", "zoe"]);
+        assert_eq!(names(&[]), ["aaron", "bob", "carol", "dave", "zoe"]);
+        let many: Vec<_> = (0..=Changed::NAMED_MAX).map(|it| it.to_string()).collect();
+        let many: Vec<_> = many.iter().map(|name| (name.as_str(), 1)).collect();
+        assert_eq!(records.take(whole(&many)), Changed::Everything);
+        assert_eq!(records.take(whole(&many)), Changed::Nothing);
+        let mut tables = records.clone();
+        tables.tables.origins.push(("o".into(), "r".into()));
+        let (names, tables) = (Names::new(), News::Whole(tables));
+        assert_eq!(
+            records.take(tables),
+            Changed::Users {
+                names,
+                tables: true
+            }
+        );
     }
 
     #[test]

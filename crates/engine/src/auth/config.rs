@@ -7,7 +7,7 @@ use turnbuckle_wire::PasswordAlgorithm;
 
 use super::Realms;
 use super::origin::{CanonicalOrigin, Origins};
-use super::realm::Realm;
+use super::realm::{Realm, UsersAdded};
 use super::token::ThirdParties;
 use crate::credential::CredentialError;
 use crate::nonce::{NonceKey, NonceLifetime};
@@ -190,7 +190,7 @@ impl AuthConfig {
     pub fn add_users_by_md5_key<'a>(
         &mut self,
         keys: impl IntoIterator<Item = (&'a str, [u8; 16])>,
-    ) -> Vec<&'a str> {
+    ) -> UsersAdded<'a> {
         self.first_mut().add_users_by_md5_key(keys)
     }
 

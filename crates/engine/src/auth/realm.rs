@@ -4,8 +4,18 @@ use core::fmt;
 use std::sync::Arc;
 
 use crate::credential::{
-    CredentialError, RestSecret, User, UserTable, prepare_name, prepare_password, prepare_realm,
+    CredentialError, RestSecret, Row, User, UserTable, prepare_name, prepare_password,
+    prepare_realm,
 };
+
+/// What came of adding many users ([`Realm::add_users_by_md5_key`]).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UsersAdded<'a> {
+    /// The names that cannot be used.
+    pub unusable: Vec<&'a str>,
+    /// Whether each of the others is written as it is prepared, so that no two of them stand for one user.
+    pub are_prepared: bool,
+}
 
 /// Users and shared secrets of one realm. Holds keys, never passwords (RFC 8656 §6).
 #[derive(Clone)]
@@ -58,7 +68,7 @@ impl Realm {
     /// The name is taken, too long, or name or password has characters that RFC 8265 §4.2 does not allow.
     pub fn add_user(&mut self, name: &str, password: &str) -> Result<(), CredentialError> {
         let (name, password) = (prepare_name(name)?, prepare_password(password)?);
-        self.add(User::with_password(&name, &self.name, &password))
+        self.add(&User::with_password(&name, &self.name, &password))
     }
 
     /// Adds a user by `MD5(name:realm:password)`. While there is such a user SHA-256 is not offered in the realm, because the
@@ -73,28 +83,39 @@ impl Realm {
         key: [u8; 16],
     ) -> Result<(), CredentialError> {
         let name = prepare_name(name)?;
-        self.add(User::with_md5_key(&name, &self.name, key))
+        self.add(&User::with_md5_key(&name, &self.name, key))
     }
 
-    /// Adds many users by their MD5 keys, as [`Self::add_user_by_md5_key`] does, and returns the names that cannot be used. A name that
-    /// is taken stays with who has it.
+    /// Adds many users by their MD5 keys, as [`Self::add_user_by_md5_key`] does. A name that is taken stays with who has it.
     pub fn add_users_by_md5_key<'a>(
         &mut self,
         keys: impl IntoIterator<Item = (&'a str, [u8; 16])>,
-    ) -> Vec<&'a str> {
-        let mut unusable = Vec::new();
-        let realm = Arc::clone(&self.name);
-        let users = keys
+    ) -> UsersAdded<'a> {
+        let mut added = UsersAdded {
+            unusable: Vec::new(),
+            are_prepared: true,
+        };
+        let rows = keys
             .into_iter()
             .filter_map(|(name, key)| match prepare_name(name) {
-                Ok(prepared) => Some(User::with_md5_key(&prepared, &realm, key)),
+                Ok(prepared) => {
+                    added.are_prepared &= prepared == name;
+                    Some(Row::with_md5_key(prepared, &self.name, key))
+                }
                 Err(_) => {
-                    unusable.push(name);
+                    added.unusable.push(name);
                     None
                 }
             });
-        self.users.extend(users);
-        unusable
+        self.users.extend(rows);
+        added
+    }
+
+    /// Takes over the users of another realm of this name, in place of those that it has. They are shared and not copied.
+    pub fn share_users(&mut self, other: &Self) {
+        if self.name == other.name {
+            self.users = other.users.clone();
+        }
     }
 
     /// Adds a user by its MD5 key, or gives the user of this name this key. Returns whether that changed anything.
@@ -108,7 +129,17 @@ impl Realm {
         key: [u8; 16],
     ) -> Result<bool, CredentialError> {
         let name = prepare_name(name)?;
-        Ok(self.users.put(User::with_md5_key(&name, &self.name, key)))
+        Ok(self.users.put(Row::with_md5_key(name, &self.name, key)))
+    }
+
+    /// Removes the user of this name, as prepared. Returns whether there was one.
+    pub fn remove_user(&mut self, name: &str) -> bool {
+        self.users.remove(name, &self.name)
+    }
+
+    /// Returns whether a name is written as it is prepared (RFC 8265 §4.2). One that cannot be used is not.
+    pub fn is_prepared(name: &str) -> bool {
+        prepare_name(name).is_ok_and(|prepared| prepared == name)
     }
 
     /// Returns whether there is a user of this name, as prepared.
@@ -174,8 +205,7 @@ impl Realm {
     /// Returns the users of whom only the MD5 key is configured. They cannot authenticate with
     /// [`super::PasswordAlgorithmChoice::Sha256Only`].
     pub fn users_without_sha256(&self) -> impl Iterator<Item = &str> {
-        let users = self.users.iter().filter(|user| !user.has_sha256_key());
-        users.map(|user| &*user.name)
+        self.users.names_without_sha256()
     }
 
     pub(crate) fn users(&self) -> &UserTable {
@@ -190,8 +220,8 @@ impl Realm {
         &self.name
     }
 
-    fn add(&mut self, user: User) -> Result<(), CredentialError> {
-        if self.users.insert(user) {
+    fn add(&mut self, user: &User) -> Result<(), CredentialError> {
+        if self.users.insert(Row::of(user)) {
             Ok(())
         } else {
             Err(CredentialError::Duplicate)

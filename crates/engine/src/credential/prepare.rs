@@ -1,6 +1,7 @@
 //! Preparation of configured names, realms and passwords (RFC 8489 §14.3, §14.9, §9.2.2).
 
 use core::fmt;
+use std::borrow::Cow;
 
 use precis_profiles::OpaqueString;
 use precis_profiles::precis_core::profile::Profile as _;
@@ -45,7 +46,7 @@ impl fmt::Display for CredentialError {
 impl core::error::Error for CredentialError {}
 
 /// Prepares a username, which clients have to send in this form: fewer than 509 bytes after OpaqueString.
-pub(crate) fn prepare_name(name: &str) -> Result<String, CredentialError> {
+pub(crate) fn prepare_name(name: &str) -> Result<Cow<'_, str>, CredentialError> {
     let name = opaque_string(name)?;
     if name.len() >= 509 {
         return Err(CredentialError::TooLong);
@@ -63,20 +64,41 @@ pub(crate) fn prepare_realm(realm: &str) -> Result<String, CredentialError> {
     if realm.len() >= 128 {
         return Err(CredentialError::TooLong);
     }
-    Ok(realm)
+    Ok(realm.into_owned())
 }
 
 /// Prepares a password with OpaqueString.
-pub(crate) fn prepare_password(password: &str) -> Result<String, CredentialError> {
+pub(crate) fn prepare_password(password: &str) -> Result<Cow<'_, str>, CredentialError> {
     opaque_string(password)
 }
 
-fn opaque_string(text: &str) -> Result<String, CredentialError> {
+fn opaque_string(text: &str) -> Result<Cow<'_, str>, CredentialError> {
     if text.is_empty() {
         return Err(CredentialError::Empty);
     }
+    // Stands for itself (RFC 8265 §4.2.2). So it is with nearly all of the names that a database holds by the million.
+    if text.bytes().all(|byte| matches!(byte, b' '..=b'~')) {
+        return Ok(Cow::Borrowed(text));
+    }
     let prepared = OpaqueString::new().enforce(text);
-    prepared
-        .map(Into::into)
-        .map_err(|_| CredentialError::Prohibited)
+    prepared.map_err(|_| CredentialError::Prohibited)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn printable_ascii_stands_for_itself() {
+        for byte in 0..=127 {
+            let text = format!("a{}b", char::from(byte));
+            let prepared = OpaqueString::new().enforce(text.as_str());
+            let expected = prepared.map_err(|_| CredentialError::Prohibited);
+            assert_eq!(opaque_string(&text), expected, "{byte:#x}");
+        }
+        for text in [" ", " a ", "  a"] {
+            let prepared = OpaqueString::new().enforce(text);
+            assert_eq!(opaque_string(text), Ok(prepared.unwrap()), "{text:?}");
+        }
+    }
 }

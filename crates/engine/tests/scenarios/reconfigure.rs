@@ -14,10 +14,10 @@ fn a_user_who_is_added_or_removed_is_so_for_the_next_request() {
     let mut next = config();
     next.auth = turnbuckle_engine::AuthConfig::new(REALM).unwrap();
     let key = turnbuckle_wire::long_term_key_md5(b"carol", REALM.as_bytes(), b"singer");
-    let unusable = next
+    let added = next
         .auth
         .add_users_by_md5_key([("carol", key), ("car\u{7}ol", key)]);
-    assert_eq!(unusable, ["car\u{7}ol"]);
+    assert_eq!(added.unusable, ["car\u{7}ol"]);
     server.engine.reconfigure(&next.into());
 
     let transaction = alice.next_transaction();

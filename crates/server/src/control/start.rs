@@ -156,6 +156,7 @@ pub(super) fn start(
         );
     }
     let has_database = users.is_read;
+    let database = users.state.clone();
     let users = users.follow(Arc::clone(&commons));
     let running = Running {
         listening: &listening,
@@ -171,7 +172,7 @@ pub(super) fn start(
         .map(|shard| (Arc::clone(&shard.counters), Arc::clone(&shard.batches)));
     Ok(Started {
         statistics: Statistics::new(config, shards.all()),
-        counters: LiveCounters::new(counted, Arc::clone(&commons)),
+        counters: LiveCounters::new(counted, Arc::clone(&commons), database),
         shards,
         listening,
         certificates,

@@ -15,6 +15,7 @@ use super::shards::Shards;
 use crate::asking::{self, Answered, AskResult, Asker, SharedBounds};
 use crate::clock;
 use crate::config::{Config, Persona, UserDatabase};
+use crate::handle::DatabaseState;
 use crate::users::{Followed, Outcome};
 
 /// How long the start waits for a database of a network. One that takes longer, or hangs, is read while the relay runs.
@@ -29,6 +30,8 @@ pub(super) struct OpenedUsers {
     pub(super) is_read: bool,
     /// Asks the database, if it is to be asked.
     pub(super) asker: Option<Asker>,
+    /// How it stands with the database, if there is one.
+    pub(super) state: Option<Arc<DatabaseState>>,
 }
 
 /// What the thread that follows a database says at first.
@@ -59,10 +62,12 @@ impl OpenedUsers {
                 engine,
                 is_read: false,
                 asker: None,
+                state: None,
             });
         };
         let (tell_first, first) = sync_channel(0);
-        let (follower, asker) = follow(config, database, &engine, tell_first, events.clone())
+        let (tell_first, state) = ((tell_first, events.clone()), Arc::default());
+        let (follower, asker) = follow(config, database, &engine, tell_first, Arc::clone(&state))
             .map_err(|error| ServeError::from_io(&error))?;
         let first = if database.source.is_file() {
             first.recv().ok()
@@ -93,6 +98,7 @@ impl OpenedUsers {
             engine: first.engine,
             is_read: first.is_read,
             asker: database.asks.then_some(asker),
+            state: Some(state),
         })
     }
 
@@ -150,13 +156,14 @@ impl FollowedUsers {
     }
 }
 
-/// Starts the thread that follows the database. What it says at first goes to `first` if somebody waits there, and all else to `events`.
+/// Starts the thread that follows the database. What it says at first goes to `first` if somebody waits there, and all else to `events`. How it stands
+/// with the database is kept in `state`.
 fn follow(
     config: &Config,
     database: &UserDatabase,
     engine: &Arc<EngineConfig>,
-    first: SyncSender<First>,
-    events: SyncSender<Event>,
+    (first, events): (SyncSender<First>, SyncSender<Event>),
+    state: Arc<DatabaseState>,
 ) -> io::Result<(Follower, Asker)> {
     let wanted = Wanted {
         realm: config.authentication.realm.to_string(),
@@ -173,8 +180,11 @@ fn follow(
     let follower = Follower::start(database.source.clone(), wanted, move |notice| {
         let is_about_rows = matches!(
             notice,
-            Notice::Records(_) | Notice::Same(_) | Notice::Trouble(_)
+            Notice::Records(..) | Notice::Same(_) | Notice::Trouble(_)
         );
+        if is_about_rows {
+            state.looked(!matches!(notice, Notice::Trouble(_)), clock::time());
+        }
         let refused = match &notice {
             Notice::Trouble(error) if error.is_permanent() => Some(error.to_string()),
             _ => None,

@@ -1,11 +1,12 @@
 //! Counters of a relay that runs, read where they are written.
 
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::time::Duration;
 
 use turnbuckle_counters::{Group, Sample};
 use turnbuckle_datapath::Counters as DataPathCounters;
-use turnbuckle_engine::{Commons, PortCounts, RelayAddress};
+use turnbuckle_engine::{Commons, PortCounts, RelayAddress, Time};
 
 use crate::Accounting;
 use crate::clock;
@@ -17,12 +18,52 @@ struct Counted {
     data_path: RwLock<Arc<DataPathCounters>>,
 }
 
+/// How it stands with the user database. Written by the thread that follows it.
+#[derive(Debug, Default)]
+pub(crate) struct DatabaseState(Mutex<DatabaseSeen>);
+
+#[derive(Clone, Copy, Debug, Default)]
+struct DatabaseSeen {
+    is_up: bool,
+    read_at: Option<Time>,
+}
+
+/// How it stands with the user database.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DatabaseStatus {
+    /// Whether it could be read when it was looked at last.
+    pub is_up: bool,
+    /// How long ago it was read, or found unchanged; `None` before the first time.
+    pub age: Option<Duration>,
+}
+
+impl DatabaseState {
+    /// Takes note of a reading, at `now`, or of one that has failed.
+    pub(crate) fn looked(&self, is_up: bool, now: Time) {
+        let mut seen = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        seen.is_up = is_up;
+        if is_up {
+            seen.read_at = Some(now);
+        }
+    }
+
+    fn status(&self, now: Time) -> DatabaseStatus {
+        let seen = *self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        DatabaseStatus {
+            is_up: seen.is_up,
+            age: seen.read_at.map(|read| now.since(read)),
+        }
+    }
+}
+
 /// The counters of all shards as they are now. Reading them costs the shards nothing.
 #[derive(Clone)]
 pub struct LiveCounters {
     shards: Arc<[Counted]>,
     commons: Arc<Commons>,
     is_draining: Arc<AtomicBool>,
+    /// `None` where no database is configured.
+    database: Option<Arc<DatabaseState>>,
     /// Keys with a value that holds after a restart.
     restart_pending: Arc<RwLock<Vec<&'static str>>>,
 }
@@ -31,6 +72,7 @@ impl LiveCounters {
     pub(crate) fn new(
         shards: impl Iterator<Item = (Arc<ShardCounters>, Arc<DataPathCounters>)>,
         commons: Arc<Commons>,
+        database: Option<Arc<DatabaseState>>,
     ) -> Self {
         let shards = shards.map(|(shard, data_path)| Counted {
             shard,
@@ -40,6 +82,7 @@ impl LiveCounters {
             shards: shards.collect(),
             commons,
             is_draining: Arc::default(),
+            database,
             restart_pending: Arc::default(),
         }
     }
@@ -61,6 +104,12 @@ impl LiveCounters {
     /// Returns whether new allocations are refused because the relay drains.
     pub fn is_draining(&self) -> bool {
         self.is_draining.load(Relaxed)
+    }
+
+    /// Returns how it stands with the user database, if there is one.
+    pub fn database(&self) -> Option<DatabaseStatus> {
+        let database = self.database.as_ref();
+        database.map(|database| database.status(clock::time()))
     }
 
     /// Takes note of keys whose value in the configuration that was read last holds after a restart.
@@ -128,5 +177,27 @@ impl LiveCounters {
     /// Returns the bytes per second that are reserved for allocations, of those that a capacity bounds.
     pub fn bandwidth_reserved(&self) -> u64 {
         self.commons.bandwidth_reserved()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_database_that_goes_away_keeps_the_time_of_its_last_reading() {
+        let at = Time::from_secs;
+        let state = DatabaseState::default();
+        let status = |now| {
+            let DatabaseStatus { is_up, age } = state.status(now);
+            (is_up, age.map(|age| age.as_secs()))
+        };
+        assert_eq!(status(at(1)), (false, None));
+        state.looked(false, at(2));
+        assert_eq!(status(at(3)), (false, None));
+        state.looked(true, at(4));
+        assert_eq!(status(at(5)), (true, Some(1)));
+        state.looked(false, at(6));
+        assert_eq!(status(at(9)), (false, Some(5)));
     }
 }

@@ -18,7 +18,8 @@ pub use turnbuckle_engine::{
 
 pub(crate) use self::commands::Command;
 pub use self::commands::{Commands, Refused, ReloadReport, Reloading, Reply};
-pub use self::counters::LiveCounters;
+pub(crate) use self::counters::DatabaseState;
+pub use self::counters::{DatabaseStatus, LiveCounters};
 pub(crate) use self::events::EventSender;
 pub use self::events::{Event, EventKind, Events, Identity};
 pub use self::sessions::{

@@ -5,10 +5,12 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use turnbuckle_engine::{Action, Config as EngineConfig, Rule};
-use turnbuckle_users::{Answer, DatabaseError, Notice, Question, Records, Silence, Wanted};
+use turnbuckle_users::{
+    Answer, Changed, DatabaseError, Names, Notice, Question, Records, Silence, Wanted,
+};
 
 use super::learned::{Fact, Learned};
-use super::records::{Denied, assembled};
+use super::records::{Assembled, Denied, assembled, follow_rows};
 use crate::asking::AskResult;
 
 /// What is known of a database.
@@ -18,6 +20,8 @@ pub(crate) struct Followed {
     base: Arc<EngineConfig>,
     /// Whether the database has ever been read.
     is_read: bool,
+    /// Whether each row is one user: no name is written in another way than it is prepared.
+    are_prepared: bool,
     /// Ranges that the database denies.
     denied: Denied,
     /// The error of the last read, if it has been logged.
@@ -53,6 +57,7 @@ impl Followed {
         Self {
             wanted,
             is_read: false,
+            are_prepared: true,
             denied: Denied::default(),
             trouble: None,
             learned: Learned::default(),
@@ -78,18 +83,27 @@ impl Followed {
             Notice::Same(read) => {
                 let recovered = self.recovered();
                 // What was learned and is not in the rows was taken back in the meantime.
-                let mut outcome = match self.learned.confirm(read) {
+                let names = self.learned.confirm(read);
+                let mut outcome = match names.is_empty() {
                     true => Outcome::default(),
-                    false => self.assembled(read.records),
+                    false => self.follow(read.records, &names, false),
                 };
                 outcome.lines.splice(0..0, recovered);
                 outcome
             }
-            Notice::Records(read) => {
+            Notice::Records(read, changed) => {
                 let recovered = self.recovered();
                 self.is_read = true;
-                self.learned.confirm(read);
-                let mut outcome = self.assembled(read.records);
+                let not_shown = self.learned.confirm(read);
+                let mut outcome = match changed {
+                    Changed::Users { mut names, tables } => {
+                        for (realm, others) in not_shown {
+                            names.entry(realm).or_default().extend(others);
+                        }
+                        self.follow(read.records, &names, tables)
+                    }
+                    Changed::Nothing | Changed::Everything => self.assemble(read.records),
+                };
                 outcome.lines.splice(0..0, recovered);
                 outcome
             }
@@ -180,17 +194,56 @@ impl Followed {
         trouble.map(|_| "user database: read again".to_owned())
     }
 
-    fn assembled(&mut self, records: &Records) -> Outcome {
+    /// Makes settings of all rows.
+    fn assemble(&mut self, records: &Records) -> Outcome {
         let realm = &self.wanted.realm;
-        let (mut engine, complaints) = assembled(records, realm, &self.base, &mut self.denied);
-        self.learned.add_to(Arc::make_mut(&mut engine), &self.base);
-        self.replace(Arc::clone(&engine));
+        let assembled = assembled(records, realm, &self.base, &mut self.denied, None);
+        self.are_prepared = assembled.are_prepared;
+        self.publish(assembled.engine, assembled.complaints)
+    }
+
+    /// Makes settings of the present ones by the rows of some users, and by the other tables if they have changed. That costs the same however many
+    /// users there are.
+    fn follow(&mut self, records: &Records, names: &Names, tables: bool) -> Outcome {
+        let (mut engine, mut complaints) = match tables {
+            false => (EngineConfig::clone(&self.current), Vec::new()),
+            true => {
+                let (realm, users_of) = (&self.wanted.realm, Some(&*self.current));
+                let assembled = assembled(records, realm, &self.base, &mut self.denied, users_of);
+                let Assembled {
+                    engine,
+                    complaints,
+                    are_prepared,
+                } = assembled;
+                self.are_prepared &= are_prepared;
+                (engine, complaints)
+            }
+        };
+        let mut has_changed = tables;
+        for (realm, names) in names {
+            let about = (realm.as_str(), names);
+            let followed = follow_rows(&mut engine, &self.base, records, about, &mut complaints);
+            match followed {
+                Some(changes) if self.are_prepared => has_changed |= changes,
+                _ => return self.assemble(records),
+            }
+        }
+        match has_changed {
+            true => self.publish(engine, complaints),
+            false => Outcome {
+                lines: warnings(complaints),
+                ..Outcome::default()
+            },
+        }
+    }
+
+    /// Hands over settings, with what no reading has shown yet.
+    fn publish(&mut self, mut engine: EngineConfig, complaints: Vec<String>) -> Outcome {
+        self.learned.add_to(&mut engine, &self.base);
+        self.replace(Arc::new(engine));
         Outcome {
-            engine: Some(engine),
-            lines: complaints
-                .into_iter()
-                .map(|text| format!("warning: user database: {text}"))
-                .collect(),
+            engine: Some(self.current()),
+            lines: warnings(complaints),
             answer: None,
         }
     }
@@ -198,6 +251,13 @@ impl Followed {
     fn replace(&mut self, engine: Arc<EngineConfig>) {
         self.previous = std::mem::replace(&mut self.current, engine);
     }
+}
+
+fn warnings(complaints: Vec<String>) -> Vec<String> {
+    let lines = complaints.into_iter();
+    lines
+        .map(|text| format!("warning: user database: {text}"))
+        .collect()
 }
 
 #[cfg(test)]

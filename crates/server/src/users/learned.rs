@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::time::Instant;
 
 use turnbuckle_engine::{Config as EngineConfig, Realm};
-use turnbuckle_users::{Answer, CONFIRMED_AFTER, Question, Read, Secret, Wanted};
+use turnbuckle_users::{Answer, CONFIRMED_AFTER, Names, Question, Read, Secret, Wanted};
 
 /// An answer, as far as it counts.
 pub(super) struct Fact {
@@ -49,13 +49,7 @@ impl Fact {
             _ => false,
         };
         if let Some(secrets) = &self.secrets {
-            let before = realm.clone();
-            realm.clear_rest_secrets();
-            if let Some(configured) = base.auth.realms().next() {
-                realm.share_rest_secrets(configured);
-            }
-            add_secrets(secrets, &mut realm);
-            has_changed |= !realm.has_secrets_of(&before);
+            has_changed |= set_secrets(secrets, &mut realm, base);
         }
         if has_changed {
             engine.auth.add_realm(realm);
@@ -71,18 +65,19 @@ impl Learned {
         self.by_question.insert(about, (fact, now));
     }
 
-    /// Forgets the answers that a reading is late enough for. Returns whether it has shown all of these.
-    pub(super) fn confirm(&mut self, read: Read<'_>) -> bool {
-        let mut are_shown = true;
-        self.by_question.retain(|_, (fact, since)| {
+    /// Forgets the answers that a reading is late enough for. Returns of whom these were, but for those that it has shown.
+    pub(super) fn confirm(&mut self, read: Read<'_>) -> Names {
+        let mut not_shown = Names::new();
+        self.by_question.retain(|(realm, name), (fact, since)| {
             // guard: ask-confirmed
             let is_due = read.began.saturating_duration_since(*since) >= CONFIRMED_AFTER;
-            if is_due {
-                are_shown &= fact.is_in(read);
+            if is_due && !fact.is_in(read) {
+                let of_realm = not_shown.entry(realm.clone()).or_default();
+                of_realm.insert(name.clone());
             }
             !is_due
         });
-        are_shown
+        not_shown
     }
 
     /// Adds what no reading has shown yet.
@@ -95,9 +90,8 @@ impl Learned {
 
 impl Fact {
     fn is_in(&self, read: Read<'_>) -> bool {
-        let users = read.records.users.get(&self.realm);
-        let key = users.and_then(|users| users.get(&self.name));
-        let has_key = self.key.is_none() || key == Some(&self.key);
+        let key = read.records.user(&self.realm, &self.name);
+        let has_key = self.key.is_none() || key == Some(self.key);
         let secrets = read.records.tables.secrets.get(&self.realm);
         let secrets = secrets.map_or(&[][..], Vec::as_slice);
         let has_secrets = self
@@ -106,6 +100,17 @@ impl Fact {
             .is_none_or(|learned| learned == secrets);
         has_key && has_secrets
     }
+}
+
+/// Gives a realm these secrets of a database and those of the configuration. Returns whether that changed anything.
+pub(super) fn set_secrets(secrets: &[Secret], realm: &mut Realm, base: &EngineConfig) -> bool {
+    let before = realm.clone();
+    realm.clear_rest_secrets();
+    if let Some(configured) = base.auth.realms().next() {
+        realm.share_rest_secrets(configured);
+    }
+    add_secrets(secrets, realm);
+    !realm.has_secrets_of(&before)
 }
 
 /// Adds secrets of a database, as far as they fit. Returns how many do not.

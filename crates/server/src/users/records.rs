@@ -1,8 +1,7 @@
 //! Builds the engines' settings from the rows of a database.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroU32;
-use std::sync::Arc;
 
 use turnbuckle_engine::{
     Action, AddressRange, AuthConfig, Config as EngineConfig, CredentialError, Realm, RealmLimits,
@@ -15,11 +14,23 @@ use super::{learned, token_keys};
 /// The ranges that the database denies, by realm; those without a realm are for all.
 pub(super) type Denied = BTreeMap<String, Vec<Rule>>;
 
+/// Settings of the engines, and what is to be said of them.
+pub(super) struct Assembled {
+    pub(super) engine: EngineConfig,
+    /// Rows that cannot be used, in words without keys and secrets.
+    pub(super) complaints: Vec<String>,
+    /// Whether all names of users are written as they are prepared, so that each row is one user. Said only of rows that were looked at.
+    pub(super) are_prepared: bool,
+}
+
 /// Holds settings that rows are added to.
 struct Assembly<'a> {
     records: &'a Records,
+    /// Where users are taken from, if not from the rows.
+    users_of: Option<&'a EngineConfig>,
     engine: EngineConfig,
     denied: Denied,
+    are_prepared: bool,
     /// Rows that cannot be used, in words without keys and secrets.
     complaints: Vec<String>,
 }
@@ -34,17 +45,20 @@ struct OwnLimits {
 
 /// Adds `records` to the configuration's settings, `base`. Requests that name no other realm are in `realm`. Rows that cannot be used are left
 /// out, and returned as complaints. If one of them is a deny rule, the ranges that were `denied` before stay denied; what is denied now is put in
-/// their place. Configured users come before those of the database.
+/// their place. Configured users come before those of the database. The realms that `users_of` has keep the users that they have there.
 pub(super) fn assembled(
     records: &Records,
     realm: &str,
     base: &EngineConfig,
     denied: &mut Denied,
-) -> (Arc<EngineConfig>, Vec<String>) {
+    users_of: Option<&EngineConfig>,
+) -> Assembled {
     let mut assembly = Assembly {
         records,
+        users_of,
         engine: base.clone(),
         denied: Denied::new(),
+        are_prepared: true,
         complaints: Vec::new(),
     };
     let token_keys = token_keys::usable(&records.tables.token_keys, &mut assembly.complaints);
@@ -68,6 +82,7 @@ pub(super) fn assembled(
         mut engine,
         mut complaints,
         denied: now,
+        are_prepared,
         ..
     } = assembly;
     if let Some(third_parties) = &mut engine.auth.third_parties {
@@ -76,7 +91,57 @@ pub(super) fn assembled(
         }
     }
     *denied = now;
-    (Arc::new(engine), complaints)
+    Assembled {
+        engine,
+        complaints,
+        are_prepared,
+    }
+}
+
+/// Brings some users of a realm in line with their rows, and the realm's secrets. What `base` has of the configuration stays. Returns whether that
+/// changed anything, or `None` if the rows have to be looked at as a whole: the realm is not known by this name, or two names may stand for one user.
+pub(super) fn follow_rows(
+    engine: &mut EngineConfig,
+    base: &EngineConfig,
+    records: &Records,
+    (realm_name, names): (&str, &BTreeSet<String>),
+    complaints: &mut Vec<String>,
+) -> Option<bool> {
+    let known = engine.auth.realm_of_name(realm_name)?;
+    let mut realm = known.clone();
+    let configured = base.auth.realm_of_name(realm_name);
+    let is_configured = |name: &str| configured.is_some_and(|realm| realm.has_user(name));
+    let mut has_changed = false;
+    for name in names {
+        if !Realm::is_prepared(name) {
+            return None;
+        }
+        if is_configured(name) {
+            continue;
+        }
+        let row = records.user(realm_name, name);
+        has_changed |= match row.flatten() {
+            Some(key) => realm.put_user_by_md5_key(name, key).ok()?,
+            None => realm.remove_user(name),
+        };
+        if row == Some(None) {
+            complaints.push(without_key(name));
+        }
+    }
+    let secrets = records.tables.secrets.get(realm_name);
+    let secrets = secrets.map_or(&[][..], Vec::as_slice);
+    has_changed |= learned::set_secrets(secrets, &mut realm, base);
+    if has_changed {
+        engine.auth.add_realm(realm);
+    }
+    Some(has_changed)
+}
+
+fn without_key(user: &str) -> String {
+    format!(
+        "turnusers_lt: the key of user {} is not 32 hexadecimal digits; the user is left out",
+        user.escape_debug()
+    )
 }
 
 impl Assembly<'_> {
@@ -113,6 +178,11 @@ impl Assembly<'_> {
     }
 
     fn add_users(&mut self, name: &str, realm: &mut Realm) {
+        let known = self.users_of.and_then(|it| it.auth.realm_of_name(name));
+        if let Some(known) = known {
+            realm.share_users(known);
+            return;
+        }
         let Some(users) = self.records.users.get(name) else {
             return;
         };
@@ -120,13 +190,12 @@ impl Assembly<'_> {
         for (user, key) in users {
             match key {
                 Some(key) => usable.push((user.as_str(), *key)),
-                None => self.complaints.push(format!(
-                    "turnusers_lt: the key of user {} is not 32 hexadecimal digits; the user is left out",
-                    user.escape_debug()
-                )),
+                None => self.complaints.push(without_key(user)),
             }
         }
-        for user in realm.add_users_by_md5_key(usable) {
+        let added = realm.add_users_by_md5_key(usable);
+        self.are_prepared &= added.are_prepared;
+        for user in added.unusable {
             self.complaints.push(format!(
                 "turnusers_lt: user {}: a name has 1 to 508 bytes of printable text; the user is left out",
                 user.escape_debug()

@@ -13,6 +13,7 @@ struct Fixture {
     file: rusqlite::Connection,
     connection: Connection,
     records: Records,
+    wanted: Wanted,
     followed: Followed,
 }
 
@@ -41,6 +42,7 @@ fn fixture() -> Fixture {
         connection: Connection::open(&Source::Sqlite(path.clone())).unwrap(),
         file: rusqlite::Connection::open(path).unwrap(),
         records: Records::default(),
+        wanted: wanted(),
         followed: Followed::new(wanted(), base()),
         _folder: folder,
     }
@@ -65,11 +67,11 @@ impl Fixture {
     /// Reads, beginning at `began`.
     fn look_at(&mut self, began: Instant) -> Outcome {
         let (connection, records) = (&mut self.connection, &mut self.records);
-        let has_changed = connection.follow(&wanted(), records).unwrap();
+        let changed = connection.follow(&self.wanted, records).unwrap();
         let read = Read { records, began };
-        let notice = match has_changed {
-            false => Notice::Same(read),
-            true => Notice::Records(read),
+        let notice = match changed {
+            Changed::Nothing => Notice::Same(read),
+            changed => Notice::Records(read, changed),
         };
         self.followed.take(notice, began)
     }
@@ -148,7 +150,7 @@ fn an_error_is_said_once_and_so_is_its_end() {
             .lines
             .is_empty()
     );
-    let outcome = followed.take(Notice::Records(read), now);
+    let outcome = followed.take(Notice::Records(read, Changed::Everything), now);
     assert!(outcome.engine.is_some(), "also without a row");
     assert_eq!(outcome.lines, ["user database: read again"]);
     let lines = followed.take(Notice::Trouble(error), now).lines;
@@ -249,7 +251,8 @@ fn what_was_asked_for_and_is_read_later_changes_nothing() {
     fixture.add("alice");
     fixture.ask("alice", began);
     let shown = fixture.look_at(began + CONFIRMED_AFTER / 2).engine;
-    assert_eq!(users(&shown.expect("read")), ["alice"]);
+    assert!(shown.is_none(), "she is known already");
+    assert_eq!(users(&fixture.followed.current()), ["alice"]);
     let confirmed = fixture.look_at(began + CONFIRMED_AFTER).engine;
     assert!(confirmed.is_none());
 }
@@ -301,4 +304,74 @@ fn the_secrets_of_a_realm_are_asked_for_too_and_replace_no_configured_user_or_se
         "her password is the configured one"
     );
     assert!(ask(&["fresh"]).is_none());
+}
+
+/// Whoever comes, changes or goes, one by one: settings that follow are those that all rows make.
+#[test]
+fn what_follows_row_by_row_is_what_all_rows_amount_to() {
+    let mut base = EngineConfig::clone(&base());
+    base.auth.add_user("configured", "password").unwrap();
+    let mut fixture = fixture();
+    fixture.wanted.secrets = true;
+    fixture.wanted.realms = true;
+    fixture.followed = Followed::new(fixture.wanted.clone(), Arc::new(base));
+    let key = |byte: u8| format!("{:032x}", u128::from(byte));
+    let put = |realm: &str, name: &str, byte| {
+        let key = key(byte);
+        format!("insert or replace into turnusers_lt values('{realm}','{name}','{key}')")
+    };
+    let prepared = "ren\u{e9}";
+    for change in [
+        put("r", "alice", 1),
+        put("r", "bob", 2),
+        put("r", "alice", 3),
+        put("r", "configured", 4),
+        "delete from turnusers_lt where name='bob'".to_owned(),
+        "delete from turnusers_lt where name='configured'".to_owned(),
+        "update turnusers_lt set hmackey='none' where name='alice'".to_owned(),
+        put("r", "alice", 5),
+        "insert into turn_secret values('r','north')".to_owned(),
+        // Beside another table.
+        format!(
+            "{};insert into turn_secret values('r','south')",
+            put("r", "carol", 6)
+        ),
+        put("other", "dave", 7),
+        // A realm that comes, with who is in it.
+        "insert into turn_origin_to_realm values('http://o:80','other')".to_owned(),
+        put("other", "erin", 8),
+        "delete from turnusers_lt where name='dave'".to_owned(),
+        "delete from turn_origin_to_realm".to_owned(),
+        "insert into turn_origin_to_realm values('http://o:80','other')".to_owned(),
+        put("r", "b\u{7}b", 1),
+        // Two rows that stand for one user, of which one goes.
+        put("r", prepared, 1),
+        put("r", "rene\u{301}", 2),
+        format!("delete from turnusers_lt where name='{prepared}'"),
+        put("r", "frank", 9),
+        "delete from turnusers_lt where name='rene\u{301}'".to_owned(),
+        put("r", "grace", 9),
+    ] {
+        fixture.change(&change);
+        fixture.look();
+        let (records, followed) = (&fixture.records, &fixture.followed);
+        let (realm, mut denied) = (&followed.wanted.realm, Denied::default());
+        let all = assembled(records, realm, &followed.base, &mut denied, None);
+        let (one, other) = (&followed.current, &all.engine);
+        let text = |engine: &EngineConfig| format!("{:?}", engine.auth);
+        // Names, and how many users and secrets there are.
+        assert_eq!(text(one), text(other), "{change}");
+        for (mine, others) in one.auth.realms().zip(other.auth.realms()) {
+            assert!(mine.has_secrets_of(others), "{change}");
+            // And each has the key of its row.
+            let mut mine = mine.clone();
+            let rows = records.users.get(mine.name()).into_iter().flatten();
+            for (name, key) in rows.filter_map(|(name, key)| Some((name, (*key)?))) {
+                // The configuration has a user, and two rows stand for one.
+                let is_hers = name == "configured" || name.starts_with("ren");
+                let changes = mine.put_user_by_md5_key(name, key);
+                assert!(is_hers || changes != Ok(true), "{change}: {name}");
+            }
+        }
+    }
 }

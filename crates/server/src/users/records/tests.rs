@@ -1,5 +1,7 @@
 //! What rows amount to.
 
+use std::sync::Arc;
+
 use rusqlite::Connection as File;
 use turnbuckle_engine::{ThirdParties, TokenCipher};
 use turnbuckle_users::{Connection, Source, Wanted};
@@ -29,7 +31,9 @@ impl Database {
     }
 
     fn added_to(&self, base: &EngineConfig) -> (Arc<EngineConfig>, Vec<String>) {
-        assembled(&self.read(true), "north.gov", base, &mut Denied::new())
+        let records = self.read(true);
+        let all = assembled(&records, "north.gov", base, &mut Denied::new(), None);
+        (Arc::new(all.engine), all.complaints)
     }
 }
 
@@ -190,7 +194,8 @@ fn a_realm_whose_users_and_secrets_come_later_is_read_again_whole() {
 fn tables_that_are_not_wanted_are_not_read() {
     let (_folder, database) = database(ROWS);
     let records = database.read(false);
-    let (engine, _) = assembled(&records, "north.gov", &base(), &mut Denied::new());
+    let all = assembled(&records, "north.gov", &base(), &mut Denied::new(), None);
+    let engine = all.engine;
     assert!(engine.policy.rules.is_empty() && engine.realms.policies.is_empty());
     assert!(engine.realms.limits.is_empty());
     assert_eq!(engine.auth.realms().count(), 1);
