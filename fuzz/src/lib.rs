@@ -4,4 +4,5 @@
 //! libFuzzer targets in `fuzz_targets/` call one each; the main workspace includes the same files in its tests, replays the
 //! committed corpora and feeds random bytes, on stable Rust.
 
+pub mod connection_strings;
 pub mod wire;

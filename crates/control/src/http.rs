@@ -57,6 +57,10 @@ pub(crate) async fn answer<B>(shared: &Shared, request: &Request<B>) -> Response
             if shared.counters.is_draining() {
                 faults.push("draining".to_owned());
             }
+            let database = shared.counters.database();
+            if database.is_some_and(|database| database.age.is_none()) {
+                faults.push("the user database has not been read yet".to_owned());
+            }
             health_of(&faults)
         }
         _ => text(StatusCode::NOT_FOUND, "not found"),

@@ -8,8 +8,8 @@
 //! An |t| that stays below 4.5 as the number of samples grows is no evidence of a difference. The last line is a control with a
 //! real difference; it shows that this machine is quiet enough to see one.
 //!
-//! `cargo bench -p turnbuckle-engine --bench timing -- [SAMPLES]`; a million samples by default. Nothing is asserted: what a machine
-//! measures beside other work proves nothing.
+//! `cargo bench -p turnbuckle-engine --bench timing -- [SAMPLES [USERS]]`; a million samples and 100 users by default. Nothing is asserted: what a
+//! machine measures beside other work proves nothing.
 
 #![expect(
     clippy::print_stdout,
@@ -24,15 +24,15 @@
 use std::hint::black_box;
 use std::time::Instant;
 
-use turnbuckle_engine::{AuthConfig, Authenticator, Now, Random, Time};
+use turnbuckle_engine::{Asks, AuthConfig, Authenticator, Now, Random, Time};
 use turnbuckle_wire::{
     AttributeType, Class, IntegrityKey, Message, MessageWriter, Method, TransactionId,
     long_term_key_md5, userhash,
 };
 
 const REALM: &str = "example.org";
-/// Configured users. With tens of thousands, whose keys come from memory, differences of 2 or 3 ns remain.
-const USERS: u32 = 100;
+/// Configured users, if nothing else is said.
+const USERS: u64 = 100;
 const NOW: Now = Now {
     time: Time::ZERO,
     unix_s: 1_800_000_000,
@@ -63,16 +63,21 @@ impl Random for Seeded {
 struct Server {
     authenticator: Authenticator,
     random: Seeded,
+    users: u64,
 }
 
 impl Server {
-    fn new(secrets: u32) -> Self {
+    fn new(users: u64, secrets: u32, asks: Asks) -> Self {
         let mut config = AuthConfig::new(REALM).unwrap();
-        for number in 0..USERS {
-            config
-                .add_user(&format!("user{number:05}"), "password")
-                .unwrap();
-        }
+        let names: Vec<_> = (0..users)
+            .map(|number| format!("user{number:07}"))
+            .collect();
+        let keys = names.iter().map(|name| {
+            let key = long_term_key_md5(name.as_bytes(), REALM.as_bytes(), b"password");
+            (name.as_str(), key)
+        });
+        config.add_users_by_md5_key(keys);
+        config.asks = asks;
         for number in 0..secrets {
             config.add_rest_secret(&number.to_be_bytes()).unwrap();
         }
@@ -80,6 +85,7 @@ impl Server {
         Self {
             authenticator: Authenticator::new(&config, &mut random),
             random,
+            users,
         }
     }
 
@@ -124,12 +130,16 @@ impl Server {
 fn main() {
     // `cargo test --all-targets` starts benches too, without this argument: then only see that it runs.
     let is_bench = std::env::args().any(|argument| argument == "--bench");
-    let samples = std::env::args().find_map(|argument| argument.parse().ok());
-    let samples = samples.unwrap_or(if is_bench { 1_000_000 } else { 1_000 });
-    println!("{samples} samples each; |t| below 4.5 is no evidence of a difference");
+    let mut numbers = std::env::args().filter_map(|argument| argument.parse().ok());
+    let samples = numbers
+        .next()
+        .unwrap_or(if is_bench { 1_000_000 } else { 1_000 });
+    let users = numbers.next().map_or(USERS, |users| users as u64);
+    println!("{samples} samples each, {users} users; |t| below 4.5 is no evidence of a difference");
 
-    for secrets in [0, 4] {
-        let mut server = Server::new(secrets);
+    // The last ones are asked about: the refusal says so, and nothing else is done here.
+    for (secrets, asks) in [(0, Asks::Never), (4, Asks::Never), (0, Asks::Users)] {
+        let mut server = Server::new(users, secrets, asks);
         for (name, one, other) in [
             ("identical requests", KNOWN, KNOWN),
             (
@@ -140,11 +150,16 @@ fn main() {
             ("known or unknown username", KNOWN, UNKNOWN),
             ("known or unknown userhash", HASHED, HASHED_UNKNOWN),
         ] {
-            let name = format!("{name}, {secrets} secrets");
+            let asked = if asks == Asks::Never {
+                ""
+            } else {
+                ", asked about"
+            };
+            let name = format!("{name}, {secrets} secrets{asked}");
             compare(&mut server, samples, &name, one, other);
         }
     }
-    let mut server = Server::new(0);
+    let mut server = Server::new(users, 0, Asks::Never);
     let right = Kind {
         wrong_byte: None,
         ..KNOWN
@@ -193,12 +208,12 @@ impl Kind {
     fn request(self, server: &mut Server, number: u64) -> Vec<u8> {
         let prefix = if self.is_known { "user" } else { "none" };
         let name = format!(
-            "{prefix}{:05}",
+            "{prefix}{:07}",
             number
                 % if self.is_known {
-                    u64::from(USERS)
+                    server.users
                 } else {
-                    100_000
+                    1_000_000
                 }
         );
         server.request(&name, self.by_hash, self.wrong_byte)

@@ -310,7 +310,7 @@ mod tests {
             users: users(&[("alice", 1), ("bob", 2), ("carol", 3), ("dave", 4)]),
             tables: Tables::default(),
         };
-        let whole = |names| {
+        let whole = |names: &[(&str, u8)]| {
             News::Whole(Records {
                 users: users(names),
                 tables: Tables::default(),
