@@ -9,6 +9,7 @@ mod request;
 mod sink;
 mod summary;
 mod text;
+mod trace;
 
 use std::io::Write;
 use std::net::{IpAddr, SocketAddr};
@@ -25,11 +26,12 @@ pub(crate) use self::request::{Answer, Asked, Path};
 pub use self::sink::Sink;
 use self::summary::Summaries;
 pub use self::summary::Summary;
-use self::text::{name, phrase};
+use self::text::{name, phrase, socket};
+use self::trace::Traces;
 use crate::config::{Level, Persona};
 use crate::control::events::Event;
 use crate::counters::ShardCounters;
-use crate::handle::{SessionNumbers, number_of_shard};
+use crate::handle::{SessionNumbers, Trace, number_of_shard};
 
 /// Lines per second about requests, of one shard, where they are not paced by session.
 const REQUESTS: Pace = Pace::new(20, 20);
@@ -74,6 +76,8 @@ pub(crate) struct Log {
     /// Writes coturn's lines, if they are printed in place of our own.
     coturn: Option<coturn::Sessions>,
     requests: Pace,
+    /// Users who are traced.
+    traces: Traces,
     /// What summaries need to know of sessions, if there are any.
     summaries: Option<Summaries>,
     counters: Arc<ShardCounters>,
@@ -96,6 +100,7 @@ impl Log {
             events,
             scope,
             requests: REQUESTS,
+            traces: Traces::default(),
             counters,
             lost: 0,
         }
@@ -111,10 +116,21 @@ impl Log {
     pub(crate) fn wants_answer(&self, answer: &[u8]) -> bool {
         // The low bit of the class, which stands apart from the method (RFC 8489 §5).
         let is_error = || answer.get(1).is_some_and(|byte| byte & 0x10 != 0);
+        self.traces.are_any() || self.is_logged(is_error)
+    }
+
+    /// Returns whether a response has a line in the log.
+    #[inline]
+    fn is_logged(&self, is_error: impl FnOnce() -> bool) -> bool {
         match &self.coturn {
             Some(_) => self.scope.wanted.sessions || is_error(),
             None => self.scope.requests,
         }
+    }
+
+    /// Begins a trace of one user.
+    pub(crate) fn trace(&mut self, trace: Trace) {
+        self.traces.begin(trace);
     }
 
     /// Returns whether lines about sessions are printed in coturn's form.
@@ -134,6 +150,9 @@ impl Log {
         let summary = summaries.and_then(|summaries| {
             summaries.changed(change, number_of_shard(self.scope.shard, number))
         });
+        let shard = self.scope.shard;
+        let global = number_of_shard(shard, number);
+        self.traces.changed(shard, change, global, now);
         self.describe(change, number, now);
         if let Some(summary) = summary {
             self.send(Event::SessionEnded(Box::new(summary)));
@@ -177,6 +196,10 @@ impl Log {
         denied: Option<(IpAddr, String)>,
         now: Time,
     ) {
+        self.traces.answered(self.scope.shard, path, answer, asked);
+        if !self.is_logged(|| answer.error.is_some()) {
+            return;
+        }
         if let Some(sessions) = &mut self.coturn {
             let lines = sessions.answered(path, answer, asked, denied, now);
             return self.lines(lines);

@@ -17,7 +17,7 @@ use turnbuckle_server::handle::SessionFilter;
 use super::body::Answered;
 use super::filter::{FILTERS, Measure, Query};
 use super::session::{object, weight};
-use super::{Api, Caller};
+use super::{Api, Caller, trace};
 use crate::asking::{ask, say};
 use crate::health;
 use crate::pages::{Action, Walk, one_session};
@@ -33,16 +33,18 @@ const SESSIONS_MAX: usize = 1000;
 const TOP: usize = 10;
 
 /// Time in which a reader of a list has to take the next piece.
-const READ: Duration = Duration::from_secs(10);
+pub(super) const READ: Duration = Duration::from_secs(10);
 
 /// An answer, and whether the relay ends after it.
 pub(crate) struct Answer {
     pub(crate) response: Response<Answered>,
     pub(crate) ends_relay: bool,
+    /// Whether it takes longer than others.
+    pub(crate) is_long: bool,
 }
 
 /// A status other than 200, and why.
-type Refusal = (StatusCode, String);
+pub(super) type Refusal = (StatusCode, String);
 
 /// Answers a request.
 pub(crate) async fn answer<B>(api: &Arc<Api>, caller: Caller, request: &Request<B>) -> Answer {
@@ -53,9 +55,8 @@ pub(crate) async fn answer<B>(api: &Arc<Api>, caller: Caller, request: &Request<
         accept.is_some_and(|accept| accept.as_bytes() == NDJSON.as_bytes())
     };
     let methods: &[Method] = match path {
-        "/v1/info" | "/v1/health" | "/v1/sessions" | "/v1/top" | "/v1/counters" | "/v1/config" => {
-            &[Method::GET]
-        }
+        "/v1/info" | "/v1/health" | "/v1/sessions" | "/v1/top" | "/v1/counters" | "/v1/config"
+        | "/v1/trace" => &[Method::GET],
         "/v1/sessions:end" | "/v1/stop" | "/v1/reload" => &[Method::POST],
         "/v1/log" => &[Method::PUT],
         "/v1/drain" => &[Method::GET, Method::PUT, Method::DELETE],
@@ -81,6 +82,7 @@ pub(crate) async fn answer<B>(api: &Arc<Api>, caller: Caller, request: &Request<
     let is_get = *method == Method::GET;
     let result = match path {
         "/v1/sessions" if is_list() => return list(api, query),
+        "/v1/trace" => return trace::trace(api, caller, query).await,
         "/v1/sessions" => api.page(query).await,
         "/v1/sessions:end" => api.end_some(caller, query).await,
         "/v1/top" => api.top(query).await,
@@ -321,7 +323,7 @@ impl Api {
     }
 
     /// Writes into the log what a caller is about to change.
-    async fn note(&self, caller: Caller, what: &str) -> Result<(), Refusal> {
+    pub(super) async fn note(&self, caller: Caller, what: &str) -> Result<(), Refusal> {
         let process = match caller.process {
             Some(process) => format!(", process {process}"),
             None => String::new(),
@@ -366,8 +368,17 @@ fn list(api: &Arc<Api>, query: &str) -> Answer {
     let (pieces, body) = Answered::pieces();
     tokio::spawn(send_list(Arc::clone(api), query.filter, pieces));
     Answer {
+        is_long: false,
+        ..streamed(body)
+    }
+}
+
+/// Answers with lines that come while they are made.
+pub(super) fn streamed(body: Answered) -> Answer {
+    Answer {
         response: response(StatusCode::OK, body, NDJSON),
         ends_relay: false,
+        is_long: true,
     }
 }
 
@@ -399,7 +410,7 @@ async fn send_list(api: Arc<Api>, filter: SessionFilter, pieces: Sender<Bytes>) 
     }
 }
 
-fn read(query: &str, allowed: &[&[&str]]) -> Result<Query, Refusal> {
+pub(super) fn read(query: &str, allowed: &[&[&str]]) -> Result<Query, Refusal> {
     Query::parse(query, allowed).map_err(|why| (StatusCode::BAD_REQUEST, why))
 }
 
@@ -418,12 +429,12 @@ fn at_most(max: usize) -> Result<usize, Refusal> {
     }
 }
 
-fn silent(shard: usize) -> Refusal {
+pub(super) fn silent(shard: usize) -> Refusal {
     let why = format!("shard {shard} does not answer");
     (StatusCode::SERVICE_UNAVAILABLE, why)
 }
 
-fn busy() -> Refusal {
+pub(super) fn busy() -> Refusal {
     let why = "the relay takes no command now".to_owned();
     (StatusCode::SERVICE_UNAVAILABLE, why)
 }
@@ -432,7 +443,7 @@ fn done(text: String) -> Answer {
     whole(StatusCode::OK, text)
 }
 
-fn refused((status, why): Refusal) -> Answer {
+pub(super) fn refused((status, why): Refusal) -> Answer {
     whole(status, json!({ "error": why }).to_string())
 }
 
@@ -441,6 +452,7 @@ fn whole(status: StatusCode, text: String) -> Answer {
     Answer {
         response: response(status, body, JSON),
         ends_relay: false,
+        is_long: false,
     }
 }
 

@@ -17,6 +17,8 @@ pub(crate) struct Query {
     pub(crate) max: Option<usize>,
     /// Where a page begins: shard and place.
     pub(crate) cursor: Option<(usize, u32)>,
+    /// How long something lasts.
+    pub(crate) seconds: Option<u64>,
     /// By what sessions are compared.
     pub(crate) by: Option<Measure>,
     /// Nothing is to change.
@@ -91,6 +93,7 @@ impl Query {
                 let level = all.find(|level| level.name().eq_ignore_ascii_case(value));
                 self.level = Some(level.ok_or("`level` is debug, info, warning or error")?);
             }
+            "seconds" => self.seconds = Some(read(name, value, "a number of seconds")?),
             "max" => self.max = Some(read(name, value, "a number")?),
             "cursor" => {
                 let parts = value.split_once('-');

@@ -8,6 +8,7 @@ mod body;
 mod filter;
 mod session;
 pub(crate) mod socket;
+mod trace;
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -37,6 +38,8 @@ pub(crate) struct Api {
     counters: LiveCounters,
     commands: Commands,
     started: Instant,
+    /// Places of those who have a user traced.
+    traces: Arc<Semaphore>,
 }
 
 /// Who is connected, as the kernel says (unix(7), `SO_PEERCRED`).
@@ -52,6 +55,7 @@ impl Api {
             counters,
             commands,
             started: Instant::now(),
+            traces: Arc::new(Semaphore::new(trace::TRACES_MAX)),
         }
     }
 
@@ -91,13 +95,14 @@ impl Api {
             user: credentials.uid(),
             process: credentials.pid(),
         };
-        let is_last = AtomicBool::new(false);
+        let (is_last, is_long) = (AtomicBool::new(false), AtomicBool::new(false));
         let service = service_fn(|request| {
             let api = Arc::clone(&self);
-            let is_last = &is_last;
+            let (is_last, is_long) = (&is_last, &is_long);
             async move {
                 let answer = answer::answer(&api, caller, &request).await;
                 is_last.store(answer.ends_relay, Relaxed);
+                is_long.store(answer.is_long, Relaxed);
                 Ok::<_, Infallible>(answer.response)
             }
         });
@@ -108,7 +113,11 @@ impl Api {
             .max_buf_size(16 * 1024)
             .serve_connection(TokioIo::new(stream), service);
         // Whoever is too slow, or speaks something else, has gone without its answer.
-        let _ = timeout(CONNECTION, connection).await;
+        let mut connection = std::pin::pin!(connection);
+        let is_over = timeout(CONNECTION, &mut connection).await.is_ok();
+        if !is_over && is_long.load(Relaxed) {
+            let _ = timeout(trace::LASTS, connection).await;
+        }
         if is_last.load(Relaxed) {
             while self.commands.stop().is_err() {
                 sleep(PAUSE).await;

@@ -121,6 +121,15 @@ enum Command {
         #[arg(long)]
         level: String,
     },
+    /// Show what one user asks for and is answered while it happens, and nothing of what it relays
+    Trace {
+        /// Name of the user, the whole
+        user: String,
+        /// How long
+        #[arg(long, value_name = "SECONDS", default_value_t = 600,
+              value_parser = clap::value_parser!(u64).range(1..=600))]
+        seconds: u64,
+    },
     /// Show version, process, time since the start and how much is going on
     Info,
     /// Say whether every shard answers and whether new allocations are taken; exit code 1 if not
@@ -290,6 +299,7 @@ impl Call {
                     .await?;
                 self.say(&answer, show::pairs)?;
             }
+            Command::Trace { user, seconds } => self.trace(user, *seconds).await?,
             Command::Info => self.pairs(Method::GET, "/v1/info").await?,
             Command::Health => {
                 let answer = self.client.ask(Method::GET, "/v1/health").await?;
@@ -324,6 +334,33 @@ impl Call {
         // What came before a failure is shown too.
         written(out.flush())?;
         listed
+    }
+
+    /// Shows the lines of a trace as they come.
+    async fn trace(&self, user: &str, seconds: u64) -> Result<(), Failure> {
+        let mut query = Serializer::new(String::new());
+        query.append_pair("user", user);
+        query.append_pair("seconds", &seconds.to_string());
+        // Nothing may happen for as long.
+        let client = Client {
+            socket: self.client.socket.clone(),
+            patience: self.client.patience + Duration::from_secs(seconds),
+        };
+        let path = format!("/v1/trace?{}", query.finish());
+        let traced = client.list(&path, |line| {
+            let text = match self.as_json {
+                true => String::from_utf8_lossy(line).into_owned(),
+                false => {
+                    let strange =
+                        |_| Failure::Unreachable("a line of the trace is no JSON".to_owned());
+                    let line: Value = serde_json::from_slice(line).map_err(strange)?;
+                    show::traced(&line)
+                }
+            };
+            let mut out = io::stdout().lock();
+            written(writeln!(out, "{text}").and_then(|()| out.flush()))
+        });
+        traced.await
     }
 
     async fn end(&self, numbers: &[u64], filter: &Filter, all: bool) -> Result<(), Failure> {

@@ -24,6 +24,24 @@ pub(super) fn line(session: &Value) -> String {
     )
 }
 
+/// Returns a line of a trace.
+pub(super) fn traced(traced: &Value) -> String {
+    if let Some(after) = traced["after_s"].as_f64() {
+        return format!("{after:9.3} s: {}", text(&traced["text"]));
+    }
+    match traced["session"].as_object() {
+        Some(_) => {
+            let session = &traced["session"];
+            let (number, age) = (text(&session["session"]), time(&session["age_s"]));
+            format!(
+                "session {number}: there for {age}, client={}",
+                text(&session["client"])
+            )
+        }
+        None => format!("ended; {} lines were lost", text(&traced["lost"])),
+    }
+}
+
 /// Returns an object as lines of names and values; what is nested in it has the names with dots.
 pub(super) fn pairs(value: &Value) -> String {
     let mut lines = String::new();

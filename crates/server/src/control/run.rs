@@ -212,6 +212,10 @@ impl Started {
             }
             Command::Change(edit, reply) => reply(self.change(&edit, configuration, out)),
             Command::Configuration(reply) => reply(configuration.effective()),
+            Command::Trace(trace, reply) => {
+                self.shards.trace(&trace);
+                reply(());
+            }
             Command::SetLogLevel(level, reply) => {
                 out.set_level(level);
                 reply(());

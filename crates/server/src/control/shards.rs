@@ -13,7 +13,7 @@ use super::events::Event;
 use super::failures::Failures;
 use crate::asking::Answered;
 use crate::counters::{Accounting, AcrossDrop};
-use crate::handle::{PageRequest, Reply};
+use crate::handle::{PageRequest, Reply, Trace};
 use crate::shard::across::mailbox::Mailbox;
 use crate::shard::{Plan, Request, Shard};
 
@@ -142,6 +142,13 @@ impl Shards {
         self.is_draining = false;
         for shard in &self.all {
             shard.insist(Request::Undrain);
+        }
+    }
+
+    /// Begins a trace at every shard.
+    pub(super) fn trace(&self, trace: &Trace) {
+        for shard in &self.all {
+            shard.insist(Request::Trace(trace.clone()));
         }
     }
 

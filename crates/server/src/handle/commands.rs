@@ -7,6 +7,7 @@ use std::sync::mpsc::SyncSender;
 use turnbuckle_config::{Edit, Effective, Level};
 
 use super::sessions::{Page, PageRequest, Purpose, SESSIONS_PER_PAGE_MAX, SessionFilter};
+use super::trace::Trace;
 use crate::control::events::Event;
 
 /// What takes the answer to a command, on the thread that has it. It must not block. If it is dropped without a call, the command was not carried
@@ -36,6 +37,8 @@ pub(crate) enum Command {
     Change(Edit, Reply<Reloading>),
     /// Show the configuration.
     Configuration(Reply<Vec<Effective>>),
+    /// Show what one user asks for and is answered.
+    Trace(Trace, Reply<()>),
     /// Leave out lines of the log below a level.
     SetLogLevel(Level, Reply<()>),
 }
@@ -186,6 +189,15 @@ impl Commands {
     /// The main thread takes no command now.
     pub fn configuration(&self, reply: Reply<Vec<Effective>>) -> Result<(), Refused> {
         self.send(Command::Configuration(reply))
+    }
+
+    /// Begins a trace of one user at all shards. A shard that is started anew has it no more.
+    ///
+    /// # Errors
+    ///
+    /// The main thread takes no command now.
+    pub fn trace(&self, trace: Trace, reply: Reply<()>) -> Result<(), Refused> {
+        self.send(Command::Trace(trace, reply))
     }
 
     /// Leaves out lines of the log below `level`, until the configuration is read again with another level or the relay is started anew.

@@ -7,6 +7,7 @@ mod commands;
 pub(crate) mod counters;
 mod events;
 mod sessions;
+mod trace;
 
 use std::io::Write;
 
@@ -26,6 +27,7 @@ pub use self::sessions::{
     ClientSide, Page, SESSIONS_PER_PAGE_MAX, Session, SessionFilter, SessionNumbers, shard_of,
 };
 pub(crate) use self::sessions::{PEERS_LISTED_MAX, PageRequest, Purpose, number_of_shard};
+pub use self::trace::{Trace, TraceOutlet, Traced};
 
 /// What a running relay offers.
 pub struct Handle {

@@ -31,7 +31,7 @@ use super::sessions::{self, Sessions};
 use crate::asking::{Answered, Asker};
 use crate::clock::Clock;
 use crate::counters::{DataPathDrop, HubDrop, ShardCounters};
-use crate::handle::PageRequest;
+use crate::handle::{PageRequest, Trace};
 use crate::journal::Journal;
 use crate::log::Log;
 use crate::offload::publisher::Publisher;
@@ -229,6 +229,11 @@ impl Relay {
     pub(crate) fn page(&mut self, wish: PageRequest, tx: &mut SendQueue) {
         let Self { hub, fronts, .. } = self;
         sessions::answer_page(hub, wish, fronts, tx);
+    }
+
+    /// Begins a trace of one user.
+    pub(crate) fn trace(&mut self, trace: Trace) {
+        self.hub.changes.log.trace(trace);
     }
 
     /// Takes over other settings.

@@ -22,7 +22,7 @@ use crate::asking::{Answered, Asker};
 use crate::clock::Clock;
 use crate::control::events::Event;
 use crate::counters::ShardCounters;
-use crate::handle::{EventSender, PageRequest, Reply};
+use crate::handle::{EventSender, PageRequest, Reply, Trace};
 use crate::log::{Log, Scope};
 use crate::random::Randomness;
 use crate::shard::front::stream::StreamService;
@@ -58,6 +58,8 @@ pub(crate) enum Request {
     Panic,
     /// Stop after this turn.
     Stop,
+    /// Show what one user asks for and is answered.
+    Trace(Trace),
     /// Take new allocations again.
     Undrain,
 }
@@ -407,6 +409,7 @@ fn run(datapath: &mut Datapath, relay: &mut Relay, inbox: &Receiver<Request>) ->
                 Request::Answered(answer) => relay.answered(answer),
                 Request::Page(wish) => relay.page(wish, datapath.send_queue()),
                 Request::Ping(reply) => reply(()),
+                Request::Trace(trace) => relay.trace(trace),
                 Request::Undrain => relay.undrain(),
                 Request::Relays(relays) => relay.add_relays(&relays),
                 Request::Reconfigure(engine) => relay.reconfigure(&engine),

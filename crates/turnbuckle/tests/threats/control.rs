@@ -102,6 +102,77 @@ fn number(session: &Value) -> String {
 }
 
 #[test]
+fn a_trace_shows_what_one_user_asks_for_and_is_answered_and_ends_by_itself() {
+    let site = Site::new();
+    let steered = Steered::start(site, &["--allow-loopback-peers"]);
+    let server = &steered.server;
+    let mut before = Client::new(site.ip(2), server);
+    before.allocate();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_turnbuckle"));
+    command.arg("ctl").arg("--socket").arg(&steered.socket);
+    command.args(["trace", USER, "--seconds=4", "--json"]);
+    let mut traced = command.stdout(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(traced.stdout.take().unwrap()).lines();
+    let mut next = || -> Value { serde_json::from_str(&lines.next().unwrap().unwrap()).unwrap() };
+    let there = next();
+    assert_eq!(there["session"]["user"], USER);
+    server.wait_for_line("trace of alice for 4 s");
+    // Another user is not shown, and neither is what is relayed.
+    Client::other(site.ip(3), server).allocate();
+    let peer = peer_socket(site.ip(20));
+    before
+        .channel_bind(channel(0), peer.local_addr().unwrap())
+        .expect(200);
+    before.send_channel_data(channel(0), b"not to be shown");
+    peer_receives(&peer);
+    let denied = std::net::SocketAddr::new([224, 0, 0, 1].into(), 9);
+    before.create_permission(&[denied]).expect(403);
+    before.refresh(0).expect(200);
+    let mut texts = Vec::new();
+    loop {
+        let line = next();
+        if line["ended"] == true {
+            assert_eq!(line["lost"], 0);
+            break;
+        }
+        texts.push(line["text"].as_str().unwrap().to_owned());
+    }
+    assert_eq!(traced.wait().unwrap().code(), Some(0));
+    let number = there["session"]["session"].as_str().unwrap();
+    let client = before.local_address();
+    let expected = [
+        format!(
+            "session {number}: peer {} lifetime updated: 300",
+            peer.local_addr().unwrap().ip()
+        ),
+        format!(
+            "session {number}: channel 0x4000 of peer {} lifetime updated: 600",
+            peer.local_addr().unwrap()
+        ),
+        format!(
+            "CHANNEL_BIND {} by UDP from {client}: success",
+            peer.local_addr().unwrap()
+        ),
+        format!("CREATE_PERMISSION {denied} by UDP from {client}: error 403: Forbidden"),
+        format!("REFRESH by UDP from {client}: success"),
+    ];
+    for expected in expected {
+        assert!(texts.contains(&expected), "{expected}: {texts:#?}");
+    }
+    let last = texts.last().unwrap();
+    assert!(
+        last.starts_with(&format!("session {number}: closed, reason: released")),
+        "{last}"
+    );
+    assert!(
+        !texts
+            .iter()
+            .any(|text| text.contains("not to be shown") || text.contains("mallory"))
+    );
+    steered.ctl(&["trace", USER, "--seconds=601"]).expect(2);
+}
+
+#[test]
 fn sessions_are_listed_filtered_shown_and_ended_and_the_rest_goes_on() {
     let site = Site::new();
     let steered = Steered::start(site, &["--allow-loopback-peers"]);
