@@ -186,6 +186,12 @@ impl Shard {
         self.relay.disagreement()
     }
 
+    /// Shows the relayed transport address of each channel that the kernel may relay, published or not. Returns one that this shard would not relay if
+    /// the kernel left it its data, in words; `None` if there is none.
+    pub fn unserved(&mut self, each: impl FnMut(SocketAddr)) -> Option<String> {
+        self.relay.unserved(each)
+    }
+
     /// Makes a socket for datagrams of clients known.
     pub fn add_listener(&mut self, endpoint: EndpointId, local: SocketAddr) {
         self.relay.add_listener(endpoint, local);

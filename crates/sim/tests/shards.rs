@@ -33,6 +33,7 @@ fn several_shards_keep_every_rule() {
         ("answers to strangers", 0),
         ("attacks on connections", 0),
         ("channel data to clients", 0),
+        ("channels served", 0),
         ("data by shared ports", 0),
         ("data indications", 0),
         ("data to peers", 0),

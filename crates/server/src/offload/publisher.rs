@@ -359,17 +359,7 @@ impl Publisher {
             if flow.expires <= now {
                 return None; // The kernel does not relay it any more either.
             }
-            let peer = flow.peer.address();
-            let to_peer = engine.route_channel_data(now, id, flow.channel.get(), 0, 0);
-            let family = u64::from(peer.is_ipv6()) << 31;
-            let relay = RelayHandle::from_u64(id.to_u64() | family);
-            let to_client = engine.route_from_peer(now, relay, peer, 0, 0);
-            let is_same = to_peer.is_ok_and(|route| route.peer == flow.peer)
-                && to_client.is_ok_and(|route| {
-                    route.client.remote == flow.client
-                        && route.framing == Framing::Channel(flow.channel)
-                });
-            (!is_same).then(|| format!("{flow:?} is published; {to_peer:?}, {to_client:?}"))
+            refusal(now, id, &flow, engine).map(|why| format!("{flow:?} is published; {why}"))
         })
     }
 
@@ -415,6 +405,25 @@ impl Drop for Publisher {
             }
         }
     }
+}
+
+/// Returns what the engine says of a channel that it does not relay as the kernel would, in words.
+pub(crate) fn refusal<R: Random>(
+    now: Time,
+    id: AllocationId,
+    flow: &Flow,
+    engine: &mut Engine<R>,
+) -> Option<String> {
+    let peer = flow.peer.address();
+    let to_peer = engine.route_channel_data(now, id, flow.channel.get(), 0, 0);
+    let family = u64::from(peer.is_ipv6()) << 31;
+    let relay = RelayHandle::from_u64(id.to_u64() | family);
+    let to_client = engine.route_from_peer(now, relay, peer, 0, 0);
+    let is_same = to_peer.is_ok_and(|route| route.peer == flow.peer)
+        && to_client.is_ok_and(|route| {
+            route.client.remote == flow.client && route.framing == Framing::Channel(flow.channel)
+        });
+    (!is_same).then(|| format!("{to_peer:?}, {to_client:?}"))
 }
 
 /// Returns the routes of a channel: to its peer, and to its client.

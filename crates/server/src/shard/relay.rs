@@ -34,7 +34,7 @@ use crate::counters::{DataPathDrop, HubDrop, ShardCounters};
 use crate::handle::{PageRequest, Trace};
 use crate::journal::Journal;
 use crate::log::Log;
-use crate::offload::publisher::Publisher;
+use crate::offload::publisher::{Publisher, refusal};
 use crate::random::Randomness;
 use crate::survive::{Record, ShardJournal};
 
@@ -108,6 +108,25 @@ impl Relay {
         } = &mut self.hub;
         let publisher = changes.publisher.as_ref()?;
         publisher.disagreement(now.time, engine)
+    }
+
+    /// Shows the relayed transport address of each channel that the kernel may relay, published or not. Returns one that this shard would not relay if
+    /// the kernel passed its data, in words.
+    pub(crate) fn unserved(&mut self, mut each: impl FnMut(SocketAddr)) -> Option<String> {
+        let Hub { engine, now, .. } = &mut self.hub;
+        let slots = 0..engine.session_slots();
+        let ids: Vec<_> = slots
+            .filter_map(|slot| engine.session_at(slot).map(|it| it.id()))
+            .collect();
+        ids.into_iter().find_map(|id| {
+            let mut flows = Vec::new();
+            engine.flows(now.time, id, |flow| flows.push(flow));
+            flows.into_iter().find_map(|flow| {
+                each(flow.relay);
+                let why = refusal(now.time, id, &flow, engine)?;
+                Some(format!("{flow:?} is nobody's; {why}"))
+            })
+        })
     }
 
     /// Registers a bound client-facing socket.

@@ -4,7 +4,8 @@
 //! [`crate::World`] has the engine alone and a reference model that says what each answer has to be. Here is no model: the rules are those that
 //! hold whatever the server decides. Every datagram is out or dropped for one reason; data reaches only whom it was sent to; nothing goes to a
 //! port without a relay socket, and a reserved port is held; a source that proved nothing has one budget at all shards; what the operator's rules
-//! forbid is over at once, in user space and in the kernel; a peer of a relay socket that allocations share is one client's; and when faults
+//! forbid is over at once, in user space and in the kernel; what the kernel may relay its shard would relay too; a peer of a relay socket that
+//! allocations share is one client's; and when faults
 //! stop, whoever waits gets an answer.
 //!
 //! Clients of two realms come by UDP and TCP, come back at other addresses with a ticket (RFC 8016), and relay TCP (RFC 6062). Strangers send

@@ -379,6 +379,18 @@ impl World {
         ensure(disagreement.is_none(), "published", || {
             disagreement.unwrap_or_default()
         })?;
+        // What the kernel leaves to the shard, because it is not published, being written or has expired there, finds a socket and a route.
+        let mut elsewhere = None;
+        let unserved = running.shard.unserved(|relay| {
+            if !matches!(self.host.owner(relay), Some(Owner::Relay(shard, _)) if shard == index) {
+                elsewhere = Some(format!("shard {index} has no socket at {relay}"));
+            }
+            self.seen.coverage.count("channels served", 0);
+        });
+        let unserved = unserved.or(elsewhere);
+        ensure(unserved.is_none(), "served", || {
+            unserved.unwrap_or_default()
+        })?;
         let timeout = running.shard.timeout();
         let has_work = running.path.has_work();
         for sent in sent {
