@@ -356,6 +356,11 @@ INLINE int screen(const u64 *address, u64 place, const u8 *payload, u32 len, con
     return XDP_PASS;
 }
 
+/* A test has a writer come between two readings of one line, by a pause there. */
+#ifndef BETWEEN_READINGS
+#define BETWEEN_READINGS
+#endif
+
 /* Both families have the same steps; what differs is chosen by the names and by IS_V6, which is constant. */
 #define RELAY(NAME, FIND_LINE, LINE, IP, WORDS, IS_V6)                                                                                              \
     INLINE int NAME(struct xdp_md *ctx) {                                                                                                           \
@@ -413,6 +418,7 @@ INLINE int screen(const u64 *address, u64 place, const u8 *payload, u32 len, con
             return screen(address, place, (const u8 *)head, payload_len, end);                                                                      \
         }                                                                                                                                           \
         u64 new_ports = READ_ONCE(line->new_ports);                                                                                                 \
+        BETWEEN_READINGS                                                                                                                            \
         u64 new_addresses[4] = {};                                                                                                                  \
         for (int i = 0; i < WORDS; i++)                                                                                                             \
             new_addresses[i] = READ_ONCE(line->new_addresses[i]);                                                                                   \

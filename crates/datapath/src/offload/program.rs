@@ -208,6 +208,15 @@ mod loaded {
         ///
         /// The kernel does not take it, in words: it is too old, or the process may not.
         pub fn load(channels: u32, seed: Seed) -> io::Result<Self> {
+            Self::load_object(OBJECT, channels, seed)
+        }
+
+        /// Loads another object in the program's place: the same source, built in another way for a test.
+        ///
+        /// # Errors
+        ///
+        /// As for [`Self::load`].
+        pub fn load_object(object: &[u8], channels: u32, seed: Seed) -> io::Result<Self> {
             // Two lines for each channel, and as much again, so that a bucket is hardly ever full.
             let buckets = (channels.max(1) as usize * 4 / BUCKET).next_power_of_two();
             let entries = u32::try_from(buckets).map_err(io::Error::other)?;
@@ -219,7 +228,7 @@ mod loaded {
                 .map_max_entries("lines4", entries)
                 .map_max_entries("lines6", entries)
                 .map_max_entries("meters", channels.saturating_add(1))
-                .load(OBJECT)
+                .load(object)
                 .map_err(in_words)?;
             let map = |name: &str, words: usize| {
                 let Some(Map::Array(map)) = program.map(name) else {
@@ -408,6 +417,15 @@ mod missing {
             Err(io::Error::other(
                 "this build is without it: it needs x86-64 and the feature `xdp`",
             ))
+        }
+
+        /// Loads nothing.
+        ///
+        /// # Errors
+        ///
+        /// Always.
+        pub fn load_object(_: &[u8], channels: u32, seed: Seed) -> io::Result<Self> {
+            Self::load(channels, seed)
         }
 
         /// Cannot be called.
