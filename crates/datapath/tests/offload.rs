@@ -559,7 +559,6 @@ fn race(kernel: &mut Kernel, is_v6: bool, frames: u64) {
             assert_eq!(&it[udp..udp + 4], ports.map(u16::to_be_bytes).concat());
         }
     });
-    println!("IPv6: {is_v6}; {relayed} relayed");
 }
 
 /// Says that something is over when it is dropped.
