@@ -47,7 +47,8 @@ impl Ids {
         self.shard_of(destination(datagram)?)
     }
 
-    pub(crate) fn make(&self, shard: u8, random: [u8; 7]) -> [u8; CONNECTION_ID_LEN] {
+    /// Returns an id of a shard, made from so many random bytes.
+    pub fn make(&self, shard: u8, random: [u8; 7]) -> [u8; CONNECTION_ID_LEN] {
         let [r0, r1, r2, r3, x0, x1, x2] = random;
         let r = u32::from_be_bytes([r0, r1, r2, r3]);
         let x = u32::from_be_bytes([x0, x1, x2, shard]) ^ mix(r, self.shard);

@@ -7,6 +7,7 @@ use std::time::Instant;
 use bytes::Bytes;
 
 use crate::stack::{Closed, Connection, Link, StreamId};
+use crate::transmit::Via;
 
 /// What one connection is for.
 pub trait Application {
@@ -38,10 +39,26 @@ pub trait Application {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ConnectionName(pub(crate) usize);
 
+impl ConnectionName {
+    /// Returns the name of the connection at a place.
+    pub const fn at(place: usize) -> Self {
+        Self(place)
+    }
+
+    /// Returns the place of the connection in a table: small, and no other connection's at the same time.
+    pub const fn place(self) -> usize {
+        self.0
+    }
+}
+
 /// A connection with its application.
 pub(crate) struct Held<A> {
     pub(crate) link: Link,
     pub(crate) application: A,
+    /// The socket by which it is spoken to.
+    pub(crate) via: Via,
+    /// The other side's address as the host knows it.
+    pub(crate) known_at: SocketAddr,
     /// What the connection has in the set of deadlines.
     pub(crate) armed: Option<Instant>,
     /// When the handshake must be done; `None` once it is.
@@ -52,18 +69,24 @@ pub(crate) struct Held<A> {
     pub(crate) is_ready: bool,
     /// Whether the application knows that it has ended.
     pub(crate) is_ended: bool,
+    /// Whether the host knows it.
+    pub(crate) is_told: bool,
 }
 
 impl<A: Application> Held<A> {
-    pub(crate) fn new(link: Link, application: A, handshake_by: Instant) -> Self {
+    pub(crate) fn new(link: Link, application: A, via: Via, handshake_by: Instant) -> Self {
+        let remote = link.remote();
         Self {
-            handshake_from: Some(link.remote()),
+            handshake_from: Some(remote),
             link,
             application,
+            via,
+            known_at: remote,
             armed: None,
             handshake_by: Some(handshake_by),
             is_ready: false,
             is_ended: false,
+            is_told: false,
         }
     }
 
@@ -82,10 +105,6 @@ impl<A: Application> Held<A> {
             (Some(timeout), Some(by)) => Some(timeout.min(by)),
             (timeout, by) => timeout.or(by),
         }
-    }
-
-    pub(crate) fn remote(&self) -> SocketAddr {
-        self.link.remote()
     }
 }
 
@@ -121,6 +140,14 @@ impl<A> Connections<A> {
         Some(held)
     }
 
+    /// Returns the numbers of all.
+    pub(crate) fn indices(&self) -> Vec<usize> {
+        let held = self.held.iter().enumerate();
+        held.filter(|(_, held)| held.is_some())
+            .map(|(index, _)| index)
+            .collect()
+    }
+
     pub(crate) fn len(&self) -> usize {
         self.count
     }
@@ -128,5 +155,6 @@ impl<A> Connections<A> {
 
 /// Does `work` for one connection. `None` if it panicked: the connection must then be removed unseen, and nothing else is touched by it.
 pub(crate) fn contained<T>(work: impl FnOnce() -> T) -> Option<T> {
+    // guard: V-88-panic
     catch_unwind(AssertUnwindSafe(work)).ok()
 }

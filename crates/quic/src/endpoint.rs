@@ -1,7 +1,7 @@
 //! One endpoint: datagrams and the time in, trains out.
 
 use std::collections::VecDeque;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -10,11 +10,12 @@ use bytes::BytesMut;
 use crate::cid::{Ids, is_past_initial};
 use crate::connections::{Application, ConnectionName, Connections, Held, contained};
 use crate::deadlines::Deadlines;
+use crate::events::{Event, Events};
 use crate::gate::{Gate, Handshakes, Strangers, Waiting};
 use crate::settings::Settings;
 use crate::stack::{Closed, Connection, Handled, Incoming, Link, Packet, Refused, Shown, Stack};
 use crate::totals::{Dropped, Totals};
-use crate::transmit::{Answer, Outlet};
+use crate::transmit::{Answer, Outlet, Via};
 
 /// Trains of one connection in one call of [`Endpoint::transmit`]; what is left comes with the next one.
 const TRAINS_PER_TURN: usize = 8;
@@ -36,11 +37,19 @@ pub struct Endpoint<A> {
     /// Connections that may have something to send.
     ready: VecDeque<usize>,
     /// Answers that need no connection.
-    answers: Vec<Answer>,
+    answers: Vec<(Via, Answer)>,
     /// Where received datagrams lie while packets in them are used.
     pool: BytesMut,
     totals: Totals,
+    host: Host<A>,
+}
+
+/// What is between an endpoint and its host.
+struct Host<A> {
     accept: Accept<A>,
+    /// Whether no further connection is begun.
+    refuses: bool,
+    events: Events,
 }
 
 impl<A: Application> Endpoint<A> {
@@ -57,7 +66,11 @@ impl<A: Application> Endpoint<A> {
             answers: Vec::new(),
             pool: BytesMut::new(),
             totals: Totals::default(),
-            accept: Box::new(accept),
+            host: Host {
+                accept: Box::new(accept),
+                refuses: false,
+                events: Events::new(),
+            },
             settings,
         }
     }
@@ -70,7 +83,12 @@ impl<A: Application> Endpoint<A> {
         self.stack.serve(tls)
     }
 
-    /// Begins a connection to a server.
+    /// Refuses connections from now on, or takes them again.
+    pub fn refuse(&mut self, refuses: bool) {
+        self.host.refuses = refuses;
+    }
+
+    /// Begins a connection to a server, by the socket [`Via::default`].
     ///
     /// # Errors
     /// The address or the name cannot be one of a server, there are too many connections, or TLS 1.3 is missing.
@@ -86,7 +104,7 @@ impl<A: Application> Endpoint<A> {
             return Err(Refused("there are too many connections".to_owned()));
         }
         let link = self.stack.connect(now, tls, remote, name)?;
-        Ok(self.hold(now, link, application))
+        Ok(self.hold(now, link, application, Via::default()))
     }
 
     /// Handles one message: a datagram, or several of `segment` bytes each back to back, of which the last may be shorter.
@@ -94,7 +112,7 @@ impl<A: Application> Endpoint<A> {
         &mut self,
         now: Instant,
         from: SocketAddr,
-        local: Option<IpAddr>,
+        via: Via,
         bytes: &[u8],
         segment: usize,
         strangers: &mut impl Strangers,
@@ -107,7 +125,12 @@ impl<A: Application> Endpoint<A> {
         loop {
             let datagram = message.split_to(segment.max(1).min(message.len()));
             self.totals.received += 1;
-            self.judge(now, from, local, datagram, strangers);
+            let waiting = Waiting {
+                from,
+                via,
+                datagram,
+            };
+            self.judge(now, waiting, strangers);
             if message.is_empty() {
                 return;
             }
@@ -145,6 +168,12 @@ impl<A: Application> Endpoint<A> {
                 if is_late {
                     held.handshake_by = None;
                     held.link.view(now).close(0, "handshake took too long");
+                    tell_end(
+                        &mut self.host.events,
+                        ConnectionName(index),
+                        held,
+                        Closed::HandshakeLate,
+                    );
                     held.end(Closed::HandshakeLate);
                 }
             });
@@ -155,9 +184,9 @@ impl<A: Application> Endpoint<A> {
 
     /// Sends what is due. Each connection sends a bounded number of trains; if more is left, [`Self::next_deadline`] says so.
     pub fn transmit(&mut self, now: Instant, outlet: &mut impl Outlet) {
-        for answer in self.answers.drain(..) {
+        for (via, answer) in self.answers.drain(..) {
             let len = answer.bytes.len();
-            outlet.send(answer.to, answer.bytes, len);
+            outlet.send(via, answer.to, answer.bytes, len);
         }
         let datagrams_max = self.settings.path.train_datagrams.max(1);
         for _ in 0..self.ready.len() {
@@ -173,10 +202,11 @@ impl<A: Application> Endpoint<A> {
                     let mut buffer = outlet.buffer();
                     let train = held.link.transmit(now, datagrams_max, &mut buffer);
                     let Some((to, segment)) = train else {
-                        outlet.send(held.remote(), Vec::new(), 1);
+                        buffer.clear();
+                        outlet.send(held.via, held.known_at, buffer, 1);
                         return false;
                     };
-                    outlet.send(to, buffer, segment);
+                    outlet.send(held.via, to, buffer, segment);
                 }
                 true
             });
@@ -202,6 +232,23 @@ impl<A: Application> Endpoint<A> {
         result
     }
 
+    /// Takes the next thing that has become of a connection.
+    pub fn poll_event(&mut self) -> Option<Event> {
+        self.host.events.pop_front()
+    }
+
+    /// Closes all connections with a code of the application, and forgets what waits. Each says so in the next [`Self::transmit`].
+    pub fn stop(&mut self, now: Instant, code: u32, reason: &'static str) {
+        while self.gate.pop().is_some() {
+            self.totals.drop(Dropped::Stopped);
+        }
+        for index in self.connections.indices() {
+            self.with(now, ConnectionName(index), |connection, _| {
+                connection.close(code, reason);
+            });
+        }
+    }
+
     /// Returns how many connections there are, those included that are being closed.
     pub fn connection_count(&self) -> usize {
         self.connections.len()
@@ -219,31 +266,20 @@ impl<A: Application> Endpoint<A> {
 
     /// Deals with a datagram at once if its connection id is one of this shard's and it is past the Initial packets, or from an address whose
     /// handshake is under way; else has it wait.
-    fn judge(
-        &mut self,
-        now: Instant,
-        from: SocketAddr,
-        local: Option<IpAddr>,
-        datagram: BytesMut,
-        strangers: &mut impl Strangers,
-    ) {
-        let shard = self.ids.shard_of_datagram(&datagram);
+    fn judge(&mut self, now: Instant, waiting: Waiting, strangers: &mut impl Strangers) {
+        let Waiting { from, datagram, .. } = &waiting;
+        let shard = self.ids.shard_of_datagram(datagram);
         if shard.is_some_and(|shard| shard != self.settings.shard) {
             // The stack would answer it with a stateless reset, which ends a connection of the other shard.
             self.totals.drop(Dropped::OtherShard);
             return;
         }
         let is_proven =
-            shard.is_some() && (is_past_initial(&datagram) || self.handshakes.has(from));
+            shard.is_some() && (is_past_initial(datagram) || self.handshakes.has(*from));
         if !is_proven && !self.gate.has_room(datagram.len()) {
             self.totals.drop(Dropped::Crowded);
             return;
         }
-        let waiting = Waiting {
-            from,
-            local,
-            datagram,
-        };
         if is_proven {
             self.take(now, waiting, strangers);
         } else {
@@ -259,15 +295,15 @@ impl<A: Application> Endpoint<A> {
     fn take(&mut self, now: Instant, waiting: Waiting, strangers: &mut impl Strangers) {
         let Waiting {
             from,
-            local,
+            via,
             datagram,
         } = waiting;
         let len = datagram.len();
-        match self.stack.handle(now, from, local, datagram) {
+        match self.stack.handle(now, from, datagram) {
             Handled::Discarded => self.totals.drop(Dropped::Discarded),
             Handled::Belongs(index, packet) => self.deliver(now, index, packet),
-            Handled::Answered(answer) => self.answer(len, answer, strangers),
-            Handled::Begins(incoming) => self.begin(now, len, incoming, strangers),
+            Handled::Answered(answer) => self.answer(via, len, answer, strangers),
+            Handled::Begins(incoming) => self.begin(now, via, len, incoming, strangers),
         }
     }
 
@@ -280,10 +316,16 @@ impl<A: Application> Endpoint<A> {
     }
 
     /// Sends an answer to an address that has proven nothing, if the budget has room for it.
-    fn answer(&mut self, received_len: usize, answer: Answer, strangers: &mut impl Strangers) {
+    fn answer(
+        &mut self,
+        via: Via,
+        received_len: usize,
+        answer: Answer,
+        strangers: &mut impl Strangers,
+    ) {
         if strangers.admits(answer.to.ip(), received_len, answer.bytes.len()) {
             self.totals.answered += 1;
-            self.answers.push(answer);
+            self.answers.push((via, answer));
         } else {
             self.totals.drop(Dropped::Unaffordable);
         }
@@ -292,16 +334,22 @@ impl<A: Application> Endpoint<A> {
     fn begin(
         &mut self,
         now: Instant,
+        via: Via,
         len: usize,
         incoming: Incoming,
         strangers: &mut impl Strangers,
     ) {
+        // guard: V-80-retry
         if !incoming.is_proven() {
             match self.stack.retry(incoming) {
-                Some(answer) => self.answer(len, answer, strangers),
+                Some(answer) => self.answer(via, len, answer, strangers),
                 None => self.totals.drop(Dropped::Discarded),
             }
             return;
+        }
+        if self.host.refuses {
+            let answer = self.stack.refuse(incoming);
+            return self.answer(via, len, answer, strangers);
         }
         if self.connections.len() >= self.settings.limits.connections {
             self.stack.ignore(incoming);
@@ -312,20 +360,22 @@ impl<A: Application> Endpoint<A> {
         match self.stack.accept(now, incoming) {
             Ok(link) => {
                 self.totals.begun += 1;
-                let application = (self.accept)(remote);
-                self.hold(now, link, application);
+                let application = (self.host.accept)(remote);
+                let name = ConnectionName(link.index());
+                self.host.events.push_back(Event::Begun(name, remote));
+                self.hold(now, link, application, via);
             }
-            Err(Some(answer)) => self.answer(len, answer, strangers),
+            Err(Some(answer)) => self.answer(via, len, answer, strangers),
             Err(None) => self.totals.drop(Dropped::Discarded),
         }
     }
 
-    fn hold(&mut self, now: Instant, link: Link, application: A) -> ConnectionName {
+    fn hold(&mut self, now: Instant, link: Link, application: A, via: Via) -> ConnectionName {
         let index = link.index();
         let by = now + self.settings.limits.handshake;
         self.handshakes.begin(link.remote());
         self.connections
-            .insert(index, Held::new(link, application, by));
+            .insert(index, Held::new(link, application, via, by));
         self.go_on(now, index, Some(()));
         ConnectionName(index)
     }
@@ -335,21 +385,34 @@ impl<A: Application> Endpoint<A> {
         let Some(held) = self.connections.get_mut(index) else {
             return;
         };
+        let events = &mut self.host.events;
+        let name = ConnectionName(index);
         let done = done.and_then(|()| {
             contained(|| {
                 loop {
                     match held.link.show_event(now, &mut held.application) {
                         Shown::Nothing => return,
                         Shown::Something => {}
-                        Shown::Connected => held.handshake_by = None,
+                        Shown::Connected => {
+                            held.handshake_by = None;
+                            events.push_back(Event::Connected(name));
+                        }
                         Shown::Ended(cause) => {
                             held.handshake_by = None;
+                            tell_end(events, name, held, cause.clone());
                             held.end(cause);
                         }
                     }
                 }
             })
         });
+        if held.link.is_closed() {
+            tell_end(events, name, held, Closed::Local);
+        }
+        if held.link.remote() != held.known_at {
+            held.known_at = held.link.remote();
+            events.push_back(Event::Moved(name, held.known_at));
+        }
         self.settle(index, done);
         self.mark_ready(index);
     }
@@ -382,6 +445,12 @@ impl<A: Application> Endpoint<A> {
         if let Some(from) = held.handshake_from.take() {
             self.handshakes.end(from);
         }
+        let (events, name) = (&mut self.host.events, ConnectionName(index));
+        let cause = match is_sound {
+            true => Closed::Local,
+            false => Closed::Failed("it panicked".to_owned()),
+        };
+        tell_end(events, name, &mut held, cause);
         if is_sound {
             // This side closed it; the other ways tell the application before.
             let told = contained(|| held.end(Closed::Local));
@@ -399,5 +468,13 @@ impl<A: Application> Endpoint<A> {
             held.is_ready = true;
             self.ready.push_back(index);
         }
+    }
+}
+
+/// Tells the host that a connection has ended, once.
+fn tell_end<A>(events: &mut Events, name: ConnectionName, held: &mut Held<A>, cause: Closed) {
+    if !held.is_told {
+        held.is_told = true;
+        events.push_back(Event::Ended(name, cause));
     }
 }

@@ -6,6 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 use bytes::BytesMut;
 
 use crate::settings::Limits;
+use crate::transmit::Via;
 
 /// Decides what strangers get: those who have not shown that they receive what is sent to their address.
 pub trait Strangers {
@@ -20,7 +21,7 @@ pub trait Strangers {
 #[derive(Debug)]
 pub(crate) struct Waiting {
     pub(crate) from: SocketAddr,
-    pub(crate) local: Option<IpAddr>,
+    pub(crate) via: Via,
     pub(crate) datagram: BytesMut,
 }
 

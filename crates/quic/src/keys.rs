@@ -35,6 +35,7 @@ impl Keys {
                 hmac::HMAC_SHA256,
                 &derived("turnbuckle quic stateless reset"),
             ),
+            // guard: V-81-key
             token: derived("turnbuckle quic token"),
         }
     }

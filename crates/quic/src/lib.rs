@@ -15,6 +15,7 @@ mod cid;
 mod connections;
 mod deadlines;
 mod endpoint;
+mod events;
 mod gate;
 mod keys;
 mod settings;
@@ -27,6 +28,7 @@ pub use bytes::Bytes;
 pub use cid::{CONNECTION_ID_LEN, Ids};
 pub use connections::{Application, ConnectionName};
 pub use endpoint::Endpoint;
+pub use events::Event;
 pub use gate::Strangers;
 pub use keys::Keys;
 pub use settings::{Limits, Path, Settings, WallClock};
@@ -34,4 +36,4 @@ pub use stack::{
     Closed, Connection, Refused, SendDatagramError, Statistics, StreamError, StreamId, StreamState,
 };
 pub use totals::{Dropped, Totals};
-pub use transmit::Outlet;
+pub use transmit::{Outlet, Via};

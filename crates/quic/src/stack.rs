@@ -1,7 +1,7 @@
 //! The QUIC library, quinn-proto: the only file that names it. What the others see of it is made here.
 
 use std::fmt;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -10,6 +10,7 @@ use bytes::{Bytes, BytesMut};
 use quinn_proto as proto;
 use quinn_proto::crypto::rustls::{QuicClientConfig, QuicServerConfig};
 use quinn_proto::{DatagramEvent, Dir, StreamEvent, VarInt};
+use rustls::crypto::aws_lc_rs::cipher_suite::TLS13_AES_128_GCM_SHA256;
 
 use crate::cid::{CONNECTION_ID_LEN, Issuer};
 use crate::connections::Application;
@@ -32,6 +33,11 @@ const UNI_STREAMS: u32 = 8;
 pub struct StreamId(proto::StreamId);
 
 impl StreamId {
+    /// Returns whether both sides send on it.
+    pub fn is_bidirectional(self) -> bool {
+        self.0.dir() == Dir::Bi
+    }
+
     /// Returns the number of RFC 9000 §2.1.
     pub fn to_u64(self) -> u64 {
         VarInt::from(self.0).into_inner()
@@ -179,6 +185,11 @@ impl Connection<'_> {
         self.inner.streams().open(Dir::Bi).map(StreamId)
     }
 
+    /// Opens a unidirectional stream. `None` while the other side allows no further one.
+    pub fn open_uni(&mut self) -> Option<StreamId> {
+        self.inner.streams().open(Dir::Uni).map(StreamId)
+    }
+
     /// Shows what has come on a stream, in order.
     ///
     /// # Errors
@@ -312,6 +323,11 @@ impl Link {
 
     pub(crate) fn handle_packet(&mut self, packet: Packet) {
         self.inner.handle_event(packet.0);
+    }
+
+    /// Returns whether either side has closed it.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.inner.is_closed()
     }
 
     pub(crate) fn is_drained(&self) -> bool {
@@ -451,7 +467,12 @@ impl Stack {
 
     /// Serves connections with these certificates from now on.
     pub(crate) fn serve(&mut self, tls: Arc<rustls::ServerConfig>) -> Result<(), Refused> {
-        let crypto = QuicServerConfig::try_from(tls).map_err(|error| Refused(error.to_string()))?;
+        // Initial packets have a suite of their own (RFC 9001 §5.2), whichever are offered for the rest.
+        let suite = TLS13_AES_128_GCM_SHA256.tls13();
+        let initial = suite.and_then(rustls::Tls13CipherSuite::quic_suite);
+        let initial = initial.ok_or_else(|| Refused("no suite for Initial packets".to_owned()))?;
+        let crypto = QuicServerConfig::with_initial(tls, initial)
+            .map_err(|error| Refused(error.to_string()))?;
         let mut config = proto::ServerConfig::new(Arc::new(crypto), Arc::clone(&self.token));
         let mut tokens = proto::ValidationTokenConfig::default();
         // Each connection proves its address by a Retry.
@@ -482,17 +503,11 @@ impl Stack {
         Ok(Link { handle, inner })
     }
 
-    pub(crate) fn handle(
-        &mut self,
-        now: Instant,
-        from: SocketAddr,
-        local: Option<IpAddr>,
-        datagram: BytesMut,
-    ) -> Handled {
+    pub(crate) fn handle(&mut self, now: Instant, from: SocketAddr, datagram: BytesMut) -> Handled {
         let mut bytes = Vec::new();
         match self
             .endpoint
-            .handle(now, from, local, None, datagram, &mut bytes)
+            .handle(now, from, None, None, datagram, &mut bytes)
         {
             None => Handled::Discarded,
             Some(DatagramEvent::ConnectionEvent(handle, event)) => {
@@ -523,6 +538,16 @@ impl Stack {
 
     pub(crate) fn ignore(&mut self, incoming: Incoming) {
         self.endpoint.ignore(incoming.0);
+    }
+
+    /// Says that no connection is begun now (RFC 9000 §20.1).
+    pub(crate) fn refuse(&mut self, incoming: Incoming) -> Answer {
+        let mut bytes = Vec::new();
+        let transmit = self.endpoint.refuse(incoming.0, &mut bytes);
+        Answer {
+            to: transmit.destination,
+            bytes,
+        }
     }
 
     /// Begins a connection. In place of one there may be an answer that says why not.

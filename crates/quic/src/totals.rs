@@ -13,16 +13,19 @@ pub enum Dropped {
     Full,
     /// RFC 9000 has it discarded: no QUIC, too short, for no connection, or not authentic.
     Discarded,
+    /// It waited when the endpoint was stopped.
+    Stopped,
 }
 
 impl Dropped {
     /// All reasons.
-    pub const ALL: [Self; 5] = [
+    pub const ALL: [Self; 6] = [
         Self::Crowded,
         Self::Unaffordable,
         Self::OtherShard,
         Self::Full,
         Self::Discarded,
+        Self::Stopped,
     ];
 
     /// Returns the name of the reason.
@@ -33,6 +36,7 @@ impl Dropped {
             Self::OtherShard => "other_shard",
             Self::Full => "full",
             Self::Discarded => "discarded",
+            Self::Stopped => "stopped",
         }
     }
 }

@@ -9,7 +9,7 @@ use turnbuckle_datapath::{
     SendQueue, Settings as DatapathSettings, Sockets, StreamHandler, TurnHandler,
 };
 use turnbuckle_quic::{
-    Application, Endpoint, Keys, Limits, Outlet, Path, Settings, Strangers, WallClock,
+    Application, Endpoint, Keys, Limits, Outlet, Path, Settings, Strangers, Via, WallClock,
 };
 
 use super::batching::Batching;
@@ -158,6 +158,8 @@ impl<A: Application> TurnHandler for Host<A> {
         self.endpoint.handle_timeouts(self.now);
         let socket = self.socket;
         self.endpoint.transmit(self.now, &mut Socket { tx, socket });
+        // The applications say what becomes of their connections.
+        while self.endpoint.poll_event().is_some() {}
     }
 }
 
@@ -166,7 +168,7 @@ impl<A: Application> DatagramHandler for Host<A> {
         self.endpoint.handle(
             self.now,
             message.remote,
-            None,
+            Via::default(),
             message.bytes,
             message.segment,
             &mut Everybody,
@@ -204,7 +206,7 @@ impl Outlet for Socket<'_> {
         self.tx.take_buffer()
     }
 
-    fn send(&mut self, to: SocketAddr, bytes: Vec<u8>, segment: usize) {
+    fn send(&mut self, _: Via, to: SocketAddr, bytes: Vec<u8>, segment: usize) {
         self.tx.send_owned(self.socket, to, bytes, segment);
     }
 }

@@ -7,8 +7,8 @@ mod world;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use turnbuckle_quic::{Bytes, Closed, Dropped, Limits};
-use world::{DELAY, World};
+use turnbuckle_quic::{Bytes, Closed, Dropped, Event, Limits};
+use world::{DELAY, World, client_address};
 
 fn payload(len: usize) -> Vec<u8> {
     (0..len)
@@ -246,4 +246,75 @@ fn data_that_arrives_with_the_end_of_the_handshake_is_not_lost() {
         connection.statistics().lost
     });
     assert_eq!(lost, Some(0));
+}
+
+/// What the server's host is told meanwhile.
+fn events(world: &mut World) -> Vec<Event> {
+    std::iter::from_fn(|| world.server.poll_event()).collect()
+}
+
+#[test]
+fn the_host_is_told_of_each_beginning_each_move_and_each_end_once() {
+    let mut world = World::new();
+    let client = world.connected();
+    let told = events(&mut world);
+    let [Event::Begun(name, from), Event::Connected(connected)] = told[..] else {
+        panic!("{told:?}");
+    };
+    assert_eq!((from, connected), (client_address(), name));
+    world.client_address = SocketAddr::from(([10, 0, 0, 77], 6000));
+    world.send(client, payload(1000));
+    world.run_until(World::echoed);
+    assert_eq!(
+        events(&mut world),
+        [Event::Moved(name, world.client_address)]
+    );
+    world.server.with(world.now, name, |connection, _| {
+        connection.close(7, "enough")
+    });
+    world.run_for(Duration::from_secs(5));
+    assert_eq!(events(&mut world), [Event::Ended(name, Closed::Local)]);
+    assert_eq!(
+        world.at_client.lock().unwrap().closed,
+        Some(Closed::Remote(7))
+    );
+    // The next one may have the same name.
+    world.connected();
+    let told = events(&mut world);
+    assert!(matches!(told[0], Event::Begun(..)), "{told:?}");
+}
+
+#[test]
+fn who_comes_while_connections_are_refused_is_told_so_after_a_retry() {
+    let mut world = World::new();
+    let there = world.connected();
+    world.server.refuse(true);
+    world.connect();
+    world.run_for(Duration::from_secs(1));
+    let closed = world.at_client.lock().unwrap().closed.clone();
+    assert!(matches!(closed, Some(Closed::Failed(_))), "{closed:?}");
+    assert_eq!(world.server.totals().begun, 1);
+    world.send(there, payload(1000));
+    world.run_until(World::echoed);
+    world.server.refuse(false);
+    world.connected();
+    assert_eq!(world.server.totals().begun, 2);
+}
+
+#[test]
+fn stopping_tells_every_client_and_forgets_who_waits() {
+    let mut world = World::new();
+    world.connected();
+    world.budget.is_busy = true;
+    world.give_server(SocketAddr::from(([10, 0, 0, 9], 9)), &[0xc0; 1200]);
+    assert_eq!(world.server.waiting_count(), 1);
+    world.server.stop(world.now, 5, "over");
+    assert_eq!(world.server.waiting_count(), 0);
+    assert_eq!(world.server.totals().of(Dropped::Stopped), 1);
+    world.run_for(Duration::from_secs(5));
+    assert_eq!(
+        world.at_client.lock().unwrap().closed,
+        Some(Closed::Remote(5))
+    );
+    assert_eq!(world.server.connection_count(), 0);
 }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant, SystemTime};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
 use turnbuckle_quic::{
     Application, Bytes, Closed, Connection, ConnectionName, Dropped, Endpoint, Keys, Limits,
-    Outlet, Path, Settings, Strangers, StreamId, StreamState, WallClock,
+    Outlet, Path, Settings, Strangers, StreamId, StreamState, Via, WallClock,
 };
 
 pub(crate) const DELAY: Duration = Duration::from_millis(10);
@@ -145,7 +145,7 @@ impl Outlet for Port<'_> {
         Vec::new()
     }
 
-    fn send(&mut self, to: SocketAddr, bytes: Vec<u8>, segment: usize) {
+    fn send(&mut self, _: Via, to: SocketAddr, bytes: Vec<u8>, segment: usize) {
         let datagrams = bytes.chunks(segment).map(|datagram| Datagram {
             at: self.at,
             from: self.from,
@@ -308,8 +308,14 @@ impl World {
 
     /// Hands the server a datagram from anywhere.
     pub(crate) fn give_server(&mut self, from: SocketAddr, bytes: &[u8]) {
-        self.server
-            .handle(self.now, from, None, bytes, bytes.len(), &mut self.budget);
+        self.server.handle(
+            self.now,
+            from,
+            Via::default(),
+            bytes,
+            bytes.len(),
+            &mut self.budget,
+        );
     }
 
     /// Lets both sides do what is due at this moment.
@@ -361,8 +367,14 @@ impl World {
             if to == server_address() {
                 self.give_server(from, &bytes);
             } else if to == self.client_address {
-                self.client
-                    .handle(self.now, from, None, &bytes, bytes.len(), &mut self.budget);
+                self.client.handle(
+                    self.now,
+                    from,
+                    Via::default(),
+                    &bytes,
+                    bytes.len(),
+                    &mut self.budget,
+                );
             }
         }
         false
