@@ -58,11 +58,11 @@ pub struct Protocols {
 }
 
 impl Config {
-    /// Returns the addresses on which datagrams are received: those for UDP, and those with the ports for TLS if DTLS is spoken.
+    /// Returns the addresses on which datagrams are received: those for UDP, and those with the ports for TLS if DTLS or QUIC is spoken.
     #[must_use]
     pub fn datagram_listeners(&self) -> Vec<SocketAddr> {
-        let has_dtls = self.tls.dtls_files().is_some();
-        self.listeners_for(self.addresses.udp, has_dtls)
+        let is_secure = self.tls.dtls_files().is_some() || self.tls.quic_files().is_some();
+        self.listeners_for(self.addresses.udp, is_secure)
     }
 
     /// Returns the addresses on which connections are accepted: those for TCP, and those with the ports for TLS. A port for proxies

@@ -120,6 +120,7 @@ impl Reload {
 pub(crate) enum Need {
     Tls,
     Dtls,
+    DtlsOrQuic,
     TcpRelays,
     Database,
     Secrets,
@@ -134,9 +135,10 @@ pub(crate) enum Need {
 
 impl Need {
     /// All needs, in the order in which those that are not met are noted.
-    pub(crate) const ALL: [Self; 12] = [
+    pub(crate) const ALL: [Self; 13] = [
         Self::Tls,
         Self::Dtls,
+        Self::DtlsOrQuic,
         Self::TcpRelays,
         Self::Database,
         Self::Secrets,
@@ -154,6 +156,7 @@ impl Need {
         match self {
             Self::Tls => "TLS or DTLS, which need `cert` and `pkey`",
             Self::Dtls => "`dtls`, `cert` and `pkey`",
+            Self::DtlsOrQuic => "`dtls` or `quic`, `cert` and `pkey`",
             Self::TcpRelays => "`no-tcp-relay=false`",
             Self::Database => "`userdb`",
             Self::Secrets => "`use-auth-secret` or `static-auth-secret`",

@@ -53,11 +53,12 @@ pub fn reload(running: &Loaded, next: &Loaded, machine: &Machine) -> Result<Relo
             || (has_database && !BESIDE_A_DATABASE.contains(&entry.name))
     };
     let first = merge(running, next, machine, &is_fixed)?;
-    // Whether TLS and DTLS are spoken at all says which sockets there are.
+    // Whether TLS, DTLS and QUIC are spoken at all says which sockets there are.
     let spoken = |config: &Config| {
         (
             config.tls.files().is_some(),
             config.tls.dtls_files().is_some(),
+            config.tls.quic_files().is_some(),
         )
     };
     let is_toggled = spoken(&first.config) != spoken(&running.config);

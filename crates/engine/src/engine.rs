@@ -9,7 +9,7 @@ mod routes;
 mod snapshot;
 
 use core::fmt;
-use core::net::SocketAddr;
+use core::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use turnbuckle_wire::TransactionId;
@@ -452,6 +452,19 @@ impl<R: Random> Engine<R> {
     /// message (V-41).
     pub fn is_possible_source(&self, source: SocketAddr) -> bool {
         self.rules.listeners.is_possible_source(source)
+    }
+
+    /// Returns whether `answer_len` bytes may go to a source that proved nothing, for its `received_len` bytes, and charges them if they may. For
+    /// the answers of other protocols on the same sockets.
+    pub fn admits_unverified(
+        &self,
+        now: Time,
+        source: IpAddr,
+        received_len: usize,
+        answer_len: usize,
+    ) -> bool {
+        let budget = &self.rules.commons.unverified;
+        budget.admit(now, source, received_len, answer_len)
     }
 
     /// Returns the policy's verdict on a peer for a client, and the rule that decided, for a log.

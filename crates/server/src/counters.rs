@@ -3,11 +3,12 @@
 //! Invariant: at the end of every loop turn, and so whenever a shard has stopped,
 //! `client_in + peer_in + icmp_in + begun = client_out + peer_out + sum(drops)`. A datagram that was queued for sending
 //! and then refused by the kernel counts as a drop, not as sent. Only a Connect request (RFC 6062 §5.2) is in and not yet out while its peer is being connected to,
-//! and a request that waits for the user database, which `parked` counts.
+//! a request that waits for the user database, which `parked` counts, and a datagram of QUIC that has proven nothing and waits for its turn, which
+//! `quic_waiting` counts.
 //!
 //! What the kernel relays by itself is in and out, what it drops is in and dropped.
 //!
-//! `begun` is what had no datagram of its own to come in by: what DTLS says by itself, and further messages in one datagram of DTLS.
+//! `begun` is what had no datagram of its own to come in by: what DTLS and QUIC say by themselves, and further messages in one datagram of DTLS.
 //!
 //! A message of a stream counts as a datagram: in when its last byte has come, or when it turns out to be none.
 //!
@@ -31,8 +32,8 @@ pub use self::accounting::Accounting;
 pub use self::answers::AnswerCount;
 use self::answers::AnswerCounters;
 pub(crate) use self::drops::{
-    AcrossDrop, ControlDrop, DataPathDrop, DropCounters, DropReason, DtlsDrop, HubDrop, StreamDrop,
-    UdpDrop,
+    AcrossDrop, ControlDrop, DataPathDrop, DropCounters, DropReason, DtlsDrop, HubDrop, QuicDrop,
+    StreamDrop, UdpDrop,
 };
 pub use self::page::counters_page;
 
@@ -81,7 +82,7 @@ impl Measure for Sent {
 }
 
 reasons! {
-    /// Reason for which a client's connection, or its session of DTLS, ended.
+    /// Reason for which a client's connection, its session of DTLS or its connection of QUIC ended.
     pub(crate) enum CloseReason {
         /// It belonged to an allocation that ended.
         AllocationEnded = "allocation_ended",
@@ -97,9 +98,9 @@ reasons! {
         FirstMessageLate = "first_message_late",
         /// Its handshake kept more bytes waiting than there was memory for.
         HandshakeCrowded = "handshake_crowded",
-        /// It did not keep to TLS or DTLS, or wanted what is not offered.
+        /// It did not keep to TLS, DTLS or QUIC, or wanted what is not offered.
         HandshakeFailed = "handshake_failed",
-        /// The handshake of TLS or DTLS took too long.
+        /// The handshake of TLS, DTLS or QUIC took too long.
         HandshakeLate = "handshake_late",
         /// It spoke HTTP.
         Http = "http",
@@ -123,11 +124,13 @@ reasons! {
         Remote = "remote",
         /// Its client began a new DTLS session from the same address.
         Replaced = "replaced",
+        /// It began more requests than it may.
+        RequestsExceeded = "requests_exceeded",
         /// The client or its peer had ended what it sent, and the other side did nothing more.
         Stalled = "stalled",
         /// The relay ended.
         Stopped = "stopped",
-        /// It broke TLS or DTLS after the handshake.
+        /// It broke TLS, DTLS or QUIC after the handshake.
         TlsFailed = "tls_failed",
         /// It had no allocation for too long, whatever it said.
         Unallocated = "without_allocation",
@@ -143,7 +146,7 @@ counters! {
         pub(crate) peer_in: Counter => Datagrams,
         /// ICMP errors read for relay sockets.
         pub(crate) icmp_in: Counter => Datagrams,
-        /// Datagrams that began here: handshakes and alerts of DTLS, and further messages in one of its datagrams.
+        /// Datagrams that began here: handshakes and alerts of DTLS, further messages in one of its datagrams, and what connections of QUIC send.
         pub(crate) begun: Counter => Datagrams,
         /// Datagrams sent to clients: answers and relayed data.
         pub(crate) client_out: Sent => Datagrams,
@@ -176,11 +179,15 @@ counters! {
 
 counters! {
     /// Connections of clients.
-    pub(crate) struct ConnectionCounters: "connections", "the fronts for connections and DTLS" {
-        /// Connections accepted and sessions of DTLS begun.
+    pub(crate) struct ConnectionCounters: "connections", "the fronts for connections, DTLS and QUIC" {
+        /// Connections accepted, and sessions of DTLS and connections of QUIC begun.
         pub(crate) connections: Counter => Connections,
         /// Connections that ended, by reason.
         pub(crate) closes: PerReason<CloseReason, { CloseReason::ALL.len() }> => Connections,
+        /// Connections of QUIC that ended because handling them panicked.
+        pub(crate) quic_panics: Counter => Connections,
+        /// Datagrams of QUIC that have proven nothing and wait: they are in, and neither out nor dropped yet.
+        pub(crate) quic_waiting: Level => Datagrams,
     }
 }
 
@@ -398,6 +405,7 @@ impl ShardCounters {
         self.control.shard_failures.add(1);
         self.engine.allocations.set(0);
         self.asks.parked.set(0);
+        self.connections.quic_waiting.set(0);
         let SessionCounters {
             sessions_begun,
             sessions_over,

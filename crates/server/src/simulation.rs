@@ -129,6 +129,7 @@ impl Server {
             serves_plain: true,
             routes: None,
             dtls: None,
+            quic: None,
         };
         let (config, commons) = (Arc::clone(&self.config), Arc::clone(&self.commons));
         let engine = Engine::new(config, commons, Randomness::from_source(random));
@@ -241,7 +242,7 @@ impl Shard {
 
     /// Accounts for what is on its way when the shard ends.
     pub fn stop(&mut self, tx: &mut SendQueue) {
-        self.relay.stop_dtls(tx);
+        self.relay.stop_sessions(tx);
         self.relay.stop();
     }
 

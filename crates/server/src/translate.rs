@@ -21,6 +21,7 @@ use crate::shard::book::{BookLimits, CrowdLimits};
 use crate::shard::front::all::DatagramService;
 use crate::shard::front::dtls::{DtlsLimits, DtlsService};
 use crate::shard::front::proxy::Proxies;
+use crate::shard::front::quic::QuicService;
 use crate::shard::front::stream::{HttpService, StreamService};
 use crate::tls::Certificates;
 
@@ -100,7 +101,7 @@ pub(crate) fn streams(
     }
 }
 
-/// Returns how datagrams are served, with `certificates` if DTLS is spoken. All shards get the same, because they share the key of the cookies.
+/// Returns how datagrams are served, with `certificates` if DTLS or QUIC is spoken. All shards get the same, because they share the keys.
 pub(crate) fn datagrams(
     config: &Config,
     certificates: Option<&Certificates>,
@@ -108,6 +109,22 @@ pub(crate) fn datagrams(
 ) -> DatagramService {
     let limits = &config.limits.clients;
     let context = certificates.and_then(Certificates::shared_dtls);
+    let quic = certificates.and_then(Certificates::shared_quic);
+    // Who comes by datagrams and has no allocation has the same limits whatever the protocol.
+    let book = BookLimits {
+        handshake: limits.stream_deadline,
+        first_message: limits.stream_deadline,
+        message: limits.stream_deadline,
+        idle: limits.stream_idle,
+        unallocated: limits.time_without_allocation,
+        crowd: CrowdLimits {
+            total: limits.dtls_without_allocation as usize,
+            per_source: CrowdLimits::share(
+                limits.dtls_without_allocation_per_address,
+                usize::from(config.datapath.shards.get()),
+            ),
+        },
+    };
     DatagramService {
         serves_plain: config.addresses.udp,
         routes: None,
@@ -115,22 +132,14 @@ pub(crate) fn datagrams(
             context,
             cookies: keys.cookies.clone(),
             limits: DtlsLimits {
-                book: BookLimits {
-                    handshake: limits.stream_deadline,
-                    first_message: limits.stream_deadline,
-                    message: limits.stream_deadline,
-                    idle: limits.stream_idle,
-                    unallocated: limits.time_without_allocation,
-                    crowd: CrowdLimits {
-                        total: limits.dtls_without_allocation as usize,
-                        per_source: CrowdLimits::share(
-                            limits.dtls_without_allocation_per_address,
-                            usize::from(config.datapath.shards.get()),
-                        ),
-                    },
-                },
+                book,
                 sessions: limits.dtls_sessions as usize,
             },
+        }),
+        quic: quic.map(|tls| QuicService {
+            tls,
+            keys: keys.quic.clone(),
+            book,
         }),
     }
 }

@@ -173,6 +173,8 @@ const WRONG: &[(&str, usize, &str)] = &[
     ("rfc5780\nlistening-ip=10.1.2.3\nlistening-ip=10.1.2.4\nexternal-ip=198.51.100.9", 1, "there are 198.51.100.9, 198.51.100.9"),
     ("rfc5780\nno-stun\nlistening-ip=10.1.2.3\nlistening-ip=10.1.2.4", 1, "`no-stun`"),
     ("rfc3489-compatibility\nsecure-stun", 1, "contradicts `secure-stun`"),
+    ("rfc5766-channel-numbers\nquic", 1, "contradicts `quic`"),
+    ("quic=maybe", 1, "true or false"),
     ("rfc5766-channel-numbers=5000", 1, "true or false"),
     ("mobility=always", 1, "true or false"),
     ("drop-invalid-packets=false", 1, "always dropped"),

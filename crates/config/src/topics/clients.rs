@@ -89,11 +89,12 @@ pub(crate) const ROWS: &[Key] = &[
         "max-dtls-sessions-without-allocation",
         Group::Limits,
         Kind::number(1, 1 << 20, "sessions"),
-        "DTLS sessions of one shard whose client has no allocation, half-open ones among them. \
-         Beyond it the oldest of the address that has the most is ended.",
+        "DTLS sessions of one shard whose client has no allocation, half-open ones among them; \
+         as many connections of QUIC, which are counted apart. Beyond it the oldest of the address \
+         that has the most is ended.",
     )
     .default("2048")
-    .needs(Need::Dtls)
+    .needs(Need::DtlsOrQuic)
     .works(number!(dtls_without_allocation)),
     Key::own(
         "O-098",
@@ -104,7 +105,7 @@ pub(crate) const ROWS: &[Key] = &[
          takes its part. Beyond it the oldest from there is ended.",
     )
     .default("256")
-    .needs(Need::Dtls)
+    .needs(Need::DtlsOrQuic)
     .works(number!(dtls_without_allocation_per_address)),
     Key::own(
         "O-098",

@@ -1,4 +1,4 @@
-//! TLS and DTLS (coturn inventory §1.4): which suites and groups a list in OpenSSL's words means, and whether the keys fit together.
+//! TLS, DTLS and QUIC (coturn inventory §1.4): which suites and groups a list in OpenSSL's words means, and whether the keys fit together.
 
 use std::path::{Path, PathBuf};
 
@@ -17,6 +17,8 @@ pub struct Tls {
     pub wanted: bool,
     /// DTLS is wanted; without certificate and key there is none all the same.
     pub dtls_wanted: bool,
+    /// QUIC is wanted; without certificate and key there is none all the same.
+    pub quic_wanted: bool,
     /// Port on which TLS and DTLS are expected; they are recognised on the other one too.
     pub port: u16,
     /// File with the server's certificate and those between it and an authority, in PEM form. Given together with [`Self::key`] or
@@ -51,10 +53,18 @@ impl Tls {
         files.filter(|_| self.dtls_wanted)
     }
 
+    /// Returns certificate and key, if QUIC is spoken.
+    #[must_use]
+    pub fn quic_files(&self) -> Option<(&Path, &Path)> {
+        let files = self.certificate.as_deref().zip(self.key.as_deref());
+        files.filter(|_| self.quic_wanted)
+    }
+
     /// Returns whether certificates are needed at all.
     #[must_use]
     pub fn is_spoken(&self) -> bool {
-        self.files().is_some() || self.dtls_files().is_some()
+        let all = [self.files(), self.dtls_files(), self.quic_files()];
+        all.iter().any(Option::is_some)
     }
 }
 
@@ -105,6 +115,18 @@ pub(crate) const ROWS: &[Key] = &[
     )
     .default("true")
     .works(off!(dtls_wanted)),
+    Key::own(
+        "O-020",
+        "quic",
+        Group::Addresses,
+        Kind::Flag,
+        "QUIC version 1 with HTTP/3, if `cert` and `pkey` are given: on all ports for UDP and on \
+         `tls-listening-port` by UDP, beside TURN. Nothing is served over it yet: each request is \
+         rejected. How many connections there may be and for how long, the options about DTLS \
+         sessions without an allocation say.",
+    )
+    .default("false")
+    .works(flag!(quic_wanted)),
     Key::new(
         "O-070",
         "cert",
@@ -411,6 +433,12 @@ pub(crate) fn check(tls: &Tls, findings: &mut Findings) {
         );
     }
     check_dtls(tls, findings);
+    if tls.quic_wanted && tls.quic_files().is_none() {
+        findings.note(
+            "quic",
+            "there is none all the same: QUIC needs `cert` and `pkey`",
+        );
+    }
 }
 
 /// Reports what stands in the way of DTLS.

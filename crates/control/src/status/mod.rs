@@ -77,7 +77,7 @@ impl StatusPage {
     /// Makes the page, if the configuration wants one.
     pub(crate) fn of(config: &Config) -> Option<Self> {
         let tls = &config.tls;
-        let files = [tls.files(), tls.dtls_files()];
+        let files = [tls.files(), tls.dtls_files(), tls.quic_files()];
         let mut certificates: Vec<PathBuf> = Vec::new();
         for (certificate, _) in files.into_iter().flatten() {
             if !certificates.iter().any(|known| known == certificate) {

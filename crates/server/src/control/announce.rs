@@ -127,6 +127,7 @@ fn transports(config: &Config, has_datagrams: bool, has_streams: bool) -> String
         ("TCP", has_streams && config.addresses.tcp),
         ("TLS", has_streams && has_tls),
         ("DTLS", has_datagrams && has_dtls),
+        ("QUIC", has_datagrams && config.tls.quic_files().is_some()),
     ];
     let spoken = all.into_iter().filter(|(_, is_spoken)| *is_spoken);
     let spoken: Vec<_> = spoken.map(|(name, _)| name).collect();

@@ -1,11 +1,11 @@
-//! Holds the keys that authenticate what the relay issues: nonces, tickets and cookies.
+//! Holds the keys that authenticate what the relay issues: nonces, tickets, cookies, and what QUIC hands out.
 //!
 //! Invariant: one ring is made when the relay starts. A reload of users and a restart of a shard take their keys from it. So a nonce, a ticket or a
 //! cookie is valid until it expires, and no reload ends it.
 //!
 //! Reservation tokens have no key. They are random names of entries in [`turnbuckle_engine::Commons`], which outlives shards too.
 
-use turnbuckle_engine::{NonceKey, TicketKey};
+use turnbuckle_engine::{NonceKey, Random as _, TicketKey};
 
 use crate::config::Config;
 use crate::random::Randomness;
@@ -20,6 +20,8 @@ pub(crate) struct KeyRing {
     pub(crate) tickets: TicketKey,
     /// Authenticates the cookies of DTLS (RFC 6347 §4.2.1).
     pub(crate) cookies: CookieKey,
+    /// Authenticates connection ids, tokens and stateless resets of QUIC.
+    pub(crate) quic: turnbuckle_quic::Keys,
 }
 
 impl KeyRing {
@@ -30,7 +32,7 @@ impl KeyRing {
         }
     }
 
-    /// Derives the keys of nonces and tickets from the configured secret. Without a secret they are random, and the key of cookies always is.
+    /// Derives the keys of nonces and tickets from the configured secret. Without a secret they are random, and those of cookies and QUIC always are.
     pub(crate) fn new(config: &Config) -> Self {
         let mut random = Randomness::of_system();
         let (nonces, tickets) = match &config.authentication.requests.nonce_secret {
@@ -43,10 +45,13 @@ impl KeyRing {
                 TicketKey::random(&mut random),
             ),
         };
+        let mut quic = [0; 32];
+        random.fill(&mut quic);
         Self {
             nonces,
             tickets,
             cookies: CookieKey::random(),
+            quic: turnbuckle_quic::Keys::new(&quic),
         }
     }
 }

@@ -86,6 +86,26 @@ reasons! {
 }
 
 reasons! {
+    /// Reasons for which the front for QUIC drops.
+    pub(crate) enum QuicDrop {
+        /// A datagram of QUIC itself, not of what it carries: its arrival was its whole purpose.
+        Control = "quic_control",
+        /// Too many datagrams of QUIC that have proven nothing were waiting.
+        Crowded = "quic_crowded",
+        /// A datagram that QUIC has discarded: malformed, of no connection, or not authentic (RFC 9000 §5.2).
+        Discarded = "quic_discarded",
+        /// There are as many connections of QUIC as there may be.
+        Full = "quic_full",
+        /// It waited, or was about to be sent, when the relay ended.
+        SocketClosed = "socket_closed",
+        /// The source cannot be a client, or the connection id names a shard that there is not.
+        SourceInvalid = "source_invalid",
+        /// An answer to a source that proved nothing exceeded its budget.
+        UnverifiedBudget = "unverified_budget",
+    }
+}
+
+reasons! {
     /// Reasons for which the front for connections drops; most end the connection.
     pub(crate) enum StreamDrop {
         /// A channel message whose claims contradict each other (RFC 8656 §12.6).
@@ -163,6 +183,8 @@ droppers! {
     engine: Engine(EngineDrop),
     /// By the hub.
     hub: Hub(HubDrop),
+    /// By the front for QUIC.
+    quic: Quic(QuicDrop),
     /// By the front for connections.
     streams: Stream(StreamDrop),
     /// By the front for datagrams.

@@ -74,6 +74,7 @@ impl Relay {
         let number = u32::try_from(index).unwrap_or(u32::MAX);
         self.hub.engine.set_shard(number);
         self.hub.across.connect(index, mailboxes, waker);
+        self.fronts.quic.begin(index);
     }
 
     /// Has requests wait for the answers of `asker` before they are refused.
@@ -237,11 +238,13 @@ impl Relay {
     /// Refuses new allocations from now on.
     pub(crate) fn drain(&mut self) {
         self.hub.engine.drain();
+        self.fronts.quic.refuse(true);
     }
 
     /// Takes new allocations again.
     pub(crate) fn undrain(&mut self) {
         self.hub.engine.undrain();
+        self.fronts.quic.refuse(false);
     }
 
     /// Lists sessions, or ends them.
@@ -270,13 +273,15 @@ impl Relay {
         let due = due
             .chain(self.fronts.stream.next_timeout())
             .chain(self.fronts.dtls.next_timeout())
+            .chain(self.fronts.quic.next_timeout(self.hub.now.time))
             .min()?;
         Some(due.since(self.hub.now.time))
     }
 
-    /// Ends all sessions of DTLS, because the relay ends.
-    pub(crate) fn stop_dtls(&mut self, tx: &mut SendQueue) {
+    /// Ends all sessions of DTLS and connections of QUIC, because the relay ends.
+    pub(crate) fn stop_sessions(&mut self, tx: &mut SendQueue) {
         self.fronts.dtls.stop(tx);
+        self.fronts.quic.stop(&self.hub, tx);
     }
 
     /// Counts the messages that are lost when the shard ends.
@@ -345,6 +350,7 @@ impl TurnHandler for Relay {
             fronts.stream.move_connections(hub, tx, sockets);
         }
         hub.receive_from_shards(fronts, tx);
+        fronts.quic.work(hub, tx);
         self.settle_sockets(tx, sockets);
         let Self { hub, fronts, .. } = self;
         hub.carry_out_rest(fronts, tx);

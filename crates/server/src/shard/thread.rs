@@ -416,7 +416,7 @@ fn run(datapath: &mut Datapath, relay: &mut Relay, inbox: &Receiver<Request>) ->
                 #[cfg(test)]
                 Request::Panic => panic!("a test wants it so"),
                 Request::Stop => {
-                    relay.stop_dtls(datapath.send_queue());
+                    relay.stop_sessions(datapath.send_queue());
                     datapath.close_streams(relay);
                     relay.stop();
                     return Ok(());

@@ -27,6 +27,9 @@ const ONLY_TLS13: &[&SupportedProtocolVersion] = &[&version::TLS13];
 /// The protocols of RFC 7443. A client that offers others alone is refused (RFC 7301 §3.2); one that offers none is not.
 const ALPN: [&[u8]; 2] = [b"stun.turn", b"stun.nat-discovery"];
 
+/// The protocol that is spoken over QUIC (RFC 9114 §3.1).
+const ALPN_QUIC: [&[u8]; 1] = [b"h3"];
+
 /// The set that new connections begin with; shared by all shards. It is locked once per handshake and per renewal.
 pub(crate) type CurrentTls = Arc<RwLock<Arc<ServerConfig>>>;
 
@@ -42,6 +45,7 @@ pub(crate) struct Certificates {
     stamps: Vec<Option<Stamp>>,
     current: Option<CurrentTls>,
     current_dtls: Option<CurrentDtls>,
+    current_quic: Option<CurrentTls>,
 }
 
 /// What tells that a file is another one than before, or has been written to.
@@ -65,7 +69,7 @@ impl Certificates {
             config,
             files,
             stamps,
-            sets: Sets { tls, dtls },
+            sets: Sets { tls, dtls, quic },
         } = Self::prepare(config)?;
         Ok(Self {
             config,
@@ -73,6 +77,7 @@ impl Certificates {
             stamps,
             current: tls.map(|set| Arc::new(RwLock::new(set))),
             current_dtls: dtls.map(|set| Arc::new(RwLock::new(set))),
+            current_quic: quic.map(|set| Arc::new(RwLock::new(set))),
         })
     }
 
@@ -84,6 +89,11 @@ impl Certificates {
     /// What shards share for DTLS, if it is spoken.
     pub(crate) fn shared_dtls(&self) -> Option<CurrentDtls> {
         self.current_dtls.clone()
+    }
+
+    /// What shards share for QUIC, if it is spoken.
+    pub(crate) fn shared_quic(&self) -> Option<CurrentTls> {
+        self.current_quic.clone()
     }
 
     /// Reads the files again if they have changed. `None`: they have not.
@@ -130,9 +140,11 @@ impl Certificates {
         Ok(())
     }
 
-    fn put(&self, Sets { tls, dtls }: Sets) {
-        if let Some((current, next)) = self.current.as_ref().zip(tls) {
-            *current.write().unwrap_or_else(PoisonError::into_inner) = next;
+    fn put(&self, Sets { tls, dtls, quic }: Sets) {
+        for (current, next) in [(&self.current, tls), (&self.current_quic, quic)] {
+            if let Some((current, next)) = current.as_ref().zip(next) {
+                *current.write().unwrap_or_else(PoisonError::into_inner) = next;
+            }
         }
         if let Some((current, next)) = self.current_dtls.as_ref().zip(dtls) {
             *current.write().unwrap_or_else(PoisonError::into_inner) = next;
@@ -157,15 +169,20 @@ fn files(config: &Tls) -> Vec<PathBuf> {
 struct Sets {
     tls: Option<Arc<ServerConfig>>,
     dtls: Option<SslContext>,
+    quic: Option<Arc<ServerConfig>>,
 }
 
 impl Sets {
     fn read(config: &Tls) -> Result<Self, String> {
-        let tls = config.files().map(|files| server_config(config, files));
+        let tls = config.files();
+        let tls = tls.map(|files| server_config(config, files, versions(config), &ALPN));
+        let quic = config.quic_files();
+        let quic = quic.map(|files| server_config(config, files, ONLY_TLS13, &ALPN_QUIC));
         let dtls = config.dtls_files().map(|files| context(config, files));
         Ok(Self {
             tls: tls.transpose()?.map(Arc::new),
             dtls: dtls.transpose()?,
+            quic: quic.transpose()?.map(Arc::new),
         })
     }
 }
@@ -187,10 +204,12 @@ fn stamps(files: &[PathBuf]) -> Vec<Option<Stamp>> {
 fn server_config(
     config: &Tls,
     (certificate_file, key_file): (&Path, &Path),
+    versions: &'static [&'static SupportedProtocolVersion],
+    alpn: &[&[u8]],
 ) -> Result<ServerConfig, String> {
     let provider = Arc::new(provider(config));
     let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
-        .with_protocol_versions(versions(config))
+        .with_protocol_versions(versions)
         .map_err(|error| format!("cipher-list: {error}"))?;
     // guard: V-48-client-certificate
     let builder = match &config.client_authorities {
@@ -220,9 +239,10 @@ fn server_config(
                 key_file.display()
             )
         })?;
-    server.alpn_protocols = ALPN.map(<[u8]>::to_vec).into();
+    server.alpn_protocols = alpn.iter().map(|name| name.to_vec()).collect();
     // Resumption needs memory that shards would share, or keys that outlive connections; a call makes one handshake.
     server.session_storage = Arc::new(NoServerSessionStorage {});
+    // guard: V-95-keys
     server.send_tls13_tickets = 0;
     Ok(server)
 }

@@ -38,6 +38,7 @@
 //! | V-48 | TLS handshakes | `tls` |
 //! | V-51 | metrics | `metrics` |
 //! | V-63 | a process that is killed | `survival` |
+//! | V-80 to V-86, V-88, V-95 | QUIC: floods, tokens, amplification, what passes for ChannelData, hand-over, request floods, key logs | `quic` |
 //!
 //! Of relay sockets that allocations share, V-07, V-29 and V-45 have tests of their own (`shared_relays`).
 //! And of the port that serves everything: whom a proxy may speak for, what HTTP gets (`proxy`).
@@ -79,6 +80,7 @@ mod permissions;
 mod ports;
 mod probe;
 mod proxy;
+mod quic;
 mod randomness;
 mod realms;
 mod redirection;

@@ -202,3 +202,44 @@ impl State {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::net::SocketAddr;
+
+    use turnbuckle_engine::Endpoint;
+
+    use super::*;
+    use crate::shard::across::message::{About, Body, ClientAt};
+
+    fn from(host: u32, about: About) -> ShardMessage {
+        let remote = SocketAddr::from((host.to_be_bytes(), 5000));
+        let client = ClientTuple::udp(Endpoint(1), remote);
+        let body = Body::Client(
+            ClientAt {
+                client,
+                listener: 0,
+            },
+            about,
+        );
+        ShardMessage { from: 1, body }
+    }
+
+    #[test]
+    fn datagrams_of_quic_from_anywhere_leave_room_for_a_client() {
+        let mailbox = Mailbox::default();
+        mailbox.open(Waker::flag());
+        let flood = (0..20_000).map(|host| from(host, About::Quic(vec![0x40; 40])));
+        let refused = mailbox.post(&mut flood.collect());
+        assert!(refused >= 20_000 - MESSAGES_MAX as u64 / 2, "{refused}");
+        let client = (0..1_000).map(|_| from(1, About::FromClient(vec![0; 100])));
+        assert_eq!(mailbox.post(&mut client.collect()), 0);
+        // What is counted for all of them is counted off again.
+        let (mut taken, mut connections) = (Vec::new(), Vec::new());
+        while mailbox.take(&mut taken, &mut connections) {
+            taken.clear();
+        }
+        assert!(mailbox.lock().share_by_client.is_empty());
+        assert_eq!(mailbox.lock().waiting, Share::default());
+    }
+}

@@ -1,6 +1,8 @@
 //! A message from one shard to another.
 
-use turnbuckle_engine::ClientTuple;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+
+use turnbuckle_engine::{ClientTuple, Endpoint};
 
 /// A message from one shard to another, with its sender.
 pub(crate) struct ShardMessage {
@@ -31,9 +33,17 @@ pub(in crate::shard) enum About {
     FromClient(Vec<u8>),
     /// Reports whether the sender is the client's home.
     IsHome(bool),
+    /// One datagram of QUIC, whose connection id names the receiving shard.
+    Quic(Vec<u8>),
     /// One message for the client.
     ToClient(Vec<u8>),
 }
+
+/// Whom all datagrams of QUIC are counted for. Their sources have proven nothing, so together they have the share of one client.
+const QUIC: ClientTuple = ClientTuple::udp(
+    Endpoint(u32::MAX),
+    SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0),
+);
 
 impl ShardMessage {
     /// Returns the client and the length in bytes of the carried message, if there is one.
@@ -43,6 +53,8 @@ impl ShardMessage {
         };
         match about {
             About::FromClient(bytes) | About::ToClient(bytes) => Some((&at.client, bytes.len())),
+            // guard: V-86-share
+            About::Quic(bytes) => Some((&QUIC, bytes.len())),
             About::Disconnected | About::IsHome(_) => None,
         }
     }

@@ -30,6 +30,8 @@ pub(in crate::shard) struct Across {
     ready: Vec<LeavingConnection>,
     /// Connections from other shards.
     pub(super) arrived: Vec<MovedConnection>,
+    /// Datagrams of QUIC from other shards, with their senders.
+    pub(super) quic_arrived: Vec<(ClientTuple, Vec<u8>)>,
 }
 
 impl Across {
@@ -102,6 +104,11 @@ impl Across {
     /// Takes the connections that came.
     pub(in crate::shard) fn take_arrived(&mut self) -> Vec<MovedConnection> {
         std::mem::take(&mut self.arrived)
+    }
+
+    /// Takes the datagrams of QUIC that came.
+    pub(in crate::shard) fn take_quic(&mut self) -> Vec<(ClientTuple, Vec<u8>)> {
+        std::mem::take(&mut self.quic_arrived)
     }
 
     /// Puts a connection into the mailbox of a shard, or gives it back if there is no room or no such shard.

@@ -11,6 +11,7 @@ use turnbuckle_wire::Demux;
 use super::dtls::records::DtlsFront;
 use super::dtls::{Address, DtlsService};
 use super::proxy;
+use super::quic::{QuicFront, QuicService, Sight};
 use super::stream::{StreamFront, StreamService};
 use super::udp::UdpFront;
 use super::{Destination, Front, Wrapping};
@@ -30,6 +31,8 @@ pub(crate) struct DatagramService {
     pub(crate) routes: Option<KernelRoutes>,
     /// `None` refuses DTLS.
     pub(crate) dtls: Option<DtlsService>,
+    /// `None` refuses QUIC.
+    pub(crate) quic: Option<QuicService>,
 }
 
 /// The fronts of a shard.
@@ -37,6 +40,7 @@ pub(in crate::shard) struct Fronts {
     pub(in crate::shard) udp: UdpFront,
     pub(in crate::shard) stream: StreamFront,
     pub(in crate::shard) dtls: DtlsFront,
+    pub(in crate::shard) quic: QuicFront,
 }
 
 impl Fronts {
@@ -51,6 +55,7 @@ impl Fronts {
             udp: UdpFront::new(datagrams.serves_plain, proxies, counters()),
             stream: StreamFront::new(streams, counters()),
             dtls: DtlsFront::new(datagrams.dtls, counters()),
+            quic: QuicFront::new(datagrams.quic, counters()),
         }
     }
 
@@ -78,6 +83,7 @@ impl Fronts {
             return self.datagrams_of_proxy(message, hub, tx);
         }
         let allocation = hub.engine.client(&client);
+        let quic = self.quic.sight(client.remote, allocation.is_some());
         let mut start = 0;
         let segments = Segments {
             payload: message,
@@ -90,11 +96,16 @@ impl Fronts {
             proxy: None,
         };
         while start < bytes.len() {
+            let datagrams = (bytes, message.segment);
+            // RFC 9443 §2.1: ChannelData of an allocation first, then QUIC by its connection ids.
+            if quic != Sight::Nothing
+                && let Some(end) = self.quic.received(client, quic, datagrams, start, hub)
+            {
+                start = end;
+                continue;
+            }
             start = match protocol(bytes[start]) {
-                Demux::Dtls => {
-                    let datagrams = (bytes, message.segment);
-                    self.dtls.received(address, datagrams, start, hub, tx)
-                }
+                Demux::Dtls => self.dtls.received(address, datagrams, start, hub, tx),
                 _ => self
                     .udp
                     .received(client, allocation, &segments, start, hub, tx),

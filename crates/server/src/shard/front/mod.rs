@@ -16,6 +16,7 @@ use crate::log::Seal;
 pub(crate) mod all;
 pub(crate) mod dtls;
 pub(crate) mod proxy;
+pub(crate) mod quic;
 pub(crate) mod stream;
 pub(crate) mod udp;
 

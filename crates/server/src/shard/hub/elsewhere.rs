@@ -8,7 +8,7 @@ use turnbuckle_engine::ClientTuple;
 use turnbuckle_wire::{Class, Message};
 
 use super::Hub;
-use crate::counters::{AcrossDrop, HubDrop};
+use crate::counters::{AcrossDrop, HubDrop, QuicDrop};
 use crate::shard::across::message::{About, ClientAt};
 use crate::shard::front::{Front, Wrapping};
 use crate::shard::train::{Segments, payloads};
@@ -85,6 +85,19 @@ impl Hub {
         }
     }
 
+    /// Hands a datagram of QUIC to the shard that its connection id names.
+    pub(in crate::shard) fn hand_over(&mut self, shard: u8, client: ClientTuple, datagram: &[u8]) {
+        let roaming = &mut self.across.roaming;
+        let listener = self.engine.listener_index(client.listener);
+        let is_sent = listener.is_some_and(|listener| {
+            let about = About::Quic(datagram.to_vec());
+            roaming.send(shard.into(), ClientAt { client, listener }, about)
+        });
+        if !is_sent {
+            self.counters.dropped(QuicDrop::SourceInvalid, 1);
+        }
+    }
+
     /// Sends the notice of a closed client connection to every shard that got a message for the client.
     pub(in crate::shard) fn client_gone(&mut self, client: &ClientTuple) {
         let Self { engine, across, .. } = self;
@@ -139,6 +152,10 @@ impl Hub {
                         .roaming
                         .set_home(at.client, is_home.then_some(from));
                 }
+                About::Quic(bytes) => match self.named_here(at) {
+                    Some(here) => self.across.quic_arrived.push((here, bytes)),
+                    None => self.counters.dropped(AcrossDrop::SourceInvalid, 1),
+                },
                 About::ToClient(bytes) => self.message_of_home(from, at.client, &bytes, front, tx),
             }
         }

@@ -327,4 +327,4 @@ impl Hub {
 }
 
 #[cfg(test)]
-mod tests;
+pub(in crate::shard) mod tests;

@@ -16,7 +16,7 @@ use crate::translate;
 
 mod parking;
 
-const LISTENER: Endpoint = Endpoint(1);
+pub(in crate::shard) const LISTENER: Endpoint = Endpoint(1);
 
 /// Reaches clients of some transports, and notes who is answered.
 struct Noted {
@@ -51,7 +51,8 @@ impl Front for Noted {
     }
 }
 
-fn hub() -> Hub {
+/// A hub whose listener is at 192.0.2.1, port 3478.
+pub(in crate::shard) fn hub() -> Hub {
     let arguments = [
         "--realm=example.org",
         "--user=a:b",

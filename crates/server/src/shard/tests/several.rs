@@ -246,7 +246,7 @@ impl Several {
         let OneOfSeveral {
             datapath, relay, ..
         } = &mut self.shards[shard];
-        relay.stop_dtls(datapath.send_queue());
+        relay.stop_sessions(datapath.send_queue());
         datapath.close_streams(relay);
         relay.stop();
     }

@@ -86,6 +86,12 @@ impl Client {
         Self::on(username, Link::Udp(Datagrams::new(socket, server)), server)
     }
 
+    /// A client of the user [`USER`] on a socket that somebody else uses too.
+    pub(crate) fn on_socket(socket: UdpSocket, server: &Server) -> Self {
+        let link = Link::Udp(Datagrams::new(socket, server.address()));
+        Self::on(USER, link, server.address())
+    }
+
     /// A client of the user [`USER`] on a stream that is connected to `server`.
     pub(crate) fn on_stream(stream: StreamLink, server: &Server) -> Self {
         Self::on(USER, Link::Stream(stream.0), server.address())

@@ -45,6 +45,15 @@ pub(crate) struct Server {
 impl Server {
     /// Starts the relay with its listener at `address`, in the calling thread's network namespace, and waits for `ready`.
     pub(crate) fn start(address: SocketAddr, options: &[&str]) -> Self {
+        Self::start_in(address, options, &[])
+    }
+
+    /// The same with variables of the environment.
+    pub(crate) fn start_in(
+        address: SocketAddr,
+        options: &[&str],
+        environment: &[(&str, &str)],
+    ) -> Self {
         let number = NEXT_FILE.fetch_add(1, Ordering::Relaxed);
         let statistics = std::env::temp_dir().join(format!(
             "turnbuckle-threats-{}-{number}.json",
@@ -67,6 +76,7 @@ impl Server {
             .arg("--pin-threads=false")
             .args(options)
             .args(shards)
+            .envs(environment.iter().copied())
             .stdin(Stdio::null());
         // One pipe for both, so that lines come in the order in which they were printed: warnings before `ready`.
         let (reader, writer) = std::io::pipe().expect("a pipe");

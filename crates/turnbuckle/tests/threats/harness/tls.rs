@@ -19,7 +19,7 @@ use rustls::{
 use super::dtls::Dtls;
 use super::stream::{StreamLink, connect};
 
-const NAME: &str = "relay.example.org";
+pub(super) const NAME: &str = "relay.example.org";
 
 static NEXT: AtomicU32 = AtomicU32::new(0);
 
@@ -162,8 +162,8 @@ impl Tls {
         self.on(connect(server))
     }
 
-    /// Shakes hands on a connection.
-    pub(crate) fn on(&self, mut socket: TcpStream) -> Result<TlsStream, std::io::Error> {
+    /// What a client of rustls is made of.
+    pub(super) fn config(&self) -> ClientConfig {
         let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
         let builder = ClientConfig::builder_with_provider(provider)
             .with_protocol_versions(&self.versions)
@@ -180,6 +180,12 @@ impl Tls {
         };
         config.alpn_protocols = self.alpn.iter().map(|name| name.to_vec()).collect();
         config.resumption = rustls::client::Resumption::disabled();
+        config
+    }
+
+    /// Shakes hands on a connection.
+    pub(crate) fn on(&self, mut socket: TcpStream) -> Result<TlsStream, std::io::Error> {
+        let config = self.config();
         let name = ServerName::try_from(NAME).expect("a name");
         let connection = ClientConnection::new(Arc::new(config), name).expect("a client");
         let mut stream = StreamOwned::new(connection, socket.try_clone()?);

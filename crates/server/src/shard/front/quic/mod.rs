@@ -1,0 +1,446 @@
+//! The front of clients by QUIC (RFC 9000), on the sockets for datagrams that TURN has.
+//!
+//! Which datagrams are QUIC's is told as RFC 9443 §2.1 says. A first byte of 192 to 255 is a long header. One of 64 to 127 is ChannelData of an
+//! allocation on the 5-tuple; where there is none, or where the client has a connection of QUIC too, it is a short header if its connection id has
+//! a valid tag. Whatever is left is what it was without QUIC.
+//!
+//! - Nothing is kept of a client before its address is proven by a Retry token. What has proven nothing waits in a queue of limited length, and a turn
+//!   works on it for a bounded time. What answers it is charged to the budget that all strangers have.
+//! - A connection is entered in a [`Book`](crate::shard::book::Book) as a session of DTLS is (`connections`).
+//! - Its connection ids name the shard that has it. A datagram that the kernel gave to another shard is handed over.
+//! - What it carries is an [`Application`](turnbuckle_quic::Application)'s (`http3`).
+//!
+//! Invariant: each datagram is counted in once. Then it is answered by one, counted under one reason, or waits.
+
+mod connections;
+mod http3;
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rustls::ServerConfig;
+use turnbuckle_datapath::SendQueue;
+use turnbuckle_engine::{ClientTuple, Endpoint as Listener, Engine, Time};
+use turnbuckle_quic::{
+    ConnectionName, Dropped, Endpoint, Event, Ids, Keys, Limits, Outlet, Path, Settings, Strangers,
+    Totals, Via, WallClock,
+};
+
+use self::connections::{Connections, Overdue};
+use self::http3::{Http3, NO_ERROR};
+use crate::counters::{CloseReason, QuicDrop, ShardCounters};
+use crate::random::Randomness;
+use crate::shard::book::BookLimits;
+use crate::shard::hub::Hub;
+use crate::shard::name;
+use crate::tls::{CurrentTls, current};
+
+/// Time that a turn may spend on datagrams that have proven nothing, handshakes among them.
+const STRANGERS_BUDGET: Duration = Duration::from_micros(500);
+/// Steps of the timer wheel per turn.
+const TIMEOUTS_PER_TURN: u32 = 256;
+/// Datagrams are as long as every path must carry (RFC 9000 §14): the sockets let routers cut those of TURN, and so these too.
+const DATAGRAM_LEN: u16 = 1200;
+/// Bidirectional streams that a client may have open before it has shown who it is.
+const STREAMS: u32 = 8;
+
+/// What a shard needs to know to serve QUIC.
+#[derive(Clone)]
+pub(crate) struct QuicService {
+    pub(crate) tls: CurrentTls,
+    /// All shards have the same ones.
+    pub(crate) keys: Keys,
+    pub(crate) book: BookLimits,
+}
+
+/// Which datagrams of a client may be QUIC's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::shard) enum Sight {
+    /// None.
+    Nothing,
+    /// Those with a long header.
+    Long,
+    /// Those with a short header too.
+    All,
+}
+
+/// What a datagram is.
+enum Target {
+    /// No packet of QUIC.
+    Foreign,
+    /// For this shard, or for whichever takes it.
+    Here,
+    /// For the shard of this number.
+    Elsewhere(u8),
+}
+
+/// The front of clients by QUIC.
+pub(in crate::shard) struct QuicFront {
+    counters: Arc<ShardCounters>,
+    service: Option<QuicService>,
+    /// The connections; `None` refuses QUIC.
+    quic: Option<Box<Quic>>,
+}
+
+/// QUIC of one shard.
+struct Quic {
+    endpoint: Endpoint<Http3>,
+    ids: Ids,
+    shard: u8,
+    connections: Connections,
+    tls: CurrentTls,
+    /// The certificates that the endpoint has.
+    served: Arc<ServerConfig>,
+    /// What the endpoint's clock shows when the shard's shows zero.
+    epoch: Instant,
+    /// What has been counted.
+    counted: Totals,
+}
+
+impl QuicFront {
+    pub(in crate::shard) fn new(
+        service: Option<QuicService>,
+        counters: Arc<ShardCounters>,
+    ) -> Self {
+        Self {
+            counters,
+            service,
+            quic: None,
+        }
+    }
+
+    /// Begins to serve, as shard number `shard`.
+    pub(in crate::shard) fn begin(&mut self, shard: usize) {
+        let shard = u8::try_from(shard).ok();
+        if let Some((service, shard)) = self.service.clone().zip(shard) {
+            self.quic = Some(Box::new(Quic::new(service, shard)));
+        }
+    }
+
+    /// Refuses new connections from now on, or takes them again.
+    pub(in crate::shard) fn refuse(&mut self, refuses: bool) {
+        if let Some(quic) = &mut self.quic {
+            quic.endpoint.refuse(refuses);
+        }
+    }
+
+    /// Returns which datagrams of a client may be QUIC's.
+    #[inline]
+    pub(in crate::shard) fn sight(&self, client: SocketAddr, has_allocation: bool) -> Sight {
+        match &self.quic {
+            None => Sight::Nothing,
+            // guard: V-84-both
+            Some(quic) if has_allocation && !quic.connections.has(client) => Sight::Long,
+            Some(_) => Sight::All,
+        }
+    }
+
+    /// Takes the datagrams of QUIC that begin at `start`, in datagrams of `segment` bytes. Returns where something else begins; `None` if that is at
+    /// `start`.
+    #[inline]
+    pub(in crate::shard) fn received(
+        &mut self,
+        client: ClientTuple,
+        sight: Sight,
+        (bytes, segment): (&[u8], usize),
+        start: usize,
+        hub: &mut Hub,
+    ) -> Option<usize> {
+        let quic = self.quic.as_mut()?;
+        let end_of = |start: usize| bytes.len().min(start + segment);
+        let mut end = end_of(start);
+        match quic.target(sight, &bytes[start..end]) {
+            Target::Foreign => return None,
+            Target::Elsewhere(shard) => {
+                hub.hand_over(shard, client, &bytes[start..end]);
+                return Some(end);
+            }
+            Target::Here => {}
+        }
+        while end < bytes.len() {
+            let next = end_of(end);
+            if !matches!(quic.target(sight, &bytes[end..next]), Target::Here) {
+                break;
+            }
+            end = next;
+        }
+        quic.handle(client, &bytes[start..end], segment, hub);
+        Some(end)
+    }
+
+    /// Takes what other shards have handed over, works on what has waited as long as a turn may, does what timers are about, and sends what is due.
+    pub(in crate::shard) fn work(&mut self, hub: &mut Hub, tx: &mut SendQueue) {
+        let Some(quic) = &mut self.quic else {
+            return;
+        };
+        for (client, datagram) in hub.across.take_quic() {
+            quic.handle(client, &datagram, datagram.len(), hub);
+        }
+        let now = quic.instant(hub.now.time);
+        if quic.endpoint.waiting_count() > 0 {
+            quic.follow_certificates();
+            let mut strangers = Budget::with_time(hub);
+            quic.endpoint.serve_strangers(now, &mut strangers);
+        }
+        quic.endpoint.handle_timeouts(now);
+        quic.take_events(hub.now.time, &self.counters);
+        quic.close_overdue(hub.now.time);
+        quic.send(now, &self.counters, tx);
+        quic.take_events(hub.now.time, &self.counters);
+        let waiting = quic.endpoint.waiting_count() as u64;
+        self.counters.connections.quic_waiting.set(waiting);
+    }
+
+    /// Returns when [`work`](Self::work) has something to do.
+    pub(in crate::shard) fn next_timeout(&self, now: Time) -> Option<Time> {
+        let quic = self.quic.as_ref()?;
+        let due = quic.endpoint.next_deadline(quic.instant(now));
+        let due = due.map(|due| Time::ZERO + due.saturating_duration_since(quic.epoch));
+        due.into_iter().chain(quic.connections.next_timeout()).min()
+    }
+
+    /// Ends all connections, because the relay ends.
+    pub(in crate::shard) fn stop(&mut self, hub: &Hub, tx: &mut SendQueue) {
+        let Some(quic) = &mut self.quic else {
+            return;
+        };
+        let now = quic.instant(hub.now.time);
+        quic.connections.stop();
+        quic.endpoint.stop(now, NO_ERROR, "the relay ends");
+        quic.send(now, &self.counters, tx);
+        quic.take_events(hub.now.time, &self.counters);
+        self.counters.connections.quic_waiting.set(0);
+    }
+}
+
+impl Quic {
+    fn new(service: QuicService, shard: u8) -> Self {
+        let QuicService { tls, keys, book } = service;
+        let mut seed = [0; 32];
+        turnbuckle_engine::Random::fill(&mut Randomness::of_system(), &mut seed);
+        let ids = keys.ids();
+        let settings = Settings {
+            keys,
+            shard,
+            seed,
+            wall_clock: WallClock::default(),
+            path: Path {
+                mtu_initial: DATAGRAM_LEN,
+                mtu_max: None,
+                ..Path::default()
+            },
+            limits: Limits {
+                handshake: book.handshake,
+                streams: STREAMS,
+                ..Limits::default()
+            },
+        };
+        let mut endpoint = Endpoint::new(settings, |_| Http3::default());
+        let served = current(&tls);
+        serve(&mut endpoint, &served);
+        Self {
+            endpoint,
+            ids,
+            shard,
+            connections: Connections::new(book),
+            tls,
+            served,
+            epoch: Instant::now(),
+            counted: Totals::default(),
+        }
+    }
+
+    /// Returns a point of the endpoint's clock. It is derived, because the shard's clock has been read for this turn.
+    fn instant(&self, now: Time) -> Instant {
+        self.epoch + now.since(Time::ZERO)
+    }
+
+    /// Says what a datagram is.
+    #[inline]
+    fn target(&self, sight: Sight, datagram: &[u8]) -> Target {
+        let is_long = match datagram.first() {
+            Some(192..) => true,
+            Some(64..=127) if sight == Sight::All => false,
+            _ => return Target::Foreign,
+        };
+        match self.ids.shard_of_datagram(datagram) {
+            // guard: V-86-handover
+            Some(shard) if shard != self.shard => Target::Elsewhere(shard),
+            // guard: V-84-tag
+            None if !is_long => Target::Foreign,
+            _ => Target::Here,
+        }
+    }
+
+    fn handle(&mut self, client: ClientTuple, bytes: &[u8], segment: usize, hub: &Hub) {
+        // guard: V-83-own
+        if !hub.engine.is_possible_source(client.remote) {
+            let datagrams = bytes.len().div_ceil(segment) as u64;
+            return hub.counters.dropped(QuicDrop::SourceInvalid, datagrams);
+        }
+        let now = self.instant(hub.now.time);
+        let via = Via(client.listener.0);
+        let mut strangers = Budget::without_time(hub);
+        self.endpoint
+            .handle(now, client.remote, via, bytes, segment, &mut strangers);
+    }
+
+    /// Has connections that begin use the certificates that hold now.
+    fn follow_certificates(&mut self) {
+        let next = current(&self.tls);
+        if !Arc::ptr_eq(&next, &self.served) {
+            serve(&mut self.endpoint, &next);
+            self.served = next;
+        }
+    }
+
+    /// Brings the book up to date.
+    fn take_events(&mut self, now: Time, counters: &ShardCounters) {
+        while let Some(event) = self.endpoint.poll_event() {
+            match event {
+                Event::Begun(name, remote) => {
+                    counters.opened();
+                    if let Some((displaced, reason)) = self.connections.displaced_by(remote.ip()) {
+                        self.close(now, displaced, reason);
+                    }
+                    self.connections.begun(now, name, remote);
+                }
+                Event::Connected(name) => self.connections.connected(now, name),
+                Event::Moved(name, remote) => self.connections.moved(name, remote),
+                Event::Ended(name, cause) => {
+                    if let Some(reason) = self.connections.ended(name, cause) {
+                        counters.closed(reason);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Closes the connections whose time is over.
+    fn close_overdue(&mut self, now: Time) {
+        let mut budget = TIMEOUTS_PER_TURN;
+        let instant = self.instant(now);
+        loop {
+            let endpoint = &mut self.endpoint;
+            let overdue = self.connections.pop_due(now, &mut budget, |name| {
+                let asked = endpoint.with(instant, name, |_, http| http.has_requested());
+                asked == Some(true)
+            });
+            let Some(Overdue { name, reason }) = overdue else {
+                return;
+            };
+            self.close(now, name, reason);
+        }
+    }
+
+    fn close(&mut self, now: Time, name: ConnectionName, reason: CloseReason) {
+        let now = self.instant(now);
+        self.connections.closes(name, reason);
+        let (code, words) = http3::code_of(reason);
+        self.endpoint
+            .with(now, name, |connection, _| connection.close(code, words));
+    }
+
+    /// Queues what is due, and counts what has become of all datagrams.
+    fn send(&mut self, now: Instant, counters: &ShardCounters, tx: &mut SendQueue) {
+        let mut sockets = Sockets { tx, datagrams: 0 };
+        self.endpoint.transmit(now, &mut sockets);
+        let sent = sockets.datagrams;
+        let totals = *self.endpoint.totals();
+        let before = std::mem::replace(&mut self.counted, totals);
+        if totals == before && sent == 0 {
+            return;
+        }
+        // What answers a datagram without a connection is that datagram's way out. All else begins here.
+        let answered = totals.answered - before.answered;
+        counters.datagrams.client_out.queued(sent);
+        counters.datagrams.begun.add(sent - answered);
+        let taken = totals.delivered + totals.begun - before.delivered - before.begun;
+        counters.dropped(QuicDrop::Control, taken);
+        for reason in Dropped::ALL {
+            let dropped = totals.of(reason) - before.of(reason);
+            if dropped > 0 {
+                counters.dropped(reason_of(reason), dropped);
+            }
+        }
+        let panicked = totals.panicked - before.panicked;
+        counters.connections.quic_panics.add(panicked);
+    }
+}
+
+/// Has connections that begin use these certificates.
+fn serve(endpoint: &mut Endpoint<Http3>, certificates: &Arc<ServerConfig>) {
+    // They were built for TLS 1.3, which is all that is asked of them. An endpoint without certificates discards what would begin a connection.
+    let _ = endpoint.serve(Arc::clone(certificates));
+}
+
+const fn reason_of(reason: Dropped) -> QuicDrop {
+    match reason {
+        Dropped::Crowded => QuicDrop::Crowded,
+        Dropped::Discarded => QuicDrop::Discarded,
+        Dropped::Full => QuicDrop::Full,
+        Dropped::OtherShard => QuicDrop::SourceInvalid,
+        Dropped::Stopped => QuicDrop::SocketClosed,
+        Dropped::Unaffordable => QuicDrop::UnverifiedBudget,
+    }
+}
+
+/// What strangers get: the budget that they have with all others.
+struct Budget<'a> {
+    engine: &'a Engine<Randomness>,
+    now: Time,
+    /// When work on what waits began; `None` outside of it.
+    began: Option<Instant>,
+}
+
+impl<'a> Budget<'a> {
+    fn with_time(hub: &'a Hub) -> Self {
+        Self {
+            began: Some(Instant::now()),
+            ..Self::without_time(hub)
+        }
+    }
+
+    fn without_time(hub: &'a Hub) -> Self {
+        Self {
+            engine: &hub.engine,
+            now: hub.now.time,
+            began: None,
+        }
+    }
+}
+
+impl Strangers for Budget<'_> {
+    fn has_time(&mut self) -> bool {
+        self.began
+            .is_some_and(|began| began.elapsed() < STRANGERS_BUDGET)
+    }
+
+    fn admits(&mut self, from: IpAddr, received_len: usize, answer_len: usize) -> bool {
+        // guard: V-82-budget
+        self.engine
+            .admits_unverified(self.now, from, received_len, answer_len)
+    }
+}
+
+/// Where trains leave.
+struct Sockets<'a> {
+    tx: &'a mut SendQueue,
+    datagrams: u64,
+}
+
+impl Outlet for Sockets<'_> {
+    fn buffer(&mut self) -> Vec<u8> {
+        self.tx.take_buffer()
+    }
+
+    fn send(&mut self, via: Via, to: SocketAddr, bytes: Vec<u8>, segment: usize) {
+        self.datagrams += bytes.len().div_ceil(segment) as u64;
+        let socket = name::datagrams(Listener(via.0));
+        self.tx.send_owned(socket, to, bytes, segment);
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,141 @@
+//! What the front takes for QUIC, and whom it answers.
+
+use std::sync::RwLock;
+
+use rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
+
+use super::*;
+use crate::counters::Accounting;
+use crate::shard::book::CrowdLimits;
+use crate::shard::hub::tests::{LISTENER, hub};
+
+/// The shard of the front under test.
+const SHARD: u8 = 1;
+
+fn front(counters: &Arc<ShardCounters>) -> (QuicFront, Ids) {
+    let certified = rcgen::generate_simple_self_signed(vec!["relay.example".to_owned()]).unwrap();
+    let key = PrivatePkcs8KeyDer::from(certified.signing_key.serialize_der());
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let tls = ServerConfig::builder_with_provider(provider)
+        .with_protocol_versions(&[&rustls::version::TLS13])
+        .unwrap()
+        .with_no_client_auth()
+        .with_single_cert(vec![certified.cert.into()], PrivateKeyDer::from(key))
+        .unwrap();
+    let long = Duration::from_secs(60);
+    let service = QuicService {
+        tls: Arc::new(RwLock::new(Arc::new(tls))),
+        keys: Keys::new(&[5; 32]),
+        book: BookLimits {
+            handshake: long,
+            first_message: long,
+            message: long,
+            idle: long,
+            unallocated: long,
+            crowd: CrowdLimits {
+                total: 10,
+                per_source: 10,
+            },
+        },
+    };
+    let ids = service.keys.ids();
+    let mut front = QuicFront::new(Some(service), Arc::clone(counters));
+    front.begin(SHARD.into());
+    (front, ids)
+}
+
+fn from(address: [u8; 4], port: u16) -> ClientTuple {
+    ClientTuple::udp(LISTENER, SocketAddr::from((address, port)))
+}
+
+/// A datagram of a version that is not spoken, which is answered with the one that is.
+fn of_unknown_version() -> Vec<u8> {
+    let mut bytes = vec![0; 1200];
+    bytes[..7].copy_from_slice(&[0xc0, 0xfa, 0xce, 0xb0, 0x0c, 8, 1]);
+    bytes
+}
+
+fn short(id: &[u8]) -> Vec<u8> {
+    [&[0x41], id, &[0x55; 40]].concat()
+}
+
+#[test]
+fn nothing_is_answered_to_the_servers_own_ports() {
+    let mut hub = hub();
+    let counters = Arc::clone(&hub.counters);
+    let (mut front, _) = front(&counters);
+    let mut tx = SendQueue::new(1);
+    let bytes = of_unknown_version();
+    let datagrams = (&bytes[..], bytes.len());
+    let own = from([192, 0, 2, 1], 3478);
+    front.received(own, Sight::All, datagrams, 0, &mut hub);
+    front.work(&mut hub, &mut tx);
+    assert!(tx.is_empty());
+    let dropped = Accounting::of([&*counters]).dropped("source_invalid");
+    assert_eq!(dropped, 1);
+    let other = from([192, 0, 2, 1], 3479);
+    front.received(other, Sight::All, datagrams, 0, &mut hub);
+    front.work(&mut hub, &mut tx);
+    assert!(
+        !tx.is_empty(),
+        "a port that is not the server's is answered"
+    );
+}
+
+#[test]
+fn who_has_no_connection_id_of_this_server_is_no_client_of_quic() {
+    let mut hub = hub();
+    let counters = Arc::clone(&hub.counters);
+    let (mut front, ids) = front(&counters);
+    let client = from([198, 51, 100, 7], 4000);
+    let own = short(&ids.make(SHARD, [1, 2, 3, 4, 5, 6, 7]));
+    let foreign = short(&Keys::new(&[6; 32]).ids().make(SHARD, [1, 2, 3, 4, 5, 6, 7]));
+    let long = of_unknown_version();
+    for (sight, bytes, is_quic) in [
+        (Sight::All, &own, true),
+        (Sight::All, &foreign, false),
+        (Sight::Long, &own, false),
+        (Sight::Long, &long, true),
+        (Sight::All, &long, true),
+        (Sight::All, &vec![0x41], false),
+        (Sight::All, &vec![0x80; 40], false),
+        (Sight::All, &vec![0x16; 40], false),
+    ] {
+        let datagrams = (&bytes[..], bytes.len());
+        let taken = front.received(client, sight, datagrams, 0, &mut hub);
+        assert_eq!(
+            taken,
+            is_quic.then_some(bytes.len()),
+            "{sight:?} {bytes:02x?}"
+        );
+    }
+}
+
+#[test]
+fn in_one_buffer_each_datagram_goes_where_it_belongs() {
+    let mut hub = hub();
+    let counters = Arc::clone(&hub.counters);
+    let (mut front, ids) = front(&counters);
+    let client = from([198, 51, 100, 7], 4000);
+    let own = short(&ids.make(SHARD, [1; 7]));
+    let other = short(&ids.make(SHARD + 1, [2; 7]));
+    let foreign = short(&[9; 12]);
+    let len = own.len();
+    let bytes = [&own[..], &own, &other, &foreign, &own[..20]].concat();
+    let mut next = |start| front.received(client, Sight::All, (&bytes, len), start, &mut hub);
+    assert_eq!(next(0), Some(2 * len), "both are for this shard");
+    assert_eq!(next(2 * len), Some(3 * len), "handed over");
+    assert_eq!(next(3 * len), None, "no packet of QUIC");
+    assert_eq!(next(4 * len), Some(4 * len + 20), "a shorter last one");
+}
+
+#[test]
+fn only_a_client_with_an_allocation_and_no_connection_sends_channel_data_alone() {
+    let counters = Arc::<ShardCounters>::default();
+    let (front, _) = front(&counters);
+    let client = SocketAddr::from(([198, 51, 100, 7], 4000));
+    assert_eq!(front.sight(client, false), Sight::All);
+    assert_eq!(front.sight(client, true), Sight::Long);
+    let off = QuicFront::new(None, counters);
+    assert_eq!(off.sight(client, false), Sight::Nothing);
+}
