@@ -50,7 +50,7 @@ func main() {
 
 func run(arguments []string) error {
 	if len(arguments) == 0 {
-		return errors.New("usage: quic-go-peer server|client ...")
+		return errors.New("usage: quic-go-peer server|client|request ...")
 	}
 	flags := flag.NewFlagSet(arguments[0], flag.ExitOnError)
 	mtu := flags.Uint("mtu", 1350, "largest packet, bytes of UDP payload")
@@ -88,8 +88,14 @@ func run(arguments []string) error {
 			}
 		}
 		return nil
+	case "request":
+		server := flags.String("server", "", "address of the server")
+		if err := flags.Parse(arguments[1:]); err != nil {
+			return err
+		}
+		return request(*server, uint16(*mtu))
 	}
-	return fmt.Errorf("%q: allowed are server and client", arguments[0])
+	return fmt.Errorf("%q: allowed are server, client and request", arguments[0])
 }
 
 func config(mtu uint16) *quic.Config {
@@ -295,6 +301,41 @@ func transfer(server string, isUp bool, size uint64, counts bool, timeout time.D
 		})
 	}
 	return nil
+}
+
+// request connects to a server of HTTP/3, and says what comes on its control stream and with which code it rejects a request.
+func request(server string, mtu uint16) error {
+	bound, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	defer cancel()
+	tls := clientTLS()
+	tls.NextProtos = []string{"h3"}
+	connection, err := quic.DialAddr(bound, server, tls, config(mtu))
+	if err != nil {
+		return err
+	}
+	control, err := connection.AcceptUniStream(bound)
+	if err != nil {
+		return err
+	}
+	head := make([]byte, 2)
+	if _, err := io.ReadFull(control, head); err != nil {
+		return err
+	}
+	stream, err := connection.OpenStreamSync(bound)
+	if err != nil {
+		return err
+	}
+	// HEADERS with a field section of no fields.
+	if _, err := stream.Write([]byte{1, 2, 0, 0}); err != nil {
+		return err
+	}
+	_, err = io.ReadAll(stream)
+	var rejected *quic.StreamError
+	if !errors.As(err, &rejected) {
+		return fmt.Errorf("the request was not rejected: %w", err)
+	}
+	event(map[string]any{"event": "rejected", "control": fmt.Sprintf("%x", head), "code": uint64(rejected.ErrorCode)})
+	return connection.CloseWithError(0x100, "done")
 }
 
 // cpu returns the CPU time of the process so far, user and system.
