@@ -4,5 +4,6 @@
 //! libFuzzer targets in `fuzz_targets/` call one each; the main workspace includes the same files in its tests, replays the
 //! committed corpora and feeds random bytes, on stable Rust.
 
+pub mod connection_ids;
 pub mod connection_strings;
 pub mod wire;
