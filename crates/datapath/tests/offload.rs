@@ -453,12 +453,16 @@ fn a_line_that_is_written_while_a_slow_program_reads_it_is_never_seen_half() {
         return;
     };
     let mut kernel = Kernel::load_object(&object, 64, Seed(7)).unwrap();
-    for is_v6 in [false, true] {
-        race(&mut kernel, is_v6, 2_000);
+    // On a busy machine reader and writer seldom have a processor each; then it takes more rounds until they meet.
+    for _ in 0..200 {
+        for is_v6 in [false, true] {
+            race(&mut kernel, is_v6, 1_000);
+        }
+        if kernel.passes().changing > 0 {
+            return;
+        }
     }
-    let passes = kernel.passes();
-    println!("{passes:?}");
-    assert!(passes.changing > 0, "{passes:?}");
+    panic!("no line was written while it was read");
 }
 
 fn race(kernel: &mut Kernel, is_v6: bool, frames: u64) {
