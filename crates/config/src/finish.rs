@@ -6,6 +6,7 @@ use crate::entry::Need;
 use crate::findings::Findings;
 use crate::machine::Machine;
 use crate::table;
+use crate::topics::http::Masque;
 use crate::topics::log::form::LogFormat;
 use crate::topics::{
     addresses, authentication, console, datapath, exporter, limits, log, peers, proxies,
@@ -23,6 +24,7 @@ pub(crate) fn finish(mut draft: Draft, machine: &Machine, findings: &mut Finding
     if draft.tls.port == 0 {
         draft.tls.port = draft.addresses.listening_port;
     }
+    draft.tls.offers_http = draft.protocols.http.masque != Masque::Off;
     check(&mut draft, findings);
     if findings.is_lenient() && !draft.stun.stun_only {
         peers::note_own_addresses(&draft.relays.peers, machine, findings);

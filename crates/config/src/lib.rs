@@ -56,7 +56,7 @@ pub use topics::database::UserDatabase;
 pub use topics::datapath::{Datapath, SharedRelayPorts};
 pub use topics::exporter::Exporter;
 pub use topics::guests::Guests;
-pub use topics::http::Http;
+pub use topics::http::{Http, Masque};
 pub use topics::limits::Limits;
 pub use topics::log::Log;
 pub use topics::log::form::{Form, LogFormat, Timestamps};

@@ -64,6 +64,8 @@ impl Sockets for Pretended {
         None
     }
 
+    fn forbid_fragments(&mut self, _: EndpointId) {}
+
     fn close(&mut self, endpoint: EndpointId) {
         self.closed.push(endpoint);
     }

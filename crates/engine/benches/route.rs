@@ -143,7 +143,9 @@ fn exchange(
             Command::ClosePeer { .. }
             | Command::CloseRelay { .. }
             | Command::Connect { .. }
-            | Command::Join { .. } => {}
+            | Command::Join { .. }
+            | Command::TunnelEnded { .. }
+            | Command::TunnelOpened { .. } => {}
         });
         let Some(request) = request else { break };
         engine.relay_opened(NOW, request, Ok(Endpoint(2).into()));

@@ -8,24 +8,27 @@ use std::sync::Arc;
 
 use turnbuckle_wire::{AddressFamily, AttributeError, AttributeType, IntegrityKey, Method};
 
+use crate::account::Account;
 use crate::allocation::channels::Channels;
 use crate::allocation::lease::Lease;
 use crate::allocation::mobility::Mobility;
+use crate::allocation::opening::{Opening, Openings};
 use crate::allocation::permissions::Permissions;
-use crate::allocation::{Allocation, Entry, Opening, Pending, Rare, Relay, Wish};
+use crate::allocation::relay::Relay;
+use crate::allocation::{Allocation, Entry, Pending, Rare, Wish};
 use crate::allocations::Allocations;
 use crate::auth::{Authenticator, CanonicalOrigin, Proof};
 use crate::bandwidth::Exhausted;
 use crate::change::{Brought, Change, Created, Reserved, Usage};
-use crate::command::RelayOpenError;
 use crate::config::{Config, DefaultFamily};
-use crate::held::{HeldPort, Opened};
-use crate::id::{AllocationId, Family, RelayHandle, RelayProtocol, RelayRequest};
+use crate::held::HeldPort;
+use crate::id::{AllocationId, Family, RelayProtocol};
 use crate::mobility;
+use crate::opening::{OPENING_MAX, ask_host, lease};
 use crate::out::Out;
-use crate::ports::{PortKind, PortLease};
+use crate::ports::PortKind;
 use crate::quota::QuotaUnit;
-use crate::random::{Random, random_u64};
+use crate::random::Random;
 use crate::redirect;
 use crate::reject::{Reject, SharedRefusal, reason_phrase};
 use crate::request::{Answered, Envelope, Request};
@@ -36,9 +39,6 @@ use crate::time::{Now, Time};
 /// The numbers of TCP and UDP in REQUESTED-TRANSPORT.
 const TCP: u8 = 6;
 const UDP: u8 = 17;
-
-/// How long the host may take to open a socket. After that the client gets 508. Clients give up after 39.5 s (RFC 8489 §6.2.1).
-const OPENING_MAX: Duration = Duration::from_secs(10);
 
 /// The values that an Allocate request is granted, if the host can open the sockets.
 struct Granted {
@@ -116,22 +116,21 @@ pub(crate) fn allocate(
         None => grant(&wish, proof, now, rules, random)?,
     };
     let protocol = wish.protocol;
+    // a token is for one port
+    let other = wish.token.is_none().then_some((wish.port, protocol));
+    let deadline = now + OPENING_MAX;
     let pending = Box::new(Pending {
         envelope: request.envelope(),
         key: proof.response_key.clone(),
-        quota,
+        account: Account::new(quota, shaper),
         reserves,
-        shaper: shaper.map(Box::new),
         origin: match rules.config.relays.check_origin {
             true => CanonicalOrigin::first_of(&request.message),
             false => None,
         },
+        openings: Openings::new(openings, other, deadline),
         wish,
-        openings,
-        in_use: Vec::new(),
-        deadline: now + OPENING_MAX,
     });
-    let deadline = pending.deadline;
     let id = allocations.table.insert(Entry::Pending(pending));
     allocations.pending += 1;
     allocations.wheel.schedule(id.index, deadline);
@@ -166,7 +165,7 @@ fn allocate_again(
         // mutant: 437-for-a-retransmission
         Some(Entry::Live(allocation))
             if allocation.transaction == envelope.transaction
-                && allocation.quota.user().is_same_as(&proof.user) =>
+                && allocation.account.user().is_same_as(&proof.user) =>
         {
             let lifetime = allocation.expires().since(request.now.time);
             answer_allocate(
@@ -182,7 +181,7 @@ fn allocate_again(
         }
         Some(Entry::Pending(pending))
             if pending.envelope.transaction == envelope.transaction
-                && pending.quota.user().is_same_as(&proof.user) =>
+                && pending.account.user().is_same_as(&proof.user) =>
         {
             // mutant: second-request-while-opening
             Ok(Answered::InProgress)
@@ -430,125 +429,6 @@ fn lease_ports(
     }
 }
 
-fn lease(
-    family: Family,
-    kind: PortKind,
-    protocol: RelayProtocol,
-    rules: &Rules,
-    random: &mut impl Random,
-) -> Option<(PortLease, Option<PortLease>)> {
-    let random = random_u64(random);
-    let (lease, sibling) = rules.commons.ports.lease(family, kind, random)?;
-    Some((lease.of(protocol), sibling))
-}
-
-/// Asks for a socket for each lease of a new pending allocation; `held` is at the port of the only one, if that was reserved.
-fn ask_host(
-    id: AllocationId,
-    mut held: Option<HeldPort>,
-    allocations: &Allocations,
-    out: &mut Out,
-) {
-    let Some(Entry::Pending(pending)) = allocations.table.at(id) else {
-        return;
-    };
-    for (opening, family) in pending.openings.iter().zip([Family::V4, Family::V6]) {
-        let Opening::Waiting {
-            attempt,
-            lease,
-            sibling,
-        } = opening
-        else {
-            continue;
-        };
-        let handle = RelayHandle {
-            allocation: id,
-            family,
-        };
-        let request = RelayRequest {
-            handle,
-            attempt: *attempt,
-        };
-        out.outbox
-            .open_relay(request, lease, sibling.as_ref(), held.take());
-    }
-}
-
-/// Takes the host's answer to [`ask_host`]. Returns whether it was the last one; the caller then has to call [`settle`].
-pub(crate) fn take_opened(
-    request: RelayRequest,
-    result: Result<Opened, RelayOpenError>,
-    rules: &Rules,
-    allocations: &mut Allocations,
-    out: &mut Out,
-    random: &mut impl Random,
-) -> bool {
-    let RelayRequest { handle, attempt } = request;
-    let is_awaited = match allocations.table.at(handle.allocation) {
-        Some(Entry::Pending(pending)) => {
-            matches!(&pending.openings[handle.family.index()], Opening::Waiting { attempt: a, .. } if *a == attempt)
-        }
-        _ => false,
-    };
-    if !is_awaited {
-        // given up in the meantime
-        // mutant: late-socket-kept-open
-        if let Ok(opened) = result {
-            out.outbox.close_relay(opened.endpoint);
-        }
-        return false;
-    }
-    // another port, if a port is all that was wrong; a token is for one port
-    let is_in_use = matches!(result, Err(RelayOpenError::AddressInUse));
-    let retry = (is_in_use && attempt.saturating_add(1) < rules.config.limits.relay_open_attempts)
-        .then(|| match allocations.table.at(handle.allocation) {
-            Some(Entry::Pending(pending)) if pending.wish.token.is_none() => {
-                Some((pending.wish.port, pending.wish.protocol))
-            }
-            _ => None,
-        })
-        .flatten()
-        .and_then(|(kind, protocol)| lease(handle.family, kind, protocol, rules, random));
-
-    let Some(Entry::Pending(pending)) = allocations.table.at_mut(handle.allocation) else {
-        return false;
-    };
-    let opening = &mut pending.openings[handle.family.index()];
-    let Opening::Waiting { lease, sibling, .. } = core::mem::replace(opening, Opening::Unwanted)
-    else {
-        return false;
-    };
-    match (result, retry) {
-        (Ok(Opened { endpoint, beside }), _) => {
-            *opening = Opening::Open {
-                endpoint,
-                lease: Lease::Own(lease),
-                sibling: sibling.map(|lease| ReservedPort {
-                    held: beside,
-                    lease,
-                }),
-            }
-        }
-        (Err(_), Some((other, other_sibling))) => {
-            let attempt = attempt.saturating_add(1);
-            let request = RelayRequest { handle, attempt };
-            out.outbox
-                .open_relay(request, &other, other_sibling.as_ref(), None);
-            *opening = Opening::Waiting {
-                attempt,
-                lease: other,
-                sibling: other_sibling,
-            };
-            pending.in_use.push(lease);
-        }
-        (Err(_), None) => *opening = Opening::Failed(Reject::InsufficientCapacity.code()),
-    }
-    pending
-        .openings
-        .iter()
-        .all(|opening| !matches!(opening, Opening::Waiting { .. }))
-}
-
 /// Ends the pending state: an allocation and a success response, or neither and a 508.
 pub(crate) fn settle(
     id: AllocationId,
@@ -561,7 +441,9 @@ pub(crate) fn settle(
 ) {
     let pending = match allocations.table.take(id) {
         Some(Entry::Pending(pending)) => pending,
-        Some(live @ Entry::Live(_)) => return allocations.table.put_back(id, live),
+        Some(other @ (Entry::Live(_) | Entry::Tunnel(_))) => {
+            return allocations.table.put_back(id, other);
+        }
         None => return,
     };
     allocations.pending -= 1;
@@ -569,9 +451,8 @@ pub(crate) fn settle(
     let Pending {
         envelope,
         key,
-        quota,
+        account,
         reserves,
-        shaper,
         origin,
         wish,
         openings,
@@ -587,7 +468,7 @@ pub(crate) fn settle(
     let lifetime = rules
         .config
         .lifetimes
-        .granted(wish.lifetime, quota.user(), unix_s);
+        .granted(wish.lifetime, account.user(), unix_s);
     let expires = now.time + lifetime;
     let mut relays = [None, None];
     let mut rare = Rare {
@@ -596,7 +477,7 @@ pub(crate) fn settle(
         ..Rare::default()
     };
     let mut reserved = None;
-    for (opening, family) in openings.into_iter().zip([Family::V4, Family::V6]) {
+    for (opening, family) in openings.by_family.into_iter().zip([Family::V4, Family::V6]) {
         match opening {
             Opening::Open {
                 endpoint,
@@ -635,7 +516,7 @@ pub(crate) fn settle(
     let created = Created {
         allocation: id,
         path: rules.listeners.path(&envelope.to),
-        user: quota.user().clone(),
+        user: account.user().clone(),
         transaction: envelope.transaction,
         protocol: relays
             .iter()
@@ -650,7 +531,7 @@ pub(crate) fn settle(
             is_mobile,
             origin,
         },
-        bytes_per_s: shaper.as_ref().map(|shaper| shaper.rate()),
+        bytes_per_s: account.rate(),
         created: now.time,
         expires,
     };
@@ -662,9 +543,8 @@ pub(crate) fn settle(
         usage: Usage::default(),
         wake: expires,
         created: now.time,
-        quota,
+        account,
         transaction: envelope.transaction,
-        shaper,
         mobility: is_mobile.then(|| Box::new(Mobility::new(envelope.to))),
         rare: rare.boxed(),
     };

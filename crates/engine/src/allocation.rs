@@ -1,9 +1,12 @@
-//! One allocation: what RFC 8656 §6 says it consists of, and its deadlines.
+//! One allocation: what RFC 8656 §6 says it consists of, and its deadlines. Beside it a tunnel, which has parts of the same.
 
 pub(crate) mod channels;
 pub(crate) mod lease;
 pub(crate) mod mobility;
+pub(crate) mod opening;
 pub(crate) mod permissions;
+pub(crate) mod relay;
+pub(crate) mod tunnel;
 
 use core::net::SocketAddr;
 use std::sync::Arc;
@@ -11,22 +14,22 @@ use std::sync::Arc;
 use turnbuckle_wire::{IntegrityKey, Message, TransactionId};
 
 use self::channels::Channels;
-use self::lease::Lease;
 use self::mobility::Mobility;
+use self::opening::Openings;
 use self::permissions::Permissions;
+use self::relay::Relay;
+use self::tunnel::Tunnel;
+use crate::account::Account;
 use crate::auth::CanonicalOrigin;
-use crate::bandwidth::{Direction, Shaper};
-use crate::change::{Relayed, Usage};
+use crate::change::Usage;
 use crate::config::Config;
 use crate::credential::User;
-use crate::drop_reason::DropReason;
-use crate::id::{ClientTuple, Endpoint, Family, RelayProtocol};
-use crate::outbox::Outbox;
-use crate::ports::{PortKind, PortLease};
+use crate::id::{ClientTuple, Family, RelayProtocol};
+use crate::ports::PortKind;
 use crate::quota::QuotaUnit;
 use crate::reject::Reject;
 use crate::request::{Envelope, Request};
-use crate::reservation::{ReservationToken, ReservedPort};
+use crate::reservation::ReservationToken;
 use crate::table::HasClient;
 use crate::time::Time;
 
@@ -39,6 +42,7 @@ use crate::time::Time;
 pub(crate) enum Entry {
     Live(Allocation),
     Pending(Box<Pending>),
+    Tunnel(Box<Tunnel>),
 }
 
 /// An allocation in use. Its size is the larger part of what an idle client costs, so the rare is boxed.
@@ -53,12 +57,10 @@ pub(crate) struct Allocation {
     /// When its timer fires; no deadline of its parts is earlier.
     pub(crate) wake: Time,
     pub(crate) created: Time,
-    /// The unit it takes of its user's quota, and the user.
-    pub(crate) quota: QuotaUnit,
+    /// Its user, the unit it takes of the user's quota, and its rate.
+    pub(crate) account: Account,
     /// The request that created it, so that a retransmission is recognised.
     pub(crate) transaction: TransactionId,
-    /// How fast it may relay, if there is a bound.
-    pub(crate) shaper: Option<Box<Shaper>>,
     /// The state that lets it move, if the client requested that.
     pub(crate) mobility: Option<Box<Mobility>>,
     pub(crate) rare: Option<Box<Rare>>,
@@ -87,45 +89,6 @@ impl Rare {
     }
 }
 
-/// A relayed transport address in use. Each family of a dual allocation has its own lifetime (RFC 8656 §8.1).
-#[derive(Debug)]
-pub(crate) struct Relay {
-    pub(crate) endpoint: Endpoint,
-    pub(crate) expires: Time,
-    pub(crate) lease: Lease,
-}
-
-impl Relay {
-    /// Marks the address of `lease` as open, because the host has its socket. From now on other allocations may send there.
-    pub(crate) fn new(endpoint: Endpoint, expires: Time, lease: Lease) -> Self {
-        lease.open();
-        Self {
-            endpoint,
-            expires,
-            lease,
-        }
-    }
-
-    pub(crate) fn addresses(&self) -> Relayed {
-        Relayed {
-            local: self.lease.local(),
-            external: self.lease.external(),
-        }
-    }
-
-    /// Closes the socket, if it is the allocation's own.
-    pub(crate) fn close(&self, outbox: &mut Outbox) {
-        close(self.endpoint, &self.lease, outbox);
-    }
-}
-
-/// Closes the socket of a relayed transport address, unless other allocations have it too.
-pub(crate) fn close(endpoint: Endpoint, lease: &Lease, outbox: &mut Outbox) {
-    if !lease.is_shared() {
-        outbox.close_relay(endpoint);
-    }
-}
-
 /// The properties that a valid Allocate request asks for.
 #[derive(Debug)]
 pub(crate) struct Wish {
@@ -146,40 +109,13 @@ pub(crate) struct Wish {
 pub(crate) struct Pending {
     pub(crate) envelope: Envelope,
     pub(crate) key: Option<IntegrityKey>,
-    pub(crate) quota: QuotaUnit,
+    pub(crate) account: Account,
     /// The unit of the port that it reserves.
     pub(crate) reserves: Option<QuotaUnit>,
-    pub(crate) shaper: Option<Box<Shaper>>,
     /// Its ORIGIN, where others have to carry the same.
     pub(crate) origin: Option<CanonicalOrigin>,
     pub(crate) wish: Wish,
-    /// By [`Family::index`].
-    pub(crate) openings: [Opening; 2],
-    /// Ports another process was found to have: kept until the end so that they are not tried twice.
-    pub(crate) in_use: Vec<PortLease>,
-    /// When it is given up.
-    pub(crate) deadline: Time,
-}
-
-/// How far one family of a pending allocation is.
-#[derive(Debug)]
-pub(crate) enum Opening {
-    /// Not asked for.
-    Unwanted,
-    /// The host has been asked.
-    Waiting {
-        attempt: u8,
-        lease: PortLease,
-        sibling: Option<PortLease>,
-    },
-    /// Done.
-    Open {
-        endpoint: Endpoint,
-        lease: Lease,
-        sibling: Option<ReservedPort>,
-    },
-    /// Not to be had, by this error code.
-    Failed(u16),
+    pub(crate) openings: Openings,
 }
 
 impl Allocation {
@@ -191,28 +127,6 @@ impl Allocation {
     #[inline]
     pub(crate) fn live_relay(&self, family: Family, now: Time) -> Option<&Relay> {
         self.relay(family).filter(|relay| now < relay.expires)
-    }
-
-    /// Returns how many of these datagrams, in their order, are within the allocation's rate; at least one.
-    ///
-    /// # Errors
-    ///
-    /// Not even one of them is within the rate.
-    #[inline]
-    pub(crate) fn shape(
-        &mut self,
-        direction: Direction,
-        now: Time,
-        datagrams: u32,
-        bytes: u64,
-    ) -> Result<u32, DropReason> {
-        match &mut self.shaper {
-            None => Ok(datagrams),
-            Some(shaper) => match shaper.admit(direction, now, datagrams, bytes) {
-                0 if datagrams > 0 => Err(DropReason::BandwidthExceeded),
-                count => Ok(count),
-            },
-        }
     }
 
     /// Returns the transport protocol between its relayed transport addresses and peers. It is the same for both families.
@@ -291,8 +205,18 @@ impl Entry {
     /// Returns the user that it belongs to.
     pub(crate) fn user(&self) -> &Arc<User> {
         match self {
-            Self::Live(allocation) => allocation.quota.user(),
-            Self::Pending(pending) => pending.quota.user(),
+            Self::Live(allocation) => allocation.account.user(),
+            Self::Pending(pending) => pending.account.user(),
+            Self::Tunnel(tunnel) => tunnel.account.user(),
+        }
+    }
+
+    /// Returns what it waits for from the host, if it is not in use yet.
+    pub(crate) fn openings_mut(&mut self) -> Option<&mut Openings> {
+        match self {
+            Self::Live(_) => None,
+            Self::Pending(pending) => Some(&mut pending.openings),
+            Self::Tunnel(tunnel) => tunnel.openings_mut(),
         }
     }
 }
@@ -303,6 +227,7 @@ impl HasClient for Entry {
         match self {
             Self::Live(allocation) => &allocation.client,
             Self::Pending(pending) => &pending.envelope.to,
+            Self::Tunnel(tunnel) => &tunnel.client,
         }
     }
 }

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use turnbuckle_wire::Method;
 
+use crate::allocation::tunnel::Tunnel;
 use crate::allocation::{Allocation, Entry};
 use crate::auth::Proof;
 use crate::config::Config;
@@ -32,8 +33,10 @@ pub(crate) struct Allocations {
     pub(crate) tombstones: Tombstones,
     /// The times at which this engine's reservations expire, in order: all have the same lifetime.
     pub(crate) reservation_deadlines: VecDeque<Time>,
-    /// Allocate requests that wait for a relay socket.
+    /// Allocate requests and tunnels that wait for a relay socket.
     pub(crate) pending: usize,
+    /// Tunnels in use.
+    pub(crate) tunnels: usize,
     /// As [`crate::Statistics::channel_numbers_reserved`].
     pub(crate) channel_numbers_reserved: u64,
 }
@@ -53,6 +56,7 @@ impl Allocations {
             ),
             reservation_deadlines: VecDeque::new(),
             pending: 0,
+            tunnels: 0,
             channel_numbers_reserved: 0,
         }
     }
@@ -75,7 +79,7 @@ impl Allocations {
     pub(crate) fn live(&self, id: AllocationId) -> Option<&Allocation> {
         match self.table.at(id)? {
             Entry::Live(allocation) => Some(allocation),
-            Entry::Pending(_) => None,
+            Entry::Pending(_) | Entry::Tunnel(_) => None,
         }
     }
 
@@ -83,7 +87,7 @@ impl Allocations {
     pub(crate) fn live_mut(&mut self, id: AllocationId) -> Option<&mut Allocation> {
         match self.table.at_mut(id)? {
             Entry::Live(allocation) => Some(allocation),
-            Entry::Pending(_) => None,
+            Entry::Pending(_) | Entry::Tunnel(_) => None,
         }
     }
 
@@ -98,7 +102,7 @@ impl Allocations {
             .client(&request.from)
             .ok_or(Reject::AllocationMismatch)?;
         let allocation = self.live(id).ok_or(Reject::AllocationMismatch)?;
-        let owner = allocation.quota.user();
+        let owner = allocation.account.user();
         let is_owner = match request.message.method() {
             Method::REFRESH => owner.may_become(&proof.user),
             _ => owner.is_same_as(&proof.user),
@@ -109,6 +113,14 @@ impl Allocations {
             Ok(id)
         } else {
             Err(Reject::WrongCredentials)
+        }
+    }
+
+    /// Returns the tunnel of this name, if it is one.
+    pub(crate) fn tunnel(&self, id: AllocationId) -> Option<&Tunnel> {
+        match self.table.at(id)? {
+            Entry::Tunnel(tunnel) => Some(tunnel),
+            Entry::Live(_) | Entry::Pending(_) => None,
         }
     }
 

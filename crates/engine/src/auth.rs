@@ -7,6 +7,7 @@ mod calendar;
 mod config;
 mod guests;
 mod origin;
+mod password;
 mod realm;
 mod token;
 

@@ -151,6 +151,17 @@ impl BandwidthLedger {
     }
 }
 
+/// Returns how many of `bytes` bytes are in the first `admitted` of `datagrams` datagrams, when all have one size. If the last is
+/// shorter, the result is too small, by less than the difference.
+#[inline]
+pub(crate) fn share(bytes: u64, datagrams: u32, admitted: u32) -> u64 {
+    if admitted == datagrams {
+        bytes
+    } else {
+        bytes.div_ceil(u64::from(datagrams).max(1)) * u64::from(admitted)
+    }
+}
+
 /// All of the capacity is reserved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Exhausted;

@@ -100,7 +100,7 @@ fn check_channel(
         // mutant: family-not-checked
         return Err(Reject::PeerFamilyMismatch);
     }
-    let policy = rules.policies.of(allocation.quota.user());
+    let policy = rules.policies.of(allocation.account.user());
     let peer = policy.check(peer).map_err(|_| Reject::Forbidden)?;
     if !rules.commons.ports.may_reach(peer) {
         return Err(Reject::Forbidden);

@@ -9,10 +9,13 @@ use turnbuckle_wire::ChannelNumber;
 
 use crate::drop_reason::DropReason;
 use crate::held::HeldPort;
-use crate::id::{ClientTuple, ConnectionId, Endpoint, RelayHandle, RelayProtocol, RelayRequest};
+use crate::id::{
+    AllocationId, ClientTuple, ConnectionId, Endpoint, RelayHandle, RelayProtocol, RelayRequest,
+};
 use crate::policy::AllowedPeer;
 use crate::tcp::handover::Handover;
 use crate::time::Time;
+use crate::tunnel_end::TunnelEnd;
 
 /// The result of handling a datagram with [`crate::Engine::handle_stun`].
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -112,6 +115,8 @@ pub enum Framing {
         /// The peer's address as the client knows it.
         peer: SocketAddr,
     },
+    /// As the protocol does that the client's tunnel was opened by.
+    Tunnel,
 }
 
 /// One thing the host has to do.
@@ -167,6 +172,22 @@ pub enum Command<'a> {
         to: ClientTuple,
         /// The whole message.
         bytes: &'a [u8],
+    },
+    /// A tunnel has ended, or was never open. Nothing can be sent by it any more.
+    TunnelEnded {
+        /// Its client.
+        client: ClientTuple,
+        /// Why.
+        cause: TunnelEnd,
+    },
+    /// A tunnel is open: what its client sends may be relayed.
+    TunnelOpened {
+        /// The tunnel.
+        tunnel: AllocationId,
+        /// Its client.
+        client: ClientTuple,
+        /// Its peer, as clients know it.
+        peer: SocketAddr,
     },
 }
 

@@ -13,7 +13,7 @@ use core::fmt;
 use std::sync::Arc;
 
 use foldhash::fast::FixedState;
-use subtle::{Choice, ConditionallySelectable as _};
+use subtle::{Choice, ConditionallySelectable as _, ConstantTimeEq as _};
 use turnbuckle_wire::{
     IntegrityKey, PasswordAlgorithm, long_term_key_md5, long_term_key_sha256, userhash,
 };
@@ -260,6 +260,11 @@ impl Keys {
         }
         chosen.has_sha256 = Choice::conditional_select(&self.has_sha256, &other.has_sha256, choice);
         chosen
+    }
+
+    /// Returns whether this is the key that is made with MD5, in constant time (V-25).
+    pub(crate) fn is_md5(&self, key: &[u8; 16]) -> bool {
+        self.md5.ct_eq(key).into()
     }
 
     /// Returns the key for one integrity attribute, or `None` if the user has no key of that algorithm.

@@ -20,6 +20,8 @@ turnbuckle_counters::reasons! {
         FingerprintMismatch = "fingerprint_mismatch",
         /// A Send indication asks for DF and the host cannot set it (RFC 8656 §11.2).
         FragmentationUnsupported = "fragmentation_unsupported",
+        /// An ICMP error that has ended a tunnel: its peer cannot be reached (RFC 9298 §3.1).
+        IcmpEndsTunnel = "icmp_ends_tunnel",
         /// An ICMP error from outside an allocation's relayed addresses and permissions, or of a type that is not relayed (RFC 8656 §11.5).
         IcmpNotRelayed = "icmp_not_relayed",
         /// An indication without an attribute it must have, or with a malformed one (RFC 8656 §11.2).
@@ -34,6 +36,8 @@ turnbuckle_counters::reasons! {
         NoAllocation = "no_allocation",
         /// No live permission for the peer (RFC 8656 §9).
         NoPermission = "no_permission",
+        /// Data for a tunnel that is not open, or not any more.
+        NoTunnel = "no_tunnel",
         /// The policy denies the peer (RFC 8656 §11.2).
         PeerForbidden = "peer_forbidden",
         /// The peer's address family is not one of the allocation's (RFC 8656 §11.2).
@@ -58,6 +62,8 @@ turnbuckle_counters::reasons! {
         ServiceDisabled = "service_disabled",
         /// The source cannot be a client: its address is unspecified, multicast, or its port zero.
         SourceInvalid = "source_invalid",
+        /// A datagram at a tunnel's relay socket from another address or port than the tunnel's peer has (RFC 9298 §3.1).
+        TunnelSource = "tunnel_source",
         /// An indication with a comprehension-required attribute that is not known (RFC 8489 §6.3.2).
         UnknownAttribute = "unknown_attribute",
         /// The budget of bytes for sources that proved nothing is used up (V-40).

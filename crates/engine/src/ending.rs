@@ -5,7 +5,9 @@ use std::sync::PoisonError;
 use turnbuckle_wire::TransactionId;
 
 use crate::allocate;
-use crate::allocation::{Allocation, Entry, Opening, close};
+use crate::allocation::opening::Opening;
+use crate::allocation::relay::close;
+use crate::allocation::{Allocation, Entry};
 use crate::allocations::Allocations;
 use crate::auth::Authenticator;
 use crate::change::{Change, EndCause, Ended, Path};
@@ -20,6 +22,7 @@ use crate::tcp;
 use crate::tcp::peer_end::PeerEnd;
 use crate::time::{Now, Time};
 use crate::tombstone::{Addresses, Effect};
+use crate::tunnel;
 
 /// Ends whatever of this allocation has run out, and sets its timer to the next deadline.
 pub(crate) fn expire(
@@ -34,12 +37,13 @@ pub(crate) fn expire(
     let time = now.time;
     match allocations.table.at(id) {
         None => return,
-        Some(Entry::Pending(pending)) if pending.deadline <= time => {
+        Some(Entry::Tunnel(_)) => return tunnel::expire(id, time, allocations, out),
+        Some(Entry::Pending(pending)) if pending.openings.deadline <= time => {
             // mutant: opening-never-given-up
             return allocate::settle(id, now, rules, authenticator, allocations, out, random);
         }
         Some(Entry::Pending(pending)) => {
-            let deadline = pending.deadline;
+            let deadline = pending.openings.deadline;
             return allocations.wheel.schedule(id.index, deadline);
         }
         Some(Entry::Live(allocation)) if allocation.expires() <= time => {
@@ -94,7 +98,9 @@ pub(crate) fn end(
 ) {
     let allocation = match allocations.table.take(id) {
         Some(Entry::Live(allocation)) => allocation,
-        Some(pending @ Entry::Pending(_)) => return allocations.table.put_back(id, pending),
+        Some(other @ (Entry::Pending(_) | Entry::Tunnel(_))) => {
+            return allocations.table.put_back(id, other);
+        }
         None => return,
     };
     // mutant: connection-outlives
@@ -111,7 +117,7 @@ pub(crate) fn end(
         allocation: id,
         path: rules.listeners.path(&allocation.client),
         redeemed: allocation.rare.as_ref().and_then(|rare| rare.redeemed),
-        user: allocation.quota.user().clone(),
+        user: allocation.account.user().clone(),
         cause,
         created: allocation.created,
         time: now,
@@ -140,6 +146,9 @@ pub(crate) fn end_disconnected(
     let Some(id) = allocations.client(client) else {
         return;
     };
+    if let Some(Entry::Tunnel(_)) = allocations.table.at(id) {
+        return tunnel::end(id, None, allocations, out);
+    }
     if mobility::outlives(id, client, now.time, rules, allocations, out) {
         return;
     }
@@ -153,7 +162,7 @@ pub(crate) fn end_disconnected(
             out,
         );
     };
-    for opening in &mut pending.openings {
+    for opening in &mut pending.openings.by_family {
         let failed = Opening::Failed(Reject::InsufficientCapacity.code());
         match core::mem::replace(opening, failed) {
             Opening::Open {

@@ -22,6 +22,7 @@ use crate::change::{Change, EndCause};
 use crate::command::{Command, IcmpError, Outcome, RelayOpenError};
 use crate::commons::Commons;
 use crate::config::{Config, RelayAddress};
+use crate::credential::User;
 use crate::discovery::Discovery;
 use crate::held::Opened;
 use crate::id::{
@@ -40,7 +41,8 @@ use crate::tcp::handover::Handover;
 use crate::tcp::peer_end::PeerEnd;
 use crate::ticket::Tickets;
 use crate::time::{Now, Time};
-use crate::{allocate, ending, icmp, judging, mobility, tcp};
+use crate::tunnel::{TunnelRefusal, TunnelSession};
+use crate::{allocate, ending, icmp, judging, mobility, opening, tcp, tunnel};
 
 /// All allocations of one thread, and the rules for them.
 pub struct Engine<R> {
@@ -58,8 +60,10 @@ pub struct Engine<R> {
 pub struct Statistics {
     /// Allocations in use.
     pub allocations: usize,
-    /// Allocate requests that wait for a relay socket.
+    /// Allocate requests and tunnels that wait for a relay socket.
     pub pending: usize,
+    /// Tunnels in use.
+    pub tunnels: usize,
     /// Peer data connections, those under way included.
     pub peer_connections: usize,
     /// Finished transactions on record.
@@ -212,6 +216,10 @@ impl<R: Random> Engine<R> {
 
     /// Handles an ICMP error that arrived at a relay socket (RFC 8656 §11.5).
     pub fn handle_icmp(&mut self, now: Now, relay: RelayHandle, error: IcmpError) -> Outcome {
+        let (rules, allocations) = (&self.rules, &mut self.allocations);
+        if let Some(reason) = tunnel::take_icmp(relay, &error, rules, allocations, &mut self.out) {
+            return Outcome::Dropped(reason);
+        }
         let result = icmp::relay_icmp(
             now,
             relay,
@@ -256,10 +264,61 @@ impl<R: Random> Engine<R> {
             random,
             ..
         } = self;
-        if allocate::take_opened(request, result, rules, allocations, out, random) {
+        if opening::take_opened(request, result, rules, allocations, out, random) {
             let id = request.handle.allocation;
+            tunnel::settle(id, now.time, allocations, out);
             allocate::settle(id, now, rules, authenticator, allocations, out, random);
         }
+    }
+
+    /// Returns the user with this name and password, as it was sent in a protocol that protects it. The work is the same whether or not
+    /// there is such a user (V-26).
+    pub fn check_password(&mut self, now: Now, name: &str, password: &str) -> Option<Arc<User>> {
+        self.authenticator.check_password(now, name, password)
+    }
+
+    /// Returns the realm that [`Self::check_password`] looks for users in.
+    pub fn realm_of_passwords(&self) -> &str {
+        self.authenticator.realm_of_passwords()
+    }
+
+    /// Opens a session of a user who has proven who it is, for its tunnels. It takes one unit of the user's quota and one rate, until
+    /// it and the last of its tunnels are gone.
+    ///
+    /// # Errors
+    ///
+    /// Why there is none.
+    pub fn open_session(
+        &self,
+        now: Now,
+        from: SocketAddr,
+        user: &Arc<User>,
+    ) -> Result<TunnelSession, TunnelRefusal> {
+        tunnel::open_session(from, user, now.time, &self.rules)
+    }
+
+    /// Begins a tunnel to `target`. `client` names it from then on, and must not have anything else. [`Command::TunnelOpened`] says that it is
+    /// open, or [`Command::TunnelEnded`] that it will not be. It ends with [`Engine::disconnected`].
+    ///
+    /// # Errors
+    ///
+    /// Why there is none.
+    pub fn open_tunnel(
+        &mut self,
+        now: Now,
+        session: &TunnelSession,
+        client: ClientTuple,
+        target: SocketAddr,
+    ) -> Result<AllocationId, TunnelRefusal> {
+        let Self {
+            rules,
+            allocations,
+            out,
+            random,
+            ..
+        } = self;
+        let wish = (client, target);
+        tunnel::open(session, wish, now.time, rules, allocations, out, random)
     }
 
     /// Takes the host's answer to [`crate::Command::Connect`].
@@ -412,12 +471,18 @@ impl<R: Random> Engine<R> {
         ending::end(id, cause, now.time, rules, allocations, &mut self.out);
     }
 
+    /// Returns whether this names a tunnel that is open or being opened.
+    pub fn is_tunnel(&self, id: AllocationId) -> bool {
+        self.allocations.tunnel(id).is_some()
+    }
+
     /// Live counts.
     pub fn statistics(&self) -> Statistics {
         let allocations = &self.allocations;
         Statistics {
-            allocations: allocations.table.len() - allocations.pending,
+            allocations: allocations.table.len() - allocations.pending - allocations.tunnels,
             pending: allocations.pending,
+            tunnels: allocations.tunnels,
             peer_connections: allocations.connections.len(),
             tombstones: allocations.tombstones.len(),
             tombstones_forgotten_early: allocations.tombstones.forgotten_early(),
@@ -471,7 +536,7 @@ impl<R: Random> Engine<R> {
     pub fn explain(&self, client: &ClientTuple, peer: SocketAddr) -> Explanation<'_> {
         let allocation = self.client(client).and_then(|id| self.allocations.live(id));
         let policies = &self.rules.policies;
-        let policy = allocation.map(|allocation| policies.of(allocation.quota.user()));
+        let policy = allocation.map(|allocation| policies.of(allocation.account.user()));
         policy.unwrap_or(&policies.usual).explain(peer)
     }
 }

@@ -41,7 +41,7 @@ pub(crate) fn relay_icmp(
     if !allocation.permissions.permits(peer.ip(), now.time)
         || rules
             .policies
-            .forbids_by_now(relay.allocation, allocation.quota.user(), peer)
+            .forbids_by_now(relay.allocation, allocation.account.user(), peer)
     {
         return Err(DropReason::IcmpNotRelayed);
     }

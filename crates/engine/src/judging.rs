@@ -10,6 +10,7 @@ use crate::out::Out;
 use crate::rules::Rules;
 use crate::shared;
 use crate::tcp;
+use crate::tunnel;
 
 /// Applies a changed policy to as many allocations as one call may check. Records that the rest is still to be checked.
 pub(crate) fn judge_all(rules: &mut Rules, allocations: &mut Allocations, out: &mut Out) {
@@ -41,10 +42,11 @@ pub(crate) fn enforce_policy(
 ) {
     // guard: V-10-accept-policy
     tcp::enforce_policy_on_connections(id, rules, allocations, out);
+    tunnel::enforce_policy(id, rules, allocations, out);
     let Some(Entry::Live(allocation)) = allocations.table.at_mut(id) else {
         return;
     };
-    let policy = rules.policies.of(allocation.quota.user());
+    let policy = rules.policies.of(allocation.account.user());
     allocation.permissions.retain_peers(
         |peer| policy.check(SocketAddr::new(peer, 0)).is_ok(),
         |peer| {

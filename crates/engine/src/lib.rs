@@ -13,6 +13,7 @@
 #![forbid(unsafe_code)]
 #![warn(clippy::wildcard_enum_match_arm)]
 
+mod account;
 mod address;
 mod allocate;
 mod allocation;
@@ -38,6 +39,7 @@ mod judging;
 mod listeners;
 mod mobility;
 mod nonce;
+mod opening;
 mod out;
 mod outbox;
 mod peer_index;
@@ -66,6 +68,8 @@ mod ticket;
 mod time;
 mod timers;
 mod tombstone;
+mod tunnel;
+mod tunnel_end;
 mod unverified;
 
 pub use crate::address::{Embedding, Nat64Prefix, ParseNat64PrefixError, PeerAddress};
@@ -113,5 +117,7 @@ pub use crate::tcp::peer_end::PeerEnd;
 pub use crate::ticket::TicketKey;
 pub use crate::time::{Now, Time};
 pub use crate::timers::Wheel;
+pub use crate::tunnel::{TunnelRefusal, TunnelSession};
+pub use crate::tunnel_end::TunnelEnd;
 pub use crate::unverified::{Rate, UnverifiedBudget, UnverifiedLimits};
 pub use turnbuckle_wire::{ChannelNumber, TransactionId};

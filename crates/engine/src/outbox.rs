@@ -6,10 +6,13 @@ use turnbuckle_wire::WriteError;
 
 use crate::command::Command;
 use crate::held::HeldPort;
-use crate::id::{ClientTuple, ConnectionId, Endpoint, RelayHandle, RelayProtocol, RelayRequest};
+use crate::id::{
+    AllocationId, ClientTuple, ConnectionId, Endpoint, RelayHandle, RelayProtocol, RelayRequest,
+};
 use crate::policy::AllowedPeer;
 use crate::ports::PortLease;
 use crate::request::REPLY_LEN_MAX;
+use crate::tunnel_end::TunnelEnd;
 
 #[derive(Debug, Default)]
 pub(crate) struct Outbox {
@@ -40,6 +43,15 @@ enum Queued {
     Reply {
         to: ClientTuple,
         len: usize,
+    },
+    TunnelEnded {
+        client: ClientTuple,
+        cause: TunnelEnd,
+    },
+    TunnelOpened {
+        tunnel: AllocationId,
+        client: ClientTuple,
+        peer: SocketAddr,
     },
 }
 
@@ -127,6 +139,23 @@ impl Outbox {
         self.queue.push(Queued::CloseRelay(endpoint));
     }
 
+    pub(crate) fn tunnel_ended(&mut self, client: ClientTuple, cause: TunnelEnd) {
+        self.queue.push(Queued::TunnelEnded { client, cause });
+    }
+
+    pub(crate) fn tunnel_opened(
+        &mut self,
+        tunnel: AllocationId,
+        client: ClientTuple,
+        peer: SocketAddr,
+    ) {
+        self.queue.push(Queued::TunnelOpened {
+            tunnel,
+            client,
+            peer,
+        });
+    }
+
     /// Passes everything on, oldest first.
     pub(crate) fn drain(&mut self, mut handle: impl FnMut(Command<'_>)) {
         let mut start = 0;
@@ -161,6 +190,16 @@ impl Outbox {
                         held,
                     }
                 }
+                Queued::TunnelEnded { client, cause } => Command::TunnelEnded { client, cause },
+                Queued::TunnelOpened {
+                    tunnel,
+                    client,
+                    peer,
+                } => Command::TunnelOpened {
+                    tunnel,
+                    client,
+                    peer,
+                },
                 Queued::Reply { to, len } => {
                     let bytes = &self.bytes[start..start + len];
                     start += len;

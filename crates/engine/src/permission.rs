@@ -73,7 +73,7 @@ fn check_permissions(
 ) -> Result<(), Reject> {
     let limit = usize::from(rules.config.limits.permissions_per_allocation);
     let allocation = allocations.live(id).ok_or(Reject::AllocationMismatch)?;
-    let policy = rules.policies.of(allocation.quota.user());
+    let policy = rules.policies.of(allocation.account.user());
     let mut refused = None;
     for peer in request.message.xor_peer_addresses() {
         let peer = peer.map_err(|_| Reject::BadRequest("XOR-PEER-ADDRESS malformed"))?; // any invalid one makes the request invalid

@@ -162,10 +162,10 @@ fn renew(
     let Some(allocation) = allocations.live_mut(id) else {
         return;
     };
-    let held = allocation.quota.user();
+    let held = allocation.account.user();
     if held.name != proof.user.name || !held.is_same_as(&proof.user) {
-        allocation.quota.renew(&proof.user);
-        let user = Arc::clone(allocation.quota.user());
+        allocation.account.renew(&proof.user);
+        let user = Arc::clone(allocation.account.user());
         tcp::renew_connections(id, &user, rules, allocations);
         out.changes.push_back(Change::Reauthorized {
             allocation: id,

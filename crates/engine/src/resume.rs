@@ -52,7 +52,7 @@ pub(crate) fn check_resume(
     let mobility = mobility.filter(|_| Creator::new(&allocation.transaction) == ticket.created_by);
     let mobility = mobility.ok_or(Reject::AllocationMismatch)?;
     // guard: V-30-owner
-    if !allocation.quota.user().is_same_as(&proof.user) {
+    if !allocation.account.user().is_same_as(&proof.user) {
         return Err(Reject::WrongCredentials);
     }
     allocation.check_origin(request, &rules.config)?;

@@ -77,7 +77,9 @@ fn route_send(
     }
     shared::claim_for_data(id, peer.peer(), now, rules, allocations, out)?;
     let allocation = allocations.live_mut(id).ok_or(DropReason::NoAllocation)?;
-    allocation.shape(Direction::ToPeers, now, 1, bytes)?;
+    allocation
+        .account
+        .shape(Direction::ToPeers, now, 1, bytes)?;
     // mutant: send-refreshes-permission
     allocation.usage.peer_sent.add(1, bytes);
     // only IPv4 to IPv4 has a DF bit to set; in translations the attribute is ignored (RFC 8656 §13, §14)

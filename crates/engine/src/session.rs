@@ -8,7 +8,6 @@ use core::num::NonZeroU32;
 use std::sync::Arc;
 
 use crate::allocation::Allocation;
-use crate::bandwidth::Shaper;
 use crate::change::{Path, Relayed, Usage};
 use crate::credential::User;
 use crate::id::{AllocationId, ClientTuple, RelayProtocol};
@@ -40,7 +39,7 @@ impl<'a> Session<'a> {
 
     /// Whose it is.
     pub fn user(&self) -> &'a Arc<User> {
-        self.allocation.quota.user()
+        self.allocation.account.user()
     }
 
     /// The relayed transport addresses, one or two.
@@ -69,7 +68,7 @@ impl<'a> Session<'a> {
 
     /// How fast it may relay in each direction, in bytes of payload per second; `None` for no bound.
     pub fn bytes_per_s(&self) -> Option<NonZeroU32> {
-        self.allocation.shaper.as_deref().map(Shaper::rate)
+        self.allocation.account.rate()
     }
 
     /// What it has relayed up to now.

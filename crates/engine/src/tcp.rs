@@ -255,7 +255,7 @@ pub(crate) fn relayed(
     };
     received.add(1, bytes);
     sent.add(1, bytes);
-    let shaper = allocation.shaper.as_mut()?;
+    let shaper = allocation.account.shaper()?;
     shaper.charge_stream(direction, now.time, bytes)
 }
 
@@ -325,7 +325,7 @@ fn check_connect(
     let relay = allocation
         .live_relay(Family::of(&peer), request.now.time)
         .ok_or(Reject::PeerFamilyMismatch)?;
-    let policy = rules.policies.of(allocation.quota.user());
+    let policy = rules.policies.of(allocation.account.user());
     let allowed = policy.check(peer).map_err(|_| Reject::Forbidden)?;
     let local = relay.lease.local();
     let is_own = allowed.address() == local; // the kernel would connect it with itself
@@ -361,7 +361,7 @@ fn admit_peer(
     // the policy may have changed since the permission was given
     let allowed = rules
         .policies
-        .of(allocation.quota.user())
+        .of(allocation.account.user())
         .check(peer.address())
         .map_err(|_| PeerEnd::PeerForbidden)?;
     if !may_reach_stream(allowed, rules) {
@@ -376,7 +376,7 @@ fn admit_peer(
     if !out.outbox.has_room(rules.config.limits.reply_queue_bytes) {
         return Err(PeerEnd::ReplyQueueFull);
     }
-    let user = Arc::clone(allocation.quota.user());
+    let user = Arc::clone(allocation.account.user());
     Ok((allocation.client, user, allowed))
 }
 
@@ -521,7 +521,7 @@ fn bind_here(
         .live(allocation)
         .ok_or(Reject::BadRequest("CONNECTION-ID unknown"))?;
     // mutant: connection-of-another-user
-    if !owner.quota.user().is_same_as(user) {
+    if !owner.account.user().is_same_as(user) {
         return Err(Reject::WrongCredentials);
     }
     let held = allocations

@@ -95,7 +95,9 @@ impl Host {
                 Command::ClosePeer { .. }
                 | Command::CloseRelay { .. }
                 | Command::Connect { .. }
-                | Command::Join { .. } => {}
+                | Command::Join { .. }
+                | Command::TunnelEnded { .. }
+                | Command::TunnelOpened { .. } => {}
             });
             let Some((request, handle)) = open else { break };
             let endpoint = Endpoint(u32::try_from(self.handles.len()).unwrap());

@@ -56,6 +56,9 @@ pub fn read(bytes: &[u8]) -> Read {
             false => Read::Other,
         },
         Ok(httparse::Status::Partial) => Read::Later,
+        Ok(httparse::Status::Complete(len)) if len > HEAD_LEN_MAX => {
+            Read::Refused(Refusal::HeadTooLarge)
+        }
         Ok(httparse::Status::Complete(len)) => match asked(&request, path.unwrap_or_default()) {
             Some(asked) => Read::Asked { asked, len },
             None => Read::Refused(Refusal::BadRequest),
@@ -326,6 +329,8 @@ mod tests {
         bytes.resize(HEAD_LEN_MAX - 1, b'x');
         assert_eq!(read(&bytes), Read::Later);
         bytes.push(b'x');
+        assert_eq!(read(&bytes), Read::Refused(Refusal::HeadTooLarge));
+        bytes.extend_from_slice(b"\r\n\r\n");
         assert_eq!(read(&bytes), Read::Refused(Refusal::HeadTooLarge));
         let many = vec!["X: y"; FIELDS_MAX + 1];
         assert_eq!(get(PATH, &many), Read::Refused(Refusal::HeadTooLarge));

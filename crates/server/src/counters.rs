@@ -132,6 +132,8 @@ reasons! {
         Stopped = "stopped",
         /// It broke TLS, DTLS or QUIC after the handshake.
         TlsFailed = "tls_failed",
+        /// Its tunnel ended: it was idle, or its target cannot be reached or is forbidden by now.
+        TunnelEnded = "tunnel_ended",
         /// It had no allocation for too long, whatever it said.
         Unallocated = "without_allocation",
     }
@@ -168,6 +170,8 @@ counters! {
         pub(crate) taken_over: Counter => Allocations,
         /// Allocations of the process before that were on record and could not be taken over: of clients by TCP, TLS and DTLS without mobility, and of TCP relays.
         pub(crate) not_taken_over: Counter => Allocations,
+        /// Open tunnels of UDP in HTTP.
+        pub(crate) tunnels: Level => Connections,
         /// Requests that created or ended allocations and were forgotten, for want of room, while they could still be good (V-22).
         pub(crate) requests_forgotten_early: Counter => Requests,
         /// Connections of TCP relays that were tried or came.

@@ -14,6 +14,7 @@ mod log;
 mod offload;
 mod process;
 mod random;
+mod resolve;
 mod shard;
 #[doc(hidden)]
 pub mod simulation;

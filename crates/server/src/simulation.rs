@@ -124,6 +124,7 @@ impl Server {
             serves_plain: true,
             proxies: Proxies::default(),
             http: HttpService::default(),
+            tunnels: None,
         };
         let datagrams = DatagramService {
             serves_plain: true,

@@ -12,17 +12,18 @@ use turnbuckle_engine::{
     TcpRelays, ThirdParties, UnverifiedLimits,
 };
 
-use crate::config::{Config, Credential, Persona, SharedRelayPorts};
+use crate::config::{Config, Credential, Masque, Persona, SharedRelayPorts};
 use crate::control::keys::KeyRing;
 use crate::control::limits::connections_without_allocation;
 use crate::handle::SessionNumbers;
 use crate::log::{Lines, Scope};
+use crate::resolve::Resolver;
 use crate::shard::book::{BookLimits, CrowdLimits};
 use crate::shard::front::all::DatagramService;
 use crate::shard::front::dtls::{DtlsLimits, DtlsService};
 use crate::shard::front::proxy::Proxies;
 use crate::shard::front::quic::QuicService;
-use crate::shard::front::stream::{HttpService, StreamService};
+use crate::shard::front::stream::{HttpService, StreamService, TunnelService};
 use crate::tls::Certificates;
 
 /// Bytes that the receive buffers of busy relay sockets may take together.
@@ -71,11 +72,13 @@ pub(crate) fn datapath(
     }
 }
 
-/// Returns how connections are served, with `certificates` if TLS is spoken, in a process that may have so many `descriptors`.
+/// Returns how connections are served, with `certificates` if TLS is spoken, in a process that may have so many `descriptors`. With a `resolver`
+/// there are tunnels of UDP in HTTP.
 pub(crate) fn streams(
     config: &Config,
     certificates: Option<&Certificates>,
     descriptors: Option<u64>,
+    resolver: Option<&Resolver>,
 ) -> StreamService {
     let limits = &config.limits.clients;
     StreamService {
@@ -94,6 +97,10 @@ pub(crate) fn streams(
             datagram_sources: config.protocols.proxies.datagram_sources.clone(),
             only: config.protocols.proxies.port.is_some(),
         },
+        tunnels: resolver.map(|resolver| TunnelService {
+            serves_plain: config.protocols.http.masque == Masque::Plain,
+            resolver: resolver.clone(),
+        }),
         http: HttpService {
             answers: config.protocols.http.answers,
             acme_redirect: config.protocols.http.acme_redirect.clone(),

@@ -506,6 +506,9 @@ impl Server {
                     is_held,
                 });
             }
+            Command::TunnelEnded { .. } | Command::TunnelOpened { .. } => {
+                absurd.push(format!("{command:?} without tunnels"));
+            }
             Command::ClosePeer { .. } | Command::Connect { .. } | Command::Join { .. } => {
                 absurd.push(format!("{command:?} without TCP relays"));
             }

@@ -1,7 +1,8 @@
 //! HTTP on the listening ports: the response to an HTTP client, before its connection is closed.
 
+use crate::choice::{Choice, kind_of};
 use crate::entry::Group;
-use crate::row::{Row, Setting, Topic, each, flag};
+use crate::row::{Row, Setting, Topic, choice, each, flag};
 use crate::value::Kind;
 
 /// The response to an HTTP client, before its connection is closed.
@@ -11,6 +12,28 @@ pub struct Http {
     pub answers: bool,
     /// The URL where an ACME challenge is answered, for clients that request it without TLS. The token is appended.
     pub acme_redirect: Option<Box<str>>,
+    /// Who may ask for tunnels of UDP (RFC 9298).
+    pub masque: Masque,
+}
+
+/// Which connections may ask for tunnels of UDP in HTTP.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Masque {
+    /// None.
+    #[default]
+    Off,
+    /// Those with TLS.
+    Tls,
+    /// All: passwords cross the network as they are.
+    Plain,
+}
+
+impl Choice for Masque {
+    const WORDS: &'static [(&'static str, Self)] = &[
+        ("off", Self::Off),
+        ("tls", Self::Tls),
+        ("plain", Self::Plain),
+    ];
 }
 
 impl Topic for Http {
@@ -47,6 +70,18 @@ pub(crate) const ROWS: &[Key] = &[
     )
     .default("false")
     .works(flag!(answers)),
+    Key::own(
+        "O-084",
+        "masque",
+        Group::Tls,
+        kind_of!(Masque),
+        "Opens tunnels of UDP in HTTP (CONNECT-UDP, RFC 9298) by HTTP/1.1 Upgrade on the TURN \
+         ports, for users with their names and passwords by Basic, under the same quotas and peer \
+         rules as allocations; 'tls' on connections with TLS, 'plain' on those without it too, \
+         where passwords cross the network as they are.",
+    )
+    .default("off")
+    .works(choice!(masque)),
 ];
 
 /// Checks that a URL is valid in the header of an HTTP response.

@@ -36,6 +36,8 @@ pub struct Tls {
     pub cipher_suites: Vec<&'static str>,
     /// Groups for the key exchange by OpenSSL's names, best first; not empty.
     pub groups: Vec<&'static str>,
+    /// HTTP is spoken inside of TLS over TCP, and offered there.
+    pub offers_http: bool,
 }
 
 impl Tls {

@@ -32,6 +32,10 @@ pub trait Sockets {
     /// Returns the address a socket for datagrams is bound to.
     fn local_addr(&self, endpoint: EndpointId) -> Option<SocketAddr>;
 
+    /// Has a socket for datagrams send nothing in fragments from now on: what is longer than its path takes is dropped. A kernel that refuses that
+    /// goes on as before.
+    fn forbid_fragments(&mut self, endpoint: EndpointId);
+
     /// Closes a socket for datagrams after the flush that follows, so that what was queued for it still leaves.
     fn close(&mut self, endpoint: EndpointId);
 

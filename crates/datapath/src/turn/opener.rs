@@ -5,6 +5,8 @@ use std::net::SocketAddr;
 
 use rustix::event::epoll::{self, EventData, EventFlags};
 
+use turnbuckle_sys::sockopt;
+
 use crate::names::{Bind, EndpointId, EndpointKind, Listen, StreamId, StreamListenerId};
 use crate::reports::Warning;
 use crate::settings::Settings;
@@ -70,6 +72,14 @@ impl Sockets for Opener<'_> {
 
     fn local_addr(&self, endpoint: EndpointId) -> Option<SocketAddr> {
         self.table.get(endpoint).map(|bound| bound.endpoint.local)
+    }
+
+    fn forbid_fragments(&mut self, endpoint: EndpointId) {
+        if let Some(bound) = self.table.get(endpoint) {
+            let is_v6 = bound.endpoint.local.is_ipv6();
+            // Without it datagrams leave as from any other relay socket.
+            let _ = sockopt::forbid_fragments(bound.socket.fd(), is_v6);
+        }
     }
 
     fn close(&mut self, endpoint: EndpointId) {

@@ -9,12 +9,14 @@ use std::sync::Arc;
 
 use turnbuckle_wire::ChannelNumber;
 
+use crate::account::Account;
 use crate::address::PeerAddress;
 use crate::allocation::channels::Channels;
 use crate::allocation::lease::Lease;
 use crate::allocation::mobility::{LastResume, Mobility};
 use crate::allocation::permissions::Permissions;
-use crate::allocation::{Allocation, Entry, Rare, Relay};
+use crate::allocation::relay::Relay;
+use crate::allocation::{Allocation, Entry, Rare};
 use crate::change::{Change, Created, EndCause, Ended, Path, Reserved, Resumed, Usage};
 use crate::commons::Commons;
 use crate::config::Config;
@@ -440,6 +442,9 @@ impl<R: Random> Engine<R> {
             redeemed: created.brought.redeemed,
             missing_family: created.missing_family,
         };
+        let bandwidth = &self.rules.commons.bandwidth;
+        let shaper = created.bytes_per_s;
+        let shaper = shaper.map(|rate| bandwidth.reserve_again(rate));
         let mut allocation = Allocation {
             client,
             relays,
@@ -448,12 +453,9 @@ impl<R: Random> Engine<R> {
             usage: *usage,
             wake: Time::ZERO,
             created: created.created,
-            quota,
+            account: Account::new(quota, shaper),
             transaction: created.transaction,
             mobility,
-            shaper: created
-                .bytes_per_s
-                .map(|rate| Box::new(self.rules.commons.bandwidth.reserve_again(rate))),
             rare: rare.boxed(),
         };
         for (&peer, &expires) in permissions {

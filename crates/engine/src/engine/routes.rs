@@ -4,7 +4,7 @@
 use core::net::SocketAddr;
 
 use crate::allocation::Entry;
-use crate::bandwidth::{Direction, Shaper};
+use crate::bandwidth::{Direction, Shaper, share};
 use crate::change::Unasked;
 use crate::command::{ClientRoute, Flow, Framing, PeerRoute};
 use crate::drop_reason::DropReason;
@@ -12,6 +12,7 @@ use crate::engine::Engine;
 use crate::id::{AllocationId, Connection, Family, RelayHandle, RelayProtocol, Transport};
 use crate::random::Random;
 use crate::time::Time;
+use crate::tunnel;
 
 impl<R: Random> Engine<R> {
     /// Routes a train of `datagrams` channel messages of one channel with `bytes` bytes of payload in all (RFC 8656 §12.6).
@@ -61,14 +62,16 @@ impl<R: Random> Engine<R> {
         if !allocation.permissions.permits(peer.ip(), now) {
             return Err(DropReason::NoPermission);
         }
-        let user = allocation.quota.user();
+        let user = allocation.account.user();
         let policies = &self.rules.policies;
         if !self.rules.commons.ports.may_reach(peer)
             || policies.forbids_by_now(id, user, peer.peer())
         {
             return Err(DropReason::PeerForbidden);
         }
-        let admitted = allocation.shape(Direction::ToPeers, now, datagrams, bytes)?;
+        let admitted = allocation
+            .account
+            .shape(Direction::ToPeers, now, datagrams, bytes)?;
         let bytes = share(bytes, datagrams, admitted);
         allocation.usage.peer_sent.add(admitted, bytes);
         Ok(PeerRoute {
@@ -111,11 +114,22 @@ impl<R: Random> Engine<R> {
         datagrams: u32,
         bytes: u64,
     ) -> Result<ClientRoute, DropReason> {
+        let allocation = match self.allocations.table.at_mut(relay.allocation) {
+            Some(Entry::Live(allocation)) => allocation,
+            Some(Entry::Tunnel(tunnel)) => {
+                let (id, rules) = (relay.allocation, &self.rules);
+                let train = (datagrams, bytes);
+                let admitted = tunnel::admit_from_peer(now, id, tunnel, peer, train, rules)?;
+                return Ok(ClientRoute {
+                    client: tunnel.client,
+                    framing: Framing::Tunnel,
+                    datagrams: admitted,
+                });
+            }
+            Some(Entry::Pending(_)) | None => return Err(DropReason::RelayClosed),
+        };
         let policies = &self.rules.policies;
         let peer = policies.usual.admit(peer);
-        let Some(Entry::Live(allocation)) = self.allocations.table.at_mut(relay.allocation) else {
-            return Err(DropReason::RelayClosed);
-        };
         allocation
             .live_relay(relay.family, now)
             .ok_or(DropReason::RelayClosed)?;
@@ -124,7 +138,7 @@ impl<R: Random> Engine<R> {
         if !allocation.permissions.permits(peer.ip(), now) {
             return Err(DropReason::NoPermission);
         }
-        if policies.forbids_by_now(relay.allocation, allocation.quota.user(), peer) {
+        if policies.forbids_by_now(relay.allocation, allocation.account.user(), peer) {
             return Err(DropReason::NoPermission);
         }
         if let Some(mobility) = &allocation.mobility
@@ -132,7 +146,9 @@ impl<R: Random> Engine<R> {
         {
             return Err(DropReason::ClientAway);
         }
-        let admitted = allocation.shape(Direction::ToClient, now, datagrams, bytes)?;
+        let admitted = allocation
+            .account
+            .shape(Direction::ToClient, now, datagrams, bytes)?;
         let bytes = share(bytes, datagrams, admitted);
         let client = allocation.client;
         let channel = allocation
@@ -157,6 +173,24 @@ impl<R: Random> Engine<R> {
         })
     }
 
+    /// Routes a train of `datagrams` payloads of a tunnel's client with `bytes` bytes in all to the tunnel's peer. The traffic is counted
+    /// here.
+    ///
+    /// # Errors
+    ///
+    /// The reason to drop the whole train under.
+    #[inline]
+    pub fn route_to_peer(
+        &mut self,
+        now: Time,
+        tunnel: AllocationId,
+        datagrams: u32,
+        bytes: u64,
+    ) -> Result<PeerRoute, DropReason> {
+        let (rules, allocations) = (&self.rules, &mut self.allocations);
+        tunnel::route_to_peer(now, tunnel, (datagrams, bytes), rules, allocations)
+    }
+
     /// Shows each channel of an allocation whose data may be relayed both ways without asking again, until [`Flow::expires`] or the next change of
     /// the allocation or of the peer policies. [`Engine::absorb`] is to be told what was relayed.
     ///
@@ -176,12 +210,12 @@ impl<R: Random> Engine<R> {
         if !is_plain {
             return;
         }
-        let meter = allocation.shaper.as_deref().map(Shaper::meter);
+        let meter = allocation.account.shaper().map(Shaper::meter);
         if meter == Some(None) {
             return; // Only this engine can charge its buckets.
         }
         let policies = &self.rules.policies;
-        let user = allocation.quota.user();
+        let user = allocation.account.user();
         let family = Family::of(&client.remote);
         for channel in allocation.channels.iter() {
             let peer = channel.peer;
@@ -224,15 +258,4 @@ impl<R: Random> Engine<R> {
 /// Bytes of channel messages with `bytes` bytes of payload.
 fn framed(datagrams: u32, bytes: u64) -> u64 {
     bytes + 4 * u64::from(datagrams)
-}
-
-/// Returns how many of `bytes` bytes are in the first `admitted` of `datagrams` datagrams, when all have one size. If the last is
-/// shorter, the result is too small, by less than the difference.
-#[inline]
-fn share(bytes: u64, datagrams: u32, admitted: u32) -> u64 {
-    if admitted == datagrams {
-        bytes
-    } else {
-        bytes.div_ceil(u64::from(datagrams).max(1)) * u64::from(admitted)
-    }
 }

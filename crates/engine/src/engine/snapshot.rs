@@ -87,7 +87,7 @@ fn created(
     Created {
         allocation: id,
         path,
-        user: Arc::clone(allocation.quota.user()),
+        user: Arc::clone(allocation.account.user()),
         transaction: allocation.transaction,
         protocol: allocation.protocol(),
         relays: allocation
@@ -112,7 +112,7 @@ fn created(
             is_mobile: allocation.mobility.is_some(),
             origin,
         },
-        bytes_per_s: allocation.shaper.as_deref().map(|shaper| shaper.rate()),
+        bytes_per_s: allocation.account.rate(),
         created: allocation.created,
         expires: allocation.expires(),
     }

@@ -276,7 +276,7 @@ fn keeps_nothing_of_requests_that_prove_nothing() {
 }
 
 /// A time-limited credential of the TURN REST API: name `expiry:id`, password base64(HMAC-SHA1(secret, name)).
-fn rest(expiry_unix_s: u64, id: &str) -> (String, String) {
+pub(crate) fn rest(expiry_unix_s: u64, id: &str) -> (String, String) {
     use base64::Engine as _;
     use hmac::{KeyInit as _, Mac as _};
     let name = format!("{expiry_unix_s}:{id}");

@@ -38,3 +38,4 @@ mod stun;
 mod support;
 mod tcp;
 mod token;
+mod tunnel;

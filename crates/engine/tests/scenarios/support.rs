@@ -11,7 +11,7 @@ use turnbuckle_engine::{
     AllocationId, AuthConfig, Change, ChannelNumber, ClientRoute, ClientTuple, Command, Commons,
     Config, ConnectionId, DropReason, Endpoint, Engine, Family, Framing, HeldPort, Now, Opened,
     Outcome, PeerRoute, Random, RelayAddress, RelayConfig, RelayHandle, RelayOpenError,
-    RelayProtocol, RelayRequest, SendRoute, Time,
+    RelayProtocol, RelayRequest, SendRoute, Time, TunnelEnd,
 };
 use turnbuckle_wire::{
     AttributeType, Class, IntegrityKey, Message, MessageWriter, Method, TransactionId,
@@ -137,6 +137,9 @@ pub(crate) enum Wanted {
     Close(ConnectionId),
     Connect(ConnectionId, SocketAddr, SocketAddr),
     Join(ConnectionId, ClientTuple),
+    /// What the host is to know of a tunnel.
+    Ended(ClientTuple, TunnelEnd),
+    Opened(ClientTuple, SocketAddr),
 }
 
 impl Server {
@@ -259,6 +262,10 @@ impl Server {
                 } => wanted.push(Wanted::Connect(connection, local, peer.address())),
                 Command::Join { connection, client } => {
                     wanted.push(Wanted::Join(connection, client));
+                }
+                Command::TunnelEnded { client, cause } => wanted.push(Wanted::Ended(client, cause)),
+                Command::TunnelOpened { client, peer, .. } => {
+                    wanted.push(Wanted::Opened(client, peer));
                 }
             });
             self.changes

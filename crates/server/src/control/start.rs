@@ -19,10 +19,11 @@ use super::relays::Relays;
 use super::shards::Shards;
 use super::statistics::Statistics;
 use super::users::{FollowedUsers, OpenedUsers};
-use crate::config::Config;
+use crate::config::{Config, Masque};
 use crate::handle::{EventSender, LiveCounters};
 use crate::journal::Memory;
 use crate::offload::Offload;
+use crate::resolve::Resolver;
 use crate::shard::discovery::sites;
 use crate::shard::front::all::DatagramService;
 use crate::shard::{Followers, Listeners, Plan};
@@ -98,6 +99,9 @@ pub(super) fn start(
     if let Some(meters) = offload.meters() {
         commons.set_meters(meters);
     }
+    let wants_tunnels = config.protocols.http.masque != Masque::Off;
+    let resolver = wants_tunnels.then(Resolver::start).transpose();
+    let resolver = resolver.map_err(|error| ServeError::from_io(&error))?;
     offload.screen(config, listening.own_datagrams());
     let recorded = heritage.allocations();
     let listeners = heritage.listeners;
@@ -128,7 +132,12 @@ pub(super) fn start(
         engine: Arc::clone(&users.engine),
         commons: Arc::clone(&commons),
         mailboxes,
-        streams: translate::streams(config, certificates.current(), descriptors),
+        streams: translate::streams(
+            config,
+            certificates.current(),
+            descriptors,
+            resolver.as_ref(),
+        ),
         datagrams: DatagramService {
             routes: offload.routes(),
             ..datagrams.clone()

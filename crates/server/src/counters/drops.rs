@@ -108,6 +108,12 @@ reasons! {
 reasons! {
     /// Reasons for which the front for connections drops; most end the connection.
     pub(crate) enum StreamDrop {
+        /// A capsule of a type that is not known, which is passed over (RFC 9297 §3.2).
+        CapsuleUnknown = "capsule_unknown",
+        /// A datagram with a context that nobody has registered (RFC 9298 §4).
+        ContextUnknown = "context_unknown",
+        /// A capsule that breaks the rules of its type; the connection is closed (RFC 9297 §3.3).
+        MalformedCapsule = "malformed_capsule",
         /// A channel message whose claims contradict each other (RFC 8656 §12.6).
         MalformedChannelData = "malformed_channel_data",
         /// Not a STUN message although its first byte says so (RFC 8489 §6.3).

@@ -73,6 +73,7 @@ impl Relay {
     pub(crate) fn set_shard(&mut self, index: usize, mailboxes: Arc<[Mailbox]>, waker: Waker) {
         let number = u32::try_from(index).unwrap_or(u32::MAX);
         self.hub.engine.set_shard(number);
+        self.fronts.stream.connect(waker.clone());
         self.hub.across.connect(index, mailboxes, waker);
         self.fronts.quic.begin(index);
     }
@@ -319,7 +320,9 @@ impl Relay {
                     } => hub.connect_to_peer(connection, local, peer, sockets),
                     SocketDue::Open(wish) => {
                         let request = wish.request;
-                        let opened = peer::sockets::open(wish, sockets);
+                        // RFC 9298 §3.1
+                        let forbids_fragments = hub.engine.is_tunnel(wish.handle.allocation());
+                        let opened = peer::sockets::open(wish, forbids_fragments, sockets);
                         hub.engine.relay_opened(hub.now, request, opened);
                     }
                 }
@@ -343,6 +346,7 @@ impl TurnHandler for Relay {
         hub.handle_timeout(fronts, tx);
         hub.finish_parked(fronts, tx);
         fronts.stream.close_overdue(hub, tx);
+        fronts.stream.work(hub, tx);
         fronts.dtls.work(hub, tx);
         hub.read_again(tx);
         hub.collect();

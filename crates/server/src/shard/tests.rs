@@ -84,7 +84,7 @@ impl OneShard {
             commons: Commons::new(&engine),
             mailboxes: Arc::default(),
             engine,
-            streams: translate::streams(config, None, None),
+            streams: translate::streams(config, None, None, None),
             datagrams: translate::datagrams(config, None, &keys),
             datapath: translate::datapath(config, backend, &accepting, &budget),
             followers: Followers {

@@ -30,6 +30,9 @@ const ALPN: [&[u8]; 2] = [b"stun.turn", b"stun.nat-discovery"];
 /// The protocol that is spoken over QUIC (RFC 9114 §3.1).
 const ALPN_QUIC: [&[u8]; 1] = [b"h3"];
 
+/// The protocol of requests for tunnels (RFC 7301 §6).
+const HTTP: &[u8] = b"http/1.1";
+
 /// The set that new connections begin with; shared by all shards. It is locked once per handshake and per renewal.
 pub(crate) type CurrentTls = Arc<RwLock<Arc<ServerConfig>>>;
 
@@ -174,8 +177,12 @@ struct Sets {
 
 impl Sets {
     fn read(config: &Tls) -> Result<Self, String> {
+        let mut alpn = ALPN.to_vec();
+        if config.offers_http {
+            alpn.push(HTTP);
+        }
         let tls = config.files();
-        let tls = tls.map(|files| server_config(config, files, versions(config), &ALPN));
+        let tls = tls.map(|files| server_config(config, files, versions(config), &alpn));
         let quic = config.quic_files();
         let quic = quic.map(|files| server_config(config, files, ONLY_TLS13, &ALPN_QUIC));
         let dtls = config.dtls_files().map(|files| context(config, files));

@@ -391,6 +391,9 @@ impl Server {
                     }
                     *joined = Some((id, client));
                 }
+                Command::TunnelEnded { .. } | Command::TunnelOpened { .. } => {
+                    wrong = Some("speaks of tunnels".to_owned());
+                }
             });
             if let Some(wrong) = wrong {
                 return Err(Violation::new("sockets", wrong));

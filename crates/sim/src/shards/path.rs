@@ -347,6 +347,8 @@ impl Sockets for Opened {
         self.table.get(endpoint).map(|socket| socket.local)
     }
 
+    fn forbid_fragments(&mut self, _: EndpointId) {}
+
     fn close(&mut self, endpoint: EndpointId) {
         self.closing.push(endpoint);
     }

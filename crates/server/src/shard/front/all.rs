@@ -14,7 +14,7 @@ use super::proxy;
 use super::quic::{QuicFront, QuicService, Sight};
 use super::stream::{StreamFront, StreamService};
 use super::udp::UdpFront;
-use super::{Destination, Front, Wrapping};
+use super::{Destination, Front, TunnelEvent, Wrapping};
 use crate::counters::{ShardCounters, UdpDrop};
 use crate::log::Seal;
 use crate::shard::hub::Hub;
@@ -189,6 +189,29 @@ impl Front for Fronts {
             Transport::Dtls => self.dtls.forward(to, message, run, wrapping, tx),
             Transport::Tcp | Transport::Tls => self.stream.forward(to, message, run, wrapping, tx),
             Transport::Udp => self.udp.forward(to, message, run, wrapping, tx),
+        }
+    }
+
+    #[inline]
+    fn forward_tunnelled(
+        &mut self,
+        to: Destination,
+        message: &Received<'_>,
+        run: Run,
+        tx: &mut SendQueue,
+    ) -> bool {
+        match to.client.transport {
+            Transport::Dtls => self.dtls.forward_tunnelled(to, message, run, tx),
+            Transport::Tcp | Transport::Tls => self.stream.forward_tunnelled(to, message, run, tx),
+            Transport::Udp => self.udp.forward_tunnelled(to, message, run, tx),
+        }
+    }
+
+    fn tunnel_changed(&mut self, client: &ClientTuple, event: TunnelEvent, tx: &mut SendQueue) {
+        match client.transport {
+            Transport::Dtls => self.dtls.tunnel_changed(client, event, tx),
+            Transport::Tcp | Transport::Tls => self.stream.tunnel_changed(client, event, tx),
+            Transport::Udp => self.udp.tunnel_changed(client, event, tx),
         }
     }
 

@@ -8,7 +8,7 @@
 use std::net::SocketAddr;
 
 use turnbuckle_datapath::{Received, Run, SendQueue, StreamId};
-use turnbuckle_engine::{AllocationId, ClientTuple, Transport};
+use turnbuckle_engine::{AllocationId, ClientTuple, Transport, TunnelEnd};
 
 use super::peer::tcp::table::Joined;
 use crate::log::Seal;
@@ -32,6 +32,18 @@ pub(in crate::shard) struct Destination {
 pub(in crate::shard) struct Wrapping<'a> {
     pub(in crate::shard) header: &'a [u8],
     pub(in crate::shard) padding: u8,
+}
+
+/// What has become of a tunnel.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::shard) enum TunnelEvent {
+    /// It has ended, or was never open.
+    Ended(TunnelEnd),
+    /// It is open, to this peer.
+    Opened {
+        tunnel: AllocationId,
+        peer: SocketAddr,
+    },
 }
 
 /// Reaches the clients of one transport, or of all of them.
@@ -67,6 +79,21 @@ pub(in crate::shard) trait Front {
     fn pass_on(&mut self, to: ClientTuple, message: &[u8], tx: &mut SendQueue) {
         self.reply(to, message, tx);
     }
+
+    /// Queues a run of payloads that the peer of a client's tunnel has sent, in the form that the tunnel has. Returns whether it has been counted,
+    /// as queued or dropped: a front without tunnels takes none.
+    fn forward_tunnelled(
+        &mut self,
+        _: Destination,
+        _: &Received<'_>,
+        _: Run,
+        _: &mut SendQueue,
+    ) -> bool {
+        false
+    }
+
+    /// Takes note of what has become of a client's tunnel.
+    fn tunnel_changed(&mut self, _: &ClientTuple, _: TunnelEvent, _: &mut SendQueue) {}
 
     /// Returns cipher suite and version that protect a client.
     fn protection(&self, _: &ClientTuple) -> Option<Seal> {

@@ -4,7 +4,7 @@ use turnbuckle_datapath::{Payload, Run, SendQueue};
 use turnbuckle_engine::{ClientTuple, DropReason, IcmpError, Outcome, RelayHandle, Transport};
 
 use super::Hub;
-use super::wanted::{SocketDue, Wanted};
+use super::wanted::{Late, SocketDue, Wanted};
 use crate::counters::{AcrossDrop, HubDrop};
 use crate::shard::front::Front;
 use crate::shard::name;
@@ -155,7 +155,11 @@ impl Hub {
         match self.engine.handle_icmp(self.now, relay, error) {
             Outcome::Done => self.carry_out_commands(front, tx),
             // guard: V-50-lines.queued
-            Outcome::Dropped(reason) => self.counters.dropped(reason, 1),
+            Outcome::Dropped(reason) => {
+                self.counters.dropped(reason, 1);
+                // it may have ended a tunnel
+                self.carry_out_commands(front, tx);
+            }
             Outcome::Ask(_)
             | Outcome::Elsewhere { .. }
             | Outcome::HandOver(_)
@@ -203,9 +207,13 @@ impl Hub {
                 } else if front.serves(to.transport) {
                     front.reply(to, bytes, tx);
                 } else {
-                    late.push((to, bytes.into()));
+                    late.push(Late::Reply(to, bytes.into()));
                 }
             }
+            Wanted::Tunnel(client, event) if front.serves(client.transport) => {
+                front.tunnel_changed(&client, event, tx);
+            }
+            Wanted::Tunnel(client, event) => late.push(Late::Tunnel(client, event)),
         });
         if front.serves(Transport::Tcp) {
             while let Some((connection, client)) = self.joins.pop() {
@@ -216,8 +224,11 @@ impl Hub {
 
     /// Carries out the commands that the turn's fronts could not, because they concern clients of other fronts. `front` reaches all clients.
     pub(in crate::shard) fn carry_out_rest<F: Front>(&mut self, front: &mut F, tx: &mut SendQueue) {
-        for (to, bytes) in std::mem::take(&mut self.late) {
-            front.reply(to, &bytes, tx);
+        for late in std::mem::take(&mut self.late) {
+            match late {
+                Late::Reply(to, bytes) => front.reply(to, &bytes, tx),
+                Late::Tunnel(client, event) => front.tunnel_changed(&client, event, tx),
+            }
         }
         if !self.joins.is_empty() {
             self.carry_out_commands(front, tx);
@@ -242,9 +253,11 @@ impl Hub {
             engine,
             counters,
             sockets_due,
+            late,
             ..
         } = self;
         engine.with_commands(|command| match command.into() {
+            Wanted::Tunnel(client, event) => late.push(Late::Tunnel(client, event)),
             // only the closed connection could have asked for these
             Wanted::Socket(SocketDue::Connect { .. }) | Wanted::Join(..) => {}
             Wanted::Socket(due) => sockets_due.push(due),

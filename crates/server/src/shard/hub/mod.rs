@@ -19,7 +19,7 @@ use turnbuckle_engine::{
 };
 use turnbuckle_wire::{ChannelData, DATA_INDICATION_HEADER_MAX, Demux, data_indication_header};
 
-use self::wanted::SocketDue;
+use self::wanted::{Late, SocketDue};
 use super::across::Across;
 use super::changes::Changes;
 use super::front::{Destination, Front, Wrapping};
@@ -50,8 +50,8 @@ pub(in crate::shard) struct Hub {
     pub(in crate::shard) sockets_due: Vec<SocketDue>,
     /// Connections to be joined as soon as the engine's commands have been looked through.
     joins: Vec<(ConnectionId, ClientTuple)>,
-    /// Answers for clients of another front than the one at hand.
-    late: Vec<(ClientTuple, Box<[u8]>)>,
+    /// What clients of another front than the one at hand are to be told.
+    late: Vec<Late>,
 }
 
 impl Hub {
@@ -85,7 +85,7 @@ impl Hub {
 
     /// Returns when the next turn has something to do by itself.
     pub(in crate::shard) fn next_timeout(&self) -> Option<Time> {
-        if !self.sockets_due.is_empty() || self.across.has_work() {
+        if !self.sockets_due.is_empty() || !self.late.is_empty() || self.across.has_work() {
             // A connection ended during the last flush, and with it an allocation.
             return Some(self.now.time);
         }
@@ -167,6 +167,29 @@ impl Hub {
         match routed {
             Ok(route) => {
                 let run = self.admitted(train.run, route.datagrams);
+                self.counters.datagrams.peer_out.queued(run.count as u64);
+                let (relay, to) = (name::datagrams(route.relay), route.peer.address());
+                tx.forward(relay, to, payload, run, &[], 0);
+            }
+            Err(reason) => self.counters.dropped(reason, u64::from(count)),
+        }
+    }
+
+    /// Routes a run of payloads from a tunnel's client to its peer, and queues or drops it.
+    #[inline]
+    pub(in crate::shard) fn tunnelled(
+        &mut self,
+        tunnel: AllocationId,
+        run: Run,
+        payload: &impl Payload,
+        tx: &mut SendQueue,
+    ) {
+        let count = len_u32(run.count);
+        let bytes = (run.len * run.count.saturating_sub(1) + run.last_len) as u64;
+        let now = self.now.time;
+        match self.engine.route_to_peer(now, tunnel, count, bytes) {
+            Ok(route) => {
+                let run = self.admitted(run, route.datagrams);
                 self.counters.datagrams.peer_out.queued(run.count as u64);
                 let (relay, to) = (name::datagrams(route.relay), route.peer.address());
                 tx.forward(relay, to, payload, run, &[], 0);
@@ -262,6 +285,16 @@ impl Hub {
                     );
                 }
             }
+            Framing::Tunnel => {
+                for run in equal_runs(message).into_iter().flatten() {
+                    let (run, _) = cut(run, left);
+                    left -= run.count;
+                    if run.count > 0 && !front.forward_tunnelled(to, message, run, tx) {
+                        self.counters
+                            .dropped(HubDrop::SocketClosed, run.count as u64);
+                    }
+                }
+            }
             Framing::DataIndication { peer } => {
                 for run in single_runs(message).take(left) {
                     let len = len_u16(run.len);
@@ -317,6 +350,7 @@ impl Hub {
             .engine
             .allocations
             .set(statistics.allocations as u64);
+        self.counters.engine.tunnels.set(statistics.tunnels as u64);
         self.counters
             .engine
             .requests_forgotten_early

@@ -1,4 +1,4 @@
-//! Defines the engine's commands: send a response, join two connections, or open or close a relay socket.
+//! Defines the engine's commands: send a response, join two connections, say what became of a tunnel, or open or close a relay socket.
 
 use std::net::SocketAddr;
 
@@ -6,6 +6,8 @@ use turnbuckle_engine::{
     AllowedPeer, ClientTuple, Command, ConnectionId, Endpoint, HeldPort, RelayHandle,
     RelayProtocol, RelayRequest,
 };
+
+use crate::shard::front::TunnelEvent;
 
 /// A command about a relay socket, for the end of the turn.
 pub(in crate::shard) enum SocketDue {
@@ -34,6 +36,13 @@ pub(super) enum Wanted<'a> {
     Join(ConnectionId, ClientTuple),
     Reply(ClientTuple, &'a [u8]),
     Socket(SocketDue),
+    Tunnel(ClientTuple, TunnelEvent),
+}
+
+/// What a front is told later, because another one was at hand.
+pub(super) enum Late {
+    Reply(ClientTuple, Box<[u8]>),
+    Tunnel(ClientTuple, TunnelEvent),
 }
 
 impl<'a> From<Command<'a>> for Wanted<'a> {
@@ -41,6 +50,14 @@ impl<'a> From<Command<'a>> for Wanted<'a> {
         Self::Socket(match command {
             Command::Join { connection, client } => return Self::Join(connection, client),
             Command::Reply { to, bytes } => return Self::Reply(to, bytes),
+            Command::TunnelEnded { client, cause } => {
+                return Self::Tunnel(client, TunnelEvent::Ended(cause));
+            }
+            Command::TunnelOpened {
+                tunnel,
+                client,
+                peer,
+            } => return Self::Tunnel(client, TunnelEvent::Opened { tunnel, peer }),
             Command::ClosePeer { connection } => SocketDue::ClosePeer(connection),
             Command::CloseRelay { endpoint } => SocketDue::Close(endpoint),
             Command::Connect {

@@ -7,11 +7,12 @@ use turnbuckle_engine::{Endpoint, Opened, RelayOpenError, RelayProtocol};
 
 use super::{tcp, udp};
 use crate::shard::hub::wanted::Wish;
-use crate::shard::name::SocketName;
+use crate::shard::name::{self, SocketName};
 
-/// Opens what is wished for: both sockets of a pair, or neither.
+/// Opens what is wished for: both sockets of a pair, or neither. With `forbids_fragments` nothing leaves it in fragments.
 pub(in crate::shard) fn open(
     wish: Wish,
+    forbids_fragments: bool,
     sockets: &mut impl Sockets,
 ) -> Result<Opened, RelayOpenError> {
     let Wish {
@@ -25,7 +26,11 @@ pub(in crate::shard) fn open(
         RelayProtocol::Tcp => tcp::listen(address, handle, sockets).map(Opened::from),
         RelayProtocol::Udp => udp::bind(address, handle, reserves_next, held, sockets),
     };
-    opened.map_err(|error| open_error(&error))
+    let opened = opened.map_err(|error| open_error(&error))?;
+    if forbids_fragments {
+        sockets.forbid_fragments(name::datagrams(opened.endpoint));
+    }
+    Ok(opened)
 }
 
 /// Closes the socket of a relayed transport address.

@@ -101,7 +101,7 @@ impl Several {
                 commons: Arc::clone(&commons),
                 mailboxes: Arc::clone(&mailboxes),
                 engine: Arc::clone(&engine),
-                streams: translate::streams(config, None, None),
+                streams: translate::streams(config, None, None, None),
                 datagrams: translate::datagrams(config, None, &keys),
                 datapath: translate::datapath(config, backend, &accepting, &budget),
                 followers: Followers {

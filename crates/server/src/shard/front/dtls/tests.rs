@@ -86,6 +86,7 @@ fn no_tls() -> crate::config::Tls {
         only_tls13: false,
         cipher_suites: Vec::new(),
         groups: Vec::new(),
+        offers_http: false,
     }
 }
 

@@ -9,6 +9,8 @@ use turnbuckle_engine::{
     ClientTuple, Connection as ConnectionName, Endpoint, PeerEnd, Time, Transport,
 };
 
+use super::door::Visit;
+use super::frame::Frame;
 use super::tls::TlsSession;
 use crate::counters::CloseReason;
 use crate::log::Seal;
@@ -27,6 +29,8 @@ pub(super) enum Awaited {
     Application,
     /// Nothing more: there are messages.
     Messages,
+    /// Nothing more: there are requests for tunnels, then capsules.
+    Tunnels,
 }
 
 /// One connection.
@@ -45,6 +49,19 @@ pub(super) struct Connection {
     pub(super) is_leaving: bool,
     /// What protects it, if the log wants to know.
     pub(super) seal: Option<Seal>,
+    /// Set when it asks for tunnels.
+    pub(super) visit: Option<Box<Visit>>,
+}
+
+impl Connection {
+    /// Returns how many bytes the message has whose beginning `rest` is, if that is known.
+    pub(super) fn announced_len(&self, rest: &[u8]) -> Option<usize> {
+        match self.awaited {
+            Awaited::Messages => Frame::announced_len(rest),
+            Awaited::Tunnels => self.visit.as_deref()?.announced_len(rest),
+            Awaited::Application | Awaited::Header | Awaited::Transport => None,
+        }
+    }
 }
 
 /// All connections of a shard.
@@ -140,6 +157,7 @@ impl Connections {
             joined: None,
             is_leaving: false,
             seal: None,
+            visit: None,
         });
     }
 

@@ -67,6 +67,15 @@ impl StreamFront {
         }
     }
 
+    /// Goes on with connections that have waited for something else than their clients.
+    pub(in crate::shard) fn work(&mut self, hub: &mut Hub, tx: &mut SendQueue) {
+        let Self {
+            connections, door, ..
+        } = self;
+        door.work(connections, hub, tx);
+        hub.carry_out_commands(self, tx);
+    }
+
     /// Closes a connection whose allocation has ended.
     pub(in crate::shard) fn close_joined(&mut self, stream: StreamId) {
         self.connections.close(stream, CloseReason::AllocationEnded);

@@ -10,7 +10,6 @@ use turnbuckle_datapath::{Payload, SendQueue, StreamInput, Taken};
 use turnbuckle_engine::ClientTuple;
 
 use super::StreamFront;
-use super::connections::Awaited;
 use super::frame::{Frame, STRANGER_LEN_MAX};
 use super::tls::TlsSession;
 use crate::counters::{CloseReason, StreamDrop};
@@ -76,8 +75,7 @@ impl StreamFront {
         if std::mem::take(&mut self.is_cut) {
             input.cut();
         } else if let Some(connection) = self.connections.get(input.stream)
-            && connection.awaited == Awaited::Messages
-            && let Some(whole) = Frame::announced_len(&input.bytes()[end..])
+            && let Some(whole) = connection.announced_len(&input.bytes()[end..])
         {
             input.await_len(whole);
         }
@@ -138,9 +136,7 @@ impl StreamFront {
                         let is_begun = end < plain.len();
                         let rest = &plain[end..];
                         let connection = self.connections.get(input.stream);
-                        let whole_len = connection
-                            .filter(|connection| connection.awaited == Awaited::Messages)
-                            .and_then(|_| Frame::announced_len(rest));
+                        let whole_len = connection.and_then(|it| it.announced_len(rest));
                         session.kept.keep(rest, whole_len);
                         let len = input.bytes().len();
                         self.connections
@@ -162,6 +158,14 @@ impl StreamFront {
         taken
     }
 
+    /// Returns how many messages of a connection may be handled in this turn: all of them if nothing follows.
+    pub(super) fn messages_of_turn(&mut self) -> usize {
+        match std::mem::take(&mut self.is_last) {
+            true => usize::MAX,
+            false => MESSAGES_PER_TURN,
+        }
+    }
+
     /// Handles the whole messages in `bytes`, which lie in `payload`. Returns where the last one ends.
     ///
     /// # Errors
@@ -179,10 +183,7 @@ impl StreamFront {
             return Ok(bytes.len());
         }
         let mut start = 0;
-        let mut left = match std::mem::take(&mut self.is_last) {
-            true => usize::MAX,
-            false => MESSAGES_PER_TURN,
-        };
+        let mut left = self.messages_of_turn();
         let mut allocation = hub.engine.client(&client);
         // guard: V-47-held, V-47-proof
         let has_allocation = allocation.is_some() || hub.across.has_home(&client);

@@ -2,6 +2,7 @@
 //! takes it off, and `messages.rs` finds the messages in what is left. `life.rs` is about how connections come, move and end.
 
 mod connections;
+mod door;
 mod frame;
 mod http;
 mod kept;
@@ -14,13 +15,16 @@ mod transport;
 use std::io;
 use std::sync::Arc;
 
-use turnbuckle_datapath::{Received, Run, SendQueue, StreamId};
+use turnbuckle_datapath::{Received, Run, SendQueue, StreamId, Waker};
 use turnbuckle_engine::{ClientTuple, Time, Transport};
+use turnbuckle_wire::{DATAGRAM_CAPSULE_HEADER_MAX, UDP_CONTEXT, datagram_capsule_header};
 
 use self::connections::Connections;
+use self::door::Door;
+pub(crate) use self::door::TunnelService;
 pub(crate) use self::http::HttpService;
 use super::proxy::Proxies;
-use super::{Destination, Front, Wrapping};
+use super::{Destination, Front, TunnelEvent, Wrapping};
 use crate::counters::{ShardCounters, StreamDrop};
 use crate::log::Seal;
 use crate::shard::book::BookLimits;
@@ -39,6 +43,8 @@ pub(crate) struct StreamService {
     /// The proxies whose headers are accepted, for datagrams too.
     pub(crate) proxies: Proxies,
     pub(crate) http: HttpService,
+    /// What is needed for tunnels of UDP in HTTP; `None` refuses them.
+    pub(crate) tunnels: Option<TunnelService>,
 }
 
 /// The front of clients by TCP and TLS.
@@ -52,6 +58,7 @@ pub(in crate::shard) struct StreamFront {
     /// The proxies whose headers are accepted.
     proxies: Proxies,
     http: HttpService,
+    door: Door,
     /// What came out of TLS records, and what TLS has to say; kept for their memory.
     plain: Vec<u8>,
     raw: Vec<u8>,
@@ -64,6 +71,7 @@ pub(in crate::shard) struct StreamFront {
 impl StreamFront {
     pub(in crate::shard) fn new(service: StreamService, counters: Arc<ShardCounters>) -> Self {
         Self {
+            door: Door::new(service.tunnels, Arc::clone(&counters)),
             counters,
             connections: Connections::new(service.limits),
             tls: service.tls,
@@ -79,7 +87,13 @@ impl StreamFront {
 
     /// Returns when [`close_overdue`](Self::close_overdue) has something to do.
     pub(in crate::shard) fn next_timeout(&self) -> Option<Time> {
-        self.connections.next_timeout()
+        let due = self.connections.next_timeout().into_iter();
+        due.chain(self.door.next_timeout()).min()
+    }
+
+    /// Sets what wakes the shard when something is known that a connection waits for.
+    pub(in crate::shard) fn connect(&mut self, waker: Waker) {
+        self.door.connect(waker);
     }
 
     /// Appends what stands for `plain` on a TLS connection.
@@ -156,6 +170,29 @@ impl Front for StreamFront {
         let run = Run::single(0, message.len());
         let padding = padding(message.len());
         tx.stream_forward(connection.id, &staged, run, &[], padding);
+    }
+
+    #[inline]
+    fn forward_tunnelled(
+        &mut self,
+        to: Destination,
+        message: &Received<'_>,
+        run: Run,
+        tx: &mut SendQueue,
+    ) -> bool {
+        let mut header = [0; DATAGRAM_CAPSULE_HEADER_MAX];
+        let Some(len) = datagram_capsule_header(&mut header, UDP_CONTEXT, run.len) else {
+            return false;
+        };
+        let (header, padding) = (&header[..len], 0);
+        self.forward(to, message, run, Wrapping { header, padding }, tx);
+        true
+    }
+
+    fn tunnel_changed(&mut self, client: &ClientTuple, event: TunnelEvent, tx: &mut SendQueue) {
+        if let Some(connection) = self.connections.of_client_mut(client) {
+            self.door.changed(connection, event, tx);
+        }
     }
 
     fn protection(&self, client: &ClientTuple) -> Option<Seal> {

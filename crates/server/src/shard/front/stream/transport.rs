@@ -97,7 +97,11 @@ impl StreamFront {
             && connection.awaited == Awaited::Application
         {
             match Opening::of(bytes) {
-                Opening::Http => return self.http(client, bytes, tx),
+                Opening::Http => match self.door.serves(client.transport, bytes) {
+                    Some(true) => connection.awaited = Awaited::Tunnels,
+                    Some(false) => return self.http(client, bytes, tx),
+                    None => return Ok(0),
+                },
                 Opening::Incomplete => return Ok(0),
                 Opening::Messages | Opening::Tls => connection.awaited = Awaited::Messages,
                 Opening::Proxy => {
@@ -106,7 +110,34 @@ impl StreamFront {
                 }
             }
         }
-        self.messages(client, bytes, payload, hub, tx)
+        let connection = self.connections.of_client(&client);
+        match connection.is_some_and(|connection| connection.awaited == Awaited::Tunnels) {
+            true => self.tunnels(client, bytes, payload, hub, tx),
+            false => self.messages(client, bytes, payload, hub, tx),
+        }
+    }
+
+    /// Handles requests for tunnels and capsules.
+    fn tunnels(
+        &mut self,
+        client: ClientTuple,
+        bytes: &[u8],
+        payload: &impl Payload,
+        hub: &mut Hub,
+        tx: &mut SendQueue,
+    ) -> Result<usize, CloseReason> {
+        let count_max = self.messages_of_turn();
+        self.connections
+            .allocated(hub.now.time, &client, hub.has_allocation(&client));
+        let Some(connection) = self.connections.of_client_mut(&client) else {
+            return Ok(0);
+        };
+        let (end, is_cut) =
+            (self.door).received(connection, (bytes, count_max), payload, hub, tx)?;
+        self.is_cut = is_cut;
+        self.counters.datagrams.client_in_bytes.add(end as u64);
+        hub.carry_out_commands(self, tx);
+        Ok(end)
     }
 
     /// Answers a request of HTTP, if that is wanted, once its head has come.

@@ -1,0 +1,466 @@
+//! Tunnels of UDP in HTTP on connections of this front: requests by HTTP/1.1 Upgrade, and the capsules that follow (RFC 9298).
+//!
+//! What a request says is read by `turnbuckle_masque`; whether it is granted is the engine's to say, by the same users, quotas and peer
+//! policy as for TURN. A name is resolved before the answer, and the address that the policy has allowed is the one that is used (V-15).
+//!
+//! Invariant: a request counts as one message, in and out, when it is answered. A capsule counts as one, in when it is whole, or as soon
+//! as it is clear that it is passed over.
+
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use turnbuckle_datapath::{Payload, Run, SendQueue, StreamId, Waker};
+use turnbuckle_engine::{AllocationId, Time, Transport, TunnelEnd, TunnelRefusal, TunnelSession};
+use turnbuckle_masque::http1::{self, Read};
+use turnbuckle_masque::{Asked, Capsules, Host, Passed, Piece, Refusal};
+
+use super::connections::{Connection, Connections};
+use crate::counters::{CloseReason, ShardCounters, StreamDrop};
+use crate::resolve::{Question, Replies, Resolver, WAIT_MAX};
+use crate::shard::front::TunnelEvent;
+use crate::shard::hub::Hub;
+
+/// Requests of one connection that may fail to say who asks.
+const FAILURES_MAX: u8 = 3;
+/// Bytes of capsules that may come before the tunnel is open.
+const EARLY_MAX: usize = 16 * 1024;
+
+/// What is served.
+#[derive(Clone)]
+pub(crate) struct TunnelService {
+    /// Whether connections without TLS may ask.
+    pub(crate) serves_plain: bool,
+    pub(crate) resolver: Resolver,
+}
+
+/// The tunnels of a shard's connections.
+pub(super) struct Door {
+    counters: Arc<ShardCounters>,
+    service: Option<TunnelService>,
+    replies: Option<Arc<Replies>>,
+    /// The connections that wait for an answer of the resolver, with the numbers of their requests, by when they have waited long enough.
+    waiting: VecDeque<(Time, StreamId, u64)>,
+    /// Connections that have sent capsules before their tunnels were open, which are open now.
+    early: Vec<StreamId>,
+    /// The number of the last request that waits for the resolver.
+    last_number: u64,
+}
+
+/// A connection that asks for tunnels.
+#[derive(Default)]
+pub(super) struct Visit {
+    state: State,
+    /// What its tunnel is charged to.
+    session: Option<TunnelSession>,
+    failures: u8,
+    /// What came before the tunnel was open, or the rest of that.
+    early: Vec<u8>,
+}
+
+#[derive(Default)]
+enum State {
+    /// A request is to come.
+    #[default]
+    Asking,
+    /// The name of its target is being resolved.
+    Resolving { number: u64, port: u16 },
+    /// The socket is being opened.
+    Opening,
+    /// Capsules come.
+    Open {
+        tunnel: AllocationId,
+        capsules: Capsules,
+    },
+}
+
+impl Visit {
+    /// Returns how many bytes the capsule has whose beginning `rest` is, if that is known.
+    pub(super) fn announced_len(&self, rest: &[u8]) -> Option<usize> {
+        match (&self.state, Capsules::default().next(rest, 1)) {
+            (State::Open { .. }, Ok(Piece::Incomplete { whole_len })) => whole_len,
+            _ => None,
+        }
+    }
+}
+
+impl Door {
+    pub(super) fn new(service: Option<TunnelService>, counters: Arc<ShardCounters>) -> Self {
+        Self {
+            counters,
+            service,
+            replies: None,
+            waiting: VecDeque::new(),
+            early: Vec::new(),
+            last_number: 0,
+        }
+    }
+
+    /// Sets what wakes the shard when a name is resolved.
+    pub(super) fn connect(&mut self, waker: Waker) {
+        self.replies = Some(Replies::new(waker));
+    }
+
+    /// Returns whether `bytes`, the beginning of an HTTP request, may ask for a tunnel here: `None` until that is clear.
+    pub(super) fn serves(&self, transport: Transport, bytes: &[u8]) -> Option<bool> {
+        let service = self.service.as_ref();
+        if !service.is_some_and(|it| it.serves_plain || transport == Transport::Tls) {
+            return Some(false);
+        }
+        match http1::read(bytes) {
+            Read::Later => None,
+            Read::Other => Some(false),
+            Read::Refused(_) | Read::Asked { .. } => Some(true),
+        }
+    }
+
+    /// Handles `bytes`, which lie in `payload` and of which at most `count_max` datagrams are relayed. Returns where what was handled ends, and
+    /// whether there is more to be handled.
+    ///
+    /// # Errors
+    ///
+    /// Why the connection has to be closed, after what is queued for it.
+    pub(super) fn received(
+        &mut self,
+        connection: &mut Connection,
+        (bytes, count_max): (&[u8], usize),
+        payload: &impl Payload,
+        hub: &mut Hub,
+        tx: &mut SendQueue,
+    ) -> Result<(usize, bool), CloseReason> {
+        let mut start = 0;
+        loop {
+            let rest = &bytes[start..];
+            let visit = connection.visit.get_or_insert_default();
+            match &mut visit.state {
+                State::Asking => match http1::read(rest) {
+                    Read::Later => break,
+                    Read::Other => {
+                        return Err(self.refuse(connection, Refusal::BadRequest, hub, tx));
+                    }
+                    Read::Refused(refusal) => return Err(self.refuse(connection, refusal, hub, tx)),
+                    Read::Asked { asked, len } => {
+                        start += len;
+                        self.asked(connection, asked, hub, tx)?;
+                    }
+                },
+                State::Open { tunnel, capsules } if visit.early.is_empty() => {
+                    let from = (*tunnel, start);
+                    let (end, is_cut) =
+                        self.relayed(capsules, from, (rest, count_max), payload, hub, tx)?;
+                    return Ok((start + end, is_cut));
+                }
+                State::Open { .. } => {
+                    visit.early.extend_from_slice(rest);
+                    self.early_relayed(connection, hub, tx)?;
+                    return Ok((bytes.len(), false));
+                }
+                State::Resolving { .. } | State::Opening => {
+                    if visit.early.len() + rest.len() > EARLY_MAX {
+                        self.counters.datagrams.client_in.add(1);
+                        self.counters.dropped(StreamDrop::MessageTooLong, 1);
+                        return Err(CloseReason::Malformed);
+                    }
+                    visit.early.extend_from_slice(rest);
+                    return Ok((bytes.len(), false));
+                }
+            }
+        }
+        Ok((start, false))
+    }
+
+    /// Relays the payloads in `bytes`, which begin at `offset` of `payload`. Returns where the last of them ends, and whether there are more than
+    /// `count_max`.
+    fn relayed(
+        &self,
+        capsules: &mut Capsules,
+        (tunnel, offset): (AllocationId, usize),
+        (bytes, count_max): (&[u8], usize),
+        payload: &impl Payload,
+        hub: &mut Hub,
+        tx: &mut SendQueue,
+    ) -> Result<(usize, bool), CloseReason> {
+        let (mut start, mut left) = (0, count_max);
+        loop {
+            if left == 0 {
+                return Ok((start, true));
+            }
+            match capsules.next(&bytes[start..], left) {
+                Err(_) => {
+                    self.counters.datagrams.client_in.add(1);
+                    self.counters.dropped(StreamDrop::MalformedCapsule, 1);
+                    return Err(CloseReason::Malformed);
+                }
+                Ok(Piece::Incomplete { .. }) => return Ok((start, false)),
+                Ok(Piece::Passed { len, why }) => {
+                    start += len;
+                    if let Some(why) = why {
+                        left -= 1;
+                        self.counters.datagrams.client_in.add(1);
+                        self.counters.dropped(passed(why), 1);
+                    }
+                }
+                Ok(Piece::Datagrams(datagrams)) => {
+                    left -= datagrams.count;
+                    let count = datagrams.count as u64;
+                    self.counters.datagrams.client_in.add(count);
+                    let run = Run {
+                        start: offset + start + datagrams.start,
+                        stride: datagrams.stride,
+                        len: datagrams.len,
+                        last_len: datagrams.last_len,
+                        count: datagrams.count,
+                    };
+                    hub.tunnelled(tunnel, run, payload, tx);
+                    start += datagrams.end;
+                }
+            }
+        }
+    }
+
+    /// Relays what has come before the tunnel of a connection was open, and what has come behind it.
+    fn early_relayed(
+        &self,
+        connection: &mut Connection,
+        hub: &mut Hub,
+        tx: &mut SendQueue,
+    ) -> Result<(), CloseReason> {
+        let Some(visit) = &mut connection.visit else {
+            return Ok(());
+        };
+        if let State::Open { tunnel, capsules } = &mut visit.state {
+            let staged = tx.stage(&visit.early);
+            let all = (&visit.early[..], usize::MAX);
+            let (end, _) = self.relayed(capsules, (*tunnel, 0), all, &staged, hub, tx)?;
+            visit.early.drain(..end);
+        }
+        Ok(())
+    }
+
+    /// Finds out who asks for a tunnel, and begins it.
+    fn asked(
+        &mut self,
+        connection: &mut Connection,
+        asked: Asked,
+        hub: &mut Hub,
+        tx: &mut SendQueue,
+    ) -> Result<(), CloseReason> {
+        let credentials = asked.credentials.as_ref();
+        let user =
+            credentials.and_then(|it| hub.engine.check_password(hub.now, &it.name, &it.password));
+        let visit = connection.visit.get_or_insert_default();
+        let Some(user) = user else {
+            visit.failures += 1;
+            let is_last = visit.failures >= FAILURES_MAX;
+            let realm = hub.engine.realm_of_passwords();
+            let text = http1::refused(Refusal::Unauthorized, realm, is_last);
+            self.answer(connection, &text, tx);
+            return match is_last {
+                true => Err(CloseReason::Http),
+                false => Ok(()),
+            };
+        };
+        let opened = hub
+            .engine
+            .open_session(hub.now, connection.client.remote, &user);
+        let session = match opened {
+            Ok(session) => session,
+            Err(why) => return Err(self.refuse(connection, refusal(why), hub, tx)),
+        };
+        visit.session = Some(session);
+        let port = asked.target.port;
+        let name = match asked.target.host {
+            Host::Ip(ip) => {
+                return self.open(connection, [SocketAddr::new(ip, port)], hub, tx);
+            }
+            Host::Name(name) => name,
+        };
+        let (Some(service), Some(replies)) = (&self.service, &self.replies) else {
+            return Err(self.refuse(connection, Refusal::DnsError, hub, tx));
+        };
+        self.last_number += 1;
+        let number = self.last_number;
+        let is_put = service.resolver.ask(Question {
+            name,
+            user: format!("{}\n{}", user.realm, user.quota_name).into(),
+            stream: connection.id,
+            number,
+            replies: Arc::clone(replies),
+        });
+        if !is_put {
+            return Err(self.refuse(connection, Refusal::Crowded, hub, tx));
+        }
+        visit.state = State::Resolving { number, port };
+        let until = hub.now.time + WAIT_MAX;
+        self.waiting.push_back((until, connection.id, number));
+        Ok(())
+    }
+
+    /// Begins a tunnel to the first of `addresses` that may be reached.
+    fn open(
+        &self,
+        connection: &mut Connection,
+        addresses: impl IntoIterator<Item = SocketAddr>,
+        hub: &mut Hub,
+        tx: &mut SendQueue,
+    ) -> Result<(), CloseReason> {
+        let client = connection.client;
+        let visit = connection.visit.get_or_insert_default();
+        let mut why = Refusal::DnsError;
+        if let Some(session) = &visit.session {
+            for address in addresses {
+                match hub.engine.open_tunnel(hub.now, session, client, address) {
+                    Ok(_) => {
+                        visit.state = State::Opening;
+                        return Ok(());
+                    }
+                    Err(refused) => why = refusal(refused),
+                }
+            }
+        }
+        Err(self.refuse(connection, why, hub, tx))
+    }
+
+    /// Takes what the resolver has found, and ends what has waited too long for it. Relays what came before tunnels were open.
+    pub(super) fn work(
+        &mut self,
+        connections: &mut Connections,
+        hub: &mut Hub,
+        tx: &mut SendQueue,
+    ) {
+        for stream in std::mem::take(&mut self.early) {
+            if let Some(connection) = connections.get_mut(stream)
+                && let Err(reason) = self.early_relayed(connection, hub, tx)
+            {
+                end(connection, reason, tx);
+            }
+        }
+        if self.waiting.is_empty() {
+            return;
+        }
+        let answers = self.replies.as_ref().map(|replies| replies.take());
+        for answer in answers.unwrap_or_default() {
+            let waits = resolving(connections, answer.stream, answer.number);
+            let Some((connection, port)) = waits else {
+                continue; // it has waited long enough, or is gone
+            };
+            let addresses = answer.addresses.into_iter();
+            let addresses = addresses.map(|ip| SocketAddr::new(ip, port));
+            if let Err(reason) = self.open(connection, addresses, hub, tx) {
+                end(connection, reason, tx);
+            }
+        }
+        while let Some(&(until, stream, number)) = self.waiting.front() {
+            let waits = resolving(connections, stream, number);
+            if until > hub.now.time && waits.is_some() {
+                break;
+            }
+            self.waiting.pop_front();
+            if let Some((connection, _)) = waits {
+                let reason = self.refuse(connection, Refusal::DnsTimeout, hub, tx);
+                end(connection, reason, tx);
+            }
+        }
+    }
+
+    /// Returns when [`Self::work`] has something to do by itself.
+    pub(super) fn next_timeout(&self) -> Option<Time> {
+        let until = self.waiting.front().map(|&(until, ..)| until);
+        match self.early.is_empty() {
+            true => until,
+            false => Some(Time::ZERO),
+        }
+    }
+
+    /// Takes note of what has become of a connection's tunnel.
+    pub(super) fn changed(
+        &mut self,
+        connection: &mut Connection,
+        event: TunnelEvent,
+        tx: &mut SendQueue,
+    ) {
+        let Some(visit) = &mut connection.visit else {
+            return;
+        };
+        match event {
+            TunnelEvent::Opened { tunnel, peer } => {
+                visit.state = State::Open {
+                    tunnel,
+                    capsules: Capsules::default(),
+                };
+                if !visit.early.is_empty() {
+                    self.early.push(connection.id);
+                }
+                self.answer(connection, &http1::opened(peer), tx);
+            }
+            TunnelEvent::Ended(TunnelEnd::NotOpened) => {
+                let text = http1::refused(Refusal::NoCapacity, "", true);
+                self.answer(connection, &text, tx);
+                end(connection, CloseReason::Http, tx);
+            }
+            // RFC 9298 §3.1: without a socket there is no stream.
+            TunnelEvent::Ended(TunnelEnd::Forbidden | TunnelEnd::Idle | TunnelEnd::Unreachable) => {
+                end(connection, CloseReason::TunnelEnded, tx);
+            }
+        }
+    }
+
+    /// Answers a request that is the last of its connection. Returns why the connection is closed.
+    fn refuse(
+        &self,
+        connection: &Connection,
+        refusal: Refusal,
+        hub: &Hub,
+        tx: &mut SendQueue,
+    ) -> CloseReason {
+        let realm = hub.engine.realm_of_passwords();
+        let text = http1::refused(refusal, realm, true);
+        self.answer(connection, &text, tx);
+        CloseReason::Http
+    }
+
+    fn answer(&self, connection: &Connection, text: &str, tx: &mut SendQueue) {
+        let datagrams = &self.counters.datagrams;
+        datagrams.client_in.add(1);
+        datagrams.client_out.queued(1);
+        tx.stream_reply(connection.id, text.as_bytes());
+    }
+}
+
+/// Returns the connection whose request of this number waits for the resolver, and the port that it asks for.
+fn resolving(
+    connections: &mut Connections,
+    stream: StreamId,
+    number: u64,
+) -> Option<(&mut Connection, u16)> {
+    let connection = connections.get_mut(stream)?;
+    match connection.visit.as_deref()?.state {
+        State::Resolving { number: it, port } if it == number => Some((connection, port)),
+        _ => None,
+    }
+}
+
+/// Has a connection closed after what is queued for it.
+fn end(connection: &mut Connection, reason: CloseReason, tx: &mut SendQueue) {
+    connection.closing.get_or_insert(reason);
+    tx.close_stream(connection.id);
+}
+
+/// Says the engine's reason in the words of the answer.
+fn refusal(why: TunnelRefusal) -> Refusal {
+    match why {
+        TunnelRefusal::Draining => Refusal::Draining,
+        TunnelRefusal::Forbidden => Refusal::Prohibited,
+        TunnelRefusal::NoCapacity => Refusal::NoCapacity,
+        TunnelRefusal::QuotaReached => Refusal::Crowded,
+        TunnelRefusal::Unroutable => Refusal::Unroutable,
+    }
+}
+
+/// The reason under which a capsule counts that is passed over.
+fn passed(why: Passed) -> StreamDrop {
+    match why {
+        Passed::UnknownCapsule => StreamDrop::CapsuleUnknown,
+        Passed::UnknownContext => StreamDrop::ContextUnknown,
+    }
+}
