@@ -8,7 +8,7 @@
 //! 1. [`http1::read`] takes the head of an HTTP/1.1 request. [`Asked`] is what is left of it, and of a request that comes by another
 //!    version of HTTP.
 //! 2. [`Target`] is the host and the port in its path, [`BasicCredentials`] who asks.
-//! 3. [`Refusal`] and [`http1::Answer`] are what it is answered.
+//! 3. [`http1::opened`] and [`http1::refused`] are what it is answered, the latter with a [`Refusal`].
 //! 4. [`Capsules`] finds the UDP payloads in what follows.
 //!
 //! The one invariant: nothing here keeps bytes of a client. Who reads a stream keeps what is incomplete, and each part says how long it
