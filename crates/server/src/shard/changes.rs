@@ -109,13 +109,14 @@ impl Changes {
         while let Some(change) = engine.poll_change() {
             self.show(&change, front, engine, now);
         }
-        // guard: V-63-written-ahead
-        if let Some(journal) = &mut self.journal
-            && let Err(error) = journal.commit(now, engine)
-        {
-            self.log.warn(&format!(
-                "the journal cannot be written, so the calls of this shard do not survive: {error}"
-            ));
+        if let Some(journal) = &mut self.journal {
+            // guard: V-63-written-ahead
+            let written = journal.commit(now, engine);
+            if let Err(error) = written {
+                self.log.warn(&format!(
+                    "the journal cannot be written, so the calls of this shard do not survive: {error}"
+                ));
+            }
         }
         // guard: offload-flush
         if let Some(publisher) = &mut self.publisher {
