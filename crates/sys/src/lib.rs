@@ -16,6 +16,7 @@ pub mod ethtool;
 pub mod keeper;
 pub mod mapped;
 mod pinned;
+pub mod priority;
 pub mod receive;
 pub mod send;
 pub mod sockopt;

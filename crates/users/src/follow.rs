@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use tokio::sync::{mpsc, oneshot};
+use tokio::time::sleep;
 
 use crate::asking::{self, Confirmation, Question, Questions};
 
@@ -21,7 +22,7 @@ const RETRY_MIN: Duration = Duration::from_millis(250);
 /// How long it waits at the longest.
 const RETRY_MAX: Duration = Duration::from_secs(5);
 
-/// Lower than that of threads that serve clients: a million rows that are read delay none of them.
+/// The nice value of the thread, which runs in batches too: a million rows that are read delay no thread that serves clients.
 const NICE: i32 = 10;
 
 /// What the thread tells.
@@ -94,8 +95,8 @@ impl Follower {
         std::thread::Builder::new()
             .name("users".into())
             .spawn(move || {
-                // Best effort: the priority of a thread can be lowered by anybody.
-                let _ = rustix::process::setpriority_process(Some(rustix::thread::gettid()), NICE);
+                // Best effort: it goes on as other threads where a sandbox forbids it.
+                let _ = turnbuckle_sys::priority::run_in_batches(NICE);
                 runtime.block_on(async {
                     tokio::select! {
                         _ = is_stopped => {}
@@ -135,21 +136,23 @@ async fn serve(
     });
     // A question waits for no reading: it has a connection of its own.
     tokio::select! {
-        () = follow(source, wanted, &confirmation, |notice| (tell.borrow_mut())(notice)) => {}
+        () = follow(source, wanted, &confirmation, sleep, |notice| (tell.borrow_mut())(notice)) => {}
         () = asking::answer(source, asked, |notice| (tell.borrow_mut())(notice)) => {}
     }
 }
 
+/// Follows until `tell` wants no more. `sleep` waits between attempts to reach a database that is away.
 async fn follow(
     source: &Source,
     wanted: &Wanted,
     confirmation: &Confirmation,
+    sleep: impl AsyncFn(Duration),
     mut tell: impl FnMut(Notice<'_>) -> bool,
 ) {
     let mut addresses = Vec::new();
     let mut records = Records::default();
     let mut database = None;
-    let mut pause = RETRY_MIN;
+    let mut retries = Retries::default();
     // A file that was there and is gone is waited for: an empty one in its place would be another database.
     let mut is_known = false;
     loop {
@@ -176,7 +179,7 @@ async fn follow(
                     Changed::Nothing => Notice::Same(read),
                     changed => Notice::Records(read, changed),
                 };
-                pause = RETRY_MIN;
+                retries = Retries::default();
                 is_known = true;
                 confirmation.read(began);
                 if !tell(notice) {
@@ -194,8 +197,7 @@ async fn follow(
                 if !tell(Notice::Trouble(error)) {
                     return;
                 }
-                tokio::time::sleep(jittered(pause)).await;
-                pause = (pause * 2).min(RETRY_MAX);
+                sleep(retries.next_pause()).await;
             }
         }
     }
@@ -215,10 +217,158 @@ async fn look(
     database.follow(wanted, known).await
 }
 
+/// The pauses between attempts to reach a database that is away.
+struct Retries {
+    /// The longest that the next one may be.
+    pause: Duration,
+}
+
+impl Default for Retries {
+    fn default() -> Self {
+        let pause = RETRY_MIN;
+        Self { pause }
+    }
+}
+
+impl Retries {
+    fn next_pause(&mut self) -> Duration {
+        let pause = jittered(self.pause);
+        self.pause = (self.pause * 2).min(RETRY_MAX);
+        pause
+    }
+}
+
 /// Returns between half and all of `pause`, so that servers of one database do not come back to it at one moment.
 fn jittered(pause: Duration) -> Duration {
     let mut byte = [0];
     // Without randomness they do.
     let _ = getrandom::fill(&mut byte);
     pause.mul_f64(1.0 - f64::from(byte[0]) / 512.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+    use std::path::Path;
+    use std::sync::mpsc::channel;
+
+    use super::*;
+
+    fn wanted() -> Wanted {
+        Wanted {
+            realm: "r".to_owned(),
+            users: true,
+            secrets: false,
+            peers: false,
+            realms: false,
+            token_keys: false,
+        }
+    }
+
+    /// Follows a file in virtual time: no pause after a failure is waited for, and `slept` is told of each.
+    fn follow_in_virtual_time(
+        file: &Path,
+        mut slept: impl FnMut(Duration),
+        tell: impl FnMut(Notice<'_>) -> bool,
+    ) {
+        let source = Source::Sqlite(file.to_owned());
+        let confirmation = Confirmation::default();
+        let slept = RefCell::new(&mut slept);
+        let sleep = async |pause| (slept.borrow_mut())(pause);
+        let runtime = runtime().expect("set up");
+        runtime.block_on(follow(&source, &wanted(), &confirmation, sleep, tell));
+    }
+
+    /// Returns the pauses between so many attempts to read a file that cannot be made.
+    fn pauses(attempts: usize) -> Vec<Duration> {
+        let folder = tempfile::tempdir().expect("a directory");
+        let (mut pauses, mut failures) = (Vec::new(), 0);
+        follow_in_virtual_time(
+            &folder.path().join("nothing/turndb"),
+            |pause| pauses.push(pause),
+            |notice| {
+                assert!(matches!(notice, Notice::Trouble(_)), "{notice:?}");
+                failures += 1;
+                failures < attempts
+            },
+        );
+        pauses
+    }
+
+    #[test]
+    fn a_database_that_is_away_is_tried_again_after_a_quarter_of_a_second_and_then_up_to_five() {
+        let pauses = pauses(200);
+        assert_eq!(pauses.len(), 199);
+        let mut longest = Duration::from_millis(250);
+        for (attempt, &pause) in pauses.iter().enumerate() {
+            assert!(
+                pause > longest / 2 && pause <= longest,
+                "{attempt}: {pause:?}, not up to {longest:?}"
+            );
+            longest = (longest * 2).min(Duration::from_secs(5));
+        }
+        // In ten minutes: often enough to be back within five seconds, and no oftener than every two and a half.
+        let in_ten_minutes = pauses.iter().scan(Duration::ZERO, |at, pause| {
+            *at += *pause;
+            (*at < Duration::from_secs(600)).then_some(())
+        });
+        assert!((120..=199).contains(&in_ten_minutes.count()));
+    }
+
+    #[test]
+    fn servers_of_one_database_do_not_come_back_to_it_at_one_moment() {
+        let (one, other) = (pauses(50), pauses(50));
+        let equal = one.iter().zip(&other).filter(|(one, other)| one == other);
+        assert!(equal.count() < 25, "{one:?}");
+    }
+
+    #[test]
+    fn after_a_reading_the_next_failure_is_followed_by_a_short_pause_again() {
+        let folder = tempfile::tempdir().expect("a directory");
+        let folder = folder.path().join("later");
+        let (mut pauses, mut failures) = (Vec::new(), 0);
+        let is_read = Cell::new(false);
+        follow_in_virtual_time(
+            &folder.join("turndb"),
+            |pause| {
+                pauses.push((pause, is_read.get()));
+                if pauses.len() == 10 {
+                    std::fs::create_dir(&folder).expect("made");
+                }
+            },
+            |notice| {
+                if matches!(notice, Notice::Records(..)) {
+                    is_read.set(true);
+                    std::fs::remove_dir_all(&folder).expect("removed");
+                } else {
+                    failures += 1;
+                }
+                failures < 12
+            },
+        );
+        let (before, after): (Vec<_>, Vec<_>) = pauses.into_iter().partition(|(_, read)| !read);
+        assert_eq!((before.len(), after.len()), (10, 1));
+        assert!(before[9].0 >= Duration::from_millis(2500), "{before:?}");
+        assert!(after[0].0 <= Duration::from_millis(250), "{after:?}");
+    }
+
+    #[test]
+    fn the_thread_runs_in_batches_and_after_others() {
+        let folder = tempfile::tempdir().expect("a directory");
+        let source = Source::Sqlite(folder.path().join("turndb"));
+        let (told, heard) = channel();
+        let follower = Follower::start(source, wanted(), move |_| {
+            let stat = std::fs::read_to_string("/proc/thread-self/stat").expect("Linux");
+            let fields = stat.rsplit(") ").next().unwrap_or_default().split(' ');
+            let fields: Vec<_> = fields.map(str::to_owned).collect();
+            // Nice value and policy: the fields 19 and 41, of which two stand before the name's end (proc_pid_stat(5)).
+            let _ = told.send((fields[16].clone(), fields[38].clone()));
+            Then::End
+        });
+        let follower = follower.expect("a thread");
+        let (nice, policy) = heard.recv().expect("it tells what it reads");
+        drop(follower);
+        assert_eq!(policy, "3", "SCHED_BATCH");
+        assert!(nice.parse::<i32>().expect("a number") >= 10, "{nice}");
+    }
 }
