@@ -8,6 +8,7 @@
 
 mod asking;
 mod change;
+mod comparison;
 mod connection;
 mod database;
 mod driver;

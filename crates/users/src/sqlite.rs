@@ -1,5 +1,9 @@
 //! SQLite: one file with coturn's tables.
+//!
+//! `data_version` says that another program has committed, and nothing says what. Then all rows are read and compared with those that are known
+//! ([decision 63](../../../docs/decisions/0063-rows-that-nobody-names-are-compared.md)).
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
@@ -8,10 +12,11 @@ use std::time::Duration;
 use rusqlite::{Connection, OpenFlags, Params, Row, params_from_iter};
 
 use crate::change::{Change, Listed, Listing};
+use crate::comparison::Comparison;
 use crate::driver::Driver;
 use crate::error::DatabaseError;
 use crate::records::{
-    Answer, News, RealmOption, Records, Tables, TokenKeyRow, UserKey, Wanted, user_key,
+    Answer, News, RealmOption, Records, Tables, TokenKeyRow, UserKey, Users, Wanted, user_key,
 };
 use crate::secret::Secret;
 use crate::sql::{Dialect, Statement};
@@ -138,7 +143,8 @@ impl Sqlite {
         DatabaseError::permanent(self.path.display(), what)
     }
 
-    fn read(&self, wanted: &Wanted) -> Result<Records, DatabaseError> {
+    /// Reads everything, and says what of the users is not as it is known.
+    fn read(&self, wanted: &Wanted, known: &Users) -> Result<News, DatabaseError> {
         let mut tables = Tables::default();
         let pair = |row: &Row<'_>| Ok((text(row, 0)?, text(row, 1)?));
         if wanted.realms {
@@ -173,20 +179,35 @@ impl Sqlite {
                 })
             })?;
         }
-        let mut users = BTreeMap::new();
-        for realm in tables.realm_names(&wanted.realm) {
-            if wanted.secrets {
-                tables.secrets.insert(realm.clone(), self.secrets(&realm)?);
-            }
-            if wanted.users {
-                let query = "select name,hmackey from turnusers_lt where realm=?1";
-                let rows = self.rows(query, [&realm], |row| {
-                    Ok((text(row, 0)?, user_key(&text(row, 1)?)))
-                })?;
-                users.insert(realm, rows.into_iter().collect());
+        let realms = tables.realm_names(&wanted.realm);
+        if wanted.secrets {
+            for realm in &realms {
+                tables.secrets.insert(realm.clone(), self.secrets(realm)?);
             }
         }
-        Ok(Records { users, tables })
+        if !wanted.users {
+            let users = Users::new();
+            return Ok(News::Whole(Records { users, tables }));
+        }
+        let mut users = Comparison::new(known, &realms);
+        for realm in &realms {
+            self.compare(&mut users, realm)
+                .map_err(|error| self.error(said(&error)))?;
+        }
+        Ok(users.news(tables))
+    }
+
+    /// Reads the users of a realm.
+    fn compare(&self, users: &mut Comparison<'_>, realm: &str) -> rusqlite::Result<()> {
+        let mut of_realm = users.realm(realm);
+        let query = "select name,hmackey from turnusers_lt where realm=?1";
+        let mut statement = self.connection.prepare(query)?;
+        let mut rows = statement.query([realm])?;
+        while let Some(row) = rows.next()? {
+            of_realm.take(borrowed(row, 0)?, user_key(&borrowed(row, 1)?));
+        }
+        users.end(realm, of_realm);
+        Ok(())
     }
 
     /// The newest secrets come first, because a rotation has just added them.
@@ -199,7 +220,7 @@ impl Sqlite {
 }
 
 impl Driver for Sqlite {
-    async fn follow(&mut self, wanted: &Wanted, _known: &Records) -> Result<News, DatabaseError> {
+    async fn follow(&mut self, wanted: &Wanted, known: &Records) -> Result<News, DatabaseError> {
         // The version is read before the rows. So a commit in between is read twice and is never missed.
         let mut version = self.version()?;
         if self.read == Some(version) {
@@ -209,9 +230,9 @@ impl Driver for Sqlite {
             *self = Self::open(&self.path, false)?;
             version = self.version()?;
         }
-        let records = self.at_once(|file| file.read(wanted))?;
+        let news = self.at_once(|file| file.read(wanted, &known.users))?;
         self.read = Some(version);
-        Ok(News::Whole(records))
+        Ok(news)
     }
 
     async fn await_change(&mut self) {
@@ -268,14 +289,17 @@ fn by_realm(rows: Vec<(String, String)>) -> BTreeMap<String, Vec<String>> {
 
 /// Returns the text of a column, of whatever type. Bytes that are not UTF-8 are replaced.
 fn text(row: &Row<'_>, column: usize) -> rusqlite::Result<String> {
+    borrowed(row, column).map(Cow::into_owned)
+}
+
+/// Returns the same as [`text`], where it stands if it is text.
+fn borrowed<'a>(row: &'a Row<'_>, column: usize) -> rusqlite::Result<Cow<'a, str>> {
     use rusqlite::types::ValueRef;
     Ok(match row.get_ref(column)? {
-        ValueRef::Null => String::new(),
-        ValueRef::Integer(number) => number.to_string(),
-        ValueRef::Real(number) => number.to_string(),
-        ValueRef::Text(bytes) | ValueRef::Blob(bytes) => {
-            String::from_utf8_lossy(bytes).into_owned()
-        }
+        ValueRef::Null => Cow::Borrowed(""),
+        ValueRef::Integer(number) => number.to_string().into(),
+        ValueRef::Real(number) => number.to_string().into(),
+        ValueRef::Text(bytes) | ValueRef::Blob(bytes) => String::from_utf8_lossy(bytes),
     })
 }
 

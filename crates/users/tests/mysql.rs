@@ -9,11 +9,12 @@ mod support;
 use std::cell::RefCell;
 use std::path::Path;
 use std::process::Command;
+use std::time::{Duration, Instant};
 
-use turnbuckle_users::{Connection, MysqlSource, Source};
+use turnbuckle_users::{Connection, MysqlSource, Records, Source};
 
 use self::not_run::not_run;
-use self::support::{SCHEMA, Server, program, verbs};
+use self::support::{SCHEMA, Server, all, program, verbs};
 
 fn source(port: u16, more: &str) -> Source {
     let words = format!("host=127.0.0.1 port={port} {more}");
@@ -108,6 +109,68 @@ fn users_are_followed_through_every_kind_of_change() {
     if let Some(server) = server() {
         verbs::users_are_followed(&turn(server.port), &mut client(server.port));
     }
+}
+
+/// Follows until the users of `r` are these, or time is up.
+fn await_names(connection: &mut Connection, records: &mut Records, expected: &[&str]) {
+    let end = Instant::now() + Duration::from_secs(30);
+    loop {
+        connection.follow(&all(), records).expect("it answers");
+        let names: Vec<_> = records.users["r"].keys().collect();
+        if names == expected {
+            return;
+        }
+        assert!(Instant::now() < end, "{names:?}, not {expected:?}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+#[test]
+fn a_view_in_the_place_of_a_table_is_read_again_and_again_because_nothing_says_when_it_changes() {
+    let Some(server) = server() else {
+        return;
+    };
+    let mut execute = client(server.port);
+    execute(
+        "drop table turnusers_lt; create table people (person varchar(99) primary key, word char(32));\
+         insert into people values('alice',md5('alice:r:w')),('bob',md5('bob:r:w'));\
+         create view turnusers_lt as select 'r' realm, person name, word hmackey from people",
+    );
+    let mut connection = Connection::open(&turn(server.port)).expect("it answers");
+    let mut records = Records::default();
+    await_names(&mut connection, &mut records, &["alice", "bob"]);
+    execute(
+        "insert into people values('carol',md5('carol:r:w')); delete from people where person='alice'",
+    );
+    await_names(&mut connection, &mut records, &["bob", "carol"]);
+}
+
+#[test]
+fn secrets_that_change_are_read_without_users() {
+    let Some(server) = server() else {
+        return;
+    };
+    let mut execute = client(server.port);
+    execute("insert into turnusers_lt values('r','alice',md5('alice:r:w'))");
+    let mut connection = Connection::open(&turn(server.port)).expect("it answers");
+    let mut records = Records::default();
+    // Until no change of the same second can follow.
+    let end = Instant::now() + Duration::from_secs(4);
+    while Instant::now() < end {
+        connection.follow(&all(), &mut records).expect("it answers");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    // If users were read again, this one would go.
+    let ghosts = records.users.get_mut("r").expect("known");
+    ghosts.insert("ghost".to_owned(), None);
+    execute("insert into turn_secret values('r','logen')");
+    let end = Instant::now() + Duration::from_secs(30);
+    while records.tables.secrets["r"].is_empty() {
+        assert!(Instant::now() < end, "no secret");
+        connection.follow(&all(), &mut records).expect("it answers");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    assert!(records.users["r"].contains_key("ghost"), "users were read");
 }
 
 #[test]

@@ -1,6 +1,5 @@
 //! The verbs on coturn's collections.
 
-use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use futures_util::{FutureExt as _, StreamExt as _};
@@ -8,15 +7,18 @@ use mongodb::bson::{Document, RawDocument, RawDocumentBuf, doc};
 use mongodb::change_stream::ChangeStream;
 use mongodb::change_stream::event::ChangeStreamEvent;
 use mongodb::error::Result as Answered;
+use mongodb::options::FullDocumentType;
 use tokio::time::{sleep, timeout};
 
 use super::connect::Link;
 use super::documents::{listed, options, options_update, place, secret, text, texts, token_key};
+use super::events::{Told, USERS};
 use super::words::MongoSource;
 use crate::change::{Change, Listed, Listing};
+use crate::comparison::Comparison;
 use crate::driver::Driver;
 use crate::error::DatabaseError;
-use crate::records::{Answer, News, Records, Tables, Users, Wanted, user_key};
+use crate::records::{Answer, Delta, Names, News, Records, Tables, Users, Wanted, user_key};
 
 /// Time between two signs of life, and between two counts.
 const INTERVAL: Duration = Duration::from_secs(1);
@@ -33,8 +35,11 @@ const SHARE: u32 = 10;
 /// Documents that come in one message.
 const BATCH: u32 = 10_000;
 
-/// The collections that are followed.
-const COLLECTIONS: [&str; 4] = ["turnusers_lt", "turn_secret", "realm", "oauth_key"];
+/// Users whom one query names.
+const NAMES_MAX: usize = 1_000;
+
+/// The collections that are followed, that of users first.
+const COLLECTIONS: [&str; 4] = [USERS, "turn_secret", "realm", "oauth_key"];
 
 /// A connection to MongoDB.
 pub struct Mongo {
@@ -46,13 +51,13 @@ pub struct Mongo {
 struct Follows {
     /// The changes that a replica set tells of.
     changes: Option<ChangeStream<ChangeStreamEvent<Document>>>,
-    /// Whether there have been changes since the last reading.
-    has_changed: bool,
-    /// How many documents there were at the last reading.
+    /// What has to be read again.
+    told: Told,
+    /// How many documents there were at the last look.
     counts: Vec<u64>,
     /// When everything was read.
     whole_at: Option<Instant>,
-    /// Not before this is everything read again.
+    /// Not before this are all users read again.
     whole_from: Instant,
     /// How long to wait before the next look.
     pause: Duration,
@@ -72,7 +77,7 @@ impl Mongo {
             link,
             follows: Follows {
                 changes: None,
-                has_changed: false,
+                told: Told::default(),
                 counts: Vec::new(),
                 whole_at: None,
                 whole_from: Instant::now(),
@@ -91,38 +96,44 @@ impl Mongo {
             || hello.get_str("msg").is_ok_and(|msg| msg == "isdbgrid");
         if tells {
             let of_ours = doc! { "$match": { "ns.coll": { "$in": COLLECTIONS.to_vec() } } };
-            let watched = self
-                .link
-                .within(self.link.database.watch().pipeline([of_ours]));
-            self.follows.changes = Some(watched.await?);
+            let watch = self.link.database.watch().pipeline([of_ours]);
+            let watch = watch.full_document(FullDocumentType::UpdateLookup);
+            self.follows.changes = Some(self.link.within(watch).await?);
         }
         Ok(())
     }
 
-    /// Returns whether anything has changed since the last reading, as far as the database shows it.
-    async fn has_changed(&mut self) -> Result<(bool, Vec<u64>), DatabaseError> {
+    /// Looks what has changed since the last look, as far as the database shows it.
+    async fn look(&mut self) -> Result<(), DatabaseError> {
         let Some(changes) = &mut self.follows.changes else {
-            let began = Instant::now();
-            let mut counts = Vec::new();
-            for name in COLLECTIONS {
-                let collection = self.link.database.collection::<RawDocumentBuf>(name);
-                let count = collection.estimated_document_count();
-                counts.push(self.link.within(count).await?);
-            }
-            self.follows.pause = INTERVAL.max(began.elapsed() * SHARE);
-            return Ok((self.follows.counts != counts, counts));
+            return self.count().await;
         };
-        // Those that have come already are of before the reading.
         while let Some(change) = changes.next().now_or_never() {
             match change {
-                Some(Ok(_)) => self.follows.has_changed = true,
+                Some(Ok(event)) => self.follows.told.take(&event),
                 Some(Err(error)) => return Err(self.link.said(&error)),
                 None => return Err(DatabaseError::passing(&self.link.source, ENDED)),
             }
         }
         let ping = self.link.database.run_command(doc! { "ping": 1 });
-        self.link.within(ping).await?;
-        Ok((self.follows.has_changed, Vec::new()))
+        self.link.within(ping).await.map(drop)
+    }
+
+    /// Counts the documents, where the server does not tell of changes.
+    async fn count(&mut self) -> Result<(), DatabaseError> {
+        let began = Instant::now();
+        let mut counts = Vec::new();
+        for name in COLLECTIONS {
+            let collection = self.link.database.collection::<RawDocumentBuf>(name);
+            let count = collection.estimated_document_count();
+            counts.push(self.link.within(count).await?);
+        }
+        let follows = &mut self.follows;
+        follows.told.all_users |= follows.counts.first() != counts.first();
+        follows.told.tables |= follows.counts.get(1..) != counts.get(1..);
+        follows.counts = counts;
+        follows.pause = INTERVAL.max(began.elapsed() * SHARE);
+        Ok(())
     }
 
     /// Hands the documents of a collection to `take` one after the other, so that only the time between two messages is bounded.
@@ -200,20 +211,44 @@ impl Mongo {
         Ok(secrets)
     }
 
-    async fn users(&self, realms: &[String]) -> Result<Users, DatabaseError> {
-        let mut users = Users::new();
-        for realm in realms {
-            let mut of_realm = BTreeMap::new();
-            let fields = doc! { "_id": 0, "name": 1, "hmackey": 1 };
-            let filter = doc! { "realm": realm };
-            self.each("turnusers_lt", filter, fields, doc! {}, |document| {
-                let key = user_key(&text(document, "hmackey"));
-                of_realm.insert(text(document, "name"), key);
-            })
-            .await?;
-            users.insert(realm.clone(), of_realm);
+    /// Reads all users of a realm.
+    async fn compare(&self, users: &mut Comparison<'_>, realm: &str) -> Result<(), DatabaseError> {
+        let mut of_realm = users.realm(realm);
+        let fields = doc! { "_id": 0, "name": 1, "hmackey": 1 };
+        let filter = doc! { "realm": realm };
+        self.each(USERS, filter, fields, doc! {}, |document| {
+            let key = user_key(&text(document, "hmackey"));
+            of_realm.take(text(document, "name"), key);
+        })
+        .await?;
+        users.end(realm, of_realm);
+        Ok(())
+    }
+
+    /// Reads these users, as far as they are of realms that are known.
+    async fn some(&self, mut names: Names, known: &Users) -> Result<Delta, DatabaseError> {
+        names.retain(|realm, _| known.contains_key(realm));
+        let mut put = Users::new();
+        for (realm, names) in &mut names {
+            let of_realm = put.entry(realm.clone()).or_default();
+            let all: Vec<_> = names.iter().cloned().collect();
+            for some in all.chunks(NAMES_MAX) {
+                let fields = doc! { "_id": 0, "name": 1, "hmackey": 1 };
+                let filter = doc! { "realm": realm.as_str(), "name": { "$in": some.to_vec() } };
+                self.each(USERS, filter, fields, doc! {}, |document| {
+                    let name = text(document, "name");
+                    names.remove(&name);
+                    of_realm.insert(name, user_key(&text(document, "hmackey")));
+                })
+                .await?;
+            }
         }
-        Ok(users)
+        Ok(Delta {
+            put,
+            // Whoever was named and is not found is gone meanwhile.
+            deleted: names,
+            tables: None,
+        })
     }
 
     /// Puts a document in the place of the one that `key` finds, if there is one.
@@ -258,42 +293,67 @@ impl Mongo {
 const ENDED: &str = "the server does not tell of changes any more";
 
 impl Driver for Mongo {
-    async fn follow(&mut self, wanted: &Wanted, _: &Records) -> Result<News, DatabaseError> {
+    async fn follow(&mut self, wanted: &Wanted, known: &Records) -> Result<News, DatabaseError> {
         if self.follows.whole_at.is_none() {
+            // What is read from here on is at least as new as what is told.
             self.listen().await?;
         }
         let began = Instant::now();
-        let (has_changed, counts) = self.has_changed().await?;
+        self.look().await?;
         let after = WHOLE_AFTER[usize::from(self.follows.changes.is_none())];
-        let is_old = match self.follows.whole_at {
-            Some(read) => began - read >= after,
-            None => true,
-        };
-        if !has_changed && !is_old || began < self.follows.whole_from {
+        let whole_at = self.follows.whole_at;
+        if whole_at.is_none_or(|whole_at| began - whole_at >= after) {
+            self.follows.told = Told::everything();
+        }
+        let may_be_all = began >= self.follows.whole_from;
+        let due = self.follows.told.due(may_be_all);
+        if due.is_nothing() {
             return Ok(News::Nothing);
         }
+        let replaces = due.replaces_unknown(&known.users);
+        self.follows.told.all_users |= replaces && !may_be_all;
+        let is_all = due.all_users || replaces && may_be_all;
+        if !is_all && !due.tables {
+            return match wanted.users {
+                true => self.some(due.names, &known.users).await.map(News::Delta),
+                false => Ok(News::Nothing),
+            };
+        }
         let tables = self.tables(wanted).await?;
-        let users = match wanted.users {
-            true => self.users(&tables.realm_names(&wanted.realm)).await?,
-            false => Users::new(),
+        let realms = tables.realm_names(&wanted.realm);
+        let mut users = Comparison::new(&known.users, &realms);
+        let news = if !wanted.users {
+            let users = Users::new();
+            News::Whole(Records { users, tables })
+        } else if is_all || !users.has_known() {
+            for realm in &realms {
+                self.compare(&mut users, realm).await?;
+            }
+            users.news(tables)
+        } else {
+            let delta = self.some(due.names, &known.users).await?;
+            News::Delta(Delta {
+                tables: Some(tables),
+                ..delta
+            })
         };
-        self.follows.has_changed = false;
-        self.follows.counts = counts;
-        self.follows.whole_at = Some(began);
-        self.follows.whole_from = began + began.elapsed() * SHARE;
-        Ok(News::Whole(Records { users, tables }))
+        if is_all {
+            self.follows.whole_at = Some(began);
+            self.follows.whole_from = began + began.elapsed() * SHARE;
+        }
+        Ok(news)
     }
 
     async fn await_change(&mut self) {
         let Some(changes) = &mut self.follows.changes else {
             return sleep(self.follows.pause).await;
         };
-        if self.follows.has_changed {
+        if !self.follows.told.is_nothing() {
             return sleep(INTERVAL).await;
         }
         // An error is one of the next look, which finds the stream at its end.
-        if let Ok(Some(Ok(_))) = timeout(INTERVAL, changes.next()).await {
-            self.follows.has_changed = true;
+        if let Ok(Some(Ok(event))) = timeout(INTERVAL, changes.next()).await {
+            self.follows.told.take(&event);
             sleep(GATHERING).await;
         }
     }
@@ -302,7 +362,7 @@ impl Driver for Mongo {
         let mut answer = Answer::default();
         let fields = doc! { "_id": 0, "hmackey": 1 };
         let filter = doc! { "realm": realm, "name": name };
-        self.each("turnusers_lt", filter, fields, doc! {}, |document| {
+        self.each(USERS, filter, fields, doc! {}, |document| {
             answer.key = user_key(&text(document, "hmackey"));
         })
         .await?;
@@ -316,12 +376,11 @@ impl Driver for Mongo {
         match change {
             Change::PutUser { realm, name, key } => {
                 let user = doc! { "realm": realm, "name": name };
-                self.put("turnusers_lt", user, doc! { "hmackey": key })
-                    .await
+                self.put(USERS, user, doc! { "hmackey": key }).await
             }
             Change::DeleteUser { realm, name } => {
                 let user = doc! { "realm": realm, "name": name };
-                self.delete("turnusers_lt", user).await
+                self.delete(USERS, user).await
             }
             Change::AddSecret { realm, secret } => {
                 let secret = doc! { "realm": realm, "value": secret };

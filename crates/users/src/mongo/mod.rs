@@ -1,7 +1,7 @@
 //! MongoDB, with coturn's collections.
 //!
-//! A replica set tells of changes by a change stream, of which it is taken only that there is one: then everything is read again. Any other server
-//! is asked each second how many documents there are, and everything is read and compared each half minute.
+//! A replica set tells of changes by a change stream: users whom it names are read again, and all of them where one is gone. Any other server is
+//! asked each second how many documents there are, and everything is read and compared each half minute.
 //!
 //! The driver is there with the feature `mongo` alone; connection strings are read without it too.
 
@@ -11,6 +11,8 @@ mod connect;
 mod documents;
 #[cfg(feature = "mongo")]
 mod driver;
+#[cfg(feature = "mongo")]
+mod events;
 mod words;
 
 #[cfg(feature = "mongo")]

@@ -1,10 +1,13 @@
 //! MySQL and MariaDB, with coturn's tables.
 //!
-//! Whether anything has changed shows in `information_schema.tables.update_time`, which needs no right that a reader lacks. It has whole seconds, so
-//! a state is settled only when its last second is over; and where the server does not say when a table has changed, it is read again.
+//! Which table has changed shows in `information_schema.tables.update_time`, which needs no right that a reader lacks. It has whole seconds, so a
+//! state is settled only when its last second is over. A table that has none (a view, or one that is no plain table of InnoDB) may have changed
+//! whenever it is looked at. Which rows of `turnusers_lt` have changed is not said anywhere: they are all read and compared with those that are
+//! known ([decision 63](../../../../docs/decisions/0063-rows-that-nobody-names-are-compared.md)).
 
 mod words;
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -23,10 +26,11 @@ use tokio::time::{sleep, timeout};
 pub use self::words::MysqlSource;
 use self::words::Tls;
 use crate::change::{Change, Listed, Listing};
+use crate::comparison::Comparison;
 use crate::driver::Driver;
 use crate::error::DatabaseError;
 use crate::records::{
-    Answer, News, RealmOption, Records, Tables, TokenKeyRow, Users, Wanted, user_key,
+    Answer, Delta, News, RealmOption, Records, Tables, TokenKeyRow, Users, Wanted, user_key,
 };
 use crate::secret::Secret;
 use crate::sql::Dialect;
@@ -46,18 +50,35 @@ const WHOLE_SHARE: u32 = 10;
 /// Where Debian's server and client meet.
 const SOCKET: &str = "/run/mysqld/mysqld.sock";
 
-/// When each table has changed, and whether that is so long ago that nothing of the same second can follow.
-const CHANGED: &str = "select concat(table_name,' ',coalesce(update_time,'?')),\
-    coalesce(update_time > now() - interval 2 second,0) from information_schema.tables \
+/// When each table has changed, and whether another change may follow that does not show. InnoDB says nothing of a table that nobody has written to
+/// since the server started.
+const CHANGED: &str = "select table_name,coalesce(update_time,''),coalesce(update_time > now() - interval 2 second,\
+    coalesce(engine,'')<>'InnoDB' or coalesce(create_options,'') like '%partitioned%') from information_schema.tables \
     where table_schema=database() and table_name in ('turnusers_lt','turn_secret','allowed_peer_ip',\
-    'denied_peer_ip','turn_origin_to_realm','turn_realm_option','oauth_key') order by table_name";
+    'denied_peer_ip','turn_origin_to_realm','turn_realm_option','oauth_key')";
+
+/// The table of users.
+const USERS: &str = "turnusers_lt";
+
+/// When tables have changed, by their names.
+type Changed = BTreeMap<String, LastChange>;
+
+/// When a table has changed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct LastChange {
+    /// Empty where the server does not say it.
+    at: String,
+    /// Whether no other change can show in the same way.
+    is_settled: bool,
+}
 
 /// A connection to MySQL or MariaDB.
 pub struct Mysql {
     source: MysqlSource,
     conn: Conn,
-    /// When the tables had changed that were read last; `None` while that is not settled.
-    read: Option<String>,
+    /// When the tables had changed that were read last.
+    read: Changed,
+    /// When users were read.
     whole_at: Instant,
     /// Not before this are the tables read again.
     whole_from: Instant,
@@ -87,7 +108,7 @@ impl Mysql {
         Ok(Self {
             source: source.clone(),
             conn,
-            read: None,
+            read: Changed::new(),
             whole_at: now,
             whole_from: now,
         })
@@ -98,23 +119,36 @@ impl Mysql {
         within(&self.source, rows).await
     }
 
-    /// Returns when the tables have changed, and whether that may still show in the same way after another change.
-    async fn changed(&mut self) -> Result<(String, bool), DatabaseError> {
+    /// Returns when the tables have changed.
+    async fn changed(&mut self) -> Result<Changed, DatabaseError> {
         let rows = self.query(CHANGED, &[]).await?;
-        let is_settled = rows.iter().all(|row| text(row, 1) == "0");
-        let times: Vec<_> = rows.iter().map(|row| text(row, 0)).collect();
-        Ok((times.join(","), is_settled))
+        let changes = rows.iter().map(|row| {
+            let (at, is_settled) = (text(row, 1), text(row, 2) == "0");
+            // MySQL 8 has upper case where the server was set up so.
+            (text(row, 0).to_lowercase(), LastChange { at, is_settled })
+        });
+        Ok(changes.collect())
+    }
+
+    /// Returns whether a table holds what it held when it was read.
+    fn is_as_read(&self, table: &str, changed: &Changed) -> bool {
+        let read = self.read.get(table);
+        read.is_some_and(|read| read.is_settled && changed.get(table) == Some(read))
     }
 }
 
 impl Driver for Mysql {
-    async fn follow(&mut self, wanted: &Wanted, _known: &Records) -> Result<News, DatabaseError> {
+    async fn follow(&mut self, wanted: &Wanted, known: &Records) -> Result<News, DatabaseError> {
         let began = Instant::now();
-        let (changed, is_settled) = self.changed().await?;
+        let changed = self.changed().await?;
         let is_old = began - self.whole_at >= WHOLE_AFTER;
-        if self.read.as_ref() == Some(&changed) && !is_old || began < self.whole_from {
+        let is_all_as_read = !changed.is_empty()
+            && changed.keys().all(|table| self.is_as_read(table, &changed))
+            && self.read.len() == changed.len();
+        if is_all_as_read && !is_old || began < self.whole_from {
             return Ok(News::Nothing);
         }
+        let are_users_as_read = self.is_as_read(USERS, &changed) && !is_old;
         let mut how = TxOpts::new();
         how.with_consistent_snapshot(true)
             .with_isolation_level(IsolationLevel::RepeatableRead)
@@ -126,15 +160,27 @@ impl Driver for Mysql {
             transaction,
         };
         let tables = reader.tables(wanted).await?;
-        let users = match wanted.users {
-            true => reader.users(&tables.realm_names(&wanted.realm)).await?,
-            false => Users::new(),
+        let mut users = Comparison::new(&known.users, &tables.realm_names(&wanted.realm));
+        let news = if !wanted.users {
+            let users = Users::new();
+            News::Whole(Records { users, tables })
+        } else if are_users_as_read && users.has_known() {
+            let tables = Some(tables);
+            News::Delta(Delta {
+                tables,
+                ..Delta::default()
+            })
+        } else {
+            for realm in tables.realm_names(&wanted.realm) {
+                reader.compare(&mut users, &realm).await?;
+            }
+            self.whole_at = began;
+            users.news(tables)
         };
         within(&source, reader.transaction.commit()).await?;
-        self.read = is_settled.then_some(changed);
-        self.whole_at = began;
+        self.read = changed;
         self.whole_from = began + began.elapsed() * WHOLE_SHARE;
-        Ok(News::Whole(Records { users, tables }))
+        Ok(news)
     }
 
     async fn await_change(&mut self) {
@@ -255,22 +301,23 @@ impl Reader<'_> {
         within(self.source, rows).await
     }
 
-    /// Reads the users as they come, so that only the time between two of them is bounded.
-    async fn users(&mut self, realms: &[String]) -> Result<Users, DatabaseError> {
-        let mut users = Users::new();
+    /// Reads the users of a realm as they come, so that only the time between two of them is bounded.
+    async fn compare(
+        &mut self,
+        users: &mut Comparison<'_>,
+        realm: &str,
+    ) -> Result<(), DatabaseError> {
+        let mut of_realm = users.realm(realm);
         let query = "select name,hmackey from turnusers_lt where realm=?";
-        for realm in realms {
-            let mut of_realm = BTreeMap::new();
-            let rows = self
-                .transaction
-                .exec_stream::<Row, _, _>(query, params(&[realm]));
-            let mut rows = within(self.source, rows).await?;
-            while let Some(row) = within(self.source, rows.try_next()).await? {
-                of_realm.insert(text(&row, 0), user_key(&text(&row, 1)));
-            }
-            users.insert(realm.clone(), of_realm);
+        let rows = self
+            .transaction
+            .exec_stream::<Row, _, _>(query, params(&[realm]));
+        let mut rows = within(self.source, rows).await?;
+        while let Some(row) = within(self.source, rows.try_next()).await? {
+            of_realm.take(borrowed(&row, 0), user_key(&borrowed(&row, 1)));
         }
-        Ok(users)
+        users.end(realm, of_realm);
+        Ok(())
     }
 }
 
@@ -340,12 +387,17 @@ fn params(values: &[&str]) -> Params {
 
 /// Returns the text of a column, of whatever type; null is empty.
 fn text(row: &Row, column: usize) -> String {
+    borrowed(row, column).into_owned()
+}
+
+/// Returns the same as [`text`], where it stands if it is text.
+fn borrowed(row: &Row, column: usize) -> Cow<'_, str> {
     match row.as_ref(column) {
-        None | Some(Value::NULL) => String::new(),
-        Some(Value::Bytes(bytes)) => String::from_utf8_lossy(bytes).into_owned(),
-        Some(Value::Int(number)) => number.to_string(),
-        Some(Value::UInt(number)) => number.to_string(),
-        Some(other) => other.as_sql(true).trim_matches('\'').to_owned(),
+        None | Some(Value::NULL) => Cow::Borrowed(""),
+        Some(Value::Bytes(bytes)) => String::from_utf8_lossy(bytes),
+        Some(Value::Int(number)) => number.to_string().into(),
+        Some(Value::UInt(number)) => number.to_string().into(),
+        Some(other) => other.as_sql(true).trim_matches('\'').to_owned().into(),
     }
 }
 

@@ -20,6 +20,7 @@ use tokio_postgres::{Client, GenericClient, IsolationLevel, Row, Transaction};
 
 pub use self::conninfo::PostgresSource;
 use crate::change::{Change, Listed, Listing};
+use crate::comparison::Comparison;
 use crate::driver::Driver;
 use crate::error::DatabaseError;
 use crate::records::{
@@ -122,17 +123,20 @@ impl Postgres {
                     whole_at,
                 )
             }
+            None if wanted.users => {
+                let mut users = Comparison::new(&known.users, &realms);
+                for realm in &realms {
+                    reader.compare(&mut users, realm).await?;
+                }
+                (users.news(tables), began)
+            }
             None => {
-                let users = match wanted.users {
-                    true => reader.users(&realms).await?,
-                    false => Users::new(),
-                };
+                let users = Users::new();
                 (News::Whole(Records { users, tables }), began)
             }
         };
         within(&source, reader.transaction.commit()).await?;
-        let is_whole = matches!(news, News::Whole(_));
-        if is_whole {
+        if whole_at == began {
             self.whole_from = began + began.elapsed() * WHOLE_SHARE;
         }
         self.read = Some(Read {
@@ -313,12 +317,16 @@ impl Reader<'_> {
         within(self.source, self.transaction.query(query, &[])).await
     }
 
-    async fn users(&self, realms: &[String]) -> Result<Users, DatabaseError> {
-        let mut users = no_users(realms);
-        let query = "select realm,name,hmackey from turnusers_lt where realm=any($1)";
-        self.each(query, &[&realms], |row| put(&mut users, row))
-            .await?;
-        Ok(users)
+    /// Reads all users of a realm.
+    async fn compare(&self, users: &mut Comparison<'_>, realm: &str) -> Result<(), DatabaseError> {
+        let mut of_realm = users.realm(realm);
+        let query = "select name,hmackey from turnusers_lt where realm=$1";
+        self.each(query, &[&realm], |row| {
+            of_realm.take(borrowed(row, 0), user_key(borrowed(row, 1)));
+        })
+        .await?;
+        users.end(realm, of_realm);
+        Ok(())
     }
 
     /// Returns the users whose rows were written by the transaction `oldest` or a later one, and of those that are known the ones that are gone.
@@ -407,13 +415,6 @@ async fn snapshot(
     }))
 }
 
-fn no_users(realms: &[String]) -> Users {
-    let realms = realms.iter();
-    realms
-        .map(|realm| (realm.clone(), BTreeMap::new()))
-        .collect()
-}
-
 fn put(users: &mut Users, row: &Row) {
     let of_realm = users.entry(text(row, 0)).or_default();
     of_realm.insert(text(row, 1), user_key(&text(row, 2)));
@@ -421,8 +422,13 @@ fn put(users: &mut Users, row: &Row) {
 
 /// Returns the text of a column; null is empty.
 fn text(row: &Row, column: usize) -> String {
+    borrowed(row, column).to_owned()
+}
+
+/// Returns the same as [`text`], where it stands.
+fn borrowed(row: &Row, column: usize) -> &str {
     let text: Option<&str> = row.try_get(column).ok().flatten();
-    text.unwrap_or_default().to_owned()
+    text.unwrap_or_default()
 }
 
 fn secret(row: &Row, column: usize) -> Secret {
