@@ -14,27 +14,37 @@ from harness import databases, topology, turn, waiting
 from harness.server import Server
 
 
-@pytest.fixture(params=databases.KINDS)
-def database(request, hosts, tmp_path):
-    with databases.KINDS[request.param](hosts.relay, tmp_path) as database:
+@pytest.fixture(scope="module", params=databases.KINDS)
+def running(request, hosts, tmp_path_factory):
+    with databases.KINDS[request.param](hosts.relay, tmp_path_factory.mktemp("database")) as database:
         yield database
 
 
+@pytest.fixture
+def database(running):
+    running.empty()
+    return running
+
+
+@pytest.fixture
+def programs(program, tmp_path, database, coturns_name):
+    """Each program that administers a database: carries out a command on it and returns its lines, without coturn's own log lines."""
+
+    def running(name: str):
+        def run(*arguments: str) -> list[str]:
+            command = database.namespace.argv(name, *database.turnadmin_options, *arguments)
+            done = subprocess.run(command, check=True, capture_output=True, text=True, cwd=tmp_path)
+            return [line for line in done.stdout.splitlines() if not re.match(r"\d+: :", line)]
+
+        return run
+
+    return {"Debian's turnadmin": running(program("turnadmin")), "our turnadmin": running(coturns_name("turnadmin"))}
+
+
 @pytest.fixture(params=["Debian's turnadmin", "our turnadmin"])
-def administer(request, program, tmp_path, database, binary):
-    """Carries out a turnadmin command on the database and returns its lines, without coturn's own log lines."""
-    if request.param == "our turnadmin":
-        name = tmp_path / "turnadmin"
-        name.symlink_to(binary)
-    else:
-        name = program("turnadmin")
-
-    def run(*arguments: str) -> list[str]:
-        command = database.namespace.argv(str(name), *database.turnadmin_options, *arguments)
-        done = subprocess.run(command, check=True, capture_output=True, text=True, cwd=tmp_path)
-        return [line for line in done.stdout.splitlines() if not re.match(r"\d+: :", line)]
-
-    return run
+def administer(request, programs):
+    """One of the two programs."""
+    return programs[request.param]
 
 
 @pytest.fixture(params=["turnbuckle", "coturn"])
@@ -108,30 +118,75 @@ def peers_that_the_database_denies_are_denied_by_either_server(hosts, served, da
         client.permit(("93.184.216.78", 7000))
 
 
-def what_one_program_has_written_the_other_lists(administer, database):
-    written = [
+def realms_of_origins_and_quotas_that_either_program_sets_count_for_either_server(hosts, programs, administer, served):
+    origin, realm = "https://north.gov:443", "north.gov"
+    administer("-O", "-o", origin, "-r", realm)
+    administer("-a", "-u", "alice", "-r", Server.realm, "-p", "wonderland")
+    administer("-g", "-r", Server.realm, "--user-quota", "1")
+    server = served()
+    assert _realm(hosts, server, origin) == realm
+    assert _realm(hosts, server, "https://south.gov:443") == Server.realm
+    with hosts.client.udp(topology.CLIENT_IPV4) as udp:
+        client = turn.Client(udp, server.ipv4, turn.Login(server.port, "alice", "wonderland"))
+        client.allocate()
+        waiting.await_condition(lambda: _answer(hosts, server, "alice", "wonderland") == 486, "a refusal of a second allocation")
+        # Debian's takes no 0.
+        _write(programs["our turnadmin"], "-g", "-r", Server.realm, "--user-quota", "0", until=("-G", set()))
+        waiting.await_condition(lambda: _answer(hosts, server, "alice", "wonderland") is None, "a second allocation")
+    _write(administer, "-R", "-o", origin, until=("-I", set()))
+    waiting.await_condition(lambda: _realm(hosts, server, origin) == Server.realm, "the realm of all others")
+
+
+def what_one_program_has_written_both_list_and_the_other_removes(programs, administer, database):
+    for arguments in [
+        ("-a", "-u", "gorst", "-r", "north.gov", "-p", "wrong"),
         ("-a", "-u", "gorst", "-r", "north.gov", "-p", "hero"),
         ("-s", "logen", "-r", "north.gov"),
+        ("-s", "bloody9", "-r", "north.gov"),
         ("-O", "-o", "https://North.gov/war", "-r", "north.gov"),
         ("-A", "-u", "skarling", "-p", "hoodless", "-r", "north.gov"),
+        ("-A", "-u", "bayaz", "-p", "magi"),
         ("-g", "-r", "north.gov", "--max-bps", "500000", "--user-quota", "5"),
-    ]
-    for arguments in written:
+    ]:
         administer(*arguments)
-    listed = [administer(option) for option in ("-l", "-S", "-I", "-L")]
-    assert listed == [
-        ["gorst[north.gov]"],
-        ["logen[north.gov]"],
-        ["https://north.gov:443 ==>> north.gov"],
-        ["skarling[north.gov]"],
-    ]
-    options = set(administer("-G"))
-    assert options in (
+    written = [
+        {"gorst[north.gov]"},
+        {"logen[north.gov]", "bloody9[north.gov]"},
+        {"https://north.gov:443 ==>> north.gov"},
+        {"skarling[north.gov]", "bayaz"},
         {"max-bps[north.gov]=500000", "user-quota[north.gov]=5"},
-        # Debian's for Redis.
-        {"north.gov/max-bps = 500000", "north.gov/user-quota = 5"},
-    )
-    assert database.key("north.gov", "gorst") == hashlib.md5(b"gorst:north.gov:hero").hexdigest()
+    ]
+    assert [_listed(run) for run in programs.values()] == [written, written]
+    assert database.key("north.gov", "gorst").strip() == hashlib.md5(b"gorst:north.gov:hero").hexdigest()
+    (other,) = [run for run in programs.values() if run is not administer]
+    for arguments in [
+        ("-X", "logen", "-r", "north.gov"),
+        ("-d", "-u", "gorst", "-r", "north.gov"),
+        ("-R", "-o", "https://north.gov:443"),
+        ("-D", "-u", "bayaz"),
+    ]:
+        other(*arguments)
+    # Debian's takes no 0.
+    ours = programs["our turnadmin"]
+    ours("-g", "-r", "north.gov", "--max-bps", "0")
+    left = [set(), {"bloody9[north.gov]"}, set(), {"skarling[north.gov]"}, {"user-quota[north.gov]=5"}]
+    assert [_listed(run) for run in programs.values()] == [left, left]
+    other("-D", "-u", "skarling")
+    # Debian's leaves those in Redis.
+    ours("--delete-all-secrets", "-r", "north.gov")
+    ours("-g", "-r", "north.gov", "--user-quota", "0")
+    assert [_listed(run) for run in programs.values()] == [[set()] * 5] * 2
+
+
+def _listed(run) -> list[set[str]]:
+    """Everything that a program lists, realm options in the form that Debian's has for all but Redis."""
+    lists = [set(run(option)) for option in ("-l", "-S", "-I", "-L", "-G")]
+    lists[-1] = {re.sub(r"^(.*)/([a-z-]+) = (\d+)$", r"\2[\1]=\3", line) for line in lists[-1]}
+    return lists
+
+
+def _realm(hosts, server: Server, origin: str) -> str:
+    return turn.realm_of_origin(hosts.client, server.ipv4, server.port, origin)
 
 
 def _write(administer, *command: str, until: tuple[str, set[str]]) -> None:

@@ -1,4 +1,4 @@
-"""PostgreSQL and MariaDB, two servers and two programs that administer them: Debian's and ours, in every combination; and a database that hangs."""
+"""PostgreSQL and MariaDB that hang, and users who are served from the commit on."""
 
 import contextlib
 import dataclasses
@@ -35,64 +35,6 @@ def database(running):
     return running
 
 
-@pytest.fixture(params=["Debian's turnadmin", "our turnadmin"])
-def administer(request, hosts, program, tmp_path, database, coturns_name):
-    """Carries out a turnadmin command and returns its lines, without coturn's own log lines."""
-    name = coturns_name("turnadmin") if request.param == "our turnadmin" else program("turnadmin")
-
-    def run(*arguments: str) -> list[str]:
-        command = hosts.relay.argv(name, database.letter, database.words, *arguments)
-        done = subprocess.run(command, check=True, capture_output=True, text=True, cwd=tmp_path)
-        return [line for line in done.stdout.splitlines() if not line.startswith("0: :")]
-
-    return run
-
-
-@pytest.fixture(params=["turnbuckle", "coturn"])
-def served(request, hosts, tmp_path, database, servers):
-    """Starts a server on the database."""
-    with contextlib.ExitStack() as stack:
-        yield lambda: _start(stack, servers[request.param], hosts, tmp_path, database)
-
-
-def users_whom_either_program_adds_to_a_network_database_are_served_by_either_server(hosts, administer, served):
-    administer("-a", "-u", "alice", "-r", Server.realm, "-p", "wonderland")
-    server = served()
-    waiting.await_condition(lambda: _answer(hosts, server, "alice", "wonderland") is None, "an allocation for alice")
-    assert _answer(hosts, server, "alice", "looking-glass") == 401
-    assert _answer(hosts, server, "bob", "builder") == 401
-    # while the server runs
-    administer("-a", "-u", "bob", "-r", Server.realm, "-p", "builder")
-    waiting.await_condition(lambda: _answer(hosts, server, "bob", "builder") is None, "an allocation for bob")
-    administer("-d", "-u", "alice", "-r", Server.realm)
-    waiting.await_condition(lambda: _answer(hosts, server, "alice", "wonderland") == 401, "a refusal for alice")
-    assert _answer(hosts, server, "bob", "builder") is None
-
-
-def what_either_program_has_written_to_a_network_database_both_list_alike(hosts, program, administer, database, coturns_name):
-    for arguments in [
-        ("-a", "-u", "gorst", "-r", "north.gov", "-p", "wrong"),
-        ("-a", "-u", "gorst", "-r", "north.gov", "-p", "hero"),
-        ("-s", "logen", "-r", "north.gov"),
-        ("-O", "-o", "https://North.gov/war", "-r", "north.gov"),
-        ("-A", "-u", "skarling", "-p", "hoodless", "-r", "north.gov"),
-        ("-g", "-r", "north.gov", "--max-bps", "500000", "--user-quota", "5"),
-    ]:
-        administer(*arguments)
-    expected = [
-        ["gorst[north.gov]"],
-        ["logen[north.gov]"],
-        ["https://north.gov:443 ==>> north.gov"],
-        ["skarling[north.gov]"],
-        ["max-bps[north.gov]=500000", "user-quota[north.gov]=5"],
-    ]
-    for name in (program("turnadmin"), coturns_name("turnadmin")):
-        for option, lines in zip(("-l", "-S", "-I", "-L", "-G"), expected, strict=True):
-            command = hosts.relay.argv(name, database.letter, database.words, option)
-            done = subprocess.run(command, check=True, capture_output=True, text=True)
-            assert [line for line in done.stdout.splitlines() if not line.startswith("0: :")] == lines, (name, option)
-
-
 def a_database_that_hangs_delays_nobody_at_start_or_later(hosts, tmp_path, database, servers):
     # MD5 of alice:example.org:wonderland
     key = subprocess.run(["md5sum"], input=f"alice:{Server.realm}:wonderland", capture_output=True, text=True, check=True)
@@ -125,19 +67,6 @@ def a_database_that_hangs_delays_nobody_at_start_or_later(hosts, tmp_path, datab
         database.go_on()
         waiting.await_condition(lambda: server.output.count("user database: read again") > returns, "a word about its return")
         assert server.output.count("users stay as they were read last") == 1, server.output
-        assert "a-long-secret" not in server.output
-
-
-def the_configuration_on_the_page_about_databases_serves_as_it_is_written(hosts, tmp_path, database, servers, coturns_name):
-    file = tmp_path / "turnserver.conf"
-    file.write_text(database.configuration)
-    add = ("-a", "-u", "alice", "-r", Server.realm, "-p", "wonderland")
-    command = hosts.relay.argv(coturns_name("turnadmin"), database.letter, database.words, *add)
-    subprocess.run(command, check=True)
-    with contextlib.ExitStack() as stack:
-        server = stack.enter_context(Server(servers["turnbuckle"], hosts, tmp_path, ("-c", str(file))))
-        server.await_ready()
-        waiting.await_condition(lambda: _answer(hosts, server, "alice", "wonderland") is None, "an allocation for alice")
         assert "a-long-secret" not in server.output
 
 
@@ -206,19 +135,18 @@ def a_database_that_hangs_is_asked_once_and_delays_nobody_who_is_known(hosts, tm
         server = _start(stack, servers["turnbuckle"], hosts, tmp_path, database)
         waiting.await_condition(lambda: _answer(hosts, server, "alice", "wonderland") is None, "an allocation for alice")
         database.hang()
-        took = []
         for number in range(12):
-            began = time.monotonic()
             assert _answer(hosts, server, f"nobody-{number}", "wonderland") == 401
-            took.append(time.monotonic() - began)
             assert _answer(hosts, server, "alice", "wonderland") is None
             assert _bindings_answered(hosts, server) == 20
-        # Three wait for an answer that does not come, and then one from time to time.
-        assert sum(seconds > 0.25 for seconds in took) <= 6, took
         database.go_on()
         session = stack.enter_context(database.session())
         session.execute(f"insert into turnusers_lt values('{Server.realm}','bob','{_key('bob', 'builder')}')")
         waiting.await_condition(lambda: _answer(hosts, server, "bob", "builder") is None, "an allocation for bob")
+        server.stop()
+        asks = json.loads(server.statistics.read_text())["asks"]
+        # Three wait for an answer that does not come, and then one from time to time: without that rule all would.
+        assert asks["away"] + asks["late"] < 12, asks
 
 
 def _key(name: str, password: str) -> str:

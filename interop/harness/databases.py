@@ -8,7 +8,7 @@ import sqlite3
 import subprocess
 from pathlib import Path
 
-from harness import waiting
+from harness import sql_databases, waiting
 from harness.process import Process
 from harness.topology import Namespace
 
@@ -27,6 +27,9 @@ class Sqlite:
 
     def __exit__(self, *_) -> None:
         pass
+
+    def empty(self) -> None:
+        self.path.unlink(missing_ok=True)
 
     def deny_peer(self, realm: str, peer: str) -> None:
         with contextlib.closing(sqlite3.connect(self.path, timeout=waiting.PATIENCE)) as connection, connection:
@@ -88,6 +91,9 @@ class Redis:
         done = subprocess.run(client, check=True, capture_output=True, text=True)
         return done.stdout.strip()
 
+    def empty(self) -> None:
+        self.command("FLUSHALL")
+
     def deny_peer(self, realm: str, peer: str) -> None:
         self.command("SADD", f"turn/realm/{realm}/denied-peer-ip", f"{peer}-{peer}")
 
@@ -100,4 +106,4 @@ def key_of(realm: str, user: str, password: str) -> str:
     return hashlib.md5(f"{user}:{realm}:{password}".encode()).hexdigest()
 
 
-KINDS = {"SQLite": Sqlite, "Redis": Redis}
+KINDS = {"SQLite": Sqlite, "Redis": Redis, "PostgreSQL": sql_databases.Postgres, "MariaDB": sql_databases.Mariadb}

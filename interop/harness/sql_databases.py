@@ -4,31 +4,15 @@ import contextlib
 import glob
 import os
 import pwd
-import re
 import shutil
 import signal
 import subprocess
 from pathlib import Path
 
+from harness import pages
 from harness.process import Process
 from harness.topology import Namespace
 from harness.waiting import await_condition
-
-PAGE = Path(__file__).parents[2] / "docs/operating/databases.md"
-
-
-def tables() -> list[str]:
-    """The statements of the page that create coturn's tables."""
-    (statements,) = re.findall("```sql\n(.*?)```", PAGE.read_text(), re.DOTALL)
-    return statements.splitlines()
-
-
-def configuration(key: str) -> str:
-    """The configuration of the page with this key, as it is written there."""
-    blocks = re.findall("```conf\n(.*?)```", PAGE.read_text(), re.DOTALL)
-    (found,) = [block for block in blocks if f"\n{key}=" in block]
-    return found
-
 
 class Session:
     """A client of a database."""
@@ -44,8 +28,10 @@ class Session:
 
 
 class Database:
-    """A running server; `option` and `letter` name it to turnserver and turnadmin. It is where the page about databases has it."""
+    """A running server; `option` and `letter` name it to turnserver and turnadmin. It is where the page about databases has it, and made as that says."""
 
+    #: Its section of the page.
+    heading: str
     option: str
     letter: str
     _owner: str
@@ -55,7 +41,7 @@ class Database:
     _end: signal.Signals
 
     def __init__(self, namespace: Namespace, folder: Path):
-        self._namespace, self.folder = namespace, folder
+        self.namespace, self.folder = namespace, folder
         # Whoever owns the server must be able to reach the folder.
         for parent in [folder, *folder.parents]:
             if parent.owner() == pwd.getpwuid(os.getuid()).pw_name and parent != Path("/"):
@@ -67,29 +53,42 @@ class Database:
         self.empty()
 
     @property
-    def configuration(self) -> str:
-        return configuration(self.option.removeprefix("--"))
-
-    @property
     def words(self) -> str:
         """The connection."""
-        return self.configuration.partition(self.option.removeprefix("--") + "=")[2].strip()
+        return pages.value(self.heading, self.option.removeprefix("--"))
+
+    @property
+    def server_options(self) -> tuple[str, str]:
+        return (self.option, self.words)
+
+    @property
+    def turnadmin_options(self) -> tuple[str, str]:
+        return (self.letter, self.words)
 
     def execute(self, statement: str) -> None:
-        command = self._namespace.argv(*self._client(), statement)
-        subprocess.run(command, check=True, capture_output=True, text=True)
+        self._query(statement)
+
+    def _query(self, statement: str) -> str:
+        command = self.namespace.argv(*self._client()[:-1], *self._unbuffered, self._client()[-1], statement)
+        return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
 
     def empty(self) -> None:
         """Has coturn's tables there, without rows."""
-        for statement in tables():
-            name = statement.split()[2]
-            self.execute(f"drop table if exists {name}; {statement}")
+        statements = pages.lines("Tables", "sql")
+        drops = [f"drop table if exists {statement.split()[2]};" for statement in statements]
+        self.execute(" ".join([*drops, *statements]))
+
+    def deny_peer(self, realm: str, peer: str) -> None:
+        self.execute(f"insert into denied_peer_ip values('{realm}','{peer}-{peer}')")
+
+    def key(self, realm: str, user: str) -> str:
+        return self._query(f"select hmackey from turnusers_lt where realm='{realm}' and name='{user}'")
 
     @contextlib.contextmanager
     def session(self):
         """A client that stays connected: each statement is committed when `execute` returns."""
         client = self._client()[:-1]
-        command = self._namespace.argv(*client, *self._unbuffered)
+        command = self.namespace.argv(*client, *self._unbuffered)
         with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
             yield Session(process)
             process.stdin.close()
@@ -120,7 +119,7 @@ class Database:
     def _answers(self) -> bool:
         if not self._process.running:
             raise RuntimeError(f"the database ended at once:\n{self._process.output}")
-        return subprocess.run(self._namespace.argv(*self._client(), "select 1"), capture_output=True).returncode == 0
+        return subprocess.run(self.namespace.argv(*self._client(), "select 1"), capture_output=True).returncode == 0
 
     def _as_owner(self, *command: str) -> list[str]:
         owner = [f"--reuid={self._owner}", f"--regid={self._owner}", "--clear-groups"]
@@ -138,12 +137,15 @@ class Database:
 
 
 class Postgres(Database):
+    heading = "PostgreSQL"
     option, letter = "--psql-userdb", "-e"
     _unbuffered = ["-At"]
     _owner, _end = "postgres", signal.SIGINT
 
     def _prepare(self):
-        return [_postgres("initdb"), "--no-sync", "-A", "trust", "-U", "turn", "-D", f"{self.folder}/data"]
+        # As Debian's package sets it up: passwords by TCP.
+        ways = ["--auth-local=trust", "--auth-host=scram-sha-256"]
+        return [_postgres("initdb"), "--no-sync", *ways, "-U", "postgres", "-D", f"{self.folder}/data"]
 
     def _command(self):
         options = ["-h", "127.0.0.1", "-k", str(self.folder), "-c", "fsync=off"]
@@ -153,24 +155,21 @@ class Postgres(Database):
         return ["psql", "-q", "-v", "ON_ERROR_STOP=1", self.words, "-c"]
 
     def _answers(self):
-        # The database of the page is not there before somebody creates it.
-        create = [*("psql", "-q", "-h", "127.0.0.1", "-U", "turn", "-c", "create database coturn", "postgres")]
-        subprocess.run(self._namespace.argv(*create), capture_output=True)
+        first = [word for statement in pages.lines(self.heading, "postgresql") for word in ("-c", statement)]
+        create = ["psql", "-q", "-h", str(self.folder), "-U", "postgres", *first, "postgres"]
+        # Whatever is there already is an error.
+        subprocess.run(self.namespace.argv(*create), capture_output=True)
         return super()._answers()
 
 
 class Mariadb(Database):
+    heading = "MySQL and MariaDB"
     option, letter = "--mysql-userdb", "-M"
     _unbuffered = ["-nN"]
     _owner, _end = "mysql", signal.SIGTERM
 
     def _prepare(self):
-        # An anonymous user of the host would come before one of any host.
-        hosts = ("localhost", "127.0.0.1")
-        users = [f"create user turn@'{host}' identified by 'a-long-secret';" for host in hosts]
-        grants = [f"grant all on coturn.* to turn@'{host}';" for host in hosts]
-        statements = "\n".join(["create database coturn;", *users, *grants, ""])
-        (self.folder / "first.sql").write_text(statements)
+        (self.folder / "first.sql").write_text(pages.block(self.heading, "mysql"))
         options = ["--no-defaults", "--skip-test-db", "--auth-root-authentication-method=normal"]
         return ["mariadb-install-db", *options, f"--datadir={self.folder}/data"]
 

@@ -140,6 +140,26 @@ def error_of_allocation(namespace, address: str, port: int, user: str, password:
         return None
 
 
+def realm_of_origin(namespace, address: str, port: int, origin: str) -> str:
+    """The realm of the challenge to an Allocate request that bears this ORIGIN."""
+    attributes = {"REQUESTED-TRANSPORT": _REQUESTED_UDP}
+    value = origin.encode()
+    # ORIGIN is unknown to the codec.
+    of_origin = struct.pack("!HH", 0x802F, len(value)) + value + bytes(-len(value) % 4)
+    with namespace.udp(CLIENT_IPV4) as udp:
+        client = Client(udp, address, Login(port, "nobody", "nothing"))
+        request = stun.Message(stun.Method.ALLOCATE, stun.Class.REQUEST, attributes=attributes)
+        message = bytes(request) + of_origin
+        message = message[:2] + struct.pack("!H", len(message) - 20) + message[4:]
+        deadline = time.monotonic() + PATIENCE
+        while time.monotonic() < deadline:
+            udp.sendto(message, (address, port))
+            response = client._response(request.transaction_id)
+            if response is not None:
+                return response.attributes["REALM"]
+    raise TimeoutError("no response to a request with an ORIGIN")
+
+
 def channel_data(channel: int, payload: bytes) -> bytes:
     return struct.pack("!HH", channel, len(payload)) + payload
 
