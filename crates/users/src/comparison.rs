@@ -17,9 +17,8 @@ pub(crate) struct Comparison<'a> {
 
 /// Takes the users of one realm, in any order.
 pub(crate) struct RealmRows<'a> {
-    known: Option<&'a BTreeMap<String, UserKey>>,
-    /// The known names that were read, with those that were read twice.
-    seen: Vec<&'a String>,
+    /// The names that are known, where there is something to compare with.
+    known: Option<Remaining<'a>>,
     /// Who is new or has another key, where there is something to compare with.
     put: BTreeMap<String, UserKey>,
     /// Everyone, where there is nothing to compare with.
@@ -47,8 +46,10 @@ impl<'a> Comparison<'a> {
     /// Returns what takes the users of a realm. [`Self::end`] has to follow.
     pub(crate) fn realm(&self, realm: &str) -> RealmRows<'a> {
         RealmRows {
-            known: self.known.and_then(|known| known.get(realm)),
-            seen: Vec::new(),
+            known: self
+                .known
+                .and_then(|known| known.get(realm))
+                .map(Remaining::new),
             put: BTreeMap::new(),
             first: Vec::new(),
         }
@@ -84,39 +85,61 @@ impl<'a> Comparison<'a> {
 impl RealmRows<'_> {
     /// Takes a row. Of two rows with one name the last one counts.
     pub(crate) fn take(&mut self, name: impl AsRef<str> + Into<String>, key: UserKey) {
-        let Some(known) = self.known else {
+        let Some(known) = &mut self.known else {
             self.first.push((name.into(), key));
             return;
         };
-        if let Some((name, known_key)) = known.get_key_value(name.as_ref()) {
-            self.seen.push(name);
-            if *known_key == key {
-                self.put.remove(name);
-                return;
-            }
+        if known.see(name.as_ref()) == Some(key) {
+            self.put.remove(name.as_ref());
+            return;
         }
         self.put.insert(name.into(), key);
     }
 
     /// Returns the users that are new or have another key, and those that are gone.
-    fn differences(mut self) -> (BTreeMap<String, UserKey>, BTreeSet<String>) {
-        let Some(known) = self.known else {
+    fn differences(self) -> (BTreeMap<String, UserKey>, BTreeSet<String>) {
+        match self.known {
             // The last of several equal ones stays.
-            return (self.first.into_iter().collect(), BTreeSet::new());
-        };
+            None => (self.first.into_iter().collect(), BTreeSet::new()),
+            Some(known) => (self.put, known.unseen()),
+        }
+    }
+}
+
+/// Finds out which of the known users of a realm are gone, while the names of all that are there are read.
+pub(crate) struct Remaining<'a> {
+    known: &'a BTreeMap<String, UserKey>,
+    /// The known names that were read, with those that were read twice.
+    seen: Vec<&'a String>,
+}
+
+impl<'a> Remaining<'a> {
+    pub(crate) fn new(known: &'a BTreeMap<String, UserKey>) -> Self {
+        let seen = Vec::new();
+        Self { known, seen }
+    }
+
+    /// Takes note that a user is there. Returns the key that is known, if any is.
+    pub(crate) fn see(&mut self, name: &str) -> Option<UserKey> {
+        let (name, key) = self.known.get_key_value(name)?;
+        self.seen.push(name);
+        Some(*key)
+    }
+
+    /// Returns the names that were not read.
+    pub(crate) fn unseen(mut self) -> BTreeSet<String> {
         // Names are told apart by where they are kept, which is quicker than by their text.
         let place = |name: &&String| std::ptr::from_ref::<String>(*name);
         self.seen.sort_unstable_by_key(place);
         self.seen.dedup_by_key(|name| place(name));
-        let mut gone = BTreeSet::new();
-        if self.seen.len() < known.len() {
-            let is_gone = |name: &&String| {
-                let found = self.seen.binary_search_by_key(&place(name), place);
-                found.is_err()
-            };
-            gone.extend(known.keys().filter(is_gone).cloned());
+        if self.seen.len() == self.known.len() {
+            return BTreeSet::new();
         }
-        (self.put, gone)
+        let is_unseen = |name: &&String| {
+            let found = self.seen.binary_search_by_key(&place(name), place);
+            found.is_err()
+        };
+        self.known.keys().filter(is_unseen).cloned().collect()
     }
 }
 

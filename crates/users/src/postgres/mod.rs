@@ -7,7 +7,7 @@
 mod connect;
 mod conninfo;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::error::Error as _;
 use std::pin::pin;
 use std::time::{Duration, Instant};
@@ -20,11 +20,11 @@ use tokio_postgres::{Client, GenericClient, IsolationLevel, Row, Transaction};
 
 pub use self::conninfo::PostgresSource;
 use crate::change::{Change, Listed, Listing};
-use crate::comparison::Comparison;
+use crate::comparison::{Comparison, Remaining};
 use crate::driver::Driver;
 use crate::error::DatabaseError;
 use crate::records::{
-    Answer, Delta, News, RealmOption, Records, Tables, TokenKeyRow, Users, Wanted, user_key,
+    Answer, Delta, Names, News, RealmOption, Records, Tables, TokenKeyRow, Users, Wanted, user_key,
 };
 use crate::secret::Secret;
 use crate::sql::Dialect;
@@ -335,7 +335,7 @@ impl Reader<'_> {
         realms: &[String],
         oldest: u32,
         known: &Users,
-    ) -> Result<(Users, BTreeMap<String, BTreeSet<String>>), DatabaseError> {
+    ) -> Result<(Users, Names), DatabaseError> {
         let mut new = Users::new();
         let query = "select realm,name,hmackey from turnusers_lt \
             where realm=any($1) and age(xmin)<=age($2::text::xid)";
@@ -357,19 +357,17 @@ impl Reader<'_> {
         let query = "select count(*) from turnusers_lt where realm=any($1)";
         let counted = within(self.source, self.transaction.query_one(query, &[&realms])).await?;
         let counted: i64 = counted.get(0);
-        let mut gone = BTreeMap::new();
+        let mut gone = Names::new();
         if usize::try_from(counted) != Ok(expected) {
-            for realm in realms {
-                let names = known.get(realm).into_iter().flat_map(BTreeMap::keys);
-                gone.insert(realm.clone(), names.cloned().collect::<BTreeSet<_>>());
+            let query = "select name from turnusers_lt where realm=$1";
+            for (realm, users) in known.iter().filter(|(realm, _)| realms.contains(realm)) {
+                let mut remaining = Remaining::new(users);
+                self.each(query, &[realm], |row| {
+                    remaining.see(borrowed(row, 0));
+                })
+                .await?;
+                gone.insert(realm.clone(), remaining.unseen());
             }
-            let query = "select realm,name from turnusers_lt where realm=any($1)";
-            let keep = |row: &Row| {
-                if let Some(gone) = gone.get_mut(&text(row, 0)) {
-                    gone.remove(&text(row, 1));
-                }
-            };
-            self.each(query, &[&realms], keep).await?;
         }
         Ok((new, gone))
     }
