@@ -1,6 +1,7 @@
 //! The driver at FerretDB, which speaks MongoDB's protocol, on PostgreSQL from Debian's package.
 //!
-//! `scripts/test-mongo` builds the server and runs these tests. It has no change streams and no SCRAM.
+//! `scripts/test-mongo` builds the server and runs these tests. It has no change streams and no SCRAM: what a stream tells is tried in
+//! `src/mongo/events.rs`, with events as MongoDB's manual shows them.
 
 #[path = "support/certificates.rs"]
 mod certificates;
@@ -195,7 +196,9 @@ fn users_who_come_go_and_change_are_followed() {
     );
     // A realm whose users nobody wanted before, and another key: the numbers stay, so that it shows half a minute later.
     writer.insert("realm", [doc! { "realm": "q" }]);
-    until(&mut reader, &mut records, "the number of realms", |_| true);
+    for _ in 0..3 {
+        reader.follow(&all(), &mut records).expect("it answers");
+    }
     writer.update(
         "realm",
         doc! { "realm": "q" },
@@ -333,6 +336,46 @@ fn changes_are_written_as_coturn_keeps_them_and_listed() {
         .expect("it answers");
     let admin = writer.one("admin_user", doc! { "name": "skarling" });
     assert_eq!(admin.get("password"), Some(&Bson::from("$5$a$b")));
+}
+
+/// The statements `db.COLLECTION.createIndex({FIELD: 1, ...}, {unique: true})` of the page about databases.
+fn indexes_of_the_page() -> Vec<(String, Document)> {
+    let page = include_str!("../../../docs/operating/databases.md");
+    let lines = page.lines().filter_map(|line| line.strip_prefix("db."));
+    let statements = lines.filter_map(|line| {
+        let (collection, rest) = line.split_once(".createIndex({")?;
+        let (fields, options) = rest.split_once('}')?;
+        assert_eq!(options, ", {unique: true})", "{line}");
+        let fields = fields.split(", ").map(|field| {
+            let name = field.strip_suffix(": 1").expect("ascending");
+            (name.to_owned(), Bson::Int32(1))
+        });
+        Some((collection.to_owned(), fields.collect()))
+    });
+    statements.collect()
+}
+
+#[test]
+fn with_the_indexes_of_the_page_changes_are_written_and_no_user_is_there_twice() {
+    let Some(ferret) = server() else {
+        return;
+    };
+    let writer = Writer::new(ferret.server.port);
+    let indexes = indexes_of_the_page();
+    assert_eq!(indexes.len(), 5);
+    for (collection, keys) in indexes {
+        let name = format!("of {collection}");
+        let index = doc! { "key": keys, "name": name, "unique": true };
+        let command = doc! { "createIndexes": collection, "indexes": [index] };
+        let made = writer.database.run_command(command);
+        writer.runtime.block_on(made.into_future()).expect("made");
+    }
+    verbs::changes_are_listed(&source(ferret.server.port));
+    let users = writer.database.collection::<Document>("turnusers_lt");
+    let twice = vec![doc! { "realm": "r", "name": "alice" }; 2];
+    let inserted = users.insert_many(twice);
+    let inserted = writer.runtime.block_on(inserted.into_future());
+    assert!(inserted.is_err(), "two users of one name");
 }
 
 #[test]
