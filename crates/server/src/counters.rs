@@ -420,6 +420,7 @@ impl ShardCounters {
         }
         let taken = self.total_in() + self.across.handed_in.get();
         let done = self.total_out() + self.drops.total() + self.across.handed_out.get();
+        // mutant: shards-fail-uncounted
         self.dropped(ControlDrop::ShardFailed, taken.saturating_sub(done));
     }
 

@@ -1,15 +1,21 @@
 //! Shards without sockets and threads, for the simulator alone: the handlers that a server's data paths have, over whatever stands in for these.
 //!
-//! Time, randomness and addresses are given. Nothing here reads a clock or asks the operating system for anything, and nothing is logged.
+//! Time, randomness and addresses are given. Nothing here reads a clock, nothing is logged, and the operating system is asked for nothing but the memory
+//! of journals.
 
+use std::io;
 use std::net::SocketAddr;
 use std::sync::mpsc::sync_channel;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use turnbuckle_datapath::offload::Routes;
 use turnbuckle_datapath::{EndpointId, Handler, SendQueue, StreamListenerId, Waker};
-use turnbuckle_engine::{Commons, Config, Engine, InterfaceAddress, Now};
+use turnbuckle_engine::{
+    AddressRange, Commons, Config, Engine, InterfaceAddress, Now, RelayHandle,
+};
+use turnbuckle_sys::mapped::Mapped;
 
 use crate::Accounting;
 use crate::clock;
@@ -17,10 +23,12 @@ use crate::config::Persona;
 use crate::counters::ShardCounters;
 use crate::handle::SessionNumbers;
 pub use crate::journal::segment;
+use crate::journal::{Memory, Segments};
 use crate::log::{Lines, Log, Scope};
 use crate::random::Randomness;
 pub use crate::random::Source;
 use crate::shard::across::mailbox::Mailbox;
+pub use crate::shard::across::mailbox::Room;
 use crate::shard::book::{BookLimits, CrowdLimits};
 use crate::shard::front::all::DatagramService;
 use crate::shard::front::proxy::Proxies;
@@ -28,6 +36,7 @@ use crate::shard::front::stream::{HttpService, StreamService};
 use crate::shard::name::Token;
 use crate::shard::relay::Relay;
 use crate::shard::sessions::Sessions;
+use crate::survive::{Record, ShardJournal};
 
 /// A clock that goes when it is told to.
 #[derive(Clone, Debug)]
@@ -60,27 +69,111 @@ pub struct ConnectionLimits {
     pub per_source: u32,
 }
 
+/// The journals of a server's shards, which outlive its process.
+#[derive(Clone, Debug)]
+pub struct Journals(Arc<[Segments]>);
+
+impl Journals {
+    /// Returns the empty journals of so many shards.
+    ///
+    /// # Errors
+    ///
+    /// There is no memory for them.
+    pub fn new(shards: usize) -> io::Result<Self> {
+        let header = memfd_create("turnbuckle-header", MemfdFlags::CLOEXEC)?;
+        ftruncate(&header, (shards * size_of::<u64>()) as u64)?;
+        let words = Arc::new(Mapped::new(&header, shards)?);
+        let journals = (0..shards).map(|shard| Segments::new(Arc::clone(&words), shard));
+        journals.collect::<io::Result<_>>().map(Self)
+    }
+}
+
+/// What a server is made of.
+#[derive(Clone)]
+pub struct Setup {
+    /// What its engines are told.
+    pub config: Arc<Config>,
+    /// How many shards it has.
+    pub shards: usize,
+    /// What tells all of them the time.
+    pub clock: Clock,
+    /// What connections may take.
+    pub limits: ConnectionLimits,
+    /// Who may say who its clients are, by the PROXY protocol.
+    pub proxies: Vec<AddressRange>,
+    /// How much may wait for a shard from others.
+    pub room: Room,
+    /// Where changes are written; `None` where allocations end with the process.
+    pub journals: Option<Journals>,
+}
+
 /// What a server's shards have in common.
 #[derive(Clone)]
 pub struct Server {
-    config: Arc<Config>,
+    setup: Setup,
     commons: Arc<Commons>,
-    clock: Clock,
-    limits: ConnectionLimits,
     mailboxes: Arc<[Mailbox]>,
 }
 
 impl Server {
-    /// Returns a server of `count` shards, none of which is there yet.
-    pub fn new(config: Config, count: usize, clock: Clock, limits: ConnectionLimits) -> Self {
-        let mailboxes = std::iter::repeat_with(Mailbox::default).take(count);
+    /// Returns a server without shards.
+    pub fn new(setup: Setup) -> Self {
+        let mailboxes = std::iter::repeat_with(|| Mailbox::with_room(setup.room));
         Self {
-            commons: Commons::new(&config),
-            config: Arc::new(config),
-            clock,
-            limits,
-            mailboxes: mailboxes.collect(),
+            commons: Commons::new(&setup.config),
+            mailboxes: mailboxes.take(setup.shards).collect(),
+            setup,
         }
+    }
+
+    /// Returns the next process of this server, whose journals it has.
+    pub fn after(&self, config: Config) -> Self {
+        Self::new(Setup {
+            config: Arc::new(config),
+            ..self.setup.clone()
+        })
+    }
+
+    /// Returns of whom more waits for a shard than others leave room for, in words; `None` if there is nobody.
+    pub fn crowded(&self) -> Option<String> {
+        let mut crowded = self.mailboxes.iter().filter_map(Mailbox::crowded_by);
+        let (client, messages) = crowded.next()?;
+        Some(format!("{messages} messages of {client:?} wait"))
+    }
+
+    /// Has a shard, whose sockets for clients are known, write its journal. If it `takes_over`, it goes on with what is on record: `socket_of` finds the
+    /// relay socket at an address and has the data path keep the number beside it.
+    ///
+    /// # Errors
+    ///
+    /// The journal cannot be read or written.
+    pub fn begin_journal(
+        &self,
+        index: usize,
+        shard: &mut Shard,
+        takes_over: bool,
+        socket_of: &mut dyn FnMut(SocketAddr, u64) -> Option<EndpointId>,
+    ) -> io::Result<()> {
+        let Some(Journals(journals)) = &self.setup.journals else {
+            return Ok(());
+        };
+        let config = &self.setup.config;
+        let memory = Memory {
+            count_max: config.limits.tombstones as usize,
+            replay: config.auth.nonce_lifetime.replay_memory(),
+        };
+        let segments = journals[index].clone();
+        let mut record = Record::default();
+        if takes_over {
+            record.changes = segments.read().map_err(io::Error::other)?;
+        }
+        shard
+            .relay
+            .restore(&record, |address, handle: RelayHandle| {
+                socket_of(address, Token::Relay(handle).to_u64())
+            });
+        let journal = ShardJournal::new(segments, memory, Record::default());
+        shard.relay.begin_journal(&journal, &record.changes)
     }
 
     /// Returns what is shared by all shards.
@@ -90,8 +183,23 @@ impl Server {
 
     /// Makes shard number `index`, which draws from `random`.
     pub fn shard(&self, index: usize, random: Source) -> Shard {
-        let (count, limits) = (self.mailboxes.len(), self.limits);
-        let counters = Arc::new(ShardCounters::default());
+        self.start(index, random, Arc::default())
+    }
+
+    /// Makes the shard that takes the place of one that has failed. Of that one is left what it has counted.
+    pub fn restart(&self, index: usize, failed: Shard, random: Source) -> Shard {
+        let Shard {
+            relay, counters, ..
+        } = failed;
+        drop(relay);
+        counters.failed();
+        let mut shard = self.start(index, random, counters);
+        shard.relay.say_restarted();
+        shard
+    }
+
+    fn start(&self, index: usize, random: Source, counters: Arc<ShardCounters>) -> Shard {
+        let (count, limits) = (self.mailboxes.len(), self.setup.limits);
         // Nobody reads it: lines that find nobody are counted and forgotten.
         let (events, _) = sync_channel(1);
         let scope = Scope {
@@ -122,7 +230,11 @@ impl Server {
             },
             tls: None,
             serves_plain: true,
-            proxies: Proxies::default(),
+            proxies: Proxies {
+                sources: self.setup.proxies.clone(),
+                datagram_sources: self.setup.proxies.clone(),
+                only: false,
+            },
             http: HttpService::default(),
             tunnels: None,
         };
@@ -132,9 +244,9 @@ impl Server {
             dtls: None,
             quic: None,
         };
-        let (config, commons) = (Arc::clone(&self.config), Arc::clone(&self.commons));
+        let (config, commons) = (Arc::clone(&self.setup.config), Arc::clone(&self.commons));
         let engine = Engine::new(config, commons, Randomness::from_source(random));
-        let clock = clock::Clock::Given(Arc::clone(&self.clock.0));
+        let clock = clock::Clock::Given(Arc::clone(&self.setup.clock.0));
         let log = Log::new(events, scope, Arc::clone(&counters));
         let mut relay = Relay::new(
             engine,

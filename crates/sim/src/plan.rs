@@ -32,6 +32,8 @@ pub enum Place {
     Client(usize),
     /// The peer with this number.
     Peer(usize),
+    /// The proxy of the client with this number.
+    Proxy(usize),
     /// Nobody: forged, forbidden or unused.
     Nowhere,
 }
@@ -46,6 +48,12 @@ pub fn client(number: usize, v6: bool, port: u16) -> SocketAddr {
 #[must_use]
 pub fn peer(number: usize, v6: bool, port: u16) -> SocketAddr {
     host(80, 0x80, number, v6, port)
+}
+
+/// The address of the proxy of client `number`.
+#[must_use]
+pub fn proxy(number: usize, v6: bool, port: u16) -> SocketAddr {
+    host(70, 0x70, number, v6, port)
 }
 
 /// An address that belongs to nobody who listens.
@@ -85,6 +93,7 @@ pub fn place(address: SocketAddr) -> Place {
     };
     match network {
         60 => Place::Client(number),
+        70 => Place::Proxy(number),
         80 => Place::Peer(number),
         _ => Place::Nowhere,
     }
@@ -127,7 +136,7 @@ pub const FORBIDDEN: [&str; 25] = [
 pub fn may_be_peer(ip: IpAddr) -> bool {
     match place(SocketAddr::new(ip, 9)) {
         Place::Peer(_) | Place::Client(_) | Place::Relay => true,
-        Place::Listener | Place::Nowhere => is_stranger(ip),
+        Place::Listener | Place::Proxy(_) | Place::Nowhere => is_stranger(ip),
     }
 }
 
@@ -166,6 +175,7 @@ mod tests {
         for v6 in [false, true] {
             assert_eq!(place(client(7, v6, 1)), Place::Client(7));
             assert_eq!(place(peer(200, v6, 1)), Place::Peer(200));
+            assert_eq!(place(proxy(3, v6, 1)), Place::Proxy(3));
             assert_eq!(place(stranger(1, v6, 1)), Place::Nowhere);
             assert!(may_be_peer(stranger(1, v6, 1).ip()));
         }

@@ -376,7 +376,7 @@ impl World {
                     self.queue
                         .after(MS, Event::ToRelay(Datagram { from, ..datagram }));
                 }
-                Place::Listener | Place::Client(_) | Place::Nowhere => {}
+                Place::Listener | Place::Client(_) | Place::Proxy(_) | Place::Nowhere => {}
             }
         }
     }

@@ -1,26 +1,26 @@
 //! A client at one transport address: it asks for one thing at a time, repeats what is not answered, and sends data meanwhile.
 
+mod answers;
+
 use std::net::SocketAddr;
 
-use turnbuckle_wire::{ChannelData, Class, Icmp, Message, Method, TransactionId};
+use turnbuckle_wire::{Method, TransactionId};
 
-use super::path::{UNREACHABLE, code_of_refusal};
 use super::payload::{LEN_MIN, Payload, Sender};
 use super::wire::WireId;
 use crate::message::{Attribute, Credentials, Draft, REALM, channel_data};
 use crate::queue::{MS, SECOND};
 use crate::random::Seeded;
-use crate::violation::{Coverage, Violation, ensure};
 
 /// How long a client waits before it repeats a request.
 const REPEAT: u64 = 500 * MS;
 /// The same by TCP, where a request is lost only with what a shard has no room for.
 const REPEAT_STREAM: u64 = 5 * SECOND;
-/// How long a permission lasts (RFC 8656 §9).
-const PERMISSION: u64 = 300 * SECOND;
 /// UDP and TCP in REQUESTED-TRANSPORT.
 const UDP: u8 = 17;
 const TCP: u8 = 6;
+/// IPv4 and IPv6 in REQUESTED-ADDRESS-FAMILY (RFC 8656 §18.6).
+const FAMILIES: [u8; 2] = [1, 2];
 
 /// What a client waits for.
 #[derive(Clone, Debug)]
@@ -61,6 +61,8 @@ pub(super) enum Sort {
 struct Link {
     /// `None` by UDP.
     wire: Option<WireId>,
+    /// The proxy that says to the server who the client is, if there is one.
+    proxy: Option<SocketAddr>,
     unread: Vec<u8>,
     /// There are no messages any more: it is joined with a peer.
     is_raw: bool,
@@ -85,6 +87,15 @@ pub(super) struct Terms {
     pub(super) draining_since: Option<u64>,
 }
 
+/// When the server last lost something of the client's. What was asked for before may be among it.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Losses {
+    /// Allocations of a shard that failed.
+    pub(super) allocations: u64,
+    /// The sockets of reserved ports, which a process does not leave to the next one.
+    pub(super) reservations: u64,
+}
+
 /// What is unusual about a client.
 #[derive(Clone, Debug)]
 pub(super) struct Special {
@@ -99,6 +110,9 @@ pub(super) struct Special {
     /// It came back at another address.
     pub(super) has_moved: bool,
     pub(super) terms: Terms,
+    pub(super) losses: Losses,
+    /// Until when its allocation has to be there; 0 if nothing can be said about that.
+    lives_until: u64,
     /// Peers that it has been granted, and until when that lasts at least.
     held: Vec<(SocketAddr, u64)>,
 }
@@ -157,6 +171,8 @@ impl Client {
                 borrowed: None,
                 has_moved: false,
                 terms: Terms::default(),
+                losses: Losses::default(),
+                lives_until: 0,
                 held: Vec::new(),
             },
             random,
@@ -167,6 +183,12 @@ impl Client {
     pub(super) fn by(mut self, wire: Option<WireId>, sort: Sort) -> Self {
         self.link.wire = wire;
         self.special.sort = sort;
+        self
+    }
+
+    /// The same through a proxy, if there is one.
+    pub(super) fn through(mut self, proxy: Option<SocketAddr>) -> Self {
+        self.link.proxy = proxy;
         self
     }
 
@@ -193,6 +215,7 @@ impl Client {
                 first: Some(first),
                 ticket: None,
                 has_moved: true,
+                lives_until: 0,
                 ..self.special.clone()
             },
             random,
@@ -229,6 +252,38 @@ impl Client {
     /// Returns its connection.
     pub(super) fn wire(&self) -> Option<WireId> {
         self.link.wire
+    }
+
+    /// Returns the proxy through which it comes.
+    pub(super) fn proxy(&self) -> Option<SocketAddr> {
+        self.link.proxy
+    }
+
+    /// Returns where datagrams for it are sent.
+    pub(super) fn hears_at(&self) -> SocketAddr {
+        self.link.proxy.unwrap_or(self.address)
+    }
+
+    /// The shard that has its allocation has failed.
+    pub(super) fn lose(&mut self) {
+        self.special.held.clear();
+        self.special.lives_until = 0;
+    }
+
+    /// The operator has changed who is known.
+    pub(super) fn take_terms(&mut self, terms: Terms) {
+        self.special.terms = terms;
+        if terms.unknown_since.is_some() {
+            self.special.lives_until = 0;
+        }
+    }
+
+    /// Returns a message to one of its peers as somebody else would write it.
+    pub(super) fn impersonated(&mut self) -> Option<Vec<u8>> {
+        let &(to, _) = self.random.choose(&self.peers)?;
+        let sender = Sender::Stranger;
+        let bytes = Payload { to, sender }.write(LEN_MIN);
+        Some(Draft::send(to, &bytes).write(TransactionId::from([7; 12]), None))
     }
 
     /// Its connection is gone.
@@ -291,7 +346,13 @@ impl Client {
     }
 
     fn allocation(&mut self, token: Option<[u8; 8]>) -> Draft {
-        let draft = Draft::request(Method::ALLOCATE);
+        let mut draft = Draft::request(Method::ALLOCATE);
+        let token = token.filter(|_| self.special.sort == Sort::Plain);
+        // A token says itself which family its port is of (RFC 8656 §7.2).
+        if token.is_none() && self.random.one_in(2) {
+            let family = self.random.choose(&FAMILIES).copied();
+            draft = draft.with(Attribute::Family(family.unwrap_or(1)));
+        }
         match self.special.sort {
             Sort::Tcp => return draft.with(Attribute::Transport(TCP)),
             Sort::Mobile => {
@@ -326,6 +387,7 @@ impl Client {
         self.asked.extend(peer_of(&draft));
         if draft.attributes.contains(&Attribute::Lifetime(0)) {
             self.special.held.clear();
+            self.special.lives_until = 0;
         }
         self.pending = Some(Pending {
             transaction,
@@ -361,51 +423,6 @@ impl Client {
         bytes
     }
 
-    /// Takes what came on its connection. Returns what is sent in answer.
-    pub(super) fn take_stream(
-        &mut self,
-        now: u64,
-        bytes: &[u8],
-        coverage: &mut Coverage,
-    ) -> Result<Vec<Vec<u8>>, Violation> {
-        self.link.unread.extend_from_slice(bytes);
-        let mut answers = Vec::new();
-        while !self.link.unread.is_empty() {
-            let first = self.link.unread[0];
-            let is_message = matches!(first, 0..4 | 64..80) || self.link.is_raw;
-            ensure(is_message, "data", || {
-                format!("{} got bytes that are no message", self.address)
-            })?;
-            let Some(len) = self.message_len() else {
-                break;
-            };
-            let message: Vec<u8> = self.link.unread.drain(..len).collect();
-            if self.link.is_raw {
-                coverage.count("records of peers", 0);
-                self.take_data(&message)?;
-            } else {
-                answers.extend(self.take(now, &message, coverage)?);
-            }
-        }
-        Ok(answers)
-    }
-
-    /// How long the message is with which its unread bytes begin, if it is all there.
-    fn message_len(&self) -> Option<usize> {
-        let unread = &self.link.unread;
-        let len = match (self.link.is_raw, &unread[..]) {
-            (true, _) => LEN_MIN,
-            (false, &[0..64, _, high, low, ..]) => {
-                20 + usize::from(u16::from_be_bytes([high, low]))
-            }
-            (false, &[_, _, high, low, ..]) => {
-                (4 + usize::from(u16::from_be_bytes([high, low]))).next_multiple_of(4)
-            }
-            _ => return None,
-        };
-        (unread.len() >= len).then_some(len)
-    }
-
     /// Data for some peers, several datagrams at once.
     fn data(&mut self) -> Vec<Vec<u8>> {
         if self.special.sort == Sort::Tcp || self.is_over || self.link.is_raw {
@@ -418,7 +435,10 @@ impl Client {
             to,
             sender: Sender::Client(self.owner),
         };
-        let len = *self.random.choose(&[20, 20, 20, 61, 200]).unwrap_or(&20);
+        let len = *self
+            .random
+            .choose(&[LEN_MIN, LEN_MIN, LEN_MIN, 61, 200])
+            .unwrap_or(&LEN_MIN);
         let bytes = payload.write(len);
         let message = match channel {
             Some(number) => {
@@ -433,186 +453,6 @@ impl Client {
             }
         };
         vec![message; 1 + self.random.index(6)]
-    }
-
-    /// Takes a datagram from the server. Returns what is sent in answer.
-    pub(super) fn take(
-        &mut self,
-        now: u64,
-        bytes: &[u8],
-        coverage: &mut Coverage,
-    ) -> Result<Option<Vec<u8>>, Violation> {
-        if bytes.first().is_some_and(|first| (64..80).contains(first)) {
-            let data = ChannelData::parse_datagram(bytes);
-            let data = data.map_err(|error| Violation::new("data", error.to_string()))?;
-            let number = data.number;
-            let is_bound = self.asked.iter().any(|(_, it)| *it == Some(number));
-            ensure(is_bound, "data", || {
-                format!(
-                    "{} got data on channel {number:#x}, which it has not asked for",
-                    self.address
-                )
-            })?;
-            coverage.count("channel data to clients", 0);
-            return self.take_data(data.data).map(|()| None);
-        }
-        let message = Message::parse(bytes)
-            .map_err(|error| Violation::new("data", format!("{}: {error}", self.address)))?;
-        if message.class() == Class::Indication && message.method() != Method::DATA {
-            coverage.count("other indications", 0);
-            return Ok(None);
-        }
-        if let (Class::Indication, Ok(Some(icmp))) = (message.class(), message.icmp()) {
-            coverage.count("errors of peers", 0);
-            return self.take_error(&message, icmp).map(|()| None);
-        }
-        if message.class() == Class::Indication {
-            let (Some(data), Ok(Some(peer))) = (message.data(), message.xor_peer_address()) else {
-                return Err(Violation::new("data", "an indication without data or peer"));
-            };
-            ensure(self.has_asked_for(peer), "data", || {
-                format!(
-                    "{} got data of {peer}, which it has not asked for",
-                    self.address
-                )
-            })?;
-            coverage.count("data indications", 0);
-            return self.take_data(data).map(|()| None);
-        }
-        self.take_answer(now, &message, coverage)
-    }
-
-    /// An ICMP error is about what this client has sent.
-    fn take_error(&self, message: &Message<'_>, icmp: Icmp) -> Result<(), Violation> {
-        let peer = message.xor_peer_address().ok().flatten();
-        let is_asked_for = peer.is_some_and(|peer| self.has_asked_for(peer));
-        let code = self.relayed.map(code_of_refusal).map(u16::from);
-        let is_ours = icmp.kind == UNREACHABLE && Some(icmp.code) == code;
-        ensure(is_asked_for && is_ours, "data", || {
-            format!(
-                "client {} at {} has {:?} and was told {icmp:?} of {peer:?}",
-                self.owner, self.address, self.relayed
-            )
-        })
-    }
-
-    /// Data is for whom it says it is for.
-    fn take_data(&self, data: &[u8]) -> Result<(), Violation> {
-        let payload = Payload::read(data);
-        let is_ours = payload
-            .is_some_and(|it| Some(it.to) == self.relayed || Some(it.to) == self.special.borrowed);
-        ensure(is_ours, "data", || {
-            format!(
-                "client {} at {} has {:?} and got {payload:?}",
-                self.owner, self.address, self.relayed
-            )
-        })
-    }
-
-    fn take_answer(
-        &mut self,
-        now: u64,
-        message: &Message<'_>,
-        coverage: &mut Coverage,
-    ) -> Result<Option<Vec<u8>>, Violation> {
-        let transaction = message.transaction_id();
-        let pending = self.pending.take_if(|it| it.transaction == transaction);
-        let Some(pending) = pending else {
-            return Ok(None); // the answer to a request that was repeated
-        };
-        let Ok(error) = message.error_code() else {
-            return Err(Violation::new("answer", "an error code that is none"));
-        };
-        let code = error.map_or(200, |error| error.code);
-        coverage.count("answers", code);
-        let Terms {
-            unknown_since,
-            known_since,
-            draining_since,
-        } = self.special.terms;
-        if code == 401 && !self.credentials.nonce.is_empty() {
-            let can_be = unknown_since.is_some() || pending.since <= known_since;
-            ensure(can_be, "credentials", || {
-                format!("{} is refused as {}", self.address, self.credentials.user)
-            })?;
-            self.is_over = true;
-            return Ok(None);
-        }
-        if matches!(code, 401 | 438) {
-            let nonce = message.nonce().ok().flatten();
-            self.credentials.nonce = nonce.map(<[u8]>::to_vec).unwrap_or_default();
-            let since = pending.since;
-            let draft = pending.draft.clone();
-            self.pending = Some(Pending { since, ..pending });
-            return Ok(Some(self.ask(now, draft)));
-        }
-        if code == 200 {
-            ensure(
-                unknown_since.is_none_or(|since| pending.since <= since),
-                "credentials",
-                || format!("{} is served as {}", self.address, self.credentials.user),
-            )?;
-            let is_new = pending.draft.method == Method::ALLOCATE;
-            ensure(
-                !is_new || draining_since.is_none_or(|since| pending.since <= since),
-                "draining",
-                || format!("{} got an allocation", self.address),
-            )?;
-            self.granted(now, &pending, message)?;
-        } else if matches!(
-            pending.draft.method,
-            Method::ALLOCATE | Method::CONNECTION_BIND
-        ) || code == 437
-            || pending.draft.ticket().is_some()
-        {
-            self.is_over = true;
-        }
-        Ok(None)
-    }
-
-    /// Notes what the server has granted.
-    fn granted(
-        &mut self,
-        now: u64,
-        pending: &Pending,
-        message: &Message<'_>,
-    ) -> Result<(), Violation> {
-        let draft = &pending.draft;
-        match draft.method {
-            Method::ALLOCATE => {
-                let relayed = message.xor_relayed_address().ok().flatten();
-                let relayed =
-                    relayed.ok_or_else(|| Violation::new("answer", "no relayed address"))?;
-                self.relayed = Some(relayed);
-                self.special.ticket = message.mobility_ticket().map(<[u8]>::to_vec);
-                if let Ok(Some(token)) = message.reservation_token() {
-                    self.reserved = Some(Reserved {
-                        address: SocketAddr::new(relayed.ip(), relayed.port() + 1),
-                        token,
-                        since: now,
-                        is_redeemed: false,
-                    });
-                }
-            }
-            Method::REFRESH if draft.attributes.contains(&Attribute::Lifetime(0)) => {
-                self.is_over = true;
-            }
-            Method::REFRESH if draft.ticket().is_some() => {
-                self.special.ticket = message.mobility_ticket().map(<[u8]>::to_vec);
-            }
-            Method::CONNECT => {
-                self.special.connection = message.connection_id().ok().flatten();
-            }
-            Method::CONNECTION_BIND => self.link.is_raw = true,
-            Method::CREATE_PERMISSION | Method::CHANNEL_BIND => {
-                self.peers.extend(peer_of(draft));
-                let peer = peer_of(draft).map(|(peer, _)| peer);
-                let until = pending.since + PERMISSION;
-                self.special.held.extend(peer.map(|peer| (peer, until)));
-            }
-            _ => {}
-        }
-        Ok(())
     }
 
     /// Takes the token of the port that is reserved for it, to be shown by another client.

@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 use std::num::NonZeroU32;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use turnbuckle_datapath::offload::{Beyond, Carried, GRACE, Line, Refused, Route, Routes};
@@ -40,8 +40,14 @@ struct MeterState {
 
 /// What becomes of a datagram that is published.
 pub(super) enum Relayed {
-    /// It leaves, from where and to whom.
-    Sent(SocketAddr, SocketAddr, Vec<u8>),
+    /// It leaves.
+    Sent {
+        from: SocketAddr,
+        to: SocketAddr,
+        bytes: Vec<u8>,
+        /// The relayed transport address.
+        by: SocketAddr,
+    },
     /// It is beyond its allocation's rate.
     Dropped,
 }
@@ -54,6 +60,8 @@ pub(super) struct Kernel {
     /// The time, and how many lines were given back before nothing could be using them.
     now: Arc<AtomicU64>,
     freed_early: Arc<AtomicU64>,
+    /// A shard is failing, which waits by the real clock before it gives its lines back.
+    is_failing: Arc<AtomicBool>,
 }
 
 /// The buckets that kernel and shards charge.
@@ -121,6 +129,11 @@ impl Kernel {
         self.now.store(now, Ordering::Relaxed);
     }
 
+    /// Shows that a shard is failing, or has failed.
+    pub(super) fn set_failing(&self, is_failing: bool) {
+        self.is_failing.store(is_failing, Ordering::Relaxed);
+    }
+
     /// Returns how many lines were given back while a packet that had found them might still have been under way.
     pub(super) fn freed_early(&self) -> u64 {
         self.freed_early.load(Ordering::Relaxed)
@@ -169,7 +182,15 @@ impl Kernel {
         }
         sent.extend(payload);
         let route = &entry.route;
-        Some(Relayed::Sent(route.new_from, route.new_to, sent))
+        Some(Relayed::Sent {
+            from: route.new_from,
+            to: route.new_to,
+            bytes: sent,
+            by: match direction {
+                Direction::ToPeers => route.new_from,
+                Direction::ToClient => route.to,
+            },
+        })
     }
 
     fn lines(&self) -> MutexGuard<'_, Vec<Option<Entry>>> {
@@ -250,7 +271,9 @@ impl Routes for Kernel {
             return;
         };
         let unused_ns = self.now.load(Ordering::Relaxed) - entry.revoked_at;
-        if entry.is_live || u128::from(unused_ns) < GRACE.as_nanos() {
+        let has_waited =
+            self.is_failing.load(Ordering::Relaxed) || u128::from(unused_ns) >= GRACE.as_nanos();
+        if entry.is_live || !has_waited {
             self.freed_early.fetch_add(1, Ordering::Relaxed);
         }
         if let Some(meter) = entry.route.meter {

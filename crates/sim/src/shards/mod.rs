@@ -8,10 +8,15 @@
 //! allocations share is one client's; and when faults
 //! stop, whoever waits gets an answer.
 //!
-//! Clients of two realms come by UDP and TCP, come back at other addresses with a ticket (RFC 8016), and relay TCP (RFC 6062). Strangers send
-//! requests without credentials, and open connections on which they say nothing. Datagrams are shown as GRO does or are too long to be shown,
+//! Clients of two realms come by UDP and TCP, by IPv4 and IPv6, by themselves and through proxies that say who they are (PROXY protocol), come back at
+//! other addresses with a ticket (RFC 8016), and relay TCP (RFC 6062). Strangers send requests without credentials, data in the name of clients behind
+//! a proxy, and open connections on which they say nothing. Datagrams are shown as GRO does or are too long to be shown,
 //! connections are read and written in part, calls for datagrams and for connections fail, peers' hosts answer with ICMP errors, shards stand
-//! still, other programs take UDP and TCP ports, the clock is set, and the operator changes users and peer rules, drains and stops draining.
+//! still, other programs take UDP and TCP ports, the clock is set, and the operator changes users and peer rules, drains and stops draining. What waits
+//! for a shard from others finds no room.
+//!
+//! The thread of a shard fails in the midst of a turn and is started anew; where there are journals, the whole process is killed too, and the next one
+//! takes over. Then who comes by UDP and has been told of an allocation still has it.
 
 mod client;
 mod host;
@@ -19,6 +24,7 @@ mod kernel;
 mod meter;
 mod path;
 mod payload;
+mod proxy;
 mod streams;
 mod wire;
 mod world;
@@ -28,7 +34,7 @@ use std::fmt;
 use crate::run::caught;
 use crate::trace::seconds;
 use crate::violation::{Coverage, Violation};
-use world::World;
+use world::ShardsWorld;
 
 /// Lines of trace in a report of a failure.
 const LINES: usize = 40;
@@ -95,7 +101,7 @@ pub fn run_seed(seed: u64, steps: u64) -> Result<ShardsReport, Box<Failure>> {
 }
 
 fn run(seed: u64, steps: u64, lines: usize) -> Result<ShardsReport, Box<Failure>> {
-    let mut world = World::new(seed, lines);
+    let mut world = ShardsWorld::new(seed, lines);
     let result = caught(|| {
         for _ in 0..steps {
             world.step()?;

@@ -24,8 +24,6 @@ const GENERATIONS: u32 = 8;
 const QUEUE_MAX: usize = 256;
 /// Messages of one turn.
 const MESSAGES_MAX: u64 = 40;
-/// ICMP: destination unreachable (RFC 792).
-pub(super) const UNREACHABLE: u8 = 3;
 /// Datagrams of one GRO buffer.
 const SEGMENTS_MAX: usize = 64;
 
@@ -186,6 +184,50 @@ impl Path {
         !self.inbox.is_empty() || !self.errors.is_empty() || self.sockets.streams.has_work()
     }
 
+    /// Begins a turn in whose midst the shard fails: what has come is read, and nothing leaves. What is queued by then counts as out all the same.
+    pub(super) fn fail(&mut self, handler: &mut impl Handler) {
+        handler.turn_started();
+        let slots = self.receive(handler);
+        let mut read = Vec::new();
+        let streams = &mut self.sockets.streams;
+        streams.serve(handler, &mut self.queue, &mut read);
+        let lying = Lying {
+            slots: &slots,
+            read: &read,
+        };
+        let queued = self.queue.datagrams(lying).count();
+        self.left += i64::try_from(queued).unwrap_or(i64::MAX);
+        self.sockets.streams.count_queued(&self.queue, lying);
+        self.queue.clear();
+    }
+
+    /// Closes all connections and all relay sockets but those that are `kept`; what clients are listened to at stays open, with what waits there.
+    pub(super) fn close(&mut self, kept: impl Fn(SocketAddr) -> bool) {
+        self.sockets.streams.close_all();
+        self.errors.clear();
+        let Opened { table, host, .. } = &mut self.sockets;
+        let sockets = table.places.iter().filter_map(|(_, it)| it.as_ref());
+        let closed = sockets.filter(|it| it.is_relay && !kept(it.local));
+        let closed: Vec<_> = closed.map(|it| it.id).collect();
+        for socket in closed.into_iter().filter_map(|id| table.remove(id)) {
+            host.give_back(socket.local);
+        }
+    }
+
+    /// Hands the relay socket at an address to the next process of the server, which knows it by `token`.
+    pub(super) fn take_over(&mut self, local: SocketAddr, token: u64) -> Option<EndpointId> {
+        let places = &mut self.sockets.table.places;
+        let mut sockets = places.iter_mut().filter_map(|(_, it)| it.as_mut());
+        let socket = sockets.find(|it| it.is_relay && it.local == local)?;
+        socket.token = token;
+        Some(socket.id)
+    }
+
+    /// Counts anew, because another process counts.
+    pub(super) fn begin_counting(&mut self) {
+        (self.shown, self.left, self.sockets.streams.left) = (0, 0, 0);
+    }
+
     /// Makes one turn, and returns what has left.
     pub(super) fn turn(&mut self, handler: &mut impl Handler) -> Vec<Sent> {
         handler.turn_started();
@@ -312,13 +354,20 @@ impl Opened {
 /// The ICMP error of a peer's host that does not take what `relayed` has sent. It says from where that was, so that whoever hears of it can tell
 /// whether it was meant.
 fn refusal(relayed: SocketAddr, peer: SocketAddr) -> IcmpError {
-    let (kind, code) = (UNREACHABLE, code_of_refusal(relayed));
     IcmpError {
         peer,
-        kind,
-        code,
+        kind: kind_of_refusal(relayed),
+        code: code_of_refusal(relayed),
         mtu: 0,
-        v6: false,
+        v6: relayed.is_ipv6(),
+    }
+}
+
+/// The ICMP type with which peers refuse what `relayed` has sent: destination unreachable (RFC 792, RFC 4443 §3.1).
+pub(super) fn kind_of_refusal(relayed: SocketAddr) -> u8 {
+    match relayed {
+        SocketAddr::V4(_) => 3,
+        SocketAddr::V6(_) => 1,
     }
 }
 

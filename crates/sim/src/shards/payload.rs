@@ -1,13 +1,13 @@
 //! Data that says where it was sent, so that whoever gets it can tell whether it was meant.
 
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
 const MAGIC: &[u8; 8] = b"sent-to:";
 
 /// What a payload says of itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Payload {
-    /// Where its sender sent it, by IPv4.
+    /// Where its sender sent it.
     pub(super) to: SocketAddr,
     pub(super) sender: Sender,
 }
@@ -19,21 +19,26 @@ pub(super) enum Sender {
     Client(u32),
     /// The peer with this number.
     Peer(usize),
+    /// Who proved nothing, and pretends to be a client.
+    Stranger,
 }
 
 /// Names from here on are those of peers.
 const PEERS: u32 = 0xFFFF_0000;
+/// The name of all strangers.
+const STRANGER: u32 = u32::MAX;
 
 /// Bytes of the shortest payload.
-pub(super) const LEN_MIN: usize = 18;
+pub(super) const LEN_MIN: usize = 30;
 
 impl Payload {
     /// Writes `len` bytes, or as many as it takes.
     pub(super) fn write(self, len: usize) -> Vec<u8> {
         let mut bytes = MAGIC.to_vec();
-        if let IpAddr::V4(ip) = self.to.ip() {
-            bytes.extend(ip.octets());
-        }
+        bytes.extend(match self.to.ip() {
+            IpAddr::V4(ip) => ip.to_ipv6_mapped().octets(),
+            IpAddr::V6(ip) => ip.octets(),
+        });
         bytes.extend(self.to.port().to_be_bytes());
         bytes.extend(self.sender.to_u32().to_be_bytes());
         bytes.resize(len.max(LEN_MIN), b'.');
@@ -43,10 +48,12 @@ impl Payload {
     /// Reads one; `None` if these bytes are none.
     pub(super) fn read(bytes: &[u8]) -> Option<Self> {
         let rest = bytes.strip_prefix(MAGIC)?;
-        let &[a, b, c, d, high, low, e, f, g, h] = rest.first_chunk::<10>()?;
-        let sender = u32::from_be_bytes([e, f, g, h]);
+        let (ip, rest) = rest.split_first_chunk::<16>()?;
+        let ip = IpAddr::V6(Ipv6Addr::from(*ip)).to_canonical();
+        let &[high, low, a, b, c, d] = rest.first_chunk::<6>()?;
+        let sender = u32::from_be_bytes([a, b, c, d]);
         Some(Self {
-            to: SocketAddr::from((Ipv4Addr::new(a, b, c, d), u16::from_be_bytes([high, low]))),
+            to: SocketAddr::from((ip, u16::from_be_bytes([high, low]))),
             sender: Sender::from_u32(sender),
         })
     }
@@ -63,11 +70,13 @@ impl Sender {
         match self {
             Self::Client(owner) => owner,
             Self::Peer(number) => PEERS + u32::try_from(number).unwrap_or(0xFFFF),
+            Self::Stranger => STRANGER,
         }
     }
 
     fn from_u32(number: u32) -> Self {
         match number.checked_sub(PEERS) {
+            _ if number == STRANGER => Self::Stranger,
             Some(peer) => Self::Peer(peer as usize),
             None => Self::Client(number),
         }

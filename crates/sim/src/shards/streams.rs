@@ -11,6 +11,7 @@ use turnbuckle_datapath::{
 
 use super::host::SharedHost;
 use super::wire::WireId;
+use crate::plan;
 use crate::random::Seeded;
 
 const INDEX_BITS: u32 = 22;
@@ -116,6 +117,39 @@ impl Streams {
     /// Takes in a connection that came to the listener with this token.
     pub(super) fn arrive(&mut self, token: u64, wire: WireId) {
         self.arrivals.push_back((token, wire));
+    }
+
+    /// Closes all connections, and all relays that listen. Those of clients that nobody has taken in yet wait on.
+    pub(super) fn close_all(&mut self) {
+        let mut host = self.host.lock();
+        for (place, (generation, stream)) in self.places.iter_mut().enumerate() {
+            if let Some(stream) = stream.take() {
+                *generation = (*generation + 1) % GENERATIONS;
+                self.free.push(place);
+                host.wires.end(stream.wire);
+            }
+        }
+        for address in std::mem::take(&mut self.listeners).into_values() {
+            host.relays.remove(&address);
+        }
+        self.arrivals.retain(|(_, wire)| {
+            let local = host.wires.get(*wire).map(|it| it.local);
+            let is_client = local.is_some_and(|it| plan::place(it) == plan::Place::Listener);
+            if !is_client {
+                host.wires.end(*wire);
+            }
+            is_client
+        });
+        self.begun.clear();
+    }
+
+    /// Counts the messages that are queued as handed over to be written.
+    pub(super) fn count_queued<'a>(&mut self, queue: &'a SendQueue, memory: impl Memory<'a>) {
+        for queued in queue.touched_streams() {
+            let messages = queue.stream_messages(queued, memory);
+            let count: u32 = messages.map(|it| counted(it.content)).sum();
+            self.left += i64::from(count);
+        }
     }
 
     /// Returns whether there is something to read or to write.
@@ -497,7 +531,7 @@ impl Streams {
             host.wires.open(local, remote)
         };
         let id = self.insert(wire, true);
-        let is_there = crate::plan::place(remote) != crate::plan::Place::Nowhere;
+        let is_there = plan::place(remote) != plan::Place::Nowhere;
         self.begun.push_back((id, is_there));
         Ok(id)
     }

@@ -3,57 +3,39 @@
 mod claims;
 mod connections;
 mod operator;
+mod places;
 mod rules;
+mod shards;
 
 use std::net::SocketAddr;
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-use turnbuckle_datapath::StreamListenerId;
 use turnbuckle_engine::Rate;
-use turnbuckle_server::simulation::{Clock, ConnectionLimits, Server, Shard};
+use turnbuckle_server::simulation::{Clock, ConnectionLimits, Journals, Room, Server, Setup};
 use turnbuckle_wire::{Method, TransactionId};
 
 use self::operator::{Operator, Relays, config, now_at};
-use self::rules::{Datagram, Rules};
-use super::client::{Client, Sort, User};
+use self::places::{PEER_PORT, PEERS, PEERS_V4, USERS, listener_of, peer_at, proxies};
+use self::rules::Rules;
+use self::shards::Running;
+use super::client::{Client, Sort};
 use super::host::{CallFaults, Owner, SharedHost};
 use super::kernel::Relayed;
 use super::meter::Meter;
-use super::path::{Path, Sent};
-use super::payload::{Payload, Sender};
+use super::path::Path;
+use super::payload::{LEN_MIN, Payload, Sender};
+use super::proxy;
 use super::wire::WireId;
-use crate::message::{Attribute, Draft, REALM};
-use crate::plan::{self, RELAY_V4};
+use crate::message::{Attribute, Draft};
+use crate::plan::{self, RELAY_V4, RELAY_V6};
 use crate::queue::{MS, Queue, SECOND};
 use crate::random::Seeded;
-use crate::trace::{Trace, seconds};
+use crate::trace::Trace;
 use crate::violation::{Coverage, Violation, ensure};
 
-const LISTENER: SocketAddr = plan::LISTENERS[0];
-/// Who may ask for something; the last one is in some worlds only.
-const USERS: [User; 3] = [
-    User {
-        name: "alice",
-        password: "correct horse",
-        realm: REALM,
-    },
-    User {
-        name: "bertil",
-        password: "battery staple",
-        realm: REALM,
-    },
-    User {
-        name: "carla",
-        password: "tr0ub4dor",
-        realm: OTHER_REALM,
-    },
-];
-/// A realm with peer rules of its own, and an origin of its own.
-const OTHER_REALM: &str = "other.test";
+/// The first of the relays' ports.
 const FIRST_PORT: u16 = 50_000;
-/// Where peers are reached.
-const PEER_PORT: u16 = 4000;
 /// What sources that proved nothing may be sent.
 const STRANGERS: Rate = Rate {
     burst: 4096,
@@ -71,6 +53,14 @@ const IDLE_MAX: usize = 12;
 const AHEAD_MAX_S: u64 = 86_400;
 /// Requests that wait for a connection to a peer, or that are on their way with their own.
 const ASKED_MAX: u64 = 64;
+/// Limits of connections.
+const LIMITS: ConnectionLimits = ConnectionLimits {
+    message: Duration::from_secs(5),
+    idle: Duration::from_secs(60),
+    unallocated: Duration::from_secs(60),
+    total: 1000,
+    per_source: 100,
+};
 /// How long each half of the end of a run takes.
 const END: u64 = 60 * SECOND;
 /// When the world begins, on both clocks.
@@ -102,19 +92,6 @@ enum Event {
     Wires,
 }
 
-/// A shard over its data path.
-struct Running {
-    shard: Shard,
-    path: Path,
-    listener: turnbuckle_datapath::EndpointId,
-    /// Kept beside its listener for connections.
-    token: u64,
-    /// When its next turn is.
-    due: u64,
-    /// It stands still until then.
-    stalled_until: u64,
-}
-
 /// A peer.
 struct Peer {
     address: SocketAddr,
@@ -129,6 +106,17 @@ struct Strangers {
     idle: Vec<WireId>,
     /// What they were sent.
     meter: Meter,
+}
+
+/// What there is in this world.
+#[derive(Clone, Copy)]
+struct Way {
+    /// Connections.
+    has_streams: bool,
+    /// Journals, so that the process can be killed.
+    is_kept: bool,
+    /// A kernel that relays.
+    is_offloaded: bool,
 }
 
 /// What happened.
@@ -151,7 +139,7 @@ enum Phase {
 }
 
 /// The world.
-pub(super) struct World {
+pub(super) struct ShardsWorld {
     queue: Queue<Event>,
     operator: Operator,
     host: SharedHost,
@@ -159,8 +147,7 @@ pub(super) struct World {
     clients: Vec<Client>,
     /// How many transport addresses clients have had.
     addresses: u16,
-    /// Whether there are connections.
-    has_streams: bool,
+    way: Way,
     peers: Vec<Peer>,
     strangers: Strangers,
     random: Seeded,
@@ -168,7 +155,7 @@ pub(super) struct World {
     pub(super) seen: Seen,
 }
 
-impl World {
+impl ShardsWorld {
     pub(super) fn new(seed: u64, lines: usize) -> Self {
         let seeded = Seeded::new(seed).fork("shards");
         let mut random = seeded.fork("world");
@@ -184,33 +171,39 @@ impl World {
             rate: rate.and_then(|it| NonZeroU32::new(it.into())),
             shared: Relays::shared_by(sharing),
         };
-        let limits = ConnectionLimits {
-            message: Duration::from_secs(5),
-            idle: Duration::from_secs(60),
-            unallocated: Duration::from_secs(60),
-            total: 1000,
-            per_source: 100,
-        };
         let rules = Rules::default();
-        let server = Server::new(config(&relays, &rules), count, clock.clone(), limits);
         let kernel = host.lock().kernel.clone();
+        let way = Way {
+            has_streams: !random.one_in(4),
+            is_kept: random.one_in(2),
+            is_offloaded: kernel.is_some(),
+        };
+        let server = Server::new(Setup {
+            config: config(&relays, &rules).into(),
+            shards: count,
+            clock: clock.clone(),
+            limits: LIMITS,
+            proxies: [false, true].map(proxies).into(),
+            room: room(&mut random),
+            journals: way
+                .is_kept
+                .then(|| Journals::new(count).expect("there is memory")),
+        });
         if let Some(kernel) = &kernel {
             server.commons().set_meters(kernel.meters());
         }
         let shards = (0..count).map(|index| {
             let mut drawn = seeded.fork(&format!("shard {index}"));
-            let mut shard = server.shard(index, Box::new(move |bytes| drawn.fill_bytes(bytes)));
-            if let Some(kernel) = &kernel {
-                shard.publish_to(kernel.clone());
-            }
+            let shard = server.shard(index, Box::new(move |bytes| drawn.fill_bytes(bytes)));
             let random = seeded.fork(&format!("path {index}"));
             let path = Path::new(index, host.clone(), random);
-            running(shard, path, relays.shared.get(index).copied())
+            Running::new(shard, path, &relays.shared_of(index))
         });
         let shards = shards.collect();
         let mut world = Self {
             queue: Queue::new(begin),
             operator: Operator {
+                server,
                 clock,
                 ahead_s: 0,
                 relays,
@@ -221,10 +214,10 @@ impl World {
             shards,
             clients: Vec::new(),
             addresses: 0,
-            has_streams: !random.one_in(4),
-            peers: (0..3)
+            way,
+            peers: (0..PEERS)
                 .map(|number| Peer {
-                    address: plan::peer(number, false, PEER_PORT),
+                    address: peer_at(number, PEER_PORT),
                     senders: Vec::new(),
                 })
                 .collect(),
@@ -240,11 +233,16 @@ impl World {
                 coverage: Coverage::default(),
             },
         };
-        world.begin();
+        for index in 0..count {
+            let mut running = world.shards.remove(index);
+            world.begin(index, &mut running, false);
+            world.shards.insert(index, running);
+        }
+        world.populate();
         world
     }
 
-    fn begin(&mut self) {
+    fn populate(&mut self) {
         // Some worlds have hardly any descriptors left.
         let descriptors_ppm = if self.random.one_in(4) {
             200_000
@@ -280,14 +278,19 @@ impl World {
         let random = self.random.fork(&format!("client {}", self.addresses));
         let user = number % self.operator.users;
         let owner = rules::owner(self.addresses, user);
-        let sort = match self.random.below(if self.has_streams { 4 } else { 1 }) {
+        let sort = match self.random.below(if self.way.has_streams { 4 } else { 1 }) {
             1 => Sort::Mobile,
             2 => Sort::Tcp,
             _ => Sort::Plain,
         };
-        let is_stream = sort == Sort::Tcp || (self.has_streams && self.random.one_in(2));
-        let wire = is_stream.then(|| self.connection(address));
-        let mut client = Client::new(owner, address, USERS[user], random).by(wire, sort);
+        let is_stream = sort == Sort::Tcp || (self.way.has_streams && self.random.one_in(2));
+        let port = address.port();
+        let proxy = plan::proxy(number, self.random.one_in(3), port);
+        let proxy = self.random.one_in(4).then_some(proxy);
+        let wire = is_stream.then(|| self.connection(address, proxy));
+        let mut client = Client::new(owner, address, USERS[user], random)
+            .by(wire, sort)
+            .through(proxy);
         client.special.terms = self.operator.rules.terms(user);
         client
     }
@@ -346,149 +349,6 @@ impl World {
         self.accounts()
     }
 
-    /// Has a shard take a turn at `at`, unless it does so earlier.
-    fn turn_by(&mut self, shard: usize, at: u64) {
-        let running = &mut self.shards[shard];
-        let at = at.max(running.stalled_until);
-        let now = self.queue.now();
-        if running.due < now || running.due > at {
-            running.due = at.max(now);
-            self.queue.at(running.due, Event::Turn(shard));
-        }
-    }
-
-    fn turn(&mut self, index: usize) -> Result<(), Violation> {
-        let now = self.queue.now();
-        if self.phase == Phase::Faults && self.random.one_in(200) {
-            self.seen.coverage.count("stalls", 0);
-            self.shards[index].stalled_until = now + self.random.between(1, 3000) * MS;
-        }
-        let kernel = self.host.lock().kernel.clone();
-        if let Some(kernel) = &kernel {
-            kernel.show(now);
-        }
-        let running = &mut self.shards[index];
-        running.due = 0;
-        let sent = running.path.turn(running.shard.handler());
-        let freed_early = kernel.map_or(0, |it| it.freed_early());
-        ensure(freed_early == 0, "grace", || {
-            format!("{freed_early} lines were given back too early")
-        })?;
-        // Nothing of what left has arrived yet: whoever hears of an end finds that the kernel has ended it.
-        let disagreement = running.shard.disagreement();
-        ensure(disagreement.is_none(), "published", || {
-            disagreement.unwrap_or_default()
-        })?;
-        // What the kernel leaves to the shard, because it is not published, being written or has expired there, finds a socket and a route.
-        let mut elsewhere = None;
-        let unserved = running.shard.unserved(|relay| {
-            if !matches!(self.host.owner(relay), Some(Owner::Relay(shard, _)) if shard == index) {
-                elsewhere = Some(format!("shard {index} has no socket at {relay}"));
-            }
-            self.seen.coverage.count("channels served", 0);
-        });
-        let unserved = unserved.or(elsewhere);
-        ensure(unserved.is_none(), "served", || {
-            unserved.unwrap_or_default()
-        })?;
-        let timeout = running.shard.timeout();
-        let has_work = running.path.has_work();
-        for sent in sent {
-            self.left(index, sent)?;
-        }
-        let wait = timeout.map_or(5 * SECOND, |it| {
-            u64::try_from(it.as_nanos())
-                .unwrap_or(u64::MAX)
-                .min(5 * SECOND)
-        });
-        let wait = if has_work { wait.min(MS) } else { wait };
-        self.turn_by(index, now + wait.max(50_000));
-        for other in 0..self.shards.len() {
-            if self.shards[other].shard.was_woken() {
-                self.turn_by(other, now + 50_000);
-            }
-        }
-        self.accounts()
-    }
-
-    /// Every datagram that was shown is out, or dropped for one reason, or on its way to another shard.
-    fn accounts(&self) -> Result<(), Violation> {
-        let shards = self.shards.iter().map(|running| &running.shard);
-        let (sum, under_way) = Shard::accounting(shards);
-        let shown: u64 = self.shards.iter().map(|running| running.path.shown).sum();
-        let lefts = || self.shards.iter().map(|running| running.path.left());
-        let left: i64 = lefts().map(|(left, _)| left).sum();
-        let are_datagrams = lefts().all(|(_, are_datagrams)| are_datagrams);
-        // What the kernel relays is in and out without being shown, what it drops is in and dropped.
-        let shown = shown + sum.total_by_kernel() + sum.dropped_by_kernel();
-        let left = left + i64::try_from(sum.total_by_kernel()).unwrap_or(i64::MAX);
-        let known = sum.total_out() + sum.total_drops() + under_way;
-        // A Connect request is answered when its connection is there, and a ConnectionBind by the shard that its connection moves to.
-        let asked = sum.total_in().checked_sub(known);
-        let most = match are_datagrams || self.phase == Phase::Quiet {
-            true => 0,
-            false => ASKED_MAX,
-        };
-        let is_exact = asked.is_some_and(|asked| asked <= most)
-            && (sum.total_in() == shown || (sum.total_in() > shown && !are_datagrams))
-            && i64::try_from(sum.total_out()) == Ok(left);
-        ensure(is_exact, "accounts", || {
-            format!(
-                "{shown} were shown, {left} left, {under_way} are under way; {}",
-                sum.line()
-            )
-        })
-    }
-
-    /// A datagram has left a shard.
-    fn left(&mut self, shard: usize, sent: Sent) -> Result<(), Violation> {
-        let Sent {
-            from,
-            to,
-            is_relayed,
-            found,
-            bytes,
-        } = sent;
-        self.seen.trace.number(u64::from(to.port()));
-        self.seen.trace.bytes(&bytes);
-        self.seen.trace.line(|| {
-            let at = seconds(self.queue.now());
-            format!("{at} shard {shard}: {from} -> {to}, {} bytes", bytes.len())
-        });
-        if is_relayed && to.ip() == RELAY_V4 {
-            self.seen.coverage.count("hairpins", 0);
-            ensure(matches!(found, Some(Owner::Relay(..))), "sockets", || {
-                format!("{from} sent to {to}, where no relay socket is but {found:?}")
-            })?;
-        }
-        ensure(!is_relayed || to != LISTENER, "sockets", || {
-            format!("{from} sent to a listener")
-        })?;
-        if !is_relayed && plan::place(to) == plan::Place::Nowhere {
-            self.strangers
-                .meter
-                .sent(self.queue.now(), to.ip(), bytes.len())?;
-            self.seen.coverage.count("answers to strangers", 0);
-            return Ok(());
-        }
-        self.allowed(from, to, &bytes)?;
-        self.send(from, to, bytes);
-        Ok(())
-    }
-
-    /// What is relayed is not forbidden, and nobody has another one's peer.
-    fn allowed(&mut self, from: SocketAddr, to: SocketAddr, bytes: &[u8]) -> Result<(), Violation> {
-        let Some(relayed) = Datagram::of(&self.clients, from, to, bytes) else {
-            return Ok(());
-        };
-        self.operator.rules.allow(&relayed)?;
-        if self.operator.relays.shared.contains(&relayed.by) {
-            self.seen.coverage.count("data by shared ports", 0);
-            claims::check(&self.clients, &relayed, self.queue.now())?;
-        }
-        Ok(())
-    }
-
     /// Puts a datagram on its way.
     fn send(&mut self, from: SocketAddr, to: SocketAddr, bytes: Vec<u8>) {
         if self.phase == Phase::Faults && self.random.one_in(50) {
@@ -508,8 +368,17 @@ impl World {
         let kernel = self.host.lock().kernel.clone();
         let relayed = kernel.and_then(|it| it.relay(now, from, to, &bytes));
         match relayed {
-            Some(Relayed::Sent(from, to, bytes)) => {
+            Some(Relayed::Sent {
+                from,
+                to,
+                bytes,
+                by,
+            }) => {
                 self.seen.coverage.count("relayed by the kernel", 0);
+                let owner = self.host.owner(by);
+                ensure(matches!(owner, Some(Owner::Relay(..))), "published", || {
+                    format!("the kernel relays by {by}, which belongs to {owner:?}")
+                })?;
                 self.allowed(from, to, &bytes)?;
                 self.send(from, to, bytes);
                 return Ok(());
@@ -524,7 +393,8 @@ impl World {
             plan::Place::Listener => {
                 let shard = self.steered(from);
                 let running = &mut self.shards[shard];
-                running.path.arrive(running.listener, from, bytes);
+                let listener = running.listeners[usize::from(to.is_ipv6())];
+                running.path.arrive(listener, from, bytes);
                 self.soon(shard);
             }
             plan::Place::Relay => {
@@ -533,23 +403,13 @@ impl World {
                     self.soon(shard);
                 }
             }
-            plan::Place::Client(number) => self.arrive_at_client(number, to, &bytes)?,
+            plan::Place::Client(number) | plan::Place::Proxy(number) => {
+                self.arrive_at_client(number, to, &bytes)?;
+            }
             plan::Place::Peer(number) => self.arrive_at_peer(number, from, &bytes)?,
             plan::Place::Nowhere => {}
         }
         Ok(())
-    }
-
-    /// The shard that the kernel gives a 5-tuple to.
-    fn steered(&self, from: SocketAddr) -> usize {
-        let mut mixed = Seeded::new(u64::from(from.port()));
-        mixed.index(self.shards.len())
-    }
-
-    /// Has a shard take a turn within a moment.
-    fn soon(&mut self, shard: usize) {
-        let delay = self.random.between(0, 2_000_000);
-        self.turn_by(shard, self.queue.now() + delay);
     }
 
     fn arrive_at_client(
@@ -559,13 +419,21 @@ impl World {
         bytes: &[u8],
     ) -> Result<(), Violation> {
         let now = self.queue.now();
-        let Some(client) = self.clients.get_mut(number).filter(|it| it.address == to) else {
-            return Ok(()); // it has gone to another address
+        let Some(client) = self.clients.get_mut(number) else {
+            return Ok(());
         };
-        if let Some(answer) = client.take(now, bytes, &mut self.seen.coverage)? {
-            self.send(to, LISTENER, answer);
+        let is_passed_by = client.proxy().is_some() && client.address == to;
+        ensure(!is_passed_by, "proxies", || {
+            format!("{to} was sent to, who is behind {:?}", client.proxy())
+        })?;
+        if client.hears_at() != to {
+            return Ok(()); // it has gone to another address
         }
-        claims::have_one_owner(&self.clients, &self.operator.relays.shared, now)
+        if let Some(answer) = client.take(now, bytes, &mut self.seen.coverage)? {
+            self.send_of(number, answer);
+        }
+        let shared = self.operator.relays.shared.concat();
+        claims::have_one_owner(&self.clients, &shared, now)
     }
 
     fn arrive_at_peer(
@@ -580,7 +448,8 @@ impl World {
         let mut clients = self.clients.iter();
         let known = clients.find(|it| Some(Sender::Client(it.owner)) == sender);
         // Whose client has gone meanwhile is not known any more.
-        let is_right = payload.is_some_and(|it| it.to.ip() == address.ip())
+        let is_right = payload
+            .is_some_and(|it| it.to.ip() == address.ip() && it.sender != Sender::Stranger)
             && known.is_none_or(|it| it.relayed.is_none_or(|relayed| relayed == from));
         ensure(is_right, "data", || {
             format!("peer {address} got {payload:?} from {from}")
@@ -612,7 +481,9 @@ impl World {
             self.replace(number, client);
         }
         self.travel(number);
-        let peer = self.peer_for();
+        let relayed = self.clients[number].relayed;
+        let is_v6 = relayed.is_some_and(|it| it.is_ipv6()) ^ self.random.one_in(30);
+        let peer = self.peer_for(is_v6);
         let is_new =
             self.clients[number].relayed.is_none() && self.clients[number].waits_since().is_none();
         let token = (is_new && self.random.one_in(2))
@@ -626,21 +497,16 @@ impl World {
     }
 
     /// Whom a client may take an interest in: a peer, somebody's relayed address, or a port beside one.
-    fn peer_for(&mut self) -> SocketAddr {
+    fn peer_for(&mut self, is_v6: bool) -> SocketAddr {
+        let relay = if is_v6 { RELAY_V6 } else { RELAY_V4 };
         let relayed: Vec<_> = self.clients.iter().filter_map(|it| it.relayed).collect();
+        let port = self.random.choose(&relayed).map(SocketAddr::port);
+        let port = port.unwrap_or(FIRST_PORT);
         match self.random.below(5) {
-            0 => match self.random.choose(&relayed) {
-                Some(relayed) => *relayed,
-                None => SocketAddr::new(RELAY_V4, FIRST_PORT),
-            },
-            1 => match self.random.choose(&relayed) {
-                Some(relayed) => SocketAddr::new(RELAY_V4, relayed.port() | 1),
-                None => SocketAddr::new(RELAY_V4, FIRST_PORT + 1),
-            },
-            _ => {
-                let peer = self.random.index(self.peers.len());
-                self.peers[peer].address
-            }
+            0 => SocketAddr::new(relay, port),
+            1 => SocketAddr::new(relay, port | 1),
+            _ if is_v6 => self.peers[PEERS_V4 + self.random.index(PEERS - PEERS_V4)].address,
+            _ => self.peers[self.random.index(PEERS_V4)].address,
         }
     }
 
@@ -664,7 +530,10 @@ impl World {
         if let Some(&to) = self.random.choose(senders) {
             let sender = Sender::Peer(number);
             let payload = Payload { to, sender };
-            let len = *self.random.choose(&[20, 20, 77, 300]).unwrap_or(&20);
+            let len = *self
+                .random
+                .choose(&[LEN_MIN, LEN_MIN, 77, 300])
+                .unwrap_or(&LEN_MIN);
             for _ in 0..1 + self.random.index(5) {
                 self.send(address, to, payload.write(len));
             }
@@ -683,13 +552,33 @@ impl World {
             self.random.fill_bytes(&mut transaction);
             let draft = Draft::request(Method::ALLOCATE).with(Attribute::Transport(17));
             let bytes = draft.write(TransactionId::from(transaction), None);
-            self.send(plan::stranger(number, false, port), LISTENER, bytes);
+            let from = plan::stranger(number, self.random.one_in(3), port);
+            self.send(from, listener_of(from), bytes);
         }
-        if self.has_streams {
+        self.impersonate(number);
+        if self.way.has_streams {
             self.come_and_go(number);
         }
         let delay = self.random.between(20, 400) * MS;
         self.queue.after(delay, Event::Stranger(number));
+    }
+
+    /// A stranger sends data in a client's name, as if it were the client's proxy.
+    fn impersonate(&mut self, number: usize) {
+        let proxied = self.clients.iter_mut().filter(|it| it.proxy().is_some());
+        let mut proxied: Vec<_> = proxied.collect();
+        let count = proxied.len();
+        let Some(client) = proxied.get_mut(self.random.index(count.max(1))) else {
+            return;
+        };
+        let (address, hears_at) = (client.address, client.hears_at());
+        let Some(message) = client.impersonated() else {
+            return;
+        };
+        self.seen.coverage.count("false proxies", 0);
+        let bytes = proxy::datagram(address, listener_of(address), &message);
+        let from = plan::stranger(number, hears_at.is_ipv6(), 5000);
+        self.send(from, listener_of(from), bytes);
     }
 
     /// What was reserved for a client is held until somebody brings the token, or its time is over.
@@ -711,20 +600,14 @@ impl World {
     }
 }
 
-fn running(mut shard: Shard, mut path: Path, shared: Option<SocketAddr>) -> Running {
-    if let Some(local) = shared {
-        let relay = path.share_relay(local, Shard::shared_relay_token());
-        shard.add_shared_relay(relay.expect("no port is taken yet"), local);
-    }
-    let listener = path.listen(LISTENER, Shard::datagrams_token());
-    shard.add_listener(listener, LISTENER);
-    let token = shard.add_stream_listener(StreamListenerId::from_u32(0), LISTENER);
-    Running {
-        shard,
-        path,
-        listener,
-        token,
-        due: 0,
-        stalled_until: 0,
+/// How much may wait for a shard: in some worlds next to nothing.
+fn room(random: &mut Seeded) -> Room {
+    match random.one_in(2) {
+        true => Room::default(),
+        false => Room {
+            messages: 4 + random.index(12),
+            bytes: 1500,
+            connections: 1,
+        },
     }
 }

@@ -19,12 +19,27 @@ use turnbuckle_engine::ClientTuple;
 use super::connection::MovedConnection;
 use super::message::ShardMessage;
 
-/// Messages that may wait for one shard.
-const MESSAGES_MAX: usize = 4096;
-/// Bytes of messages that may wait for one shard.
-const BYTES_MAX: usize = 4 * 1024 * 1024;
-/// Connections that may wait for one shard.
-const CONNECTIONS_MAX: usize = 256;
+/// What may wait for one shard.
+#[derive(Clone, Copy, Debug)]
+pub struct Room {
+    /// Messages.
+    pub messages: usize,
+    /// Bytes of these messages.
+    pub bytes: usize,
+    /// Connections.
+    pub connections: usize,
+}
+
+impl Default for Room {
+    fn default() -> Self {
+        Self {
+            messages: 4096,
+            bytes: 4 * 1024 * 1024,
+            connections: 256,
+        }
+    }
+}
+
 // guard: V-30-share-of-turn
 /// Number of messages that a shard takes out in one turn.
 const MESSAGES_PER_TURN: usize = 512;
@@ -34,6 +49,7 @@ const CONNECTIONS_PER_TURN: usize = 64;
 /// The mailbox of one shard.
 #[derive(Default)]
 pub(crate) struct Mailbox {
+    room: Room,
     state: Mutex<State>,
     /// Whether the mailbox holds anything. It is written with the lock held, and read without it in each turn.
     has_any: AtomicBool,
@@ -59,6 +75,14 @@ struct Share {
 }
 
 impl Mailbox {
+    /// Returns an empty mailbox with so much room.
+    pub(crate) fn with_room(room: Room) -> Self {
+        Self {
+            room,
+            ..Self::default()
+        }
+    }
+
     /// Opens the mailbox for the shard that `waker` wakes.
     pub(crate) fn open(&self, waker: Waker) {
         let mut state = self.lock();
@@ -85,7 +109,8 @@ impl Mailbox {
         let is_open = state.waker.is_some();
         let mut refused = 0;
         for message in messages.drain(..) {
-            if !(is_open && state.admits(&message)) {
+            if !(is_open && state.admits(&message, self.room)) {
+                // mutant: shards-count-no-refused
                 refused += u64::from(message.carried().is_some());
             } else {
                 state.messages.push_back(message);
@@ -99,7 +124,7 @@ impl Mailbox {
     /// Queues a connection, or returns it if there is no room.
     pub(crate) fn offer(&self, connection: MovedConnection) -> Option<MovedConnection> {
         let mut state = self.lock();
-        if state.waker.is_none() || state.connections.len() >= CONNECTIONS_MAX {
+        if state.waker.is_none() || state.connections.len() >= self.room.connections {
             return Some(connection);
         }
         let was_empty = state.is_empty();
@@ -134,6 +159,15 @@ impl Mailbox {
         !state.is_empty()
     }
 
+    /// Returns a client of whom more waits than the room that was free before its last message; for the simulator.
+    pub(crate) fn crowded_by(&self) -> Option<(ClientTuple, usize)> {
+        let state = self.lock();
+        let free = self.room.messages - state.waiting.messages;
+        let mut shares = state.share_by_client.iter();
+        let share = shares.find(|(_, share)| share.messages > free + 1);
+        share.map(|(client, share)| (*client, share.messages))
+    }
+
     /// Notes whether the mailbox holds anything, before the shard is woken.
     fn note(&self, state: &State) {
         self.has_any.store(!state.is_empty(), Ordering::Release);
@@ -151,14 +185,14 @@ impl State {
     }
 
     /// Adds a message to the counts, if there is room for it.
-    fn admits(&mut self, message: &ShardMessage) -> bool {
+    fn admits(&mut self, message: &ShardMessage, room: Room) -> bool {
         // guard: V-30-told-full
         let Some((&client, len)) = message.carried() else {
             return true;
         };
         let free = Share {
-            messages: MESSAGES_MAX - self.waiting.messages,
-            bytes: BYTES_MAX - self.waiting.bytes,
+            messages: room.messages - self.waiting.messages,
+            bytes: room.bytes - self.waiting.bytes,
         };
         let share = self.share_by_client.get(&client).copied();
         let Share { messages, bytes } = share.unwrap_or_default();
@@ -231,7 +265,10 @@ mod tests {
         mailbox.open(Waker::flag());
         let flood = (0..20_000).map(|host| from(host, About::Quic(vec![0x40; 40])));
         let refused = mailbox.post(&mut flood.collect());
-        assert!(refused >= 20_000 - MESSAGES_MAX as u64 / 2, "{refused}");
+        assert!(
+            refused >= 20_000 - Room::default().messages as u64 / 2,
+            "{refused}"
+        );
         let client = (0..1_000).map(|_| from(1, About::FromClient(vec![0; 100])));
         assert_eq!(mailbox.post(&mut client.collect()), 0);
         // What is counted for all of them is counted off again.

@@ -4,19 +4,27 @@ use std::net::SocketAddr;
 
 use super::super::client::Client;
 use super::super::payload::{LEN_MIN, Payload, Sender};
+use super::super::proxy;
 use super::super::wire::WireId;
 use super::Event;
-use super::{IDLE_MAX, LISTENER, Phase, World};
-use crate::plan::{self, RELAY_V4};
+use super::places::{PEERS, PEERS_V4, listener_of, peer_at};
+use super::{IDLE_MAX, Phase, ShardsWorld};
+use crate::plan;
 use crate::queue::MS;
 use crate::violation::{Violation, ensure};
 
-impl World {
-    /// Opens a connection of a client to the server.
-    pub(super) fn connection(&mut self, from: SocketAddr) -> WireId {
-        let wire = self.host.lock().wires.open(LISTENER, from);
+impl ShardsWorld {
+    /// Opens a connection of a client to the server, through a proxy if there is one.
+    pub(super) fn connection(&mut self, client: SocketAddr, proxy: Option<SocketAddr>) -> WireId {
+        let from = proxy.unwrap_or(client);
+        let listener = listener_of(from);
+        let wire = self.host.lock().wires.open(listener, from);
+        if proxy.is_some() {
+            let header = proxy::of_connection(client, listener_of(client));
+            self.host.lock().wires.write(wire, &header);
+        }
         let shard = self.steered(from);
-        let token = self.shards[shard].token;
+        let token = self.shards[shard].tokens[usize::from(from.is_ipv6())];
         self.shards[shard].path.streams().arrive(token, wire);
         self.soon(shard);
         wire
@@ -25,7 +33,8 @@ impl World {
     /// An address of a client that nobody had before.
     pub(super) fn new_address(&mut self, number: usize) -> SocketAddr {
         self.addresses += 1;
-        plan::client(number, false, 1024 + self.addresses)
+        let is_v6 = self.random.one_in(3);
+        plan::client(number, is_v6, 1024 + self.addresses)
     }
 
     /// Puts a client in the place of another one, whose connection is closed.
@@ -47,7 +56,14 @@ impl World {
     pub(super) fn send_of(&mut self, number: usize, bytes: Vec<u8>) {
         let client = &self.clients[number];
         match client.wire() {
-            None => self.send(client.address, LISTENER, bytes),
+            None => {
+                let (address, from) = (client.address, client.hears_at());
+                let bytes = match client.proxy() {
+                    Some(_) => proxy::datagram(address, listener_of(address), &bytes),
+                    None => bytes,
+                };
+                self.send(from, listener_of(from), bytes);
+            }
             Some(wire) => {
                 self.host.lock().wires.write(wire, &bytes);
                 self.all_soon();
@@ -58,7 +74,7 @@ impl World {
     /// Moves a client that has a ticket, begins a data connection, or has a client that has moved ask for somebody else's.
     pub(super) fn travel(&mut self, number: usize) {
         let now = self.queue.now();
-        if !self.has_streams || self.clients[number].waits_since().is_some() {
+        if !self.way.has_streams || self.clients[number].waits_since().is_some() {
             return;
         }
         if self.clients[number].special.ticket.is_some() && self.random.one_in(6) {
@@ -79,7 +95,7 @@ impl World {
                 return self.send_of(number, bytes);
             }
             let address = self.new_address(number);
-            let wire = (!self.random.one_in(3)).then(|| self.connection(address));
+            let wire = (!self.random.one_in(3)).then(|| self.connection(address, None));
             if let Some(moved) = self.clients[number].moved(address, wire) {
                 self.seen.coverage.count("moves", 0);
                 self.replace(number, moved);
@@ -91,7 +107,7 @@ impl World {
                 .find(|it| it % users == number % users && self.clients[*it].is_over);
             if let Some(other) = other {
                 let address = self.new_address(other);
-                let wire = self.connection(address);
+                let wire = self.connection(address, None);
                 if let Some(data) = self.clients[number].data_connection(address, wire) {
                     self.replace(other, data);
                 }
@@ -114,7 +130,11 @@ impl World {
             && let Some(&(at, (shard, token))) = self.random.choose(&relays)
         {
             let port = self.random.between_u16(5000, 60_000);
-            let from = plan::peer(self.random.index(self.peers.len()), false, port);
+            let number = match at.is_ipv6() {
+                true => PEERS_V4 + self.random.index(PEERS - PEERS_V4),
+                false => self.random.index(PEERS_V4),
+            };
+            let from = peer_at(number, port);
             let wire = self.host.lock().wires.open(at, from);
             self.shards[shard].path.streams().arrive(token, wire);
             self.soon(shard);
@@ -152,7 +172,7 @@ impl World {
                 self.clients[number].disconnected();
             }
         } else if let plan::Place::Peer(number) = plan::place(remote)
-            && local.ip() == RELAY_V4
+            && plan::place(local) == plan::Place::Relay
             && self.random.one_in(4)
         {
             let payload = Payload {
@@ -175,7 +195,8 @@ impl World {
     pub(super) fn come_and_go(&mut self, number: usize) {
         for _ in 0..self.random.index(6) {
             let port = self.random.between_u16(1024, 60_000);
-            let wire = self.connection(plan::stranger(number, false, port));
+            let from = plan::stranger(number, self.random.one_in(3), port);
+            let wire = self.connection(from, None);
             self.strangers.idle.push(wire);
         }
         while self.strangers.idle.len() > IDLE_MAX {

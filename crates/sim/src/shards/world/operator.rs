@@ -1,24 +1,25 @@
 //! What the operator of the simulated shards does, how they are configured, and what the machine's other programs do.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroU32;
 
 use turnbuckle_engine::{
     AuthConfig, Bandwidth, Config, Limits, MobilityConfig, NonceKey, Now, Rate, Realm, RealmConfig,
     RelayAddress, RelayConfig, SharedRelays, TcpRelays, TicketKey, Time, UnverifiedLimits,
 };
-use turnbuckle_server::simulation::Clock;
+use turnbuckle_server::simulation::{Clock, Server};
 
 use super::super::client::origin;
 use super::super::host::Owner;
+use super::places::OTHER_REALM;
 use super::rules::Rules;
-use super::{
-    AHEAD_MAX_S, BEGIN_S, BEGIN_UNIX_S, Event, FIRST_PORT, OTHER_REALM, Phase, STRANGERS, World,
-};
+use super::{AHEAD_MAX_S, BEGIN_S, BEGIN_UNIX_S, Event, FIRST_PORT, Phase, STRANGERS, ShardsWorld};
 use crate::message::REALM;
-use crate::plan::RELAY_V4;
+use crate::plan::{RELAY_V4, RELAY_V6};
 use crate::queue::{MS, SECOND};
 
+/// The addresses of relays.
+const RELAYS: [IpAddr; 2] = [RELAY_V4, RELAY_V6];
 /// The first of the ports that allocations share.
 const SHARED_PORT: u16 = 40_000;
 /// Peers of an allocation on a shared port.
@@ -26,6 +27,7 @@ const PEERS_MAX: u16 = 2;
 
 /// What the operator has in hand.
 pub(super) struct Operator {
+    pub(super) server: Server,
     pub(super) clock: Clock,
     /// Where the wall clock stands, in seconds from [`AHEAD_MAX_S`] before what it should show.
     pub(super) ahead_s: u64,
@@ -41,15 +43,22 @@ pub(super) struct Relays {
     pub(super) ports: u16,
     /// Bytes per second of an allocation, if they are bounded.
     pub(super) rate: Option<NonZeroU32>,
-    /// The shards' relay sockets, each shared by its allocations; none where each allocation has its own.
-    pub(super) shared: Vec<SocketAddr>,
+    /// The shards' relay sockets, by family, each shared by its allocations; none where each allocation has its own.
+    pub(super) shared: Vec<[SocketAddr; 2]>,
 }
 
 impl Relays {
     /// Returns the addresses of the relay sockets of so many shards.
-    pub(super) fn shared_by(shards: usize) -> Vec<SocketAddr> {
+    pub(super) fn shared_by(shards: usize) -> Vec<[SocketAddr; 2]> {
         let ports = (SHARED_PORT..).take(shards);
-        ports.map(|port| SocketAddr::new(RELAY_V4, port)).collect()
+        let addresses = ports.map(|port| RELAYS.map(|ip| SocketAddr::new(ip, port)));
+        addresses.collect()
+    }
+
+    /// Returns the addresses of the relay sockets that the allocations of a shard share.
+    pub(super) fn shared_of(&self, shard: usize) -> Vec<SocketAddr> {
+        let shared = self.shared.get(shard).copied();
+        shared.map(Vec::from).unwrap_or_default()
     }
 }
 
@@ -64,7 +73,7 @@ impl Operator {
     }
 }
 
-impl World {
+impl ShardsWorld {
     /// The operator sets the wall clock, has all shards take over the configuration anew, or lets them take no new allocations.
     pub(super) fn operate(&mut self) {
         if self.phase != Phase::Faults {
@@ -117,7 +126,8 @@ impl World {
     /// Another program takes a port, or gives back what it has.
     pub(super) fn other_program(&mut self) {
         let port = FIRST_PORT + self.random.between_u16(0, 48);
-        let address = SocketAddr::new(RELAY_V4, port);
+        let relay = RELAYS[self.random.index(RELAYS.len())];
+        let address = SocketAddr::new(relay, port);
         self.other_listener(address);
         if self.host.owner(address) == Some(Owner::Other) {
             self.host.give_back(address);
@@ -165,7 +175,7 @@ pub(super) fn config(relays: &Relays, rules: &Rules) -> Config {
     auth.add_realm(other);
     auth.add_origin(&origin(OTHER_REALM), OTHER_REALM)
         .expect("the realm is there");
-    let shared = relays.shared.iter().map(|it| [Some(*it), None]);
+    let shared = relays.shared.iter().map(|it| it.map(Some));
     auth.nonce_key = Some(NonceKey::from_secret(b"the same in every world"));
     Config {
         auth,
@@ -186,10 +196,12 @@ pub(super) fn config(relays: &Relays, rules: &Rules) -> Config {
             ..Limits::default()
         },
         relays: RelayConfig {
-            addresses: vec![RelayAddress {
-                local: RELAY_V4,
-                external: None,
-            }],
+            addresses: RELAYS
+                .map(|local| RelayAddress {
+                    local,
+                    external: None,
+                })
+                .into(),
             ports: FIRST_PORT..=FIRST_PORT + relays.ports,
             shared: (!relays.shared.is_empty()).then(|| SharedRelays {
                 addresses: shared.collect(),

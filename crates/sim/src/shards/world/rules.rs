@@ -8,7 +8,7 @@ use turnbuckle_engine::{Action, AddressRange, PolicyRules, Rule};
 
 use super::super::client::{Client, Terms, User};
 use super::super::payload::{Payload, Sender};
-use super::{OTHER_REALM, PEER_PORT, USERS};
+use super::places::{OTHER_REALM, PEER_PORT, USERS, peer_at};
 use crate::message::REALM;
 use crate::plan;
 use crate::random::Seeded;
@@ -39,7 +39,7 @@ impl Rules {
     pub(super) fn of_peers(&self, realm: &str) -> PolicyRules {
         let refused = self.refused.iter().filter(|(of, _)| *of == realm);
         let rules = refused.map(|(_, number)| {
-            let ip = plan::peer(*number, false, 0).ip();
+            let ip = peer_at(*number, 0).ip();
             Rule {
                 action: Action::Deny,
                 range: AddressRange::new(ip, ip).expect("one address is a range"),
@@ -79,7 +79,7 @@ impl Rules {
     pub(super) fn tell(&self, clients: &mut [Client]) {
         for client in clients {
             let user = user_of(client.owner);
-            client.special.terms = self.terms[user];
+            client.take_terms(self.terms[user]);
             client.give_up(|peer| self.refuses(USERS[user].realm, peer));
         }
     }
@@ -125,12 +125,12 @@ impl Datagram {
                 peer: to,
                 by: from,
             }),
-            (plan::Place::Client(number), Sender::Peer(peer)) => {
-                let client = clients.get(number).filter(|it| it.address == to)?;
+            (plan::Place::Client(number) | plan::Place::Proxy(number), Sender::Peer(peer)) => {
+                let client = clients.get(number).filter(|it| it.hears_at() == to)?;
                 // What a client's home has let pass may have been on its way between two shards.
                 (!client.special.has_moved).then_some(Self {
                     owner: client.owner,
-                    peer: plan::peer(peer, false, PEER_PORT),
+                    peer: peer_at(peer, PEER_PORT),
                     by: payload.to,
                 })
             }

@@ -1,0 +1,278 @@
+//! What a client hears: answers, data and errors, and what has to be true of them.
+
+use std::net::SocketAddr;
+
+use turnbuckle_wire::{ChannelData, Class, Icmp, Message, Method};
+
+use super::super::path::{code_of_refusal, kind_of_refusal};
+use super::super::payload::{LEN_MIN, Payload};
+use super::{Client, Pending, Reserved, Sort, Terms, peer_of};
+use crate::message::Attribute;
+use crate::queue::SECOND;
+use crate::violation::{Coverage, Violation, ensure};
+
+/// How long a permission lasts (RFC 8656 §9).
+const PERMISSION: u64 = 300 * SECOND;
+/// How long an allocation lasts at least that is granted without a lifetime.
+const ALLOCATION: u64 = 600 * SECOND;
+
+impl Client {
+    /// Takes what came on its connection. Returns what is sent in answer.
+    pub(in super::super) fn take_stream(
+        &mut self,
+        now: u64,
+        bytes: &[u8],
+        coverage: &mut Coverage,
+    ) -> Result<Vec<Vec<u8>>, Violation> {
+        self.link.unread.extend_from_slice(bytes);
+        let mut answers = Vec::new();
+        while !self.link.unread.is_empty() {
+            let first = self.link.unread[0];
+            let is_message = matches!(first, 0..4 | 64..80) || self.link.is_raw;
+            ensure(is_message, "data", || {
+                format!("{} got bytes that are no message", self.address)
+            })?;
+            let Some(len) = self.message_len() else {
+                break;
+            };
+            let message: Vec<u8> = self.link.unread.drain(..len).collect();
+            if self.link.is_raw {
+                coverage.count("records of peers", 0);
+                self.take_data(&message)?;
+            } else {
+                answers.extend(self.take(now, &message, coverage)?);
+            }
+        }
+        Ok(answers)
+    }
+
+    /// How long the message is with which its unread bytes begin, if it is all there.
+    fn message_len(&self) -> Option<usize> {
+        let unread = &self.link.unread;
+        let len = match (self.link.is_raw, &unread[..]) {
+            (true, _) => LEN_MIN,
+            (false, &[0..64, _, high, low, ..]) => {
+                20 + usize::from(u16::from_be_bytes([high, low]))
+            }
+            (false, &[_, _, high, low, ..]) => {
+                (4 + usize::from(u16::from_be_bytes([high, low]))).next_multiple_of(4)
+            }
+            _ => return None,
+        };
+        (unread.len() >= len).then_some(len)
+    }
+
+    /// Takes a datagram from the server. Returns what is sent in answer.
+    pub(in super::super) fn take(
+        &mut self,
+        now: u64,
+        bytes: &[u8],
+        coverage: &mut Coverage,
+    ) -> Result<Option<Vec<u8>>, Violation> {
+        if bytes.first().is_some_and(|first| (64..80).contains(first)) {
+            let data = ChannelData::parse_datagram(bytes);
+            let data = data.map_err(|error| Violation::new("data", error.to_string()))?;
+            let number = data.number;
+            let is_bound = self.asked.iter().any(|(_, it)| *it == Some(number));
+            ensure(is_bound, "data", || {
+                format!(
+                    "{} got data on channel {number:#x}, which it has not asked for",
+                    self.address
+                )
+            })?;
+            coverage.count("channel data to clients", 0);
+            return self.take_data(data.data).map(|()| None);
+        }
+        let message = Message::parse(bytes)
+            .map_err(|error| Violation::new("data", format!("{}: {error}", self.address)))?;
+        if message.class() == Class::Indication && message.method() != Method::DATA {
+            coverage.count("other indications", 0);
+            return Ok(None);
+        }
+        if let (Class::Indication, Ok(Some(icmp))) = (message.class(), message.icmp()) {
+            coverage.count("errors of peers", 0);
+            return self.take_error(&message, icmp).map(|()| None);
+        }
+        if message.class() == Class::Indication {
+            let (Some(data), Ok(Some(peer))) = (message.data(), message.xor_peer_address()) else {
+                return Err(Violation::new("data", "an indication without data or peer"));
+            };
+            ensure(self.has_asked_for(peer), "data", || {
+                format!(
+                    "{} got data of {peer}, which it has not asked for",
+                    self.address
+                )
+            })?;
+            coverage.count("data indications", 0);
+            return self.take_data(data).map(|()| None);
+        }
+        self.take_answer(now, &message, coverage)
+    }
+
+    /// An ICMP error is about what this client has sent.
+    fn take_error(&self, message: &Message<'_>, icmp: Icmp) -> Result<(), Violation> {
+        let peer = message.xor_peer_address().ok().flatten();
+        let is_asked_for = peer.is_some_and(|peer| self.has_asked_for(peer));
+        let code = self.relayed.map(code_of_refusal).map(u16::from);
+        let kind = self.relayed.map(kind_of_refusal);
+        let is_ours = Some(icmp.kind) == kind && Some(icmp.code) == code;
+        ensure(is_asked_for && is_ours, "data", || {
+            format!(
+                "client {} at {} has {:?} and was told {icmp:?} of {peer:?}",
+                self.owner, self.address, self.relayed
+            )
+        })
+    }
+
+    /// Data is for whom it says it is for.
+    fn take_data(&self, data: &[u8]) -> Result<(), Violation> {
+        let payload = Payload::read(data);
+        let is_ours = payload
+            .is_some_and(|it| Some(it.to) == self.relayed || Some(it.to) == self.special.borrowed);
+        ensure(is_ours, "data", || {
+            format!(
+                "client {} at {} has {:?} and got {payload:?}",
+                self.owner, self.address, self.relayed
+            )
+        })
+    }
+
+    fn take_answer(
+        &mut self,
+        now: u64,
+        message: &Message<'_>,
+        coverage: &mut Coverage,
+    ) -> Result<Option<Vec<u8>>, Violation> {
+        let transaction = message.transaction_id();
+        let pending = self.pending.take_if(|it| it.transaction == transaction);
+        let Some(pending) = pending else {
+            return Ok(None); // the answer to a request that was repeated
+        };
+        let Ok(error) = message.error_code() else {
+            return Err(Violation::new("answer", "an error code that is none"));
+        };
+        let code = error.map_or(200, |error| error.code);
+        coverage.count("answers", code);
+        ensure(
+            code != 437 || now >= self.special.lives_until,
+            "survival",
+            || {
+                format!(
+                    "{} has lost its allocation {:?}",
+                    self.address, self.relayed
+                )
+            },
+        )?;
+        let Terms {
+            unknown_since,
+            known_since,
+            draining_since,
+        } = self.special.terms;
+        if code == 401 && !self.credentials.nonce.is_empty() {
+            let can_be = unknown_since.is_some() || pending.since <= known_since;
+            ensure(can_be, "credentials", || {
+                format!("{} is refused as {}", self.address, self.credentials.user)
+            })?;
+            self.is_over = true;
+            return Ok(None);
+        }
+        if matches!(code, 401 | 438) {
+            let nonce = message.nonce().ok().flatten();
+            self.credentials.nonce = nonce.map(<[u8]>::to_vec).unwrap_or_default();
+            let since = pending.since;
+            let draft = pending.draft.clone();
+            self.pending = Some(Pending { since, ..pending });
+            return Ok(Some(self.ask(now, draft)));
+        }
+        if code == 200 {
+            ensure(
+                unknown_since.is_none_or(|since| pending.since <= since),
+                "credentials",
+                || format!("{} is served as {}", self.address, self.credentials.user),
+            )?;
+            let is_new = pending.draft.method == Method::ALLOCATE;
+            ensure(
+                !is_new || draining_since.is_none_or(|since| pending.since <= since),
+                "draining",
+                || format!("{} got an allocation", self.address),
+            )?;
+            self.granted(now, &pending, message)?;
+            if self.relayed.is_some_and(|it| it.is_ipv6()) {
+                coverage.count("granted by IPv6", 0);
+            }
+            if self.proxy().is_some() {
+                coverage.count("granted through proxies", 0);
+            }
+        } else if matches!(
+            pending.draft.method,
+            Method::ALLOCATE | Method::CONNECTION_BIND
+        ) || code == 437
+            || pending.draft.ticket().is_some()
+        {
+            self.is_over = true;
+        }
+        Ok(None)
+    }
+
+    /// Notes what the server has granted.
+    fn granted(
+        &mut self,
+        now: u64,
+        pending: &Pending,
+        message: &Message<'_>,
+    ) -> Result<(), Violation> {
+        let draft = &pending.draft;
+        let is_lasting = self.special.sort == Sort::Plain && self.link.wire.is_none();
+        let is_kept = pending.since > self.special.losses.allocations;
+        if matches!(draft.method, Method::ALLOCATE | Method::REFRESH)
+            && !draft.attributes.contains(&Attribute::Lifetime(0))
+            && is_lasting
+            && is_kept
+            && !self.special.has_moved
+            && self.special.terms.unknown_since.is_none()
+        {
+            self.special.lives_until = pending.since + ALLOCATION;
+        }
+        match draft.method {
+            Method::ALLOCATE => {
+                let mapped = message.xor_mapped_address().ok().flatten();
+                ensure(mapped == Some(self.address), "mapped", || {
+                    format!("{} is told that it is {mapped:?}", self.address)
+                })?;
+                let relayed = message.xor_relayed_address().ok().flatten();
+                let relayed =
+                    relayed.ok_or_else(|| Violation::new("answer", "no relayed address"))?;
+                self.relayed = Some(relayed);
+                self.special.ticket = message.mobility_ticket().map(<[u8]>::to_vec);
+                if let Ok(Some(token)) = message.reservation_token()
+                    && pending.since > self.special.losses.reservations
+                {
+                    self.reserved = Some(Reserved {
+                        address: SocketAddr::new(relayed.ip(), relayed.port() + 1),
+                        token,
+                        since: now,
+                        is_redeemed: false,
+                    });
+                }
+            }
+            Method::REFRESH if draft.attributes.contains(&Attribute::Lifetime(0)) => {
+                self.is_over = true;
+            }
+            Method::REFRESH if draft.ticket().is_some() => {
+                self.special.ticket = message.mobility_ticket().map(<[u8]>::to_vec);
+            }
+            Method::CONNECT => {
+                self.special.connection = message.connection_id().ok().flatten();
+            }
+            Method::CONNECTION_BIND => self.link.is_raw = true,
+            Method::CREATE_PERMISSION | Method::CHANNEL_BIND => {
+                self.peers.extend(peer_of(draft));
+                let peer = peer_of(draft).map(|(peer, _)| peer).filter(|_| is_kept);
+                let until = pending.since + PERMISSION;
+                self.special.held.extend(peer.map(|peer| (peer, until)));
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+}

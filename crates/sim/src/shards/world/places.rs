@@ -1,0 +1,51 @@
+//! Who is where in the world of several shards, and who may ask for something.
+
+use std::net::SocketAddr;
+
+use turnbuckle_engine::AddressRange;
+
+use super::super::client::User;
+use crate::message::REALM;
+use crate::plan::{self, LISTENERS};
+
+/// Peers by IPv4, and with those by IPv6, which have the numbers behind them.
+pub(super) const PEERS_V4: usize = 3;
+pub(super) const PEERS: usize = 5;
+/// Who may ask for something; the last one is in some worlds only.
+pub(super) const USERS: [User; 3] = [
+    User {
+        name: "alice",
+        password: "correct horse",
+        realm: REALM,
+    },
+    User {
+        name: "bertil",
+        password: "battery staple",
+        realm: REALM,
+    },
+    User {
+        name: "carla",
+        password: "tr0ub4dor",
+        realm: OTHER_REALM,
+    },
+];
+/// A realm with peer rules of its own, and an origin of its own.
+pub(super) const OTHER_REALM: &str = "other.test";
+/// Where peers are reached.
+pub(super) const PEER_PORT: u16 = 4000;
+
+/// The listener that an address reaches.
+pub(super) fn listener_of(from: SocketAddr) -> SocketAddr {
+    LISTENERS[usize::from(from.is_ipv6())]
+}
+
+/// The address of a peer.
+pub(super) fn peer_at(number: usize, port: u16) -> SocketAddr {
+    plan::peer(number, number >= PEERS_V4, port)
+}
+
+/// The addresses of all proxies of one family.
+pub(super) fn proxies(is_v6: bool) -> AddressRange {
+    let [first, last] = [0, 255].map(|number| plan::proxy(number, is_v6, 0).ip());
+    AddressRange::new(first, last).expect("the first is before the last")
+}
