@@ -10,6 +10,7 @@ mod not_run;
 use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroU32;
 use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
 
 use model::{DEVICE, DEVICE_INDEX, Meter, Published, Router, pseudo_sum, sum, udp};
 use rand::rngs::SmallRng;
@@ -436,7 +437,7 @@ fn frame(from: SocketAddr, to: SocketAddr, payload: &[u8], random: &mut SmallRng
 fn a_line_that_is_written_while_packets_arrive_is_never_seen_half() {
     if let Some(mut kernel) = kernel(64) {
         for is_v6 in [false, true] {
-            race(&mut kernel, is_v6, race_frames());
+            race(&mut kernel, is_v6, &Length::of_environment());
         }
         println!("{:?}", kernel.passes());
     }
@@ -456,7 +457,7 @@ fn a_line_that_is_written_while_a_slow_program_reads_it_is_never_seen_half() {
     // On a busy machine reader and writer seldom have a processor each; then it takes more rounds until they meet.
     for _ in 0..200 {
         for is_v6 in [false, true] {
-            race(&mut kernel, is_v6, 1_000);
+            race(&mut kernel, is_v6, &Length::frames(1_000));
         }
         if kernel.passes().changing > 0 {
             return;
@@ -465,7 +466,11 @@ fn a_line_that_is_written_while_a_slow_program_reads_it_is_never_seen_half() {
     panic!("no line was written while it was read");
 }
 
-fn race(kernel: &mut Kernel, is_v6: bool, frames: u64) {
+#[expect(
+    clippy::print_stdout,
+    reason = "who runs it by hand sees how far it is"
+)]
+fn race(kernel: &mut Kernel, is_v6: bool, length: &Length) {
     let at = |net: u8, last: u8, port: u16| SocketAddr::new(host(is_v6, net, last), port);
     let (from, to) = (at(1, 1, 5000), at(2, 1, 3478));
     let of = |last: u8| Route {
@@ -530,13 +535,23 @@ fn race(kernel: &mut Kernel, is_v6: bool, frames: u64) {
         // Also when a frame is wrong, so that the writer ends.
         let _over = Over(&is_over);
         let mut passed = 0_u64;
-        while relayed < frames {
+        let begun = Instant::now();
+        let mut next_line = PROGRESS;
+        while relayed < length.frames && length.time.is_none_or(|time| begun.elapsed() < time) {
+            if length.is_by_hand && begun.elapsed() >= next_line {
+                next_line += PROGRESS;
+                println!("{relayed} relayed, {passed} passed, {:?}", begun.elapsed());
+            }
             let verdict = kernel.run(DEVICE, &frame).unwrap();
             if verdict.action == Action::Pass {
                 assert_eq!(verdict.frame, frame);
                 passed += 1;
                 assert!(
-                    passed < 1_000_000 + 1_000 * frames,
+                    passed
+                        < length
+                            .frames
+                            .saturating_mul(1_000)
+                            .saturating_add(1_000_000),
                     "{relayed} were relayed"
                 );
                 if passed.is_multiple_of(64) {
@@ -563,6 +578,10 @@ fn race(kernel: &mut Kernel, is_v6: bool, frames: u64) {
             assert_eq!(&it[udp..udp + 4], ports.map(u16::to_be_bytes).concat());
         }
     });
+    assert!(relayed > 0, "nothing was relayed");
+    if length.is_by_hand {
+        println!("IPv6 {is_v6}: {relayed} relayed, none wrongly");
+    }
 }
 
 /// Says that something is over when it is dropped.
@@ -641,10 +660,43 @@ fn where_there_is_no_room_for_a_header_the_packet_is_passed_unchanged_and_not_ch
     );
 }
 
-/// Frames that the race relays, of each family; by hand it is run with more.
-fn race_frames() -> u64 {
-    let wanted = std::env::var("TURNBUCKLE_RACE_FRAMES").ok();
-    wanted.map_or(50_000, |it| it.parse().expect("a number of frames"))
+/// How often a race that is run by hand says how far it is.
+const PROGRESS: Duration = Duration::from_secs(10);
+
+/// How long the race is, for each family.
+struct Length {
+    /// Frames that are relayed.
+    frames: u64,
+    /// Not longer than this, if it is given.
+    time: Option<Duration>,
+    /// Somebody waits for it.
+    is_by_hand: bool,
+}
+
+impl Length {
+    fn frames(frames: u64) -> Self {
+        Self {
+            frames,
+            time: None,
+            is_by_hand: false,
+        }
+    }
+
+    /// Returns the length that is asked for: `TURNBUCKLE_RACE_FRAMES` in frames, `TURNBUCKLE_RACE_SECONDS` in time, the shorter one if both are given.
+    fn of_environment() -> Self {
+        let number = |name| {
+            let text = std::env::var(name).ok();
+            text.map(|it| it.parse::<u64>().expect("a number"))
+        };
+        let frames = number("TURNBUCKLE_RACE_FRAMES");
+        let seconds = number("TURNBUCKLE_RACE_SECONDS");
+        let most = seconds.map_or(50_000, |_| u64::MAX);
+        Self {
+            frames: frames.unwrap_or(most),
+            time: seconds.map(Duration::from_secs),
+            is_by_hand: frames.or(seconds).is_some(),
+        }
+    }
 }
 
 #[test]

@@ -170,6 +170,7 @@ mod loaded {
     use std::os::fd::AsFd as _;
     use std::sync::Arc;
     use std::sync::atomic::Ordering;
+    use std::time::Duration;
 
     use aya::maps::Map;
     use aya::programs::{TestRun as _, TestRunOptions, Xdp, XdpMode};
@@ -306,6 +307,20 @@ mod loaded {
             self.run_behind(address, &[], frame)
         }
 
+        /// Runs the program so often on a frame, each time on what it has made of it before. Returns how long one run took on average.
+        ///
+        /// # Errors
+        ///
+        /// The kernel does not run it.
+        pub fn run_repeatedly(
+            &mut self,
+            address: [u8; 6],
+            frame: &[u8],
+            times: u32,
+        ) -> io::Result<(Duration, Verdict)> {
+            self.run_times(address, &[], frame, times)
+        }
+
         /// The same, with bytes of the driver's own before the frame (`data_meta`), which take the room that a header would need.
         ///
         /// # Errors
@@ -317,6 +332,17 @@ mod loaded {
             meta: &[u8],
             frame: &[u8],
         ) -> io::Result<Verdict> {
+            self.run_times(address, meta, frame, 1)
+                .map(|(_, verdict)| verdict)
+        }
+
+        fn run_times(
+            &mut self,
+            address: [u8; 6],
+            meta: &[u8],
+            frame: &[u8],
+            times: u32,
+        ) -> io::Result<(Duration, Verdict)> {
             let [a, b, c, d, e, f] = address;
             let word = u64::from_le_bytes([a, b, c, d, e, f, 1, 0]);
             self.devices.words()[1].store(word, Ordering::Release);
@@ -326,6 +352,7 @@ mod loaded {
             let context = offsets.map(|it| u32::try_from(it).unwrap_or(u32::MAX).to_ne_bytes());
             let mut out = vec![0; data.len() + 256];
             let mut options = TestRunOptions::new();
+            options.repeat = times;
             options.data_in = Some(&data);
             options.data_out = Some(&mut out);
             if !meta.is_empty() {
@@ -341,7 +368,7 @@ mod loaded {
                 XDP_REDIRECT => Action::Redirect,
                 other => return Err(io::Error::other(format!("it says {other}"))),
             };
-            Ok(Verdict { action, frame: out })
+            Ok((result.duration, Verdict { action, frame: out }))
         }
 
         /// Returns what routes are published with.
@@ -443,6 +470,20 @@ mod missing {
         ///
         /// None.
         pub fn run(&mut self, _: [u8; 6], _: &[u8]) -> io::Result<Verdict> {
+            match self.0 {}
+        }
+
+        /// Cannot be called.
+        ///
+        /// # Errors
+        ///
+        /// None.
+        pub fn run_repeatedly(
+            &mut self,
+            _: [u8; 6],
+            _: &[u8],
+            _: u32,
+        ) -> io::Result<(std::time::Duration, Verdict)> {
             match self.0 {}
         }
 
