@@ -13,6 +13,7 @@ import pytest
 
 # These tests are this file's too; the fixtures below stand in the place of theirs.
 from test_database import (  # noqa: F401
+    keys_of_authorization_servers_in_the_database_count_for_either_server,
     peers_that_the_database_denies_are_denied_by_either_server,
     realms_of_origins_and_quotas_that_either_program_sets_count_for_either_server,
     secrets_that_either_program_adds_count_for_either_server,
@@ -69,8 +70,9 @@ class Ferret:
         add = {"$addToSet": {"denied_peer_ip": f"{peer}-{peer}"}}
         self._call(lambda database: database["realm"].update_one({"realm": realm}, add, upsert=True))
 
-    def key(self, realm: str, user: str) -> str:
-        return self._call(lambda database: database["turnusers_lt"].find_one({"realm": realm, "name": user})["hmackey"])
+    def put_token_key(self, name: str, key: str, cipher: str) -> None:
+        document = {"kid": name, "ikm_key": key, "as_rs_alg": cipher, "realm": "", "timestamp": 0, "lifetime": 0}
+        self._call(lambda database: database["oauth_key"].insert_one(document))
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from harness import databases, topology, turn, waiting
+from harness import databases, topology, turn, uclient, waiting
 from harness.server import Server
 
 
@@ -135,6 +135,17 @@ def realms_of_origins_and_quotas_that_either_program_sets_count_for_either_serve
         waiting.await_condition(lambda: _answer(hosts, server, "alice", "wonderland") is None, "a second allocation")
     _write(administer, "-R", "-o", origin, until=("-I", set()))
     waiting.await_condition(lambda: _realm(hosts, server, origin) == Server.realm, "the realm of all others")
+
+
+def keys_of_authorization_servers_in_the_database_count_for_either_server(hosts, program, served, database):
+    for key in uclient.OAUTH_KEYS:
+        database.put_token_key(*key)
+    server = served("--oauth")
+    load = uclient.Load(sessions=1, messages=5, interval_ms=20)
+    with uclient.echoing(hosts, program) as (port,):
+        flags = ("-J", "-c", "-e", topology.PEER_IPV4, "-r", str(port))
+        ended = uclient.run(hosts, server, program, uclient.Client(server.ipv4, "UDP", load, flags), timeout=60)
+    assert ended.succeeded() == uclient.without_loss(load.total)
 
 
 def what_one_program_has_written_both_list_and_the_other_removes(programs, administer, database):

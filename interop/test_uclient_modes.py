@@ -17,18 +17,11 @@ ALONE = uclient.Load(sessions=1, messages=400, interval_ms=25)
 #: `-B` cuts the connections once six messages leave at the same time.
 HURRIED = uclient.Load(sessions=12, messages=250, interval_ms=1)
 
-#: The keys that uclient has built in, as turnbuckle is told them.
-OAUTH_KEYS = (
-    "north:MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDEK:A256GCM",
-    "union:MTIzNDU2Nzg5MDEyMzQ1Ngo=:A128GCM",
-    "oldempire:MTIzNDU2Nzg5MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIK:A256GCM",
-)
-
 EVERYTHING = (
     "--rfc5766-channel-numbers",
     "--no-tcp-relay=false",
     "--mobility",
-    *("--oauth", *(word for key in OAUTH_KEYS for word in ("--oauth-key", key))),
+    *("--oauth", *(word for key in uclient.OAUTH_KEYS for word in ("--oauth-key", ":".join(key)))),
     # With `-P` the client is its own peer.
     *("--allowed-peer-ip", topology.CLIENT_IPV4, "--allowed-peer-ip", topology.CLIENT_IPV6),
 )

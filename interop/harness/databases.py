@@ -8,7 +8,7 @@ import sqlite3
 import subprocess
 from pathlib import Path
 
-from harness import sql_databases, waiting
+from harness import pages, sql_databases, waiting
 from harness.process import Process
 from harness.topology import Namespace
 
@@ -34,6 +34,12 @@ class Sqlite:
     def deny_peer(self, realm: str, peer: str) -> None:
         with contextlib.closing(sqlite3.connect(self.path, timeout=waiting.PATIENCE)) as connection, connection:
             connection.execute("insert into denied_peer_ip values(?, ?)", (realm, f"{peer}-{peer}"))
+
+    def put_token_key(self, name: str, key: str, cipher: str) -> None:
+        with contextlib.closing(sqlite3.connect(self.path, timeout=waiting.PATIENCE)) as connection, connection:
+            (table,) = [line for line in pages.lines("Tables", "sql") if line.startswith("create table oauth_key")]
+            connection.execute(table.replace("create table", "create table if not exists"))
+            connection.execute(sql_databases.PUT_TOKEN_KEY.format(name, key, cipher))
 
     def key(self, realm: str, user: str) -> str:
         with contextlib.closing(sqlite3.connect(self.path)) as connection:
@@ -96,6 +102,10 @@ class Redis:
 
     def deny_peer(self, realm: str, peer: str) -> None:
         self.command("SADD", f"turn/realm/{realm}/denied-peer-ip", f"{peer}-{peer}")
+
+    def put_token_key(self, name: str, key: str, cipher: str) -> None:
+        fields = ("ikm_key", key, "timestamp", "0", "lifetime", "0", "as_rs_alg", cipher, "realm", "")
+        self.command("HMSET", f"turn/oauth/kid/{name}", *fields)
 
     def key(self, realm: str, user: str) -> str:
         return self.command("GET", f"turn/realm/{realm}/user/{user}/key")

@@ -14,6 +14,10 @@ from harness.process import Process
 from harness.topology import Namespace
 from harness.waiting import await_condition
 
+#: A key of an authorization server, as coturn's console writes it: name, key in base64, cipher.
+PUT_TOKEN_KEY = "insert into oauth_key (kid,ikm_key,timestamp,lifetime,as_rs_alg,realm) values('{}','{}',0,0,'{}','')"
+
+
 class Session:
     """A client of a database."""
 
@@ -80,6 +84,9 @@ class Database:
 
     def deny_peer(self, realm: str, peer: str) -> None:
         self.execute(f"insert into denied_peer_ip values('{realm}','{peer}-{peer}')")
+
+    def put_token_key(self, name: str, key: str, cipher: str) -> None:
+        self.execute(PUT_TOKEN_KEY.format(name, key, cipher))
 
     def key(self, realm: str, user: str) -> str:
         return self._query(f"select hmackey from turnusers_lt where realm='{realm}' and name='{user}'")

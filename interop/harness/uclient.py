@@ -21,6 +21,13 @@ TRANSPORTS = {
 }
 
 
+#: The keys of authorization servers that it has built in, for `-J`: name, key, cipher.
+OAUTH_KEYS = (
+    ("north", "MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDEK", "A256GCM"),
+    ("union", "MTIzNDU2Nzg5MDEyMzQ1Ngo=", "A128GCM"),
+    ("oldempire", "MTIzNDU2Nzg5MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIK", "A256GCM"),
+)
+
 #: How often a client is started at most, until it is not unlucky.
 ATTEMPTS = 60
 
