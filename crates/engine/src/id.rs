@@ -13,6 +13,8 @@ pub struct Endpoint(pub u32);
 pub enum Transport {
     /// DTLS over UDP.
     Dtls,
+    /// QUIC. Only tunnels have it.
+    Quic,
     /// TCP.
     Tcp,
     /// TLS over TCP.
@@ -31,13 +33,14 @@ impl Transport {
     /// Returns whether the client's address is proven. A connection or a session takes a handshake that a forged source cannot
     /// complete.
     pub const fn proves_address(self) -> bool {
-        matches!(self, Self::Dtls | Self::Tcp | Self::Tls)
+        matches!(self, Self::Dtls | Self::Quic | Self::Tcp | Self::Tls)
     }
 
     /// Returns the name for people and metrics.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Dtls => "DTLS",
+            Self::Quic => "QUIC",
             Self::Tcp => "TCP",
             Self::Tls => "TLS",
             Self::Udp => "UDP",

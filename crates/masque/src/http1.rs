@@ -17,7 +17,7 @@ const FIELDS_MAX: usize = 64;
 /// The upgrade token of UDP proxying (RFC 9298 §8.1).
 const CONNECT_UDP: &str = "connect-udp";
 /// The name of the relay in Proxy-Status (RFC 9209 §2). It says nothing about the software.
-const PROXY_NAME: &str = "relay";
+pub(crate) const PROXY_NAME: &str = "relay";
 /// Fields that a message with capsules must not have (RFC 9297 §3.2).
 const CONTENT_FIELDS: [&str; 3] = ["Content-Length", "Content-Type", "Transfer-Encoding"];
 
@@ -160,7 +160,7 @@ pub fn refused(refusal: Refusal, realm: &str, is_last: bool) -> String {
 }
 
 /// Returns `text` as a quoted string (RFC 9110 §5.6.4). What must not stand in a field is left out.
-fn quoted(text: &str) -> String {
+pub(crate) fn quoted(text: &str) -> String {
     let mut quoted = String::from("\"");
     for letter in text.chars().filter(|letter| !letter.is_control()) {
         if matches!(letter, '"' | '\\') {

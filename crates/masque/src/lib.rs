@@ -11,14 +11,16 @@
 //! 3. [`http1::opened`] and [`http1::refused`] are what it is answered, the latter with a [`Refusal`].
 //! 4. [`Capsules`] finds the UDP payloads in what follows.
 //!
-//! The one invariant: nothing here keeps bytes of a client. Who reads a stream keeps what is incomplete, and each part says how long it
-//! may be.
+//! By HTTP/3, [`h3::Server`] does all of this for one connection.
+//!
+//! The one invariant: nothing here keeps more of a client than it says. Who reads a stream of HTTP/1.1 keeps what is incomplete.
 
 #![forbid(unsafe_code)]
 
 mod asked;
 mod capsules;
 mod credentials;
+pub mod h3;
 pub mod http1;
 mod refusal;
 mod target;

@@ -17,6 +17,10 @@ pub enum Refusal {
     HeadTooLarge,
     /// The relay has no port, no socket or no rate left, or too much to do.
     NoCapacity,
+    /// The request is for something else than a tunnel.
+    NotFound,
+    /// The request is for a way of connecting that there is not here (RFC 9220 §3).
+    NotServed,
     /// The policy forbids the target.
     Prohibited,
     /// The relay has no address of the target's family.
@@ -27,7 +31,7 @@ pub enum Refusal {
 
 impl Refusal {
     /// All of them.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 12] = [
         Self::BadRequest,
         Self::Crowded,
         Self::Draining,
@@ -35,6 +39,8 @@ impl Refusal {
         Self::DnsTimeout,
         Self::HeadTooLarge,
         Self::NoCapacity,
+        Self::NotFound,
+        Self::NotServed,
         Self::Prohibited,
         Self::Unroutable,
         Self::Unauthorized,
@@ -46,9 +52,11 @@ impl Refusal {
         match self {
             Self::BadRequest => 400,
             Self::Prohibited => 403,
+            Self::NotFound => 404,
             Self::Unauthorized => 407,
             Self::Crowded => 429,
             Self::HeadTooLarge => 431,
+            Self::NotServed => 501,
             Self::DnsError | Self::Unroutable => 502,
             Self::Draining | Self::NoCapacity => 503,
             Self::DnsTimeout => 504,
@@ -62,6 +70,8 @@ impl Refusal {
             Self::BadRequest => "Bad Request",
             Self::Prohibited => "Forbidden",
             Self::Unauthorized => "Proxy Authentication Required",
+            Self::NotFound => "Not Found",
+            Self::NotServed => "Not Implemented",
             Self::Crowded => "Too Many Requests",
             Self::HeadTooLarge => "Request Header Fields Too Large",
             Self::DnsError | Self::Unroutable => "Bad Gateway",
@@ -75,7 +85,11 @@ impl Refusal {
     #[must_use]
     pub const fn proxy_error(self) -> Option<&'static str> {
         match self {
-            Self::BadRequest | Self::HeadTooLarge | Self::Unauthorized => None,
+            Self::BadRequest
+            | Self::HeadTooLarge
+            | Self::NotFound
+            | Self::NotServed
+            | Self::Unauthorized => None,
             Self::Crowded | Self::Draining | Self::NoCapacity => Some("connection_limit_reached"),
             Self::DnsError => Some("dns_error"),
             Self::DnsTimeout => Some("dns_timeout"),

@@ -67,6 +67,8 @@ pub(crate) struct Held<A> {
     pub(crate) handshake_from: Option<SocketAddr>,
     /// Whether it is in the queue of those that may have something to send.
     pub(crate) is_ready: bool,
+    /// Whether an event waits that says that its application has been shown something.
+    pub(crate) is_stirred: bool,
     /// Whether the application knows that it has ended.
     pub(crate) is_ended: bool,
     /// Whether the host knows it.
@@ -85,6 +87,7 @@ impl<A: Application> Held<A> {
             armed: None,
             handshake_by: Some(handshake_by),
             is_ready: false,
+            is_stirred: false,
             is_ended: false,
             is_told: false,
         }

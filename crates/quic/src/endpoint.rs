@@ -232,9 +232,26 @@ impl<A: Application> Endpoint<A> {
         result
     }
 
+    /// Returns the socket by which a connection is spoken to. `None` if it has ended.
+    pub fn via(&mut self, name: ConnectionName) -> Option<Via> {
+        self.connections.get_mut(name.0).map(|held| held.via)
+    }
+
+    /// Returns how many DATAGRAM frames have been sent on a connection. `None` if it has ended.
+    pub fn datagrams_sent(&mut self, name: ConnectionName) -> Option<u64> {
+        let held = self.connections.get_mut(name.0)?;
+        Some(held.link.datagrams_sent())
+    }
+
     /// Takes the next thing that has become of a connection.
     pub fn poll_event(&mut self) -> Option<Event> {
-        self.host.events.pop_front()
+        let event = self.host.events.pop_front()?;
+        if let Event::Stirred(ConnectionName(index)) = event
+            && let Some(held) = self.connections.get_mut(index)
+        {
+            held.is_stirred = false;
+        }
+        Some(event)
     }
 
     /// Closes all connections with a code of the application, and forgets what waits. Each says so in the next [`Self::transmit`].
@@ -311,7 +328,7 @@ impl<A: Application> Endpoint<A> {
         self.totals.delivered += 1;
         if let Some(held) = self.connections.get_mut(index) {
             let done = contained(|| held.link.handle_packet(packet));
-            self.go_on(now, index, done);
+            self.totals.carrying += u64::from(self.go_on(now, index, done));
         }
     }
 
@@ -380,19 +397,24 @@ impl<A: Application> Endpoint<A> {
         ConnectionName(index)
     }
 
-    /// Shows the application of a connection what has happened, after `done` was done to it; `None` if that panicked.
-    fn go_on(&mut self, now: Instant, index: usize, done: Option<()>) {
+    /// Shows the application of a connection what has happened, after `done` was done to it; `None` if that panicked. Returns whether DATAGRAM frames
+    /// were among it.
+    fn go_on(&mut self, now: Instant, index: usize, done: Option<()>) -> bool {
         let Some(held) = self.connections.get_mut(index) else {
-            return;
+            return false;
         };
+        let (mut is_stirred, mut has_datagrams) = (false, false);
         let events = &mut self.host.events;
         let name = ConnectionName(index);
         let done = done.and_then(|()| {
             contained(|| {
                 loop {
-                    match held.link.show_event(now, &mut held.application) {
+                    let shown = held.link.show_event(now, &mut held.application);
+                    is_stirred |= !matches!(shown, Shown::Nothing);
+                    match shown {
                         Shown::Nothing => return,
                         Shown::Something => {}
+                        Shown::Datagrams => has_datagrams = true,
                         Shown::Connected => {
                             held.handshake_by = None;
                             events.push_back(Event::Connected(name));
@@ -413,8 +435,13 @@ impl<A: Application> Endpoint<A> {
             held.known_at = held.link.remote();
             events.push_back(Event::Moved(name, held.known_at));
         }
+        if is_stirred && !held.is_stirred {
+            held.is_stirred = true;
+            events.push_back(Event::Stirred(name));
+        }
         self.settle(index, done);
         self.mark_ready(index);
+        has_datagrams
     }
 
     /// Brings the endpoint up to date with a connection, and removes one that has ended or panicked.

@@ -15,6 +15,8 @@ pub enum Event {
     Connected(ConnectionName),
     /// The other side has this address now.
     Moved(ConnectionName, SocketAddr),
+    /// Its application has been shown something.
+    Stirred(ConnectionName),
     /// It has ended, or this side has closed it. The next one that is begun may have its name.
     Ended(ConnectionName, Closed),
 }

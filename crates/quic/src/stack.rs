@@ -38,6 +38,12 @@ impl StreamId {
         self.0.dir() == Dir::Bi
     }
 
+    /// Returns the stream of this number, of which the two highest bits do not count.
+    pub fn from_u64(number: u64) -> Self {
+        let number = number & (VarInt::MAX.into_inner());
+        Self(VarInt::from_u64(number).unwrap_or_default().into())
+    }
+
     /// Returns the number of RFC 9000 §2.1.
     pub fn to_u64(self) -> u64 {
         VarInt::from(self.0).into_inner()
@@ -254,6 +260,22 @@ impl Connection<'_> {
         let _ = self.inner.recv_stream(stream.0).stop(code.into());
     }
 
+    /// Asks the other side to send nothing more on a stream.
+    pub fn stop(&mut self, stream: StreamId, code: u32) {
+        // It may have ended already.
+        let _ = self.inner.recv_stream(stream.0).stop(code.into());
+    }
+
+    /// Sets how many bidirectional streams the other side may have open from now on.
+    pub fn allow_streams(&mut self, count: u32) {
+        self.inner.set_max_concurrent_streams(Dir::Bi, count.into());
+    }
+
+    /// Returns whether the other side takes DATAGRAM frames.
+    pub fn takes_datagrams(&mut self) -> bool {
+        self.inner.datagrams().max_size().is_some()
+    }
+
     /// Sends a DATAGRAM frame (RFC 9221).
     ///
     /// # Errors
@@ -311,6 +333,11 @@ impl Link {
 
     pub(crate) fn remote(&self) -> SocketAddr {
         self.inner.remote_address()
+    }
+
+    /// Returns how many DATAGRAM frames have been sent.
+    pub(crate) fn datagrams_sent(&self) -> u64 {
+        self.inner.stats().frame_tx.datagram
     }
 
     pub(crate) fn timeout(&mut self) -> Option<Instant> {
@@ -373,6 +400,7 @@ impl Link {
                 while let Some(payload) = self.inner.datagrams().recv() {
                     application.datagram(&mut self.view(now), payload);
                 }
+                return Shown::Datagrams;
             }
             proto::Event::Stream(event) => match event {
                 StreamEvent::Opened { dir } => {
@@ -397,6 +425,7 @@ impl Link {
 pub(crate) enum Shown {
     Nothing,
     Something,
+    Datagrams,
     Connected,
     Ended(Closed),
 }

@@ -48,6 +48,8 @@ pub struct Totals {
     pub received: u64,
     /// Datagrams that a connection took. Whether it could use them is in the connection's statistics.
     pub delivered: u64,
+    /// Those of them in which DATAGRAM frames came.
+    pub carrying: u64,
     /// Datagrams that began a connection.
     pub begun: u64,
     /// Datagrams that were answered without a connection: Retry, Version Negotiation, close, stateless reset.

@@ -1,7 +1,7 @@
 //! Counts what happens to every datagram, so that the sum is exact.
 //!
 //! Invariant: at the end of every loop turn, and so whenever a shard has stopped,
-//! `client_in + peer_in + icmp_in + begun = client_out + peer_out + sum(drops)`. A datagram that was queued for sending
+//! `client_in + peer_in + icmp_in + begun = client_out + peer_out + opened + carried + sum(drops)`. A datagram that was queued for sending
 //! and then refused by the kernel counts as a drop, not as sent. Only a Connect request (RFC 6062 §5.2) is in and not yet out while its peer is being connected to,
 //! a request that waits for the user database, which `parked` counts, and a datagram of QUIC that has proven nothing and waits for its turn, which
 //! `quic_waiting` counts.
@@ -9,6 +9,10 @@
 //! What the kernel relays by itself is in and out, what it drops is in and dropped.
 //!
 //! `begun` is what had no datagram of its own to come in by: what DTLS and QUIC say by themselves, and further messages in one datagram of DTLS.
+//!
+//! Datagrams of clients within datagrams of QUIC count apart from these, because one of these may hold several. What came in one is in once more, and
+//! the datagram of QUIC is `opened`; what goes in one is `carried`, and the datagram of QUIC is begun and out. Between the two it waits, which
+//! `quic_queued` counts.
 //!
 //! A message of a stream counts as a datagram: in when its last byte has come, or when it turns out to be none.
 //!
@@ -150,6 +154,10 @@ counters! {
         pub(crate) icmp_in: Counter => Datagrams,
         /// Datagrams that began here: handshakes and alerts of DTLS, further messages in one of its datagrams, and what connections of QUIC send.
         pub(crate) begun: Counter => Datagrams,
+        /// Datagrams of QUIC in which payloads of tunnels came: these are in once more, each for itself.
+        pub(crate) opened: Counter => Datagrams,
+        /// Payloads of tunnels that left for clients in datagrams or streams of QUIC, which count as begun here.
+        pub(crate) carried: Counter => Datagrams,
         /// Datagrams sent to clients: answers and relayed data.
         pub(crate) client_out: Sent => Datagrams,
         /// Datagrams sent to peers.
@@ -192,6 +200,8 @@ counters! {
         pub(crate) quic_panics: Counter => Connections,
         /// Datagrams of QUIC that have proven nothing and wait: they are in, and neither out nor dropped yet.
         pub(crate) quic_waiting: Level => Datagrams,
+        /// Payloads of tunnels that wait for room in connections of QUIC: they are in, and neither out nor dropped yet.
+        pub(crate) quic_queued: Level => Datagrams,
     }
 }
 
@@ -238,6 +248,8 @@ reasons! {
     pub(crate) enum ByTransport {
         /// By DTLS.
         Dtls = "dtls",
+        /// By QUIC.
+        Quic = "quic",
         /// By TCP.
         Tcp = "tcp",
         /// By TLS.
@@ -251,6 +263,7 @@ impl From<Transport> for ByTransport {
     fn from(transport: Transport) -> Self {
         match transport {
             Transport::Dtls => Self::Dtls,
+            Transport::Quic => Self::Quic,
             Transport::Tcp => Self::Tcp,
             Transport::Tls => Self::Tls,
             Transport::Udp => Self::Udp,
@@ -410,6 +423,7 @@ impl ShardCounters {
         self.engine.allocations.set(0);
         self.asks.parked.set(0);
         self.connections.quic_waiting.set(0);
+        self.connections.quic_queued.set(0);
         let SessionCounters {
             sessions_begun,
             sessions_over,
@@ -453,9 +467,12 @@ impl ShardCounters {
         let DatagramCounters {
             client_out,
             peer_out,
+            opened,
+            carried,
             ..
         } = &self.datagrams;
-        client_out.get() + peer_out.get() + self.kernel_relayed()
+        let sent = client_out.get() + peer_out.get();
+        sent + opened.get() + carried.get() + self.kernel_relayed()
     }
 
     /// What the kernel relayed: it came in and went out.

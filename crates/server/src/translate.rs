@@ -108,11 +108,13 @@ pub(crate) fn streams(
     }
 }
 
-/// Returns how datagrams are served, with `certificates` if DTLS or QUIC is spoken. All shards get the same, because they share the keys.
+/// Returns how datagrams are served, with `certificates` if DTLS or QUIC is spoken. All shards get the same, because they share the keys. With a
+/// `resolver` there are tunnels of UDP in HTTP/3.
 pub(crate) fn datagrams(
     config: &Config,
     certificates: Option<&Certificates>,
     keys: &KeyRing,
+    resolver: Option<&Resolver>,
 ) -> DatagramService {
     let limits = &config.limits.clients;
     let context = certificates.and_then(Certificates::shared_dtls);
@@ -147,6 +149,7 @@ pub(crate) fn datagrams(
             tls,
             keys: keys.quic.clone(),
             book,
+            resolver: resolver.cloned(),
         }),
     }
 }

@@ -75,10 +75,11 @@ pub(crate) const ROWS: &[Key] = &[
         "masque",
         Group::Tls,
         kind_of!(Masque),
-        "Opens tunnels of UDP in HTTP (CONNECT-UDP, RFC 9298) by HTTP/1.1 Upgrade on the TURN \
-         ports, for users with their names and passwords by Basic, under the same quotas and peer \
-         rules as allocations; 'tls' on connections with TLS, 'plain' on those without it too, \
-         where passwords cross the network as they are.",
+        "Opens tunnels of UDP in HTTP (CONNECT-UDP, RFC 9298) on the TURN ports, by HTTP/1.1 \
+         Upgrade and with `quic` by HTTP/3, for users with their names and passwords by Basic, \
+         under the same quotas and peer rules as allocations; 'tls' on connections with TLS or \
+         QUIC, 'plain' on those without either too, where passwords cross the network as they \
+         are.",
     )
     .default("off")
     .works(choice!(masque)),

@@ -225,6 +225,6 @@ fn total(visitor: &Visitor, count: u64) -> String {
 fn socket_type(transport: Transport) -> &'static str {
     match transport {
         Transport::Tls => "TLS/TCP",
-        Transport::Udp | Transport::Tcp | Transport::Dtls => transport.as_str(),
+        Transport::Udp | Transport::Tcp | Transport::Dtls | Transport::Quic => transport.as_str(),
     }
 }

@@ -44,6 +44,7 @@ pub(super) fn status(verb: &str, client: &ClientSide, lifetime: Duration) -> Vec
         Transport::Tcp => "TCP",
         Transport::Tls => "TLS/TCP",
         Transport::Dtls => "DTLS",
+        Transport::Quic => "QUIC",
     };
     let seal = client.seal.as_ref();
     let (version, suite) = seal.map_or(("NONE", "NONE"), |seal| (seal.version, &seal.suite));

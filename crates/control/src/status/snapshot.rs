@@ -133,6 +133,7 @@ fn session(session: &Session) -> Value {
         Transport::Tcp => "TCP",
         Transport::Tls => "TLS",
         Transport::Dtls => "DTLS",
+        Transport::Quic => "QUIC",
     };
     let relays = session.relays.iter();
     json!({

@@ -33,6 +33,8 @@ impl Redirection {
     pub(crate) fn of(&self, transport: Transport) -> &[Alternate] {
         match transport {
             Transport::Dtls => &self.dtls,
+            // Who comes by QUIC asks for tunnels, which are not sent elsewhere.
+            Transport::Quic => &[],
             Transport::Tcp => &self.tcp,
             // mutant: redirection-of-another-transport
             Transport::Tls => &self.tls,
@@ -48,7 +50,7 @@ pub(crate) struct Rotation([AtomicUsize; 4]);
 impl Rotation {
     pub(crate) fn advance(&self, transport: Transport) -> usize {
         let turn = match transport {
-            Transport::Dtls => &self.0[0],
+            Transport::Dtls | Transport::Quic => &self.0[0],
             Transport::Tcp => &self.0[1],
             Transport::Tls => &self.0[2],
             Transport::Udp => &self.0[3],

@@ -92,7 +92,6 @@ pub(super) fn start(
     })?;
     let accepting = translate::accepting(config).map_err(|error| ServeError::from_io(&error))?;
     let certificates = FollowedCertificates::load(&config.tls)?;
-    let datagrams = translate::datagrams(config, certificates.current(), &keys);
     // The machine may have got an address while the configuration was read.
     listening.follow(config, interfaces.addresses());
     let offload = Offload::start(config).map_err(ServeError::new)?;
@@ -102,6 +101,8 @@ pub(super) fn start(
     let wants_tunnels = config.protocols.http.masque != Masque::Off;
     let resolver = wants_tunnels.then(Resolver::start).transpose();
     let resolver = resolver.map_err(|error| ServeError::from_io(&error))?;
+    let certificates_now = certificates.current();
+    let datagrams = translate::datagrams(config, certificates_now, &keys, resolver.as_ref());
     offload.screen(config, listening.own_datagrams());
     let recorded = heritage.allocations();
     let listeners = heritage.listeners;

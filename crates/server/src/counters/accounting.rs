@@ -129,7 +129,7 @@ impl Accounting {
         let sum = &self.0;
         let datagrams = &sum.datagrams;
         let mut line = format!(
-            "datagrams: in {} (client {}, peer {}, icmp {}, begun here {}), out {} (client {}, peer {}), dropped {}",
+            "datagrams: in {} (client {}, peer {}, icmp {}, begun here {}), out {} (client {}, peer {}, opened {}, carried {}), dropped {}",
             self.total_in(),
             datagrams.client_in.get(),
             datagrams.peer_in.get(),
@@ -138,6 +138,8 @@ impl Accounting {
             self.total_out(),
             datagrams.client_out.get(),
             datagrams.peer_out.get(),
+            datagrams.opened.get(),
+            datagrams.carried.get(),
             self.total_drops(),
         );
         write_reasons(&mut line, self.drops());

@@ -90,12 +90,24 @@ reasons! {
     pub(crate) enum QuicDrop {
         /// A datagram of QUIC itself, not of what it carries: its arrival was its whole purpose.
         Control = "quic_control",
+        /// A capsule of a tunnel of HTTP/3 of a type that is not known, which is passed over (RFC 9297 §3.2).
+        CapsuleUnknown = "capsule_unknown",
+        /// A datagram of a tunnel of HTTP/3 with a context that nobody has registered (RFC 9298 §4).
+        ContextUnknown = "context_unknown",
         /// Too many datagrams of QUIC that have proven nothing were waiting.
         Crowded = "quic_crowded",
         /// A datagram that QUIC has discarded: malformed, of no connection, or not authentic (RFC 9000 §5.2).
         Discarded = "quic_discarded",
+        /// A payload from the target of a tunnel that no packet of QUIC is large enough for (RFC 9298 §6.1).
+        DatagramTooLarge = "datagram_too_large",
         /// There are as many connections of QUIC as there may be.
         Full = "quic_full",
+        /// A capsule or a datagram of HTTP/3 that breaks the rules; its tunnel or the connection is closed (RFC 9297 §2.1, §3.3).
+        MalformedCapsule = "malformed_capsule",
+        /// A datagram of HTTP/3 for a stream without an open tunnel, or a payload whose tunnel is not open for its client.
+        NoTunnel = "no_tunnel",
+        /// A payload from the target of a tunnel whose client takes no more in time.
+        Queue = "quic_queue",
         /// It waited, or was about to be sent, when the relay ended.
         SocketClosed = "socket_closed",
         /// The source cannot be a client, or the connection id names a shard that there is not.

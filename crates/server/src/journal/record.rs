@@ -245,6 +245,7 @@ impl Encoder<'_> {
             Transport::Tcp => 1,
             Transport::Tls => 2,
             Transport::Udp => 3,
+            Transport::Quic => 4,
         });
         self.u32(path.connection.place);
         self.u64(path.connection.serial);
@@ -440,6 +441,7 @@ impl Decoder<'_> {
                 1 => Transport::Tcp,
                 2 => Transport::Tls,
                 3 => Transport::Udp,
+                4 => Transport::Quic,
                 _ => return Err(NotAChange),
             },
             connection: Connection::new(self.u32()?, self.u64()?),

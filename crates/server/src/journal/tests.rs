@@ -52,6 +52,7 @@ fn channel() -> impl Strategy<Value = ChannelNumber> {
 fn path() -> impl Strategy<Value = Path> {
     let transport = prop_oneof![
         Just(Transport::Dtls),
+        Just(Transport::Quic),
         Just(Transport::Tcp),
         Just(Transport::Tls),
         Just(Transport::Udp)

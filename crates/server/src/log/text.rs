@@ -49,6 +49,7 @@ pub(crate) fn name_of_bytes(bytes: &[u8]) -> String {
 pub(super) fn socket(transport: Transport) -> &'static str {
     match transport {
         Transport::Dtls => "DTLS",
+        Transport::Quic => "QUIC",
         Transport::Tcp => "TCP",
         Transport::Tls => "TLS/TCP",
         Transport::Udp => "UDP",

@@ -74,8 +74,8 @@ impl Relay {
         let number = u32::try_from(index).unwrap_or(u32::MAX);
         self.hub.engine.set_shard(number);
         self.fronts.stream.connect(waker.clone());
+        self.fronts.quic.begin(index, waker.clone());
         self.hub.across.connect(index, mailboxes, waker);
-        self.fronts.quic.begin(index);
     }
 
     /// Has requests wait for the answers of `asker` before they are refused.
@@ -282,7 +282,7 @@ impl Relay {
     /// Ends all sessions of DTLS and connections of QUIC, because the relay ends.
     pub(crate) fn stop_sessions(&mut self, tx: &mut SendQueue) {
         self.fronts.dtls.stop(tx);
-        self.fronts.quic.stop(&self.hub, tx);
+        self.fronts.quic.stop(&mut self.hub, tx);
     }
 
     /// Counts the messages that are lost when the shard ends.
@@ -338,6 +338,7 @@ impl TurnHandler for Relay {
         // do not, so the engine's time needs a reading of its own: one for a turn, whatever the number of datagrams.
         self.hub.now = self.clock.now();
         self.fronts.udp.turn_started();
+        self.fronts.quic.turn_started(self.hub.now.time);
     }
 
     fn turn_ended(&mut self, tx: &mut SendQueue, sockets: &mut impl Sockets) {
@@ -355,9 +356,12 @@ impl TurnHandler for Relay {
         }
         hub.receive_from_shards(fronts, tx);
         fronts.quic.work(hub, tx);
+        hub.carry_out_commands(fronts, tx);
         self.settle_sockets(tx, sockets);
         let Self { hub, fronts, .. } = self;
         hub.carry_out_rest(fronts, tx);
+        fronts.quic.flush(hub, tx);
+        hub.carry_out_commands(fronts, tx);
         hub.post();
         hub.count();
     }

@@ -85,7 +85,7 @@ impl OneShard {
             mailboxes: Arc::default(),
             engine,
             streams: translate::streams(config, None, None, None),
-            datagrams: translate::datagrams(config, None, &keys),
+            datagrams: translate::datagrams(config, None, &keys, None),
             datapath: translate::datapath(config, backend, &accepting, &budget),
             followers: Followers {
                 journal: None,

@@ -162,6 +162,7 @@ impl Front for Fronts {
     fn has_client(&self, client: &ClientTuple) -> bool {
         match client.transport {
             Transport::Dtls => self.dtls.has_client(client),
+            Transport::Quic => self.quic.has_client(client),
             Transport::Tcp | Transport::Tls => self.stream.has_client(client),
             Transport::Udp => self.udp.has_client(client),
         }
@@ -171,6 +172,7 @@ impl Front for Fronts {
     fn data_address(&self, client: &ClientTuple, allocation: AllocationId) -> Option<SocketAddr> {
         match client.transport {
             Transport::Dtls => self.dtls.data_address(client, allocation),
+            Transport::Quic => self.quic.data_address(client, allocation),
             Transport::Tcp | Transport::Tls => self.stream.data_address(client, allocation),
             Transport::Udp => self.udp.data_address(client, allocation),
         }
@@ -187,6 +189,7 @@ impl Front for Fronts {
     ) {
         match to.client.transport {
             Transport::Dtls => self.dtls.forward(to, message, run, wrapping, tx),
+            Transport::Quic => self.quic.forward(to, message, run, wrapping, tx),
             Transport::Tcp | Transport::Tls => self.stream.forward(to, message, run, wrapping, tx),
             Transport::Udp => self.udp.forward(to, message, run, wrapping, tx),
         }
@@ -202,6 +205,7 @@ impl Front for Fronts {
     ) -> bool {
         match to.client.transport {
             Transport::Dtls => self.dtls.forward_tunnelled(to, message, run, tx),
+            Transport::Quic => self.quic.forward_tunnelled(to, message, run, tx),
             Transport::Tcp | Transport::Tls => self.stream.forward_tunnelled(to, message, run, tx),
             Transport::Udp => self.udp.forward_tunnelled(to, message, run, tx),
         }
@@ -210,6 +214,7 @@ impl Front for Fronts {
     fn tunnel_changed(&mut self, client: &ClientTuple, event: TunnelEvent, tx: &mut SendQueue) {
         match client.transport {
             Transport::Dtls => self.dtls.tunnel_changed(client, event, tx),
+            Transport::Quic => self.quic.tunnel_changed(client, event, tx),
             Transport::Tcp | Transport::Tls => self.stream.tunnel_changed(client, event, tx),
             Transport::Udp => self.udp.tunnel_changed(client, event, tx),
         }
@@ -218,6 +223,7 @@ impl Front for Fronts {
     fn reply(&mut self, to: ClientTuple, answer: &[u8], tx: &mut SendQueue) {
         match to.transport {
             Transport::Dtls => self.dtls.reply(to, answer, tx),
+            Transport::Quic => self.quic.reply(to, answer, tx),
             Transport::Tcp | Transport::Tls => self.stream.reply(to, answer, tx),
             Transport::Udp => self.udp.reply(to, answer, tx),
         }
@@ -226,6 +232,7 @@ impl Front for Fronts {
     fn pass_on(&mut self, to: ClientTuple, message: &[u8], tx: &mut SendQueue) {
         match to.transport {
             Transport::Dtls => self.dtls.pass_on(to, message, tx),
+            Transport::Quic => self.quic.pass_on(to, message, tx),
             Transport::Tcp | Transport::Tls => self.stream.pass_on(to, message, tx),
             Transport::Udp => self.udp.pass_on(to, message, tx),
         }
@@ -234,6 +241,7 @@ impl Front for Fronts {
     fn protection(&self, client: &ClientTuple) -> Option<Seal> {
         match client.transport {
             Transport::Dtls => self.dtls.protection(client),
+            Transport::Quic => self.quic.protection(client),
             Transport::Tcp | Transport::Tls => self.stream.protection(client),
             Transport::Udp => self.udp.protection(client),
         }
@@ -242,6 +250,7 @@ impl Front for Fronts {
     fn leave(&mut self, client: &ClientTuple, tx: &mut SendQueue) -> Option<StreamId> {
         match client.transport {
             Transport::Dtls => self.dtls.leave(client, tx),
+            Transport::Quic => self.quic.leave(client, tx),
             Transport::Tcp | Transport::Tls => self.stream.leave(client, tx),
             Transport::Udp => self.udp.leave(client, tx),
         }
@@ -250,6 +259,7 @@ impl Front for Fronts {
     fn join(&mut self, client: &ClientTuple, joined: Joined) -> Option<StreamId> {
         match client.transport {
             Transport::Dtls => self.dtls.join(client, joined),
+            Transport::Quic => self.quic.join(client, joined),
             Transport::Tcp | Transport::Tls => self.stream.join(client, joined),
             Transport::Udp => self.udp.join(client, joined),
         }

@@ -8,7 +8,8 @@
 use std::net::SocketAddr;
 
 use turnbuckle_datapath::{Received, Run, SendQueue, StreamId};
-use turnbuckle_engine::{AllocationId, ClientTuple, Transport, TunnelEnd};
+use turnbuckle_engine::{AllocationId, ClientTuple, Transport, TunnelEnd, TunnelRefusal};
+use turnbuckle_masque::Refusal;
 
 use super::peer::tcp::table::Joined;
 use crate::log::Seal;
@@ -108,5 +109,16 @@ pub(in crate::shard) trait Front {
     /// Notes that a client's connection is joined with a peer's from now on, and returns it; `None` if there is none.
     fn join(&mut self, _: &ClientTuple, _: Joined) -> Option<StreamId> {
         None
+    }
+}
+
+/// Says why there is no tunnel in the words of an answer.
+fn refusal(why: TunnelRefusal) -> Refusal {
+    match why {
+        TunnelRefusal::Draining => Refusal::Draining,
+        TunnelRefusal::Forbidden => Refusal::Prohibited,
+        TunnelRefusal::NoCapacity => Refusal::NoCapacity,
+        TunnelRefusal::QuotaReached => Refusal::Crowded,
+        TunnelRefusal::Unroutable => Refusal::Unroutable,
     }
 }

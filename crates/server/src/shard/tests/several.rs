@@ -102,7 +102,7 @@ impl Several {
                 mailboxes: Arc::clone(&mailboxes),
                 engine: Arc::clone(&engine),
                 streams: translate::streams(config, None, None, None),
-                datagrams: translate::datagrams(config, None, &keys),
+                datagrams: translate::datagrams(config, None, &keys, None),
                 datapath: translate::datapath(config, backend, &accepting, &budget),
                 followers: Followers {
                     journal: None,

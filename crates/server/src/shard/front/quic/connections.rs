@@ -1,7 +1,7 @@
 //! The connections of a shard as the host sees them: in which phase each is and until when it has to do what, as the [`Book`] says, and which
 //! addresses they have.
 //!
-//! A connection counts as one without an allocation from its beginning to its end: nothing it can say so far shows who it is.
+//! A connection counts as one without an allocation while it has no tunnel.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
@@ -86,6 +86,26 @@ impl Connections {
         }
     }
 
+    /// Notes a request.
+    pub(super) fn progressed(&mut self, now: Time, name: ConnectionName) {
+        if let Some(entry) = at(&mut self.entries, name)
+            && entry.reason.is_none()
+        {
+            self.book.progressed(now, &mut entry.standing, true, false);
+        }
+    }
+
+    /// Notes whether a connection has tunnels.
+    pub(super) fn allocated(&mut self, now: Time, name: ConnectionName, has_tunnels: bool) {
+        if let Some(entry) = at(&mut self.entries, name)
+            && entry.reason.is_none()
+        {
+            let who = (name, entry.remote.ip());
+            self.book
+                .allocated(now, &mut entry.standing, who, has_tunnels);
+        }
+    }
+
     /// Notes that a client has another address.
     pub(super) fn moved(&mut self, name: ConnectionName, remote: SocketAddr) {
         if let Some(entry) = at(&mut self.entries, name) {
@@ -98,7 +118,7 @@ impl Connections {
     /// Notes that this side closes a connection, and why.
     pub(super) fn closes(&mut self, name: ConnectionName, reason: CloseReason) {
         if let Some(entry) = at(&mut self.entries, name) {
-            entry.reason = Some(reason);
+            entry.reason.get_or_insert(reason);
             self.book.strike(&mut entry.standing);
         }
     }
@@ -126,12 +146,13 @@ impl Connections {
         }
     }
 
-    /// Returns the next connection whose time is over. `has_requested` tells which have begun a request.
+    /// Returns the next connection whose time is over. `has_requested` tells which have begun a request, `has_tunnels` which have tunnels.
     pub(super) fn pop_due(
         &mut self,
         now: Time,
         budget: &mut u32,
         mut has_requested: impl FnMut(ConnectionName) -> bool,
+        has_tunnels: impl Fn(ConnectionName) -> bool,
     ) -> Option<Overdue> {
         while let Some(place) = self.book.pop_due(now, budget) {
             let place = place as usize;
@@ -139,11 +160,12 @@ impl Connections {
                 continue;
             };
             let (standing, name) = (&mut entry.standing, ConnectionName::at(place));
-            let mut due = self.book.judge(now, standing, None, || false);
+            let is_used = || has_tunnels(name);
+            let mut due = self.book.judge(now, standing, None, is_used);
             // That a request came is looked up only when none would be too late.
             if due == Due::Over(CloseReason::FirstMessageLate) && has_requested(name) {
                 self.book.progressed(now, standing, true, false);
-                due = self.book.judge(now, standing, None, || false);
+                due = self.book.judge(now, standing, None, is_used);
             }
             if let Due::Over(reason) = due {
                 return Some(Overdue { name, reason });

@@ -1,81 +1,227 @@
-//! What a connection carries: HTTP/3 (RFC 9114) in which every request is rejected, because nothing is served over it yet.
+//! What a connection carries: HTTP/3 by [`turnbuckle_masque::h3`], on the streams of [`turnbuckle_quic`].
+//!
+//! What does not fit into a stream waits here, and the stream ends behind it.
 
-use turnbuckle_quic::{Application, Bytes, Connection, StreamId};
+use std::collections::{BTreeMap, VecDeque};
+
+use turnbuckle_engine::AllocationId;
+use turnbuckle_masque::h3::{Code, Dropped, Event, NotSent, Server, Streams};
+use turnbuckle_quic::{
+    Application, Bytes, Connection, SendDatagramError, StreamError, StreamId, StreamState,
+};
 
 use crate::counters::CloseReason;
 
-/// Nothing is wrong (RFC 9114 §8.1).
-pub(super) const NO_ERROR: u32 = 0x0100;
-/// The other side does what costs too much.
-const EXCESSIVE_LOAD: u32 = 0x0107;
-/// A request was not looked at.
-const REQUEST_REJECTED: u32 = 0x010b;
-/// The control stream: its type, and SETTINGS with SETTINGS_MAX_FIELD_SECTION_SIZE of 16 KiB. QPACK's dynamic table has the default size, 0.
-const CONTROL: &[u8] = &[0x00, 0x04, 0x05, 0x06, 0x80, 0x00, 0x40, 0x00];
-/// Requests of one connection.
-const REQUESTS_MAX: u64 = 100;
-
 /// Returns the code and the words with which a connection is closed.
-pub(super) const fn code_of(reason: CloseReason) -> (u32, &'static str) {
+pub(super) const fn code_of(reason: CloseReason) -> (Code, &'static str) {
     match reason {
         CloseReason::Crowded | CloseReason::CrowdedAddress => {
-            (EXCESSIVE_LOAD, "too many connections")
+            (Code::EXCESSIVE_LOAD, "too many connections")
         }
-        CloseReason::FirstMessageLate => (NO_ERROR, "no request"),
-        _ => (NO_ERROR, "over"),
+        CloseReason::FirstMessageLate => (Code::NO_ERROR, "no request"),
+        CloseReason::MessageLate => (Code::MISSING_SETTINGS, "no settings"),
+        CloseReason::RequestsExceeded => (Code::EXCESSIVE_LOAD, "too many wrong credentials"),
+        _ => (Code::NO_ERROR, "over"),
     }
 }
 
 /// One connection.
-#[derive(Debug, Default)]
 pub(super) struct Http3 {
-    /// The first stream for a request that has not been seen yet, divided by four: streams begin in the order of their numbers.
-    requests: u64,
-    /// The control stream, and what is to be written to it.
-    control: Option<(StreamId, Bytes)>,
+    server: Server<AllocationId>,
+    waiting: Waiting,
+    /// The code with which the connection was closed because of what the client did.
+    closed: Option<Code>,
+}
+
+/// What waits for room, by its stream.
+type Waiting = BTreeMap<u64, Outgoing>;
+
+#[derive(Default)]
+struct Outgoing {
+    chunks: VecDeque<Bytes>,
+    len: usize,
+    is_last: bool,
+}
+
+/// The connection below, while something is done with it.
+pub(super) struct Below<'a, 'b> {
+    connection: &'a mut Connection<'b>,
+    waiting: &'a mut Waiting,
+    closed: &'a mut Option<Code>,
+}
+
+/// What has come on a connection.
+pub(super) struct Came {
+    pub(super) dropped: Dropped,
+    pub(super) events: Vec<Event<AllocationId>>,
 }
 
 impl Http3 {
+    /// A connection that serves tunnels, or rejects each request.
+    pub(super) fn new(serves: bool) -> Self {
+        Self {
+            server: match serves {
+                true => Server::default(),
+                false => Server::rejecting(),
+            },
+            waiting: BTreeMap::new(),
+            closed: None,
+        }
+    }
+
+    /// Returns why the connection was closed, if the client did what HTTP/3 forbids.
+    pub(super) fn broken_rule(&self) -> Option<CloseReason> {
+        self.closed.map(|code| match code {
+            Code::EXCESSIVE_LOAD => CloseReason::RequestsExceeded,
+            _ => CloseReason::Malformed,
+        })
+    }
+
     /// Returns whether a request has begun.
     pub(super) const fn has_requested(&self) -> bool {
-        self.requests > 0
+        self.server.has_requested()
+    }
+
+    /// Returns what HTTP/3 is, and what it needs below it.
+    pub(super) const fn on<'a, 'b>(
+        &'a mut self,
+        connection: &'a mut Connection<'b>,
+    ) -> (&'a mut Server<AllocationId>, Below<'a, 'b>) {
+        let below = Below {
+            connection,
+            waiting: &mut self.waiting,
+            closed: &mut self.closed,
+        };
+        (&mut self.server, below)
+    }
+
+    /// Takes what has come; payloads for targets go into `payloads`.
+    pub(super) fn take(&mut self, payloads: &mut Vec<(AllocationId, Bytes)>) -> Came {
+        self.server.take_payloads(payloads);
+        Came {
+            dropped: self.server.take_dropped(),
+            events: std::iter::from_fn(|| self.server.poll_event()).collect(),
+        }
     }
 }
 
 impl Application for Http3 {
     fn connected(&mut self, connection: &mut Connection<'_>) {
-        // A client that allows no stream from here breaks RFC 9114 §6.2, and hears nothing.
-        if let Some(stream) = connection.open_uni() {
-            self.control = Some((stream, Bytes::from_static(CONTROL)));
-            self.writable(connection, stream);
-        }
+        let (server, mut below) = self.on(connection);
+        server.connected(&mut below);
     }
 
     fn readable(&mut self, connection: &mut Connection<'_>, stream: StreamId) {
-        if !stream.is_bidirectional() {
-            // The client's settings ask nothing of who rejects all requests. What has come is read so that there is room for more.
-            let _ = connection.read(stream, |_| {});
-            return;
+        let mut bytes = Vec::new();
+        let state = connection.read(stream, |part| bytes.extend_from_slice(part));
+        let number = stream.to_u64();
+        let (server, mut below) = self.on(connection);
+        match state {
+            Err(StreamError::Unknown) => return,
+            Ok(_) | Err(_) => server.received(&mut below, number, &bytes),
         }
-        let request = stream.to_u64() / 4;
-        if request < self.requests {
-            return;
+        match state {
+            Ok(StreamState::Open) => {}
+            Ok(StreamState::Finished) => server.finished(&mut below, number),
+            Err(_) => server.abandoned(&mut below, number),
         }
-        self.requests = request + 1;
-        // guard: V-88-requests
-        if self.requests > REQUESTS_MAX {
-            return connection.close(EXCESSIVE_LOAD, "too many requests");
-        }
-        connection.abandon(stream, REQUEST_REJECTED);
     }
 
     fn writable(&mut self, connection: &mut Connection<'_>, stream: StreamId) {
-        let Some((control, left)) = &mut self.control else {
-            return;
-        };
-        if *control == stream && !left.is_empty() {
-            // What is left is written when there is room. A client that wants no settings ends the connection itself.
-            let _ = connection.write(stream, left);
+        let (server, mut below) = self.on(connection);
+        if below.go_on(stream.to_u64()).is_err() {
+            server.abandoned(&mut below, stream.to_u64());
         }
+    }
+
+    fn datagram(&mut self, connection: &mut Connection<'_>, payload: Bytes) {
+        let (server, mut below) = self.on(connection);
+        server.datagram(&mut below, &payload);
+    }
+}
+
+impl Below<'_, '_> {
+    /// Writes what waits, as far as there is room.
+    fn go_on(&mut self, stream: u64) -> Result<(), StreamError> {
+        let id = StreamId::from_u64(stream);
+        let Some(outgoing) = self.waiting.get_mut(&stream) else {
+            // Nothing is written, but a stream that is not wanted any more says so.
+            return self.connection.write(id, &mut Bytes::new()).map(|_| ());
+        };
+        while let Some(chunk) = outgoing.chunks.front_mut() {
+            let written = match self.connection.write(id, chunk) {
+                Ok(written) => written,
+                Err(error) => {
+                    self.waiting.remove(&stream);
+                    return Err(error);
+                }
+            };
+            outgoing.len -= written;
+            if !chunk.is_empty() {
+                return Ok(());
+            }
+            outgoing.chunks.pop_front();
+        }
+        let is_last = outgoing.is_last;
+        self.waiting.remove(&stream);
+        match is_last {
+            true => self.connection.finish(id),
+            false => Ok(()),
+        }
+    }
+
+    /// Opens more streams to a client that has shown who it is.
+    pub(super) fn allow_streams(&mut self, count: u32) {
+        self.connection.allow_streams(count);
+    }
+}
+
+impl Streams for Below<'_, '_> {
+    fn open_uni(&mut self) -> Option<u64> {
+        self.connection.open_uni().map(StreamId::to_u64)
+    }
+
+    fn write(&mut self, stream: u64, bytes: Vec<u8>) {
+        let outgoing = self.waiting.entry(stream).or_default();
+        outgoing.len += bytes.len();
+        outgoing.chunks.push_back(Bytes::from(bytes));
+        // A stream that is gone takes nothing, and the server hears of it when it is told.
+        let _ = self.go_on(stream);
+    }
+
+    fn finish(&mut self, stream: u64) {
+        self.waiting.entry(stream).or_default().is_last = true;
+        let _ = self.go_on(stream);
+    }
+
+    fn stop(&mut self, stream: u64, code: Code) {
+        self.connection.stop(StreamId::from_u64(stream), code.0);
+    }
+
+    fn abort(&mut self, stream: u64, code: Code) {
+        self.waiting.remove(&stream);
+        self.connection.abandon(StreamId::from_u64(stream), code.0);
+    }
+
+    fn waiting_len(&self, stream: u64) -> usize {
+        self.waiting.get(&stream).map_or(0, |outgoing| outgoing.len)
+    }
+
+    fn takes_datagrams(&mut self) -> bool {
+        self.connection.takes_datagrams()
+    }
+
+    fn send_datagram(&mut self, payload: Bytes) -> Result<(), NotSent> {
+        self.connection
+            .send_datagram(payload)
+            .map_err(|error| match error {
+                SendDatagramError::Blocked => NotSent::Congested,
+                SendDatagramError::TooLarge | SendDatagramError::Unsupported => NotSent::TooLarge,
+            })
+    }
+
+    fn close(&mut self, code: Code, reason: &'static str) {
+        self.closed.get_or_insert(code);
+        self.connection.close(code.0, reason);
     }
 }

@@ -8,11 +8,12 @@
 //!   works on it for a bounded time. What answers it is charged to the budget that all strangers have.
 //! - A connection is entered in a [`Book`](crate::shard::book::Book) as a session of DTLS is (`connections`).
 //! - Its connection ids name the shard that has it. A datagram that the kernel gave to another shard is handed over.
-//! - What it carries is an [`Application`](turnbuckle_quic::Application)'s (`http3`).
+//! - What it carries is HTTP/3 (`http3`), whose requests for tunnels `door` answers.
 //!
 //! Invariant: each datagram is counted in once. Then it is answered by one, counted under one reason, or waits.
 
 mod connections;
+mod door;
 mod http3;
 
 use std::net::{IpAddr, SocketAddr};
@@ -20,17 +21,21 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rustls::ServerConfig;
-use turnbuckle_datapath::SendQueue;
-use turnbuckle_engine::{ClientTuple, Endpoint as Listener, Engine, Time};
+use turnbuckle_datapath::{Received, Run, SendQueue, Waker};
+use turnbuckle_engine::{ClientTuple, Endpoint as Listener, Engine, Time, Transport};
+use turnbuckle_masque::h3::Code;
 use turnbuckle_quic::{
     ConnectionName, Dropped, Endpoint, Event, Ids, Keys, Limits, Outlet, Path, Settings, Strangers,
     Totals, Via, WallClock,
 };
 
 use self::connections::{Connections, Overdue};
-use self::http3::{Http3, NO_ERROR};
+use self::door::Door;
+use self::http3::Http3;
+use super::{Destination, Front, TunnelEvent, Wrapping};
 use crate::counters::{CloseReason, QuicDrop, ShardCounters};
 use crate::random::Randomness;
+use crate::resolve::Resolver;
 use crate::shard::book::BookLimits;
 use crate::shard::hub::Hub;
 use crate::shard::name;
@@ -42,6 +47,9 @@ const STRANGERS_BUDGET: Duration = Duration::from_micros(500);
 const TIMEOUTS_PER_TURN: u32 = 256;
 /// Datagrams are as long as every path must carry (RFC 9000 §14): the sockets let routers cut those of TURN, and so these too.
 const DATAGRAM_LEN: u16 = 1200;
+/// Time after which a connection on which nothing comes ends: longer than a tunnel may relay nothing. Without tunnels it ends before, as other
+/// strangers do.
+const IDLE: Duration = Duration::from_secs(135);
 /// Bidirectional streams that a client may have open before it has shown who it is.
 const STREAMS: u32 = 8;
 
@@ -52,6 +60,8 @@ pub(crate) struct QuicService {
     /// All shards have the same ones.
     pub(crate) keys: Keys,
     pub(crate) book: BookLimits,
+    /// Resolves the names of tunnels' targets; `None` serves no tunnels.
+    pub(crate) resolver: Option<Resolver>,
 }
 
 /// Which datagrams of a client may be QUIC's.
@@ -89,11 +99,14 @@ struct Quic {
     ids: Ids,
     shard: u8,
     connections: Connections,
+    door: Door,
     tls: CurrentTls,
     /// The certificates that the endpoint has.
     served: Arc<ServerConfig>,
     /// What the endpoint's clock shows when the shard's shows zero.
     epoch: Instant,
+    /// What the endpoint's clock shows in this turn.
+    now: Instant,
     /// What has been counted.
     counted: Totals,
 }
@@ -110,11 +123,20 @@ impl QuicFront {
         }
     }
 
-    /// Begins to serve, as shard number `shard`.
-    pub(in crate::shard) fn begin(&mut self, shard: usize) {
+    /// Begins to serve, as shard number `shard`, which `waker` wakes.
+    pub(in crate::shard) fn begin(&mut self, shard: usize, waker: Waker) {
         let shard = u8::try_from(shard).ok();
         if let Some((service, shard)) = self.service.clone().zip(shard) {
-            self.quic = Some(Box::new(Quic::new(service, shard)));
+            let mut quic = Quic::new(service, shard);
+            quic.door.connect(waker);
+            self.quic = Some(Box::new(quic));
+        }
+    }
+
+    /// Notes the time of a turn that begins.
+    pub(in crate::shard) fn turn_started(&mut self, now: Time) {
+        if let Some(quic) = &mut self.quic {
+            quic.now = quic.instant(now);
         }
     }
 
@@ -122,6 +144,9 @@ impl QuicFront {
     pub(in crate::shard) fn refuse(&mut self, refuses: bool) {
         if let Some(quic) = &mut self.quic {
             quic.endpoint.refuse(refuses);
+            if refuses {
+                quic.go_away();
+            }
         }
     }
 
@@ -169,7 +194,8 @@ impl QuicFront {
         Some(end)
     }
 
-    /// Takes what other shards have handed over, works on what has waited as long as a turn may, does what timers are about, and sends what is due.
+    /// Takes what other shards have handed over, works on what has waited as long as a turn may, and does what timers are about. What this wants of
+    /// the engine's commands is to be carried out before [`flush`](Self::flush).
     pub(in crate::shard) fn work(&mut self, hub: &mut Hub, tx: &mut SendQueue) {
         let Some(quic) = &mut self.quic else {
             return;
@@ -184,10 +210,19 @@ impl QuicFront {
             quic.endpoint.serve_strangers(now, &mut strangers);
         }
         quic.endpoint.handle_timeouts(now);
-        quic.take_events(hub.now.time, &self.counters);
+        quic.take_events(hub, tx);
+        quic.attend(hub);
         quic.close_overdue(hub.now.time);
-        quic.send(now, &self.counters, tx);
-        quic.take_events(hub.now.time, &self.counters);
+    }
+
+    /// Sends what is due.
+    pub(in crate::shard) fn flush(&mut self, hub: &mut Hub, tx: &mut SendQueue) {
+        let Some(quic) = &mut self.quic else {
+            return;
+        };
+        quic.take_early(hub, tx);
+        quic.send(quic.instant(hub.now.time), &self.counters, tx);
+        quic.take_events(hub, tx);
         let waiting = quic.endpoint.waiting_count() as u64;
         self.counters.connections.quic_waiting.set(waiting);
     }
@@ -197,26 +232,33 @@ impl QuicFront {
         let quic = self.quic.as_ref()?;
         let due = quic.endpoint.next_deadline(quic.instant(now));
         let due = due.map(|due| Time::ZERO + due.saturating_duration_since(quic.epoch));
-        due.into_iter().chain(quic.connections.next_timeout()).min()
+        let due = due.into_iter().chain(quic.connections.next_timeout());
+        due.chain(quic.door.next_timeout()).min()
     }
 
     /// Ends all connections, because the relay ends.
-    pub(in crate::shard) fn stop(&mut self, hub: &Hub, tx: &mut SendQueue) {
+    pub(in crate::shard) fn stop(&mut self, hub: &mut Hub, tx: &mut SendQueue) {
         let Some(quic) = &mut self.quic else {
             return;
         };
         let now = quic.instant(hub.now.time);
         quic.connections.stop();
-        quic.endpoint.stop(now, NO_ERROR, "the relay ends");
+        quic.endpoint.stop(now, Code::NO_ERROR.0, "the relay ends");
         quic.send(now, &self.counters, tx);
-        quic.take_events(hub.now.time, &self.counters);
+        quic.take_events(hub, tx);
         self.counters.connections.quic_waiting.set(0);
+        self.counters.connections.quic_queued.set(0);
     }
 }
 
 impl Quic {
     fn new(service: QuicService, shard: u8) -> Self {
-        let QuicService { tls, keys, book } = service;
+        let QuicService {
+            tls,
+            keys,
+            book,
+            resolver,
+        } = service;
         let mut seed = [0; 32];
         turnbuckle_engine::Random::fill(&mut Randomness::of_system(), &mut seed);
         let ids = keys.ids();
@@ -232,21 +274,28 @@ impl Quic {
             },
             limits: Limits {
                 handshake: book.handshake,
+                idle: IDLE,
                 streams: STREAMS,
                 ..Limits::default()
             },
         };
-        let mut endpoint = Endpoint::new(settings, |_| Http3::default());
+        let mut endpoint = Endpoint::new(settings, {
+            let serves = resolver.is_some();
+            move |_| Http3::new(serves)
+        });
         let served = current(&tls);
+        let epoch = Instant::now();
         serve(&mut endpoint, &served);
         Self {
             endpoint,
             ids,
             shard,
             connections: Connections::new(book),
+            door: Door::new(resolver),
             tls,
             served,
-            epoch: Instant::now(),
+            epoch,
+            now: epoch,
             counted: Totals::default(),
         }
     }
@@ -295,22 +344,33 @@ impl Quic {
         }
     }
 
-    /// Brings the book up to date.
-    fn take_events(&mut self, now: Time, counters: &ShardCounters) {
+    /// Brings the book up to date, and takes what has come on connections.
+    fn take_events(&mut self, hub: &mut Hub, tx: &mut SendQueue) {
+        let now = hub.now.time;
         while let Some(event) = self.endpoint.poll_event() {
             match event {
                 Event::Begun(name, remote) => {
-                    counters.opened();
+                    hub.counters.opened();
                     if let Some((displaced, reason)) = self.connections.displaced_by(remote.ip()) {
                         self.close(now, displaced, reason);
                     }
                     self.connections.begun(now, name, remote);
+                    let via = self.endpoint.via(name).unwrap_or_default();
+                    self.door.begun(name, Listener(via.0), remote);
                 }
                 Event::Connected(name) => self.connections.connected(now, name),
                 Event::Moved(name, remote) => self.connections.moved(name, remote),
+                Event::Stirred(name) => self.take(name, hub, tx),
                 Event::Ended(name, cause) => {
+                    self.door.ended(name, hub);
+                    let broken = self
+                        .endpoint
+                        .with(self.now, name, |_, http| http.broken_rule());
+                    if let Some(reason) = broken.flatten() {
+                        self.connections.closes(name, reason);
+                    }
                     if let Some(reason) = self.connections.ended(name, cause) {
-                        counters.closed(reason);
+                        hub.counters.closed(reason);
                     }
                 }
             }
@@ -322,11 +382,15 @@ impl Quic {
         let mut budget = TIMEOUTS_PER_TURN;
         let instant = self.instant(now);
         loop {
-            let endpoint = &mut self.endpoint;
-            let overdue = self.connections.pop_due(now, &mut budget, |name| {
+            let (endpoint, door) = (&mut self.endpoint, &self.door);
+            let has_requested = |name| {
                 let asked = endpoint.with(instant, name, |_, http| http.has_requested());
                 asked == Some(true)
-            });
+            };
+            let has_tunnels = |name| door.has_tunnels(name);
+            let overdue = self
+                .connections
+                .pop_due(now, &mut budget, has_requested, has_tunnels);
             let Some(Overdue { name, reason }) = overdue else {
                 return;
             };
@@ -339,7 +403,7 @@ impl Quic {
         self.connections.closes(name, reason);
         let (code, words) = http3::code_of(reason);
         self.endpoint
-            .with(now, name, |connection, _| connection.close(code, words));
+            .with(now, name, |connection, _| connection.close(code.0, words));
     }
 
     /// Queues what is due, and counts what has become of all datagrams.
@@ -347,6 +411,7 @@ impl Quic {
         let mut sockets = Sockets { tx, datagrams: 0 };
         self.endpoint.transmit(now, &mut sockets);
         let sent = sockets.datagrams;
+        self.count_carried(counters);
         let totals = *self.endpoint.totals();
         let before = std::mem::replace(&mut self.counted, totals);
         if totals == before && sent == 0 {
@@ -357,7 +422,9 @@ impl Quic {
         counters.datagrams.client_out.queued(sent);
         counters.datagrams.begun.add(sent - answered);
         let taken = totals.delivered + totals.begun - before.delivered - before.begun;
-        counters.dropped(QuicDrop::Control, taken);
+        let opened = totals.carrying - before.carrying;
+        counters.datagrams.opened.add(opened);
+        counters.dropped(QuicDrop::Control, taken - opened);
         for reason in Dropped::ALL {
             let dropped = totals.of(reason) - before.of(reason);
             if dropped > 0 {
@@ -366,6 +433,54 @@ impl Quic {
         }
         let panicked = totals.panicked - before.panicked;
         counters.connections.quic_panics.add(panicked);
+    }
+}
+
+/// No client by QUIC has an allocation, so that it has tunnels alone.
+impl Front for QuicFront {
+    fn serves(&self, transport: Transport) -> bool {
+        transport == Transport::Quic
+    }
+
+    fn has_client(&self, client: &ClientTuple) -> bool {
+        let quic = self.quic.as_ref();
+        quic.is_some_and(|quic| quic.door.has_client(client))
+    }
+
+    fn forward(
+        &mut self,
+        _: Destination,
+        _: &Received<'_>,
+        run: Run,
+        _: Wrapping<'_>,
+        _: &mut SendQueue,
+    ) {
+        self.counters.dropped(QuicDrop::NoTunnel, run.count as u64);
+    }
+
+    fn reply(&mut self, _: ClientTuple, _: &[u8], _: &mut SendQueue) {
+        self.counters.dropped(QuicDrop::NoTunnel, 1);
+    }
+
+    fn forward_tunnelled(
+        &mut self,
+        to: Destination,
+        message: &Received<'_>,
+        run: Run,
+        _: &mut SendQueue,
+    ) -> bool {
+        let Some(quic) = &mut self.quic else {
+            return false;
+        };
+        quic.forward(&to.client, message, run, &self.counters);
+        true
+    }
+
+    fn tunnel_changed(&mut self, client: &ClientTuple, event: TunnelEvent, _: &mut SendQueue) {
+        if let Some(quic) = &mut self.quic {
+            let now = Time::ZERO + quic.now.saturating_duration_since(quic.epoch);
+            quic.changed(client, event, now);
+        }
     }
 }
 

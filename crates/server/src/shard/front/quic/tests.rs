@@ -37,10 +37,11 @@ fn front(counters: &Arc<ShardCounters>) -> (QuicFront, Ids) {
                 per_source: 10,
             },
         },
+        resolver: None,
     };
     let ids = service.keys.ids();
     let mut front = QuicFront::new(Some(service), Arc::clone(counters));
-    front.begin(SHARD.into());
+    front.begin(SHARD.into(), Waker::flag());
     (front, ids)
 }
 
@@ -70,12 +71,14 @@ fn nothing_is_answered_to_the_servers_own_ports() {
     let own = from([192, 0, 2, 1], 3478);
     front.received(own, Sight::All, datagrams, 0, &mut hub);
     front.work(&mut hub, &mut tx);
+    front.flush(&mut hub, &mut tx);
     assert!(tx.is_empty());
     let dropped = Accounting::of([&*counters]).dropped("source_invalid");
     assert_eq!(dropped, 1);
     let other = from([192, 0, 2, 1], 3479);
     front.received(other, Sight::All, datagrams, 0, &mut hub);
     front.work(&mut hub, &mut tx);
+    front.flush(&mut hub, &mut tx);
     assert!(
         !tx.is_empty(),
         "a port that is not the server's is answered"

@@ -11,14 +11,14 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use turnbuckle_datapath::{Payload, Run, SendQueue, StreamId, Waker};
-use turnbuckle_engine::{AllocationId, Time, Transport, TunnelEnd, TunnelRefusal, TunnelSession};
+use turnbuckle_engine::{AllocationId, Time, Transport, TunnelEnd, TunnelSession};
 use turnbuckle_masque::http1::{self, Read};
 use turnbuckle_masque::{Asked, Capsules, Host, Passed, Piece, Refusal};
 
 use super::connections::{Connection, Connections};
 use crate::counters::{CloseReason, ShardCounters, StreamDrop};
 use crate::resolve::{Question, Replies, Resolver, WAIT_MAX};
-use crate::shard::front::TunnelEvent;
+use crate::shard::front::{TunnelEvent, refusal};
 use crate::shard::hub::Hub;
 
 /// Requests of one connection that may fail to say who asks.
@@ -444,17 +444,6 @@ fn resolving(
 fn end(connection: &mut Connection, reason: CloseReason, tx: &mut SendQueue) {
     connection.closing.get_or_insert(reason);
     tx.close_stream(connection.id);
-}
-
-/// Says the engine's reason in the words of the answer.
-fn refusal(why: TunnelRefusal) -> Refusal {
-    match why {
-        TunnelRefusal::Draining => Refusal::Draining,
-        TunnelRefusal::Forbidden => Refusal::Prohibited,
-        TunnelRefusal::NoCapacity => Refusal::NoCapacity,
-        TunnelRefusal::QuotaReached => Refusal::Crowded,
-        TunnelRefusal::Unroutable => Refusal::Unroutable,
-    }
 }
 
 /// The reason under which a capsule counts that is passed over.

@@ -1,0 +1,603 @@
+//! Tunnels of UDP in HTTP/3 (RFC 9298): requests on connections of this front, and the payloads that follow.
+//!
+//! What a request says is read by [`turnbuckle_masque`]; whether it is granted is the engine's to say, as by HTTP/1.1 (`front/stream/door.rs`): the
+//! same users, quotas and peer policy, and a name is resolved before the answer. A connection is one session. Each of its tunnels is a client of
+//! its own to the engine, with a name that nothing else ever has.
+//!
+//! Invariant: a payload from a client is in when it has come out of QUIC, and one for a client is carried when QUIC has sent it.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use turnbuckle_datapath::{Received, Run, SendQueue, StreamId, Waker};
+use turnbuckle_engine::{
+    AllocationId, ClientTuple, Endpoint as Listener, Time, Transport, TunnelEnd, TunnelSession,
+};
+use turnbuckle_masque::h3::{Event, NotSent, Way};
+use turnbuckle_masque::{Asked, Host, Refusal};
+use turnbuckle_quic::{Bytes, ConnectionName};
+
+use super::Quic;
+use crate::counters::{CloseReason, QuicDrop, ShardCounters};
+use crate::resolve::{Question, Replies, Resolver, WAIT_MAX};
+use crate::shard::front::{TunnelEvent, refusal};
+use crate::shard::hub::Hub;
+use crate::shard::name;
+use crate::shard::train::payloads;
+
+/// Requests of one connection that may fail to say who asks.
+const FAILURES_MAX: u8 = 3;
+/// How long a client has for its settings after its request is granted.
+const SETTINGS_WAIT_MAX: Duration = Duration::from_secs(2);
+/// Streams that a client may have open after it has shown who it is.
+const STREAMS: u32 = 128;
+/// Payloads of one run, and the bytes of their beginning: a train is shorter.
+const RUN_COUNT_MAX: usize = 64;
+const RUN_LEN_MAX: usize = 32 * 1024;
+
+/// The tunnels of a shard's connections.
+pub(super) struct Door {
+    resolver: Option<Resolver>,
+    replies: Option<Arc<Replies>>,
+    /// By the places of their connections.
+    visits: Vec<Option<Visit>>,
+    /// Requests that wait for an answer of the resolver, by when they have waited long enough.
+    resolving: VecDeque<(Time, Asking)>,
+    /// Connections with granted requests that wait for the client's settings, and the client of one of these.
+    unsettled: VecDeque<(Time, ConnectionName, ClientTuple)>,
+    /// Connections that have payloads which came before their tunnels were open.
+    early: Vec<ConnectionName>,
+    /// Connections with payloads that are not sent yet.
+    carrying: Vec<ConnectionName>,
+    /// How many payloads these are.
+    queued: u64,
+    last_number: u64,
+    /// Payloads of one connection, kept for their memory.
+    came: Vec<(AllocationId, Bytes)>,
+    /// Payloads of a run, back to back, kept for their memory.
+    run: Vec<u8>,
+}
+
+/// A connection.
+struct Visit {
+    /// Where it came to, and from where it began.
+    listener: Listener,
+    remote: SocketAddr,
+    /// What its tunnels are charged to.
+    session: Option<TunnelSession>,
+    failures: u8,
+    /// By the streams of their requests.
+    tunnels: BTreeMap<u64, Tunnel>,
+    /// The streams by the serial numbers of their clients.
+    streams: BTreeMap<u64, u64>,
+    /// Payloads that were handed to QUIC in DATAGRAM frames, and how many of them it has sent.
+    queued: u64,
+    carried: u64,
+    is_carrying: bool,
+}
+
+/// What there is of a request.
+enum Tunnel {
+    /// The name of its target is being resolved.
+    Resolving { number: u64 },
+    /// The engine has it under this name.
+    Begun { client: ClientTuple },
+}
+
+/// A request that waits for the resolver.
+struct Asking {
+    number: u64,
+    name: ConnectionName,
+    stream: u64,
+    port: u16,
+}
+
+impl Door {
+    pub(super) fn new(resolver: Option<Resolver>) -> Self {
+        Self {
+            resolver,
+            replies: None,
+            visits: Vec::new(),
+            resolving: VecDeque::new(),
+            unsettled: VecDeque::new(),
+            early: Vec::new(),
+            carrying: Vec::new(),
+            queued: 0,
+            last_number: 0,
+            came: Vec::new(),
+            run: Vec::new(),
+        }
+    }
+
+    /// Sets what wakes the shard when a name is resolved.
+    pub(super) fn connect(&mut self, waker: Waker) {
+        self.replies = Some(Replies::new(waker));
+    }
+
+    /// Enters a connection.
+    pub(super) fn begun(&mut self, name: ConnectionName, listener: Listener, remote: SocketAddr) {
+        let place = name.place();
+        if self.visits.len() <= place {
+            self.visits.resize_with(place + 1, || None);
+        }
+        self.visits[place] = Some(Visit {
+            listener,
+            remote,
+            session: None,
+            failures: 0,
+            tunnels: BTreeMap::new(),
+            streams: BTreeMap::new(),
+            queued: 0,
+            carried: 0,
+            is_carrying: false,
+        });
+    }
+
+    /// Forgets a connection that has ended, with its tunnels.
+    pub(super) fn ended(&mut self, name: ConnectionName, hub: &mut Hub) {
+        let Some(visit) = self.visits.get_mut(name.place()).and_then(Option::take) else {
+            return;
+        };
+        for tunnel in visit.tunnels.into_values() {
+            if let Tunnel::Begun { client } = tunnel {
+                hub.engine.disconnected(hub.now, &client);
+            }
+        }
+        let lost = visit.queued - visit.carried;
+        self.queued -= lost;
+        hub.counters.dropped(QuicDrop::Queue, lost);
+        if visit.is_carrying {
+            self.carrying.retain(|it| *it != name);
+        }
+    }
+
+    /// Returns all connections.
+    pub(super) fn names(&self) -> Vec<ConnectionName> {
+        let visits = self.visits.iter().enumerate();
+        visits
+            .filter(|(_, visit)| visit.is_some())
+            .map(|(place, _)| ConnectionName::at(place))
+            .collect()
+    }
+
+    /// Returns whether a connection has tunnels, or is about to have.
+    pub(super) fn has_tunnels(&self, name: ConnectionName) -> bool {
+        let visit = self.visits.get(name.place()).and_then(Option::as_ref);
+        visit.is_some_and(|visit| !visit.tunnels.is_empty())
+    }
+
+    /// Returns whether a client's tunnel is here.
+    pub(super) fn has_client(&self, client: &ClientTuple) -> bool {
+        self.stream_of(client).is_some()
+    }
+
+    /// Returns when there is something to do by itself.
+    pub(super) fn next_timeout(&self) -> Option<Time> {
+        if !self.early.is_empty() {
+            return Some(Time::ZERO);
+        }
+        let resolving = self.resolving.front().map(|&(until, _)| until);
+        let unsettled = self.unsettled.front().map(|&(until, ..)| until);
+        resolving.into_iter().chain(unsettled).min()
+    }
+
+    fn visit(&mut self, name: ConnectionName) -> Option<&mut Visit> {
+        self.visits.get_mut(name.place())?.as_mut()
+    }
+
+    /// Returns the connection and the stream of a client's tunnel.
+    fn stream_of(&self, client: &ClientTuple) -> Option<(ConnectionName, u64)> {
+        let place = usize::try_from(client.connection.place).ok()?;
+        let visit = self.visits.get(place)?.as_ref()?;
+        let stream = visit.streams.get(&client.connection.serial)?;
+        Some((ConnectionName::at(place), *stream))
+    }
+}
+
+impl Quic {
+    /// Takes what came before tunnels were open.
+    pub(super) fn take_early(&mut self, hub: &mut Hub, tx: &mut SendQueue) {
+        for name in std::mem::take(&mut self.door.early) {
+            self.take(name, hub, tx);
+        }
+    }
+
+    /// Takes what the resolver has found, and does what has waited long enough.
+    pub(super) fn attend(&mut self, hub: &mut Hub) {
+        if !self.door.resolving.is_empty() {
+            self.take_resolved(hub);
+        }
+        while let Some(&(until, name, client)) = self.door.unsettled.front() {
+            let waits = self.door.has_client(&client) && !self.has_settings(name);
+            if waits && until > hub.now.time {
+                return;
+            }
+            self.door.unsettled.pop_front();
+            if waits {
+                self.close(hub.now.time, name, CloseReason::MessageLate);
+            }
+        }
+    }
+
+    /// Takes what has come on a connection.
+    pub(super) fn take(&mut self, name: ConnectionName, hub: &mut Hub, tx: &mut SendQueue) {
+        let mut came = std::mem::take(&mut self.door.came);
+        let taken = self
+            .endpoint
+            .with(self.now, name, |_, http| http.take(&mut came));
+        self.door.relay(&came, hub, tx);
+        came.clear();
+        self.door.came = came;
+        let Some(taken) = taken else {
+            return;
+        };
+        let dropped = taken.dropped;
+        for (reason, count) in [
+            (QuicDrop::NoTunnel, dropped.no_tunnel),
+            (QuicDrop::ContextUnknown, dropped.context_unknown),
+            (QuicDrop::CapsuleUnknown, dropped.capsule_unknown),
+            (QuicDrop::MalformedCapsule, dropped.malformed),
+        ] {
+            if count > 0 {
+                hub.counters.datagrams.client_in.add(count);
+                hub.counters.dropped(reason, count);
+            }
+        }
+        for event in taken.events {
+            match event {
+                Event::Asked { stream, asked } => self.asked((name, stream), asked, hub),
+                Event::Ended { stream, .. } => {
+                    if let Some(Tunnel::Begun { client }) =
+                        self.forget((name, stream), hub.now.time)
+                    {
+                        hub.engine.disconnected(hub.now, &client);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Takes note of what has become of a client's tunnel.
+    pub(super) fn changed(&mut self, client: &ClientTuple, event: TunnelEvent, now: Time) {
+        let Some((name, stream)) = self.door.stream_of(client) else {
+            return;
+        };
+        match event {
+            TunnelEvent::Opened { tunnel, peer } => {
+                self.endpoint.with(self.now, name, |connection, http| {
+                    let (server, mut below) = http.on(connection);
+                    server.grant(&mut below, stream, tunnel, peer);
+                });
+                self.door.early.push(name);
+                if !self.has_settings(name) {
+                    let until = now + SETTINGS_WAIT_MAX;
+                    self.door.unsettled.push_back((until, name, *client));
+                }
+            }
+            TunnelEvent::Ended(cause) => {
+                self.forget((name, stream), now);
+                self.endpoint.with(self.now, name, |connection, http| {
+                    let (server, mut below) = http.on(connection);
+                    match cause {
+                        TunnelEnd::NotOpened => {
+                            server.refuse(&mut below, stream, Refusal::NoCapacity, "");
+                        }
+                        // RFC 9298 §3.1: without a socket there is no stream.
+                        TunnelEnd::Forbidden | TunnelEnd::Idle | TunnelEnd::Unreachable => {
+                            server.end(&mut below, stream);
+                        }
+                    }
+                });
+            }
+        }
+    }
+
+    /// Sends a run of payloads of a tunnel's target to its client.
+    pub(super) fn forward(
+        &mut self,
+        client: &ClientTuple,
+        message: &Received<'_>,
+        run: Run,
+        counters: &ShardCounters,
+    ) {
+        let (mut frames, mut capsules, mut congested, mut too_large) = (0, 0, 0, 0);
+        let found = self.door.stream_of(client);
+        if let Some((name, stream)) = found {
+            self.endpoint.with(self.now, name, |connection, http| {
+                let (server, mut below) = http.on(connection);
+                for payload in payloads(message.bytes, run) {
+                    match server.send(&mut below, stream, payload) {
+                        Ok(Way::Frame) => frames += 1,
+                        Ok(Way::Capsule) => capsules += 1,
+                        Err(NotSent::Congested) => congested += 1,
+                        Err(NotSent::TooLarge) => too_large += 1,
+                        Err(NotSent::NoTunnel) => {}
+                    }
+                }
+            });
+            self.door.queue(name, frames);
+        }
+        let nowhere = run.count as u64 - frames - capsules - congested - too_large;
+        counters.datagrams.carried.add(capsules);
+        for (reason, count) in [
+            (QuicDrop::Queue, congested),
+            (QuicDrop::DatagramTooLarge, too_large),
+            (QuicDrop::NoTunnel, nowhere),
+        ] {
+            if count > 0 {
+                counters.dropped(reason, count);
+            }
+        }
+    }
+
+    /// Counts what connections have sent of the payloads that they were handed.
+    pub(super) fn count_carried(&mut self, counters: &ShardCounters) {
+        let Self { door, endpoint, .. } = self;
+        let Door {
+            visits,
+            carrying,
+            queued,
+            ..
+        } = door;
+        let mut carried = 0;
+        carrying.retain(|name| {
+            let visit = visits.get_mut(name.place()).and_then(Option::as_mut);
+            let (Some(visit), Some(sent)) = (visit, endpoint.datagrams_sent(*name)) else {
+                return true; // it has ended, which will be told
+            };
+            let sent = sent.min(visit.queued);
+            carried += sent - visit.carried;
+            visit.carried = sent;
+            visit.is_carrying = sent < visit.queued;
+            visit.is_carrying
+        });
+        *queued -= carried;
+        counters.datagrams.carried.add(carried);
+        counters.connections.quic_queued.set(*queued);
+    }
+
+    /// Says to all clients that no further requests are taken.
+    pub(super) fn go_away(&mut self) {
+        for name in self.door.names() {
+            self.endpoint.with(self.now, name, |connection, http| {
+                let (server, mut below) = http.on(connection);
+                server.go_away(&mut below);
+            });
+        }
+    }
+
+    fn has_settings(&mut self, name: ConnectionName) -> bool {
+        let has = self.endpoint.with(self.now, name, |connection, http| {
+            http.on(connection).0.has_settings()
+        });
+        has == Some(true)
+    }
+
+    /// Answers a request, or begins what its answer waits for.
+    fn asked(&mut self, at: (ConnectionName, u64), asked: Asked, hub: &mut Hub) {
+        let (name, stream) = at;
+        self.connections.progressed(hub.now.time, name);
+        let Err(refusal) = self.begin(at, asked, hub) else {
+            return;
+        };
+        if refusal == Refusal::Unauthorized
+            && let Some(visit) = self.door.visit(name)
+        {
+            visit.failures += 1;
+            if visit.failures >= FAILURES_MAX {
+                return self.close(hub.now.time, name, CloseReason::RequestsExceeded);
+            }
+        }
+        self.refuse(at, refusal, hub);
+        self.forget((name, stream), hub.now.time);
+    }
+
+    /// Finds out who asks for a tunnel, and begins it.
+    fn begin(
+        &mut self,
+        (name, stream): (ConnectionName, u64),
+        asked: Asked,
+        hub: &mut Hub,
+    ) -> Result<(), Refusal> {
+        let credentials = asked.credentials.as_ref();
+        let user =
+            credentials.and_then(|it| hub.engine.check_password(hub.now, &it.name, &it.password));
+        let user = user.ok_or(Refusal::Unauthorized)?;
+        let visit = self.door.visit(name).ok_or(Refusal::NoCapacity)?;
+        let is_same = visit.session.as_ref().is_some_and(|session| {
+            let before = session.user();
+            (&before.realm, &before.quota_name) == (&user.realm, &user.quota_name)
+        });
+        if !is_same {
+            let session = hub.engine.open_session(hub.now, visit.remote, &user);
+            visit.session = Some(session.map_err(refusal)?);
+            self.endpoint.with(self.now, name, |connection, http| {
+                http.on(connection).1.allow_streams(STREAMS);
+            });
+        }
+        let port = asked.target.port;
+        let host = match asked.target.host {
+            Host::Ip(ip) => return self.open((name, stream), [SocketAddr::new(ip, port)], hub),
+            Host::Name(host) => host,
+        };
+        let door = &mut self.door;
+        let (Some(resolver), Some(replies)) = (&door.resolver, &door.replies) else {
+            return Err(Refusal::DnsError);
+        };
+        door.last_number += 1;
+        let number = door.last_number;
+        let is_put = resolver.ask(Question {
+            name: host,
+            user: format!("{}\n{}", user.realm, user.quota_name).into(),
+            stream: StreamId::from_u32(0), // the number names the request
+            number,
+            replies: Arc::clone(replies),
+        });
+        if !is_put {
+            return Err(Refusal::Crowded);
+        }
+        let asking = Asking {
+            number,
+            name,
+            stream,
+            port,
+        };
+        let until = hub.now.time + WAIT_MAX;
+        door.resolving.push_back((until, asking));
+        if let Some(visit) = door.visit(name) {
+            visit.tunnels.insert(stream, Tunnel::Resolving { number });
+        }
+        Ok(())
+    }
+
+    /// Begins a tunnel to the first of `addresses` that may be reached.
+    fn open(
+        &mut self,
+        (name, stream): (ConnectionName, u64),
+        addresses: impl IntoIterator<Item = SocketAddr>,
+        hub: &mut Hub,
+    ) -> Result<(), Refusal> {
+        let mut why = Refusal::DnsError;
+        let visit = self.door.visit(name).ok_or(Refusal::NoCapacity)?;
+        let Some(session) = &visit.session else {
+            return Err(Refusal::NoCapacity);
+        };
+        let client = ClientTuple {
+            listener: visit.listener,
+            remote: visit.remote,
+            transport: Transport::Quic,
+            connection: name::connection(u32::try_from(name.place()).unwrap_or(u32::MAX)),
+        };
+        for address in addresses {
+            match hub.engine.open_tunnel(hub.now, session, client, address) {
+                Ok(_) => {
+                    visit.streams.insert(client.connection.serial, stream);
+                    visit.tunnels.insert(stream, Tunnel::Begun { client });
+                    self.connections.allocated(hub.now.time, name, true);
+                    return Ok(());
+                }
+                Err(refused) => why = refusal(refused),
+            }
+        }
+        Err(why)
+    }
+
+    fn refuse(&mut self, (name, stream): (ConnectionName, u64), refusal: Refusal, hub: &Hub) {
+        let realm = hub.engine.realm_of_passwords();
+        self.endpoint.with(self.now, name, |connection, http| {
+            let (server, mut below) = http.on(connection);
+            server.refuse(&mut below, stream, refusal, realm);
+        });
+    }
+
+    /// Forgets what there is of a request.
+    fn forget(&mut self, (name, stream): (ConnectionName, u64), now: Time) -> Option<Tunnel> {
+        let visit = self.door.visit(name)?;
+        let tunnel = visit.tunnels.remove(&stream);
+        if let Some(Tunnel::Begun { client }) = &tunnel {
+            visit.streams.remove(&client.connection.serial);
+        }
+        if visit.streams.is_empty() {
+            self.connections.allocated(now, name, false);
+        }
+        tunnel
+    }
+
+    /// Takes what the resolver has found, and refuses what has waited too long for it.
+    fn take_resolved(&mut self, hub: &mut Hub) {
+        let answers = self.door.replies.as_ref().map(|replies| replies.take());
+        for answer in answers.unwrap_or_default() {
+            let mut resolving = self.door.resolving.iter();
+            let Some(at) = resolving.position(|(_, asking)| asking.number == answer.number) else {
+                continue; // it has waited long enough
+            };
+            let Some((_, asking)) = self.door.resolving.remove(at) else {
+                continue;
+            };
+            if !self.waits(&asking) {
+                continue;
+            }
+            let addresses = answer.addresses.into_iter();
+            let addresses = addresses.map(|ip| SocketAddr::new(ip, asking.port));
+            let at = (asking.name, asking.stream);
+            if let Err(refusal) = self.open(at, addresses, hub) {
+                self.refuse(at, refusal, hub);
+                self.forget(at, hub.now.time);
+            }
+        }
+        while let Some((_, asking)) = self
+            .door
+            .resolving
+            .pop_front_if(|(until, _)| *until <= hub.now.time)
+        {
+            if self.waits(&asking) {
+                let at = (asking.name, asking.stream);
+                self.refuse(at, Refusal::DnsTimeout, hub);
+                self.forget(at, hub.now.time);
+            }
+        }
+    }
+
+    /// Returns whether a request still waits for the resolver.
+    fn waits(&mut self, asking: &Asking) -> bool {
+        let visit = self.door.visit(asking.name);
+        let tunnel = visit.and_then(|visit| visit.tunnels.get(&asking.stream));
+        matches!(tunnel, Some(Tunnel::Resolving { number }) if *number == asking.number)
+    }
+}
+
+impl Door {
+    /// Relays payloads of clients to the targets of their tunnels: those of one tunnel and one length together.
+    fn relay(&mut self, came: &[(AllocationId, Bytes)], hub: &mut Hub, tx: &mut SendQueue) {
+        let mut rest = came;
+        while let Some((tunnel, first)) = rest.first() {
+            let len = first.len();
+            let count_max = RUN_LEN_MAX
+                .checked_div(len)
+                .unwrap_or(1)
+                .clamp(1, RUN_COUNT_MAX);
+            let is_next =
+                |(it, payload): &&(AllocationId, Bytes)| it == tunnel && payload.len() == len;
+            let mut count = rest.iter().take(count_max).take_while(is_next).count();
+            let mut last_len = len;
+            if let Some((it, payload)) = rest.get(count)
+                && count < count_max
+                && it == tunnel
+                && (1..len).contains(&payload.len())
+            {
+                count += 1;
+                last_len = payload.len();
+            }
+            let (taken, after) = rest.split_at(count);
+            self.run.clear();
+            for (_, payload) in taken {
+                self.run.extend_from_slice(payload);
+            }
+            let staged = tx.stage(&self.run);
+            let run = Run {
+                start: 0,
+                stride: len,
+                len,
+                last_len,
+                count,
+            };
+            hub.counters.datagrams.client_in.add(count as u64);
+            hub.tunnelled(*tunnel, run, &staged, tx);
+            rest = after;
+        }
+    }
+
+    /// Notes payloads that were handed to a connection in DATAGRAM frames.
+    fn queue(&mut self, name: ConnectionName, frames: u64) {
+        let visit = self.visits.get_mut(name.place()).and_then(Option::as_mut);
+        if let Some(visit) = visit.filter(|_| frames > 0) {
+            visit.queued += frames;
+            self.queued += frames;
+            if !std::mem::replace(&mut visit.is_carrying, true) {
+                self.carrying.push(name);
+            }
+        }
+    }
+}
