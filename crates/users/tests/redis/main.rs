@@ -244,9 +244,9 @@ fn the_rights_that_the_documents_name_are_enough_to_be_told_of_changes() {
     };
     let documents = include_str!("../../../../docs/operating/redis.md");
     let (_, rights) = documents
-        .split_once("`ACL SETUSER turn on >PASSWORD ")
+        .split_once("ACL SETUSER turn on >a-long-secret ")
         .expect("rights");
-    let (rights, _) = rights.split_once('`').expect("their end");
+    let (rights, _) = rights.split_once('\n').expect("their end");
     server.command(&format!("ACL SETUSER turn on >secret {rights}"));
     let words = format!("{} db=2 user=turn password=secret", server.words());
     let mut connection = open(&words);
