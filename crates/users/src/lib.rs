@@ -20,6 +20,7 @@ mod mysql;
 mod postgres;
 mod records;
 mod redis;
+mod rest;
 mod secret;
 mod source;
 mod sql;

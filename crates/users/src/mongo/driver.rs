@@ -19,6 +19,7 @@ use crate::comparison::Comparison;
 use crate::driver::Driver;
 use crate::error::DatabaseError;
 use crate::records::{Answer, Delta, Names, News, Records, Tables, Users, Wanted, user_key};
+use crate::rest::Reading;
 
 /// Time between two signs of life, and between two counts.
 const INTERVAL: Duration = Duration::from_secs(1);
@@ -28,9 +29,6 @@ const GATHERING: Duration = Duration::from_millis(50);
 
 /// After so long everything is read again: with a change stream, and where documents are counted, which does not show those that are replaced.
 const WHOLE_AFTER: [Duration; 2] = [Duration::from_secs(3600), Duration::from_secs(30)];
-
-/// Readings and counts take at most one part in so many of the time.
-const SHARE: u32 = 10;
 
 /// Documents that come in one message.
 const BATCH: u32 = 10_000;
@@ -121,7 +119,7 @@ impl Mongo {
 
     /// Counts the documents, where the server does not tell of changes.
     async fn count(&mut self) -> Result<(), DatabaseError> {
-        let began = Instant::now();
+        let reading = Reading::begin();
         let mut counts = Vec::new();
         for name in COLLECTIONS {
             let collection = self.link.database.collection::<RawDocumentBuf>(name);
@@ -132,7 +130,7 @@ impl Mongo {
         follows.told.all_users |= follows.counts.first() != counts.first();
         follows.told.tables |= follows.counts.get(1..) != counts.get(1..);
         follows.counts = counts;
-        follows.pause = INTERVAL.max(began.elapsed() * SHARE);
+        follows.pause = INTERVAL.max(reading.rest());
         Ok(())
     }
 
@@ -298,8 +296,9 @@ impl Driver for Mongo {
             // What is read from here on is at least as new as what is told.
             self.listen().await?;
         }
-        let began = Instant::now();
         self.look().await?;
+        let reading = Reading::begin();
+        let began = reading.began();
         let after = WHOLE_AFTER[usize::from(self.follows.changes.is_none())];
         let whole_at = self.follows.whole_at;
         if whole_at.is_none_or(|whole_at| began - whole_at >= after) {
@@ -339,7 +338,7 @@ impl Driver for Mongo {
         };
         if is_all {
             self.follows.whole_at = Some(began);
-            self.follows.whole_from = began + began.elapsed() * SHARE;
+            self.follows.whole_from = Instant::now() + reading.rest();
         }
         Ok(news)
     }

@@ -32,6 +32,7 @@ use crate::error::DatabaseError;
 use crate::records::{
     Answer, Delta, News, RealmOption, Records, Tables, TokenKeyRow, Users, Wanted, user_key,
 };
+use crate::rest::Reading;
 use crate::secret::Secret;
 use crate::sql::Dialect;
 
@@ -43,9 +44,6 @@ const USUAL_MAX: Duration = Duration::from_secs(5);
 
 /// After so long everything is read again.
 const WHOLE_AFTER: Duration = Duration::from_secs(3600);
-
-/// A reading takes at most one part in so many of the time.
-const WHOLE_SHARE: u32 = 10;
 
 /// Where Debian's server and client meet.
 const SOCKET: &str = "/run/mysqld/mysqld.sock";
@@ -139,8 +137,9 @@ impl Mysql {
 
 impl Driver for Mysql {
     async fn follow(&mut self, wanted: &Wanted, known: &Records) -> Result<News, DatabaseError> {
-        let began = Instant::now();
         let changed = self.changed().await?;
+        let reading = Reading::begin();
+        let began = reading.began();
         let is_old = began - self.whole_at >= WHOLE_AFTER;
         let is_all_as_read = !changed.is_empty()
             && changed.keys().all(|table| self.is_as_read(table, &changed))
@@ -179,7 +178,7 @@ impl Driver for Mysql {
         };
         within(&source, reader.transaction.commit()).await?;
         self.read = changed;
-        self.whole_from = began + began.elapsed() * WHOLE_SHARE;
+        self.whole_from = Instant::now() + reading.rest();
         Ok(news)
     }
 

@@ -26,6 +26,7 @@ use crate::error::DatabaseError;
 use crate::records::{
     Answer, Delta, Names, News, RealmOption, Records, Tables, TokenKeyRow, Users, Wanted, user_key,
 };
+use crate::rest::Reading;
 use crate::secret::Secret;
 use crate::sql::Dialect;
 
@@ -37,9 +38,6 @@ const SILENCE_MAX: Duration = Duration::from_secs(5);
 
 /// After so long everything is read again.
 const WHOLE_AFTER: Duration = Duration::from_secs(3600);
-
-/// A whole reading takes at most one part in so many of the time.
-const WHOLE_SHARE: u32 = 10;
 
 /// A connection to PostgreSQL.
 pub struct Postgres {
@@ -83,7 +81,8 @@ impl Postgres {
     }
 
     async fn read_all(&mut self, wanted: &Wanted, known: &Records) -> Result<News, DatabaseError> {
-        let began = Instant::now();
+        let reading = Reading::begin();
+        let began = reading.began();
         let source = self.source.clone();
         let transaction = within(&source, async {
             let builder = self.client.build_transaction();
@@ -137,7 +136,7 @@ impl Postgres {
         };
         within(&source, reader.transaction.commit()).await?;
         if whole_at == began {
-            self.whole_from = began + began.elapsed() * WHOLE_SHARE;
+            self.whole_from = Instant::now() + reading.rest();
         }
         self.read = Some(Read {
             snapshot,

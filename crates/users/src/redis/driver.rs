@@ -14,6 +14,7 @@ use crate::change::{Change, Listed, Listing};
 use crate::driver::Driver;
 use crate::error::DatabaseError;
 use crate::records::{Answer, Delta, News, Records, Users, Wanted, user_key};
+use crate::rest::Reading;
 use crate::secret::Secret;
 
 /// Keys that one `SCAN` or `MGET` names. The server does nothing else meanwhile, so it is a millisecond's work.
@@ -27,9 +28,6 @@ const INTERVAL: Duration = Duration::from_secs(1);
 
 /// Time for which changes are gathered before they are read, so that many at once are read at once.
 const GATHERING: Duration = Duration::from_millis(10);
-
-/// How many times as long as the last read of everything the next one waits.
-const REST: u32 = 10;
 
 /// An open connection to a Redis or Valkey server.
 pub struct Redis {
@@ -46,8 +44,8 @@ struct Follows {
     mirror: Mirror,
     /// The realms whose users have been read.
     realms: Vec<String>,
-    /// When everything was read last, and how long that took; `None` before the first time.
-    read: Option<(Instant, Duration)>,
+    /// From when on everything may be read again; `None` before the first time.
+    rested_from: Option<Instant>,
 }
 
 impl Redis {
@@ -65,18 +63,18 @@ impl Redis {
                 pushes: None,
                 mirror: Mirror::default(),
                 realms: Vec::new(),
-                read: None,
+                rested_from: None,
             },
         })
     }
 
     async fn news(&mut self, wanted: &Wanted) -> Result<News, RedisFailure> {
-        let Some((ended, duration)) = self.follows.read else {
+        let Some(rested_from) = self.follows.rested_from else {
             // What changes from here on is told. What is read afterwards is at least as new.
             self.follows.pushes = Pushes::begin(&self.address).await?;
             return self.everything(wanted).await;
         };
-        let is_rested = ended.elapsed() >= duration * REST;
+        let is_rested = Instant::now() >= rested_from;
         let Some(pushes) = &mut self.follows.pushes else {
             return match is_rested {
                 true => self.everything(wanted).await,
@@ -96,7 +94,7 @@ impl Redis {
 
     /// Reads all keys that are wanted.
     async fn everything(&mut self, wanted: &Wanted) -> Result<News, RedisFailure> {
-        let begun = Instant::now();
+        let reading = Reading::begin();
         let mut keys = self.scan("turn/*").await?;
         keys.retain(|key| is_wanted(key, wanted));
         let (users, others): (Vec<_>, Vec<_>) = keys
@@ -123,7 +121,7 @@ impl Redis {
                 users.insert(name, user_key(&digits));
             }
         }
-        self.follows.read = Some((Instant::now(), begun.elapsed()));
+        self.follows.rested_from = Some(Instant::now() + reading.rest());
         Ok(News::Whole(Records {
             users: read,
             tables,

@@ -1,0 +1,75 @@
+//! Rests between readings of everything, so that a database and this machine have time for others.
+
+use std::time::{Duration, Instant};
+
+use rustix::time::{ClockId, clock_gettime};
+
+/// A reading takes at most one part in so many of the thread's time.
+const SHARE: u32 = 10;
+
+/// The longest rest for the time that the database took. It may have hung, and then its changes are wanted soon.
+const WAITED_MAX: Duration = Duration::from_secs(4);
+
+/// A reading that is under way on this thread.
+pub(crate) struct Reading {
+    began: Instant,
+    cpu: Duration,
+}
+
+impl Reading {
+    pub(crate) fn begin() -> Self {
+        Self {
+            began: Instant::now(),
+            cpu: own_cpu_time(),
+        }
+    }
+
+    pub(crate) fn began(&self) -> Instant {
+        self.began
+    }
+
+    /// Returns how long the next reading has to wait when this one is over.
+    pub(crate) fn rest(&self) -> Duration {
+        rest(
+            self.began.elapsed(),
+            own_cpu_time().saturating_sub(self.cpu),
+        )
+    }
+}
+
+fn rest(took: Duration, cpu: Duration) -> Duration {
+    (cpu * SHARE).max((took * SHARE).min(WAITED_MAX))
+}
+
+fn own_cpu_time() -> Duration {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    Duration::try_from(time).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reading_is_a_tenth_of_the_work_and_a_database_that_hung_is_read_four_seconds_later() {
+        let ms = Duration::from_millis;
+        for (took, cpu, expected) in [
+            (10, 5, 100),
+            (900, 700, 7000),
+            (2000, 1, 4000),
+            (60_000, 1, 4000),
+            (0, 0, 0),
+        ] {
+            assert_eq!(rest(ms(took), ms(cpu)), ms(expected), "{took} ms");
+        }
+    }
+
+    #[test]
+    fn what_the_thread_works_counts_and_not_that_it_waits() {
+        let reading = Reading::begin();
+        let before = own_cpu_time();
+        while own_cpu_time() - before < Duration::from_millis(5) {}
+        assert!(own_cpu_time() - reading.cpu >= Duration::from_millis(5));
+        assert!(reading.rest() >= Duration::from_millis(50));
+    }
+}
