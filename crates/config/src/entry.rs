@@ -121,6 +121,7 @@ pub(crate) enum Need {
     Tls,
     Dtls,
     DtlsOrQuic,
+    Quic,
     TcpRelays,
     Database,
     Secrets,
@@ -135,10 +136,11 @@ pub(crate) enum Need {
 
 impl Need {
     /// All needs, in the order in which those that are not met are noted.
-    pub(crate) const ALL: [Self; 13] = [
+    pub(crate) const ALL: [Self; 14] = [
         Self::Tls,
         Self::Dtls,
         Self::DtlsOrQuic,
+        Self::Quic,
         Self::TcpRelays,
         Self::Database,
         Self::Secrets,
@@ -157,6 +159,7 @@ impl Need {
             Self::Tls => "TLS or DTLS, which need `cert` and `pkey`",
             Self::Dtls => "`dtls`, `cert` and `pkey`",
             Self::DtlsOrQuic => "`dtls` or `quic`, `cert` and `pkey`",
+            Self::Quic => "`quic`, `cert` and `pkey`",
             Self::TcpRelays => "`no-tcp-relay=false`",
             Self::Database => "`userdb`",
             Self::Secrets => "`use-auth-secret` or `static-auth-secret`",

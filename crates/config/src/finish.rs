@@ -74,7 +74,7 @@ fn check(draft: &mut Draft, findings: &mut Findings) {
             "together with `stun-only` nothing would be served; give one of the two",
         );
     }
-    if draft.tls.quic_wanted && draft.stun.rfc5766_channel_numbers {
+    if draft.tls.quic.wanted && draft.stun.rfc5766_channel_numbers {
         findings.problem(
             "rfc5766-channel-numbers",
             "contradicts `quic`: packets of QUIC begin with these numbers too (RFC 9443); give one \
@@ -129,6 +129,7 @@ fn is_met(need: Need, draft: &Draft, findings: &Findings) -> bool {
         Need::Tls => draft.tls.is_spoken(),
         Need::Dtls => draft.tls.dtls_files().is_some(),
         Need::DtlsOrQuic => draft.tls.dtls_files().is_some() || draft.tls.quic_files().is_some(),
+        Need::Quic => draft.tls.quic_files().is_some(),
         Need::TcpRelays => draft.relays.tcp,
         Need::Database => draft.authentication.database.source.is_some(),
         Need::Secrets => draft.authentication.takes_secrets(),

@@ -58,5 +58,6 @@ pub use stream::accepting::{AcceptStrategy, Accepting};
 pub use turn::coalesce::CoalescePolicy;
 pub use turn::datapath::Datapath;
 pub use turnbuckle_sys::cpus::{allowed_cpus, pin_current_thread};
+pub use turnbuckle_sys::steering::Instruction;
 pub use udp::backend::{Backend, UnknownBackend};
 pub use views::{Accepted, Admission, Payload, Place, Received, StreamInput, Taken};

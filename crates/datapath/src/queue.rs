@@ -132,7 +132,7 @@ impl SendQueue {
     }
 
     /// Queues one datagram, a part of `message`, that must not be fragmented: DF is set, or for IPv6 no fragment header is
-    /// made. Meant for rare datagrams: it costs two system calls more.
+    /// made. Meant for rare datagrams: the socket is switched for it and back, with a system call each.
     ///
     /// # Panics
     /// When `run` does not lie within the message or has more than one payload.

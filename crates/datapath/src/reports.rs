@@ -85,6 +85,13 @@ pub enum Warning {
         /// The error number.
         errno: i32,
     },
+    /// A program that chooses the socket for a datagram was refused; the hash of the addresses does.
+    SteeringUnavailable {
+        /// The socket.
+        local: SocketAddr,
+        /// The error number.
+        errno: i32,
+    },
 }
 
 impl fmt::Display for Warning {
@@ -116,6 +123,13 @@ impl fmt::Display for Warning {
                 write!(
                     f,
                     "sendmmsg is not available, sending one message per call: {}",
+                    reason(errno)
+                )
+            }
+            Self::SteeringUnavailable { local, errno } => {
+                write!(
+                    f,
+                    "datagrams to {local} are not steered by connection id, and handed over where needed: {}",
                     reason(errno)
                 )
             }

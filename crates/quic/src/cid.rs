@@ -10,6 +10,12 @@ use aws_lc_rs::hmac;
 /// Bytes of a connection id.
 pub const CONNECTION_ID_LEN: usize = 12;
 
+/// Where it begins in a packet with a short header (RFC 8999 §5.2).
+pub(crate) const SHORT_ID_AT: usize = 1;
+/// Where its length stands in a packet with a long header, and where it begins (RFC 8999 §5.1).
+pub(crate) const LONG_LEN_AT: usize = 5;
+pub(crate) const LONG_ID_AT: usize = 6;
+
 /// Set in the first byte of a packet with a long header (RFC 9000 §17.2).
 const LONG_HEADER: u8 = 0x80;
 /// The packet type of a long header, and that of Initial packets.
@@ -18,8 +24,8 @@ const TYPE_MASK: u8 = 0x30;
 /// Reads and makes the connection ids of one server.
 #[derive(Clone, Copy, Debug)]
 pub struct Ids {
-    tag: [u32; 2],
-    shard: [u32; 2],
+    pub(crate) tag: [u32; 2],
+    pub(crate) shard: [u32; 2],
 }
 
 impl Ids {
@@ -70,23 +76,31 @@ pub(crate) fn is_past_initial(datagram: &[u8]) -> bool {
 
 /// Returns the destination connection id of the first packet (RFC 8999 §5), if it is as long as ours.
 fn destination(datagram: &[u8]) -> Option<&[u8]> {
-    let (&first, rest) = datagram.split_first()?;
-    if first & LONG_HEADER == 0 {
-        return rest.get(..CONNECTION_ID_LEN);
-    }
-    // Four bytes of version, then the length.
-    let (&len, rest) = rest.get(4..)?.split_first()?;
-    (usize::from(len) == CONNECTION_ID_LEN)
-        .then(|| rest.get(..CONNECTION_ID_LEN))
-        .flatten()
+    let first = datagram.first()?;
+    let at = if first & LONG_HEADER == 0 {
+        SHORT_ID_AT
+    } else if usize::from(*datagram.get(LONG_LEN_AT)?) == CONNECTION_ID_LEN {
+        LONG_ID_AT
+    } else {
+        return None;
+    };
+    datagram.get(at..)?.get(..CONNECTION_ID_LEN)
 }
 
 #[inline]
-fn mix(r: u32, [k0, k1]: [u32; 2]) -> u32 {
-    let x = (r ^ k0).wrapping_mul(k1 | 1);
-    let x = (x ^ (x >> 15)).wrapping_mul(0x2c1b_3c6d);
-    let x = (x ^ (x >> 12)).wrapping_mul(k0 | 1);
-    (x ^ (x >> 15)) ^ k1
+fn mix(r: u32, key: [u32; 2]) -> u32 {
+    let mut x = r ^ key[0];
+    for (factor, shift) in rounds(key) {
+        x = x.wrapping_mul(factor);
+        x ^= x >> shift;
+    }
+    x ^ key[1]
+}
+
+/// Returns the factor and the shift of each round of the mix.
+#[inline]
+pub(crate) const fn rounds([k0, k1]: [u32; 2]) -> [(u32, u32); 3] {
+    [(k1 | 1, 15), (0x2c1b_3c6d, 12), (k0 | 1, 15)]
 }
 
 /// Makes the connection ids of one shard.

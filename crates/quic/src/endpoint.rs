@@ -17,8 +17,6 @@ use crate::stack::{Closed, Connection, Handled, Incoming, Link, Packet, Refused,
 use crate::totals::{Dropped, Totals};
 use crate::transmit::{Answer, Outlet, Via};
 
-/// Trains of one connection in one call of [`Endpoint::transmit`]; what is left comes with the next one.
-const TRAINS_PER_TURN: usize = 8;
 /// Bytes by which the memory that datagrams are copied to grows.
 const POOL_LEN: usize = 256 * 1024;
 
@@ -182,14 +180,16 @@ impl<A: Application> Endpoint<A> {
         }
     }
 
-    /// Sends what is due. Each connection sends a bounded number of trains; if more is left, [`Self::next_deadline`] says so.
+    /// Sends what is due, one train of each connection after the other, up to a bounded number of datagrams; if more is left,
+    /// [`Self::next_deadline`] says so.
     pub fn transmit(&mut self, now: Instant, outlet: &mut impl Outlet) {
         for (via, answer) in self.answers.drain(..) {
             let len = answer.bytes.len();
             outlet.send(via, answer.to, answer.bytes, len);
         }
         let datagrams_max = self.settings.path.train_datagrams.max(1);
-        for _ in 0..self.ready.len() {
+        let mut budget = self.settings.path.turn_datagrams.max(1);
+        while budget > 0 {
             let Some(index) = self.ready.pop_front() else {
                 return;
             };
@@ -198,21 +198,21 @@ impl<A: Application> Endpoint<A> {
             };
             held.is_ready = false;
             let done = contained(|| {
-                for _ in 0..TRAINS_PER_TURN {
-                    let mut buffer = outlet.buffer();
-                    let train = held.link.transmit(now, datagrams_max, &mut buffer);
-                    let Some((to, segment)) = train else {
-                        buffer.clear();
-                        outlet.send(held.via, held.known_at, buffer, 1);
-                        return false;
-                    };
-                    outlet.send(held.via, to, buffer, segment);
-                }
-                true
+                let mut buffer = outlet.buffer();
+                let train = held.link.transmit(now, datagrams_max, &mut buffer);
+                let Some((to, segment)) = train else {
+                    buffer.clear();
+                    outlet.send(held.via, held.known_at, buffer, 1);
+                    return 0;
+                };
+                let datagrams = buffer.len().div_ceil(segment);
+                outlet.send(held.via, to, buffer, segment);
+                datagrams
             });
-            let has_more = done == Some(true);
+            let datagrams = done.unwrap_or(0);
+            budget = budget.saturating_sub(datagrams);
             self.settle(index, done.map(|_| ()));
-            if has_more {
+            if datagrams > 0 {
                 self.mark_ready(index);
             }
         }

@@ -3,7 +3,8 @@
 //! [`Endpoint`] serves the connections of one listener in one thread, each with an [`Application`] of its own. The protocol itself is a
 //! library's; `stack` is the one file that names it. What this crate adds is what a relay's thread needs:
 //!
-//! * connection ids that carry the number of the shard, with a tag that others cannot forge by chance (`cid`), and keys that all shards share (`keys`);
+//! * connection ids that carry the number of the shard, with a tag that others cannot forge by chance (`cid`), keys that all shards share (`keys`), and
+//!   a program by which the kernel reads them (`steering`);
 //! * no state before proof: each new connection is answered with a Retry first, and what has proven nothing waits in a bounded queue (`gate`);
 //! * a bounded table of connections, in which a panic ends one of them and nothing else (`connections`);
 //! * one deadline for each connection (`deadlines`), and trains into buffers that the host lends (`transmit`).
@@ -20,6 +21,7 @@ mod gate;
 mod keys;
 mod settings;
 mod stack;
+mod steering;
 mod totals;
 mod transmit;
 
@@ -35,5 +37,6 @@ pub use settings::{Limits, Path, Settings, WallClock};
 pub use stack::{
     Closed, Connection, Refused, SendDatagramError, Statistics, StreamError, StreamId, StreamState,
 };
+pub use steering::Instruction;
 pub use totals::{Dropped, Totals};
 pub use transmit::{Outlet, Via};

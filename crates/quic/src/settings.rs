@@ -48,6 +48,9 @@ pub struct Path {
     pub mtu_max: Option<u16>,
     /// Datagrams of one train.
     pub train_datagrams: usize,
+    /// Datagrams of all connections after which [`Endpoint::transmit`](crate::Endpoint::transmit) leaves the rest to its next call. What a host sends
+    /// only when a call has returned, it sends the sooner the fewer they are: the other side works on the first while the next are made.
+    pub turn_datagrams: usize,
 }
 
 impl Default for Path {
@@ -56,6 +59,7 @@ impl Default for Path {
             mtu_initial: 1350,
             mtu_max: Some(1452),
             train_datagrams: 32,
+            turn_datagrams: 256,
         }
     }
 }

@@ -150,6 +150,7 @@ pub(crate) fn datagrams(
             keys: keys.quic.clone(),
             book,
             resolver: resolver.cloned(),
+            is_steered: config.tls.quic.is_steered,
         }),
     }
 }

@@ -1,9 +1,11 @@
-//! Steering of new connections to the socket of the group that belongs to the CPU on which they arrive.
+//! Programs that choose the socket of a group with one address (`SO_REUSEPORT`) which gets a connection or a datagram; one of them chooses the socket
+//! that belongs to the CPU on which a connection arrives.
 //!
-//! A classic BPF program that the kernel runs for each SYN (`SO_ATTACH_REUSEPORT_CBPF`, Linux 4.5) returns the number of a socket of the
-//! group; sockets are numbered in the order in which they began to listen.
+//! A classic BPF program that the kernel runs for each SYN, and for each datagram over its UDP payload (`SO_ATTACH_REUSEPORT_CBPF`, Linux 4.5), returns
+//! the number of a socket of the group; sockets are numbered in the order in which they began to listen, or were bound for datagrams. A number that no
+//! socket has leaves it to the hash of the addresses. A load beyond the end of a packet ends a program with 0.
 
-use std::os::fd::{AsFd, AsRawFd as _};
+use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd};
 
 use rustix::io::Errno;
 
@@ -77,12 +79,45 @@ fn program(cpus: &[u32], sockets: u32) -> Vec<libc::sock_filter> {
 ///
 /// # Errors
 /// What `setsockopt` returns: `ENOMEM` or `EINVAL` for more CPUs than a program has room for (at least 680).
-#[expect(unsafe_code, reason = "setsockopt with a BPF program")]
 pub fn steer_by_cpu(socket: impl AsFd, cpus: &[u32], sockets: u32) -> Result<(), Errno> {
     if cpus.is_empty() || sockets == 0 {
         return Err(Errno::INVAL);
     }
-    let mut program = program(cpus, sockets);
+    attach(socket.as_fd(), &mut program(cpus, sockets))
+}
+
+/// One instruction of a classic BPF program, as in linux/filter.h.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Instruction {
+    /// What is done.
+    pub code: u16,
+    /// Instructions that a jump passes over if its condition holds.
+    pub if_true: u8,
+    /// Instructions that it passes over if not.
+    pub if_false: u8,
+    /// The operand `k`.
+    pub operand: u32,
+}
+
+/// Has a program choose the socket for what comes to the group that `socket` belongs to, in place of the program that did.
+///
+/// # Errors
+/// What `setsockopt` returns: `EINVAL` for a program that the kernel does not take and for a socket that is in no group.
+pub fn steer(socket: impl AsFd, program: &[Instruction]) -> Result<(), Errno> {
+    let mut program: Vec<_> = program
+        .iter()
+        .map(|instruction| libc::sock_filter {
+            code: instruction.code,
+            jt: instruction.if_true,
+            jf: instruction.if_false,
+            k: instruction.operand,
+        })
+        .collect();
+    attach(socket.as_fd(), &mut program)
+}
+
+#[expect(unsafe_code, reason = "setsockopt with a BPF program")]
+fn attach(socket: BorrowedFd<'_>, program: &mut [libc::sock_filter]) -> Result<(), Errno> {
     let description = libc::sock_fprog {
         len: program.len().try_into().map_err(|_| Errno::INVAL)?,
         filter: program.as_mut_ptr(),
@@ -90,11 +125,11 @@ pub fn steer_by_cpu(socket: impl AsFd, cpus: &[u32], sockets: u32) -> Result<(),
     let len = size_of::<libc::sock_fprog>()
         .try_into()
         .map_err(|_| Errno::INVAL)?;
-    // SAFETY: `description` points at `program`, whose length it states; both live on this stack frame during the call, which only reads
-    // and copies them. The descriptor is open for as long as it is borrowed.
+    // SAFETY: `description` points at `program`, whose length it states; both live during the call, which only reads and copies them. The
+    // descriptor is open for as long as it is borrowed.
     let result = unsafe {
         libc::setsockopt(
-            socket.as_fd().as_raw_fd(),
+            socket.as_raw_fd(),
             libc::SOL_SOCKET,
             libc::SO_ATTACH_REUSEPORT_CBPF,
             (&raw const description).cast(),

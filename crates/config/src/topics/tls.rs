@@ -17,8 +17,8 @@ pub struct Tls {
     pub wanted: bool,
     /// DTLS is wanted; without certificate and key there is none all the same.
     pub dtls_wanted: bool,
-    /// QUIC is wanted; without certificate and key there is none all the same.
-    pub quic_wanted: bool,
+    /// Clients that come by QUIC.
+    pub quic: Quic,
     /// Port on which TLS and DTLS are expected; they are recognised on the other one too.
     pub port: u16,
     /// File with the server's certificate and those between it and an authority, in PEM form. Given together with [`Self::key`] or
@@ -40,6 +40,15 @@ pub struct Tls {
     pub offers_http: bool,
 }
 
+/// Clients that come by QUIC.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Quic {
+    /// It is wanted; without certificate and key there is none all the same.
+    pub wanted: bool,
+    /// The kernel is to give datagrams to the shard that has their connection.
+    pub is_steered: bool,
+}
+
 impl Tls {
     /// Returns certificate and key, if TLS is spoken.
     #[must_use]
@@ -59,7 +68,7 @@ impl Tls {
     #[must_use]
     pub fn quic_files(&self) -> Option<(&Path, &Path)> {
         let files = self.certificate.as_deref().zip(self.key.as_deref());
-        files.filter(|_| self.quic_wanted)
+        files.filter(|_| self.quic.wanted)
     }
 
     /// Returns whether certificates are needed at all.
@@ -128,7 +137,32 @@ pub(crate) const ROWS: &[Key] = &[
          sessions without an allocation say.",
     )
     .default("false")
-    .works(flag!(quic_wanted)),
+    .works(Setting {
+        take: |tls, written| {
+            tls.quic.wanted = written.value.flag();
+            Ok(())
+        },
+        show: |tls| one(tls.quic.wanted),
+    }),
+    Key::own(
+        "O-020",
+        "quic-steering",
+        Group::Threads,
+        Kind::Flag,
+        "The kernel gives each datagram of QUIC to the thread that has its connection, by its \
+         connection id. Off: by the hash of the addresses, and where a client has changed its \
+         address, one thread hands each datagram over to another. A kernel that refuses is told \
+         of with a warning.",
+    )
+    .default("true")
+    .needs(Need::Quic)
+    .works(Setting {
+        take: |tls, written| {
+            tls.quic.is_steered = written.value.flag();
+            Ok(())
+        },
+        show: |tls| one(tls.quic.is_steered),
+    }),
     Key::new(
         "O-070",
         "cert",
@@ -435,7 +469,7 @@ pub(crate) fn check(tls: &Tls, findings: &mut Findings) {
         );
     }
     check_dtls(tls, findings);
-    if tls.quic_wanted && tls.quic_files().is_none() {
+    if tls.quic.wanted && tls.quic_files().is_none() {
         findings.note(
             "quic",
             "there is none all the same: QUIC needs `cert` and `pkey`",

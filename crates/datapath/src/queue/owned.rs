@@ -6,7 +6,7 @@
 use std::net::SocketAddr;
 
 use super::runs::{NONE, RunRecord};
-use super::{SendQueue, Source};
+use super::{SendQueue, Source, first_part};
 use crate::names::{EndpointId, narrow};
 
 /// Buffers kept for the next turn.
@@ -61,9 +61,41 @@ impl SendQueue {
         bytes: Vec<u8>,
         segment: usize,
     ) {
+        if let Some(record) = self.own(bytes, segment) {
+            self.join(endpoint, to, record);
+        }
+    }
+
+    /// The same for datagrams that must not be fragmented: DF is set, or for IPv6 no fragment header is made. They are trains of their own.
+    ///
+    /// # Panics
+    /// As [`Self::send_owned`].
+    pub fn send_owned_unfragmented(
+        &mut self,
+        endpoint: EndpointId,
+        to: SocketAddr,
+        bytes: Vec<u8>,
+        segment: usize,
+    ) {
+        let Some(mut rest) = self.own(bytes, segment) else {
+            return;
+        };
+        let flow = self.flow_place(endpoint, to);
+        let mut left = rest.count;
+        while left > 0 {
+            let room = self.room_when_empty(rest.len);
+            let part = first_part(&mut rest, room);
+            let number = self.push_train(endpoint, to, part, true);
+            self.note_newest(flow, number);
+            left -= part.count;
+        }
+    }
+
+    /// Keeps a buffer until it is sent. `None` if there is nothing in it.
+    fn own(&mut self, bytes: Vec<u8>, segment: usize) -> Option<RunRecord> {
         if bytes.is_empty() {
             self.owned.keep(bytes);
-            return;
+            return None;
         }
         let count = bytes.len().div_ceil(segment);
         let last_len = bytes.len() - (count - 1) * segment;
@@ -80,6 +112,6 @@ impl SendQueue {
             next: NONE,
         };
         self.owned.queued.push(bytes);
-        self.join(endpoint, to, record);
+        Some(record)
     }
 }

@@ -436,6 +436,32 @@ fn owned_buffers_form_trains_and_are_lent_again() {
 }
 
 #[test]
+fn what_must_not_be_fragmented_forms_trains_of_its_own() {
+    let mut queue = SendQueue::new(SEGMENTS);
+    queue.send_owned(endpoint(1), peer(7), vec![1; 2000], 1000);
+    queue.send_owned_unfragmented(endpoint(1), peer(7), vec![2; 3000], 1000);
+    queue.send_owned(endpoint(1), peer(7), vec![3; 2000], 1000);
+    // More than a train takes, into equal parts.
+    let two_trains = usize::from(SEGMENTS) * 2;
+    queue.send_owned_unfragmented(endpoint(1), peer(7), vec![4; two_trains * 10], 10);
+    let expected = [
+        vec![1000; 2],
+        vec![1000; 3],
+        vec![1000; 2],
+        vec![10; usize::from(SEGMENTS)],
+        vec![10; usize::from(SEGMENTS)],
+    ];
+    assert_eq!(sizes(&queue, endpoint(1)), expected.map(|sizes| (7, sizes)));
+    let marked: Vec<_> = queue
+        .datagrams(NoMemory)
+        .map(|datagram| (datagram.parts.concat()[0], datagram.dont_fragment))
+        .collect();
+    for (fill, dont_fragment) in marked {
+        assert_eq!(dont_fragment, fill % 2 == 0, "{fill}");
+    }
+}
+
+#[test]
 fn a_buffer_that_has_grown_too_large_is_not_kept() {
     let mut queue = SendQueue::new(SEGMENTS);
     queue.send_owned(endpoint(1), peer(7), vec![0; 300_000], 1200);

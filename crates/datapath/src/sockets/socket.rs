@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
+use rustix::io::Errno;
 use socket2::{Domain, Protocol, SockFilter, SockRef, Type};
 use turnbuckle_sys::sockopt;
 
@@ -36,6 +37,7 @@ pub struct SharedSocket {
 pub(crate) struct Socket {
     descriptor: OwnedFd,
     pub(crate) trains: Trains,
+    fragments: Fragments,
     /// Messages to ask for in the next call.
     pub(crate) want: u16,
     /// Turn in which this socket was last read.
@@ -49,6 +51,16 @@ pub(crate) struct Socket {
     /// Bytes of `SO_SNDBUF` at present, 0 before the first growth.
     send_buffer: u32,
     charge: Charge,
+}
+
+/// Whether a socket's datagrams may be fragmented at present. The kernel has no flag for a single datagram, so the socket is switched between batches
+/// and remembers how it was left.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fragments {
+    Allowed,
+    Forbidden,
+    /// They are forbidden for all.
+    Never,
 }
 
 /// The state of a socket's trains.
@@ -93,6 +105,8 @@ impl Socket {
         if let Some(kept) = kept
             && let Some(socket) = kept.get(SocketKind::Datagrams, bind.address)?
         {
+            // Whoever had it may have left it otherwise.
+            sockopt::allow_fragments(socket.as_fd(), bind.address.is_ipv6())?;
             return Ok((Self::new(socket, bind.kind, settings), bind.address));
         }
         if !is_listener
@@ -188,6 +202,7 @@ impl Socket {
                 proven: false,
                 refusals: 0,
             },
+            fragments: Fragments::Allowed,
             want,
             read_turn: 0,
             lone: 0,
@@ -213,6 +228,42 @@ impl Socket {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
             result => result,
         }
+    }
+
+    /// Has nothing leave in fragments from now on.
+    ///
+    /// # Errors
+    /// What `setsockopt` returns.
+    pub(crate) fn never_fragment(&mut self, v6: bool) -> Result<(), Errno> {
+        sockopt::forbid_fragments(self.fd(), v6)?;
+        self.fragments = Fragments::Never;
+        Ok(())
+    }
+
+    /// Prepares the socket for datagrams that must not be fragmented, or for such as may be.
+    ///
+    /// # Errors
+    /// What `setsockopt` returns.
+    #[inline]
+    pub(crate) fn set_fragments(&mut self, forbidden: bool, v6: bool) -> Result<(), Errno> {
+        match (self.fragments, forbidden) {
+            (Fragments::Never, _) | (Fragments::Forbidden, true) | (Fragments::Allowed, false) => {
+                Ok(())
+            }
+            (_, forbidden) => self.switch_fragments(forbidden, v6),
+        }
+    }
+
+    #[cold]
+    fn switch_fragments(&mut self, forbidden: bool, v6: bool) -> Result<(), Errno> {
+        if forbidden {
+            sockopt::forbid_fragments(self.fd(), v6)?;
+            self.fragments = Fragments::Forbidden;
+        } else {
+            sockopt::allow_fragments(self.fd(), v6)?;
+            self.fragments = Fragments::Allowed;
+        }
+        Ok(())
     }
 
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {

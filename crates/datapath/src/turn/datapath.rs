@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use rustix::event::epoll::{Event, EventFlags};
 use turnbuckle_sys::errqueue;
-use turnbuckle_sys::sockopt;
+use turnbuckle_sys::steering::{self, Instruction};
 
 use super::events::{EVENTS, Newcomers, low};
 use super::opener::Opener;
@@ -98,10 +98,11 @@ impl Datapath {
     ///
     /// # Errors
     /// It is closed, or what `setsockopt` returns.
-    pub fn forbid_fragments(&self, endpoint: EndpointId) -> io::Result<()> {
-        let bound = self.table.get(endpoint).ok_or(io::ErrorKind::NotFound)?;
+    pub fn forbid_fragments(&mut self, endpoint: EndpointId) -> io::Result<()> {
+        let bound = self.table.get_mut(endpoint);
+        let bound = bound.ok_or(io::ErrorKind::NotFound)?;
         let v6 = bound.endpoint.local.is_ipv6();
-        Ok(sockopt::forbid_fragments(bound.socket.fd(), v6)?)
+        Ok(bound.socket.never_fragment(v6)?)
     }
 
     /// Lets a listener that was bound with `reuseport` receive, now that every member of its group is bound.
@@ -111,6 +112,20 @@ impl Datapath {
     pub fn admit_clients(&self, listener: EndpointId) -> io::Result<()> {
         let bound = self.table.get(listener).ok_or(io::ErrorKind::NotFound)?;
         bound.socket.admit_clients()
+    }
+
+    /// Has a program choose which socket of its group gets a datagram that comes to the address of a listener that was bound with `reuseport`. Sockets
+    /// are numbered in the order in which they were bound. A kernel that refuses goes on as before, with a warning.
+    pub fn steer(&mut self, listener: EndpointId, program: &[Instruction]) {
+        let Some(bound) = self.table.get(listener) else {
+            return;
+        };
+        if let Err(errno) = steering::steer(bound.socket.fd(), program) {
+            self.warnings.push(Warning::SteeringUnavailable {
+                local: bound.endpoint.local,
+                errno: errno.raw_os_error(),
+            });
+        }
     }
 
     /// Takes an address for connections. None arrive before [`admit_connections`](Self::admit_connections).
@@ -196,7 +211,7 @@ impl Datapath {
     #[cfg(test)]
     pub(crate) fn disable_checksums(&self, endpoint: EndpointId) {
         let bound = self.table.get(endpoint).expect("an open endpoint");
-        sockopt::disable_checksums(bound.socket.fd()).expect("a UDP socket");
+        turnbuckle_sys::sockopt::disable_checksums(bound.socket.fd()).expect("a UDP socket");
     }
 
     fn sockets(&mut self) -> Opener<'_> {

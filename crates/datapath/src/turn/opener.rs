@@ -5,8 +5,6 @@ use std::net::SocketAddr;
 
 use rustix::event::epoll::{self, EventData, EventFlags};
 
-use turnbuckle_sys::sockopt;
-
 use crate::names::{Bind, EndpointId, EndpointKind, Listen, StreamId, StreamListenerId};
 use crate::reports::Warning;
 use crate::settings::Settings;
@@ -75,10 +73,10 @@ impl Sockets for Opener<'_> {
     }
 
     fn forbid_fragments(&mut self, endpoint: EndpointId) {
-        if let Some(bound) = self.table.get(endpoint) {
+        if let Some(bound) = self.table.get_mut(endpoint) {
             let is_v6 = bound.endpoint.local.is_ipv6();
             // Without it datagrams leave as from any other relay socket.
-            let _ = sockopt::forbid_fragments(bound.socket.fd(), is_v6);
+            let _ = bound.socket.never_fragment(is_v6);
         }
     }
 

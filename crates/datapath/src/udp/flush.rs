@@ -131,7 +131,9 @@ impl Flusher {
         way: &mut WayOut<'_>,
         handler: &mut H,
     ) {
+        let v6 = way.local.is_ipv6();
         if let Some((train, run)) = job.queue.only_datagram(touched)
+            && way.socket.set_fragments(false, v6).is_ok()
             && let Some(datagram) = self.outbox.contiguous(job.queue, job.buffers, run)
         {
             // `sendto` spares the kernel the message header and the vector.
@@ -141,11 +143,19 @@ impl Flusher {
             return;
         }
         let mut trains = job.queue.trains(touched).peekable();
-        while trains.peek().is_some() {
+        while let Some(&(_, first)) = trains.peek() {
+            let dont_fragment = first.dont_fragment;
+            if way.socket.set_fragments(dont_fragment, v6).is_err() {
+                // Such an option is refused for no reason that the kernel knows, unless a sandbox does it.
+                let cause = SendFailure::Other;
+                give_up(job, touched.endpoint, first.datagrams, cause, handler);
+                trains.next();
+                continue;
+            }
             let mut packer = self.outbox.pack(job.queue, job.buffers);
             while packer.batch.len() < BATCH_MESSAGES && packer.batch.pieces() < BATCH_PIECES {
-                let Some((number, train)) = trains.next_if(|(_, train)| !train.dont_fragment)
-                else {
+                let alike = |(_, train): &(u32, &Train)| train.dont_fragment == dont_fragment;
+                let Some((number, train)) = trains.next_if(alike) else {
                     break;
                 };
                 if way.socket.trains.allowed && train.datagrams > 1 {
@@ -164,9 +174,6 @@ impl Flusher {
                     handler,
                 );
             }
-            if let Some((number, train)) = trains.next_if(|(_, train)| train.dont_fragment) {
-                self.unfragmented(job, number, train, way, handler);
-            }
         }
     }
 
@@ -178,9 +185,11 @@ impl Flusher {
         way: &mut WayOut<'_>,
         handler: &mut H,
     ) {
+        let v6 = way.local.is_ipv6();
         for (number, train) in job.queue.trains(touched) {
-            if train.dont_fragment {
-                self.unfragmented(job, number, train, way, handler);
+            if way.socket.set_fragments(train.dont_fragment, v6).is_err() {
+                let cause = SendFailure::Other;
+                give_up(job, touched.endpoint, train.datagrams, cause, handler);
                 continue;
             }
             for run in job.queue.runs(train) {
@@ -206,40 +215,6 @@ impl Flusher {
                 }
             }
         }
-    }
-
-    /// Sends one datagram that must not be fragmented. The flag is the socket's, so it is set for this one and cleared.
-    #[cold]
-    fn unfragmented<H: DatagramHandler>(
-        &mut self,
-        job: &Job<'_>,
-        number: u32,
-        train: &Train,
-        way: &mut WayOut<'_>,
-        handler: &mut H,
-    ) {
-        let v6 = way.local.is_ipv6();
-        let mut packer = self.spare.pack(job.queue, job.buffers);
-        packer.singles(number, train);
-        let mut batch = packer.batch;
-        batch.seal();
-        if sockopt::forbid_fragments(way.socket.fd(), v6).is_err() {
-            give_up(
-                job,
-                train.endpoint,
-                train.datagrams,
-                SendFailure::Other,
-                handler,
-            );
-            return;
-        }
-        for index in 0..batch.len() {
-            deliver(job, train, way, handler, |way| {
-                calls::send_one(&batch, way.socket.fd(), index)
-            });
-        }
-        // Clearing an option that was just set fails for no reason the kernel knows.
-        let _ = sockopt::allow_fragments(way.socket.fd(), v6);
     }
 }
 

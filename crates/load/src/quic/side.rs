@@ -93,6 +93,7 @@ impl<A: Application> Side<A> {
                 mtu_initial: options.mtu,
                 mtu_max: None,
                 train_datagrams: options.train,
+                turn_datagrams: options.train,
             },
             limits: Limits {
                 idle: options.timeout,

@@ -60,7 +60,7 @@ pub(crate) struct Listening {
     /// Addresses of both kinds that were added after the start, in that order. A restarted shard has to number them as the others do.
     later: Vec<(Vec<SocketAddr>, Vec<SocketAddr>)>,
     /// Addresses for datagrams where another process listens too.
-    shared: Vec<SocketAddr>,
+    pub(super) shared: Vec<SocketAddr>,
     awaited: Vec<(Transport, SocketAddr)>,
     next_attempt: Instant,
 }
@@ -259,22 +259,20 @@ impl Listening {
 
 /// Opens sockets on every shard, and admits clients when all of them are bound.
 fn open(shards: &[Shard], datagrams: &[SocketAddr], streams: &[SocketAddr]) -> Result<(), String> {
-    let (done, is_done) = sync_channel(shards.len());
+    let mut outcome = Ok(());
+    // One after the other, because the order in which they bind is their number in the SO_REUSEPORT group.
     for shard in shards {
+        let (done, is_done) = sync_channel(1);
         shard.insist(Request::Listen {
             datagrams: datagrams.to_vec(),
             streams: streams.to_vec(),
-            done: done.clone(),
+            done,
         });
-    }
-    drop(done);
-    let mut outcome = Ok(());
-    for _ in shards {
         match is_done.recv_timeout(TIMEOUT) {
             Ok(Ok(())) => {}
             Ok(Err(error)) => outcome = Err(error.to_string()),
             // The shard has ended, and its last event has the reason.
-            Err(_) => break,
+            Err(_) => {}
         }
     }
     admit_clients(shards);

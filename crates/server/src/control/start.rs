@@ -127,6 +127,7 @@ pub(super) fn start(
         interfaces: interfaces.addresses().to_vec(),
         listeners: Listeners {
             datagrams: listening.datagrams.clone(),
+            shared: listening.shared.clone(),
             streams: listening.streams.clone(),
             discovery: sites(config),
         },

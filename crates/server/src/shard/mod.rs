@@ -14,6 +14,7 @@ mod parking;
 pub(in crate::shard) mod peer;
 pub(crate) mod relay;
 pub(crate) mod sessions;
+mod steering;
 pub(crate) mod thread;
 pub(crate) mod train;
 

@@ -11,9 +11,9 @@ use std::time::Duration;
 
 use turnbuckle_datapath::offload::Routes;
 use turnbuckle_datapath::{
-    Accepted, Admission, DatagramHandler, EndpointId, IcmpError, Received, SendFailure, SendQueue,
-    Sockets, StreamEnd, StreamHandler, StreamId, StreamInput, StreamListenerId, Taken, TurnHandler,
-    Waker, Warning,
+    Accepted, Admission, DatagramHandler, EndpointId, IcmpError, Instruction, Received,
+    SendFailure, SendQueue, Sockets, StreamEnd, StreamHandler, StreamId, StreamInput,
+    StreamListenerId, Taken, TurnHandler, Waker, Warning,
 };
 use turnbuckle_engine::{
     Change, Config as EngineConfig, Engine, InterfaceAddress, PeerEnd, RelayAddress, RelayHandle,
@@ -47,6 +47,8 @@ pub(crate) struct Relay {
     listeners: Vec<EndpointId>,
     /// The listeners for connections of clients.
     stream_listeners: Vec<StreamListenerId>,
+    /// The program that chooses the shard for a datagram; `None` leaves it to the kernel's hash.
+    pub(super) steering: Option<Vec<Instruction>>,
 }
 
 impl Relay {
@@ -66,6 +68,7 @@ impl Relay {
             clock,
             listeners: Vec::new(),
             stream_listeners: Vec::new(),
+            steering: None,
         }
     }
 

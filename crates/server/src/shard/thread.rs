@@ -18,6 +18,7 @@ use super::front::all::DatagramService;
 use super::name::{SocketName, Token};
 use super::relay::Relay;
 use super::sessions::Sessions;
+use super::steering;
 use crate::asking::{Answered, Asker};
 use crate::clock::Clock;
 use crate::control::events::Event;
@@ -36,8 +37,8 @@ pub(crate) enum Request {
     Answered(Answered),
     /// Refuse new allocations from now on, and confirm it.
     Drain(SyncSender<()>),
-    /// Listen on these addresses too, for datagrams and for connections, and return the result. Clients are served after the next
-    /// [`Self::AdmitClients`].
+    /// Listen on these addresses too, for datagrams and for connections, and return the result. No other process listens there. Clients are served
+    /// after the next [`Self::AdmitClients`].
     Listen {
         datagrams: Vec<SocketAddr>,
         streams: Vec<SocketAddr>,
@@ -106,6 +107,8 @@ pub(crate) struct Followers {
 pub(crate) struct Listeners {
     /// The UDP addresses, bound with SO_REUSEPORT by every shard.
     pub(crate) datagrams: Vec<SocketAddr>,
+    /// Those of them where another process listens too, whose sockets are in the same group.
+    pub(crate) shared: Vec<SocketAddr>,
     /// The TCP addresses, likewise.
     pub(crate) streams: Vec<SocketAddr>,
     /// Which of them stand in for each other in NAT behaviour discovery.
@@ -236,6 +239,7 @@ pub(super) fn set_up(
     let kept = plan.datapath.kept.clone();
     let mut datapath = Datapath::new(plan.datapath)?;
     let routes = plan.datagrams.routes.clone();
+    let steering = steering::program(plan.datagrams.quic.as_ref(), plan.mailboxes.len());
     let shared = plan.engine.relays.shared.as_ref();
     let shared_relays = shared.and_then(|shared| shared.addresses.get(plan.index).copied());
     let shared_relays = shared_relays.into_iter().flatten().flatten();
@@ -250,6 +254,7 @@ pub(super) fn set_up(
         plan.streams,
         plan.datagrams,
     );
+    relay.steering = steering;
     let mut datagrams = Vec::new();
     let mut connections = Vec::new();
     relay.set_shard(plan.index, plan.mailboxes, datapath.waker());
@@ -259,7 +264,8 @@ pub(super) fn set_up(
         shared.push((address, share_relay(&mut datapath, &mut relay, address)?));
     }
     for address in plan.listeners.datagrams {
-        let endpoint = listen_for_datagrams(&mut datapath, &mut relay, address)?;
+        let is_shared = plan.listeners.shared.contains(&address);
+        let endpoint = listen_for_datagrams(&mut datapath, &mut relay, address, is_shared)?;
         datagrams.push((endpoint, address));
     }
     for address in plan.listeners.streams {
@@ -305,11 +311,12 @@ fn take_over(
     });
 }
 
-/// Binds a socket for datagrams of clients.
+/// Binds a socket for datagrams of clients. `is_shared`: another process listens at this address too.
 fn listen_for_datagrams(
     datapath: &mut Datapath,
     relay: &mut Relay,
     address: SocketAddr,
+    is_shared: bool,
 ) -> io::Result<EndpointId> {
     let endpoint = datapath
         .bind(Bind {
@@ -319,6 +326,10 @@ fn listen_for_datagrams(
         })
         .map_err(|error| cannot_listen("UDP", address, &error))?;
     relay.add_listener(endpoint, address);
+    // Where another process is in the group, its sockets may have the first numbers.
+    if let Some(program) = relay.steering.as_deref().filter(|_| !is_shared) {
+        datapath.steer(endpoint, program);
+    }
     Ok(endpoint)
 }
 
@@ -397,7 +408,8 @@ fn run(datapath: &mut Datapath, relay: &mut Relay, inbox: &Receiver<Request>) ->
                     // All addresses are tried, even if one fails.
                     let mut opened = Vec::with_capacity(datagrams.len() + streams.len());
                     for address in datagrams {
-                        opened.push(listen_for_datagrams(datapath, relay, address).map(drop));
+                        let bound = listen_for_datagrams(datapath, relay, address, false);
+                        opened.push(bound.map(drop));
                     }
                     for address in streams {
                         opened.push(listen_for_connections(datapath, relay, address).map(drop));

@@ -1,14 +1,16 @@
 //! V-80 to V-88 and V-95: clients that come by QUIC to the ports of TURN, what they leave behind before they have shown where they are, and what
 //! passes for what.
 
+use std::fs::File;
+use std::io::Read as _;
 use std::net::{SocketAddr, UdpSocket};
 use std::time::Duration;
 
 use turnbuckle_quic::Closed;
 
 use crate::harness::{
-    Authority, Client, Crowd, Inbound, Key, QuicLink, Server, Site, Tls, channel, peer_receives,
-    peer_socket,
+    Accounting, Authority, Client, Crowd, Inbound, Key, Namespace, QuicLink, Server, Site, Tls,
+    channel, peer_receives, peer_socket,
 };
 use crate::streams::{relay_both_ways, start};
 
@@ -276,7 +278,21 @@ fn datagrams_too_short_for_a_connection_id_are_answered_by_nobody() {
 #[test]
 fn a_connection_goes_on_whichever_shard_its_datagrams_come_to() {
     let site = Site::new();
-    let (server, tls) = relay(site, &["--relay-threads=4"]);
+    // The kernel's hash spreads them.
+    let options = ["--relay-threads=4", "--quic-steering=false"];
+    let accounting = after_rebinding(site, &options);
+    assert!(accounting.handed_over > 0, "{accounting:#?}");
+}
+
+#[test]
+fn the_kernel_gives_what_a_client_sends_from_a_new_address_to_the_shard_that_has_its_connection() {
+    let accounting = after_rebinding(Site::new(), &["--relay-threads=4"]);
+    assert_eq!(accounting.handed_over, 0, "{accounting:#?}");
+}
+
+/// What a relay has counted when a client has gone on from sixteen ports, one after the other.
+fn after_rebinding(site: Site, options: &[&str]) -> Accounting {
+    let (server, tls) = relay(site, options);
     let mut link = QuicLink::connect(&tls, site.ip(3), server.address());
     for _ in 0..16 {
         link.rebind();
@@ -284,6 +300,87 @@ fn a_connection_goes_on_whichever_shard_its_datagrams_come_to() {
     }
     let accounting = server.stop();
     assert_eq!(accounting.closed_as("stopped"), 1, "{accounting:#?}");
+    accounting
+}
+
+#[test]
+fn on_a_path_that_takes_more_than_every_path_must_the_relay_sends_longer_datagrams() {
+    let site = Site::new();
+    let (server, tls) = relay(site, &[]);
+    let mut link = QuicLink::connect(&tls, site.ip(3), server.address());
+    link.run_until_longest(1400);
+    link.assert_served();
+    assert!(link.longest <= 1452, "{}", link.longest);
+}
+
+#[test]
+fn the_relay_finds_out_what_the_path_takes_and_nothing_is_fragmented() {
+    let Some(relays) = Namespace::enter(
+        "link set lo up
+         link add s0 type veth peer name s1
+         address add 10.9.1.1/24 dev s0
+         link set s0 up
+         route add default via 10.9.1.2",
+    ) else {
+        return;
+    };
+    let authority = Authority::new();
+    let [certificate, key] = authority.options(Key::P256);
+    let address = SocketAddr::from(([10, 9, 1, 1], 3478));
+    let server = Server::start(address, &["--quic", &certificate, &key]);
+    let script = format!(
+        "link set lo up
+         sysctl ipv4/ip_forward 1
+         -n {} link set s1 netns HERE
+         address add 10.9.1.2/24 dev s1
+         link set s1 up
+         link add r0 mtu 1300 type veth peer name r1 mtu 1300
+         address add 10.9.2.2/24 dev r0
+         link set r0 up",
+        relays.name()
+    );
+    let routers = Namespace::enter(&script).expect("root");
+    let router = thread_file("net/snmp");
+    let script = format!(
+        "link set lo up
+         -n {} link set r1 netns HERE
+         address add 10.9.2.1/24 dev r1
+         link set r1 up
+         route add default via 10.9.2.2",
+        routers.name()
+    );
+    let clients = Namespace::enter(&script).expect("root");
+    let mut tls = authority.client();
+    tls.alpn = vec![b"h3"];
+    let client = [10, 9, 2, 1].into();
+    let mut link = QuicLink::connect(&tls, client, address);
+    link.run_until_longest(1201);
+    link.run_for(Duration::from_millis(500));
+    link.assert_served();
+    // 1,300 bytes without the headers of IP and UDP.
+    assert!(link.longest <= 1272, "{}", link.longest);
+    let fragments = fragments_made(router);
+    assert_eq!(fragments, 0, "a router makes no fragments");
+    drop((clients, routers));
+    server.stop();
+}
+
+/// A file below /proc of the namespace that the thread is in.
+fn thread_file(path: &str) -> File {
+    File::open(format!("/proc/thread-self/{path}")).expect("a file of the kernel")
+}
+
+/// How many fragments a namespace has made, by its `net/snmp`.
+fn fragments_made(mut snmp: File) -> u64 {
+    let mut text = String::new();
+    snmp.read_to_string(&mut text).expect("text");
+    let mut lines = text.lines().filter_map(|line| line.strip_prefix("Ip: "));
+    let (names, values) = (lines.next().expect("names"), lines.next().expect("values"));
+    let mut fields = names.split(' ').zip(values.split(' '));
+    let (_, value) = fields
+        .find(|(name, _)| *name == "FragCreates")
+        .expect("the field");
+    value.parse().expect("a number")
 }
 
 #[test]

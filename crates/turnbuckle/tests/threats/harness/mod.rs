@@ -22,7 +22,7 @@ pub(crate) use icmp::{ABOUT_TCP, ABOUT_UDP, forge_icmp, forge_icmp_about};
 pub(crate) use message::{Answer, replace_fingerprint, xor_address};
 pub(crate) use namespace::{Namespace, World};
 pub(crate) use quic::QuicLink;
-pub(crate) use server::{OTHER_USER, PASSWORD, REALM, Server, USER};
+pub(crate) use server::{Accounting, OTHER_USER, PASSWORD, REALM, Server, USER};
 pub(crate) use site::Site;
 pub(crate) use stream::{StreamLink, connect, connect_from};
 pub(crate) use tap::{Tap, send_marked};

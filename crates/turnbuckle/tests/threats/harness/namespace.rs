@@ -22,8 +22,8 @@ static NEXT: AtomicU32 = AtomicU32::new(0);
 static SETTING_UP: Mutex<()> = Mutex::new(());
 
 impl Namespace {
-    /// Makes a namespace, moves the thread there and runs `script`: a line is an `ip` command, or `sysctl` with a path below
-    /// /proc/sys/net and a value. Without root it says so and returns nothing; the test then ends.
+    /// Makes a namespace, moves the thread there and runs `script`: a line is an `ip` command, in which `HERE` is the namespace's name, or `sysctl`
+    /// with a path below /proc/sys/net and a value. Without root it says so and returns nothing; the test then ends.
     pub(crate) fn enter(script: &str) -> Option<Self> {
         if !geteuid().is_root() {
             not_run("needs root, for a network namespace");
@@ -53,10 +53,15 @@ impl Namespace {
                 Some((path, value)) => {
                     std::fs::write(format!("/proc/sys/net/{path}"), value).expect("root may");
                 }
-                None => ip(line),
+                None => ip(&line.replace("HERE", &namespace.name)),
             }
         }
         Some(namespace)
+    }
+
+    /// Its name, for `ip -n`.
+    pub(crate) fn name(&self) -> &str {
+        &self.name
     }
 }
 

@@ -35,6 +35,8 @@ pub(crate) struct QuicLink {
     seen: Arc<Mutex<Seen>>,
     /// All that was sent.
     pub(crate) sent: Vec<Vec<u8>>,
+    /// Bytes of the longest datagram that has come.
+    pub(crate) longest: usize,
 }
 
 impl QuicLink {
@@ -53,6 +55,7 @@ impl QuicLink {
             seed,
             wall_clock: WallClock::default(),
             path: Path {
+                mtu_initial: 1200,
                 mtu_max: None,
                 ..Path::default()
             },
@@ -78,6 +81,7 @@ impl QuicLink {
             socket,
             seen,
             sent: Vec::new(),
+            longest: 0,
         }
     }
 
@@ -140,6 +144,16 @@ impl QuicLink {
         }
     }
 
+    /// Sends and receives until a datagram of `len` bytes or more has come.
+    #[track_caller]
+    pub(crate) fn run_until_longest(&mut self, len: usize) {
+        let deadline = Instant::now() + PATIENCE;
+        while self.longest < len {
+            assert!(Instant::now() < deadline, "{} bytes", self.longest);
+            self.turn();
+        }
+    }
+
     /// Sends and receives for so long.
     pub(crate) fn run_for(&mut self, time: Duration) {
         let deadline = Instant::now() + time;
@@ -153,6 +167,7 @@ impl QuicLink {
         self.send();
         let mut buffer = [0; 2048];
         if let Ok((len, from)) = self.socket.recv_from(&mut buffer) {
+            self.longest = self.longest.max(len);
             let (now, via) = (Instant::now(), Via::default());
             self.endpoint
                 .handle(now, from, via, &buffer[..len], len, &mut Everybody);

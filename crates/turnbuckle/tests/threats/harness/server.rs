@@ -309,6 +309,8 @@ pub(crate) struct Accounting {
     pub(crate) received: u64,
     pub(crate) sent: u64,
     pub(crate) dropped: u64,
+    /// Messages that one shard handed to another.
+    pub(crate) handed_over: u64,
     drops: BTreeMap<String, u64>,
     /// Connections that ended, by reason.
     closes: BTreeMap<String, u64>,
@@ -337,6 +339,7 @@ impl Accounting {
             received: number("in"),
             sent: number("out"),
             dropped: number("dropped"),
+            handed_over: number("handed_out"),
             drops: counts("drops"),
             closes: counts("closes"),
             peer_connections: number("peer_connections"),

@@ -77,7 +77,7 @@ fn no_tls() -> crate::config::Tls {
     crate::config::Tls {
         wanted: false,
         dtls_wanted: true,
-        quic_wanted: false,
+        quic: crate::config::Quic::default(),
         port: 5349,
         certificate: None,
         key: None,

@@ -45,11 +45,13 @@ use crate::tls::{CurrentTls, current};
 const STRANGERS_BUDGET: Duration = Duration::from_micros(500);
 /// Steps of the timer wheel per turn.
 const TIMEOUTS_PER_TURN: u32 = 256;
-/// Datagrams are as long as every path must carry (RFC 9000 §14): the sockets let routers cut those of TURN, and so these too.
+/// Bytes of a datagram that every path must carry (RFC 9000 §14), with which connections begin.
 const DATAGRAM_LEN: u16 = 1200;
 /// Time after which a connection on which nothing comes ends: longer than a tunnel may relay nothing. Without tunnels it ends before, as other
 /// strangers do.
 const IDLE: Duration = Duration::from_secs(135);
+/// Up to what larger ones are tried: with the headers of IPv6 they fill the frames of Ethernet.
+const DATAGRAM_LEN_MAX: u16 = 1452;
 /// Bidirectional streams that a client may have open before it has shown who it is.
 const STREAMS: u32 = 8;
 
@@ -62,6 +64,8 @@ pub(crate) struct QuicService {
     pub(crate) book: BookLimits,
     /// Resolves the names of tunnels' targets; `None` serves no tunnels.
     pub(crate) resolver: Option<Resolver>,
+    /// The kernel is to give datagrams to the shard that their connection id names.
+    pub(crate) is_steered: bool,
 }
 
 /// Which datagrams of a client may be QUIC's.
@@ -258,6 +262,7 @@ impl Quic {
             keys,
             book,
             resolver,
+            ..
         } = service;
         let mut seed = [0; 32];
         turnbuckle_engine::Random::fill(&mut Randomness::of_system(), &mut seed);
@@ -269,7 +274,7 @@ impl Quic {
             wall_clock: WallClock::default(),
             path: Path {
                 mtu_initial: DATAGRAM_LEN,
-                mtu_max: None,
+                mtu_max: Some(DATAGRAM_LEN_MAX),
                 ..Path::default()
             },
             limits: Limits {
@@ -553,7 +558,9 @@ impl Outlet for Sockets<'_> {
     fn send(&mut self, via: Via, to: SocketAddr, bytes: Vec<u8>, segment: usize) {
         self.datagrams += bytes.len().div_ceil(segment) as u64;
         let socket = name::datagrams(Listener(via.0));
-        self.tx.send_owned(socket, to, bytes, segment);
+        // RFC 9000 §14. TURN's datagrams leave from the same socket, and may be fragmented.
+        // guard: quic-unfragmented
+        self.tx.send_owned_unfragmented(socket, to, bytes, segment);
     }
 }
 

@@ -26,6 +26,7 @@ fn front(counters: &Arc<ShardCounters>) -> (QuicFront, Ids) {
     let service = QuicService {
         tls: Arc::new(RwLock::new(Arc::new(tls))),
         keys: Keys::new(&[5; 32]),
+        is_steered: true,
         book: BookLimits {
             handshake: long,
             first_message: long,
