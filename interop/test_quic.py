@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import json
 import os
 import subprocess
 from pathlib import Path
@@ -69,6 +70,18 @@ def our_client_moves_bytes_both_ways_with_quic_gos_server_by_every_backend(hosts
         done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.count('"event":"run"') == 4
+
+
+def quic_gos_server_holds_the_rules_that_the_probe_breaks(hosts):
+    """What the probe finds at another stack is that stack's; that the probe itself is right shows in how little it finds."""
+    with Process(hosts.relay, str(QUIC_GO), "server", "--listen", topology.with_port(LISTENER_IPV4, PORT)) as server:
+        quic.await_event(server, "ready")
+        command = hosts.client.argv(str(TURNBUCKLE), "probe", "quic", topology.with_port(LISTENER_IPV4, PORT), "--json", "--alpn", "turnbuckle-perf")
+        done = subprocess.run(command, capture_output=True, text=True, timeout=2 * PATIENCE)
+    rows = json.loads(done.stdout)["rows"]
+    verdicts = [row["verdict"] for row in rows[:34]]
+    assert len(rows) == 50
+    assert verdicts.count("held") >= 28, [row for row in rows if row["verdict"] != "held"]
 
 
 @pytest.mark.parametrize(("address", "local"), [(LISTENER_IPV4, CLIENT_IPV4), (LISTENER_IPV6, CLIENT_IPV6)], ids=["IPv4", "IPv6"])

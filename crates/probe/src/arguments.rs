@@ -10,7 +10,10 @@ const TLS_PORT: u16 = 5349;
 
 /// Command line of `turnbuckle probe`.
 #[derive(clap::Args, Clone, Debug)]
+#[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 pub struct Arguments {
+    #[command(subcommand)]
+    pub(crate) door: Option<Door>,
     /// The server's address; its port is 3478 unless given
     #[arg(value_name = "ADDRESS[:PORT]", value_parser = server_address, required_unless_present = "list")]
     pub(crate) server: Option<SocketAddr>,
@@ -41,6 +44,13 @@ pub struct Arguments {
     /// Print all rows of the threat list and how each is tried, and end
     #[arg(long)]
     pub(crate) list: bool,
+}
+
+/// Servers of something else than TURN.
+#[derive(clap::Subcommand, Clone, Debug)]
+pub(crate) enum Door {
+    /// Break the rules of QUIC (RFC 9000, 9001) at any server of it, and say what it does; exit code 1 if it does not what it should
+    Quic(crate::quic::Arguments),
 }
 
 /// Who the attacker may be.

@@ -16,6 +16,7 @@ mod context;
 mod list;
 mod matrix;
 mod output;
+mod quic;
 mod report;
 mod statistics;
 
@@ -28,6 +29,7 @@ use turnbuckle_client::blocking::{Session, Target};
 use turnbuckle_client::{Transport, UDP, descriptors};
 
 pub use crate::arguments::Arguments;
+use crate::arguments::Door;
 use crate::canary::Canary;
 use crate::context::Context;
 use crate::report::Report;
@@ -35,8 +37,11 @@ use crate::report::Report;
 /// Runs the attacks; the exit code says whether the server held.
 ///
 /// # Errors
-/// The server does not answer or does not know the user, or the canary's port is taken.
+/// The server does not answer or does not know the user, the canary's port is taken, or a server of QUIC does not shake hands.
 pub fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
+    if let Some(Door::Quic(arguments)) = &arguments.door {
+        return quic::run(arguments);
+    }
     if arguments.list {
         list::print();
         return Ok(ExitCode::SUCCESS);

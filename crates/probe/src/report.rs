@@ -86,15 +86,21 @@ impl Report {
             let is_wanted = |row: &&Row| word(&row.verdict).0 == wanted;
             self.rows.iter().filter(is_wanted).count()
         };
-        output::line(&format!(
-            "{} held, {} failed, {} not tried; {} probes of the matrix in {:.1} s, {} heard by the canary; {seconds:.1} s in all",
+        let mut line = format!(
+            "{} held, {} failed, {} not tried",
             count("held"),
             count("FAILED"),
             count("not tried"),
-            HumanCount(self.probes),
-            self.matrix_seconds,
-            self.hits
-        ));
+        );
+        if self.probes > 0 {
+            line += &format!(
+                "; {} probes of the matrix in {:.1} s, {} heard by the canary",
+                HumanCount(self.probes),
+                self.matrix_seconds,
+                self.hits
+            );
+        }
+        output::line(&format!("{line}; {seconds:.1} s in all"));
     }
 
     /// Prints it for programs, as one line of JSON.

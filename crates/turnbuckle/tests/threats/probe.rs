@@ -4,7 +4,7 @@ use std::process::{Command, Output};
 
 use serde_json::Value;
 
-use crate::harness::{Authority, Key, OTHER_USER, PASSWORD, Server, USER, World};
+use crate::harness::{Authority, Key, OTHER_USER, PASSWORD, Server, Site, USER, World};
 
 /// Where strangers come from, of whom there are many.
 const STRANGERS: [&str; 4] = ["21.0.1.1", "21.0.1.2", "21.0.1.3", "21.0.1.4"];
@@ -33,6 +33,52 @@ fn verdicts(report: &Value, id: &str) -> Vec<String> {
     of_id
         .map(|row| row["verdict"].as_str().unwrap().to_owned())
         .collect()
+}
+
+/// What 300,000 frames of a client may leave in the relay's memory, bytes.
+const FLOOD_GROWTH_MAX: u64 = 4 << 20;
+
+#[test]
+fn the_rules_of_quic_hold_and_floods_of_frames_leave_little_behind() {
+    let site = Site::new();
+    let authority = Authority::new();
+    let [certificate, key] = authority.options(Key::P256);
+    let options = ["--quic", "--relay-threads=1", &certificate, &key];
+    let server = Server::start(site.server(), &options);
+    let probe = |options: &[&str]| {
+        let output = Command::new(env!("CARGO_BIN_EXE_turnbuckle"))
+            .args(["probe", "quic", &server.address().to_string(), "--json"])
+            .args(options)
+            .output()
+            .unwrap();
+        let report: Value = serde_json::from_slice(&output.stdout)
+            .unwrap_or_else(|error| panic!("{error}: {output:?}"));
+        report["rows"].as_array().unwrap().clone()
+    };
+    let rows = probe(&["--frames=1000"]);
+    let failed: Vec<_> = rows
+        .iter()
+        .filter(|row| row["verdict"] == "failed")
+        .collect();
+    assert!(failed.is_empty(), "{failed:#?}");
+    // h3spec's 34 transport cases are the first; early data is not taken.
+    let held = rows[..34].iter().filter(|row| row["verdict"] == "held");
+    assert_eq!(held.count(), 33);
+    let untried: Vec<_> = rows
+        .iter()
+        .filter(|row| row["verdict"] == "not tried")
+        .collect();
+    assert_eq!(untried.len(), 1, "{untried:#?}");
+    assert_eq!(untried[0]["what"], "CRYPTO in a 0-RTT packet");
+    let memory = server.user_memory();
+    for rule in ["RFC 9000 §21.9", "RFC 9000 §19.15"] {
+        let rows = probe(&["--frames=100000", "--only", rule]);
+        assert!(rows.iter().all(|row| row["verdict"] == "held"), "{rows:#?}");
+    }
+    let growth = server.user_memory().saturating_sub(memory);
+    println!("floods of 100,000 frames: user memory +{growth} bytes");
+    assert!(growth < FLOOD_GROWTH_MAX, "user memory grew by {growth}");
+    server.stop();
 }
 
 /// The secret of time-limited users, and what each user may have.
