@@ -7,7 +7,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
 use turnbuckle_quic::{
-    Application, Bytes, Closed, Connection, ConnectionName, Dropped, Endpoint, Keys, Limits,
+    Application, Bytes, Closed, Connection, ConnectionName, Dropped, Endpoint, Ids, Keys, Limits,
     Outlet, Path, Settings, Strangers, StreamId, StreamState, Via, WallClock,
 };
 
@@ -134,10 +134,10 @@ pub(crate) struct Datagram {
     pub(crate) bytes: Vec<u8>,
 }
 
-struct Port<'a> {
-    at: Instant,
-    from: SocketAddr,
-    link: &'a mut VecDeque<Datagram>,
+pub(crate) struct Port<'a> {
+    pub(crate) at: Instant,
+    pub(crate) from: SocketAddr,
+    pub(crate) link: &'a mut VecDeque<Datagram>,
 }
 
 impl Outlet for Port<'_> {
@@ -240,10 +240,58 @@ impl World {
         is_server: bool,
         seen: &Arc<Mutex<Seen>>,
     ) -> Endpoint<App> {
+        let settings = Self::settings(calendar, shard, seed, limits, is_server);
+        let seen = Arc::clone(seen);
+        let mut endpoint = Endpoint::new(settings, move |_| App::new(is_server, &seen));
+        if is_server {
+            endpoint.serve(Arc::clone(&tls().0)).unwrap();
+        }
+        endpoint
+    }
+
+    /// One shard of a server, each of whose connections has an application that sees nothing of the others.
+    pub(crate) fn shard(index: u8) -> Endpoint<App> {
+        let (calendar, limits) = (Arc::default(), Limits::default());
+        let settings = Self::settings(&calendar, index, index + 1, limits, true);
+        let mut endpoint = Endpoint::new(settings, |_| App::new(true, &Arc::default()));
+        endpoint.serve(Arc::clone(&tls().0)).unwrap();
+        endpoint
+    }
+
+    /// A client that connects to the server.
+    pub(crate) fn client(
+        now: Instant,
+        seed: u8,
+        seen: &Arc<Mutex<Seen>>,
+    ) -> (Endpoint<App>, ConnectionName) {
+        let mut client = Self::endpoint(&Arc::default(), 0, seed, Limits::default(), false, seen);
+        let (config, app) = (Arc::clone(&tls().1), App::new(false, seen));
+        let name = client
+            .connect(now, config, server_address(), "relay.example", app)
+            .unwrap();
+        (client, name)
+    }
+
+    /// What reads the connection ids of the server.
+    pub(crate) fn server_ids() -> Ids {
+        Self::keys(true).ids()
+    }
+
+    /// Each side has keys of its own.
+    fn keys(is_server: bool) -> Keys {
+        Keys::new(&[if is_server { 7 } else { 8 }; 32])
+    }
+
+    fn settings(
+        calendar: &Arc<Mutex<u64>>,
+        shard: u8,
+        seed: u8,
+        limits: Limits,
+        is_server: bool,
+    ) -> Settings {
         let calendar = Arc::clone(calendar);
-        let settings = Settings {
-            // Each side has keys of its own.
-            keys: Keys::new(&[if is_server { 7 } else { 8 }; 32]),
+        Settings {
+            keys: Self::keys(is_server),
             shard,
             seed: [seed; 32],
             wall_clock: WallClock(Arc::new(move || {
@@ -252,13 +300,7 @@ impl World {
             })),
             path: Path::default(),
             limits,
-        };
-        let seen = Arc::clone(seen);
-        let mut endpoint = Endpoint::new(settings, move |_| App::new(is_server, &seen));
-        if is_server {
-            endpoint.serve(Arc::clone(&tls().0)).unwrap();
         }
-        endpoint
     }
 
     /// Replaces the server by one that knows no connection: `seed` differs at each start, the keys are the same.
