@@ -124,8 +124,9 @@ def realms_of_origins_and_quotas_that_either_program_sets_count_for_either_serve
     administer("-a", "-u", "alice", "-r", Server.realm, "-p", "wonderland")
     administer("-g", "-r", Server.realm, "--user-quota", "1")
     server = served()
-    assert _realm(hosts, server, origin) == realm
-    assert _realm(hosts, server, "https://south.gov:443") == Server.realm
+    # coturn reads its realms every five seconds, and may answer without a challenge meanwhile.
+    waiting.await_condition(lambda: _realm(hosts, server, origin) == realm, f"the realm {realm}")
+    waiting.await_condition(lambda: _realm(hosts, server, "https://south.gov:443") == Server.realm, "the realm of an origin that none has")
     with hosts.client.udp(topology.CLIENT_IPV4) as udp:
         client = turn.Client(udp, server.ipv4, turn.Login(server.port, "alice", "wonderland"))
         client.allocate()

@@ -140,8 +140,8 @@ def error_of_allocation(namespace, address: str, port: int, user: str, password:
         return None
 
 
-def realm_of_origin(namespace, address: str, port: int, origin: str) -> str:
-    """The realm of the challenge to an Allocate request that bears this ORIGIN."""
+def realm_of_origin(namespace, address: str, port: int, origin: str) -> str | None:
+    """The realm of the challenge to an Allocate request that bears this ORIGIN; none where the answer is no challenge."""
     attributes = {"REQUESTED-TRANSPORT": _REQUESTED_UDP}
     value = origin.encode()
     # ORIGIN is unknown to the codec.
@@ -156,7 +156,7 @@ def realm_of_origin(namespace, address: str, port: int, origin: str) -> str:
             udp.sendto(message, (address, port))
             response = client._response(request.transaction_id)
             if response is not None:
-                return response.attributes["REALM"]
+                return response.attributes.get("REALM")
     raise TimeoutError("no response to a request with an ORIGIN")
 
 
