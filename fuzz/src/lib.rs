@@ -6,4 +6,5 @@
 
 pub mod connection_ids;
 pub mod connection_strings;
+pub mod http3;
 pub mod wire;

@@ -66,6 +66,7 @@ mod enumeration;
 mod guests;
 mod harness;
 mod hijack;
+mod http3;
 mod legacy;
 mod memory;
 mod metrics;

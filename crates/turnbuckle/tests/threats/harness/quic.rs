@@ -1,5 +1,6 @@
 //! A client by QUIC that trusts one authority, on a socket that a test can look at, replace and share.
 
+use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -22,6 +23,10 @@ pub(crate) struct Seen {
     pub(crate) is_connected: bool,
     /// What came on unidirectional streams, one after the other.
     pub(crate) control: Vec<u8>,
+    /// What came on the streams of requests.
+    pub(crate) answers: BTreeMap<u64, Vec<u8>>,
+    /// Payloads of DATAGRAM frames.
+    pub(crate) datagrams: Vec<Vec<u8>>,
     /// The codes with which requests were rejected.
     pub(crate) rejected: Vec<u64>,
     pub(crate) closed: Option<Closed>,
@@ -122,6 +127,43 @@ impl QuicLink {
                 connection.write(stream, &mut bytes).is_ok() && connection.finish(stream).is_ok()
             });
         begun == Some(true)
+    }
+
+    /// Opens a stream, both ways or one way, and begins it with `bytes`. Returns its number.
+    #[track_caller]
+    pub(crate) fn open(&mut self, is_request: bool, bytes: &[u8]) -> u64 {
+        let opened = self
+            .endpoint
+            .with(Instant::now(), self.name, |connection, _| {
+                let stream = match is_request {
+                    true => connection.open(),
+                    false => connection.open_uni(),
+                };
+                let stream = stream.expect("a stream");
+                let mut bytes = Bytes::copy_from_slice(bytes);
+                let written = connection.write(stream, &mut bytes);
+                assert!(written.is_ok() && bytes.is_empty(), "it has room");
+                stream.to_u64()
+            });
+        opened.expect("the connection is there")
+    }
+
+    /// Sends a DATAGRAM frame.
+    pub(crate) fn datagram(&mut self, payload: &[u8]) {
+        let payload = Bytes::copy_from_slice(payload);
+        self.endpoint
+            .with(Instant::now(), self.name, |connection, _| {
+                // A connection that is over takes none.
+                let _ = connection.send_datagram(payload);
+            });
+    }
+
+    /// Ends what is sent on a stream.
+    pub(crate) fn finish(&mut self, stream: u64) {
+        self.endpoint
+            .with(Instant::now(), self.name, |connection, _| {
+                let _ = connection.finish(StreamId::from_u64(stream));
+            });
     }
 
     /// Has a request rejected, as the relay does with all.
@@ -237,10 +279,22 @@ impl Application for App {
 
     fn readable(&mut self, connection: &mut Connection<'_>, stream: StreamId) {
         let mut seen = self.seen.lock().expect("no panic");
-        let read = connection.read(stream, |bytes| seen.control.extend_from_slice(bytes));
+        let Seen {
+            control, answers, ..
+        } = &mut *seen;
+        let place = match stream.is_bidirectional() {
+            true => answers.entry(stream.to_u64()).or_default(),
+            false => control,
+        };
+        let read = connection.read(stream, |bytes| place.extend_from_slice(bytes));
         if let Err(StreamError::Reset(code)) = read {
             seen.rejected.push(code);
         }
+    }
+
+    fn datagram(&mut self, _: &mut Connection<'_>, payload: Bytes) {
+        let mut seen = self.seen.lock().expect("no panic");
+        seen.datagrams.push(payload.to_vec());
     }
 
     fn closed(&mut self, cause: Closed) {

@@ -101,6 +101,7 @@ impl Connections {
             && entry.reason.is_none()
         {
             let who = (name, entry.remote.ip());
+            // guard: V-80-tunnels
             self.book
                 .allocated(now, &mut entry.standing, who, has_tunnels);
         }

@@ -215,6 +215,7 @@ impl Quic {
                 return;
             }
             self.door.unsettled.pop_front();
+            // guard: V-87-settings
             if waits {
                 self.close(hub.now.time, name, CloseReason::MessageLate);
             }
@@ -386,6 +387,7 @@ impl Quic {
             && let Some(visit) = self.door.visit(name)
         {
             visit.failures += 1;
+            // guard: V-93-attempts
             if visit.failures >= FAILURES_MAX {
                 return self.close(hub.now.time, name, CloseReason::RequestsExceeded);
             }

@@ -1,0 +1,193 @@
+//! V-80, V-87, V-91 to V-93 for clients who ask for tunnels of UDP by HTTP/3.
+
+use std::net::{SocketAddr, UdpSocket};
+use std::time::Duration;
+
+use turnbuckle_masque::h3::qpack;
+use turnbuckle_quic::Closed;
+
+use crate::harness::{Authority, Key, QuicLink, Server, Site, Tls, peer_receives, peer_socket};
+use crate::streams::start;
+
+/// The harness's user with the password, and with another one (RFC 7617).
+const RIGHT: &str = "Basic YWxpY2U6d29uZGVybGFuZC03";
+const WRONG: &str = "Basic YWxpY2U6bG9va2luZy1nbGFzcw==";
+/// Codes of RFC 9114 §8.1.
+const EXCESSIVE_LOAD: u64 = 0x0107;
+const MISSING_SETTINGS: u64 = 0x010a;
+
+/// A relay that opens tunnels, and its clients' trust in it.
+fn relay(site: Site, options: &[&str]) -> (Server, Tls) {
+    let authority = Authority::new();
+    let certificate = authority.options(Key::P256);
+    let certificate: Vec<&str> = certificate.iter().map(String::as_str).collect();
+    let own = ["--quic", "--masque=tls"];
+    let server = start(site, &[&own, &certificate[..], options].concat());
+    let mut tls = authority.client();
+    tls.alpn = vec![b"h3"];
+    (server, tls)
+}
+
+fn frame(kind: u8, payload: &[u8]) -> Vec<u8> {
+    let len = u16::try_from(payload.len()).expect("short") | 0x4000;
+    [&[kind][..], &len.to_be_bytes(), payload].concat()
+}
+
+/// The field section of a request for a tunnel.
+fn request(target: SocketAddr, credentials: &str) -> Vec<u8> {
+    let path = format!("/.well-known/masque/udp/{}/{}/", target.ip(), target.port());
+    let fields = [
+        (":method", "CONNECT"),
+        (":protocol", "connect-udp"),
+        (":scheme", "https"),
+        (":authority", "relay.test"),
+        (":path", &path),
+        ("proxy-authorization", credentials),
+    ];
+    frame(1, &qpack::encode(&fields))
+}
+
+/// Says that it takes DATAGRAM frames.
+fn send_settings(link: &mut QuicLink) {
+    link.open(false, &[0, 4, 2, 0x33, 1]);
+}
+
+/// Opens a tunnel, and returns its stream.
+#[track_caller]
+fn tunnel(link: &mut QuicLink, target: SocketAddr) -> u64 {
+    let stream = link.open(true, &request(target, RIGHT));
+    link.run_until(|seen| seen.answers.get(&stream).is_some_and(|it| !it.is_empty()));
+    let answer = link.seen(|seen| seen.answers[&stream].clone());
+    // HEADERS, the prefix of the section, and the static entry of 200.
+    let granted = [0, 0, 0xD9];
+    let is_granted = answer[0] == 1 && answer[2..6].windows(3).any(|it| it == granted);
+    assert!(is_granted, "{answer:02x?}");
+    stream
+}
+
+/// A payload in a datagram for a stream.
+fn datagram(stream: u64, payload: &[u8]) -> Vec<u8> {
+    let quarter = u8::try_from(stream / 4).expect("few streams");
+    [&[quarter, 0], payload].concat()
+}
+
+#[track_caller]
+fn relays(link: &mut QuicLink, stream: u64, peer: &UdpSocket) {
+    let before = link.seen(|seen| seen.datagrams.len());
+    link.datagram(&datagram(stream, b"up"));
+    link.send();
+    let (payload, relayed) = peer_receives(peer);
+    assert_eq!(payload, b"up");
+    peer.send_to(b"down", relayed).expect("a relay socket");
+    link.run_until(|seen| seen.datagrams.len() > before);
+    let last = link.seen(|seen| seen.datagrams.last().cloned());
+    assert_eq!(last, Some(datagram(stream, b"down")));
+}
+
+//= V-93
+#[test]
+fn a_client_has_three_attempts_to_say_who_it_is() {
+    let site = Site::new();
+    let (server, tls) = relay(site, &[]);
+    let peer = peer_socket(site.ip(9));
+    let target = peer.local_addr().expect("bound");
+    let mut link = QuicLink::connect(&tls, site.ip(3), server.address());
+    send_settings(&mut link);
+    tunnel(&mut link, target);
+    for attempt in 1..=3 {
+        let wrong = link.open(true, &request(target, WRONG));
+        link.run_until(|seen| {
+            seen.closed.is_some() || seen.answers.get(&wrong).is_some_and(|it| !it.is_empty())
+        });
+        let is_over = link.seen(|seen| seen.closed.is_some());
+        assert_eq!(is_over, attempt == 3, "attempt {attempt}");
+    }
+    let closed = link.seen(|seen| seen.closed.clone());
+    assert_eq!(closed, Some(Closed::Remote(EXCESSIVE_LOAD)));
+    let mut other = QuicLink::connect(&tls, site.ip(4), server.address());
+    send_settings(&mut other);
+    let stream = tunnel(&mut other, target);
+    relays(&mut other, stream, &peer);
+    assert_eq!(server.stop().closed_as("requests_exceeded"), 1);
+}
+
+//= V-87
+//= H3-03
+#[test]
+fn a_client_that_keeps_its_settings_to_itself_holds_no_tunnel() {
+    let site = Site::new();
+    let (server, tls) = relay(site, &[]);
+    let peer = peer_socket(site.ip(9));
+    let target = peer.local_addr().expect("bound");
+    let mut late = QuicLink::connect(&tls, site.ip(3), server.address());
+    let stream = late.open(true, &request(target, RIGHT));
+    late.run_for(Duration::from_millis(300));
+    let is_answered = late.seen(|seen| seen.answers.contains_key(&stream));
+    assert!(!is_answered, "the answer waits");
+    send_settings(&mut late);
+    late.run_until(|seen| seen.answers.get(&stream).is_some_and(|it| !it.is_empty()));
+    relays(&mut late, stream, &peer);
+    let mut silent = QuicLink::connect(&tls, site.ip(4), server.address());
+    silent.open(true, &request(target, RIGHT));
+    silent.run_until(|seen| seen.closed.is_some());
+    let closed = silent.seen(|seen| seen.closed.clone());
+    assert_eq!(closed, Some(Closed::Remote(MISSING_SETTINGS)));
+    relays(&mut late, stream, &peer);
+    assert_eq!(server.stop().closed_as("message_late"), 1);
+}
+
+//= V-80
+#[test]
+fn who_has_a_tunnel_keeps_its_place_and_who_has_none_any_more_does_not() {
+    let site = Site::new();
+    let few = "--max-dtls-sessions-without-allocation-per-address=1";
+    let (server, tls) = relay(site, &[few, "--relay-threads=1"]);
+    let peer = peer_socket(site.ip(9));
+    let target = peer.local_addr().expect("bound");
+    let mut first = QuicLink::connect(&tls, site.ip(3), server.address());
+    send_settings(&mut first);
+    let stream = tunnel(&mut first, target);
+    let mut others: Vec<QuicLink> = (0..3)
+        .map(|_| QuicLink::connect(&tls, site.ip(3), server.address()))
+        .collect();
+    relays(&mut first, stream, &peer);
+    first.finish(stream);
+    first.run_for(Duration::from_millis(200));
+    // It came last among those that have none, so that others make room before it does.
+    for _ in 0..2 {
+        others.push(QuicLink::connect(&tls, site.ip(3), server.address()));
+    }
+    first.run_until(|seen| seen.closed.is_some());
+    let closed = first.seen(|seen| seen.closed.clone());
+    assert_eq!(closed, Some(Closed::Remote(EXCESSIVE_LOAD)));
+    drop(others);
+    server.stop();
+}
+
+//= V-91
+//= DGR-01
+//= UDPX-24
+#[test]
+fn what_is_for_one_tunnel_comes_through_no_other() {
+    let site = Site::new();
+    let (server, tls) = relay(site, &[]);
+    let peers: Vec<UdpSocket> = (0..2).map(|_| peer_socket(site.ip(9))).collect();
+    let mut links: Vec<QuicLink> = [3, 4]
+        .map(|host| QuicLink::connect(&tls, site.ip(host), server.address()))
+        .into_iter()
+        .collect();
+    for (link, peer) in links.iter_mut().zip(&peers) {
+        send_settings(link);
+        assert_eq!(tunnel(link, peer.local_addr().expect("bound")), 0);
+    }
+    // The streams have the same number, and each is its own connection's.
+    for (link, peer) in links.iter_mut().zip(&peers) {
+        relays(link, 0, peer);
+        for quarter in 1..60 {
+            link.datagram(&[quarter, 0, b'x']);
+        }
+        relays(link, 0, peer);
+    }
+    let accounting = server.stop();
+    assert_eq!(accounting.dropped_as("no_tunnel"), 2 * 59);
+}
