@@ -1,6 +1,7 @@
 """coturn's console: by expect and telnet, by a client that ends no line, and beside Debian's coturn, whose words it has."""
 
 import contextlib
+import pathlib
 import re
 import shutil
 import socket
@@ -177,8 +178,22 @@ expect eof
     assert PASSWORD not in said
 
 
-def the_published_client_that_ends_no_line_finds_and_ends_its_sessions(binary, tmp_path):
-    """What medea's client of coturn's console does: `ps` and `cs` without an end of line, sessions found by their line."""
+#: medea's client, as it is published: it sends commands without an end of line. `interop/setup` builds it.
+MEDEA = pathlib.Path(__file__).parent / ".build" / "medea-console"
+
+
+@pytest.mark.parametrize("server", ["ours", "coturn"])
+def the_published_client_that_ends_no_line_finds_and_ends_its_sessions(binary, tmp_path, server):
+    command = _ours(binary) if server == "ours" else COTURN
+    with _running(tmp_path, *command), _session():
+        done = subprocess.run([MEDEA, f"{SERVER}:{CONSOLE}", PASSWORD, "alice"], capture_output=True, text=True, timeout=60)
+        assert done.returncode == 0, done.stderr
+        found, left = done.stdout.splitlines()
+        assert re.fullmatch(r"\d{18}", found) and left == "", done.stdout
+
+
+def what_it_does_is_done_by_commands_that_no_end_of_line_follows(binary, tmp_path):
+    """`ps` and `cs` without an end of line, sessions found by their line."""
     with _running(tmp_path, *_ours(binary)), _session() as client:
         console = Console()
         found = re.findall(r"^ +\d+\) id=(\d+), user <alice>:", console.says("ps alice"), re.MULTILINE)
