@@ -4,6 +4,7 @@ import base64
 import contextlib
 import hashlib
 import hmac
+import json
 import re
 import subprocess
 import time
@@ -77,6 +78,38 @@ def users_whom_either_program_adds_are_served_by_either_server(hosts, administer
     waiting.await_condition(lambda: _answer(hosts, server, "bob", "builder") is None, "an allocation for bob")
     _write(administer, "-d", "-u", "alice", "-r", Server.realm, until=("-l", {bob}))
     waiting.await_condition(lambda: _answer(hosts, server, "alice", "wonderland") == 401, "a refusal for alice")
+
+
+def a_configuration_that_is_read_again_holds_beside_the_database(hosts, tmp_path, database, servers, binary, coturns_name):
+    file, control = tmp_path / "relay.conf", tmp_path / "control.sock"
+
+    def reload(content: str) -> list[str]:
+        file.write_text(content)
+        command = [binary, "ctl", f"--socket={control}", "--json", "reload"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)["changed"]
+
+    def add(name: str, password: str) -> None:
+        command = database.namespace.argv(coturns_name("turnadmin"), *database.turnadmin_options, "-a", "-u", name, "-r", Server.realm, "-p", password)
+        subprocess.run(command, check=True, capture_output=True)
+
+    add("alice", "wonderland")
+    file.write_text("")
+    options = (*database.server_options, "-c", str(file), f"--control-socket={control}")
+    with Server(servers["turnbuckle"], hosts, tmp_path, options) as server:
+        server.await_ready()
+        assert _answer(hosts, server, "alice", "wonderland") is None
+        assert _answer(hosts, server, "carol", "singer") == 401
+        assert reload("user=carol:singer\nverbose\n") == ["user", "verbose"]
+        assert _answer(hosts, server, "carol", "singer") is None
+        assert _answer(hosts, server, "alice", "wonderland") is None
+        add("bob", "builder")
+        waiting.await_condition(lambda: _answer(hosts, server, "bob", "builder") is None, "an allocation for bob")
+        assert _answer(hosts, server, "carol", "singer") is None
+        assert reload("") == ["user", "verbose"]
+        assert _answer(hosts, server, "carol", "singer") == 401
+        assert _answer(hosts, server, "bob", "builder") is None
 
 
 def secrets_that_either_program_adds_count_for_either_server(hosts, administer, served):

@@ -70,6 +70,40 @@ def a_database_that_hangs_delays_nobody_at_start_or_later(hosts, tmp_path, datab
         assert "a-long-secret" not in server.output
 
 
+def a_configuration_that_is_read_again_holds_beside_the_database_also_while_it_hangs(hosts, tmp_path, database, servers, binary):
+    file, control = tmp_path / "relay.conf", tmp_path / "control.sock"
+
+    def reload(content: str) -> dict:
+        file.write_text(content)
+        command = [binary, "ctl", f"--socket={control}", "--json", "reload"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
+
+    database.execute(f"insert into turnusers_lt values('{Server.realm}','alice','{_key('alice', 'wonderland')}')")
+    file.write_text("")
+    with contextlib.ExitStack() as stack:
+        stack.callback(database.go_on)
+        server = _start(stack, servers["turnbuckle"], hosts, tmp_path, database, "-c", str(file), f"--control-socket={control}")
+        waiting.await_condition(lambda: _answer(hosts, server, "alice", "wonderland") is None, "an allocation for alice")
+        assert _answer(hosts, server, "carol", "singer") == 401
+        assert reload("user=carol:singer\n") == {"changed": ["user"], "restart_pending": [], "notes": [], "dry_run": False}
+        assert _answer(hosts, server, "carol", "singer") is None
+        assert _answer(hosts, server, "alice", "wonderland") is None
+        # Who comes later is added to the configuration of the moment.
+        database.execute(f"insert into turnusers_lt values('{Server.realm}','bob','{_key('bob', 'builder')}')")
+        waiting.await_condition(lambda: _answer(hosts, server, "bob", "builder") is None, "an allocation for bob")
+        assert _answer(hosts, server, "carol", "singer") is None
+        # Secrets count in place of the database's users, and then these again.
+        reload("user=carol:singer\nuse-auth-secret\nstatic-auth-secret=a-long-secret\nusers-beside-secrets=false\n")
+        waiting.await_condition(lambda: _answer(hosts, server, "bob", "builder") == 401, "a refusal for bob")
+        reload("user=carol:singer\n")
+        waiting.await_condition(lambda: _answer(hosts, server, "bob", "builder") is None, "an allocation for bob")
+        database.hang()
+        assert reload("")["changed"] == ["user"]
+        assert _answer(hosts, server, "carol", "singer") == 401
+        assert _answer(hosts, server, "alice", "wonderland") is None
+        database.go_on()
 def _page(hosts, name: str) -> str:
     get = "import http.client, sys; c = http.client.HTTPConnection('127.0.0.1', 9641, 10); c.request('GET', sys.argv[1]); print(c.getresponse().read().decode(), end='')"
     command = hosts.relay.argv(sys.executable, "-c", get, f"/{name}")

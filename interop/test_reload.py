@@ -4,12 +4,14 @@
 """
 
 import base64
+import contextlib
 import hashlib
 import hmac
 import json
 import os
 import signal
 import socket
+import sqlite3
 import struct
 import subprocess
 import time
@@ -71,21 +73,31 @@ class Client:
 class Relay:
     """A relay with a file that can be written anew, and the socket for commands."""
 
-    def __init__(self, binary, folder, program="serve", more=(), content="user=alice:secret\n"):
+    def __init__(self, binary, folder, program="serve", more=(), content="user=alice:secret\n", log=None):
         self.binary, self.folder = binary, folder
         self.file, self.control = folder / "relay.conf", folder / "control.sock"
         self.write(content)
         words = [binary, program] if program == "serve" else [program]
         options = ["-c", str(self.file), f"--control-socket={self.control}", f"--statistics-file={folder}/statistics.json", *more]
         self.out = open(folder / "out", "wb")
-        self.process = subprocess.Popen([*words, *options], stdout=self.out, stderr=subprocess.STDOUT, cwd=folder)
-        self.until("ready")
+        self.process = subprocess.Popen([*words, *options], stdout=self.out if log is None else log, stderr=subprocess.STDOUT, cwd=folder)
+        if log is None:
+            self.until("ready")
+        else:
+            self.await_socket()
 
     def until(self, text: str, count: int = 1) -> None:
         deadline = time.monotonic() + 60
         while self.said().count(text) < count:
             assert time.monotonic() < deadline and self.process.poll() is None, self.said()
             time.sleep(0.01)
+
+    def await_socket(self) -> None:
+        """Until commands are taken: what is logged is another's to read."""
+        deadline = time.monotonic() + 60
+        while self.ctl("health").returncode != 0:
+            assert time.monotonic() < deadline and self.process.poll() is None
+            time.sleep(0.05)
 
     def said(self) -> str:
         return (self.folder / "out").read_text()
@@ -106,12 +118,18 @@ class Relay:
         assert done.returncode == 0, done.stderr
         return json.loads(done.stdout)
 
+    def put(self, path: str) -> int:
+        return self._request("PUT", path)[0]
+
     def post(self, path: str) -> tuple[int, dict]:
+        return self._request("POST", path)
+
+    def _request(self, method: str, path: str) -> tuple[int, dict]:
         """A request without a process for each."""
         with socket.socket(socket.AF_UNIX) as stream:
             stream.settimeout(60)
             stream.connect(str(self.control))
-            stream.sendall(f"POST {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+            stream.sendall(f"{method} {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
             answer = b"".join(iter(lambda: stream.recv(65536), b""))
         head, body = answer.split(b"\r\n\r\n", 1)
         return int(head.split()[1]), json.loads(body)
@@ -150,7 +168,7 @@ def users_peers_and_quotas_change_at_once_and_what_needs_a_restart_is_named(rela
     report = relay.reload("user=carol:secret\nuser=alice:secret\ndenied-peer-ip=127.77.11.9\n")
     assert report["changed"] == ["user", "denied-peer-ip"]
     assert alice.permit(peer) == 403
-    assert relay.reload("user=alice:secret\nuser-quota=1\nmin-port=50000\nverbose\n")["restart_pending"] == ["min-port", "verbose"]
+    assert relay.reload("user=alice:secret\nuser-quota=1\nmin-port=50000\nmax-allocations=70\n")["restart_pending"] == ["min-port", "max-allocations"]
     assert alice.permit(peer) == 200
     assert Client("alice").allocate() == 486
     shown = json.loads(relay.ctl("config").stdout)["effective"]
@@ -160,6 +178,101 @@ def users_peers_and_quotas_change_at_once_and_what_needs_a_restart_is_named(rela
     report = relay.reload("user=alice:secret\nalternate-server=203.0.113.8:3478\n")
     assert Client("alice").allocate() == 300
     assert report["restart_pending"] == []
+    relay.stop()
+
+
+def a_session_is_logged_from_the_reload_on_that_wants_it(relay):
+    assert Client("alice").allocate() == 200
+    assert ": new, realm=" not in relay.said()
+    assert relay.reload("user=alice:secret\nverbose\n")["changed"] == ["verbose"]
+    assert Client("alice").allocate() == 200
+    relay.until(": new, realm=")
+    said = len(relay.said())
+    assert relay.reload("user=alice:secret\n")["changed"] == ["verbose"]
+    assert Client("alice").allocate() == 200
+    relay.until("configuration read again", 2)
+    assert ": new, realm=" not in relay.said()[said:]
+    relay.stop()
+
+
+def connections_of_strangers_are_as_many_as_the_reload_allows(relay):
+    def stays(count: int) -> int:
+        """How many of so many connections are open after a while."""
+        streams = []
+        for _ in range(count):
+            streams.append(socket.create_connection(SERVER, timeout=PATIENCE))
+            time.sleep(0.01)
+        time.sleep(0.3)
+        for stream in streams:
+            stream.setblocking(False)
+        alive = sum(_is_open(stream) for stream in streams)
+        for stream in streams:
+            stream.close()
+        return alive
+
+    assert stays(12) == 12
+    key = "max-connections-without-allocation-per-address"
+    assert relay.reload(f"user=alice:secret\n{key}=4\n")["changed"] == [key]
+    # Two for each of two shards.
+    assert 2 <= stays(12) <= 4
+    assert relay.reload("user=alice:secret\n")["changed"] == [key]
+    assert stays(12) == 12
+    relay.stop()
+
+
+def _is_open(stream: socket.socket) -> bool:
+    try:
+        return stream.recv(1) != b""
+    except BlockingIOError:
+        return True
+    except ConnectionError:
+        return False
+
+
+def with_a_user_database_all_changes_as_without_and_another_one_is_followed_from_then_on(relay):
+    def made(name: str, *users: str) -> str:
+        path = relay.folder / name
+        with contextlib.closing(sqlite3.connect(path)) as file, file:
+            file.execute("create table if not exists turnusers_lt(realm varchar(127), name varchar(512), hmackey char(128))")
+            for user in users:
+                key = hashlib.md5(f"{user}:{REALM}:secret".encode()).hexdigest()
+                file.execute("insert into turnusers_lt values(?, ?, ?)", (REALM, user, key))
+        return f"userdb={path}\n"
+
+    first, second = made("first", "bob"), made("second", "dora")
+    # A database that was not there at the start, or is not to be there any more, waits for a restart.
+    report = relay.reload(f"user=alice:secret\n{first}")
+    assert (report["changed"], report["restart_pending"]) == ([], ["userdb"])
+    relay.stop()
+    relay.end()
+    relay.__init__(relay.binary, relay.folder, content=first + "user=alice:secret\n")
+    assert [Client(user).allocate() for user in ("alice", "bob", "carol", "dora")] == [200, 200, 401, 401]
+    report = relay.reload(first + "user=carol:secret\nalternate-server=203.0.113.8:3478\n")
+    assert (report["changed"], report["restart_pending"]) == (["user", "alternate-server"], [])
+    assert [Client(user).allocate() for user in ("alice", "bob", "carol")] == [401, 300, 300]
+    assert relay.reload(first + "user=carol:secret\nuser-quota=1\n")["changed"] == ["user-quota", "alternate-server"]
+    bob = Client("bob")
+    made("first", "erin")
+    deadline = time.monotonic() + PATIENCE
+    while Client("erin").allocate() == 401:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    assert Client("erin").allocate() == 486, "the quota holds for who comes later too"
+    assert relay.reload(second + "user=carol:secret\n")["changed"] == ["user-quota", "userdb"]
+    while bob.allocate() != 401 or Client("dora").allocate() != 200:
+        assert time.monotonic() < deadline + PATIENCE
+        time.sleep(0.05)
+    # Secrets in place of users, and back.
+    relay.reload(second + "use-auth-secret\nstatic-auth-secret=a-long-secret\nusers-beside-secrets=false\n")
+    while Client("dora").allocate() != 401:
+        assert time.monotonic() < deadline + PATIENCE
+        time.sleep(0.05)
+    relay.reload(second)
+    while Client("dora").allocate() != 200:
+        assert time.monotonic() < deadline + PATIENCE
+        time.sleep(0.05)
+    report = relay.reload("user=alice:secret\n")
+    assert report["restart_pending"] == ["userdb"]
     relay.stop()
 
 
@@ -224,6 +337,50 @@ def certificates_of_other_files_are_used_for_new_connections(binary, tmp_path, p
         assert report["restart_pending"] == ["cert", "pkey"]
         assert "second" in subject()
         relay.stop()
+    finally:
+        relay.end()
+
+
+def certificates_change_and_reloads_hold_while_nobody_reads_the_log(binary, tmp_path, program):
+    openssl = program("openssl")
+    chain, key = (f"{tmp_path}/{name}" for name in ("chain.pem", "key.pem"))
+
+    def write(name: str) -> None:
+        command = [openssl, "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2"]
+        new = [f"{tmp_path}/new.pem", f"{tmp_path}/new.key"]
+        subprocess.run([*command, "-subj", f"/CN={name}", "-out", new[0], "-keyout", new[1]], check=True, capture_output=True)
+        os.rename(new[1], key)
+        os.rename(new[0], chain)
+
+    def subject() -> str:
+        command = [openssl, "s_client", "-connect", f"{SERVER[0]}:34912", "-brief"]
+        return subprocess.run(command, input="", capture_output=True, text=True, timeout=60).stderr
+
+    write("first")
+    content = f"user=alice:secret\ncert={chain}\npkey={key}\ntls-listening-port=34912\n"
+    reader, writer = os.pipe()
+    relay = Relay(binary, tmp_path, content=content, log=writer)
+    try:
+        os.close(writer)
+        client = Client("alice")
+        assert client.allocate() == 200
+        # More lines than the pipe and the queue have room for.
+        for _ in range(5000):
+            assert relay.put("/v1/log?level=info") == 200
+        assert "first" in subject()
+        write("second")
+        deadline = time.monotonic() + PATIENCE
+        while "second" not in subject():
+            assert time.monotonic() < deadline
+        assert relay.reload(content + "user=carol:secret\n")["changed"] == ["user"]
+        assert Client("carol").allocate() == 200
+        assert client.refresh() == 200
+        relay.process.send_signal(signal.SIGTERM)
+        with os.fdopen(reader, "rb") as lines:
+            lines.read()
+        assert relay.process.wait(60) == 0
+        counted = json.loads((tmp_path / "statistics.json").read_text())
+        assert counted["in"] == counted["out"] + counted["dropped"] and counted["log_lost"] > 1000
     finally:
         relay.end()
 

@@ -15,21 +15,6 @@ use crate::problem::Problems;
 use crate::table;
 use crate::topics::log::Log;
 
-/// Keys that may change although there is a user database. All others are assembled with its users, from their values at the start.
-const BESIDE_A_DATABASE: [&str; 11] = [
-    "CA-file",
-    "cert",
-    "cipher-list",
-    "drain-min-allocations",
-    "ec-curve-name",
-    "log-min-level",
-    "no-tlsv1_2",
-    "pkey",
-    "pkey-pwd",
-    "statistics-file",
-    "statistics-interval",
-];
-
 /// What a reload comes to.
 #[derive(Debug, Clone)]
 pub struct Reloaded {
@@ -47,25 +32,13 @@ pub struct Reloaded {
 ///
 /// The new values of keys that may change do not go with the present ones of those that may not.
 pub fn reload(running: &Loaded, next: &Loaded, machine: &Machine) -> Result<Reloaded, Problems> {
-    let has_database = running.config.authentication.database.is_some();
-    let is_fixed = |entry: &Entry| {
-        entry.reload().is_none_or(|it| it == Reload::Restart)
-            || (has_database && !BESIDE_A_DATABASE.contains(&entry.name))
-    };
+    let is_fixed = |entry: &Entry| entry.reload().is_none_or(|it| it == Reload::Restart);
     let first = merge(running, next, machine, &is_fixed)?;
-    // Whether TLS, DTLS and QUIC are spoken at all says which sockets there are.
-    let spoken = |config: &Config| {
-        (
-            config.tls.files().is_some(),
-            config.tls.dtls_files().is_some(),
-            config.tls.quic_files().is_some(),
-        )
-    };
-    let is_toggled = spoken(&first.config) != spoken(&running.config);
-    let is_fixed = |entry: &Entry| is_fixed(entry) || (is_toggled && entry.group == Group::Tls);
-    let merged = match is_toggled {
-        true => merge(running, next, machine, &is_fixed)?,
-        false => first,
+    let toggled = toggled(&running.config, &first.config);
+    let is_fixed = |entry: &Entry| is_fixed(entry) || toggled.contains(&entry.group);
+    let merged = match toggled.is_empty() {
+        false => merge(running, next, machine, &is_fixed)?,
+        true => first,
     };
     let (before, after, wished) = (
         Written::of(running),
@@ -84,6 +57,28 @@ pub fn reload(running: &Loaded, next: &Loaded, machine: &Machine) -> Result<Relo
         changed,
         pending,
     })
+}
+
+/// Returns the groups of keys that say whether something is there at all which a start makes: sockets for TLS, DTLS and QUIC, and the thread that
+/// follows a user database.
+fn toggled(running: &Config, next: &Config) -> Vec<Group> {
+    let spoken = |config: &Config| {
+        [
+            config.tls.files().is_some(),
+            config.tls.dtls_files().is_some(),
+            config.tls.quic_files().is_some(),
+        ]
+    };
+    let has_database = |config: &Config| config.authentication.database.is_some();
+    let groups = [
+        (Group::Tls, spoken(running) != spoken(next)),
+        (
+            Group::Databases,
+            has_database(running) != has_database(next),
+        ),
+    ];
+    let toggled = groups.into_iter().filter(|(_, is_toggled)| *is_toggled);
+    toggled.map(|(group, _)| group).collect()
 }
 
 /// Takes the settings of fixed keys from `running` and all others from `next`.
@@ -121,7 +116,7 @@ fn applied(running: &Config, merged: Config, changed: &[&'static Entry]) -> Conf
     // A password that was made up for the lack of any is not made up anew.
     if changed
         .iter()
-        .any(|entry| entry.group == Group::Authentication)
+        .any(|entry| matches!(entry.group, Group::Authentication | Group::Databases))
     {
         config.authentication = merged.authentication;
         config
@@ -130,12 +125,20 @@ fn applied(running: &Config, merged: Config, changed: &[&'static Entry]) -> Conf
             .clone_from(&running.authentication.realm);
     }
     config.addresses.default_family = merged.addresses.default_family;
+    config.datapath.coalesce = merged.datapath.coalesce;
+    config.datapath.coalesce_policy = merged.datapath.coalesce_policy;
     config.limits = merged.limits;
+    config.protocols.proxies.sources = merged.protocols.proxies.sources;
+    config.protocols.http.answers = merged.protocols.http.answers;
+    config.protocols.http.acme_redirect = merged.protocols.http.acme_redirect;
     config.redirection = merged.redirection;
     config.relays = merged.relays;
     config.stun = merged.stun;
     config.tls = merged.tls;
     config.log = Log {
+        sessions: merged.log.sessions,
+        requests: merged.log.requests,
+        binding: merged.log.binding,
         level_min: merged.log.level_min,
         statistics_file: merged.log.statistics_file,
         statistics_interval: merged.log.statistics_interval,

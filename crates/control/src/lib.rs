@@ -7,6 +7,7 @@
 
 mod api;
 mod asking;
+mod certificates;
 mod console;
 mod consumers;
 mod coturn;

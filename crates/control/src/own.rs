@@ -231,7 +231,7 @@ fn write_resources(to: &mut Exposition, counters: &LiveCounters) {
     .sample(&[], counters.reserved_ports());
     to.family(
         "turnbuckle_reserved_bandwidth_bytes_per_second",
-        "Payload per second and direction that is reserved for allocations, where a capacity bounds it.",
+        "Payload per second and direction that is reserved for allocations that have a rate.",
         Type::Gauge,
     )
     .sample(&[], counters.bandwidth_reserved());

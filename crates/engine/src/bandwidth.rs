@@ -43,15 +43,15 @@ pub trait Meters: fmt::Debug + Send + Sync {
 pub(crate) struct BandwidthLedger {
     /// Where buckets are, if not with their allocations.
     meters: OnceLock<Arc<dyn Meters>>,
-    capacity: Option<NonZeroU32>,
     rates: Mutex<Rates>,
     /// Bytes per second that are reserved.
     reserved: Mutex<u64>,
 }
 
-/// [`crate::Bandwidth::bytes_per_s`] as it is now.
+/// [`crate::Bandwidth`] as it is now.
 #[derive(Debug)]
 struct Rates {
+    capacity: Option<NonZeroU32>,
     usual: Option<NonZeroU32>,
     /// Of realms that have a rate of their own, or none.
     by_realm: BTreeMap<Box<str>, Option<NonZeroU32>>,
@@ -61,6 +61,7 @@ impl Rates {
     fn of(config: &Config) -> Self {
         let own = config.realms.limits.iter();
         Self {
+            capacity: config.limits.bandwidth.capacity_bytes_per_s,
             usual: config.limits.bandwidth.bytes_per_s,
             by_realm: own
                 .map(|(realm, own)| (realm.clone(), own.bytes_per_s))
@@ -73,7 +74,6 @@ impl BandwidthLedger {
     pub(crate) fn new(config: &Config) -> Arc<Self> {
         Arc::new(Self {
             meters: OnceLock::new(),
-            capacity: config.limits.bandwidth.capacity_bytes_per_s,
             rates: Mutex::new(Rates::of(config)),
             reserved: Mutex::default(),
         })
@@ -84,7 +84,7 @@ impl BandwidthLedger {
         self.meters.get_or_init(|| meters);
     }
 
-    /// Sets other rates for allocations to come.
+    /// Sets other rates and another capacity for allocations to come.
     pub(crate) fn set_rates(&self, config: &Config) {
         let rates = Rates::of(config);
         *self.rates.lock().unwrap_or_else(PoisonError::into_inner) = rates;
@@ -96,28 +96,27 @@ impl BandwidthLedger {
     ///
     /// The capacity is used up.
     pub(crate) fn reserve(self: &Arc<Self>, realm: &str) -> Result<Option<Shaper>, Exhausted> {
-        let wanted = {
+        let (wanted, capacity) = {
             let rates = self.rates.lock().unwrap_or_else(PoisonError::into_inner);
             let own = rates.by_realm.get(realm);
-            own.copied().unwrap_or(rates.usual)
+            (own.copied().unwrap_or(rates.usual), rates.capacity)
         };
         let Some(wanted) = wanted else {
             return Ok(None);
         };
-        let Some(capacity) = self.capacity else {
-            return Ok(Some(self.shaper(wanted, None)));
-        };
         let mut reserved = self.reserved.lock().unwrap_or_else(PoisonError::into_inner);
-        let left = u64::from(capacity.get()).saturating_sub(*reserved);
+        let left = capacity.map_or(u64::MAX, |capacity| {
+            u64::from(capacity.get()).saturating_sub(*reserved)
+        });
         let rate = u32::try_from(left).unwrap_or(u32::MAX).min(wanted.get());
         let rate = NonZeroU32::new(rate).ok_or(Exhausted)?;
         // mutant: capacity-promised-twice
         *reserved += u64::from(rate.get());
         drop(reserved);
-        Ok(Some(self.shaper(rate, Some(Arc::clone(self)))))
+        Ok(Some(self.shaper(rate)))
     }
 
-    fn shaper(&self, rate: NonZeroU32, ledger: Option<Arc<Self>>) -> Shaper {
+    fn shaper(self: &Arc<Self>, rate: NonZeroU32) -> Shaper {
         let shared = self.meters.get().and_then(|meters| {
             let meter = meters.claim(rate)?;
             let meters = Arc::clone(meters);
@@ -125,19 +124,16 @@ impl BandwidthLedger {
         });
         Shaper {
             rate,
-            ledger,
+            ledger: Arc::clone(self),
             buckets: shared.unwrap_or_default(),
         }
     }
 
     /// Reserves again the rate of an allocation that has it already, from this process or the one before it, whatever is left.
     pub(crate) fn reserve_again(self: &Arc<Self>, rate: NonZeroU32) -> Shaper {
-        if self.capacity.is_none() {
-            return self.shaper(rate, None);
-        }
         // mutant: capacity-forgotten-by-rebuild
         *self.reserved.lock().unwrap_or_else(PoisonError::into_inner) += u64::from(rate.get());
-        self.shaper(rate, Some(Arc::clone(self)))
+        self.shaper(rate)
     }
 
     /// Bytes per second that are reserved.
@@ -170,7 +166,7 @@ pub(crate) struct Exhausted;
 pub(crate) struct Shaper {
     rate: NonZeroU32,
     /// Where the rate is reserved.
-    ledger: Option<Arc<BandwidthLedger>>,
+    ledger: Arc<BandwidthLedger>,
     buckets: Buckets,
 }
 
@@ -303,9 +299,7 @@ fn available(empty_at_ns: u64, now: Time, rate: u64) -> u64 {
 
 impl Drop for Shaper {
     fn drop(&mut self) {
-        if let Some(ledger) = &self.ledger {
-            ledger.release(self.rate);
-        }
+        self.ledger.release(self.rate);
         if let Buckets::Shared { meters, meter } = &self.buckets {
             meters.release(*meter);
         }
@@ -325,11 +319,8 @@ mod tests {
     use super::*;
 
     fn shaper(rate: u32) -> Shaper {
-        Shaper {
-            rate: NonZeroU32::new(rate).unwrap(),
-            ledger: None,
-            buckets: Buckets::default(),
-        }
+        let ledger = BandwidthLedger::new(&Config::default());
+        ledger.reserve_again(NonZeroU32::new(rate).unwrap())
     }
 
     #[test]

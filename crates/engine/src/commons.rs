@@ -54,10 +54,13 @@ impl Commons {
         })
     }
 
-    /// Sets the quotas and rates of `config`. Allocations that exist stay, even if they are more, and keep the rate they began with.
-    pub fn set_quotas(&self, config: &Config) {
+    /// Sets the quotas, rates and budgets of `config`. Allocations that exist stay, even if they are more, and keep the rate they began with; so do
+    /// connections of TCP relays. The table of strangers keeps its size.
+    pub fn reconfigure(&self, config: &Config) {
         self.quota.set_bounds(config);
         self.bandwidth.set_rates(config);
+        self.connections.set_limits(config.relays.tcp.as_ref());
+        self.unverified.set_rates(&config.unverified);
     }
 
     /// Takes the buckets that rates are measured with from `meters`, for allocations to come. What was set first stays.
@@ -98,7 +101,7 @@ impl Commons {
         self.quota.of_name(realm, quota_name)
     }
 
-    /// Returns the bytes per second that are reserved for allocations, of those that a capacity bounds.
+    /// Returns the bytes per second that are reserved for allocations that have a rate.
     pub fn bandwidth_reserved(&self) -> u64 {
         self.bandwidth.reserved()
     }

@@ -165,13 +165,14 @@ impl<R: Random> Engine<R> {
     }
 
     /// Takes over `config`, which the host has read again or assembled from a user database. Allocations continue. Permissions and
-    /// channels that are forbidden from now on end as in [`Engine::set_host_addresses`]. Quotas belong to [`Commons`]. What tables,
-    /// pools and budgets were made from stays as it is and has to be the same in `config`: relay addresses and ports, shared relays,
-    /// TCP relays, mobility, and the sizes in its limits.
+    /// channels that are forbidden from now on end as in [`Engine::set_host_addresses`]. Quotas, rates and budgets belong to [`Commons`].
+    /// What tables and pools were made from stays as it is and has to be the same in `config`: relay addresses and ports, shared relays, and
+    /// the sizes in its limits. Without mobility tickets are refused; those that are out are good again with the same key.
     pub fn reconfigure(&mut self, config: &Arc<Config>) {
         // mutant: shards-know-removed-users
         self.authenticator
             .reconfigure(&config.auth, &mut self.random);
+        self.rules.tickets = config.mobility.key.as_ref().map(Tickets::new);
         self.rules.config = Arc::clone(config);
         if self.rules.policies.reconfigure(config) {
             judging::judge_all(&mut self.rules, &mut self.allocations, &mut self.out);

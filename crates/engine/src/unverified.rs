@@ -72,9 +72,28 @@ const STEPS_BEHIND_MAX: u32 = 600;
 pub struct UnverifiedBudget {
     key: OnceLock<[u8; 16]>,
     buckets: Box<[Bucket]>,
-    excess: Rate,
-    bytes: Rate,
-    answers: Rate,
+    excess: SharedRate,
+    bytes: SharedRate,
+    answers: SharedRate,
+}
+
+/// A rate that may change while others read it: what fits at once in the high half, and what drains in a second in the low one.
+#[derive(Debug)]
+struct SharedRate(AtomicU64);
+
+impl SharedRate {
+    fn new(rate: Rate) -> Self {
+        Self(AtomicU64::new(pack(rate.burst, rate.per_s)))
+    }
+
+    fn get(&self) -> Rate {
+        let (burst, per_s) = unpack(self.0.load(Relaxed));
+        Rate { burst, per_s }
+    }
+
+    fn set(&self, rate: Rate) {
+        self.0.store(pack(rate.burst, rate.per_s), Relaxed);
+    }
 }
 
 /// What still has to drain.
@@ -151,19 +170,20 @@ impl UnverifiedBudget {
             answers_milli: level(),
             refused: AtomicU64::new(0),
         };
-        let answers = limits
-            .answers_per_s
-            .map_or(u32::MAX, |rate| rate.saturating_mul(1000));
         Self {
             key: OnceLock::new(),
             buckets: (0..count).map(bucket).collect(),
-            excess: limits.excess,
-            bytes: limits.bytes,
-            answers: Rate {
-                burst: answers,
-                per_s: answers,
-            },
+            excess: SharedRate::new(limits.excess),
+            bytes: SharedRate::new(limits.bytes),
+            answers: SharedRate::new(answers(limits)),
         }
+    }
+
+    /// Sets other rates. What was sent before counts against them.
+    pub fn set_rates(&self, limits: &UnverifiedLimits) {
+        self.excess.set(limits.excess);
+        self.bytes.set(limits.bytes);
+        self.answers.set(answers(limits));
     }
 
     /// Draws the hash key from `random`, unless there is one.
@@ -191,11 +211,11 @@ impl UnverifiedBudget {
         let wanted = [
             (
                 &bucket.excess,
-                self.excess,
+                self.excess.get(),
                 response_len.saturating_sub(request_len),
             ),
-            (&bucket.bytes, self.bytes, response_len),
-            (&bucket.answers_milli, self.answers, 1000),
+            (&bucket.bytes, self.bytes.get(), response_len),
+            (&bucket.answers_milli, self.answers.get(), 1000),
         ];
         let refused = wanted
             .iter()
@@ -221,8 +241,8 @@ impl UnverifiedBudget {
 
     /// Returns how many buckets hold bytes that have not drained. It looks at all of them.
     pub fn occupied(&self, now: Time) -> u64 {
-        let step = step_of(now);
-        let is_occupied = |bucket: &&Bucket| bucket.bytes.left(step, self.bytes) > 0;
+        let (step, rate) = (step_of(now), self.bytes.get());
+        let is_occupied = |bucket: &&Bucket| bucket.bytes.left(step, rate) > 0;
         self.buckets.iter().filter(is_occupied).count() as u64
     }
 
@@ -248,6 +268,17 @@ impl UnverifiedBudget {
         let mask = self.buckets.len().saturating_sub(1);
         // mutant: strangers-share-one-bucket
         Some(usize::try_from(hash & 0xff_ffff).unwrap_or(0) & mask)
+    }
+}
+
+/// Returns the rate of answers, in thousandths.
+fn answers(limits: &UnverifiedLimits) -> Rate {
+    let per_s = limits
+        .answers_per_s
+        .map_or(u32::MAX, |rate| rate.saturating_mul(1000));
+    Rate {
+        burst: per_s,
+        per_s,
     }
 }
 

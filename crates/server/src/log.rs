@@ -32,6 +32,7 @@ use crate::config::{Level, Persona};
 use crate::control::events::Event;
 use crate::counters::ShardCounters;
 use crate::handle::{SessionNumbers, Trace, number_of_shard};
+use crate::shard::serving::Logged;
 
 /// Lines per second about requests, of one shard, where they are not paced by session.
 const REQUESTS: Pace = Pace::new(20, 20);
@@ -52,10 +53,8 @@ pub trait Output: Write {
 #[derive(Clone, Debug)]
 pub(crate) struct Scope {
     pub(crate) persona: Persona,
-    /// Lines about sessions.
-    pub(crate) wanted: Lines,
-    /// Lines about requests too, under our own name (`Verbose`).
-    pub(crate) requests: bool,
+    /// What may change while it runs.
+    pub(crate) logged: Logged,
     /// Whether each session that ends has a summary.
     pub(crate) summaries: bool,
     /// What sessions are numbered by.
@@ -63,8 +62,6 @@ pub(crate) struct Scope {
     /// Which shard it is, and of how many.
     pub(crate) shard: usize,
     pub(crate) shards: usize,
-    /// Whether responses to unauthenticated requests are limited for each source (`unauthorized-ratelimit`).
-    pub(crate) limits_answers: bool,
     /// The realm that is printed for clients that were sent no other one.
     pub(crate) realm: Box<str>,
 }
@@ -93,7 +90,8 @@ impl Log {
     ) -> Self {
         let (shard, shards) = (scope.shard, scope.shards);
         let numbers = scope.numbers.clone();
-        let sessions = || coturn::Sessions::new(scope.wanted, shard, shards, &scope.realm, numbers);
+        let sessions =
+            || coturn::Sessions::new(scope.logged.wanted, shard, shards, &scope.realm, numbers);
         Self {
             coturn: (scope.persona == Persona::Turnserver).then(sessions),
             summaries: scope.summaries.then(Summaries::default),
@@ -123,8 +121,16 @@ impl Log {
     #[inline]
     fn is_logged(&self, is_error: impl FnOnce() -> bool) -> bool {
         match &self.coturn {
-            Some(_) => self.scope.wanted.sessions || is_error(),
-            None => self.scope.requests,
+            Some(_) => self.scope.logged.wanted.sessions || is_error(),
+            None => self.scope.logged.requests,
+        }
+    }
+
+    /// Logs this from now on.
+    pub(crate) fn set_logged(&mut self, logged: Logged) {
+        self.scope.logged = logged;
+        if let Some(sessions) = &mut self.coturn {
+            sessions.set_wanted(logged.wanted);
         }
     }
 
@@ -135,7 +141,7 @@ impl Log {
 
     /// Returns whether lines about sessions are printed in coturn's form.
     pub(crate) fn tells_as_coturn(&self) -> bool {
-        self.coturn.is_some() && self.scope.wanted.sessions
+        self.coturn.is_some() && self.scope.logged.wanted.sessions
     }
 
     /// Returns the number of a session that begins: the one that its client has in the log already, or a new one.
@@ -172,7 +178,7 @@ impl Log {
     fn describe(&mut self, change: &Change, number: u64, now: Time) {
         let lines = match &mut self.coturn {
             Some(sessions) => sessions.changed(change, number, now),
-            None if !self.scope.wanted.sessions => return,
+            None if !self.scope.logged.wanted.sessions => return,
             None => {
                 let number = number_of_shard(self.scope.shard, number);
                 describe(change, number, now).into_iter().collect()
@@ -224,7 +230,11 @@ impl Log {
 
     /// Logs a request that gets no response because `source` has reached its limit of responses.
     pub(crate) fn suppressed(&mut self, source: IpAddr, request: &[u8], now: Time) {
-        if let Some(sessions) = self.coturn.as_mut().filter(|_| self.scope.limits_answers) {
+        if let Some(sessions) = self
+            .coturn
+            .as_mut()
+            .filter(|_| self.scope.logged.limits_answers)
+        {
             let line = sessions.suppressed(source, request, now);
             self.lines(line);
         }
@@ -418,16 +428,18 @@ mod tests {
         let (sender, lines) = sync_channel(2);
         let scope = Scope {
             persona: Persona::Turnbuckle,
-            wanted: Lines {
-                sessions: false,
-                binding: false,
+            logged: Logged {
+                wanted: Lines {
+                    sessions: false,
+                    binding: false,
+                },
+                requests: false,
+                limits_answers: false,
             },
-            requests: false,
             summaries: false,
             numbers: SessionNumbers::after(0),
             shard: 0,
             shards: 1,
-            limits_answers: false,
             realm: "example.org".into(),
         };
         let counters = Arc::new(ShardCounters::default());

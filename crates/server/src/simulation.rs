@@ -35,6 +35,7 @@ use crate::shard::front::proxy::Proxies;
 use crate::shard::front::stream::{HttpService, StreamService};
 use crate::shard::name::Token;
 use crate::shard::relay::Relay;
+use crate::shard::serving::Logged;
 use crate::shard::sessions::Sessions;
 use crate::survive::{Record, ShardJournal};
 
@@ -204,16 +205,18 @@ impl Server {
         let (events, _) = sync_channel(1);
         let scope = Scope {
             persona: Persona::Turnbuckle,
-            wanted: Lines {
-                sessions: false,
-                binding: false,
+            logged: Logged {
+                wanted: Lines {
+                    sessions: false,
+                    binding: false,
+                },
+                requests: false,
+                limits_answers: false,
             },
-            requests: false,
             summaries: false,
             numbers: SessionNumbers::after(0),
             shard: index,
             shards: count,
-            limits_answers: false,
             realm: Box::default(),
         };
         let streams = StreamService {

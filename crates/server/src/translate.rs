@@ -3,8 +3,11 @@
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
+use std::time::Duration;
 
-use turnbuckle_datapath::{Accepting, Backend, BufferBudget, BufferSettings, Devices, Settings};
+use turnbuckle_datapath::{
+    Accepting, Backend, BufferBudget, BufferSettings, CoalescePolicy, Devices, Settings,
+};
 use turnbuckle_engine::{
     Action, AddressRange, Alternate, AnswerConfig, Asks, AuthConfig, Bandwidth, BindingConfig,
     Config as EngineConfig, Fingerprint, Lifetimes, Limits, MobilityConfig, NonceLifetime,
@@ -24,6 +27,7 @@ use crate::shard::front::dtls::{DtlsLimits, DtlsService};
 use crate::shard::front::proxy::Proxies;
 use crate::shard::front::quic::QuicService;
 use crate::shard::front::stream::{HttpService, StreamService, TunnelService};
+use crate::shard::serving::{Logged, Serving};
 use crate::tls::Certificates;
 
 /// Bytes that the receive buffers of busy relay sockets may take together.
@@ -53,12 +57,13 @@ pub(crate) fn datapath(
     backend: Backend,
     accepting: &Accepting,
     budget: &Arc<BufferBudget>,
+    (coalesce_policy, coalesce): (CoalescePolicy, Duration),
 ) -> Settings {
     Settings {
         backend,
         accepting: accepting.clone(),
-        coalesce: config.datapath.coalesce,
-        coalesce_policy: config.datapath.coalesce_policy,
+        coalesce,
+        coalesce_policy,
         buffers: BufferSettings {
             budget: Arc::clone(budget),
             listener: config.datapath.socket_buffer_bytes,
@@ -72,28 +77,20 @@ pub(crate) fn datapath(
     }
 }
 
-/// Returns how connections are served, with `certificates` if TLS is spoken, in a process that may have so many `descriptors`. With a `resolver`
-/// there are tunnels of UDP in HTTP.
+/// Returns how connections are served, with `certificates` if TLS is spoken, as far as it is not in `serving`. With a `resolver` there are tunnels of
+/// UDP in HTTP.
 pub(crate) fn streams(
     config: &Config,
+    serving: &Serving,
     certificates: Option<&Certificates>,
-    descriptors: Option<u64>,
     resolver: Option<&Resolver>,
 ) -> StreamService {
-    let limits = &config.limits.clients;
     StreamService {
-        limits: BookLimits {
-            handshake: limits.stream_deadline,
-            first_message: limits.stream_deadline,
-            message: limits.stream_deadline,
-            idle: limits.stream_idle,
-            unallocated: limits.time_without_allocation,
-            crowd: connections_without_allocation(config, descriptors),
-        },
+        limits: serving.streams,
         tls: certificates.and_then(Certificates::shared),
         serves_plain: config.addresses.tcp,
         proxies: Proxies {
-            sources: config.protocols.proxies.sources.clone(),
+            sources: serving.proxies.clone(),
             datagram_sources: config.protocols.proxies.datagram_sources.clone(),
             only: config.protocols.proxies.port.is_some(),
         },
@@ -101,78 +98,93 @@ pub(crate) fn streams(
             serves_plain: config.protocols.http.masque == Masque::Plain,
             resolver: resolver.clone(),
         }),
-        http: HttpService {
-            answers: config.protocols.http.answers,
-            acme_redirect: config.protocols.http.acme_redirect.clone(),
-        },
+        http: serving.http.clone(),
     }
 }
 
-/// Returns how datagrams are served, with `certificates` if DTLS or QUIC is spoken. All shards get the same, because they share the keys. With a
-/// `resolver` there are tunnels of UDP in HTTP/3.
+/// Returns how datagrams are served, with `certificates` if DTLS or QUIC is spoken, as far as it is not in `serving`. All shards get the same, because
+/// they share the keys. With a `resolver` there are tunnels of UDP in HTTP/3.
 pub(crate) fn datagrams(
     config: &Config,
+    serving: &Serving,
     certificates: Option<&Certificates>,
     keys: &KeyRing,
     resolver: Option<&Resolver>,
 ) -> DatagramService {
-    let limits = &config.limits.clients;
     let context = certificates.and_then(Certificates::shared_dtls);
     let quic = certificates.and_then(Certificates::shared_quic);
-    // Who comes by datagrams and has no allocation has the same limits whatever the protocol.
-    let book = BookLimits {
-        handshake: limits.stream_deadline,
-        first_message: limits.stream_deadline,
-        message: limits.stream_deadline,
-        idle: limits.stream_idle,
-        unallocated: limits.time_without_allocation,
-        crowd: CrowdLimits {
-            total: limits.dtls_without_allocation as usize,
-            per_source: CrowdLimits::share(
-                limits.dtls_without_allocation_per_address,
-                usize::from(config.datapath.shards.get()),
-            ),
-        },
-    };
     DatagramService {
         serves_plain: config.addresses.udp,
         routes: None,
         dtls: context.map(|context| DtlsService {
             context,
             cookies: keys.cookies.clone(),
-            limits: DtlsLimits {
-                book,
-                sessions: limits.dtls_sessions as usize,
-            },
+            limits: serving.datagrams,
         }),
         quic: quic.map(|tls| QuicService {
             tls,
             keys: keys.quic.clone(),
-            book,
+            book: serving.datagrams.book,
             resolver: resolver.cloned(),
             is_steered: config.tls.quic.is_steered,
         }),
     }
 }
 
+/// Returns how every shard serves clients, as far as that may change while it runs, in a process that may have so many `descriptors`.
+pub(crate) fn serving(config: &Config, descriptors: Option<u64>) -> Serving {
+    let limits = &config.limits.clients;
+    // Who has no allocation has the same limits of time whatever the protocol.
+    let book = |crowd| BookLimits {
+        handshake: limits.stream_deadline,
+        first_message: limits.stream_deadline,
+        message: limits.stream_deadline,
+        idle: limits.stream_idle,
+        unallocated: limits.time_without_allocation,
+        crowd,
+    };
+    Serving {
+        streams: book(connections_without_allocation(config, descriptors)),
+        datagrams: DtlsLimits {
+            book: book(CrowdLimits {
+                total: limits.dtls_without_allocation as usize,
+                per_source: CrowdLimits::share(
+                    limits.dtls_without_allocation_per_address,
+                    usize::from(config.datapath.shards.get()),
+                ),
+            }),
+            sessions: limits.dtls_sessions as usize,
+        },
+        proxies: config.protocols.proxies.sources.clone(),
+        http: HttpService {
+            answers: config.protocols.http.answers,
+            acme_redirect: config.protocols.http.acme_redirect.clone(),
+        },
+        log: Logged {
+            wanted: Lines {
+                sessions: config.log.sessions || config.log.requests,
+                binding: config.log.binding,
+            },
+            requests: config.log.requests,
+            limits_answers: config
+                .authentication
+                .requests
+                .unauthorized_replies_per_second
+                .is_some(),
+        },
+        coalesce: (config.datapath.coalesce_policy, config.datapath.coalesce),
+    }
+}
+
 /// Returns what shard `shard` of `shards` logs.
-pub(crate) fn log(config: &Config, shard: usize, shards: usize) -> Scope {
+pub(crate) fn log(config: &Config, serving: &Serving, shard: usize, shards: usize) -> Scope {
     Scope {
         persona: config.persona,
-        wanted: Lines {
-            sessions: config.log.sessions || config.log.requests,
-            binding: config.log.binding,
-        },
-        requests: config.log.requests,
+        logged: serving.log,
         summaries: config.log.has_summaries(),
         numbers: SessionNumbers::of_now(),
         shard,
         shards,
-        limits_answers: config
-            .authentication
-            .requests
-            .unauthorized_replies_per_second
-            .is_some(),
         realm: config.authentication.realm.clone(),
     }
 }

@@ -5,11 +5,11 @@
 use std::cell::Cell;
 use std::time::{Duration, Instant};
 
-use tokio::sync::{Notify, mpsc};
+use tokio::sync::{Notify, mpsc, watch};
 
 use crate::database::Database;
 use crate::driver::Driver as _;
-use crate::follow::{Notice, Silence};
+use crate::follow::{Notice, Silence, Target};
 use crate::records::Answer;
 use crate::source::Source;
 
@@ -89,13 +89,24 @@ impl Confirmation {
 
 /// Puts questions to the database, one after the other and on a connection of their own, and tells the answers. Ends when `tell` returns false.
 pub(crate) async fn answer(
-    source: &Source,
+    mut target: watch::Receiver<Target>,
     mut asked: mpsc::Receiver<Question>,
     mut tell: impl FnMut(Notice<'_>) -> bool,
 ) {
     let mut database = None;
-    while let Some(question) = next(source, &mut database, &mut asked).await {
-        let answer = tokio::time::timeout(ASK_MAX, ask(source, &mut database, &question)).await;
+    let mut source = target.borrow_and_update().source.clone();
+    loop {
+        let question = tokio::select! {
+            biased;
+            () = elsewhere(&mut target, &source) => {
+                source = target.borrow_and_update().source.clone();
+                database = None;
+                continue;
+            }
+            question = next(&source, &mut database, &mut asked) => question,
+        };
+        let Some(question) = question else { return };
+        let answer = tokio::time::timeout(ASK_MAX, ask(&source, &mut database, &question)).await;
         let answer = answer.unwrap_or(Err(Silence::Away));
         let is_away = answer == Err(Silence::Away);
         if is_away {
@@ -110,6 +121,17 @@ pub(crate) async fn answer(
                 return;
             }
         }
+    }
+}
+
+/// Waits until another database than `source` is to be asked.
+async fn elsewhere(target: &mut watch::Receiver<Target>, source: &Source) {
+    if target
+        .wait_for(|target| target.source != *source)
+        .await
+        .is_err()
+    {
+        std::future::pending().await
     }
 }
 

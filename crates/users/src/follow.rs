@@ -2,9 +2,10 @@
 
 use std::cell::RefCell;
 use std::net::IpAddr;
+use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::sleep;
 
 use crate::asking::{self, Confirmation, Question, Questions};
@@ -32,6 +33,8 @@ pub enum Notice<'a> {
     Addresses(Vec<IpAddr>),
     /// What the database says to a question.
     Answer(Question, Result<Answer, Silence>),
+    /// What is followed was said anew ([`Follower::follow`]). These rows were read last, before that; none, if none have been read.
+    Asked(&'a Records),
     /// Rows have changed, or are read for the first time. These are all, and which of them are other than before.
     Records(Read<'a>, Changed),
     /// The database could be read, and nothing has changed.
@@ -71,10 +74,20 @@ pub enum Then {
     End,
 }
 
+/// Which database is followed, and which of its rows.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Target {
+    /// Where the database is.
+    pub source: Source,
+    /// Which rows are read.
+    pub wanted: Wanted,
+}
+
 /// A database that is followed until this is dropped.
 #[derive(Debug)]
 pub struct Follower {
     questions: Questions,
+    target: watch::Sender<Target>,
     _stop: oneshot::Sender<()>,
 }
 
@@ -85,13 +98,13 @@ impl Follower {
     ///
     /// The thread cannot be started.
     pub fn start(
-        source: Source,
-        wanted: Wanted,
+        target: Target,
         tell: impl FnMut(Notice<'_>) -> Then + Send + 'static,
     ) -> std::io::Result<Self> {
         let runtime = runtime()?;
         let (stop, is_stopped) = oneshot::channel();
         let (questions, asked) = asking::channel();
+        let (target, followed) = watch::channel(target);
         std::thread::Builder::new()
             .name("users".into())
             .spawn(move || {
@@ -100,7 +113,7 @@ impl Follower {
                 runtime.block_on(async {
                     tokio::select! {
                         _ = is_stopped => {}
-                        () = serve(&source, &wanted, asked, tell) => {}
+                        () = serve(&followed, asked, tell) => {}
                     }
                 });
                 // What hangs on a name server must not keep the thread.
@@ -108,8 +121,15 @@ impl Follower {
             })?;
         Ok(Self {
             questions,
+            target,
             _stop: stop,
         })
+    }
+
+    /// Follows `target` from now on, which may be the same as before, and tells [`Notice::Asked`] in any case, also while the database is read or
+    /// cannot be reached. Another target is read as a whole; what was read before stays until then.
+    pub fn follow(&self, target: Target) {
+        self.target.send_replace(target);
     }
 
     /// Returns what takes questions for the database.
@@ -121,12 +141,12 @@ impl Follower {
 
 /// Follows and asks, until `tell` wants no more.
 async fn serve(
-    source: &Source,
-    wanted: &Wanted,
+    target: &watch::Receiver<Target>,
     asked: mpsc::Receiver<Question>,
     mut tell: impl FnMut(Notice<'_>) -> Then,
 ) {
     let confirmation = Confirmation::default();
+    let records = RefCell::default();
     let tell = RefCell::new(|notice: Notice<'_>| {
         let then = tell(notice);
         if then == Then::Confirm {
@@ -134,30 +154,52 @@ async fn serve(
         }
         then != Then::End
     });
-    // A question waits for no reading: it has a connection of its own.
+    // A question waits for no reading: it has a connection of its own. Nor does a target that is said anew.
     tokio::select! {
-        () = follow(source, wanted, &confirmation, sleep, |notice| (tell.borrow_mut())(notice)) => {}
-        () = asking::answer(source, asked, |notice| (tell.borrow_mut())(notice)) => {}
+        () = follow(target.clone(), &confirmation, &records, sleep, |notice| (tell.borrow_mut())(notice)) => {}
+        () = asking::answer(target.clone(), asked, |notice| (tell.borrow_mut())(notice)) => {}
+        () = say_anew(target.clone(), &records, |notice| (tell.borrow_mut())(notice)) => {}
     }
 }
 
-/// Follows until `tell` wants no more. `sleep` waits between attempts to reach a database that is away.
+/// Tells what has been read whenever the target is said anew. Ends when `tell` returns false.
+async fn say_anew(
+    mut target: watch::Receiver<Target>,
+    records: &RefCell<Rc<Records>>,
+    mut tell: impl FnMut(Notice<'_>) -> bool,
+) {
+    while target.changed().await.is_ok() {
+        let known = Rc::clone(&records.borrow());
+        if !tell(Notice::Asked(&known)) {
+            return;
+        }
+    }
+}
+
+/// Follows until `tell` wants no more. What is read is kept in `records`. `sleep` waits between attempts to reach a database that is away.
 async fn follow(
-    source: &Source,
-    wanted: &Wanted,
+    mut wished: watch::Receiver<Target>,
     confirmation: &Confirmation,
+    records: &RefCell<Rc<Records>>,
     sleep: impl AsyncFn(Duration),
     mut tell: impl FnMut(Notice<'_>) -> bool,
 ) {
+    let mut target = wished.borrow().clone();
     let mut addresses = Vec::new();
-    let mut records = Records::default();
     let mut database = None;
     let mut retries = Retries::default();
     // A file that was there and is gone is waited for: an empty one in its place would be another database.
     let mut is_known = false;
     loop {
+        let next = wished.borrow().clone();
+        if next != target {
+            is_known &= next.source == target.source;
+            target = next;
+            retries = Retries::default();
+            database = None;
+        }
         if database.is_none() {
-            let found = source.addresses().await;
+            let found = target.source.addresses().await;
             // A name server that does not answer now takes nothing back.
             if !found.is_empty() && found != addresses {
                 addresses.clone_from(&found);
@@ -167,11 +209,18 @@ async fn follow(
             }
         }
         let began = Instant::now();
-        match look(source, wanted, &mut database, !is_known, &records).await {
+        let known = Rc::clone(&records.borrow());
+        let looked = tokio::select! {
+            looked = look(&target, &mut database, !is_known, &known) => looked,
+            () = another(&mut wished, &target) => continue,
+        };
+        drop(known);
+        match looked {
             Ok(news) => {
-                let changed = records.take(news);
+                let changed = Rc::make_mut(&mut records.borrow_mut()).take(news);
+                let known = Rc::clone(&records.borrow());
                 let read = Read {
-                    records: &records,
+                    records: &known,
                     began,
                 };
                 let notice = match changed {
@@ -185,10 +234,12 @@ async fn follow(
                 if !tell(notice) {
                     return;
                 }
+                drop(known);
                 if let Some(database) = &mut database {
                     tokio::select! {
                         () = database.await_change() => {}
                         () = confirmation.due() => {}
+                        () = another(&mut wished, &target) => {}
                     }
                 }
             }
@@ -197,24 +248,35 @@ async fn follow(
                 if !tell(Notice::Trouble(error)) {
                     return;
                 }
-                sleep(retries.next_pause()).await;
+                tokio::select! {
+                    () = sleep(retries.next_pause()) => {}
+                    () = another(&mut wished, &target) => {}
+                }
             }
         }
     }
 }
 
+/// Waits until another target than this is wished for.
+async fn another(wished: &mut watch::Receiver<Target>, target: &Target) {
+    let found = wished.wait_for(|wished| wished != target).await.is_ok();
+    if !found {
+        // Nobody says anything any more: the thread is about to end.
+        std::future::pending::<()>().await;
+    }
+}
+
 async fn look(
-    source: &Source,
-    wanted: &Wanted,
+    target: &Target,
     database: &mut Option<Database>,
     may_create: bool,
     known: &Records,
 ) -> Result<News, DatabaseError> {
     let database = match database {
         Some(database) => database,
-        None => database.insert(Database::connect(source, may_create).await?),
+        None => database.insert(Database::connect(&target.source, may_create).await?),
     };
-    database.follow(wanted, known).await
+    database.follow(&target.wanted, known).await
 }
 
 /// The pauses between attempts to reach a database that is away.
@@ -254,14 +316,17 @@ mod tests {
 
     use super::*;
 
-    fn wanted() -> Wanted {
-        Wanted {
-            realm: "r".to_owned(),
-            users: true,
-            secrets: false,
-            peers: false,
-            realms: false,
-            token_keys: false,
+    fn target(file: &Path) -> Target {
+        Target {
+            source: Source::Sqlite(file.to_owned()),
+            wanted: Wanted {
+                realm: "r".to_owned(),
+                users: true,
+                secrets: false,
+                peers: false,
+                realms: false,
+                token_keys: false,
+            },
         }
     }
 
@@ -271,12 +336,13 @@ mod tests {
         mut slept: impl FnMut(Duration),
         tell: impl FnMut(Notice<'_>) -> bool,
     ) {
-        let source = Source::Sqlite(file.to_owned());
-        let confirmation = Confirmation::default();
+        // Its other end lives on: nobody wishes for anything else.
+        let (_other_end, target) = watch::channel(target(file));
+        let (confirmation, records) = (Confirmation::default(), RefCell::default());
         let slept = RefCell::new(&mut slept);
         let sleep = async |pause| (slept.borrow_mut())(pause);
         let runtime = runtime().expect("set up");
-        runtime.block_on(follow(&source, &wanted(), &confirmation, sleep, tell));
+        runtime.block_on(follow(target, &confirmation, &records, sleep, tell));
     }
 
     /// Returns the pauses between so many attempts to read a file that cannot be made.
@@ -355,9 +421,9 @@ mod tests {
     #[test]
     fn the_thread_runs_in_batches_and_after_others() {
         let folder = tempfile::tempdir().expect("a directory");
-        let source = Source::Sqlite(folder.path().join("turndb"));
+        let target = target(&folder.path().join("turndb"));
         let (told, heard) = channel();
-        let follower = Follower::start(source, wanted(), move |_| {
+        let follower = Follower::start(target, move |_| {
             let stat = std::fs::read_to_string("/proc/thread-self/stat").expect("Linux");
             let fields = stat.rsplit(") ").next().unwrap_or_default().split(' ');
             let fields: Vec<_> = fields.map(str::to_owned).collect();
@@ -370,5 +436,34 @@ mod tests {
         drop(follower);
         assert_eq!(policy, "3", "SCHED_BATCH");
         assert!(nice.parse::<i32>().expect("a number") >= 10, "{nice}");
+    }
+
+    /// In virtual time no notice would come late; so this is the thread itself, and a file.
+    #[test]
+    fn what_is_said_anew_is_told_although_nothing_can_be_read_and_another_file_is_read() {
+        let folder = tempfile::tempdir().expect("a directory");
+        let [nothing, there] = ["nothing/turndb", "turndb"].map(|name| folder.path().join(name));
+        let (told, heard) = channel();
+        let follower = Follower::start(target(&nothing), move |notice| {
+            let word = match notice {
+                Notice::Asked(_) => Some("asked"),
+                Notice::Records(..) => Some("read"),
+                _ => None,
+            };
+            if let Some(word) = word {
+                let _ = told.send(word);
+            }
+            Then::GoOn
+        });
+        let follower = follower.expect("a thread");
+        let next = || heard.recv_timeout(Duration::from_secs(60)).expect("told");
+        for _ in 0..2 {
+            follower.follow(target(&nothing));
+            assert_eq!(next(), "asked");
+        }
+        follower.follow(target(&there));
+        let mut words = [next(), next()];
+        words.sort_unstable();
+        assert_eq!(words, ["asked", "read"]);
     }
 }

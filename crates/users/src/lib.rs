@@ -34,7 +34,7 @@ pub use database::Database;
 pub use driver::Driver;
 pub use encrypted::{decrypted, encrypted, hashed, hexadecimal, is_hashed, is_password, write_key};
 pub use error::DatabaseError;
-pub use follow::{Follower, Notice, Read, Silence, Then};
+pub use follow::{Follower, Notice, Read, Silence, Target, Then};
 #[cfg(feature = "mongo")]
 pub use mongo::Mongo;
 pub use mongo::MongoSource;

@@ -12,7 +12,7 @@ use std::process::Command;
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
-use turnbuckle_users::{Changed, Connection, Follower, Names, Notice, Then};
+use turnbuckle_users::{Changed, Connection, Follower, Names, Notice, Target, Then};
 
 use self::postgres::source;
 use self::support::{SCHEMA, Server, all, verbs};
@@ -94,7 +94,11 @@ fn connections_that_are_killed_twenty_times_are_made_anew_and_what_is_new_is_nam
     let mut execute = psql(server.port);
     execute("insert into turnusers_lt select 'r','user'||n,'none' from generate_series(1,1000) n");
     let (tell, told) = channel();
-    let follower = Follower::start(source(server.port, ""), all(), move |notice| {
+    let target = Target {
+        source: source(server.port, ""),
+        wanted: all(),
+    };
+    let follower = Follower::start(target, move |notice| {
         let said = match notice {
             Notice::Records(read, changed) => {
                 let known = read.records.users.get("r").map_or(0, |users| users.len());

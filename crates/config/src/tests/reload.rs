@@ -52,6 +52,8 @@ fn a_key_has_the_class_that_a_reload_gives_it() {
         // Without relaying by UDP there has to be some by TCP, and only a rate has a capacity.
         let with = match entry.name {
             "bps-capacity" => "max-bps=64000\n",
+            "userdb" => "redis-userdb=ip=127.0.0.1\n",
+            "psql-userdb" | "mysql-userdb" | "mongo-userdb" | "redis-userdb" => "userdb=turndb\n",
             "prometheus-tls" => "cert=chain.pem\npkey=key.pem\n",
             "no-udp-relay" => "no-tcp-relay=false\n",
             name => companion(name),
@@ -111,25 +113,29 @@ fn is_shown_alike(one: &Loaded, other: &Loaded, entry: &Entry) -> bool {
 #[test]
 fn keys_that_may_change_do_and_the_others_wait_for_a_restart() {
     let running = of("user=alice:a\nlistening-port=4000\nuser-quota=5\ndenied-peer-ip=192.0.2.1\n");
-    let next = of("listening-port=5000\nuser=alice:b\ndenied-peer-ip=192.0.2.2\nverbose\n");
+    let next =
+        of("listening-port=5000\nuser=alice:b\ndenied-peer-ip=192.0.2.2\nmax-allocations=5\n");
     let reloaded = reload(&running, &next, &machine()).unwrap();
     let names = |entries: &[&Entry]| entries.iter().map(|it| it.name).collect::<Vec<_>>();
     assert_eq!(
         names(&reloaded.changed),
         ["user", "user-quota", "denied-peer-ip"]
     );
-    assert_eq!(names(&reloaded.pending), ["listening-port", "verbose"]);
+    assert_eq!(
+        names(&reloaded.pending),
+        ["listening-port", "max-allocations"]
+    );
     let config = &reloaded.loaded.config;
     assert_eq!(
         config.addresses.listeners,
         running.config.addresses.listeners
     );
     assert_eq!(config.limits.allocations_per_user, None);
-    assert!(!config.log.sessions);
+    assert_ne!(config.limits.allocations_per_shard, 5);
     // What was pending still is, against what has run since the start.
     let again = reload(&reloaded.loaded, &next, &machine()).unwrap();
     assert!(again.changed.is_empty());
-    assert_eq!(names(&again.pending), ["listening-port", "verbose"]);
+    assert_eq!(names(&again.pending), ["listening-port", "max-allocations"]);
     let back = reload(&again.loaded, &running, &machine()).unwrap();
     assert_eq!(
         names(&back.changed),
@@ -165,11 +171,40 @@ fn a_password_that_was_made_up_outlives_a_reload() {
 }
 
 #[test]
-fn with_a_user_database_what_its_users_are_assembled_with_waits_for_a_restart() {
+fn beside_a_user_database_keys_change_as_without_and_the_database_itself_may_be_another_one() {
     let running = of("userdb=turndb\nuser=a:b\n");
-    let next = of("userdb=turndb\nuser=a:b\ndenied-peer-ip=192.0.2.2\nlog-min-level=warning\n");
+    let next =
+        of("redis-userdb=ip=127.0.0.1\nuser=a:c\ndenied-peer-ip=192.0.2.2\nno-dynamic-ip-list\n");
     let reloaded = reload(&running, &next, &machine()).unwrap();
-    assert_eq!(reloaded.changed[0].name, "log-min-level");
-    assert_eq!(reloaded.pending[0].name, "denied-peer-ip");
-    assert!(reloaded.loaded.config.relays.peers.denied.is_empty());
+    let names = |entries: &[&Entry]| entries.iter().map(|it| it.name).collect::<Vec<_>>();
+    let mut changed = names(&reloaded.changed);
+    changed.sort_unstable();
+    assert_eq!(
+        changed,
+        [
+            "denied-peer-ip",
+            "no-dynamic-ip-list",
+            "redis-userdb",
+            "user",
+            "userdb"
+        ]
+    );
+    assert!(reloaded.pending.is_empty());
+    let config = &reloaded.loaded.config;
+    assert_eq!(config.relays.peers.denied.len(), 1);
+    assert_eq!(
+        config.authentication.database,
+        next.config.authentication.database
+    );
+}
+
+#[test]
+fn whether_there_is_a_user_database_is_a_matter_of_the_start() {
+    let (without, with) = (of("user=a:b\n"), of("user=a:b\nuserdb=turndb\n"));
+    for (running, next) in [(&without, &with), (&with, &without)] {
+        let reloaded = reload(running, next, &machine()).unwrap();
+        assert!(reloaded.changed.is_empty());
+        assert_eq!(reloaded.pending[0].name, "userdb");
+        assert_eq!(text(&reloaded.loaded.config), text(&running.config));
+    }
 }

@@ -42,6 +42,7 @@ pub(crate) const ROWS: &[Key] = &[
         "Closes connections that have no allocation and were idle for this time.",
     )
     .default("60")
+    .live()
     .works(seconds!(stream_idle)),
     Key::own(
         "O-098",
@@ -52,6 +53,7 @@ pub(crate) const ROWS: &[Key] = &[
          takes longer.",
     )
     .default("10")
+    .live()
     .works(seconds!(stream_deadline)),
     Key::own(
         "O-098",
@@ -62,6 +64,7 @@ pub(crate) const ROWS: &[Key] = &[
          whatever they send.",
     )
     .default("600")
+    .live()
     .works(seconds!(time_without_allocation)),
     Key::own(
         "O-098",
@@ -73,6 +76,7 @@ pub(crate) const ROWS: &[Key] = &[
          the most is closed.",
     )
     .default("4096")
+    .live()
     .works(number!(connections_without_allocation)),
     Key::own(
         "O-098",
@@ -83,6 +87,7 @@ pub(crate) const ROWS: &[Key] = &[
          takes its part. Beyond it the oldest from there is closed.",
     )
     .default("1024")
+    .live()
     .works(number!(connections_without_allocation_per_address)),
     Key::own(
         "O-098",
@@ -95,6 +100,7 @@ pub(crate) const ROWS: &[Key] = &[
     )
     .default("2048")
     .needs(Need::DtlsOrQuic)
+    .live()
     .works(number!(dtls_without_allocation)),
     Key::own(
         "O-098",
@@ -106,6 +112,7 @@ pub(crate) const ROWS: &[Key] = &[
     )
     .default("256")
     .needs(Need::DtlsOrQuic)
+    .live()
     .works(number!(dtls_without_allocation_per_address)),
     Key::own(
         "O-098",
@@ -117,5 +124,6 @@ pub(crate) const ROWS: &[Key] = &[
     )
     .default("16384")
     .needs(Need::Dtls)
+    .live()
     .works(number!(dtls_sessions)),
 ];

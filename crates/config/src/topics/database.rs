@@ -83,6 +83,7 @@ pub(crate) const ROWS: &[Key] = &[
          is removed cannot refresh either; peer rules as for allowed-peer-ip and denied-peer-ip",
     )
     .example("/var/lib/turn/turndb")
+    .live()
     .works(Setting {
         take: |given, written| {
             let path = written.value.text().into();
@@ -110,6 +111,7 @@ pub(crate) const ROWS: &[Key] = &[
          among them; users stay as they were read last while the database is gone",
     )
     .example("host=db.example.org dbname=coturn user=turn password=a-long-secret sslmode=verify-full sslrootcert=/etc/ssl/certs/ca-certificates.crt")
+    .live()
     .works(Setting {
         take: |given, written| {
             let source = PostgresSource::parse(written.value.text())?;
@@ -138,6 +140,7 @@ pub(crate) const ROWS: &[Key] = &[
          read last while the database is gone",
     )
     .example("host=localhost dbname=coturn user=turn password=a-long-secret")
+    .live()
     .works(Setting {
         take: |given, written| {
             let source = MysqlSource::parse(written.value.text())?;
@@ -158,6 +161,7 @@ pub(crate) const ROWS: &[Key] = &[
          `turnadmin -E` has encrypted.",
     )
     .example("/etc/turnserver.key")
+    .live()
     .works(Setting {
         take: |given, written| {
             given.password_key = Some(written.value.text().into());
@@ -185,6 +189,7 @@ pub(crate) const ROWS: &[Key] = &[
          read last while the database is gone",
     )
     .example("mongodb://turn:a-long-secret@db.example.org/coturn?tls=true")
+    .live()
     .works(Setting {
         take: |given, written| {
             let source = MongoSource::parse(written.value.text())?;
@@ -216,6 +221,7 @@ pub(crate) const ROWS: &[Key] = &[
          has the server save its data; the rest as for userdb",
     )
     .example("ip=127.0.0.1 dbname=2 password=turn connect_timeout=30")
+    .live()
     .works(Setting {
         take: |given, written| {
             let address = RedisAddress::parse(written.value.text());
@@ -246,6 +252,7 @@ pub(crate) const ROWS: &[Key] = &[
     .default("(true, but for userdb)")
     .example("false")
     .needs(Need::Database)
+    .live()
     .works(Setting {
         take: |given, written| {
             given.asks = Some(written.value.flag());
@@ -267,6 +274,7 @@ pub(crate) const ROWS: &[Key] = &[
     )
     .always_on_in_coturn()
     .needs(Need::Database)
+    .live()
     .works(Setting {
         take: |given, written| {
             given.no_peer_rules = written.value.flag();
@@ -292,6 +300,7 @@ pub(crate) const ROWS: &[Key] = &[
     )
     .always_on_in_coturn()
     .needs(Need::Database)
+    .live()
     .works(Setting {
         take: |given, written| {
             given.no_realms = written.value.flag();

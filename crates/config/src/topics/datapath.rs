@@ -300,6 +300,7 @@ pub(crate) const ROWS: &[Key] = &[
          about a millisecond to a round trip.",
     )
     .default("latency")
+    .live()
     .works(choice!(coalesce_policy)),
     Key::own(
         "O-038",
@@ -310,6 +311,7 @@ pub(crate) const ROWS: &[Key] = &[
          udp-coalesce). 0 turns it off.",
     )
     .default("500")
+    .live()
     .works(Setting {
         take: |given, written| {
             given.coalesce = Duration::from_micros(written.value.number()?);

@@ -53,6 +53,7 @@ pub(crate) const ROWS: &[Key] = &[
     )
     .stricter("must be an http or https URL")
     .example("https://acme.example.org/.well-known/acme-challenge/")
+    .live()
     .works(Setting {
         take: |http, written| {
             http.acme_redirect = Some(url(written.value.text())?.into());
@@ -69,6 +70,7 @@ pub(crate) const ROWS: &[Key] = &[
          connection is closed without a word.",
     )
     .default("false")
+    .live()
     .works(flag!(answers)),
     Key::own(
         "O-084",

@@ -103,6 +103,7 @@ pub(crate) const ROWS: &[Key] = &[
     .short('B')
     .default("0")
     .stricter("refused without max-bps")
+    .new_sessions()
     .works(bound!(capacity_bytes_per_second)),
     Key::new(
         "O-095",

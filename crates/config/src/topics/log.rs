@@ -76,6 +76,7 @@ pub(crate) const ROWS: &[Key] = &[
     )
     .short('v')
     .default("false")
+    .live()
     .works(flag!(sessions)),
     Key::new(
         "O-164",
@@ -89,6 +90,7 @@ pub(crate) const ROWS: &[Key] = &[
     .stricter(
         "data is counted, not logged: a line for each packet would be slower than the packets",
     )
+    .live()
     .works(flag!(requests)),
     Key::new(
         "O-165",
@@ -280,6 +282,7 @@ pub(crate) const ROWS: &[Key] = &[
          out is counted",
     )
     .needs(Need::RequestLines)
+    .live()
     .works(flag!(binding)),
     Key::own(
         "O-182",

@@ -58,6 +58,7 @@ pub(crate) const ROWS: &[Key] = &[
         "a relay of connections is a way to look for open ports; whoever needs it can have it",
     )
     .turnserver_default("false")
+    .new_sessions()
     .works(off!(tcp)),
     Key::own(
         "O-098",
@@ -69,6 +70,7 @@ pub(crate) const ROWS: &[Key] = &[
     )
     .default("1024")
     .needs(Need::TcpRelays)
+    .live()
     .works(number!(connect_port_min)),
     Key::own(
         "O-098",
@@ -80,6 +82,7 @@ pub(crate) const ROWS: &[Key] = &[
     )
     .default("false")
     .needs(Need::TcpRelays)
+    .live()
     .works(flag!(masks_connect_errors)),
     Key::own(
         "O-098",
@@ -91,6 +94,7 @@ pub(crate) const ROWS: &[Key] = &[
     )
     .default("10")
     .needs(Need::TcpRelays)
+    .live()
     .works(number!(connects_per_second)),
     Key::own(
         "O-098",
@@ -102,6 +106,7 @@ pub(crate) const ROWS: &[Key] = &[
     )
     .default("64")
     .needs(Need::TcpRelays)
+    .live()
     .works(number!(pending_connects)),
     Key::own(
         "O-098",
@@ -113,6 +118,7 @@ pub(crate) const ROWS: &[Key] = &[
     )
     .default("256")
     .needs(Need::TcpRelays)
+    .live()
     .works(number!(connections_per_allocation)),
 ];
 

@@ -131,6 +131,7 @@ pub(crate) const ROWS: &[Key] = &[
         "Limits answers to requests without valid credentials, per source address.",
     )
     .default("false")
+    .live()
     .works(Setting {
         take: |given, written| {
             given.limits_unauthorized = written.value.flag();
@@ -147,6 +148,7 @@ pub(crate) const ROWS: &[Key] = &[
     )
     .default("10")
     .stricter("refused without unauthorized-ratelimit")
+    .live()
     .works(Setting {
         take: |given, written| {
             given.unauthorized_per_second = Some(written.value.number()?);
@@ -164,6 +166,7 @@ pub(crate) const ROWS: &[Key] = &[
          at once: raise it where thousands of clients come from one address, as in load tests.",
     )
     .default("8192")
+    .live()
     .works(number!(unverified_excess_bytes_per_second)),
     Key::own(
         "O-058",
@@ -174,6 +177,7 @@ pub(crate) const ROWS: &[Key] = &[
          once.",
     )
     .default("32768")
+    .live()
     .works(number!(unverified_bytes_per_second)),
 ];
 

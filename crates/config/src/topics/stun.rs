@@ -168,5 +168,6 @@ pub(crate) const ROWS: &[Key] = &[
          §4.2).",
     )
     .default("false")
+    .live()
     .works(flag!(mobility)),
 ];

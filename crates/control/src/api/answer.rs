@@ -2,6 +2,7 @@
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -19,6 +20,7 @@ use super::filter::{FILTERS, Measure, Query};
 use super::session::{object, weight};
 use super::{Api, Caller, trace};
 use crate::asking::{ask, say};
+use crate::certificates::describe;
 use crate::health;
 use crate::pages::{Action, Walk, one_session};
 
@@ -28,6 +30,9 @@ const JSON: &str = "application/json";
 
 /// Sessions of one page at most, and of a list of the largest.
 const SESSIONS_MAX: usize = 1000;
+
+/// Keys that name files of certificates.
+const CERTIFICATES: [&str; 2] = ["cert", "prometheus-cert"];
 
 /// Sessions in the list of the largest, if the query does not say.
 const TOP: usize = 10;
@@ -59,6 +64,7 @@ pub(crate) async fn answer<B>(api: &Arc<Api>, caller: Caller, request: &Request<
         | "/v1/trace" => &[Method::GET],
         "/v1/sessions:end" | "/v1/stop" | "/v1/reload" => &[Method::POST],
         "/v1/log" => &[Method::PUT],
+        "/v1/certificates" => &[Method::GET, Method::POST],
         "/v1/drain" => &[Method::GET, Method::PUT, Method::DELETE],
         _ if path.starts_with("/v1/sessions/") => &[Method::GET, Method::DELETE],
         _ => {
@@ -92,6 +98,11 @@ pub(crate) async fn answer<B>(api: &Arc<Api>, caller: Caller, request: &Request<
         },
         "/v1/reload" => api.reload(caller, query).await,
         "/v1/log" => api.set_log_level(caller, query).await,
+        "/v1/certificates" => match plain(query) {
+            Ok(()) if is_get => api.certificates().await,
+            Ok(()) => api.reload_certificates(caller).await,
+            Err(refusal) => Err(refusal),
+        },
         "/v1/counters" => plain(query).map(|()| api.counters.accounting().json()),
         "/v1/info" => plain(query).map(|()| api.info()),
         "/v1/health" => match plain(query) {
@@ -179,6 +190,8 @@ impl Api {
             false => self.commands.undrain(reply),
         });
         done.await.ok_or_else(busy)?;
+        // The shards have heard of it before they answer this.
+        health::silent_shards(&self.commands).await;
         Ok(self.drain())
     }
 
@@ -308,6 +321,32 @@ impl Api {
             "notes": report.notes,
         });
         Ok(answer.to_string())
+    }
+
+    /// Answers with what the files of the certificates hold.
+    async fn certificates(&self) -> Result<String, Refusal> {
+        let effective = ask(|reply| self.commands.configuration(reply));
+        let effective = effective.await.ok_or_else(busy)?;
+        let named = effective
+            .iter()
+            .filter(|one| CERTIFICATES.contains(&one.entry.name));
+        let mut files: Vec<&str> = Vec::new();
+        for file in named.flat_map(|one| &one.values) {
+            if !file.is_empty() && !files.contains(&&**file) {
+                files.push(file);
+            }
+        }
+        let all = files.iter().map(|file| describe(Path::new(file)));
+        Ok(json!({ "certificates": all.collect::<Vec<_>>() }).to_string())
+    }
+
+    /// Has the relay read the files of its certificates again, and answers as [`Self::certificates`] does.
+    async fn reload_certificates(&self, caller: Caller) -> Result<String, Refusal> {
+        self.note(caller, "certificates").await?;
+        let read = ask(|reply| self.commands.reload_certificates(reply));
+        let read = read.await.ok_or_else(busy)?;
+        read.map_err(|why| (StatusCode::UNPROCESSABLE_ENTITY, why))?;
+        self.certificates().await
     }
 
     async fn set_log_level(&self, caller: Caller, query: &str) -> Result<String, Refusal> {

@@ -11,16 +11,24 @@ use crate::asking::ask;
 use crate::health;
 
 /// Flags that are switched while the relay runs.
-pub(super) const TOGGLEABLE: [&str; 5] = [
+pub(super) const TOGGLEABLE: [&str; 7] = [
     "stun-only",
     "no-stun",
     "secure-stun",
     "no-udp-relay",
+    "no-tcp-relay",
     "allow-loopback-peers",
+    "mobility",
 ];
 
 /// Numbers that are changed while the relay runs.
-pub(super) const CHANGEABLE: [&str; 4] = ["total-quota", "user-quota", "max-bps", SESSIONS_SHOWN];
+pub(super) const CHANGEABLE: [&str; 5] = [
+    "total-quota",
+    "user-quota",
+    "max-bps",
+    "bps-capacity",
+    SESSIONS_SHOWN,
+];
 
 /// The number that is the console's own.
 const SESSIONS_SHOWN: &str = "cli-max-output-sessions";

@@ -115,6 +115,12 @@ enum Command {
         #[arg(long)]
         dry_run: bool,
     },
+    /// Show the files of certificates: names, and until when they are good
+    Certificates {
+        /// Read them again at once; exit code 1 if they are refused, and then the old ones stay
+        #[arg(long)]
+        reload: bool,
+    },
     /// Leave out lines of the log below a level, until the configuration says otherwise
     Log {
         /// debug, info, warning or error
@@ -298,6 +304,14 @@ impl Call {
                     .ask(Method::PUT, &format!("/v1/log?{query}"))
                     .await?;
                 self.say(&answer, show::pairs)?;
+            }
+            Command::Certificates { reload } => {
+                let method = if *reload { Method::POST } else { Method::GET };
+                let answer = self.client.ask(method, "/v1/certificates").await?;
+                self.say(&answer, |answer| {
+                    let all = answer["certificates"].as_array().into_iter().flatten();
+                    all.map(|one| show::certificate(one) + "\n").collect()
+                })?;
             }
             Command::Trace { user, seconds } => self.trace(user, *seconds).await?,
             Command::Info => self.pairs(Method::GET, "/v1/info").await?,

@@ -24,6 +24,23 @@ pub(super) fn line(session: &Value) -> String {
     )
 }
 
+/// Returns a certificate as a line.
+pub(super) fn certificate(certificate: &Value) -> String {
+    let file = text(&certificate["file"]);
+    if !certificate["error"].is_null() {
+        return format!("{file}: {}", text(&certificate["error"]));
+    }
+    let names = certificate["names"].as_array().into_iter().flatten();
+    let names: Vec<_> = names.map(text).collect();
+    format!(
+        "{file}: {} ({}), good until {}, {} days",
+        text(&certificate["subject"]),
+        names.join(", "),
+        text(&certificate["not_after"]),
+        text(&certificate["days_left"]),
+    )
+}
+
 /// Returns a line of a trace.
 pub(super) fn traced(traced: &Value) -> String {
     if let Some(after) = traced["after_s"].as_f64() {

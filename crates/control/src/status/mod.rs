@@ -4,7 +4,6 @@
 //! second. The page comes from this port alone, and what clients have named is text in it and never markup: the script makes no elements of strings,
 //! and the policy that comes with every answer lets a browser run no other script.
 
-mod certificates;
 mod snapshot;
 
 use std::path::PathBuf;
@@ -18,7 +17,7 @@ use tokio::sync::Mutex;
 use tokio::time::Instant;
 use turnbuckle_server::config::Config;
 
-use self::certificates::Certificates;
+use crate::certificates::Certificates;
 use crate::http::{self, Wish};
 use crate::{Shared, host};
 

@@ -11,6 +11,7 @@ use rustix::event::epoll::{Event, EventFlags};
 use turnbuckle_sys::errqueue;
 use turnbuckle_sys::steering::{self, Instruction};
 
+use super::coalesce::CoalescePolicy;
 use super::events::{EVENTS, Newcomers, low};
 use super::opener::Opener;
 use super::waiting::Waiting;
@@ -183,6 +184,11 @@ impl Datapath {
     /// Closes a socket at once.
     pub fn close(&mut self, endpoint: EndpointId) {
         self.table.remove(endpoint);
+    }
+
+    /// Pauses before a turn in this way from now on, for `delay` at the longest.
+    pub fn set_coalescing(&mut self, policy: CoalescePolicy, delay: Duration) {
+        self.waiting.set_coalescing(policy, delay);
     }
 
     /// Returns a handle that ends the wait from another thread.

@@ -14,7 +14,7 @@ use rustix::time::{
     Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, timerfd_create, timerfd_settime,
 };
 
-use super::coalesce::{Pace, Wait};
+use super::coalesce::{CoalescePolicy, Pace, Wait};
 use super::events::{EVENTS, NEWCOMERS, NO_TIME};
 use crate::counters::PaceCounters;
 use crate::settings::Settings;
@@ -64,6 +64,11 @@ impl Waiting {
             timer_ns: None,
             slack_set: false,
         })
+    }
+
+    /// Pauses in this way from now on.
+    pub(super) fn set_coalescing(&mut self, policy: CoalescePolicy, delay: Duration) {
+        self.pace = Pace::new(policy, delay);
     }
 
     /// Makes the timer unready.

@@ -21,13 +21,15 @@ const USERS_KEPT: usize = 1024;
 
 #[derive(Debug)]
 pub(crate) struct ConnectionLedger {
-    pending_max: u32,
-    rate: Rate,
     state: Mutex<State>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct State {
+    /// Attempts of one user that may be under way.
+    pending_max: u32,
+    /// How fast one user may begin them.
+    rate: Rate,
     owner_by_id: BTreeMap<ConnectionId, Owner>,
     by_user: BTreeMap<Who, Attempts>,
     /// Number of users at which the next removal of idle users takes place.
@@ -62,10 +64,23 @@ impl ConnectionLedger {
     pub(crate) fn new(limits: Option<&TcpRelays>) -> Arc<Self> {
         let limits = limits.cloned().unwrap_or_default();
         Arc::new(Self {
-            pending_max: limits.pending_per_user,
-            rate: limits.connects_per_user,
-            state: Mutex::default(),
+            state: Mutex::new(State {
+                pending_max: limits.pending_per_user,
+                rate: limits.connects_per_user,
+                owner_by_id: BTreeMap::new(),
+                by_user: BTreeMap::new(),
+                purge_at: 0,
+            }),
         })
+    }
+
+    /// Sets other limits for attempts to come. Without TCP relays there are none to come.
+    pub(crate) fn set_limits(&self, limits: Option<&TcpRelays>) {
+        if let Some(limits) = limits {
+            let mut state = self.lock();
+            state.pending_max = limits.pending_per_user;
+            state.rate = limits.connects_per_user;
+        }
     }
 
     /// Takes an id nobody has, made with `random`.
@@ -108,9 +123,12 @@ impl ConnectionLedger {
         now: Time,
     ) -> Option<PendingUnit> {
         let who: Who = (realm.into(), quota_name.into());
-        let step = Duration::from_secs(1) / self.rate.per_s.max(1);
-        let tolerance = step * self.rate.burst.saturating_sub(1);
         let mut state = self.lock();
+        let State {
+            pending_max, rate, ..
+        } = *state;
+        let step = Duration::from_secs(1) / rate.per_s.max(1);
+        let tolerance = step * rate.burst.saturating_sub(1);
         if state.by_user.len() > state.purge_at.max(USERS_KEPT) {
             state
                 .by_user
@@ -122,7 +140,7 @@ impl ConnectionLedger {
             due: now,
         });
         // guard: V-12-rate
-        if attempts.pending >= self.pending_max || attempts.due > now + tolerance {
+        if attempts.pending >= pending_max || attempts.due > now + tolerance {
             return None;
         }
         attempts.pending += 1;

@@ -1,6 +1,6 @@
 //! Users, peer rules and quotas that change while clients are there.
 
-use turnbuckle_engine::{Action, Change, DropReason, Rule};
+use turnbuckle_engine::{Action, Change, DropReason, Outcome, Rule};
 use turnbuckle_wire::Method;
 
 use crate::support::*;
@@ -71,7 +71,7 @@ fn a_quota_that_shrinks_ends_nothing_and_refuses_the_next() {
     server.allocate(&mut first);
     let mut next = config();
     next.limits.user_quota = Some(1);
-    server.commons.set_quotas(&next);
+    server.commons.reconfigure(&next);
     let mut second = server.client("203.0.113.9:9");
     let refused = server.ask(&mut second, Method::ALLOCATE, |writer| {
         writer.requested_transport(17);
@@ -79,7 +79,7 @@ fn a_quota_that_shrinks_ends_nothing_and_refuses_the_next() {
     assert_eq!(refused.code(), Some(486));
     server.refresh(&mut first, 600).success();
     next.limits.user_quota = None;
-    server.commons.set_quotas(&next);
+    server.commons.reconfigure(&next);
     server.allocate(&mut second);
 }
 
@@ -90,7 +90,7 @@ fn a_rate_that_is_set_later_is_that_of_allocations_to_come() {
     server.allocate(&mut first);
     let mut next = config();
     next.limits.bandwidth.bytes_per_s = core::num::NonZeroU32::new(1_000);
-    server.commons.set_quotas(&next);
+    server.commons.reconfigure(&next);
     let mut second = server.client("203.0.113.9:9");
     server.allocate(&mut second);
     for client in [&mut first, &mut second] {
@@ -100,4 +100,82 @@ fn a_rate_that_is_set_later_is_that_of_allocations_to_come() {
     assert!(server.send(&mut second, PEER, &[0; 900]).is_ok());
     assert!(server.send(&mut first, PEER, &[0; 1_200]).is_ok());
     assert!(server.send(&mut second, PEER, &[0; 900]).is_err());
+}
+
+#[test]
+fn a_capacity_that_is_set_later_counts_what_is_promised_already_and_one_that_goes_leaves_room() {
+    let mut server = Server::with(|config| {
+        config.limits.bandwidth.bytes_per_s = core::num::NonZeroU32::new(1_000);
+    });
+    let mut first = server.client(CLIENT);
+    server.allocate(&mut first);
+    assert_eq!(server.commons.bandwidth_reserved(), 1_000);
+    let mut next = config();
+    next.limits.bandwidth.bytes_per_s = core::num::NonZeroU32::new(1_000);
+    next.limits.bandwidth.capacity_bytes_per_s = core::num::NonZeroU32::new(1_000);
+    server.commons.reconfigure(&next);
+    let mut second = server.client("203.0.113.9:9");
+    let refused = server.ask(&mut second, Method::ALLOCATE, |writer| {
+        writer.requested_transport(17);
+    });
+    assert_eq!(refused.code(), Some(486));
+    next.limits.bandwidth.capacity_bytes_per_s = None;
+    server.commons.reconfigure(&next);
+    server.allocate(&mut second);
+    server.refresh(&mut first, 0).success();
+    assert_eq!(server.commons.bandwidth_reserved(), 1_000);
+}
+
+#[test]
+fn mobility_that_is_switched_off_refuses_tickets_and_switched_on_again_takes_those_that_are_out() {
+    let (mut server, _, relayed, ticket) = crate::mobility::start();
+    let mut moved = server.client(crate::mobility::MOVED);
+    server.engine.reconfigure(&config().into());
+    let refused = crate::mobility::resume(&mut server, &mut moved, &ticket);
+    assert_eq!(refused.code(), Some(405));
+    let mut next = config();
+    crate::mobility::mobile(&mut next);
+    server.engine.reconfigure(&next.into());
+    crate::mobility::resume(&mut server, &mut moved, &ticket).success();
+    assert!(server.peer_data(relayed, PEER).is_ok());
+}
+
+#[test]
+fn tcp_relays_that_are_switched_on_are_to_be_had_from_then_on_and_off_again_no_more() {
+    let mut server = Server::start();
+    let ask = |server: &mut Server, from: &str| {
+        let mut client = server.client(from);
+        client.tuple.transport = turnbuckle_engine::Transport::Tcp;
+        let answer = server.ask(&mut client, Method::ALLOCATE, |writer| {
+            writer.requested_transport(6);
+        });
+        answer.code()
+    };
+    assert_eq!(ask(&mut server, "203.0.113.9:1"), Some(442));
+    let mut next = config();
+    next.relays.tcp = Some(turnbuckle_engine::TcpRelays::default());
+    server.commons.reconfigure(&next);
+    server.engine.reconfigure(&next.into());
+    assert_eq!(ask(&mut server, "203.0.113.9:2"), None);
+    server.engine.reconfigure(&config().into());
+    assert_eq!(ask(&mut server, "203.0.113.9:3"), Some(442));
+}
+
+#[test]
+fn strangers_have_the_budget_of_the_moment() {
+    let mut server = Server::start();
+    let tuple = server.client("203.0.113.9:9").tuple;
+    let is_answered = |server: &mut Server, n: u8| {
+        let transaction = turnbuckle_wire::TransactionId::new([n; 12]);
+        let request = bare(Method::BINDING, transaction, |_| {});
+        !matches!(server.receive(tuple, &request), Outcome::Dropped(_))
+    };
+    assert!(is_answered(&mut server, 1));
+    let mut next = config();
+    next.unverified.bytes = turnbuckle_engine::Rate { burst: 1, per_s: 1 };
+    server.commons.reconfigure(&next);
+    assert!(!is_answered(&mut server, 2));
+    server.commons.reconfigure(&config());
+    server.wait(core::time::Duration::from_secs(1));
+    assert!(is_answered(&mut server, 3));
 }

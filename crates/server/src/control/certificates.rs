@@ -71,10 +71,17 @@ impl FollowedCertificates {
     }
 
     /// Reads the files again whether or not they have changed.
-    pub(super) fn reload(&mut self, out: &mut impl Write) {
-        if let Some(certificates) = &mut self.certificates {
-            report(&certificates.reload(), out);
-        }
+    ///
+    /// # Errors
+    ///
+    /// Why the old ones stay, or that there are none.
+    pub(super) fn reload(&mut self, out: &mut impl Write) -> Result<(), String> {
+        let Some(certificates) = &mut self.certificates else {
+            return Err("this server speaks no TLS".to_owned());
+        };
+        let result = certificates.reload();
+        report(&result, out);
+        result
     }
 }
 

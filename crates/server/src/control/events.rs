@@ -44,6 +44,8 @@ pub(crate) enum Event {
     Drain,
     /// SIGUSR2: read the certificates again.
     ReloadCertificates,
+    /// The thread that follows the user database has added its rows to the settings of a configuration that was read again, and said so before.
+    Assembled,
     /// The user database has changed: users, peer rules and quotas are these from now on.
     Users(Arc<EngineConfig>),
     /// SIGHUP: log files are begun anew, and the configuration is read again where that is wanted.

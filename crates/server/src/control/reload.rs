@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use super::start::Started;
-use crate::config::{self, Config, Edit, Effective, Entry, Loaded, Machine, Note, Reloaded};
+use crate::config::{self, Config, Edit, Effective, Entry, Group, Loaded, Machine, Note, Reloaded};
 use crate::handle::{ReloadReport, Reloading};
 use crate::log::Output;
 use crate::translate;
@@ -167,9 +167,17 @@ impl Started {
         if is_dry_run {
             return Ok(());
         }
-        // Without a database: with one, none of the keys that the engines know has changed.
-        if !changed.is_empty() && config.authentication.database.is_none() {
-            self.users.changed(Arc::new(engine), &mut self.shards);
+        if !changed.is_empty() {
+            let has_same_users = changed
+                .iter()
+                .all(|entry| entry.group != Group::Authentication);
+            let engine = Arc::new(engine);
+            self.users
+                .reconfigure(config, engine, has_same_users, &mut self.shards);
+            // Without a database a command is answered behind them.
+            self.users.publish(&self.shards);
+            let serving = translate::serving(config, self.descriptors);
+            self.shards.serve(&Arc::new(serving));
         }
         self.keys = keys;
         self.certificates.take(certificates);

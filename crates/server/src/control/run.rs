@@ -208,9 +208,13 @@ impl Started {
     ) -> bool {
         match command {
             Command::Reload { is_dry_run, reply } => {
-                reply(self.reload(is_dry_run, configuration, out));
+                let result = self.reload(is_dry_run, configuration, out);
+                self.users.when_taken(move || reply(result));
             }
-            Command::Change(edit, reply) => reply(self.change(&edit, configuration, out)),
+            Command::Change(edit, reply) => {
+                let result = self.change(&edit, configuration, out);
+                self.users.when_taken(move || reply(result));
+            }
             Command::Configuration(reply) => reply(configuration.effective()),
             Command::Trace(trace, reply) => {
                 self.shards.trace(&trace);
@@ -231,7 +235,7 @@ impl Started {
                 self.counters.set_draining(false);
                 reply(());
             }
-            Command::ReloadCertificates => self.certificates.reload(out),
+            Command::ReloadCertificates(reply) => reply(self.certificates.reload(out)),
             Command::Stop => return true,
         }
         false
@@ -248,10 +252,14 @@ impl Started {
                 let _ = writeln!(out, "{line}");
             }
             Event::SessionEnded(summary) => out.session_ended(*summary),
-            Event::ReloadCertificates => self.certificates.reload(out),
+            Event::ReloadCertificates => {
+                // What has come of it is in the log.
+                let _ = self.certificates.reload(out);
+            }
             Event::Drain => self.begin_draining(out),
             Event::Answered { shard, answer } => self.users.answered(shard, answer),
             Event::Users(engine) => self.users.changed(engine, &mut self.shards),
+            Event::Assembled => self.users.taken(&self.shards),
             Event::Interfaces(addresses) => {
                 self.listening.follow(config, &addresses);
                 self.relays.follow(config, &addresses, &self.shards, out);

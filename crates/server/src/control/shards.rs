@@ -15,6 +15,7 @@ use crate::asking::Answered;
 use crate::counters::{Accounting, AcrossDrop};
 use crate::handle::{PageRequest, Reply, Trace};
 use crate::shard::across::mailbox::Mailbox;
+use crate::shard::serving::Serving;
 use crate::shard::{Plan, Request, Shard};
 
 /// Pages of a shard that may be under way.
@@ -103,6 +104,16 @@ impl Shards {
     pub(super) fn begin_with_engine(&mut self, engine: &Arc<EngineConfig>) {
         for plan in &mut self.plans {
             plan.engine = Arc::clone(engine);
+        }
+    }
+
+    /// Has every shard serve clients in this way from now on, and those that are restarted too.
+    pub(super) fn serve(&mut self, serving: &Arc<Serving>) {
+        for plan in &mut self.plans {
+            plan.serve(serving);
+        }
+        for shard in &self.all {
+            shard.insist(Request::Serve(Arc::clone(serving)));
         }
     }
 

@@ -43,6 +43,8 @@ pub(super) struct Started {
     pub(super) offload: Offload,
     pub(super) counters: LiveCounters,
     pub(super) keys: KeyRing,
+    /// File descriptors that the process may have.
+    pub(super) descriptors: Option<u64>,
 }
 
 /// Opens all sockets, or takes over those in the `estate` with all that belongs to them, and prints what the relay serves. The process may have so
@@ -92,6 +94,7 @@ pub(super) fn start(
     })?;
     let accepting = translate::accepting(config).map_err(|error| ServeError::from_io(&error))?;
     let certificates = FollowedCertificates::load(&config.tls)?;
+    let serving = translate::serving(config, descriptors);
     // The machine may have got an address while the configuration was read.
     listening.follow(config, interfaces.addresses());
     let offload = Offload::start(config).map_err(ServeError::new)?;
@@ -102,7 +105,8 @@ pub(super) fn start(
     let resolver = wants_tunnels.then(Resolver::start).transpose();
     let resolver = resolver.map_err(|error| ServeError::from_io(&error))?;
     let certificates_now = certificates.current();
-    let datagrams = translate::datagrams(config, certificates_now, &keys, resolver.as_ref());
+    let datagrams =
+        translate::datagrams(config, &serving, certificates_now, &keys, resolver.as_ref());
     offload.screen(config, listening.own_datagrams());
     let recorded = heritage.allocations();
     let listeners = heritage.listeners;
@@ -134,12 +138,7 @@ pub(super) fn start(
         engine: Arc::clone(&users.engine),
         commons: Arc::clone(&commons),
         mailboxes,
-        streams: translate::streams(
-            config,
-            certificates.current(),
-            descriptors,
-            resolver.as_ref(),
-        ),
+        streams: translate::streams(config, &serving, certificates.current(), resolver.as_ref()),
         datagrams: DatagramService {
             routes: offload.routes(),
             ..datagrams.clone()
@@ -147,12 +146,12 @@ pub(super) fn start(
         datapath: Settings {
             // guard: V-63-sockets
             kept: kept.get(index).cloned(),
-            ..translate::datapath(config, backend, &accepting, &budget)
+            ..translate::datapath(config, backend, &accepting, &budget, serving.coalesce)
         },
         followers: Followers {
             asker: users.asker.clone(),
             journal: journals.get(index).cloned(),
-            log: translate::log(config, index, count),
+            log: translate::log(config, &serving, index, count),
             events: outlets.get(index).cloned(),
         },
     };
@@ -193,5 +192,6 @@ pub(super) fn start(
         drain: Drain::new(config.limits.drained),
         offload,
         keys,
+        descriptors,
     })
 }

@@ -2,11 +2,11 @@
 
 use std::io::{self, Write};
 use std::sync::Arc;
-use std::sync::mpsc::{SendError, SyncSender, sync_channel};
+use std::sync::mpsc::{Receiver, SendError, Sender, SyncSender, channel, sync_channel};
 use std::time::{Duration, Instant};
 
 use turnbuckle_engine::{Commons, Config as EngineConfig};
-use turnbuckle_users::{Follower, Notice, Then, Wanted};
+use turnbuckle_users::{Follower, Notice, Target, Then, Wanted};
 
 use super::error::ServeError;
 use super::events::Event;
@@ -16,19 +16,19 @@ use crate::asking::{self, Answered, AskResult, Asker, SharedBounds};
 use crate::clock;
 use crate::config::{Config, Persona, UserDatabase};
 use crate::handle::DatabaseState;
-use crate::users::{Followed, Outcome};
+use crate::users::{Base, Followed, Outcome};
 
 /// How long the start waits for a database of a network. One that takes longer, or hangs, is read while the relay runs.
 const FIRST_READ_MAX: Duration = Duration::from_secs(1);
 
 /// The user database as it was read at start, if there is one.
 pub(super) struct OpenedUsers {
-    follower: Option<Follower>,
+    follower: Option<(Follower, Sender<Base>)>,
     /// The settings that the engines start with.
     pub(super) engine: Arc<EngineConfig>,
     /// Whether the database has been read.
     pub(super) is_read: bool,
-    /// Asks the database, if it is to be asked.
+    /// Asks the database, if there is one. The engines' settings say whether it is to be asked.
     pub(super) asker: Option<Asker>,
     /// How it stands with the database, if there is one.
     pub(super) state: Option<Arc<DatabaseState>>,
@@ -67,7 +67,9 @@ impl OpenedUsers {
         };
         let (tell_first, first) = sync_channel(0);
         let (tell_first, state) = ((tell_first, events.clone()), Arc::default());
-        let (follower, asker) = follow(config, database, &engine, tell_first, Arc::clone(&state))
+        let (bases, next_bases) = channel();
+        let told = (tell_first, next_bases);
+        let (follower, asker) = follow(config, database, &engine, told, Arc::clone(&state))
             .map_err(|error| ServeError::from_io(&error))?;
         let first = if database.source.is_file() {
             first.recv().ok()
@@ -94,10 +96,10 @@ impl OpenedUsers {
             let _ = writeln!(out, "{line}");
         }
         Ok(Self {
-            follower: Some(follower),
+            follower: Some((follower, bases)),
             engine: first.engine,
             is_read: first.is_read,
-            asker: database.asks.then_some(asker),
+            asker: Some(asker),
             state: Some(state),
         })
     }
@@ -108,7 +110,8 @@ impl OpenedUsers {
             commons,
             pending: None,
             answers: Vec::new(),
-            _follower: self.follower,
+            assembled: Assembled::default(),
+            follower: self.follower,
         }
     }
 }
@@ -120,14 +123,74 @@ pub(super) struct FollowedUsers {
     pending: Option<Pending<Arc<EngineConfig>>>,
     /// Answers that their shards have not taken yet: each comes behind the settings that it has changed. There are no more than may be asked.
     answers: Vec<(usize, Answered)>,
-    /// Ends the thread that follows the database when it is dropped.
-    _follower: Option<Follower>,
+    assembled: Assembled,
+    /// Ends the thread that follows the database when it is dropped. Who has it gives it settings of a configuration that was read again.
+    follower: Option<(Follower, Sender<Base>)>,
+}
+
+/// Settings of configurations that were read again, as far as the thread that follows the database has to add its rows to them.
+#[derive(Default)]
+struct Assembled {
+    given: u64,
+    taken: u64,
+    /// Who waits until so many have been taken.
+    waiting: Vec<(u64, Box<dyn FnOnce() + Send>)>,
 }
 
 impl FollowedUsers {
+    /// Takes over what `config` says now, of which `engine` has the engines' settings. With a database its rows are added first.
+    pub(super) fn reconfigure(
+        &mut self,
+        config: &Config,
+        engine: Arc<EngineConfig>,
+        has_same_users: bool,
+        shards: &mut Shards,
+    ) {
+        let Some(((follower, bases), database)) =
+            (self.follower.as_ref()).zip(config.authentication.database.as_ref())
+        else {
+            self.changed(engine, shards);
+            return;
+        };
+        let target = target(config, database);
+        let base = Base {
+            engine,
+            wanted: target.wanted.clone(),
+            has_same_users,
+        };
+        // It cannot fail: the thread lives as long as the follower.
+        let _ = bases.send(base);
+        self.assembled.given += 1;
+        follower.follow(target);
+    }
+
+    /// Has `then` called when the shards are being sent all that [`Self::reconfigure`] was told. If that never comes it is dropped.
+    pub(super) fn when_taken(&mut self, then: impl FnOnce() + Send + 'static) {
+        let Assembled {
+            given,
+            taken,
+            waiting,
+        } = &mut self.assembled;
+        match taken < given {
+            true => waiting.push((*given, Box::new(then))),
+            false => then(),
+        }
+    }
+
+    /// Notes that one more of them has been taken, and sends it out.
+    pub(super) fn taken(&mut self, shards: &Shards) {
+        self.publish(shards);
+        self.assembled.taken += 1;
+        let taken = self.assembled.taken;
+        let due = |(given, _): &mut (u64, _)| *given <= taken;
+        for (_, then) in self.assembled.waiting.extract_if(.., due) {
+            then();
+        }
+    }
+
     /// Notes new users, peer rules and quotas for the shards.
     pub(super) fn changed(&mut self, engine: Arc<EngineConfig>, shards: &mut Shards) {
-        self.commons.set_quotas(&engine);
+        self.commons.reconfigure(&engine);
         shards.begin_with_engine(&engine);
         self.pending = Some(Pending::new(engine, shards.all().len()));
     }
@@ -156,28 +219,48 @@ impl FollowedUsers {
     }
 }
 
-/// Starts the thread that follows the database. What it says at first goes to `first` if somebody waits there, and all else to `events`. How it stands
-/// with the database is kept in `state`.
+/// Returns what is followed of a database.
+fn target(config: &Config, database: &UserDatabase) -> Target {
+    Target {
+        source: database.source.clone(),
+        wanted: Wanted {
+            realm: config.authentication.realm.to_string(),
+            users: database.has_users,
+            secrets: database.has_secrets,
+            peers: database.has_peer_rules,
+            realms: database.has_realms,
+            token_keys: config.authentication.third_parties.is_some(),
+        },
+    }
+}
+
+/// Starts the thread that follows the database. What it says at first goes to `first` if somebody waits there, and all else to `events`. Settings of a
+/// configuration that was read again come by `bases`. How it stands with the database is kept in `state`.
 fn follow(
     config: &Config,
     database: &UserDatabase,
     engine: &Arc<EngineConfig>,
-    (first, events): (SyncSender<First>, SyncSender<Event>),
+    ((first, events), bases): ((SyncSender<First>, SyncSender<Event>), Receiver<Base>),
     state: Arc<DatabaseState>,
 ) -> io::Result<(Follower, Asker)> {
-    let wanted = Wanted {
-        realm: config.authentication.realm.to_string(),
-        users: database.has_users,
-        secrets: database.has_secrets,
-        peers: database.has_peer_rules,
-        realms: database.has_realms,
-        token_keys: config.authentication.third_parties.is_some(),
-    };
-    let mut followed = Followed::new(wanted.clone(), Arc::clone(engine));
+    let target = target(config, database);
+    let mut followed = Followed::new(target.wanted.clone(), Arc::clone(engine));
     let mut first = Some(first);
     let bounds = SharedBounds::default();
     let answered = bounds.clone();
-    let follower = Follower::start(database.source.clone(), wanted, move |notice| {
+    let follower = Follower::start(target, move |notice| {
+        if let Notice::Asked(records) = notice {
+            // Who reads the configuration again runs already.
+            first = None;
+            let mut goes_on = true;
+            for base in bases.try_iter() {
+                let Outcome { engine, lines, .. } = followed.rebase(base, records);
+                goes_on = goes_on
+                    && pass_on(&events, engine, lines)
+                    && events.send(Event::Assembled).is_ok();
+            }
+            return if goes_on { Then::GoOn } else { Then::End };
+        }
         let is_about_rows = matches!(
             notice,
             Notice::Records(..) | Notice::Same(_) | Notice::Trouble(_)

@@ -27,7 +27,7 @@ pub(crate) enum Command {
     /// End the relay.
     Stop,
     /// Read the certificates again.
-    ReloadCertificates,
+    ReloadCertificates(Reply<Result<(), String>>),
     /// Read the configuration again, or only say what that would change.
     Reload {
         is_dry_run: bool,
@@ -155,13 +155,13 @@ impl Commands {
         self.send(Command::Stop)
     }
 
-    /// Reads the certificates again.
+    /// Reads the certificates again. The answer is why the old ones stay, if they do.
     ///
     /// # Errors
     ///
     /// The main thread takes no command now.
-    pub fn reload_certificates(&self) -> Result<(), Refused> {
-        self.send(Command::ReloadCertificates)
+    pub fn reload_certificates(&self, reply: Reply<Result<(), String>>) -> Result<(), Refused> {
+        self.send(Command::ReloadCertificates(reply))
     }
 
     /// Reads the configuration again, and applies what may change while the relay runs. With `is_dry_run` nothing changes.

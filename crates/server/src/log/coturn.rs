@@ -87,6 +87,11 @@ impl Sessions {
         self.wanted
     }
 
+    /// Prints these lines from now on.
+    pub(super) fn set_wanted(&mut self, wanted: Lines) {
+        self.wanted = wanted;
+    }
+
     /// Returns the number of a client that has no allocation yet.
     pub(super) fn known(&self, path: &turnbuckle_engine::Path) -> Option<u64> {
         self.strangers.number(&Path::from(path))

@@ -13,6 +13,7 @@ pub(crate) mod name;
 mod parking;
 pub(in crate::shard) mod peer;
 pub(crate) mod relay;
+pub(crate) mod serving;
 pub(crate) mod sessions;
 mod steering;
 pub(crate) mod thread;

@@ -27,6 +27,7 @@ use super::hub::Hub;
 use super::hub::wanted::SocketDue;
 use super::name::{self, SocketName, Token};
 use super::peer;
+use super::serving::Serving;
 use super::sessions::{self, Sessions};
 use crate::asking::{Answered, Asker};
 use crate::clock::Clock;
@@ -266,6 +267,12 @@ impl Relay {
     pub(crate) fn reconfigure(&mut self, engine: &Arc<EngineConfig>) {
         self.hub.engine.reconfigure(engine);
         self.hub.rules_changed();
+    }
+
+    /// Serves clients in this way from now on.
+    pub(crate) fn serve(&mut self, serving: &Serving) {
+        self.fronts.reconfigure(serving);
+        self.hub.changes.log.set_logged(serving.log);
     }
 
     /// Returns the time until the next timer, counted from the present turn.

@@ -72,6 +72,7 @@ impl OneShard {
         let accepting = translate::accepting(config).unwrap();
         let budget = Arc::new(BufferBudget::new(translate::RELAY_BUFFER_BUDGET_BYTES));
         let backend = translate::backend(config.datapath.backend).0;
+        let serving = translate::serving(config, None);
         let plan = Plan {
             index: 0,
             is_restart: false,
@@ -84,13 +85,13 @@ impl OneShard {
             commons: Commons::new(&engine),
             mailboxes: Arc::default(),
             engine,
-            streams: translate::streams(config, None, None, None),
-            datagrams: translate::datagrams(config, None, &keys, None),
-            datapath: translate::datapath(config, backend, &accepting, &budget),
+            streams: translate::streams(config, &serving, None, None),
+            datagrams: translate::datagrams(config, &serving, None, &keys, None),
+            datapath: translate::datapath(config, backend, &accepting, &budget, serving.coalesce),
             followers: Followers {
                 journal: None,
                 asker: None,
-                log: translate::log(config, 0, 1),
+                log: translate::log(config, &serving, 0, 1),
                 events: None,
             },
         };

@@ -17,6 +17,7 @@ use super::discovery::Site;
 use super::front::all::DatagramService;
 use super::name::{SocketName, Token};
 use super::relay::Relay;
+use super::serving::Serving;
 use super::sessions::Sessions;
 use super::steering;
 use crate::asking::{Answered, Asker};
@@ -57,6 +58,8 @@ pub(crate) enum Request {
     /// Fail.
     #[cfg(test)]
     Panic,
+    /// Serve clients in this way from now on.
+    Serve(Arc<Serving>),
     /// Stop after this turn.
     Stop,
     /// Show what one user asks for and is answered.
@@ -87,6 +90,23 @@ pub(crate) struct Plan {
     pub(crate) datapath: Settings,
     /// Who is shown what changes.
     pub(crate) followers: Followers,
+}
+
+impl Plan {
+    /// Has a shard that begins with this serve clients in this way.
+    pub(crate) fn serve(&mut self, serving: &Serving) {
+        self.streams.limits = serving.streams;
+        self.streams.proxies.sources.clone_from(&serving.proxies);
+        self.streams.http.clone_from(&serving.http);
+        if let Some(dtls) = &mut self.datagrams.dtls {
+            dtls.limits = serving.datagrams;
+        }
+        if let Some(quic) = &mut self.datagrams.quic {
+            quic.book = serving.datagrams.book;
+        }
+        self.followers.log.logged = serving.log;
+        (self.datapath.coalesce_policy, self.datapath.coalesce) = serving.coalesce;
+    }
 }
 
 /// Who is shown what changes at a shard, and who is asked.
@@ -375,6 +395,13 @@ fn cannot_listen(transport: &str, address: SocketAddr, error: &io::Error) -> io:
     )
 }
 
+/// Serves clients in this way from now on.
+fn serve(datapath: &mut Datapath, relay: &mut Relay, serving: &Serving) {
+    relay.serve(serving);
+    let (policy, delay) = serving.coalesce;
+    datapath.set_coalescing(policy, delay);
+}
+
 /// Runs the loop of a shard.
 fn run(datapath: &mut Datapath, relay: &mut Relay, inbox: &Receiver<Request>) -> io::Result<()> {
     // Numbers of listeners for datagrams and for connections that are open to clients.
@@ -425,6 +452,7 @@ fn run(datapath: &mut Datapath, relay: &mut Relay, inbox: &Receiver<Request>) ->
                 Request::Undrain => relay.undrain(),
                 Request::Relays(relays) => relay.add_relays(&relays),
                 Request::Reconfigure(engine) => relay.reconfigure(&engine),
+                Request::Serve(serving) => serve(datapath, relay, &serving),
                 #[cfg(test)]
                 Request::Panic => panic!("a test wants it so"),
                 Request::Stop => {

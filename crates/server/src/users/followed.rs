@@ -24,6 +24,8 @@ pub(crate) struct Followed {
     are_prepared: bool,
     /// Ranges that the database denies.
     denied: Denied,
+    /// Addresses of the database, which no client may reach.
+    hosts: Vec<IpAddr>,
     /// The error of the last read, if it has been logged.
     trouble: Option<String>,
     /// What answers have told that no reading has shown yet.
@@ -33,6 +35,16 @@ pub(crate) struct Followed {
     /// The settings that they had before. They are kept until the next change, when no shard uses them any more. So this thread frees the memory,
     /// and no shard has to.
     previous: Arc<EngineConfig>,
+}
+
+/// Settings from a configuration that was read again.
+pub(crate) struct Base {
+    /// The engine's settings from the configuration alone.
+    pub(crate) engine: Arc<EngineConfig>,
+    /// Which rows count.
+    pub(crate) wanted: Wanted,
+    /// Whether the configuration has the users that it had.
+    pub(crate) has_same_users: bool,
 }
 
 /// What a notice amounts to.
@@ -59,6 +71,7 @@ impl Followed {
             is_read: false,
             are_prepared: true,
             denied: Denied::default(),
+            hosts: Vec::new(),
             trouble: None,
             learned: Learned::default(),
             current: Arc::clone(&base),
@@ -111,7 +124,32 @@ impl Followed {
                 engine: self.deny(addresses),
                 ..Outcome::default()
             },
+            // Said by whoever has the settings.
+            Notice::Asked(_) => Outcome::default(),
         }
+    }
+
+    /// Puts other settings of the configuration beneath what was read of the database, which is `records`.
+    pub(crate) fn rebase(&mut self, base: Base, records: &Records) -> Outcome {
+        let Base {
+            engine,
+            wanted,
+            has_same_users,
+        } = base;
+        let users = (has_same_users && wanted == self.wanted).then(|| Arc::clone(&self.current));
+        (self.base, self.wanted) = (engine, wanted);
+        let rules = self.rules_of_hosts();
+        Arc::make_mut(&mut self.base).policy.rules.extend(rules);
+        if !self.is_read {
+            // Who was asked for is known already.
+            return self.publish(EngineConfig::clone(&self.base), Vec::new());
+        }
+        // Each user is looked at where the configuration may say otherwise than before.
+        let realm = &self.wanted.realm;
+        let (base, denied) = (&self.base, &mut self.denied);
+        let assembled = assembled(records, realm, base, denied, users.as_deref());
+        self.are_prepared = assembled.are_prepared && (users.is_none() || self.are_prepared);
+        self.publish(assembled.engine, assembled.complaints)
     }
 
     /// Takes over a user and the secrets of a realm, as far as they are new. An answer takes nothing away: what is gone is gone with the next
@@ -148,17 +186,11 @@ impl Followed {
 
     /// Keeps clients from reaching the database through a relay. The rule about one address decides over all others.
     fn deny(&mut self, addresses: Vec<IpAddr>) -> Option<Arc<EngineConfig>> {
-        // On an address of relays all ports but relayed ones are denied already.
-        let relays = &self.base.relays.addresses;
-        let is_of_relays =
-            |ip| (relays.iter()).any(|relay| relay.local == ip || relay.external == Some(ip));
-        let hosts = addresses.into_iter().filter(|&ip| !is_of_relays(ip));
-        let deny = |ip: IpAddr| Rule {
-            action: Action::Deny,
-            range: ip.into(),
-        };
-        let rules: Vec<_> = hosts.map(deny).collect();
         // What a name stood for before stays denied until the server starts anew.
+        let unknown = addresses.into_iter().filter(|ip| !self.hosts.contains(ip));
+        let unknown: Vec<_> = unknown.collect();
+        self.hosts.extend(unknown);
+        let rules = self.rules_of_hosts();
         let is_new = |rule: &&Rule| !self.base.policy.rules.contains(rule);
         let new: Vec<_> = rules.iter().filter(is_new).copied().collect();
         if new.is_empty() {
@@ -172,6 +204,20 @@ impl Followed {
             }
         }
         Some(Arc::clone(&self.current))
+    }
+
+    /// Returns the rules that deny the hosts of the database.
+    fn rules_of_hosts(&self) -> Vec<Rule> {
+        // On an address of relays all ports but relayed ones are denied already.
+        let relays = &self.base.relays.addresses;
+        let is_of_relays =
+            |ip| (relays.iter()).any(|relay| relay.local == ip || relay.external == Some(ip));
+        let hosts = self.hosts.iter().filter(|&&ip| !is_of_relays(ip));
+        let deny = |&ip: &IpAddr| Rule {
+            action: Action::Deny,
+            range: ip.into(),
+        };
+        hosts.map(deny).collect()
     }
 
     fn failed(&mut self, error: &DatabaseError) -> Option<String> {

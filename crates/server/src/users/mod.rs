@@ -12,5 +12,5 @@ mod origin;
 mod records;
 mod token_keys;
 
-pub(crate) use followed::{Followed, Outcome};
+pub(crate) use followed::{Base, Followed, Outcome};
 pub(crate) use origin::canonical;

@@ -249,10 +249,52 @@ fn a_client_that_ends_no_line_sees_sessions_ends_them_and_changes_what_coturn_ch
         visitor.says("tc allow-loopback-peers"),
         "  allow-loopback-peers: ON\r\n> "
     );
+    // A ticket is granted from then on.
+    third
+        .allocate_with(|request| {
+            request.mobility_ticket(b"");
+        })
+        .expect(405);
+    assert_eq!(visitor.says("tc mobility"), "  mobility: ON\r\n> ");
+    visitor.says("cc user-quota 0");
+    third
+        .allocate_with(|request| {
+            request.mobility_ticket(b"");
+        })
+        .expect(200);
+    // No more than the capacity is promised to allocations that begin from then on.
+    let refused = visitor.says("cc bps-capacity 1000");
+    assert!(
+        refused.contains("shares out what `max-bps` promises"),
+        "{refused}"
+    );
+    visitor.says("cc max-bps 1000");
+    assert_eq!(
+        visitor.says("cc bps-capacity 1000"),
+        "  bps-capacity: 1000 (**)\r\n> "
+    );
+    Client::new(site.ip(6), server).allocate();
+    let mut fifth = Client::new(site.ip(7), server);
+    fifth.fetch_challenge();
+    fifth.allocate_with(|_| ()).expect(486);
     assert!(
         visitor
-            .says("tc mobility")
-            .contains("  Error: unknown or constant parameter: mobility.\r\n")
+            .says("pc")
+            .contains("\r\n  Allocated bps-capacity: 1000\r\n")
+    );
+    visitor.says("cc bps-capacity 0");
+    Client::new(site.ip(8), server).allocate();
+    assert_eq!(visitor.says("tc no-tcp-relay"), "  no-tcp-relay: OFF\r\n> ");
+    assert_eq!(visitor.says("tc no-udp-relay"), "  no-udp-relay: ON\r\n> ");
+    let mut by_datagrams = Client::new(site.ip(9), server);
+    by_datagrams.fetch_challenge();
+    by_datagrams.allocate_with(|_| ()).expect(403);
+    assert_eq!(visitor.says("tc no-udp-relay"), "  no-udp-relay: OFF\r\n> ");
+    // Peers of multicast addresses are never served.
+    assert!(
+        visitor
+            .says("tc no-multicast-peers")
+            .contains("  Error: unknown or constant parameter: no-multicast-peers.\r\n")
     );
     assert!(
         visitor

@@ -12,7 +12,9 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::harness::{Client, OTHER_USER, Server, Site, USER, channel, peer_receives, peer_socket};
+use crate::harness::{
+    Authority, Client, Key, OTHER_USER, Server, Site, USER, channel, peer_receives, peer_socket,
+};
 use crate::not_run::not_run;
 
 const TIMEOUT: Duration = Duration::from_secs(30);
@@ -453,6 +455,35 @@ fn no_socket_is_there_unless_it_is_asked_for_and_a_foreign_file_is_left_alone() 
         "{}",
         server.greeting()
     );
+}
+
+#[test]
+fn certificates_are_shown_and_read_again_on_command_and_those_that_do_not_fit_stay_out() {
+    let site = Site::new();
+    let authority = Authority::new();
+    let options = authority.options(Key::P256);
+    let steered = Steered::start(site, &options.each_ref().map(String::as_str));
+    let shown = steered.ctl(&["certificates", "--json"]).expect(0).json();
+    let [certificate] = &shown[0]["certificates"].as_array().unwrap()[..] else {
+        panic!("one file: {shown:?}");
+    };
+    assert!(certificate["file"].as_str().unwrap().ends_with("chain.pem"));
+    assert!(certificate["days_left"].as_i64().unwrap() > 0);
+    let line = steered.ctl(&["certificates"]).expect(0).out;
+    assert!(
+        line.contains("chain.pem: ") && line.contains(", good until "),
+        "{line}"
+    );
+    let (chain, key) = authority.issue(Key::P384);
+    authority.write("chain.pem", &chain);
+    let refused = steered.ctl(&["certificates", "--reload"]).expect(1);
+    assert!(refused.error.contains("cert "), "{}", refused.error);
+    authority.write("key.pem", &key);
+    steered.ctl(&["certificates", "--reload"]).expect(0);
+    steered.server.wait_for_line("control: user ");
+    let none = Steered::start(Site::new(), &[]);
+    let refused = none.ctl(&["certificates", "--reload"]).expect(1);
+    assert!(refused.error.contains("speaks no TLS"), "{}", refused.error);
 }
 
 #[test]

@@ -100,6 +100,11 @@ impl<K: Copy> Crowd<K> {
         }
     }
 
+    /// Sets other limits. Where there are more members than that, each new one displaces one.
+    pub(crate) fn set_limits(&mut self, limits: CrowdLimits) {
+        self.limits = limits;
+    }
+
     /// Adds a member with this address.
     pub(crate) fn add(&mut self, address: IpAddr, key: K) -> CrowdPlace {
         self.arrivals += 1;

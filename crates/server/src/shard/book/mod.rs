@@ -105,6 +105,12 @@ impl<K: Copy> Book<K> {
         }
     }
 
+    /// Sets other limits. Those that are there stay; their deadlines are judged by them from the next check on.
+    pub(crate) fn set_limits(&mut self, limits: BookLimits) {
+        self.limits = limits;
+        self.crowd.set_limits(limits.crowd);
+    }
+
     /// Adds a connection or session that has no allocation.
     pub(crate) fn enter(
         &mut self,

@@ -20,6 +20,7 @@ use crate::log::Seal;
 use crate::shard::hub::Hub;
 use crate::shard::name;
 use crate::shard::peer::tcp::table::Joined;
+use crate::shard::serving::Serving;
 use crate::shard::train::{Segments, protocol};
 
 /// What a shard needs to know to serve datagrams.
@@ -57,6 +58,13 @@ impl Fronts {
             dtls: DtlsFront::new(datagrams.dtls, counters()),
             quic: QuicFront::new(datagrams.quic, counters()),
         }
+    }
+
+    /// Serves clients in this way from now on.
+    pub(in crate::shard) fn reconfigure(&mut self, serving: &Serving) {
+        self.stream.reconfigure(serving);
+        self.dtls.set_limits(serving.datagrams);
+        self.quic.set_limits(serving.datagrams.book);
     }
 
     /// Hands a message of a listener to the fronts, which share its socket: one client lookup per message.

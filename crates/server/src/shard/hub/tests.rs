@@ -68,7 +68,8 @@ pub(in crate::shard) fn hub() -> Hub {
     let mut engine = Engine::new(config, commons, Randomness::of_system());
     engine.add_listener(LISTENER, SocketAddr::from(([192, 0, 2, 1], 3478)));
     let counters = Arc::<ShardCounters>::default();
-    let scope = translate::log(&loaded.config, 0, 1);
+    let serving = translate::serving(&loaded.config, None);
+    let scope = translate::log(&loaded.config, &serving, 0, 1);
     let log = Log::new(sync_channel(1).0, scope, Arc::clone(&counters));
     let sessions = Sessions::new(0, Arc::default(), None);
     Hub::new(engine, Clock::Machine.now(), counters, log, sessions)

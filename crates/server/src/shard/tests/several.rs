@@ -92,6 +92,7 @@ impl Several {
             .collect();
         let mut shards = Vec::new();
         for (index, &listener) in listeners.iter().enumerate() {
+            let serving = translate::serving(config, None);
             let plan = Plan {
                 index,
                 is_restart: false,
@@ -101,13 +102,19 @@ impl Several {
                 commons: Arc::clone(&commons),
                 mailboxes: Arc::clone(&mailboxes),
                 engine: Arc::clone(&engine),
-                streams: translate::streams(config, None, None, None),
-                datagrams: translate::datagrams(config, None, &keys, None),
-                datapath: translate::datapath(config, backend, &accepting, &budget),
+                streams: translate::streams(config, &serving, None, None),
+                datagrams: translate::datagrams(config, &serving, None, &keys, None),
+                datapath: translate::datapath(
+                    config,
+                    backend,
+                    &accepting,
+                    &budget,
+                    serving.coalesce,
+                ),
                 followers: Followers {
                     journal: None,
                     asker: None,
-                    log: translate::log(config, index, count.into()),
+                    log: translate::log(config, &serving, index, count.into()),
                     events: None,
                 },
             };

@@ -9,7 +9,7 @@ use super::*;
 
 /// A file, a connection that follows it, and what is made of it.
 struct Fixture {
-    _folder: tempfile::TempDir,
+    folder: tempfile::TempDir,
     file: rusqlite::Connection,
     connection: Connection,
     records: Records,
@@ -44,7 +44,7 @@ fn fixture() -> Fixture {
         records: Records::default(),
         wanted: wanted(),
         followed: Followed::new(wanted(), base()),
-        _folder: folder,
+        folder,
     }
 }
 
@@ -374,4 +374,91 @@ fn what_follows_row_by_row_is_what_all_rows_amount_to() {
             }
         }
     }
+}
+
+/// Puts a configuration beneath what is read: with these users of its own, and an address that is denied.
+fn rebased(
+    fixture: &mut Fixture,
+    configured: &[&str],
+    wanted: Wanted,
+    has_same_users: bool,
+) -> Arc<EngineConfig> {
+    let mut engine = EngineConfig::clone(&base());
+    for name in configured {
+        engine.auth.add_user_by_md5_key(name, [7; 16]).unwrap();
+    }
+    engine.policy.rules.push(Rule {
+        action: Action::Deny,
+        range: IpAddr::from([192, 0, 2, 9]).into(),
+    });
+    engine.limits.user_quota = Some(5);
+    let base = Base {
+        engine: Arc::new(engine),
+        wanted,
+        has_same_users,
+    };
+    let outcome = fixture.followed.rebase(base, &fixture.records);
+    outcome.engine.expect("the configuration holds")
+}
+
+#[test]
+fn another_configuration_keeps_the_users_of_the_database_and_its_hosts_denied() {
+    let mut fixture = fixture();
+    let host = IpAddr::from([203, 0, 113, 5]);
+    let addresses = Notice::Addresses(vec![host]);
+    fixture.followed.take(addresses, Instant::now());
+    fixture.add("alice");
+    fixture.change("insert into denied_peer_ip values('','10.0.0.0-10.255.255.255')");
+    fixture.look();
+    for (configured, has_same_users, expected) in [
+        (&[][..], true, &["alice"][..]),
+        (&["carol"], false, &["alice", "carol"]),
+        (&["carol"], true, &["alice", "carol"]),
+        (&[], false, &["alice"]),
+    ] {
+        let engine = rebased(&mut fixture, configured, wanted(), has_same_users);
+        assert_eq!(users(&engine), expected);
+        assert_eq!(engine.limits.user_quota, Some(5));
+        let policy = turnbuckle_engine::Policy::new(engine.policy.clone());
+        for denied in ["192.0.2.9:1", "10.1.1.1:1", "203.0.113.5:5432"] {
+            assert!(policy.check(denied.parse().unwrap()).is_err(), "{denied}");
+        }
+    }
+    // What changes later is added to the configuration of the moment.
+    fixture.add("bob");
+    let engine = fixture.look().engine.expect("changed");
+    assert_eq!(users(&engine), ["alice", "bob"]);
+    assert_eq!(engine.limits.user_quota, Some(5));
+}
+
+#[test]
+fn who_was_asked_for_stays_although_the_configuration_is_another_one_before_the_database_is_read() {
+    let mut fixture = fixture();
+    fixture.look();
+    fixture.add("alice");
+    fixture.ask("alice", Instant::now()).engine.expect("new");
+    for has_same_users in [true, false] {
+        let engine = rebased(&mut fixture, &[], wanted(), has_same_users);
+        assert_eq!(users(&engine), ["alice"], "{has_same_users}");
+    }
+}
+
+#[test]
+fn a_configuration_that_wants_other_rows_has_them_when_they_are_read() {
+    let mut fixture = fixture();
+    fixture.add("alice");
+    fixture.change("insert into turn_secret values('r','logen')");
+    fixture.look();
+    fixture.wanted.secrets = true;
+    let wanted = fixture.wanted.clone();
+    rebased(&mut fixture, &[], wanted, true);
+    // As a new connection does.
+    let path = fixture.folder.path().join("turndb");
+    fixture.connection = Connection::open(&Source::Sqlite(path)).unwrap();
+    let engine = fixture.look().engine.expect("changed");
+    let mut expected = Realm::new("r").unwrap();
+    expected.add_rest_secret(b"logen").unwrap();
+    let realm = engine.auth.realm_of_name("r").unwrap();
+    assert!(realm.has_secrets_of(&expected));
+    assert_eq!(users(&engine), ["alice"]);
 }

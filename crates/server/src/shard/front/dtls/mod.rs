@@ -136,6 +136,11 @@ impl Dtls {
         }
     }
 
+    /// Sets other limits.
+    pub(crate) fn set_limits(&mut self, limits: DtlsLimits) {
+        self.sessions.set_limits(limits);
+    }
+
     /// Makes a listener known.
     pub(crate) fn add_listener(&mut self, listener: Endpoint, local: SocketAddr) {
         self.listeners.push((listener, local));

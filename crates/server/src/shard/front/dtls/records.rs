@@ -11,7 +11,7 @@ use turnbuckle_datapath::{Received, Run, SendQueue};
 use turnbuckle_engine::{ClientTuple, Endpoint, Time, Transport};
 use turnbuckle_wire::{Demux, classify};
 
-use super::{Address, Arrival, Dtls, DtlsService, Plain};
+use super::{Address, Arrival, Dtls, DtlsLimits, DtlsService, Plain};
 use crate::counters::{CloseReason, DtlsDrop, ShardCounters};
 use crate::log::Seal;
 use crate::shard::front::{Destination, Front, Wrapping};
@@ -47,6 +47,13 @@ impl DtlsFront {
             counters,
             dtls,
             plain: Plain::default(),
+        }
+    }
+
+    /// Sets other limits.
+    pub(in crate::shard) fn set_limits(&mut self, limits: DtlsLimits) {
+        if let Some(dtls) = &mut self.dtls {
+            dtls.set_limits(limits);
         }
     }
 

@@ -99,6 +99,12 @@ impl Sessions {
         }
     }
 
+    /// Sets other limits.
+    pub(super) fn set_limits(&mut self, limits: DtlsLimits) {
+        self.len_max = limits.sessions;
+        self.book.set_limits(limits.book);
+    }
+
     /// Returns the session of a client.
     #[inline]
     pub(super) fn find(&self, address: Address) -> Option<Connection> {

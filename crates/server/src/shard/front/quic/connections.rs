@@ -45,6 +45,11 @@ impl Connections {
         }
     }
 
+    /// Sets other limits.
+    pub(super) fn set_limits(&mut self, limits: BookLimits) {
+        self.book.set_limits(limits);
+    }
+
     /// Returns whether a client with this address has a connection.
     #[inline]
     pub(super) fn has(&self, remote: SocketAddr) -> bool {

@@ -240,6 +240,13 @@ impl QuicFront {
         due.chain(quic.door.next_timeout()).min()
     }
 
+    /// Sets other limits. Handshakes have as long as they had at the start.
+    pub(in crate::shard) fn set_limits(&mut self, limits: BookLimits) {
+        if let Some(quic) = &mut self.quic {
+            quic.connections.set_limits(limits);
+        }
+    }
+
     /// Ends all connections, because the relay ends.
     pub(in crate::shard) fn stop(&mut self, hub: &mut Hub, tx: &mut SendQueue) {
         let Some(quic) = &mut self.quic else {

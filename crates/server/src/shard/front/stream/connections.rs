@@ -78,6 +78,11 @@ impl Connections {
         }
     }
 
+    /// Sets other limits.
+    pub(super) fn set_limits(&mut self, limits: BookLimits) {
+        self.book.set_limits(limits);
+    }
+
     /// Finds the connection that has to go before one more is taken, as [`Book::displaced_by`] says, and notes it as closing. `has_allocation` tells
     /// which have got one meanwhile.
     pub(super) fn make_room(

@@ -29,6 +29,7 @@ use crate::counters::{ShardCounters, StreamDrop};
 use crate::log::Seal;
 use crate::shard::book::BookLimits;
 use crate::shard::peer::tcp::table::Joined;
+use crate::shard::serving::Serving;
 use crate::shard::train::padding;
 use crate::tls::CurrentTls;
 
@@ -89,6 +90,13 @@ impl StreamFront {
     pub(in crate::shard) fn next_timeout(&self) -> Option<Time> {
         let due = self.connections.next_timeout().into_iter();
         due.chain(self.door.next_timeout()).min()
+    }
+
+    /// Serves connections to come in this way.
+    pub(in crate::shard) fn reconfigure(&mut self, serving: &Serving) {
+        self.connections.set_limits(serving.streams);
+        self.proxies.sources.clone_from(&serving.proxies);
+        self.http.clone_from(&serving.http);
     }
 
     /// Sets what wakes the shard when something is known that a connection waits for.

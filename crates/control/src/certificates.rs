@@ -19,14 +19,14 @@ const FRESH: Duration = Duration::from_secs(60);
 const NAMES_MAX: usize = 8;
 
 /// The files of certificates.
-pub(super) struct Certificates {
+pub(crate) struct Certificates {
     files: Vec<PathBuf>,
     /// What they held, and when they were read.
     read: Mutex<Option<(Instant, Value)>>,
 }
 
 impl Certificates {
-    pub(super) fn new(files: Vec<PathBuf>) -> Self {
+    pub(crate) fn new(files: Vec<PathBuf>) -> Self {
         Self {
             files,
             read: Mutex::default(),
@@ -34,7 +34,7 @@ impl Certificates {
     }
 
     /// Returns what there is to be seen of each, which is at most a minute old.
-    pub(super) fn show(&self) -> Value {
+    pub(crate) fn show(&self) -> Value {
         let mut read = self.read.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((when, shown)) = &*read
             && when.elapsed() < FRESH
@@ -48,7 +48,7 @@ impl Certificates {
 }
 
 /// Describes the first certificate of a file, or says why that cannot be done.
-fn describe(file: &Path) -> Value {
+pub(crate) fn describe(file: &Path) -> Value {
     let described = match fs::read(file) {
         Ok(text) => X509::from_pem(&text)
             .and_then(|certificate| fields(&certificate))
