@@ -110,7 +110,6 @@ impl Mailbox {
         let mut refused = 0;
         for message in messages.drain(..) {
             if !(is_open && state.admits(&message, self.room)) {
-                // mutant: shards-count-no-refused
                 refused += u64::from(message.carried().is_some());
             } else {
                 state.messages.push_back(message);

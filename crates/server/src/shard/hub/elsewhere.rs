@@ -36,6 +36,7 @@ impl Hub {
                 let carried = carried.count() as u64;
                 let refused = mailbox.post(messages);
                 self.counters.across.handed_out.add(carried - refused);
+                // mutant: shards-count-no-refused
                 self.counters
                     .dropped(AcrossDrop::HandoverQueueFull, refused);
             }
