@@ -629,7 +629,9 @@ fn whole_number(expected: u64, truncated: u64, len: usize) -> u64 {
 
 /// Returns so many random bytes.
 pub(super) fn random(len: usize) -> Vec<u8> {
-    (0..len).map(|_| rand::random()).collect()
+    let mut bytes = vec![0; len];
+    openssl::rand::rand_bytes(&mut bytes).expect("OpenSSL has randomness");
+    bytes
 }
 
 #[cfg(test)]
