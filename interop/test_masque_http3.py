@@ -6,6 +6,7 @@
 import asyncio
 import base64
 import contextlib
+import hashlib
 import json
 import os
 import signal
@@ -126,7 +127,12 @@ class Client(QuicConnectionProtocol):
 @contextlib.asynccontextmanager
 async def connected(port: int = PORT, takes_datagrams: bool = True):
     configuration = QuicConfiguration(
-        is_client=True, alpn_protocols=["h3"], verify_mode=ssl.CERT_NONE, server_name="relay.test", max_datagram_frame_size=65536
+        is_client=True,
+        alpn_protocols=["h3"],
+        verify_mode=ssl.CERT_NONE,
+        server_name="relay.test",
+        max_datagram_frame_size=65536,
+        max_datagram_size=1350,  # so that the packets of another connection fit in
     )
     loop = asyncio.get_running_loop()
     transport, client = await loop.create_datagram_endpoint(lambda: Client(QuicConnection(configuration=configuration)), local_addr=(HOST, 0))
@@ -174,6 +180,15 @@ def peer():
     peer.close()
 
 
+@pytest.fixture
+def page():
+    """A server of HTTP/3, quic-go's, with what it serves."""
+    server = subprocess.Popen([MASQUE_GO, "serve", "--listen", f"{PEER_HOST}:0"], stdout=subprocess.PIPE, text=True)
+    yield json.loads(server.stdout.readline())
+    server.kill()
+    server.wait()
+
+
 #= UDPX-01
 #= UDPX-12
 #= UDPX-13
@@ -189,6 +204,54 @@ def masque_go_loses_nothing_through_a_tunnel(starting, peer, port):
     accounts = relay.stop()
     assert accounts["carried"] == accounts["peer_in"] == accounts["peer_out"] == COUNT
     assert not set(accounts["drops"][reason] for reason in ("quic_queue", "no_tunnel", "datagram_too_large")) - {0}, accounts
+
+
+def masque_go_gets_a_page_by_http3_through_a_tunnel(starting, page):
+    relay = starting("allow-loopback-peers")
+    seen = _masque_go("get", page["address"])
+    assert seen == {"status": 200, "len": page["len"], "sha256": page["sha256"]}
+    relay.stop()
+
+
+def aioquic_gets_a_page_by_http3_through_a_tunnel(starting, page):
+    host, port = page["address"].rsplit(":", 1)
+
+    async def talk() -> bytes:
+        async with connected() as client:
+            stream = await client.open(host, port)
+            return await asyncio.wait_for(_page(client, stream, (host, int(port))), PATIENCE * 10)
+
+    relay = starting("allow-loopback-peers")
+    body = asyncio.run(talk())
+    assert (len(body), hashlib.sha256(body).hexdigest()) == (page["len"], page["sha256"])
+    relay.stop()
+
+
+async def _page(client: Client, stream: int, address: tuple[str, int]) -> bytes:
+    """What a server of HTTP/3 serves, by a connection of QUIC inside the tunnel of a stream."""
+    configuration = QuicConfiguration(is_client=True, alpn_protocols=["h3"], verify_mode=ssl.CERT_NONE, server_name="target.test")
+    inner, http, body, time = QuicConnection(configuration=configuration), None, b"", asyncio.get_running_loop().time
+    inner.connect(address, now=time())
+    while True:
+        for packet, _ in inner.datagrams_to_send(now=time()):
+            client.http.send_datagram(stream, CONTEXT + packet)
+        client.transmit()
+        timer = inner.get_timer()
+        try:
+            payload = await asyncio.wait_for(client.payload(stream), timer and max(timer - time(), 0))
+            inner.receive_datagram(payload, address, now=time())
+        except TimeoutError:
+            inner.handle_timer(now=time())
+        while (event := inner.next_event()) is not None:
+            if isinstance(event, HandshakeCompleted):
+                http = H3Connection(inner)
+                fields = [(b":method", b"GET"), (b":scheme", b"https"), (b":authority", b"target.test"), (b":path", b"/page")]
+                http.send_headers(inner.get_next_available_stream_id(), fields, end_stream=True)
+            for seen in http.handle_event(event) if http else []:
+                if isinstance(seen, DataReceived):
+                    body += seen.data
+                    if seen.stream_ended:
+                        return body
 
 
 #= DGR-03
