@@ -72,16 +72,19 @@ def our_client_moves_bytes_both_ways_with_quic_gos_server_by_every_backend(hosts
     assert done.stdout.count('"event":"run"') == 4
 
 
-def quic_gos_server_holds_the_rules_that_the_probe_breaks(hosts):
-    """What the probe finds at another stack is that stack's; that the probe itself is right shows in how little it finds."""
+def quic_gos_server_closes_each_connection_that_breaks_a_rule(hosts):
+    """The probe against a stack that is not ours."""
     with Process(hosts.relay, str(QUIC_GO), "server", "--listen", topology.with_port(LISTENER_IPV4, PORT)) as server:
         quic.await_event(server, "ready")
         command = hosts.client.argv(str(TURNBUCKLE), "probe", "quic", topology.with_port(LISTENER_IPV4, PORT), "--json", "--alpn", "turnbuckle-perf")
         done = subprocess.run(command, capture_output=True, text=True, timeout=2 * PATIENCE)
     rows = json.loads(done.stdout)["rows"]
-    verdicts = [row["verdict"] for row in rows[:34]]
     assert len(rows) == 50
-    assert verdicts.count("held") >= 28, [row for row in rows if row["verdict"] != "held"]
+    tried = [row for row in rows[:34] if row["verdict"] != "not tried"]
+    # quic-go closes the connection for each of them, for some with another code than the one that RFC 9000 names.
+    assert all(row["detail"].startswith("closed with 0x") for row in tried), tried
+    held = [row for row in tried if row["verdict"] == "held"]
+    assert len(tried) == 33 and len(held) >= 22, [row for row in tried if row not in held]
 
 
 @pytest.mark.parametrize(("address", "local"), [(LISTENER_IPV4, CLIENT_IPV4), (LISTENER_IPV6, CLIENT_IPV6)], ids=["IPv4", "IPv6"])

@@ -73,6 +73,8 @@ pub(super) struct Seen {
     pub(super) is_confirmed: bool,
     pub(super) has_version_negotiation: bool,
     pub(super) has_retry: bool,
+    /// Packets that were authentic.
+    pub(super) packets_in: u64,
     /// A packet of the handshake has come.
     pub(super) has_answer: bool,
     pub(super) path_responses: u64,
@@ -391,16 +393,15 @@ impl Link {
         }) && self.seen.closed.is_none()
     }
 
-    /// Whether the server answers on this connection.
+    /// Whether the server acknowledges what it is sent on this connection.
     pub(super) fn is_alive(&mut self, time: Duration) -> bool {
-        let mut challenge = integers([super::wire::frame::PATH_CHALLENGE]);
-        challenge.extend([0x77; 8]);
-        let before = self.seen.path_responses;
+        while self.take_at_once() {}
+        let before = self.seen.packets_in;
         let deadline = Instant::now() + time;
         while Instant::now() < deadline && self.seen.closed.is_none() {
-            self.send(Space::Application, &challenge);
-            if self.run_until(REPEAT, |link| link.seen.path_responses > before) {
-                return true;
+            self.send(Space::Application, &integers([super::wire::frame::PING]));
+            if self.run_until(REPEAT, |link| link.seen.packets_in > before) {
+                return self.seen.closed.is_none();
             }
         }
         false
@@ -513,6 +514,7 @@ impl Link {
             return false;
         };
         let payload = payload.to_vec();
+        self.seen.packets_in += 1;
         packets.received.push(number);
         let excess = packets.received.len().saturating_sub(64);
         packets.received.drain(..excess);

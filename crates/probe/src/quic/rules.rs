@@ -378,6 +378,14 @@ fn close(context: &Context, link: &mut Link, codes: &[u64]) -> Verdict {
     link.run_until(context.patience, |link| link.seen.closed.is_some());
     match link.seen.closed {
         Some((code, false)) if codes.contains(&code) => Verdict::Held(said(link)),
-        _ => Verdict::Failed(format!("{}, not closed with {codes:#06x?}", said(link))),
+        _ => {
+            let codes = codes.iter().map(|code| format!("{code:#06x}"));
+            let codes: Vec<_> = codes.collect();
+            Verdict::Failed(format!(
+                "{}, and not with {}",
+                said(link),
+                codes.join(" or ")
+            ))
+        }
     }
 }
