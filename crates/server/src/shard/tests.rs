@@ -13,7 +13,7 @@ use turnbuckle_wire::{ChannelData, ChannelNumber, Class, MessageWriter, Method, 
 
 use super::relay::Relay;
 use super::thread::{Followers, Listeners, Plan, set_up};
-use crate::config::{Machine, Request as Wish, load};
+use crate::config::{Config, Machine, Request as Wish, load};
 use crate::control::keys::KeyRing;
 use crate::counters::ShardCounters;
 use crate::log::Log;
@@ -43,6 +43,47 @@ fn socket(port: u16) -> UdpSocket {
     socket
 }
 
+fn configuration(arguments: &[String]) -> Config {
+    let machine = Machine::discover().unwrap();
+    let arguments = arguments.iter().map(OsString::from);
+    let Ok(Wish::Run(loaded)) = load(arguments, &machine) else {
+        panic!("a whole configuration");
+    };
+    loaded.config
+}
+
+/// What a shard that is alone begins with.
+fn plan(config: &Config) -> Plan {
+    let keys = KeyRing::new(config);
+    let engine = Arc::new(translate::engine(config, &keys).unwrap());
+    let accepting = translate::accepting(config).unwrap();
+    let budget = Arc::new(BufferBudget::new(translate::RELAY_BUFFER_BUDGET_BYTES));
+    let backend = translate::backend(config.datapath.backend).0;
+    let serving = translate::serving(config, None);
+    Plan {
+        index: 0,
+        is_restart: false,
+        core: None,
+        interfaces: Vec::new(),
+        listeners: Listeners {
+            datagrams: config.datagram_listeners(),
+            ..Listeners::default()
+        },
+        commons: Commons::new(&engine),
+        mailboxes: Arc::default(),
+        engine,
+        streams: translate::streams(config, &serving, None, None),
+        datagrams: translate::datagrams(config, &serving, None, &keys, None),
+        datapath: translate::datapath(config, backend, &accepting, &budget, serving.coalesce),
+        followers: Followers {
+            journal: None,
+            asker: None,
+            log: translate::log(config, &serving, 0, 1),
+            events: None,
+        },
+    }
+}
+
 /// One shard that is served by whoever asks it to turn.
 struct OneShard {
     datapath: Datapath,
@@ -61,40 +102,7 @@ impl OneShard {
             format!("--listening-ip={}", listener.ip()),
             "--allow-loopback-peers".to_owned(),
         ];
-        let machine = Machine::discover().unwrap();
-        let arguments = arguments.into_iter().map(OsString::from);
-        let Ok(Wish::Run(loaded)) = load(arguments, &machine) else {
-            panic!("a whole configuration");
-        };
-        let config = &loaded.config;
-        let keys = KeyRing::new(config);
-        let engine = Arc::new(translate::engine(config, &keys).unwrap());
-        let accepting = translate::accepting(config).unwrap();
-        let budget = Arc::new(BufferBudget::new(translate::RELAY_BUFFER_BUDGET_BYTES));
-        let backend = translate::backend(config.datapath.backend).0;
-        let serving = translate::serving(config, None);
-        let plan = Plan {
-            index: 0,
-            is_restart: false,
-            core: None,
-            interfaces: Vec::new(),
-            listeners: Listeners {
-                datagrams: config.datagram_listeners(),
-                ..Listeners::default()
-            },
-            commons: Commons::new(&engine),
-            mailboxes: Arc::default(),
-            engine,
-            streams: translate::streams(config, &serving, None, None),
-            datagrams: translate::datagrams(config, &serving, None, &keys, None),
-            datapath: translate::datapath(config, backend, &accepting, &budget, serving.coalesce),
-            followers: Followers {
-                journal: None,
-                asker: None,
-                log: translate::log(config, &serving, 0, 1),
-                events: None,
-            },
-        };
+        let plan = plan(&configuration(&arguments));
         let (events, _) = sync_channel(64);
         let counters = Arc::new(ShardCounters::default());
         let log = Log::new(events, plan.followers.log.clone(), Arc::clone(&counters));
@@ -183,4 +191,35 @@ fn the_whole_relay_takes_nothing_from_the_heap_for_a_datagram_once_warm() {
         let counts = measure(|| drop(std::hint::black_box(Box::new(1))));
         assert_eq!(counts.count_total, 1, "the counter counts on this thread");
     }
+}
+
+#[test]
+fn a_shard_that_is_started_anew_serves_as_the_configuration_has_said_since() {
+    let with = |more: &[&str]| {
+        let user = format!("--user={}:{}", turn::USER, turn::PASSWORD);
+        let more = more.iter().map(|&option| option.to_owned());
+        configuration(&std::iter::once(user).chain(more).collect::<Vec<_>>())
+    };
+    let mut begun = plan(&with(&[]));
+    let next = with(&[
+        "--stream-deadline=7",
+        "--max-connections-without-allocation=3",
+        "--proxy-protocol-source=192.0.2.10",
+        "--respond-http-unsupported",
+        "--verbose",
+        "--udp-coalesce-us=77",
+    ]);
+    let shown = |plan: &Plan| {
+        let streams = &plan.streams;
+        let coalesce = (plan.datapath.coalesce_policy, plan.datapath.coalesce);
+        let log = plan.followers.log.logged;
+        format!(
+            "{:?} {:?} {:?} {log:?} {coalesce:?}",
+            streams.limits, streams.proxies, streams.http
+        )
+    };
+    let expected = plan(&next);
+    assert_ne!(shown(&begun), shown(&expected));
+    begun.serve(&translate::serving(&next, None));
+    assert_eq!(shown(&begun), shown(&expected));
 }
