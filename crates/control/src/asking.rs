@@ -26,7 +26,15 @@ fn reply<T: Send + 'static>() -> (Reply<T>, oneshot::Receiver<T>) {
 pub(crate) async fn ask<T: Send + 'static>(
     send: impl Fn(Reply<T>) -> Result<(), Refused>,
 ) -> Option<T> {
-    let deadline = Instant::now() + ANSWER;
+    ask_for(ANSWER, send).await
+}
+
+/// Asks for something until it is answered. Returns `None` if it is not for so long.
+pub(crate) async fn ask_for<T: Send + 'static>(
+    time: Duration,
+    send: impl Fn(Reply<T>) -> Result<(), Refused>,
+) -> Option<T> {
+    let deadline = Instant::now() + time;
     loop {
         let (reply, answered) = reply();
         let _ = send(reply);

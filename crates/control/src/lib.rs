@@ -123,7 +123,8 @@ impl Control for Controller {
                     tokio::spawn(watchdog::feed(shared.commands.clone(), interval));
                 }
                 if let Some(socket) = socket {
-                    let api = Api::new(shared.counters.clone(), shared.commands.clone());
+                    let (counters, commands) = (shared.counters.clone(), shared.commands.clone());
+                    let api = Api::new(counters, commands, handle.upgraded);
                     tokio::spawn(api.serve(socket));
                 }
                 if let Some((console, listener)) = console {

@@ -50,6 +50,16 @@ impl TicketKey {
         random.fill(&mut key);
         Self(key)
     }
+
+    /// Returns the key of another process ([`Self::to_bytes`]).
+    pub fn from_bytes(key: [u8; 32]) -> Self {
+        Self(key)
+    }
+
+    /// Returns the key itself, for another process of the same server.
+    pub fn to_bytes(&self) -> [u8; 32] {
+        self.0
+    }
 }
 
 impl fmt::Debug for TicketKey {

@@ -29,5 +29,5 @@ pub use counters::{Accounting, AnswerCount, counters_page};
 pub use doctor::{Examination, examine};
 pub use log::{Output, Seal, Sink, Summary};
 pub use process::{detach, notify};
-pub use survive::{Estate, survive};
+pub use survive::{Estate, adopts, survive};
 pub use turnadmin::turnadmin;

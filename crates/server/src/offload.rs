@@ -114,6 +114,11 @@ impl Offload {
         }
     }
 
+    /// Takes the program off its devices.
+    pub(crate) fn detach(&mut self) {
+        self.running = None;
+    }
+
     /// Returns a line that says how many datagrams of published channels were left to the shards, or `None` if there were none.
     pub(crate) fn passed(&self) -> Option<String> {
         let passes = self.running.as_ref()?.kernel.passes();

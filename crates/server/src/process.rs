@@ -3,6 +3,7 @@
 use std::env;
 use std::fs::{self, OpenOptions};
 use std::io::{self, BufRead as _, BufReader, Write};
+use std::os::fd::RawFd;
 use std::os::linux::net::SocketAddrExt as _;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
@@ -169,6 +170,20 @@ fn become_user(process: &Process) -> Result<(), String> {
         setuid(user).map_err(|error| refused("proc-user", error))?;
     }
     Ok(())
+}
+
+/// Returns the path of a descriptor of this process.
+pub(crate) fn path_of_descriptor(descriptor: RawFd) -> String {
+    format!("/proc/self/fd/{descriptor}")
+}
+
+/// Returns whether there is whom the process is to become.
+///
+/// # Errors
+///
+/// There is no such user or group.
+pub(crate) fn exists(process: &Process) -> Result<(), String> {
+    identity(process).map(drop)
 }
 
 /// Whom the process is to become.

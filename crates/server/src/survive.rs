@@ -8,144 +8,59 @@
 //! What the next relay has to know is [`Kept`]: keys, which every process has a copy of, and memory that all share: the journals of the shards, and
 //! the list of listening sockets.
 //!
-//! Invariant: keeper and spare read nothing that a client sent, have no thread, and open no descriptor while they share the table. Whatever is not as
+//! An upgrade ([`upgrading`]) hands all of that to a keeper of another program, which this one starts ([`handed`]), and has it back if that one does
+//! not serve. The process that was started stays, because whoever started it watches it ([`staying`]).
+//!
+//! Invariant: keeper and spare read nothing that a client sent, have no thread, and open no descriptor while a relay starts. Whatever is not as
 //! it was written is not used: then calls end, and no call gets a right that it did not have.
 
+mod adopts;
 mod deaths;
+mod handed;
 mod heritage;
 mod keeper;
+mod kept;
 mod listing;
+mod staying;
+mod trial;
+pub(crate) mod upgrade;
+mod upgrading;
 
-use std::fs::File;
 use std::io::{self, Write};
-use std::os::fd::{AsFd as _, OwnedFd};
-use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
-use std::sync::atomic::Ordering::{Acquire, Release};
 use std::sync::mpsc::SyncSender;
+use std::thread;
 use std::time::{Duration, Instant};
 
-use nix::sys::signal::SigSet;
-use nix::sys::signalfd::{SfdFlags, SignalFd};
-use rustix::event::{PollFd, PollFlags, poll};
-use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
-use rustix::io::Errno;
-use rustix::process::{PidfdFlags, getpid, pidfd_open};
-use turnbuckle_sys::keeper::replace;
-use turnbuckle_sys::mapped::Mapped;
+use turnbuckle_datapath::KeptSockets;
 
+pub use self::adopts::adopts;
+use self::handed::Handed;
+pub(crate) use self::heritage::{Heritage, Record, ShardJournal};
+pub use self::keeper::survive;
+use self::kept::{Kept, SEALED, SEALING, Word, await_end};
+use self::upgrade::{Tried, Upgrade, Upgraded};
 use crate::config::Config;
 use crate::control::events::Event;
 use crate::control::keys::KeyRing;
 use crate::journal::Segments;
 
-pub(crate) use self::heritage::{Heritage, Record, ShardJournal};
-pub use self::keeper::survive;
+/// Time between two looks at whether the keeper has answered.
+const LOOK: Duration = Duration::from_millis(10);
 
-/// The words of the memory that all processes share; those behind the last one are the journals'.
-#[derive(Clone, Copy)]
-enum Word {
-    /// Number of the keeper.
-    Keeper,
-    /// Number of the relay, once its descriptor is in place.
-    Relay,
-    /// Relays so far, with the present one.
-    Relays,
-    /// 1 if the present relay has served.
-    Served,
-    /// The code that the present relay ends with by itself, and one.
-    Ended,
-    /// Where the list of listening sockets is.
-    Listing,
-}
-
-/// The first word of a journal.
-const JOURNALS: usize = Word::Listing as usize + 1;
+/// How much longer than a trial may take its answer may take.
+const GRACE: Duration = Duration::from_secs(5);
 
 /// How long a relay whose keeper has ended waits for the next keeper.
 const NEXT_KEEPER: Duration = Duration::from_secs(2);
-
-/// What all processes of one server have. It is never dropped: its descriptors are those of every process.
-struct Kept {
-    words: Arc<Mapped>,
-    listing: File,
-    journals: Vec<Segments>,
-    keys: KeyRing,
-    /// Names the process that is the keeper.
-    keeper: OwnedFd,
-    /// Names the process that is the relay.
-    relay: OwnedFd,
-    /// The signals of the process that reads it.
-    signals: SignalFd,
-}
-
-impl Kept {
-    /// Makes what a server has that has not run yet. This process is its keeper, and gets these signals.
-    fn new(config: &Config, signals: &SigSet) -> io::Result<&'static Self> {
-        let shards = usize::from(config.datapath.shards.get());
-        let count = JOURNALS + shards;
-        let memory = |name| memfd_create(name, MemfdFlags::CLOEXEC);
-        let header = memory("turnbuckle-header")?;
-        ftruncate(&header, (count * size_of::<u64>()) as u64)?;
-        let words = Arc::new(Mapped::new(&header, count)?);
-        let journals = (0..shards).map(|shard| Segments::new(Arc::clone(&words), JOURNALS + shard));
-        let kept = Self {
-            journals: journals.collect::<io::Result<_>>()?,
-            words,
-            listing: memory("turnbuckle-listeners")?.into(),
-            keys: KeyRing::new(config),
-            keeper: pidfd_open(getpid(), PidfdFlags::empty())?,
-            relay: pidfd_open(getpid(), PidfdFlags::empty())?,
-            signals: SignalFd::with_flags(signals, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?,
-        };
-        kept.set(Word::Keeper, number_of_this_process());
-        Ok(Box::leak(Box::new(kept)))
-    }
-
-    fn word(&self, word: Word) -> &AtomicU64 {
-        &self.words.words()[word as usize]
-    }
-
-    fn get(&self, word: Word) -> u64 {
-        self.word(word).load(Acquire)
-    }
-
-    fn set(&self, word: Word, value: u64) {
-        self.word(word).store(value, Release);
-    }
-
-    /// Returns the number of the process that keeps the relay.
-    fn keeper_number(&self) -> u32 {
-        u32::try_from(self.get(Word::Keeper)).unwrap_or(0)
-    }
-
-    /// Makes this process the one that a descriptor and a word name.
-    fn be(&self, word: Word) -> io::Result<()> {
-        let place = match word {
-            Word::Keeper => &self.keeper,
-            _ => &self.relay,
-        };
-        let own = pidfd_open(getpid(), PidfdFlags::empty())?;
-        replace(place.as_fd(), own.as_fd())?;
-        self.set(word, number_of_this_process());
-        Ok(())
-    }
-}
-
-fn number_of_this_process() -> u64 {
-    u64::from(std::process::id())
-}
-
-/// Waits until a process has ended.
-fn await_end(process: &OwnedFd) {
-    let mut ended = [PollFd::new(process, PollFlags::IN)];
-    while let Err(Errno::INTR) = poll(&mut ended, None) {}
-}
 
 /// What a relay takes over from the one before it, and leaves to the next.
 pub struct Estate {
     kept: &'static Kept,
     heritage: Heritage,
+    /// What another program has handed over, until it is taken.
+    handed: Option<Handed>,
+    /// The last upgrade.
+    upgraded: Option<Upgraded>,
 }
 
 impl Estate {
@@ -164,6 +79,11 @@ impl Estate {
     /// Returns the number of the process that keeps the relay.
     pub(crate) fn keeper(&self) -> u32 {
         self.kept.keeper_number()
+    }
+
+    /// Returns the number of the process that was started, and that signals are sent to.
+    pub(crate) fn main(&self) -> u32 {
+        self.kept.main.process()
     }
 
     /// Takes out what so many shards take over, and where they write their journals. If the relays before had another number of shards, there is
@@ -198,6 +118,15 @@ impl Estate {
         (Heritage::none(shards), Vec::new())
     }
 
+    /// Leaves the listening sockets of the shards to the next relay, in place of those that were listed before.
+    ///
+    /// # Errors
+    ///
+    /// The list cannot be written.
+    pub(crate) fn list(&self, shards: &[KeptSockets]) -> io::Result<()> {
+        self.kept.list(shards)
+    }
+
     /// Notes that the relay serves.
     pub(crate) fn serves(&self) {
         self.kept.set(Word::Served, 1);
@@ -210,14 +139,14 @@ impl Estate {
     /// The thread cannot be started.
     pub(crate) fn watch_keeper(&self, events: SyncSender<Event>) -> io::Result<()> {
         let kept = self.kept;
-        let thread = std::thread::Builder::new().name("keeper".into());
+        let thread = thread::Builder::new().name("keeper".into());
         thread.spawn(move || {
             loop {
                 let before = kept.get(Word::Keeper);
                 await_end(&kept.keeper);
                 let begun = Instant::now();
                 while kept.get(Word::Keeper) == before && begun.elapsed() < NEXT_KEEPER {
-                    std::thread::sleep(Duration::from_millis(10));
+                    thread::sleep(Duration::from_millis(10));
                 }
                 let is_kept = kept.get(Word::Keeper) != before;
                 let line = match is_kept {
@@ -236,5 +165,71 @@ impl Estate {
             }
         })?;
         Ok(())
+    }
+}
+
+impl Estate {
+    /// Asks the keeper for an upgrade, and has [`Event::Tried`] say what it answers.
+    ///
+    /// # Errors
+    ///
+    /// It cannot be asked.
+    pub(crate) fn wish(&self, upgrade: &Upgrade, events: SyncSender<Event>) -> io::Result<()> {
+        let kept = self.kept;
+        let before = kept.get(Word::Answered);
+        kept.write_note(Word::Wished, &upgrade.to_json())?;
+        rustix::io::write(&kept.bell, &1_u64.to_ne_bytes())?;
+        let deadline = Instant::now() + upgrade.within + GRACE;
+        let thread = thread::Builder::new().name("upgrade".into());
+        thread.spawn(move || {
+            let answer = loop {
+                let value = kept.get(Word::Answered);
+                if value != before {
+                    let answer = kept.note(Word::Answered, value).unwrap_or_default();
+                    break Tried::of_json(&answer);
+                }
+                if Instant::now() > deadline {
+                    break Err("the keeper does not answer".to_owned());
+                }
+                thread::sleep(LOOK);
+            };
+            // If nobody takes it, the relay ends.
+            let _ = events.send(Event::Tried(answer));
+        })?;
+        Ok(())
+    }
+
+    /// Takes over for good what another program has handed to this one, before the first client is heard.
+    ///
+    /// # Errors
+    ///
+    /// That one goes on itself.
+    pub(crate) fn take_over(&mut self) -> Result<(), String> {
+        match self.handed.take() {
+            Some(handed) if !handed.offer.take() => {
+                Err("survive: the program before has not waited, and goes on itself".to_owned())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Returns what the last upgrade has come to.
+    pub(crate) fn upgraded(&self) -> Option<&Upgraded> {
+        self.upgraded.as_ref()
+    }
+
+    /// Says that the shards are about to make their last turn. The keeper waits for the end of that, not for ever.
+    pub(crate) fn begin_hand_over(&self) {
+        self.kept.set(Word::Sealed, SEALING);
+        // The keeper looks at the end of the process too.
+        let _ = rustix::io::write(&self.kept.bell, &1_u64.to_ne_bytes());
+    }
+
+    /// Ends the process, whose shards have made their last turn, and leaves all sockets to the keeper.
+    pub(crate) fn hand_over(&self) -> ! {
+        self.kept.set(Word::Sealed, SEALED);
+        // The end of the process rings too.
+        let _ = rustix::io::write(&self.kept.bell, &1_u64.to_ne_bytes());
+        std::process::exit(0)
     }
 }

@@ -7,6 +7,8 @@ use std::fs;
 use std::io;
 use std::os::fd::{AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd, RawFd};
 use std::os::unix::fs::MetadataExt as _;
+use std::os::unix::process::CommandExt as _;
+use std::process::Command;
 use std::ptr::null_mut;
 
 use rustix::process::Pid;
@@ -42,14 +44,21 @@ pub struct Inherited {
 }
 
 impl Keeper {
-    /// Notes which descriptors are open.
+    /// Notes which descriptors are open. Those of `left` are not its own: they are for the first process that it makes ([`Inherited`]).
     ///
     /// # Errors
     /// `/proc` cannot be read.
-    pub fn new() -> io::Result<Self> {
-        Ok(Self {
-            own: open_descriptors()?,
-        })
+    pub fn new(left: &[RawFd]) -> io::Result<Self> {
+        let mut own = open_descriptors()?;
+        own.retain(|number| !left.contains(number));
+        Ok(Self { own })
+    }
+
+    /// Returns what other processes have left in the table, for this process: all of them have ended, and it makes none any more.
+    pub fn inherit(&self) -> Inherited {
+        Inherited {
+            own: self.own.clone(),
+        }
     }
 
     /// Makes a second process of this one, with a copy of its memory and with the same table of descriptors. It sees SIGCHLD when that one ends.
@@ -121,6 +130,31 @@ impl Inherited {
             })
             .collect())
     }
+}
+
+/// Returns the numbers of all open descriptors but those of standard input, output and error.
+///
+/// # Errors
+/// `/proc` cannot be read.
+pub fn beside_standard() -> io::Result<Vec<RawFd>> {
+    let mut numbers = open_descriptors()?;
+    numbers.retain(|&number| number > libc::STDERR_FILENO);
+    Ok(numbers)
+}
+
+/// Has the program that `command` starts have these descriptors too, under the same numbers. In this process nothing changes.
+#[expect(unsafe_code, reason = "what runs between fork and exec")]
+pub fn hand_on(command: &mut Command, descriptors: Vec<RawFd>) {
+    let hand_on = move || {
+        for &number in &descriptors {
+            // SAFETY: the call changes a flag of a descriptor in the new process's own table. One that is not open is an error, which is not looked at.
+            unsafe { libc::fcntl(number, libc::F_SETFD, 0) };
+        }
+        Ok(())
+    };
+    // SAFETY: between fork and exec the closure makes system calls alone, which `fcntl` may be there (signal-safety(7)), and allocates nothing. The
+    // descriptors are those of the copy of the table that `fork` has made.
+    unsafe { command.pre_exec(hand_on) };
 }
 
 /// Makes a descriptor that stays open name what another one names, for every process of the table (`dup3(2)`).

@@ -3,6 +3,7 @@
 //! Subcommands are clap's; the options of `serve` and `check` are those of the option table in `turnbuckle_server::config` and pass through unread.
 #![forbid(unsafe_code)]
 
+mod adopts;
 mod check;
 mod doctor;
 mod links;
@@ -52,6 +53,13 @@ enum Command {
         /// File, then options of `serve`; `--json` for a report that programs read
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         options: Vec<OsString>,
+    },
+    /// Say whether this program could take over from a relay that runs; started by that relay's keeper alone
+    #[command(disable_help_flag = true, hide = true)]
+    Adopts {
+        /// Number of a descriptor, then the command line of the relay
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        words: Vec<OsString>,
     },
     Ctl(turnbuckle_control::ctl::Arguments),
     /// Put links with coturn's names to this program into a directory: started by them it is turnserver, turnadmin and the turnutils
@@ -110,6 +118,7 @@ fn subcommand() -> anyhow::Result<ExitCode> {
         Command::Serve { options } => serve::run(options),
         Command::Check { options } => check::run(options),
         Command::Doctor { options } => doctor::run(options),
+        Command::Adopts { words } => adopts::run(words),
         Command::Ctl(arguments) => Ok(turnbuckle_control::ctl::run(&arguments)?),
         Command::InstallLinks(arguments) => links::run(&arguments).map(|()| ExitCode::SUCCESS),
         Command::Options(arguments) => options::run(&arguments),

@@ -13,13 +13,13 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc::Sender;
 use tokio::time::timeout;
 use turnbuckle_server::config::Reload;
-use turnbuckle_server::handle::SessionFilter;
+use turnbuckle_server::handle::{SessionFilter, Upgrade};
 
 use super::body::Answered;
 use super::filter::{FILTERS, Measure, Query};
 use super::session::{object, weight};
 use super::{Api, Caller, trace};
-use crate::asking::{ask, say};
+use crate::asking::{ask, ask_for, say};
 use crate::certificates::describe;
 use crate::health;
 use crate::pages::{Action, Walk, one_session};
@@ -40,10 +40,29 @@ const TOP: usize = 10;
 /// Time in which a reader of a list has to take the next piece.
 pub(super) const READ: Duration = Duration::from_secs(10);
 
-/// An answer, and whether the relay ends after it.
+/// How long the trial of a program may take, and how long it may take to take over, if the query does not say.
+const UPGRADE_S: u64 = 10;
+
+/// The longest time that a query may say for it. The connection is served for longer.
+const UPGRADE_S_MAX: u64 = 40;
+
+/// How much longer the relay may take to answer.
+const UPGRADE_GRACE: Duration = Duration::from_secs(10);
+
+/// What happens to the relay after an answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum After {
+    GoesOn,
+    /// It ends.
+    Ends,
+    /// Another program takes over.
+    HandsOver,
+}
+
+/// An answer, and what happens to the relay after it.
 pub(crate) struct Answer {
     pub(crate) response: Response<Answered>,
-    pub(crate) ends_relay: bool,
+    pub(crate) after: After,
     /// Whether it takes longer than others.
     pub(crate) is_long: bool,
 }
@@ -62,7 +81,7 @@ pub(crate) async fn answer<B>(api: &Arc<Api>, caller: Caller, request: &Request<
     let methods: &[Method] = match path {
         "/v1/info" | "/v1/health" | "/v1/sessions" | "/v1/top" | "/v1/counters" | "/v1/config"
         | "/v1/trace" => &[Method::GET],
-        "/v1/sessions:end" | "/v1/stop" | "/v1/reload" => &[Method::POST],
+        "/v1/sessions:end" | "/v1/stop" | "/v1/reload" | "/v1/upgrade" => &[Method::POST],
         "/v1/log" => &[Method::PUT],
         "/v1/certificates" => &[Method::GET, Method::POST],
         "/v1/drain" => &[Method::GET, Method::PUT, Method::DELETE],
@@ -103,6 +122,7 @@ pub(crate) async fn answer<B>(api: &Arc<Api>, caller: Caller, request: &Request<
             Ok(()) => api.reload_certificates(caller).await,
             Err(refusal) => Err(refusal),
         },
+        "/v1/upgrade" => return api.upgrade(caller, query).await,
         "/v1/counters" => plain(query).map(|()| api.counters.accounting().json()),
         "/v1/info" => plain(query).map(|()| api.info()),
         "/v1/health" => match plain(query) {
@@ -121,7 +141,7 @@ pub(crate) async fn answer<B>(api: &Arc<Api>, caller: Caller, request: &Request<
             };
             return match stopped {
                 Ok(()) => Answer {
-                    ends_relay: true,
+                    after: After::Ends,
                     ..done(json!({ "stopping": true }).to_string())
                 },
                 Err(refusal) => refused(refusal),
@@ -156,8 +176,64 @@ impl Api {
             "shards": self.commands.shards(),
             "allocations": accounting.get("allocations", None),
             "draining": self.counters.is_draining(),
+            "program": std::env::current_exe().ok().map(|path| path.display().to_string()),
+            "upgrade": self.upgraded.as_ref().map(|upgraded| json!({
+                "number": upgraded.number,
+                "from": upgraded.from,
+                "put_back": upgraded.put_back,
+                "taken_over": accounting.get("taken_over", None),
+                "not_taken_over": accounting.get("not_taken_over", None),
+            })),
         })
         .to_string()
+    }
+
+    /// Has a program tried that is to take over, and has it take over after the answer.
+    async fn upgrade(&self, caller: Caller, query: &str) -> Answer {
+        match self.try_upgrade(caller, query).await {
+            Ok((text, after)) => Answer {
+                after,
+                ..done(text)
+            },
+            Err(refusal) => refused(refusal),
+        }
+    }
+
+    async fn try_upgrade(&self, caller: Caller, query: &str) -> Result<(String, After), Refusal> {
+        let what = format!("upgrade: {}", query.escape_debug());
+        let query = read(query, &[&["program", "seconds", "dry_run"]])?;
+        let seconds = query.seconds.unwrap_or(UPGRADE_S);
+        if !(1..=UPGRADE_S_MAX).contains(&seconds) {
+            let why = format!("`seconds` is 1 to {UPGRADE_S_MAX}");
+            return Err((StatusCode::BAD_REQUEST, why));
+        }
+        self.note(caller, &what).await?;
+        let within = Duration::from_secs(seconds);
+        let upgrade = Upgrade {
+            program: query.program,
+            within,
+            is_dry_run: query.is_dry_run,
+        };
+        let tried = ask_for(within + UPGRADE_GRACE, |reply| {
+            self.commands.upgrade(upgrade.clone(), reply)
+        });
+        let tried = tried.await.ok_or_else(busy)?;
+        let tried = tried.map_err(|why| (StatusCode::CONFLICT, why))?;
+        let answer = json!({
+            "number": tried.number,
+            "dry_run": upgrade.is_dry_run,
+            "program": tried.program,
+            "from": env!("CARGO_PKG_VERSION"),
+            "to": tried.version,
+            "allocations": tried.allocations,
+            "waiting": tried.waiting,
+            "ending": tried.ending,
+        });
+        let after = match upgrade.is_dry_run {
+            true => After::GoesOn,
+            false => After::HandsOver,
+        };
+        Ok((answer.to_string(), after))
     }
 
     /// Says whether every shard answers, and whether new allocations are taken.
@@ -416,7 +492,7 @@ fn list(api: &Arc<Api>, query: &str) -> Answer {
 pub(super) fn streamed(body: Answered) -> Answer {
     Answer {
         response: response(StatusCode::OK, body, NDJSON),
-        ends_relay: false,
+        after: After::GoesOn,
         is_long: true,
     }
 }
@@ -490,7 +566,7 @@ fn whole(status: StatusCode, text: String) -> Answer {
     let body = Answered::Whole(Some((text + "\n").into()));
     Answer {
         response: response(status, body, JSON),
-        ends_relay: false,
+        after: After::GoesOn,
         is_long: false,
     }
 }

@@ -1,5 +1,6 @@
 //! What a query says: which sessions are meant, and how many.
 
+use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -23,6 +24,8 @@ pub(crate) struct Query {
     pub(crate) by: Option<Measure>,
     /// Nothing is to change.
     pub(crate) is_dry_run: bool,
+    /// A program.
+    pub(crate) program: Option<PathBuf>,
     /// The lowest level of lines that are logged.
     pub(crate) level: Option<Level>,
 }
@@ -94,6 +97,8 @@ impl Query {
                 self.level = Some(level.ok_or("`level` is debug, info, warning or error")?);
             }
             "seconds" => self.seconds = Some(read(name, value, "a number of seconds")?),
+            "program" if value.starts_with('/') => self.program = Some(PathBuf::from(value)),
+            "program" => return Err("`program` is a path that begins with /".to_owned()),
             "max" => self.max = Some(read(name, value, "a number")?),
             "cursor" => {
                 let parts = value.split_once('-');

@@ -11,8 +11,8 @@ pub(crate) mod socket;
 mod trace;
 
 use std::convert::Infallible;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use hyper::server::conn::http1;
@@ -21,8 +21,9 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::Semaphore;
 use tokio::time::{sleep, timeout};
-use turnbuckle_server::handle::{Commands, LiveCounters};
+use turnbuckle_server::handle::{Commands, LiveCounters, Upgraded};
 
+use self::answer::After;
 pub(crate) use self::answer::NDJSON;
 use self::socket::Socket;
 use crate::limits::{HEAD, PAUSE};
@@ -38,6 +39,8 @@ pub(crate) struct Api {
     counters: LiveCounters,
     commands: Commands,
     started: Instant,
+    /// What the last upgrade has come to.
+    upgraded: Option<Upgraded>,
     /// Places of those who have a user traced.
     traces: Arc<Semaphore>,
 }
@@ -50,8 +53,13 @@ pub(crate) struct Caller {
 }
 
 impl Api {
-    pub(crate) fn new(counters: LiveCounters, commands: Commands) -> Self {
+    pub(crate) fn new(
+        counters: LiveCounters,
+        commands: Commands,
+        upgraded: Option<Upgraded>,
+    ) -> Self {
         Self {
+            upgraded,
             counters,
             commands,
             started: Instant::now(),
@@ -95,13 +103,14 @@ impl Api {
             user: credentials.uid(),
             process: credentials.pid(),
         };
-        let (is_last, is_long) = (AtomicBool::new(false), AtomicBool::new(false));
+        let (after, is_long) = (OnceLock::new(), AtomicBool::new(false));
         let service = service_fn(|request| {
             let api = Arc::clone(&self);
-            let (is_last, is_long) = (&is_last, &is_long);
+            let (after, is_long) = (&after, &is_long);
             async move {
                 let answer = answer::answer(&api, caller, &request).await;
-                is_last.store(answer.ends_relay, Relaxed);
+                // There is one request.
+                let _ = after.set(answer.after);
                 is_long.store(answer.is_long, Relaxed);
                 Ok::<_, Infallible>(answer.response)
             }
@@ -118,10 +127,13 @@ impl Api {
         if !is_over && is_long.load(Relaxed) {
             let _ = timeout(trace::LASTS, connection).await;
         }
-        if is_last.load(Relaxed) {
-            while self.commands.stop().is_err() {
-                sleep(PAUSE).await;
-            }
+        let command = || match after.get() {
+            None | Some(After::GoesOn) => Ok(()),
+            Some(After::Ends) => self.commands.stop(),
+            Some(After::HandsOver) => self.commands.hand_over(),
+        };
+        while command().is_err() {
+            sleep(PAUSE).await;
         }
     }
 }

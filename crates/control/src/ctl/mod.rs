@@ -5,6 +5,7 @@
 
 mod client;
 mod show;
+mod upgrade;
 
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
@@ -120,6 +121,19 @@ enum Command {
         /// Read them again at once; exit code 1 if they are refused, and then the old ones stay
         #[arg(long)]
         reload: bool,
+    },
+    /// Have a new program take the calls over from the one that runs (needs survive); exit code 1 if it cannot, and then the calls go on as before
+    Upgrade {
+        /// The new program [default: what is now where the running one was started from]
+        #[arg(long, value_name = "PATH")]
+        program: Option<PathBuf>,
+        /// How long it may take to say whether it can, and then to do it
+        #[arg(long, value_name = "SECONDS", default_value_t = 10,
+              value_parser = clap::value_parser!(u64).range(1..=40))]
+        within: u64,
+        /// Only say whether it could
+        #[arg(long)]
+        dry_run: bool,
     },
     /// Leave out lines of the log below a level, until the configuration says otherwise
     Log {
@@ -295,6 +309,13 @@ impl Call {
                 let path = format!("/v1/reload?dry_run={dry_run}");
                 let answer = self.client.ask(Method::POST, &path).await?;
                 self.say(&answer, show::pairs)?;
+            }
+            Command::Upgrade {
+                program,
+                within,
+                dry_run,
+            } => {
+                self.upgrade(program.as_deref(), *within, *dry_run).await?;
             }
             Command::Log { level } => {
                 let mut query = Serializer::new(String::new());

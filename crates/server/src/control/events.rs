@@ -16,6 +16,7 @@ use turnbuckle_engine::{Config as EngineConfig, InterfaceAddress};
 use crate::asking::Answered;
 use crate::handle::Command;
 use crate::log::Summary;
+use crate::survive::upgrade::Tried;
 
 /// The signals that are turned into events.
 const WATCHED: [i32; 5] = [SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2];
@@ -40,6 +41,8 @@ pub(crate) enum Event {
     /// Have this shard fail.
     #[cfg(test)]
     Fail(usize),
+    /// What the keeper says to a wish for an upgrade.
+    Tried(Result<Tried, String>),
     /// SIGUSR1: take no new allocations, and stop when there are few enough.
     Drain,
     /// SIGUSR2: read the certificates again.

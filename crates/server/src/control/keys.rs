@@ -22,7 +22,12 @@ pub(crate) struct KeyRing {
     pub(crate) cookies: CookieKey,
     /// Authenticates connection ids, tokens and stateless resets of QUIC.
     pub(crate) quic: turnbuckle_quic::Keys,
+    /// What the keys of cookies and of QUIC are made of.
+    secrets: [[u8; 32]; 2],
 }
+
+/// Bytes of a ring ([`KeyRing::to_bytes`]).
+const LEN: usize = 4 * 32;
 
 impl KeyRing {
     /// Derives the key of nonces from another secret. The other keys stay, and where `config` has no secret that of nonces too.
@@ -45,14 +50,48 @@ impl KeyRing {
                 TicketKey::random(&mut random),
             ),
         };
-        let mut quic = [0; 32];
-        random.fill(&mut quic);
+        let mut secrets = [[0; 32]; 2];
+        for secret in &mut secrets {
+            random.fill(secret);
+        }
+        Self::of(nonces, tickets, secrets)
+    }
+
+    fn of(nonces: NonceKey, tickets: TicketKey, secrets: [[u8; 32]; 2]) -> Self {
+        let [cookies, quic] = &secrets;
         Self {
             nonces,
             tickets,
-            cookies: CookieKey::random(),
-            quic: turnbuckle_quic::Keys::new(&quic),
+            cookies: CookieKey::new(cookies),
+            quic: turnbuckle_quic::Keys::new(quic),
+            secrets,
         }
+    }
+
+    /// Returns what [`Self::from_bytes`] makes the same ring of in another process.
+    pub(crate) fn to_bytes(&self) -> [u8; LEN] {
+        let [cookies, quic] = self.secrets;
+        let keys = [
+            self.nonces.to_bytes(),
+            self.tickets.to_bytes(),
+            cookies,
+            quic,
+        ];
+        let mut bytes = [0; LEN];
+        bytes.copy_from_slice(keys.as_flattened());
+        bytes
+    }
+
+    /// Returns the ring of another process; `None` if these are not its bytes.
+    pub(crate) fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        let ([nonces, tickets, cookies, quic], []) = bytes.as_chunks::<32>() else {
+            return None;
+        };
+        let (nonces, tickets) = (
+            NonceKey::from_bytes(*nonces),
+            TicketKey::from_bytes(*tickets),
+        );
+        Some(Self::of(nonces, tickets, [*cookies, *quic]))
     }
 }
 
@@ -61,6 +100,22 @@ mod tests {
     use super::*;
     use crate::config::{Machine, Request, load};
     use crate::translate;
+
+    #[test]
+    fn a_ring_is_the_same_in_a_process_that_is_handed_its_bytes() {
+        let machine = Machine::discover().unwrap();
+        let Ok(Request::Run(loaded)) = load(vec!["--user=a:b".into()], &machine) else {
+            panic!("a whole configuration");
+        };
+        let ring = KeyRing::new(&loaded.config);
+        let bytes = ring.to_bytes();
+        let other = KeyRing::from_bytes(&bytes).unwrap();
+        assert_eq!(other.to_bytes(), bytes);
+        assert_eq!(other.nonces, ring.nonces);
+        assert_eq!(other.tickets.to_bytes(), ring.tickets.to_bytes());
+        assert!(KeyRing::from_bytes(&bytes[1..]).is_none());
+        assert!(KeyRing::from_bytes(&[&bytes[..], &[0]].concat()).is_none());
+    }
 
     #[test]
     fn whatever_is_made_from_one_ring_knows_the_nonces_of_the_others_and_no_other_ring_does() {

@@ -23,6 +23,7 @@ mod run;
 mod shards;
 mod start;
 mod statistics;
+mod upgrading;
 mod users;
 
 pub use error::ServeError;

@@ -11,6 +11,7 @@ use super::listening;
 use super::reload::Configuration;
 use super::start::{Started, start};
 use super::statistics::leave_behind;
+use super::upgrading::Upgrading;
 use crate::config::{Config, Persona};
 use crate::counters::Accounting;
 use crate::handle::{Command, Commands, Control, Events, Handle};
@@ -68,17 +69,20 @@ pub fn serve_and_reload(
     let left = estate.as_ref().map_or(0, |_| DESCRIPTORS_OF_KEEPERS);
     let descriptors = raise_descriptor_limit(left);
     let mut relay = start(config, estate.as_mut(), descriptors, &events, &outlets, out)?;
+    let mut upgrading = Upgrading::new(events.clone());
     let handle = Handle {
         counters: relay.counters.clone(),
         commands: Commands::new(events, shards),
         events: session_events,
+        upgraded: estate.as_ref().and_then(Estate::upgraded).cloned(),
     };
-    let main = estate
-        .as_ref()
-        .map_or_else(std::process::id, Estate::keeper);
+    let main = estate.as_ref().map_or_else(std::process::id, Estate::main);
     let settled = Settled::new(&config.process, main, config.persona, out).and_then(|settled| {
         // Neither scrapers nor clients are admitted earlier, because the process must not handle network input as the user that started it.
         let attached = control.attach(config, handle, out)?;
+        if let Some(estate) = &mut estate {
+            estate.take_over()?;
+        }
         listening::admit_clients(relay.shards.all());
         relay.leave_listeners(estate.as_ref(), out);
         settled.announce(&config.process, out)?;
@@ -99,9 +103,20 @@ pub fn serve_and_reload(
     if let Some(estate) = &estate {
         estate.serves();
     }
-    let ended = relay.wait(&mut configuration, estate.as_ref(), &inbox, out);
+    let ended = relay.wait(
+        &mut configuration,
+        estate.as_ref(),
+        &mut upgrading,
+        &inbox,
+        out,
+    );
     // No event is read from here on. A shard that sends many events must not block on a full channel.
     drop(inbox);
+    if let (Ok(Ending::HandsOver), Some(estate)) = (&ended, &estate) {
+        estate.begin_hand_over();
+        drop(attached);
+        relay.hand_over(estate, configuration.running(), out);
+    }
     let accounting = relay.shards.stop();
     if let Some(line) = relay.offload.passed() {
         let _ = writeln!(out, "{line}");
@@ -113,7 +128,16 @@ pub fn serve_and_reload(
         leave_behind(path, &accounting)?;
     }
     let _ = writeln!(out, "stopped; {}", accounting.line());
-    ended.map(|()| accounting)
+    ended.map(|_| accounting)
+}
+
+/// The way in which a relay ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Ending {
+    /// With all its calls.
+    Stops,
+    /// Without them: another program takes them over.
+    HandsOver,
 }
 
 impl Started {
@@ -126,17 +150,27 @@ impl Started {
         &mut self,
         configuration: &mut Configuration,
         estate: Option<&Estate>,
+        upgrading: &mut Upgrading,
         inbox: &Inbox,
         out: &mut impl Output,
-    ) -> Result<(), ServeError> {
+    ) -> Result<Ending, ServeError> {
         loop {
             match inbox.next(self.due()) {
-                Wake::Event(Event::Stop) | Wake::Closed => return Ok(()),
-                Wake::Event(Event::Command(command)) => {
-                    if self.carry_out(*command, configuration, out) {
-                        return Ok(());
+                Wake::Event(Event::Stop) | Wake::Closed => return Ok(Ending::Stops),
+                Wake::Event(Event::Tried(answer)) => upgrading.answered(answer),
+                Wake::Event(Event::Command(command)) => match *command {
+                    Command::Upgrade(upgrade, reply) => {
+                        upgrading.begin(&upgrade, estate, reply);
                     }
-                }
+                    Command::HandOver if upgrading.is_agreed() => {
+                        return Ok(Ending::HandsOver);
+                    }
+                    command => {
+                        if self.carry_out(command, configuration, out) {
+                            return Ok(Ending::Stops);
+                        }
+                    }
+                },
                 Wake::Event(Event::HangUp) => {
                     let _ = writeln!(out, "log file reopened");
                     if configuration.running().process.reloads_on_hangup {
@@ -163,7 +197,7 @@ impl Started {
             // An address may have come, or another rule with a reload.
             self.offload.screen(config, self.listening.own_datagrams());
             if self.drain.is_over(now, &self.shards, out) {
-                return Ok(());
+                return Ok(Ending::Stops);
             }
             self.statistics.print(config, now, self.shards.all(), out);
             self.certificates.follow(now, out);
@@ -237,8 +271,28 @@ impl Started {
             }
             Command::ReloadCertificates(reply) => reply(self.certificates.reload(out)),
             Command::Stop => return true,
+            // These commands are handled where they are awaited.
+            Command::Upgrade(..) | Command::HandOver => {}
         }
         false
+    }
+
+    /// Ends the last turn of every shard, and the process, and leaves all sockets to the keeper.
+    fn hand_over(&mut self, estate: &Estate, config: &Config, out: &mut impl Output) -> ! {
+        let accounting = self.shards.seal();
+        if let Some(line) = self.offload.passed() {
+            let _ = writeln!(out, "{line}");
+        }
+        self.offload.detach();
+        accounting.lost_lines(out.lost());
+        if let Some(path) = &config.log.statistics_file
+            && let Err(error) = leave_behind(path, &accounting)
+        {
+            let _ = writeln!(out, "warning: {error}");
+        }
+        let _ = writeln!(out, "handed over; {}", accounting.line());
+        let _ = out.flush();
+        estate.hand_over()
     }
 
     fn handle(
@@ -268,7 +322,7 @@ impl Started {
             #[cfg(test)]
             Event::Fail(shard) => self.shards.fail(shard),
             // These events are handled where they are awaited.
-            Event::Command(_) | Event::HangUp | Event::Stop => {}
+            Event::Command(_) | Event::HangUp | Event::Stop | Event::Tried(_) => {}
             Event::ShardEnded { shard, error } => {
                 let why = error.unwrap_or_else(|| "it stopped by itself".into());
                 self.shards.failed(shard, &why, out)?;

@@ -263,6 +263,23 @@ impl Shards {
         Ok(restarted)
     }
 
+    /// Has every shard make its last turn, and adds up their counters. Sockets of datagrams stay open, and allocations on record.
+    pub(super) fn seal(&self) -> Accounting {
+        let (done, all_done) = sync_channel(self.all.len());
+        for shard in &self.all {
+            shard.insist(Request::Seal(done.clone()));
+        }
+        drop(done);
+        // Ends when the last shard has answered or ended.
+        while all_done.recv().is_ok() {}
+        for (shard, mailbox) in self.all.iter().zip(self.mailboxes.iter()) {
+            shard
+                .counters
+                .dropped(AcrossDrop::SocketClosed, mailbox.close());
+        }
+        Accounting::of(self.all.iter().map(|shard| &*shard.counters))
+    }
+
     /// Stops every shard and adds up their counters.
     pub(super) fn stop(mut self) -> Accounting {
         for shard in &self.all {

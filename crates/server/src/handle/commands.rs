@@ -9,6 +9,7 @@ use turnbuckle_config::{Edit, Effective, Level};
 use super::sessions::{Page, PageRequest, Purpose, SESSIONS_PER_PAGE_MAX, SessionFilter};
 use super::trace::Trace;
 use crate::control::events::Event;
+use crate::survive::upgrade::{Tried, Upgrade};
 
 /// What takes the answer to a command, on the thread that has it. It must not block. If it is dropped without a call, the command was not carried
 /// out: a queue was full, or the shard has failed.
@@ -41,6 +42,10 @@ pub(crate) enum Command {
     Trace(Trace, Reply<()>),
     /// Leave out lines of the log below a level.
     SetLogLevel(Level, Reply<()>),
+    /// Try another program.
+    Upgrade(Upgrade, Reply<Result<Tried, String>>),
+    /// Hand over to the program that was tried.
+    HandOver,
 }
 
 /// What a reload has come to; an error is what is wrong, one problem a line, and means that nothing has changed.
@@ -180,6 +185,28 @@ impl Commands {
     /// The main thread takes no command now.
     pub fn change(&self, edit: Edit, reply: Reply<Reloading>) -> Result<(), Refused> {
         self.send(Command::Change(edit, reply))
+    }
+
+    /// Has a program tried that is to take over. After [`Self::hand_over`] it does, unless it was only to be tried.
+    ///
+    /// # Errors
+    ///
+    /// The main thread takes no command now.
+    pub fn upgrade(
+        &self,
+        upgrade: Upgrade,
+        reply: Reply<Result<Tried, String>>,
+    ) -> Result<(), Refused> {
+        self.send(Command::Upgrade(upgrade, reply))
+    }
+
+    /// Ends this process, and leaves all to the program that was tried last. Does nothing if none was.
+    ///
+    /// # Errors
+    ///
+    /// The main thread takes no command now.
+    pub fn hand_over(&self) -> Result<(), Refused> {
+        self.send(Command::HandOver)
     }
 
     /// Asks for the configuration that holds, secrets masked.

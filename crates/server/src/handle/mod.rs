@@ -28,6 +28,7 @@ pub use self::sessions::{
 };
 pub(crate) use self::sessions::{PEERS_LISTED_MAX, PageRequest, Purpose, number_of_shard};
 pub use self::trace::{Trace, TraceOutlet, Traced};
+pub use crate::survive::upgrade::{Tried, Upgrade, Upgraded};
 
 /// What a running relay offers.
 pub struct Handle {
@@ -37,6 +38,8 @@ pub struct Handle {
     pub commands: Commands,
     /// What happens to sessions, if a consumer was announced ([`Control::wants_events`]).
     pub events: Option<Events>,
+    /// What the last upgrade has come to, if there has been one.
+    pub upgraded: Option<Upgraded>,
 }
 
 /// What is attached to a relay that starts.

@@ -71,6 +71,20 @@ impl Segments {
         })
     }
 
+    /// Returns the segments that another process has made.
+    pub(crate) fn of_other(files: [File; 2], words: Arc<Mapped>, index: usize) -> Self {
+        Self {
+            files: Arc::new(files),
+            words,
+            index,
+        }
+    }
+
+    /// Returns the files of both segments.
+    pub(crate) fn files(&self) -> &[File; 2] {
+        &self.files
+    }
+
     /// Returns the changes on record.
     ///
     /// # Errors

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use turnbuckle_datapath::offload::Routes;
 use turnbuckle_datapath::{
-    Accepted, Admission, DatagramHandler, EndpointId, IcmpError, Instruction, Received,
+    Accepted, Admission, DatagramHandler, Datapath, EndpointId, IcmpError, Instruction, Received,
     SendFailure, SendQueue, Sockets, StreamEnd, StreamHandler, StreamId, StreamInput,
     StreamListenerId, Taken, TurnHandler, Waker, Warning,
 };
@@ -293,6 +293,15 @@ impl Relay {
     pub(crate) fn stop_sessions(&mut self, tx: &mut SendQueue) {
         self.fronts.dtls.stop(tx);
         self.fronts.quic.stop(&mut self.hub, tx);
+    }
+
+    /// Leaves all allocations as they are on record, tells clients of connections and sessions that these end, and counts the messages that are lost.
+    pub(crate) fn seal(&mut self, datapath: &mut Datapath) {
+        // guard: V-63-sealed
+        self.hub.changes.journal = None;
+        self.stop_sessions(datapath.send_queue());
+        datapath.close_streams(self);
+        self.stop();
     }
 
     /// Counts the messages that are lost when the shard ends.

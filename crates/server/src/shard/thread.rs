@@ -58,6 +58,8 @@ pub(crate) enum Request {
     /// Fail.
     #[cfg(test)]
     Panic,
+    /// Make no further turn, leave all sockets of datagrams open, and confirm it. The process is about to end.
+    Seal(SyncSender<()>),
     /// Serve clients in this way from now on.
     Serve(Arc<Serving>),
     /// Stop after this turn.
@@ -455,6 +457,15 @@ fn run(datapath: &mut Datapath, relay: &mut Relay, inbox: &Receiver<Request>) ->
                 Request::Serve(serving) => serve(datapath, relay, &serving),
                 #[cfg(test)]
                 Request::Panic => panic!("a test wants it so"),
+                Request::Seal(done) => {
+                    relay.seal(datapath);
+                    let _ = done.send(());
+                    drop(done);
+                    // Nothing that this thread has is closed.
+                    loop {
+                        std::thread::park();
+                    }
+                }
                 Request::Stop => {
                     relay.stop_sessions(datapath.send_queue());
                     datapath.close_streams(relay);

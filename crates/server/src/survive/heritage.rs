@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::fmt;
+use std::fs::File;
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsRawFd as _, OwnedFd, RawFd};
@@ -12,7 +13,9 @@ use turnbuckle_datapath::{KeptSockets, SocketKind};
 use turnbuckle_engine::{AllocationId, Change};
 use turnbuckle_sys::keeper::Inherited;
 
-use super::Kept;
+use super::handed::Handed;
+use super::kept::Kept;
+use super::listing::Listed;
 use crate::journal::{Memory, Segments};
 
 /// What each shard takes over; nothing if there was no relay before.
@@ -83,27 +86,46 @@ impl Heritage {
     ///
     /// What is open cannot be told.
     pub(super) fn claim(kept: &Kept, inherited: Inherited) -> io::Result<Self> {
-        let left = inherited.take()?;
-        let mut left: HashMap<RawFd, OwnedFd> = left
-            .into_iter()
-            .map(|descriptor| (descriptor.as_raw_fd(), descriptor))
-            .collect();
-        let mut heritage = Self::none(kept.journals.len());
+        let left = by_number(inherited)?;
         let Some(listed) = kept.listed() else {
             // No relay has served before, so there is nothing to take over.
-            return Ok(heritage);
+            return Ok(Self::none(kept.journals.len()));
         };
+        Ok(Self::sort(listed, &kept.journals, left))
+    }
+
+    /// Takes over what the relay of another program has left, and closes all else that it had open.
+    ///
+    /// # Errors
+    ///
+    /// Something of it cannot be taken over, so all of it is the other program's.
+    pub(super) fn claim_handed(handed: &Handed, inherited: Inherited) -> io::Result<Self> {
+        let mut left = by_number(inherited)?;
+        let before = handed.before(|number| {
+            let file = left.remove(&number).map(File::from);
+            file.ok_or_else(|| io::ErrorKind::NotFound.into())
+        })?;
+        let mut heritage = Self::sort(before.listed, &before.journals, left);
+        match heritage.complaints.pop() {
+            Some(complaint) => Err(io::Error::other(complaint)),
+            None => Ok(heritage),
+        }
+    }
+
+    /// Sorts what is `left` by the list of listening sockets and the journals; the rest is closed.
+    fn sort(listed: Vec<Listed>, journals: &[Segments], mut left: HashMap<RawFd, OwnedFd>) -> Self {
+        let mut heritage = Self::none(journals.len());
         heritage.listeners = listed.len();
         for listed in listed {
             let found = left.remove(&listed.number);
             let found = found.filter(|descriptor| listed.is(descriptor));
             let (Some(descriptor), Some(shard)) = (found, heritage.shards.get(listed.shard)) else {
-                let mut nothing = Self::none(kept.journals.len());
+                let mut nothing = Self::none(journals.len());
                 nothing.complaints.push(format!(
                     "the socket for {} of the relay before is not there, so nothing of it is taken over",
                     listed.address
                 ));
-                return Ok(nothing);
+                return nothing;
             };
             shard.sockets.put(listed.kind, listed.address, descriptor);
         }
@@ -112,7 +134,7 @@ impl Heritage {
             .filter_map(|descriptor| Some((datagram_address(&descriptor)?, descriptor)))
             .collect();
         for (index, shard) in heritage.shards.iter_mut().enumerate() {
-            match kept.journals[index].read() {
+            match journals[index].read() {
                 Ok(changes) => shard.record.changes = changes,
                 Err(why) => heritage.complaints.push(format!(
                     "the calls of shard {index} are lost, because its journal is not used: {why}"
@@ -126,7 +148,7 @@ impl Heritage {
                 }
             }
         }
-        Ok(heritage)
+        heritage
     }
 
     /// Returns the allocations on record.
@@ -162,6 +184,14 @@ impl Heritage {
         }
         addresses
     }
+}
+
+/// Takes what is left open, by the numbers of the descriptors.
+fn by_number(inherited: Inherited) -> io::Result<HashMap<RawFd, OwnedFd>> {
+    let left = inherited.take()?.into_iter();
+    Ok(left
+        .map(|descriptor| (descriptor.as_raw_fd(), descriptor))
+        .collect())
 }
 
 /// Returns the addresses on this host that allocations on record relay from.

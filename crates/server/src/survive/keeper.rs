@@ -1,20 +1,28 @@
 //! The loop of the keeper, and the wait of the spare.
 
 use std::io::{self, Write as _};
-use std::os::fd::AsFd as _;
+use std::mem;
+use std::os::fd::{AsFd as _, OwnedFd};
 use std::process;
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::{SigSet, Signal};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
-use rustix::process::{Pid, WaitOptions, kill_process, waitpid};
+use rustix::process::{Pid, PidfdFlags, WaitOptions, kill_process, pidfd_open, waitpid};
 use rustix::time::Timespec;
-use turnbuckle_sys::keeper::{Inherited, Keeper, Side};
+use turnbuckle_sys::keeper::{Inherited, Keeper, Side, beside_standard};
 
+use super::adopts::fits;
 use super::deaths::Deaths;
-use super::{Estate, Heritage, Kept, Word, await_end};
+use super::handed::{self, Handed, Open};
+use super::kept::{Kept, SEALED, SEALING, Word, await_end};
+use super::staying::{Main, SIGNALLED, number_of_this_process};
+use super::upgrade::Upgraded;
+use super::upgrading::{Plan, Upgrades};
+use super::{Estate, Heritage};
 use crate::config::{Config, Survive};
+use crate::control::keys::KeyRing;
 use crate::control::limits::raise_descriptor_limit;
 use crate::process::write_pid_file;
 
@@ -27,11 +35,11 @@ const PASSED_ON: [Signal; 5] = [
     Signal::SIGUSR2,
 ];
 
-/// Exit code of a relay that was ended by a signal, as shells count.
-const SIGNALLED: u8 = 128;
-
 /// How long a new keeper waits for a relay that was being made when the keeper before it ended.
 const BEING_MADE: Duration = Duration::from_secs(1);
+
+/// How long a relay may take to end its last turn.
+const SEALING_MAX: Duration = Duration::from_secs(10);
 
 /// Time between two looks at whether a relay serves by now.
 const MOMENT: Timespec = Timespec {
@@ -47,13 +55,18 @@ const MOMENT: Timespec = Timespec {
 /// The relay cannot be run so: the kernel or a sandbox does not allow it.
 pub fn survive(config: &Config, relay: impl FnOnce(Option<Estate>) -> u8 + Send) -> io::Result<u8> {
     let wanted = config.process.survive;
+    let handed = Handed::of_environment().map_err(io::Error::other)?;
+    if let Some(handed) = &handed {
+        fits(handed, config).map_err(io::Error::other)?;
+    }
     if wanted == Survive::Off {
         return Ok(relay(None));
     }
     let signals = SigSet::from_iter(PASSED_ON.into_iter().chain([Signal::SIGCHLD]));
-    let mut keeping = match Keeping::begin(config, &signals) {
+    let is_handed = handed.is_some();
+    let mut keeping = match Keeping::begin(config, &signals, handed) {
         Ok(keeping) => keeping,
-        Err(error) if wanted == Survive::Auto => {
+        Err(error) if wanted == Survive::Auto && !is_handed => {
             signals.thread_unblock()?;
             say(&format!("survive: off, because {error}"));
             return Ok(relay(None));
@@ -69,7 +82,11 @@ pub fn survive(config: &Config, relay: impl FnOnce(Option<Estate>) -> u8 + Send)
             }
             keeping.prepare();
             match keeping.keeper.clone_process()? {
-                Side::Child(inherited) => be_relay(keeping.kept, inherited, relay),
+                Side::Child(inherited) => {
+                    let (handed, upgraded) =
+                        (keeping.upgrades.handed.take(), keeping.upgrades.last.take());
+                    be_relay(keeping.kept, inherited, handed, upgraded, relay)
+                }
                 Side::Parent(pid) => keeping.relay = RelayProcess::Child(pid),
             }
         }
@@ -81,7 +98,7 @@ pub fn survive(config: &Config, relay: impl FnOnce(Option<Estate>) -> u8 + Send)
 
 /// The relay, as the keeper sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum RelayProcess {
+pub(super) enum RelayProcess {
     None,
     /// A process that this one has made.
     Child(Pid),
@@ -90,32 +107,55 @@ enum RelayProcess {
 }
 
 /// What the keeper knows of the others.
-struct Keeping<'a> {
-    kept: &'static Kept,
-    keeper: Keeper,
-    config: &'a Config,
-    relay: RelayProcess,
-    spare: Option<Pid>,
+pub(super) struct Keeping<'a> {
+    pub(super) kept: &'static Kept,
+    pub(super) keeper: Keeper,
+    pub(super) config: &'a Config,
+    pub(super) relay: RelayProcess,
+    pub(super) spare: Option<Pid>,
     deaths: Deaths,
-    /// The number in the file is to be this process's, which was not the keeper when it was written.
+    /// The number in the file is to be this process's, which was not the one that was started when it was written.
     has_pid_file_due: bool,
+    /// Names the process that was started, if that is none of this program's keepers.
+    main: Option<OwnedFd>,
+    pub(super) upgrades: Upgrades,
+    /// Whether a signal was passed on that ends the relay.
+    pub(super) was_asked: bool,
+    /// When the relay was seen to be about to end its last turn.
+    sealing_since: Option<Instant>,
 }
 
 impl<'a> Keeping<'a> {
     /// Makes this process the keeper of a relay that there is not yet, with a spare.
-    fn begin(config: &'a Config, signals: &SigSet) -> io::Result<Self> {
+    fn begin(config: &'a Config, signals: &SigSet, handed: Option<Handed>) -> io::Result<Self> {
         // Before the table is full of sockets: what reads its list needs a descriptor too.
         raise_descriptor_limit(0);
         signals.thread_block()?;
-        let kept = Kept::new(config, signals)?;
+        let left = match &handed {
+            Some(_) => beside_standard()?,
+            None => Vec::new(),
+        };
+        let page = match &handed {
+            Some(handed) => Main::of_other(handed.main)?,
+            None => Main::new()?,
+        };
+        let keys = handed.as_ref().and_then(|handed| handed.keys.clone());
+        let keys = keys.unwrap_or_else(|| KeyRing::new(config));
+        let shards = usize::from(config.datapath.shards.get());
+        let kept = Kept::new(shards, signals, page, keys)?;
+        let main = other_main(kept)?;
         let mut keeping = Self {
             kept,
-            keeper: Keeper::new()?,
+            keeper: Keeper::new(&left)?,
             config,
             relay: RelayProcess::None,
             spare: None,
             deaths: Deaths::default(),
             has_pid_file_due: false,
+            main,
+            upgrades: Upgrades::new(handed)?,
+            was_asked: false,
+            sealing_since: None,
         };
         keeping.have_spare()?;
         Ok(keeping)
@@ -142,6 +182,9 @@ impl<'a> Keeping<'a> {
 
     /// Makes this process the keeper, because the one that made it has ended.
     fn take_over(&mut self) -> io::Result<()> {
+        if handed::withdraw_any(self.kept) == Open::Theirs {
+            process::exit(0); // another program has all of it
+        }
         let begun = Instant::now();
         while self.kept.get(Word::Relays) > 0
             && self.kept.get(Word::Relay) == 0
@@ -152,8 +195,13 @@ impl<'a> Keeping<'a> {
         let relay = i32::try_from(self.kept.get(Word::Relay)).ok();
         let relay = relay.filter(|&number| number > 0).and_then(Pid::from_raw);
         self.relay = relay.map_or(RelayProcess::None, RelayProcess::Foreign);
+        let before = self.kept.keeper_number();
         self.kept.be(Word::Keeper)?;
-        self.has_pid_file_due = self.config.process.pid_file.is_some();
+        self.kept.main.set_keeper(number_of_this_process());
+        if self.kept.main.process() == before {
+            self.be_main();
+        }
+        self.upgrades.wished = self.kept.get(Word::Wished);
         say(&format!(
             "the keeper has ended; process {} is the keeper now",
             process::id()
@@ -163,7 +211,7 @@ impl<'a> Keeping<'a> {
 
     /// Notes that a relay is about to begin.
     fn prepare(&self) {
-        for word in [Word::Relay, Word::Served, Word::Ended] {
+        for word in [Word::Relay, Word::Served, Word::Ended, Word::Sealed] {
             self.kept.set(word, 0);
         }
         self.kept.set(Word::Relays, self.kept.get(Word::Relays) + 1);
@@ -171,24 +219,31 @@ impl<'a> Keeping<'a> {
 
     /// Waits until the relay has ended. Returns the code to exit with, unless there is to be another relay.
     fn keep(&mut self) -> io::Result<Option<u8>> {
-        let mut was_asked = false;
+        self.was_asked = false;
+        self.sealing_since = None;
         let (signal, code) = loop {
             self.see_to_pid_file();
             self.await_something();
-            while let Some(signal) = self.kept.signals.read_signal()? {
-                let number = i32::try_from(signal.ssi_signo).unwrap_or(0);
-                let signal = Signal::try_from(number)?;
-                was_asked |= matches!(signal, Signal::SIGINT | Signal::SIGTERM);
-                if signal != Signal::SIGCHLD {
-                    self.pass_on(signal);
-                }
+            self.pass_signals_on()?;
+            self.see_to_main();
+            self.see_to_upgrade();
+            if self.kept.get(Word::Sealed) == SEALED {
+                return self.hand_over();
             }
+            self.see_to_sealing();
             if let Some(end) = self.end_of_relay()? {
                 break end;
             }
             self.see_to_spare()?;
         };
         self.relay = RelayProcess::None;
+        self.upgrades.plan = Plan::None;
+        if let Some(handed) = self.upgrades.handed.take()
+            && !handed.offer.is_taken()
+        {
+            // The program before has it back.
+            return Ok(Some(code.unwrap_or(1).max(1)));
+        }
         let own = self.kept.get(Word::Ended).checked_sub(1);
         if let Some(code) = own.map(|code| u8::try_from(code).unwrap_or(1)).or(code) {
             return Ok(Some(code));
@@ -200,7 +255,7 @@ impl<'a> Keeping<'a> {
             Some(signal) => format!("the relay was ended by signal {signal}"),
             None => "the relay has ended".to_owned(),
         };
-        let Some(pause) = pause.filter(|_| !was_asked) else {
+        let Some(pause) = pause.filter(|_| !self.was_asked) else {
             say(&how);
             let signal = signal.and_then(|signal| u8::try_from(signal).ok());
             return Ok(Some(SIGNALLED.saturating_add(signal.unwrap_or(0))));
@@ -210,19 +265,67 @@ impl<'a> Keeping<'a> {
         Ok(None)
     }
 
-    /// Waits for a signal, the end of a relay that is not this process's child, or a moment if there is something to do then.
+    /// Waits for a signal, a word of the relay, the end of a process that is not this one's child, or a moment if there is something to do then.
     fn await_something(&self) {
         let signals = self.kept.signals.as_fd();
         let relay = match self.relay {
             RelayProcess::Foreign(_) => self.kept.relay.as_fd(),
             _ => signals,
         };
-        let mut either = [
-            PollFd::from_borrowed_fd(signals, PollFlags::IN),
-            PollFd::from_borrowed_fd(relay, PollFlags::IN),
-        ];
-        let moment = self.has_pid_file_due.then_some(MOMENT);
-        while let Err(Errno::INTR) = poll(&mut either, moment.as_ref()) {}
+        let main = self.main.as_ref().map_or(signals, |main| main.as_fd());
+        let mut any = [signals, relay, main, self.kept.bell.as_fd()]
+            .map(|awaited| PollFd::from_borrowed_fd(awaited, PollFlags::IN));
+        let is_soon = self.has_pid_file_due
+            || self.sealing_since.is_some()
+            || matches!(self.upgrades.plan, Plan::Trying(_));
+        let moment = is_soon.then_some(MOMENT);
+        while let Err(Errno::INTR) = poll(&mut any, moment.as_ref()) {}
+    }
+
+    /// Kills a relay that does not come to the end of its last turn. What is on record is whole, so the next one goes on with it.
+    fn see_to_sealing(&mut self) {
+        if self.kept.get(Word::Sealed) != SEALING {
+            return;
+        }
+        let since = *self.sealing_since.get_or_insert_with(Instant::now);
+        if since.elapsed() > SEALING_MAX {
+            self.pass_on(Signal::SIGKILL);
+        }
+    }
+
+    /// Passes signals on to the relay.
+    pub(super) fn pass_signals_on(&mut self) -> io::Result<()> {
+        while let Some(signal) = self.kept.signals.read_signal()? {
+            let number = i32::try_from(signal.ssi_signo).unwrap_or(0);
+            let signal = Signal::try_from(number)?;
+            self.was_asked |= matches!(signal, Signal::SIGINT | Signal::SIGTERM);
+            if signal != Signal::SIGCHLD {
+                self.pass_on(signal);
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes the place of the process that was started once that one has ended.
+    fn see_to_main(&mut self) {
+        if let Some(main) = &self.main {
+            let mut ended = [PollFd::new(main, PollFlags::IN)];
+            if poll(&mut ended, Some(&Timespec::default())).is_ok_and(|count| count > 0) {
+                self.be_main();
+                say(&format!(
+                    "the process that was started has ended; signals go to process {} now",
+                    process::id()
+                ));
+            }
+        }
+    }
+
+    /// Has this process count as the one that was started.
+    fn be_main(&mut self) {
+        // The descriptor is the spare's too, which has the same number for it.
+        mem::forget(self.main.take());
+        self.kept.main.be_started();
+        self.has_pid_file_due = self.config.process.pid_file.is_some();
     }
 
     fn pass_on(&self, signal: Signal) {
@@ -290,16 +393,30 @@ impl Drop for Keeping<'_> {
     }
 }
 
+/// Returns what names the process that was started, unless that is this one.
+fn other_main(kept: &Kept) -> io::Result<Option<OwnedFd>> {
+    let main = i32::try_from(kept.main.process()).ok();
+    match main.and_then(Pid::from_raw) {
+        Some(main) if !kept.main.is_this_process() => {
+            Ok(Some(pidfd_open(main, PidfdFlags::empty())?))
+        }
+        _ => Ok(None),
+    }
+}
+
 /// Runs the relay on a thread of its own, and ends the process.
 fn be_relay(
     kept: &'static Kept,
     inherited: Inherited,
+    handed: Option<Handed>,
+    upgraded: Option<Upgraded>,
     relay: impl FnOnce(Option<Estate>) -> u8 + Send,
 ) -> ! {
     // First of all: what the relay before had open is in hand then, or closed.
-    let claimed = kept
-        .be(Word::Relay)
-        .and_then(|()| Heritage::claim(kept, inherited));
+    let claimed = kept.be(Word::Relay).and_then(|()| match &handed {
+        Some(handed) => Heritage::claim_handed(handed, inherited),
+        None => Heritage::claim(kept, inherited),
+    });
     let heritage = match claimed {
         Ok(heritage) => heritage,
         Err(error) => {
@@ -307,7 +424,12 @@ fn be_relay(
             process::exit(1);
         }
     };
-    let estate = Estate { kept, heritage };
+    let estate = Estate {
+        kept,
+        heritage,
+        handed,
+        upgraded,
+    };
     let code = std::thread::scope(|scope| {
         let thread = std::thread::Builder::new().name("main".into());
         thread
@@ -327,6 +449,6 @@ fn be_relay(
 }
 
 /// Says something on standard error: the keeper has no log.
-fn say(line: &str) {
+pub(super) fn say(line: &str) {
     let _ = writeln!(io::stderr(), "survive: {line}");
 }

@@ -3,6 +3,7 @@
 //! A list is appended behind the one before, and counts once its place and length are stored in one word. A socket is recognised by its cookie, which
 //! the kernel gives to no other one (`SO_COOKIE`).
 
+use std::fs::File;
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd as _, OwnedFd};
@@ -11,7 +12,7 @@ use std::os::unix::fs::FileExt as _;
 use rustix::net::sockopt;
 use turnbuckle_datapath::{KeptSockets, SocketKind};
 
-use super::{Estate, Kept, Word};
+use super::kept::{Kept, Word};
 
 /// Bits of the word that hold the length of the list.
 const LEN_BITS: u32 = 24;
@@ -65,13 +66,13 @@ impl Listed {
     }
 }
 
-impl Estate {
+impl Kept {
     /// Leaves the listening sockets of the shards to the next relay, in place of those that were listed before.
     ///
     /// # Errors
     ///
     /// The list cannot be written.
-    pub(crate) fn list(&self, shards: &[KeptSockets]) -> io::Result<()> {
+    pub(super) fn list(&self, shards: &[KeptSockets]) -> io::Result<()> {
         let mut list = String::new();
         for (shard, sockets) in shards.iter().enumerate() {
             sockets.each(|kind, address, descriptor| {
@@ -94,32 +95,34 @@ impl Estate {
         if len > LEN_MAX {
             return Err(io::ErrorKind::FileTooLarge.into());
         }
-        let before = self.kept.get(Word::Listing);
+        let before = self.get(Word::Listing);
         // The first half of the file or the second, whichever does not count.
         let start = match before >> LEN_BITS {
             0 => LEN_MAX + 1,
             _ => 0,
         };
-        self.kept.listing.write_all_at(list.as_bytes(), start)?;
-        self.kept.set(Word::Listing, start << LEN_BITS | len);
+        self.listing.write_all_at(list.as_bytes(), start)?;
+        self.set(Word::Listing, start << LEN_BITS | len);
         Ok(())
+    }
+
+    /// Returns the listening sockets that were left; `None` if there is no list, or not one of this program.
+    pub(super) fn listed(&self) -> Option<Vec<Listed>> {
+        read(self.get(Word::Listing), &self.listing)
     }
 }
 
-impl Kept {
-    /// Returns the listening sockets that were left; `None` if there is no list, or not one of this program.
-    pub(super) fn listed(&self) -> Option<Vec<Listed>> {
-        let word = self.get(Word::Listing);
-        let (start, len) = (word >> LEN_BITS, word & LEN_MAX);
-        let mut list = vec![0; usize::try_from(len).ok()?];
-        self.listing.read_exact_at(&mut list, start).ok()?;
-        let listed: Option<Vec<_>> = str::from_utf8(&list)
-            .ok()?
-            .lines()
-            .map(Listed::of)
-            .collect();
-        listed.filter(|listed| !listed.is_empty())
-    }
+/// Returns the sockets of the list that a word names in a file.
+pub(super) fn read(word: u64, file: &File) -> Option<Vec<Listed>> {
+    let (start, len) = (word >> LEN_BITS, word & LEN_MAX);
+    let mut list = vec![0; usize::try_from(len).ok()?];
+    file.read_exact_at(&mut list, start).ok()?;
+    let listed: Option<Vec<_>> = str::from_utf8(&list)
+        .ok()?
+        .lines()
+        .map(Listed::of)
+        .collect();
+    listed.filter(|listed| !listed.is_empty())
 }
 
 fn cookie(socket: impl AsFd) -> Option<u64> {

@@ -23,7 +23,7 @@ const TIMEOUT: Duration = Duration::from_secs(30);
 pub(crate) struct Steered {
     pub(crate) server: Server,
     pub(crate) socket: PathBuf,
-    _directory: TempDir,
+    pub(crate) _directory: TempDir,
 }
 
 /// What a run of the program has come to.
@@ -34,7 +34,7 @@ pub(crate) struct Ran {
 }
 
 impl Ran {
-    fn of(output: &Output) -> Self {
+    pub(crate) fn of(output: &Output) -> Self {
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         Self {
             code: output.status.code().unwrap(),

@@ -37,7 +37,7 @@
 //! | V-47 | framing of streams | `streams` |
 //! | V-48 | TLS handshakes | `tls` |
 //! | V-51 | metrics | `metrics` |
-//! | V-63 | a process that is killed | `survival` |
+//! | V-63 | a process that is killed, or hands over to another program | `survival`, `upgrades` |
 //! | V-80 to V-86, V-88, V-95 | QUIC: floods, tokens, amplification, what passes for ChannelData, hand-over, request floods, key logs | `quic` |
 //!
 //! Of relay sockets that allocations share, V-07, V-29 and V-45 have tests of their own (`shared_relays`).
@@ -92,3 +92,4 @@ mod streams;
 mod survival;
 mod tcp_relays;
 mod tls;
+mod upgrades;

@@ -25,7 +25,7 @@ fn ticket(answer: &Answer) -> Vec<u8> {
 }
 
 /// Allocates with a ticket and binds a channel to `peer`.
-fn begin(client: &mut Client, peer: &UdpSocket) -> (SocketAddr, Vec<u8>) {
+pub(crate) fn begin(client: &mut Client, peer: &UdpSocket) -> (SocketAddr, Vec<u8>) {
     let answer = client
         .allocate_with(|writer| {
             writer.mobility_ticket(b"");
@@ -38,14 +38,14 @@ fn begin(client: &mut Client, peer: &UdpSocket) -> (SocketAddr, Vec<u8>) {
     (relayed, ticket(&answer))
 }
 
-fn resume(client: &mut Client, ticket: &[u8]) -> Answer {
+pub(crate) fn resume(client: &mut Client, ticket: &[u8]) -> Answer {
     client.request(Method::REFRESH, |writer| {
         writer.mobility_ticket(ticket);
     })
 }
 
 /// Data from the client, and back.
-fn exchange(client: &mut Client, peer: &UdpSocket, relayed: SocketAddr, text: &str) {
+pub(crate) fn exchange(client: &mut Client, peer: &UdpSocket, relayed: SocketAddr, text: &str) {
     client.send_channel_data(channel(0), text.as_bytes());
     assert_eq!(peer_receives(peer), (text.as_bytes().to_vec(), relayed));
     peer.send_to(text.as_bytes(), relayed).unwrap();

@@ -71,7 +71,7 @@ impl Processes {
     }
 }
 
-fn send(process: i32, signal: Signal) {
+pub(crate) fn send(process: i32, signal: Signal) {
     kill(Pid::from_raw(process), signal).expect("the process is there");
 }
 
@@ -99,17 +99,17 @@ fn await_line<T>(
 }
 
 /// A client with a channel to a peer, and what has arrived of what was sent, each way.
-struct Call {
-    client: Client,
+pub(crate) struct Call {
+    pub(crate) client: Client,
     peer: UdpSocket,
     relayed: SocketAddr,
-    sent: u32,
+    pub(crate) sent: u32,
     at_peer: Vec<u32>,
     at_client: Vec<u32>,
 }
 
 impl Call {
-    fn new(site: Site, server: &Server) -> Self {
+    pub(crate) fn new(site: Site, server: &Server) -> Self {
         let mut client = Client::new(site.ip(2), server);
         let relayed = client.allocate();
         let peer = peer_socket(site.ip(7));
@@ -136,7 +136,7 @@ impl Call {
     }
 
     /// Takes what has arrived.
-    fn hear(&mut self) {
+    pub(crate) fn hear(&mut self) {
         let mut buffer = [0; 4];
         while let Ok((4, _)) = self.peer.recv_from(&mut buffer) {
             self.at_peer.push(u32::from_be_bytes(buffer));
@@ -151,17 +151,17 @@ impl Call {
     }
 
     /// Whether something that was sent later than `number` has arrived both ways.
-    fn has_passed(&self, number: u32) -> bool {
+    pub(crate) fn has_passed(&self, number: u32) -> bool {
         let is_later = |at: &Vec<u32>| at.last().is_some_and(|&last| last > number);
         is_later(&self.at_peer) && is_later(&self.at_client)
     }
 
-    fn lost(&self) -> usize {
+    pub(crate) fn lost(&self) -> usize {
         2 * self.sent as usize - self.at_peer.len() - self.at_client.len()
     }
 }
 
-fn tick(calls: &mut [Call]) {
+pub(crate) fn tick(calls: &mut [Call]) {
     for call in &mut *calls {
         call.send();
     }

@@ -20,7 +20,7 @@ const TIMEOUT: Duration = Duration::from_secs(60);
 const UDP: u8 = 17;
 
 /// What a relay leaves behind: how it ended, what it counted, and what it printed.
-type End = (Result<(), ServeError>, Accounting, String);
+type End = (Result<Ending, ServeError>, Accounting, String);
 
 /// Lines that are kept, where whoever waits for them to be read waits for ever.
 #[derive(Default)]
@@ -81,13 +81,14 @@ impl Running {
         let (events, inbox) = events::channel();
         let mut out = Unread::default();
         let (outlets, session_events) = Events::channel(2);
+        let mut upgrading = Upgrading::new(events.clone());
         let mut relay = start(&config, None, None, &events, &outlets, &mut out).unwrap();
         listening::admit_clients(relay.shards.all());
         let shards = relay.shards.all().iter();
         let counters = shards.map(|shard| Arc::clone(&shard.counters)).collect();
         let thread = std::thread::spawn(move || {
             let mut configuration = Configuration::fixed(config);
-            let ended = relay.wait(&mut configuration, None, &inbox, &mut out);
+            let ended = relay.wait(&mut configuration, None, &mut upgrading, &inbox, &mut out);
             drop(inbox);
             (
                 ended,

@@ -9,9 +9,9 @@ use std::net::{IpAddr, SocketAddr};
 use hmac::{Hmac, KeyInit as _, Mac as _};
 use sha2::Sha256;
 use subtle::ConstantTimeEq as _;
-use turnbuckle_engine::{Random as _, Time};
-
-use crate::random::Randomness;
+#[cfg(test)]
+use turnbuckle_engine::Random as _;
+use turnbuckle_engine::Time;
 
 const TAG_LEN: usize = 16;
 /// Bytes of a cookie.
@@ -32,10 +32,16 @@ pub(super) struct Subject<'a> {
 
 impl CookieKey {
     /// Returns a random key.
+    #[cfg(test)]
     pub(crate) fn random() -> Self {
         let mut key = [0; 32];
-        Randomness::of_system().fill(&mut key);
+        crate::random::Randomness::of_system().fill(&mut key);
         Self(keyed(&key))
+    }
+
+    /// Returns the key that is made of these bytes.
+    pub(crate) fn new(key: &[u8; 32]) -> Self {
+        Self(keyed(key))
     }
 
     pub(super) fn cookie(&self, now: Time, subject: Subject<'_>) -> [u8; COOKIE_LEN] {

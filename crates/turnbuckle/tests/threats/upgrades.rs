@@ -1,0 +1,346 @@
+//! V-63: another program takes the calls over, or cannot and the one before goes on. Both are this program, under other names or behind a script.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::Signal;
+use nix::unistd::geteuid;
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::control::{Ran, Steered};
+use crate::harness::{Client, Server, Site, channel, peer_receives, peer_socket};
+use crate::mobility::{begin, exchange, resume};
+use crate::not_run::not_run;
+use crate::survival::{Call, send, tick};
+
+const PROGRAM: &str = env!("CARGO_BIN_EXE_turnbuckle");
+
+/// How long anything may take that has to come about; how long it does take is not judged.
+const TIMEOUT: Duration = Duration::from_secs(60);
+
+/// A relay on loopback that survives and takes commands.
+fn relay(site: Site, options: &[&str]) -> Steered {
+    let relay_ip = format!("--relay-ip={}", site.ip(1));
+    let own = [relay_ip.as_str(), "--allow-loopback-peers", "--survive=on"];
+    Steered::start(site, &[&own[..], options].concat())
+}
+
+/// Programs in a directory of their own.
+struct Programs(TempDir);
+
+impl Programs {
+    fn new() -> Self {
+        Self(tempfile::tempdir().unwrap())
+    }
+
+    /// The same program under another name.
+    fn copy(&self, name: &str) -> PathBuf {
+        let path = self.0.path().join(name);
+        fs::hard_link(PROGRAM, &path)
+            .or_else(|_| fs::copy(PROGRAM, &path).map(drop))
+            .unwrap();
+        path
+    }
+
+    /// A script. `$real` is this program.
+    fn script(&self, name: &str, text: &str) -> PathBuf {
+        let path = self.0.path().join(name);
+        fs::write(&path, format!("#!/bin/sh\nreal='{PROGRAM}'\n{text}\n")).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+        path
+    }
+}
+
+/// Upgrades while something else goes on.
+fn upgrade(steered: &Steered, arguments: &[&str], meanwhile: &mut impl FnMut()) -> Ran {
+    let mut command = Command::new(PROGRAM);
+    command.arg("ctl").arg("--socket").arg(&steered.socket);
+    command.arg("upgrade").args(arguments);
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    let deadline = Instant::now() + TIMEOUT;
+    while child.try_wait().unwrap().is_none() {
+        assert!(Instant::now() < deadline, "the upgrade does not end");
+        meanwhile();
+    }
+    Ran::of(&child.wait_with_output().unwrap())
+}
+
+fn upgrade_to(steered: &Steered, program: &Path, meanwhile: &mut impl FnMut()) -> Ran {
+    let program = program.to_str().unwrap();
+    upgrade(steered, &["--program", program, "--json"], meanwhile)
+}
+
+fn info(steered: &Steered) -> Value {
+    let ran = steered.ctl(&["info", "--json"]).expect(0);
+    ran.json().remove(0)
+}
+
+/// Waits until something that is sent from now on has arrived, both ways.
+fn await_passed(calls: &mut [Call]) {
+    let sent = calls[0].sent;
+    let deadline = Instant::now() + TIMEOUT;
+    while !calls.iter().all(|call| call.has_passed(sent)) {
+        assert!(Instant::now() < deadline, "a call has ended");
+        tick(calls);
+    }
+}
+
+/// Checks that not one datagram is lost, and that clients can do all that they could.
+fn assert_nothing_is_lost(calls: &mut [Call]) {
+    let deadline = Instant::now() + TIMEOUT;
+    while calls.iter().any(|call| call.lost() > 0) {
+        let lost: Vec<_> = calls.iter().map(Call::lost).collect();
+        assert!(Instant::now() < deadline, "datagrams are lost: {lost:?}");
+        thread::sleep(Duration::from_millis(5));
+        calls.iter_mut().for_each(Call::hear);
+    }
+    for call in calls {
+        call.client.refresh(600).expect(200);
+    }
+}
+
+#[test]
+fn calls_go_through_upgrades_to_another_program_and_back_and_no_datagram_is_lost() {
+    let site = Site::new();
+    let steered = relay(site, &[]);
+    let programs = Programs::new();
+    let next = programs.copy("next");
+    let mut calls: Vec<_> = (0..10).map(|_| Call::new(site, &steered.server)).collect();
+    for program in [&next, Path::new(PROGRAM), &next] {
+        for _ in 0..5 {
+            tick(&mut calls);
+        }
+        let ran = upgrade_to(&steered, program, &mut || tick(&mut calls)).expect(0);
+        let upgrade = &ran.json()[0]["info"]["upgrade"];
+        assert_eq!(upgrade["put_back"], Value::Null);
+        assert_eq!(
+            (&upgrade["taken_over"], &upgrade["not_taken_over"]),
+            (&10.into(), &0.into())
+        );
+        let runs = info(&steered)["program"].clone();
+        assert_eq!(
+            fs::canonicalize(runs.as_str().unwrap()).unwrap(),
+            fs::canonicalize(program).unwrap()
+        );
+        await_passed(&mut calls);
+    }
+    assert_nothing_is_lost(&mut calls);
+    // The process that was started is there, and ends with the accounts of the last relay.
+    steered.server.stop();
+}
+
+#[test]
+fn a_program_that_cannot_take_over_costs_no_call() {
+    let site = Site::new();
+    let steered = relay(site, &[]);
+    let programs = Programs::new();
+    let mut calls: Vec<_> = (0..5).map(|_| Call::new(site, &steered.server)).collect();
+    let adopts = "[ \"$1\" = adopts ] && exec \"$real\" \"$@\"";
+    let broken = [
+        ("exit 7", "exit status: 7", "1"),
+        ("exec sleep 100", "has not said within 1 s", "1"),
+        (
+            "exec \"$real\" $(echo \"$*\" | sed s/survive=on/survive=off/)",
+            "survive is off",
+            "10",
+        ),
+        (
+            "exec \"$real\" $(echo \"$*\" | sed s/threads=2/threads=3/)",
+            "relay-threads is 3",
+            "10",
+        ),
+        ("exec \"$real\" \"$@\" --no-such-key", "no-such-key", "10"),
+        (&*format!("{adopts}; exit 7"), "has ended with code 7", "10"),
+        (
+            &*format!("{adopts}; exec sleep 100"),
+            "has not taken over within 1 s",
+            "1",
+        ),
+        // Its relay has taken all over when it finds that out.
+        (
+            &*format!("{adopts}; exec \"$real\" \"$@\" --proc-user=no-such-user"),
+            "has ended with code 1",
+            "10",
+        ),
+    ];
+    for (index, (text, why, within)) in broken.into_iter().enumerate() {
+        let program = programs.script(&format!("broken-{index}"), text);
+        let arguments = ["--program", program.to_str().unwrap(), "--within", within];
+        let ran = upgrade(&steered, &arguments, &mut || tick(&mut calls)).expect(1);
+        assert!(ran.error.contains(why), "{text}: {}", ran.error);
+        await_passed(&mut calls);
+    }
+    assert_nothing_is_lost(&mut calls);
+    // One that can is not refused for that.
+    upgrade(&steered, &[], &mut || tick(&mut calls)).expect(0);
+    await_passed(&mut calls);
+    assert_nothing_is_lost(&mut calls);
+    steered.server.stop();
+}
+
+#[test]
+fn after_an_upgrade_what_had_ended_is_ended_and_ports_and_quotas_are_exact() {
+    let site = Site::new();
+    let options = [
+        "--min-port=50000",
+        "--max-port=50003",
+        "--user-quota=3",
+        "--permission-lifetime=2",
+    ];
+    let steered = relay(site, &options);
+    let server = &steered.server;
+    let mut stays = Call::new(site, server);
+    let mut ends = Call::new(site, server);
+    ends.client.refresh(0).expect(200);
+    let mut permitted = Client::new(site.ip(2), server);
+    let relayed = permitted.allocate();
+    let peer = peer_socket(site.ip(9));
+    let to = peer.local_addr().expect("bound");
+    permitted.create_permission(&[to]).expect(200);
+    permitted.send_indication(to, b"while it is permitted");
+    assert_eq!(peer_receives(&peer).1, relayed);
+    thread::sleep(Duration::from_millis(2_500)); // the lifetime of the permission
+    upgrade(&steered, &[], &mut || {
+        tick(std::slice::from_mut(&mut stays))
+    })
+    .expect(0);
+
+    ends.client.refresh(600).expect(437);
+    ends.client
+        .send_channel_data(channel(0), b"on a channel that has ended");
+    ends.client.settle();
+    permitted.send_indication(to, b"when it is not permitted");
+    permitted.settle();
+    peer.set_nonblocking(true).expect("fcntl");
+    assert!(
+        peer.recv_from(&mut [0; 100]).is_err(),
+        "a permission is back"
+    );
+    stays.client.refresh(600).expect(200);
+    // Two allocations are there. A third is within the quota, a fourth is not, whoever asks for a fifth port gets none.
+    let mut third = Client::new(site.ip(3), server);
+    third.allocate();
+    Client::new(site.ip(4), server)
+        .allocate_with(|_| {})
+        .expect(486);
+    let mut other = Client::other(site.ip(5), server);
+    other.allocate();
+    Client::other(site.ip(6), server)
+        .allocate_with(|_| {})
+        .expect(508);
+}
+
+//= MOB-20
+#[test]
+fn a_mobile_client_by_tcp_comes_back_after_an_upgrade_and_another_one_is_said_to_end() {
+    let site = Site::new();
+    let steered = relay(site, &["--mobility"]);
+    let peer = peer_socket(site.ip(7));
+    let mut mobile = Client::over_tcp(&steered.server);
+    let (relayed, ticket) = begin(&mut mobile, &peer);
+    let mut other = Client::over_tcp(&steered.server);
+    other.allocate();
+    let mut datagrams = Client::new(site.ip(2), &steered.server);
+    datagrams.allocate();
+    let ran = upgrade_to(&steered, Path::new(PROGRAM), &mut || ()).expect(0);
+    let (tried, info) = (&ran.json()[0]["tried"], &ran.json()[0]["info"]);
+    let said = ["allocations", "waiting", "ending"].map(|name| tried[name].as_u64());
+    assert_eq!(said, [Some(3), Some(1), Some(1)]);
+    let upgrade = &info["upgrade"];
+    assert_eq!(
+        (&upgrade["taken_over"], &upgrade["not_taken_over"]),
+        (&2.into(), &1.into())
+    );
+    let mut moved = Client::new(site.ip(3), &steered.server);
+    resume(&mut moved, &ticket).expect(200);
+    exchange(&mut moved, &peer, relayed, "after the upgrade");
+    datagrams.refresh(600).expect(200);
+}
+
+#[test]
+fn who_is_killed_after_an_upgrade_is_replaced_and_the_next_upgrade_works() {
+    let site = Site::new();
+    let steered = relay(site, &[]);
+    let mut calls: Vec<_> = (0..3).map(|_| Call::new(site, &steered.server)).collect();
+    upgrade(&steered, &[], &mut || tick(&mut calls)).expect(0);
+    let before = info(&steered)["pid"].as_i64().unwrap();
+    let relay = i32::try_from(before).unwrap();
+    let keeper = parent(relay);
+    send(keeper, Signal::SIGKILL);
+    await_passed(&mut calls);
+    send(relay, Signal::SIGKILL);
+    await_passed(&mut calls);
+    upgrade(&steered, &[], &mut || tick(&mut calls)).expect(0);
+    assert_ne!(info(&steered)["pid"].as_i64(), Some(before));
+    await_passed(&mut calls);
+    for call in &mut calls {
+        call.client.refresh(600).expect(200);
+    }
+    steered.server.stop();
+}
+
+/// The process that has made another one (proc_pid_stat(5)).
+fn parent(process: i32) -> i32 {
+    let status = fs::read_to_string(format!("/proc/{process}/stat")).unwrap();
+    let (_, rest) = status.rsplit_once(')').unwrap();
+    rest.split_whitespace().nth(1).unwrap().parse().unwrap()
+}
+
+#[test]
+fn an_upgrade_without_survive_is_refused_and_a_dry_run_changes_nothing() {
+    let site = Site::new();
+    let steered = Steered::start(site, &[]);
+    let ran = upgrade(&steered, &[], &mut || ()).expect(1);
+    assert!(ran.error.contains("needs `survive=on`"), "{}", ran.error);
+    drop(steered);
+    let site = Site::new();
+    let steered = relay(site, &[]);
+    let before = info(&steered)["pid"].clone();
+    let ran = upgrade(&steered, &["--dry-run", "--json"], &mut || ()).expect(0);
+    assert_eq!(ran.json()[0]["dry_run"], true);
+    let ran = upgrade(&steered, &["--program=/no/such/program"], &mut || ()).expect(1);
+    assert!(ran.error.contains("/no/such/program: "), "{}", ran.error);
+    assert_eq!(info(&steered)["pid"], before);
+    assert_eq!(info(&steered)["upgrade"], Value::Null);
+}
+
+#[test]
+fn a_relay_of_another_user_does_not_choose_what_its_keeper_runs() {
+    if !geteuid().is_root() {
+        return not_run("a relay that becomes another user takes root");
+    }
+    let site = Site::new();
+    let directory = tempfile::tempdir().unwrap();
+    fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o777)).unwrap();
+    let socket = directory.path().join("control.sock");
+    let key = format!("--control-socket={}", socket.display());
+    let relay_ip = format!("--relay-ip={}", site.ip(1));
+    let options = [
+        &*relay_ip,
+        "--allow-loopback-peers",
+        "--survive=on",
+        "--proc-user=nobody",
+        &key,
+    ];
+    let steered = Steered {
+        server: Server::start(site.server(), &options),
+        socket,
+        _directory: directory,
+    };
+    let mut call = Call::new(site, &steered.server);
+    let ran = upgrade_to(&steered, Path::new(PROGRAM), &mut || ()).expect(1);
+    assert!(
+        ran.error.contains("no program can be named"),
+        "{}",
+        ran.error
+    );
+    upgrade(&steered, &[], &mut || tick(std::slice::from_mut(&mut call))).expect(0);
+    await_passed(std::slice::from_mut(&mut call));
+    assert_nothing_is_lost(std::slice::from_mut(&mut call));
+}
