@@ -28,6 +28,11 @@ impl Account {
         }
     }
 
+    /// Makes it that of the same user as the record of an allocation has it. Returns `None` if it is charged to somebody else.
+    pub(crate) fn taken_up(mut self, user: &Arc<User>) -> Option<Self> {
+        self.quota.take_up(user).then_some(self)
+    }
+
     /// Returns whose it is.
     #[inline]
     pub(crate) fn user(&self) -> &Arc<User> {

@@ -20,6 +20,7 @@ mod allocation;
 mod allocations;
 mod auth;
 mod bandwidth;
+mod belongings;
 mod binding;
 mod change;
 mod channel;
@@ -78,6 +79,7 @@ pub use crate::auth::{
     PasswordAlgorithmChoice, Proof, Realm, Rejection, ThirdParties, TokenCipher, UsersAdded,
 };
 pub use crate::bandwidth::{Direction, Meters};
+pub use crate::belongings::Belongings;
 pub use crate::change::{
     Brought, Change, Created, EndCause, Ended, Moved, Path, Relayed, Reserved, Resumed, Traffic,
     Unasked, Usage,

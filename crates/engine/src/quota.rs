@@ -226,6 +226,15 @@ impl QuotaUnit {
         &self.user
     }
 
+    /// Takes over the user as the record of an allocation has it. Returns whether the unit is charged to that one.
+    pub(crate) fn take_up(&mut self, user: &Arc<User>) -> bool {
+        let is_charged = self.user.realm == user.realm && self.user.quota_name == user.quota_name;
+        if is_charged {
+            self.user = Arc::clone(user);
+        }
+        is_charged
+    }
+
     /// Replaces the user by the same one with another token. The name under which the unit is charged stays.
     pub(crate) fn renew(&mut self, user: &Arc<User>) {
         self.user = Arc::new(user.charged_as(&self.user.quota_name));

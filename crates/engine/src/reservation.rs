@@ -34,8 +34,8 @@ impl fmt::Debug for ReservationToken {
 pub(crate) struct Reservations {
     count_max: usize,
     by_token: Mutex<BTreeMap<ReservationToken, Reservation>>,
-    /// Tokens that were redeemed according to the records, and until when their reservations could have lasted. Filled by
-    /// rebuilding only.
+    /// Tokens that were redeemed, and until when their reservations could have lasted: whoever rebuilds an engine that had made one does not
+    /// make it again.
     spent: Mutex<BTreeMap<ReservationToken, Time>>,
 }
 
@@ -124,7 +124,12 @@ impl Reservations {
             expires,
         } = reservation;
         match charge(quota) {
-            Ok(quota) => Ok((port, quota)),
+            Ok(quota) => {
+                // The engine that reserved it may be built anew, and must not reserve it again.
+                // guard: V-63-panic-token
+                self.lock_spent().insert(token, expires);
+                Ok((port, quota))
+            }
             Err(quota) => {
                 let reservation = Reservation {
                     port,

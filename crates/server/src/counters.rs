@@ -174,9 +174,9 @@ counters! {
     pub(crate) struct EngineCounters: "engine", "the engine" {
         /// Live allocations.
         pub(crate) allocations: Level => Allocations,
-        /// Allocations that were taken over from the process before (`survive`).
+        /// Allocations that were taken over from the process before, or from a shard that failed (`survive`).
         pub(crate) taken_over: Counter => Allocations,
-        /// Allocations of the process before that were on record and could not be taken over: of clients by TCP, TLS and DTLS without mobility, and of TCP relays.
+        /// Allocations of the process before or a failed shard that were on record and could not be taken over: of clients by TCP, TLS and DTLS without mobility, and of TCP relays.
         pub(crate) not_taken_over: Counter => Allocations,
         /// Open tunnels of UDP in HTTP.
         pub(crate) tunnels: Level => Connections,

@@ -13,7 +13,7 @@ use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use turnbuckle_datapath::offload::Routes;
 use turnbuckle_datapath::{EndpointId, Handler, SendQueue, StreamListenerId, Waker};
 use turnbuckle_engine::{
-    AddressRange, Commons, Config, Engine, InterfaceAddress, Now, RelayHandle,
+    AddressRange, Belongings, Commons, Config, Engine, InterfaceAddress, Now, RelayHandle,
 };
 use turnbuckle_sys::mapped::Mapped;
 
@@ -168,11 +168,11 @@ impl Server {
         if takes_over {
             record.changes = segments.read().map_err(io::Error::other)?;
         }
-        shard
-            .relay
-            .restore(&record, |address, handle: RelayHandle| {
-                socket_of(address, Token::Relay(handle).to_u64())
-            });
+        shard.relay.restore(
+            &record,
+            Belongings::default(),
+            |address, handle: RelayHandle| socket_of(address, Token::Relay(handle).to_u64()),
+        );
         let journal = ShardJournal::new(segments, memory, Record::default());
         shard.relay.begin_journal(&journal, &record.changes)
     }

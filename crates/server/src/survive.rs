@@ -64,6 +64,22 @@ pub struct Estate {
 }
 
 impl Estate {
+    /// Makes the estate of a relay without a keeper, after which there is none.
+    #[cfg(test)]
+    pub(crate) fn alone(config: &Config) -> Self {
+        let shards = usize::from(config.datapath.shards.get());
+        let signals = nix::sys::signal::SigSet::empty();
+        let page = staying::Main::new().expect("memory");
+        let kept = Kept::new(shards, &signals, page, KeyRing::new(config)).expect("memory");
+        let heritage = Heritage::none(kept.journals.len());
+        Self {
+            kept,
+            heritage,
+            handed: None,
+            upgraded: None,
+        }
+    }
+
     /// Returns whether there was a relay before.
     pub fn has_predecessor(&self) -> bool {
         self.kept.get(Word::Relays) > 1

@@ -4,7 +4,7 @@
 //! sockets of a shard that has failed stay open, with the datagrams in their buffers, until the shard is restarted.
 //!
 //! A process that takes over from another one puts the sockets of that one here, those of relays too, and the data path finds them when it binds their
-//! addresses.
+//! addresses. A data path whose handler has failed leaves its relay sockets here in the same way ([`crate::Datapath::leave_relays`]).
 
 use std::collections::BTreeMap;
 use std::io;

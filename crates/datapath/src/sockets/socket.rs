@@ -216,6 +216,11 @@ impl Socket {
         }
     }
 
+    /// Gives up all but the descriptor.
+    pub(super) fn into_descriptor(self) -> OwnedFd {
+        self.descriptor
+    }
+
     /// Returns a second handle of the descriptor.
     pub(super) fn try_clone(&self) -> io::Result<OwnedFd> {
         self.descriptor.try_clone()

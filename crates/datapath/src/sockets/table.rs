@@ -2,6 +2,7 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
 
 use super::socket::{SharedSocket, Socket};
 use crate::names::{Bind, ENDPOINT_GENERATION_MASK, EndpointId, EndpointKind, INDEX_MASK, narrow};
@@ -178,6 +179,20 @@ impl Table {
             socket,
             local: endpoint.local,
         })
+    }
+
+    /// Takes out all relay sockets, those that allocations share too, with their addresses.
+    pub(crate) fn take_relays(&mut self) -> impl Iterator<Item = (SocketAddr, OwnedFd)> {
+        let bound = self.places.iter_mut().filter_map(|place| {
+            let is_relay = |bound: &mut Box<Bound>| {
+                matches!(
+                    bound.endpoint.kind,
+                    EndpointKind::Relay | EndpointKind::SharedRelay
+                )
+            };
+            place.bound.take_if(is_relay)
+        });
+        bound.map(|bound| (bound.endpoint.local, bound.socket.into_descriptor()))
     }
 
     /// Closes an endpoint; its name is not used again until the index was reused 512 times.

@@ -22,6 +22,7 @@ use crate::queue::{SendQueue, TRAIN_SEGMENTS_MAX};
 use crate::reports::{IcmpError, StreamEnd, Warning};
 use crate::settings::Settings;
 use crate::sockets::epolls::{self, Epolls};
+use crate::sockets::kept::SocketKind;
 use crate::sockets::opening::Sockets as _;
 use crate::sockets::socket::SharedSocket;
 use crate::sockets::table::{Bound, Table};
@@ -189,6 +190,16 @@ impl Datapath {
     /// Pauses before a turn in this way from now on, for `delay` at the longest.
     pub fn set_coalescing(&mut self, policy: CoalescePolicy, delay: Duration) {
         self.waiting.set_coalescing(policy, delay);
+    }
+
+    /// Leaves the relay sockets, with what waits in them, to the data path that takes over the kept sockets of this one. Nothing else may be asked of
+    /// this one then. Without kept sockets they are closed.
+    pub fn leave_relays(&mut self) {
+        for (address, socket) in self.table.take_relays() {
+            if let Some(kept) = &self.settings.kept {
+                kept.put(SocketKind::Relay, address, socket);
+            }
+        }
     }
 
     /// Returns a handle that ends the wait from another thread.

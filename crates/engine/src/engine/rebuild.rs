@@ -17,6 +17,7 @@ use crate::allocation::mobility::{LastResume, Mobility};
 use crate::allocation::permissions::Permissions;
 use crate::allocation::relay::Relay;
 use crate::allocation::{Allocation, Entry, Rare};
+use crate::belongings::Belongings;
 use crate::change::{Change, Created, EndCause, Ended, Path, Reserved, Resumed, Usage};
 use crate::commons::Commons;
 use crate::config::Config;
@@ -133,16 +134,25 @@ impl<R: Random> Engine<R> {
         for (endpoint, local) in listeners {
             engine.add_listener(endpoint, local);
         }
-        engine.restore(now, changes, |local, _| endpoint_of(local));
+        let belongings = Belongings::default();
+        engine.restore(now, changes, belongings, |local, _| endpoint_of(local));
         engine
     }
 
+    /// Ends this engine, and leaves what its allocations have of what all engines share to the next one. To be called when its host has failed:
+    /// nothing else of it is used.
+    pub fn leave(self) -> Belongings {
+        Belongings::of(self.allocations)
+    }
+
     /// Puts in place what the changes of another engine say, as [`Self::rebuild`] does. To be called once, when the listeners are known and
-    /// before the first message. `endpoint_of` names the socket that is bound to a relay address; what arrives there is for the handle.
+    /// before the first message. `belongings` are those of that engine if it was one of this process. `endpoint_of` names the socket that is bound
+    /// to a relay address; what arrives there is for the handle.
     pub fn restore(
         &mut self,
         now: Now,
         changes: impl IntoIterator<Item = Change>,
+        mut belongings: Belongings,
         mut endpoint_of: impl FnMut(SocketAddr, RelayHandle) -> Option<Endpoint>,
     ) {
         let engine = self;
@@ -164,7 +174,7 @@ impl<R: Random> Engine<R> {
         }
         for (id, mut record) in records {
             record.claims.retain(|peer| owners.get(peer) == Some(&id));
-            if !engine.carry_over(id, &record, now.time, &mut endpoint_of) {
+            if !engine.carry_over(id, &record, now.time, &mut belongings, &mut endpoint_of) {
                 engine.allocations.table.retire(id);
                 engine.report_lost(id, record, now.time);
             }
@@ -172,16 +182,40 @@ impl<R: Random> Engine<R> {
         // Their timers are in a queue. A snapshot has them in the order of its places.
         reservations.sort_by_key(|(reserved, _)| reserved.expires);
         for (reserved, user) in reservations {
-            engine.reserve_again(&reserved, &user, now.time);
+            engine.reserve_again(&reserved, &user, now.time, &mut belongings);
+        }
+    }
+
+    /// Shows the 5-tuples of clients by UDP that have moved. The kernel may have given them to another shard of the host.
+    pub fn each_roamer(&self, mut show: impl FnMut(ClientTuple)) {
+        let table = &self.allocations.table;
+        let ids = (0..table.slot_count()).filter_map(|slot| table.id_at(slot));
+        for allocation in ids.filter_map(|id| self.allocations.live(id)) {
+            let paths = allocation.paths().filter(|_| allocation.has_moved());
+            paths
+                .filter(|path| path.transport == Transport::Udp)
+                .for_each(&mut show);
         }
     }
 
     /// Keeps the port of a reservation, unless it has been redeemed: then it is taken, or the token spent.
-    fn reserve_again(&mut self, reserved: &Reserved, user: &Arc<User>, now: Time) {
+    fn reserve_again(
+        &mut self,
+        reserved: &Reserved,
+        user: &Arc<User>,
+        now: Time,
+        belongings: &mut Belongings,
+    ) {
         let expires = reserved.expires;
         let commons = &self.rules.commons;
+        if commons.reservations.holds(reserved.token, now) {
+            // It has outlived the engine that made it, which alone knew when it ends.
+            self.allocations.reservation_deadlines.push_back(expires);
+            return;
+        }
+        let lease = belongings.lease(reserved.local);
         if now < expires
-            && let Some(lease) = commons.ports.lease_exact(reserved.local)
+            && let Some(lease) = lease.or_else(|| commons.ports.lease_exact(reserved.local))
             && let Some(quota) = commons.quota.take_again(user)
         {
             let reservation = Reservation {
@@ -366,6 +400,7 @@ impl<R: Random> Engine<R> {
         id: AllocationId,
         record: &Record,
         now: Time,
+        belongings: &mut Belongings,
         endpoint_of: &mut impl FnMut(SocketAddr, RelayHandle) -> Option<Endpoint>,
     ) -> bool {
         let Record {
@@ -395,7 +430,8 @@ impl<R: Random> Engine<R> {
                 // The connections of its peers have ended with the process that held them.
                 RelayProtocol::Tcp => None,
             };
-            match (endpoint, self.lease_again(relayed.local, endpoint)) {
+            let lease = self.lease_again(relayed.local, endpoint, belongings);
+            match (endpoint, lease) {
                 (Some(endpoint), Some(lease)) => {
                     relays[index] = Some(Relay::new(endpoint, expires, lease));
                 }
@@ -427,9 +463,9 @@ impl<R: Random> Engine<R> {
                 resumed: resume,
             })
         });
-        let quota = self.rules.commons.quota.take_again(&created.user);
-        let (Some(client), Some(quota), true) =
-            (client, quota, relays.iter().flatten().count() == held)
+        let account = self.account_again(id, created, belongings);
+        let (Some(client), Some(account), true) =
+            (client, account, relays.iter().flatten().count() == held)
         else {
             for relay in relays.iter().flatten() {
                 relay.close(&mut self.out.outbox);
@@ -442,9 +478,6 @@ impl<R: Random> Engine<R> {
             redeemed: created.brought.redeemed,
             missing_family: created.missing_family,
         };
-        let bandwidth = &self.rules.commons.bandwidth;
-        let shaper = created.bytes_per_s;
-        let shaper = shaper.map(|rate| bandwidth.reserve_again(rate));
         let mut allocation = Allocation {
             client,
             relays,
@@ -453,7 +486,7 @@ impl<R: Random> Engine<R> {
             usage: *usage,
             wake: Time::ZERO,
             created: created.created,
-            account: Account::new(quota, shaper),
+            account,
             transaction: created.transaction,
             mobility,
             rare: rare.boxed(),
@@ -496,7 +529,12 @@ impl<R: Random> Engine<R> {
 
     /// Leases the port of an allocation again, when the port is free or was reserved by another engine. A shared relay socket that the
     /// host has is this engine's from then on.
-    fn lease_again(&mut self, local: SocketAddr, endpoint: Option<Endpoint>) -> Option<Lease> {
+    fn lease_again(
+        &mut self,
+        local: SocketAddr,
+        endpoint: Option<Endpoint>,
+        belongings: &mut Belongings,
+    ) -> Option<Lease> {
         let shared = self.rules.config.relays.shared.as_ref();
         if shared.is_some_and(|shared| shared.all().any(|it| it == local)) {
             let index = Family::of(&local).index();
@@ -507,11 +545,29 @@ impl<R: Random> Engine<R> {
             return (relay.local == local).then(|| Lease::Shared(Arc::clone(relay)));
         }
         let commons = &self.rules.commons;
-        commons
-            .ports
-            .lease_exact(local)
+        let own = belongings.lease(local);
+        own.or_else(|| commons.ports.lease_exact(local))
             .or_else(|| commons.reservations.redeem_exact(local))
             .map(Lease::Own)
+    }
+
+    /// Charges an allocation again with what it was charged with.
+    fn account_again(
+        &self,
+        id: AllocationId,
+        created: &Created,
+        belongings: &mut Belongings,
+    ) -> Option<Account> {
+        let own = belongings.account(id);
+        let own = own.and_then(|account| account.taken_up(&created.user));
+        own.filter(|account| account.rate() == created.bytes_per_s)
+            .or_else(|| {
+                let commons = &self.rules.commons;
+                let quota = commons.quota.take_again(&created.user)?;
+                let shaper = created.bytes_per_s;
+                let shaper = shaper.map(|rate| commons.bandwidth.reserve_again(rate));
+                Some(Account::new(quota, shaper))
+            })
     }
 
     /// Returns the 5-tuple of a client, if it can continue. A connection has ended with the process that held it.

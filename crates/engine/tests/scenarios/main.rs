@@ -16,6 +16,7 @@ mod channel;
 mod classic;
 mod connection;
 mod discovery;
+mod failed;
 mod flows;
 mod icmp;
 mod limits;

@@ -43,6 +43,9 @@ pub(crate) enum Event {
     Fail(usize),
     /// What the keeper says to a wish for an upgrade.
     Tried(Result<Tried, String>),
+    /// A test makes a shard fail when it has handled the next datagram of a client.
+    #[cfg(test)]
+    FailWithNext(usize),
     /// SIGUSR1: take no new allocations, and stop when there are few enough.
     Drain,
     /// SIGUSR2: read the certificates again.

@@ -40,6 +40,11 @@ impl Failures {
         may_start
     }
 
+    /// Returns whether one more failure now would end the process.
+    pub(crate) fn is_next_the_last(&self) -> bool {
+        self.recent.len() + 1 >= FAILURES_MAX
+    }
+
     /// Returns when the shard is to be started again, if it has failed.
     pub(crate) fn due(&self) -> Option<Instant> {
         self.due

@@ -243,18 +243,15 @@ impl Listening {
         true
     }
 
-    /// Makes a restarted shard listen on the addresses that were added after the start, and admit clients.
-    pub(crate) fn resume(&self, shard: &Shard) {
-        for (datagrams, streams) in &self.later {
-            shard.insist(Request::Listen {
-                datagrams: datagrams.clone(),
-                streams: streams.clone(),
-                // Its sockets were kept, so no address has to become free.
-                done: sync_channel(1).0,
-            });
-        }
-        shard.insist(Request::AdmitClients(sync_channel(1).0));
+    /// Returns the addresses for datagrams and for connections that were added after the start, each time.
+    pub(crate) fn later(&self) -> &[(Vec<SocketAddr>, Vec<SocketAddr>)] {
+        &self.later
     }
+}
+
+/// Makes a restarted shard admit clients.
+pub(crate) fn resume(shard: &Shard) {
+    shard.insist(Request::AdmitClients(sync_channel(1).0));
 }
 
 /// Opens sockets on every shard, and admits clients when all of them are bound.

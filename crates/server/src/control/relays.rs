@@ -29,7 +29,7 @@ impl Relays {
         &mut self,
         config: &Config,
         interfaces: &[InterfaceAddress],
-        shards: &Shards,
+        shards: &mut Shards,
         out: &mut impl Write,
     ) {
         let usable = interfaces.iter().map(|address| address.ip);

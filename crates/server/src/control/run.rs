@@ -183,9 +183,10 @@ impl Started {
             }
             let config = configuration.running();
             let now = Instant::now();
-            for index in self.shards.restart(now, out)? {
+            let later = self.listening.later();
+            for index in self.shards.restart(now, later, out)? {
                 let shard = &self.shards.all()[index];
-                self.listening.resume(shard);
+                listening::resume(shard);
                 self.statistics.restarted(index, shard);
                 self.counters.restarted(index, Arc::clone(&shard.batches));
             }
@@ -316,11 +317,14 @@ impl Started {
             Event::Assembled => self.users.taken(&self.shards),
             Event::Interfaces(addresses) => {
                 self.listening.follow(config, &addresses);
-                self.relays.follow(config, &addresses, &self.shards, out);
+                self.relays
+                    .follow(config, &addresses, &mut self.shards, out);
                 self.interfaces.changed(addresses, &mut self.shards);
             }
             #[cfg(test)]
             Event::Fail(shard) => self.shards.fail(shard),
+            #[cfg(test)]
+            Event::FailWithNext(shard) => self.shards.fail_with_next(shard),
             // These events are handled where they are awaited.
             Event::Command(_) | Event::HangUp | Event::Stop | Event::Tried(_) => {}
             Event::ShardEnded { shard, error } => {

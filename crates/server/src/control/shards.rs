@@ -1,6 +1,7 @@
 //! Holds all shards: sends them changes, restarts those that fail, stops them and adds up their counters.
 
 use std::io::{self, Write};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::time::Instant;
@@ -125,12 +126,15 @@ impl Shards {
     /// Sets the host's addresses for shards that are restarted.
     pub(super) fn begin_with_interfaces(&mut self, addresses: &[InterfaceAddress]) {
         for plan in &mut self.plans {
-            plan.interfaces = addresses.to_vec();
+            plan.host.interfaces = addresses.to_vec();
         }
     }
 
     /// Adds these addresses to those that every shard opens relay sockets at.
-    pub(super) fn relay_from(&self, relays: &[RelayAddress]) {
+    pub(super) fn relay_from(&mut self, relays: &[RelayAddress]) {
+        for plan in &mut self.plans {
+            plan.host.relays = relays.to_vec();
+        }
         for shard in &self.all {
             shard.insist(Request::Relays(relays.to_vec()));
         }
@@ -194,6 +198,12 @@ impl Shards {
         }
     }
 
+    /// Makes a shard fail when it has handled the next datagram of a client.
+    #[cfg(test)]
+    pub(super) fn fail_with_next(&self, shard: usize) {
+        self.all[shard].insist(Request::PanicWithNext);
+    }
+
     /// Adds up the counters of a shard whose thread has ended, and schedules its restart unless it has failed too often.
     ///
     /// # Errors
@@ -209,15 +219,25 @@ impl Shards {
         // Its ports, quota and sockets are free again when its thread has ended.
         shard.join();
         shard.counters.failed();
-        if !self.failures[index].note(Instant::now()) {
+        let failures = &mut self.failures[index];
+        if !failures.note(Instant::now()) {
             return Err(ServeError::new(format!(
                 "shard {index} failed again and again: {why}"
             )));
         }
-        let _ = writeln!(
-            out,
-            "shard {index} failed, its calls are lost and it is started anew: {why}"
-        );
+        let journal = self.plans[index].followers.journal.as_ref();
+        // guard: V-63-panic-last
+        if let Some(journal) = journal.filter(|_| failures.is_next_the_last()) {
+            journal.forget();
+        }
+        let what = match journal {
+            Some(_) if failures.is_next_the_last() => {
+                "it goes on without its calls, which may be why it fails"
+            }
+            Some(_) => "its calls go on when it is built anew",
+            None => "its calls are lost and it is started anew",
+        };
+        let _ = writeln!(out, "shard {index} failed, {what}: {why}");
         Ok(())
     }
 
@@ -227,6 +247,7 @@ impl Shards {
     }
 
     /// Restarts the shards whose pause is over, and returns their numbers. Their sockets were kept, so clients of other shards are not affected.
+    /// `later` are the addresses that were added after the start.
     ///
     /// # Errors
     ///
@@ -234,6 +255,7 @@ impl Shards {
     pub(super) fn restart(
         &mut self,
         now: Instant,
+        later: &[(Vec<SocketAddr>, Vec<SocketAddr>)],
         out: &mut impl Write,
     ) -> Result<Vec<usize>, ServeError> {
         let mut restarted = Vec::new();
@@ -242,11 +264,14 @@ impl Shards {
                 continue;
             }
             self.failures[index].started();
-            let plan = Plan {
+            let mut plan = Plan {
                 is_restart: true,
                 ..self.plans[index].clone()
             };
+            plan.listeners.later = later.to_vec();
+            let has_journal = plan.followers.journal.is_some();
             let counters = Arc::clone(&self.all[index].counters);
+            let before = counters.engine.taken_over.get();
             let shard = match Shard::start(plan, counters, self.events.clone()) {
                 Ok(shard) => shard,
                 Err(error) => {
@@ -254,6 +279,10 @@ impl Shards {
                     continue;
                 }
             };
+            if has_journal {
+                let taken = shard.counters.engine.taken_over.get() - before;
+                let _ = writeln!(out, "shard {index} goes on with {taken} allocations");
+            }
             if self.is_draining {
                 shard.insist(Request::Drain(sync_channel(1).0));
             }

@@ -26,7 +26,7 @@ use crate::offload::Offload;
 use crate::resolve::Resolver;
 use crate::shard::discovery::sites;
 use crate::shard::front::all::DatagramService;
-use crate::shard::{Followers, Listeners, Plan};
+use crate::shard::{Followers, HostAddresses, Listeners, Plan};
 use crate::survive::{Estate, Heritage, ShardJournal};
 use crate::translate;
 
@@ -128,12 +128,16 @@ pub(super) fn start(
         index,
         is_restart: false,
         core: config.datapath.pin.then_some(index % cores),
-        interfaces: interfaces.addresses().to_vec(),
+        host: HostAddresses {
+            interfaces: interfaces.addresses().to_vec(),
+            relays: Vec::new(),
+        },
         listeners: Listeners {
             datagrams: listening.datagrams.clone(),
             shared: listening.shared.clone(),
             streams: listening.streams.clone(),
             discovery: sites(config),
+            later: Vec::new(),
         },
         engine: Arc::clone(&users.engine),
         commons: Arc::clone(&commons),

@@ -16,7 +16,8 @@ use turnbuckle_datapath::{
     StreamListenerId, Taken, TurnHandler, Waker, Warning,
 };
 use turnbuckle_engine::{
-    Change, Config as EngineConfig, Engine, InterfaceAddress, PeerEnd, RelayAddress, RelayHandle,
+    Belongings, Change, Config as EngineConfig, Engine, InterfaceAddress, PeerEnd, RelayAddress,
+    RelayHandle,
 };
 
 use super::across::mailbox::Mailbox;
@@ -50,6 +51,10 @@ pub(crate) struct Relay {
     stream_listeners: Vec<StreamListenerId>,
     /// The program that chooses the shard for a datagram; `None` leaves it to the kernel's hash.
     pub(super) steering: Option<Vec<Instruction>>,
+    /// The other shards are to know where clients are at home that have come here before this relay.
+    has_roamers_due: bool,
+    #[cfg(test)]
+    pub(crate) panics_with_next: bool,
 }
 
 impl Relay {
@@ -70,6 +75,9 @@ impl Relay {
             listeners: Vec::new(),
             stream_listeners: Vec::new(),
             steering: None,
+            has_roamers_due: false,
+            #[cfg(test)]
+            panics_with_next: false,
         }
     }
 
@@ -96,6 +104,24 @@ impl Relay {
     /// Makes the other shards forget the clients and allocations that this one had before it failed.
     pub(crate) fn say_restarted(&mut self) {
         self.hub.across.roaming.say_restarted();
+    }
+
+    /// Tells the other shards of the clients that have moved and are at home here since before this relay, once. To be called when all shards are
+    /// there.
+    pub(crate) fn announce_roamers(&mut self) {
+        if std::mem::take(&mut self.has_roamers_due) {
+            self.hub.announce_roamers();
+        }
+    }
+
+    /// Ends the shard because it has failed, and leaves what its allocations have of what all shards share.
+    pub(crate) fn leave(self) -> Belongings {
+        self.hub.engine.leave()
+    }
+
+    /// Logs a warning.
+    pub(crate) fn warn(&mut self, text: &str) {
+        self.hub.changes.log.warn(text);
     }
 
     /// Publishes channels with `routes` from now on.
@@ -149,21 +175,24 @@ impl Relay {
         self.hub.engine.add_shared_relay(name, local);
     }
 
-    /// Puts in place what the record of an earlier process says. To be called when the listeners are known; `endpoint_of` names the socket that is
-    /// bound to a relay address, to be known by the handle.
+    /// Puts in place what the record of an earlier process says, or of a shard that has failed, which has left `belongings`. To be called when the
+    /// listeners are known; `endpoint_of` names the socket that is bound to a relay address, to be known by the handle.
     pub(crate) fn restore(
         &mut self,
         record: &Record,
+        belongings: Belongings,
         mut endpoint_of: impl FnMut(SocketAddr, RelayHandle) -> Option<EndpointId>,
     ) {
         let hub = &mut self.hub;
         hub.engine.restore(
             hub.now,
             record.changes.iter().cloned(),
+            belongings,
             |address, handle| endpoint_of(address, handle).map(name::endpoint),
         );
         hub.changes.restored(hub.now.time, &hub.engine);
         hub.count();
+        self.has_roamers_due = true;
         let counters = &hub.counters.engine;
         let taken = counters.allocations.get();
         counters.taken_over.add(taken);
@@ -406,6 +435,8 @@ impl DatagramHandler for Relay {
             Token::SharedRelay => hub.shared_message(message, fronts, tx),
             Token::ClientDatagrams | Token::ClientConnections(_) => {
                 fronts.datagrams(message, hub, tx);
+                #[cfg(test)]
+                assert!(!self.panics_with_next, "a test wants it so");
             }
         }
     }

@@ -12,7 +12,7 @@ use turnbuckle_engine::Commons;
 use turnbuckle_wire::{ChannelData, ChannelNumber, Class, MessageWriter, Method, TransactionId};
 
 use super::relay::Relay;
-use super::thread::{Followers, Listeners, Plan, set_up};
+use super::thread::{Followers, HostAddresses, Listeners, Plan, set_up};
 use crate::config::{Config, Machine, Request as Wish, load};
 use crate::control::keys::KeyRing;
 use crate::counters::ShardCounters;
@@ -64,7 +64,7 @@ fn plan(config: &Config) -> Plan {
         index: 0,
         is_restart: false,
         core: None,
-        interfaces: Vec::new(),
+        host: HostAddresses::default(),
         listeners: Listeners {
             datagrams: config.datagram_listeners(),
             ..Listeners::default()

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::JoinHandle;
@@ -10,7 +11,9 @@ use turnbuckle_datapath::{
     Bind, Counters, Datapath, EndpointId, EndpointKind, Listen, Settings, SocketKind, Waker,
     pin_current_thread,
 };
-use turnbuckle_engine::{Commons, Config as EngineConfig, Engine, InterfaceAddress, RelayAddress};
+use turnbuckle_engine::{
+    Belongings, Commons, Config as EngineConfig, Engine, InterfaceAddress, RelayAddress,
+};
 
 use super::across::mailbox::Mailbox;
 use super::discovery::Site;
@@ -62,6 +65,9 @@ pub(crate) enum Request {
     Seal(SyncSender<()>),
     /// Serve clients in this way from now on.
     Serve(Arc<Serving>),
+    /// Fail when the next datagram of a client has been handled, before anything of that leaves.
+    #[cfg(test)]
+    PanicWithNext,
     /// Stop after this turn.
     Stop,
     /// Show what one user asks for and is answered.
@@ -79,8 +85,7 @@ pub(crate) struct Plan {
     pub(crate) is_restart: bool,
     /// The core it stays on, if it is to be pinned.
     pub(crate) core: Option<usize>,
-    /// The addresses of the host's interfaces.
-    pub(crate) interfaces: Vec<InterfaceAddress>,
+    pub(crate) host: HostAddresses,
     /// Where it listens.
     pub(crate) listeners: Listeners,
     pub(crate) engine: Arc<EngineConfig>,
@@ -124,6 +129,15 @@ pub(crate) struct Followers {
     pub(crate) events: Option<EventSender>,
 }
 
+/// Holds the addresses that the host has.
+#[derive(Clone, Default)]
+pub(crate) struct HostAddresses {
+    /// Those of its interfaces.
+    pub(crate) interfaces: Vec<InterfaceAddress>,
+    /// Where relay sockets are opened, if that has changed since the start.
+    pub(crate) relays: Vec<RelayAddress>,
+}
+
 /// Holds the addresses that a shard listens on.
 #[derive(Clone, Default)]
 pub(crate) struct Listeners {
@@ -135,6 +149,8 @@ pub(crate) struct Listeners {
     pub(crate) streams: Vec<SocketAddr>,
     /// Which of them stand in for each other in NAT behaviour discovery.
     pub(crate) discovery: Vec<Site>,
+    /// Addresses that were added after the start, in their order: for datagrams and for connections, each time. All shards number them alike.
+    pub(crate) later: Vec<(Vec<SocketAddr>, Vec<SocketAddr>)>,
 }
 
 /// A running shard.
@@ -170,6 +186,7 @@ impl Shard {
             let counters = Arc::clone(&counters);
             move || {
                 let index = plan.index;
+                let journal = plan.followers.journal.clone();
                 let log = Log::new(
                     events.clone(),
                     plan.followers.log.clone(),
@@ -185,9 +202,16 @@ impl Shard {
                         };
                         let handles = (Arc::clone(datapath.counters()), datapath.waker());
                         if ready.send(Ok(handles)).is_ok() {
-                            end.error = run(&mut datapath, &mut relay, &inbox)
-                                .err()
-                                .map(|error| error.to_string());
+                            // What the turn has left half done is not used.
+                            let ran = AssertUnwindSafe(|| run(&mut datapath, &mut relay, &inbox));
+                            if let Ok(ended) = catch_unwind(ran) {
+                                end.error = ended.err().map(|error| error.to_string());
+                            }
+                            if end.error.is_some()
+                                && let Some(journal) = journal
+                            {
+                                leave(datapath, relay, &journal);
+                            }
                         }
                     }
                     Err(error) => {
@@ -249,6 +273,17 @@ impl Drop for End {
     }
 }
 
+/// Leaves sockets and ports of a shard that has failed to the next one. What its last turn has not written to the journal is lost.
+fn leave(mut datapath: Datapath, relay: Relay, journal: &ShardJournal) {
+    let left = AssertUnwindSafe(|| {
+        // guard: V-63-panic-sockets
+        datapath.leave_relays();
+        relay.leave()
+    });
+    // What is not left because of another panic is given back.
+    journal.leave(catch_unwind(left).unwrap_or_default());
+}
+
 /// Binds the sockets and joins engine and data path, on the shard's own thread so that its memory is near its core.
 pub(super) fn set_up(
     plan: Plan,
@@ -295,32 +330,51 @@ pub(super) fn set_up(
         connections.push((listener.endpoint(), address));
     }
     relay.serve_discovery(&plan.listeners.discovery, &datagrams, &connections);
+    for (datagrams, streams) in plan.listeners.later {
+        // What could not be opened then is tried again in its place.
+        for address in datagrams {
+            let _ = listen_for_datagrams(&mut datapath, &mut relay, address, false);
+        }
+        for address in streams {
+            let _ = listen_for_connections(&mut datapath, &mut relay, address);
+        }
+    }
+    if !plan.host.relays.is_empty() {
+        relay.add_relays(&plan.host.relays);
+    }
     if let Some(routes) = routes {
         relay.set_routes(Box::new(routes));
     }
     if let Some(journal) = &plan.followers.journal {
-        let record = journal.take();
-        take_over(&mut datapath, &mut relay, &shared, &record);
+        let (record, belongings) = journal.take().unwrap_or_else(|why| {
+            relay.warn(&format!(
+                "the calls of this shard are lost, because its journal is not used: {why}"
+            ));
+            (Record::default(), Belongings::default())
+        });
+        take_over(&mut datapath, &mut relay, &shared, &record, belongings);
         if let Some(kept) = kept {
             kept.close(SocketKind::Relay);
         }
         relay.begin_journal(journal, &record.changes)?;
     }
-    relay.set_interfaces(plan.interfaces);
+    relay.set_interfaces(plan.host.interfaces);
     if plan.is_restart {
         relay.say_restarted();
     }
     Ok((datapath, relay))
 }
 
-/// Puts the allocations in place that an earlier process has left, on the sockets that it left. `shared` are the relay sockets that they share.
+/// Puts the allocations in place that an earlier process or a shard that has failed has left, on the sockets that it left. `shared` are the relay
+/// sockets that they share.
 fn take_over(
     datapath: &mut Datapath,
     relay: &mut Relay,
     shared: &[(SocketAddr, EndpointId)],
     record: &Record,
+    belongings: Belongings,
 ) {
-    relay.restore(record, |address, handle| {
+    relay.restore(record, belongings, |address, handle| {
         if let Some((_, endpoint)) = shared.iter().find(|(shared, _)| *shared == address) {
             return Some(*endpoint);
         }
@@ -421,6 +475,7 @@ fn run(datapath: &mut Datapath, relay: &mut Relay, inbox: &Receiver<Request>) ->
                         datapath.admit_connections(*listener)?;
                     }
                     admitted = (datagrams.len(), streams.len());
+                    relay.announce_roamers();
                     // The main thread has given up waiting only if it is about to stop this shard.
                     let _ = done.send(());
                 }
@@ -457,6 +512,8 @@ fn run(datapath: &mut Datapath, relay: &mut Relay, inbox: &Receiver<Request>) ->
                 Request::Serve(serving) => serve(datapath, relay, &serving),
                 #[cfg(test)]
                 Request::Panic => panic!("a test wants it so"),
+                #[cfg(test)]
+                Request::PanicWithNext => relay.panics_with_next = true,
                 Request::Seal(done) => {
                     relay.seal(datapath);
                     let _ = done.send(());

@@ -6,11 +6,11 @@ use std::fs::File;
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsRawFd as _, OwnedFd, RawFd};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rustix::net::{getsockname, ipproto, sockopt};
 use turnbuckle_datapath::{KeptSockets, SocketKind};
-use turnbuckle_engine::{AllocationId, Change};
+use turnbuckle_engine::{AllocationId, Belongings, Change};
 use turnbuckle_sys::keeper::Inherited;
 
 use super::handed::Handed;
@@ -44,25 +44,74 @@ pub(crate) struct Record {
     pub(crate) allocations: usize,
 }
 
-/// Where a shard writes its journal, and what it finds there at its first start.
+impl Record {
+    fn of(changes: Vec<Change>) -> Self {
+        Self {
+            allocations: relays_by_allocation(&changes).len(),
+            changes,
+        }
+    }
+}
+
+/// Where a shard writes its journal, and what is left to it by the one before.
 pub(crate) struct ShardJournal {
     pub(crate) segments: Segments,
     pub(crate) memory: Memory,
-    record: Mutex<Record>,
+    left: Mutex<Left>,
+}
+
+/// What is left to a shard.
+#[derive(Default)]
+struct Left {
+    /// What the process before has left; `None` once it was taken. A shard that is started anew after a failure reads its own journal.
+    record: Option<Record>,
+    /// What a shard of this process has left that has failed.
+    belongings: Belongings,
 }
 
 impl ShardJournal {
     pub(crate) fn new(segments: Segments, memory: Memory, record: Record) -> Arc<Self> {
+        let left = Left {
+            record: Some(record),
+            belongings: Belongings::default(),
+        };
         Arc::new(Self {
             segments,
             memory,
-            record: Mutex::new(record),
+            left: Mutex::new(left),
         })
     }
 
-    /// Takes the record of the relay before. A shard that is started anew after a failure finds none: its sockets are closed.
-    pub(crate) fn take(&self) -> Record {
-        std::mem::take(&mut self.record.lock().unwrap_or_else(PoisonError::into_inner))
+    /// Takes what the shard before has left: its record, and what its allocations have of what all shards share.
+    ///
+    /// # Errors
+    ///
+    /// The journal is not to be used, and why.
+    pub(crate) fn take(&self) -> Result<(Record, Belongings), String> {
+        let Left { record, belongings } = std::mem::take(&mut *self.lock());
+        let record = match record {
+            Some(record) => record,
+            // guard: V-63-panic
+            None => Record::of(self.segments.read()?),
+        };
+        Ok((record, belongings))
+    }
+
+    /// Leaves to the next shard what one that has failed has of what all share.
+    pub(crate) fn leave(&self, belongings: Belongings) {
+        self.lock().belongings = belongings;
+    }
+
+    /// Has the next shard begin without calls.
+    pub(crate) fn forget(&self) {
+        *self.lock() = Left {
+            record: Some(Record::default()),
+            belongings: Belongings::default(),
+        };
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Left> {
+        self.left.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -135,14 +184,15 @@ impl Heritage {
             .collect();
         for (index, shard) in heritage.shards.iter_mut().enumerate() {
             match journals[index].read() {
-                Ok(changes) => shard.record.changes = changes,
+                Ok(changes) => shard.record = Record::of(changes),
                 Err(why) => heritage.complaints.push(format!(
                     "the calls of shard {index} are lost, because its journal is not used: {why}"
                 )),
             }
-            let relays_by_allocation = relays_by_allocation(&shard.record.changes);
-            shard.record.allocations = relays_by_allocation.len();
-            for address in relays_by_allocation.into_values().flatten() {
+            for address in relays_by_allocation(&shard.record.changes)
+                .into_values()
+                .flatten()
+            {
                 if let Some(descriptor) = by_address.remove(&address) {
                     shard.sockets.put(SocketKind::Relay, address, descriptor);
                 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
 use std::thread::JoinHandle;
 
-use turnbuckle_wire::{ChannelNumber, Method};
+use turnbuckle_wire::{ChannelData, ChannelNumber, Method};
 
 use super::*;
 use crate::config::{Machine, Request as Wish, load};
@@ -59,6 +59,19 @@ struct Running {
 impl Running {
     /// `host` is an address of loopback that no other test of this process uses.
     fn start(host: u8, options: &[&str]) -> Self {
+        Self::start_with(host, options, |_| None)
+    }
+
+    /// A relay with a journal for each shard, and without a keeper.
+    fn start_with_journals(host: u8, options: &[&str]) -> Self {
+        Self::start_with(host, options, |config| Some(Estate::alone(config)))
+    }
+
+    fn start_with(
+        host: u8,
+        options: &[&str],
+        estate: impl FnOnce(&Config) -> Option<Estate>,
+    ) -> Self {
         let [_, high, middle, low] = std::process::id().to_be_bytes();
         let ip = [127, 32 | high & 3 | host << 2, middle, low];
         let server = SocketAddr::from((ip, 3478));
@@ -82,7 +95,8 @@ impl Running {
         let mut out = Unread::default();
         let (outlets, session_events) = Events::channel(2);
         let mut upgrading = Upgrading::new(events.clone());
-        let mut relay = start(&config, None, None, &events, &outlets, &mut out).unwrap();
+        let mut estate = estate(&config);
+        let mut relay = start(&config, estate.as_mut(), None, &events, &outlets, &mut out).unwrap();
         listening::admit_clients(relay.shards.all());
         let shards = relay.shards.all().iter();
         let counters = shards.map(|shard| Arc::clone(&shard.counters)).collect();
@@ -130,6 +144,26 @@ impl Running {
         let before = counters.control.shard_failures.get();
         self.events.send(Event::Fail(shard)).unwrap();
         self.until(|| (counters.control.shard_failures.get() > before).then_some(()));
+    }
+
+    /// Makes a shard fail when it has handled the next datagram of a client, which `send` sends to it.
+    fn fail_with(&mut self, shard: usize, send: impl FnOnce()) {
+        let counters = Arc::clone(&self.counters[shard]);
+        let before = counters.control.shard_failures.get();
+        self.events.send(Event::FailWithNext(shard)).unwrap();
+        self.settle();
+        send();
+        self.until(|| (counters.control.shard_failures.get() > before).then_some(()));
+    }
+
+    /// Waits until each shard has done what it was asked for before.
+    fn settle(&self) {
+        for shard in 0..self.counters.len() {
+            let (sender, done) = std::sync::mpsc::sync_channel(1);
+            let reply = Box::new(move |()| sender.send(()).unwrap());
+            self.commands.ping(shard, reply).unwrap();
+            done.recv_timeout(TIMEOUT).unwrap();
+        }
     }
 
     fn end(self) -> End {
@@ -256,4 +290,5 @@ fn a_shard_that_panics_again_and_again_ends_the_process() {
     assert_eq!(printed.matches("shard 1 failed").count(), 4, "{printed}");
 }
 
+mod failures;
 mod sessions;

@@ -14,7 +14,7 @@ pub(crate) struct ShardMessage {
 pub(super) enum Body {
     /// A message that concerns one client.
     Client(ClientAt, About),
-    /// The sender has failed and was restarted. It has none of its earlier clients and allocations any more.
+    /// The sender has failed and was restarted. It has none of its earlier clients any more, and says which allocations it has.
     Restarted,
 }
 

@@ -25,6 +25,8 @@ pub(in crate::shard) struct Roaming {
     known_at: BTreeSet<(ClientTuple, usize)>,
     /// Clients with an allocation here and their ingress elsewhere, with that shard and their name there.
     ingress_by_client: BTreeMap<ClientTuple, (usize, ClientAt)>,
+    /// Clients with an allocation here and their ingress perhaps elsewhere, which every other shard was told of, with the numbers of their listeners.
+    announced: BTreeMap<ClientTuple, usize>,
     /// Messages of this turn for each of the shards, in their order.
     pub(in crate::shard) outgoing: Vec<Vec<ShardMessage>>,
     /// Messages of this turn from other shards. The list is kept to use its memory again.
@@ -156,24 +158,42 @@ impl Roaming {
 
     /// Makes all other shards forget the clients and allocations that this one had before it failed.
     pub(in crate::shard) fn say_restarted(&mut self) {
+        self.tell_others(|| Body::Restarted);
+    }
+
+    /// Tells all other shards that a client has its allocation here: whichever is its ingress hands its messages on.
+    pub(in crate::shard) fn announce(&mut self, client: ClientTuple, listener: usize) {
+        self.announced.insert(client, listener);
+        self.tell_others(|| Body::Client(ClientAt { client, listener }, About::IsHome(true)));
+    }
+
+    fn tell_others(&mut self, body: impl Fn() -> Body) {
         let from = self.shard;
         for (to, outgoing) in self.outgoing.iter_mut().enumerate() {
             if to != from {
-                let body = Body::Restarted;
+                let body = body();
                 outgoing.push(ShardMessage { from, body });
             }
         }
     }
 
-    /// Forgets the allocations that a shard had before it failed. Returns the clients with an allocation here whose ingress it was.
+    /// Forgets the allocations that a shard had before it failed, and tells it again of the clients by UDP whose ingress it is: the kernel assigns
+    /// their 5-tuples to it as before. Returns the other clients with an allocation here whose ingress it was: their connections are gone.
     pub(in crate::shard) fn forget_shard(&mut self, shard: usize) -> Vec<ClientTuple> {
         self.home_by_client.retain(|_, home| *home != shard);
-        let clients = self.ingress_by_client.iter();
-        let gone = clients.filter(|(here, (ingress, _))| {
-            // The kernel assigns a UDP 5-tuple to the same shard again.
-            *ingress == shard && here.transport != Transport::Udp
-        });
-        gone.map(|(here, _)| *here).collect()
+        let (mut gone, mut stay) = (Vec::new(), Vec::new());
+        for (here, (ingress, at)) in &self.ingress_by_client {
+            match here.transport {
+                _ if *ingress != shard => {}
+                Transport::Udp => stay.push(*at),
+                _ => gone.push(*here),
+            }
+        }
+        for at in stay {
+            // guard: V-63-panic-ingress
+            self.send(shard, at, About::IsHome(true));
+        }
+        gone
     }
 
     /// Forgets, at regular intervals, the clients that have no allocation here any more, and makes their ingress forget them.
@@ -182,10 +202,17 @@ impl Roaming {
         now: Time,
         mut has_allocation: impl FnMut(&ClientTuple) -> bool,
     ) {
-        if self.ingress_by_client.is_empty() || self.sweep_due > now {
+        let has_any = !(self.ingress_by_client.is_empty() && self.announced.is_empty());
+        if !has_any || self.sweep_due > now {
             return;
         }
         self.sweep_due = now + SWEEP_INTERVAL;
+        let ended = self
+            .announced
+            .extract_if(.., |here, _| !has_allocation(here));
+        for (client, listener) in ended.collect::<Vec<_>>() {
+            self.tell_others(|| Body::Client(ClientAt { client, listener }, About::IsHome(false)));
+        }
         let mut gone = Vec::new();
         self.ingress_by_client.retain(|here, ingress| {
             let stays = has_allocation(here);

@@ -59,6 +59,17 @@ impl Hub {
         self.counters.set_peer_ends(attempts, ends);
     }
 
+    /// Tells the other shards of all clients that have moved and are at home here.
+    pub(in crate::shard) fn announce_roamers(&mut self) {
+        let Self { engine, across, .. } = self;
+        engine.each_roamer(|client| {
+            if let Some(listener) = engine.listener_index(client.listener) {
+                // guard: V-63-panic-home
+                across.roaming.announce(client, listener);
+            }
+        });
+    }
+
     /// Hands a client's message to its home if that is another shard. Returns whether it is.
     #[inline]
     pub(in crate::shard) fn forwarded_to_home(
@@ -148,10 +159,13 @@ impl Hub {
                 }
                 About::FromClient(bytes) => self.message_of_ingress(from, at, &bytes, front, tx),
                 About::IsHome(is_home) => {
-                    let is_home = is_home && front.has_client(&at.client);
-                    self.across
-                        .roaming
-                        .set_home(at.client, is_home.then_some(from));
+                    // Either shard may have given the listener another name since.
+                    let Some(here) = self.named_here(at) else {
+                        continue;
+                    };
+                    let is_free = front.has_client(&here) && self.engine.client(&here).is_none();
+                    let home = (is_home && is_free).then_some(from);
+                    self.across.roaming.set_home(here, home);
                 }
                 About::Quic(bytes) => match self.named_here(at) {
                     Some(here) => self.across.quic_arrived.push((here, bytes)),

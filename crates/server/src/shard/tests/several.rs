@@ -16,7 +16,7 @@ use turnbuckle_wire::{
     TransactionId, long_term_key_md5,
 };
 
-use super::super::thread::{Followers, Listeners, Plan, set_up};
+use super::super::thread::{Followers, HostAddresses, Listeners, Plan, set_up};
 use crate::config::{Machine, Request as Wish, load};
 use crate::control::keys::KeyRing;
 use crate::counters::{Accounting, ShardCounters};
@@ -97,7 +97,7 @@ impl Several {
                 index,
                 is_restart: false,
                 core: None,
-                interfaces: Vec::new(),
+                host: HostAddresses::default(),
                 listeners: Listeners::default(),
                 commons: Arc::clone(&commons),
                 mailboxes: Arc::clone(&mailboxes),
@@ -463,6 +463,14 @@ impl Client {
             writer.channel_number(number).xor_peer_address(peer);
         });
         answer.expect(200);
+    }
+
+    /// Sends a datagram.
+    pub(crate) fn send_shared(&self, bytes: &[u8]) {
+        let Link::Datagrams(socket) = &self.link else {
+            panic!("a connection");
+        };
+        assert_eq!(socket.send(bytes).unwrap(), bytes.len());
     }
 
     pub(crate) fn send(&mut self, bytes: &[u8]) {
