@@ -517,6 +517,7 @@ pub(crate) fn settle(
         allocation: id,
         path: rules.listeners.path(&envelope.to),
         user: account.user().clone(),
+        tunnel_to: None,
         transaction: envelope.transaction,
         protocol: relays
             .iter()

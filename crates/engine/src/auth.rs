@@ -22,6 +22,7 @@ pub use self::config::{Asks, AuthConfig, ExpiryCheck, PasswordAlgorithmChoice};
 use self::guests::Guests;
 pub use self::origin::CanonicalOrigin;
 use self::origin::Origins;
+pub use self::password::WrongPassword;
 pub use self::realm::{Realm, UsersAdded};
 pub(crate) use self::token::MAC_KEY_LEN;
 pub use self::token::{ThirdParties, TokenCipher};

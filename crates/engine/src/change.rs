@@ -38,9 +38,9 @@ pub enum Change {
         /// When it ends.
         expires: Time,
     },
-    /// An allocation came to be.
+    /// An allocation or a tunnel came to be.
     Created(Box<Created>),
-    /// An allocation is gone, with its permissions and channels.
+    /// An allocation is gone, with its permissions and channels, or a tunnel.
     Ended(Box<Ended>),
     /// One of two relayed transport addresses is gone, with the channels and permissions of its family.
     FamilyEnded {
@@ -141,6 +141,15 @@ pub enum Change {
 }
 
 impl Change {
+    /// Returns whether this is about a tunnel, of which nothing is durable.
+    pub fn is_of_tunnel(&self) -> bool {
+        match self {
+            Self::Created(created) => created.tunnel_to.is_some(),
+            Self::Ended(ended) => ended.tunnel_to.is_some(),
+            _ => false,
+        }
+    }
+
     /// Returns the allocation that this is about.
     pub fn allocation(&self) -> AllocationId {
         match self {
@@ -164,7 +173,9 @@ impl Change {
     }
 }
 
-/// Everything about a new allocation.
+/// Everything about a new allocation or tunnel.
+///
+/// Nothing of a tunnel is durable: an engine is rebuilt without it, and whoever keeps records for that leaves it out.
 #[derive(Clone, Debug)]
 pub struct Created {
     /// Its name.
@@ -173,7 +184,9 @@ pub struct Created {
     pub path: Path,
     /// Who asked for it.
     pub user: Arc<User>,
-    /// The transaction that created it.
+    /// The peer of a tunnel; `None` for an allocation.
+    pub tunnel_to: Option<SocketAddr>,
+    /// The transaction that created it; zero for a tunnel.
     pub transaction: TransactionId,
     /// What runs between the relayed transport addresses and peers.
     pub protocol: RelayProtocol,
@@ -189,7 +202,7 @@ pub struct Created {
     pub bytes_per_s: Option<NonZeroU32>,
     /// When it was created.
     pub created: Time,
-    /// When it ends unless it is refreshed.
+    /// When it ends unless it is refreshed, or a tunnel unless something is relayed.
     pub expires: Time,
 }
 
@@ -250,7 +263,7 @@ pub struct Reserved {
     pub expires: Time,
 }
 
-/// Everything about the end of an allocation.
+/// Everything about the end of an allocation or a tunnel.
 #[derive(Clone, Debug)]
 pub struct Ended {
     /// Its name, not used again for a long time.
@@ -259,13 +272,15 @@ pub struct Ended {
     pub path: Path,
     /// Whose it was.
     pub user: Arc<User>,
+    /// The peer of a tunnel; `None` for an allocation.
+    pub tunnel_to: Option<SocketAddr>,
     /// Why.
     pub cause: EndCause,
     /// When it was created.
     pub created: Time,
     /// When it ended.
     pub time: Time,
-    /// The transaction that had created it.
+    /// The transaction that had created it; zero for a tunnel.
     pub created_by: TransactionId,
     /// The token that it redeemed. The token works once, although the reservation is still on record if its client still has an
     /// allocation.
@@ -289,7 +304,7 @@ pub struct Path {
     pub connection: Connection,
 }
 
-/// Why an allocation ended.
+/// Why an allocation or a tunnel ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EndCause {
     /// The operator ended it ([`crate::Engine::cancel`]).
@@ -298,10 +313,18 @@ pub enum EndCause {
     Disconnected,
     /// Its lifetime ran out.
     Expired,
+    /// The policy forbids the peer of a tunnel by now.
+    Forbidden,
+    /// Nothing was relayed by a tunnel for too long.
+    Idle,
     /// A rebuild could not carry it over: its relay socket, listener or port is not there any more.
     Lost,
     /// The client asked for it: a Refresh with lifetime zero, and that request's transaction.
     Released(TransactionId),
+    /// The network says that the peer of a tunnel cannot be reached.
+    Unreachable,
+    /// The user of a tunnel would not be let in any more: removed, with another password, or expired.
+    UserGone,
 }
 
 /// Datagrams and bytes on one side of a relay in one direction.

@@ -267,6 +267,11 @@ impl Keys {
         self.md5.ct_eq(key).into()
     }
 
+    /// Returns whether the key that is made with MD5 is that of `other`, in constant time (V-25).
+    pub(crate) fn has_md5_of(&self, other: &Self) -> bool {
+        self.is_md5(&other.md5)
+    }
+
     /// Returns the key for one integrity attribute, or `None` if the user has no key of that algorithm.
     pub(crate) fn integrity_key(
         &self,

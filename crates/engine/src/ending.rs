@@ -37,7 +37,9 @@ pub(crate) fn expire(
     let time = now.time;
     match allocations.table.at(id) {
         None => return,
-        Some(Entry::Tunnel(_)) => return tunnel::expire(id, time, allocations, out),
+        Some(Entry::Tunnel(_)) => {
+            return tunnel::expire(id, now, rules, authenticator, allocations, out);
+        }
         Some(Entry::Pending(pending)) if pending.openings.deadline <= time => {
             // mutant: opening-never-given-up
             return allocate::settle(id, now, rules, authenticator, allocations, out, random);
@@ -118,6 +120,7 @@ pub(crate) fn end(
         path: rules.listeners.path(&allocation.client),
         redeemed: allocation.rare.as_ref().and_then(|rare| rare.redeemed),
         user: allocation.account.user().clone(),
+        tunnel_to: None,
         cause,
         created: allocation.created,
         time: now,
@@ -147,7 +150,7 @@ pub(crate) fn end_disconnected(
         return;
     };
     if let Some(Entry::Tunnel(_)) = allocations.table.at(id) {
-        return tunnel::end(id, None, allocations, out);
+        return tunnel::end(id, None, now.time, rules, allocations, out);
     }
     if mobility::outlives(id, client, now.time, rules, allocations, out) {
         return;

@@ -17,7 +17,7 @@ use turnbuckle_wire::TransactionId;
 use crate::address::PeerAddress;
 use crate::allocation::lease::SharedRelay;
 use crate::allocations::Allocations;
-use crate::auth::Authenticator;
+use crate::auth::{Authenticator, WrongPassword};
 use crate::change::{Change, EndCause};
 use crate::command::{Command, IcmpError, Outcome, RelayOpenError};
 use crate::commons::Commons;
@@ -42,6 +42,7 @@ use crate::tcp::peer_end::PeerEnd;
 use crate::ticket::Tickets;
 use crate::time::{Now, Time};
 use crate::tunnel::{TunnelRefusal, TunnelSession};
+use crate::tunnel_end::TunnelEnd;
 use crate::{allocate, ending, icmp, judging, mobility, opening, tcp, tunnel};
 
 /// All allocations of one thread, and the rules for them.
@@ -145,9 +146,9 @@ impl<R: Random> Engine<R> {
     }
 
     /// Knows `relays` as addresses of relay sockets too ([`Commons::set_relays`]).
-    pub fn add_relays(&mut self, relays: &[RelayAddress]) {
+    pub fn add_relays(&mut self, now: Time, relays: &[RelayAddress]) {
         self.rules.policies.add_relays(relays);
-        judging::judge_all(&mut self.rules, &mut self.allocations, &mut self.out);
+        judging::judge_all(now, &mut self.rules, &mut self.allocations, &mut self.out);
     }
 
     /// Replaces the description of the host: the addresses of its interfaces, and its services other than listeners. Clients may
@@ -155,27 +156,28 @@ impl<R: Random> Engine<R> {
     /// in later calls of [`Engine::handle_timeout`], because there may be very many.
     pub fn set_host_addresses(
         &mut self,
+        now: Time,
         interfaces: Vec<InterfaceAddress>,
         services: &[SocketAddr],
     ) {
         let listeners = self.rules.listeners.addresses();
         let services = listeners.chain(services.iter().copied()).collect();
         self.rules.policies.set_own(interfaces, services);
-        judging::judge_all(&mut self.rules, &mut self.allocations, &mut self.out);
+        judging::judge_all(now, &mut self.rules, &mut self.allocations, &mut self.out);
     }
 
     /// Takes over `config`, which the host has read again or assembled from a user database. Allocations continue. Permissions and
     /// channels that are forbidden from now on end as in [`Engine::set_host_addresses`]. Quotas, rates and budgets belong to [`Commons`].
     /// What tables and pools were made from stays as it is and has to be the same in `config`: relay addresses and ports, shared relays, and
     /// the sizes in its limits. Without mobility tickets are refused; those that are out are good again with the same key.
-    pub fn reconfigure(&mut self, config: &Arc<Config>) {
+    pub fn reconfigure(&mut self, now: Time, config: &Arc<Config>) {
         // mutant: shards-know-removed-users
         self.authenticator
             .reconfigure(&config.auth, &mut self.random);
         self.rules.tickets = config.mobility.key.as_ref().map(Tickets::new);
         self.rules.config = Arc::clone(config);
         if self.rules.policies.reconfigure(config) {
-            judging::judge_all(&mut self.rules, &mut self.allocations, &mut self.out);
+            judging::judge_all(now, &mut self.rules, &mut self.allocations, &mut self.out);
         }
     }
 
@@ -218,7 +220,9 @@ impl<R: Random> Engine<R> {
     /// Handles an ICMP error that arrived at a relay socket (RFC 8656 §11.5).
     pub fn handle_icmp(&mut self, now: Now, relay: RelayHandle, error: IcmpError) -> Outcome {
         let (rules, allocations) = (&self.rules, &mut self.allocations);
-        if let Some(reason) = tunnel::take_icmp(relay, &error, rules, allocations, &mut self.out) {
+        if let Some(reason) =
+            tunnel::take_icmp(now.time, relay, &error, rules, allocations, &mut self.out)
+        {
             return Outcome::Dropped(reason);
         }
         let result = icmp::relay_icmp(
@@ -267,20 +271,32 @@ impl<R: Random> Engine<R> {
         } = self;
         if opening::take_opened(request, result, rules, allocations, out, random) {
             let id = request.handle.allocation;
-            tunnel::settle(id, now.time, allocations, out);
+            tunnel::settle(id, now.time, rules, allocations, out);
             allocate::settle(id, now, rules, authenticator, allocations, out, random);
         }
     }
 
-    /// Returns the user with this name and password, as it was sent in a protocol that protects it. The work is the same whether or not
-    /// there is such a user (V-26).
-    pub fn check_password(&mut self, now: Now, name: &str, password: &str) -> Option<Arc<User>> {
-        self.authenticator.check_password(now, name, password)
+    /// Returns the user of `realm` with this name and password, as it was sent in a protocol that protects it. The work is the same whether
+    /// or not there is such a user (V-26).
+    ///
+    /// # Errors
+    ///
+    /// There is none; a user database may know better.
+    pub fn check_password(
+        &mut self,
+        now: Now,
+        realm: &str,
+        name: &str,
+        password: &str,
+    ) -> Result<Arc<User>, WrongPassword> {
+        self.authenticator
+            .check_password(now, realm, name, password)
     }
 
-    /// Returns the realm that [`Self::check_password`] looks for users in.
-    pub fn realm_of_passwords(&self) -> &str {
-        self.authenticator.realm_of_passwords()
+    /// Returns the realm of whom a request in HTTP is for, which names the host and perhaps the port, and came by TLS if `is_secure`. It is the
+    /// realm of that origin, or the one of the host's name, or else the first.
+    pub fn realm_of_authority(&self, is_secure: bool, authority: &str) -> Arc<str> {
+        self.authenticator.realm_of_authority(is_secure, authority)
     }
 
     /// Opens a session of a user who has proven who it is, for its tunnels. It takes one unit of the user's quota and one rate, until
@@ -414,7 +430,7 @@ impl<R: Random> Engine<R> {
             random,
             ..
         } = self;
-        judging::judge_some(rules, allocations, out);
+        judging::judge_some(now.time, rules, allocations, out);
         let mut budget = rules.config.limits.timeouts_per_call.max(1);
         while let Some(index) = allocations.wheel.pop_due(now.time, &mut budget) {
             if let Some(id) = allocations.table.id_at(index) {
@@ -442,16 +458,10 @@ impl<R: Random> Engine<R> {
         self.out.changes.pop_front()
     }
 
-    /// Returns the allocation at a place of the table ([`AllocationId::slot`]), if there is one in use.
+    /// Returns the allocation or tunnel at a place of the table ([`AllocationId::slot`]), if there is one in use.
     pub fn session_at(&self, slot: u32) -> Option<Session<'_>> {
         let id = self.allocations.table.id_at(slot)?;
-        let allocation = self.allocations.live(id)?;
-        let path = self.rules.listeners.path(&allocation.client);
-        Some(Session {
-            id,
-            path,
-            allocation,
-        })
+        Session::of(id, self.allocations.table.at(id)?, &self.rules)
     }
 
     /// Returns the number of places in the table, taken or free.
@@ -465,11 +475,16 @@ impl<R: Random> Engine<R> {
         snapshot::show(now, slot, &self.rules, &self.allocations, each);
     }
 
-    /// Ends an allocation because the operator wants it so. Its client learns of it by 437 at its next request (RFC 8656 §5).
+    /// Ends an allocation or a tunnel because the operator wants it so. The client of an allocation learns of it by 437 at its next request
+    /// (RFC 8656 §5), that of a tunnel by [`Command::TunnelEnded`].
     pub fn cancel(&mut self, now: Now, id: AllocationId) {
-        let cause = EndCause::Cancelled;
-        let (rules, allocations) = (&self.rules, &mut self.allocations);
-        ending::end(id, cause, now.time, rules, allocations, &mut self.out);
+        let (rules, allocations, out) = (&self.rules, &mut self.allocations, &mut self.out);
+        let time = now.time;
+        if allocations.tunnel(id).is_some() {
+            let cause = Some(TunnelEnd::Cancelled);
+            return tunnel::end(id, cause, time, rules, allocations, out);
+        }
+        ending::end(id, EndCause::Cancelled, time, rules, allocations, out);
     }
 
     /// Returns whether this names a tunnel that is open or being opened.

@@ -77,6 +77,7 @@ pub use crate::address::{Embedding, Nat64Prefix, ParseNat64PrefixError, PeerAddr
 pub use crate::auth::{
     Asks, AuthConfig, Authenticator, CanonicalOrigin, Challenge, ExpiryCheck,
     PasswordAlgorithmChoice, Proof, Realm, Rejection, ThirdParties, TokenCipher, UsersAdded,
+    WrongPassword,
 };
 pub use crate::bandwidth::{Direction, Meters};
 pub use crate::belongings::Belongings;

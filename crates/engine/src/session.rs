@@ -1,27 +1,50 @@
-//! Allocations as an operator sees them, one after the other by their place in the table.
+//! Allocations and tunnels as an operator sees them, one after the other by their place in the table.
 //!
-//! A list is read in parts, and allocations come and go in between. Each has its place for life, so a reader that goes on at the next place sees
-//! each allocation that is there all the time exactly once.
+//! A list is read in parts, and sessions come and go in between. Each has its place for life, so a reader that goes on at the next place sees
+//! each session that is there all the time exactly once.
 
-use core::net::IpAddr;
+use core::net::{IpAddr, SocketAddr};
 use core::num::NonZeroU32;
 use std::sync::Arc;
 
-use crate::allocation::Allocation;
+use crate::account::Account;
+use crate::allocation::tunnel::{OpenTunnel, Tunnel, TunnelState};
+use crate::allocation::{Allocation, Entry};
 use crate::change::{Path, Relayed, Usage};
 use crate::credential::User;
 use crate::id::{AllocationId, ClientTuple, RelayProtocol};
+use crate::rules::Rules;
 use crate::time::Time;
 
-/// An allocation in use.
+/// An allocation or a tunnel in use.
 #[derive(Clone, Copy)]
 pub struct Session<'a> {
-    pub(crate) id: AllocationId,
-    pub(crate) path: Path,
-    pub(crate) allocation: &'a Allocation,
+    id: AllocationId,
+    path: Path,
+    held: Held<'a>,
+}
+
+#[derive(Clone, Copy)]
+enum Held<'a> {
+    Allocation(&'a Allocation),
+    Tunnel(&'a Tunnel, &'a OpenTunnel),
 }
 
 impl<'a> Session<'a> {
+    /// Returns what this entry of the table is to an operator; `None` while it is being opened.
+    pub(crate) fn of(id: AllocationId, entry: &'a Entry, rules: &Rules) -> Option<Self> {
+        let held = match entry {
+            Entry::Live(allocation) => Held::Allocation(allocation),
+            Entry::Tunnel(tunnel) => match &tunnel.state {
+                TunnelState::Open(open) => Held::Tunnel(tunnel, open),
+                TunnelState::Opening(_) => return None,
+            },
+            Entry::Pending(_) => return None,
+        };
+        let path = rules.listeners.path(held.client());
+        Some(Self { id, path, held })
+    }
+
     /// Its name.
     pub const fn id(&self) -> AllocationId {
         self.id
@@ -34,60 +57,109 @@ impl<'a> Session<'a> {
 
     /// The client's 5-tuple, as the host names it.
     pub const fn client(&self) -> &'a ClientTuple {
-        &self.allocation.client
+        self.held.client()
     }
 
     /// Whose it is.
     pub fn user(&self) -> &'a Arc<User> {
-        self.allocation.account.user()
+        self.held.account().user()
+    }
+
+    /// The peer of a tunnel; `None` for an allocation.
+    pub fn tunnel_to(&self) -> Option<SocketAddr> {
+        match self.held {
+            Held::Allocation(_) => None,
+            Held::Tunnel(tunnel, _) => Some(tunnel.target.peer().address()),
+        }
     }
 
     /// The relayed transport addresses, one or two.
     pub fn relays(&self) -> impl Iterator<Item = Relayed> + use<'a> {
-        self.allocation
-            .relays
-            .iter()
-            .flatten()
-            .map(|relay| relay.addresses())
+        let (allocations, tunnels) = match self.held {
+            Held::Allocation(allocation) => (Some(&allocation.relays), None),
+            Held::Tunnel(_, open) => (None, Some(&open.relay)),
+        };
+        let allocations = allocations.into_iter().flatten().flatten();
+        allocations.chain(tunnels).map(|relay| relay.addresses())
     }
 
     /// What runs between the relayed transport addresses and peers.
     pub fn protocol(&self) -> RelayProtocol {
-        self.allocation.protocol()
+        match self.held {
+            Held::Allocation(allocation) => allocation.protocol(),
+            Held::Tunnel(..) => RelayProtocol::Udp,
+        }
     }
 
     /// When it was created.
     pub const fn created(&self) -> Time {
-        self.allocation.created
+        match self.held {
+            Held::Allocation(allocation) => allocation.created,
+            Held::Tunnel(_, open) => open.created,
+        }
     }
 
-    /// When it ends unless it is refreshed.
+    /// When it ends unless it is refreshed, or a tunnel unless something is relayed.
     pub fn expires(&self) -> Time {
-        self.allocation.expires()
+        match self.held {
+            Held::Allocation(allocation) => allocation.expires(),
+            Held::Tunnel(_, open) => open.expires(),
+        }
     }
 
-    /// How fast it may relay in each direction, in bytes of payload per second; `None` for no bound.
+    /// How fast it may relay in each direction, in bytes of payload per second, the tunnels of a session together; `None` for no bound.
     pub fn bytes_per_s(&self) -> Option<NonZeroU32> {
-        self.allocation.account.rate()
+        self.held.account().rate()
     }
 
     /// What it has relayed up to now.
     pub const fn usage(&self) -> &'a Usage {
-        &self.allocation.usage
+        match self.held {
+            Held::Allocation(allocation) => &allocation.usage,
+            Held::Tunnel(_, open) => &open.usage,
+        }
     }
 
     /// Whether it may move to another 5-tuple (RFC 8016).
     pub const fn is_mobile(&self) -> bool {
-        self.allocation.mobility.is_some()
+        match self.held {
+            Held::Allocation(allocation) => allocation.mobility.is_some(),
+            Held::Tunnel(..) => false,
+        }
     }
 
-    /// The peers that it has a permission for, in the order of their addresses.
+    /// The peers that it has a permission for, in the order of their addresses, or the one of a tunnel.
     pub fn peers(&self) -> impl Iterator<Item = IpAddr> + use<'a> {
-        self.allocation.permissions.peers()
+        let allocation = match self.held {
+            Held::Allocation(allocation) => Some(allocation),
+            Held::Tunnel(..) => None,
+        };
+        let permitted = allocation.map(|allocation| allocation.permissions.peers());
+        let target = self.tunnel_to().map(|peer| peer.ip());
+        permitted.into_iter().flatten().chain(target)
     }
 
     /// How many channels are bound.
     pub fn channel_count(&self) -> usize {
-        self.allocation.channels.len()
+        match self.held {
+            Held::Allocation(allocation) => allocation.channels.len(),
+            Held::Tunnel(..) => 0,
+        }
+    }
+}
+
+impl<'a> Held<'a> {
+    const fn client(self) -> &'a ClientTuple {
+        match self {
+            Self::Allocation(allocation) => &allocation.client,
+            Self::Tunnel(tunnel, _) => &tunnel.client,
+        }
+    }
+
+    fn account(self) -> &'a Account {
+        match self {
+            Self::Allocation(allocation) => &allocation.account,
+            Self::Tunnel(tunnel, _) => &tunnel.account,
+        }
     }
 }

@@ -2,12 +2,13 @@
 //!
 //! A session is one authenticated user on one connection. It has the account, one unit of the quota and one rate, as an allocation has;
 //! its tunnels share that. A tunnel has its place in the table of allocations, its port, its socket and its timer as an allocation
-//! has, and its peer passes the same policy. It has no permissions, because its peer is the only one, and nothing of it is on
-//! record: it cannot outlive the connection that it came by.
+//! has, and its peer passes the same policy. It has no permissions, because its peer is the only one. It is a session to whoever follows
+//! changes, and nothing of it is durable: it cannot outlive the connection that it came by.
 
 use core::net::SocketAddr;
-use core::time::Duration;
 use std::sync::Arc;
+
+use turnbuckle_wire::TransactionId;
 
 use crate::account::Account;
 use crate::allocation::Entry;
@@ -15,8 +16,9 @@ use crate::allocation::opening::{Opening, Openings};
 use crate::allocation::relay::{Relay, close};
 use crate::allocation::tunnel::{OpenTunnel, Tunnel, TunnelState};
 use crate::allocations::Allocations;
+use crate::auth::Authenticator;
 use crate::bandwidth::{Direction, Exhausted, share};
-use crate::change::Usage;
+use crate::change::{Brought, Change, Created, EndCause, Ended, Usage};
 use crate::command::{IcmpError, PeerRoute};
 use crate::credential::User;
 use crate::drop_reason::DropReason;
@@ -26,12 +28,11 @@ use crate::out::Out;
 use crate::ports::PortKind;
 use crate::random::Random;
 use crate::rules::Rules;
-use crate::time::Time;
+use crate::time::{Now, Time};
 use crate::tunnel_end::TunnelEnd;
 
-/// How long a tunnel may relay nothing. RFC 9298 §3.1 wants at least two minutes.
-// guard: V-91-idle
-pub(crate) const IDLE_MAX: Duration = Duration::from_secs(130);
+/// A tunnel is opened by no STUN transaction.
+const NO_TRANSACTION: TransactionId = TransactionId::new([0; 12]);
 /// How many tunnels a session may have.
 const TUNNELS_MAX: usize = 128;
 
@@ -140,7 +141,13 @@ pub(crate) fn open(
 }
 
 /// Begins to relay if the host has opened the socket. If it has not, the tunnel ends.
-pub(crate) fn settle(id: AllocationId, now: Time, allocations: &mut Allocations, out: &mut Out) {
+pub(crate) fn settle(
+    id: AllocationId,
+    now: Time,
+    rules: &Rules,
+    allocations: &mut Allocations,
+    out: &mut Out,
+) {
     let Some(Entry::Tunnel(tunnel)) = allocations.table.at_mut(id) else {
         return;
     };
@@ -156,24 +163,47 @@ pub(crate) fn settle(id: AllocationId, now: Time, allocations: &mut Allocations,
         Opening::Failed(_) | Opening::Unwanted | Opening::Waiting { .. } => None,
     });
     let Some(relay) = opened else {
-        return end(id, Some(TunnelEnd::NotOpened), allocations, out);
+        let cause = Some(TunnelEnd::NotOpened);
+        return end(id, cause, now, rules, allocations, out);
     };
     let (client, peer) = (tunnel.client, tunnel.target.peer().address());
-    tunnel.state = TunnelState::Open(OpenTunnel {
+    let open = OpenTunnel {
         relay,
         usage: Usage::default(),
         last_used: now,
-    });
+        created: now,
+        renew: now + rules.config.lifetimes.allocation_default,
+    };
+    let (expires, wake) = (open.expires(), open.expires().min(open.renew));
+    out.changes.push_back(Change::Created(Box::new(Created {
+        allocation: id,
+        path: rules.listeners.path(&client),
+        user: Arc::clone(tunnel.account.user()),
+        tunnel_to: Some(peer),
+        transaction: NO_TRANSACTION,
+        protocol: RelayProtocol::Udp,
+        relays: vec![open.relay.addresses()],
+        missing_family: None,
+        reservation: None,
+        brought: Brought::default(),
+        bytes_per_s: tunnel.account.rate(),
+        created: now,
+        expires,
+    })));
+    tunnel.state = TunnelState::Open(open);
     allocations.pending -= 1;
     allocations.tunnels += 1;
-    allocations.wheel.schedule(id.index, now + IDLE_MAX);
+    allocations.wheel.schedule(id.index, wake);
     out.outbox.tunnel_opened(id, client, peer);
 }
 
-/// Ends a tunnel, and has the host tell its client if there is a `cause`. Its port goes back as it is dropped.
+/// Ends a tunnel, and has the host tell its client if there is a `cause`: without one its connection is gone. Its port goes back as it is
+/// dropped.
 pub(crate) fn end(
     id: AllocationId,
     cause: Option<TunnelEnd>,
+    now: Time,
+    rules: &Rules,
     allocations: &mut Allocations,
     out: &mut Out,
 ) {
@@ -188,6 +218,25 @@ pub(crate) fn end(
         TunnelState::Open(open) => {
             allocations.tunnels -= 1;
             open.relay.close(&mut out.outbox);
+            let cause = match cause {
+                Some(cause) => cause.cause(),
+                None => Some(EndCause::Disconnected),
+            };
+            let ended = cause.map(|cause| Ended {
+                allocation: id,
+                path: rules.listeners.path(&tunnel.client),
+                user: Arc::clone(tunnel.account.user()),
+                tunnel_to: Some(tunnel.target.peer().address()),
+                cause,
+                created: open.created,
+                time: now,
+                created_by: NO_TRANSACTION,
+                redeemed: None,
+                created_from: None,
+                totals: open.usage,
+            });
+            let ended = ended.map(Box::new).map(Change::Ended);
+            out.changes.extend(ended);
         }
         // the host's answer to what waits will find no tunnel, and the socket is closed
         TunnelState::Opening(openings) => {
@@ -207,24 +256,48 @@ pub(crate) fn end(
     }
 }
 
-/// Ends a tunnel that has been idle or opening for too long, and sets its timer otherwise.
-pub(crate) fn expire(id: AllocationId, now: Time, allocations: &mut Allocations, out: &mut Out) {
-    let Some(tunnel) = allocations.tunnel(id) else {
+/// Ends a tunnel that has been idle or opening for too long, or whose user is gone, and sets its timer otherwise.
+pub(crate) fn expire(
+    id: AllocationId,
+    now: Now,
+    rules: &Rules,
+    authenticator: &mut Authenticator,
+    allocations: &mut Allocations,
+    out: &mut Out,
+) {
+    let Some(Entry::Tunnel(tunnel)) = allocations.table.at_mut(id) else {
         return;
     };
-    let (deadline, cause) = match &tunnel.state {
-        TunnelState::Open(open) => (open.last_used + IDLE_MAX, TunnelEnd::Idle),
-        TunnelState::Opening(openings) => (openings.deadline, TunnelEnd::NotOpened),
+    let time = now.time;
+    let Tunnel { account, state, .. } = &mut **tunnel;
+    let (cause, wake) = match state {
+        TunnelState::Opening(openings) => {
+            let is_over = openings.deadline <= time;
+            (is_over.then_some(TunnelEnd::NotOpened), openings.deadline)
+        }
+        TunnelState::Open(open) if open.expires() <= time => (Some(TunnelEnd::Idle), time),
+        TunnelState::Open(open) => {
+            let mut cause = None;
+            if open.renew <= time {
+                // Its client sends no Refresh. So the user is looked up as often as one is needed, and by the same rules.
+                // guard: V-93-removed
+                let is_gone = !authenticator.accepts_still(now, account.user());
+                cause = is_gone.then_some(TunnelEnd::UserGone);
+                open.renew = time + rules.config.lifetimes.allocation_default;
+            }
+            (cause, open.expires().min(open.renew))
+        }
     };
-    match deadline <= now {
-        true => end(id, Some(cause), allocations, out),
-        false => allocations.wheel.schedule(id.index, deadline),
+    match cause {
+        Some(cause) => end(id, Some(cause), time, rules, allocations, out),
+        None => allocations.wheel.schedule(id.index, wake),
     }
 }
 
 /// Ends a tunnel whose peer the policy forbids by now.
 pub(crate) fn enforce_policy(
     id: AllocationId,
+    now: Time,
     rules: &Rules,
     allocations: &mut Allocations,
     out: &mut Out,
@@ -235,7 +308,8 @@ pub(crate) fn enforce_policy(
     let policy = rules.policies.of(tunnel.account.user());
     // guard: V-89-judged
     if policy.check(tunnel.target.peer().address()).is_err() {
-        end(id, Some(TunnelEnd::Forbidden), allocations, out);
+        let cause = Some(TunnelEnd::Forbidden);
+        end(id, cause, now, rules, allocations, out);
     }
 }
 
@@ -320,6 +394,7 @@ pub(crate) fn admit_from_peer(
 /// Ends a tunnel if the network says that its peer cannot be reached. Returns why the error is dropped, as it always is: nothing of it
 /// is relayed.
 pub(crate) fn take_icmp(
+    now: Time,
     relay: RelayHandle,
     error: &IcmpError,
     rules: &Rules,
@@ -334,7 +409,7 @@ pub(crate) fn take_icmp(
         return Some(DropReason::IcmpNotRelayed);
     }
     let cause = TunnelEnd::Unreachable;
-    end(relay.allocation, Some(cause), allocations, out);
+    end(relay.allocation, Some(cause), now, rules, allocations, out);
     Some(DropReason::IcmpEndsTunnel)
 }
 

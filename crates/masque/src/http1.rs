@@ -45,7 +45,8 @@ pub fn read(bytes: &[u8]) -> Read {
     let mut fields = [httparse::EMPTY_HEADER; FIELDS_MAX];
     let mut request = httparse::Request::new(&mut fields);
     let parsed = request.parse(bytes);
-    let path = request.path.map(|target| path_of(target.as_bytes()));
+    let parts = request.path.map(|target| parts_of(target.as_bytes()));
+    let (authority, path) = (parts.and_then(|it| it.0), parts.map(|it| it.1));
     // A part of the request's first line is no path yet.
     let is_ours = path.is_some_and(|path| Target::of_path(path) != Err(TargetError::OtherPath));
     match parsed {
@@ -59,18 +60,20 @@ pub fn read(bytes: &[u8]) -> Read {
         Ok(httparse::Status::Complete(len)) if len > HEAD_LEN_MAX => {
             Read::Refused(Refusal::HeadTooLarge)
         }
-        Ok(httparse::Status::Complete(len)) => match asked(&request, path.unwrap_or_default()) {
-            Some(asked) => Read::Asked { asked, len },
-            None => Read::Refused(Refusal::BadRequest),
-        },
+        Ok(httparse::Status::Complete(len)) => {
+            match asked(&request, authority, path.unwrap_or_default()) {
+                Some(asked) => Read::Asked { asked, len },
+                None => Read::Refused(Refusal::BadRequest),
+            }
+        }
         Err(httparse::Error::TooManyHeaders) => Read::Refused(Refusal::HeadTooLarge),
         Err(_) if is_ours => Read::Refused(Refusal::BadRequest),
         Err(_) => Read::Other,
     }
 }
 
-/// Returns the path of a request target: of one in absolute form what follows the authority (RFC 9112 §3.2).
-fn path_of(target: &[u8]) -> &[u8] {
+/// Divides a request target: one in absolute form has an authority before its path (RFC 9112 §3.2).
+fn parts_of(target: &[u8]) -> (Option<&[u8]>, &[u8]) {
     let scheme_len = [&b"https://"[..], b"http://"]
         .into_iter()
         .find_map(|scheme| {
@@ -78,17 +81,24 @@ fn path_of(target: &[u8]) -> &[u8] {
             begin.eq_ignore_ascii_case(scheme).then_some(scheme.len())
         });
     let Some(after_scheme) = scheme_len.and_then(|len| target.get(len..)) else {
-        return target;
+        return (None, target);
     };
     match after_scheme.iter().position(|&byte| byte == b'/') {
         // An authority there has to be.
-        Some(at) if at > 0 => after_scheme.get(at..).unwrap_or_default(),
-        _ => target,
+        Some(at) if at > 0 => {
+            let (authority, path) = after_scheme.split_at(at);
+            (Some(authority), path)
+        }
+        _ => (None, target),
     }
 }
 
 /// Checks a request by RFC 9298 §3.2. `None` if it is malformed.
-fn asked(request: &httparse::Request<'_, '_>, path: &[u8]) -> Option<Asked> {
+fn asked(
+    request: &httparse::Request<'_, '_>,
+    authority: Option<&[u8]>,
+    path: &[u8],
+) -> Option<Asked> {
     let values = |name: &'static str| {
         let fields = request.headers.iter();
         let named = fields.filter(move |field| field.name.eq_ignore_ascii_case(name));
@@ -100,7 +110,7 @@ fn asked(request: &httparse::Request<'_, '_>, path: &[u8]) -> Option<Asked> {
         first.filter(|_| values.next().is_none())
     };
     let is_get = request.method == Some("GET") && request.version == Some(1);
-    let has_host = only("Host").is_some_and(|host| !host.is_empty());
+    let host = only("Host").filter(|host| !host.is_empty())?;
     let mut options = values("Connection").flat_map(|value| value.split(|&byte| byte == b','));
     let wants_upgrade = options.any(|option| option.trim_ascii().eq_ignore_ascii_case(b"upgrade"));
     let protocol = only("Upgrade");
@@ -109,7 +119,7 @@ fn asked(request: &httparse::Request<'_, '_>, path: &[u8]) -> Option<Asked> {
         .iter()
         .any(|&name| values(name).next().is_some());
     // guard: V-92-request
-    if !(is_get && has_host && wants_upgrade && is_udp) || has_content {
+    if !(is_get && wants_upgrade && is_udp) || has_content {
         return None;
     }
     let mut credentials = None;
@@ -121,7 +131,10 @@ fn asked(request: &httparse::Request<'_, '_>, path: &[u8]) -> Option<Asked> {
         }
         credentials = credentials.or_else(|| BasicCredentials::of_field(first?));
     }
+    // The one of an absolute target counts, whatever Host says (RFC 9112 §3.2.2).
+    let authority = core::str::from_utf8(authority.unwrap_or(host)).ok()?;
     Some(Asked {
+        authority: authority.into(),
         target: Target::of_path(path).ok()?,
         credentials,
     })
@@ -222,9 +235,13 @@ mod tests {
                 panic!("{path}")
             };
             assert_eq!(len, whole);
-            assert_eq!(asked.credentials, None);
             let host = Host::Ip([192, 0, 2, 6].into());
-            assert_eq!(asked.target, Target { host, port: 443 });
+            let expected = Asked {
+                authority: "example.org".into(),
+                target: Target { host, port: 443 },
+                credentials: None,
+            };
+            assert_eq!(asked, expected);
             for end in 0..whole {
                 assert_eq!(read(&bytes[..end]), Read::Later, "{end} bytes of {path}");
             }
@@ -273,6 +290,17 @@ mod tests {
             let read = read(&head(&line, &FIELDS));
             assert_eq!(read, Read::Refused(Refusal::BadRequest), "{line}");
         }
+    }
+
+    #[test]
+    fn the_authority_is_that_of_the_target_or_else_the_host() {
+        let of = |path: &str, host: &'static str| match get(path, &with(&[(0, host)], &[])) {
+            Read::Asked { asked, .. } => asked.authority.to_string(),
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(of(PATH, "Host: a.example:443"), "a.example:443");
+        let absolute = format!("https://b.example{PATH}");
+        assert_eq!(of(&absolute, "Host: a.example"), "b.example");
     }
 
     #[test]

@@ -290,7 +290,7 @@ counters! {
     pub(crate) struct AskCounters: "asks", "the requests that wait" {
         /// Requests of unknown users, or with another key, by what came of asking the user database.
         pub(crate) asks: PerReason<AskResult, { AskResult::ALL.len() }> => Requests,
-        /// Requests that wait for the user database: they are in, and neither out nor dropped yet.
+        /// STUN requests that wait for the user database: they are in, and neither out nor dropped yet.
         pub(crate) parked: Level => Requests,
     }
 }

@@ -318,8 +318,12 @@ fn reason(cause: EndCause) -> &'static str {
         EndCause::Cancelled => "ended by the operator",
         EndCause::Disconnected => "the client disconnected",
         EndCause::Expired => "allocation expired",
+        EndCause::Forbidden => "its peer is forbidden by now",
+        EndCause::Idle => "nothing was relayed",
         EndCause::Lost => "its sockets are lost",
         EndCause::Released(_) => "released by the client",
+        EndCause::Unreachable => "its peer cannot be reached",
+        EndCause::UserGone => "its user is not let in any more",
     }
 }
 
@@ -327,8 +331,9 @@ fn reason(cause: EndCause) -> &'static str {
 fn describe(change: &Change, number: u64, now: Time) -> Option<String> {
     let line = match change {
         Change::Created(created) => format!(
-            "session {:018}: new, realm=<{}>, username=<{}>, lifetime={}, client={}, relay={}",
+            "session {:018}: new{}, realm=<{}>, username=<{}>, lifetime={}, client={}, relay={}",
             number,
+            (created.tunnel_to).map_or(String::new(), |peer| format!(", tunnel to {peer}")),
             name(&created.user.realm),
             name(&created.user.name),
             created.expires.since(now).as_secs(),

@@ -173,7 +173,7 @@ impl Server {
             for (endpoint, local) in &listeners {
                 engine.add_listener(*endpoint, *local);
             }
-            engine.set_host_addresses(server.interfaces(), &[]);
+            engine.set_host_addresses(Time::ZERO, server.interfaces(), &[]);
             engine.set_shard(u32::try_from(shard).unwrap_or(u32::MAX));
             server.shards.push(Shard {
                 engine,
@@ -447,7 +447,7 @@ impl Server {
                     Some(Endpoint(*next))
                 },
             );
-            engine.set_host_addresses(self.interfaces(), &[]);
+            engine.set_host_addresses(clocks(now).time, self.interfaces(), &[]);
             engine.set_shard(u32::try_from(index).unwrap_or(u32::MAX));
             self.shards.push(Shard {
                 engine,

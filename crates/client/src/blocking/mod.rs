@@ -13,6 +13,7 @@ mod session;
 mod stream;
 mod target;
 mod tls;
+mod tunnel;
 
 pub use link::{Datagrams, Link, dtls_from, udp};
 pub use message::{Answer, append, code, plain};
@@ -21,3 +22,4 @@ pub use session::{Retransmission, Session};
 pub use stream::{Carrier, Stream, tcp, tcp_from};
 pub use target::{Observed, Target};
 pub use tls::Contexts;
+pub use tunnel::{Tunnel, TunnelAnswer, datagram_capsule, request as tunnel_request};

@@ -176,7 +176,7 @@ pub(crate) const ROWS: &[Key] = &[
         Group::Process,
         Kind::number(0, u32::MAX, "allocations"),
         "SIGUSR1 drains the server: new allocations get 403, and it ends when it has no more \
-         than this number.",
+         than this number, tunnels of UDP in HTTP included.",
     )
     .default("0")
     .live()

@@ -175,6 +175,7 @@ impl Api {
             "uptime_s": self.started.elapsed().as_secs(),
             "shards": self.commands.shards(),
             "allocations": accounting.get("allocations", None),
+            "tunnels": accounting.get("tunnels", None),
             "draining": self.counters.is_draining(),
             "program": std::env::current_exe().ok().map(|path| path.display().to_string()),
             "upgrade": self.upgraded.as_ref().map(|upgraded| json!({
@@ -251,9 +252,11 @@ impl Api {
     }
 
     fn drain(&self) -> String {
+        let accounting = self.counters.accounting();
         json!({
             "draining": self.counters.is_draining(),
-            "allocations": self.counters.accounting().get("allocations", None),
+            "allocations": accounting.get("allocations", None),
+            "tunnels": accounting.get("tunnels", None),
         })
         .to_string()
     }

@@ -23,6 +23,7 @@ pub(crate) fn object(session: &Session) -> Value {
         "tls": seal.map(|seal| json!({ "version": seal.version, "cipher": seal.suite })),
         "relays": relays.collect::<Vec<_>>(),
         "relay_protocol": session.protocol.as_str(),
+        "tunnel_to": session.tunnel_to,
         "age_s": session.age.as_secs(),
         "expires_in_s": session.expires_in.as_secs(),
         "max_bps": session.bytes_per_s,

@@ -288,8 +288,9 @@ impl Call {
             Command::Drain { wait, wait_max } => {
                 let answer = self.client.ask(Method::PUT, "/v1/drain").await?;
                 self.say(&answer, |answer| {
-                    let left = show::text(&answer["allocations"]);
-                    format!("draining; {left} allocations left\n")
+                    let count = |name| show::text(&answer[name]);
+                    let (left, tunnels) = (count("allocations"), count("tunnels"));
+                    format!("draining; {left} allocations and {tunnels} tunnels left\n")
                 })?;
                 if *wait {
                     self.wait(wait_max.map(Duration::from_secs)).await?;

@@ -136,6 +136,12 @@ impl Origins {
         }
     }
 
+    /// Returns the realm of an origin, if it has one.
+    pub(super) fn realm_at(&self, origin: &CanonicalOrigin) -> Option<&str> {
+        let at = self.find(origin.as_bytes()).ok()?;
+        Some(&*self.0[at].1)
+    }
+
     /// Returns the realm of the first origin of a request that has one.
     pub(super) fn realm_of(&self, message: &Message<'_>) -> Option<&str> {
         if self.0.is_empty() || !message.contains(AttributeType::ORIGIN) {

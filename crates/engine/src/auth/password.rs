@@ -5,20 +5,30 @@ use std::sync::Arc;
 
 use turnbuckle_wire::{PasswordAlgorithm, long_term_key_md5};
 
-use super::Authenticator;
-use crate::credential::{Claim, Terms, User, prepare_password};
+use super::config::place;
+use super::{Asks, Authenticator, CanonicalOrigin, ExpiryCheck};
+use crate::command::Question;
+use crate::credential::{Claim, Terms, User, prepare_name, prepare_password};
 use crate::time::Now;
 
+/// A name and a password that are no user's.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WrongPassword {
+    /// Whom a user database is to be asked about before the client is refused; `None` if it need not be asked.
+    pub question: Option<Question>,
+}
+
 impl Authenticator {
-    /// Returns the user of the first realm with this name and password. The work is the same whether or not there is such a user (V-26).
+    /// Returns the user of `realm` with this name and password. The work is the same whether or not there is such a user (V-26).
     pub(crate) fn check_password(
         &mut self,
         now: Now,
+        realm: &str,
         name: &str,
         password: &str,
-    ) -> Option<Arc<User>> {
+    ) -> Result<Arc<User>, WrongPassword> {
         let unix_s = self.calendar.advance(now);
-        let realm = self.realms.at(0);
+        let realm = self.realms.at(place(&self.realms.list, realm).unwrap_or(0));
         // Who is allowed no such password has none that fits; what is sent is compared all the same.
         let prepared = prepare_password(password);
         let terms = Terms {
@@ -34,13 +44,60 @@ impl Authenticator {
             password.as_bytes(),
         );
         let claim = Claim::Username(name.as_bytes());
-        self.credentials
+        let user = self
+            .credentials
             // guard: V-93-whole
-            .verify(realm, claim, terms, |keys| keys.is_md5(&key))
+            .verify(realm, claim, terms, |keys| keys.is_md5(&key));
+        user.ok_or_else(|| {
+            // No database has a user of another name (see `proof::question`).
+            let is_name = prepare_name(name).is_ok_and(|prepared| *prepared == *name);
+            let may_be_asked = self.asks != Asks::Never && !terms.refuse && is_name;
+            let question = may_be_asked.then(|| Question {
+                realm: Arc::clone(realm.name_arc()),
+                name: name.into(),
+            });
+            WrongPassword { question }
+        })
     }
 
-    /// Returns the realm that passwords are for.
-    pub(crate) fn realm_of_passwords(&self) -> &str {
-        self.realms.at(0).name()
+    /// Returns whether a Refresh request of this user would be let in, with the key that the user had.
+    pub(crate) fn accepts_still(&mut self, now: Now, user: &User) -> bool {
+        let unix_s = self.calendar.advance(now);
+        let Ok(at) = place(&self.realms.list, &user.realm) else {
+            return false;
+        };
+        let terms = Terms {
+            unix_s,
+            accept_expired: self.expiry == ExpiryCheck::NewAllocations,
+            algorithm: PasswordAlgorithm::Md5,
+            refuse: false,
+        };
+        let claim = Claim::Username(user.name.as_bytes());
+        let found = self
+            .credentials
+            .verify(self.realms.at(at), claim, terms, |keys| {
+                keys.has_md5_of(user.keys())
+            });
+        found.is_some()
+    }
+
+    /// Returns the realm of whom a request in HTTP is for: that of the origin, or the one of the host's name, or else the first. As with the
+    /// ORIGIN and the REALM of a STUN message, it is the client that chooses.
+    pub(crate) fn realm_of_authority(&self, is_secure: bool, authority: &str) -> Arc<str> {
+        let scheme = if is_secure { "https" } else { "http" };
+        let origin = CanonicalOrigin::of(format!("{scheme}://{authority}").as_bytes());
+        let of_origin = origin.and_then(|origin| self.realms.origins.realm_at(&origin));
+        let host = host(authority).to_ascii_lowercase();
+        let name = of_origin.unwrap_or(&host);
+        let at = place(&self.realms.list, name).unwrap_or(0);
+        Arc::clone(self.realms.at(at).name_arc())
+    }
+}
+
+/// Returns the host of an authority: what is before the port, if there is one.
+fn host(authority: &str) -> &str {
+    match authority.rsplit_once(':') {
+        Some((host, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => host,
+        _ => authority,
     }
 }

@@ -160,6 +160,9 @@ impl<R: Random> Engine<R> {
         let mut owners = BTreeMap::new();
         let mut reservations = Vec::new();
         for change in changes {
+            if change.is_of_tunnel() {
+                continue;
+            }
             if let Change::Created(created) = &change {
                 let reserved = created.reservation;
                 reservations.extend(reserved.map(|it| (it, Arc::clone(&created.user))));
@@ -523,7 +526,7 @@ impl<R: Random> Engine<R> {
         self.allocations.wheel.schedule(id.index, wake);
         mobility::announce_paths(id, &self.rules, &self.allocations);
         self.carry_over_path(id, parked, now);
-        judging::enforce_policy(id, &self.rules, &mut self.allocations, &mut self.out);
+        judging::enforce_policy(id, now, &self.rules, &mut self.allocations, &mut self.out);
         true
     }
 
@@ -620,6 +623,7 @@ impl<R: Random> Engine<R> {
             allocation: id,
             path: created.path,
             user: created.user,
+            tunnel_to: None,
             cause: EndCause::Lost,
             created: created.created,
             time: now,

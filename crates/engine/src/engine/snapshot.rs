@@ -88,6 +88,7 @@ fn created(
         allocation: id,
         path,
         user: Arc::clone(allocation.account.user()),
+        tunnel_to: None,
         transaction: allocation.transaction,
         protocol: allocation.protocol(),
         relays: allocation

@@ -295,7 +295,9 @@ fn permissions_end_when_the_policy_comes_to_forbid_them() {
         ip: "93.184.216.20".parse().unwrap(),
         prefix_len: 24,
     };
-    server.engine.set_host_addresses(vec![interface], &[]);
+    server
+        .engine
+        .set_host_addresses(server.now.time, vec![interface], &[]);
     server.pump();
     assert_eq!(server.take_changes().len(), 2);
     assert_eq!(
@@ -382,7 +384,9 @@ fn what_a_change_of_addresses_forbids_carries_nothing_before_it_is_judged() {
         ip: "93.184.216.20".parse().unwrap(),
         prefix_len: 24,
     };
-    server.engine.set_host_addresses(vec![interface], &[]);
+    server
+        .engine
+        .set_host_addresses(server.now.time, vec![interface], &[]);
     server.pump();
     let ended = server.take_changes().len();
     assert!(ended <= 4, "two allocations in one call: {ended}");

@@ -265,7 +265,7 @@ fn peer_rules_are_those_of_the_realm() {
     let mut policy = next.policy.clone();
     policy.rules.push(deny("93.184.216.21"));
     next.realms.policies.insert(OTHER.into(), policy);
-    server.engine.reconfigure(&next.into());
+    server.engine.reconfigure(server.now.time, &next.into());
     assert!(server.send(&mut alice, PEER, b"x").is_ok());
     assert_eq!(
         server.send(&mut whirrun, second_peer, b"x"),
@@ -279,7 +279,7 @@ fn a_realm_that_is_gone_has_no_users_any_more() {
     let mut server = Server::with(two_realms);
     let mut whirrun = of_other_realm(&mut server, "whirrun", OTHER_CLIENT);
     assert_eq!(code_of(&mut server, &mut whirrun, ORIGIN), None);
-    server.engine.reconfigure(&config().into());
+    server.engine.reconfigure(server.now.time, &config().into());
     let transaction = whirrun.next_transaction();
     let request = whirrun.request(Method::REFRESH, transaction, |writer| {
         writer.origin(ORIGIN);

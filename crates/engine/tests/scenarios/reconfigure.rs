@@ -18,7 +18,7 @@ fn a_user_who_is_added_or_removed_is_so_for_the_next_request() {
         .auth
         .add_users_by_md5_key([("carol", key), ("car\u{7}ol", key)]);
     assert_eq!(added.unusable, ["car\u{7}ol"]);
-    server.engine.reconfigure(&next.into());
+    server.engine.reconfigure(server.now.time, &next.into());
 
     let transaction = alice.next_transaction();
     let request = alice.request(Method::REFRESH, transaction, |_| {});
@@ -48,7 +48,7 @@ fn a_peer_that_is_denied_from_now_on_loses_its_permission_and_another_keeps_it()
         action: Action::Deny,
         range: "93.184.216.20".parse().unwrap(),
     });
-    server.engine.reconfigure(&next.into());
+    server.engine.reconfigure(server.now.time, &next.into());
     server.pump();
 
     let changes = server.take_changes();
@@ -130,12 +130,12 @@ fn a_capacity_that_is_set_later_counts_what_is_promised_already_and_one_that_goe
 fn mobility_that_is_switched_off_refuses_tickets_and_switched_on_again_takes_those_that_are_out() {
     let (mut server, _, relayed, ticket) = crate::mobility::start();
     let mut moved = server.client(crate::mobility::MOVED);
-    server.engine.reconfigure(&config().into());
+    server.engine.reconfigure(server.now.time, &config().into());
     let refused = crate::mobility::resume(&mut server, &mut moved, &ticket);
     assert_eq!(refused.code(), Some(405));
     let mut next = config();
     crate::mobility::mobile(&mut next);
-    server.engine.reconfigure(&next.into());
+    server.engine.reconfigure(server.now.time, &next.into());
     crate::mobility::resume(&mut server, &mut moved, &ticket).success();
     assert!(server.peer_data(relayed, PEER).is_ok());
 }
@@ -155,9 +155,9 @@ fn tcp_relays_that_are_switched_on_are_to_be_had_from_then_on_and_off_again_no_m
     let mut next = config();
     next.relays.tcp = Some(turnbuckle_engine::TcpRelays::default());
     server.commons.reconfigure(&next);
-    server.engine.reconfigure(&next.into());
+    server.engine.reconfigure(server.now.time, &next.into());
     assert_eq!(ask(&mut server, "203.0.113.9:2"), None);
-    server.engine.reconfigure(&config().into());
+    server.engine.reconfigure(server.now.time, &config().into());
     assert_eq!(ask(&mut server, "203.0.113.9:3"), Some(442));
 }
 

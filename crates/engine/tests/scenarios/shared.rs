@@ -307,7 +307,9 @@ fn nobody_reaches_a_shared_relay_socket_as_a_peer() {
         );
     }
     // Nor after the host has named its addresses again.
-    server.engine.set_host_addresses(Vec::new(), &[]);
+    server
+        .engine
+        .set_host_addresses(server.now.time, Vec::new(), &[]);
     assert_eq!(server.permit(&mut one, RELAY).code(), Some(403));
     assert_eq!(
         server.send(&mut one, RELAY, b"data"),

@@ -579,7 +579,9 @@ fn a_peer_that_the_policy_forbids_by_now_is_turned_away_although_it_has_a_permis
     let connected = connect(&mut server, &mut client, PEER);
     let connecting = begin_connect(&mut server, &mut client, "93.184.216.20:7001");
     server.replies.clear();
-    server.engine.set_host_addresses(vec![own], &[]);
+    server
+        .engine
+        .set_host_addresses(server.now.time, vec![own], &[]);
     server.pump();
     // what is there ends at once, and the request that was under way is answered
     assert_eq!(

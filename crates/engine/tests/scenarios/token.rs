@@ -283,7 +283,7 @@ fn a_key_may_put_its_clients_into_a_realm_and_takes_no_tokens_when_it_is_gone() 
     assert_eq!(refused.code(), Some(486), "the quota of that realm");
     let mut next = crate::support::config();
     config(&mut next, false);
-    server.engine.reconfigure(&next.into());
+    server.engine.reconfigure(server.now.time, &next.into());
     let code = code_of(&mut server, &mut second, |writer| token.write(writer));
     assert_eq!(code, Some(401));
     // who was let in stays until the token ends

@@ -1,14 +1,14 @@
 //! Tunnels: sessions with an account, each tunnel with a port and one peer.
 
-use core::net::SocketAddr;
+use core::net::{IpAddr, SocketAddr};
 use core::num::NonZeroU32;
 use core::time::Duration;
 use std::sync::Arc;
 
 use turnbuckle_engine::{
-    AllocationId, Bandwidth, ClientTuple, Commons, Connection, DropReason, Engine, Framing,
-    IcmpError, InterfaceAddress, Outcome, RelayHandle, Transport, TunnelEnd, TunnelRefusal,
-    TunnelSession,
+    AllocationId, Asks, AuthConfig, Bandwidth, Change, ClientTuple, Commons, Connection,
+    DropReason, EndCause, Engine, ExpiryCheck, Framing, IcmpError, InterfaceAddress, Outcome,
+    Realm, RelayHandle, Time, Transport, TunnelEnd, TunnelRefusal, TunnelSession, User,
 };
 
 use crate::authentication::rest;
@@ -26,7 +26,7 @@ fn connection(number: u64) -> ClientTuple {
 fn session(server: &mut Server) -> TunnelSession {
     let user = server
         .engine
-        .check_password(server.now, "alice", "wonderland");
+        .check_password(server.now, REALM, "alice", "wonderland");
     let from = connection(0).remote;
     server
         .engine
@@ -214,7 +214,9 @@ fn a_tunnel_whose_peer_is_forbidden_by_now_carries_nothing_and_ends() {
         ip: "93.184.216.20".parse().unwrap(),
         prefix_len: 32,
     };
-    server.engine.set_host_addresses(vec![interface], &[]);
+    server
+        .engine
+        .set_host_addresses(server.now.time, vec![interface], &[]);
     assert_eq!(to_peer(&mut server, tunnel), Err(DropReason::NoTunnel));
     server.pump();
     let ended = Wanted::Ended(connection(1), TunnelEnd::Forbidden);
@@ -401,8 +403,10 @@ fn a_password_is_one_of_turn_whether_its_user_is_kept_as_password_key_or_secret(
     let (good, good_password) = rest(now_s + later, "dave");
     let (old, old_password) = rest(now_s - later, "dave");
     let mut is_user = |name: &str, password: &str| {
-        let user = server.engine.check_password(server.now, name, password);
-        user.map(|user| user.quota_name.to_string())
+        let user = server
+            .engine
+            .check_password(server.now, REALM, name, password);
+        user.ok().map(|user| user.quota_name.to_string())
     };
     assert_eq!(is_user("alice", "wonderland").as_deref(), Some("alice"));
     assert_eq!(is_user("carol", "singing").as_deref(), Some("carol"));
@@ -419,5 +423,267 @@ fn a_password_is_one_of_turn_whether_its_user_is_kept_as_password_key_or_secret(
         (&good.replace("dave", "eve"), &good_password),
     ] {
         assert_eq!(is_user(name, password), None, "{name} {password}");
+    }
+}
+
+/// What is said of tunnels: whether it began, whose it is, its peer, and why it ended with how much.
+fn told(server: &mut Server) -> Vec<String> {
+    let changes = server.take_changes();
+    let changes = changes.iter().map(|change| match change {
+        Change::Created(created) => {
+            let (user, peer) = (&created.user.name, created.tunnel_to.unwrap());
+            assert!(change.is_of_tunnel() && created.relays.len() == 1);
+            format!("{user} to {peer}")
+        }
+        Change::Ended(ended) => {
+            assert!(change.is_of_tunnel());
+            let totals = [
+                ended.totals.client_received,
+                ended.totals.peer_sent,
+                ended.totals.peer_received,
+                ended.totals.client_sent,
+            ];
+            let totals = totals.map(|traffic| (traffic.datagrams, traffic.bytes));
+            format!("{:?} {totals:?}", ended.cause)
+        }
+        other => panic!("{other:?}"),
+    });
+    changes.collect()
+}
+
+#[test]
+fn a_tunnel_is_a_session_to_whoever_follows_changes_and_to_an_operator() {
+    let mut server = Server::start();
+    let mut client = server.client(CLIENT);
+    server.allocate(&mut client);
+    server.take_changes();
+    let session = session(&mut server);
+    let tunnels = [1, 2].map(|number| open(&mut server, &session, number, PEER).unwrap());
+    let began = format!("alice to {PEER}");
+    assert_eq!(told(&mut server), [began.clone(), began.clone()]);
+    let relay = handle(&server, tunnels[0]);
+    server.wait_s(50);
+    to_peer(&mut server, tunnels[0]).unwrap();
+    from_peer(&mut server, relay, PEER).unwrap();
+    from_peer(&mut server, relay, PEER).unwrap();
+    assert!(from_peer(&mut server, relay, "93.184.216.21:7000").is_err());
+    server.wait_s(30);
+
+    let slots = 0..server.engine.session_slots();
+    let held: Vec<_> = slots
+        .filter_map(|slot| server.engine.session_at(slot))
+        .collect();
+    assert_eq!(held.len(), 3);
+    let of_tunnels: Vec<_> = held.iter().filter(|it| it.tunnel_to().is_some()).collect();
+    let [first, second] = of_tunnels[..] else {
+        panic!("two")
+    };
+    assert_eq!((first.id(), second.id()), (tunnels[0], tunnels[1]));
+    assert_eq!(first.tunnel_to(), Some(PEER.parse().unwrap()));
+    assert_eq!(
+        first.peers().collect::<Vec<_>>(),
+        ["93.184.216.20".parse::<IpAddr>().unwrap()]
+    );
+    assert_eq!(
+        (&*first.user().name, first.client()),
+        ("alice", &connection(1))
+    );
+    assert_eq!(first.usage().peer_received.datagrams, 3);
+    assert_eq!(first.relays().count(), 1);
+    let now = server.now.time;
+    let times = |it: &turnbuckle_engine::Session<'_>| {
+        (
+            now.since(it.created()).as_secs(),
+            it.expires().since(now).as_secs(),
+        )
+    };
+    assert_eq!((times(first), times(second)), ((80, 100), (80, 50)));
+
+    // The operator ends one, the other ends with its connection.
+    server.engine.cancel(server.now, tunnels[0]);
+    server.engine.disconnected(server.now, &connection(2));
+    server.pump();
+    let ended = Wanted::Ended(connection(1), TunnelEnd::Cancelled);
+    assert_eq!(server.wanted.last(), Some(&ended));
+    let totals = "[(1, 100), (1, 100), (3, 300), (2, 200)]";
+    let nothing = "[(0, 0), (0, 0), (0, 0), (0, 0)]";
+    let expected = [
+        format!("{:?} {totals}", EndCause::Cancelled),
+        format!("{:?} {nothing}", EndCause::Disconnected),
+    ];
+    assert_eq!(told(&mut server), expected);
+    assert_eq!(server.engine.statistics().allocations, 1);
+
+    // Each other end has its cause, and one that was never open is not told of at all.
+    open(&mut server, &session, 3, PEER).unwrap();
+    server.wait_s(131);
+    let tunnel = open(&mut server, &session, 4, PEER).unwrap();
+    let unreachable = IcmpError {
+        peer: PEER.parse().unwrap(),
+        kind: 3,
+        code: 3,
+        mtu: 0,
+        v6: false,
+    };
+    let relay = handle(&server, tunnel);
+    server.engine.handle_icmp(server.now, relay, unreachable);
+    server.opens_at_once = false;
+    open(&mut server, &session, 5, PEER).unwrap();
+    server.wait_s(11);
+    let expected = [
+        began.clone(),
+        format!("{:?} {nothing}", EndCause::Idle),
+        began,
+        format!("{:?} {nothing}", EndCause::Unreachable),
+    ];
+    assert_eq!(told(&mut server), expected);
+}
+
+/// Sends something half a minute later, and once a minute from then on, until `tunnel` is gone, for an hour at most. Returns after how many seconds it was.
+fn lives_s(server: &mut Server, tunnel: AllocationId) -> u64 {
+    server.wait_s(30);
+    (30..3600)
+        .step_by(60)
+        .find(|_| {
+            let is_gone = to_peer(server, tunnel).is_err();
+            server.wait_s(60);
+            is_gone
+        })
+        .unwrap_or(3600)
+}
+
+//= V-93
+#[test]
+fn a_tunnel_whose_user_is_removed_ends_when_an_allocation_would_that_is_refreshed_no_more() {
+    type Change = fn(&mut AuthConfig);
+    let changed: [(&str, Change, u64); 4] = [
+        (
+            "the same",
+            |auth| auth.add_user("alice", "wonderland").unwrap(),
+            3600,
+        ),
+        (
+            "removed",
+            |auth| auth.add_user("bob", "builder").unwrap(),
+            630,
+        ),
+        (
+            "another password",
+            |auth| auth.add_user("alice", "mirror").unwrap(),
+            630,
+        ),
+        (
+            "another realm",
+            |auth| *auth = AuthConfig::new("elsewhere.org").unwrap(),
+            630,
+        ),
+    ];
+    for (what, change, expected_s) in changed {
+        let mut server = Server::start();
+        let session = session(&mut server);
+        let tunnel = open(&mut server, &session, 1, PEER).unwrap();
+        let mut next = config();
+        next.auth = AuthConfig::new(REALM).unwrap();
+        change(&mut next.auth);
+        server.engine.reconfigure(server.now.time, &next.into());
+        assert_eq!(lives_s(&mut server, tunnel), expected_s, "{what}");
+        let ended = Wanted::Ended(connection(1), TunnelEnd::UserGone);
+        assert_eq!(
+            server.wanted.last() == Some(&ended),
+            expected_s == 630,
+            "{what}"
+        );
+    }
+}
+
+#[test]
+fn a_tunnel_of_a_time_limited_user_ends_as_the_check_of_its_expiry_says() {
+    for (expiry, expected_s) in [
+        (ExpiryCheck::EveryRequest, 1230),
+        (ExpiryCheck::NewAllocations, 3600),
+    ] {
+        let mut server = Server::with(|config| {
+            config.auth.add_rest_secret(b"north").unwrap();
+            config.auth.expiry = expiry;
+        });
+        let (name, password) = rest(server.now.unix_s + 1000, "dave");
+        let user = server
+            .engine
+            .check_password(server.now, REALM, &name, &password)
+            .unwrap();
+        let from = connection(0).remote;
+        let session = server.engine.open_session(server.now, from, &user).unwrap();
+        let tunnel = open(&mut server, &session, 1, PEER).unwrap();
+        assert_eq!(lives_s(&mut server, tunnel), expected_s, "{expiry:?}");
+    }
+}
+
+#[test]
+fn the_realm_is_that_of_the_origin_or_of_the_hosts_name_or_the_first() {
+    let mut server = Server::with(|config| {
+        for name in ["crinna.org", "uffrith.org"] {
+            let mut realm = Realm::new(name).unwrap();
+            realm.add_user("whirrun", name).unwrap();
+            config.auth.add_realm(realm);
+        }
+        config
+            .auth
+            .add_origin("https://turn.crinna.org:5349", "crinna.org")
+            .unwrap();
+        config
+            .auth
+            .add_origin("https://uffrith.org", "crinna.org")
+            .unwrap();
+    });
+    for (is_secure, authority, realm) in [
+        (true, "turn.crinna.org:5349", "crinna.org"),
+        (true, "TURN.Crinna.org:5349", "crinna.org"),
+        (true, "turn.crinna.org", REALM),
+        (false, "turn.crinna.org:5349", REALM),
+        (true, "uffrith.org", "crinna.org"),
+        (true, "uffrith.org:443", "crinna.org"),
+        (true, "uffrith.org:5349", "uffrith.org"),
+        (false, "Uffrith.org:3478", "uffrith.org"),
+        (true, "192.0.2.1:5349", REALM),
+        (true, "[2001:db8::1]:5349", REALM),
+        (true, "\u{7f}\u{1}", REALM),
+        (true, "", REALM),
+    ] {
+        let found = server.engine.realm_of_authority(is_secure, authority);
+        assert_eq!(&*found, realm, "{authority}");
+    }
+    let mut is_user = |realm: &str, password: &str| -> Option<Arc<User>> {
+        let now = server.now;
+        (server.engine)
+            .check_password(now, realm, "whirrun", password)
+            .ok()
+    };
+    let user = is_user("crinna.org", "crinna.org").unwrap();
+    assert_eq!(&*user.realm, "crinna.org");
+    assert!(is_user("uffrith.org", "crinna.org").is_none());
+    assert!(is_user(REALM, "crinna.org").is_none());
+    assert!(is_user("nowhere.org", "crinna.org").is_none());
+}
+
+//= V-54
+#[test]
+fn a_database_is_to_be_asked_about_whom_it_may_have() {
+    for asks in [Asks::Never, Asks::Users] {
+        let mut server = Server::with(|config| config.auth.asks = asks);
+        let now = server.now;
+        let mut question = |name: &str, password: &str| {
+            let checked = server.engine.check_password(now, REALM, name, password);
+            let question = checked.err()?.question?;
+            Some((question.realm.to_string(), question.name.to_string()))
+        };
+        assert_eq!(question("alice", "wonderland"), None);
+        for name in ["alice", "carol"] {
+            let expected = Some((REALM.to_owned(), name.to_owned()));
+            let expected = expected.filter(|_| asks == Asks::Users);
+            assert_eq!(question(name, "mirror"), expected);
+        }
+        for (name, password) in [("car\0ol", "x"), ("", "x"), ("carol", "won\u{7}der")] {
+            assert_eq!(question(name, password), None, "{name:?}");
+        }
     }
 }

@@ -92,6 +92,7 @@ fn asked(fields: &[Field<'_>]) -> Option<Result<Asked, Refusal>> {
     if OF_CONTENT.iter().any(|&name| named(name).next().is_some()) {
         return None;
     }
+    let authority = core::str::from_utf8(pseudo.authority?).ok()?;
     let target = match Target::of_path(pseudo.path?) {
         Ok(target) => target,
         Err(TargetError::OtherPath) => return Some(Err(Refusal::NotFound)),
@@ -102,6 +103,7 @@ fn asked(fields: &[Field<'_>]) -> Option<Result<Asked, Refusal>> {
     let of_origin = only(b"authorization")?;
     let credentials = of_proxy.and_then(BasicCredentials::of_field);
     Some(Ok(Asked {
+        authority: authority.into(),
         target,
         credentials: credentials.or_else(|| of_origin.and_then(BasicCredentials::of_field)),
     }))

@@ -1,18 +1,18 @@
-//! Ends the relay when few enough allocations are left.
+//! Ends the relay when few enough allocations and tunnels are left.
 
 use std::io::Write;
 use std::time::{Duration, Instant};
 
 use super::shards::Shards;
 
-/// Time between two counts of the allocations that are left.
+/// Time between two counts of what is left.
 const INTERVAL: Duration = Duration::from_secs(1);
 
 /// Holds whether the server drains.
 pub(super) struct Drain {
-    /// Number of allocations that may be left when the server ends.
+    /// Number of allocations and tunnels that may be left when the server ends.
     allocations_left: u32,
-    /// When allocations are counted next. `None` unless the server drains.
+    /// When they are counted next. `None` unless the server drains.
     next_count: Option<Instant>,
 }
 
@@ -44,7 +44,7 @@ impl Drain {
             out,
             "draining: no new allocations; ends when {} of {} are left",
             self.allocations_left,
-            shards.allocations()
+            shards.sessions()
         );
         self.next_count = Some(Instant::now());
     }
@@ -57,13 +57,17 @@ impl Drain {
         }
     }
 
-    /// Returns whether few enough allocations are left. They are counted only when it is due.
+    /// Returns whether few enough allocations and tunnels are left. They are counted only when it is due.
     pub(super) fn is_over(&mut self, now: Instant, shards: &Shards, out: &mut impl Write) -> bool {
         if self.next_count.is_none_or(|next_count| now < next_count) {
             return false;
         }
-        if shards.allocations() <= u64::from(self.allocations_left) {
-            let _ = writeln!(out, "drained, {} allocations left", shards.allocations());
+        if shards.sessions() <= u64::from(self.allocations_left) {
+            let _ = writeln!(
+                out,
+                "drained, {} allocations and tunnels left",
+                shards.sessions()
+            );
             return true;
         }
         self.next_count = Some(now + INTERVAL);

@@ -84,10 +84,12 @@ impl Shards {
         kept.map(|kept| kept.clone().unwrap_or_default()).collect()
     }
 
-    /// Returns the number of allocations of all shards.
-    pub(super) fn allocations(&self) -> u64 {
+    /// Returns the number of allocations and tunnels of all shards.
+    pub(super) fn sessions(&self) -> u64 {
         let counters = self.all.iter().map(|shard| &shard.counters.engine);
-        counters.map(|engine| engine.allocations.get()).sum()
+        // guard: V-43-drain
+        let sessions = counters.map(|engine| engine.allocations.get() + engine.tunnels.get());
+        sessions.sum()
     }
 
     /// Sends new users to a shard. Returns whether there was room in its queue.

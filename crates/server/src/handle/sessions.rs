@@ -62,7 +62,7 @@ pub fn shard_of(number: u64) -> usize {
     usize::try_from(number / NUMBERS_PER_SHARD).unwrap_or(usize::MAX)
 }
 
-/// An allocation with what belongs to it, at one moment.
+/// An allocation with what belongs to it, or a tunnel, at one moment.
 #[derive(Clone, Debug)]
 pub struct Session {
     /// Its number, the same in log, events and lists.
@@ -75,11 +75,13 @@ pub struct Session {
     pub client: ClientSide,
     /// The relayed transport addresses, one or two.
     pub relays: Vec<Relayed>,
+    /// The peer of a tunnel; `None` for an allocation.
+    pub tunnel_to: Option<SocketAddr>,
     /// What runs between them and peers.
     pub protocol: RelayProtocol,
     /// Time since it was created.
     pub age: Duration,
-    /// Time until it ends unless it is refreshed.
+    /// Time until it ends unless it is refreshed, or a tunnel unless something is relayed.
     pub expires_in: Duration,
     /// How fast it may relay in each direction, in bytes of payload per second; `None` for no bound.
     pub bytes_per_s: Option<NonZeroU32>,
@@ -87,7 +89,7 @@ pub struct Session {
     pub usage: Usage,
     /// Whether it may move to another 5-tuple (RFC 8016).
     pub is_mobile: bool,
-    /// Peers that it has a permission for, the first 16 of them.
+    /// Peers that it has a permission for, the first 16 of them, or the one of a tunnel.
     pub peers: Vec<IpAddr>,
 }
 

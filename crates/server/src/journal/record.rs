@@ -271,6 +271,10 @@ impl Encoder<'_> {
                 self.u8(4);
                 self.transaction(transaction);
             }
+            // those of tunnels, of which nothing is written
+            EndCause::Forbidden | EndCause::Idle | EndCause::Unreachable | EndCause::UserGone => {
+                self.u8(0)
+            }
         }
     }
 
@@ -405,6 +409,7 @@ impl Decoder<'_> {
             allocation,
             path,
             user,
+            tunnel_to: None,
             transaction,
             protocol,
             relays,
@@ -422,6 +427,7 @@ impl Decoder<'_> {
             allocation,
             path: self.path()?,
             user: self.user()?,
+            tunnel_to: None,
             cause: self.cause()?,
             created: self.time()?,
             time: self.time()?,

@@ -475,7 +475,12 @@ impl Sessions {
         let cause = match ended.cause {
             EndCause::Disconnected => disconnection(ended.path.transport, session.is_broken),
             EndCause::Expired | EndCause::Released(_) => "allocation timeout".to_owned(),
-            EndCause::Cancelled | EndCause::Lost => "general".to_owned(),
+            EndCause::Idle => "allocation timeout".to_owned(),
+            EndCause::Cancelled
+            | EndCause::Forbidden
+            | EndCause::Lost
+            | EndCause::Unreachable
+            | EndCause::UserGone => "general".to_owned(),
         };
         let path = Path::from(&ended.path);
         let mut lines = session.used(&title, &ended.totals).to_vec();

@@ -128,8 +128,12 @@ fn word(cause: EndCause) -> &'static str {
         EndCause::Cancelled => "cancelled",
         EndCause::Disconnected => "disconnected",
         EndCause::Expired => "expired",
+        EndCause::Forbidden => "forbidden",
+        EndCause::Idle => "idle",
         EndCause::Lost => "lost",
         EndCause::Released(_) => "released",
+        EndCause::Unreachable => "unreachable",
+        EndCause::UserGone => "user_gone",
     }
 }
 

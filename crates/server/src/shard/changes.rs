@@ -156,7 +156,9 @@ impl Changes {
         engine: &Engine<R>,
         now: Time,
     ) {
-        if let Some(journal) = &mut self.journal {
+        if let Some(journal) = &mut self.journal
+            && !change.is_of_tunnel()
+        {
             journal.append(change);
         }
         let mut seal = None;

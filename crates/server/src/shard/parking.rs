@@ -1,7 +1,8 @@
 //! Requests that wait until the user database has been asked about their user.
 //!
-//! Invariant: a request that is parked is in and not yet out, and leaves once: it is handled finally ([`Parking::due`]), or dropped with its
-//! connection or its shard. None waits longer than [`WAIT_MAX`].
+//! Invariant: a STUN request that is parked is in and not yet out, and leaves once: it is handled finally ([`Parking::due`]), or dropped with its
+//! connection or its shard. None waits longer than [`WAIT_MAX`]. A request for a tunnel is kept by its front, counts when it is answered, and only
+//! waits here.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -39,7 +40,8 @@ pub(in crate::shard) struct Parking {
 struct Parked {
     number: u32,
     client: ClientTuple,
-    request: Box<[u8]>,
+    /// The STUN message; `None` for a request that its front keeps.
+    request: Option<Box<[u8]>>,
     question: Question,
     since: Time,
     due: Time,
@@ -50,7 +52,8 @@ struct Parked {
 /// A request whose wait is over.
 pub(in crate::shard) struct Due {
     pub(in crate::shard) client: ClientTuple,
-    pub(in crate::shard) request: Box<[u8]>,
+    /// The STUN message; `None` for a request that its front keeps.
+    pub(in crate::shard) request: Option<Box<[u8]>>,
 }
 
 impl Parking {
@@ -89,25 +92,27 @@ impl Parking {
     pub(in crate::shard) fn has(&self, client: &ClientTuple, request: &[u8]) -> bool {
         let transaction = request.get(TRANSACTION);
         let is_same = |parked: &Parked| {
-            parked.client == *client && parked.request.get(TRANSACTION) == transaction
+            let waits = parked.request.as_deref();
+            parked.client == *client && waits.is_some_and(|it| it.get(TRANSACTION) == transaction)
         };
         self.parked.iter().any(is_same)
     }
 
-    /// Has a request wait for the answer to `question`. Returns false if nobody is asked.
+    /// Has a STUN request wait for the answer to `question`, or one that its front keeps. Returns false if nobody is asked.
     pub(in crate::shard) fn park(
         &mut self,
         now: Time,
         client: ClientTuple,
-        request: &[u8],
+        request: Option<&[u8]>,
         question: Question,
     ) -> bool {
         let Some(asker) = &self.asker else {
             return false;
         };
         let number = self.next;
+        let is_short = request.is_none_or(|request| request.len() <= REQUEST_LEN_MAX);
         // guard: V-54-ask-room
-        let asked = match self.parked.len() < PARKED_MAX && request.len() <= REQUEST_LEN_MAX {
+        let asked = match self.parked.len() < PARKED_MAX && is_short {
             true => asker.ask(now, client.remote.ip(), &question, (self.shard, number)),
             false => Err(AskResult::LimitedRoom),
         };
@@ -119,7 +124,7 @@ impl Parking {
         self.parked.push_back(Parked {
             number,
             client,
-            request: request.into(),
+            request: request.map(Into::into),
             question,
             since: now,
             // guard: V-54-ask-wait
@@ -163,9 +168,9 @@ impl Parking {
         self.take(at)
     }
 
-    /// Forgets all requests, and returns how many there were.
+    /// Forgets all requests, and returns how many STUN requests there were.
     pub(in crate::shard) fn clear(&mut self) -> u64 {
-        let count = self.parked.len() as u64;
+        let count = self.stun_requests();
         self.parked.clear();
         self.settled();
         count
@@ -186,7 +191,12 @@ impl Parking {
     fn settled(&mut self) {
         let due = self.parked.iter().map(|parked| parked.due).min();
         self.due = due.unwrap_or(Time::MAX);
-        self.counters.asks.parked.set(self.parked.len() as u64);
+        self.counters.asks.parked.set(self.stun_requests());
+    }
+
+    fn stun_requests(&self) -> u64 {
+        let parked = self.parked.iter();
+        parked.filter(|parked| parked.request.is_some()).count() as u64
     }
 }
 

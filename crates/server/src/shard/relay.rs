@@ -259,13 +259,14 @@ impl Relay {
 
     /// Sets the engine's list of the host's own addresses, so that no peer is reached there (V-07).
     pub(crate) fn set_interfaces(&mut self, interfaces: Vec<InterfaceAddress>) {
-        self.hub.engine.set_host_addresses(interfaces, &[]);
+        let now = self.hub.now.time;
+        (self.hub.engine).set_host_addresses(now, interfaces, &[]);
         self.hub.rules_changed();
     }
 
     /// Adds relay addresses to the engine that were found after the start.
     pub(crate) fn add_relays(&mut self, relays: &[RelayAddress]) {
-        self.hub.engine.add_relays(relays);
+        self.hub.engine.add_relays(self.hub.now.time, relays);
         self.hub.rules_changed();
     }
 
@@ -294,7 +295,7 @@ impl Relay {
 
     /// Takes over other settings.
     pub(crate) fn reconfigure(&mut self, engine: &Arc<EngineConfig>) {
-        self.hub.engine.reconfigure(engine);
+        self.hub.engine.reconfigure(self.hub.now.time, engine);
         self.hub.rules_changed();
     }
 

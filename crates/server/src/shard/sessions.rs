@@ -142,6 +142,7 @@ impl Sessions {
             user: user.name.clone(),
             client: client_side(held.path(), seal),
             relays: held.relays().collect(),
+            tunnel_to: held.tunnel_to(),
             protocol: held.protocol(),
             age: now.time.since(held.created()),
             expires_in: held.expires().since(now.time),

@@ -25,6 +25,7 @@ mod turn;
 mod crossing;
 mod messages;
 pub(crate) mod several;
+mod tunnels;
 
 /// Datagrams of one round, each way and of each kind.
 const DATAGRAMS: usize = 8;

@@ -194,6 +194,12 @@ impl Mirror {
                     EndCause::Cancelled | EndCause::Disconnected | EndCause::Lost => {
                         model.end(copy.tuple, None, now);
                     }
+                    EndCause::Forbidden
+                    | EndCause::Idle
+                    | EndCause::Unreachable
+                    | EndCause::UserGone => {
+                        return Err(Violation::new("model", format!("{change:?}")));
+                    }
                 }
             }
             Change::Resumed(resumed) => {
@@ -232,6 +238,12 @@ impl Mirror {
                     EndCause::Released(_) => {}
                     EndCause::Cancelled | EndCause::Disconnected | EndCause::Lost => {
                         model.end_family(tuple, v6, None, now)
+                    }
+                    EndCause::Forbidden
+                    | EndCause::Idle
+                    | EndCause::Unreachable
+                    | EndCause::UserGone => {
+                        return Err(Violation::new("model", format!("{change:?}")));
                     }
                 }
             }
@@ -331,6 +343,10 @@ pub(super) fn kind(change: &Change) -> u16 {
             EndCause::Lost => 5,
             EndCause::Disconnected => 10,
             EndCause::Cancelled => 17,
+            EndCause::Forbidden => 19,
+            EndCause::Idle => 20,
+            EndCause::Unreachable => 21,
+            EndCause::UserGone => 22,
         },
         Change::FamilyEnded { .. } => 6,
         Change::PeerBound { .. } => 11,

@@ -82,7 +82,7 @@ impl Steered {
     }
 
     /// The sessions that pass a filter.
-    fn sessions(&self, filter: &[&str]) -> Vec<Value> {
+    pub(crate) fn sessions(&self, filter: &[&str]) -> Vec<Value> {
         let arguments = [&["sessions", "--json"], filter].concat();
         self.ctl(&arguments).expect(0).json()
     }
@@ -290,7 +290,7 @@ fn a_relay_is_drained_and_takes_clients_again_and_ends_when_it_is_told_to() {
     client.allocate();
     steered.ctl(&["health"]).expect(0);
     let drained = steered.ctl(&["drain"]).expect(0);
-    assert_eq!(drained.out, "draining; 1 allocations left\n");
+    assert_eq!(drained.out, "draining; 1 allocations and 0 tunnels left\n");
     let health = steered.ctl(&["health", "--json"]).expect(1).json();
     assert_eq!(
         (&health[0]["live"], &health[0]["ready"]),

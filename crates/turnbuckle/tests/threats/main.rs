@@ -38,6 +38,7 @@
 //! | V-48 | TLS handshakes | `tls` |
 //! | V-51 | metrics | `metrics` |
 //! | V-63 | a process that is killed, or hands over to another program | `survival`, `upgrades` |
+//! | V-89 | tunnels of UDP in HTTP to whom no peer may be | `tunnels`, `probe` |
 //! | V-80 to V-86, V-88, V-95 | QUIC: floods, tokens, amplification, what passes for ChannelData, hand-over, request floods, key logs | `quic` |
 //!
 //! Of relay sockets that allocations share, V-07, V-29 and V-45 have tests of their own (`shared_relays`).
@@ -46,7 +47,7 @@
 //! What the RFCs ask of packets and connections is in `standards`, what coturn's options do in `options`.
 //! All that can be tried with nothing but a server's address is a program too, `turnbuckle probe`; `probe` runs it.
 //!
-//! What of these rows is not tried, because the relay has no such path: CONNECT-UDP; admin and metrics listeners as peers (any
+//! What of these rows is not tried, because the relay has no such path: admin and metrics listeners as peers (any
 //! other port of an own address stands for them). Permissions at 299.9 and
 //! 300.1 seconds are tried in the engine, where time is an argument; here with a lifetime of two seconds.
 
@@ -92,4 +93,5 @@ mod streams;
 mod survival;
 mod tcp_relays;
 mod tls;
+mod tunnels;
 mod upgrades;

@@ -45,6 +45,8 @@ pub(in crate::shard) enum TunnelEvent {
         tunnel: AllocationId,
         peer: SocketAddr,
     },
+    /// The user database has been asked about who wants it, or has had its time.
+    UserAsked,
 }
 
 /// Reaches the clients of one transport, or of all of them.

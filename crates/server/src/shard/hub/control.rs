@@ -6,7 +6,7 @@ use turnbuckle_engine::{ClientTuple, DropReason, IcmpError, Outcome, RelayHandle
 use super::Hub;
 use super::wanted::{Late, SocketDue, Wanted};
 use crate::counters::{AcrossDrop, HubDrop};
-use crate::shard::front::Front;
+use crate::shard::front::{Front, TunnelEvent};
 use crate::shard::name;
 use crate::shard::parking::Due;
 
@@ -45,7 +45,7 @@ impl Hub {
         };
         let outcome = match outcome {
             Outcome::Ask(question) => {
-                if (self.parking).park(self.now.time, client, datagram, question) {
+                if (self.parking).park(self.now.time, client, Some(datagram), question) {
                     return;
                 }
                 self.engine.handle_finally(self.now, client, datagram)
@@ -75,7 +75,10 @@ impl Hub {
     }
 
     fn finish<F: Front>(&mut self, due: &Due, front: &mut F, tx: &mut SendQueue) {
-        let (client, request) = (due.client, &*due.request);
+        let client = due.client;
+        let Some(request) = due.request.as_deref() else {
+            return front.tunnel_changed(&client, TunnelEvent::UserAsked, tx);
+        };
         if !front.has_client(&client) {
             return self.counters.dropped(HubDrop::SocketClosed, 1);
         }
@@ -172,7 +175,8 @@ impl Hub {
     /// Handles the timers that are due.
     pub(in crate::shard) fn handle_timeout<F: Front>(&mut self, front: &mut F, tx: &mut SendQueue) {
         let due = self.engine.next_timeout();
-        if due.is_some_and(|due| due <= self.now.time) {
+        let has_judged = std::mem::take(&mut self.has_judged);
+        if has_judged || due.is_some_and(|due| due <= self.now.time) {
             self.engine.handle_timeout(self.now);
             self.carry_out_commands(front, tx);
         }
@@ -239,8 +243,10 @@ impl Hub {
     pub(in crate::shard) fn disconnected(&mut self, client: &ClientTuple, is_orderly: bool) {
         self.changes
             .disconnected(self.now.time, &self.engine, client, is_orderly);
-        while self.parking.of(client).is_some() {
-            self.counters.dropped(HubDrop::SocketClosed, 1);
+        while let Some(parked) = self.parking.of(client) {
+            if parked.request.is_some() {
+                self.counters.dropped(HubDrop::SocketClosed, 1);
+            }
         }
         // guard: V-42-session-end
         self.engine.disconnected(self.now, client);

@@ -52,6 +52,8 @@ pub(in crate::shard) struct Hub {
     joins: Vec<(ConnectionId, ClientTuple)>,
     /// What clients of another front than the one at hand are to be told.
     late: Vec<Late>,
+    /// Whether other rules may have ended what clients are to be told of.
+    has_judged: bool,
 }
 
 impl Hub {
@@ -74,6 +76,7 @@ impl Hub {
             sockets_due: Vec::new(),
             joins: Vec::new(),
             late: Vec::new(),
+            has_judged: false,
         }
     }
 
@@ -85,7 +88,11 @@ impl Hub {
 
     /// Returns when the next turn has something to do by itself.
     pub(in crate::shard) fn next_timeout(&self) -> Option<Time> {
-        if !self.sockets_due.is_empty() || !self.late.is_empty() || self.across.has_work() {
+        if !self.sockets_due.is_empty()
+            || !self.late.is_empty()
+            || self.has_judged
+            || self.across.has_work()
+        {
             // A connection ended during the last flush, and with it an allocation.
             return Some(self.now.time);
         }
@@ -337,8 +344,9 @@ impl Hub {
         front.forward(to, message, run, wrapping, tx);
     }
 
-    /// Ends what the kernel relays that the rules forbid now.
+    /// Ends what the kernel relays that the rules forbid now. Who is to be told of it is in the next turn.
     pub(in crate::shard) fn rules_changed(&mut self) {
+        self.has_judged = true;
         // mutant: shards-leave-it-to-the-kernel
         self.changes.rules_changed(self.now.time, &mut self.engine);
     }

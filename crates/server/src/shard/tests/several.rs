@@ -3,24 +3,26 @@
 
 use std::ffi::OsString;
 use std::io::{ErrorKind, Read as _, Write as _};
-use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::sync::Arc;
 use std::sync::mpsc::sync_channel;
 use std::time::Duration;
 
 use turnbuckle_counters::Counter;
 use turnbuckle_datapath::{Bind, BufferBudget, Datapath, EndpointKind, Listen};
-use turnbuckle_engine::Commons;
+use turnbuckle_engine::{Commons, Config as EngineConfig};
 use turnbuckle_wire::{
     AttributeType, ChannelData, ChannelNumber, Class, IntegrityKey, Message, MessageWriter, Method,
     TransactionId, long_term_key_md5,
 };
 
 use super::super::thread::{Followers, HostAddresses, Listeners, Plan, set_up};
-use crate::config::{Machine, Request as Wish, load};
+use crate::asking::{Answered, Asker};
+use crate::config::{Machine, Masque, Request as Wish, load};
 use crate::control::keys::KeyRing;
 use crate::counters::{Accounting, ShardCounters};
 use crate::log::Log;
+use crate::resolve::Resolver;
 use crate::shard::across::mailbox::Mailbox;
 use crate::shard::name::Token;
 use crate::shard::relay::Relay;
@@ -42,6 +44,8 @@ pub(super) struct Several {
     shards: Vec<OneOfSeveral>,
     /// Where each one listens, for datagrams and connections.
     listeners: Vec<SocketAddr>,
+    /// Their settings.
+    engine: Arc<EngineConfig>,
 }
 
 struct OneOfSeveral {
@@ -87,6 +91,8 @@ impl Several {
         let backend = translate::backend(config.datapath.backend).0;
         let accepting = translate::accepting(config).unwrap();
         let (events, _) = sync_channel(64);
+        let wants_tunnels = config.protocols.http.masque != Masque::Off;
+        let resolver = wants_tunnels.then(|| Resolver::start().unwrap());
         let mailboxes: Arc<[_]> = std::iter::repeat_with(Mailbox::default)
             .take(count.into())
             .collect();
@@ -102,7 +108,7 @@ impl Several {
                 commons: Arc::clone(&commons),
                 mailboxes: Arc::clone(&mailboxes),
                 engine: Arc::clone(&engine),
-                streams: translate::streams(config, &serving, None, None),
+                streams: translate::streams(config, &serving, None, resolver.as_ref()),
                 datagrams: translate::datagrams(config, &serving, None, &keys, None),
                 datapath: translate::datapath(
                     config,
@@ -146,7 +152,11 @@ impl Several {
                 counters,
             });
         }
-        Self { shards, listeners }
+        Self {
+            shards,
+            listeners,
+            engine,
+        }
     }
 
     /// One turn of each shard.
@@ -173,6 +183,36 @@ impl Several {
     /// A client of this user by UDP, at a shard.
     pub(super) fn datagrams(&self, shard: usize, user: &'static str) -> Client {
         Client::by_datagrams(self.listeners[shard], user)
+    }
+
+    /// Changes the settings of all shards.
+    pub(super) fn reconfigure(&mut self, change: impl FnOnce(&mut EngineConfig)) {
+        let mut next = EngineConfig::clone(&self.engine);
+        change(&mut next);
+        self.engine = Arc::new(next);
+        for shard in &mut self.shards {
+            shard.relay.reconfigure(&self.engine);
+        }
+    }
+
+    /// Has a shard ask about users whom it does not know.
+    pub(super) fn ask(&mut self, shard: usize, asker: Asker) {
+        self.shards[shard].relay.ask(shard, Some(asker));
+    }
+
+    /// Gives a shard an answer about a user.
+    pub(super) fn answered(&mut self, shard: usize, answer: Answered) {
+        self.shards[shard].relay.answered(answer);
+    }
+
+    /// Turns until the first shard has sent so many datagrams to peers.
+    pub(super) fn until_sent_to_peers(&mut self, count: u64) {
+        self.turn_shard_until(0, |shards| shards.sent_to_peers_by(0) >= count);
+    }
+
+    /// The address that peers have.
+    pub(super) fn peer_ip(&self) -> IpAddr {
+        self.listeners[0].ip()
     }
 
     /// A connection to a shard, of nobody yet.

@@ -277,6 +277,8 @@ impl Quic {
                     self.door.unsettled.push_back((until, name, *client));
                 }
             }
+            // No request of this front waits for the user database.
+            TunnelEvent::UserAsked => {}
             TunnelEvent::Ended(cause) => {
                 self.forget((name, stream), now);
                 self.endpoint.with(self.now, name, |connection, http| {
@@ -286,9 +288,11 @@ impl Quic {
                             server.refuse(&mut below, stream, Refusal::NoCapacity, "");
                         }
                         // RFC 9298 §3.1: without a socket there is no stream.
-                        TunnelEnd::Forbidden | TunnelEnd::Idle | TunnelEnd::Unreachable => {
-                            server.end(&mut below, stream);
-                        }
+                        TunnelEnd::Cancelled
+                        | TunnelEnd::Forbidden
+                        | TunnelEnd::Idle
+                        | TunnelEnd::Unreachable
+                        | TunnelEnd::UserGone => server.end(&mut below, stream),
                     }
                 });
             }
@@ -380,7 +384,8 @@ impl Quic {
     fn asked(&mut self, at: (ConnectionName, u64), asked: Asked, hub: &mut Hub) {
         let (name, stream) = at;
         self.connections.progressed(hub.now.time, name);
-        let Err(refusal) = self.begin(at, asked, hub) else {
+        let realm = hub.engine.realm_of_authority(true, &asked.authority);
+        let Err(refusal) = self.begin(at, asked, &realm, hub) else {
             return;
         };
         if refusal == Refusal::Unauthorized
@@ -392,7 +397,7 @@ impl Quic {
                 return self.close(hub.now.time, name, CloseReason::RequestsExceeded);
             }
         }
-        self.refuse(at, refusal, hub);
+        self.refuse(at, refusal, &realm);
         self.forget((name, stream), hub.now.time);
     }
 
@@ -401,11 +406,14 @@ impl Quic {
         &mut self,
         (name, stream): (ConnectionName, u64),
         asked: Asked,
+        realm: &str,
         hub: &mut Hub,
     ) -> Result<(), Refusal> {
-        let credentials = asked.credentials.as_ref();
-        let user =
-            credentials.and_then(|it| hub.engine.check_password(hub.now, &it.name, &it.password));
+        let user = asked.credentials.as_ref().and_then(|given| {
+            let (name, password) = (&given.name, &given.password);
+            let checked = hub.engine.check_password(hub.now, realm, name, password);
+            checked.ok()
+        });
         let user = user.ok_or(Refusal::Unauthorized)?;
         let visit = self.door.visit(name).ok_or(Refusal::NoCapacity)?;
         let is_same = visit.session.as_ref().is_some_and(|session| {
@@ -486,8 +494,8 @@ impl Quic {
         Err(why)
     }
 
-    fn refuse(&mut self, (name, stream): (ConnectionName, u64), refusal: Refusal, hub: &Hub) {
-        let realm = hub.engine.realm_of_passwords();
+    /// Refuses a request. Only one without good credentials is told a realm.
+    fn refuse(&mut self, (name, stream): (ConnectionName, u64), refusal: Refusal, realm: &str) {
         self.endpoint.with(self.now, name, |connection, http| {
             let (server, mut below) = http.on(connection);
             server.refuse(&mut below, stream, refusal, realm);
@@ -525,7 +533,7 @@ impl Quic {
             let addresses = addresses.map(|ip| SocketAddr::new(ip, asking.port));
             let at = (asking.name, asking.stream);
             if let Err(refusal) = self.open(at, addresses, hub) {
-                self.refuse(at, refusal, hub);
+                self.refuse(at, refusal, "");
                 self.forget(at, hub.now.time);
             }
         }
@@ -536,7 +544,7 @@ impl Quic {
         {
             if self.waits(&asking) {
                 let at = (asking.name, asking.stream);
-                self.refuse(at, Refusal::DnsTimeout, hub);
+                self.refuse(at, Refusal::DnsTimeout, "");
                 self.forget(at, hub.now.time);
             }
         }

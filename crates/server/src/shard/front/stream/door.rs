@@ -5,6 +5,8 @@
 //!
 //! Invariant: a request counts as one message, in and out, when it is answered. A capsule counts as one, in when it is whole, or as soon
 //! as it is clear that it is passed over.
+//!
+//! A request whose user is unknown waits once for the user database, as a STUN request does (`shard/parking.rs`), and is kept here meanwhile.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -43,6 +45,8 @@ pub(super) struct Door {
     waiting: VecDeque<(Time, StreamId, u64)>,
     /// Connections that have sent capsules before their tunnels were open, which are open now.
     early: Vec<StreamId>,
+    /// Connections whose users the database has been asked about.
+    users_asked: Vec<StreamId>,
     /// The number of the last request that waits for the resolver.
     last_number: u64,
 }
@@ -63,6 +67,8 @@ enum State {
     /// A request is to come.
     #[default]
     Asking,
+    /// The user database is being asked who asks.
+    Identifying { asked: Box<Asked> },
     /// The name of its target is being resolved.
     Resolving { number: u64, port: u16 },
     /// The socket is being opened.
@@ -92,6 +98,7 @@ impl Door {
             replies: None,
             waiting: VecDeque::new(),
             early: Vec::new(),
+            users_asked: Vec::new(),
             last_number: 0,
         }
     }
@@ -136,12 +143,12 @@ impl Door {
                 State::Asking => match http1::read(rest) {
                     Read::Later => break,
                     Read::Other => {
-                        return Err(self.refuse(connection, Refusal::BadRequest, hub, tx));
+                        return Err(self.refuse(connection, Refusal::BadRequest, tx));
                     }
-                    Read::Refused(refusal) => return Err(self.refuse(connection, refusal, hub, tx)),
+                    Read::Refused(refusal) => return Err(self.refuse(connection, refusal, tx)),
                     Read::Asked { asked, len } => {
                         start += len;
-                        self.asked(connection, asked, hub, tx)?;
+                        self.identify(connection, asked, true, hub, tx)?;
                     }
                 },
                 State::Open { tunnel, capsules } if visit.early.is_empty() => {
@@ -155,7 +162,8 @@ impl Door {
                     self.early_relayed(connection, hub, tx)?;
                     return Ok((bytes.len(), false));
                 }
-                State::Resolving { .. } | State::Opening => {
+                State::Identifying { .. } | State::Resolving { .. } | State::Opening => {
+                    // guard: V-92-early-bytes
                     if visit.early.len() + rest.len() > EARLY_MAX {
                         self.counters.datagrams.client_in.add(1);
                         self.counters.dropped(StreamDrop::MessageTooLong, 1);
@@ -237,35 +245,52 @@ impl Door {
         Ok(())
     }
 
-    /// Finds out who asks for a tunnel, and begins it.
-    fn asked(
+    /// Finds out who asks for a tunnel, and begins it. The user database is asked once about whom is not known, if it `may_ask`.
+    fn identify(
         &mut self,
         connection: &mut Connection,
         asked: Asked,
+        may_ask: bool,
         hub: &mut Hub,
         tx: &mut SendQueue,
     ) -> Result<(), CloseReason> {
-        let credentials = asked.credentials.as_ref();
-        let user =
-            credentials.and_then(|it| hub.engine.check_password(hub.now, &it.name, &it.password));
+        let client = connection.client;
+        let is_secure = client.transport == Transport::Tls;
+        let realm = (hub.engine).realm_of_authority(is_secure, &asked.authority);
+        let checked = asked.credentials.as_ref().map(|given| {
+            (hub.engine).check_password(hub.now, &realm, &given.name, &given.password)
+        });
         let visit = connection.visit.get_or_insert_default();
-        let Some(user) = user else {
-            visit.failures += 1;
-            let is_last = visit.failures >= FAILURES_MAX;
-            let realm = hub.engine.realm_of_passwords();
-            let text = http1::refused(Refusal::Unauthorized, realm, is_last);
-            self.answer(connection, &text, tx);
-            return match is_last {
-                true => Err(CloseReason::Http),
-                false => Ok(()),
-            };
+        let question = match &checked {
+            Some(Err(wrong)) if may_ask => wrong.question.clone(),
+            _ => None,
         };
-        let opened = hub
-            .engine
-            .open_session(hub.now, connection.client.remote, &user);
+        if let Some(question) = question
+            && hub.parking.park(hub.now.time, client, None, question)
+        {
+            let asked = Box::new(asked);
+            visit.state = State::Identifying { asked };
+            return Ok(());
+        }
+        let user = match checked {
+            Some(Ok(user)) => user,
+            Some(Err(_)) | None => {
+                visit.state = State::Asking;
+                visit.failures += 1;
+                // What has come behind a request that had to wait was for its tunnel.
+                let is_last = visit.failures >= FAILURES_MAX || !visit.early.is_empty();
+                let text = http1::refused(Refusal::Unauthorized, &realm, is_last);
+                self.answer(connection, &text, tx);
+                return match is_last {
+                    true => Err(CloseReason::Http),
+                    false => Ok(()),
+                };
+            }
+        };
+        let opened = hub.engine.open_session(hub.now, client.remote, &user);
         let session = match opened {
             Ok(session) => session,
-            Err(why) => return Err(self.refuse(connection, refusal(why), hub, tx)),
+            Err(why) => return Err(self.refuse(connection, refusal(why), tx)),
         };
         visit.session = Some(session);
         let port = asked.target.port;
@@ -276,7 +301,7 @@ impl Door {
             Host::Name(name) => name,
         };
         let (Some(service), Some(replies)) = (&self.service, &self.replies) else {
-            return Err(self.refuse(connection, Refusal::DnsError, hub, tx));
+            return Err(self.refuse(connection, Refusal::DnsError, tx));
         };
         self.last_number += 1;
         let number = self.last_number;
@@ -288,7 +313,7 @@ impl Door {
             replies: Arc::clone(replies),
         });
         if !is_put {
-            return Err(self.refuse(connection, Refusal::Crowded, hub, tx));
+            return Err(self.refuse(connection, Refusal::Crowded, tx));
         }
         visit.state = State::Resolving { number, port };
         let until = hub.now.time + WAIT_MAX;
@@ -318,10 +343,11 @@ impl Door {
                 }
             }
         }
-        Err(self.refuse(connection, why, hub, tx))
+        Err(self.refuse(connection, why, tx))
     }
 
-    /// Takes what the resolver has found, and ends what has waited too long for it. Relays what came before tunnels were open.
+    /// Goes on with requests whose users the database has been asked about. Takes what the resolver has found, and ends what has waited too long
+    /// for it. Relays what came before tunnels were open.
     pub(super) fn work(
         &mut self,
         connections: &mut Connections,
@@ -332,6 +358,18 @@ impl Door {
             if let Some(connection) = connections.get_mut(stream)
                 && let Err(reason) = self.early_relayed(connection, hub, tx)
             {
+                end(connection, reason, tx);
+            }
+        }
+        for stream in std::mem::take(&mut self.users_asked) {
+            let Some(connection) = connections.get_mut(stream) else {
+                continue;
+            };
+            let visit = connection.visit.get_or_insert_default();
+            let State::Identifying { asked } = std::mem::take(&mut visit.state) else {
+                continue;
+            };
+            if let Err(reason) = self.identify(connection, *asked, false, hub, tx) {
                 end(connection, reason, tx);
             }
         }
@@ -357,7 +395,7 @@ impl Door {
             }
             self.waiting.pop_front();
             if let Some((connection, _)) = waits {
-                let reason = self.refuse(connection, Refusal::DnsTimeout, hub, tx);
+                let reason = self.refuse(connection, Refusal::DnsTimeout, tx);
                 end(connection, reason, tx);
             }
         }
@@ -366,7 +404,7 @@ impl Door {
     /// Returns when [`Self::work`] has something to do by itself.
     pub(super) fn next_timeout(&self) -> Option<Time> {
         let until = self.waiting.front().map(|&(until, ..)| until);
-        match self.early.is_empty() {
+        match self.early.is_empty() && self.users_asked.is_empty() {
             true => until,
             false => Some(Time::ZERO),
         }
@@ -393,28 +431,28 @@ impl Door {
                 }
                 self.answer(connection, &http1::opened(peer), tx);
             }
+            TunnelEvent::UserAsked => self.users_asked.push(connection.id),
             TunnelEvent::Ended(TunnelEnd::NotOpened) => {
                 let text = http1::refused(Refusal::NoCapacity, "", true);
                 self.answer(connection, &text, tx);
                 end(connection, CloseReason::Http, tx);
             }
             // RFC 9298 §3.1: without a socket there is no stream.
-            TunnelEvent::Ended(TunnelEnd::Forbidden | TunnelEnd::Idle | TunnelEnd::Unreachable) => {
+            TunnelEvent::Ended(
+                TunnelEnd::Cancelled
+                | TunnelEnd::Forbidden
+                | TunnelEnd::Idle
+                | TunnelEnd::Unreachable
+                | TunnelEnd::UserGone,
+            ) => {
                 end(connection, CloseReason::TunnelEnded, tx);
             }
         }
     }
 
-    /// Answers a request that is the last of its connection. Returns why the connection is closed.
-    fn refuse(
-        &self,
-        connection: &Connection,
-        refusal: Refusal,
-        hub: &Hub,
-        tx: &mut SendQueue,
-    ) -> CloseReason {
-        let realm = hub.engine.realm_of_passwords();
-        let text = http1::refused(refusal, realm, true);
+    /// Answers a request that is the last of its connection, and not for want of credentials. Returns why the connection is closed.
+    fn refuse(&self, connection: &Connection, refusal: Refusal, tx: &mut SendQueue) -> CloseReason {
+        let text = http1::refused(refusal, "", true);
         self.answer(connection, &text, tx);
         CloseReason::Http
     }

@@ -142,7 +142,10 @@ impl Fixture {
     fn add_alice(&mut self) {
         let key = long_term_key_md5(b"alice", REALM.as_bytes(), b"wonderland");
         self.config.auth.add_user_by_md5_key("alice", key).unwrap();
-        self.hub.engine.reconfigure(&self.config.clone().into());
+        let now = self.hub.now.time;
+        self.hub
+            .engine
+            .reconfigure(now, &self.config.clone().into());
     }
 
     /// Returns the error codes that were answered.
@@ -304,7 +307,7 @@ fn a_request_longer_than_1500_bytes_does_not_wait() {
         fixture
             .hub
             .parking
-            .park(now, client, &vec![0; len], question)
+            .park(now, client, Some(&vec![0; len]), question)
     };
     assert!(park(1500));
     assert!(!park(1501));

@@ -1,0 +1,226 @@
+//! A client of UDP proxying in HTTP by HTTP/1.1 Upgrade (RFC 9298 §3.2), that waits for each response.
+
+use std::io;
+use std::time::{Duration, Instant};
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use turnbuckle_wire::{CapsuleHeader, UDP_CONTEXT, Varint};
+
+use super::received::is_transient;
+use super::stream::Carrier;
+
+/// How long an answer may take; the server resolves a name for five seconds at most.
+const ANSWER_WAIT: Duration = Duration::from_secs(8);
+/// The longest head of an answer that is read.
+const HEAD_LEN_MAX: usize = 16 * 1024;
+
+/// A connection that asks for a tunnel, and carries datagrams in capsules once it has one.
+pub struct Tunnel {
+    carrier: Box<dyn Carrier>,
+    /// What came and was not returned yet.
+    unread: Vec<u8>,
+}
+
+/// What a request for a tunnel is answered with.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TunnelAnswer {
+    /// The status code: 101 for a tunnel.
+    pub status: u16,
+    /// The head as it came, without the status line.
+    pub fields: String,
+}
+
+impl TunnelAnswer {
+    /// Returns whether there is a tunnel.
+    pub fn is_open(&self) -> bool {
+        self.status == 101
+    }
+}
+
+impl Tunnel {
+    /// Returns a client on a connection that stands.
+    pub fn new(carrier: impl Carrier + 'static) -> Self {
+        Self {
+            carrier: Box::new(carrier),
+            unread: Vec::new(),
+        }
+    }
+
+    /// Asks for a tunnel to `host`, as it stands in the path, with a user's name and password, and sends `early` with the request.
+    ///
+    /// # Errors
+    /// The connection has failed, or no answer has come.
+    pub fn ask(
+        &mut self,
+        authority: &str,
+        (host, port): (&str, u16),
+        user: Option<(&str, &str)>,
+        early: &[u8],
+    ) -> io::Result<TunnelAnswer> {
+        let mut bytes = request(authority, (host, port), user);
+        bytes.extend_from_slice(early);
+        self.send_raw(&bytes)?;
+        self.answer()
+    }
+
+    /// Reads the answer to a request.
+    ///
+    /// # Errors
+    /// The connection has failed, or no answer has come.
+    pub fn answer(&mut self) -> io::Result<TunnelAnswer> {
+        let deadline = Instant::now() + ANSWER_WAIT;
+        loop {
+            let end = self
+                .unread
+                .windows(4)
+                .position(|bytes| bytes == b"\r\n\r\n");
+            if let Some(end) = end {
+                let rest = self.unread.split_off(end + 4);
+                let head = std::mem::replace(&mut self.unread, rest);
+                return answer_of(&head).ok_or_else(|| io::ErrorKind::InvalidData.into());
+            }
+            if self.unread.len() > HEAD_LEN_MAX {
+                return Err(io::ErrorKind::InvalidData.into());
+            }
+            if !self.read_more(deadline)? {
+                return Err(io::ErrorKind::TimedOut.into());
+            }
+        }
+    }
+
+    /// Sends a datagram to the tunnel's target.
+    ///
+    /// # Errors
+    /// The connection has failed.
+    pub fn send(&mut self, payload: &[u8]) -> io::Result<()> {
+        self.send_raw(&datagram_capsule(payload))
+    }
+
+    /// Sends bytes as they are.
+    ///
+    /// # Errors
+    /// The connection has failed.
+    pub fn send_raw(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.carrier.write_out(bytes)
+    }
+
+    /// Waits for a datagram of the tunnel's target; `None` if none comes in `wait`. Other capsules are passed over.
+    ///
+    /// # Errors
+    /// The connection has failed or is closed.
+    pub fn receive(&mut self, wait: Duration) -> io::Result<Option<Vec<u8>>> {
+        let deadline = Instant::now() + wait;
+        loop {
+            while let Some((kind, value)) = self.capsule() {
+                let context = Varint::read(&value);
+                if let (CapsuleHeader::DATAGRAM, Some((UDP_CONTEXT, len))) = (kind, context) {
+                    return Ok(value.get(len..).map(<[u8]>::to_vec));
+                }
+            }
+            if !self.read_more(deadline)? {
+                return Ok(None);
+            }
+        }
+    }
+
+    /// Returns whether the server closes the connection in `wait`. What comes before that does not matter.
+    pub fn is_closed(&mut self, wait: Duration) -> bool {
+        let deadline = Instant::now() + wait;
+        loop {
+            self.unread.clear();
+            match self.read_more(deadline) {
+                Ok(true) => {}
+                Ok(false) => return false,
+                Err(_) => return true,
+            }
+        }
+    }
+
+    /// Takes the first whole capsule of what has come.
+    fn capsule(&mut self) -> Option<(u64, Vec<u8>)> {
+        let header = CapsuleHeader::parse(&self.unread)?;
+        let end = header
+            .len
+            .checked_add(usize::try_from(header.value_len).ok()?)?;
+        let value = self.unread.get(header.len..end)?.to_vec();
+        self.unread.drain(..end);
+        Some((header.kind, value))
+    }
+
+    /// Returns whether anything came in time.
+    fn read_more(&mut self, deadline: Instant) -> io::Result<bool> {
+        let mut buffer = [0; 65536];
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Ok(false);
+            }
+            match self.carrier.read_within(&mut buffer, left) {
+                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok(len) => {
+                    let came = buffer.get(..len).unwrap_or_default();
+                    self.unread.extend_from_slice(came);
+                    return Ok(true);
+                }
+                Err(error) if is_transient(&error) => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+}
+
+/// Returns a request for a tunnel to `host`, as it stands in the path, by a user with this name and password.
+pub fn request(authority: &str, (host, port): (&str, u16), user: Option<(&str, &str)>) -> Vec<u8> {
+    let user = user.map(|(name, password)| {
+        let pair = STANDARD.encode(format!("{name}:{password}"));
+        format!("Proxy-Authorization: Basic {pair}\r\n")
+    });
+    format!(
+        "GET /.well-known/masque/udp/{host}/{port}/ HTTP/1.1\r\nHost: {authority}\r\n\
+         Connection: Upgrade\r\nUpgrade: connect-udp\r\nCapsule-Protocol: ?1\r\n{}\r\n",
+        user.unwrap_or_default()
+    )
+    .into_bytes()
+}
+
+/// Returns a payload for the target in a DATAGRAM capsule (RFC 9297 §3.5, RFC 9298 §5).
+pub fn datagram_capsule(payload: &[u8]) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(payload.len() + 6);
+    let context = Varint::new(UDP_CONTEXT).map_or(0, |context| context.as_bytes().len());
+    let value_len = (payload.len() + context) as u64;
+    for number in [CapsuleHeader::DATAGRAM, value_len, UDP_CONTEXT] {
+        bytes.extend(Varint::new(number).iter().flat_map(|it| it.as_bytes()));
+    }
+    bytes.extend_from_slice(payload);
+    bytes
+}
+
+fn answer_of(head: &[u8]) -> Option<TunnelAnswer> {
+    let head = core::str::from_utf8(head).ok()?;
+    let (line, fields) = head.split_once("\r\n")?;
+    let status = line.strip_prefix("HTTP/1.1 ")?.get(..3)?.parse().ok()?;
+    Some(TunnelAnswer {
+        status,
+        fields: fields.to_owned(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_payload_stands_behind_the_type_the_length_and_the_context() {
+        assert_eq!(datagram_capsule(b"ab"), [0, 3, 0, b'a', b'b']);
+        let long = datagram_capsule(&[7; 100]);
+        assert_eq!((&long[..4], long.len()), (&[0, 0x40, 101, 0][..], 104));
+    }
+
+    #[test]
+    fn an_answer_has_its_status_and_its_fields() {
+        let answer = answer_of(b"HTTP/1.1 407 Who\r\nA: b\r\n\r\n").unwrap();
+        assert_eq!((answer.status, &*answer.fields), (407, "A: b\r\n\r\n"));
+        assert_eq!(answer_of(b"HTTP/2 200\r\n\r\n"), None);
+    }
+}
