@@ -143,11 +143,10 @@ pub enum Change {
 impl Change {
     /// Returns whether this is about a tunnel, of which nothing is durable.
     pub fn is_of_tunnel(&self) -> bool {
-        match self {
-            Self::Created(created) => created.tunnel_to.is_some(),
-            Self::Ended(ended) => ended.tunnel_to.is_some(),
-            _ => false,
+        if let Self::Created(created) = self {
+            return created.tunnel_to.is_some();
         }
+        matches!(self, Self::Ended(ended) if ended.tunnel_to.is_some())
     }
 
     /// Returns the allocation that this is about.
