@@ -517,7 +517,6 @@ pub(crate) fn settle(
         allocation: id,
         path: rules.listeners.path(&envelope.to),
         user: account.user().clone(),
-        tunnel_to: None,
         transaction: envelope.transaction,
         protocol: relays
             .iter()
@@ -531,6 +530,7 @@ pub(crate) fn settle(
             redeemed,
             is_mobile,
             origin,
+            tunnel_to: None,
         },
         bytes_per_s: account.rate(),
         created: now.time,

@@ -16,6 +16,7 @@ use crate::id::{AllocationId, Connection, ConnectionId, Family, RelayProtocol, T
 use crate::reservation::ReservationToken;
 use crate::tcp::peer_end::PeerEnd;
 use crate::time::Time;
+use crate::tunnel_end::TunnelEnd;
 
 /// One change of durable state.
 #[derive(Clone, Debug)]
@@ -144,7 +145,7 @@ impl Change {
     /// Returns whether this is about a tunnel, of which nothing is durable.
     pub fn is_of_tunnel(&self) -> bool {
         if let Self::Created(created) = self {
-            return created.tunnel_to.is_some();
+            return created.brought.tunnel_to.is_some();
         }
         matches!(self, Self::Ended(ended) if ended.tunnel_to.is_some())
     }
@@ -183,8 +184,6 @@ pub struct Created {
     pub path: Path,
     /// Who asked for it.
     pub user: Arc<User>,
-    /// The peer of a tunnel; `None` for an allocation.
-    pub tunnel_to: Option<SocketAddr>,
     /// The transaction that created it; zero for a tunnel.
     pub transaction: TransactionId,
     /// What runs between the relayed transport addresses and peers.
@@ -214,6 +213,8 @@ pub struct Brought {
     pub is_mobile: bool,
     /// Its ORIGIN, if other requests have to carry the same.
     pub origin: Option<CanonicalOrigin>,
+    /// The peer of a tunnel; `None` for an allocation.
+    pub tunnel_to: Option<SocketAddr>,
 }
 
 /// The new 5-tuple of an allocation.
@@ -324,6 +325,20 @@ pub enum EndCause {
     Unreachable,
     /// The user of a tunnel would not be let in any more: removed, with another password, or expired.
     UserGone,
+}
+
+impl EndCause {
+    /// Returns how the end of an open tunnel is on record; `None` for one that was never open.
+    pub(crate) const fn of_tunnel(end: TunnelEnd) -> Option<Self> {
+        Some(match end {
+            TunnelEnd::Cancelled => Self::Cancelled,
+            TunnelEnd::Forbidden => Self::Forbidden,
+            TunnelEnd::Idle => Self::Idle,
+            TunnelEnd::NotOpened => return None,
+            TunnelEnd::Unreachable => Self::Unreachable,
+            TunnelEnd::UserGone => Self::UserGone,
+        })
+    }
 }
 
 /// Datagrams and bytes on one side of a relay in one direction.

@@ -179,13 +179,15 @@ pub(crate) fn settle(
         allocation: id,
         path: rules.listeners.path(&client),
         user: Arc::clone(tunnel.account.user()),
-        tunnel_to: Some(peer),
         transaction: NO_TRANSACTION,
         protocol: RelayProtocol::Udp,
         relays: vec![open.relay.addresses()],
         missing_family: None,
         reservation: None,
-        brought: Brought::default(),
+        brought: Brought {
+            tunnel_to: Some(peer),
+            ..Brought::default()
+        },
         bytes_per_s: tunnel.account.rate(),
         created: now,
         expires,
@@ -219,7 +221,7 @@ pub(crate) fn end(
             allocations.tunnels -= 1;
             open.relay.close(&mut out.outbox);
             let cause = match cause {
-                Some(cause) => cause.cause(),
+                Some(end) => EndCause::of_tunnel(end),
                 None => Some(EndCause::Disconnected),
             };
             let ended = cause.map(|cause| Ended {

@@ -1,7 +1,5 @@
 //! Why tunnels end.
 
-use crate::change::EndCause;
-
 /// Why a tunnel has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TunnelEnd {
@@ -17,18 +15,4 @@ pub enum TunnelEnd {
     Unreachable,
     /// Its user would not be let in any more.
     UserGone,
-}
-
-impl TunnelEnd {
-    /// Returns how the end of an open tunnel is on record; `None` for one that was never open.
-    pub(crate) const fn cause(self) -> Option<EndCause> {
-        Some(match self {
-            Self::Cancelled => EndCause::Cancelled,
-            Self::Forbidden => EndCause::Forbidden,
-            Self::Idle => EndCause::Idle,
-            Self::NotOpened => return None,
-            Self::Unreachable => EndCause::Unreachable,
-            Self::UserGone => EndCause::UserGone,
-        })
-    }
 }

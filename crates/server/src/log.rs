@@ -333,7 +333,7 @@ fn describe(change: &Change, number: u64, now: Time) -> Option<String> {
         Change::Created(created) => format!(
             "session {:018}: new{}, realm=<{}>, username=<{}>, lifetime={}, client={}, relay={}",
             number,
-            (created.tunnel_to).map_or(String::new(), |peer| format!(", tunnel to {peer}")),
+            (created.brought.tunnel_to).map_or(String::new(), |peer| format!(", tunnel to {peer}")),
             name(&created.user.realm),
             name(&created.user.name),
             created.expires.since(now).as_secs(),

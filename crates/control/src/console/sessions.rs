@@ -200,9 +200,9 @@ fn lines_of(session: &Session, place: u64, are_fingerprints_enforced: bool) -> V
         rate(sent.bytes),
         rate(received.bytes.saturating_add(sent.bytes))
     ));
-    if !session.peers.is_empty() {
+    if !session.peers.allowed.is_empty() {
         lines.push("      peers:".to_owned());
-        let peers = session.peers.iter();
+        let peers = session.peers.allowed.iter();
         lines.extend(peers.map(|peer| format!("          {peer}")));
     }
     lines

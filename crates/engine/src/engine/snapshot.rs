@@ -88,7 +88,6 @@ fn created(
         allocation: id,
         path,
         user: Arc::clone(allocation.account.user()),
-        tunnel_to: None,
         transaction: allocation.transaction,
         protocol: allocation.protocol(),
         relays: allocation
@@ -112,6 +111,7 @@ fn created(
             redeemed,
             is_mobile: allocation.mobility.is_some(),
             origin,
+            tunnel_to: None,
         },
         bytes_per_s: allocation.account.rate(),
         created: allocation.created,

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use turnbuckle_engine::{
     AllocationId, Asks, AuthConfig, Bandwidth, Change, ClientTuple, Commons, Connection,
     DropReason, EndCause, Engine, ExpiryCheck, Framing, IcmpError, InterfaceAddress, Outcome,
-    Realm, RelayHandle, Time, Transport, TunnelEnd, TunnelRefusal, TunnelSession, User,
+    Realm, RelayHandle, Transport, TunnelEnd, TunnelRefusal, TunnelSession, User,
 };
 
 use crate::authentication::rest;
@@ -431,7 +431,7 @@ fn told(server: &mut Server) -> Vec<String> {
     let changes = server.take_changes();
     let changes = changes.iter().map(|change| match change {
         Change::Created(created) => {
-            let (user, peer) = (&created.user.name, created.tunnel_to.unwrap());
+            let (user, peer) = (&created.user.name, created.brought.tunnel_to.unwrap());
             assert!(change.is_of_tunnel() && created.relays.len() == 1);
             format!("{user} to {peer}")
         }
@@ -526,7 +526,7 @@ fn a_tunnel_is_a_session_to_whoever_follows_changes_and_to_an_operator() {
         v6: false,
     };
     let relay = handle(&server, tunnel);
-    server.engine.handle_icmp(server.now, relay, unreachable);
+    let _ = server.engine.handle_icmp(server.now, relay, unreachable);
     server.opens_at_once = false;
     open(&mut server, &session, 5, PEER).unwrap();
     server.wait_s(11);

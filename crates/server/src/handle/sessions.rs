@@ -75,8 +75,6 @@ pub struct Session {
     pub client: ClientSide,
     /// The relayed transport addresses, one or two.
     pub relays: Vec<Relayed>,
-    /// The peer of a tunnel; `None` for an allocation.
-    pub tunnel_to: Option<SocketAddr>,
     /// What runs between them and peers.
     pub protocol: RelayProtocol,
     /// Time since it was created.
@@ -89,8 +87,17 @@ pub struct Session {
     pub usage: Usage,
     /// Whether it may move to another 5-tuple (RFC 8016).
     pub is_mobile: bool,
-    /// Peers that it has a permission for, the first 16 of them, or the one of a tunnel.
-    pub peers: Vec<IpAddr>,
+    /// Whom it may reach.
+    pub peers: SessionPeers,
+}
+
+/// Whom a session may reach.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SessionPeers {
+    /// Peers that an allocation has a permission for, the first 16 of them, or the one of a tunnel.
+    pub allowed: Vec<IpAddr>,
+    /// The peer of a tunnel; `None` for an allocation.
+    pub tunnel_to: Option<SocketAddr>,
 }
 
 /// A client's 5-tuple, and what protects it.

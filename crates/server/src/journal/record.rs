@@ -404,12 +404,12 @@ impl Decoder<'_> {
                 let text = input.text()?;
                 CanonicalOrigin::from_canonical(text.as_bytes()).ok_or(NotAChange)
             })?,
+            tunnel_to: None,
         };
         Ok(Created {
             allocation,
             path,
             user,
-            tunnel_to: None,
             transaction,
             protocol,
             relays,

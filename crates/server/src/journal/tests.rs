@@ -126,6 +126,7 @@ fn created() -> impl Strategy<Value = Change> {
         redeemed,
         is_mobile,
         origin: origin.flatten(),
+        tunnel_to: None,
     });
     let who = (allocation(), path(), user(), transaction(), any::<bool>());
     let what = (
@@ -146,7 +147,6 @@ fn created() -> impl Strategy<Value = Change> {
             allocation,
             path,
             user,
-            tunnel_to: None,
             transaction,
             protocol,
             relays,

@@ -18,7 +18,7 @@ use super::hub::Hub;
 use crate::counters::ShardCounters;
 use crate::handle::{
     ClientSide, EventKind, EventSender, Identity, PEERS_LISTED_MAX, Page, PageRequest, Purpose,
-    Session, number_of_shard,
+    Session, SessionPeers, number_of_shard,
 };
 use crate::log::Seal;
 
@@ -142,14 +142,16 @@ impl Sessions {
             user: user.name.clone(),
             client: client_side(held.path(), seal),
             relays: held.relays().collect(),
-            tunnel_to: held.tunnel_to(),
             protocol: held.protocol(),
             age: now.time.since(held.created()),
             expires_in: held.expires().since(now.time),
             bytes_per_s: held.bytes_per_s(),
             usage: *held.usage(),
             is_mobile: held.is_mobile(),
-            peers: held.peers().take(PEERS_LISTED_MAX).collect(),
+            peers: SessionPeers {
+                allowed: held.peers().take(PEERS_LISTED_MAX).collect(),
+                tunnel_to: held.tunnel_to(),
+            },
         }
     }
 }
