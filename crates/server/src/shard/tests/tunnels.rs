@@ -1,7 +1,7 @@
 //! Tunnels of UDP in HTTP at one shard: who waits for the user database, and what comes before a tunnel is open.
 
 use std::io::{ErrorKind, Read as _, Write as _};
-use std::net::TcpStream;
+use std::net::{TcpStream, UdpSocket};
 use std::sync::{Arc, Mutex};
 
 use base64::Engine as _;
@@ -16,6 +16,8 @@ use crate::asking::{Answered, AskResult, Asker, SharedBounds, of_tag};
 struct Client {
     stream: TcpStream,
     came: Vec<u8>,
+    /// Held, so that no ICMP error ends the tunnel.
+    target: UdpSocket,
 }
 
 impl Client {
@@ -23,13 +25,19 @@ impl Client {
         let stream = shards.stream(0);
         stream.set_nonblocking(true).unwrap();
         let came = Vec::new();
-        Self { stream, came }
+        let target = UdpSocket::bind((shards.peer_ip(), 0)).unwrap();
+        Self {
+            stream,
+            came,
+            target,
+        }
     }
 
-    /// Asks for a tunnel to a port of the relay's own address.
-    fn ask(&mut self, shards: &Several, (user, password): (&str, &str), more: &[u8]) {
+    /// Asks for a tunnel to its target.
+    fn ask(&mut self, (user, password): (&str, &str), more: &[u8]) {
         let pair = STANDARD.encode(format!("{user}:{password}"));
-        let (ip, port) = (shards.peer_ip(), 9);
+        let target = self.target.local_addr().unwrap();
+        let (ip, port) = (target.ip(), target.port());
         let head = format!(
             "GET /.well-known/masque/udp/{ip}/{port}/ HTTP/1.1\r\nHost: relay\r\n\
              Connection: Upgrade\r\nUpgrade: connect-udp\r\nAuthorization: Basic {pair}\r\n\r\n"
@@ -92,7 +100,7 @@ fn answer(
 fn who_asks_for_a_tunnel_and_is_unknown_waits_for_the_user_database_once() {
     let (mut shards, asked, bounds) = asking(1);
     let mut client = Client::new(&shards);
-    client.ask(&shards, ("carol", "singer"), &[0, 2, 0, 7]);
+    client.ask(("carol", "singer"), &[0, 2, 0, 7]);
     shards.until(|| (asked.lock().unwrap().len() == 1).then_some(()));
     {
         let asked = asked.lock().unwrap();
@@ -114,17 +122,17 @@ fn who_asks_for_a_tunnel_and_is_unknown_waits_for_the_user_database_once() {
 
     // Who stays unknown is refused after the answer. The next answer is wrong as well, and at once.
     let mut client = Client::new(&shards);
-    client.ask(&shards, ("mallory", "wrong"), &[]);
+    client.ask(("mallory", "wrong"), &[]);
     shards.until(|| (asked.lock().unwrap().len() == 1).then_some(()));
     answer(&mut shards, &asked, &bounds, AskResult::Vain);
     assert_eq!(shards.until(|| client.status()), 407);
-    client.ask(&shards, ("mallory", "wrong"), &[]);
+    client.ask(("mallory", "wrong"), &[]);
     assert_eq!(shards.until(|| client.status()), 407);
     assert!(asked.lock().unwrap().is_empty(), "one question");
 
     // One that goes away while it waits leaves nothing behind.
     let mut gone = Client::new(&shards);
-    gone.ask(&shards, ("dave", "x"), &[]);
+    gone.ask(("dave", "x"), &[]);
     shards.until(|| (asked.lock().unwrap().len() == 1).then_some(()));
     drop(gone);
     shards.settle();
@@ -132,14 +140,13 @@ fn who_asks_for_a_tunnel_and_is_unknown_waits_for_the_user_database_once() {
     shards.settle();
     // Capsules behind a request that is refused late are nobody's.
     let mut client = Client::new(&shards);
-    client.ask(&shards, ("eve", "x"), &[0, 2, 0, 7]);
+    client.ask(("eve", "x"), &[0, 2, 0, 7]);
     shards.until(|| (asked.lock().unwrap().len() == 1).then_some(()));
     answer(&mut shards, &asked, &bounds, AskResult::Vain);
     assert_eq!(shards.until(|| client.status()), 407);
     shards.until(|| client.read().then_some(()));
     shards.settle();
     let accounting = shards.accounting();
-    // Nobody is at the target, which ends the tunnel.
     let gone = accounting.total_out() + accounting.total_drops();
     assert_eq!(accounting.total_in(), gone);
 }
@@ -155,7 +162,7 @@ fn more_than_16_kib_before_the_tunnel_is_open_ends_the_connection() {
     for (bytes, is_kept) in [(16 * 1024, true), (18 * 1024, false)] {
         let (mut shards, asked, bounds) = asking(2 + u8::from(is_kept));
         let mut client = Client::new(&shards);
-        client.ask(&shards, ("carol", "singer"), &[]);
+        client.ask(("carol", "singer"), &[]);
         shards.until(|| (asked.lock().unwrap().len() == 1).then_some(()));
         client.stream.write_all(&capsules(bytes)).unwrap();
         shards.settle();

@@ -272,20 +272,17 @@ impl Door {
             visit.state = State::Identifying { asked };
             return Ok(());
         }
-        let user = match checked {
-            Some(Ok(user)) => user,
-            Some(Err(_)) | None => {
-                visit.state = State::Asking;
-                visit.failures += 1;
-                // What has come behind a request that had to wait was for its tunnel.
-                let is_last = visit.failures >= FAILURES_MAX || !visit.early.is_empty();
-                let text = http1::refused(Refusal::Unauthorized, &realm, is_last);
-                self.answer(connection, &text, tx);
-                return match is_last {
-                    true => Err(CloseReason::Http),
-                    false => Ok(()),
-                };
-            }
+        let Some(Ok(user)) = checked else {
+            visit.state = State::Asking;
+            visit.failures += 1;
+            // What has come behind a request that had to wait was for its tunnel.
+            let is_last = visit.failures >= FAILURES_MAX || !visit.early.is_empty();
+            let text = http1::refused(Refusal::Unauthorized, &realm, is_last);
+            self.answer(connection, &text, tx);
+            return match is_last {
+                true => Err(CloseReason::Http),
+                false => Ok(()),
+            };
         };
         let opened = hub.engine.open_session(hub.now, client.remote, &user);
         let session = match opened {
