@@ -218,8 +218,8 @@ fn a_log_that_cannot_be_begun_anew_goes_on_in_the_old_file_and_says_so() {
     assert_eq!(owner, 65534, "the user that it has become");
     fs::rename(site.path("turn.log"), site.path("turn.log.1")).expect("moved");
     for _ in 0..2 {
-        server.signal(Signal::SIGHUP);
         let lines = site.content("turn.log.1").lines().count();
+        server.signal(Signal::SIGHUP);
         await_condition("another line", || {
             site.content("turn.log.1").lines().count() > lines
         });
