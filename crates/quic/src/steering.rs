@@ -224,7 +224,7 @@ mod tests {
 
     fn ids() -> Ids {
         Ids::new(std::array::from_fn(|index| {
-            u8::try_from(index * 29 + 7).unwrap()
+            u8::try_from((index * 29 + 7) % 256).unwrap()
         }))
     }
 
