@@ -228,8 +228,8 @@ impl Shards {
             )));
         }
         let journal = self.plans[index].followers.journal.as_ref();
-        // guard: V-63-panic-last
         if let Some(journal) = journal.filter(|_| failures.is_next_the_last()) {
+            // guard: V-63-panic-last
             journal.forget();
         }
         let what = match journal {

@@ -327,7 +327,7 @@ impl Relay {
 
     /// Leaves all allocations as they are on record, tells clients of connections and sessions that these end, and counts the messages that are lost.
     pub(crate) fn seal(&mut self, datapath: &mut Datapath) {
-        // guard: V-63-sealed
+        // What ends from here on stays on record as it was. Nothing is flushed any more either, so this holds twice.
         self.hub.changes.journal = None;
         self.stop_sessions(datapath.send_queue());
         datapath.close_streams(self);
