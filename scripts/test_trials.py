@@ -123,6 +123,17 @@ class AFailure(unittest.TestCase):
     def test_does_not_count_if_the_code_under_test_panicked(self):
         self.assertFalse(self.judged(101, FAILED.format(place="crates/a/src/b.rs")))
 
+    def test_does_not_count_if_only_another_thread_panicked(self):
+        provoked = FAILED.replace("thread 'm::a_test'", "thread 'shard 0'").format(place="crates/a/src/b/tests.rs")
+        self.assertFalse(self.judged(101, provoked))
+        own = "\nthread 'm::a_test' (7) panicked at crates/a/tests/b.rs:3:5:\nthe call ended\n"
+        both = provoked.replace("\n\n\nfailures:", own + "\n\nfailures:")
+        self.assertTrue(self.judged(101, both))
+
+    def test_is_told_without_the_path_of_the_tree(self):
+        output = FAILED.format(place="crates/a/tests/b.rs").replace("left == right", f"at {self.tree.path}/crates/a")
+        self.assertEqual(trials.judge_failure(101, output, "a_test", self.tree)[1], "crates/a/tests/b.rs:2: assertion `at /crates/a` failed")
+
     def test_does_not_count_if_no_test_failed(self):
         for code, output in ((None, FAILED.format(place="crates/a/tests/b.rs")), (0, "ok. 1 passed"), (101, "error: could not compile"), (134, "signal: 6")):
             self.assertFalse(self.judged(code, output), output)

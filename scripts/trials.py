@@ -142,7 +142,8 @@ def passed(code, output):
 def judge_failure(code, output, name, tree):
     """Whether the test failed on its assertion, and a sentence: where, or what happened in its place.
 
-    A panic in code of the tests counts. A process that dies, a time that runs out, a panic in the code under test do not."""
+    A panic of the test's own thread in code of the tests counts. A process that dies, a time that runs out, a panic in the code under test, one of
+    another thread, which may be wanted, do not."""
     if code is None:
         return False, f"TOOK MORE THAN {TEST_S} s"
     if code == 0:
@@ -153,10 +154,15 @@ def judge_failure(code, output, name, tree):
     elsewhere = None
     for test in failed:
         said = re.search(rf"^---- {re.escape(test)} stdout ----$(.*?)(?=^---- |^failures:$|\Z)", output, re.M | re.S)
-        for path, line, message in re.findall(r"panicked at (\S+?):(\d+):\d+:\n(.*)", said[1] if said else ""):
-            if is_test_code(os.path.join(tree.path, path), int(line)):
-                return True, f"{path}:{line}: {message}"
-            elsewhere = f"PANICKED IN THE CODE UNDER TEST: {path}:{line}: {message}"
+        panics = re.findall(r"^thread '([^']*)'.* panicked at (\S+?):(\d+):\d+:\n(.*)", said[1] if said else "", re.M)
+        for thread, path, line, message in panics:
+            where = f"{path}:{line}: {message.replace(tree.path, '')}"
+            if thread not in (test, "main"):
+                elsewhere = f"PANICKED IN ANOTHER THREAD: {where}"
+            elif is_test_code(os.path.join(tree.path, path), int(line)):
+                return True, where
+            else:
+                elsewhere = f"PANICKED IN THE CODE UNDER TEST: {where}"
     return False, elsewhere or "FAILED WITHOUT A PANIC"
 
 
