@@ -314,7 +314,7 @@ impl Relay {
         let due = due
             .chain(self.fronts.stream.next_timeout())
             .chain(self.fronts.dtls.next_timeout())
-            .chain(self.fronts.quic.next_timeout(self.hub.now.time))
+            .chain(self.fronts.quic.next_timeout())
             .min()?;
         Some(due.since(self.hub.now.time))
     }
@@ -404,13 +404,15 @@ impl TurnHandler for Relay {
             fronts.stream.move_connections(hub, tx, sockets);
         }
         hub.receive_from_shards(fronts, tx);
-        fronts.quic.work(hub, tx);
-        hub.carry_out_commands(fronts, tx);
+        if fronts.quic.work(hub, tx) {
+            hub.carry_out_commands(fronts, tx);
+        }
         self.settle_sockets(tx, sockets);
         let Self { hub, fronts, .. } = self;
         hub.carry_out_rest(fronts, tx);
-        fronts.quic.flush(hub, tx);
-        hub.carry_out_commands(fronts, tx);
+        if fronts.quic.flush(hub, tx) {
+            hub.carry_out_commands(fronts, tx);
+        }
         hub.post();
         hub.count();
     }

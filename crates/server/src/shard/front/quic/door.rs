@@ -217,7 +217,7 @@ impl Quic {
             self.door.unsettled.pop_front();
             // guard: V-87-settings
             if waits {
-                self.close(hub.now.time, name, CloseReason::MessageLate);
+                self.close(name, CloseReason::MessageLate);
             }
         }
     }
@@ -394,7 +394,7 @@ impl Quic {
             visit.failures += 1;
             // guard: V-93-attempts
             if visit.failures >= FAILURES_MAX {
-                return self.close(hub.now.time, name, CloseReason::RequestsExceeded);
+                return self.close(name, CloseReason::RequestsExceeded);
             }
         }
         self.refuse(at, refusal, &realm);

@@ -198,16 +198,16 @@ impl QuicFront {
         Some(end)
     }
 
-    /// Takes what other shards have handed over, works on what has waited as long as a turn may, and does what timers are about. What this wants of
-    /// the engine's commands is to be carried out before [`flush`](Self::flush).
-    pub(in crate::shard) fn work(&mut self, hub: &mut Hub, tx: &mut SendQueue) {
+    /// Takes what other shards have handed over, works on what has waited as long as a turn may, and does what timers are about. Returns whether the
+    /// engine may have commands then, which are to be carried out before [`flush`](Self::flush).
+    pub(in crate::shard) fn work(&mut self, hub: &mut Hub, tx: &mut SendQueue) -> bool {
         let Some(quic) = &mut self.quic else {
-            return;
+            return false;
         };
         for (client, datagram) in hub.across.take_quic() {
             quic.handle(client, &datagram, datagram.len(), hub);
         }
-        let now = quic.instant(hub.now.time);
+        let now = quic.now;
         if quic.endpoint.waiting_count() > 0 {
             quic.follow_certificates();
             let mut strangers = Budget::with_time(hub);
@@ -217,24 +217,26 @@ impl QuicFront {
         quic.take_events(hub, tx);
         quic.attend(hub);
         quic.close_overdue(hub.now.time);
+        true
     }
 
-    /// Sends what is due.
-    pub(in crate::shard) fn flush(&mut self, hub: &mut Hub, tx: &mut SendQueue) {
+    /// Sends what is due. Returns whether the engine may have commands then.
+    pub(in crate::shard) fn flush(&mut self, hub: &mut Hub, tx: &mut SendQueue) -> bool {
         let Some(quic) = &mut self.quic else {
-            return;
+            return false;
         };
         quic.take_early(hub, tx);
-        quic.send(quic.instant(hub.now.time), &self.counters, tx);
+        quic.send(&self.counters, tx);
         quic.take_events(hub, tx);
         let waiting = quic.endpoint.waiting_count() as u64;
         self.counters.connections.quic_waiting.set(waiting);
+        true
     }
 
     /// Returns when [`work`](Self::work) has something to do.
-    pub(in crate::shard) fn next_timeout(&self, now: Time) -> Option<Time> {
+    pub(in crate::shard) fn next_timeout(&self) -> Option<Time> {
         let quic = self.quic.as_ref()?;
-        let due = quic.endpoint.next_deadline(quic.instant(now));
+        let due = quic.endpoint.next_deadline(quic.now);
         let due = due.map(|due| Time::ZERO + due.saturating_duration_since(quic.epoch));
         let due = due.into_iter().chain(quic.connections.next_timeout());
         due.chain(quic.door.next_timeout()).min()
@@ -252,10 +254,10 @@ impl QuicFront {
         let Some(quic) = &mut self.quic else {
             return;
         };
-        let now = quic.instant(hub.now.time);
         quic.connections.stop();
-        quic.endpoint.stop(now, Code::NO_ERROR.0, "the relay ends");
-        quic.send(now, &self.counters, tx);
+        quic.endpoint
+            .stop(quic.now, Code::NO_ERROR.0, "the relay ends");
+        quic.send(&self.counters, tx);
         quic.take_events(hub, tx);
         self.counters.connections.quic_waiting.set(0);
         self.counters.connections.quic_queued.set(0);
@@ -340,11 +342,10 @@ impl Quic {
             let datagrams = bytes.len().div_ceil(segment) as u64;
             return hub.counters.dropped(QuicDrop::SourceInvalid, datagrams);
         }
-        let now = self.instant(hub.now.time);
         let via = Via(client.listener.0);
         let mut strangers = Budget::without_time(hub);
         self.endpoint
-            .handle(now, client.remote, via, bytes, segment, &mut strangers);
+            .handle(self.now, client.remote, via, bytes, segment, &mut strangers);
     }
 
     /// Has connections that begin use the certificates that hold now.
@@ -364,7 +365,7 @@ impl Quic {
                 Event::Begun(name, remote) => {
                     hub.counters.opened();
                     if let Some((displaced, reason)) = self.connections.displaced_by(remote.ip()) {
-                        self.close(now, displaced, reason);
+                        self.close(displaced, reason);
                     }
                     self.connections.begun(now, name, remote);
                     let via = self.endpoint.via(name).unwrap_or_default();
@@ -392,7 +393,7 @@ impl Quic {
     /// Closes the connections whose time is over.
     fn close_overdue(&mut self, now: Time) {
         let mut budget = TIMEOUTS_PER_TURN;
-        let instant = self.instant(now);
+        let instant = self.now;
         loop {
             let (endpoint, door) = (&mut self.endpoint, &self.door);
             let has_requested = |name| {
@@ -406,22 +407,22 @@ impl Quic {
             let Some(Overdue { name, reason }) = overdue else {
                 return;
             };
-            self.close(now, name, reason);
+            self.close(name, reason);
         }
     }
 
-    fn close(&mut self, now: Time, name: ConnectionName, reason: CloseReason) {
-        let now = self.instant(now);
+    fn close(&mut self, name: ConnectionName, reason: CloseReason) {
         self.connections.closes(name, reason);
         let (code, words) = http3::code_of(reason);
-        self.endpoint
-            .with(now, name, |connection, _| connection.close(code.0, words));
+        self.endpoint.with(self.now, name, |connection, _| {
+            connection.close(code.0, words);
+        });
     }
 
     /// Queues what is due, and counts what has become of all datagrams.
-    fn send(&mut self, now: Instant, counters: &ShardCounters, tx: &mut SendQueue) {
+    fn send(&mut self, counters: &ShardCounters, tx: &mut SendQueue) {
         let mut sockets = Sockets { tx, datagrams: 0 };
-        self.endpoint.transmit(now, &mut sockets);
+        self.endpoint.transmit(self.now, &mut sockets);
         let sent = sockets.datagrams;
         self.count_carried(counters);
         let totals = *self.endpoint.totals();
