@@ -138,7 +138,8 @@ impl<T: HasClient> Table<T> {
     /// Puts `value` into the slot that `id` names, which must be free. For rebuilding.
     pub(crate) fn insert_at(&mut self, id: AllocationId, value: T) -> bool {
         self.reach(id.index);
-        let free = self.free.iter().position(|&index| index == id.index);
+        // Where the places of a new page are, of which the first ones come last.
+        let free = self.free.iter().rposition(|&index| index == id.index);
         let Some(position) = free.filter(|_| self.find(value.client()).is_none()) else {
             return false;
         };

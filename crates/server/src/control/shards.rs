@@ -17,7 +17,7 @@ use crate::counters::{Accounting, AcrossDrop};
 use crate::handle::{PageRequest, Reply, Trace};
 use crate::shard::across::mailbox::Mailbox;
 use crate::shard::serving::Serving;
-use crate::shard::{Plan, Request, Shard};
+use crate::shard::{Plan, Request, Shard, Starting};
 
 /// Pages of a shard that may be under way.
 const PAGES_MAX: usize = 2;
@@ -62,16 +62,22 @@ impl Shards {
             is_draining: false,
             pages: std::iter::repeat_with(Arc::default).take(count).collect(),
         };
-        for plan in shards.plans.clone() {
-            match Shard::start(plan, Arc::default(), shards.events.clone()) {
+        let plans = shards.plans.clone().into_iter();
+        let starting: Vec<_> = plans
+            .map(|plan| Starting::begin(plan, Arc::default(), shards.events.clone()))
+            .collect();
+        let mut failed = None;
+        for starting in starting {
+            match starting.and_then(Starting::finish) {
                 Ok(shard) => shards.all.push(shard),
-                Err(error) => {
-                    shards.stop();
-                    return Err(error);
-                }
+                Err(error) => failed = failed.or(Some(error)),
             }
         }
-        Ok(shards)
+        let Some(error) = failed else {
+            return Ok(shards);
+        };
+        shards.stop();
+        Err(error)
     }
 
     pub(super) fn all(&self) -> &[Shard] {
@@ -274,7 +280,8 @@ impl Shards {
             let has_journal = plan.followers.journal.is_some();
             let counters = Arc::clone(&self.all[index].counters);
             let before = counters.engine.taken_over.get();
-            let shard = match Shard::start(plan, counters, self.events.clone()) {
+            let starting = Starting::begin(plan, counters, self.events.clone());
+            let shard = match starting.and_then(Starting::finish) {
                 Ok(shard) => shard,
                 Err(error) => {
                     self.failed(index, &error.to_string(), out)?;

@@ -19,7 +19,7 @@ mod steering;
 pub(crate) mod thread;
 pub(crate) mod train;
 
-pub(crate) use thread::{Followers, HostAddresses, Listeners, Plan, Request, Shard};
+pub(crate) use thread::{Followers, HostAddresses, Listeners, Plan, Request, Shard, Starting};
 
 #[cfg(test)]
 pub(crate) mod tests;

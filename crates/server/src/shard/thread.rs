@@ -168,13 +168,22 @@ pub(crate) struct Shard {
 /// Requests that may wait for a shard; more than the main thread ever has under way.
 const REQUESTS_MAX: usize = 16;
 
-impl Shard {
-    /// Starts the thread and waits until its sockets are bound. Clients are not served before [`Request::AdmitClients`].
+/// A shard whose listening sockets are bound, which may still be taking over what the one before has left.
+pub(crate) struct Starting {
+    name: String,
+    counters: Arc<ShardCounters>,
+    requests: SyncSender<Request>,
+    is_ready: Receiver<io::Result<(Arc<Counters>, Waker)>>,
+    thread: JoinHandle<()>,
+}
+
+impl Starting {
+    /// Starts the thread and waits until its listening sockets are bound, because the kernel numbers those of an address in this order.
     ///
     /// # Errors
     ///
-    /// What could not be set up, with the address where there is one.
-    pub(crate) fn start(
+    /// There is no thread.
+    pub(crate) fn begin(
         plan: Plan,
         counters: Arc<ShardCounters>,
         events: SyncSender<Event>,
@@ -182,6 +191,7 @@ impl Shard {
         let name = format!("shard-{}", plan.index);
         let (requests, inbox) = sync_channel(REQUESTS_MAX);
         let (ready, is_ready) = sync_channel(1);
+        let (bound, is_bound) = sync_channel(1);
         let thread = std::thread::Builder::new().name(name.clone()).spawn({
             let counters = Arc::clone(&counters);
             move || {
@@ -192,7 +202,7 @@ impl Shard {
                     plan.followers.log.clone(),
                     Arc::clone(&counters),
                 );
-                match set_up(plan, counters, log) {
+                match set_up(plan, counters, log, &bound) {
                     Ok((mut datapath, mut relay)) => {
                         // Sends the event that the shard has ended, even if it panics.
                         let mut end = End {
@@ -221,17 +231,36 @@ impl Shard {
                 }
             }
         })?;
-        let (batches, waker) = is_ready.recv().map_err(io::Error::other)??;
+        // What has failed says so when it is asked whether it is ready.
+        let _ = is_bound.recv();
         Ok(Self {
             name,
             counters,
-            batches,
             requests,
-            waker,
-            thread: Some(thread),
+            is_ready,
+            thread,
         })
     }
 
+    /// Waits until the shard has all that it begins with. Clients are not served before [`Request::AdmitClients`].
+    ///
+    /// # Errors
+    ///
+    /// What could not be set up, with the address where there is one.
+    pub(crate) fn finish(self) -> io::Result<Shard> {
+        let (batches, waker) = self.is_ready.recv().map_err(io::Error::other)??;
+        Ok(Shard {
+            name: self.name,
+            counters: self.counters,
+            batches,
+            requests: self.requests,
+            waker,
+            thread: Some(self.thread),
+        })
+    }
+}
+
+impl Shard {
     /// Sends a request to the shard. Returns `false` if the shard has ended or its queue is full.
     pub(crate) fn request(&self, request: Request) -> bool {
         let is_heard = self.requests.try_send(request).is_ok();
@@ -284,11 +313,13 @@ fn leave(mut datapath: Datapath, relay: Relay, journal: &ShardJournal) {
     journal.leave(catch_unwind(left).unwrap_or_default());
 }
 
-/// Binds the sockets and joins engine and data path, on the shard's own thread so that its memory is near its core.
+/// Binds the sockets and joins engine and data path, on the shard's own thread so that its memory is near its core. Says when the listening sockets are
+/// `bound`.
 pub(super) fn set_up(
     plan: Plan,
     counters: Arc<ShardCounters>,
     log: Log,
+    bound: &SyncSender<()>,
 ) -> io::Result<(Datapath, Relay)> {
     if let Some(core) = plan.core {
         pin_current_thread(core)?;
@@ -330,6 +361,8 @@ pub(super) fn set_up(
         connections.push((listener.endpoint(), address));
     }
     relay.serve_discovery(&plan.listeners.discovery, &datagrams, &connections);
+    // Nobody waits only if the main thread has ended.
+    let _ = bound.send(());
     for (datagrams, streams) in plan.listeners.later {
         // What could not be opened then is tried again in its place.
         for address in datagrams {

@@ -130,7 +130,8 @@ impl Several {
                 plan.followers.log.clone(),
                 Arc::clone(&counters),
             );
-            let (mut datapath, mut relay) = set_up(plan, Arc::clone(&counters), log).unwrap();
+            let (mut datapath, mut relay) =
+                set_up(plan, Arc::clone(&counters), log, &sync_channel(1).0).unwrap();
             // A port of its own for each shard, so that a test says who comes where; to the engines they are all the first, as in a
             // group that shares one address.
             let bind = Bind {
