@@ -1,19 +1,19 @@
 //! V-63: relay and keeper are killed, and calls go on; what had ended does not come back with them.
 
-use std::net::{SocketAddr, UdpSocket};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use nix::unistd::{Pid, User, geteuid};
 
-use crate::harness::{Client, Inbound, Server, Site, channel, peer_receives, peer_socket};
+use crate::harness::{
+    Authority, Call, Client, Holders, Key, Server, Site, TICK, peer_socket, tick,
+};
+use crate::mobility::{begin, exchange, resume};
+use crate::not_run::not_run;
 
 /// How long anything may take that has to come about; how long it does take is not judged.
 const TIMEOUT: Duration = Duration::from_secs(60);
-
-/// Time between two datagrams of a call, one way.
-const TICK: Duration = Duration::from_millis(20);
 
 /// A relay on loopback that survives.
 fn relay(site: Site, options: &[&str]) -> Server {
@@ -98,79 +98,6 @@ fn await_line<T>(
     }
 }
 
-/// A client with a channel to a peer, and what has arrived of what was sent, each way.
-pub(crate) struct Call {
-    pub(crate) client: Client,
-    peer: UdpSocket,
-    relayed: SocketAddr,
-    pub(crate) sent: u32,
-    at_peer: Vec<u32>,
-    at_client: Vec<u32>,
-}
-
-impl Call {
-    pub(crate) fn new(site: Site, server: &Server) -> Self {
-        let mut client = Client::new(site.ip(2), server);
-        let relayed = client.allocate();
-        let peer = peer_socket(site.ip(7));
-        let to = peer.local_addr().expect("bound");
-        client.channel_bind(channel(0), to).expect(200);
-        peer.set_nonblocking(true).expect("fcntl");
-        Self {
-            client,
-            peer,
-            relayed,
-            sent: 0,
-            at_peer: Vec::new(),
-            at_client: Vec::new(),
-        }
-    }
-
-    /// Sends one datagram each way.
-    fn send(&mut self) {
-        let number = self.sent.to_be_bytes();
-        self.client.send_channel_data(channel(0), &number);
-        let sent = self.peer.send_to(&number, self.relayed);
-        sent.expect("sent");
-        self.sent += 1;
-    }
-
-    /// Takes what has arrived.
-    pub(crate) fn hear(&mut self) {
-        let mut buffer = [0; 4];
-        while let Ok((4, _)) = self.peer.recv_from(&mut buffer) {
-            self.at_peer.push(u32::from_be_bytes(buffer));
-        }
-        for inbound in self.client.arrived() {
-            let Inbound::Channel { data, .. } = inbound else {
-                panic!("{inbound:?}");
-            };
-            let number = data.try_into().expect("a number");
-            self.at_client.push(u32::from_be_bytes(number));
-        }
-    }
-
-    /// Whether something that was sent later than `number` has arrived both ways.
-    pub(crate) fn has_passed(&self, number: u32) -> bool {
-        let is_later = |at: &Vec<u32>| at.last().is_some_and(|&last| last > number);
-        is_later(&self.at_peer) && is_later(&self.at_client)
-    }
-
-    pub(crate) fn lost(&self) -> usize {
-        2 * self.sent as usize - self.at_peer.len() - self.at_client.len()
-    }
-}
-
-pub(crate) fn tick(calls: &mut [Call]) {
-    for call in &mut *calls {
-        call.send();
-    }
-    thread::sleep(TICK);
-    for call in calls {
-        call.hear();
-    }
-}
-
 #[test]
 fn calls_go_on_when_relay_and_keeper_are_killed_in_turn_twenty_times() {
     let site = Site::new();
@@ -242,54 +169,86 @@ fn what_arrives_while_there_is_no_relay_is_relayed_by_the_next_one() {
 #[test]
 fn what_has_ended_does_not_come_back_and_ports_and_quotas_are_exact() {
     let site = Site::new();
-    let options = [
-        "--min-port=50000",
-        "--max-port=50003",
-        "--user-quota=3",
-        "--permission-lifetime=2",
-    ];
-    let server = relay(site, &options);
+    let server = relay(site, &Holders::OPTIONS);
     let mut processes = Processes::of(&server);
-    let mut stays = Call::new(site, &server);
-    let mut ends = Call::new(site, &server);
-    ends.client.refresh(0).expect(200);
-    let mut permitted = Client::new(site.ip(2), &server);
-    let relayed = permitted.allocate();
-    let peer = peer_socket(site.ip(9));
-    let to = peer.local_addr().expect("bound");
-    permitted.create_permission(&[to]).expect(200);
-    permitted.send_indication(to, b"while it is permitted");
-    assert_eq!(peer_receives(&peer).1, relayed);
-    thread::sleep(Duration::from_millis(2_500)); // the lifetime of the permission
+    let mut holders = Holders::new(site, &server);
     processes.kill_relay(&server, &mut pause);
+    holders.assert_exact(site, &server);
+    server.stop_kept(processes.keeper);
+}
 
-    ends.client.refresh(600).expect(437);
-    ends.client
-        .send_channel_data(channel(0), b"on a channel that has ended");
-    ends.client.settle();
-    ends.hear();
-    assert!(ends.at_peer.is_empty(), "a channel is back");
-    permitted.send_indication(to, b"when it is not permitted");
-    permitted.settle();
-    peer.set_nonblocking(true).expect("fcntl");
-    assert!(
-        peer.recv_from(&mut [0; 100]).is_err(),
-        "a permission is back"
-    );
-    permitted.refresh(600).expect(200);
+#[test]
+fn calls_of_a_relay_that_is_another_user_go_on_when_it_is_killed() {
+    if !geteuid().is_root() {
+        return not_run("a relay that becomes another user takes root");
+    }
+    let site = Site::new();
+    let server = relay(site, &["--proc-user=nobody"]);
+    let mut processes = Processes::of(&server);
+    let mut calls = [Call::new(site, &server)];
+    for _ in 0..3 {
+        processes.kill_relay(&server, &mut || tick(&mut calls));
+        assert_eq!(user_of(processes.relay), user_of_nobody());
+        let sent = calls[0].sent;
+        let deadline = Instant::now() + TIMEOUT;
+        while !calls[0].has_passed(sent) {
+            assert!(Instant::now() < deadline, "the call has ended");
+            tick(&mut calls);
+        }
+    }
+    calls[0].client.refresh(0).expect(200);
+    server.stop_kept(processes.keeper);
+}
 
-    stays.client.refresh(600).expect(200);
-    // Two allocations are there. A third is within the quota, a fourth is not, whoever asks for a fifth port gets none.
-    let mut third = Client::new(site.ip(3), &server);
-    third.allocate();
-    Client::new(site.ip(4), &server)
-        .allocate_with(|_| {})
-        .expect(486);
-    let mut other = Client::other(site.ip(5), &server);
-    other.allocate();
-    Client::other(site.ip(6), &server)
-        .allocate_with(|_| {})
-        .expect(508);
+/// The effective user of a process (proc_pid_status(5)).
+fn user_of(process: i32) -> u32 {
+    let status = std::fs::read_to_string(format!("/proc/{process}/status")).expect("it is there");
+    let line = status.lines().find_map(|line| line.strip_prefix("Uid:"));
+    let effective = line.and_then(|line| line.split_whitespace().nth(1));
+    effective
+        .expect("a line of users")
+        .parse()
+        .expect("a number")
+}
+
+fn user_of_nobody() -> u32 {
+    let user = User::from_name("nobody").expect("the list of users");
+    user.expect("there is one").uid.as_raw()
+}
+
+//= MOB-20
+#[test]
+fn a_mobile_client_by_tcp_or_tls_comes_back_to_its_allocation_after_a_kill() {
+    let site = Site::new();
+    let authority = Authority::new();
+    let [certificate, key] = authority.options(Key::P256);
+    let server = relay(site, &["--mobility", &certificate, &key]);
+    let mut processes = Processes::of(&server);
+    let peer = peer_socket(site.ip(7));
+    for (host, is_secure) in [(10, false), (11, true)] {
+        let mut client = match is_secure {
+            true => Client::on_stream(authority.client().link(server.address()), &server),
+            false => Client::over_tcp(&server),
+        };
+        let (relayed, mut ticket) = begin(&mut client, &peer);
+        for round in 0..2 {
+            exchange(&mut client, &peer, relayed, &format!("before kill {round}"));
+            processes.kill_relay(&server, &mut pause);
+            let mut moved = match round {
+                0 => Client::over_tcp(&server),
+                _ => Client::new(site.ip(host), &server),
+            };
+            let answer = resume(&mut moved, &ticket).expect(200);
+            ticket = answer
+                .message()
+                .mobility_ticket()
+                .expect("a ticket")
+                .to_vec();
+            exchange(&mut moved, &peer, relayed, &format!("after kill {round}"));
+            client = moved;
+        }
+        client.refresh(0).expect(200);
+    }
     server.stop_kept(processes.keeper);
 }
 

@@ -13,10 +13,10 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::control::{Ran, Steered};
-use crate::harness::{Client, Server, Site, channel, peer_receives, peer_socket};
+use crate::harness::{Call, Client, Holders, Server, Site, peer_socket, tick};
 use crate::mobility::{begin, exchange, resume};
 use crate::not_run::not_run;
-use crate::survival::{Call, send, tick};
+use crate::survival::send;
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_turnbuckle");
 
@@ -187,53 +187,13 @@ fn a_program_that_cannot_take_over_costs_no_call() {
 #[test]
 fn after_an_upgrade_what_had_ended_is_ended_and_ports_and_quotas_are_exact() {
     let site = Site::new();
-    let options = [
-        "--min-port=50000",
-        "--max-port=50003",
-        "--user-quota=3",
-        "--permission-lifetime=2",
-    ];
-    let steered = relay(site, &options);
-    let server = &steered.server;
-    let mut stays = Call::new(site, server);
-    let mut ends = Call::new(site, server);
-    ends.client.refresh(0).expect(200);
-    let mut permitted = Client::new(site.ip(2), server);
-    let relayed = permitted.allocate();
-    let peer = peer_socket(site.ip(9));
-    let to = peer.local_addr().expect("bound");
-    permitted.create_permission(&[to]).expect(200);
-    permitted.send_indication(to, b"while it is permitted");
-    assert_eq!(peer_receives(&peer).1, relayed);
-    thread::sleep(Duration::from_millis(2_500)); // the lifetime of the permission
+    let steered = relay(site, &Holders::OPTIONS);
+    let mut holders = Holders::new(site, &steered.server);
     upgrade(&steered, &[], &mut || {
-        tick(std::slice::from_mut(&mut stays))
+        tick(std::slice::from_mut(&mut holders.stays))
     })
     .expect(0);
-
-    ends.client.refresh(600).expect(437);
-    ends.client
-        .send_channel_data(channel(0), b"on a channel that has ended");
-    ends.client.settle();
-    permitted.send_indication(to, b"when it is not permitted");
-    permitted.settle();
-    peer.set_nonblocking(true).expect("fcntl");
-    assert!(
-        peer.recv_from(&mut [0; 100]).is_err(),
-        "a permission is back"
-    );
-    stays.client.refresh(600).expect(200);
-    // Two allocations are there. A third is within the quota, a fourth is not, whoever asks for a fifth port gets none.
-    let mut third = Client::new(site.ip(3), server);
-    third.allocate();
-    Client::new(site.ip(4), server)
-        .allocate_with(|_| {})
-        .expect(486);
-    let mut other = Client::other(site.ip(5), server);
-    other.allocate();
-    Client::other(site.ip(6), server)
-        .allocate_with(|_| {})
-        .expect(508);
+    holders.assert_exact(site, &steered.server);
 }
 
 //= MOB-20

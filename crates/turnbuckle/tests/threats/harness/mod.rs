@@ -1,5 +1,6 @@
 //! What every test needs: the running binary, a place of its own in the address space, a client, peers, canaries.
 
+mod call;
 mod canary;
 mod client;
 mod crowd;
@@ -14,6 +15,7 @@ mod stream;
 mod tap;
 mod tls;
 
+pub(crate) use call::{Call, Holders, TICK, tick};
 pub(crate) use canary::Canary;
 pub(crate) use client::{Client, Inbound, Mechanism, channel, peer_receives, peer_socket, relayed};
 pub(crate) use crowd::{Crowd, message};
