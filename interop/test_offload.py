@@ -4,7 +4,9 @@ import contextlib
 import json
 import os
 import random
+import re
 import shlex
+import signal
 import subprocess
 import time
 
@@ -176,6 +178,98 @@ def channels_that_are_bound_after_privileges_were_given_up_are_relayed_by_the_ke
             parent.chmod(0o711)
         assert _to_peer(client, peer, b"still") == (b"still", relayed)
         client.release()
+
+
+def _processes(server) -> tuple[int, int]:
+    """The keeper and the relay, as the last line says that names them."""
+    keeper, relay = re.findall(r"process (\d+) is the keeper of process (\d+)", server.output)[-1]
+    return int(keeper), int(relay)
+
+
+def _exchange_until(call, is_over, least: int = 50) -> None:
+    """Sends one datagram after the other, each way, until something is over; each has to arrive before the next one is sent."""
+    server, client, relayed, peer = call
+    number = 0
+    while number < least or not is_over():
+        payload = number.to_bytes(4)
+        assert _to_peer(client, peer, payload) == (payload, relayed)
+        assert _to_client(client, peer, relayed, payload) == (CHANNEL, payload)
+        number += 1
+
+
+def _end_of(hosts, call) -> None:
+    """Ends a call, and the server. What it was told meanwhile was relayed by the kernel alone, and ends with the answer that says so."""
+    server, client, relayed, peer = call
+    requests = client.requests_sent
+    client.release()
+    requests = client.requests_sent - requests
+    before = topology.udp_counters(hosts.relay)
+    for number in range(50):
+        client.udp.sendto(turn.channel_data(CHANNEL, bytes([number])), client.server)
+    waiting.await_condition(lambda: topology.udp_counters(hosts.relay).received - before.received >= 50, "50 datagrams at the relay")
+    accounting = server.stop()
+    assert accounting.difference() == 0
+    assert accounting.drops["no_allocation"] == 50
+    to_peers, to_clients = re.findall(r"relayed by the kernel: to peers (\d+), to clients (\d+)", server.output)[-1]
+    # A neighbour may be asked for anew meanwhile, and what came then was the relay's.
+    assert 0 <= accounting.received - int(to_peers) - int(to_clients) - requests - 50 <= 5
+    peer.setblocking(False)
+    with pytest.raises(BlockingIOError):
+        peer.recvfrom(65536)
+
+
+@pytest.mark.parametrize("family", ADDRESSES)
+def the_kernel_goes_on_while_the_relay_is_killed_and_the_next_one_takes_its_calls_over(cables, hosts, serving, family):
+    with _calling(hosts, serving, family, "--survive", "on") as call:
+        server = call[0]
+        for round in range(3):
+            keeper, relay = _processes(server)
+            served = server.output.count(READY)
+            if round == 0:
+                # The keeper sees nothing of it yet, so there is no relay at all.
+                os.kill(keeper, signal.SIGSTOP)
+                os.kill(relay, signal.SIGKILL)
+                _exchange_until(call, lambda: True)
+                os.kill(keeper, signal.SIGCONT)
+            else:
+                os.kill(relay, signal.SIGKILL)
+            _exchange_until(call, lambda: server.output.count(READY) > served)
+        _exchange_until(call, lambda: True)
+        _end_of(hosts, call)
+
+
+def the_kernel_goes_on_while_the_relay_is_upgraded_and_while_an_upgrade_fails(cables, hosts, serving, binary, tmp_path):
+    socket = tmp_path / "control.sock"
+    # It takes all over, the program of the kernel too, and ends before it serves.
+    broken = tmp_path / "broken"
+    broken.write_text(f'#!/bin/sh\n[ "$1" = adopts ] && exec {binary} "$@"\nexec {binary} "$@" --proc-user=no-such-user\n')
+    broken.chmod(0o755)
+    with _calling(hosts, serving, "IPv4", "--survive", "on", "--control-socket", str(socket)) as call:
+        for program, code in ((binary, 0), (broken, 1), (binary, 0)):
+            upgrade = [binary, "ctl", "--socket", socket, "upgrade", "--program", program]
+            with subprocess.Popen(upgrade, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as asked:
+                _exchange_until(call, lambda: asked.poll() is not None)
+                assert asked.returncode == code, asked.stdout.read()
+        _exchange_until(call, lambda: True)
+        _end_of(hosts, call)
+
+
+def what_the_next_relay_does_not_allow_is_relayed_by_the_kernel_no_longer(cables, hosts, serving, tmp_path):
+    configuration = tmp_path / "turnserver.conf"
+    configuration.write_text("")
+    with _calling(hosts, serving, "IPv4", "--survive", "on", "-c", str(configuration)) as call:
+        server, client, relayed, peer = call
+        configuration.write_text(f"denied-peer-ip={topology.PEER_IPV4}\n")
+        served = server.output.count(READY)
+        os.kill(_processes(server)[1], signal.SIGKILL)
+        waiting.await_condition(lambda: server.output.count(READY) > served, "the next relay")
+        client.udp.sendto(turn.channel_data(CHANNEL, b"not any more"), client.server)
+        client.release()
+        accounting = server.stop()
+        assert accounting.difference() == 0
+        peer.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            peer.recvfrom(65536)
 
 
 #: Datagrams that begin as nothing does that is served: first bytes of RTP, of QUIC, of ZRTP and of nobody, and none at all.

@@ -10,6 +10,7 @@
 //! * What is dropped beyond a rate is dropped by the bucket that user space charges too ([`Meters`]).
 //! * What else is dropped came to a [`Listener`] and begins as nothing does that is served there. It is counted ([`Refused`]).
 
+mod attachment;
 mod hash;
 mod line;
 #[cfg_attr(
@@ -44,6 +45,7 @@ use std::time::Duration;
 use turnbuckle_sys::ethtool;
 pub use turnbuckle_sys::ethtool::Rings;
 
+pub use self::attachment::Attachment;
 pub use self::hash::Seed;
 pub use self::meters::{Meters, Way};
 pub use self::nexthop::{Hop, Hops, Wanted};

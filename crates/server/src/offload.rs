@@ -3,6 +3,10 @@
 //! A shard's [`publisher`](publisher) shows the kernel which channels it may relay; the thread of [`neighbours`](neighbours) says by which way their
 //! datagrams leave. [`Offload::screen`] says what cannot be a client's, so that the kernel drops it. What is in `turnbuckle_datapath::offload` knows
 //! nothing of TURN.
+//!
+//! A relay that takes over from another one finds that one's program at the devices ([`Attachment`]). It goes on there, with the channels that it has,
+//! until the shards have published what they have taken over; then ours runs in its place ([`Offload::begin`]). So there is no moment in which the kernel
+//! relays nothing, and none after [`Offload::begin`] in which it relays what these shards would not.
 
 mod features;
 mod meters;
@@ -16,7 +20,7 @@ use std::sync::Arc;
 
 use if_addrs::get_if_addrs;
 use turnbuckle_datapath::offload::{
-    Attach, FirstBytes, Kernel, KernelRoutes, Listener, Mark, Seed,
+    Attach, Attachment, FirstBytes, Kernel, KernelRoutes, Listener, Mark, Seed,
 };
 use turnbuckle_engine::Meters;
 use turnbuckle_wire::{Demux, MAGIC_COOKIE};
@@ -32,7 +36,7 @@ use crate::shard::train::protocol;
 const STUN_FIRST_BYTES: u8 = 4;
 const STUN_HEADER_LEN: u8 = 20;
 
-/// The program that runs, if one does. It is taken off its devices when this is dropped.
+/// The program that runs, if one does. It is taken off its devices when this is dropped: what the process leaves to another one is not dropped.
 #[derive(Debug)]
 pub(crate) struct Offload {
     running: Option<Running>,
@@ -42,16 +46,28 @@ pub(crate) struct Offload {
 #[derive(Debug)]
 struct Running {
     kernel: Kernel,
-    _neighbours: Neighbours,
+    /// What is left to be done once the shards have published their channels.
+    due: Option<Due>,
+    neighbours: Option<Neighbours>,
+}
+
+#[derive(Debug)]
+struct Due {
+    netlink: Netlink,
+    /// Devices that another program runs at.
+    replaced: Vec<(Attachment, Device)>,
+    /// Indices of all devices.
+    served: Vec<u32>,
 }
 
 impl Offload {
-    /// Attaches the program to the devices that have listening and relay addresses, as far as the configuration wants it.
+    /// Attaches the program to the devices that have listening and relay addresses, as far as the configuration wants it. Devices
+    /// at which the program of the relay before is `attached` follow with [`Self::begin`]; from others that one is taken off.
     ///
     /// # Errors
     ///
     /// The configuration insists on it, and it cannot be; in words.
-    pub(crate) fn start(config: &Config) -> Result<Self, String> {
+    pub(crate) fn start(config: &Config, attached: Vec<Attachment>) -> Result<Self, String> {
         let wanted = config.datapath.offload.xdp;
         if wanted == Xdp::Off {
             return Ok(Self {
@@ -59,7 +75,7 @@ impl Offload {
                 line: "xdp: off, as configured".into(),
             });
         }
-        match run(config) {
+        match run(config, attached) {
             Ok((running, line)) => Ok(Self {
                 running: Some(running),
                 line,
@@ -70,6 +86,35 @@ impl Offload {
             }),
             Err(why) => Err(format!("xdp: {why}")),
         }
+    }
+
+    /// Has the program run in place of that of the relay before, and next hops be looked up. To be called when the shards have published what they have
+    /// taken over, and before anything of theirs leaves that may end a channel.
+    ///
+    /// # Errors
+    ///
+    /// The program does not run where it has to, in words.
+    pub(crate) fn begin(&mut self, config: &Config) -> Result<(), String> {
+        let Some(running) = &mut self.running else {
+            return Ok(());
+        };
+        let Some(due) = running.due.take() else {
+            return Ok(());
+        };
+        let follow = Neighbours::follow(due.netlink, running.kernel.hops(), due.served);
+        running.neighbours = Some(follow.map_err(|error| format!("xdp: netlink: {error}"))?);
+        for (attachment, device) in due.replaced {
+            let replaced = running.kernel.replace(attachment, device.address);
+            let Err(error) = replaced else {
+                continue;
+            };
+            let why = format!("{}: {}", device.name, first_line(&error));
+            if config.datapath.offload.xdp != Xdp::Auto {
+                return Err(format!("xdp: {why}"));
+            }
+            let _ = write!(self.line, "; not on {why}");
+        }
+        Ok(())
     }
 
     /// Returns the line that says what runs, and why not more.
@@ -114,11 +159,6 @@ impl Offload {
         }
     }
 
-    /// Takes the program off its devices.
-    pub(crate) fn detach(&mut self) {
-        self.running = None;
-    }
-
     /// Returns a line that says how many datagrams of published channels were left to the shards, or `None` if there were none.
     pub(crate) fn passed(&self) -> Option<String> {
         let passes = self.running.as_ref()?.kernel.passes();
@@ -152,8 +192,8 @@ fn served() -> FirstBytes {
     (0..=u8::MAX).filter(is_served).collect()
 }
 
-/// Starts the program and the thread that follows routes and neighbours.
-fn run(config: &Config) -> Result<(Running, String), String> {
+/// Starts the program.
+fn run(config: &Config, mut before: Vec<Attachment>) -> Result<(Running, String), String> {
     let given = [
         &config.addresses.listening_device,
         &config.addresses.relay_device,
@@ -194,12 +234,22 @@ fn run(config: &Config) -> Result<(Running, String), String> {
     })?;
     let mut names = Vec::new();
     let mut refused = Vec::new();
-    let mut attached = Vec::new();
+    let mut served = Vec::new();
+    let mut replaced = Vec::new();
     for device in devices {
+        let index = before.iter().position(|it| it.device() == device.index);
+        let same = index.map(|index| before.swap_remove(index));
+        // Attached in another way, it is taken off.
+        if let Some(attachment) = same.filter(|_| device.attached == Some(attach)) {
+            names.push(device.name.clone());
+            served.push(device.index);
+            replaced.push((attachment, device));
+            continue;
+        }
         match kernel.attach(device.index, device.address, attach) {
             Ok(()) => {
                 names.push(device.name);
-                attached.push(device.index);
+                served.push(device.index);
             }
             Err(error) => refused.push(format!("{}: {}", device.name, first_line(&error))),
         }
@@ -217,11 +267,14 @@ fn run(config: &Config) -> Result<(Running, String), String> {
     if !refused.is_empty() {
         let _ = write!(line, "; not on {refused}");
     }
-    let neighbours = Neighbours::follow(netlink, kernel.hops(), attached)
-        .map_err(|error| format!("netlink: {error}"))?;
     let running = Running {
         kernel,
-        _neighbours: neighbours,
+        due: Some(Due {
+            netlink,
+            replaced,
+            served,
+        }),
+        neighbours: None,
     };
     Ok((running, line))
 }

@@ -14,6 +14,7 @@ pub mod descriptors;
 pub mod errqueue;
 pub mod ethtool;
 pub mod keeper;
+pub mod links;
 pub mod mapped;
 mod pinned;
 pub mod priority;

@@ -1,6 +1,7 @@
 //! The program: loaded with its maps, and attached to devices.
 //!
-//! It is part of the binary (`bpf/turn.bpf.o`), so a machine needs no compiler. It goes when the process goes, because nothing but the process holds it.
+//! It is part of the binary (`bpf/turn.bpf.o`), so a machine needs no compiler. It goes when the last process goes that has a descriptor of
+//! its links ([`super::Attachment`]): nothing else holds it.
 //! After the devices are attached no system call is needed any more, so privileges can be given up.
 
 use std::net::SocketAddr;
@@ -9,7 +10,9 @@ use std::sync::Arc;
 
 use super::line::Fields;
 use super::nexthop::Wanted;
-use super::{Beyond, Carried, Hops, Line, Meters, Refused, Route, Routes, Screen, Table, Way};
+use super::{
+    Attachment, Beyond, Carried, Hops, Line, Meters, Refused, Route, Routes, Screen, Table, Way,
+};
 
 #[cfg(all(feature = "xdp", target_arch = "x86_64"))]
 pub use self::loaded::Kernel;
@@ -177,7 +180,7 @@ mod loaded {
     use aya::{Ebpf, EbpfLoader};
     use turnbuckle_sys::mapped::Mapped;
 
-    use super::{Action, Attach, KernelRoutes, PASSES_WORDS, Passes, Verdict};
+    use super::{Action, Attach, Attachment, KernelRoutes, PASSES_WORDS, Passes, Verdict};
     use crate::offload::hash::BUCKET;
     use crate::offload::{Hops, Meters, Screen, Seed, Table};
 
@@ -200,6 +203,8 @@ mod loaded {
         routes: KernelRoutes,
         devices: Mapped,
         passed: Mapped,
+        /// Links that another program had before this one.
+        replaced: Vec<Attachment>,
     }
 
     impl Kernel {
@@ -261,6 +266,7 @@ mod loaded {
                 routes,
                 devices,
                 passed,
+                replaced: Vec::new(),
             };
             let program = kernel.xdp()?;
             program.load().map_err(in_words)?;
@@ -282,19 +288,40 @@ mod loaded {
                 Attach::Native => XdpMode::Driver,
                 Attach::Generic => XdpMode::Skb,
             };
-            let word = self.devices.words().get(device as usize);
-            let Some(word) = word else {
-                return Err(io::Error::other("its index is beyond 65535"));
-            };
-            let [a, b, c, d, e, f] = address;
-            word.store(
-                u64::from_le_bytes([a, b, c, d, e, f, 1, 0]),
-                Ordering::Release,
-            );
+            self.serve(device, Some(address))?;
             if let Err(error) = self.xdp()?.attach_to_if_index(device, mode) {
-                self.devices.words()[device as usize].store(0, Ordering::Release);
+                self.serve(device, None)?;
                 return Err(in_words(error));
             }
+            Ok(())
+        }
+
+        /// Has the device of `attachment`, which has this link-layer address, run this program in place of the one that it runs. There is no
+        /// moment without a program.
+        ///
+        /// # Errors
+        ///
+        /// The kernel does not replace it, in words. Then the device has none any more, unless another process has the link too.
+        pub fn replace(&mut self, attachment: Attachment, address: [u8; 6]) -> io::Result<()> {
+            let device = attachment.device();
+            self.serve(device, Some(address))?;
+            let program = self.xdp()?.fd().map_err(in_words)?;
+            if let Err(error) = attachment.run(program.as_fd()) {
+                self.serve(device, None)?;
+                return Err(error);
+            }
+            self.replaced.push(attachment);
+            Ok(())
+        }
+
+        /// Has the program relay what comes by a device and is addressed to this link-layer address, or nothing.
+        fn serve(&self, device: u32, address: Option<[u8; 6]>) -> io::Result<()> {
+            let word = self.devices.words().get(device as usize);
+            let word = word.ok_or_else(|| io::Error::other("its index is beyond 65535"))?;
+            let value = address.map_or(0, |[a, b, c, d, e, f]| {
+                u64::from_le_bytes([a, b, c, d, e, f, 1, 0])
+            });
+            word.store(value, Ordering::Release);
             Ok(())
         }
 
@@ -427,7 +454,7 @@ mod missing {
     use std::io;
     use std::sync::Arc;
 
-    use super::{Attach, KernelRoutes, Passes, Verdict};
+    use super::{Attach, Attachment, KernelRoutes, Passes, Verdict};
     use crate::offload::{Hops, Seed};
 
     /// A program that this build does not have.
@@ -461,6 +488,15 @@ mod missing {
         ///
         /// None.
         pub fn attach(&mut self, _: u32, _: [u8; 6], _: Attach) -> io::Result<()> {
+            match self.0 {}
+        }
+
+        /// Cannot be called.
+        ///
+        /// # Errors
+        ///
+        /// None.
+        pub fn replace(&mut self, _: Attachment, _: [u8; 6]) -> io::Result<()> {
             match self.0 {}
         }
 

@@ -279,12 +279,11 @@ impl Started {
     }
 
     /// Ends the last turn of every shard, and the process, and leaves all sockets to the keeper.
-    fn hand_over(&mut self, estate: &Estate, config: &Config, out: &mut impl Output) -> ! {
+    fn hand_over(&self, estate: &Estate, config: &Config, out: &mut impl Output) -> ! {
         let accounting = self.shards.seal();
         if let Some(line) = self.offload.passed() {
             let _ = writeln!(out, "{line}");
         }
-        self.offload.detach();
         accounting.lost_lines(out.lost());
         if let Some(path) = &config.log.statistics_file
             && let Err(error) = leave_behind(path, &accounting)

@@ -62,7 +62,7 @@ pub(super) fn start(
     out: &mut impl Write,
 ) -> Result<Started, ServeError> {
     let count = usize::from(config.datapath.shards.get());
-    let (heritage, journals, keys) = match estate {
+    let (mut heritage, journals, keys) = match estate {
         Some(estate) => {
             let (heritage, journals) = estate.take(count, out);
             (heritage, journals, estate.keys(config))
@@ -97,7 +97,8 @@ pub(super) fn start(
     let serving = translate::serving(config, descriptors);
     // The machine may have got an address while the configuration was read.
     listening.follow(config, interfaces.addresses());
-    let offload = Offload::start(config).map_err(ServeError::new)?;
+    let attached = std::mem::take(&mut heritage.attached);
+    let mut offload = Offload::start(config, attached).map_err(ServeError::new)?;
     if let Some(meters) = offload.meters() {
         commons.set_meters(meters);
     }
@@ -161,6 +162,7 @@ pub(super) fn start(
     };
     let shards =
         Shards::start(count, events.clone(), plan).map_err(|error| ServeError::from_io(&error))?;
+    offload.begin(config).map_err(ServeError::new)?;
     if listeners > 0 {
         let counted = shards.all().iter().map(|shard| &shard.counters.engine);
         let taken: u64 = counted.map(|engine| engine.taken_over.get()).sum();

@@ -28,7 +28,7 @@ pub(super) struct Neighbours {
 }
 
 impl Neighbours {
-    /// Starts the thread. Only devices in `attached` are next hops.
+    /// Asks for all next hops, and starts the thread that keeps them. Only devices in `attached` are next hops.
     ///
     /// # Errors
     ///
@@ -40,6 +40,7 @@ impl Neighbours {
     ) -> io::Result<Self> {
         let (stop, is_stopped) = UnixStream::pair()?;
         let mut resolver = Resolver { netlink, attached };
+        resolver.resolve(&hops);
         let thread = std::thread::Builder::new().name("neighbours".into());
         thread.spawn(move || {
             while wait(&resolver.netlink, &hops, &is_stopped) {

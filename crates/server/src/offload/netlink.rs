@@ -18,7 +18,7 @@ use rustix::net::{
     AddressFamily as SocketFamily, RecvFlags, SendFlags, SocketFlags, SocketType, bind, recv,
     sendto, socket_with,
 };
-use turnbuckle_datapath::offload::joins_datagrams;
+use turnbuckle_datapath::offload::{Attach, joins_datagrams};
 
 /// `RTMGRP_LINK`, `RTMGRP_NEIGH`, `RTMGRP_IPV4_ROUTE` and `RTMGRP_IPV6_ROUTE` of linux/rtnetlink.h.
 const GROUPS: u32 = 0x1 | 0x4 | 0x40 | 0x400;
@@ -42,6 +42,8 @@ pub(crate) struct Device {
     pub(crate) mtu: u16,
     /// An XDP program is attached.
     pub(crate) has_program: bool,
+    /// How it is, if that is one of the ways in which ours is.
+    pub(super) attached: Option<Attach>,
 }
 
 impl Device {
@@ -110,16 +112,23 @@ impl Netlink {
             return Ok(None);
         };
         let (mut name, mut address, mut mtu) = (None, None, None);
-        let mut has_program = false;
+        let (mut has_program, mut attached) = (false, None);
         for attribute in link.attributes {
             match attribute {
                 LinkAttribute::IfName(it) => name = Some(it),
                 LinkAttribute::Address(it) => address = <[u8; 6]>::try_from(it).ok(),
                 LinkAttribute::Mtu(it) => mtu = Some(it),
                 LinkAttribute::Xdp(it) => {
-                    has_program = it.iter().any(
-                        |it| matches!(it, LinkXdp::Attached(how) if *how != XdpAttached::None),
-                    );
+                    let how = it.iter().find_map(|it| match it {
+                        LinkXdp::Attached(how) => Some(*how),
+                        _ => None,
+                    });
+                    has_program = how.is_some_and(|how| how != XdpAttached::None);
+                    attached = match how {
+                        Some(XdpAttached::Driver) => Some(Attach::Native),
+                        Some(XdpAttached::SocketBuffer) => Some(Attach::Generic),
+                        _ => None,
+                    };
                 }
                 _ => {}
             }
@@ -133,6 +142,7 @@ impl Netlink {
                 address,
                 mtu: u16::try_from(mtu).unwrap_or(u16::MAX),
                 has_program,
+                attached,
             }))
     }
 

@@ -377,6 +377,16 @@ impl Publisher {
         ended.map(Box::new).map(Change::Ended).for_each(&mut end);
     }
 
+    /// Leaves what is published to the next relay, with the program: it goes on until that one has published it again. Takes over what was relayed
+    /// so far.
+    pub(crate) fn leave<R: Random>(mut self, engine: &mut Engine<R>, end: impl FnMut(Change)) {
+        self.take_all(engine);
+        let published = std::mem::take(&mut self.published);
+        self.stop(engine, end);
+        // Their next hops and meters stay claimed.
+        drop(published);
+    }
+
     fn revoke_all(&mut self) {
         for (id, channels) in std::mem::take(&mut self.published) {
             for channel in channels {

@@ -198,6 +198,15 @@ impl Changes {
         }
     }
 
+    /// Leaves to the next relay what the kernel relays, because this one hands everything over.
+    pub(in crate::shard) fn leave<R: Random>(&mut self, now: Time, engine: &mut Engine<R>) {
+        if let Some(publisher) = self.publisher.take() {
+            publisher.leave(engine, |end| {
+                tell(&mut self.log, &mut self.sessions, &end, None, now);
+            });
+        }
+    }
+
     /// Logs that a client's connection is closed, before the end of its allocation is logged.
     pub(in crate::shard) fn disconnected<R: Random>(
         &mut self,

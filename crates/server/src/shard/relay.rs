@@ -329,6 +329,9 @@ impl Relay {
     pub(crate) fn seal(&mut self, datapath: &mut Datapath) {
         // What ends from here on stays on record as it was. Nothing is flushed any more either, so this holds twice.
         self.hub.changes.journal = None;
+        self.hub
+            .changes
+            .leave(self.hub.now.time, &mut self.hub.engine);
         self.stop_sessions(datapath.send_queue());
         datapath.close_streams(self);
         self.stop();

@@ -9,6 +9,7 @@ use std::os::fd::{AsRawFd as _, OwnedFd, RawFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rustix::net::{getsockname, ipproto, sockopt};
+use turnbuckle_datapath::offload::Attachment;
 use turnbuckle_datapath::{KeptSockets, SocketKind};
 use turnbuckle_engine::{AllocationId, Belongings, Change};
 use turnbuckle_sys::keeper::Inherited;
@@ -24,6 +25,8 @@ pub(crate) struct Heritage {
     pub(crate) shards: Vec<ShardHeritage>,
     /// Sockets that clients are listened to at.
     pub(crate) listeners: usize,
+    /// Programs of the kernel that relay channels.
+    pub(crate) attached: Vec<Attachment>,
     /// What is not taken over, and why.
     pub(crate) complaints: Vec<String>,
 }
@@ -178,10 +181,16 @@ impl Heritage {
             };
             shard.sockets.put(listed.kind, listed.address, descriptor);
         }
-        let mut by_address: HashMap<SocketAddr, OwnedFd> = left
-            .into_values()
-            .filter_map(|descriptor| Some((datagram_address(&descriptor)?, descriptor)))
-            .collect();
+        let mut by_address = HashMap::with_capacity(left.len());
+        for descriptor in left.into_values() {
+            match Open::of(&descriptor) {
+                Open::Datagrams(address) => {
+                    by_address.insert(address, descriptor);
+                }
+                Open::Socket => {}
+                Open::Other => heritage.attached.extend(Attachment::of(descriptor)),
+            }
+        }
         for (index, shard) in heritage.shards.iter_mut().enumerate() {
             match journals[index].read() {
                 Ok(changes) => shard.record = Record::of(changes),
@@ -262,11 +271,27 @@ fn relays_by_allocation(changes: &[Change]) -> HashMap<AllocationId, Vec<SocketA
     relays_by_allocation
 }
 
-/// Returns where a socket for datagrams is bound; `None` for anything else.
-fn datagram_address(descriptor: &OwnedFd) -> Option<SocketAddr> {
-    let protocol = sockopt::socket_protocol(descriptor).ok()?;
-    if protocol != Some(ipproto::UDP) {
-        return None;
+/// What a descriptor is of.
+enum Open {
+    /// A socket for datagrams that is bound here.
+    Datagrams(SocketAddr),
+    /// Another socket.
+    Socket,
+    /// No socket.
+    Other,
+}
+
+impl Open {
+    fn of(descriptor: &OwnedFd) -> Self {
+        let Ok(protocol) = sockopt::socket_protocol(descriptor) else {
+            return Self::Other;
+        };
+        let name = getsockname(descriptor)
+            .ok()
+            .filter(|_| protocol == Some(ipproto::UDP));
+        match name.and_then(|name| name.try_into().ok()) {
+            Some(address) => Self::Datagrams(address),
+            None => Self::Socket,
+        }
     }
-    getsockname(descriptor).ok()?.try_into().ok()
 }
