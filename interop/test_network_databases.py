@@ -1,9 +1,13 @@
 """PostgreSQL and MariaDB that hang, and users who are served from the commit on."""
 
+import concurrent.futures
 import contextlib
 import dataclasses
 import hashlib
 import json
+import os
+import re
+import signal
 import subprocess
 import sys
 import time
@@ -11,7 +15,7 @@ import time
 import pytest
 
 from harness import binding, sql_databases, topology, turn, waiting
-from harness.server import Server
+from harness.server import READY, Server
 
 
 @dataclasses.dataclass(frozen=True)
@@ -104,6 +108,43 @@ def a_configuration_that_is_read_again_holds_beside_the_database_also_while_it_h
         assert _answer(hosts, server, "carol", "singer") == 401
         assert _answer(hosts, server, "alice", "wonderland") is None
         database.go_on()
+
+
+def calls_go_on_at_once_after_a_kill_while_the_database_hangs_and_a_refresh_waits_for_it(hosts, tmp_path, database, servers):
+    database.execute(f"insert into turnusers_lt values('{Server.realm}','alice','{_key('alice', 'wonderland')}')")
+    channel = 0x4000
+    with contextlib.ExitStack() as stack:
+        stack.callback(database.go_on)
+        server = _start(stack, servers["turnbuckle"], hosts, tmp_path, database, "--survive", "on")
+        waiting.await_condition(lambda: _answer(hosts, server, "alice", "wonderland") is None, "an allocation for alice")
+        udp = stack.enter_context(hosts.client.udp(topology.CLIENT_IPV4))
+        peer = stack.enter_context(hosts.peer.udp(topology.PEER_IPV4))
+        peer.settimeout(waiting.PATIENCE)
+        client = turn.Client(udp, server.ipv4, _Login(server.port, "alice", "wonderland"))
+        relayed = client.allocate()
+        client.bind(channel, peer.getsockname())
+        database.hang()
+        served = server.output.count(READY)
+        os.kill(int(re.findall(r"is the keeper of process (\d+)", server.output)[-1]), signal.SIGKILL)
+        waiting.await_condition(lambda: server.output.count(READY) > served, "the next relay")
+        assert "requests of its users wait until it is read" in server.output
+        udp.sendto(turn.channel_data(channel, b"there"), client.server)
+        assert peer.recvfrom(2048)[0] == b"there"
+        peer.sendto(b"back", relayed)
+        assert client.receive() == (channel, b"back")
+        with concurrent.futures.ThreadPoolExecutor(1) as pool:
+            sent = client.requests_sent
+            released = pool.submit(client.release)
+            waiting.await_condition(lambda: released.done() or client.requests_sent >= sent + 3, "a request that is sent again")
+            assert not released.done(), "it is neither granted nor refused"
+            database.go_on()
+            released.result(waiting.PATIENCE)
+        accounting = server.stop()
+        assert accounting.drops["users_due"] >= 2
+        assert accounting.difference() == 0
+        assert "user database: read" in server.output
+
+
 def _page(hosts, name: str) -> str:
     get = "import http.client, sys; c = http.client.HTTPConnection('127.0.0.1', 9641, 10); c.request('GET', sys.argv[1]); print(c.getresponse().read().decode(), end='')"
     command = hosts.relay.argv(sys.executable, "-c", get, f"/{name}")

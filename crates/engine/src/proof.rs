@@ -10,6 +10,7 @@ use crate::allocations::Allocations;
 use crate::auth::{Authenticator, Proof, Rejection};
 use crate::command::{Outcome, Question};
 use crate::credential::prepare_name;
+use crate::drop_reason::DropReason;
 use crate::mobility;
 use crate::out::Out;
 use crate::random::Random;
@@ -93,6 +94,13 @@ pub(crate) fn challenge(
     if let Some(question) = question(request, rejection) {
         return Outcome::Ask(question);
     }
+    let message = &request.message;
+    let is_guess = rejection.code == UNAUTHENTICATED
+        && (message.has_integrity_sha256() || message.has_integrity_sha1());
+    // guard: V-63-users
+    if is_guess && rules.config.answers.are_users_due {
+        return Outcome::Dropped(DropReason::UsersDue);
+    }
     if rejection.challenge.is_some() && request.is_too_short_for_challenge() {
         let answer_len = out.reply_reject(&rules.config, &request.envelope(), None, TOO_SHORT);
         return out.spend_unverified(rules, request, answer_len);
@@ -117,9 +125,6 @@ pub(crate) fn challenge(
             }
         },
     );
-    let message = &request.message;
-    let is_guess = rejection.code == UNAUTHENTICATED
-        && (message.has_integrity_sha256() || message.has_integrity_sha1());
     match is_guess {
         true => out.spend_guess(rules, request, answer_len),
         false => out.spend_unverified(rules, request, answer_len),

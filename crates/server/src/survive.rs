@@ -134,6 +134,17 @@ impl Estate {
         (Heritage::none(shards), Vec::new())
     }
 
+    /// Returns whether permissions that are taken over may depend on rows of the user database.
+    pub(crate) fn needs_rows(&self) -> bool {
+        // What another program knew of it is not handed over.
+        self.handed.is_some() || self.kept.get(Word::RowsAllow) == 1
+    }
+
+    /// Notes for the next relay whether rows of the user database allow peers.
+    pub(crate) fn note_rows(&self, allow: bool) {
+        self.kept.set(Word::RowsAllow, u64::from(allow));
+    }
+
     /// Leaves the listening sockets of the shards to the next relay, in place of those that were listed before.
     ///
     /// # Errors

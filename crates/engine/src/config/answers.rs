@@ -22,7 +22,7 @@ pub enum Fingerprint {
     Mirror,
 }
 
-/// Optional contents of answers.
+/// What answers have in them, and who gets none.
 #[derive(Clone, Debug, Default)]
 pub struct AnswerConfig {
     /// When answers carry FINGERPRINT.
@@ -33,6 +33,9 @@ pub struct AnswerConfig {
     pub software_to_unverified: bool,
     /// Whether reason phrases say what was wrong with a bad request, and go to sources that proved nothing too (V-40: not by default).
     pub detailed_reasons: bool,
+    /// Whether there are users who are not known yet, of allocations that were taken over. A request that would be refused for its user or key is
+    /// dropped then ([`crate::DropReason::UsersDue`]): its client sends it again, and it is answered once they are known.
+    pub are_users_due: bool,
 }
 
 /// How Binding requests are answered.

@@ -34,6 +34,30 @@ fn a_user_who_is_added_or_removed_is_so_for_the_next_request() {
 }
 
 #[test]
+fn who_is_not_known_while_users_are_due_is_neither_served_nor_refused() {
+    let mut server = Server::start();
+    let mut alice = server.client(CLIENT);
+    server.allocate(&mut alice);
+
+    let mut next = config();
+    next.auth = turnbuckle_engine::AuthConfig::new(REALM).unwrap();
+    next.answers.are_users_due = true;
+    server.engine.reconfigure(server.now.time, &next.into());
+    let transaction = alice.next_transaction();
+    let request = alice.request(Method::REFRESH, transaction, |_| {});
+    let outcome = server.receive(alice.tuple, &request);
+    assert!(
+        matches!(outcome, Outcome::Dropped(DropReason::UsersDue)),
+        "{outcome:?}"
+    );
+    // Who has not said who he is gets his nonce.
+    server.client("203.0.113.9:9");
+
+    server.engine.reconfigure(server.now.time, &config().into());
+    server.exchange(alice.tuple, &request).success();
+}
+
+#[test]
 fn a_peer_that_is_denied_from_now_on_loses_its_permission_and_another_keeps_it() {
     let mut server = Server::start();
     let mut client = server.client(CLIENT);

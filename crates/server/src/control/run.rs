@@ -9,7 +9,7 @@ use super::events::{self, Event, Inbox, Wake};
 use super::limits::raise_descriptor_limit;
 use super::listening;
 use super::reload::Configuration;
-use super::start::{Started, start};
+use super::start::{Started, note_rows, start};
 use super::statistics::leave_behind;
 use super::upgrading::Upgrading;
 use crate::config::{Config, Persona};
@@ -178,6 +178,10 @@ impl Started {
                         let _ = self.reload(false, configuration, out);
                     }
                 }
+                Wake::Event(Event::Users(engine)) => {
+                    note_rows(estate, &self.users, &engine);
+                    self.users.changed(engine, &mut self.shards);
+                }
                 Wake::Event(event) => self.handle(event, configuration.running(), out)?,
                 Wake::Due => {}
             }
@@ -312,7 +316,6 @@ impl Started {
             }
             Event::Drain => self.begin_draining(out),
             Event::Answered { shard, answer } => self.users.answered(shard, answer),
-            Event::Users(engine) => self.users.changed(engine, &mut self.shards),
             Event::Assembled => self.users.taken(&self.shards),
             Event::Interfaces(addresses) => {
                 self.listening.follow(config, &addresses);
@@ -325,7 +328,8 @@ impl Started {
             #[cfg(test)]
             Event::FailWithNext(shard) => self.shards.fail_with_next(shard),
             // These events are handled where they are awaited.
-            Event::Command(_) | Event::HangUp | Event::Stop | Event::Tried(_) => {}
+            Event::Command(_) | Event::HangUp | Event::Stop | Event::Tried(_) | Event::Users(_) => {
+            }
             Event::ShardEnded { shard, error } => {
                 let why = error.unwrap_or_else(|| "it stopped by itself".into());
                 self.shards.failed(shard, &why, out)?;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
 
 use turnbuckle_datapath::{BufferBudget, Settings, probe_device};
-use turnbuckle_engine::Commons;
+use turnbuckle_engine::{Commons, Config as EngineConfig};
 
 use super::announce::{self, Running};
 use super::certificates::FollowedCertificates;
@@ -55,14 +55,14 @@ pub(super) struct Started {
 /// What could not be set up.
 pub(super) fn start(
     config: &Config,
-    estate: Option<&mut Estate>,
+    mut estate: Option<&mut Estate>,
     descriptors: Option<u64>,
     events: &SyncSender<Event>,
     outlets: &[EventSender],
     out: &mut impl Write,
 ) -> Result<Started, ServeError> {
     let count = usize::from(config.datapath.shards.get());
-    let (mut heritage, journals, keys) = match estate {
+    let (mut heritage, journals, keys) = match &mut estate {
         Some(estate) => {
             let (heritage, journals) = estate.take(count, out);
             (heritage, journals, estate.keys(config))
@@ -83,7 +83,9 @@ pub(super) fn start(
     let mut listening =
         Listening::begin(config, &heritage, out).map_err(|error| ServeError::from_io(&error))?;
     let engine = translate::engine(config, &keys).map_err(ServeError::new)?;
-    let users = OpenedUsers::open(config, Arc::new(engine), events, out)?;
+    let needs_rows = estate.as_ref().is_some_and(|estate| estate.needs_rows());
+    let has_calls = heritage.allocations() > 0 && !needs_rows;
+    let users = OpenedUsers::open(config, Arc::new(engine), has_calls, events, out)?;
     let commons = Commons::new(&users.engine);
     let budget = Arc::new(BufferBudget::new(translate::RELAY_BUFFER_BUDGET_BYTES));
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
@@ -173,7 +175,9 @@ pub(super) fn start(
     }
     let has_database = users.is_read;
     let database = users.state.clone();
+    let engine = Arc::clone(&users.engine);
     let users = users.follow(Arc::clone(&commons));
+    note_rows(estate.as_deref(), &users, &engine);
     let running = Running {
         listening: &listening,
         shards: count,
@@ -200,4 +204,11 @@ pub(super) fn start(
         keys,
         descriptors,
     })
+}
+
+/// Notes for the next relay whether rows of the user database allow peers.
+pub(super) fn note_rows(estate: Option<&Estate>, users: &FollowedUsers, engine: &EngineConfig) {
+    if let (Some(estate), Some(allow)) = (estate, users.rows_allow(engine)) {
+        estate.note_rows(allow);
+    }
 }

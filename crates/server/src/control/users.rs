@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SendError, Sender, SyncSender, channel, sync_channel};
 use std::time::{Duration, Instant};
 
-use turnbuckle_engine::{Commons, Config as EngineConfig};
+use turnbuckle_engine::{Action, Commons, Config as EngineConfig};
 use turnbuckle_users::{Follower, Notice, Target, Then, Wanted};
 
 use super::error::ServeError;
@@ -24,6 +24,8 @@ const FIRST_READ_MAX: Duration = Duration::from_secs(1);
 /// The user database as it was read at start, if there is one.
 pub(super) struct OpenedUsers {
     follower: Option<(Follower, Sender<Base>)>,
+    /// The settings from the configuration alone.
+    configured: Arc<EngineConfig>,
     /// The settings that the engines start with.
     pub(super) engine: Arc<EngineConfig>,
     /// Whether the database has been read.
@@ -45,44 +47,58 @@ struct First {
 
 impl OpenedUsers {
     /// Follows the database that `config` names, and takes over what it says at first. `engine` holds the settings from the configuration alone.
-    /// Later changes become `events`.
+    /// Later changes become `events`. With `calls` that are to go on now, nobody waits for what it says at first: who is not known yet is not refused.
     ///
     /// # Errors
     ///
     /// The database cannot be opened or read, and that will not pass by itself. As `turnserver` the server waits for it also in that case.
     pub(super) fn open(
         config: &Config,
-        engine: Arc<EngineConfig>,
+        mut engine: Arc<EngineConfig>,
+        calls: bool,
         events: &SyncSender<Event>,
         out: &mut impl Write,
     ) -> Result<Self, ServeError> {
         let Some(database) = &config.authentication.database else {
             return Ok(Self {
                 follower: None,
+                configured: Arc::clone(&engine),
                 engine,
                 is_read: false,
                 asker: None,
                 state: None,
             });
         };
+        let configured = Arc::clone(&engine);
+        if calls {
+            Arc::make_mut(&mut engine).answers.are_users_due = true;
+        }
         let (tell_first, first) = sync_channel(0);
         let (tell_first, state) = ((tell_first, events.clone()), Arc::default());
         let (bases, next_bases) = channel();
         let told = (tell_first, next_bases);
         let (follower, asker) = follow(config, database, &engine, told, Arc::clone(&state))
             .map_err(|error| ServeError::from_io(&error))?;
-        let first = if database.source.is_file() {
-            first.recv().ok()
-        } else {
-            first.recv_timeout(FIRST_READ_MAX).ok()
+        let said = match (calls, database.source.is_file()) {
+            (true, _) => None,
+            (false, true) => first.recv().ok(),
+            (false, false) => first.recv_timeout(FIRST_READ_MAX).ok(),
         };
-        let first = first.unwrap_or_else(|| First {
-            engine,
-            lines: vec![format!(
+        drop(first);
+        let line = match calls {
+            true => format!(
+                "user database {}: requests of its users wait until it is read",
+                database.source
+            ),
+            false => format!(
                 "warning: user database {}: no answer within {} s; it serves nobody until it is read",
                 database.source,
                 FIRST_READ_MAX.as_secs()
-            )],
+            ),
+        };
+        let first = said.unwrap_or_else(|| First {
+            engine,
+            lines: vec![line],
             is_read: false,
             refused: None,
         });
@@ -97,6 +113,7 @@ impl OpenedUsers {
         }
         Ok(Self {
             follower: Some((follower, bases)),
+            configured,
             engine: first.engine,
             is_read: first.is_read,
             asker: Some(asker),
@@ -111,6 +128,7 @@ impl OpenedUsers {
             pending: None,
             answers: Vec::new(),
             assembled: Assembled::default(),
+            configured: self.configured,
             follower: self.follower,
         }
     }
@@ -124,6 +142,8 @@ pub(super) struct FollowedUsers {
     /// Answers that their shards have not taken yet: each comes behind the settings that it has changed. There are no more than may be asked.
     answers: Vec<(usize, Answered)>,
     assembled: Assembled,
+    /// The settings from the configuration alone.
+    configured: Arc<EngineConfig>,
     /// Ends the thread that follows the database when it is dropped. Who has it gives it settings of a configuration that was read again.
     follower: Option<(Follower, Sender<Base>)>,
 }
@@ -146,6 +166,7 @@ impl FollowedUsers {
         has_same_users: bool,
         shards: &mut Shards,
     ) {
+        self.configured = Arc::clone(&engine);
         let Some(((follower, bases), database)) =
             (self.follower.as_ref()).zip(config.authentication.database.as_ref())
         else {
@@ -186,6 +207,15 @@ impl FollowedUsers {
         for (_, then) in self.assembled.waiting.extract_if(.., due) {
             then();
         }
+    }
+
+    /// Returns whether rows allow peers by these settings. `None` if the rows are not known yet.
+    pub(super) fn rows_allow(&self, engine: &EngineConfig) -> Option<bool> {
+        let configured = &self.configured.policy.rules;
+        let policies = engine.realms.policies.values().chain([&engine.policy]);
+        let mut rules = policies.flat_map(|policy| &policy.rules);
+        let allow = rules.any(|rule| rule.action == Action::Allow && !configured.contains(rule));
+        (!engine.answers.are_users_due).then_some(allow)
     }
 
     /// Notes new users, peer rules and quotas for the shards.

@@ -45,10 +45,12 @@ pub(super) enum Word {
     Wished,
     /// What the keeper has answered.
     Answered,
+    /// 1 if rows of the user database allow peers, so that permissions cannot be judged without them.
+    RowsAllow,
 }
 
 /// The first word of a journal.
-pub(super) const JOURNALS: usize = Word::Answered as usize + 1;
+pub(super) const JOURNALS: usize = Word::RowsAllow as usize + 1;
 
 /// Bytes of a wish or an answer at most.
 pub(super) const NOTE_LEN_MAX: usize = 16 << 10;

@@ -107,6 +107,9 @@ impl Followed {
             Notice::Records(read, changed) => {
                 let recovered = self.recovered();
                 self.is_read = true;
+                if self.base.answers.are_users_due {
+                    Arc::make_mut(&mut self.base).answers.are_users_due = false;
+                }
                 let not_shown = self.learned.confirm(read);
                 let mut outcome = match changed {
                     Changed::Users { mut names, tables } => {
@@ -132,10 +135,13 @@ impl Followed {
     /// Puts other settings of the configuration beneath what was read of the database, which is `records`.
     pub(crate) fn rebase(&mut self, base: Base, records: &Records) -> Outcome {
         let Base {
-            engine,
+            mut engine,
             wanted,
             has_same_users,
         } = base;
+        if self.base.answers.are_users_due {
+            Arc::make_mut(&mut engine).answers.are_users_due = true;
+        }
         let users = (has_same_users && wanted == self.wanted).then(|| Arc::clone(&self.current));
         (self.base, self.wanted) = (engine, wanted);
         let rules = self.rules_of_hosts();
