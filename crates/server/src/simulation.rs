@@ -23,7 +23,7 @@ use crate::config::Persona;
 use crate::counters::ShardCounters;
 use crate::handle::SessionNumbers;
 pub use crate::journal::segment;
-use crate::journal::{Memory, Segments};
+use crate::journal::{Memory, Segments, Slices};
 use crate::log::{Lines, Log, Scope};
 use crate::random::Randomness;
 pub use crate::random::Source;
@@ -69,6 +69,13 @@ pub struct ConnectionLimits {
     /// The same from one address, of all shards.
     pub per_source: u32,
 }
+
+/// So small that a journal is begun anew again and again, and changes come between the slices.
+const SLICES: Slices = Slices {
+    segment_min: 2048,
+    places: 1,
+    ends: 2,
+};
 
 /// The journals of a server's shards, which outlive its process.
 #[derive(Clone, Debug)]
@@ -135,6 +142,12 @@ impl Server {
         })
     }
 
+    /// Returns how many of its journals are being written anew.
+    pub fn journals_begun_anew(&self) -> usize {
+        let journals = self.setup.journals.iter().flat_map(|it| it.0.iter());
+        journals.filter(|it| it.is_begun_anew()).count()
+    }
+
     /// Returns of whom more waits for a shard than others leave room for, in words; `None` if there is nobody.
     pub fn crowded(&self) -> Option<String> {
         let mut crowded = self.mailboxes.iter().filter_map(Mailbox::crowded_by);
@@ -162,6 +175,7 @@ impl Server {
         let memory = Memory {
             count_max: config.limits.tombstones as usize,
             replay: config.auth.nonce_lifetime.replay_memory(),
+            slices: SLICES,
         };
         let segments = journals[index].clone();
         let mut record = Record::default();

@@ -44,6 +44,7 @@ fn several_shards_keep_every_rule() {
         ("granted through proxies", 0),
         ("hairpins", 0),
         ("kills", 0),
+        ("kills while a journal is begun anew", 0),
         ("relayed by the kernel", 0),
         ("dropped by the kernel", 0),
         ("moves", 0),

@@ -21,7 +21,7 @@ use super::statistics::Statistics;
 use super::users::{FollowedUsers, OpenedUsers};
 use crate::config::{Config, Masque};
 use crate::handle::{EventSender, LiveCounters};
-use crate::journal::Memory;
+use crate::journal::{Memory, Slices};
 use crate::offload::Offload;
 use crate::resolve::Resolver;
 use crate::shard::discovery::sites;
@@ -121,6 +121,7 @@ pub(super) fn start(
     let memory = Memory {
         count_max: users.engine.limits.tombstones as usize,
         replay: users.engine.auth.nonce_lifetime.replay_memory(),
+        slices: Slices::SERVING,
     };
     let journals: Vec<_> = journals
         .into_iter()

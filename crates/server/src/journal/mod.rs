@@ -23,26 +23,35 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Release};
 use std::time::Duration;
 
+use crc32fast::Hasher;
 use rustix::fs::{MemfdFlags, memfd_create};
 use turnbuckle_engine::{Change, Engine, Random, Time};
 use turnbuckle_sys::mapped::Mapped;
 
 use self::segment::{Encoder, Refused};
 
-/// Bytes that a segment may always have before it is begun anew.
-const SEGMENT_MIN: u64 = 1 << 20;
+/// Number of the layout of records. It is another one when any of them changes.
+const LAYOUT: u64 = 1;
 
-/// Places of the table that one flush writes to the next segment.
-const PLACES_PER_FLUSH: u32 = 64;
-
-/// Ends that one flush writes to the next segment.
-const ENDS_PER_FLUSH: usize = 256;
-
-/// In the word of a journal: the second segment counts. The other bits are its length in bytes.
+/// In the word of a journal: the second segment counts.
 const SECOND: u64 = 1 << 63;
+
+/// How many of the word's lowest bits are the length of that segment in bytes. Those between are a checksum of the others and of [`LAYOUT`].
+const LEN_BITS: u32 = 48;
 
 /// The word of a journal that is not to be used.
 const GIVEN_UP: u64 = u64::MAX;
+
+/// Returns the word that says that so many bytes of a segment count.
+fn word_of(is_second: bool, len: u64) -> u64 {
+    let said = if is_second { len | SECOND } else { len };
+    let mut hasher = Hasher::new();
+    hasher.update(&LAYOUT.to_le_bytes());
+    hasher.update(&said.to_le_bytes());
+    // Bits 48 to 62.
+    let checksum = u64::from(hasher.finalize() >> 17) << LEN_BITS;
+    said | checksum
+}
 
 /// The two segments of a shard's journal, and the word that says what of them counts.
 #[derive(Clone, Debug)]
@@ -63,12 +72,13 @@ impl Segments {
         let file = || -> io::Result<File> {
             Ok(memfd_create("turnbuckle-journal", MemfdFlags::CLOEXEC)?.into())
         };
-        let files = Arc::new([file()?, file()?]);
-        Ok(Self {
-            files,
+        let segments = Self {
+            files: Arc::new([file()?, file()?]),
             words,
             index,
-        })
+        };
+        segments.set_word(word_of(false, 0));
+        Ok(segments)
     }
 
     /// Returns the segments that another process has made.
@@ -95,13 +105,24 @@ impl Segments {
         if word == GIVEN_UP {
             return Err("it could not be written".into());
         }
-        let mut file = &self.files[usize::from(word & SECOND != 0)];
+        let (is_second, len) = (word & SECOND != 0, word & ((1 << LEN_BITS) - 1));
+        // guard: V-63-word
+        if word != word_of(is_second, len) {
+            return Err("the word that says where it ends is not one of this program".into());
+        }
+        let mut file = &self.files[usize::from(is_second)];
         let mut bytes = Vec::new();
         file.rewind()
             .and_then(|()| file.read_to_end(&mut bytes))
             .map_err(|error| error.to_string())?;
-        let committed = usize::try_from(word & !SECOND).unwrap_or(usize::MAX);
+        let committed = usize::try_from(len).unwrap_or(usize::MAX);
         segment::decode(&bytes, committed).map_err(|refused: Refused| refused.to_string())
+    }
+
+    /// Returns whether the segment that does not count has something: it was being written when its process ended.
+    pub(crate) fn is_begun_anew(&self) -> bool {
+        let other = &self.files[usize::from(self.word() & SECOND == 0)];
+        other.metadata().is_ok_and(|file| file.len() > 0)
     }
 
     /// Has nothing of it be used again.
@@ -130,13 +151,34 @@ pub(crate) struct Journal {
     ends: Ends,
 }
 
-/// How much is kept of what has ended.
+/// How much is kept of what has ended, and of what is there how much is written anew at a time.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Memory {
     /// Ends at most.
     pub(crate) count_max: usize,
     /// How long a request that made something can be repeated.
     pub(crate) replay: Duration,
+    pub(crate) slices: Slices,
+}
+
+/// When a segment is begun anew, and in which slices.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Slices {
+    /// Bytes that a segment may always have before.
+    pub(crate) segment_min: u64,
+    /// Places of the table that one flush writes.
+    pub(crate) places: u32,
+    /// Ends that one flush writes.
+    pub(crate) ends: usize,
+}
+
+impl Slices {
+    /// Those of a relay that serves.
+    pub(crate) const SERVING: Self = Self {
+        segment_min: 1 << 20,
+        places: 64,
+        ends: 256,
+    };
 }
 
 /// What has ended not long ago, of earlier segments too: its transactions and its token are not to work again. The old is forgotten when a segment
@@ -234,14 +276,15 @@ impl Journal {
             ends,
         };
         let mut next = journal.next(now)?;
-        while !next.write(&journal.segments, now, engine)? {}
-        journal.turn_to(next.segment);
+        while !next.write(&journal.segments, memory.slices, now, engine)? {}
+        journal.turn_to(next.segment)?;
         Ok(journal)
     }
 
     /// Notes a change. It is written by the next [`Self::commit`].
     pub(crate) fn append(&mut self, change: &Change) {
         self.current.append(change);
+        // mutant: journal-slices-miss-changes
         if let Some(next) = &mut self.next {
             next.segment.append(change);
         }
@@ -283,17 +326,21 @@ impl Journal {
         }
         let mut next = match self.next.take() {
             Some(next) => next,
-            None if self.current.len > SEGMENT_MIN.max(2 * self.begun_len) => self.next(now)?,
+            None if self.current.len > self.slices().segment_min.max(2 * self.begun_len) => {
+                self.next(now)?
+            }
             None => return Ok(()),
         };
-        let old = self.current.is_second;
-        if next.write(&self.segments, now, engine)? {
-            self.turn_to(next.segment);
-            self.segments.files[usize::from(old)].set_len(0)?;
+        if next.write(&self.segments, self.slices(), now, engine)? {
+            self.turn_to(next.segment)?;
         } else {
             self.next = Some(next);
         }
         Ok(())
+    }
+
+    fn slices(&self) -> Slices {
+        self.ends.memory.slices
     }
 
     /// Begins the segment that does not count.
@@ -306,17 +353,19 @@ impl Journal {
         })
     }
 
-    /// Has a segment count that is written.
-    fn turn_to(&mut self, segment: Segment) {
+    /// Has a segment count that is written, and empties the other.
+    fn turn_to(&mut self, segment: Segment) -> io::Result<()> {
+        let other = &self.segments.files[usize::from(!segment.is_second)];
         self.begun_len = segment.len;
         self.current = segment;
         self.count();
+        other.set_len(0)
     }
 
     /// Has all count that the current segment holds.
     fn count(&self) {
-        let second = if self.current.is_second { SECOND } else { 0 };
-        self.segments.set_word(second | self.current.len);
+        let Segment { is_second, len, .. } = self.current;
+        self.segments.set_word(word_of(is_second, len));
     }
 }
 
@@ -326,20 +375,21 @@ impl Next {
     fn write<R: Random>(
         &mut self,
         segments: &Segments,
+        slices: Slices,
         now: Time,
         engine: &Engine<R>,
     ) -> io::Result<bool> {
         let [allocations, families] = &mut self.ends;
-        self.segment.append_some(allocations);
+        self.segment.append_some(allocations, slices.ends);
         let slots = engine.session_slots();
-        let until = self.slot.saturating_add(PLACES_PER_FLUSH).min(slots);
+        let until = self.slot.saturating_add(slices.places).min(slots);
         for slot in self.slot..until {
             self.segment.snapshot(now, engine, slot);
         }
         self.slot = until;
         let is_at_end = until == slots;
         if is_at_end {
-            self.segment.append_some(families);
+            self.segment.append_some(families, slices.ends);
         }
         self.segment.write(segments)?;
         Ok(is_at_end && self.ends.iter().all(VecDeque::is_empty))
@@ -362,9 +412,9 @@ impl Segment {
         self.encoder.append(change, &mut self.bytes);
     }
 
-    /// Appends the first of these ends, as many as one flush writes.
-    fn append_some(&mut self, ends: &mut VecDeque<Change>) {
-        for end in ends.drain(..ends.len().min(ENDS_PER_FLUSH)) {
+    /// Appends so many of the first of these ends.
+    fn append_some(&mut self, ends: &mut VecDeque<Change>, count: usize) {
+        for end in ends.drain(..ends.len().min(count)) {
             self.encoder.append(&end, &mut self.bytes);
         }
     }

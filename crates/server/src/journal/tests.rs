@@ -17,7 +17,7 @@ use turnbuckle_engine::{
 use turnbuckle_sys::mapped::Mapped;
 
 use super::segment::{Encoder, Refused, decode};
-use super::{Journal, Memory, Segments};
+use super::{Journal, LEN_BITS, Memory, SECOND, Segments, Slices};
 use crate::config::{Machine, Request, load};
 use crate::control::keys::KeyRing;
 use crate::random::Randomness;
@@ -357,6 +357,7 @@ fn begin(segments: &Segments, before: &[Change], engine: &Engine<Randomness>) ->
     let memory = Memory {
         count_max: 100,
         replay: Duration::from_secs(10),
+        slices: Slices::SERVING,
     };
     Journal::begin(segments.clone(), memory, before, Time::ZERO, engine).unwrap()
 }
@@ -427,4 +428,24 @@ fn a_journal_that_was_given_up_is_not_read() {
     journal.append(&family_ended(1, 0));
     journal.commit(Time::ZERO, &engine).unwrap();
     assert!(segments.read().is_err());
+}
+
+#[test]
+fn a_word_with_another_bit_or_without_a_checksum_is_not_believed() {
+    let (segments, engine) = (segments(), engine());
+    let mut journal = begin(&segments, &[], &engine);
+    for seconds in 0..40 {
+        journal.append(&family_ended(1, seconds));
+        journal.commit(Time::ZERO, &engine).unwrap();
+        let word = segments.word();
+        for bit in 0..u64::BITS {
+            segments.set_word(word ^ 1 << bit);
+            let read = segments.read().map(|changes| changes.len());
+            assert!(read.is_err(), "bit {bit} after {seconds} s: {read:?}");
+        }
+        segments.set_word(word & (SECOND | ((1 << LEN_BITS) - 1)));
+        assert!(segments.read().is_err(), "a word without a checksum");
+        segments.set_word(word);
+    }
+    assert_eq!(segments.read().unwrap().len(), 40);
 }

@@ -24,8 +24,7 @@ use crate::control::keys::KeyRing;
 use crate::journal::Segments;
 use crate::process::path_of_descriptor as path;
 
-/// Number of the layout of what is handed on: this list, the list of listening sockets, and the records of journals. It is another one when any of
-/// them changes.
+/// Number of the layout of this list and of the list of listening sockets. It is another one when either changes. Journals have a number of their own.
 pub(super) const LAYOUT: u64 = 1;
 
 /// The variable of the environment that holds the number of the descriptor.

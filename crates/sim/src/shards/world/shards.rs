@@ -292,6 +292,11 @@ impl ShardsWorld {
     /// left. Connections are gone, what waits at other sockets is not.
     fn kill(&mut self) {
         self.seen.coverage.count("kills", 0);
+        if self.operator.server.journals_begun_anew() > 0 {
+            self.seen
+                .coverage
+                .count("kills while a journal is begun anew", 0);
+        }
         let now = self.queue.now();
         for client in &mut self.clients {
             client.special.losses.reservations = now;
