@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-use jiff::Zoned;
+use jiff::Timestamp;
 
 use self::entry::Entry;
 use self::file::{LogFile, Place};
@@ -129,7 +129,7 @@ impl Sink {
         let entry = Arc::new(Entry {
             level,
             message,
-            time: Zoned::now(),
+            time: Timestamp::now(),
             elapsed: self.started.elapsed(),
             session,
         });

@@ -112,8 +112,9 @@ fn text(timestamps: &Timestamps, entry: &Entry) -> String {
         Timestamps::Format(format) => {
             // coturn's `%f` stands for milliseconds.
             let format = format.replace("%f", "%3f");
-            let time = jiff::fmt::strtime::format(format, &entry.time);
-            let time = time.unwrap_or_else(|_| entry.time.to_string());
+            let local = entry.local_time();
+            let time = jiff::fmt::strtime::format(format, &local);
+            let time = time.unwrap_or_else(|_| local.to_string());
             format!("{time} {} {message}", level.name())
         }
     }
@@ -121,8 +122,8 @@ fn text(timestamps: &Timestamps, entry: &Entry) -> String {
 
 /// Returns the time of an entry by RFC 3339, to the microsecond.
 fn timestamp(entry: &Entry) -> String {
-    let time = jiff::fmt::strtime::format("%FT%T.%6f%:z", &entry.time);
-    time.unwrap_or_else(|_| entry.time.timestamp().to_string())
+    let time = jiff::fmt::strtime::format("%FT%T.%6f%:z", &entry.local_time());
+    time.unwrap_or_else(|_| entry.time.to_string())
 }
 
 fn json(entry: &Entry) -> String {

@@ -29,7 +29,7 @@ pub(super) fn entry(message: &str) -> Arc<Entry> {
     Arc::new(Entry {
         level: Level::Info,
         message: message.to_owned(),
-        time: Zoned::now(),
+        time: Timestamp::now(),
         elapsed: Duration::ZERO,
         session: None,
     })
@@ -98,7 +98,7 @@ fn a_dated_file_has_the_day_before_its_extension() {
     let mut settings = settings(folder.path());
     settings.is_dated = true;
     written(&settings, "one\n");
-    let date = Zoned::now().date();
+    let date = jiff::Zoned::now().date();
     let names = |folder: &std::path::Path| -> Vec<String> {
         let entries = std::fs::read_dir(folder).unwrap();
         entries
@@ -159,7 +159,7 @@ fn of_session(user: &str) -> Arc<Entry> {
     Arc::new(Entry {
         level: Level::Info,
         message: session.message(),
-        time: Zoned::now(),
+        time: Timestamp::now(),
         elapsed: Duration::ZERO,
         session: Some(session),
     })
@@ -205,7 +205,7 @@ fn a_name_stays_in_its_member_of_the_json_and_comes_out_as_it_was() {
         object["time"]
             .as_str()
             .unwrap()
-            .parse::<jiff::Timestamp>()
+            .parse::<Timestamp>()
             .is_ok()
     );
 }
@@ -271,7 +271,7 @@ fn a_name_stays_in_its_parameter_of_the_structured_data() {
     }
     let line = record(LogFormat::Rfc5424, &entry("a line"));
     let (header, parameters, message) = parse_rfc5424(&line);
-    assert!(header[1].parse::<jiff::Timestamp>().is_ok(), "{line}");
+    assert!(header[1].parse::<Timestamp>().is_ok(), "{line}");
     assert_eq!((header[5], parameters.len(), message), ("-", 0, "a line"));
 }
 
