@@ -88,6 +88,7 @@ pub fn decode(bytes: &[u8], committed: usize) -> Result<Vec<Change>, Refused> {
         let [l0, l1, l2, l3, seq @ .., c0, c1, c2, c3] = *head;
         let len = u32::from_le_bytes([l0, l1, l2, l3]);
         let record = behind.get(..len as usize).ok_or(Refused::Checksum)?;
+        // guard: V-63-damage
         if checksum(&head[..12], record) != u32::from_le_bytes([c0, c1, c2, c3]) {
             return Err(Refused::Checksum);
         }

@@ -1,5 +1,9 @@
 //! V-63: relay and keeper are killed, and calls go on; what had ended does not come back with them.
 
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::FileExt as _;
+use std::path::PathBuf;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -53,13 +57,15 @@ impl Processes {
         self.await_relay(server, meanwhile);
     }
 
-    /// Waits until the next relay serves.
-    fn await_relay(&mut self, server: &Server, meanwhile: &mut impl FnMut()) {
-        let mut next = None;
+    /// Waits until the next relay serves. Returns what is said until then.
+    fn await_relay(&mut self, server: &Server, meanwhile: &mut impl FnMut()) -> Vec<String> {
+        let (mut next, mut said) = (None, Vec::new());
         *self = await_line(server, meanwhile, |line| {
+            said.push(line.trim().to_owned());
             next = Self::named(line).or_else(|| next.take());
             next.take_if(|_| line.trim() == "ready")
         });
+        said
     }
 
     fn kill_keeper(&mut self, server: &Server, meanwhile: &mut impl FnMut()) {
@@ -178,6 +184,68 @@ fn what_has_ended_does_not_come_back_and_ports_and_quotas_are_exact() {
 }
 
 #[test]
+fn a_damaged_journal_grants_nothing_and_the_relay_says_so() {
+    let site = Site::new();
+    let server = relay(site, &["--relay-threads=1"]);
+    let mut processes = Processes::of(&server);
+    let shorter = |file: &File, len: u64| file.set_len(len - 1);
+    let flipped = |at: fn(u64) -> u64| {
+        move |file: &File, len: u64| {
+            let mut byte = [0];
+            file.read_exact_at(&mut byte, at(len))?;
+            file.write_all_at(&[byte[0] ^ 0x10], at(len))
+        }
+    };
+    let damages: [(&str, Damage<'_>); 4] = [
+        ("it is shorter than it was", &shorter),
+        ("a record has a wrong checksum", &flipped(|_| 0)),
+        ("a record has a wrong checksum", &flipped(|len| len / 2)),
+        ("a record has a wrong checksum", &flipped(|len| len - 1)),
+    ];
+    for (why, damage) in damages {
+        let mut call = Call::new(site, &server);
+        let journals = journals_of(processes.keeper);
+        assert_eq!(journals.len(), 1, "one segment counts");
+        for (file, len) in &journals {
+            damage(file, *len).expect("written");
+        }
+        send(processes.relay, Signal::SIGKILL);
+        let said = processes.await_relay(&server, &mut pause);
+        let complaint = said
+            .iter()
+            .find(|it| it.contains("its journal is not used"));
+        let complaint = complaint.unwrap_or_else(|| panic!("nothing is said of it: {said:#?}"));
+        assert!(complaint.ends_with(why), "{complaint}");
+        call.client.refresh(600).expect(437);
+        call.send();
+        call.client.settle();
+        call.hear();
+        assert!(call.at_peer.is_empty() && call.at_client.is_empty());
+    }
+    server.stop_kept(processes.keeper);
+}
+
+/// Damages a file of a length in bytes.
+type Damage<'a> = &'a dyn Fn(&File, u64) -> io::Result<()>;
+
+/// The segments of journals that a process has open and that hold something, with their lengths in bytes.
+fn journals_of(process: i32) -> Vec<(File, u64)> {
+    let open = fs::read_dir(format!("/proc/{process}/fd")).expect("it is there");
+    let paths = open.map(|entry| entry.expect("a descriptor").path());
+    let is_journal = |path: &PathBuf| {
+        let name = fs::read_link(path).unwrap_or_default();
+        name.to_string_lossy().contains("turnbuckle-journal")
+    };
+    let files = paths.filter(is_journal).map(|path| {
+        let file = File::options().read(true).write(true).open(path);
+        let file = file.expect("it can be opened");
+        let len = file.metadata().expect("a file").len();
+        (file, len)
+    });
+    files.filter(|&(_, len)| len > 0).collect()
+}
+
+#[test]
 fn calls_of_a_relay_that_is_another_user_go_on_when_it_is_killed() {
     if !geteuid().is_root() {
         return not_run("a relay that becomes another user takes root");
@@ -202,7 +270,7 @@ fn calls_of_a_relay_that_is_another_user_go_on_when_it_is_killed() {
 
 /// The effective user of a process (proc_pid_status(5)).
 fn user_of(process: i32) -> u32 {
-    let status = std::fs::read_to_string(format!("/proc/{process}/status")).expect("it is there");
+    let status = fs::read_to_string(format!("/proc/{process}/status")).expect("it is there");
     let line = status.lines().find_map(|line| line.strip_prefix("Uid:"));
     let effective = line.and_then(|line| line.split_whitespace().nth(1));
     effective
@@ -260,7 +328,7 @@ fn pause() {
 fn await_end(process: i32) {
     let deadline = Instant::now() + TIMEOUT;
     loop {
-        let status = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
+        let status = fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
         if status.is_empty() || status.contains(") Z ") {
             return;
         }
