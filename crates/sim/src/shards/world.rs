@@ -305,7 +305,7 @@ impl ShardsWorld {
         match event {
             Event::Arrival { from, to, bytes } => self.arrive(from, to, bytes)?,
             Event::Client(number) => self.client(number),
-            Event::Operator => self.operate(),
+            Event::Operator => self.operate()?,
             Event::OtherProgram => self.other_program(),
             Event::Peer(number) => self.peer(number),
             Event::Stranger(number) => self.stranger(number),

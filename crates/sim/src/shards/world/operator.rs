@@ -17,6 +17,7 @@ use super::{AHEAD_MAX_S, BEGIN_S, BEGIN_UNIX_S, Event, FIRST_PORT, Phase, STRANG
 use crate::message::REALM;
 use crate::plan::{RELAY_V4, RELAY_V6};
 use crate::queue::{MS, SECOND};
+use crate::violation::Violation;
 
 /// The addresses of relays.
 const RELAYS: [IpAddr; 2] = [RELAY_V4, RELAY_V6];
@@ -75,33 +76,36 @@ impl Operator {
 
 impl ShardsWorld {
     /// The operator sets the wall clock, has all shards take over the configuration anew, or lets them take no new allocations.
-    pub(super) fn operate(&mut self) {
+    pub(super) fn operate(&mut self) -> Result<(), Violation> {
         if self.phase != Phase::Faults {
-            return;
+            return Ok(());
         }
         match self.random.below(20) {
             0 => self.drain(),
-            1..4 => self.undrain(),
-            4..10 => {
+            1..5 => self.undrain(),
+            5..8 => {
                 self.seen.coverage.count("steps of the clock", 0);
                 self.operator.ahead_s = self.random.below(2 * AHEAD_MAX_S);
             }
-            _ => self.change_rules(),
+            _ => self.change_rules()?,
         }
-        let delay = self.random.between(500, 5000) * MS;
+        let delay = self.random.between(100, 1500) * MS;
         self.queue.after(delay, Event::Operator);
+        Ok(())
     }
 
-    /// The operator changes which peers are refused, and who is known.
-    fn change_rules(&mut self) {
+    /// The operator changes which peers are refused, and who is known. No shard needs a turn to end what is forbidden then.
+    fn change_rules(&mut self) -> Result<(), Violation> {
         self.seen.coverage.count("reconfigurations", 0);
         let (now, peers) = (self.queue.now(), self.peers.len());
         self.operator.rules.change(now, peers, &mut self.random);
         let config = config(&self.operator.relays, &self.operator.rules).into();
         for running in &mut self.shards {
             running.shard.reconfigure(&config);
+            running.agrees()?;
         }
         self.operator.rules.tell(&mut self.clients);
+        Ok(())
     }
 
     /// The operator has no further allocations made.
