@@ -155,8 +155,8 @@ impl Server {
         Some(format!("{messages} messages of {client:?} wait"))
     }
 
-    /// Has a shard, whose sockets for clients are known, write its journal. If it `takes_over`, it goes on with what is on record: `socket_of` finds the
-    /// relay socket at an address and has the data path keep the number beside it.
+    /// Has a shard, whose sockets for clients are known, write its journal. If something was `left`, by a shard of this process or an earlier one, it goes
+    /// on with what is on record: `socket_of` finds the relay socket at an address and has the data path keep the number beside it.
     ///
     /// # Errors
     ///
@@ -165,7 +165,7 @@ impl Server {
         &self,
         index: usize,
         shard: &mut Shard,
-        takes_over: bool,
+        left: Option<Belongings>,
         socket_of: &mut dyn FnMut(SocketAddr, u64) -> Option<EndpointId>,
     ) -> io::Result<()> {
         let Some(Journals(journals)) = &self.setup.journals else {
@@ -179,14 +179,13 @@ impl Server {
         };
         let segments = journals[index].clone();
         let mut record = Record::default();
-        if takes_over {
+        if left.is_some() {
             record.changes = segments.read().map_err(io::Error::other)?;
         }
-        shard.relay.restore(
-            &record,
-            Belongings::default(),
-            |address, handle: RelayHandle| socket_of(address, Token::Relay(handle).to_u64()),
-        );
+        let belongings = left.unwrap_or_default();
+        let socket_of =
+            |address, handle: RelayHandle| socket_of(address, Token::Relay(handle).to_u64());
+        shard.relay.restore(&record, belongings, socket_of);
         let journal = ShardJournal::new(segments, memory, Record::default());
         shard.relay.begin_journal(&journal, &record.changes)
     }
@@ -201,16 +200,17 @@ impl Server {
         self.start(index, random, Arc::default())
     }
 
-    /// Makes the shard that takes the place of one that has failed. Of that one is left what it has counted.
-    pub fn restart(&self, index: usize, failed: Shard, random: Source) -> Shard {
+    /// Makes the shard that takes the place of one that has failed. Of that one is left what it has counted, and what its allocations have of what all
+    /// share.
+    pub fn restart(&self, index: usize, failed: Shard, random: Source) -> (Shard, Belongings) {
         let Shard {
             relay, counters, ..
         } = failed;
-        drop(relay);
+        let left = relay.leave();
         counters.failed();
         let mut shard = self.start(index, random, counters);
         shard.relay.say_restarted();
-        shard
+        (shard, left)
     }
 
     fn start(&self, index: usize, random: Source, counters: Arc<ShardCounters>) -> Shard {
@@ -292,6 +292,11 @@ pub struct Shard {
 }
 
 impl Shard {
+    /// Tells the other shards of clients that have moved and are at home here since before this shard.
+    pub fn announce_roamers(&mut self) {
+        self.relay.announce_roamers();
+    }
+
     /// The number that a data path keeps beside a socket for datagrams of clients.
     pub fn datagrams_token() -> u64 {
         Token::ClientDatagrams.to_u64()

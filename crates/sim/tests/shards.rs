@@ -39,6 +39,7 @@ fn several_shards_keep_every_rule() {
         ("data to peers", 0),
         ("errors of peers", 0),
         ("failures of shards", 0),
+        ("failures of shards", 1),
         ("false proxies", 0),
         ("granted by IPv6", 0),
         ("granted through proxies", 0),

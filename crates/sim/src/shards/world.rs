@@ -235,7 +235,7 @@ impl ShardsWorld {
         };
         for index in 0..count {
             let mut running = world.shards.remove(index);
-            world.begin(index, &mut running, false);
+            world.begin(index, &mut running, None);
             world.shards.insert(index, running);
         }
         world.populate();

@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 
 use turnbuckle_datapath::{EndpointId, StreamListenerId};
+use turnbuckle_engine::Belongings;
 use turnbuckle_server::simulation::{Shard, Source};
 
 use super::super::host::Owner;
@@ -261,11 +262,19 @@ impl ShardsWorld {
         self.turn_by(shard, self.queue.now() + delay);
     }
 
-    /// The thread of a shard fails in the midst of a turn, and the shard is started anew: its allocations and connections are gone.
+    /// The thread of a shard fails in the midst of a turn, and the shard is started anew, without its connections. Its allocations go on if they are in
+    /// its journal.
     fn fail(&mut self, index: usize) {
-        self.seen.coverage.count("failures of shards", 0);
         let now = self.queue.now();
+        let is_kept = self.way.is_kept;
+        let coverage = &mut self.seen.coverage;
+        coverage.count("failures of shards", u16::from(is_kept));
         for client in &mut self.clients {
+            if is_kept {
+                client.special.losses.reservations = now;
+                client.reserved = None;
+                continue;
+            }
             client.special.losses.allocations = now;
             let owner = client.relayed.and_then(|at| self.host.owner(at));
             if matches!(owner, Some(Owner::Relay(home, _)) if home == index) {
@@ -274,22 +283,24 @@ impl ShardsWorld {
         }
         let mut running = self.shards.remove(index);
         running.path.fail(running.shard.handler());
-        running.path.close(|_| false);
+        running.path.close(|_| is_kept);
         let kernel = self.host.lock().kernel.clone();
         if let Some(kernel) = &kernel {
             kernel.show(now);
             kernel.set_failing(true);
         }
         let random = self.randomness(index);
-        running.shard = self.operator.server.restart(index, running.shard, random);
+        let left;
+        (running.shard, left) = self.operator.server.restart(index, running.shard, random);
         if let Some(kernel) = &kernel {
             kernel.set_failing(false);
         }
         // A shard that cannot be started is started again until it can.
         let faults = std::mem::take(&mut self.host.lock().faults);
         running.open(&self.operator.relays.shared_of(index));
-        self.begin(index, &mut running, false);
+        self.begin(index, &mut running, Some(left));
         self.host.lock().faults = faults;
+        running.shard.announce_roamers();
         self.shards.insert(index, running);
         self.turn_by(index, now);
     }
@@ -329,8 +340,11 @@ impl ShardsWorld {
         for (index, mut running) in left.into_iter().enumerate() {
             running.path.begin_counting();
             running.open(&self.operator.relays.shared_of(index));
-            self.begin(index, &mut running, true);
+            self.begin(index, &mut running, Some(Belongings::default()));
             self.shards.push(running);
+        }
+        for running in &mut self.shards {
+            running.shard.announce_roamers();
         }
         self.strangers.meter = Meter::new(STRANGERS);
         for index in 0..self.shards.len() {
@@ -338,8 +352,8 @@ impl ShardsWorld {
         }
     }
 
-    /// Has a shard begin that takes the place of an earlier one. `takes_over` says whether what is on record is taken over.
-    pub(super) fn begin(&self, index: usize, running: &mut Running, takes_over: bool) {
+    /// Has a shard begin, for the first time or in the place of one that has `left` something beside its journal.
+    pub(super) fn begin(&self, index: usize, running: &mut Running, left: Option<Belongings>) {
         let Running { shard, path, .. } = running;
         if let Some(kernel) = self.host.lock().kernel.clone() {
             shard.publish_to(kernel);
@@ -357,10 +371,10 @@ impl ShardsWorld {
                 };
                 path.take_over(local, token)
             };
-            let begun =
-                self.operator
-                    .server
-                    .begin_journal(index, shard, takes_over, &mut socket_of);
+            let begun = self
+                .operator
+                .server
+                .begin_journal(index, shard, left, &mut socket_of);
             begun.expect("the journal is whole");
         }
         path.close(|local| taken.contains(&local));
