@@ -63,6 +63,9 @@ class Client:
     def refresh(self) -> int:
         return self._ask(dialogue.REFRESH)
 
+    def release(self) -> int:
+        return self._ask(dialogue.REFRESH, (dialogue.LIFETIME, bytes(4)))
+
     def _ask(self, method: int, *attributes) -> int:
         if not self._is_challenged:
             self._dialogue.use(self.user, self.password, self._dialogue.ask(dialogue.ALLOCATE, TRANSPORT))
@@ -193,6 +196,167 @@ def a_session_is_logged_from_the_reload_on_that_wants_it(relay):
     relay.until("configuration read again", 2)
     assert ": new, realm=" not in relay.said()[said:]
     relay.stop()
+
+
+def the_log_goes_where_the_last_reload_says_and_a_file_that_cannot_be_opened_changes_nothing(relay, tmp_path):
+    first, second = tmp_path / "first.log", tmp_path / "second.log"
+    base = "user=alice:secret\nverbose\nsimple-log\n"
+    assert relay.reload(f"{base}log-file={first}\nlog-format=json\nno-stdout-log\n")["restart_pending"] == []
+    assert Client("alice").allocate() == 200
+    _await(lambda: ": new, realm=" in first.read_text())
+    assert all(json.loads(line)["message"] for line in first.read_text().splitlines())
+    assert ": new, realm=" not in relay.said()
+    relay.write(f"{base}log-file={tmp_path}/none/third.log\n")
+    refused = relay.ctl("reload")
+    assert refused.returncode == 1 and "log-file: " in refused.stderr, refused.stderr
+    alice = Client("alice")
+    assert alice.allocate() == 200
+    _await(lambda: first.read_text().count(": new, realm=") == 2)
+    assert sorted(relay.reload(f"{base}log-file={second}\n")["changed"]) == ["log-file", "log-format", "no-stdout-log"]
+    before = first.read_text()
+    assert alice.release() == 200
+    _await(lambda: "released by the client" in second.read_text())
+    relay.until("released by the client")
+    assert first.read_text() == before
+    relay.stop()
+
+
+def metrics_and_the_page_begin_move_and_end_with_a_reload_and_their_sums_stay(relay, tmp_path):
+    base, at = "user=alice:secret\n", f"prometheus\nprometheus-address={SERVER[0]}\n"
+    seen = 'turn_traffic_rcvp{realm="example.org"'
+    alice = Client("alice")
+    assert alice.allocate() == 200
+    assert _get(34912, "/metrics") is None
+    report = relay.reload(f"{base}{at}prometheus-port=34912\n")
+    assert report["restart_pending"] == [] and "prometheus" in report["changed"]
+    # It began before there were metrics.
+    assert alice.refresh() == 200 and alice.release() == 200
+    _await(lambda: seen in _get(34912, "/metrics"))
+    assert _get(34912, "/status") == "not found"
+    sums = _sums(_get(34912, "/metrics"), seen)
+    relay.reload(f"{base}{at}prometheus-port=34913\nprometheus-path=/m\nstatus-page\n")
+    assert _get(34912, "/metrics") is None
+    assert _sums(_get(34913, "/m"), seen) == sums
+    assert json.loads(_get(34913, "/status.json"))["sessions"]["count"] == 0
+    with socket.create_server((SERVER[0], 34914)):
+        relay.write(f"{base}{at}prometheus-port=34914\nuser-quota=1\n")
+        refused = relay.ctl("reload")
+        assert refused.returncode == 1 and "34914" in refused.stderr
+    assert _sums(_get(34913, "/m"), seen) == sums
+    report = relay.reload(base)
+    assert report["restart_pending"] == [] and "user-quota" not in report["changed"]
+    assert _get(34913, "/m") is None
+    relay.stop()
+
+
+def the_page_shows_the_certificates_that_the_last_reload_names(relay, tmp_path):
+    names = ("one.example.org", "another.example.org")
+    for name in names:
+        command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-subj", f"/CN={name}"]
+        subprocess.run([*command, "-keyout", tmp_path / f"{name}.key", "-out", tmp_path / f"{name}.pem"], check=True, capture_output=True)
+    base = f"user=alice:secret\nprometheus\nprometheus-address={SERVER[0]}\nprometheus-port=34912\nstatus-page\ntls-listening-port=34915\n"
+    with_cert = lambda name: f"{base}cert={tmp_path}/{name}.pem\npkey={tmp_path}/{name}.key\n"
+    # Whether there is TLS is settled at the start.
+    relay.write(with_cert(names[0]))
+    running = Relay(relay.binary, _folder(tmp_path / "with-tls"), content=with_cert(names[0]), more=["--listening-port=34916"])
+    try:
+        for name in names:
+            if name != names[0]:
+                assert running.reload(with_cert(name))["restart_pending"] == []
+            (shown,) = json.loads(_get(34912, "/status.json"))["certificates"]
+            assert shown["subject"] == name, shown
+        running.stop()
+    finally:
+        running.end()
+
+
+def the_console_begins_and_ends_with_a_reload_and_its_visitors_stay(relay):
+    base, port = "user=alice:secret\n", 34912
+    on = f"{base}cli\ncli-ip={SERVER[0]}\ncli-port={port}\n"
+    assert relay.reload(f"{on}cli-password=first\n")["restart_pending"] == []
+    with _console(port, "first") as visitor:
+        relay.reload(f"{on}cli-password=second\n")
+        _say(visitor, "ps", "Total sessions: ")
+        with _console(port, "second"):
+            pass
+        relay.reload(base)
+        _say(visitor, "ps", "Total sessions: ")
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection((SERVER[0], port))
+    relay.stop()
+
+
+def redis_is_told_of_sessions_from_the_reload_on_that_names_it_and_of_those_that_were_there(relay, tmp_path):
+    port = 34917
+    command = ["redis-server", "--port", str(port), "--bind", "127.0.0.1", "--save", "", "--dir", str(tmp_path)]
+    redis = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    try:
+        keys = lambda: subprocess.run(["redis-cli", "-p", str(port), "keys", "turn/*/status"], capture_output=True, text=True).stdout.split()
+        alice, carol = Client("alice"), Client("alice")
+        assert alice.allocate() == 200
+        on = f"user=alice:secret\nredis-statsdb=ip=127.0.0.1 port={port}\n"
+        assert relay.reload(on)["changed"] == ["redis-statsdb"]
+        _await(lambda: len(keys()) == 1)
+        assert carol.allocate() == 200
+        _await(lambda: len(keys()) == 2)
+        assert alice.release() == 200
+        _await(lambda: len(keys()) == 1)
+        # As at a stop, nothing is left of sessions that go on.
+        assert relay.reload("user=alice:secret\n")["changed"] == ["redis-statsdb"]
+        _await(lambda: keys() == [])
+        relay.stop()
+    finally:
+        redis.kill()
+        redis.wait()
+
+
+def _await(is_so) -> None:
+    deadline = time.monotonic() + 60
+    while not is_so():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def _folder(path):
+    path.mkdir()
+    return path
+
+
+def _get(port: int, path: str) -> str | None:
+    """What is served there; `None` if nobody listens."""
+    try:
+        stream = socket.create_connection((SERVER[0], port), timeout=60)
+    except ConnectionRefusedError:
+        return None
+    with stream:
+        stream.sendall(f"GET {path} HTTP/1.1\r\nHost: {SERVER[0]}\r\n\r\n".encode())
+        return b"".join(iter(lambda: stream.recv(65536), b"")).split(b"\r\n\r\n", 1)[1].decode()
+
+
+def _sums(metrics: str, name: str) -> list[str]:
+    return [line for line in metrics.splitlines() if line.startswith(name)]
+
+
+@contextlib.contextmanager
+def _console(port: int, password: str):
+    """A visitor of the console who has given the password."""
+    with socket.create_connection((SERVER[0], port), timeout=60) as stream:
+        _until(stream, b"password")
+        _say(stream, password, "> ")
+        yield stream
+
+
+def _say(stream: socket.socket, line: str, answer: str) -> None:
+    stream.sendall(f"{line}\r\n".encode())
+    _until(stream, answer.encode())
+
+
+def _until(stream: socket.socket, text: bytes) -> None:
+    said = b""
+    while text not in said:
+        more = stream.recv(4096)
+        assert more, said
+        said += more
 
 
 def connections_of_strangers_are_as_many_as_the_reload_allows(relay):

@@ -13,7 +13,6 @@ use crate::load::{Loaded, rebuild};
 use crate::machine::Machine;
 use crate::problem::Problems;
 use crate::table;
-use crate::topics::log::Log;
 
 /// What a reload comes to.
 #[derive(Debug, Clone)]
@@ -132,18 +131,13 @@ fn applied(running: &Config, merged: Config, changed: &[&'static Entry]) -> Conf
     config.protocols.http.answers = merged.protocols.http.answers;
     config.protocols.http.acme_redirect = merged.protocols.http.acme_redirect;
     config.redirection = merged.redirection;
+    config.process.console = merged.process.console;
+    config.process.exporter = merged.process.exporter;
+    config.process.statsdb = merged.process.statsdb;
     config.relays = merged.relays;
     config.stun = merged.stun;
     config.tls = merged.tls;
-    config.log = Log {
-        sessions: merged.log.sessions,
-        requests: merged.log.requests,
-        binding: merged.log.binding,
-        level_min: merged.log.level_min,
-        statistics_file: merged.log.statistics_file,
-        statistics_interval: merged.log.statistics_interval,
-        ..config.log
-    };
+    config.log = merged.log;
     config
 }
 

@@ -61,6 +61,11 @@ impl Consumers {
         self.add_bounded(name, EVENTS_MAX)
     }
 
+    /// Shows no more events to a consumer.
+    pub(crate) fn remove(&mut self, name: &str) {
+        self.all.retain(|(it, _)| *it != name);
+    }
+
     fn add_bounded(&mut self, name: &'static str, max: usize) -> Inbox {
         let (queue, events) = mpsc::channel(max);
         let losses = Arc::new(Losses::default());

@@ -6,7 +6,9 @@ use hyper::header::{ACCEPT, ALLOW, CACHE_CONTROL, CONTENT_TYPE, HOST, HeaderName
 use hyper::{Method, Request, Response, StatusCode};
 
 use crate::exposition::Format;
-use crate::{Shared, health, host};
+use crate::listener::Site;
+use crate::shared::Shared;
+use crate::{health, host};
 
 const PLAIN: &str = "text/plain; charset=utf-8";
 
@@ -20,12 +22,16 @@ pub(crate) struct Wish<'a> {
 }
 
 /// Answers a request. coturn's order counts: a wrong method first, then the path.
-pub(crate) async fn answer<B>(shared: &Shared, request: &Request<B>) -> Response<Full<Bytes>> {
+pub(crate) async fn answer<B>(
+    shared: &Shared,
+    site: &Site,
+    request: &Request<B>,
+) -> Response<Full<Bytes>> {
     let header = |name: HeaderName| {
         let value = request.headers().get(name);
         value.and_then(|value| value.to_str().ok()).unwrap_or("")
     };
-    if !shared.hosts.admit(header(HOST)) {
+    if !site.hosts.admit(header(HOST)) {
         return text(StatusCode::MISDIRECTED_REQUEST, host::NOT_OURS);
     }
     if request.method() != Method::GET {
@@ -39,13 +45,13 @@ pub(crate) async fn answer<B>(shared: &Shared, request: &Request<B>) -> Response
         host: header(HOST),
         site: header(HeaderName::from_static("sec-fetch-site")),
     };
-    if let Some(page) = &shared.page
-        && let Some(answer) = page.answer(shared, &wish).await
+    if let Some(page) = &site.page
+        && let Some(answer) = page.answer(shared, &site.hosts, &wish).await
     {
         return answer;
     }
     match wish.path {
-        path if path == &*shared.path => {
+        path if path == &*site.path => {
             let format = Format::of_accept(header(ACCEPT));
             let metrics = shared.metrics(format);
             response(StatusCode::OK, metrics, format.content_type())

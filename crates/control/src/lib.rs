@@ -2,7 +2,8 @@
 //! operator by a Unix socket ([`api`]) or as coturn's console takes them ([`console`]). And the program that sends those commands, `turnbuckle ctl` ([`ctl`]).
 //!
 //! All of it is one thread with a runtime of its own ([`Controller`]). It reaches the relay by its handle alone, so no shard knows of it and none
-//! waits for it. Without a listener, a socket and a watchdog there is no thread.
+//! waits for it. Without a listener, a socket and a watchdog there is no thread. A reload changes what is served ([`served`]); what is added up of
+//! sessions stays ([`shared`]).
 #![forbid(unsafe_code)]
 
 mod api;
@@ -20,190 +21,144 @@ mod limits;
 mod listener;
 mod own;
 mod pages;
+mod served;
+mod shared;
 mod statsdb;
 mod status;
+mod tasks;
 mod tls;
 mod traffic;
 mod watchdog;
 
 use std::io::Write;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::thread::JoinHandle;
-use std::time::Duration;
 
-use tokio::sync::{Notify, oneshot};
+use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 use turnbuckle_server::config::{Config, Persona};
-use turnbuckle_server::handle::{Commands, Control, Events, Handle, LiveCounters};
+use turnbuckle_server::handle::{Attached, Control, Events, Handle};
 
-use self::api::Api;
 use self::api::socket::{Socket, path_of};
-use self::console::{Console, Listener as ConsoleListener};
-use self::consumers::Consumers;
-use self::exposition::{Exposition, Format};
-use self::host::Hosts;
-use self::listener::Listener;
-use self::statsdb::Statsdb;
-use self::status::StatusPage;
-use self::traffic::Traffic;
-
-/// Events that are taken from one shard before the runtime does something else.
-const EVENTS_AT_ONCE: usize = 4096;
-
-/// Time that a consumer has to hand on what is left when the relay has stopped.
-const CLOSING: Duration = Duration::from_secs(2);
+pub use self::served::Next;
+use self::served::Served;
+use self::shared::Shared;
+use self::tasks::{Order, Tasks};
 
 /// Attaches the control side that a configuration asks for.
 pub struct Controller;
 
 /// A control side that runs. It ends when this is dropped.
 pub struct Running {
-    stop: Option<oneshot::Sender<()>>,
-    thread: Option<JoinHandle<()>>,
+    shared: Arc<Shared>,
+    /// What is served now.
+    served: Served,
+    /// The thread and how it is told what to serve; `None` as long as there is nothing to do.
+    thread: Option<(UnboundedSender<Order>, JoinHandle<()>)>,
 }
 
 impl Control for Controller {
-    type Attached = Option<Running>;
-
-    fn wants_events(&self, config: &Config) -> bool {
-        config.process.exporter.is_served() || config.process.statsdb.redis.is_some()
-    }
+    type Attached = Running;
 
     fn attach(
         self,
         config: &Config,
         handle: Handle,
         log: &mut dyn Write,
-    ) -> Result<Option<Running>, String> {
-        let exporter = &config.process.exporter;
-        let listener = bind(config, log)?;
+    ) -> Result<Running, String> {
         let socket = bind_socket(config, log)?;
-        let console = bind_console(config, log)?;
-        let watchdog = watchdog::interval();
-        let mut consumers = Consumers::default();
-        let is_statsdb_up = Arc::new(AtomicBool::new(false));
-        let statsdb = config.process.statsdb.redis.clone().map(|address| {
-            // The log takes everything.
-            let _ = writeln!(log, "sessions are told to redis-statsdb {address}");
-            let inbox = consumers.add(statsdb::NAME);
-            let (commands, is_up) = (handle.commands.clone(), Arc::clone(&is_statsdb_up));
-            Statsdb::new(config, address, commands, inbox, is_up)
-        });
-        let is_idle = listener.is_none() && socket.is_none() && console.is_none();
-        if is_idle && watchdog.is_none() && statsdb.is_none() {
-            return Ok(None);
+        let labels_users = config.process.exporter.labels_users;
+        let shared = Shared::new(handle.counters, handle.commands, labels_users);
+        let mut running = Running {
+            shared: Arc::new(shared),
+            served: Served::default(),
+            thread: None,
+        };
+        let mut next = running.served.next(config, is_without(config.persona))?;
+        if let Some(interval) = watchdog::interval() {
+            next.orders.push(Order::Feed(interval));
         }
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_io()
-            .enable_time()
-            .build()
-            .map_err(|error| format!("cannot start the control side: {error}"))?;
-        let shared = Arc::new(Shared {
-            counters: handle.counters,
-            commands: handle.commands,
-            events: Mutex::new(handle.events),
-            traffic: Mutex::new(Traffic::new(exporter.labels_users)),
-            consumers,
-            is_statsdb_up: statsdb.is_some().then_some(is_statsdb_up),
-            path: exporter.path.clone(),
-            hosts: Hosts::of(config),
-            page: StatusPage::of(config),
-        });
-        let console = console.map(|listener| {
-            let (counters, commands) = (shared.counters.clone(), shared.commands.clone());
-            let console = Console::new(&config.process.console, counters, commands);
-            (console, listener)
-        });
-        let (stop, stopped) = oneshot::channel();
-        let thread = std::thread::Builder::new().name("control".into());
-        let thread = thread.spawn(move || {
-            runtime.block_on(async {
-                tokio::spawn(Arc::clone(&shared).follow_events());
-                if let Some(interval) = watchdog {
-                    tokio::spawn(watchdog::feed(shared.commands.clone(), interval));
-                }
-                if let Some(socket) = socket {
-                    let (counters, commands) = (shared.counters.clone(), shared.commands.clone());
-                    let api = Api::new(counters, commands, handle.upgraded);
-                    tokio::spawn(api.serve(socket));
-                }
-                if let Some((console, listener)) = console {
-                    tokio::spawn(console.serve(listener));
-                }
-                if let Some(listener) = listener {
-                    tokio::spawn(listener.serve(Arc::clone(&shared)));
-                }
-                let statsdb = statsdb.map(|statsdb| {
-                    let (end, ended) = oneshot::channel();
-                    (end, tokio::spawn(statsdb.run(ended)))
-                });
-                // The sender is dropped without a word.
-                let _ = stopped.await;
-                while shared.take_events() {}
-                if let Some((end, ended)) = statsdb {
-                    drop(end);
-                    // A server that hangs has had its time. The next start mends what is left there.
-                    let _ = tokio::time::timeout(CLOSING, ended).await;
-                }
-            });
-        });
-        let thread = thread.map_err(|error| format!("cannot start the control side: {error}"))?;
-        Ok(Some(Running {
-            stop: Some(stop),
-            thread: Some(thread),
-        }))
+        if let Some(socket) = socket {
+            next.orders.push(Order::Api(socket, handle.upgraded));
+        }
+        running.go_on(next, handle.events, log)?;
+        Ok(running)
     }
 }
 
-/// Binds the listener for metrics, if there is to be one.
-///
-/// # Errors
-///
-/// It cannot be bound. By the name of `turnserver` the relay serves without it, as coturn does.
-fn bind(config: &Config, log: &mut dyn Write) -> Result<Option<Listener>, String> {
-    let exporter = &config.process.exporter;
-    if !exporter.is_served() {
-        return Ok(None);
+/// Returns whether a relay serves without what cannot be bound, as coturn does.
+fn is_without(persona: Persona) -> bool {
+    persona == Persona::Turnserver
+}
+
+impl Attached for Running {
+    type Next = Next;
+
+    fn wants_events(config: &Config) -> bool {
+        config.process.exporter.is_served() || config.process.statsdb.redis.is_some()
     }
-    match tls::Tls::load(config).and_then(|tls| Listener::bind(exporter, tls)) {
-        Ok(listener) => {
+
+    fn prepare(&self, config: &Config) -> Result<Next, String> {
+        self.served.next(config, false)
+    }
+
+    fn take(&mut self, next: Next, events: Option<Events>, log: &mut dyn Write) {
+        if let Err(why) = self.go_on(next, events, log) {
             // The log takes everything.
-            let _ = writeln!(log, "metrics on {}{}", listener.url(), exporter.path);
-            if exporter.has_page {
-                let _ = writeln!(log, "status page on {}{}", listener.url(), status::PATH);
-            }
-            Ok(Some(listener))
-        }
-        Err(why) if config.persona == Persona::Turnserver => {
             let _ = writeln!(log, "error: {why}");
-            Ok(None)
         }
-        Err(why) => Err(why),
     }
 }
 
-/// Binds the console, if there is to be one.
-///
-/// # Errors
-///
-/// It cannot be bound. By the name of `turnserver` the relay serves without it, as coturn does.
-fn bind_console(config: &Config, log: &mut dyn Write) -> Result<Option<ConsoleListener>, String> {
-    let console = &config.process.console;
-    if !console.is_on {
-        return Ok(None);
-    }
-    match ConsoleListener::bind(console) {
-        Ok(listener) => {
+impl Running {
+    /// Has the thread serve this, and starts it if there is none and it has something to do.
+    ///
+    /// # Errors
+    ///
+    /// The thread cannot be started.
+    fn go_on(
+        &mut self,
+        next: Next,
+        events: Option<Events>,
+        log: &mut dyn Write,
+    ) -> Result<(), String> {
+        for line in &next.lines {
             // The log takes everything.
-            let _ = writeln!(log, "console on {}", listener.address());
-            Ok(Some(listener))
+            let _ = writeln!(log, "{line}");
         }
-        Err(why) if config.persona == Persona::Turnserver => {
-            let _ = writeln!(log, "error: {why}");
-            Ok(None)
+        self.shared.set_labels(next.served.labels_users());
+        self.served = next.served;
+        if let Some(events) = events {
+            self.shared.set_events(events);
+        } else if next.orders.is_empty() {
+            return Ok(());
         }
-        Err(why) => Err(why),
+        let orders = match &self.thread {
+            Some((orders, _)) => orders,
+            None => &self.thread.insert(start(&self.shared)?).0,
+        };
+        for order in next.orders {
+            // The thread ends after the sender.
+            let _ = orders.send(order);
+        }
+        // A second time does nothing.
+        let _ = orders.send(Order::FollowEvents);
+        Ok(())
     }
+}
+
+/// Starts the thread, which carries out orders until their sender is dropped.
+fn start(shared: &Arc<Shared>) -> Result<(UnboundedSender<Order>, JoinHandle<()>), String> {
+    let failed = |error: std::io::Error| format!("cannot start the control side: {error}");
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_io()
+        .enable_time()
+        .build()
+        .map_err(failed)?;
+    let (sender, orders) = unbounded_channel();
+    let shared = Arc::clone(shared);
+    let thread = std::thread::Builder::new().name("control".into());
+    let thread = thread.spawn(move || runtime.block_on(Tasks::default().run(shared, orders)));
+    Ok((sender, thread.map_err(failed)?))
 }
 
 /// Binds the socket for commands, if there is to be one.
@@ -232,83 +187,10 @@ fn bind_socket(config: &Config, log: &mut dyn Write) -> Result<Option<Socket>, S
 
 impl Drop for Running {
     fn drop(&mut self) {
-        drop(self.stop.take());
-        if let Some(thread) = self.thread.take() {
+        if let Some((orders, thread)) = self.thread.take() {
+            drop(orders);
             // If it panicked, its message is on standard error.
             let _ = thread.join();
         }
-    }
-}
-
-/// What the tasks of the control side share.
-struct Shared {
-    counters: LiveCounters,
-    commands: Commands,
-    events: Mutex<Option<Events>>,
-    traffic: Mutex<Traffic>,
-    /// Who else is shown events.
-    consumers: Consumers,
-    /// Whether the Redis server is there that is told of sessions; `None` if there is to be none.
-    is_statsdb_up: Option<Arc<AtomicBool>>,
-    /// Where metrics are served.
-    path: Box<str>,
-    hosts: Hosts,
-    page: Option<StatusPage>,
-}
-
-impl Shared {
-    /// Returns all metrics as text.
-    fn metrics(&self, format: Format) -> String {
-        while self.take_events() {}
-        let mut exposition = Exposition::new(format);
-        let traffic = self.traffic.lock().unwrap_or_else(PoisonError::into_inner);
-        coturn::write(&mut exposition, &self.counters, &traffic);
-        let lost = self.events(|events| events.map_or(0, Events::lost));
-        let lost: Vec<_> = std::iter::once(("metrics", lost))
-            .chain(self.consumers.lost())
-            .collect();
-        own::write(&mut exposition, &self.counters, &traffic, &lost);
-        if let Some(is_up) = &self.is_statsdb_up {
-            own::write_statsdb(&mut exposition, is_up.load(Relaxed));
-        }
-        exposition.finish()
-    }
-
-    /// Adds up the usage that waiting events report, and shows the events to the other consumers. Returns whether more events may wait.
-    fn take_events(&self) -> bool {
-        self.events(|events| {
-            let mut traffic = self.traffic.lock().unwrap_or_else(PoisonError::into_inner);
-            let Some(events) = events else {
-                return false;
-            };
-            let has_more = events.take(EVENTS_AT_ONCE, |event| {
-                traffic.add(&event);
-                self.consumers.show(&event);
-            });
-            self.consumers.lost_at_shards(events.lost());
-            has_more
-        })
-    }
-
-    /// Takes events as soon as they come, so that their queues have room.
-    async fn follow_events(self: Arc<Self>) {
-        let arrival = Arc::new(Notify::new());
-        let bell = Arc::clone(&arrival);
-        self.events(|events| {
-            if let Some(events) = events {
-                events.on_arrival(move || bell.notify_one());
-            }
-        });
-        loop {
-            while self.take_events() {
-                tokio::task::yield_now().await;
-            }
-            arrival.notified().await;
-        }
-    }
-
-    fn events<T>(&self, with: impl FnOnce(Option<&Events>) -> T) -> T {
-        let events = self.events.lock().unwrap_or_else(PoisonError::into_inner);
-        with(events.as_ref())
     }
 }

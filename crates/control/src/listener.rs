@@ -14,9 +14,12 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsAcceptor;
 use turnbuckle_server::config::Exporter;
 
+use crate::host::Hosts;
+use crate::http;
 use crate::limits::{HEAD, PAUSE};
+use crate::shared::Shared;
+use crate::status::StatusPage;
 use crate::tls::Tls;
-use crate::{Shared, http};
 
 /// Connections at a time.
 const CONNECTIONS_MAX: usize = 32;
@@ -26,6 +29,14 @@ const PER_SOURCE_MAX: usize = 4;
 
 /// Time for a connection in all: the head, an answer within the second that shards have, and ten seconds to read it.
 const CONNECTION: Duration = Duration::from_secs(16);
+
+/// What is served at a listener, and by which names.
+pub(crate) struct Site {
+    /// Where metrics are.
+    pub(crate) path: Box<str>,
+    pub(crate) hosts: Hosts,
+    pub(crate) page: Option<StatusPage>,
+}
 
 /// A bound listener.
 pub(crate) struct Listener {
@@ -47,23 +58,35 @@ impl Listener {
             None => StdListener::bind((Ipv6Addr::UNSPECIFIED, exporter.port))
                 .or_else(|_| StdListener::bind((Ipv4Addr::UNSPECIFIED, exporter.port))),
         };
-        let listener = bound.and_then(|socket| {
-            socket.set_nonblocking(true)?;
-            let address = socket.local_addr()?;
-            Ok((socket, address))
-        });
-        let (socket, address) = listener.map_err(|error| {
+        let socket = bound.map_err(|error| {
             let address = exporter
                 .address
                 .unwrap_or(IpAddr::V6(Ipv6Addr::UNSPECIFIED));
             let address = SocketAddr::new(address, exporter.port);
             format!("prometheus: cannot listen on TCP {address}: {error}")
         })?;
+        Self::of(socket, tls)
+    }
+
+    /// Goes on with a socket that is bound.
+    ///
+    /// # Errors
+    ///
+    /// It is no socket that can be listened on.
+    pub(crate) fn of(socket: StdListener, tls: Option<Tls>) -> Result<Self, String> {
+        let ready = socket.set_nonblocking(true);
+        let address = ready.and_then(|()| socket.local_addr());
+        let address = address.map_err(|error| format!("prometheus: {error}"))?;
         Ok(Self {
             socket,
             address,
             tls,
         })
+    }
+
+    /// Returns the socket.
+    pub(crate) fn socket(&self) -> &StdListener {
+        &self.socket
     }
 
     /// Returns how it is reached.
@@ -73,7 +96,7 @@ impl Listener {
     }
 
     /// Serves for ever.
-    pub(crate) async fn serve(self, shared: Arc<Shared>) {
+    pub(crate) async fn serve(self, shared: Arc<Shared>, site: Arc<Site>) {
         // It fails only without a runtime.
         let Ok(listener) = TcpListener::from_std(self.socket) else {
             return;
@@ -85,7 +108,8 @@ impl Listener {
                     // A connection that is one too many is closed without a word.
                     if let Some(place) = Place::take(&crowd, client.ip()) {
                         let tls = self.tls.as_ref().map(Tls::acceptor);
-                        tokio::spawn(serve_one(stream, tls, Arc::clone(&shared), place));
+                        let to = (Arc::clone(&shared), Arc::clone(&site));
+                        tokio::spawn(serve_one(stream, tls, to, place));
                     }
                 }
                 Err(_) => tokio::time::sleep(PAUSE).await,
@@ -94,14 +118,17 @@ impl Listener {
     }
 }
 
+/// What a connection is served from.
+type Origin = (Arc<Shared>, Arc<Site>);
+
 /// Serves one connection, and then frees its place.
-async fn serve_one(stream: TcpStream, tls: Option<TlsAcceptor>, shared: Arc<Shared>, place: Place) {
+async fn serve_one(stream: TcpStream, tls: Option<TlsAcceptor>, to: Origin, place: Place) {
     match tls {
-        None => answer(stream, shared).await,
+        None => answer(stream, to).await,
         Some(tls) => {
             // Whoever is too slow, or speaks something else, has gone without its answer.
             if let Ok(Ok(stream)) = tokio::time::timeout(HEAD, tls.accept(stream)).await {
-                answer(stream, shared).await;
+                answer(stream, to).await;
             }
         }
     }
@@ -109,10 +136,10 @@ async fn serve_one(stream: TcpStream, tls: Option<TlsAcceptor>, shared: Arc<Shar
 }
 
 /// Serves one request.
-async fn answer(stream: impl AsyncRead + AsyncWrite + Unpin, shared: Arc<Shared>) {
+async fn answer(stream: impl AsyncRead + AsyncWrite + Unpin, (shared, site): Origin) {
     let service = service_fn(|request| {
-        let shared = Arc::clone(&shared);
-        async move { Ok::<_, io::Error>(http::answer(&shared, &request).await) }
+        let (shared, site) = (Arc::clone(&shared), Arc::clone(&site));
+        async move { Ok::<_, io::Error>(http::answer(&shared, &site, &request).await) }
     });
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())

@@ -44,6 +44,16 @@ impl Traffic {
         }
     }
 
+    /// Tells users apart from now on, or does not. If that is another way than before, the sums of owners begin anew.
+    pub(crate) fn set_labels(&mut self, labels_users: bool) {
+        if labels_users != self.labels_users {
+            *self = Self {
+                totals: std::mem::take(&mut self.totals),
+                ..Self::new(labels_users)
+            };
+        }
+    }
+
     /// Adds what an event reports.
     pub(crate) fn add(&mut self, event: &Event) {
         if let EventKind::Used { session, since } | EventKind::Ended { session, since, .. } =
@@ -156,6 +166,19 @@ mod tests {
         let all: u64 = sums.iter().map(|(_, sum)| sum.client_received.bytes).sum();
         assert_eq!(all, traffic.totals.client_received.bytes);
         assert_eq!(all, 10_000 * 300);
+    }
+
+    #[test]
+    fn sums_of_owners_begin_anew_only_where_they_are_told_apart_in_another_way() {
+        let mut traffic = Traffic::new(false);
+        traffic.add(&used("alice"));
+        traffic.set_labels(false);
+        assert_eq!(traffic.sums().len(), 1);
+        traffic.set_labels(true);
+        assert!(traffic.sums().is_empty());
+        traffic.add(&used("alice"));
+        assert_eq!(traffic.sums()[0].0.user.as_deref(), Some("alice"));
+        assert_eq!(traffic.totals.client_received.datagrams, 4);
     }
 
     #[test]

@@ -23,12 +23,12 @@ use self::pace::Pace;
 pub use self::request::Seal;
 use self::request::word;
 pub(crate) use self::request::{Answer, Asked, Path};
-pub use self::sink::Sink;
+pub use self::sink::{Outputs, Sink};
 use self::summary::Summaries;
 pub use self::summary::Summary;
 use self::text::{name, phrase, socket};
 use self::trace::Traces;
-use crate::config::{Level, Persona};
+use crate::config::{Config, Level, Persona};
 use crate::control::events::Event;
 use crate::counters::ShardCounters;
 use crate::handle::{SessionNumbers, Trace, number_of_shard};
@@ -39,6 +39,19 @@ const REQUESTS: Pace = Pace::new(20, 20);
 
 /// What the lines of a relay are written to. It must not block.
 pub trait Output: Write {
+    /// What lines can be written to.
+    type Next;
+
+    /// Opens what a configuration that was read again has lines written to. Nothing changes by it, but that a new file is there.
+    ///
+    /// # Errors
+    ///
+    /// What cannot be opened.
+    fn prepare(&self, config: &Config) -> Result<Self::Next, String>;
+
+    /// Writes lines there from now on.
+    fn take(&mut self, next: Self::Next);
+
     /// Takes the summary of a session that has ended.
     fn session_ended(&mut self, summary: Summary);
 
@@ -55,8 +68,6 @@ pub(crate) struct Scope {
     pub(crate) persona: Persona,
     /// What may change while it runs.
     pub(crate) logged: Logged,
-    /// Whether each session that ends has a summary.
-    pub(crate) summaries: bool,
     /// What sessions are numbered by.
     pub(crate) numbers: SessionNumbers,
     /// Which shard it is, and of how many.
@@ -94,7 +105,7 @@ impl Log {
             || coturn::Sessions::new(scope.logged.wanted, shard, shards, &scope.realm, numbers);
         Self {
             coturn: (scope.persona == Persona::Turnserver).then(sessions),
-            summaries: scope.summaries.then(Summaries::default),
+            summaries: scope.logged.summaries.then(Summaries::default),
             events,
             scope,
             requests: REQUESTS,
@@ -129,6 +140,11 @@ impl Log {
     /// Logs this from now on.
     pub(crate) fn set_logged(&mut self, logged: Logged) {
         self.scope.logged = logged;
+        match logged.summaries {
+            // Of sessions that have begun before it has no relayed addresses.
+            true => _ = self.summaries.get_or_insert_default(),
+            false => self.summaries = None,
+        }
         if let Some(sessions) = &mut self.coturn {
             sessions.set_wanted(logged.wanted);
         }
@@ -433,15 +449,7 @@ mod tests {
         let (sender, lines) = sync_channel(2);
         let scope = Scope {
             persona: Persona::Turnbuckle,
-            logged: Logged {
-                wanted: Lines {
-                    sessions: false,
-                    binding: false,
-                },
-                requests: false,
-                limits_answers: false,
-            },
-            summaries: false,
+            logged: Logged::NOTHING,
             numbers: SessionNumbers::after(0),
             shard: 0,
             shards: 1,

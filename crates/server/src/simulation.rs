@@ -24,7 +24,7 @@ use crate::counters::ShardCounters;
 use crate::handle::SessionNumbers;
 pub use crate::journal::segment;
 use crate::journal::{Memory, Segments, Slices};
-use crate::log::{Lines, Log, Scope};
+use crate::log::{Log, Scope};
 use crate::random::Randomness;
 pub use crate::random::Source;
 use crate::shard::across::mailbox::Mailbox;
@@ -219,15 +219,7 @@ impl Server {
         let (events, _) = sync_channel(1);
         let scope = Scope {
             persona: Persona::Turnbuckle,
-            logged: Logged {
-                wanted: Lines {
-                    sessions: false,
-                    binding: false,
-                },
-                requests: false,
-                limits_answers: false,
-            },
-            summaries: false,
+            logged: Logged::NOTHING,
             numbers: SessionNumbers::after(0),
             shard: index,
             shards: count,

@@ -166,6 +166,7 @@ pub(crate) fn serving(config: &Config, descriptors: Option<u64>) -> Serving {
                 binding: config.log.binding,
             },
             requests: config.log.requests,
+            summaries: config.log.has_summaries(),
             limits_answers: config
                 .authentication
                 .requests
@@ -181,7 +182,6 @@ pub(crate) fn log(config: &Config, serving: &Serving, shard: usize, shards: usiz
     Scope {
         persona: config.persona,
         logged: serving.log,
-        summaries: config.log.has_summaries(),
         numbers: SessionNumbers::of_now(),
         shard,
         shards,

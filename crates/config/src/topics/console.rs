@@ -53,6 +53,7 @@ pub(crate) const ROWS: &[Key] = &[
     )
     .default("false")
     .stricter("refused without cli-password, by the name of turnserver passed over")
+    .live()
     .works(flag!(is_on)),
     Key::new(
         "O-200",
@@ -76,6 +77,7 @@ pub(crate) const ROWS: &[Key] = &[
          the name of turnserver warned of",
     )
     .needs(Need::Console)
+    .live()
     .works(Setting {
         take: |console, written| {
             console.address = written
@@ -96,6 +98,7 @@ pub(crate) const ROWS: &[Key] = &[
     )
     .default("5766")
     .needs(Need::Console)
+    .live()
     .works(number!(port)),
     Key::new(
         "O-203",
@@ -108,6 +111,7 @@ pub(crate) const ROWS: &[Key] = &[
     .stricter("what begins with $5$ and is no such hash is refused")
     .example("the-password-of-the-console")
     .needs(Need::Console)
+    .live()
     .works(Setting {
         take: |console, written| {
             let text = written.value.text().as_bytes();
@@ -128,6 +132,7 @@ pub(crate) const ROWS: &[Key] = &[
     )
     .default("256")
     .needs(Need::Console)
+    .live()
     .works(number!(sessions_max)),
 ];
 

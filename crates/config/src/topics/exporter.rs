@@ -59,6 +59,7 @@ pub(crate) const ROWS: &[Key] = &[
     .default("false")
     .stricter("the value counts; coturn ignores it and always switches on")
     .always_on_in_coturn()
+    .live()
     .works(flag!(is_on)),
     Key::new(
         "O-191",
@@ -68,6 +69,7 @@ pub(crate) const ROWS: &[Key] = &[
         "TCP port of the metrics.",
     )
     .default("9641")
+    .live()
     .works(number!(port)),
     Key::new(
         "O-192",
@@ -83,6 +85,7 @@ pub(crate) const ROWS: &[Key] = &[
     )
     .turnserver_default("any")
     .stricter("an IP address or `any`, no host name")
+    .live()
     .works(Setting {
         take: |exporter, written| {
             exporter.address = match written.value.text() {
@@ -110,6 +113,7 @@ pub(crate) const ROWS: &[Key] = &[
         "has to begin with a slash, is none of /, /livez and /readyz, and does not begin with \
          /status",
     )
+    .live()
     .works(Setting {
         take: |exporter, written| {
             let path = written.value.text();
@@ -141,6 +145,7 @@ pub(crate) const ROWS: &[Key] = &[
     .default("false")
     .stricter("the value counts, and names are bounded")
     .always_on_in_coturn()
+    .live()
     .works(flag!(labels_users)),
     Key::new(
         "O-195",
@@ -152,6 +157,7 @@ pub(crate) const ROWS: &[Key] = &[
     )
     .default("false")
     .stricter("a certificate that changes is read again")
+    .live()
     .works(flag!(has_tls)),
     Key::new(
         "O-196",
@@ -163,6 +169,7 @@ pub(crate) const ROWS: &[Key] = &[
     .default("(cert)")
     .example("/etc/turnbuckle/metrics.pem")
     .needs(Need::MetricsTls)
+    .live()
     .works(file_path!(certificate)),
     Key::new(
         "O-196",
@@ -175,6 +182,7 @@ pub(crate) const ROWS: &[Key] = &[
     .default("(pkey)")
     .example("/etc/turnbuckle/metrics.key")
     .needs(Need::MetricsTls)
+    .live()
     .works(file_path!(key)),
     Key::own(
         "O-196",
@@ -187,6 +195,7 @@ pub(crate) const ROWS: &[Key] = &[
     )
     .repeatable()
     .example("turn.example.org")
+    .live()
     .works(Setting {
         take: |exporter, written| {
             exporter.hosts.push(written.value.text().into());
@@ -205,6 +214,7 @@ pub(crate) const ROWS: &[Key] = &[
     )
     .default("false")
     .needs(Need::Metrics)
+    .live()
     .works(flag!(has_page)),
 ];
 

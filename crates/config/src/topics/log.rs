@@ -54,6 +54,16 @@ impl Log {
         self.form.format != LogFormat::Coturn || self.syslog.is_journal_used
     }
 
+    /// Returns whether lines go to the same outputs in the same form.
+    #[must_use]
+    pub fn has_same_outputs(&self, other: &Self) -> bool {
+        let of = |log: &Self| {
+            let file = (log.file.clone(), log.usual_file, log.is_dated);
+            (log.to_stdout, file, log.syslog, log.form.clone())
+        };
+        of(self) == of(other)
+    }
+
     /// Returns whether lines about requests can occur at all.
     pub(crate) fn tells_requests(&self, findings: &Findings) -> bool {
         self.requests || (findings.is_lenient() && self.sessions)
@@ -104,6 +114,7 @@ pub(crate) const ROWS: &[Key] = &[
     .default("stdout")
     .coturn_default("(a file in /var/log)", STDOUT)
     .example("stdout")
+    .live()
     .works(Setting {
         take: |log, written| {
             log.file = None;
@@ -127,6 +138,7 @@ pub(crate) const ROWS: &[Key] = &[
         "No log lines on standard output.",
     )
     .default("false")
+    .live()
     .works(Setting {
         take: |log, written| {
             log.to_stdout = !written.value.flag();
@@ -142,6 +154,7 @@ pub(crate) const ROWS: &[Key] = &[
         "Log lines go to syslog, and nowhere else.",
     )
     .default("false")
+    .live()
     .works(Setting {
         take: |log, written| {
             if written.value.flag() {
@@ -161,6 +174,7 @@ pub(crate) const ROWS: &[Key] = &[
     )
     .default("LOG_DAEMON")
     .needs(Need::Syslog)
+    .live()
     .works(Setting {
         take: |log, written| {
             let facility = facility(written.value.text());
@@ -179,6 +193,7 @@ pub(crate) const ROWS: &[Key] = &[
          else.",
     )
     .default("false")
+    .live()
     .works(Setting {
         take: |log, written| {
             if written.value.flag() {
@@ -198,6 +213,7 @@ pub(crate) const ROWS: &[Key] = &[
     )
     .default("false")
     .needs(Need::LogFile)
+    .live()
     .works(off!(is_dated)),
     Key::new(
         "O-170",
@@ -220,6 +236,7 @@ pub(crate) const ROWS: &[Key] = &[
     .coturn_default("true", "whoever collects standard output stamps the lines")
     .example("true")
     .turnserver_default("true")
+    .live()
     .works(Setting {
         take: |log, written| {
             log.form.timestamps = match written.value.flag() {
@@ -243,6 +260,7 @@ pub(crate) const ROWS: &[Key] = &[
     )
     .default("(%FT%T.%f%z)")
     .example(Timestamps::ISO)
+    .live()
     .works(Setting {
         take: |log, written| {
             log.form.timestamps = Timestamps::Format(written.value.text().into());
@@ -262,6 +280,7 @@ pub(crate) const ROWS: &[Key] = &[
          session that ends.",
     )
     .default("coturn")
+    .live()
     .works(Setting {
         take: |log, written| {
             log.form.format = chosen(written.value.text())?;

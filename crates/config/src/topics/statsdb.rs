@@ -36,6 +36,7 @@ pub(crate) const ROWS: &[Key] = &[Key::new(
      stops, and mended when Redis comes back; DEL has the key alone",
 )
 .example("ip=127.0.0.1 dbname=3 password=turn connect_timeout=30")
+.live()
 .works(Setting {
     take: |statsdb, written| {
         let address = RedisAddress::parse(written.value.text());

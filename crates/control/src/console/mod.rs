@@ -45,12 +45,25 @@ impl Listener {
     /// The address cannot be bound.
     pub(crate) fn bind(settings: &Settings) -> Result<Self, String> {
         let address = SocketAddr::new(settings.address, settings.port);
-        let bound = StdListener::bind(address).and_then(|socket| {
-            socket.set_nonblocking(true)?;
-            let address = socket.local_addr()?;
-            Ok(Self { socket, address })
-        });
-        bound.map_err(|error| format!("cli: cannot listen on TCP {address}: {error}"))
+        let bound = StdListener::bind(address);
+        Self::of(bound.map_err(|error| format!("cli: cannot listen on TCP {address}: {error}"))?)
+    }
+
+    /// Goes on with a socket that is bound.
+    ///
+    /// # Errors
+    ///
+    /// It is no socket that can be listened on.
+    pub(crate) fn of(socket: StdListener) -> Result<Self, String> {
+        let ready = socket.set_nonblocking(true);
+        let address = ready.and_then(|()| socket.local_addr());
+        let address = address.map_err(|error| format!("cli: {error}"))?;
+        Ok(Self { socket, address })
+    }
+
+    /// Returns the socket.
+    pub(crate) fn socket(&self) -> &StdListener {
+        &self.socket
     }
 
     /// Returns the address.

@@ -14,7 +14,6 @@ use std::time::Duration;
 
 use tokio::sync::oneshot;
 use tokio::time::{Instant, MissedTickBehavior};
-use turnbuckle_server::config::Config;
 use turnbuckle_server::handle::{Commands, Event, SESSIONS_PER_PAGE_MAX, SessionFilter};
 use turnbuckle_users::{RedisAddress, RedisError, RedisStore, RedisWrite};
 
@@ -52,8 +51,8 @@ pub(crate) struct Statsdb {
     /// Where this server listens, or has listened: statuses with these local addresses are ours.
     listeners: HashSet<SocketAddr>,
     is_up: Arc<AtomicBool>,
-    /// How many events had been missed when the list of sessions was read last.
-    missed: u64,
+    /// How many events had been missed when the list of sessions was read last; `None` before.
+    missed: Option<u64>,
     /// Whether keys of a run before have been deleted.
     has_begun: bool,
 }
@@ -65,23 +64,23 @@ enum End {
 }
 
 impl Statsdb {
-    /// Makes a consumer of the events of `inbox`, if the configuration names a server. `is_up` says whether it is there.
+    /// Makes a consumer of the events of `inbox` for a server; `is_up` says whether it is there. Sessions that there are already are in the list
+    /// alone, so the first exchange reads it. Statuses with the local addresses of `listeners` are ours.
     pub(crate) fn new(
-        config: &Config,
         address: RedisAddress,
+        listeners: HashSet<SocketAddr>,
         commands: Commands,
         inbox: Inbox,
         is_up: Arc<AtomicBool>,
     ) -> Self {
-        let listeners = config.datagram_listeners().into_iter();
         Self {
             address,
             commands,
             inbox,
             live: Live::default(),
-            listeners: listeners.chain(config.stream_listeners()).collect(),
+            listeners,
             is_up,
-            missed: 0,
+            missed: None,
             has_begun: false,
         }
     }
@@ -206,7 +205,7 @@ impl Statsdb {
                 }
                 _ = ticks.tick() => {
                     let is_due = second_look.take_if(|when| *when <= Instant::now()).is_some();
-                    if is_due || self.inbox.losses.missed() != self.missed {
+                    if is_due || Some(self.inbox.losses.missed()) != self.missed {
                         self.begin(store).await
                     } else {
                         store.heartbeat().await
@@ -250,7 +249,7 @@ impl Statsdb {
     /// Tells the server of all that waits, reads the list of sessions if events were missed, and mends the keys.
     async fn begin(&mut self, store: &mut RedisStore) -> Result<(), RedisError> {
         self.hand_on_all(store).await?;
-        let missed = self.inbox.losses.missed();
+        let missed = Some(self.inbox.losses.missed());
         // A shard that has failed or has too much to do is asked again at the next look.
         if missed != self.missed && self.list().await.is_some() {
             self.missed = missed;

@@ -15,11 +15,12 @@ use hyper::header::{HeaderName, HeaderValue};
 use hyper::{Response, StatusCode};
 use tokio::sync::Mutex;
 use tokio::time::Instant;
-use turnbuckle_server::config::Config;
 
 use crate::certificates::Certificates;
+use crate::host;
+use crate::host::Hosts;
 use crate::http::{self, Wish};
-use crate::{Shared, host};
+use crate::shared::Shared;
 
 /// Where the page is.
 pub(crate) const PATH: &str = "/status";
@@ -66,34 +67,25 @@ const ELSEWHERE: &str = "pages of other sites are not told";
 
 /// The page of one server.
 pub(crate) struct StatusPage {
-    begun: Instant,
     certificates: Certificates,
     /// The last snapshot, and when it was begun. Whoever comes while one is made waits for it.
     last: Mutex<Option<(Instant, Bytes)>>,
 }
 
 impl StatusPage {
-    /// Makes the page, if the configuration wants one.
-    pub(crate) fn of(config: &Config) -> Option<Self> {
-        let tls = &config.tls;
-        let files = [tls.files(), tls.dtls_files(), tls.quic_files()];
-        let mut certificates: Vec<PathBuf> = Vec::new();
-        for (certificate, _) in files.into_iter().flatten() {
-            if !certificates.iter().any(|known| known == certificate) {
-                certificates.push(certificate.to_owned());
-            }
-        }
-        config.process.exporter.has_page.then(|| Self {
-            begun: Instant::now(),
+    /// Makes the page, which shows the certificates in these files.
+    pub(crate) fn new(certificates: Vec<PathBuf>) -> Self {
+        Self {
             certificates: Certificates::new(certificates),
             last: Mutex::default(),
-        })
+        }
     }
 
     /// Answers a request for the page or what belongs to it. Returns `None` for any other path.
     pub(crate) async fn answer(
         &self,
         shared: &Shared,
+        hosts: &Hosts,
         wish: &Wish<'_>,
     ) -> Option<Response<Full<Bytes>>> {
         let file = FILES.iter().find(|(path, ..)| *path == wish.path);
@@ -101,7 +93,7 @@ impl StatusPage {
             return None;
         }
         // Names of users are in it, so that any name is good for metrics counts for nothing here.
-        let mut response = if !shared.hosts.is_ours(wish.host) {
+        let mut response = if !hosts.is_ours(wish.host) {
             http::text(StatusCode::MISDIRECTED_REQUEST, host::NOT_OURS)
         } else if let Some((_, content, media_type)) = file {
             http::response(StatusCode::OK, *content, media_type)
@@ -130,7 +122,7 @@ impl StatusPage {
             return snapshot.clone();
         }
         let made = Instant::now();
-        let uptime = made.duration_since(self.begun);
+        let uptime = made.duration_since(shared.begun);
         let certificates = self.certificates.show();
         let snapshot = snapshot::take(&shared.counters, &shared.commands, uptime, certificates);
         let snapshot = Bytes::from(snapshot.await.to_string());

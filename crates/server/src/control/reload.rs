@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use super::start::Started;
 use crate::config::{self, Config, Edit, Effective, Entry, Group, Loaded, Machine, Note, Reloaded};
-use crate::handle::{ReloadReport, Reloading};
+use crate::handle::{Attached, Events, ReloadReport, Reloading};
 use crate::log::Output;
 use crate::translate;
 
@@ -71,6 +71,7 @@ impl Started {
         &mut self,
         edit: &Edit,
         configuration: &mut Configuration,
+        attached: &mut impl Attached,
         out: &mut impl Output,
     ) -> Reloading {
         let machine = Machine::discover()
@@ -82,7 +83,7 @@ impl Started {
             restart_pending: self.counters.restart_pending(),
             notes: Vec::new(),
         };
-        self.apply(reloaded, false, configuration, out)?;
+        self.apply(reloaded, false, configuration, attached, out)?;
         Ok(report)
     }
 
@@ -95,9 +96,10 @@ impl Started {
         &mut self,
         is_dry_run: bool,
         configuration: &mut Configuration,
+        attached: &mut impl Attached,
         out: &mut impl Output,
     ) -> Reloading {
-        let result = self.try_reload(is_dry_run, configuration, out);
+        let result = self.try_reload(is_dry_run, configuration, attached, out);
         if is_dry_run {
             return result;
         }
@@ -125,6 +127,7 @@ impl Started {
         &mut self,
         is_dry_run: bool,
         configuration: &mut Configuration,
+        attached: &mut impl Attached,
         out: &mut impl Output,
     ) -> Reloading {
         let (reloaded, notes) = configuration.read()?;
@@ -133,7 +136,7 @@ impl Started {
             restart_pending: names(&reloaded.pending),
             notes: notes.iter().map(Note::to_string).collect(),
         };
-        self.apply(reloaded, is_dry_run, configuration, out)?;
+        self.apply(reloaded, is_dry_run, configuration, attached, out)?;
         if !is_dry_run {
             self.counters
                 .set_restart_pending(report.restart_pending.clone());
@@ -151,6 +154,7 @@ impl Started {
         reloaded: Reloaded,
         is_dry_run: bool,
         configuration: &mut Configuration,
+        attached: &mut impl Attached,
         out: &mut impl Output,
     ) -> Result<(), String> {
         let Reloaded {
@@ -164,6 +168,10 @@ impl Started {
         }
         let engine = translate::engine(config, &keys)?;
         let certificates = self.certificates.prepare(&config.tls)?;
+        let next = attached.prepare(config)?;
+        let has_same_outputs = config.log.has_same_outputs(&configuration.running().log);
+        let outputs = (!has_same_outputs).then(|| out.prepare(config));
+        let outputs = outputs.transpose()?;
         if is_dry_run {
             return Ok(());
         }
@@ -182,11 +190,25 @@ impl Started {
         self.keys = keys;
         self.certificates.take(certificates);
         self.drain.set_allocations_left(config.limits.drained);
+        if let Some(outputs) = outputs {
+            out.take(outputs);
+        }
+        attached.take(next, self.events_for(attached, config), out);
         if is_changed("log-min-level") {
             out.set_level(config.log.level_min);
         }
         configuration.loaded = loaded;
         Ok(())
+    }
+
+    /// Has the shards make events if a configuration asks for them and they make none yet. Once begun they go on.
+    fn events_for<A: Attached>(&mut self, _: &A, config: &Config) -> Option<Events> {
+        if self.shards.are_told_of() || !A::wants_events(config) {
+            return None;
+        }
+        let (outlets, events) = Events::channel(self.shards.all().len());
+        self.shards.tell(outlets);
+        Some(events)
     }
 }
 

@@ -14,7 +14,7 @@ use super::statistics::leave_behind;
 use super::upgrading::Upgrading;
 use crate::config::{Config, Persona};
 use crate::counters::Accounting;
-use crate::handle::{Command, Commands, Control, Events, Handle};
+use crate::handle::{Attached, Command, Commands, Control, Events, Handle};
 use crate::log::Output;
 use crate::process::Settled;
 use crate::survive::Estate;
@@ -45,16 +45,16 @@ pub fn serve(
 /// # Errors
 ///
 /// A socket could not be set up, `control` refused, or a shard failed.
-pub fn serve_and_reload(
+pub fn serve_and_reload<C: Control>(
     mut configuration: Configuration,
     mut estate: Option<Estate>,
     out: &mut impl Output,
-    control: impl Control,
+    control: C,
 ) -> Result<Accounting, ServeError> {
     let config = &configuration.running().clone();
     let (events, inbox) = events::channel();
     let shards = usize::from(config.datapath.shards.get());
-    let (outlets, session_events) = match control.wants_events(config) {
+    let (outlets, session_events) = match C::Attached::wants_events(config) {
         true => {
             let (outlets, events) = Events::channel(shards);
             (outlets, Some(events))
@@ -88,7 +88,7 @@ pub fn serve_and_reload(
         settled.announce(&config.process, out)?;
         Ok((settled, attached))
     });
-    let (settled, attached) = match settled {
+    let (settled, mut attached) = match settled {
         Ok(settled) => settled,
         Err(why) => {
             drop(inbox);
@@ -103,13 +103,8 @@ pub fn serve_and_reload(
     if let Some(estate) = &estate {
         estate.serves();
     }
-    let ended = relay.wait(
-        &mut configuration,
-        estate.as_ref(),
-        &mut upgrading,
-        &inbox,
-        out,
-    );
+    let beside = (&mut attached, estate.as_ref());
+    let ended = relay.wait(&mut configuration, beside, &mut upgrading, &inbox, out);
     // No event is read from here on. A shard that sends many events must not block on a full channel.
     drop(inbox);
     if let (Ok(Ending::HandsOver), Some(estate)) = (&ended, &estate) {
@@ -141,7 +136,7 @@ enum Ending {
 }
 
 impl Started {
-    /// Handles events and timers until the relay has to end.
+    /// Handles events and timers until the relay has to end. What is attached follows its configuration.
     ///
     /// # Errors
     ///
@@ -149,7 +144,7 @@ impl Started {
     fn wait(
         &mut self,
         configuration: &mut Configuration,
-        estate: Option<&Estate>,
+        (attached, estate): (&mut impl Attached, Option<&Estate>),
         upgrading: &mut Upgrading,
         inbox: &Inbox,
         out: &mut impl Output,
@@ -166,7 +161,7 @@ impl Started {
                         return Ok(Ending::HandsOver);
                     }
                     command => {
-                        if self.carry_out(command, configuration, out) {
+                        if self.carry_out(command, configuration, attached, out) {
                             return Ok(Ending::Stops);
                         }
                     }
@@ -175,7 +170,7 @@ impl Started {
                     let _ = writeln!(out, "log file reopened");
                     if configuration.running().process.reloads_on_hangup {
                         // What has come of it is in the log.
-                        let _ = self.reload(false, configuration, out);
+                        let _ = self.reload(false, configuration, attached, out);
                     }
                 }
                 Wake::Event(Event::Users(engine)) => {
@@ -243,15 +238,16 @@ impl Started {
         &mut self,
         command: Command,
         configuration: &mut Configuration,
+        attached: &mut impl Attached,
         out: &mut impl Output,
     ) -> bool {
         match command {
             Command::Reload { is_dry_run, reply } => {
-                let result = self.reload(is_dry_run, configuration, out);
+                let result = self.reload(is_dry_run, configuration, attached, out);
                 self.users.when_taken(move || reply(result));
             }
             Command::Change(edit, reply) => {
-                let result = self.change(&edit, configuration, out);
+                let result = self.change(&edit, configuration, attached, out);
                 self.users.when_taken(move || reply(result));
             }
             Command::Configuration(reply) => reply(configuration.effective()),

@@ -14,7 +14,7 @@ use super::events::Event;
 use super::failures::Failures;
 use crate::asking::Answered;
 use crate::counters::{Accounting, AcrossDrop};
-use crate::handle::{PageRequest, Reply, Trace};
+use crate::handle::{EventSender, PageRequest, Reply, Trace};
 use crate::shard::across::mailbox::Mailbox;
 use crate::shard::serving::Serving;
 use crate::shard::{Plan, Request, Shard, Starting};
@@ -124,6 +124,21 @@ impl Shards {
         for shard in &self.all {
             shard.insist(Request::Serve(Arc::clone(serving)));
         }
+    }
+
+    /// Has every shard make events from now on, and those that are restarted too. Each has one of `outlets`.
+    pub(super) fn tell(&mut self, outlets: Vec<EventSender>) {
+        let shards = self.plans.iter_mut().zip(&self.all);
+        for ((plan, shard), outlet) in shards.zip(outlets) {
+            plan.followers.events = Some(outlet.clone());
+            shard.insist(Request::Events(outlet));
+        }
+    }
+
+    /// Returns whether shards make events.
+    pub(super) fn are_told_of(&self) -> bool {
+        let followers = self.plans.iter().map(|plan| &plan.followers);
+        followers.into_iter().any(|it| it.events.is_some())
     }
 
     /// Sends the host's addresses to a shard. Returns whether there was room in its queue.

@@ -111,13 +111,16 @@ impl EventSender {
         };
         match self.queue.try_send(event) {
             Ok(()) => self.has_sent = true,
-            Err(TrySendError::Full(_)) => {
-                self.shared.lost.fetch_add(1, Relaxed);
-                self.has_sent = true;
-            }
+            Err(TrySendError::Full(_)) => self.lose(),
             // Nobody consumes them any more.
             Err(TrySendError::Disconnected(_)) => {}
         }
+    }
+
+    /// Counts an event as lost, so that the consumer reads the list of sessions.
+    pub(crate) fn lose(&mut self) {
+        self.shared.lost.fetch_add(1, Relaxed);
+        self.has_sent = true;
     }
 
     /// Calls the consumer once for all events since the last call.

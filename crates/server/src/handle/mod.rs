@@ -37,7 +37,7 @@ pub struct Handle {
     pub counters: LiveCounters,
     /// What can be asked for.
     pub commands: Commands,
-    /// What happens to sessions, if a consumer was announced ([`Control::wants_events`]).
+    /// What happens to sessions, if there is a consumer ([`Attached::wants_events`]).
     pub events: Option<Events>,
     /// What the last upgrade has come to, if there has been one.
     pub upgraded: Option<Upgraded>,
@@ -46,10 +46,7 @@ pub struct Handle {
 /// What is attached to a relay that starts.
 pub trait Control {
     /// What runs beside the relay. It is dropped when the relay has stopped.
-    type Attached;
-
-    /// Returns whether events are to be made. Without a consumer they cost nothing.
-    fn wants_events(&self, config: &Config) -> bool;
+    type Attached: Attached;
 
     /// Takes the handle of a relay that is about to serve, and says in the log what there is.
     ///
@@ -64,17 +61,46 @@ pub trait Control {
     ) -> Result<Self::Attached, String>;
 }
 
+/// What runs beside a relay, and follows its configuration.
+pub trait Attached {
+    /// What a configuration asks for, ready to be used.
+    type Next;
+
+    /// Returns whether a configuration asks for events. Without a consumer they cost nothing.
+    fn wants_events(config: &Config) -> bool;
+
+    /// Opens and reads what a configuration asks for that was read again. Nothing changes by it.
+    ///
+    /// # Errors
+    ///
+    /// What cannot be opened or read.
+    fn prepare(&self, config: &Config) -> Result<Self::Next, String>;
+
+    /// Goes on with what was prepared, and says in the log what there is. `events` are given when shards begin to make them.
+    fn take(&mut self, next: Self::Next, events: Option<Events>, log: &mut dyn Write);
+}
+
 /// Attaches nothing.
 pub struct Uncontrolled;
 
 impl Control for Uncontrolled {
     type Attached = ();
 
-    fn wants_events(&self, _: &Config) -> bool {
-        false
-    }
-
     fn attach(self, _: &Config, _: Handle, _: &mut dyn Write) -> Result<(), String> {
         Ok(())
     }
+}
+
+impl Attached for () {
+    type Next = ();
+
+    fn wants_events(_: &Config) -> bool {
+        false
+    }
+
+    fn prepare(&self, _: &Config) -> Result<(), String> {
+        Ok(())
+    }
+
+    fn take(&mut self, (): (), _: Option<Events>, _: &mut dyn Write) {}
 }

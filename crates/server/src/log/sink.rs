@@ -10,7 +10,7 @@ mod outlet;
 mod system;
 
 use std::io::{self, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
@@ -23,15 +23,12 @@ use self::format::{Format, Header, prefix};
 use self::outlet::Outlet;
 use self::system::{JOURNAL, Journal, SYSLOG, Syslog};
 use super::{Output, Summary};
-use crate::config::{Level, Log as Settings, Persona, Process};
+use crate::config::{Config, Level, Log as Settings, Persona, Process};
 use crate::process;
 
 /// The log of a server. Queued records are written when it is dropped, unless an output is blocked.
 pub struct Sink {
-    stdout: Option<Outlet>,
-    file: Option<(Place, Outlet)>,
-    /// Syslog and the journal.
-    system: Vec<Outlet>,
+    outputs: Outputs,
     level_min: Level,
     started: Instant,
     /// Counts the lines that all outputs have lost.
@@ -40,14 +37,21 @@ pub struct Sink {
     partial: Vec<u8>,
 }
 
-impl Sink {
-    /// Opens the outputs that `settings` name. If the settings name no file and the default one cannot be opened, the log has no file. An opened
-    /// file is given to the user that `process` will run as. The system's logs know the program by the name of `persona`.
-    ///
-    /// # Errors
-    ///
-    /// The file that was named cannot be opened, or a thread cannot be started.
-    pub fn open(settings: &Settings, process: &Process, persona: Persona) -> io::Result<Self> {
+/// Where lines go. Each output ends when this is dropped and its records are written.
+pub struct Outputs {
+    stdout: Option<Outlet>,
+    file: Option<(Place, Outlet)>,
+    /// Syslog and the journal.
+    system: Vec<Outlet>,
+}
+
+impl Outputs {
+    fn open(
+        settings: &Settings,
+        process: &Process,
+        persona: Persona,
+        lost: &Arc<AtomicU64>,
+    ) -> io::Result<Self> {
         let owner = process::owner(process);
         let file = match &settings.file {
             Some(path) => {
@@ -66,9 +70,8 @@ impl Sink {
         };
         let header = Header::new(settings.syslog.facility, program);
         let format = Format::new(&settings.form, header.clone());
-        let lost = Arc::default();
         let stdout = match settings.to_stdout {
-            true => Some(Outlet::start("log-stdout", &lost, {
+            true => Some(Outlet::start("log-stdout", lost, {
                 let format = format.clone();
                 move |entry| match format.record(entry) {
                     Some(record) => io::stdout().write_all(format!("{record}\n").as_bytes()),
@@ -81,7 +84,7 @@ impl Sink {
             Some(mut file) => {
                 let place = file.place().clone();
                 let (format, other) = (format.clone(), stdout.clone());
-                let outlet = Outlet::start("log-file", &lost, move |entry| {
+                let outlet = Outlet::start("log-file", lost, move |entry| {
                     file.write(entry, &format, other.as_ref())
                 })?;
                 Some((place, outlet))
@@ -92,17 +95,38 @@ impl Sink {
         if settings.syslog.is_used {
             let mut syslog = Syslog::new(SYSLOG, header.clone(), format);
             let write = move |entry: &Entry| syslog.send(entry);
-            system.push(Outlet::start("log-syslog", &lost, write)?);
+            system.push(Outlet::start("log-syslog", lost, write)?);
         }
         if settings.syslog.is_journal_used {
             let mut journal = Journal::new(JOURNAL, header);
             let write = move |entry: &Entry| journal.send(entry);
-            system.push(Outlet::start("log-journal", &lost, write)?);
+            system.push(Outlet::start("log-journal", lost, write)?);
         }
         Ok(Self {
             stdout,
             file,
             system,
+        })
+    }
+
+    /// Returns all outputs. The file comes first, because it may write a line to standard output.
+    fn all(&self) -> impl Iterator<Item = &Outlet> {
+        let file = self.file.iter().map(|(_, file)| file);
+        file.chain(&self.stdout).chain(&self.system)
+    }
+}
+
+impl Sink {
+    /// Opens the outputs that `settings` name. If the settings name no file and the default one cannot be opened, the log has no file. An opened
+    /// file is given to the user that `process` will run as. The system's logs know the program by the name of `persona`.
+    ///
+    /// # Errors
+    ///
+    /// The file that was named cannot be opened, or a thread cannot be started.
+    pub fn open(settings: &Settings, process: &Process, persona: Persona) -> io::Result<Self> {
+        let lost = Arc::default();
+        Ok(Self {
+            outputs: Outputs::open(settings, process, persona, &lost)?,
             level_min: settings.level_min,
             started: Instant::now(),
             lost,
@@ -113,7 +137,7 @@ impl Sink {
     /// Returns the path of the file that lines are written to now.
     #[must_use]
     pub fn path(&self) -> Option<PathBuf> {
-        self.file.as_ref().map(|(place, _)| place.current())
+        self.outputs.file.as_ref().map(|(place, _)| place.current())
     }
 
     fn record(&self, line: &[u8]) {
@@ -133,25 +157,34 @@ impl Sink {
             elapsed: self.started.elapsed(),
             session,
         });
-        for outlet in self.outlets() {
+        for outlet in self.outputs.all() {
             outlet.put(&entry);
         }
     }
 
-    /// Returns all outputs. The file comes first, because it may write a line to standard output.
-    fn outlets(&self) -> impl Iterator<Item = &Outlet> {
-        let file = self.file.iter().map(|(_, file)| file);
-        file.chain(&self.stdout).chain(&self.system)
-    }
-
     fn settle(&self) {
-        for outlet in self.outlets() {
+        for outlet in self.outputs.all() {
             outlet.settle();
         }
     }
 }
 
 impl Output for Sink {
+    type Next = Outputs;
+
+    fn prepare(&self, config: &Config) -> Result<Outputs, String> {
+        let (settings, process) = (&config.log, &config.process);
+        let opened = Outputs::open(settings, process, config.persona, &self.lost);
+        opened.map_err(|error| {
+            let file = settings.file.as_deref().unwrap_or_else(|| Path::new(""));
+            format!("log-file: {}: {error}", file.display())
+        })
+    }
+
+    fn take(&mut self, next: Outputs) {
+        self.outputs = next;
+    }
+
     fn session_ended(&mut self, summary: Summary) {
         self.put(Level::Info, summary.message(), Some(summary));
     }

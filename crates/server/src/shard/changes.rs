@@ -125,7 +125,7 @@ impl Changes {
             });
         }
         self.log.handle_timeout(now);
-        self.sessions.look(now, engine);
+        self.sessions.look(now, engine, front);
         self.ended.drain(..)
     }
 

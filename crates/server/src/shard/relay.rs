@@ -33,7 +33,7 @@ use super::sessions::{self, Sessions};
 use crate::asking::{Answered, Asker};
 use crate::clock::Clock;
 use crate::counters::{DataPathDrop, HubDrop, ShardCounters};
-use crate::handle::{PageRequest, Trace};
+use crate::handle::{EventSender, PageRequest, Trace};
 use crate::journal::Journal;
 use crate::log::Log;
 use crate::offload::publisher::{Publisher, refusal};
@@ -303,6 +303,11 @@ impl Relay {
     pub(crate) fn serve(&mut self, serving: &Serving) {
         self.fronts.reconfigure(serving);
         self.hub.changes.log.set_logged(serving.log);
+    }
+
+    /// Makes events from now on.
+    pub(crate) fn consume(&mut self, events: EventSender) {
+        self.hub.changes.sessions.consume(events);
     }
 
     /// Returns the time until the next timer, counted from the present turn.

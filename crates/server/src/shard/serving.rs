@@ -32,6 +32,21 @@ pub(crate) struct Logged {
     pub(crate) wanted: Lines,
     /// Lines about requests too, under our own name (`Verbose`).
     pub(crate) requests: bool,
+    /// Whether each session that ends has a summary.
+    pub(crate) summaries: bool,
     /// Whether responses to unauthenticated requests are limited for each source (`unauthorized-ratelimit`).
     pub(crate) limits_answers: bool,
+}
+
+impl Logged {
+    /// Of sessions and requests nothing is logged.
+    pub(crate) const NOTHING: Self = Self {
+        wanted: Lines {
+            sessions: false,
+            binding: false,
+        },
+        requests: false,
+        summaries: false,
+        limits_answers: false,
+    };
 }

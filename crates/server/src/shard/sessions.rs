@@ -50,22 +50,20 @@ impl Sessions {
         counters: Arc<ShardCounters>,
         events: Option<EventSender>,
     ) -> Self {
-        let outlet = events.map(|mut events| {
-            events.send(EventKind::Restarted);
-            events.ring();
-            Outlet {
-                events,
-                reported: HashMap::new(),
-                next_look: Time::ZERO,
-                look_from: 0,
-            }
-        });
         Self {
             shard,
             held: HashMap::new(),
             counters,
-            outlet,
+            outlet: events.map(Outlet::new),
         }
+    }
+
+    /// Has events go to `events` from now on. Sessions that are there are told of as if they began, some places of the table at a time.
+    pub(in crate::shard) fn consume(&mut self, events: EventSender) {
+        self.outlet = Some(Outlet {
+            unseen_from: Some(0),
+            ..Outlet::new(events)
+        });
     }
 
     /// Gives a new session its number. The number is one of this shard.
@@ -121,16 +119,30 @@ impl Sessions {
     }
 
     /// Reports the usage of sessions that have relayed much since the last report, if it is time to look.
-    pub(in crate::shard) fn look<R: Random>(&mut self, now: Time, engine: &Engine<R>) {
-        if let Some(outlet) = &mut self.outlet {
-            outlet.look(now, engine);
-            outlet.events.ring();
-        }
+    pub(in crate::shard) fn look<R: Random>(
+        &mut self,
+        now: Time,
+        engine: &Engine<R>,
+        front: &impl Front,
+    ) {
+        let Some(outlet) = &mut self.outlet else {
+            return;
+        };
+        let number = |id| {
+            let held = self.held.get(&id);
+            held.map(|(number, _)| number_of_shard(self.shard, *number))
+        };
+        outlet.catch_up(now, engine, front, number);
+        outlet.look(now, engine);
+        outlet.events.ring();
     }
 
     /// Returns when [`Self::look`] is due, if there is a session to look at.
     pub(in crate::shard) fn next_look(&self) -> Option<Time> {
         let outlet = self.outlet.as_ref()?;
+        if outlet.unseen_from.is_some() {
+            return Some(Time::ZERO);
+        }
         (!outlet.reported.is_empty()).then_some(outlet.next_look)
     }
 
@@ -203,9 +215,60 @@ struct Outlet {
     /// When usage is looked at next, and from which place of the table.
     next_look: Time,
     look_from: u32,
+    /// The first place of the table whose session may have begun before there was a consumer; `None` when all are told of.
+    unseen_from: Option<u32>,
 }
 
 impl Outlet {
+    fn new(mut events: EventSender) -> Self {
+        events.send(EventKind::Restarted);
+        events.ring();
+        Self {
+            events,
+            reported: HashMap::new(),
+            next_look: Time::ZERO,
+            look_from: 0,
+            unseen_from: None,
+        }
+    }
+
+    /// Tells of sessions that began before there was a consumer, in some places of the table. What they have relayed until now is not reported.
+    fn catch_up<R: Random>(
+        &mut self,
+        now: Time,
+        engine: &Engine<R>,
+        front: &impl Front,
+        number: impl Fn(AllocationId) -> Option<u64>,
+    ) {
+        let Some(from) = self.unseen_from else {
+            return;
+        };
+        let end = engine.session_slots();
+        let last = from.saturating_add(PLACES_PER_LOOK).min(end);
+        for slot in from..last {
+            let Some(held) = engine.session_at(slot) else {
+                continue;
+            };
+            let Some(number) =
+                number(held.id()).filter(|_| !self.reported.contains_key(&held.id()))
+            else {
+                continue;
+            };
+            let seal = front.protection(held.client());
+            let session = identity(number, held.user(), client_side(held.path(), seal));
+            let reported = Reported {
+                session: Arc::clone(&session),
+                usage: *held.usage(),
+            };
+            self.reported.insert(held.id(), reported);
+            self.events.send(EventKind::Created {
+                session,
+                lifetime: held.expires().since(now),
+            });
+        }
+        self.unseen_from = (last < end).then_some(last);
+    }
+
     fn show(&mut self, change: &Change, number: u64, seal: Option<Seal>, now: Time) {
         match change {
             Change::Created(created) => {
@@ -246,6 +309,9 @@ impl Outlet {
             Change::Ended(ended) => {
                 let Some(Reported { session, usage }) = self.reported.remove(&ended.allocation)
                 else {
+                    if self.unseen_from.is_some() {
+                        self.events.lose();
+                    }
                     return;
                 };
                 if let EndCause::Released(_) = ended.cause {

@@ -65,6 +65,8 @@ pub(crate) enum Request {
     Seal(SyncSender<()>),
     /// Serve clients in this way from now on.
     Serve(Arc<Serving>),
+    /// Make events from now on, and send them there.
+    Events(EventSender),
     /// Fail when the next datagram of a client has been handled, before anything of that leaves.
     #[cfg(test)]
     PanicWithNext,
@@ -542,6 +544,7 @@ fn run(datapath: &mut Datapath, relay: &mut Relay, inbox: &Receiver<Request>) ->
                 Request::Undrain => relay.undrain(),
                 Request::Relays(relays) => relay.add_relays(&relays),
                 Request::Reconfigure(engine) => relay.reconfigure(&engine),
+                Request::Events(events) => relay.consume(events),
                 Request::Serve(serving) => serve(datapath, relay, &serving),
                 #[cfg(test)]
                 Request::Panic => panic!("a test wants it so"),

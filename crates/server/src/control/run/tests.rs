@@ -37,6 +37,14 @@ impl Write for Unread {
 }
 
 impl Output for Unread {
+    type Next = ();
+
+    fn prepare(&self, _: &Config) -> Result<(), String> {
+        Ok(())
+    }
+
+    fn take(&mut self, (): ()) {}
+
     fn set_level(&mut self, _: crate::config::Level) {}
 
     fn session_ended(&mut self, _: Summary) {}
@@ -102,7 +110,13 @@ impl Running {
         let counters = shards.map(|shard| Arc::clone(&shard.counters)).collect();
         let thread = std::thread::spawn(move || {
             let mut configuration = Configuration::fixed(config);
-            let ended = relay.wait(&mut configuration, None, &mut upgrading, &inbox, &mut out);
+            let ended = relay.wait(
+                &mut configuration,
+                (&mut (), None),
+                &mut upgrading,
+                &inbox,
+                &mut out,
+            );
             drop(inbox);
             (
                 ended,

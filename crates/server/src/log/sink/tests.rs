@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::*;
 use crate::config::{Form, LogFormat, Timestamps};
 
-fn settings(folder: &std::path::Path) -> Settings {
+fn settings(folder: &Path) -> Settings {
     Settings {
         sessions: false,
         requests: false,
@@ -99,7 +99,7 @@ fn a_dated_file_has_the_day_before_its_extension() {
     settings.is_dated = true;
     written(&settings, "one\n");
     let date = jiff::Zoned::now().date();
-    let names = |folder: &std::path::Path| -> Vec<String> {
+    let names = |folder: &Path| -> Vec<String> {
         let entries = std::fs::read_dir(folder).unwrap();
         entries
             .map(|entry| entry.unwrap().file_name().into_string().unwrap())
@@ -132,7 +132,7 @@ fn a_file_that_was_moved_away_is_begun_anew() {
 
 #[test]
 fn a_file_that_was_named_and_cannot_be_opened_is_an_error() {
-    let mut settings = settings(std::path::Path::new("/nonexistent"));
+    let mut settings = settings(Path::new("/nonexistent"));
     assert!(Sink::open(&settings, &Process::default(), Persona::Turnserver).is_err());
     settings.file = None;
     assert!(
