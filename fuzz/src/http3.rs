@@ -1,8 +1,9 @@
 //! Properties of HTTP/3: field sections, and whole connections.
 
 use bytes::Bytes;
+use turnbuckle_masque::Granted;
 use turnbuckle_masque::h3::qpack::{decode, encode};
-use turnbuckle_masque::h3::{Code, Dropped, Event, NotSent, Server, Streams};
+use turnbuckle_masque::h3::{Code, Dropped, Event, NotSent, Payload, Server, Streams};
 
 /// What the fields of a section may come to.
 const SIZE_MAX: usize = 2000;
@@ -55,9 +56,9 @@ const STREAMS: [u64; 8] = [0, 4, 8, 2, 6, 10, 14, 3];
 struct World {
     server: Server<u64>,
     below: Below,
-    payloads: Vec<(u64, Bytes)>,
+    payloads: Vec<Payload<u64>>,
     events: Vec<Event<u64>>,
-    dropped: [u64; 4],
+    dropped: [u64; 5],
 }
 
 impl World {
@@ -67,7 +68,7 @@ impl World {
             below: Below::default(),
             payloads: Vec::new(),
             events: Vec::new(),
-            dropped: [0; 4],
+            dropped: [0; 5],
         };
         world.server.connected(&mut world.below);
         world
@@ -86,25 +87,50 @@ impl World {
             20 => server.finished(below, stream),
             21 => server.abandoned(below, stream),
             22..=24 => server.datagram(below, &Bytes::copy_from_slice(bytes)),
-            25..=27 => server.grant(below, stream, stream, ([192, 0, 2, 6], 443).into()),
+            25..=26 => {
+                let next_hop = ([192, 0, 2, 6], 443).into();
+                server.grant(below, stream, stream, Granted::Tunnel { next_hop });
+            }
+            27 => {
+                let addresses = vec![([192, 0, 2, 1], 4000).into()];
+                server.grant(below, stream, stream, Granted::Bound { addresses });
+            }
             28 => server.refuse(below, stream, turnbuckle_masque::Refusal::Prohibited, ""),
             29 => server.end(below, stream),
             30 => server.go_away(below),
             _ => {
                 // What is not sent is the host's to count.
-                let _ = server.send(below, stream, bytes);
+                let source = ([192, 0, 2, 6], 443).into();
+                let _ = server.send(below, stream, source, bytes);
             }
         }
         server.take_payloads(&mut self.payloads);
-        self.events
-            .extend(std::iter::from_fn(|| server.poll_event()));
+        while let Some(event) = server.poll_event() {
+            if let Event::Registered {
+                stream,
+                context,
+                peer,
+                ..
+            } = event
+            {
+                server.judged(below, stream, context, peer.port() % 2 == 0);
+            }
+            self.events.push(event);
+        }
         let Dropped {
             no_tunnel,
             context_unknown,
             capsule_unknown,
+            no_address,
             malformed,
         } = server.take_dropped();
-        let new = [no_tunnel, context_unknown, capsule_unknown, malformed];
+        let new = [
+            no_tunnel,
+            context_unknown,
+            capsule_unknown,
+            no_address,
+            malformed,
+        ];
         for (sum, new) in self.dropped.iter_mut().zip(new) {
             *sum += new;
         }

@@ -213,7 +213,7 @@ pub struct Brought {
     pub is_mobile: bool,
     /// Its ORIGIN, if other requests have to carry the same.
     pub origin: Option<CanonicalOrigin>,
-    /// The peer of a tunnel; `None` for an allocation.
+    /// The peer of a tunnel, the unspecified address for a bound one; `None` for an allocation.
     pub tunnel_to: Option<SocketAddr>,
 }
 
@@ -272,7 +272,7 @@ pub struct Ended {
     pub path: Path,
     /// Whose it was.
     pub user: Arc<User>,
-    /// The peer of a tunnel; `None` for an allocation.
+    /// The peer of a tunnel, the unspecified address for a bound one; `None` for an allocation.
     pub tunnel_to: Option<SocketAddr>,
     /// Why.
     pub cause: EndCause,

@@ -117,6 +117,24 @@ pub enum Framing {
     },
     /// As the protocol does that the client's tunnel was opened by.
     Tunnel,
+    /// As that protocol does, for a bound tunnel, if the client wants what comes from this peer. Nothing has been charged:
+    /// [`crate::Engine::charge_to_client`] says how much goes.
+    Bound {
+        /// The peer's address as the client knows it.
+        peer: SocketAddr,
+    },
+}
+
+/// Whom an open tunnel leads to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TunnelTarget {
+    /// One peer.
+    Peer(SocketAddr),
+    /// Whomever its client names.
+    Bound {
+        /// The addresses that it is bound to, as peers see them: one or two.
+        relays: [Option<SocketAddr>; 2],
+    },
 }
 
 /// One thing the host has to do.
@@ -186,8 +204,8 @@ pub enum Command<'a> {
         tunnel: AllocationId,
         /// Its client.
         client: ClientTuple,
-        /// Its peer, as clients know it.
-        peer: SocketAddr,
+        /// Whom it leads to.
+        target: TunnelTarget,
     },
 }
 

@@ -314,7 +314,7 @@ impl<R: Random> Engine<R> {
         tunnel::open_session(from, user, now.time, &self.rules)
     }
 
-    /// Begins a tunnel to `target`. `client` names it from then on, and must not have anything else. [`Command::TunnelOpened`] says that it is
+    /// Begins a tunnel to `target`, or a bound one if there is none. `client` names it from then on, and must not have anything else. [`Command::TunnelOpened`] says that it is
     /// open, or [`Command::TunnelEnded`] that it will not be. It ends with [`Engine::disconnected`].
     ///
     /// # Errors
@@ -325,7 +325,7 @@ impl<R: Random> Engine<R> {
         now: Now,
         session: &TunnelSession,
         client: ClientTuple,
-        target: SocketAddr,
+        target: Option<SocketAddr>,
     ) -> Result<AllocationId, TunnelRefusal> {
         let Self {
             rules,

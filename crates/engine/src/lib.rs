@@ -87,7 +87,7 @@ pub use crate::change::{
 };
 pub use crate::command::{
     ClientRoute, Command, Flow, Framing, IcmpError, Outcome, PeerRoute, Question, RelayOpenError,
-    SendRoute,
+    SendRoute, TunnelTarget,
 };
 pub use crate::commons::Commons;
 pub use crate::config::{

@@ -4,7 +4,7 @@ use core::net::SocketAddr;
 
 use turnbuckle_wire::WriteError;
 
-use crate::command::Command;
+use crate::command::{Command, TunnelTarget};
 use crate::held::HeldPort;
 use crate::id::{
     AllocationId, ClientTuple, ConnectionId, Endpoint, RelayHandle, RelayProtocol, RelayRequest,
@@ -51,7 +51,7 @@ enum Queued {
     TunnelOpened {
         tunnel: AllocationId,
         client: ClientTuple,
-        peer: SocketAddr,
+        target: TunnelTarget,
     },
 }
 
@@ -147,12 +147,12 @@ impl Outbox {
         &mut self,
         tunnel: AllocationId,
         client: ClientTuple,
-        peer: SocketAddr,
+        target: TunnelTarget,
     ) {
         self.queue.push(Queued::TunnelOpened {
             tunnel,
             client,
-            peer,
+            target,
         });
     }
 
@@ -194,11 +194,11 @@ impl Outbox {
                 Queued::TunnelOpened {
                     tunnel,
                     client,
-                    peer,
+                    target,
                 } => Command::TunnelOpened {
                     tunnel,
                     client,
-                    peer,
+                    target,
                 },
                 Queued::Reply { to, len } => {
                     let bytes = &self.bytes[start..start + len];

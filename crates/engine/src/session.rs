@@ -8,6 +8,7 @@ use core::num::NonZeroU32;
 use std::sync::Arc;
 
 use crate::account::Account;
+use crate::allocation::relay::Relay;
 use crate::allocation::tunnel::{OpenTunnel, Tunnel, TunnelState};
 use crate::allocation::{Allocation, Entry};
 use crate::change::{Path, Relayed, Usage};
@@ -65,22 +66,21 @@ impl<'a> Session<'a> {
         self.held.account().user()
     }
 
-    /// The peer of a tunnel; `None` for an allocation.
+    /// The peer of a tunnel, the unspecified address for a bound one; `None` for an allocation.
     pub fn tunnel_to(&self) -> Option<SocketAddr> {
         match self.held {
             Held::Allocation(_) => None,
-            Held::Tunnel(tunnel, _) => Some(tunnel.target.peer().address()),
+            Held::Tunnel(tunnel, _) => Some(tunnel.target.on_record()),
         }
     }
 
     /// The relayed transport addresses, one or two.
     pub fn relays(&self) -> impl Iterator<Item = Relayed> + use<'a> {
-        let (allocations, tunnels) = match self.held {
-            Held::Allocation(allocation) => (Some(&allocation.relays), None),
-            Held::Tunnel(_, open) => (None, Some(&open.relay)),
+        let relays = match self.held {
+            Held::Allocation(allocation) => &allocation.relays,
+            Held::Tunnel(_, open) => &open.relays,
         };
-        let allocations = allocations.into_iter().flatten().flatten();
-        allocations.chain(tunnels).map(|relay| relay.addresses())
+        relays.iter().flatten().map(Relay::addresses)
     }
 
     /// What runs between the relayed transport addresses and peers.

@@ -2,7 +2,8 @@
 //!
 //! A session is one authenticated user on one connection. It has the account, one unit of the quota and one rate, as an allocation has;
 //! its tunnels share that. A tunnel has its place in the table of allocations, its port, its socket and its timer as an allocation
-//! has, and its peer passes the same policy. It has no permissions, because its peer is the only one. It is a session to whoever follows
+//! has, and its peer passes the same policy. It has no permissions, because its peer is the only one. A bound tunnel has no peer of its own: its client
+//! names one with each datagram, and whoever may be reached may also send, if the host says that the client wants it. It is a session to whoever follows
 //! changes, and nothing of it is durable: it cannot outlive the connection that it came by.
 
 use core::net::SocketAddr;
@@ -14,12 +15,12 @@ use crate::account::Account;
 use crate::allocation::Entry;
 use crate::allocation::opening::{Opening, Openings};
 use crate::allocation::relay::{Relay, close};
-use crate::allocation::tunnel::{OpenTunnel, Tunnel, TunnelState};
+use crate::allocation::tunnel::{OpenTunnel, Target, Tunnel, TunnelState};
 use crate::allocations::Allocations;
 use crate::auth::Authenticator;
 use crate::bandwidth::{Direction, Exhausted, share};
 use crate::change::{Brought, Change, Created, EndCause, Ended, Usage};
-use crate::command::{IcmpError, PeerRoute};
+use crate::command::{ClientRoute, Framing, IcmpError, PeerRoute, TunnelTarget};
 use crate::credential::User;
 use crate::drop_reason::DropReason;
 use crate::id::{AllocationId, ClientTuple, Family, RelayHandle, RelayProtocol};
@@ -86,10 +87,10 @@ pub(crate) fn open_session(
     Ok(TunnelSession(Arc::new(Account::new(unit, shaper))))
 }
 
-/// Takes a port for a tunnel of `client` to `target`, and asks the host for its socket.
+/// Takes a port for a tunnel of `client` to `target`, or one of each family for a bound tunnel, and asks the host for sockets.
 pub(crate) fn open(
     session: &TunnelSession,
-    (client, target): (ClientTuple, SocketAddr),
+    (client, target): (ClientTuple, Option<SocketAddr>),
     now: Time,
     rules: &Rules,
     allocations: &mut Allocations,
@@ -102,8 +103,10 @@ pub(crate) fn open(
     let TunnelSession(account) = session;
     let policy = rules.policies.of(account.user());
     // guard: V-89-policy
-    let allowed = policy.check(target).ok();
-    let target = allowed.ok_or(TunnelRefusal::Forbidden)?;
+    let target = match target.map(|target| policy.check(target)) {
+        Some(allowed) => Target::Peer(allowed.map_err(|_| TunnelRefusal::Forbidden)?),
+        None => Target::Anyone,
+    };
     let limits = &rules.config.limits;
     if allocations.client(&client).is_some() || Arc::strong_count(account) > TUNNELS_MAX {
         return Err(TunnelRefusal::QuotaReached);
@@ -113,19 +116,30 @@ pub(crate) fn open(
     {
         return Err(TunnelRefusal::NoCapacity);
     }
-    let family = Family::of(&target.peer().address());
     let (kind, protocol) = (PortKind::Any, RelayProtocol::Udp);
-    if !rules.commons.ports.supports(family) {
-        return Err(TunnelRefusal::Unroutable);
-    }
-    let leased = lease(family, kind, protocol, rules, random);
-    let (lease, _) = leased.ok_or(TunnelRefusal::NoCapacity)?;
+    let families = [Family::V4, Family::V6].into_iter();
+    let wanted = families.filter(|&family| match &target {
+        Target::Peer(peer) => family == Family::of(&peer.peer().address()),
+        Target::Anyone => true,
+    });
     let mut by_family = [Opening::Unwanted, Opening::Unwanted];
-    by_family[family.index()] = Opening::Waiting {
-        attempt: 0,
-        lease,
-        sibling: None,
-    };
+    let mut why = TunnelRefusal::Unroutable;
+    for family in wanted.filter(|&family| rules.commons.ports.supports(family)) {
+        why = TunnelRefusal::NoCapacity;
+        if let Some((lease, _)) = lease(family, kind, protocol, rules, random) {
+            by_family[family.index()] = Opening::Waiting {
+                attempt: 0,
+                lease,
+                sibling: None,
+            };
+        }
+    }
+    let has_any = by_family
+        .iter()
+        .any(|opening| matches!(opening, Opening::Waiting { .. }));
+    if !has_any {
+        return Err(why);
+    }
     let deadline = now + OPENING_MAX;
     let openings = Openings::new(by_family, Some((kind, protocol)), deadline);
     let id = allocations.table.insert(Entry::Tunnel(Box::new(Tunnel {
@@ -156,19 +170,26 @@ pub(crate) fn settle(
     };
     let none = [Opening::Unwanted, Opening::Unwanted];
     let by_family = core::mem::replace(&mut openings.by_family, none);
-    let opened = by_family.into_iter().find_map(|opening| match opening {
+    let relays = by_family.map(|opening| match opening {
         Opening::Open {
             endpoint, lease, ..
         } => Some(Relay::new(endpoint, Time::MAX, lease)),
         Opening::Failed(_) | Opening::Unwanted | Opening::Waiting { .. } => None,
     });
-    let Some(relay) = opened else {
+    let addresses: Vec<_> = relays.iter().flatten().map(Relay::addresses).collect();
+    if addresses.is_empty() {
         let cause = Some(TunnelEnd::NotOpened);
         return end(id, cause, now, rules, allocations, out);
+    }
+    let client = tunnel.client;
+    let to = match &tunnel.target {
+        Target::Peer(peer) => TunnelTarget::Peer(peer.peer().address()),
+        Target::Anyone => TunnelTarget::Bound {
+            relays: [0, 1].map(|index| addresses.get(index).map(|relay| relay.external)),
+        },
     };
-    let (client, peer) = (tunnel.client, tunnel.target.peer().address());
     let open = OpenTunnel {
-        relay,
+        relays,
         usage: Usage::default(),
         last_used: now,
         created: now,
@@ -181,11 +202,11 @@ pub(crate) fn settle(
         user: Arc::clone(tunnel.account.user()),
         transaction: NO_TRANSACTION,
         protocol: RelayProtocol::Udp,
-        relays: vec![open.relay.addresses()],
+        relays: addresses,
         missing_family: None,
         reservation: None,
         brought: Brought {
-            tunnel_to: Some(peer),
+            tunnel_to: Some(tunnel.target.on_record()),
             ..Brought::default()
         },
         bytes_per_s: tunnel.account.rate(),
@@ -196,7 +217,7 @@ pub(crate) fn settle(
     allocations.pending -= 1;
     allocations.tunnels += 1;
     allocations.wheel.schedule(id.index, wake);
-    out.outbox.tunnel_opened(id, client, peer);
+    out.outbox.tunnel_opened(id, client, to);
 }
 
 /// Ends a tunnel, and has the host tell its client if there is a `cause`: without one its connection is gone. Its port goes back as it is
@@ -219,7 +240,9 @@ pub(crate) fn end(
     match &tunnel.state {
         TunnelState::Open(open) => {
             allocations.tunnels -= 1;
-            open.relay.close(&mut out.outbox);
+            for relay in open.relays.iter().flatten() {
+                relay.close(&mut out.outbox);
+            }
             let cause = match cause {
                 Some(end) => EndCause::of_tunnel(end),
                 None => Some(EndCause::Disconnected),
@@ -228,7 +251,7 @@ pub(crate) fn end(
                 allocation: id,
                 path: rules.listeners.path(&tunnel.client),
                 user: Arc::clone(tunnel.account.user()),
-                tunnel_to: Some(tunnel.target.peer().address()),
+                tunnel_to: Some(tunnel.target.on_record()),
                 cause,
                 created: open.created,
                 time: now,
@@ -296,7 +319,7 @@ pub(crate) fn expire(
     }
 }
 
-/// Ends a tunnel whose peer the policy forbids by now.
+/// Ends a tunnel whose peer the policy forbids by now. The peers of bound tunnels are judged with each datagram.
 pub(crate) fn enforce_policy(
     id: AllocationId,
     now: Time,
@@ -308,18 +331,23 @@ pub(crate) fn enforce_policy(
         return;
     };
     let policy = rules.policies.of(tunnel.account.user());
+    let Target::Peer(peer) = &tunnel.target else {
+        return;
+    };
     // guard: V-89-judged
-    if policy.check(tunnel.target.peer().address()).is_err() {
+    if policy.check(peer.peer().address()).is_err() {
         let cause = Some(TunnelEnd::Forbidden);
         end(id, cause, now, rules, allocations, out);
     }
 }
 
-/// Routes a train of a tunnel's client to the peer, as [`crate::Engine::route_channel_data`] does.
+/// Routes a train of a tunnel's client to its peer, or of a bound tunnel to the peer that the client has named, as
+/// [`crate::Engine::route_channel_data`] does.
 #[inline]
 pub(crate) fn route_to_peer(
     now: Time,
     id: AllocationId,
+    named: Option<SocketAddr>,
     (datagrams, bytes): (u32, u64),
     rules: &Rules,
     allocations: &mut Allocations,
@@ -329,34 +357,60 @@ pub(crate) fn route_to_peer(
     };
     let Tunnel {
         account,
-        target: peer,
+        target,
         state: TunnelState::Open(open),
         ..
     } = &mut **tunnel
     else {
         return Err(DropReason::NoTunnel);
     };
-    let peer = *peer;
     open.usage.client_received.add(datagrams, bytes);
-    let policies = &rules.policies;
-    if !rules.commons.ports.may_reach(peer)
-        || policies.forbids_by_now(id, account.user(), peer.peer())
-    {
+    let (policies, user) = (&rules.policies, account.user());
+    let (peer, is_forbidden) = match (target, named) {
+        (Target::Peer(peer), None) => (*peer, policies.forbids_by_now(id, user, peer.peer())),
+        (Target::Anyone, Some(named)) => {
+            // guard: V-89-bound
+            let checked = policies.of(user).check(named);
+            (checked.map_err(|_| DropReason::PeerForbidden)?, false)
+        }
+        (Target::Peer(_), Some(_)) | (Target::Anyone, None) => return Err(DropReason::NoTunnel),
+    };
+    if is_forbidden || !rules.commons.ports.may_reach(peer) {
         return Err(DropReason::PeerForbidden);
     }
+    let relay = open.relay(Family::of(&peer.peer().address()));
+    let relay = relay.ok_or(DropReason::PeerFamilyMismatch)?.endpoint;
     let admitted = account.shape(Direction::ToPeers, now, datagrams, bytes)?;
     open.usage
         .peer_sent
         .add(admitted, share(bytes, datagrams, admitted));
     open.last_used = now;
     Ok(PeerRoute {
-        relay: open.relay.endpoint,
+        relay,
         peer,
         datagrams: admitted,
     })
 }
 
-/// Returns how many datagrams of a train that came from `peer` go to a tunnel's client.
+/// Returns whether a bound tunnel's client may name `peer`.
+pub(crate) fn may_name(
+    id: AllocationId,
+    peer: SocketAddr,
+    rules: &Rules,
+    allocations: &Allocations,
+) -> bool {
+    let Some(tunnel) = allocations.tunnel(id) else {
+        return false;
+    };
+    let TunnelState::Open(open) = &tunnel.state else {
+        return false;
+    };
+    let checked = rules.policies.of(tunnel.account.user()).check(peer);
+    // guard: V-89-registered
+    checked.is_ok() && open.relay(Family::of(&peer)).is_some()
+}
+
+/// Returns how a train that came from `peer` goes to a tunnel's client. Of a bound tunnel, [`charge_to_client`] says how much of it.
 #[inline]
 pub(crate) fn admit_from_peer(
     now: Time,
@@ -365,26 +419,73 @@ pub(crate) fn admit_from_peer(
     peer: SocketAddr,
     (datagrams, bytes): (u32, u64),
     rules: &Rules,
-) -> Result<u32, DropReason> {
+) -> Result<ClientRoute, DropReason> {
     let Tunnel {
+        client,
         account,
         target,
         state: TunnelState::Open(open),
-        ..
     } = tunnel
     else {
         return Err(DropReason::RelayClosed);
     };
-    let policies = &rules.policies;
-    let (source, target) = (policies.usual.admit(peer), target.peer());
+    let (policies, user) = (&rules.policies, account.user());
+    let source = policies.usual.admit(peer);
     open.usage.peer_received.add(datagrams, bytes);
+    let target = match target {
+        Target::Peer(target) => target.peer(),
+        Target::Anyone => {
+            let peer = source.address();
+            // guard: V-89-bound-source
+            if policies.of(user).check(peer).is_err() {
+                return Err(DropReason::PeerForbidden);
+            }
+            return Ok(ClientRoute {
+                client: *client,
+                framing: Framing::Bound { peer },
+                datagrams,
+            });
+        }
+    };
     // guard: V-91-source
     if source != target {
         return Err(DropReason::TunnelSource);
     }
-    if policies.forbids_by_now(id, account.user(), target) {
+    if policies.forbids_by_now(id, user, target) {
         return Err(DropReason::PeerForbidden);
     }
+    Ok(ClientRoute {
+        client: *client,
+        framing: Framing::Tunnel,
+        datagrams: charge(now, account, open, datagrams, bytes)?,
+    })
+}
+
+/// Returns how many datagrams of a train from a peer go to a bound tunnel's client, who wants them.
+#[inline]
+pub(crate) fn charge_to_client(
+    now: Time,
+    id: AllocationId,
+    (datagrams, bytes): (u32, u64),
+    allocations: &mut Allocations,
+) -> Result<u32, DropReason> {
+    let Some(Entry::Tunnel(tunnel)) = allocations.table.at_mut(id) else {
+        return Err(DropReason::RelayClosed);
+    };
+    match &mut tunnel.state {
+        TunnelState::Open(open) => charge(now, &tunnel.account, open, datagrams, bytes),
+        TunnelState::Opening(_) => Err(DropReason::RelayClosed),
+    }
+}
+
+#[inline]
+fn charge(
+    now: Time,
+    account: &Account,
+    open: &mut OpenTunnel,
+    datagrams: u32,
+    bytes: u64,
+) -> Result<u32, DropReason> {
     let admitted = account.shape(Direction::ToClient, now, datagrams, bytes)?;
     open.usage
         .client_sent
@@ -393,8 +494,8 @@ pub(crate) fn admit_from_peer(
     Ok(admitted)
 }
 
-/// Ends a tunnel if the network says that its peer cannot be reached. Returns why the error is dropped, as it always is: nothing of it
-/// is relayed.
+/// Ends a tunnel if the network says that its peer cannot be reached; a bound tunnel has others. Returns why the error is dropped, as it always is:
+/// nothing of it is relayed.
 pub(crate) fn take_icmp(
     now: Time,
     relay: RelayHandle,
@@ -405,7 +506,10 @@ pub(crate) fn take_icmp(
 ) -> Option<DropReason> {
     let tunnel = allocations.tunnel(relay.allocation)?;
     // the destination of the datagram that caused it decides, never the sender of the ICMP message
-    let is_about_peer = rules.policies.usual.admit(error.peer) == tunnel.target.peer();
+    let is_about_peer = match &tunnel.target {
+        Target::Peer(peer) => rules.policies.usual.admit(error.peer) == peer.peer(),
+        Target::Anyone => false,
+    };
     // guard: V-94-tuple
     if !is_about_peer || !says_unreachable(error) {
         return Some(DropReason::IcmpNotRelayed);

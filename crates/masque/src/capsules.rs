@@ -3,7 +3,11 @@
 //! Consecutive DATAGRAM capsules of one form and one length are *one* piece, so that whoever relays them asks once. Whatever is not
 //! served is passed over as it comes, and none of it has to be kept (RFC 9298 §5).
 
+use std::ops::Range;
+
 use turnbuckle_wire::{CapsuleHeader, UDP_CONTEXT, UDP_PAYLOAD_MAX, Varint};
+
+use crate::bind::ContextCapsule;
 
 /// How far one stream of capsules has been read.
 #[derive(Debug, Default)]
@@ -62,9 +66,37 @@ pub enum Passed {
 pub enum Malformed {
     /// A datagram without a whole context id.
     NoContext,
-    /// A payload longer than a UDP datagram can have (RFC 9298 §5).
+    /// A payload longer than a UDP datagram can have (RFC 9298 §5), or a capsule about a context that cannot be one.
     TooLong,
+    /// A capsule about a context that breaks a rule (draft-ietf-masque-connect-udp-listen §3).
+    Registration,
 }
+
+/// What the stream of a bound tunnel goes on with. Places are those of the bytes that were read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum BoundPiece {
+    /// An HTTP datagram: a context, and what that says.
+    Datagram(Range<usize>),
+    /// A capsule about a context, and its value.
+    Context(ContextCapsule, Range<usize>),
+    /// As [`Piece::Passed`].
+    Passed {
+        /// How many bytes.
+        len: usize,
+        /// Why, if a capsule begins with them.
+        why: Option<Passed>,
+    },
+    /// As [`Piece::Incomplete`].
+    Incomplete {
+        /// How many bytes the whole capsule has, if that is known.
+        whole_len: Option<usize>,
+    },
+}
+
+/// The longest HTTP datagram of a bound tunnel, bytes: a context, an address and a payload.
+const BOUND_DATAGRAM_MAX: u64 = (UDP_PAYLOAD_MAX + Varint::LEN_MAX + 19) as u64;
+/// The longest value of a capsule about a context, bytes.
+const REGISTRATION_MAX: u64 = (Varint::LEN_MAX + 19) as u64;
 
 /// One DATAGRAM capsule with a UDP payload that is whole.
 struct One {
@@ -80,17 +112,15 @@ impl Capsules {
     /// The stream is malformed from here on.
     #[inline]
     pub fn next(&mut self, bytes: &[u8], count_max: usize) -> Result<Piece, Malformed> {
-        if self.passing > 0 && !bytes.is_empty() {
-            let len = usize::try_from(self.passing).unwrap_or(usize::MAX);
-            let len = len.min(bytes.len());
-            self.passing -= len as u64;
+        if let Some(len) = self.go_on_passing(bytes) {
             return Ok(Piece::Passed { len, why: None });
         }
         let Some(head) = CapsuleHeader::parse(bytes) else {
             return Ok(Piece::Incomplete { whole_len: None });
         };
         if head.kind != CapsuleHeader::DATAGRAM {
-            return Ok(self.pass(head.value_len, head.len, Passed::UnknownCapsule));
+            self.passing = head.value_len;
+            return Ok(passed(head.len, Passed::UnknownCapsule));
         }
         let value = bytes.get(head.len..).unwrap_or_default();
         let context_len = value.first().map(|&first| Varint::announced_len(first));
@@ -103,7 +133,8 @@ impl Capsules {
         let payload_len = head.value_len - context_len as u64;
         if context != UDP_CONTEXT {
             let len = head.len + context_len;
-            return Ok(self.pass(payload_len, len, Passed::UnknownContext));
+            self.passing = payload_len;
+            return Ok(passed(len, Passed::UnknownContext));
         }
         // guard: V-92-length
         let payload_len = usize::try_from(payload_len)
@@ -124,6 +155,43 @@ impl Capsules {
         Ok(Piece::Datagrams(run(bytes, &first, count_max.max(1))))
     }
 
+    /// Reads what the stream of a bound tunnel goes on with, as [`Self::next`]. Which contexts there are is not known here.
+    ///
+    /// # Errors
+    ///
+    /// The stream is malformed from here on.
+    pub fn next_bound(&mut self, bytes: &[u8]) -> Result<BoundPiece, Malformed> {
+        if let Some(len) = self.go_on_passing(bytes) {
+            return Ok(BoundPiece::Passed { len, why: None });
+        }
+        let Some(head) = CapsuleHeader::parse(bytes) else {
+            return Ok(BoundPiece::Incomplete { whole_len: None });
+        };
+        let context = ContextCapsule::of_kind(head.kind);
+        let len_max = match (head.kind, context) {
+            (CapsuleHeader::DATAGRAM, _) => BOUND_DATAGRAM_MAX,
+            (_, Some(_)) => REGISTRATION_MAX,
+            (_, None) => {
+                self.passing = head.value_len;
+                return Ok(BoundPiece::Passed {
+                    len: head.len,
+                    why: Some(Passed::UnknownCapsule),
+                });
+            }
+        };
+        // guard: V-87-registration
+        let value_len = (head.value_len <= len_max).then_some(head.value_len);
+        let value_len = value_len.and_then(|len| usize::try_from(len).ok());
+        let end = head.len + value_len.ok_or(Malformed::TooLong)?;
+        Ok(match context {
+            _ if bytes.len() < end => BoundPiece::Incomplete {
+                whole_len: Some(end),
+            },
+            Some(kind) => BoundPiece::Context(kind, head.len..end),
+            None => BoundPiece::Datagram(head.len..end),
+        })
+    }
+
     /// Returns whether the stream may end here: a capsule that has begun would be truncated (RFC 9297 §3.3). `rest` is what has not been
     /// read.
     #[must_use]
@@ -131,12 +199,22 @@ impl Capsules {
         self.passing == 0 && rest.is_empty()
     }
 
-    fn pass(&mut self, left: u64, len: usize, why: Passed) -> Piece {
-        self.passing = left;
-        Piece::Passed {
-            len,
-            why: Some(why),
+    /// Passes over what is left of a capsule. Returns how many bytes of `bytes` that are, if there is one.
+    fn go_on_passing(&mut self, bytes: &[u8]) -> Option<usize> {
+        if self.passing == 0 || bytes.is_empty() {
+            return None;
         }
+        let len = usize::try_from(self.passing).unwrap_or(usize::MAX);
+        let len = len.min(bytes.len());
+        self.passing -= len as u64;
+        Some(len)
+    }
+}
+
+fn passed(len: usize, why: Passed) -> Piece {
+    Piece::Passed {
+        len,
+        why: Some(why),
     }
 }
 

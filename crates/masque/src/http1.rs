@@ -3,12 +3,13 @@
 //! A request for anything else is not judged here: it is whoever else serves HTTP on the port that answers it.
 
 use core::fmt::Write as _;
-use core::net::SocketAddr;
 
 use crate::asked::Asked;
+use crate::bind;
 use crate::credentials::BasicCredentials;
+use crate::granted::{Granted, PROXY_NAME};
 use crate::refusal::Refusal;
-use crate::target::{Target, TargetError};
+use crate::target::{Host, Target, TargetError};
 
 /// The longest head of a request, in bytes.
 pub const HEAD_LEN_MAX: usize = 8 * 1024;
@@ -16,8 +17,6 @@ pub const HEAD_LEN_MAX: usize = 8 * 1024;
 const FIELDS_MAX: usize = 64;
 /// The upgrade token of UDP proxying (RFC 9298 §8.1).
 const CONNECT_UDP: &str = "connect-udp";
-/// The name of the relay in Proxy-Status (RFC 9209 §2). It says nothing about the software.
-pub(crate) const PROXY_NAME: &str = "relay";
 /// Fields that a message with capsules must not have (RFC 9297 §3.2).
 const CONTENT_FIELDS: [&str; 3] = ["Content-Length", "Content-Type", "Transfer-Encoding"];
 
@@ -131,23 +130,44 @@ fn asked(
         }
         credentials = credentials.or_else(|| BasicCredentials::of_field(first?));
     }
+    let wants_bound = bind::is_true(values(bind::CONNECT_UDP_BIND));
+    let may_be = |target: &Target| target.host != Host::Any || wants_bound;
     // The one of an absolute target counts, whatever Host says (RFC 9112 §3.2.2).
     let authority = core::str::from_utf8(authority.unwrap_or(host)).ok()?;
     Some(Asked {
         authority: authority.into(),
-        target: Target::of_path(path).ok()?,
+        target: Target::of_path(path).ok().filter(may_be)?,
         credentials,
     })
 }
 
-/// Returns the answer that opens a tunnel to `next_hop`. Capsules follow it.
+/// Returns the answer that opens a tunnel. Capsules follow it.
 #[must_use]
-pub fn opened(next_hop: SocketAddr) -> String {
-    format!(
+pub fn opened(granted: &Granted) -> String {
+    let mut text = format!(
         "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: {CONNECT_UDP}\r\n\
-         Capsule-Protocol: ?1\r\nProxy-Status: {PROXY_NAME}; next-hop=\"{}\"\r\n\r\n",
-        next_hop.ip()
-    )
+         Capsule-Protocol: ?1\r\n"
+    );
+    for (name, value) in granted.fields() {
+        // Writing to a String cannot fail.
+        let _ = write!(text, "{}: {value}\r\n", capitalized(name));
+    }
+    text.push_str("\r\n");
+    text
+}
+
+/// Returns a field's name with capital letters, as HTTP/1.1 has it in the RFCs: it means the same without.
+fn capitalized(name: &str) -> String {
+    let mut is_first = true;
+    let letters = name.chars().map(|letter| {
+        let written = match is_first {
+            true => letter.to_ascii_uppercase(),
+            false => letter,
+        };
+        is_first = letter == '-';
+        written
+    });
+    letters.collect()
 }
 
 /// Returns the answer that opens no tunnel. A challenge names `realm`. `is_last` says that the connection is closed after it.
@@ -188,7 +208,6 @@ pub(crate) fn quoted(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::target::Host;
     use proptest::prelude::*;
 
     const PATH: &str = "/.well-known/masque/udp/192.0.2.6/443/";
@@ -368,7 +387,8 @@ mod tests {
     //= UDPX-11
     #[test]
     fn the_answer_that_opens_a_tunnel_is_the_one_of_the_rfc() {
-        let text = opened("[2001:db8::42]:443".parse().unwrap());
+        let next_hop = "[2001:db8::42]:443".parse().unwrap();
+        let text = opened(&Granted::Tunnel { next_hop });
         let mut fields = [httparse::EMPTY_HEADER; 8];
         let mut response = httparse::Response::new(&mut fields);
         assert!(response.parse(text.as_bytes()).unwrap().is_complete());
@@ -385,6 +405,36 @@ mod tests {
             ("Proxy-Status", b"relay; next-hop=\"2001:db8::42\""),
         ];
         assert_eq!(fields, expected);
+    }
+
+    #[test]
+    fn a_bound_tunnel_is_asked_for_by_its_field_and_granted_with_its_addresses() {
+        let path = "/.well-known/masque/udp/%2A/%2A/";
+        let Read::Asked { asked, .. } = get(path, &with(&[], &["Connect-UDP-Bind: ?1"])) else {
+            panic!("a request")
+        };
+        assert_eq!((asked.target.host, asked.target.port), (Host::Any, 0));
+        for more in [
+            &[][..],
+            &["Connect-UDP-Bind: ?0"],
+            &["Connect-UDP-Bind: ?1", "Connect-UDP-Bind: ?1"],
+        ] {
+            assert_eq!(
+                get(path, &with(&[], more)),
+                Read::Refused(Refusal::BadRequest)
+            );
+        }
+        // With a target it is a tunnel to that one, which the client has to bear with.
+        let Read::Asked { asked, .. } = get(PATH, &with(&[], &["Connect-UDP-Bind: ?1"])) else {
+            panic!("a request")
+        };
+        assert_eq!(asked.target.port, 443);
+        let addresses = vec!["192.0.2.1:4000".parse().unwrap()];
+        let text = opened(&Granted::Bound { addresses });
+        assert!(text.ends_with(
+            "\r\nProxy-Status: relay\r\nConnect-Udp-Bind: ?1\r\n\
+             Proxy-Public-Address: \"192.0.2.1:4000\"\r\n\r\n"
+        ));
     }
 
     //= UDPX-04

@@ -11,6 +11,8 @@
 //! 3. [`http1::opened`] and [`http1::refused`] are what it is answered, the latter with a [`Refusal`].
 //! 4. [`Capsules`] finds the UDP payloads in what follows.
 //!
+//! A tunnel that is bound leads to whomever its client names: [`bind`] has what that needs.
+//!
 //! By HTTP/3, [`h3::Server`] does all of this for one connection.
 //!
 //! The one invariant: nothing here keeps more of a client than it says. Who reads a stream of HTTP/1.1 keeps what is incomplete.
@@ -18,15 +20,18 @@
 #![forbid(unsafe_code)]
 
 mod asked;
+pub mod bind;
 mod capsules;
 mod credentials;
+mod granted;
 pub mod h3;
 pub mod http1;
 mod refusal;
 mod target;
 
 pub use asked::Asked;
-pub use capsules::{Capsules, Datagrams, Malformed, Passed, Piece};
+pub use capsules::{BoundPiece, Capsules, Datagrams, Malformed, Passed, Piece};
 pub use credentials::BasicCredentials;
+pub use granted::Granted;
 pub use refusal::Refusal;
 pub use target::{Host, Target, TargetError};

@@ -20,7 +20,7 @@ const LABEL_LEN_MAX: usize = 63;
 pub struct Target {
     /// The host.
     pub host: Host,
-    /// The UDP port, not 0.
+    /// The UDP port; 0 with [`Host::Any`] and with no other.
     pub port: u16,
 }
 
@@ -31,6 +31,8 @@ pub enum Host {
     Ip(IpAddr),
     /// A name to be resolved, in small letters.
     Name(Box<str>),
+    /// Asterisks: whomever the client names later (draft-ietf-masque-connect-udp-listen §2).
+    Any,
 }
 
 /// Why a path names no target.
@@ -78,6 +80,12 @@ impl Target {
         else {
             return Err(TargetError::Form);
         };
+        if decoded(host)? == b"*" && decoded(port)? == b"*" {
+            return Ok(Self {
+                host: Host::Any,
+                port: 0,
+            });
+        }
         Ok(Self {
             host: Host::of_variable(host)?,
             port: port_of(&decoded(port)?)?,

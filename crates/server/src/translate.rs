@@ -96,6 +96,7 @@ pub(crate) fn streams(
         },
         tunnels: resolver.map(|resolver| TunnelService {
             serves_plain: config.protocols.http.masque == Masque::Plain,
+            serves_bound: config.protocols.http.masque_bind,
             resolver: resolver.clone(),
         }),
         http: serving.http.clone(),
@@ -125,6 +126,7 @@ pub(crate) fn datagrams(
             tls,
             keys: keys.quic.clone(),
             book: serving.datagrams.book,
+            serves_bound: config.protocols.http.masque_bind,
             resolver: resolver.cloned(),
             is_steered: config.tls.quic.is_steered,
         }),

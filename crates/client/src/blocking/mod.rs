@@ -22,4 +22,4 @@ pub use session::{Retransmission, Session};
 pub use stream::{Carrier, Stream, tcp, tcp_from};
 pub use target::{Observed, Target};
 pub use tls::Contexts;
-pub use tunnel::{Tunnel, TunnelAnswer, datagram_capsule, request as tunnel_request};
+pub use tunnel::{Tunnel, TunnelAnswer};

@@ -111,12 +111,27 @@ impl Tunnel {
     /// The connection has failed or is closed.
     pub fn receive(&mut self, wait: Duration) -> io::Result<Option<Vec<u8>>> {
         let deadline = Instant::now() + wait;
+        while let Some((kind, value)) = self.capsule_by(deadline)? {
+            let context = Varint::read(&value);
+            if let (CapsuleHeader::DATAGRAM, Some((UDP_CONTEXT, len))) = (kind, context) {
+                return Ok(value.get(len..).map(<[u8]>::to_vec));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Waits for a capsule, and returns its type and its value; `None` if none comes in `wait`.
+    ///
+    /// # Errors
+    /// The connection has failed or is closed.
+    pub fn receive_capsule(&mut self, wait: Duration) -> io::Result<Option<(u64, Vec<u8>)>> {
+        self.capsule_by(Instant::now() + wait)
+    }
+
+    fn capsule_by(&mut self, deadline: Instant) -> io::Result<Option<(u64, Vec<u8>)>> {
         loop {
-            while let Some((kind, value)) = self.capsule() {
-                let context = Varint::read(&value);
-                if let (CapsuleHeader::DATAGRAM, Some((UDP_CONTEXT, len))) = (kind, context) {
-                    return Ok(value.get(len..).map(<[u8]>::to_vec));
-                }
+            if let Some(capsule) = self.capsule() {
+                return Ok(Some(capsule));
             }
             if !self.read_more(deadline)? {
                 return Ok(None);
@@ -171,7 +186,7 @@ impl Tunnel {
 }
 
 /// Returns a request for a tunnel to `host`, as it stands in the path, by a user with this name and password.
-pub fn request(authority: &str, (host, port): (&str, u16), user: Option<(&str, &str)>) -> Vec<u8> {
+fn request(authority: &str, (host, port): (&str, u16), user: Option<(&str, &str)>) -> Vec<u8> {
     let user = user.map(|(name, password)| {
         let pair = STANDARD.encode(format!("{name}:{password}"));
         format!("Proxy-Authorization: Basic {pair}\r\n")
@@ -185,7 +200,7 @@ pub fn request(authority: &str, (host, port): (&str, u16), user: Option<(&str, &
 }
 
 /// Returns a payload for the target in a DATAGRAM capsule (RFC 9297 §3.5, RFC 9298 §5).
-pub fn datagram_capsule(payload: &[u8]) -> Vec<u8> {
+fn datagram_capsule(payload: &[u8]) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(payload.len() + 6);
     let context = Varint::new(UDP_CONTEXT).map_or(0, |context| context.as_bytes().len());
     let value_len = (payload.len() + context) as u64;

@@ -14,6 +14,8 @@ pub struct Http {
     pub acme_redirect: Option<Box<str>>,
     /// Who may ask for tunnels of UDP (RFC 9298).
     pub masque: Masque,
+    /// Whether these tunnels may be bound to an address of the relay, and lead to whomever their clients name.
+    pub masque_bind: bool,
 }
 
 /// Which connections may ask for tunnels of UDP in HTTP.
@@ -85,6 +87,17 @@ pub(crate) const ROWS: &[Key] = &[
     )
     .default("off")
     .works(choice!(masque)),
+    Key::own(
+        "O-084",
+        "masque-bind",
+        Group::Tls,
+        Kind::Flag,
+        "Opens bound tunnels too (draft-ietf-masque-connect-udp-listen), where `masque` opens \
+         tunnels: they are bound to an address of the relay and lead to all peers that may be \
+         reached, each datagram to the one that it names.",
+    )
+    .default("false")
+    .works(flag!(masque_bind)),
 ];
 
 /// Checks that a URL is valid in the header of an HTTP response.

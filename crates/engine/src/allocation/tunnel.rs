@@ -1,5 +1,6 @@
-//! One tunnel: a relay socket for one peer, whose client needs neither requests nor permissions.
+//! One tunnel: a relay socket for one peer, or for whomever the client names, whose client needs neither requests nor permissions.
 
+use core::net::{Ipv4Addr, SocketAddr};
 use core::time::Duration;
 use std::sync::Arc;
 
@@ -7,7 +8,7 @@ use super::opening::Openings;
 use super::relay::Relay;
 use crate::account::Account;
 use crate::change::Usage;
-use crate::id::ClientTuple;
+use crate::id::{ClientTuple, Family};
 use crate::policy::AllowedPeer;
 use crate::time::Time;
 
@@ -15,13 +16,32 @@ use crate::time::Time;
 // guard: V-91-idle
 const IDLE_MAX: Duration = Duration::from_secs(130);
 
-/// A tunnel between a client and one peer.
+/// Whom a tunnel leads to.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Target {
+    /// One peer.
+    Peer(AllowedPeer),
+    /// Whom the client names with each datagram. Each is judged.
+    Anyone,
+}
+
+impl Target {
+    /// Returns the peer that it is on record with. Nobody is where a bound tunnel leads to: the unspecified address.
+    pub(crate) fn on_record(&self) -> SocketAddr {
+        match self {
+            Self::Peer(peer) => peer.peer().address(),
+            Self::Anyone => SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 0),
+        }
+    }
+}
+
+/// A tunnel between a client and one peer, or all that it may reach.
 #[derive(Debug)]
 pub(crate) struct Tunnel {
     pub(crate) client: ClientTuple,
     /// The account of the session that it belongs to, which other tunnels may have too.
     pub(crate) account: Arc<Account>,
-    pub(crate) target: AllowedPeer,
+    pub(crate) target: Target,
     pub(crate) state: TunnelState,
 }
 
@@ -37,7 +57,8 @@ pub(crate) enum TunnelState {
 /// A tunnel in use.
 #[derive(Debug)]
 pub(crate) struct OpenTunnel {
-    pub(crate) relay: Relay,
+    /// One, or of a bound tunnel one for each family that there is.
+    pub(crate) relays: [Option<Relay>; 2],
     pub(crate) usage: Usage,
     /// When something was relayed last, in either direction, or when it was opened.
     pub(crate) last_used: Time,
@@ -50,6 +71,11 @@ impl OpenTunnel {
     /// Returns when it ends if nothing is relayed.
     pub(crate) fn expires(&self) -> Time {
         self.last_used + IDLE_MAX
+    }
+
+    /// Returns the relay socket for peers of `family`.
+    pub(crate) fn relay(&self, family: Family) -> Option<&Relay> {
+        self.relays[family.index()].as_ref()
     }
 }
 

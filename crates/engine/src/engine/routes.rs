@@ -119,12 +119,7 @@ impl<R: Random> Engine<R> {
             Some(Entry::Tunnel(tunnel)) => {
                 let (id, rules) = (relay.allocation, &self.rules);
                 let train = (datagrams, bytes);
-                let admitted = tunnel::admit_from_peer(now, id, tunnel, peer, train, rules)?;
-                return Ok(ClientRoute {
-                    client: tunnel.client,
-                    framing: Framing::Tunnel,
-                    datagrams: admitted,
-                });
+                return tunnel::admit_from_peer(now, id, tunnel, peer, train, rules);
             }
             Some(Entry::Pending(_)) | None => return Err(DropReason::RelayClosed),
         };
@@ -173,8 +168,8 @@ impl<R: Random> Engine<R> {
         })
     }
 
-    /// Routes a train of `datagrams` payloads of a tunnel's client with `bytes` bytes in all to the tunnel's peer. The traffic is counted
-    /// here.
+    /// Routes a train of `datagrams` payloads of a tunnel's client with `bytes` bytes in all to the tunnel's peer. Of a bound tunnel that is the one that
+    /// the client has `named`, and is judged here. The traffic is counted here.
     ///
     /// # Errors
     ///
@@ -184,11 +179,35 @@ impl<R: Random> Engine<R> {
         &mut self,
         now: Time,
         tunnel: AllocationId,
+        named: Option<SocketAddr>,
         datagrams: u32,
         bytes: u64,
     ) -> Result<PeerRoute, DropReason> {
         let (rules, allocations) = (&self.rules, &mut self.allocations);
-        tunnel::route_to_peer(now, tunnel, (datagrams, bytes), rules, allocations)
+        let train = (datagrams, bytes);
+        tunnel::route_to_peer(now, tunnel, named, train, rules, allocations)
+    }
+
+    /// Returns how many of `datagrams` payloads with `bytes` bytes in all go to the client of a bound tunnel, after [`Self::route_from_peer`] has said
+    /// [`Framing::Bound`] and the client wants them.
+    ///
+    /// # Errors
+    ///
+    /// The reason to drop the whole train under.
+    #[inline]
+    pub fn charge_to_client(
+        &mut self,
+        now: Time,
+        tunnel: AllocationId,
+        datagrams: u32,
+        bytes: u64,
+    ) -> Result<u32, DropReason> {
+        tunnel::charge_to_client(now, tunnel, (datagrams, bytes), &mut self.allocations)
+    }
+
+    /// Returns whether the client of a bound tunnel may name `peer`: now, for each datagram is judged by itself.
+    pub fn may_name(&self, tunnel: AllocationId, peer: SocketAddr) -> bool {
+        tunnel::may_name(tunnel, peer, &self.rules, &self.allocations)
     }
 
     /// Shows each channel of an allocation whose data may be relayed both ways without asking again, until [`Flow::expires`] or the next change of

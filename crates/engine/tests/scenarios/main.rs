@@ -12,6 +12,7 @@ mod allocate;
 mod answers;
 mod authentication;
 mod bandwidth;
+mod bound;
 mod channel;
 mod classic;
 mod connection;

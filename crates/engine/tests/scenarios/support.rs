@@ -11,7 +11,7 @@ use turnbuckle_engine::{
     AllocationId, AuthConfig, Change, ChannelNumber, ClientRoute, ClientTuple, Command, Commons,
     Config, ConnectionId, DropReason, Endpoint, Engine, Family, Framing, HeldPort, Now, Opened,
     Outcome, PeerRoute, Random, RelayAddress, RelayConfig, RelayHandle, RelayOpenError,
-    RelayProtocol, RelayRequest, SendRoute, Time, TunnelEnd,
+    RelayProtocol, RelayRequest, SendRoute, Time, TunnelEnd, TunnelTarget,
 };
 use turnbuckle_wire::{
     AttributeType, Class, IntegrityKey, Message, MessageWriter, Method, TransactionId,
@@ -139,7 +139,7 @@ pub(crate) enum Wanted {
     Join(ConnectionId, ClientTuple),
     /// What the host is to know of a tunnel.
     Ended(ClientTuple, TunnelEnd),
-    Opened(ClientTuple, SocketAddr),
+    Opened(ClientTuple, TunnelTarget),
 }
 
 impl Server {
@@ -264,8 +264,8 @@ impl Server {
                     wanted.push(Wanted::Join(connection, client));
                 }
                 Command::TunnelEnded { client, cause } => wanted.push(Wanted::Ended(client, cause)),
-                Command::TunnelOpened { client, peer, .. } => {
-                    wanted.push(Wanted::Opened(client, peer));
+                Command::TunnelOpened { client, target, .. } => {
+                    wanted.push(Wanted::Opened(client, target));
                 }
             });
             self.changes

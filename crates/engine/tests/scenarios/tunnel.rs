@@ -8,14 +8,14 @@ use std::sync::Arc;
 use turnbuckle_engine::{
     AllocationId, Asks, AuthConfig, Bandwidth, Change, ClientTuple, Commons, Connection,
     DropReason, EndCause, Engine, ExpiryCheck, Framing, IcmpError, InterfaceAddress, Outcome,
-    Realm, RelayHandle, Transport, TunnelEnd, TunnelRefusal, TunnelSession, User,
+    Realm, RelayHandle, Transport, TunnelEnd, TunnelRefusal, TunnelSession, TunnelTarget, User,
 };
 
 use crate::authentication::rest;
 use crate::support::*;
 
 /// The connection of this number of a client.
-fn connection(number: u64) -> ClientTuple {
+pub(crate) fn connection(number: u64) -> ClientTuple {
     ClientTuple {
         transport: Transport::Tls,
         connection: Connection::new(7, number),
@@ -23,7 +23,7 @@ fn connection(number: u64) -> ClientTuple {
     }
 }
 
-fn session(server: &mut Server) -> TunnelSession {
+pub(crate) fn session(server: &mut Server) -> TunnelSession {
     let user = server
         .engine
         .check_password(server.now, REALM, "alice", "wonderland");
@@ -40,7 +40,7 @@ fn open(
     number: u64,
     target: &str,
 ) -> Result<AllocationId, TunnelRefusal> {
-    let (client, target) = (connection(number), target.parse().unwrap());
+    let (client, target) = (connection(number), Some(target.parse().unwrap()));
     let id = server
         .engine
         .open_tunnel(server.now, session, client, target);
@@ -58,7 +58,7 @@ fn handle(server: &Server, tunnel: AllocationId) -> RelayHandle {
 fn to_peer(server: &mut Server, tunnel: AllocationId) -> Result<SocketAddr, DropReason> {
     let route = server
         .engine
-        .route_to_peer(server.now.time, tunnel, 1, 100)?;
+        .route_to_peer(server.now.time, tunnel, None, 1, 100)?;
     Ok(route.peer.address())
 }
 
@@ -87,7 +87,12 @@ fn a_tunnel_relays_both_ways_to_its_peer_alone_and_ends_with_its_connection() {
         .collect();
     let opened: Vec<Wanted> = (0..)
         .zip(targets)
-        .map(|(number, target)| Wanted::Opened(connection(number), target.parse().unwrap()))
+        .map(|(number, target)| {
+            Wanted::Opened(
+                connection(number),
+                TunnelTarget::Peer(target.parse().unwrap()),
+            )
+        })
         .collect();
     assert_eq!(server.wanted, opened);
     assert_eq!(server.engine.statistics().tunnels, 3);
@@ -299,13 +304,18 @@ fn the_tunnels_of_a_session_have_one_rate_together() {
             .into_iter()
             .cycle()
             .take(40)
-            .filter(|&tunnel| server.engine.route_to_peer(now, tunnel, 1, 100).is_ok())
+            .filter(|&tunnel| {
+                server
+                    .engine
+                    .route_to_peer(now, tunnel, None, 1, 100)
+                    .is_ok()
+            })
             .count()
     };
     assert_eq!(sent(&mut server), 10);
     let beyond = server
         .engine
-        .route_to_peer(server.now.time, tunnels[0], 1, 100);
+        .route_to_peer(server.now.time, tunnels[0], None, 1, 100);
     assert_eq!(beyond, Err(DropReason::BandwidthExceeded));
     server.wait_s(1);
     assert_eq!(sent(&mut server), 10);
@@ -325,7 +335,7 @@ fn another_port_is_tried_when_a_program_has_it_and_without_a_socket_there_is_no_
     let session = session(&mut server);
     server.in_use.push("192.0.2.1:50000".parse().unwrap());
     open(&mut server, &session, 1, PEER).unwrap();
-    let opened = Wanted::Opened(connection(1), PEER.parse().unwrap());
+    let opened = Wanted::Opened(connection(1), TunnelTarget::Peer(PEER.parse().unwrap()));
     assert_eq!(server.wanted, [opened]);
     open(&mut server, &session, 2, PEER).unwrap();
     let ended = Wanted::Ended(connection(2), TunnelEnd::NotOpened);

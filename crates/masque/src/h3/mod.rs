@@ -18,7 +18,7 @@ mod server;
 mod settings;
 mod streams;
 
-pub use self::brought::Dropped;
+pub use self::brought::{Dropped, Payload};
 pub use self::code::Code;
 pub use self::server::{Event, Server};
 pub use self::settings::FIELDS_SIZE_MAX;

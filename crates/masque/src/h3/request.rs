@@ -1,15 +1,15 @@
 //! What a request asks for, from its field section (RFC 9114 §4.3, RFC 9220 §3, RFC 9298 §3.4), and the answers.
 
-use std::net::SocketAddr;
-
 use super::code::{Code, Wrong};
 use super::qpack::{DecodeError, Field, decode, encode};
 use super::settings::FIELDS_SIZE_MAX;
 use crate::asked::Asked;
+use crate::bind;
 use crate::credentials::BasicCredentials;
-use crate::http1::{PROXY_NAME, quoted};
+use crate::granted::{Granted, PROXY_NAME};
+use crate::http1::quoted;
 use crate::refusal::Refusal;
-use crate::target::{Target, TargetError};
+use crate::target::{Host, Target, TargetError};
 
 /// Fields that are about one connection of HTTP/1.1 (RFC 9114 §4.2), and those that a request for a tunnel must not have (RFC 9297 §3.2).
 const FORBIDDEN: [&[u8]; 5] = [
@@ -98,6 +98,9 @@ fn asked(fields: &[Field<'_>]) -> Option<Result<Asked, Refusal>> {
         Err(TargetError::OtherPath) => return Some(Err(Refusal::NotFound)),
         Err(_) => return Some(Err(Refusal::BadRequest)),
     };
+    if target.host == Host::Any && !bind::is_true(named(bind::CONNECT_UDP_BIND.as_bytes())) {
+        return Some(Err(Refusal::BadRequest));
+    }
     // Whose request it is has to be plain, so each field may be there once.
     let of_proxy = only(b"proxy-authorization")?;
     let of_origin = only(b"authorization")?;
@@ -152,14 +155,12 @@ fn is_value(value: &[u8]) -> bool {
             .any(|&byte| (byte < 0x20 && byte != b'\t') || byte == 0x7F)
 }
 
-/// Returns the field section that grants a tunnel to `next_hop`.
-pub(super) fn granted(next_hop: SocketAddr) -> Vec<u8> {
-    let status = format!("{PROXY_NAME}; next-hop=\"{}\"", next_hop.ip());
-    encode(&[
-        (":status", "200"),
-        ("capsule-protocol", "?1"),
-        ("proxy-status", &status),
-    ])
+/// Returns the field section that grants a request.
+pub(super) fn granted(granted: &Granted) -> Vec<u8> {
+    let own = granted.fields();
+    let mut fields = vec![(":status", "200"), ("capsule-protocol", "?1")];
+    fields.extend(own.iter().map(|(name, value)| (*name, &**value)));
+    encode(&fields)
 }
 
 /// Returns the field section that refuses a request. A challenge names `realm`.

@@ -4,9 +4,9 @@ use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
 
 use bytes::{Bytes, BytesMut};
-use turnbuckle_wire::{DATAGRAM_CAPSULE_HEADER_MAX, UDP_CONTEXT, Varint, datagram_capsule_header};
+use turnbuckle_wire::{CapsuleHeader, Varint};
 
-use super::brought::{Brought, Dropped, Open};
+use super::brought::{Brought, CAPSULES_WAITING_MAX, Dropped, Open, Payload};
 use super::code::{Code, Wrong};
 use super::frames::{Frames, Piece, frame, kind, put_head};
 use super::incoming::{Critical, Incoming, unexpected};
@@ -14,7 +14,8 @@ use super::request;
 use super::settings::{self, FIELDS_SIZE_MAX, Settings};
 use super::streams::{NotSent, Streams, Way};
 use crate::asked::Asked;
-use crate::capsules::Capsules;
+use crate::bind::Head;
+use crate::granted::Granted;
 use crate::refusal::Refusal;
 
 /// Requests of one connection without one that is granted.
@@ -25,8 +26,6 @@ const USELESS_MAX: u32 = 1024;
 const EARLY_MAX: usize = 16 * 1024;
 /// Datagrams that are kept of one of them.
 const EARLY_COUNT_MAX: usize = 8;
-/// Bytes of capsules that may wait in a stream that the client does not read.
-const CAPSULES_WAITING_MAX: usize = 64 * 1024;
 /// The largest number in front of a datagram (RFC 9297 §2.1).
 const QUARTER_MAX: u64 = (1 << 60) - 1;
 
@@ -39,6 +38,17 @@ pub enum Event<T> {
         stream: u64,
         /// The request.
         asked: Asked,
+    },
+    /// To judge the address of a context that the client registers for a bound tunnel ([`Server::judged`]).
+    Registered {
+        /// The number of the stream.
+        stream: u64,
+        /// Its tunnel.
+        tunnel: T,
+        /// The context.
+        context: u64,
+        /// The address.
+        peer: SocketAddr,
     },
     /// To end what there is of a request: the client wants it no more, or has broken a rule. Nothing is said to the client.
     Ended {
@@ -123,6 +133,7 @@ impl<T: Copy> Default for Server<T> {
             brought: Brought {
                 payloads: Vec::new(),
                 dropped: Dropped::default(),
+                unjudged: Vec::new(),
             },
             pool: BytesMut::new(),
         }
@@ -214,7 +225,7 @@ impl<T: Copy> Server<T> {
         } = self;
         let state = requests.get_mut(&stream).map(|request| &mut request.state);
         let done = match state {
-            Some(State::Open(open)) => brought.datagram(open.tunnel, &payload),
+            Some(State::Open(open)) => brought.datagram(open, &payload),
             Some(State::Asked { datagrams, .. })
                 // guard: V-92-early
                 if datagrams.len() < EARLY_COUNT_MAX && *early_len + payload.len() <= EARLY_MAX =>
@@ -232,15 +243,8 @@ impl<T: Copy> Server<T> {
         self.settle(streams, stream, done);
     }
 
-    /// Grants a request: what comes on its stream from now on is for `tunnel`, which leads to `next_hop`. The client hears of it as soon as it has
-    /// sent its settings. A request that there is no more has been told so by an event.
-    pub fn grant(
-        &mut self,
-        streams: &mut impl Streams,
-        stream: u64,
-        tunnel: T,
-        next_hop: SocketAddr,
-    ) {
+    /// Grants a request: what comes on its stream from now on is for `tunnel`. The client hears of it as soon as it has sent its settings. A request that there is no more has been told so by an event.
+    pub fn grant(&mut self, streams: &mut impl Streams, stream: u64, tunnel: T, granted: Granted) {
         let Self {
             requests,
             brought,
@@ -256,16 +260,14 @@ impl<T: Copy> Server<T> {
         let (data, datagrams) = (std::mem::take(data), std::mem::take(datagrams));
         *early_len -= data.len() + datagrams.iter().map(Bytes::len).sum::<usize>();
         self.fruitless = 0;
-        let mut open = Open {
-            tunnel,
-            capsules: Capsules::default(),
-            kept: Vec::new(),
-            answer: Some(next_hop),
-        };
-        let mut done = datagrams
-            .iter()
-            .try_for_each(|payload| brought.datagram(tunnel, payload));
-        done = done.and_then(|()| brought.data(&mut open, &data));
+        let mut open = Open::new(tunnel, granted);
+        // Capsules first: they may register the contexts of the datagrams.
+        let mut done = brought.data(stream, &mut open, &data);
+        done = done.and_then(|()| {
+            let mut datagrams = datagrams.iter();
+            datagrams.try_for_each(|payload| brought.datagram(&open, payload))
+        });
+        done = done.and_then(|()| open.flush(streams, stream));
         request.state = State::Open(open);
         self.answer_granted(streams);
         self.settle(streams, stream, done);
@@ -295,7 +297,39 @@ impl<T: Copy> Server<T> {
         }
     }
 
-    /// Sends a payload of the target of the tunnel of a stream, in a DATAGRAM frame if the client takes those, and else in a capsule. Returns in
+    /// Takes the host's verdict on the address of a context.
+    pub fn judged(
+        &mut self,
+        streams: &mut impl Streams,
+        stream: u64,
+        context: u64,
+        is_allowed: bool,
+    ) {
+        let request = self.requests.get_mut(&stream);
+        let Some(State::Open(open)) = request.map(|request| &mut request.state) else {
+            return;
+        };
+        let contexts = open.contexts.as_mut();
+        let answer = contexts.and_then(|contexts| contexts.judged(context, is_allowed));
+        open.unsent.extend(answer.unwrap_or_default());
+        let done = open.flush(streams, stream);
+        self.settle(streams, stream, done);
+    }
+
+    /// Returns whether the client of the bound tunnel of a stream wants what comes from `source`.
+    #[must_use]
+    pub fn wants(&self, stream: u64, source: SocketAddr) -> bool {
+        let state = self.requests.get(&stream).map(|request| &request.state);
+        match state {
+            Some(State::Open(Open {
+                contexts: Some(contexts),
+                ..
+            })) => contexts.wants(source),
+            _ => false,
+        }
+    }
+
+    /// Sends a payload of `source` by the tunnel of a stream, in a DATAGRAM frame if the client takes those, and else in a capsule. Returns in
     /// which.
     ///
     /// # Errors
@@ -305,19 +339,32 @@ impl<T: Copy> Server<T> {
         &mut self,
         streams: &mut impl Streams,
         stream: u64,
+        source: SocketAddr,
         payload: &[u8],
     ) -> Result<Way, NotSent> {
         let state = self.requests.get(&stream).map(|request| &request.state);
-        let (Some(State::Open(Open { answer: None, .. })), Some(settings)) =
-            (state, self.client.settings)
+        let (
+            Some(State::Open(Open {
+                answer: None,
+                contexts,
+                ..
+            })),
+            Some(settings),
+        ) = (state, self.client.settings)
         else {
             return Err(NotSent::NoTunnel);
         };
+        let head = match contexts {
+            None => None,
+            Some(contexts) => Some(contexts.head(source).ok_or(NotSent::Unwanted)?),
+        };
+        // What is not bound has the context of payloads.
+        let head = head.as_ref().map_or(&[0][..], Head::as_bytes);
         // guard: V-92-frames
         if settings.takes_datagrams {
             let quarter = Varint::new(stream / 4).ok_or(NotSent::NoTunnel)?;
             self.pool.extend_from_slice(quarter.as_bytes());
-            self.pool.extend_from_slice(&[0]); // the context of payloads
+            self.pool.extend_from_slice(head);
             self.pool.extend_from_slice(payload);
             let sent = streams.send_datagram(self.pool.split().freeze());
             return sent.map(|()| Way::Frame);
@@ -325,13 +372,14 @@ impl<T: Copy> Server<T> {
         if streams.waiting_len(stream) + payload.len() > CAPSULES_WAITING_MAX {
             return Err(NotSent::Congested);
         }
-        let mut header = [0; DATAGRAM_CAPSULE_HEADER_MAX];
-        let header_len = datagram_capsule_header(&mut header, UDP_CONTEXT, payload.len());
-        let header = &header[..header_len.ok_or(NotSent::TooLarge)?];
-        let len = header.len() + payload.len();
+        let value_len = head.len() + payload.len();
+        let mut capsule = Vec::with_capacity(CapsuleHeader::LEN_MAX);
+        put_head(&mut capsule, CapsuleHeader::DATAGRAM, value_len);
+        let len = capsule.len() + value_len;
         let mut bytes = Vec::with_capacity(len + 2 * Varint::LEN_MAX);
         put_head(&mut bytes, kind::DATA, len);
-        bytes.extend_from_slice(header);
+        bytes.extend_from_slice(&capsule);
+        bytes.extend_from_slice(head);
         bytes.extend_from_slice(payload);
         streams.write(stream, bytes);
         Ok(Way::Capsule)
@@ -367,7 +415,7 @@ impl<T: Copy> Server<T> {
     }
 
     /// Moves the payloads for targets that have come into `to`.
-    pub fn take_payloads(&mut self, to: &mut Vec<(T, Bytes)>) {
+    pub fn take_payloads(&mut self, to: &mut Vec<Payload<T>>) {
         to.append(&mut self.brought.payloads);
     }
 
@@ -462,7 +510,10 @@ impl<T: Copy> Server<T> {
                         *early_len += part.len();
                         data.extend_from_slice(part);
                     }
-                    State::Open(open) => brought.data(open, part)?,
+                    State::Open(open) => {
+                        brought.data(stream, open, part)?;
+                        open.flush(streams, stream)?;
+                    }
                 },
                 Piece::Payload(..) => {}
             }
@@ -542,16 +593,29 @@ impl<T: Copy> Server<T> {
         }
         for (&stream, request) in &mut self.requests {
             if let State::Open(open) = &mut request.state
-                && let Some(next_hop) = open.answer.take()
+                && let Some(granted) = open.answer.take()
             {
-                let section = request::granted(next_hop);
+                let section = request::granted(&granted);
                 streams.write(stream, frame(kind::HEADERS, &section));
+                // No more waits than may.
+                let _ = open.flush(streams, stream);
             }
         }
     }
 
     /// Carries out what follows from a broken rule.
     fn settle(&mut self, streams: &mut impl Streams, stream: u64, done: Result<(), Wrong>) {
+        for (stream, context, peer) in std::mem::take(&mut self.brought.unjudged) {
+            let request = self.requests.get(&stream);
+            if let Some(State::Open(open)) = request.map(|request| &request.state) {
+                self.events.push_back(Event::Registered {
+                    stream,
+                    tunnel: open.tunnel,
+                    context,
+                    peer,
+                });
+            }
+        }
         match done {
             Ok(()) => {}
             Err(Wrong::Connection(code, why)) => {

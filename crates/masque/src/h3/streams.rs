@@ -56,4 +56,6 @@ pub enum NotSent {
     NoTunnel,
     /// No packet is large enough for it.
     TooLarge,
+    /// The client of a bound tunnel has no context for it.
+    Unwanted,
 }

@@ -1,7 +1,12 @@
 //! HTTP/3 over vectors of bytes: what a client says, in one piece and byte by byte, and what it is answered.
 
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on ends")]
+#![expect(
+    clippy::unwrap_used,
+    clippy::unwrap_in_result,
+    reason = "a test that cannot go on ends"
+)]
 
+mod bound;
 mod world;
 
 use proptest::prelude::*;
@@ -64,7 +69,7 @@ fn a_tunnel_is_asked_for_granted_and_carries_both_ways_whatever_the_pieces() {
         world.datagram(b"\0\0four");
         let came = [&b"one"[..], b"", b"three", b"four"];
         assert_eq!(world.payloads_of(7), came, "in pieces of {piece}");
-        world.server.send(&mut world.below, 0, b"down").unwrap();
+        world.send(0, b"down").unwrap();
         assert_eq!(world.below.datagrams, [&b"\0\0down"[..]]);
         world.finish(0);
         let ended = Event::Ended {
@@ -98,12 +103,12 @@ fn a_tunnel_is_granted_once_the_client_has_said_what_it_takes() {
         world.receive(0, &request(&FIELDS));
         world.grant(0, 7);
         assert_eq!(world.sent(0).bytes, b"", "no settings, no answer");
-        let early = world.server.send(&mut world.below, 0, b"early");
+        let early = world.send(0, b"early");
         assert_eq!(early, Err(NotSent::NoTunnel));
         world.receive(CONTROL, &control(&frame(4, &[0x33, u8::from(takes)])));
         assert_eq!(world.answer(0)[0], ":status: 200");
         let answer_len = world.sent(0).bytes.len();
-        world.server.send(&mut world.below, 0, b"down").unwrap();
+        world.send(0, b"down").unwrap();
         let in_stream = world.sent(0).bytes[answer_len..].to_vec();
         match takes {
             true => assert_eq!((in_stream.len(), world.below.datagrams.len()), (0, 1)),
@@ -119,7 +124,7 @@ fn a_tunnel_is_granted_once_the_client_has_said_what_it_takes() {
     world.receive(CONTROL, &control(&frame(4, &[0x33, 1])));
     world.receive(0, &request(&FIELDS));
     world.grant(0, 7);
-    world.server.send(&mut world.below, 0, b"down").unwrap();
+    world.send(0, b"down").unwrap();
     assert!(world.below.datagrams.is_empty());
 }
 
@@ -127,9 +132,9 @@ fn a_tunnel_is_granted_once_the_client_has_said_what_it_takes() {
 fn a_client_that_does_not_read_its_capsules_loses_them() {
     let mut world = World::with_tunnel(false);
     world.below.waiting_len = 65_000;
-    let sent = world.server.send(&mut world.below, 0, &[0; 536]);
+    let sent = world.send(0, &[0; 536]);
     assert_eq!(sent, Ok(Way::Capsule));
-    let sent = world.server.send(&mut world.below, 0, &[0; 537]);
+    let sent = world.send(0, &[0; 537]);
     assert_eq!(sent, Err(NotSent::Congested));
 }
 
@@ -593,7 +598,11 @@ fn little_is_kept_for_a_tunnel_that_is_not_open() {
     assert_eq!(world.dropped.no_tunnel, 1, "eight are kept");
     world.grant(0, 7);
     assert_eq!(world.payloads_of(7).len(), 9);
-    assert_eq!(world.payloads_of(7)[8], b"in the stream");
+    assert_eq!(
+        world.payloads_of(7)[0],
+        b"in the stream",
+        "capsules come first"
+    );
     // All of a connection have 16 KiB together, and what is kept is given back.
     for begin in [0, 100] {
         let mut streams: Vec<u64> = (begin + 4..begin + 24).map(|number| number * 4).collect();
@@ -694,10 +703,7 @@ fn a_tunnel_that_ends_ends_its_stream_and_the_other_way_round() {
     world.server.end(&mut world.below, 0);
     let sent = world.sent(0);
     assert!(sent.is_finished && sent.stopped == Some(Code::NO_ERROR));
-    assert_eq!(
-        world.server.send(&mut world.below, 0, b"x"),
-        Err(NotSent::NoTunnel)
-    );
+    assert_eq!(world.send(0, b"x"), Err(NotSent::NoTunnel));
     let mut world = World::with_tunnel(true);
     world.abandon(0);
     let ended = Event::Ended {

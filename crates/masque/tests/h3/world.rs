@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
 use bytes::Bytes;
-use turnbuckle_masque::h3::{Code, Dropped, Event, NotSent, Server, Streams, qpack};
+use turnbuckle_masque::Granted;
+use turnbuckle_masque::h3::{Code, Dropped, Event, NotSent, Payload, Server, Streams, Way, qpack};
 use turnbuckle_wire::Varint;
 
 /// What has been handed to a stream.
@@ -72,7 +73,7 @@ pub(crate) struct World {
     pub(crate) server: Server<u32>,
     pub(crate) below: Below,
     pub(crate) events: Vec<Event<u32>>,
-    pub(crate) payloads: Vec<(u32, Bytes)>,
+    pub(crate) payloads: Vec<Payload<u32>>,
     pub(crate) dropped: Dropped,
 }
 
@@ -141,8 +142,27 @@ impl World {
 
     pub(crate) fn grant(&mut self, stream: u64, tunnel: u32) {
         let next_hop: SocketAddr = NEXT_HOP.parse().unwrap();
-        self.server.grant(&mut self.below, stream, tunnel, next_hop);
+        self.grant_as(stream, tunnel, Granted::Tunnel { next_hop });
+    }
+
+    pub(crate) fn grant_as(&mut self, stream: u64, tunnel: u32, granted: Granted) {
+        self.server.grant(&mut self.below, stream, tunnel, granted);
         self.take();
+    }
+
+    /// Sends a payload of the target of a tunnel.
+    pub(crate) fn send(&mut self, stream: u64, payload: &[u8]) -> Result<Way, NotSent> {
+        self.send_from(stream, NEXT_HOP, payload)
+    }
+
+    pub(crate) fn send_from(
+        &mut self,
+        stream: u64,
+        source: &str,
+        payload: &[u8],
+    ) -> Result<Way, NotSent> {
+        let source = source.parse().unwrap();
+        self.server.send(&mut self.below, stream, source, payload)
     }
 
     pub(crate) fn sent(&self, stream: u64) -> Sent {
@@ -174,18 +194,20 @@ impl World {
             no_tunnel,
             context_unknown,
             capsule_unknown,
+            no_address,
             malformed,
         } = self.server.take_dropped();
         self.dropped.no_tunnel += no_tunnel;
         self.dropped.context_unknown += context_unknown;
         self.dropped.capsule_unknown += capsule_unknown;
+        self.dropped.no_address += no_address;
         self.dropped.malformed += malformed;
     }
 
     /// The payloads that came for a tunnel.
     pub(crate) fn payloads_of(&self, tunnel: u32) -> Vec<&[u8]> {
-        let of_it = self.payloads.iter().filter(|(it, _)| *it == tunnel);
-        of_it.map(|(_, payload)| &payload[..]).collect()
+        let of_it = self.payloads.iter().filter(|it| it.tunnel == tunnel);
+        of_it.map(|it| &it.bytes[..]).collect()
     }
 }
 

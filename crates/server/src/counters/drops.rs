@@ -76,6 +76,8 @@ reasons! {
         IcmpNotRelayed = "icmp_not_relayed",
         /// A channel message shorter than it claims (RFC 8656 §12.6).
         MalformedChannelData = "malformed_channel_data",
+        /// A datagram at a bound tunnel from whom its client has no context for, so that it is not wanted.
+        NoContext = "no_context",
         /// The first byte belongs to no protocol spoken here (RFC 7983 §7).
         ProtocolUnknown = "protocol_unknown",
         /// The service it belongs to is switched off.
@@ -88,6 +90,8 @@ reasons! {
 reasons! {
     /// Reasons for which the front for QUIC drops.
     pub(crate) enum QuicDrop {
+        /// A datagram of a bound tunnel of HTTP/3 without the address that its context wants, or to port 0.
+        AddressMissing = "address_missing",
         /// A datagram of QUIC itself, not of what it carries: its arrival was its whole purpose.
         Control = "quic_control",
         /// A capsule of a tunnel of HTTP/3 of a type that is not known, which is passed over (RFC 9297 §3.2).
@@ -120,6 +124,8 @@ reasons! {
 reasons! {
     /// Reasons for which the front for connections drops; most end the connection.
     pub(crate) enum StreamDrop {
+        /// A datagram of a bound tunnel without the address that its context wants, or to port 0.
+        AddressMissing = "address_missing",
         /// A capsule of a type that is not known, which is passed over (RFC 9297 §3.2).
         CapsuleUnknown = "capsule_unknown",
         /// A datagram with a context that nobody has registered (RFC 9298 §4).

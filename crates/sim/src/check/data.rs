@@ -151,7 +151,9 @@ impl Watched {
             let framed = match &step.verdict {
                 Verdict::Peer(Ok(route)) => match route.framing {
                     Framing::Channel(_) => Some(bytes.len() + 4),
-                    Framing::DataIndication { .. } | Framing::Tunnel => Some(bytes.len()),
+                    Framing::Bound { .. } | Framing::DataIndication { .. } | Framing::Tunnel => {
+                        Some(bytes.len())
+                    }
                 },
                 _ => None,
             };
@@ -174,7 +176,9 @@ impl Watched {
                         })?;
                         None
                     }
-                    Framing::Tunnel => return Err(Violation::new("model", "there is no tunnel")),
+                    Framing::Bound { .. } | Framing::Tunnel => {
+                        return Err(Violation::new("model", "there is no tunnel"));
+                    }
                 };
                 let found = client.map(|client| Inbound::Client(client, channel));
                 ensure(found == Some(expect), "I2", || {
@@ -190,7 +194,9 @@ impl Watched {
                     Framing::DataIndication { peer } => {
                         self.data_indication(step.shard, peer, bytes)?
                     }
-                    Framing::Tunnel => return Err(Violation::new("model", "there is no tunnel")),
+                    Framing::Bound { .. } | Framing::Tunnel => {
+                        return Err(Violation::new("model", "there is no tunnel"));
+                    }
                 };
                 output.datagrams.push(Datagram {
                     from: client.server,

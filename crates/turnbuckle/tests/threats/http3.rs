@@ -10,25 +10,30 @@ use crate::harness::{Authority, Key, QuicLink, Server, Site, Tls, peer_receives,
 use crate::streams::start;
 
 /// The harness's user with the password, and with another one (RFC 7617).
-const RIGHT: &str = "Basic YWxpY2U6d29uZGVybGFuZC03";
+pub(crate) const RIGHT: &str = "Basic YWxpY2U6d29uZGVybGFuZC03";
 const WRONG: &str = "Basic YWxpY2U6bG9va2luZy1nbGFzcw==";
 /// Codes of RFC 9114 §8.1.
 const EXCESSIVE_LOAD: u64 = 0x0107;
 const MISSING_SETTINGS: u64 = 0x010a;
 
 /// A relay that opens tunnels, and its clients' trust in it.
-fn relay(site: Site, options: &[&str]) -> (Server, Tls) {
+pub(crate) fn relay(site: Site, options: &[&str]) -> (Server, Tls) {
+    relay_for(site, "--masque=tls", options)
+}
+
+/// The same with another value of `masque`.
+pub(crate) fn relay_for(site: Site, masque: &str, options: &[&str]) -> (Server, Tls) {
     let authority = Authority::new();
     let certificate = authority.options(Key::P256);
     let certificate: Vec<&str> = certificate.iter().map(String::as_str).collect();
-    let own = ["--quic", "--masque=tls"];
+    let own = ["--quic", masque];
     let server = start(site, &[&own, &certificate[..], options].concat());
     let mut tls = authority.client();
     tls.alpn = vec![b"h3"];
     (server, tls)
 }
 
-fn frame(kind: u8, payload: &[u8]) -> Vec<u8> {
+pub(crate) fn frame(kind: u8, payload: &[u8]) -> Vec<u8> {
     let len = u16::try_from(payload.len()).expect("short") | 0x4000;
     [&[kind][..], &len.to_be_bytes(), payload].concat()
 }
@@ -36,26 +41,49 @@ fn frame(kind: u8, payload: &[u8]) -> Vec<u8> {
 /// The field section of a request for a tunnel.
 fn request(target: SocketAddr, credentials: &str) -> Vec<u8> {
     let path = format!("/.well-known/masque/udp/{}/{}/", target.ip(), target.port());
+    section(&path, credentials, &[])
+}
+
+/// The field section of a request with a path, and with further fields.
+fn section(path: &str, credentials: &str, more: &[(&str, &str)]) -> Vec<u8> {
     let fields = [
         (":method", "CONNECT"),
         (":protocol", "connect-udp"),
         (":scheme", "https"),
         (":authority", "relay.test"),
-        (":path", &path),
+        (":path", path),
         ("proxy-authorization", credentials),
     ];
-    frame(1, &qpack::encode(&fields))
+    frame(1, &qpack::encode(&[&fields, more].concat()))
 }
 
 /// Says that it takes DATAGRAM frames.
-fn send_settings(link: &mut QuicLink) {
+pub(crate) fn send_settings(link: &mut QuicLink) {
     link.open(false, &[0, 4, 2, 0x33, 1]);
 }
 
 /// Opens a tunnel, and returns its stream.
 #[track_caller]
 fn tunnel(link: &mut QuicLink, target: SocketAddr) -> u64 {
-    let stream = link.open(true, &request(target, RIGHT));
+    granted(link, &request(target, RIGHT))
+}
+
+/// A request for a bound tunnel (§6 of draft-ietf-masque-connect-udp-listen).
+pub(crate) fn bound_request() -> Vec<u8> {
+    let path = "/.well-known/masque/udp/%2A/%2A/";
+    section(path, RIGHT, &[("connect-udp-bind", "?1")])
+}
+
+/// Opens a bound tunnel, and returns its stream.
+#[track_caller]
+pub(crate) fn bound_tunnel(link: &mut QuicLink) -> u64 {
+    granted(link, &bound_request())
+}
+
+/// Sends a request that is granted, and returns its stream.
+#[track_caller]
+fn granted(link: &mut QuicLink, request: &[u8]) -> u64 {
+    let stream = link.open(true, request);
     link.run_until(|seen| seen.answers.get(&stream).is_some_and(|it| !it.is_empty()));
     let answer = link.seen(|seen| seen.answers[&stream].clone());
     // HEADERS, the prefix of the section, and the static entry of 200.

@@ -1,5 +1,4 @@
-//! Tunnels of UDP in HTTP (CONNECT-UDP, RFC 9298) beside TURN: an operator sees and ends them, a drain waits for them, and they lead nowhere that
-//! TURN does not.
+//! Tunnels of UDP in HTTP (CONNECT-UDP, RFC 9298) beside TURN: an operator sees and ends them, and a drain waits for them.
 
 use std::net::{SocketAddr, UdpSocket};
 use std::thread;

@@ -204,18 +204,30 @@ impl Front for Fronts {
     }
 
     #[inline]
+    fn wants(&mut self, client: &ClientTuple, source: SocketAddr) -> bool {
+        match client.transport {
+            Transport::Dtls => self.dtls.wants(client, source),
+            Transport::Quic => self.quic.wants(client, source),
+            Transport::Tcp | Transport::Tls => self.stream.wants(client, source),
+            Transport::Udp => self.udp.wants(client, source),
+        }
+    }
+
     fn forward_tunnelled(
         &mut self,
         to: Destination,
         message: &Received<'_>,
         run: Run,
+        source: Option<SocketAddr>,
         tx: &mut SendQueue,
     ) -> bool {
         match to.client.transport {
-            Transport::Dtls => self.dtls.forward_tunnelled(to, message, run, tx),
-            Transport::Quic => self.quic.forward_tunnelled(to, message, run, tx),
-            Transport::Tcp | Transport::Tls => self.stream.forward_tunnelled(to, message, run, tx),
-            Transport::Udp => self.udp.forward_tunnelled(to, message, run, tx),
+            Transport::Dtls => self.dtls.forward_tunnelled(to, message, run, source, tx),
+            Transport::Quic => self.quic.forward_tunnelled(to, message, run, source, tx),
+            Transport::Tcp | Transport::Tls => {
+                self.stream.forward_tunnelled(to, message, run, source, tx)
+            }
+            Transport::Udp => self.udp.forward_tunnelled(to, message, run, source, tx),
         }
     }
 

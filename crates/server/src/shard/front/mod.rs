@@ -8,8 +8,10 @@
 use std::net::SocketAddr;
 
 use turnbuckle_datapath::{Received, Run, SendQueue, StreamId};
-use turnbuckle_engine::{AllocationId, ClientTuple, Transport, TunnelEnd, TunnelRefusal};
-use turnbuckle_masque::Refusal;
+use turnbuckle_engine::{
+    AllocationId, ClientTuple, Transport, TunnelEnd, TunnelRefusal, TunnelTarget,
+};
+use turnbuckle_masque::{Granted, Refusal};
 
 use super::peer::tcp::table::Joined;
 use crate::log::Seal;
@@ -40,10 +42,10 @@ pub(in crate::shard) struct Wrapping<'a> {
 pub(in crate::shard) enum TunnelEvent {
     /// It has ended, or was never open.
     Ended(TunnelEnd),
-    /// It is open, to this peer.
+    /// It is open, to whom this says.
     Opened {
         tunnel: AllocationId,
-        peer: SocketAddr,
+        target: TunnelTarget,
     },
     /// The user database has been asked about who wants it, or has had its time.
     UserAsked,
@@ -83,13 +85,19 @@ pub(in crate::shard) trait Front {
         self.reply(to, message, tx);
     }
 
-    /// Queues a run of payloads that the peer of a client's tunnel has sent, in the form that the tunnel has. Returns whether it has been counted,
-    /// as queued or dropped: a front without tunnels takes none.
+    /// Returns whether the client of a bound tunnel wants what comes from this address.
+    fn wants(&mut self, _: &ClientTuple, _: SocketAddr) -> bool {
+        false
+    }
+
+    /// Queues a run of payloads that the peer of a client's tunnel has sent, in the form that the tunnel has; a bound one has to know from whom.
+    /// Returns whether it has been counted, as queued or dropped: a front without tunnels takes none.
     fn forward_tunnelled(
         &mut self,
         _: Destination,
         _: &Received<'_>,
         _: Run,
+        _: Option<SocketAddr>,
         _: &mut SendQueue,
     ) -> bool {
         false
@@ -111,6 +119,16 @@ pub(in crate::shard) trait Front {
     /// Notes that a client's connection is joined with a peer's from now on, and returns it; `None` if there is none.
     fn join(&mut self, _: &ClientTuple, _: Joined) -> Option<StreamId> {
         None
+    }
+}
+
+/// Says what is granted in the words of an answer.
+fn granted(target: TunnelTarget) -> Granted {
+    match target {
+        TunnelTarget::Peer(next_hop) => Granted::Tunnel { next_hop },
+        TunnelTarget::Bound { relays } => Granted::Bound {
+            addresses: relays.into_iter().flatten().collect(),
+        },
     }
 }
 

@@ -11,6 +11,7 @@ mod control;
 mod elsewhere;
 pub(in crate::shard) mod wanted;
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use turnbuckle_datapath::{Payload, Received, Run, SendQueue};
@@ -182,11 +183,12 @@ impl Hub {
         }
     }
 
-    /// Routes a run of payloads from a tunnel's client to its peer, and queues or drops it.
+    /// Routes a run of payloads from a tunnel's client to its peer, or of a bound tunnel to whom the client has named, and queues or drops it.
     #[inline]
     pub(in crate::shard) fn tunnelled(
         &mut self,
         tunnel: AllocationId,
+        named: Option<SocketAddr>,
         run: Run,
         payload: &impl Payload,
         tx: &mut SendQueue,
@@ -194,7 +196,7 @@ impl Hub {
         let count = len_u32(run.count);
         let bytes = (run.len * run.count.saturating_sub(1) + run.last_len) as u64;
         let now = self.now.time;
-        match self.engine.route_to_peer(now, tunnel, count, bytes) {
+        match self.engine.route_to_peer(now, tunnel, named, count, bytes) {
             Ok(route) => {
                 let run = self.admitted(run, route.datagrams);
                 self.counters.datagrams.peer_out.queued(run.count as u64);
@@ -251,11 +253,23 @@ impl Hub {
         let routed = self
             .engine
             .route_from_peer(now, handle, peer, len_u32(count), bytes);
-        let route = match routed {
+        let mut route = match routed {
             Ok(route) => route,
             Err(reason) => return self.counters.dropped(reason, datagrams),
         };
         let client = route.client;
+        let mut source = None;
+        if let Framing::Bound { peer } = route.framing {
+            if !front.wants(&client, peer) {
+                return self.counters.dropped(HubDrop::NoContext, datagrams);
+            }
+            let (tunnel, train) = (handle.allocation(), len_u32(count));
+            match self.engine.charge_to_client(now, tunnel, train, bytes) {
+                Ok(admitted) => route.datagrams = admitted,
+                Err(reason) => return self.counters.dropped(reason, datagrams),
+            }
+            source = Some(peer);
+        }
         let remote = match self.across.has_ingress(&client) {
             true => Some(client.remote),
             false => front.data_address(&client, handle.allocation()),
@@ -292,11 +306,11 @@ impl Hub {
                     );
                 }
             }
-            Framing::Tunnel => {
+            Framing::Tunnel | Framing::Bound { .. } => {
                 for run in equal_runs(message).into_iter().flatten() {
                     let (run, _) = cut(run, left);
                     left -= run.count;
-                    if run.count > 0 && !front.forward_tunnelled(to, message, run, tx) {
+                    if run.count > 0 && !front.forward_tunnelled(to, message, run, source, tx) {
                         self.counters
                             .dropped(HubDrop::SocketClosed, run.count as u64);
                     }

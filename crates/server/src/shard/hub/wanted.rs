@@ -56,8 +56,8 @@ impl<'a> From<Command<'a>> for Wanted<'a> {
             Command::TunnelOpened {
                 tunnel,
                 client,
-                peer,
-            } => return Self::Tunnel(client, TunnelEvent::Opened { tunnel, peer }),
+                target,
+            } => return Self::Tunnel(client, TunnelEvent::Opened { tunnel, target }),
             Command::ClosePeer { connection } => SocketDue::ClosePeer(connection),
             Command::CloseRelay { endpoint } => SocketDue::Close(endpoint),
             Command::Connect {

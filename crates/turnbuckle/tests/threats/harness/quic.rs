@@ -148,6 +148,17 @@ impl QuicLink {
         opened.expect("the connection is there")
     }
 
+    /// Sends more on a stream that it has opened.
+    #[track_caller]
+    pub(crate) fn write(&mut self, stream: u64, bytes: &[u8]) {
+        let mut bytes = Bytes::copy_from_slice(bytes);
+        self.endpoint
+            .with(Instant::now(), self.name, |connection, _| {
+                let written = connection.write(StreamId::from_u64(stream), &mut bytes);
+                assert!(written.is_ok() && bytes.is_empty(), "it has room");
+            });
+    }
+
     /// Sends a DATAGRAM frame.
     pub(crate) fn datagram(&mut self, payload: &[u8]) {
         let payload = Bytes::copy_from_slice(payload);

@@ -15,14 +15,14 @@ use turnbuckle_datapath::{Received, Run, SendQueue, StreamId, Waker};
 use turnbuckle_engine::{
     AllocationId, ClientTuple, Endpoint as Listener, Time, Transport, TunnelEnd, TunnelSession,
 };
-use turnbuckle_masque::h3::{Event, NotSent, Way};
+use turnbuckle_masque::h3::{Event, NotSent, Payload, Way};
 use turnbuckle_masque::{Asked, Host, Refusal};
-use turnbuckle_quic::{Bytes, ConnectionName};
+use turnbuckle_quic::ConnectionName;
 
 use super::Quic;
 use crate::counters::{CloseReason, QuicDrop, ShardCounters};
 use crate::resolve::{Question, Replies, Resolver, WAIT_MAX};
-use crate::shard::front::{TunnelEvent, refusal};
+use crate::shard::front::{TunnelEvent, granted, refusal};
 use crate::shard::hub::Hub;
 use crate::shard::name;
 use crate::shard::train::payloads;
@@ -40,6 +40,8 @@ const RUN_LEN_MAX: usize = 32 * 1024;
 /// The tunnels of a shard's connections.
 pub(super) struct Door {
     resolver: Option<Resolver>,
+    /// Whether tunnels may be bound.
+    serves_bound: bool,
     replies: Option<Arc<Replies>>,
     /// By the places of their connections.
     visits: Vec<Option<Visit>>,
@@ -55,7 +57,7 @@ pub(super) struct Door {
     queued: u64,
     last_number: u64,
     /// Payloads of one connection, kept for their memory.
-    came: Vec<(AllocationId, Bytes)>,
+    came: Vec<Payload<AllocationId>>,
     /// Payloads of a run, back to back, kept for their memory.
     run: Vec<u8>,
 }
@@ -95,9 +97,10 @@ struct Asking {
 }
 
 impl Door {
-    pub(super) fn new(resolver: Option<Resolver>) -> Self {
+    pub(super) fn new(resolver: Option<Resolver>, serves_bound: bool) -> Self {
         Self {
             resolver,
+            serves_bound,
             replies: None,
             visits: Vec::new(),
             resolving: VecDeque::new(),
@@ -239,6 +242,7 @@ impl Quic {
             (QuicDrop::NoTunnel, dropped.no_tunnel),
             (QuicDrop::ContextUnknown, dropped.context_unknown),
             (QuicDrop::CapsuleUnknown, dropped.capsule_unknown),
+            (QuicDrop::AddressMissing, dropped.no_address),
             (QuicDrop::MalformedCapsule, dropped.malformed),
         ] {
             if count > 0 {
@@ -249,6 +253,18 @@ impl Quic {
         for event in taken.events {
             match event {
                 Event::Asked { stream, asked } => self.asked((name, stream), asked, hub),
+                Event::Registered {
+                    stream,
+                    tunnel,
+                    context,
+                    peer,
+                } => {
+                    let is_allowed = hub.engine.may_name(tunnel, peer);
+                    self.endpoint.with(self.now, name, |connection, http| {
+                        let (server, mut below) = http.on(connection);
+                        server.judged(&mut below, stream, context, is_allowed);
+                    });
+                }
                 Event::Ended { stream, .. } => {
                     if let Some(Tunnel::Begun { client }) =
                         self.forget((name, stream), hub.now.time)
@@ -266,10 +282,10 @@ impl Quic {
             return;
         };
         match event {
-            TunnelEvent::Opened { tunnel, peer } => {
+            TunnelEvent::Opened { tunnel, target } => {
                 self.endpoint.with(self.now, name, |connection, http| {
                     let (server, mut below) = http.on(connection);
-                    server.grant(&mut below, stream, tunnel, peer);
+                    server.grant(&mut below, stream, tunnel, granted(target));
                 });
                 self.door.early.push(name);
                 if !self.has_settings(name) {
@@ -305,20 +321,22 @@ impl Quic {
         client: &ClientTuple,
         message: &Received<'_>,
         run: Run,
+        source: Option<SocketAddr>,
         counters: &ShardCounters,
     ) {
+        let source = source.unwrap_or(message.remote);
         let (mut frames, mut capsules, mut congested, mut too_large) = (0, 0, 0, 0);
         let found = self.door.stream_of(client);
         if let Some((name, stream)) = found {
             self.endpoint.with(self.now, name, |connection, http| {
                 let (server, mut below) = http.on(connection);
                 for payload in payloads(message.bytes, run) {
-                    match server.send(&mut below, stream, payload) {
+                    match server.send(&mut below, stream, source, payload) {
                         Ok(Way::Frame) => frames += 1,
                         Ok(Way::Capsule) => capsules += 1,
                         Err(NotSent::Congested) => congested += 1,
                         Err(NotSent::TooLarge) => too_large += 1,
-                        Err(NotSent::NoTunnel) => {}
+                        Err(NotSent::NoTunnel | NotSent::Unwanted) => {}
                     }
                 }
             });
@@ -335,6 +353,17 @@ impl Quic {
                 counters.dropped(reason, count);
             }
         }
+    }
+
+    /// Returns whether the client of a bound tunnel wants what comes from `source`.
+    pub(super) fn wants(&mut self, client: &ClientTuple, source: SocketAddr) -> bool {
+        let Some((name, stream)) = self.door.stream_of(client) else {
+            return false;
+        };
+        let wants = self.endpoint.with(self.now, name, |connection, http| {
+            http.on(connection).0.wants(stream, source)
+        });
+        wants == Some(true)
     }
 
     /// Counts what connections have sent of the payloads that they were handed.
@@ -429,7 +458,13 @@ impl Quic {
         }
         let port = asked.target.port;
         let host = match asked.target.host {
-            Host::Ip(ip) => return self.open((name, stream), [SocketAddr::new(ip, port)], hub),
+            Host::Ip(ip) => {
+                return self.open((name, stream), [Some(SocketAddr::new(ip, port))], hub);
+            }
+            Host::Any if self.door.serves_bound => {
+                return self.open((name, stream), [None], hub);
+            }
+            Host::Any => return Err(Refusal::BadRequest),
             Host::Name(host) => host,
         };
         let door = &mut self.door;
@@ -462,11 +497,11 @@ impl Quic {
         Ok(())
     }
 
-    /// Begins a tunnel to the first of `addresses` that may be reached.
+    /// Begins a tunnel to the first of `addresses` that may be reached; a bound one has none.
     fn open(
         &mut self,
         (name, stream): (ConnectionName, u64),
-        addresses: impl IntoIterator<Item = SocketAddr>,
+        addresses: impl IntoIterator<Item = Option<SocketAddr>>,
         hub: &mut Hub,
     ) -> Result<(), Refusal> {
         let mut why = Refusal::DnsError;
@@ -530,7 +565,7 @@ impl Quic {
                 continue;
             }
             let addresses = answer.addresses.into_iter();
-            let addresses = addresses.map(|ip| SocketAddr::new(ip, asking.port));
+            let addresses = addresses.map(|ip| Some(SocketAddr::new(ip, asking.port)));
             let at = (asking.name, asking.stream);
             if let Err(refusal) = self.open(at, addresses, hub) {
                 self.refuse(at, refusal, "");
@@ -559,31 +594,32 @@ impl Quic {
 }
 
 impl Door {
-    /// Relays payloads of clients to the targets of their tunnels: those of one tunnel and one length together.
-    fn relay(&mut self, came: &[(AllocationId, Bytes)], hub: &mut Hub, tx: &mut SendQueue) {
+    /// Relays payloads of clients to the targets of their tunnels: those of one tunnel, one target and one length together.
+    fn relay(&mut self, came: &[Payload<AllocationId>], hub: &mut Hub, tx: &mut SendQueue) {
         let mut rest = came;
-        while let Some((tunnel, first)) = rest.first() {
-            let len = first.len();
+        while let Some(first) = rest.first() {
+            let len = first.bytes.len();
             let count_max = RUN_LEN_MAX
                 .checked_div(len)
                 .unwrap_or(1)
                 .clamp(1, RUN_COUNT_MAX);
-            let is_next =
-                |(it, payload): &&(AllocationId, Bytes)| it == tunnel && payload.len() == len;
+            let is_same =
+                |it: &Payload<AllocationId>| (it.tunnel, it.to) == (first.tunnel, first.to);
+            let is_next = |it: &&Payload<AllocationId>| is_same(it) && it.bytes.len() == len;
             let mut count = rest.iter().take(count_max).take_while(is_next).count();
             let mut last_len = len;
-            if let Some((it, payload)) = rest.get(count)
+            if let Some(last) = rest.get(count)
                 && count < count_max
-                && it == tunnel
-                && (1..len).contains(&payload.len())
+                && is_same(last)
+                && (1..len).contains(&last.bytes.len())
             {
                 count += 1;
-                last_len = payload.len();
+                last_len = last.bytes.len();
             }
             let (taken, after) = rest.split_at(count);
             self.run.clear();
-            for (_, payload) in taken {
-                self.run.extend_from_slice(payload);
+            for payload in taken {
+                self.run.extend_from_slice(&payload.bytes);
             }
             let staged = tx.stage(&self.run);
             let run = Run {
@@ -594,7 +630,7 @@ impl Door {
                 count,
             };
             hub.counters.datagrams.client_in.add(count as u64);
-            hub.tunnelled(*tunnel, run, &staged, tx);
+            hub.tunnelled(first.tunnel, first.to, run, &staged, tx);
             rest = after;
         }
     }

@@ -5,7 +5,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use turnbuckle_engine::AllocationId;
-use turnbuckle_masque::h3::{Code, Dropped, Event, NotSent, Server, Streams};
+use turnbuckle_masque::h3::{Code, Dropped, Event, NotSent, Payload, Server, Streams};
 use turnbuckle_quic::{
     Application, Bytes, Connection, SendDatagramError, StreamError, StreamId, StreamState,
 };
@@ -96,7 +96,7 @@ impl Http3 {
     }
 
     /// Takes what has come; payloads for targets go into `payloads`.
-    pub(super) fn take(&mut self, payloads: &mut Vec<(AllocationId, Bytes)>) -> Came {
+    pub(super) fn take(&mut self, payloads: &mut Vec<Payload<AllocationId>>) -> Came {
         self.server.take_payloads(payloads);
         Came {
             dropped: self.server.take_dropped(),

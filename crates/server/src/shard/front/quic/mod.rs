@@ -64,6 +64,8 @@ pub(crate) struct QuicService {
     pub(crate) book: BookLimits,
     /// Resolves the names of tunnels' targets; `None` serves no tunnels.
     pub(crate) resolver: Option<Resolver>,
+    /// Whether tunnels may be bound.
+    pub(crate) serves_bound: bool,
     /// The kernel is to give datagrams to the shard that their connection id names.
     pub(crate) is_steered: bool,
 }
@@ -271,6 +273,7 @@ impl Quic {
             keys,
             book,
             resolver,
+            serves_bound,
             ..
         } = service;
         let mut seed = [0; 32];
@@ -305,7 +308,7 @@ impl Quic {
             ids,
             shard,
             connections: Connections::new(book),
-            door: Door::new(resolver),
+            door: Door::new(resolver, serves_bound),
             tls,
             served,
             epoch,
@@ -480,13 +483,19 @@ impl Front for QuicFront {
         to: Destination,
         message: &Received<'_>,
         run: Run,
+        source: Option<SocketAddr>,
         _: &mut SendQueue,
     ) -> bool {
         let Some(quic) = &mut self.quic else {
             return false;
         };
-        quic.forward(&to.client, message, run, &self.counters);
+        quic.forward(&to.client, message, run, source, &self.counters);
         true
+    }
+
+    fn wants(&mut self, client: &ClientTuple, source: SocketAddr) -> bool {
+        let quic = self.quic.as_mut();
+        quic.is_some_and(|quic| quic.wants(client, source))
     }
 
     fn tunnel_changed(&mut self, client: &ClientTuple, event: TunnelEvent, _: &mut SendQueue) {

@@ -27,6 +27,7 @@ fn front(counters: &Arc<ShardCounters>) -> (QuicFront, Ids) {
         tls: Arc::new(RwLock::new(Arc::new(tls))),
         keys: Keys::new(&[5; 32]),
         is_steered: true,
+        serves_bound: false,
         book: BookLimits {
             handshake: long,
             first_message: long,

@@ -8,6 +8,7 @@ use turnbuckle_datapath::StreamId;
 use turnbuckle_engine::{
     ClientTuple, Connection as ConnectionName, Endpoint, PeerEnd, Time, Transport,
 };
+use turnbuckle_masque::bind::Contexts;
 
 use super::door::Visit;
 use super::frame::Frame;
@@ -54,6 +55,11 @@ pub(super) struct Connection {
 }
 
 impl Connection {
+    /// Returns what the client has registered, if it has a bound tunnel.
+    pub(super) fn contexts(&self) -> Option<&Contexts> {
+        self.visit.as_ref()?.contexts()
+    }
+
     /// Returns how many bytes the message has whose beginning `rest` is, if that is known.
     pub(super) fn announced_len(&self, rest: &[u8]) -> Option<usize> {
         match self.awaited {

@@ -4,7 +4,7 @@
 //! policy as for TURN. A name is resolved before the answer, and the address that the policy has allowed is the one that is used (V-15).
 //!
 //! Invariant: a request counts as one message, in and out, when it is answered. A capsule counts as one, in when it is whole, or as soon
-//! as it is clear that it is passed over.
+//! as it is clear that it is passed over. One that registers a context counts as a request does, and one that closes a context not at all.
 //!
 //! A request whose user is unknown waits once for the user database, as a STUN request does (`shard/parking.rs`), and is kept here meanwhile.
 
@@ -14,13 +14,14 @@ use std::sync::Arc;
 
 use turnbuckle_datapath::{Payload, Run, SendQueue, StreamId, Waker};
 use turnbuckle_engine::{AllocationId, Time, Transport, TunnelEnd, TunnelSession};
+use turnbuckle_masque::bind::{Answer, Contexts, Unread};
 use turnbuckle_masque::http1::{self, Read};
-use turnbuckle_masque::{Asked, Capsules, Host, Passed, Piece, Refusal};
+use turnbuckle_masque::{Asked, BoundPiece, Capsules, Granted, Host, Passed, Piece, Refusal};
 
 use super::connections::{Connection, Connections};
 use crate::counters::{CloseReason, ShardCounters, StreamDrop};
 use crate::resolve::{Question, Replies, Resolver, WAIT_MAX};
-use crate::shard::front::{TunnelEvent, refusal};
+use crate::shard::front::{TunnelEvent, granted, refusal};
 use crate::shard::hub::Hub;
 
 /// Requests of one connection that may fail to say who asks.
@@ -33,6 +34,8 @@ const EARLY_MAX: usize = 16 * 1024;
 pub(crate) struct TunnelService {
     /// Whether connections without TLS may ask.
     pub(crate) serves_plain: bool,
+    /// Whether tunnels may be bound.
+    pub(crate) serves_bound: bool,
     pub(crate) resolver: Resolver,
 }
 
@@ -77,14 +80,32 @@ enum State {
     Open {
         tunnel: AllocationId,
         capsules: Capsules,
+        /// What the client has registered, if the tunnel is bound.
+        contexts: Option<Box<Contexts>>,
     },
 }
 
 impl Visit {
     /// Returns how many bytes the capsule has whose beginning `rest` is, if that is known.
     pub(super) fn announced_len(&self, rest: &[u8]) -> Option<usize> {
-        match (&self.state, Capsules::default().next(rest, 1)) {
-            (State::Open { .. }, Ok(Piece::Incomplete { whole_len })) => whole_len,
+        let mut capsules = Capsules::default();
+        match &self.state {
+            State::Open { contexts: None, .. } => match capsules.next(rest, 1) {
+                Ok(Piece::Incomplete { whole_len }) => whole_len,
+                _ => None,
+            },
+            State::Open { .. } => match capsules.next_bound(rest) {
+                Ok(BoundPiece::Incomplete { whole_len }) => whole_len,
+                _ => None,
+            },
+            _ => None,
+        }
+    }
+
+    /// Returns what the client has registered, if its tunnel is bound.
+    pub(super) fn contexts(&self) -> Option<&Contexts> {
+        match &self.state {
+            State::Open { contexts, .. } => contexts.as_deref(),
             _ => None,
         }
     }
@@ -151,10 +172,19 @@ impl Door {
                         self.identify(connection, asked, true, hub, tx)?;
                     }
                 },
-                State::Open { tunnel, capsules } if visit.early.is_empty() => {
-                    let from = (*tunnel, start);
-                    let (end, is_cut) =
-                        self.relayed(capsules, from, (rest, count_max), payload, hub, tx)?;
+                State::Open {
+                    tunnel,
+                    capsules,
+                    contexts,
+                } if visit.early.is_empty() => {
+                    let (from, all) = ((*tunnel, start), (rest, count_max));
+                    let (end, is_cut) = match contexts {
+                        None => self.relayed(capsules, from, all, payload, hub, tx)?,
+                        Some(contexts) => {
+                            let open = (connection.id, capsules, &mut **contexts);
+                            self.bound_relayed(open, from, all, payload, hub, tx)?
+                        }
+                    };
                     return Ok((start + end, is_cut));
                 }
                 State::Open { .. } => {
@@ -219,11 +249,75 @@ impl Door {
                         last_len: datagrams.last_len,
                         count: datagrams.count,
                     };
-                    hub.tunnelled(tunnel, run, payload, tx);
+                    hub.tunnelled(tunnel, None, run, payload, tx);
                     start += datagrams.end;
                 }
             }
         }
+    }
+
+    /// Does the same for a bound tunnel, and answers what registers contexts.
+    fn bound_relayed(
+        &self,
+        (stream, capsules, contexts): (StreamId, &mut Capsules, &mut Contexts),
+        (tunnel, offset): (AllocationId, usize),
+        (bytes, count_max): (&[u8], usize),
+        payload: &impl Payload,
+        hub: &mut Hub,
+        tx: &mut SendQueue,
+    ) -> Result<(usize, bool), CloseReason> {
+        let dropped = |reason| {
+            self.counters.datagrams.client_in.add(1);
+            self.counters.dropped(reason, 1);
+        };
+        let malformed = || {
+            dropped(StreamDrop::MalformedCapsule);
+            CloseReason::Malformed
+        };
+        let mut start = 0;
+        for _ in 0..count_max {
+            let rest = &bytes[start..];
+            match capsules.next_bound(rest).map_err(|_| malformed())? {
+                BoundPiece::Incomplete { .. } => return Ok((start, false)),
+                BoundPiece::Passed { len, why } => {
+                    start += len;
+                    if let Some(why) = why {
+                        dropped(passed(why));
+                    }
+                }
+                BoundPiece::Datagram(datagram) => {
+                    let place = offset + start + datagram.start;
+                    start += datagram.end;
+                    let datagram = &rest[datagram];
+                    match contexts.read(datagram) {
+                        Ok((to, head_len)) => {
+                            let run = Run::single(place + head_len, datagram.len() - head_len);
+                            self.counters.datagrams.client_in.add(1);
+                            hub.tunnelled(tunnel, Some(to), run, payload, tx);
+                        }
+                        Err(Unread::Address) => dropped(StreamDrop::AddressMissing),
+                        Err(Unread::UnknownContext) => dropped(StreamDrop::ContextUnknown),
+                        Err(Unread::Malformed(_)) => return Err(malformed()),
+                    }
+                }
+                BoundPiece::Context(kind, value) => {
+                    start += value.end;
+                    let value = &rest[value];
+                    let answer = match contexts.received(kind, value).map_err(|_| malformed())? {
+                        Answer::None => None,
+                        Answer::Capsule(capsule) => Some(capsule),
+                        Answer::Judge { context, peer } => {
+                            let is_allowed = hub.engine.may_name(tunnel, peer);
+                            contexts.judged(context, is_allowed)
+                        }
+                    };
+                    if let Some(capsule) = answer {
+                        self.answer(stream, &capsule, tx);
+                    }
+                }
+            }
+        }
+        Ok((start, true))
     }
 
     /// Relays what has come before the tunnel of a connection was open, and what has come behind it.
@@ -236,10 +330,21 @@ impl Door {
         let Some(visit) = &mut connection.visit else {
             return Ok(());
         };
-        if let State::Open { tunnel, capsules } = &mut visit.state {
+        if let State::Open {
+            tunnel,
+            capsules,
+            contexts,
+        } = &mut visit.state
+        {
             let staged = tx.stage(&visit.early);
-            let all = (&visit.early[..], usize::MAX);
-            let (end, _) = self.relayed(capsules, (*tunnel, 0), all, &staged, hub, tx)?;
+            let (from, all) = ((*tunnel, 0), (&visit.early[..], usize::MAX));
+            let (end, _) = match contexts {
+                None => self.relayed(capsules, from, all, &staged, hub, tx)?,
+                Some(contexts) => {
+                    let open = (connection.id, capsules, &mut **contexts);
+                    self.bound_relayed(open, from, all, &staged, hub, tx)?
+                }
+            };
             visit.early.drain(..end);
         }
         Ok(())
@@ -278,7 +383,7 @@ impl Door {
             // What has come behind a request that had to wait was for its tunnel.
             let is_last = visit.failures >= FAILURES_MAX || !visit.early.is_empty();
             let text = http1::refused(Refusal::Unauthorized, &realm, is_last);
-            self.answer(connection, &text, tx);
+            self.answer(connection.id, text.as_bytes(), tx);
             return match is_last {
                 true => Err(CloseReason::Http),
                 false => Ok(()),
@@ -293,8 +398,12 @@ impl Door {
         let port = asked.target.port;
         let name = match asked.target.host {
             Host::Ip(ip) => {
-                return self.open(connection, [SocketAddr::new(ip, port)], hub, tx);
+                return self.open(connection, [Some(SocketAddr::new(ip, port))], hub, tx);
             }
+            Host::Any if self.service.as_ref().is_some_and(|it| it.serves_bound) => {
+                return self.open(connection, [None], hub, tx);
+            }
+            Host::Any => return Err(self.refuse(connection, Refusal::BadRequest, tx)),
             Host::Name(name) => name,
         };
         let (Some(service), Some(replies)) = (&self.service, &self.replies) else {
@@ -318,11 +427,11 @@ impl Door {
         Ok(())
     }
 
-    /// Begins a tunnel to the first of `addresses` that may be reached.
+    /// Begins a tunnel to the first of `addresses` that may be reached; a bound one has none.
     fn open(
         &self,
         connection: &mut Connection,
-        addresses: impl IntoIterator<Item = SocketAddr>,
+        addresses: impl IntoIterator<Item = Option<SocketAddr>>,
         hub: &mut Hub,
         tx: &mut SendQueue,
     ) -> Result<(), CloseReason> {
@@ -380,7 +489,7 @@ impl Door {
                 continue; // it has waited long enough, or is gone
             };
             let addresses = answer.addresses.into_iter();
-            let addresses = addresses.map(|ip| SocketAddr::new(ip, port));
+            let addresses = addresses.map(|ip| Some(SocketAddr::new(ip, port)));
             if let Err(reason) = self.open(connection, addresses, hub, tx) {
                 end(connection, reason, tx);
             }
@@ -418,20 +527,23 @@ impl Door {
             return;
         };
         match event {
-            TunnelEvent::Opened { tunnel, peer } => {
+            TunnelEvent::Opened { tunnel, target } => {
+                let granted = granted(target);
+                let is_bound = matches!(granted, Granted::Bound { .. });
                 visit.state = State::Open {
                     tunnel,
                     capsules: Capsules::default(),
+                    contexts: is_bound.then(Box::default),
                 };
                 if !visit.early.is_empty() {
                     self.early.push(connection.id);
                 }
-                self.answer(connection, &http1::opened(peer), tx);
+                self.answer(connection.id, http1::opened(&granted).as_bytes(), tx);
             }
             TunnelEvent::UserAsked => self.users_asked.push(connection.id),
             TunnelEvent::Ended(TunnelEnd::NotOpened) => {
                 let text = http1::refused(Refusal::NoCapacity, "", true);
-                self.answer(connection, &text, tx);
+                self.answer(connection.id, text.as_bytes(), tx);
                 end(connection, CloseReason::Http, tx);
             }
             // RFC 9298 §3.1: without a socket there is no stream.
@@ -450,15 +562,15 @@ impl Door {
     /// Answers a request that is the last of its connection, and not for want of credentials. Returns why the connection is closed.
     fn refuse(&self, connection: &Connection, refusal: Refusal, tx: &mut SendQueue) -> CloseReason {
         let text = http1::refused(refusal, "", true);
-        self.answer(connection, &text, tx);
+        self.answer(connection.id, text.as_bytes(), tx);
         CloseReason::Http
     }
 
-    fn answer(&self, connection: &Connection, text: &str, tx: &mut SendQueue) {
+    fn answer(&self, stream: StreamId, bytes: &[u8], tx: &mut SendQueue) {
         let datagrams = &self.counters.datagrams;
         datagrams.client_in.add(1);
         datagrams.client_out.queued(1);
-        tx.stream_reply(connection.id, text.as_bytes());
+        tx.stream_reply(stream, bytes);
     }
 }
 

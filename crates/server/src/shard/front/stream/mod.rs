@@ -13,13 +13,14 @@ pub(crate) mod tls;
 mod transport;
 
 use std::io;
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use turnbuckle_datapath::{Received, Run, SendQueue, StreamId, Waker};
 use turnbuckle_engine::{ClientTuple, Time, Transport};
 use turnbuckle_wire::{DATAGRAM_CAPSULE_HEADER_MAX, UDP_CONTEXT, datagram_capsule_header};
 
-use self::connections::Connections;
+use self::connections::{Connection, Connections};
 use self::door::Door;
 pub(crate) use self::door::TunnelService;
 pub(crate) use self::http::HttpService;
@@ -186,8 +187,20 @@ impl Front for StreamFront {
         to: Destination,
         message: &Received<'_>,
         run: Run,
+        source: Option<SocketAddr>,
         tx: &mut SendQueue,
     ) -> bool {
+        if let Some(source) = source {
+            let connection = self.connections.of_client(&to.client);
+            let contexts = connection.and_then(Connection::contexts);
+            let head = contexts.and_then(|contexts| contexts.head(source));
+            let Some(header) = head.and_then(|head| head.in_capsule(run.len)) else {
+                return false;
+            };
+            let (header, padding) = (&header[..], 0);
+            self.forward(to, message, run, Wrapping { header, padding }, tx);
+            return true;
+        }
         let mut header = [0; DATAGRAM_CAPSULE_HEADER_MAX];
         let Some(len) = datagram_capsule_header(&mut header, UDP_CONTEXT, run.len) else {
             return false;
@@ -195,6 +208,12 @@ impl Front for StreamFront {
         let (header, padding) = (&header[..len], 0);
         self.forward(to, message, run, Wrapping { header, padding }, tx);
         true
+    }
+
+    fn wants(&mut self, client: &ClientTuple, source: SocketAddr) -> bool {
+        let connection = self.connections.of_client(client);
+        let contexts = connection.and_then(Connection::contexts);
+        contexts.is_some_and(|contexts| contexts.wants(source))
     }
 
     fn tunnel_changed(&mut self, client: &ClientTuple, event: TunnelEvent, tx: &mut SendQueue) {
