@@ -28,15 +28,15 @@ impl Granted {
         matches!(self, Self::Bound { .. })
     }
 
-    /// The fields of the answer that say what is granted.
+    /// The fields of the answer that say what is granted. HTTP/3 has their names in small letters.
     pub(crate) fn fields(&self) -> Vec<(&'static str, String)> {
         match self {
             Self::Tunnel { next_hop } => {
                 let status = format!("{PROXY_NAME}; next-hop=\"{}\"", next_hop.ip());
-                vec![("proxy-status", status)]
+                vec![("Proxy-Status", status)]
             }
             Self::Bound { addresses } => vec![
-                ("proxy-status", PROXY_NAME.to_owned()),
+                ("Proxy-Status", PROXY_NAME.to_owned()),
                 (CONNECT_UDP_BIND, "?1".to_owned()),
                 (PROXY_PUBLIC_ADDRESS, public_addresses(addresses)),
             ],

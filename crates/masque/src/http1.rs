@@ -150,24 +150,10 @@ pub fn opened(granted: &Granted) -> String {
     );
     for (name, value) in granted.fields() {
         // Writing to a String cannot fail.
-        let _ = write!(text, "{}: {value}\r\n", capitalized(name));
+        let _ = write!(text, "{name}: {value}\r\n");
     }
     text.push_str("\r\n");
     text
-}
-
-/// Returns a field's name with capital letters, as HTTP/1.1 has it in the RFCs: it means the same without.
-fn capitalized(name: &str) -> String {
-    let mut is_first = true;
-    let letters = name.chars().map(|letter| {
-        let written = match is_first {
-            true => letter.to_ascii_uppercase(),
-            false => letter,
-        };
-        is_first = letter == '-';
-        written
-    });
-    letters.collect()
 }
 
 /// Returns the answer that opens no tunnel. A challenge names `realm`. `is_last` says that the connection is closed after it.
@@ -432,7 +418,7 @@ mod tests {
         let addresses = vec!["192.0.2.1:4000".parse().unwrap()];
         let text = opened(&Granted::Bound { addresses });
         assert!(text.ends_with(
-            "\r\nProxy-Status: relay\r\nConnect-Udp-Bind: ?1\r\n\
+            "\r\nProxy-Status: relay\r\nConnect-UDP-Bind: ?1\r\n\
              Proxy-Public-Address: \"192.0.2.1:4000\"\r\n\r\n"
         ));
     }

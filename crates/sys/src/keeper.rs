@@ -191,8 +191,7 @@ fn number_of_this_thread() -> io::Result<*mut libc::pid_t> {
 
 /// Returns the numbers of all open descriptors.
 ///
-/// The kernel says how many places the table has, and each is looked at. For a list of `/proc/self/fd` it would make an inode of each descriptor, which
-/// takes ten times as long.
+/// The kernel says how many places the table has, and each is looked at. For a list of `/proc/self/fd` it would make an inode of each descriptor.
 fn open_descriptors() -> io::Result<Vec<RawFd>> {
     // proc_pid_status(5). The descriptor that this is read by is closed by the time that the places are looked at.
     let status = fs::read_to_string("/proc/self/status")?;

@@ -87,22 +87,7 @@ fn a_bound_tunnel_has_a_port_of_each_family_and_relays_both_ways_with_whom_its_c
 fn a_bound_tunnel_reaches_nobody_whom_the_policy_forbids_and_hears_nothing_of_them() {
     let mut server = Server::start();
     let tunnel = bound(&mut server);
-    for peer in [
-        "127.0.0.1:80",
-        "0.0.0.0:80",
-        "10.0.0.1:80",
-        "169.254.169.254:80",
-        "224.0.0.1:80",
-        "255.255.255.255:80",
-        "[::1]:80",
-        "[::ffff:127.0.0.1]:80",
-        "[::ffff:93.184.216.20]:7000",
-        "[64:ff9b::7f00:1]:80",
-        "[fe80::1]:80",
-        "[fc00::1]:80",
-        "[2002:7f00:1::]:80",
-        "203.0.113.1:3478",
-    ] {
+    for peer in FORBIDDEN {
         let address: SocketAddr = peer.parse().unwrap();
         assert!(!server.engine.may_name(tunnel, address), "{peer}");
         let sent = to(&mut server, tunnel, peer);

@@ -24,6 +24,23 @@ pub(crate) const LISTENER_V6: Endpoint = Endpoint(2);
 pub(crate) const CLIENT: &str = "203.0.113.7:50000";
 pub(crate) const PEER: &str = "93.184.216.20:7000";
 pub(crate) const PEER_V6: &str = "[2606:4700::20]:7000";
+/// Peers that nobody may reach without a rule that allows them (V-03 to V-07), each in a form of its own.
+pub(crate) const FORBIDDEN: [&str; 14] = [
+    "127.0.0.1:80",
+    "0.0.0.0:80",
+    "10.0.0.1:80",
+    "169.254.169.254:80",
+    "224.0.0.1:80",
+    "255.255.255.255:80",
+    "[::1]:80",
+    "[::ffff:127.0.0.1]:80",
+    "[::ffff:93.184.216.20]:7000",
+    "[64:ff9b::7f00:1]:80",
+    "[fe80::1]:80",
+    "[fc00::1]:80",
+    "[2002:7f00:1::]:80",
+    "203.0.113.1:3478",
+];
 
 /// Random bytes from a seed that the test can set again.
 #[derive(Clone, Debug)]

@@ -177,22 +177,7 @@ fn a_session_has_128_tunnels_at_most_and_a_connection_one() {
 fn whom_the_policy_forbids_to_allocations_it_forbids_to_tunnels() {
     let mut server = Server::start();
     let session = session(&mut server);
-    for target in [
-        "127.0.0.1:80",
-        "0.0.0.0:80",
-        "10.0.0.1:80",
-        "169.254.169.254:80",
-        "224.0.0.1:80",
-        "255.255.255.255:80",
-        "[::1]:80",
-        "[::ffff:127.0.0.1]:80",
-        "[::ffff:93.184.216.20]:7000",
-        "[64:ff9b::7f00:1]:80",
-        "[fe80::1]:80",
-        "[fc00::1]:80",
-        "[2002:7f00:1::]:80",
-        "203.0.113.1:3478",
-    ] {
+    for target in FORBIDDEN {
         let refused = open(&mut server, &session, 1, target);
         assert_eq!(refused, Err(TunnelRefusal::Forbidden), "{target}");
     }

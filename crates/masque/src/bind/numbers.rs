@@ -1,9 +1,9 @@
 //! The numbers and names of draft-ietf-masque-connect-udp-listen, as versions 10 and 11 have them. They are provisional, and stand nowhere else.
 
 /// The field by which a client asks for a bound tunnel, and by which it is granted (§6).
-pub const CONNECT_UDP_BIND: &str = "connect-udp-bind";
+pub const CONNECT_UDP_BIND: &str = "Connect-UDP-Bind";
 /// The field of an answer that says to which addresses a tunnel is bound (§7).
-pub const PROXY_PUBLIC_ADDRESS: &str = "proxy-public-address";
+pub const PROXY_PUBLIC_ADDRESS: &str = "Proxy-Public-Address";
 /// The IP version of a registration without an address (§3.1).
 pub(super) const NO_VERSION: u8 = 0;
 /// The IP versions of those that have one.

@@ -57,7 +57,9 @@ fn asked(fields: &[Field<'_>]) -> Option<Result<Asked, Refusal>> {
         return None;
     }
     let named = |name: &'static [u8]| {
-        let named = rest.iter().filter(move |field| *field.name == *name);
+        let named = rest
+            .iter()
+            .filter(move |field| field.name.eq_ignore_ascii_case(name));
         named.map(|field| &*field.value)
     };
     let only = |name| {
@@ -158,8 +160,15 @@ fn is_value(value: &[u8]) -> bool {
 /// Returns the field section that grants a request.
 pub(super) fn granted(granted: &Granted) -> Vec<u8> {
     let own = granted.fields();
+    let own: Vec<_> = own
+        .iter()
+        .map(|(name, value)| (name.to_ascii_lowercase(), value))
+        .collect();
     let mut fields = vec![(":status", "200"), ("capsule-protocol", "?1")];
-    fields.extend(own.iter().map(|(name, value)| (*name, &**value)));
+    fields.extend(
+        own.iter()
+            .map(|(name, value)| (name.as_str(), value.as_str())),
+    );
     encode(&fields)
 }
 

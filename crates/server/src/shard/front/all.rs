@@ -203,7 +203,6 @@ impl Front for Fronts {
         }
     }
 
-    #[inline]
     fn wants(&mut self, client: &ClientTuple, source: SocketAddr) -> bool {
         match client.transport {
             Transport::Dtls => self.dtls.wants(client, source),
@@ -213,6 +212,7 @@ impl Front for Fronts {
         }
     }
 
+    #[inline]
     fn forward_tunnelled(
         &mut self,
         to: Destination,
