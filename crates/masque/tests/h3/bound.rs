@@ -166,7 +166,9 @@ fn a_registration_that_breaks_a_rule_ends_its_tunnel() {
         frame(0, &[0x12, 1, 2]),
         frame(0, &[0x13, 1, 0]),
         frame(0, &[0x11, 0]),
-        frame(0, &[&[0x11][..], &varint(30), &[0; 30]].concat()),
+        // Heads alone: what they announce is not waited for.
+        frame(0, &[&[0x11][..], &varint(30)].concat()),
+        frame(0, &[&[0][..], &varint(70_000)].concat()),
     ] {
         let mut world = bound(true);
         world.receive(0, &assign(2, &[0]));
