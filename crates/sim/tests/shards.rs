@@ -7,7 +7,7 @@ use std::env;
 use turnbuckle_sim::Coverage;
 use turnbuckle_sim::shards::run_seed;
 
-/// Fewer than half a minute takes.
+/// As many as take less than a minute.
 const SEEDS: u64 = 60;
 const STEPS: u64 = 4_000;
 
