@@ -15,7 +15,6 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
-use rustls::client::Resumption;
 use rustls::pki_types::ServerName;
 use turnbuckle_client::certificates::{Signatures, taking_any};
 use turnbuckle_client::server_address;
@@ -120,7 +119,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     let started = Instant::now();
     let context = Context {
         server,
-        offer: offer(arguments)?,
+        offer: offer(&arguments.alpn, &arguments.server_name)?,
         patience: Duration::from_millis(arguments.patience_ms.into()),
         frames: arguments.frames,
     };
@@ -146,13 +145,11 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     })
 }
 
-fn offer(arguments: &Arguments) -> anyhow::Result<Offer> {
+/// The offer of a client by the rules, which is as long the next time: it keeps no ticket, with which its first packet would be longer than 1,200 bytes.
+fn offer(alpn: &str, server_name: &str) -> anyhow::Result<Offer> {
     let mut tls = taking_any(Signatures::Checked)?;
-    tls.alpn_protocols = vec![arguments.alpn.clone().into_bytes()];
-    // For packets with early data, where a server takes them.
-    tls.resumption = Resumption::in_memory_sessions(16);
-    tls.enable_early_data = true;
-    let name = ServerName::try_from(arguments.server_name.clone());
+    tls.alpn_protocols = vec![alpn.as_bytes().to_vec()];
+    let name = ServerName::try_from(server_name.to_owned());
     Ok(Offer {
         tls: Arc::new(tls),
         name: name.context("--server-name")?,
@@ -176,4 +173,86 @@ fn said(link: &Link) -> String {
 
 fn unable(error: &anyhow::Error) -> Verdict {
     Verdict::NotTried(error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use openssl::asn1::Asn1Time;
+    use openssl::hash::MessageDigest;
+    use openssl::pkey::PKey;
+    use openssl::x509::X509;
+    use rustls::crypto::aws_lc_rs::default_provider;
+    use rustls::pki_types::{CertificateDer, PrivatePkcs8KeyDer};
+    use rustls::quic::{ClientConnection, Connection, ServerConnection, Version};
+
+    use super::*;
+
+    /// A server that gives tickets, and takes early data with them.
+    fn server() -> Arc<rustls::ServerConfig> {
+        let key = PKey::generate_ed25519().expect("a key");
+        let mut made = X509::builder().expect("a certificate");
+        let (from, to) = (Asn1Time::days_from_now(0), Asn1Time::days_from_now(1));
+        made.set_version(2).expect("a version");
+        made.set_pubkey(&key).expect("its key");
+        made.set_not_before(&from.expect("a time")).expect("a time");
+        made.set_not_after(&to.expect("a time")).expect("a time");
+        made.sign(&key, MessageDigest::null()).expect("a signature");
+        let chain = vec![CertificateDer::from(made.build().to_der().expect("bytes"))];
+        let key = PrivatePkcs8KeyDer::from(key.private_key_to_pkcs8().expect("bytes"));
+        let mut config = rustls::ServerConfig::builder_with_provider(default_provider().into())
+            .with_protocol_versions(&[&rustls::version::TLS13])
+            .expect("TLS 1.3")
+            .with_no_client_auth()
+            .with_single_cert(chain, key.into())
+            .expect("certificate and key");
+        config.alpn_protocols = vec![b"h3".to_vec()];
+        config.max_early_data_size = u32::MAX;
+        Arc::new(config)
+    }
+
+    /// Hands over what one side has to say, the bytes of each encryption level for themselves.
+    fn carry(from: &mut Connection, to: &mut Connection) {
+        loop {
+            let mut bytes = Vec::new();
+            let has_new_keys = from.write_hs(&mut bytes).is_some();
+            to.read_hs(&bytes).expect("what the other side says");
+            if bytes.is_empty() && !has_new_keys {
+                return;
+            }
+        }
+    }
+
+    /// The bytes with which the offer begins a connection that goes on until the tickets have come, and whether it offers early data.
+    fn begun(offer: &Offer, server: &Arc<rustls::ServerConfig>) -> (usize, bool) {
+        let (tls, name) = (Arc::clone(&offer.tls), offer.name.clone());
+        let client = ClientConnection::new(tls, Version::V1, name, offer.parameters.clone());
+        let mut client = Connection::from(client.expect("a client"));
+        let server = Arc::clone(server);
+        let server = ServerConnection::new(server, Version::V1, rules::parameters());
+        let mut server = Connection::from(server.expect("a server"));
+        let mut first = Vec::new();
+        client.write_hs(&mut first);
+        let has_early_keys = client.zero_rtt_keys().is_some();
+        server.read_hs(&first).expect("a client's flight");
+        for _ in 0..2 {
+            carry(&mut server, &mut client);
+            carry(&mut client, &mut server);
+        }
+        assert!(!client.is_handshaking() && !server.is_handshaking());
+        (first.len(), has_early_keys)
+    }
+
+    #[test]
+    fn only_what_is_about_early_data_begins_with_a_ticket() {
+        let (server, usual) = (
+            server(),
+            offer("h3", "relay.example.org").expect("an offer"),
+        );
+        let (first, _) = begun(&usual, &server);
+        assert_eq!(begun(&usual, &server), (first, false));
+        let keeping = rules::keeping_tickets(&usual);
+        assert_eq!(begun(&keeping, &server), (first, false));
+        let (with_ticket, has_early_keys) = begun(&keeping, &server);
+        assert!(with_ticket > first && has_early_keys, "{with_ticket}");
+    }
 }

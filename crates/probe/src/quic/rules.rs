@@ -4,6 +4,8 @@
 
 use std::sync::Arc;
 
+use rustls::client::Resumption;
+
 use super::link::{Link, Offer, Space};
 use super::wire::{STREAM_LENGTH, crypto, frame, integers, new_connection_id, put, stream};
 use super::{Context, Row, said, unable};
@@ -351,7 +353,22 @@ fn refused(context: &Context, code: u64, change: fn(&mut Offer)) -> Verdict {
     }
 }
 
+/// An offer that is made with a ticket from its second connection on, and early data with it.
+pub(super) fn keeping_tickets(offer: &Offer) -> Offer {
+    let mut tls = rustls::ClientConfig::clone(&offer.tls);
+    tls.resumption = Resumption::in_memory_sessions(16);
+    tls.enable_early_data = true;
+    Offer {
+        tls: Arc::new(tls),
+        ..offer.clone()
+    }
+}
+
 fn crypto_in_early_data(context: &Context) -> Verdict {
+    let context = &Context {
+        offer: keeping_tickets(&context.offer),
+        ..*context
+    };
     let mut first = match context.connected() {
         Err(verdict) => return verdict,
         Ok(link) => link,
