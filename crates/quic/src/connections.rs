@@ -113,7 +113,8 @@ impl<A: Application> Held<A> {
 
 /// Connections by the numbers that the stack gives them, which are small and used again.
 pub(crate) struct Connections<A> {
-    held: Vec<Option<Held<A>>>,
+    /// Each in memory of its own, several KiB: a table of them would have room for as many again, and keep it when they have ended.
+    held: Vec<Option<Box<Held<A>>>>,
     count: usize,
 }
 
@@ -129,15 +130,15 @@ impl<A> Connections<A> {
         if index >= self.held.len() {
             self.held.resize_with(index + 1, || None);
         }
-        self.held[index] = Some(held);
+        self.held[index] = Some(Box::new(held));
         self.count += 1;
     }
 
     pub(crate) fn get_mut(&mut self, index: usize) -> Option<&mut Held<A>> {
-        self.held.get_mut(index)?.as_mut()
+        self.held.get_mut(index)?.as_deref_mut()
     }
 
-    pub(crate) fn remove(&mut self, index: usize) -> Option<Held<A>> {
+    pub(crate) fn remove(&mut self, index: usize) -> Option<Box<Held<A>>> {
         let held = self.held.get_mut(index)?.take()?;
         self.count -= 1;
         Some(held)

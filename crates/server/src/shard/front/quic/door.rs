@@ -31,8 +31,8 @@ use crate::shard::train::payloads;
 const FAILURES_MAX: u8 = 3;
 /// How long a client has for its settings after its request is granted.
 const SETTINGS_WAIT_MAX: Duration = Duration::from_secs(2);
-/// Streams that a client may have open after it has shown who it is.
-const STREAMS: u32 = 128;
+/// Streams that a client may have open after it has shown who it is: at least, and at most.
+const STREAMS: (usize, usize) = (16, 128);
 /// Payloads of one run, and the bytes of their beginning: a train is shorter.
 const RUN_COUNT_MAX: usize = 64;
 const RUN_LEN_MAX: usize = 32 * 1024;
@@ -70,6 +70,8 @@ struct Visit {
     /// What its tunnels are charged to.
     session: Option<TunnelSession>,
     failures: u8,
+    /// Streams that the client may have open, once it has shown who it is.
+    allowed: u32,
     /// By the streams of their requests.
     tunnels: BTreeMap<u64, Tunnel>,
     /// The streams by the serial numbers of their clients.
@@ -130,6 +132,7 @@ impl Door {
             remote,
             session: None,
             failures: 0,
+            allowed: 0,
             tunnels: BTreeMap::new(),
             streams: BTreeMap::new(),
             queued: 0,
@@ -414,7 +417,9 @@ impl Quic {
         let (name, stream) = at;
         self.connections.progressed(hub.now.time, name);
         let realm = hub.engine.realm_of_authority(true, &asked.authority);
-        let Err(refusal) = self.begin(at, asked, &realm, hub) else {
+        let begun = self.begin(at, asked, &realm, hub);
+        self.allow_streams(name);
+        let Err(refusal) = begun else {
             return;
         };
         if refusal == Refusal::Unauthorized
@@ -428,6 +433,21 @@ impl Quic {
         }
         self.refuse(at, refusal, &realm);
         self.forget((name, stream), hub.now.time);
+    }
+
+    /// Opens more streams to a client that has shown who it is, if it has come to need them.
+    fn allow_streams(&mut self, name: ConnectionName) {
+        let Some(visit) = self.door.visit(name) else {
+            return;
+        };
+        let allowed = streams_for(visit.tunnels.len());
+        if visit.session.is_none() || visit.allowed >= allowed {
+            return;
+        }
+        visit.allowed = allowed;
+        self.endpoint.with(self.now, name, |connection, http| {
+            http.on(connection).1.allow_streams(allowed);
+        });
     }
 
     /// Finds out who asks for a tunnel, and begins it.
@@ -452,9 +472,6 @@ impl Quic {
         if !is_same {
             let session = hub.engine.open_session(hub.now, visit.remote, &user);
             visit.session = Some(session.map_err(refusal)?);
-            self.endpoint.with(self.now, name, |connection, http| {
-                http.on(connection).1.allow_streams(STREAMS);
-            });
         }
         let port = asked.target.port;
         let host = match asked.target.host {
@@ -645,5 +662,28 @@ impl Door {
                 self.carrying.push(name);
             }
         }
+    }
+}
+
+/// Returns how many streams a client with so many tunnels may have open: as many again, because the stack keeps a place for each that may be opened,
+/// 10 KB for 128 of them.
+fn streams_for(tunnels: usize) -> u32 {
+    let (least, most) = STREAMS;
+    let streams = (2 * tunnels).next_power_of_two().clamp(least, most);
+    u32::try_from(streams).unwrap_or(u32::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::streams_for;
+
+    #[test]
+    fn a_client_may_always_open_a_stream_more_until_it_has_128() {
+        for tunnels in 0..128 {
+            let streams = streams_for(tunnels);
+            assert!(streams as usize > tunnels, "{tunnels}");
+            assert!(streams <= 128, "{tunnels}");
+        }
+        assert_eq!([0, 8, 9, 64, 65].map(streams_for), [16, 16, 32, 128, 128]);
     }
 }
