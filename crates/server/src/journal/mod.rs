@@ -5,6 +5,9 @@
 //! and is changed by one store when they are written. What a process was writing when it ended is cut; anything else that is not as it was written has
 //! the whole shard refused ([`segment::decode`]).
 //!
+//! No journal of another boot of the machine can be found: its memory has no name, and ends with the last process that has it open. So no record names
+//! the boot, and its times are of the clock that goes on.
+//!
 //! A segment grows with each change. When it has twice the size that it began with, the state of the engine is written to the other one, some places of
 //! the table at each flush, together with the changes that come meanwhile ([`turnbuckle_engine::Engine::snapshot`]); then the word names that one.
 //!

@@ -1,8 +1,11 @@
 //! Requests that wait until the user database has been asked about their user.
 //!
 //! Invariant: a STUN request that is parked is in and not yet out, and leaves once: it is handled finally ([`Parking::due`]), or dropped with its
-//! connection or its shard. None waits longer than [`WAIT_MAX`]. A request for a tunnel is kept by its front, counts when it is answered, and only
-//! waits here.
+//! connection or its shard. None waits longer than [`WAIT_MAX`] for an answer about its user. A request for a tunnel is kept by its front, counts when
+//! it is answered, and only waits here.
+//!
+//! A request of a connection waits here too while a relay that goes on with calls has not read its users yet ([`Parking::wait_for_users`]): its client
+//! does not send it again, as one does by UDP.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -42,10 +45,11 @@ struct Parked {
     client: ClientTuple,
     /// The STUN message; `None` for a request that its front keeps.
     request: Option<Box<[u8]>>,
-    question: Question,
+    /// What was asked; `None` where it waits for the database to be read.
+    question: Option<Question>,
     since: Time,
     due: Time,
-    /// Whether the database has answered.
+    /// Whether the database has answered, or was not asked.
     is_answered: bool,
 }
 
@@ -125,12 +129,36 @@ impl Parking {
             number,
             client,
             request: request.map(Into::into),
-            question,
+            question: Some(question),
             since: now,
             // guard: V-54-ask-wait
             due: now + WAIT_MAX,
             is_answered: false,
         });
+        self.settled();
+        true
+    }
+
+    /// Has a STUN request of a connection be tried again after [`WAIT_MAX`]. Returns false if there is no room.
+    pub(in crate::shard) fn wait_for_users(
+        &mut self,
+        now: Time,
+        client: ClientTuple,
+        request: &[u8],
+    ) -> bool {
+        if self.parked.len() >= PARKED_MAX || request.len() > REQUEST_LEN_MAX {
+            return false;
+        }
+        self.parked.push_back(Parked {
+            number: self.next,
+            client,
+            request: Some(request.into()),
+            question: None,
+            since: now,
+            due: now + WAIT_MAX,
+            is_answered: true,
+        });
+        self.next = self.next.wrapping_add(1);
         self.settled();
         true
     }
@@ -143,12 +171,11 @@ impl Parking {
         // guard: V-26-grid
         parked.due = parked.due.min(on_grid(parked.since, now));
         parked.is_answered = true;
-        let (source, question) = (parked.client.remote.ip(), &parked.question);
         self.counters.asks.asks.of(answer.result).add(1);
         if answer.result == AskResult::Vain
-            && let Some(asker) = &self.asker
+            && let (Some(asker), Some(question)) = (&self.asker, &parked.question)
         {
-            asker.was_vain(now, source, question);
+            asker.was_vain(now, parked.client.remote.ip(), question);
         }
         self.settled();
     }

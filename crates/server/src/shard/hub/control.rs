@@ -52,14 +52,24 @@ impl Hub {
             }
             outcome => outcome,
         };
-        self.carry_out(outcome, client, datagram, (payload, start), front, tx);
+        if !self.waits_for_users(&outcome, client, datagram) {
+            self.carry_out(outcome, client, datagram, (payload, start), front, tx);
+        }
     }
 
     /// Handles finally what has waited for the user database long enough. `front` reaches all clients.
     pub(in crate::shard) fn finish_parked<F: Front>(&mut self, front: &mut F, tx: &mut SendQueue) {
         while let Some(due) = self.parking.due(self.now.time) {
-            self.finish(&due, front, tx);
+            self.finish(&due, true, front, tx);
         }
+    }
+
+    /// Has a request wait on that is neither served nor refused while the user database is being read. By UDP its client sends it again.
+    fn waits_for_users(&mut self, outcome: &Outcome, client: ClientTuple, request: &[u8]) -> bool {
+        // guard: V-63-users-streams
+        matches!(outcome, Outcome::Dropped(DropReason::UsersDue))
+            && client.transport.is_stream()
+            && (self.parking).wait_for_users(self.now.time, client, request)
     }
 
     /// Handles finally what waits of a client.
@@ -70,11 +80,12 @@ impl Hub {
         tx: &mut SendQueue,
     ) {
         while let Some(parked) = self.parking.of(client) {
-            self.finish(&parked, front, tx);
+            self.finish(&parked, false, front, tx);
         }
     }
 
-    fn finish<F: Front>(&mut self, due: &Due, front: &mut F, tx: &mut SendQueue) {
+    /// Handles what has waited. `may_wait`: it may do so again, since no later request of its connection is to be answered now.
+    fn finish<F: Front>(&mut self, due: &Due, may_wait: bool, front: &mut F, tx: &mut SendQueue) {
         let client = due.client;
         let Some(request) = due.request.as_deref() else {
             return front.tunnel_changed(&client, TunnelEvent::UserAsked, tx);
@@ -86,6 +97,9 @@ impl Hub {
             return;
         }
         let outcome = self.engine.handle_finally(self.now, client, request);
+        if may_wait && self.waits_for_users(&outcome, client, request) {
+            return;
+        }
         let staged = tx.stage(request);
         self.carry_out(outcome, client, request, (&staged, 0), front, tx);
     }

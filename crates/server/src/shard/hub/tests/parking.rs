@@ -278,6 +278,44 @@ fn what_waits_is_counted_and_dropped_with_its_connection_or_its_shard() {
 }
 
 #[test]
+fn a_request_of_a_connection_waits_until_users_are_read_and_a_datagram_is_sent_again() {
+    let mut fixture = fixture();
+    fixture.config.answers.are_users_due = true;
+    fixture.hub.parking.connect(3, None);
+    let now = fixture.hub.now.time;
+    let due = Arc::new(fixture.config.clone());
+    fixture.hub.engine.reconfigure(now, &due);
+    fixture.refresh(udp(2), "wonderland");
+    assert_eq!((fixture.dropped("users_due"), fixture.parked()), (1, 0));
+    fixture.refresh(tcp(), "wonderland");
+    for _ in 0..20 {
+        fixture.pass(300);
+        assert_eq!((fixture.dropped("users_due"), fixture.parked()), (1, 1));
+    }
+    fixture.config.answers.are_users_due = false;
+    fixture.add_alice();
+    fixture.pass(300);
+    assert_eq!((fixture.codes(), fixture.parked()), (vec![437], 0));
+    let asks = [AskResult::Late, AskResult::Found, AskResult::LimitedRoom];
+    assert_eq!(asks.map(|asked| fixture.asks(asked)), [0; 3], "nobody");
+}
+
+#[test]
+fn the_next_request_of_a_connection_ends_the_wait_for_users() {
+    let (mut fixture, client) = (fixture(), tcp());
+    fixture.config.answers.are_users_due = true;
+    fixture.hub.parking.connect(3, None);
+    let now = fixture.hub.now.time;
+    let due = Arc::new(fixture.config.clone());
+    fixture.hub.engine.reconfigure(now, &due);
+    fixture.refresh(client, "wonderland");
+    let binding = fixture.request(Method::BINDING, None);
+    fixture.receive(client, &binding);
+    assert_eq!((fixture.codes(), fixture.parked()), (vec![0], 0));
+    assert_eq!(fixture.dropped("users_due"), 1);
+}
+
+#[test]
 fn beyond_512_requests_none_waits() {
     let mut fixture = fixture();
     let mut host = 0;
