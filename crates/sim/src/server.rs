@@ -426,7 +426,7 @@ impl Server {
         self.commons = Commons::new(&self.config);
         let mut steps = Vec::new();
         for (index, journal) in journals.into_iter().enumerate() {
-            let journal = written_and_read(&journal);
+            let journal = written_and_read(&journal, self.life);
             let random = self.engine_random();
             let next = &mut self.next_endpoint;
             let sockets = &mut self.sockets;
@@ -547,6 +547,9 @@ fn listeners(shard: usize) -> Vec<(Endpoint, SocketAddr)> {
     (base..).map(Endpoint).zip(plan::LISTENERS).collect()
 }
 
+/// Places where a journal is damaged before each crash.
+const DAMAGES: usize = 16;
+
 /// A journal that was begun anew: what has ended, so that its transactions do not act again, and the state of the engine.
 fn compacted(shard: &Shard, now: u64) -> Vec<Change> {
     let is_end = |change: &&Change| matches!(change, Change::Ended(_));
@@ -563,11 +566,28 @@ fn compacted(shard: &Shard, now: u64) -> Vec<Change> {
     journal
 }
 
-/// What is read of a journal that was written.
-fn written_and_read(journal: &[Change]) -> Vec<Change> {
+/// What is read of a journal that was written, with the record that its server was writing behind it. Damaged it would have been refused: where depends
+/// on `life`.
+fn written_and_read(journal: &[Change], life: u64) -> Vec<Change> {
     let (mut encoder, mut bytes) = (segment::Encoder::default(), Vec::new());
     for change in journal {
         encoder.append(change, &mut bytes);
     }
-    segment::decode(&bytes, bytes.len()).expect("what was written can be read")
+    let committed = bytes.len();
+    for part in 0..DAMAGES.min(committed) {
+        let at = (committed * part / DAMAGES + usize::try_from(life).unwrap_or(0)) % committed;
+        let short = segment::decode(&bytes[..at], committed);
+        assert!(
+            short.is_err(),
+            "a journal cut at {at} of {committed} is read"
+        );
+        let bit = 1 << (at % 8);
+        bytes[at] ^= bit;
+        let flipped = segment::decode(&bytes, committed);
+        assert!(flipped.is_err(), "a journal with another byte {at} is read");
+        bytes[at] ^= bit;
+    }
+    let torn = bytes.len() / 2;
+    bytes.extend_from_within(torn..);
+    segment::decode(&bytes, committed).expect("what was written can be read")
 }
