@@ -47,12 +47,26 @@ impl Jitter {
     }
 }
 
-/// How long packets took.
+/// The shortest silence that is noted, nanoseconds: two datagrams of a call that has 50 a second.
+const SILENCE_MIN: u64 = 40_000_000;
+
+/// How long packets took, and how long none came.
 #[derive(Debug)]
 pub(super) struct Delays {
     /// Round trips, nanoseconds.
     pub(super) latency: Histogram<u64>,
     pub(super) jitter: Jitter,
+    /// Times between two packets of one client, nanoseconds, of at least [`SILENCE_MIN`].
+    pub(super) silences: Histogram<u64>,
+}
+
+/// The packet of a client before the present one.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Before {
+    /// When it came, nanoseconds.
+    at: u64,
+    /// How long it took, nanoseconds.
+    latency: u64,
 }
 
 impl Delays {
@@ -60,21 +74,28 @@ impl Delays {
         Ok(Self {
             latency: histogram()?,
             jitter: Jitter::default(),
+            silences: histogram()?,
         })
     }
 
-    /// Counts a packet's delay; `last` is that of the one before it.
+    /// Counts a packet that came `now` and was sent at `sent`.
     #[inline]
-    pub(super) fn record(&mut self, latency: u64, last: &mut Option<u64>) {
+    pub(super) fn record(&mut self, now: u64, sent: u64, before: &mut Option<Before>) {
+        let latency = now.saturating_sub(sent);
         self.latency.saturating_record(latency.max(1));
-        if let Some(last) = last.replace(latency) {
-            self.jitter.record(latency.abs_diff(last));
+        if let Some(before) = before.replace(Before { at: now, latency }) {
+            self.jitter.record(latency.abs_diff(before.latency));
+            let silence = now.saturating_sub(before.at);
+            if silence >= SILENCE_MIN {
+                self.silences.saturating_record(silence);
+            }
         }
     }
 
     pub(super) fn add(&mut self, other: &Self) -> anyhow::Result<()> {
         self.latency.add(&other.latency)?;
         self.jitter.add(&other.jitter);
+        self.silences.add(&other.silences)?;
         Ok(())
     }
 }

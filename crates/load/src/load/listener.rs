@@ -14,7 +14,7 @@ use turnbuckle_datapath::Settings;
 use turnbuckle_wire::{ChannelData, Class, Demux, Message, Method, classify};
 
 use super::access::Access;
-use super::figures::{Allocations, Delays};
+use super::figures::{Allocations, Before, Delays};
 use super::moves::{Moved, Moves};
 use super::phase::{MEASURING, OVER, Phase};
 use super::sender;
@@ -176,8 +176,7 @@ struct One {
     session: u32,
     /// Whose packets are to come here.
     from: u32,
-    /// Delay of the packet before, nanoseconds.
-    last_latency: Option<u64>,
+    before: Option<Before>,
     plan: Option<Arc<Plan>>,
     client: Option<Client>,
     track: Track,
@@ -235,7 +234,7 @@ impl Listener {
                     session,
                     // Partners are numbered 2n and 2n + 1.
                     from: session ^ u32::from(task.manner.pairs.is_some()),
-                    last_latency: None,
+                    before: None,
                     by_itself: None,
                     second_track: plan
                         .as_ref()
@@ -604,8 +603,8 @@ impl Listener {
         let is_new = track.receive(header.sequence, header.is_measured);
         if is_new && header.is_measured {
             self.outcome.received.bytes += packet.len() as u64;
-            let latency = now.saturating_sub(header.time);
-            self.outcome.delays.record(latency, &mut one.last_latency);
+            let delays = &mut self.outcome.delays;
+            delays.record(now, header.time, &mut one.before);
         }
     }
 }

@@ -237,6 +237,7 @@ impl Report {
             "recv_pps": self.received() as f64 / seconds,
             "latency_us": microseconds(&self.listened.delays.latency),
             "jitter_us": jitter(&self.listened.delays.jitter),
+            "silences_us": microseconds(&self.listened.delays.silences),
             "lateness_us": microseconds(&self.sending.lateness),
             "allocations": self.allocations(),
             "by_itself": self.listened.received.by_itself.map(|(counts, lost)| json!({

@@ -25,7 +25,7 @@ use turnbuckle_wire::{Class, Message, Method, TransactionId};
 
 use super::connection::RelayConnection;
 use crate::load::access::Tls;
-use crate::load::figures::{Allocations, Delays, histogram};
+use crate::load::figures::{Allocations, Before, Delays, histogram};
 use crate::load::phase::{DRAINED, Phase};
 use crate::threads::{self, Clock, OwnLines};
 use turnbuckle_client::{Client, Event, Failure, Path, Plan};
@@ -195,7 +195,7 @@ struct One {
     sequence: u64,
     /// Number of the packet that is to come next: a stream keeps its order.
     expected: u64,
-    last_latency: Option<u64>,
+    before: Option<Before>,
     /// It is due, and its connection takes no more.
     is_stalled: bool,
 }
@@ -274,7 +274,7 @@ impl Worker {
                 binding: None,
                 sequence: 0,
                 expected: 0,
-                last_latency: None,
+                before: None,
                 is_stalled: false,
             })
             .collect();

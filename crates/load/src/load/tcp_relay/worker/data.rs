@@ -36,8 +36,8 @@ impl Worker {
                 continue;
             }
             self.outcome.received += 1;
-            let latency = now.saturating_sub(header.time);
-            self.outcome.delays.record(latency, &mut one.last_latency);
+            let delays = &mut self.outcome.delays;
+            delays.record(now, header.time, &mut one.before);
         }
         let rest = packets.remainder().len();
         let used = data.unread.len() - rest;
