@@ -1,12 +1,18 @@
-//! V-80, V-87, V-91 to V-93 for clients who ask for tunnels of UDP by HTTP/3.
+//! V-54, V-80, V-87, V-91 and V-93 for clients who ask for tunnels of UDP by HTTP/3.
 
 use std::net::{SocketAddr, UdpSocket};
 use std::time::Duration;
 
-use turnbuckle_masque::h3::qpack;
-use turnbuckle_quic::Closed;
+use openssl::base64::encode_block;
 
-use crate::harness::{Authority, Key, QuicLink, Server, Site, Tls, peer_receives, peer_socket};
+use turnbuckle_masque::h3::{FIELDS_SIZE_MAX, qpack};
+use turnbuckle_quic::Closed;
+use turnbuckle_wire::Varint;
+
+use crate::harness::{
+    Authority, Key, QuicLink, REALM, Server, Site, Tls, peer_receives, peer_socket,
+};
+use crate::realms::turnadmin;
 use crate::streams::start;
 
 /// The harness's user with the password, and with another one (RFC 7617).
@@ -34,17 +40,17 @@ pub(crate) fn relay_for(site: Site, masque: &str, options: &[&str]) -> (Server, 
 }
 
 pub(crate) fn frame(kind: u8, payload: &[u8]) -> Vec<u8> {
-    let len = u16::try_from(payload.len()).expect("short") | 0x4000;
-    [&[kind][..], &len.to_be_bytes(), payload].concat()
+    let len = Varint::new(payload.len() as u64).expect("short");
+    [&[kind][..], len.as_bytes(), payload].concat()
 }
 
-/// The field section of a request for a tunnel.
-fn request(target: SocketAddr, credentials: &str) -> Vec<u8> {
+/// A request for a tunnel.
+pub(crate) fn request(target: SocketAddr, credentials: &str) -> Vec<u8> {
     let path = format!("/.well-known/masque/udp/{}/{}/", target.ip(), target.port());
     section(&path, credentials, &[])
 }
 
-/// The field section of a request with a path, and with further fields.
+/// A request with a path, and with further fields.
 fn section(path: &str, credentials: &str, more: &[(&str, &str)]) -> Vec<u8> {
     let fields = [
         (":method", "CONNECT"),
@@ -64,8 +70,14 @@ pub(crate) fn send_settings(link: &mut QuicLink) {
 
 /// Opens a tunnel, and returns its stream.
 #[track_caller]
-fn tunnel(link: &mut QuicLink, target: SocketAddr) -> u64 {
-    granted(link, &request(target, RIGHT))
+pub(crate) fn tunnel(link: &mut QuicLink, target: SocketAddr) -> u64 {
+    tunnel_of(link, target, RIGHT)
+}
+
+/// The same for a user.
+#[track_caller]
+fn tunnel_of(link: &mut QuicLink, target: SocketAddr, credentials: &str) -> u64 {
+    granted(link, &request(target, credentials))
 }
 
 /// A request for a bound tunnel (§6 of draft-ietf-masque-connect-udp-listen).
@@ -84,13 +96,31 @@ pub(crate) fn bound_tunnel(link: &mut QuicLink) -> u64 {
 #[track_caller]
 fn granted(link: &mut QuicLink, request: &[u8]) -> u64 {
     let stream = link.open(true, request);
-    link.run_until(|seen| seen.answers.get(&stream).is_some_and(|it| !it.is_empty()));
-    let answer = link.seen(|seen| seen.answers[&stream].clone());
-    // HEADERS, the prefix of the section, and the static entry of 200.
-    let granted = [0, 0, 0xD9];
-    let is_granted = answer[0] == 1 && answer[2..6].windows(3).any(|it| it == granted);
-    assert!(is_granted, "{answer:02x?}");
+    assert_eq!(status(link, stream), 200);
     stream
+}
+
+/// The status of the answer on a stream, for which it waits.
+#[track_caller]
+pub(crate) fn status(link: &mut QuicLink, stream: u64) -> u16 {
+    link.run_until(|seen| {
+        let answer = seen.answers.get(&stream);
+        answer.is_some_and(|answer| section_of(answer).is_some()) || seen.closed.is_some()
+    });
+    let answer = link.seen(|seen| seen.answers.get(&stream).cloned().unwrap_or_default());
+    let section = section_of(&answer).expect("an answer");
+    let fields = qpack::decode(section, FIELDS_SIZE_MAX).expect("a section");
+    let status = fields.iter().find(|field| *field.name == *b":status");
+    let status = String::from_utf8_lossy(&status.expect("a status").value).parse();
+    status.expect("a number")
+}
+
+/// The field section that a stream begins with, if it has come.
+fn section_of(stream: &[u8]) -> Option<&[u8]> {
+    let (kind, rest) = stream.split_first()?;
+    assert_eq!(*kind, 1, "HEADERS");
+    let (len, len_len) = Varint::read(rest)?;
+    rest.get(len_len..len_len + usize::try_from(len).ok()?)
 }
 
 /// A payload in a datagram for a stream.
@@ -100,7 +130,7 @@ fn datagram(stream: u64, payload: &[u8]) -> Vec<u8> {
 }
 
 #[track_caller]
-fn relays(link: &mut QuicLink, stream: u64, peer: &UdpSocket) {
+pub(crate) fn relays(link: &mut QuicLink, stream: u64, peer: &UdpSocket) {
     let before = link.seen(|seen| seen.datagrams.len());
     link.datagram(&datagram(stream, b"up"));
     link.send();
@@ -218,4 +248,43 @@ fn what_is_for_one_tunnel_comes_through_no_other() {
     }
     let accounting = server.stop();
     assert_eq!(accounting.dropped_as("no_tunnel"), 2 * 59);
+}
+
+//= V-54
+#[test]
+fn the_user_database_is_asked_once_before_a_request_is_refused() {
+    let site = Site::new();
+    let folder = tempfile::tempdir().expect("a directory");
+    let database = folder.path().join("turndb");
+    let add = |user| {
+        turnadmin(&database, &["-a", "-u", user, "-r", REALM, "-p", "x"]);
+    };
+    add("first");
+    let named = format!("--userdb={}", database.display());
+    let (server, tls) = relay(site, &[&named, "--userdb-ask"]);
+    let peer = peer_socket(site.ip(9));
+    let target = peer.local_addr().expect("bound");
+    let basic = |pair: &str| format!("Basic {}", encode_block(pair.as_bytes()));
+    let mut link = QuicLink::connect(&tls, site.ip(3), server.address());
+    send_settings(&mut link);
+    for pair in ["nobody:x", "first:y"] {
+        let stream = link.open(true, &request(target, &basic(pair)));
+        assert_eq!(status(&mut link, stream), 407, "{pair}");
+    }
+    // Who has come since is served at the first request; four of them, because the database is also read four times a second.
+    for user in ["second", "third", "fourth", "fifth"] {
+        add(user);
+        let stream = tunnel_of(&mut link, target, &basic(&format!("{user}:x")));
+        relays(&mut link, stream, &peer);
+    }
+    // A request that is given up while it waits leaves those beside it alone.
+    let beside = tunnel_of(&mut link, target, &basic("first:x"));
+    let stream = link.open(true, &request(target, &basic("sixth:x")));
+    link.finish(stream);
+    link.run_for(Duration::from_millis(400));
+    relays(&mut link, beside, &peer);
+    drop(link);
+    let accounting = server.stop();
+    assert!(accounting.asked_with("vain") >= 2, "{accounting:?}");
+    assert!(accounting.asked_with("found") >= 1, "{accounting:?}");
 }

@@ -38,9 +38,9 @@
 //! | V-48 | TLS handshakes | `tls` |
 //! | V-51 | metrics | `metrics` |
 //! | V-63 | a process that is killed, or hands over to another program | `survival`, `upgrades` |
-//! | V-80, V-87, V-91, V-93 | tunnels of UDP in HTTP/3: places, heads without end, what is for another tunnel, guessed passwords | `http3` |
 //! | V-89, V-91 | bound tunnels to whom no peer may be, and what their clients did not ask for | `bound` |
 //! | V-80 to V-86, V-88, V-95 | QUIC: floods, tokens, amplification, what passes for ChannelData, hand-over, request floods, key logs | `quic` |
+//! | V-54, V-80, V-87, V-91, V-93 | tunnels of UDP in HTTP/3: questions to the database, places, clients without settings, what is for another tunnel, passwords | `http3` |
 //!
 //! Of relay sockets that allocations share, V-07, V-29 and V-45 have tests of their own (`shared_relays`).
 //! And of the port that serves everything: whom a proxy may speak for, what HTTP gets (`proxy`).

@@ -61,7 +61,7 @@ fn database(folder: &Path) -> PathBuf {
 }
 
 /// Has the binary be `turnadmin`.
-fn turnadmin(database: &Path, arguments: &[&str]) {
+pub(crate) fn turnadmin(database: &Path, arguments: &[&str]) {
     let status = Command::new(env!("CARGO_BIN_EXE_turnbuckle"))
         .arg0("turnadmin")
         .args(["--userdb", database.to_str().unwrap()])

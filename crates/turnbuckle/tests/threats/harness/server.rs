@@ -314,6 +314,7 @@ pub(crate) struct Accounting {
     drops: BTreeMap<String, u64>,
     /// Connections that ended, by reason.
     closes: BTreeMap<String, u64>,
+    asks: BTreeMap<String, u64>,
     /// Connections of TCP relays that were tried or came.
     peer_connections: u64,
     /// How they ended, by reason.
@@ -342,6 +343,7 @@ impl Accounting {
             handed_over: number("handed_out"),
             drops: counts("drops"),
             closes: counts("closes"),
+            asks: counts("asks"),
             peer_connections: number("peer_connections"),
             peer_ends: counts("peer_ends"),
         }
@@ -379,6 +381,14 @@ impl Accounting {
             .closes
             .get(reason)
             .unwrap_or_else(|| panic!("no such reason, {reason}: {self:#?}"))
+    }
+
+    /// Requests for which the user database was asked, or not, with this result.
+    pub(crate) fn asked_with(&self, result: &str) -> u64 {
+        *self
+            .asks
+            .get(result)
+            .unwrap_or_else(|| panic!("no such result, {result}: {self:#?}"))
     }
 
     /// Datagrams dropped under `reason`.

@@ -4,6 +4,8 @@
 //! same users, quotas and peer policy, and a name is resolved before the answer. A connection is one session. Each of its tunnels is a client of
 //! its own to the engine, with a name that nothing else ever has.
 //!
+//! A request whose user is unknown waits once for the user database, as by HTTP/1.1, and is kept here meanwhile.
+//!
 //! Invariant: a payload from a client is in when it has come out of QUIC, and one for a client is carried when QUIC has sent it.
 
 use std::collections::{BTreeMap, VecDeque};
@@ -11,17 +13,19 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use turnbuckle_datapath::{Received, Run, SendQueue, StreamId, Waker};
+use turnbuckle_datapath::{Received, Run, SendQueue, Waker};
 use turnbuckle_engine::{
     AllocationId, ClientTuple, Endpoint as Listener, Time, Transport, TunnelEnd, TunnelSession,
+    User,
 };
 use turnbuckle_masque::h3::{Event, NotSent, Payload, Way};
 use turnbuckle_masque::{Asked, Host, Refusal};
 use turnbuckle_quic::ConnectionName;
 
 use super::Quic;
+use super::lookups::{Lookups, Waiting};
 use crate::counters::{CloseReason, QuicDrop, ShardCounters};
-use crate::resolve::{Question, Replies, Resolver, WAIT_MAX};
+use crate::resolve::Resolver;
 use crate::shard::front::{TunnelEvent, granted, refusal};
 use crate::shard::hub::Hub;
 use crate::shard::name;
@@ -39,23 +43,21 @@ const RUN_LEN_MAX: usize = 32 * 1024;
 
 /// The tunnels of a shard's connections.
 pub(super) struct Door {
-    resolver: Option<Resolver>,
+    lookups: Lookups,
     /// Whether tunnels may be bound.
     serves_bound: bool,
-    replies: Option<Arc<Replies>>,
     /// By the places of their connections.
     visits: Vec<Option<Visit>>,
-    /// Requests that wait for an answer of the resolver, by when they have waited long enough.
-    resolving: VecDeque<(Time, Asking)>,
     /// Connections with granted requests that wait for the client's settings, and the client of one of these.
     unsettled: VecDeque<(Time, ConnectionName, ClientTuple)>,
     /// Connections that have payloads which came before their tunnels were open.
     early: Vec<ConnectionName>,
+    /// Requests whose users the database has been asked about.
+    users_asked: Vec<(ConnectionName, u64)>,
     /// Connections with payloads that are not sent yet.
     carrying: Vec<ConnectionName>,
     /// How many payloads these are.
     queued: u64,
-    last_number: u64,
     /// Payloads of one connection, kept for their memory.
     came: Vec<Payload<AllocationId>>,
     /// Payloads of a run, back to back, kept for their memory.
@@ -84,33 +86,51 @@ struct Visit {
 
 /// What there is of a request.
 enum Tunnel {
+    /// The user database is being asked who asks, under this name of the request.
+    Identifying {
+        client: ClientTuple,
+        asked: Box<Asked>,
+    },
     /// The name of its target is being resolved.
     Resolving { number: u64 },
     /// The engine has it under this name.
     Begun { client: ClientTuple },
 }
 
-/// A request that waits for the resolver.
-struct Asking {
-    number: u64,
-    name: ConnectionName,
-    stream: u64,
-    port: u16,
+impl Visit {
+    /// Returns a name for a request of connection `name`, which nothing else ever has.
+    fn client(&self, name: ConnectionName) -> ClientTuple {
+        ClientTuple {
+            listener: self.listener,
+            remote: self.remote,
+            transport: Transport::Quic,
+            connection: name::connection(u32::try_from(name.place()).unwrap_or(u32::MAX)),
+        }
+    }
+}
+
+impl Tunnel {
+    /// Ends what there is of it elsewhere, because its client is gone.
+    fn give_up(self, hub: &mut Hub) {
+        match self {
+            Self::Identifying { client, .. } => drop(hub.parking.of(&client)),
+            Self::Resolving { .. } => {}
+            Self::Begun { client } => hub.engine.disconnected(hub.now, &client),
+        }
+    }
 }
 
 impl Door {
     pub(super) fn new(resolver: Option<Resolver>, serves_bound: bool) -> Self {
         Self {
-            resolver,
+            lookups: Lookups::new(resolver),
             serves_bound,
-            replies: None,
             visits: Vec::new(),
-            resolving: VecDeque::new(),
             unsettled: VecDeque::new(),
             early: Vec::new(),
+            users_asked: Vec::new(),
             carrying: Vec::new(),
             queued: 0,
-            last_number: 0,
             came: Vec::new(),
             run: Vec::new(),
         }
@@ -118,7 +138,7 @@ impl Door {
 
     /// Sets what wakes the shard when a name is resolved.
     pub(super) fn connect(&mut self, waker: Waker) {
-        self.replies = Some(Replies::new(waker));
+        self.lookups.connect(waker);
     }
 
     /// Enters a connection.
@@ -147,9 +167,7 @@ impl Door {
             return;
         };
         for tunnel in visit.tunnels.into_values() {
-            if let Tunnel::Begun { client } = tunnel {
-                hub.engine.disconnected(hub.now, &client);
-            }
+            tunnel.give_up(hub);
         }
         let lost = visit.queued - visit.carried;
         self.queued -= lost;
@@ -181,10 +199,10 @@ impl Door {
 
     /// Returns when there is something to do by itself.
     pub(super) fn next_timeout(&self) -> Option<Time> {
-        if !self.early.is_empty() {
+        if !self.early.is_empty() || !self.users_asked.is_empty() {
             return Some(Time::ZERO);
         }
-        let resolving = self.resolving.front().map(|&(until, _)| until);
+        let resolving = self.lookups.next_timeout();
         let unsettled = self.unsettled.front().map(|&(until, ..)| until);
         resolving.into_iter().chain(unsettled).min()
     }
@@ -210,11 +228,15 @@ impl Quic {
         }
     }
 
-    /// Takes what the resolver has found, and does what has waited long enough.
+    /// Goes on with requests about whose users the database has been asked. Takes what the resolver has found, and does what has waited long enough.
     pub(super) fn attend(&mut self, hub: &mut Hub) {
-        if !self.door.resolving.is_empty() {
-            self.take_resolved(hub);
+        for at in std::mem::take(&mut self.door.users_asked) {
+            // One that its client has given up meanwhile is not here any more.
+            if let Some(Tunnel::Identifying { asked, .. }) = self.forget(at, hub.now.time) {
+                self.answer(at, *asked, false, hub);
+            }
         }
+        self.take_resolved(hub);
         while let Some(&(until, name, client)) = self.door.unsettled.front() {
             let waits = self.door.has_client(&client) && !self.has_settings(name);
             if waits && until > hub.now.time {
@@ -269,10 +291,8 @@ impl Quic {
                     });
                 }
                 Event::Ended { stream, .. } => {
-                    if let Some(Tunnel::Begun { client }) =
-                        self.forget((name, stream), hub.now.time)
-                    {
-                        hub.engine.disconnected(hub.now, &client);
+                    if let Some(tunnel) = self.forget((name, stream), hub.now.time) {
+                        tunnel.give_up(hub);
                     }
                 }
             }
@@ -296,8 +316,7 @@ impl Quic {
                     self.door.unsettled.push_back((until, name, *client));
                 }
             }
-            // No request of this front waits for the user database.
-            TunnelEvent::UserAsked => {}
+            TunnelEvent::UserAsked => self.door.users_asked.push((name, stream)),
             TunnelEvent::Ended(cause) => {
                 self.forget((name, stream), now);
                 self.endpoint.with(self.now, name, |connection, http| {
@@ -412,12 +431,40 @@ impl Quic {
         has == Some(true)
     }
 
-    /// Answers a request, or begins what its answer waits for.
+    /// Takes a request.
     fn asked(&mut self, at: (ConnectionName, u64), asked: Asked, hub: &mut Hub) {
+        self.connections.progressed(hub.now.time, at.0);
+        self.answer(at, asked, true, hub);
+    }
+
+    /// Answers a request, or begins what its answer waits for. If it `may_ask`, the user database is asked once about a user who is not known.
+    fn answer(&mut self, at: (ConnectionName, u64), asked: Asked, may_ask: bool, hub: &mut Hub) {
         let (name, stream) = at;
-        self.connections.progressed(hub.now.time, name);
         let realm = hub.engine.realm_of_authority(true, &asked.authority);
-        let begun = self.begin(at, asked, &realm, hub);
+        let checked = asked.credentials.as_ref().map(|given| {
+            (hub.engine).check_password(hub.now, &realm, &given.name, &given.password)
+        });
+        // guard: V-54-ask-http3
+        let question = match &checked {
+            Some(Err(wrong)) if may_ask => wrong.question.clone(),
+            _ => None,
+        };
+        if let Some(question) = question
+            && let Some(visit) = self.door.visit(name)
+        {
+            let client = visit.client(name);
+            if (hub.parking).park(hub.now.time, client, None, question) {
+                let asked = Box::new(asked);
+                visit.streams.insert(client.connection.serial, stream);
+                let waiting = Tunnel::Identifying { client, asked };
+                visit.tunnels.insert(stream, waiting);
+                return;
+            }
+        }
+        let begun = match checked {
+            Some(Ok(user)) => self.begin(at, asked, &user, hub),
+            _ => Err(Refusal::Unauthorized),
+        };
         self.allow_streams(name);
         let Err(refusal) = begun else {
             return;
@@ -432,7 +479,7 @@ impl Quic {
             }
         }
         self.refuse(at, refusal, &realm);
-        self.forget((name, stream), hub.now.time);
+        self.forget(at, hub.now.time);
     }
 
     /// Opens more streams to a client that has shown who it is, if it has come to need them.
@@ -450,27 +497,21 @@ impl Quic {
         });
     }
 
-    /// Finds out who asks for a tunnel, and begins it.
+    /// Begins a tunnel for a user.
     fn begin(
         &mut self,
         (name, stream): (ConnectionName, u64),
         asked: Asked,
-        realm: &str,
+        user: &Arc<User>,
         hub: &mut Hub,
     ) -> Result<(), Refusal> {
-        let user = asked.credentials.as_ref().and_then(|given| {
-            let (name, password) = (&given.name, &given.password);
-            let checked = hub.engine.check_password(hub.now, realm, name, password);
-            checked.ok()
-        });
-        let user = user.ok_or(Refusal::Unauthorized)?;
         let visit = self.door.visit(name).ok_or(Refusal::NoCapacity)?;
         let is_same = visit.session.as_ref().is_some_and(|session| {
             let before = session.user();
             (&before.realm, &before.quota_name) == (&user.realm, &user.quota_name)
         });
         if !is_same {
-            let session = hub.engine.open_session(hub.now, visit.remote, &user);
+            let session = hub.engine.open_session(hub.now, visit.remote, user);
             visit.session = Some(session.map_err(refusal)?);
         }
         let port = asked.target.port;
@@ -484,31 +525,9 @@ impl Quic {
             Host::Any => return Err(Refusal::BadRequest),
             Host::Name(host) => host,
         };
-        let door = &mut self.door;
-        let (Some(resolver), Some(replies)) = (&door.resolver, &door.replies) else {
-            return Err(Refusal::DnsError);
-        };
-        door.last_number += 1;
-        let number = door.last_number;
-        let is_put = resolver.ask(Question {
-            name: host,
-            user: format!("{}\n{}", user.realm, user.quota_name).into(),
-            stream: StreamId::from_u32(0), // the number names the request
-            number,
-            replies: Arc::clone(replies),
-        });
-        if !is_put {
-            return Err(Refusal::Crowded);
-        }
-        let asking = Asking {
-            number,
-            name,
-            stream,
-            port,
-        };
-        let until = hub.now.time + WAIT_MAX;
-        door.resolving.push_back((until, asking));
-        if let Some(visit) = door.visit(name) {
+        let lookups = &mut self.door.lookups;
+        let number = lookups.ask(hub.now.time, (host, port), (name, stream), user)?;
+        if let Some(visit) = self.door.visit(name) {
             visit.tunnels.insert(stream, Tunnel::Resolving { number });
         }
         Ok(())
@@ -526,12 +545,7 @@ impl Quic {
         let Some(session) = &visit.session else {
             return Err(Refusal::NoCapacity);
         };
-        let client = ClientTuple {
-            listener: visit.listener,
-            remote: visit.remote,
-            transport: Transport::Quic,
-            connection: name::connection(u32::try_from(name.place()).unwrap_or(u32::MAX)),
-        };
+        let client = visit.client(name);
         for address in addresses {
             match hub.engine.open_tunnel(hub.now, session, client, address) {
                 Ok(_) => {
@@ -558,7 +572,7 @@ impl Quic {
     fn forget(&mut self, (name, stream): (ConnectionName, u64), now: Time) -> Option<Tunnel> {
         let visit = self.door.visit(name)?;
         let tunnel = visit.tunnels.remove(&stream);
-        if let Some(Tunnel::Begun { client }) = &tunnel {
+        if let Some(Tunnel::Begun { client } | Tunnel::Identifying { client, .. }) = &tunnel {
             visit.streams.remove(&client.connection.serial);
         }
         if visit.streams.is_empty() {
@@ -569,33 +583,20 @@ impl Quic {
 
     /// Takes what the resolver has found, and refuses what has waited too long for it.
     fn take_resolved(&mut self, hub: &mut Hub) {
-        let answers = self.door.replies.as_ref().map(|replies| replies.take());
-        for answer in answers.unwrap_or_default() {
-            let mut resolving = self.door.resolving.iter();
-            let Some(at) = resolving.position(|(_, asking)| asking.number == answer.number) else {
-                continue; // it has waited long enough
-            };
-            let Some((_, asking)) = self.door.resolving.remove(at) else {
-                continue;
-            };
-            if !self.waits(&asking) {
-                continue;
-            }
-            let addresses = answer.addresses.into_iter();
-            let addresses = addresses.map(|ip| Some(SocketAddr::new(ip, asking.port)));
-            let at = (asking.name, asking.stream);
-            if let Err(refusal) = self.open(at, addresses, hub) {
+        for (waiting, addresses) in self.door.lookups.take_resolved() {
+            let at = (waiting.name, waiting.stream);
+            let addresses = addresses.into_iter();
+            let addresses = addresses.map(|ip| Some(SocketAddr::new(ip, waiting.port)));
+            if self.waits(&waiting)
+                && let Err(refusal) = self.open(at, addresses, hub)
+            {
                 self.refuse(at, refusal, "");
                 self.forget(at, hub.now.time);
             }
         }
-        while let Some((_, asking)) = self
-            .door
-            .resolving
-            .pop_front_if(|(until, _)| *until <= hub.now.time)
-        {
-            if self.waits(&asking) {
-                let at = (asking.name, asking.stream);
+        while let Some(waiting) = self.door.lookups.take_late(hub.now.time) {
+            if self.waits(&waiting) {
+                let at = (waiting.name, waiting.stream);
                 self.refuse(at, Refusal::DnsTimeout, "");
                 self.forget(at, hub.now.time);
             }
@@ -603,10 +604,10 @@ impl Quic {
     }
 
     /// Returns whether a request still waits for the resolver.
-    fn waits(&mut self, asking: &Asking) -> bool {
-        let visit = self.door.visit(asking.name);
-        let tunnel = visit.and_then(|visit| visit.tunnels.get(&asking.stream));
-        matches!(tunnel, Some(Tunnel::Resolving { number }) if *number == asking.number)
+    fn waits(&mut self, waiting: &Waiting) -> bool {
+        let visit = self.door.visit(waiting.name);
+        let tunnel = visit.and_then(|visit| visit.tunnels.get(&waiting.stream));
+        matches!(tunnel, Some(Tunnel::Resolving { number }) if *number == waiting.number)
     }
 }
 

@@ -15,6 +15,7 @@
 mod connections;
 mod door;
 mod http3;
+mod lookups;
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
