@@ -1,6 +1,6 @@
-//! V-54, V-80, V-87, V-91 and V-93 for clients who ask for tunnels of UDP by HTTP/3.
+//! V-54, V-80, V-87, V-90, V-91, V-93 and V-94 for clients who ask for tunnels of UDP by HTTP/3.
 
-use std::net::{SocketAddr, UdpSocket};
+use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::time::Duration;
 
 use openssl::base64::encode_block;
@@ -10,7 +10,8 @@ use turnbuckle_quic::Closed;
 use turnbuckle_wire::Varint;
 
 use crate::harness::{
-    Authority, Key, QuicLink, REALM, Server, Site, Tls, peer_receives, peer_socket,
+    ABOUT_TCP, ABOUT_UDP, Authority, Canary, Key, NameServer, QuicLink, REALM, Record, Server,
+    Site, Tls, World, always, first_then, forge_icmp, forge_icmp_about, peer_receives, peer_socket,
 };
 use crate::realms::turnadmin;
 use crate::streams::start;
@@ -46,7 +47,12 @@ pub(crate) fn frame(kind: u8, payload: &[u8]) -> Vec<u8> {
 
 /// A request for a tunnel.
 pub(crate) fn request(target: SocketAddr, credentials: &str) -> Vec<u8> {
-    let path = format!("/.well-known/masque/udp/{}/{}/", target.ip(), target.port());
+    request_of((&target.ip().to_string(), target.port()), credentials)
+}
+
+/// The same for a host as it stands in the path.
+fn request_of((host, port): (&str, u16), credentials: &str) -> Vec<u8> {
+    let path = format!("/.well-known/masque/udp/{host}/{port}/");
     section(&path, credentials, &[])
 }
 
@@ -287,4 +293,109 @@ fn the_user_database_is_asked_once_before_a_request_is_refused() {
     let accounting = server.stop();
     assert!(accounting.asked_with("vain") >= 2, "{accounting:?}");
     assert!(accounting.asked_with("found") >= 1, "{accounting:?}");
+}
+
+//= V-94
+#[test]
+fn an_icmp_error_ends_a_tunnel_only_if_it_says_that_its_peer_cannot_be_reached() {
+    let site = Site::new();
+    let (server, tls) = relay(site, &[]);
+    let peer = peer_socket(site.ip(9));
+    let target = peer.local_addr().expect("bound");
+    let mut link = QuicLink::connect(&tls, site.ip(3), server.address());
+    send_settings(&mut link);
+    let stream = tunnel(&mut link, target);
+    link.datagram(&datagram(stream, b"up"));
+    link.send();
+    let (_, relayed) = peer_receives(&peer);
+    // About others: another host, another port of the peer's, and TCP. About the peer: too big, and too long on its way.
+    let other = SocketAddr::new(site.ip(8), target.port());
+    if !forge_icmp(site.ip(66), relayed, other) {
+        return;
+    }
+    let port = SocketAddr::new(target.ip(), target.port() ^ 1);
+    assert!(forge_icmp(site.ip(66), relayed, port));
+    for (protocol, kind_and_code) in [
+        (ABOUT_TCP, [3, 3]),
+        (ABOUT_UDP, [3, 4]),
+        (ABOUT_UDP, [11, 0]),
+        (ABOUT_UDP, [12, 0]),
+    ] {
+        let forged = forge_icmp_about(protocol, kind_and_code, site.ip(66), relayed, target);
+        assert!(forged);
+    }
+    relays(&mut link, stream, &peer);
+    // Who knows both ends of the flow is on its path, where it can be cut anyway.
+    assert!(forge_icmp(site.ip(66), relayed, target));
+    let before = link.seen(|seen| seen.datagrams.len());
+    link.run_for(Duration::from_millis(200));
+    link.datagram(&datagram(stream, b"nobody is there"));
+    link.run_for(Duration::from_millis(200));
+    assert_eq!(link.seen(|seen| seen.datagrams.len()), before);
+    let accounting = server.stop();
+    assert_eq!(accounting.dropped_as("icmp_ends_tunnel"), 1);
+    assert_eq!(accounting.dropped_as("no_tunnel"), 1);
+}
+
+//= V-90
+//= V-15
+//= UDPX-03
+#[test]
+fn a_name_leads_to_the_address_that_was_allowed_and_keeps_nobody_else_waiting() {
+    let Some(_world) = World::enter() else {
+        return;
+    };
+    let (peer_ip, forbidden) = (World::client(9), IpAddr::from([10, 77, 0, 1]));
+    let slow = ["a", "b", "c", "d", "e", "f", "g", "h", "i"]
+        .map(|label| &*format!("{label}.slow.test").leak());
+    let records = [
+        ("rebinds.test", first_then(peer_ip, forbidden)),
+        ("both.test", always(&[forbidden, peer_ip])),
+        (
+            "inside.test",
+            always(&[forbidden, IpAddr::from([127, 0, 0, 1])]),
+        ),
+    ];
+    let silent = slow.map(|name| (name, Record::Silence));
+    let _names = NameServer::start(records.into_iter().chain(silent));
+    let authority = Authority::new();
+    let certificate = authority.options(Key::P256);
+    let certificate: Vec<&str> = certificate.iter().map(String::as_str).collect();
+    let own = [&World::RELAYS[..], &["--quic", "--masque=tls"]].concat();
+    let server = Server::start(World::server(), &[&own[..], &certificate].concat());
+    let mut tls = authority.client();
+    tls.alpn = vec![b"h3"];
+    let peer = peer_socket(peer_ip);
+    let port = peer.local_addr().expect("bound").port();
+    let canary = Canary::at(SocketAddr::new(forbidden, port));
+    let mut link = QuicLink::connect(&tls, World::client(3), server.address());
+    send_settings(&mut link);
+    let ask = |link: &mut QuicLink, host: &str| link.open(true, &request_of((host, port), RIGHT));
+    // The address of the first answer is the one that is used, however the name changes.
+    let stream = ask(&mut link, "rebinds.test");
+    assert_eq!(status(&mut link, stream), 200);
+    let again = ask(&mut link, "rebinds.test");
+    assert_eq!(status(&mut link, again), 403);
+    relays(&mut link, stream, &peer);
+    let both = ask(&mut link, "both.test");
+    assert_eq!(status(&mut link, both), 200);
+    relays(&mut link, both, &peer);
+    for (host, expected) in [
+        ("inside.test", 403),
+        ("nobody.test", 502),
+        (&*"a.".repeat(150), 400),
+        (&*"a".repeat(60_000), 431),
+    ] {
+        let stream = ask(&mut link, host);
+        assert_eq!(status(&mut link, stream), expected, "{host:.20}");
+    }
+    canary.assert_silent();
+    // Nobody answers about these: the ninth is refused at once, and whoever needs no name is served meanwhile.
+    let [.., last] = slow.map(|name| ask(&mut link, name));
+    assert_eq!(status(&mut link, last), 429);
+    let beside = ask(&mut link, &peer_ip.to_string());
+    assert_eq!(status(&mut link, beside), 200);
+    relays(&mut link, beside, &peer);
+    drop(link);
+    server.stop();
 }
