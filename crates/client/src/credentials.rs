@@ -36,6 +36,12 @@ impl Credentials {
         }
     }
 
+    /// Returns what stands for them in a field of HTTP (RFC 7617).
+    pub(crate) fn basic(&self) -> String {
+        let pair = format!("{}:{}", self.username, self.password);
+        format!("Basic {}", BASE64_STANDARD.encode(pair))
+    }
+
     /// Returns the credentials of a client with tokens of an authorization server (RFC 7635). They are the name of its key, which is USERNAME, and
     /// the key that it shares with the server, for AES-256-GCM.
     pub fn third_party(key_name: &str, key: &[u8]) -> Self {

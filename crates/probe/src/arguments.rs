@@ -13,18 +13,14 @@ const TLS_PORT: u16 = 5349;
 #[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 pub struct Arguments {
     #[command(subcommand)]
-    pub(crate) door: Option<Door>,
+    pub(crate) other: Option<Other>,
     /// The server's address; its port is 3478 unless given
     #[arg(value_name = "ADDRESS[:PORT]", value_parser = server_address, required_unless_present = "list")]
     pub(crate) server: Option<SocketAddr>,
     #[command(flatten)]
     pub(crate) users: Users,
-    /// Try only these, as far as the server speaks them
-    #[arg(long, value_parser = transports(), value_delimiter = ',', default_values_t = Transport::ALL)]
-    pub(crate) transports: Vec<Transport>,
-    /// Where the server speaks TLS and DTLS
-    #[arg(long, value_name = "PORT", default_value_t = TLS_PORT)]
-    pub(crate) tls_port: u16,
+    #[command(flatten)]
+    pub(crate) ways: Ways,
     #[command(flatten)]
     pub(crate) peers: Peers,
     /// Connects to closed and to silent ports, of each, whose failures are timed (V-12)
@@ -46,9 +42,74 @@ pub struct Arguments {
     pub(crate) list: bool,
 }
 
+/// By what ways the server is tried.
+#[derive(clap::Args, Clone, Debug)]
+pub(crate) struct Ways {
+    /// Try only these ways in, as far as the server has them
+    #[arg(long = "door", value_name = "NAME", value_enum, value_delimiter = ',', default_values_t = Door::ALL)]
+    pub(crate) doors: Vec<Door>,
+    /// Try only these, as far as the server speaks them; tunnels by HTTP/1.1 are tried by one of tls and tcp
+    #[arg(long, value_parser = transports(), value_delimiter = ',', default_values_t = Transport::ALL)]
+    pub(crate) transports: Vec<Transport>,
+    /// Where the server speaks TLS and DTLS
+    #[arg(long, value_name = "PORT", default_value_t = TLS_PORT)]
+    pub(crate) tls_port: u16,
+    #[command(flatten)]
+    pub(crate) targets: Targets,
+}
+
+/// Requests for tunnels.
+#[derive(clap::Args, Clone, Debug)]
+pub(crate) struct Targets {
+    /// The host whom requests for tunnels are for
+    #[arg(long, value_name = "HOST", default_value = "relay.example.org")]
+    pub(crate) authority: String,
+    /// A name that the server resolves to a peer which is forbidden, as a tunnel's target; may be given several times
+    #[arg(long = "forbidden-name", value_name = "NAME")]
+    pub(crate) names: Vec<String>,
+    /// Of the spellings of addresses as targets of tunnels, which are more than 20,000, try one in so many
+    #[arg(long = "target-one-in", value_name = "COUNT", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=10_000))]
+    pub(crate) one_in: u16,
+}
+
+/// A way in.
+#[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Door {
+    /// TURN, by all transports
+    Turn,
+    /// Tunnels of UDP in HTTP/1.1: by TLS, or where that is not spoken by TCP
+    Http1,
+    /// Tunnels of UDP in HTTP/3, at the port of TURN
+    Http3,
+}
+
+impl Door {
+    const ALL: [Self; 3] = [Self::Turn, Self::Http1, Self::Http3];
+
+    /// Returns the name of what is spoken there.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Turn => "TURN",
+            Self::Http1 => "HTTP/1.1",
+            Self::Http3 => "HTTP/3",
+        }
+    }
+}
+
+/// Lets the value be written as on the command line.
+impl std::fmt::Display for Door {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.write_str(match self {
+            Self::Turn => "turn",
+            Self::Http1 => "http1",
+            Self::Http3 => "http3",
+        })
+    }
+}
+
 /// Servers of something else than TURN.
 #[derive(clap::Subcommand, Clone, Debug)]
-pub(crate) enum Door {
+pub(crate) enum Other {
     /// Break the rules of QUIC (RFC 9000, 9001) at any server of it, and say what it does; exit code 1 if it does not what it should
     Quic(crate::quic::Arguments),
 }
@@ -97,7 +158,7 @@ pub(crate) struct Crowd {
     /// How long each of their attacks lasts, from 1 to 600 seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=600))]
     pub(crate) attack_seconds: u16,
-    /// Only the attacks of many strangers, and all at the same time
+    /// Only the attacks of many strangers, by TURN, and all at the same time
     #[arg(long, conflicts_with = "quick")]
     pub(crate) only_strangers: bool,
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use turnbuckle_client::blocking::Target;
 use turnbuckle_client::{Credentials, Transport};
 
-use crate::arguments::{Arguments, Crowd};
+use crate::arguments::{Arguments, Crowd, Targets};
 use crate::canary::Canary;
 
 /// The port of peers when no canary listens.
@@ -16,7 +16,7 @@ const PORT: u16 = 7000;
 /// Everything that the attacks share.
 pub(crate) struct Context {
     pub(crate) target: Arc<Target>,
-    /// The requested transports that the server serves; never none.
+    /// The requested transports by which the server serves TURN; none if TURN is not tried.
     pub(crate) transports: Vec<Transport>,
     pub(crate) other_user: Option<Credentials>,
     pub(crate) secret: Option<String>,
@@ -29,6 +29,7 @@ pub(crate) struct Context {
     only: String,
     pub(crate) quick: bool,
     pub(crate) strangers: Strangers,
+    pub(crate) targets: Targets,
 }
 
 /// The strangers of the attacks of many at once.
@@ -77,6 +78,7 @@ impl Context {
             only: arguments.only.clone(),
             quick: arguments.quick,
             strangers: Strangers::new(&arguments.crowd),
+            targets: arguments.ways.targets.clone(),
         }
     }
 

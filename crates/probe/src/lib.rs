@@ -1,9 +1,9 @@
 //! `turnbuckle probe`: known vulnerabilities of TURN servers, tried against any of them.
 //!
 //! The matrix ([`matrix`]) names every peer that no client should reach, by every path, in every spelling. Canaries on the server's
-//! host receive what gets through all the same. The other attacks need nothing but the server's address and one or two users. Each is
-//! tried by every transport that it concerns. Rows are those of the threat list (`threats.txt`); `--list` shows which can be tried from
-//! outside.
+//! host receive what gets through all the same. The same peers are targets of tunnels in HTTP ([`tunnels`]), for which a server need not
+//! speak TURN. The other attacks need nothing but the server's address and one or two users. Each is tried by every transport that it
+//! concerns. Rows are those of the threat list (`threats.txt`); `--list` shows which can be tried from outside.
 //!
 //! A run opens a few hundred allocations for moments and sends some megabytes. The command line sets the extent of attacks of many
 //! strangers. A run is not meant for servers of others.
@@ -19,6 +19,7 @@ mod output;
 mod quic;
 mod report;
 mod statistics;
+mod tunnels;
 
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -29,7 +30,7 @@ use turnbuckle_client::blocking::{Session, Target};
 use turnbuckle_client::{Transport, UDP, descriptors};
 
 pub use crate::arguments::Arguments;
-use crate::arguments::Door;
+use crate::arguments::{Door, Other};
 use crate::canary::Canary;
 use crate::context::Context;
 use crate::report::Report;
@@ -37,9 +38,10 @@ use crate::report::Report;
 /// Runs the attacks; the exit code says whether the server held.
 ///
 /// # Errors
-/// The server does not answer or does not know the user, the canary's port is taken, or a server of QUIC does not shake hands.
+/// The server does not answer or does not know the user, the canary's port is taken, or a server of QUIC does not shake hands. Or the server opens
+/// no tunnels, and nothing else is tried.
 pub fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
-    if let Some(Door::Quic(arguments)) = &arguments.door {
+    if let Some(Other::Quic(arguments)) = &arguments.other {
         return quic::run(arguments);
     }
     if arguments.list {
@@ -53,14 +55,32 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     let started = Instant::now();
     let canary = arguments.peers.canary.map(Canary::everywhere).transpose();
     let canary = canary.context("cannot listen for the canary")?;
-    let target = Arc::new(Target::new(server, arguments.tls_port, user)?);
+    let target = Arc::new(Target::new(server, arguments.ways.tls_port, user)?);
     let mut report = Report::default();
-    let transports = greet(&target, &arguments.transports, &mut report)?;
+    let is_turn = arguments.ways.doors.contains(&Door::Turn);
+    if arguments.crowd.only_strangers && !is_turn {
+        bail!(
+            "--only-strangers: these attacks are of clients of TURN; --door has to name turn too"
+        );
+    }
+    let transports = match is_turn {
+        true => greet(&target, &arguments.ways.transports, &mut report)?,
+        false => Vec::new(),
+    };
     let context = Context::new(arguments, target, transports, canary);
-    if !context.strangers.alone && matrix::ROWS.iter().any(|(row, _)| context.wants(row)) {
+    let is_alone = context.strangers.alone;
+    if is_turn && !is_alone && matrix::ROWS.iter().any(|(row, _)| context.wants(row)) {
         matrix::run(&context, &mut report)?;
     }
-    attacks::run(&context, &mut report);
+    if is_turn {
+        attacks::run(&context, &mut report);
+    }
+    if !is_alone && context.wants(tunnels::ROW.0) {
+        let is_there = tunnels::run(&context, &arguments.ways, &mut report);
+        if !is_turn && !is_there {
+            bail!("{server} opens no tunnels: {}", report.notes().join("; "));
+        }
+    }
     let seconds = started.elapsed().as_secs_f64();
     if arguments.json {
         report.print_json(seconds);

@@ -1,7 +1,7 @@
 //! `turnbuckle probe --list`: every row of the threat list, and how it is tried.
 
 use crate::output;
-use crate::{attacks, matrix};
+use crate::{attacks, matrix, tunnels};
 
 /// One row: id, what it is about, whether it can be seen from outside, and what cannot.
 const THREATS: &str = include_str!("threats.txt");
@@ -31,7 +31,9 @@ fn threats() -> impl Iterator<Item = Threat<'static>> {
 fn tried(id: &str) -> Vec<String> {
     let of_matrix = matrix::ROWS.iter().filter(|(row, _)| *row == id);
     let of_matrix = of_matrix.map(|(_, what)| format!("{what} (the matrix)"));
-    of_matrix.chain(attacks::of(id)).collect()
+    let of_tunnels = [tunnels::ROW].into_iter().filter(|(row, _)| *row == id);
+    let of_tunnels = of_tunnels.map(|(_, what)| format!("{what} (HTTP/1.1, HTTP/3)"));
+    of_matrix.chain(of_tunnels).chain(attacks::of(id)).collect()
 }
 
 /// Prints the list.

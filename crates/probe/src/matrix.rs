@@ -23,7 +23,7 @@ use turnbuckle_client::{TCP, UDP};
 const CHANNELS: u16 = 0x1000;
 const CHANNEL_MIN: u16 = 0x4000;
 /// How long what was sent may take to reach the canary.
-const ARRIVAL: Duration = Duration::from_millis(300);
+pub(super) const ARRIVAL: Duration = Duration::from_millis(300);
 
 pub(super) const ROWS: [(&str, &str); 8] = [
     ("V-01", "loopback peers"),
@@ -38,11 +38,11 @@ pub(super) const ROWS: [(&str, &str); 8] = [
 
 /// The result of one row.
 #[derive(Default)]
-struct Tally {
-    probes: u64,
-    refused: u64,
-    unanswered: u64,
-    granted: Vec<String>,
+pub(super) struct Tally {
+    pub(super) probes: u64,
+    pub(super) refused: u64,
+    pub(super) unanswered: u64,
+    pub(super) granted: Vec<String>,
 }
 
 /// The kind of a request.
@@ -112,7 +112,8 @@ pub(super) fn run(context: &Context, report: &mut Report) -> io::Result<()> {
     Ok(())
 }
 
-fn verdict(tally: &Tally, received: &[&String]) -> Verdict {
+/// Says whether the server held, by its answers and by what the canary has received.
+pub(super) fn verdict(tally: &Tally, received: &[&String]) -> Verdict {
     let Tally {
         probes,
         refused,

@@ -66,6 +66,11 @@ impl Report {
         self.notes.push(text);
     }
 
+    /// Returns why what was not tried was not.
+    pub(super) fn notes(&self) -> &[String] {
+        &self.notes
+    }
+
     /// Returns whether nothing failed.
     pub(super) fn is_clean(&self) -> bool {
         let failed = |row: &Row| matches!(row.verdict, Verdict::Failed(_));

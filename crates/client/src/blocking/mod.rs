@@ -6,6 +6,7 @@
 
 pub mod dtls;
 
+mod http3;
 mod link;
 mod message;
 mod received;
@@ -15,6 +16,7 @@ mod target;
 mod tls;
 mod tunnel;
 
+pub use http3::Http3;
 pub use link::{Datagrams, Link, dtls_from, udp};
 pub use message::{Answer, append, code, plain};
 pub use received::Received;

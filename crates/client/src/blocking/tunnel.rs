@@ -3,15 +3,14 @@
 use std::io;
 use std::time::{Duration, Instant};
 
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
 use turnbuckle_wire::{CapsuleHeader, UDP_CONTEXT, Varint};
 
 use super::received::is_transient;
 use super::stream::Carrier;
+use crate::credentials::Credentials;
 
 /// How long an answer may take; the server resolves a name for five seconds at most.
-const ANSWER_WAIT: Duration = Duration::from_secs(8);
+pub(super) const ANSWER_WAIT: Duration = Duration::from_secs(8);
 /// The longest head of an answer that is read.
 const HEAD_LEN_MAX: usize = 16 * 1024;
 
@@ -25,17 +24,12 @@ pub struct Tunnel {
 /// What a request for a tunnel is answered with.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TunnelAnswer {
-    /// The status code: 101 for a tunnel.
+    /// The status code.
     pub status: u16,
-    /// The head as it came, without the status line.
+    /// Whether there is a tunnel: by HTTP/1.1 with 101 (RFC 9298 §3.3), by HTTP/3 with any 2xx (§3.5).
+    pub is_open: bool,
+    /// The fields, one a line.
     pub fields: String,
-}
-
-impl TunnelAnswer {
-    /// Returns whether there is a tunnel.
-    pub fn is_open(&self) -> bool {
-        self.status == 101
-    }
 }
 
 impl Tunnel {
@@ -47,19 +41,21 @@ impl Tunnel {
         }
     }
 
-    /// Asks for a tunnel to `host`, as it stands in the path, with a user's name and password, and sends `early` with the request.
+    /// Asks for a tunnel to `host`, as it stands in the path, as a user, and sends `early` for the target with the request.
     ///
     /// # Errors
     /// The connection has failed, or no answer has come.
     pub fn ask(
         &mut self,
         authority: &str,
-        (host, port): (&str, u16),
-        user: Option<(&str, &str)>,
+        target: (&str, u16),
+        user: &Credentials,
         early: &[u8],
     ) -> io::Result<TunnelAnswer> {
-        let mut bytes = request(authority, (host, port), user);
-        bytes.extend_from_slice(early);
+        let mut bytes = request(authority, target, user);
+        if !early.is_empty() {
+            bytes.extend(datagram_capsule(early));
+        }
         self.send_raw(&bytes)?;
         self.answer()
     }
@@ -185,18 +181,19 @@ impl Tunnel {
     }
 }
 
-/// Returns a request for a tunnel to `host`, as it stands in the path, by a user with this name and password.
-fn request(authority: &str, (host, port): (&str, u16), user: Option<(&str, &str)>) -> Vec<u8> {
-    let user = user.map(|(name, password)| {
-        let pair = STANDARD.encode(format!("{name}:{password}"));
-        format!("Proxy-Authorization: Basic {pair}\r\n")
-    });
+/// Returns a request for a tunnel to `host`, as it stands in the path, by a user.
+fn request(authority: &str, target: (&str, u16), user: &Credentials) -> Vec<u8> {
+    let (path, user) = (path(target), user.basic());
     format!(
-        "GET /.well-known/masque/udp/{host}/{port}/ HTTP/1.1\r\nHost: {authority}\r\n\
-         Connection: Upgrade\r\nUpgrade: connect-udp\r\nCapsule-Protocol: ?1\r\n{}\r\n",
-        user.unwrap_or_default()
+        "GET {path} HTTP/1.1\r\nHost: {authority}\r\nConnection: Upgrade\r\nUpgrade: connect-udp\r\n\
+         Capsule-Protocol: ?1\r\nProxy-Authorization: {user}\r\n\r\n"
     )
     .into_bytes()
+}
+
+/// Returns the path of a tunnel to `host`, which is written as it stands (RFC 9298 §2).
+pub(super) fn path((host, port): (&str, u16)) -> String {
+    format!("/.well-known/masque/udp/{host}/{port}/")
 }
 
 /// Returns a payload for the target in a DATAGRAM capsule (RFC 9297 §3.5, RFC 9298 §5).
@@ -217,6 +214,7 @@ fn answer_of(head: &[u8]) -> Option<TunnelAnswer> {
     let status = line.strip_prefix("HTTP/1.1 ")?.get(..3)?.parse().ok()?;
     Some(TunnelAnswer {
         status,
+        is_open: status == 101,
         fields: fields.to_owned(),
     })
 }
@@ -236,6 +234,10 @@ mod tests {
     fn an_answer_has_its_status_and_its_fields() {
         let answer = answer_of(b"HTTP/1.1 407 Who\r\nA: b\r\n\r\n").unwrap();
         assert_eq!((answer.status, &*answer.fields), (407, "A: b\r\n\r\n"));
+        assert!(!answer.is_open);
+        // Who does not change protocols has opened no tunnel, however content it is.
+        assert!(!answer_of(b"HTTP/1.1 200 OK\r\n\r\n").unwrap().is_open);
+        assert!(answer_of(b"HTTP/1.1 101 Go\r\n\r\n").unwrap().is_open);
         assert_eq!(answer_of(b"HTTP/2 200\r\n\r\n"), None);
     }
 }

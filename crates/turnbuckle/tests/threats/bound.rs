@@ -141,7 +141,7 @@ fn by_http1(server: SocketAddr) -> Client {
     );
     tunnel.send_raw(request.as_bytes()).unwrap();
     let answer = tunnel.answer().unwrap();
-    assert!(answer.is_open(), "{answer:?}");
+    assert!(answer.is_open, "{answer:?}");
     let fields = answer.fields.to_ascii_lowercase();
     assert!(fields.contains("connect-udp-bind: ?1"), "{fields}");
     assert!(fields.contains("proxy-public-address: \""), "{fields}");

@@ -9,11 +9,12 @@ use crate::harness::{Authority, Key, OTHER_USER, PASSWORD, Server, Site, USER, W
 /// Where strangers come from, of whom there are many.
 const STRANGERS: [&str; 4] = ["21.0.1.1", "21.0.1.2", "21.0.1.3", "21.0.1.4"];
 
-/// Runs the probe in the calling thread's namespace.
-fn probe(options: &[&str]) -> (Output, Value) {
+/// Runs the probe of one way in, in the calling thread's namespace.
+fn probe(door: &str, options: &[&str]) -> (Output, Value) {
     let port = World::SERVICE_PORT.to_string();
     let output = Command::new(env!("CARGO_BIN_EXE_turnbuckle"))
         .args(["probe", "20.0.0.1", "--json"])
+        .args(["--door", door])
         .args(["--user", &format!("{USER}:{PASSWORD}")])
         .args(["--other-user", &format!("{OTHER_USER}:{PASSWORD}")])
         .args(["--canary", &port])
@@ -146,7 +147,10 @@ fn nothing_that_any_server_can_be_tried_with_succeeds() {
     let _server = Server::start(World::server(), &options);
     let sources = STRANGERS.map(|source| format!("--source={source}"));
     let sources = sources.each_ref().map(String::as_str);
-    let (output, report) = probe(&[&["--quota", QUOTA, "--secret", SECRET], &sources[..]].concat());
+    let (output, report) = probe(
+        "turn",
+        &[&["--quota", QUOTA, "--secret", SECRET], &sources[..]].concat(),
+    );
     let rows = report["rows"].as_array().unwrap();
     let others: Vec<&Value> = rows.iter().filter(|row| row["verdict"] != "held").collect();
     assert!(others.is_empty() && output.status.success(), "{others:#?}");
@@ -194,7 +198,7 @@ fn many_strangers_keep_nobody_from_a_relay_with_few_places() {
     let sources = STRANGERS.map(|source| format!("--source={source}"));
     let sources = sources.each_ref().map(String::as_str);
     let many = ["--only-strangers", "--strangers=400", "--flood-rate=300"];
-    let (output, report) = probe(&[&many, &sources[..]].concat());
+    let (output, report) = probe("turn", &[&many, &sources[..]].concat());
     let rows = report["rows"].as_array().unwrap();
     assert_eq!(rows.len(), 4);
     for row in rows {
@@ -239,11 +243,72 @@ fn what_is_left_open_is_found_and_heard() {
         "--unverified-bytes-per-second=100000000",
     ];
     let _server = Server::start(World::server(), &[&World::RELAYS[..], &open].concat());
-    let (output, report) = probe(&["--quick"]);
+    let (output, report) = probe("turn", &["--quick"]);
     assert_eq!(output.status.code(), Some(1));
     assert!(report["canary_hits"].as_u64().unwrap() > 0);
     for row in ["V-06", "V-40", "V-45"] {
         assert_eq!(verdicts(&report, row)[0], "failed", "{row}: {report:#}");
     }
     assert_eq!(verdicts(&report, "V-01"), ["held"]);
+}
+
+/// The options of a relay that opens tunnels by HTTP/1.1 and HTTP/3.
+fn with_tunnels(authority: &Authority, more: &[&str]) -> Vec<String> {
+    let own = [&World::RELAYS[..], &["--quic", "--masque=tls"], more].concat();
+    let own = own.into_iter().map(str::to_owned);
+    own.chain(authority.options(Key::P256)).collect()
+}
+
+/// Which targets of tunnels are tried: all with TURNBUCKLE_TARGETS=all in the environment, which takes minutes, and else one in 53, so that each form has its turn.
+fn targets() -> &'static str {
+    match std::env::var("TURNBUCKLE_TARGETS").is_ok_and(|targets| targets == "all") {
+        true => "--target-one-in=1",
+        false => "--target-one-in=53",
+    }
+}
+
+//= V-89
+//= UDPX-23
+#[test]
+fn no_spelling_of_a_forbidden_peer_is_the_target_of_a_tunnel() {
+    let Some(_world) = World::enter() else {
+        return;
+    };
+    let authority = Authority::new();
+    let options = with_tunnels(&authority, &[]);
+    let options: Vec<&str> = options.iter().map(String::as_str).collect();
+    let server = Server::start(World::server(), &options);
+    for door in ["http1", "http3"] {
+        let (output, report) = probe(door, &["--only=V-89", "--transports=tls", targets()]);
+        println!("{door}: {report:#}");
+        assert_eq!(verdicts(&report, "V-89"), ["held"]);
+        assert_eq!(verdicts(&report, "heard"), ["held", "held"]);
+        assert_eq!(report["canary_hits"], 0);
+        assert_eq!(report["notes"], serde_json::json!([]), "all was tried");
+        assert!(output.status.success());
+        assert!(report["probes"].as_u64().unwrap() >= 400);
+    }
+    server.stop();
+}
+
+#[test]
+fn a_door_for_tunnels_that_is_left_open_is_found_and_heard() {
+    let Some(_world) = World::enter() else {
+        return;
+    };
+    let authority = Authority::new();
+    let open = ["--allowed-peer-ip=10.0.0.0/8", "--allowed-peer-ip=fc00::/7"];
+    let options = with_tunnels(&authority, &open);
+    let options: Vec<&str> = options.iter().map(String::as_str).collect();
+    let server = Server::start(World::server(), &options);
+    for door in ["http1", "http3"] {
+        let (output, report) = probe(
+            door,
+            &["--only=V-89", "--transports=tls", "--target-one-in=17"],
+        );
+        assert_eq!(verdicts(&report, "V-89"), ["failed"], "{report:#}");
+        assert!(report["canary_hits"].as_u64().unwrap() > 0, "{report:#}");
+        assert_eq!(output.status.code(), Some(1));
+    }
+    server.stop();
 }

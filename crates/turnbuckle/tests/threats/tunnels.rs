@@ -1,15 +1,21 @@
-//! Tunnels of UDP in HTTP (CONNECT-UDP, RFC 9298) beside TURN: an operator sees and ends them, and a drain waits for them.
+//! Tunnels of UDP in HTTP (CONNECT-UDP, RFC 9298) beside TURN: an operator sees and ends them, and a drain waits for them. That they lead nowhere
+//! that TURN does not is in `probe`.
 
 use std::net::{SocketAddr, UdpSocket};
 use std::thread;
 use std::time::Duration;
 
+use turnbuckle_client::Credentials;
 use turnbuckle_client::blocking::{Tunnel, tcp};
 
 use crate::control::Steered;
 use crate::harness::{PASSWORD, REALM, Server, Site, USER, peer_socket};
 
 const WAIT: Duration = Duration::from_secs(20);
+
+fn user() -> Credentials {
+    Credentials::user(USER, PASSWORD)
+}
 
 /// A connection to the server's TURN port.
 fn connect(server: &Server) -> Tunnel {
@@ -20,9 +26,9 @@ fn connect(server: &Server) -> Tunnel {
 fn tunnel(server: &Server, peer: SocketAddr) -> Tunnel {
     let mut tunnel = connect(server);
     let (host, port) = (peer.ip().to_string(), peer.port());
-    let answer = tunnel.ask("relay", (&host, port), Some((USER, PASSWORD)), &[]);
+    let answer = tunnel.ask("relay", (&host, port), &user(), &[]);
     let answer = answer.unwrap();
-    assert!(answer.is_open(), "{answer:?}");
+    assert!(answer.is_open, "{answer:?}");
     tunnel
 }
 
@@ -49,7 +55,7 @@ fn a_drain_waits_for_tunnels() {
     // The first count is made at once, and the next one after a second.
     thread::sleep(Duration::from_millis(1500));
     exchange(&mut tunnel, &peer);
-    let refused = connect(&server).ask("relay", ("192.0.2.9", 9), Some((USER, PASSWORD)), &[]);
+    let refused = connect(&server).ask("relay", ("192.0.2.9", 9), &user(), &[]);
     assert_eq!(refused.unwrap().status, 503);
     drop(tunnel);
     server.wait_for_line("drained, 0 allocations and tunnels left");
