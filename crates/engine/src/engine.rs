@@ -289,8 +289,9 @@ impl<R: Random> Engine<R> {
         name: &str,
         password: &str,
     ) -> Result<Arc<User>, WrongPassword> {
+        let are_users_due = self.rules.config.answers.are_users_due;
         self.authenticator
-            .check_password(now, realm, name, password)
+            .check_password(now, realm, name, password, are_users_due)
     }
 
     /// Returns the realm of whom a request in HTTP is for, which names the host and perhaps the port, and came by TLS if `is_secure`. It is the

@@ -27,11 +27,13 @@ pub enum Refusal {
     Unroutable,
     /// There are no credentials, or wrong ones.
     Unauthorized,
+    /// Whether the credentials are wrong is not known yet, because users are still being read.
+    UsersDue,
 }
 
 impl Refusal {
     /// All of them.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
         Self::BadRequest,
         Self::Crowded,
         Self::Draining,
@@ -44,6 +46,7 @@ impl Refusal {
         Self::Prohibited,
         Self::Unroutable,
         Self::Unauthorized,
+        Self::UsersDue,
     ];
 
     /// The status code.
@@ -58,7 +61,7 @@ impl Refusal {
             Self::HeadTooLarge => 431,
             Self::NotServed => 501,
             Self::DnsError | Self::Unroutable => 502,
-            Self::Draining | Self::NoCapacity => 503,
+            Self::Draining | Self::NoCapacity | Self::UsersDue => 503,
             Self::DnsTimeout => 504,
         }
     }
@@ -75,7 +78,7 @@ impl Refusal {
             Self::Crowded => "Too Many Requests",
             Self::HeadTooLarge => "Request Header Fields Too Large",
             Self::DnsError | Self::Unroutable => "Bad Gateway",
-            Self::Draining | Self::NoCapacity => "Service Unavailable",
+            Self::Draining | Self::NoCapacity | Self::UsersDue => "Service Unavailable",
             Self::DnsTimeout => "Gateway Timeout",
         }
     }
@@ -89,7 +92,8 @@ impl Refusal {
             | Self::HeadTooLarge
             | Self::NotFound
             | Self::NotServed
-            | Self::Unauthorized => None,
+            | Self::Unauthorized
+            | Self::UsersDue => None,
             Self::Crowded | Self::Draining | Self::NoCapacity => Some("connection_limit_reached"),
             Self::DnsError => Some("dns_error"),
             Self::DnsTimeout => Some("dns_timeout"),

@@ -16,6 +16,8 @@ use crate::time::Now;
 pub struct WrongPassword {
     /// Whom a user database is to be asked about before the client is refused; `None` if it need not be asked.
     pub question: Option<Question>,
+    /// The users of a database have not been read yet, so that it may be somebody's ([`crate::AnswerConfig::are_users_due`]).
+    pub are_users_due: bool,
 }
 
 impl Authenticator {
@@ -26,6 +28,7 @@ impl Authenticator {
         realm: &str,
         name: &str,
         password: &str,
+        are_users_due: bool,
     ) -> Result<Arc<User>, WrongPassword> {
         let unix_s = self.calendar.advance(now);
         let realm = self.realms.at(place(&self.realms.list, realm).unwrap_or(0));
@@ -56,7 +59,10 @@ impl Authenticator {
                 realm: Arc::clone(realm.name_arc()),
                 name: name.into(),
             });
-            WrongPassword { question }
+            WrongPassword {
+                question,
+                are_users_due,
+            }
         })
     }
 

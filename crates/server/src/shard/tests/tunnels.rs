@@ -151,6 +151,26 @@ fn who_asks_for_a_tunnel_and_is_unknown_waits_for_the_user_database_once() {
     assert_eq!(accounting.total_in(), gone);
 }
 
+#[test]
+fn who_asks_for_a_tunnel_while_users_are_read_is_not_told_that_he_is_unknown() {
+    let mut shards = Several::start(1, 4, &["--masque=plain"]);
+    shards.reconfigure(|engine| engine.answers.are_users_due = true);
+    let mut client = Client::new(&shards);
+    client.ask(("carol", "singer"), &[]);
+    assert_eq!(shards.until(|| client.status()), 503);
+    shards.until(|| client.read().then_some(()));
+    shards.reconfigure(|engine| {
+        engine.answers.are_users_due = false;
+        engine.auth.add_user("carol", "singer").unwrap();
+    });
+    let mut client = Client::new(&shards);
+    client.ask(("carol", "singer"), &[]);
+    assert_eq!(shards.until(|| client.status()), 101);
+    let mut client = Client::new(&shards);
+    client.ask(("mallory", "wrong"), &[]);
+    assert_eq!(shards.until(|| client.status()), 407);
+}
+
 //= V-92
 #[test]
 fn more_than_16_kib_before_the_tunnel_is_open_ends_the_connection() {

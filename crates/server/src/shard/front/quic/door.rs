@@ -463,6 +463,7 @@ impl Quic {
         }
         let begun = match checked {
             Some(Ok(user)) => self.begin(at, asked, &user, hub),
+            Some(Err(wrong)) if wrong.are_users_due => Err(Refusal::UsersDue),
             _ => Err(Refusal::Unauthorized),
         };
         self.allow_streams(name);

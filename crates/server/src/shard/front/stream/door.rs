@@ -377,6 +377,12 @@ impl Door {
             visit.state = State::Identifying { asked };
             return Ok(());
         }
+        // guard: V-63-users-http
+        if let Some(Err(wrong)) = &checked
+            && wrong.are_users_due
+        {
+            return Err(self.refuse(connection, Refusal::UsersDue, tx));
+        }
         let Some(Ok(user)) = checked else {
             visit.state = State::Asking;
             visit.failures += 1;
