@@ -81,6 +81,11 @@ impl Credentials {
         &self.username
     }
 
+    /// Returns the password; `None` if there is a key in its place.
+    pub fn password(&self) -> Option<&str> {
+        self.shared_key.is_none().then_some(&self.password)
+    }
+
     /// Returns the key of the long-term mechanism (RFC 8489 §9.2.2), for the integrity attribute that goes with `algorithm`.
     pub fn key(&self, realm: &[u8], algorithm: Option<PasswordAlgorithm>) -> IntegrityKey {
         let (name, password) = (self.username.as_bytes(), self.password.as_bytes());

@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use rustix::thread::CpuSet;
-use turnbuckle_client::Transport;
 use turnbuckle_datapath::Backend;
+
+use crate::reach::Reach;
 
 /// Most threads of one kind. More would measure the scheduler.
 pub(crate) const THREADS_MAX: usize = 64;
@@ -70,10 +71,9 @@ impl BackendChoice {
     }
 }
 
-/// The name of a transport.
-pub(crate) fn transports() -> impl TypedValueParser<Value = Transport> {
-    PossibleValuesParser::new(Transport::ALL.map(Transport::as_str))
-        .try_map(|text| text.parse::<Transport>())
+/// The name of a way to the server.
+pub(crate) fn transports() -> impl TypedValueParser<Value = Reach> {
+    PossibleValuesParser::new(Reach::ALL.map(Reach::as_str)).try_map(|text| text.parse::<Reach>())
 }
 
 /// Seconds, fractions allowed, up to a day.

@@ -14,6 +14,7 @@ pub mod load;
 pub mod natdiscovery;
 pub mod peer;
 pub mod quic;
+mod reach;
 pub mod stunclient;
 pub mod uclient;
 

@@ -232,6 +232,13 @@ impl<A: Application> Endpoint<A> {
         result
     }
 
+    /// Has what is said to the other side of a connection leave by another socket.
+    pub fn leave_by(&mut self, name: ConnectionName, via: Via) {
+        if let Some(held) = self.connections.get_mut(name.0) {
+            held.via = via;
+        }
+    }
+
     /// Returns the socket by which a connection is spoken to. `None` if it has ended.
     pub fn via(&mut self, name: ConnectionName) -> Option<Via> {
         self.connections.get_mut(name.0).map(|held| held.via)

@@ -276,6 +276,11 @@ impl Connection<'_> {
         self.inner.datagrams().max_size().is_some()
     }
 
+    /// Returns how many bytes of DATAGRAM frames may be sent now.
+    pub fn datagram_room(&mut self) -> usize {
+        self.inner.datagrams().send_buffer_space()
+    }
+
     /// Sends a DATAGRAM frame (RFC 9221).
     ///
     /// # Errors

@@ -12,11 +12,13 @@ use rustls::client::Resumption;
 use rustls::pki_types::ServerName;
 
 use crate::authorities::trusting;
-use turnbuckle_client::Transport;
 use turnbuckle_client::certificates::{self, Signatures};
+use turnbuckle_client::{Credentials, Transport};
 
 /// RFC 7443 §3.
 const ALPN: &[u8] = b"stun.turn";
+/// RFC 9114 §3.1.
+const ALPN_HTTP3: &[u8] = b"h3";
 
 /// By what a thread's clients reach the server.
 #[derive(Clone, Debug)]
@@ -25,6 +27,73 @@ pub(super) enum Access {
     Tcp,
     Tls(Tls),
     Dtls(Dtls),
+    Masque(Masque),
+}
+
+/// What a client of HTTP/3 is told at start.
+#[derive(Clone, Debug)]
+pub(super) struct Masque {
+    pub(super) config: Arc<ClientConfig>,
+    /// Whose certificate it must be, and SNI.
+    pub(super) name: String,
+    pub(super) asking: Asking,
+    /// Tunnels of each connection.
+    pub(super) tunnels: u32,
+    /// Where tunnels lead, in turn.
+    pub(super) targets: Vec<SocketAddr>,
+}
+
+/// What requests for tunnels have in common.
+#[derive(Clone, Default)]
+pub(super) struct Asking {
+    /// Host and port of the server.
+    pub(super) authority: String,
+    /// Name and password.
+    pub(super) user: (String, String),
+}
+
+impl fmt::Debug for Asking {
+    /// Leaves the password out.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Asking")
+            .field("authority", &self.authority)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Masque {
+    /// Prepares tunnels of `user` by `server`, whose certificate one of the authorities in `ca_file` must have given to `tls_name`.
+    ///
+    /// # Errors
+    /// What is wrong with the file of authorities, or the name; a user without a password.
+    pub(super) fn new(
+        (server, tls_name): (SocketAddr, Option<&str>),
+        ca_file: Option<&Path>,
+        user: &Credentials,
+        tunnels: u32,
+        targets: Vec<SocketAddr>,
+    ) -> anyhow::Result<Self> {
+        let password = user.password().context("tunnels need a password")?;
+        Ok(Self {
+            config: Arc::new(config(ca_file, ALPN_HTTP3)?),
+            name: name(tls_name, server)?.to_str().into_owned(),
+            asking: Asking {
+                authority: match tls_name {
+                    Some(name) => format!("{name}:{}", server.port()),
+                    None => server.to_string(),
+                },
+                user: (user.username().to_owned(), password.to_owned()),
+            },
+            tunnels,
+            targets,
+        })
+    }
+
+    /// Where the tunnel of a client leads.
+    pub(super) fn target(&self, client: u32) -> Option<SocketAddr> {
+        let place = usize::try_from(client).ok()? % self.targets.len().max(1);
+        self.targets.get(place).copied()
+    }
 }
 
 /// What a DTLS client is told at start.
@@ -67,7 +136,7 @@ impl Access {
             Transport::Udp => Self::Udp,
             Transport::Tcp => Self::Tcp,
             Transport::Tls => Self::Tls(Tls {
-                config: Arc::new(config(ca_file)?),
+                config: Arc::new(config(ca_file, ALPN)?),
                 name: name()?,
             }),
             Transport::Dtls => Self::Dtls(Dtls {
@@ -87,12 +156,12 @@ fn name(name: Option<&str>, server: SocketAddr) -> anyhow::Result<ServerName<'st
     }
 }
 
-fn config(authorities: Option<&Path>) -> anyhow::Result<ClientConfig> {
+fn config(authorities: Option<&Path>, alpn: &[u8]) -> anyhow::Result<ClientConfig> {
     let mut config = match authorities {
         None => certificates::taking_any(Signatures::Checked)?,
         Some(file) => trusting(file)?,
     };
-    config.alpn_protocols = vec![ALPN.to_vec()];
+    config.alpn_protocols = vec![alpn.to_vec()];
     // Each connection is a client of its own, which the server has not met before.
     config.resumption = Resumption::disabled();
     Ok(config)

@@ -9,10 +9,11 @@ use anyhow::Context as _;
 use clap::ValueEnum;
 use turnbuckle_wire::AddressFamily;
 
-use super::access::Access;
+use super::access::{Access, Masque};
 use crate::cli::{self, BackendChoice, Cpus, Threads};
 use crate::load::moves::Moves;
 use crate::packet::HEADER_LEN;
+use crate::reach::Reach;
 use turnbuckle_client::{Credentials, Transport, server_address};
 
 /// Most clients of one run: each has two descriptors.
@@ -127,9 +128,13 @@ pub(crate) struct Ends {
     /// The server's address; its port is 3478 unless given
     #[arg(long, value_name = "ADDRESS[:PORT]", value_parser = server_address)]
     pub(crate) server: Option<SocketAddr>,
-    /// How clients reach the server; the peer is reached by UDP. The server's certificate is not checked without --ca-file
-    #[arg(long, value_parser = cli::transports(), default_value_t = Transport::Udp)]
-    pub(crate) transport: Transport,
+    /// How clients reach the server; the peer is reached by UDP. masque: tunnels of UDP in HTTP/3 in place of allocations. The server's certificate is not checked
+    /// without --ca-file
+    #[arg(long, value_parser = cli::transports(), default_value_t = Reach::UDP)]
+    pub(crate) transport: Reach,
+    /// masque: tunnels of each connection, each of them a client
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=10_000))]
+    pub(crate) tunnels: u16,
     /// Certificates (PEM) of those who may vouch for the server's
     #[arg(long, value_name = "FILE")]
     pub(crate) ca_file: Option<PathBuf>,
@@ -377,7 +382,7 @@ impl Arguments {
                     "--move-every is for allocations that are kept, and for packets; {mode} has none of these"
                 ));
             }
-            if self.ends.transport != Transport::Udp {
+            if !matches!(self.ends.transport, Reach::UDP | Reach::Masque) {
                 return Err(format!(
                     "--move-every is by UDP; a connection by {} cannot go to another port",
                     self.ends.transport.as_str()
@@ -407,19 +412,27 @@ impl Arguments {
 
     fn check_transport(&self) -> Result<(), String> {
         let transport = self.ends.transport.as_str();
-        if self.mode == Mode::Negative && self.ends.transport != Transport::Udp {
+        if self.mode == Mode::Negative && self.ends.transport != Reach::UDP {
             return Err("negative chooses by itself how it reaches the server".to_owned());
         }
-        if self.mode == Mode::TcpRelay && self.ends.transport == Transport::Dtls {
-            return Err("tcp-relay reaches the server by TCP or TLS, not by dtls".to_owned());
+        if self.mode == Mode::TcpRelay
+            && matches!(
+                self.ends.transport,
+                Reach::Turn(Transport::Dtls) | Reach::Masque
+            )
+        {
+            return Err(format!(
+                "tcp-relay reaches the server by TCP or TLS, not by {transport}"
+            ));
         }
+        self.check_tunnels()?;
         if self.mode == Mode::TcpRelay && self.machine.sender_threads != Threads::Auto {
             return Err(
                 "--sender-threads: with tcp-relay those that receive send as well; there is --listener-threads"
                     .to_owned(),
             );
         }
-        if self.ends.transport == Transport::Udp {
+        if self.ends.transport == Reach::UDP {
             // nothing is excluded
         } else if self.lacks.direct {
             return Err(format!("--direct is by UDP; {transport} leads to a server"));
@@ -445,6 +458,51 @@ impl Arguments {
             }
         }
         Ok(())
+    }
+
+    /// What does not go with tunnels in place of allocations.
+    fn check_tunnels(&self) -> Result<(), String> {
+        if self.ends.transport != Reach::Masque {
+            return match self.ends.tunnels {
+                1 => Ok(()),
+                _ => Err("--tunnels is for --transport masque".to_owned()),
+            };
+        }
+        if !self.mode.has_packets() {
+            return Err(format!(
+                "{} is about TURN; by masque there are packet, rate, mix and hold",
+                self.mode.name()
+            ));
+        }
+        for (is_given, option, why) in [
+            (
+                self.flows.pairs,
+                "--pairs",
+                "a client does not know where its tunnel ends",
+            ),
+            (self.flows.dual, "--dual", "a tunnel has one target"),
+            (
+                self.flows.dont_fragment,
+                "--dont-fragment",
+                "tunnels never fragment",
+            ),
+            (
+                self.form.indications,
+                "--indications",
+                "a tunnel has no indications",
+            ),
+            (self.form.family.is_some(), "--family", "it is the target's"),
+        ] {
+            if is_given {
+                return Err(format!("masque does not go with {option}: {why}"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Clients that share a connection.
+    pub(crate) fn tunnels_per_connection(&self) -> usize {
+        self.ends.tunnels.max(1).into()
     }
 
     /// Who the clients are; `None` where they are nobody.
@@ -476,7 +534,18 @@ impl Arguments {
     /// What is wrong with the file of authorities, or the name.
     pub(super) fn access(&self) -> anyhow::Result<Access> {
         let (ca_file, name) = (self.ends.ca_file.as_deref(), self.ends.tls_name.as_deref());
-        Access::new(self.ends.transport, self.ends.server, ca_file, name)
+        let transport = match self.ends.transport {
+            Reach::Turn(transport) => transport,
+            Reach::Masque => {
+                let server = self.ends.server.context("tunnels without a server")?;
+                let user = self.who()?.context("tunnels of nobody")?;
+                let (targets, _) = self.peers();
+                let tunnels = self.ends.tunnels.into();
+                let masque = Masque::new((server, name), ca_file, &user, tunnels, targets)?;
+                return Ok(Access::Masque(masque));
+            }
+        };
+        Access::new(transport, self.ends.server, ca_file, name)
     }
 
     /// The seed that was given, or one.

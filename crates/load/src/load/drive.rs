@@ -6,7 +6,8 @@ use std::time::Duration;
 use super::access::Access;
 use super::driver::Driver;
 use super::dtls::DtlsClients;
-use super::listener::{self, Duty, Task};
+use super::listener::{self, Task};
+use super::masque::MasqueClients;
 use super::phase::DRAINED;
 use super::roaming::Roaming;
 use super::sender;
@@ -20,7 +21,9 @@ const RELEASE_MAX: Duration = Duration::from_secs(5);
 pub(super) type Outcome = (listener::Outcome, Option<sender::Outcome>);
 
 pub(super) fn run(mut task: Task) -> anyhow::Result<Outcome> {
-    if let Some(moves) = task.moves {
+    if let Some(moves) = task.moves
+        && matches!(task.route.access, Access::Udp)
+    {
         let roaming = Roaming::open(&mut task, moves);
         return drive(task, roaming);
     }
@@ -37,6 +40,10 @@ pub(super) fn run(mut task: Task) -> anyhow::Result<Outcome> {
             let clients = DtlsClients::open(&mut task);
             drive(task, clients)
         }
+        Access::Masque(_) => {
+            let clients = MasqueClients::open(&mut task);
+            drive(task, clients)
+        }
     }
 }
 
@@ -44,7 +51,6 @@ fn drive(task: Task, driver: anyhow::Result<impl Driver>) -> anyhow::Result<Outc
     let Task {
         clock,
         phase,
-        manner,
         report,
         ..
     } = task;
@@ -56,10 +62,8 @@ fn drive(task: Task, driver: anyhow::Result<impl Driver>) -> anyhow::Result<Outc
         }
     };
     let is_drained = || phase.load(Ordering::Relaxed) == DRAINED;
-    if matches!(manner.duty, Duty::Hold | Duty::Cycle) {
-        while !driver.is_open() && !is_drained() {
-            driver.turn()?;
-        }
+    while !driver.is_open() && !is_drained() {
+        driver.turn()?;
     }
     let _ = report.send(driver.opened());
     while !is_drained() {

@@ -55,7 +55,7 @@ pub(super) enum Duty {
     Hold,
     /// Give it back and take another one.
     Cycle,
-    /// They have none, and packets go straight to the peer.
+    /// They have none, and packets go to the peer as they are: straight, or through tunnels of HTTP/3.
     Direct,
     /// They have none; what is sent is junk, and what comes back are answers to it.
     Junk,
@@ -460,6 +460,19 @@ impl Listener {
             }
             self.under_way += 1;
             self.timers.push(Reverse((now, index)));
+        }
+    }
+
+    /// So many clients ask for a tunnel.
+    pub(super) fn asks_for_tunnels(&mut self, clients: usize) {
+        self.outcome.allocations.attempted += clients as u64;
+    }
+
+    /// A client has a tunnel, or has none, or not any more, because of a failure.
+    pub(super) fn tunnel(&mut self, failure: Option<Failure>) {
+        match failure {
+            None => self.outcome.allocations.allocated += 1,
+            Some(failure) => self.outcome.allocations.failed(failure),
         }
     }
 

@@ -14,6 +14,7 @@ mod dtls;
 mod figures;
 mod junk;
 mod listener;
+mod masque;
 mod moves;
 mod phase;
 mod report;
@@ -54,10 +55,11 @@ use self::session::{Leavers, Via};
 use crate::cli;
 use crate::negative;
 use crate::output;
+use crate::reach::Reach;
 use crate::socket_drops;
 use crate::stop::Stop;
 use crate::threads::{self, Clock, OwnLines};
-use turnbuckle_client::{Failure, Path, Plan, Terms, Transport, descriptors};
+use turnbuckle_client::{Failure, Path, Plan, Terms, descriptors};
 
 /// How often a run is looked at.
 const TICK: Duration = Duration::from_millis(20);
@@ -208,13 +210,18 @@ impl Run {
 
     fn duty(&self) -> Duty {
         match self.arguments.mode {
-            _ if self.arguments.lacks.direct => Duty::Direct,
+            _ if self.arguments.lacks.direct || self.has_tunnels() => Duty::Direct,
             Mode::Invalid => Duty::Junk,
             Mode::Alloc => Duty::Cycle,
             Mode::Packet | Mode::Rate | Mode::Mix | Mode::Hold => Duty::Hold,
             // They have programs of their own.
             Mode::Negative | Mode::TcpRelay => Duty::Hold,
         }
+    }
+
+    /// Whether clients have tunnels in place of allocations.
+    fn has_tunnels(&self) -> bool {
+        self.arguments.ends.transport == Reach::Masque
     }
 
     /// Which clients leave early; `None` if none does.
@@ -225,7 +232,7 @@ impl Run {
 
     /// Whether what a client has cannot be shared with another thread.
     fn is_sent_by_listeners(&self) -> bool {
-        self.arguments.ends.transport != Transport::Udp || self.arguments.moves().is_some()
+        self.arguments.ends.transport != Reach::UDP || self.arguments.moves().is_some()
     }
 
     /// Threads that do nothing but send.
@@ -314,13 +321,12 @@ impl Run {
 
     /// Which of `number` listeners has a session.
     fn listener_of(&self, session: usize, number: usize) -> usize {
-        // Both of a pair in one thread.
-        let turn = if self.arguments.flows.pairs {
-            session / 2
-        } else {
-            session
+        // Both of a pair in one thread, and all tunnels of a connection.
+        let together = match self.arguments.flows.pairs {
+            true => 2,
+            false => self.arguments.tunnels_per_connection(),
         };
-        turn % number
+        session / together % number
     }
 
     /// Starts a thread on its CPU; returns the number the kernel knows it by.
@@ -353,7 +359,8 @@ impl Run {
 
     fn plans(&self) -> anyhow::Result<Vec<Option<Arc<Plan>>>> {
         let arguments = &self.arguments;
-        let Some(credentials) = arguments.who()? else {
+        let credentials = arguments.who()?.filter(|_| !self.has_tunnels());
+        let Some(credentials) = credentials else {
             return Ok(vec![None; arguments.volume.clients]);
         };
         let path = self.path()?;
@@ -433,8 +440,13 @@ impl Run {
         if needs_clients && clients == 0 {
             self.phase.store(DRAINED, Ordering::Relaxed);
             bail!(
-                "none of {} clients got an allocation: {}",
+                "none of {} clients got {}: {}",
                 self.arguments.volume.clients,
+                if self.has_tunnels() {
+                    "a tunnel"
+                } else {
+                    "an allocation"
+                },
                 if refusals.is_empty() {
                     "no answer"
                 } else {

@@ -401,7 +401,7 @@ struct Packets<'a> {
 }
 
 impl Media for Packets<'_> {
-    fn has_room(&self, _: usize) -> bool {
+    fn has_room(&mut self, _: usize) -> bool {
         true
     }
 

@@ -74,7 +74,7 @@ impl Rate {
 /// By what packets leave. Sessions are named by their place among the sender's.
 pub(super) trait Media {
     /// Whether a session takes more of a flood.
-    fn has_room(&self, session: usize) -> bool;
+    fn has_room(&mut self, session: usize) -> bool;
 
     /// Sends messages of `len` bytes each, the last one perhaps shorter.
     fn send(&mut self, session: usize, train: &[u8], len: usize);
@@ -238,7 +238,7 @@ struct Datagrams<'a> {
 }
 
 impl Media for Datagrams<'_> {
-    fn has_room(&self, _: usize) -> bool {
+    fn has_room(&mut self, _: usize) -> bool {
         true
     }
 

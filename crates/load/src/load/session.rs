@@ -6,6 +6,7 @@ use anyhow::Context as _;
 use rand::rngs::SmallRng;
 use rand::{Rng as _, SeedableRng as _};
 use turnbuckle_datapath::SharedSocket;
+use turnbuckle_masque::h3::Client;
 use turnbuckle_wire::{ChannelData, Class, MessageWriter, Method, TransactionId};
 
 use crate::packet::{HEADER_LEN, Header};
@@ -18,6 +19,8 @@ pub(super) enum Framing {
     Bare,
     /// For a relay.
     Relayed { peer: SocketAddr, path: Path },
+    /// For a tunnel of HTTP/3, by the stream that has it.
+    Tunnelled { stream: u64 },
 }
 
 /// What a sender thread needs of a client that may send.
@@ -108,6 +111,10 @@ impl Session {
                 peer,
                 path: Path::Indications,
             } => indication(peer, number, &packet)?,
+            Framing::Tunnelled { stream } => {
+                let head = Client::<usize>::datagram_head(stream);
+                ([&head[..], &packet].concat(), head.len())
+            }
         };
         if is_stream {
             template.resize(template.len().next_multiple_of(4), 0);

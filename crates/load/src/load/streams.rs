@@ -278,7 +278,7 @@ impl Packets<'_> {
 }
 
 impl Media for Packets<'_> {
-    fn has_room(&self, session: usize) -> bool {
+    fn has_room(&mut self, session: usize) -> bool {
         self.waiting(session)
             .is_some_and(|waiting| waiting < FLOOD_WAITING_MAX)
     }

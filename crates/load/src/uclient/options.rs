@@ -455,10 +455,11 @@ impl Given {
             mode,
             ends: arguments::Ends {
                 server: Some(server),
-                transport: self.transport(),
+                transport: self.transport().into(),
                 ca_file: self.carrier.ca_file.clone(),
                 tls_name,
                 peer_ports: 1,
+                tunnels: 1,
                 peer,
             },
             who: arguments::Who {

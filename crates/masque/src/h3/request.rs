@@ -1,5 +1,10 @@
 //! What a request asks for, from its field section (RFC 9114 §4.3, RFC 9220 §3, RFC 9298 §3.4), and the answers.
 
+use std::net::SocketAddr;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+
 use super::code::{Code, Wrong};
 use super::qpack::{DecodeError, Field, decode, encode};
 use super::settings::FIELDS_SIZE_MAX;
@@ -155,6 +160,42 @@ fn is_value(value: &[u8]) -> bool {
         && !value
             .iter()
             .any(|&byte| (byte < 0x20 && byte != b'\t') || byte == 0x7F)
+}
+
+/// Returns the field section of a client that asks `authority` for a tunnel to `target`, as a user with this name and password.
+pub(super) fn asking(
+    authority: &str,
+    target: SocketAddr,
+    (name, password): (&str, &str),
+) -> Vec<u8> {
+    // Colons of IPv6 addresses are escaped (RFC 9298 §3).
+    let host = target.ip().to_string().replace(':', "%3A");
+    let path = format!("/.well-known/masque/udp/{host}/{}/", target.port());
+    let user = STANDARD.encode(format!("{name}:{password}"));
+    encode(&[
+        (":method", "CONNECT"),
+        (":protocol", "connect-udp"),
+        (":scheme", "https"),
+        (":authority", authority),
+        (":path", &path),
+        ("capsule-protocol", "?1"),
+        ("proxy-authorization", &format!("Basic {user}")),
+    ])
+}
+
+/// Reads the status code of an answer. `None` if it is malformed.
+pub(super) fn status(section: &[u8]) -> Result<Option<u16>, Wrong> {
+    let fields = decode(section, FIELDS_SIZE_MAX).map_err(|_| {
+        let code = Code::QPACK_DECOMPRESSION_FAILED;
+        Wrong::Connection(code, "a field section is no such thing, or too long")
+    })?;
+    let Some((first, rest)) = fields.split_first() else {
+        return Ok(None);
+    };
+    let is_code = first.value.len() == 3 && first.value.iter().all(u8::is_ascii_digit);
+    let is_status = *first.name == *b":status" && is_code && rest.iter().all(is_well_formed);
+    let text = core::str::from_utf8(&first.value).ok();
+    Ok(text.filter(|_| is_status).and_then(|it| it.parse().ok()))
 }
 
 /// Returns the field section that grants a request.

@@ -27,7 +27,7 @@ const EARLY_MAX: usize = 16 * 1024;
 /// Datagrams that are kept of one of them.
 const EARLY_COUNT_MAX: usize = 8;
 /// The largest number in front of a datagram (RFC 9297 §2.1).
-const QUARTER_MAX: u64 = (1 << 60) - 1;
+pub(super) const QUARTER_MAX: u64 = (1 << 60) - 1;
 
 /// What the host is to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -155,7 +155,7 @@ impl<T: Copy> Server<T> {
         // A client that allows no stream from here breaks RFC 9114 §6.2, and hears nothing.
         self.control = streams.open_uni();
         if let Some(control) = self.control {
-            streams.write(control, settings::own(self.going_away.is_none()));
+            streams.write(control, settings::of_server(self.going_away.is_none()));
         }
     }
 

@@ -16,11 +16,13 @@ const H3_DATAGRAM: u64 = 0x33;
 /// Those of HTTP/2 that have no meaning here (RFC 9114 §7.2.4.1).
 const RESERVED: [u64; 5] = [0x00, 0x02, 0x03, 0x04, 0x05];
 
-/// What a client has said of itself.
+/// What the other side has said of itself.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Settings {
     /// Whether it takes datagrams in QUIC DATAGRAM frames.
     pub(super) takes_datagrams: bool,
+    /// Whether it takes extended CONNECT, as a server.
+    pub(super) takes_connect: bool,
 }
 
 impl Settings {
@@ -42,13 +44,24 @@ impl Settings {
             }
             seen.push(id);
             settings.takes_datagrams |= id == H3_DATAGRAM && value == 1;
+            settings.takes_connect |= id == ENABLE_CONNECT_PROTOCOL && value == 1;
         }
         Ok(settings)
     }
 }
 
-/// Returns what this side's control stream begins with: its type, and the settings. Tunnels are offered if they are served.
-pub(super) fn own(serves: bool) -> Vec<u8> {
+/// Returns what a client's control stream begins with: its type, and the settings.
+pub(super) fn of_client() -> Vec<u8> {
+    control(&[
+        [MAX_FIELD_SECTION_SIZE, FIELDS_SIZE_MAX as u64],
+        [QPACK_MAX_TABLE_CAPACITY, 0],
+        [QPACK_BLOCKED_STREAMS, 0],
+        [H3_DATAGRAM, 1],
+    ])
+}
+
+/// Returns what a server's control stream begins with: its type, and the settings. Tunnels are offered if they are served.
+pub(super) fn of_server(serves: bool) -> Vec<u8> {
     let settings = [
         [MAX_FIELD_SECTION_SIZE, FIELDS_SIZE_MAX as u64],
         [QPACK_MAX_TABLE_CAPACITY, 0],
@@ -57,8 +70,12 @@ pub(super) fn own(serves: bool) -> Vec<u8> {
         [H3_DATAGRAM, 1],
     ];
     let count = if serves { settings.len() } else { 1 };
+    control(&settings[..count])
+}
+
+fn control(settings: &[[u64; 2]]) -> Vec<u8> {
     let mut payload = Vec::new();
-    for &number in settings.iter().take(count).flatten() {
+    for &number in settings.iter().flatten() {
         if let Some(number) = Varint::new(number) {
             payload.extend_from_slice(number.as_bytes());
         }

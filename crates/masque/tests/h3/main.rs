@@ -7,6 +7,7 @@
 )]
 
 mod bound;
+mod client;
 mod world;
 
 use proptest::prelude::*;

@@ -14,4 +14,5 @@ mod program;
 mod quic;
 mod stand_in;
 mod transports;
+mod tunnels;
 mod uclient;

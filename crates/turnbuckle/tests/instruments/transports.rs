@@ -249,7 +249,7 @@ fn wrong_values_are_refused_with_what_is_allowed() {
     for (line, expected) in [
         (
             "hold --server 127.0.0.1 --user a:b --peer 127.0.0.1:9 --transport sctp",
-            "possible values: udp, tcp, tls, dtls",
+            "possible values: udp, tcp, tls, dtls, masque",
         ),
         (
             "invalid --server 127.0.0.1 --transport tcp",

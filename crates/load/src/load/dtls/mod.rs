@@ -327,7 +327,7 @@ impl Records<'_> {
 }
 
 impl Media for Records<'_> {
-    fn has_room(&self, session: usize) -> bool {
+    fn has_room(&mut self, session: usize) -> bool {
         let session = self.place(session).and_then(|place| place.session.as_ref());
         session.is_some_and(|session| !session.is_handshaking())
     }

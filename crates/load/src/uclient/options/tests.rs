@@ -65,7 +65,7 @@ fn flags_of_connections_choose_the_transport_and_its_port() {
         ("-t -S -p 443", Transport::Tls, 443),
     ] {
         let Options { load, .. } = parse(&format!("{flags} -y 192.0.2.1")).unwrap();
-        assert_eq!(load.ends.transport, transport, "{flags}");
+        assert_eq!(load.ends.transport, transport.into(), "{flags}");
         assert_eq!(load.ends.server.unwrap().port(), port, "{flags}");
     }
 }
