@@ -25,6 +25,8 @@ pub(crate) fn commands(
         let values = values(&addresses.turnbuckle_on_load);
         let transport = match case.scenario.transport {
             Transport::Udp => String::new(),
+            // What runs beside what is measured may come by another one.
+            _ if words.contains("--transport") => String::new(),
             other => format!(" --transport {}", other.name()),
         };
         let server = if case.scenario.direct {

@@ -40,6 +40,10 @@ impl Case<'_> {
             .transpose()?;
         let peer = start(&hosts.peer, "reflector", &commands.peer, &hosts.peer.cpus)?;
         peer.event("ready", TIMEOUT)?;
+        let quiet = match self.scenario.question {
+            Question::Beside => Some(self.alone(hosts, &commands.load)?),
+            _ => None,
+        };
         let meanwhile = commands
             .meanwhile
             .as_ref()
@@ -110,7 +114,11 @@ impl Case<'_> {
         let recv_pps = result["recv_pps"].as_f64().unwrap_or(0.0);
         let send_pps = result["send_pps"].as_f64().unwrap_or(0.0);
         // By a stream IP packets are not what the relay was asked to carry: messages are, and the load counts them.
-        let is_stream = matches!(self.scenario.transport, Transport::Tcp | Transport::Tls);
+        // A packet of QUIC has several of them, or none.
+        let is_stream = matches!(
+            self.scenario.transport,
+            Transport::Tcp | Transport::Tls | Transport::Masque
+        );
         let (load_in, relay_in) = if is_stream {
             let peer_sent = number(&after.3["sent_datagrams"])
                 .saturating_sub(number(&before.3["sent_datagrams"]));
@@ -221,8 +229,9 @@ impl Case<'_> {
             meanwhile: record::Meanwhile {
                 meanwhile_sent: calls.as_ref().map(|calls| number(&calls["sent_datagrams"])),
                 meanwhile_lost: calls.as_ref().map(|calls| number(&calls["lost"])),
-                meanwhile_p99_us: calls
+                meanwhile_p99_us: quiet
                     .as_ref()
+                    .or(calls.as_ref())
                     .and_then(|calls| calls["latency_us"]["p99"].as_f64()),
             },
             drops: record::Drops {
@@ -241,6 +250,16 @@ impl Case<'_> {
             ..base
         };
         Ok((record, farewell))
+    }
+
+    /// Runs the load with the server to itself, and returns its result.
+    fn alone(&self, hosts: &Hosts, words: &[String]) -> Result<Value> {
+        let load = start(&hosts.load, "load alone", words, &hosts.load.cpus)?;
+        check_clients(&load.event("ready", TIMEOUT)?)?;
+        let time = Duration::from_secs_f64(self.warm_up_s + self.window_s);
+        let result = load.event("result", time + TIMEOUT)?;
+        load.stop(&hosts.load, "INT", STOP_LIMIT)?;
+        Ok(result)
     }
 }
 

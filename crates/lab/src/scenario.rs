@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use crate::connections::Settings;
 
 /// The scenarios that come with the program, in the order of a full run.
-const SHIPPED: [(&str, &str); 38] = [
+const SHIPPED: [(&str, &str); 43] = [
     ("smoke", include_str!("../scenarios/smoke.toml")),
     ("flood-1", include_str!("../scenarios/flood-1.toml")),
     ("flood-8", include_str!("../scenarios/flood-8.toml")),
@@ -67,6 +67,23 @@ const SHIPPED: [(&str, &str); 38] = [
     ("handshakes", include_str!("../scenarios/handshakes.toml")),
     ("storm", include_str!("../scenarios/storm.toml")),
     ("shortage", include_str!("../scenarios/shortage.toml")),
+    ("masque-1", include_str!("../scenarios/masque-1.toml")),
+    (
+        "masque-steady",
+        include_str!("../scenarios/masque-steady.toml"),
+    ),
+    (
+        "masque-calls",
+        include_str!("../scenarios/masque-calls.toml"),
+    ),
+    (
+        "masque-mixed",
+        include_str!("../scenarios/masque-mixed.toml"),
+    ),
+    (
+        "masque-rebind",
+        include_str!("../scenarios/masque-rebind.toml"),
+    ),
 ];
 
 /// Not part of `all`: a quick check, what wants CPUs placed by hand, what is about shared relay sockets, and what is about connections,
@@ -112,6 +129,8 @@ pub(crate) enum Transport {
     Tcp,
     Tls,
     Dtls,
+    /// Tunnels of UDP in HTTP/3.
+    Masque,
 }
 
 impl Transport {
@@ -121,6 +140,7 @@ impl Transport {
             Self::Tcp => "tcp",
             Self::Tls => "tls",
             Self::Dtls => "dtls",
+            Self::Masque => "masque",
         }
     }
 }
@@ -141,6 +161,8 @@ pub(crate) enum Question {
     Instruments,
     /// Connections per second, and what one costs.
     Connections,
+    /// What the load notices of what runs beside it: it is measured alone first, then with `meanwhile`.
+    Beside,
     /// What calls notice of a storm of connections.
     Storm,
     /// What becomes of connections while the server has no descriptors for them.
@@ -198,9 +220,9 @@ impl Metric {
             Self::DeliveredPps => "round trips delivered per second",
             Self::LossPercent => "loss, %",
             Self::P50Us => "round trip p50, us",
-            Self::P99BesideQuiet => "round trip p99 during the storm / without it",
+            Self::P99BesideQuiet => "round trip p99, disturbed / undisturbed",
             Self::P99Us => "round trip p99, us",
-            Self::QuietP99Us => "round trip p99 without the storm, us",
+            Self::QuietP99Us => "round trip p99, undisturbed, us",
             Self::PacketsPerCpuSecond => "packets out per server CPU second",
             Self::SendPps => "datagrams sent per second",
         }
@@ -392,6 +414,9 @@ impl Scenario {
                 .check(self.question)
                 .context("[connections]")?;
         }
+        if self.question == Question::Beside && self.words.meanwhile.is_none() {
+            bail!("`question` is `beside`, and no `meanwhile` says what");
+        }
         for bar in &self.shown.bars {
             if bar.at_least.is_none() == bar.at_most.is_none() {
                 bail!("a bar needs either `at_least` or `at_most`");
@@ -516,6 +541,9 @@ mod tests {
                 "{line}: {text}"
             );
         }
+        let beside = good.replace("flood", "beside");
+        let error = Scenario::parse("bad", &beside).expect_err("an error");
+        assert!(format!("{error:#}").contains("no `meanwhile`"), "{error:#}");
     }
 
     #[test]

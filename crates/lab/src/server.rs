@@ -21,6 +21,9 @@ pub(crate) struct Server {
     /// The same with TCP, TLS and DTLS besides, for scenarios with such a transport.
     #[serde(default)]
     pub(crate) all_transports: Option<String>,
+    /// Whether `command` opens tunnels of UDP in HTTP/3.
+    #[serde(default)]
+    pub(crate) tunnels: bool,
     /// A line of shell that prints which version it is.
     #[serde(default)]
     pub(crate) version: Option<String>,
@@ -38,6 +41,7 @@ impl Server {
         match transport {
             Transport::Udp => Some(&self.command),
             Transport::Tcp | Transport::Tls | Transport::Dtls => self.all_transports.as_deref(),
+            Transport::Masque => self.tunnels.then_some(&self.command),
         }
     }
 }
@@ -113,6 +117,7 @@ fn parse(text: &str) -> Result<Vec<Server>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::scenario::Scenario;
 
     #[test]
     fn fills_placeholders_within_words_and_refuses_unknown_ones() {
@@ -138,5 +143,16 @@ mod tests {
         names.sort();
         names.dedup();
         assert_eq!(names.len(), servers.len());
+    }
+    #[test]
+    fn the_servers_that_a_scenario_names_are_there_and_speak_its_transport() {
+        let servers = known(None).expect("servers");
+        for scenario in Scenario::all_shipped().expect("scenarios") {
+            for name in &scenario.servers {
+                let server = servers.iter().find(|server| server.name == *name);
+                let command = server.and_then(|server| server.command(scenario.transport));
+                assert!(command.is_some(), "{}: {name}", scenario.name);
+            }
+        }
     }
 }

@@ -1,4 +1,4 @@
-// masque-go as a client of tunnels of UDP in HTTP/3 (RFC 9298), and quic-go as an HTTP/3 server for them to lead to.
+// masque-go as a client of tunnels of UDP in HTTP/3 (RFC 9298) and as a proxy for them, and quic-go as an HTTP/3 server for them to lead to.
 //
 // Each command prints one JSON object.
 package main
@@ -24,6 +24,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"runtime"
 	"time"
 
 	"github.com/quic-go/masque-go"
@@ -44,7 +45,7 @@ func main() {
 
 func run(arguments []string) error {
 	if len(arguments) == 0 {
-		return errors.New("usage: masque-go-peer echo|get|serve ...")
+		return errors.New("usage: masque-go-peer echo|get|serve|proxy ...")
 	}
 	flags := flag.NewFlagSet(arguments[0], flag.ExitOnError)
 	proxy := flags.String("proxy", "", "address of the relay")
@@ -54,6 +55,9 @@ func run(arguments []string) error {
 	count := flags.Int("count", 1000, "datagrams")
 	size := flags.Int("size", 160, "bytes of each")
 	listen := flags.String("listen", "", "address to serve at")
+	certificate := flags.String("certificate", "", "file with the proxy's certificate")
+	key := flags.String("key", "", "file with its key")
+	threads := flags.Int("threads", 0, "threads of the proxy that run at a time; 0 for as many as there are CPUs")
 	if err := flags.Parse(arguments[1:]); err != nil {
 		return err
 	}
@@ -61,6 +65,10 @@ func run(arguments []string) error {
 	defer cancel()
 	if arguments[0] == "serve" {
 		return serve(*listen)
+	}
+	if arguments[0] == "proxy" {
+		runtime.GOMAXPROCS(*threads)
+		return forward(*listen, *certificate, *key, *user)
 	}
 	tunnel, response, err := dial(ctx, *proxy, *target, *user)
 	if err != nil {
@@ -194,6 +202,40 @@ func serve(listen string) error {
 		return err
 	}
 	return server.Serve(socket)
+}
+
+// Opens tunnels for one user until it is ended.
+func forward(listen, certificate, key, user string) error {
+	template, err := uritemplate.New("https://" + listen + "/.well-known/masque/udp/{target_host}/{target_port}/")
+	if err != nil {
+		return err
+	}
+	pair, err := tls.LoadX509KeyPair(certificate, key)
+	if err != nil {
+		return err
+	}
+	expected := "Basic " + base64.StdEncoding.EncodeToString([]byte(user))
+	proxy := masque.Proxy{}
+	defer proxy.Close()
+	server := http3.Server{
+		Addr:            listen,
+		EnableDatagrams: true,
+		TLSConfig:       http3.ConfigureTLSConfig(&tls.Config{Certificates: []tls.Certificate{pair}}),
+		QUICConfig:      &quic.Config{EnableDatagrams: true},
+		Handler: http.HandlerFunc(func(writer http.ResponseWriter, request *http.Request) {
+			if request.Header.Get("Proxy-Authorization") != expected {
+				writer.WriteHeader(http.StatusProxyAuthRequired)
+				return
+			}
+			asked, err := masque.ParseProxyRequest(request, template)
+			if err != nil {
+				writer.WriteHeader(http.StatusBadRequest)
+				return
+			}
+			_ = proxy.Proxy(writer, asked)
+		}),
+	}
+	return server.ListenAndServe()
 }
 
 func selfSigned() (tls.Certificate, error) {
