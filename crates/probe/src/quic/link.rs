@@ -110,6 +110,8 @@ pub(super) struct Link {
     goes_on: bool,
     /// Nothing is sent, whatever comes.
     is_mute: bool,
+    /// A ClientHello has transport parameters; also one that answers a HelloRetryRequest.
+    has_parameters: bool,
     last_sent: Instant,
     pub(super) seen: Seen,
 }
@@ -143,11 +145,9 @@ impl Link {
         )?;
         let mut hello = Vec::new();
         tls.write_hs(&mut hello);
-        if !offer.has_parameters {
-            hello = without_extension(&hello, PARAMETERS_EXTENSION);
-        }
         let early = tls.zero_rtt_keys();
         let mut link = Self {
+            has_parameters: offer.has_parameters,
             socket,
             tls,
             spaces: Default::default(),
@@ -160,7 +160,7 @@ impl Link {
             last_sent: Instant::now(),
             seen: Seen::default(),
         };
-        link.spaces[0].sent = hello;
+        link.say(0, &hello);
         link.make_initial_keys();
         Ok(link)
     }
@@ -576,7 +576,7 @@ impl Link {
             let space = usize::from(self.spaces[1].keys.is_some());
             let change = self.tls.write_hs(&mut message);
             if !message.is_empty() {
-                self.spaces[space].sent.extend(message);
+                self.say(space, &message);
                 if self.goes_on {
                     self.send_flights();
                 }
@@ -586,6 +586,16 @@ impl Link {
                 Some(KeyChange::Handshake { keys }) => self.spaces[1].keys = Some(keys),
                 Some(KeyChange::OneRtt { keys, .. }) => self.spaces[2].keys = Some(keys),
             }
+        }
+    }
+
+    /// Has a message of TLS be sent in a space behind those before it.
+    fn say(&mut self, space: usize, message: &[u8]) {
+        let sent = &mut self.spaces[space].sent;
+        if space == 0 && !self.has_parameters {
+            sent.extend(without_extension(message, PARAMETERS_EXTENSION));
+        } else {
+            sent.extend(message);
         }
     }
 

@@ -145,7 +145,8 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     })
 }
 
-/// The offer of a client by the rules, which is as long the next time: it keeps no ticket, with which its first packet would be longer than 1,200 bytes.
+/// The offer of a client by the rules, which is as long the next time: it keeps no ticket and no
+/// word of the key share that the server prefers, with which its first packet would be longer than 1,200 bytes.
 fn offer(alpn: &str, server_name: &str) -> anyhow::Result<Offer> {
     let mut tls = taking_any(Signatures::Checked)?;
     tls.alpn_protocols = vec![alpn.as_bytes().to_vec()];
