@@ -1,4 +1,4 @@
-//! `turnbuckle link`: a path that delays, loses and reorders datagrams, the same ones in each run of one seed.
+//! `turnbuckle link`: a path that delays, loses, reorders and corrupts datagrams, the same ones in each run of one seed.
 //!
 //! It stands between clients and a server, as a NAT does: each client gets a socket of its own towards the server, and after so many datagrams another one,
 //! if that is wanted. `fate` decides what becomes of a datagram and touches no socket; `path` moves them. A kernel without netem needs no more than this.
@@ -6,11 +6,11 @@
 mod fate;
 mod path;
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::Context as _;
+use anyhow::{Context as _, ensure};
 use serde_json::json;
 
 use self::fate::{Counts, Rules};
@@ -27,6 +27,19 @@ pub struct Arguments {
     /// Address of the server
     #[arg(long, value_name = "ADDRESS:PORT")]
     to: SocketAddr,
+    #[command(flatten)]
+    what: What,
+    /// Number that what becomes of datagrams follows from
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    seed: u64,
+    /// Print events as lines of JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// What becomes of datagrams, on the command line.
+#[derive(clap::Args, Clone, Debug)]
+struct What {
     /// Time that every datagram takes, one way
     #[arg(long, value_name = "MS", default_value = "0", value_parser = milliseconds)]
     delay: Duration,
@@ -39,15 +52,21 @@ pub struct Arguments {
     /// How late those are
     #[arg(long, value_name = "MS", default_value = "5", value_parser = milliseconds)]
     late_by: Duration,
+    /// Datagrams of a hundred that arrive with one bit changed, each way
+    #[arg(long, value_name = "PERCENT", default_value = "0", value_parser = percent)]
+    corrupt: f64,
     /// Datagrams of a client after which its come from another port, as after a NAT has forgotten it; 0: never
     #[arg(long, value_name = "N", default_value_t = 0)]
     rebind_after: u64,
-    /// Number that what becomes of datagrams follows from
-    #[arg(long, value_name = "N", default_value_t = 1)]
-    seed: u64,
-    /// Print events as lines of JSON
-    #[arg(long)]
-    json: bool,
+    /// Address that they come from then; without it the same
+    #[arg(long, value_name = "ADDRESS", requires = "rebind_after")]
+    rebind_to: Option<IpAddr>,
+    /// Datagrams, both ways, after which none arrives for a while, once; 0: never
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    silent_after: u64,
+    /// How long that while is
+    #[arg(long, value_name = "MS", default_value = "2000", value_parser = milliseconds)]
+    silent_for: Duration,
 }
 
 fn milliseconds(text: &str) -> Result<Duration, String> {
@@ -69,13 +88,27 @@ fn percent(text: &str) -> Result<f64, String> {
 /// # Errors
 /// The address cannot be bound, or waiting fails.
 pub fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
+    let what = &arguments.what;
+    if let Some(address) = what.rebind_to {
+        ensure!(
+            address.is_ipv4() == arguments.to.is_ipv4(),
+            "--rebind-to {address}: allowed is an address of the family of --to {}",
+            arguments.to
+        );
+        std::net::UdpSocket::bind((address, 0))
+            .with_context(|| format!("--rebind-to {address}"))?;
+    }
     let stop = Stop::on_signals()?;
     let rules = Rules {
-        delay: arguments.delay,
-        loss: arguments.loss / 100.0,
-        late: arguments.late / 100.0,
-        late_by: arguments.late_by,
-        rebind_after: arguments.rebind_after,
+        delay: what.delay,
+        loss: what.loss / 100.0,
+        late: what.late / 100.0,
+        late_by: what.late_by,
+        corrupt: what.corrupt / 100.0,
+        rebind_after: what.rebind_after,
+        rebind_to: what.rebind_to,
+        silent_after: what.silent_after,
+        silent_for: what.silent_for,
     };
     let mut path = Path::new(arguments.listen, arguments.to, rules, arguments.seed)
         .with_context(|| format!("--listen {}", arguments.listen))?;
@@ -101,7 +134,9 @@ fn finish(as_json: bool, counts: &Counts) {
             "received_datagrams": counts.received,
             "sent_datagrams": counts.sent,
             "lost_datagrams": counts.lost,
+            "silenced_datagrams": counts.silenced,
             "late_datagrams": counts.late,
+            "corrupt_datagrams": counts.corrupt,
             "dropped_datagrams": {
                 "crowded": counts.crowded,
                 "too_many_clients": counts.too_many_clients,
@@ -112,11 +147,12 @@ fn finish(as_json: bool, counts: &Counts) {
         }));
     } else {
         output::line(&format!(
-            "{} datagrams received, {} sent, {} lost, {} late, {} dropped for want of room, {} clients rebound",
+            "{} datagrams received, {} sent, {} lost, {} late, {} corrupt, {} dropped for want of room, {} clients rebound",
             output::grouped(counts.received),
             output::grouped(counts.sent),
-            output::grouped(counts.lost),
+            output::grouped(counts.lost + counts.silenced),
             output::grouped(counts.late),
+            output::grouped(counts.corrupt),
             counts.crowded + counts.too_many_clients + counts.not_sent,
             counts.rebound,
         ));

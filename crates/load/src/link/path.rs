@@ -2,7 +2,7 @@
 
 use std::collections::{BinaryHeap, HashMap};
 use std::io;
-use std::net::{SocketAddr, UdpSocket};
+use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -32,6 +32,8 @@ pub(super) struct Path {
     under_way: BinaryHeap<Datagram>,
     /// How many datagrams have ever been under way: those that are due at the same moment leave in their order.
     number: u64,
+    /// Until when nothing arrives, once that has begun.
+    silent_until: Option<Instant>,
     counts: Counts,
 }
 
@@ -93,6 +95,7 @@ impl Path {
             to_client: Direction::new(rules, !seed),
             under_way: BinaryHeap::new(),
             number: 0,
+            silent_until: None,
             counts: Counts::default(),
         })
     }
@@ -174,7 +177,7 @@ impl Path {
         if self.clients.len() >= CLIENTS_MAX {
             return None;
         }
-        let socket = self.towards_server().ok()?;
+        let socket = self.towards_server(None).ok()?;
         self.clients.push(Client {
             address: from,
             socket,
@@ -188,7 +191,7 @@ impl Path {
     fn rebind(&mut self, client: usize) {
         let is_due =
             self.rules.rebind_after > 0 && self.clients[client].count >= self.rules.rebind_after;
-        if is_due && let Ok(socket) = self.towards_server() {
+        if is_due && let Ok(socket) = self.towards_server(self.rules.rebind_to) {
             self.clients[client].socket = socket;
             self.clients[client].count = 0;
             self.counts.rebound += 1;
@@ -196,14 +199,25 @@ impl Path {
         self.clients[client].count += 1;
     }
 
-    fn towards_server(&self) -> io::Result<UdpSocket> {
+    /// Returns a socket towards the server, from an address if one is named.
+    fn towards_server(&self, from: Option<IpAddr>) -> io::Result<UdpSocket> {
         let any = match self.server {
-            SocketAddr::V4(_) => SocketAddr::from(([0, 0, 0, 0], 0)),
-            SocketAddr::V6(_) => SocketAddr::from(([0_u16; 8], 0)),
+            SocketAddr::V4(_) => IpAddr::from([0; 4]),
+            SocketAddr::V6(_) => IpAddr::from([0_u16; 8]),
         };
-        let socket = bound(any)?;
+        let socket = bound(SocketAddr::new(from.unwrap_or(any), 0))?;
         socket.connect(self.server)?;
         Ok(socket)
+    }
+
+    /// Says whether nothing arrives at this moment.
+    fn is_silent(&mut self, now: Instant) -> bool {
+        let rules = &self.rules;
+        if rules.silent_after > 0 && self.counts.received > rules.silent_after {
+            let until = self.silent_until.get_or_insert(now + rules.silent_for);
+            return now < *until;
+        }
+        false
     }
 
     fn take(&mut self, now: Instant, client: usize, is_to_server: bool, bytes: &[u8]) {
@@ -211,22 +225,34 @@ impl Path {
             true => &mut self.to_server,
             false => &mut self.to_client,
         };
-        let Some((takes, is_late)) = direction.next() else {
+        let Some(fate) = direction.next() else {
             self.counts.lost += 1;
             return;
         };
+        if self.is_silent(now) {
+            self.counts.silenced += 1;
+            return;
+        }
         if self.under_way.len() >= UNDER_WAY_MAX {
             self.counts.crowded += 1;
             return;
         }
-        self.counts.late += u64::from(is_late);
+        let mut bytes = bytes.to_vec();
+        if let Some(bit) = fate.wrong_bit
+            && !bytes.is_empty()
+        {
+            let bit = bit as usize % (8 * bytes.len());
+            bytes[bit / 8] ^= 1 << (bit % 8);
+            self.counts.corrupt += 1;
+        }
+        self.counts.late += u64::from(fate.is_late);
         self.number += 1;
         self.under_way.push(Datagram {
-            due: now + takes,
+            due: now + fate.takes,
             number: self.number,
             client,
             is_to_server,
-            bytes: bytes.to_vec(),
+            bytes,
         });
     }
 
@@ -270,7 +296,11 @@ mod tests {
         loss: 0.0,
         late: 0.0,
         late_by: Duration::ZERO,
+        corrupt: 0.0,
         rebind_after: 0,
+        rebind_to: None,
+        silent_after: 0,
+        silent_for: Duration::ZERO,
     };
 
     fn loopback() -> SocketAddr {
@@ -357,5 +387,63 @@ mod tests {
             .collect();
         let changes = from.windows(2).filter(|pair| pair[0] != pair[1]).count();
         assert_eq!((changes, path.counts().rebound), (2, 2), "{from:?}");
+    }
+
+    #[test]
+    fn a_client_gets_another_address_after_so_many_datagrams() {
+        let (mut path, server, client) = pair(Rules {
+            rebind_after: 2,
+            rebind_to: Some(IpAddr::from([127, 0, 0, 2])),
+            ..RULES
+        });
+        for number in 0..3_u8 {
+            client.send(&[number]).expect("room");
+        }
+        move_all(&mut path, 3);
+        let from = [(); 3].map(|()| server.recv_from(&mut [0; 8]).expect("a datagram").1.ip());
+        assert_eq!(from, [1, 1, 2].map(|last| IpAddr::from([127, 0, 0, last])));
+    }
+
+    #[test]
+    fn nothing_arrives_while_the_path_is_silent() {
+        let (mut path, server, client) = pair(Rules {
+            silent_after: 3,
+            silent_for: Duration::from_secs(3600),
+            ..RULES
+        });
+        for number in 0..10_u8 {
+            client.send(&[number]).expect("room");
+        }
+        move_all(&mut path, 10);
+        let counts = *path.counts();
+        assert_eq!((counts.sent, counts.silenced), (3, 7));
+        path.silent_until = Some(Instant::now());
+        client.send(&[10]).expect("room");
+        move_all(&mut path, 11);
+        let mut buffer = [0; 8];
+        let arrived = [(); 4].map(|()| {
+            server.recv(&mut buffer).expect("a datagram");
+            buffer[0]
+        });
+        assert_eq!(arrived, [0, 1, 2, 10]);
+    }
+
+    #[test]
+    fn one_bit_of_what_is_corrupt_is_another() {
+        let (mut path, server, client) = pair(Rules {
+            corrupt: 1.0,
+            ..RULES
+        });
+        for _ in 0..20 {
+            client.send(&[0x5a; 100]).expect("room");
+        }
+        move_all(&mut path, 20);
+        let mut buffer = [0; 200];
+        for _ in 0..20 {
+            let len = server.recv(&mut buffer).expect("a datagram");
+            let wrong = buffer[..len].iter().map(|byte| (byte ^ 0x5a).count_ones());
+            assert_eq!((len, wrong.sum::<u32>()), (100, 1));
+        }
+        assert_eq!(path.counts().corrupt, 20);
     }
 }
