@@ -5,16 +5,23 @@ import contextlib
 import dataclasses
 import ipaddress
 import json
+import os
 import socket
 import ssl
 import subprocess
 import zlib
+from pathlib import Path
 
 from aioquic.asyncio.protocol import QuicConnectionProtocol
 from aioquic.quic.configuration import QuicConfiguration
 from aioquic.quic.connection import QuicConnection
 
+from harness.process import Process
+from harness.topology import LISTENER_IPV4, with_port
 from harness.waiting import PATIENCE, await_condition
+
+TURNBUCKLE = Path(os.environ.get("CARGO_TARGET_DIR", Path(__file__).parents[2] / "target")) / "release/turnbuckle"
+PORT = 4433
 
 ALPN = "turnbuckle-perf"
 _PERIOD = 65_521
@@ -39,6 +46,30 @@ def payload(length: int) -> bytes:
     return (BLOCK * (length // _PERIOD + 1))[:length]
 
 
+@contextlib.contextmanager
+def serving(hosts, address: str = LISTENER_IPV4, backend: str = "auto", *more: str):
+    """`turnbuckle quic-server` where the relay would be. At the end every datagram that it received is accounted for."""
+    options = ["quic-server", "--json", "--listen", with_port(address, PORT), "--backend", backend, *more]
+    with Process(hosts.relay, str(TURNBUCKLE), *options) as server:
+        await_event(server, "ready")
+        yield server
+        server.terminate()
+        result = await_event(server, "result")
+        dropped = sum(result["dropped_datagrams"].values())
+        known = result["delivered_datagrams"] + result["connections"] + result["answered_datagrams"] + dropped
+        assert result["received_datagrams"] == known, result
+        assert result["panicked_connections"] == 0
+
+
+@contextlib.contextmanager
+def path(hosts, *rules: str):
+    """`turnbuckle link` before the server, which listens on loopback of its host."""
+    ends = ["--listen", with_port(LISTENER_IPV4, PORT), "--to", with_port("127.0.0.1", PORT)]
+    with Process(hosts.relay, str(TURNBUCKLE), "link", "--json", *ends, *rules) as link:
+        await_event(link, "ready")
+        yield link
+
+
 @dataclasses.dataclass(frozen=True)
 class Moved:
     """What became of a transfer: whether what arrived at either side is what was sent, and how the connection was."""
@@ -47,6 +78,8 @@ class Moved:
     down_is_whole: bool
     version: int
     retried: bool
+    resumed: bool
+    tickets: tuple
 
 
 async def move(server: str, port: int, local: str, up: int, down: int, meanwhile=None, **configured) -> Moved:
@@ -55,7 +88,8 @@ async def move(server: str, port: int, local: str, up: int, down: int, meanwhile
     configuration = QuicConfiguration(
         is_client=True, alpn_protocols=[ALPN], verify_mode=ssl.CERT_NONE, server_name="localhost", **configured
     )
-    connection = QuicConnection(configuration=configuration)
+    tickets = []
+    connection = QuicConnection(configuration=configuration, session_ticket_handler=tickets.append)
     loop = asyncio.get_running_loop()
     family = socket.AF_INET6 if ipaddress.ip_address(server).version == 6 else socket.AF_INET
     udp = socket.socket(family, socket.SOCK_DGRAM)
@@ -77,7 +111,8 @@ async def move(server: str, port: int, local: str, up: int, down: int, meanwhile
             await meanwhile(protocol)
         received = await reader.read()
         expected = up.to_bytes(8, "big") + zlib.crc32(sent).to_bytes(4, "big")
-        return Moved(head == expected, received == payload(down), connection._version, bool(connection._peer_token))
+        is_whole = (head == expected, received == payload(down))
+        return Moved(*is_whole, connection._version, bool(connection._peer_token), connection.tls.session_resumed, tuple(tickets))
     finally:
         protocol.close()
         await protocol.wait_closed()
@@ -105,26 +140,46 @@ async def another_id(protocol: QuicConnectionProtocol) -> None:
     protocol.change_connection_id()
 
 
+async def another_path(protocol: QuicConnectionProtocol) -> None:
+    """Has the client go on from another socket to another connection id (RFC 9000 §9.5)."""
+    protocol.change_connection_id()
+    await another_port(protocol)
+
+
 @contextlib.contextmanager
 def losing(namespace, one_of: int):
     """Has every `one_of`th of what arrives by UDP in a namespace lost, a train in one buffer being one. Yields a function that says how many were."""
+    with _rule(namespace, f"meta l4proto udp numgen inc mod {one_of} 0 counter drop") as count:
+        yield count
+
+
+@contextlib.contextmanager
+def marked(namespace):
+    """Yields a function that says how many packets have come by UDP in IPv4 that are marked as of a transport that knows of ECN (RFC 3168 §5)."""
+    with _rule(namespace, "meta l4proto udp ip ecn != not-ect counter") as count:
+        yield count
+
+
+@contextlib.contextmanager
+def _rule(namespace, rule: str):
+    """Yields a function that says how many packets have come to a rule's counter."""
     rules = f"""
-        table inet loss {{
+        table inet quic {{
             chain arriving {{
                 type filter hook input priority 0;
-                meta l4proto udp numgen inc mod {one_of} 0 counter drop
+                {rule}
             }}
         }}
     """
     _nft(namespace, "-f", "-", given=rules)
     try:
-        yield lambda: _dropped(namespace)
+        yield lambda: _counted(namespace)
     finally:
-        _nft(namespace, "delete", "table", "inet", "loss")
+        _nft(namespace, "delete", "table", "inet", "quic")
 
 
-def _dropped(namespace) -> int:
-    listed = json.loads(_nft(namespace, "--json", "list", "table", "inet", "loss"))["nftables"]
+def _counted(namespace) -> int:
+    listed = json.loads(_nft(namespace, "--json", "list", "table", "inet", "quic"))["nftables"]
     rule = next(item["rule"] for item in listed if "rule" in item)
     return next(part["counter"]["packets"] for part in rule["expr"] if "counter" in part)
 

@@ -4,6 +4,7 @@ package main
 
 import (
 	"context"
+	"crypto/tls"
 	"encoding/binary"
 	"encoding/json"
 	"errors"
@@ -19,6 +20,7 @@ import (
 	"time"
 
 	"github.com/quic-go/quic-go"
+	"github.com/quic-go/quic-go/qlogwriter"
 )
 
 const (
@@ -68,8 +70,17 @@ func run(arguments []string) error {
 		runs := flags.Int("runs", 10, "runs of each size")
 		warmUp := flags.Int("warm-up", 1, "runs before these that do not count")
 		timeout := flags.Duration("timeout", 30*time.Second, "time that a run may take")
+		resume := flags.Bool("resume", false, "resume the session of the first connection")
+		changesPath := flags.Bool("change-path", false, "go on from another port in the middle of each transfer (RFC 9000, section 9.2)")
+		countsKeys := flags.Bool("count-key-updates", false, "say how often the keys have become others, which it does by itself after 100 packets")
 		if err := flags.Parse(arguments[1:]); err != nil {
 			return err
+		}
+		client := client{
+			server: *server, timeout: *timeout, mtu: uint16(*mtu), changesPath: *changesPath, countsKeys: *countsKeys, tls: clientTLS(),
+		}
+		if *resume {
+			client.tls.ClientSessionCache = tls.NewLRUClientSessionCache(4)
 		}
 		for _, task := range []struct {
 			isUp  bool
@@ -81,7 +92,7 @@ func run(arguments []string) error {
 					return err
 				}
 				for number := range *warmUp + *runs {
-					if err := transfer(*server, task.isUp, size*mib, number >= *warmUp, *timeout, uint16(*mtu)); err != nil {
+					if err := client.transfer(task.isUp, size*mib, number >= *warmUp); err != nil {
 						return err
 					}
 				}
@@ -119,7 +130,7 @@ func event(fields map[string]any) {
 }
 
 func serve(listen string, mtu uint16) error {
-	tls, err := serverTLS()
+	certified, err := serverTLS()
 	if err != nil {
 		return err
 	}
@@ -136,7 +147,7 @@ func serve(listen string, mtu uint16) error {
 		// As ours: an address proves itself first.
 		VerifySourceAddress: func(net.Addr) bool { return true },
 	}
-	listener, err := transport.Listen(tls, config(mtu))
+	listener, err := transport.Listen(certified, config(mtu))
 	if err != nil {
 		return err
 	}
@@ -219,7 +230,17 @@ func (c *crc) Write(bytes []byte) (int, error) {
 	return len(bytes), nil
 }
 
-func transfer(server string, isUp bool, size uint64, counts bool, timeout time.Duration, mtu uint16) error {
+// client says how all transfers are made.
+type client struct {
+	server      string
+	timeout     time.Duration
+	mtu         uint16
+	changesPath bool
+	countsKeys  bool
+	tls         *tls.Config
+}
+
+func (c *client) transfer(isUp bool, size uint64, counts bool) error {
 	expected := crc{}
 	if err := send(&expected, size); err != nil {
 		return err
@@ -232,9 +253,9 @@ func transfer(server string, isUp bool, size uint64, counts bool, timeout time.D
 	} else {
 		wanted, wantedHash = size, expected.hash
 	}
-	bound, cancel := context.WithTimeout(context.Background(), timeout)
+	bound, cancel := context.WithTimeout(context.Background(), c.timeout)
 	defer cancel()
-	address, err := net.ResolveUDPAddr("udp", server)
+	address, err := net.ResolveUDPAddr("udp", c.server)
 	if err != nil {
 		return err
 	}
@@ -245,8 +266,14 @@ func transfer(server string, isUp bool, size uint64, counts bool, timeout time.D
 	defer socket.Close()
 	transport := &quic.Transport{Conn: socket}
 	defer transport.Close()
+	other := &path{}
+	defer other.close()
+	keys, settings := &keys{}, config(c.mtu)
+	if c.countsKeys {
+		settings.Tracer = func(context.Context, bool, quic.ConnectionID) qlogwriter.Trace { return keys }
+	}
 	began := time.Now()
-	connection, err := transport.Dial(bound, address, clientTLS(), config(mtu))
+	connection, err := transport.Dial(bound, address, c.tls, settings)
 	if err != nil {
 		return err
 	}
@@ -260,11 +287,24 @@ func transfer(server string, isUp bool, size uint64, counts bool, timeout time.D
 			return err
 		}
 	}
+	change := func() error {
+		if !c.changesPath {
+			return nil
+		}
+		return other.take(bound, connection)
+	}
 	sending := make(chan error, 1)
 	go func() {
+		half := sent / 2 / period * period
 		_, err := stream.Write(binary.BigEndian.AppendUint64(nil, wanted))
 		if err == nil {
-			err = send(stream, sent)
+			err = send(stream, half)
+		}
+		if err == nil && isUp {
+			err = change()
+		}
+		if err == nil {
+			err = send(stream, sent-half)
 		}
 		if err == nil {
 			err = stream.Close()
@@ -274,6 +314,11 @@ func transfer(server string, isUp bool, size uint64, counts bool, timeout time.D
 	head := make([]byte, 12)
 	if _, err := io.ReadFull(stream, head); err != nil {
 		return err
+	}
+	if !isUp {
+		if err := change(); err != nil {
+			return err
+		}
 	}
 	count, hash, err := take(stream)
 	if err != nil {
@@ -286,6 +331,7 @@ func transfer(server string, isUp bool, size uint64, counts bool, timeout time.D
 	if string(head) != string(seal(sent, sentHash)) || count != wanted || hash != wantedHash {
 		return errors.New("other bytes arrived than were sent")
 	}
+	resumed := connection.ConnectionState().TLS.DidResume
 	if err := connection.CloseWithError(0, "done"); err != nil {
 		return err
 	}
@@ -298,6 +344,8 @@ func transfer(server string, isUp bool, size uint64, counts bool, timeout time.D
 			"seconds":         took.Seconds(),
 			"handshake_ms":    float64(connected.Sub(began).Microseconds()) / 1e3,
 			"cpu_ns_per_byte": float64(cpuTime.Nanoseconds()) / float64(size),
+			"resumed":         resumed,
+			"key_updates":     keys.updates.Load(),
 		})
 	}
 	return nil
@@ -307,9 +355,9 @@ func transfer(server string, isUp bool, size uint64, counts bool, timeout time.D
 func request(server string, mtu uint16) error {
 	bound, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()
-	tls := clientTLS()
-	tls.NextProtos = []string{"h3"}
-	connection, err := quic.DialAddr(bound, server, tls, config(mtu))
+	offered := clientTLS()
+	offered.NextProtos = []string{"h3"}
+	connection, err := quic.DialAddr(bound, server, offered, config(mtu))
 	if err != nil {
 		return err
 	}

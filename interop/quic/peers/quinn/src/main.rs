@@ -4,7 +4,7 @@
 //! One thread (`tokio`'s `current_thread`), as ours; windows, packet size and idle time as ours.
 #![forbid(unsafe_code)]
 
-mod exchange;
+mod stream;
 mod tls;
 
 use std::net::{SocketAddr, UdpSocket};
@@ -12,11 +12,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
-use clap::Parser;
+use clap::{Args, Parser, ValueEnum};
+use quinn::crypto::rustls::{QuicClientConfig, QuicServerConfig};
 use quinn::{ClientConfig, Endpoint, EndpointConfig, ServerConfig, TokioRuntime, TransportConfig, VarInt};
+use rustls::crypto::aws_lc_rs::cipher_suite::TLS13_AES_128_GCM_SHA256;
 use serde_json::json;
 
-use exchange::Payload;
+use exchange::{Payload, Suite};
 
 /// Bytes that may wait in a connection, each way.
 const WINDOW: u32 = 16 * 1024 * 1024;
@@ -34,39 +36,54 @@ enum Command {
         mtu: u16,
     },
     /// Moves bytes, run after run
-    Client {
-        /// Address of the server
-        server: SocketAddr,
-        /// Bytes to send, in MiB
-        #[arg(long, value_delimiter = ',')]
-        up: Vec<u64>,
-        /// Bytes to ask for, in MiB
-        #[arg(long, value_delimiter = ',')]
-        down: Vec<u64>,
-        #[arg(long, default_value_t = 10)]
-        runs: u16,
-        /// Runs before these that do not count
-        #[arg(long, default_value_t = 1)]
-        warm_up: u16,
-        /// Seconds that a run may take
-        #[arg(long, default_value_t = 30)]
-        timeout: u64,
-        /// Largest packet, bytes of UDP payload
-        #[arg(long, default_value_t = 1_350)]
-        mtu: u16,
-    },
+    Client(Client),
+}
+
+#[derive(Args)]
+struct Client {
+    /// Address of the server
+    server: SocketAddr,
+    /// Bytes to send, in MiB
+    #[arg(long, value_delimiter = ',')]
+    up: Vec<u64>,
+    /// Bytes to ask for, in MiB
+    #[arg(long, value_delimiter = ',')]
+    down: Vec<u64>,
+    #[arg(long, default_value_t = 10)]
+    runs: u16,
+    /// Runs before these that do not count
+    #[arg(long, default_value_t = 1)]
+    warm_up: u16,
+    /// Seconds that a run may take
+    #[arg(long, default_value_t = 30)]
+    timeout: u64,
+    /// Largest packet, bytes of UDP payload
+    #[arg(long, default_value_t = 1_350)]
+    mtu: u16,
+    /// The one cipher suite that is offered
+    #[arg(long)]
+    suite: Option<Suite>,
+    /// Resume the session of the first connection
+    #[arg(long)]
+    resume: bool,
+    /// What becomes another in the middle of each transfer
+    #[arg(long)]
+    change: Option<Change>,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum Change {
+    /// The port, and with it the connection id of the server
+    Path,
+    /// The keys
+    Key,
 }
 
 fn main() -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     match Command::parse() {
         Command::Server { listen, mtu } => runtime.block_on(serve(listen, mtu)),
-        Command::Client { server, up, down, runs, warm_up, timeout, mtu } => {
-            let up = up.into_iter().map(|size| (true, size << 20));
-            let tasks = up.chain(down.into_iter().map(|size| (false, size << 20)));
-            let timeout = Duration::from_secs(timeout);
-            runtime.block_on(measure(server, tasks, runs, warm_up, timeout, mtu))
-        }
+        Command::Client(client) => runtime.block_on(measure(&client)),
     }
 }
 
@@ -89,7 +106,7 @@ fn endpoint(address: SocketAddr, mtu: u16, server: Option<ServerConfig>) -> anyh
 }
 
 async fn serve(listen: SocketAddr, mtu: u16) -> anyhow::Result<()> {
-    let mut config = ServerConfig::with_crypto(Arc::new(quinn::crypto::rustls::QuicServerConfig::try_from(tls::server()?)?));
+    let mut config = ServerConfig::with_crypto(Arc::new(QuicServerConfig::try_from(tls::server()?)?));
     config.transport_config(transport(mtu));
     let endpoint = endpoint(listen, mtu, Some(config))?;
     println!("{}", json!({"event": "ready", "listen": endpoint.local_addr()?.to_string()}));
@@ -112,7 +129,7 @@ async fn serve(listen: SocketAddr, mtu: u16) -> anyhow::Result<()> {
                         let Ok((sending, receiving)) = connection.accept_bi().await else {
                             return anyhow::Ok(());
                         };
-                        tokio::spawn(exchange::answer(sending, receiving, Arc::clone(&block)));
+                        tokio::spawn(stream::answer(sending, receiving, Arc::clone(&block)));
                     }
                 });
             }
@@ -120,27 +137,33 @@ async fn serve(listen: SocketAddr, mtu: u16) -> anyhow::Result<()> {
     }
 }
 
-async fn measure(
-    server: SocketAddr,
-    tasks: impl Iterator<Item = (bool, u64)>,
-    runs: u16,
-    warm_up: u16,
-    timeout: Duration,
-    mtu: u16,
-) -> anyhow::Result<()> {
-    let mut config = ClientConfig::new(Arc::new(quinn::crypto::rustls::QuicClientConfig::try_from(tls::client()?)?));
-    config.transport_config(transport(mtu));
-    let any: SocketAddr = if server.is_ipv4() { ([0, 0, 0, 0], 0).into() } else { ([0_u16; 8], 0).into() };
-    let block = exchange::block();
-    for (is_up, size) in tasks {
+async fn measure(client: &Client) -> anyhow::Result<()> {
+    let tls = exchange::Client::new(client.suite, client.resume)?;
+    // Initial packets have the keys of this suite whichever is offered (RFC 9001 §5.2).
+    let initial = TLS13_AES_128_GCM_SHA256.tls13().and_then(rustls::Tls13CipherSuite::quic_suite);
+    let initial = initial.context("no keys for Initial packets")?;
+    let mut config = ClientConfig::new(Arc::new(QuicClientConfig::with_initial(Arc::new(tls.config.clone()), initial)?));
+    config.transport_config(transport(client.mtu));
+    let any: SocketAddr = if client.server.is_ipv4() { ([0, 0, 0, 0], 0).into() } else { ([0_u16; 8], 0).into() };
+    let (block, timeout) = (exchange::block(), Duration::from_secs(client.timeout));
+    let sizes = |is_up, sizes: &[u64]| sizes.iter().map(|size| (is_up, size << 20)).collect::<Vec<_>>();
+    for (is_up, size) in [sizes(true, &client.up), sizes(false, &client.down)].concat() {
         let payload = Payload::new(&block, size);
-        let hash = payload.hash();
-        for number in 0..warm_up + runs {
-            let endpoint = endpoint(any, mtu, None)?;
+        let checked = payload.checked();
+        for number in 0..client.warm_up + client.runs {
+            let (endpoint, shown) = (endpoint(any, client.mtu, None)?, tls.shown());
             let began = Instant::now();
-            let connection = endpoint.connect_with(config.clone(), server, "localhost")?.await?;
+            let connection = endpoint.connect_with(config.clone(), client.server, "localhost")?.await?;
             let (connected, cpu_before_ns) = (Instant::now(), cpu_ns());
-            let work = exchange::ask(&connection, is_up, payload.clone(), (size, hash));
+            let change = || {
+                match client.change {
+                    Some(Change::Path) => endpoint.rebind(UdpSocket::bind(any)?)?,
+                    Some(Change::Key) => connection.force_key_update(),
+                    None => {}
+                }
+                Ok(())
+            };
+            let work = stream::ask(&connection, is_up, payload, checked, change);
             let Ok(done) = tokio::time::timeout(timeout, work).await else {
                 bail!("not done within {timeout:?}");
             };
@@ -149,7 +172,7 @@ async fn measure(
             let path = connection.stats().path;
             connection.close(VarInt::from_u32(0), b"done");
             endpoint.wait_idle().await;
-            if number < warm_up {
+            if number < client.warm_up {
                 continue;
             }
             println!(
@@ -164,6 +187,7 @@ async fn measure(
                     "cpu_ns_per_byte": cpu_ns as f64 / size as f64,
                     "sent_packets": path.sent_packets,
                     "lost_packets": path.lost_packets,
+                    "resumed": tls.shown() == shown,
                 })
             );
         }
