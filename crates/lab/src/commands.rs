@@ -23,7 +23,7 @@ pub(crate) fn commands(
     let values = |turnbuckle: &str| values(case, addresses, relay_cpus, tmp, turnbuckle);
     let load = |words: &str, warm_up_s: f64, window_s: f64| -> Result<Vec<String>> {
         let values = values(&addresses.turnbuckle_on_load);
-        let transport = match case.scenario.transport {
+        let transport = match case.server.transport(case.scenario.transport) {
             Transport::Udp => String::new(),
             // What runs beside what is measured may come by another one.
             _ if words.contains("--transport") => String::new(),

@@ -24,6 +24,9 @@ pub(crate) struct Server {
     /// Whether `command` opens tunnels of UDP in HTTP/3.
     #[serde(default)]
     pub(crate) tunnels: bool,
+    /// By which clients come to it whatever the scenario says, so that transports can be compared.
+    #[serde(default)]
+    pub(crate) transport: Option<Transport>,
     /// A line of shell that prints which version it is.
     #[serde(default)]
     pub(crate) version: Option<String>,
@@ -36,9 +39,14 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// Its command line for clients that come by `transport`, if it has one.
+    /// By which clients come to it in a scenario by `transport`.
+    pub(crate) fn transport(&self, transport: Transport) -> Transport {
+        self.transport.unwrap_or(transport)
+    }
+
+    /// Its command line for a scenario by `transport`, if it has one.
     pub(crate) fn command(&self, transport: Transport) -> Option<&str> {
-        match transport {
+        match self.transport(transport) {
             Transport::Udp => Some(&self.command),
             Transport::Tcp | Transport::Tls | Transport::Dtls => self.all_transports.as_deref(),
             Transport::Masque => self.tunnels.then_some(&self.command),
