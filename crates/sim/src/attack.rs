@@ -193,6 +193,7 @@ impl Attackers {
             nonce,
             algorithms: None,
             anonymous: false,
+            mac_key: None,
         };
         match self.random.below(5) {
             0 => credentials.user = "nobody".to_owned(),
@@ -242,6 +243,7 @@ impl Attackers {
             nonce,
             algorithms: None,
             anonymous: false,
+            mac_key: None,
         };
         let stolen = Message::parse(bytes).ok();
         let stolen = stolen.and_then(|message| message.mobility_ticket().map(<[u8]>::to_vec));

@@ -73,6 +73,8 @@ pub struct Credentials {
     pub algorithms: Option<Vec<u8>>,
     /// Whether USERHASH stands in for USERNAME.
     pub anonymous: bool,
+    /// The key that a token grants, in place of what the password leads to (RFC 7635 §7).
+    pub mac_key: Option<[u8; 20]>,
 }
 
 impl Draft {
@@ -156,6 +158,9 @@ impl Credentials {
     /// The key that integrity is computed with.
     #[must_use]
     pub fn key(&self) -> IntegrityKey {
+        if let Some(key) = &self.mac_key {
+            return IntegrityKey::sha1(key);
+        }
         if self.algorithms.is_some() {
             IntegrityKey::sha256(&long_term_key_sha256(
                 self.user.as_bytes(),

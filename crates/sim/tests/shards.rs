@@ -42,6 +42,7 @@ fn several_shards_keep_every_rule() {
         ("failures of shards", 1),
         ("false proxies", 0),
         ("granted by IPv6", 0),
+        ("granted by tokens", 0),
         ("granted through proxies", 0),
         ("hairpins", 0),
         ("kills", 0),
@@ -55,6 +56,7 @@ fn several_shards_keep_every_rule() {
         ("records of peers", 0),
         ("stalls", 0),
         ("steps of the clock", 0),
+        ("tokens refused", 0),
     ] {
         assert!(coverage.of(what, kind) > 0, "{what} {kind}: {coverage:?}");
     }

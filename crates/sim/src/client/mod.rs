@@ -108,6 +108,7 @@ impl Client {
                 nonce: Vec::new(),
                 algorithms: None,
                 anonymous: false,
+                mac_key: None,
             },
             sha256,
             random,

@@ -183,6 +183,7 @@ impl Server {
                     nonce: nonce.clone(),
                     algorithms: None,
                     anonymous: false,
+                    mac_key: None,
                 });
             let bytes = draft.write(TransactionId::new(id), credentials.as_ref());
             let engine = &mut self.engines[party.shard];

@@ -6,6 +6,7 @@ use std::net::SocketAddr;
 
 use turnbuckle_wire::{Method, TransactionId};
 
+use super::pass::Pass;
 use super::payload::{LEN_MIN, Payload, Sender};
 use super::wire::WireId;
 use crate::message::{Attribute, Credentials, Draft, REALM, channel_data};
@@ -72,7 +73,8 @@ struct Link {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct User {
     pub(super) name: &'static str,
-    pub(super) password: &'static str,
+    /// `None` for the holders of tokens.
+    pub(super) password: Option<&'static str>,
     pub(super) realm: &'static str,
 }
 
@@ -109,6 +111,8 @@ pub(super) struct Special {
     borrowed: Option<SocketAddr>,
     /// It came back at another address.
     pub(super) has_moved: bool,
+    /// What it shows in place of a password.
+    pub(super) pass: Option<Pass>,
     pub(super) terms: Terms,
     pub(super) losses: Losses,
     /// Until when its allocation has to be there; 0 if nothing can be said about that.
@@ -142,11 +146,12 @@ impl Client {
     pub(super) fn new(owner: u32, address: SocketAddr, user: User, random: Seeded) -> Self {
         let credentials = Credentials {
             user: user.name.to_owned(),
-            password: user.password.to_owned(),
+            password: user.password.unwrap_or_default().to_owned(),
             realm: user.realm.to_owned(),
             nonce: Vec::new(),
             algorithms: None,
             anonymous: false,
+            mac_key: None,
         };
         Self::with(owner, address, credentials, random)
     }
@@ -170,6 +175,7 @@ impl Client {
                 connection: None,
                 borrowed: None,
                 has_moved: false,
+                pass: None,
                 terms: Terms::default(),
                 losses: Losses::default(),
                 lives_until: 0,
@@ -189,6 +195,16 @@ impl Client {
     /// The same through a proxy, if there is one.
     pub(super) fn through(mut self, proxy: Option<SocketAddr>) -> Self {
         self.link.proxy = proxy;
+        self
+    }
+
+    /// The same with what it shows in place of a password, if that is so.
+    pub(super) fn showing(mut self, pass: Option<Pass>) -> Self {
+        if let Some(pass) = &pass {
+            self.credentials.user = pass.key_name.to_owned();
+            self.credentials.mac_key = Some(pass.mac_key);
+        }
+        self.special.pass = pass;
         self
     }
 
@@ -229,6 +245,7 @@ impl Client {
         let random = self.random.fork("data");
         let mut data = Self::with(self.owner, address, self.credentials.clone(), random);
         data.special.terms = self.special.terms;
+        data.special.pass = self.special.pass.clone();
         data.relayed = self.relayed;
         data.link.wire = Some(wire);
         data.special.sort = Sort::Data;
@@ -376,12 +393,13 @@ impl Client {
         let transaction = TransactionId::from(transaction);
         let has_nonce = !self.credentials.nonce.is_empty();
         let realm = &self.credentials.realm;
-        let bytes = match realm == REALM {
-            true => draft.clone(),
-            false => draft
-                .clone()
-                .with(Attribute::Raw(ORIGIN, origin(realm).into())),
-        };
+        let mut bytes = draft.clone();
+        if realm != REALM {
+            bytes = bytes.with(Attribute::Raw(ORIGIN, origin(realm).into()));
+        }
+        if let Some(pass) = self.special.pass.as_ref().filter(|_| shows_token(&draft)) {
+            bytes = bytes.with(Attribute::Raw(ACCESS_TOKEN, pass.token.clone()));
+        }
         let bytes = bytes.write(transaction, has_nonce.then_some(&self.credentials));
         let since = self.pending.as_ref().map_or(now, |pending| pending.since);
         self.asked.extend(peer_of(&draft));
@@ -487,6 +505,14 @@ pub(super) fn origin(realm: &str) -> String {
 
 /// ORIGIN (draft-ietf-tram-stun-origin §5).
 const ORIGIN: u16 = 0x802F;
+
+/// Returns whether who holds a token shows it in this request (RFC 7635 §9).
+fn shows_token(draft: &Draft) -> bool {
+    matches!(draft.method, Method::ALLOCATE | Method::REFRESH)
+}
+
+/// ACCESS-TOKEN (RFC 7635 §6.2).
+const ACCESS_TOKEN: u16 = 0x001B;
 /// CONNECTION-ID (RFC 6062 §6.2.1).
 const CONNECTION_ID: u16 = 0x002A;
 

@@ -9,7 +9,8 @@
 //! stop, whoever waits gets an answer.
 //!
 //! Clients of two realms come by UDP and TCP, by IPv4 and IPv6, by themselves and through proxies that say who they are (PROXY protocol), come back at
-//! other addresses with a ticket (RFC 8016), and relay TCP (RFC 6062). Strangers send requests without credentials, data in the name of clients behind
+//! other addresses with a ticket (RFC 8016), and relay TCP (RFC 6062). Some show tokens (RFC 7635), whose key the operator changes; of these a few have
+//! expired, or are sealed for another server or with a key that the relay does not have. Strangers send requests without credentials, data in the name of clients behind
 //! a proxy, and open connections on which they say nothing. Datagrams are shown as GRO does or are too long to be shown,
 //! connections are read and written in part, calls for datagrams and for connections fail, peers' hosts answer with ICMP errors, shards stand
 //! still, other programs take UDP and TCP ports, the clock is set, and the operator changes users and peer rules, drains and stops draining. What waits
@@ -22,6 +23,7 @@ mod client;
 mod host;
 mod kernel;
 mod meter;
+mod pass;
 mod path;
 mod payload;
 mod proxy;

@@ -23,6 +23,7 @@ use super::client::{Client, Sort};
 use super::host::{CallFaults, Owner, SharedHost};
 use super::kernel::Relayed;
 use super::meter::Meter;
+use super::pass::Pass;
 use super::path::Path;
 use super::payload::{LEN_MIN, Payload, Sender};
 use super::proxy;
@@ -288,10 +289,17 @@ impl ShardsWorld {
         let proxy = plan::proxy(number, self.random.one_in(3), port);
         let proxy = self.random.one_in(4).then_some(proxy);
         let wire = is_stream.then(|| self.connection(address, proxy));
+        let rules = &self.operator.rules;
+        let unix_s = now_at(self.queue.now()).unix_s;
+        let is_holder = USERS[user].password.is_none();
+        let pass =
+            is_holder.then(|| Pass::draw(USERS[user].name, rules.key(), unix_s, &mut self.random));
         let mut client = Client::new(owner, address, USERS[user], random)
             .by(wire, sort)
-            .through(proxy);
-        client.special.terms = self.operator.rules.terms(user);
+            .through(proxy)
+            .showing(pass);
+        let pass = client.special.pass.as_ref();
+        client.special.terms = self.operator.rules.terms_with(user, pass);
         client
     }
 

@@ -6,7 +6,7 @@ use turnbuckle_wire::{ChannelData, Class, Icmp, Message, Method};
 
 use super::super::path::{code_of_refusal, kind_of_refusal};
 use super::super::payload::{LEN_MIN, Payload};
-use super::{Client, Pending, Reserved, Sort, Terms, peer_of};
+use super::{Client, Pending, Reserved, Sort, Terms, peer_of, shows_token};
 use crate::message::Attribute;
 use crate::queue::SECOND;
 use crate::violation::{Coverage, Violation, ensure};
@@ -168,8 +168,15 @@ impl Client {
             known_since,
             draining_since,
         } = self.special.terms;
+        // Who holds a token is known by its allocation while it does not show the token. So is a connection for data, as long as what it joins is there.
+        let is_by_allocation = self.special.pass.is_some() && !shows_token(&pending.draft);
         if code == 401 && !self.credentials.nonce.is_empty() {
-            let can_be = unknown_since.is_some() || pending.since <= known_since;
+            let can_be = unknown_since.is_some()
+                || pending.since <= known_since
+                || (is_by_allocation && now >= self.special.lives_until);
+            if self.special.pass.is_some() {
+                coverage.count("tokens refused", 0);
+            }
             ensure(can_be, "credentials", || {
                 format!("{} is refused as {}", self.address, self.credentials.user)
             })?;
@@ -186,7 +193,7 @@ impl Client {
         }
         if code == 200 {
             ensure(
-                unknown_since.is_none_or(|since| pending.since <= since),
+                is_by_allocation || unknown_since.is_none_or(|since| pending.since <= since),
                 "credentials",
                 || format!("{} is served as {}", self.address, self.credentials.user),
             )?;
@@ -199,6 +206,9 @@ impl Client {
             self.granted(now, &pending, message)?;
             if self.relayed.is_some_and(|it| it.is_ipv6()) {
                 coverage.count("granted by IPv6", 0);
+            }
+            if is_new && self.special.pass.is_some() {
+                coverage.count("granted by tokens", 0);
             }
             if self.proxy().is_some() {
                 coverage.count("granted through proxies", 0);

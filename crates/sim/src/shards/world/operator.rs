@@ -5,12 +5,14 @@ use std::num::NonZeroU32;
 
 use turnbuckle_engine::{
     AuthConfig, Bandwidth, Config, Limits, MobilityConfig, NonceKey, Now, Rate, Realm, RealmConfig,
-    RelayAddress, RelayConfig, SharedRelays, TcpRelays, TicketKey, Time, UnverifiedLimits,
+    RelayAddress, RelayConfig, SharedRelays, TcpRelays, ThirdParties, TicketKey, Time, TokenCipher,
+    UnverifiedLimits,
 };
 use turnbuckle_server::simulation::{Clock, Server};
 
 use super::super::client::origin;
 use super::super::host::Owner;
+use super::super::pass::{SERVER_NAME, key_bytes};
 use super::places::OTHER_REALM;
 use super::rules::Rules;
 use super::{AHEAD_MAX_S, BEGIN_S, BEGIN_UNIX_S, Event, FIRST_PORT, Phase, STRANGERS, ShardsWorld};
@@ -169,13 +171,17 @@ pub(super) fn now_at(nanos: u64) -> Now {
 pub(super) fn config(relays: &Relays, rules: &Rules) -> Config {
     let mut auth = AuthConfig::new(REALM).expect("the realm is sound");
     let mut other = Realm::new(OTHER_REALM).expect("the realm is sound");
+    let mut third_parties = ThirdParties::new(SERVER_NAME).expect("the name is sound");
     for (_, user) in rules.known() {
-        let added = match user.realm {
-            OTHER_REALM => other.add_user(user.name, user.password),
-            _ => auth.add_user(user.name, user.password),
+        let key = key_bytes(rules.key());
+        let added = match (user.password, user.realm) {
+            (None, _) => third_parties.add_key(user.name, TokenCipher::Aes256Gcm, &key, None, None),
+            (Some(password), OTHER_REALM) => other.add_user(user.name, password),
+            (Some(password), _) => auth.add_user(user.name, password),
         };
         added.expect("the user is sound");
     }
+    auth.third_parties = Some(third_parties);
     auth.add_realm(other);
     auth.add_origin(&origin(OTHER_REALM), OTHER_REALM)
         .expect("the realm is there");

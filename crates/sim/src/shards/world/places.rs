@@ -11,21 +11,26 @@ use crate::plan::{self, LISTENERS};
 /// Peers by IPv4, and with those by IPv6, which have the numbers behind them.
 pub(super) const PEERS_V4: usize = 3;
 pub(super) const PEERS: usize = 5;
-/// Who may ask for something; the last one is in some worlds only.
-pub(super) const USERS: [User; 3] = [
+/// Who may ask for something; the last one is in some worlds only. Whoever has no password shows tokens under the key of this name.
+pub(super) const USERS: [User; 4] = [
     User {
         name: "alice",
-        password: "correct horse",
+        password: Some("correct horse"),
         realm: REALM,
     },
     User {
         name: "bertil",
-        password: "battery staple",
+        password: Some("battery staple"),
+        realm: REALM,
+    },
+    User {
+        name: "west",
+        password: None,
         realm: REALM,
     },
     User {
         name: "carla",
-        password: "tr0ub4dor",
+        password: Some("tr0ub4dor"),
         realm: OTHER_REALM,
     },
 ];

@@ -7,6 +7,7 @@ use std::net::SocketAddr;
 use turnbuckle_engine::{Action, AddressRange, PolicyRules, Rule};
 
 use super::super::client::{Client, Terms, User};
+use super::super::pass::Pass;
 use super::super::payload::{Payload, Sender};
 use super::places::{OTHER_REALM, PEER_PORT, USERS, peer_at};
 use crate::message::REALM;
@@ -21,12 +22,32 @@ pub(super) struct Rules {
     refused: BTreeSet<(&'static str, usize)>,
     /// What holds for clients of each user.
     terms: [Terms; USERS.len()],
+    /// Which key tokens are sealed with, and since when.
+    key: u64,
+    key_since: u64,
 }
 
 impl Rules {
     /// Returns what holds for clients of a user.
     pub(super) fn terms(&self, user: usize) -> Terms {
         self.terms[user]
+    }
+
+    /// Returns which key tokens are sealed with.
+    pub(super) fn key(&self) -> u64 {
+        self.key
+    }
+
+    /// Returns what holds for a client of a user who shows this, if it is no password.
+    pub(super) fn terms_with(&self, user: usize, pass: Option<&Pass>) -> Terms {
+        let mut terms = self.terms[user];
+        if let Some(pass) = pass
+            && pass.key != Some(self.key)
+        {
+            let since = pass.key.map_or(0, |_| self.key_since);
+            terms.unknown_since = Some(terms.unknown_since.unwrap_or(since).min(since));
+        }
+        terms
     }
 
     /// Returns the users that are known.
@@ -58,6 +79,9 @@ impl Rules {
             let refused = (0..peers).filter(|_| random.one_in(5));
             self.refused.extend(refused.map(|number| (realm, number)));
         }
+        if random.one_in(3) {
+            (self.key, self.key_since) = (self.key + 1, now);
+        }
         let unknown = random.one_in(3).then(|| random.index(USERS.len()));
         for (user, terms) in self.terms.iter_mut().enumerate() {
             if Some(user) == unknown {
@@ -79,7 +103,8 @@ impl Rules {
     pub(super) fn tell(&self, clients: &mut [Client]) {
         for client in clients {
             let user = user_of(client.owner);
-            client.take_terms(self.terms[user]);
+            let terms = self.terms_with(user, client.special.pass.as_ref());
+            client.take_terms(terms);
             client.give_up(|peer| self.refuses(USERS[user].realm, peer));
         }
     }
