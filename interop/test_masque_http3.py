@@ -1,4 +1,4 @@
-"""Tunnels of UDP in HTTP/3 (RFC 9298, RFC 9220), by masque-go and by aioquic, and pages by HTTP/3 through them.
+"""Tunnels of UDP in HTTP/3 (RFC 9298, RFC 9220), by masque-go and by aioquic, pages by HTTP/3 through them, and our load generator by masque-go's proxy.
 
 `DATAGRAMS=100000` carries as many as that through one tunnel, in place of 5,000.
 """
@@ -25,6 +25,7 @@ from aioquic.quic.events import ConnectionTerminated, HandshakeCompleted, StopSe
 
 from harness import dialogue
 from harness.dialogue import Dialogue
+from harness.quic import TURNBUCKLE
 from harness.waiting import PATIENCE
 from test_masque import ALICE, HOST, PATH, PEER_HOST, PORT, REALM, TLS_PORT, Peer, Relay
 
@@ -187,6 +188,27 @@ def page():
     yield json.loads(server.stdout.readline())
     server.kill()
     server.wait()
+
+
+def our_load_generator_loses_nothing_through_tunnels_of_masque_gos_proxy(certificate):
+    """Our client with a proxy that is not ours."""
+    user = ":".join(ALICE)
+    proxy = subprocess.Popen([MASQUE_GO, "proxy", "--listen", f"{HOST}:{PORT}", "--user", user, "--certificate", certificate[0], "--key", certificate[1]])
+    reflector = subprocess.Popen([TURNBUCKLE, "peer", "--listen", f"{PEER_HOST}:0", "--json"], stdout=subprocess.PIPE, text=True)
+    try:
+        target = json.loads(reflector.stdout.readline())["listen"][0]
+        load = [TURNBUCKLE, "load", "rate", "--transport", "masque", "--server", f"{HOST}:{PORT}", "--peer", target, "--json", "--rate", "500"]
+        options = ["--clients", "6", "--tunnels", "3", "--duration", "2", "--max-loss", "0"]
+        done = subprocess.run([*load, *options, "--user", user], capture_output=True, text=True, timeout=PATIENCE * 10)
+        assert done.returncode == 0, done.stdout + done.stderr
+        seen = json.loads(done.stdout.splitlines()[-1])
+        assert seen["sent_datagrams"] == seen["received_datagrams"] > 0 and seen["allocations"]["succeeded"] == 6, seen
+        done = subprocess.run([*load, "--user", "alice:looking-glass"], capture_output=True, text=True, timeout=PATIENCE * 10)
+        assert "none of 1 clients got a tunnel: 407 (1 time)" in done.stderr, done.stderr
+    finally:
+        for process in (proxy, reflector):
+            process.kill()
+            process.wait()
 
 
 #= UDPX-01
