@@ -68,7 +68,8 @@ pub struct Server<T> {
     client: ClientSide,
     /// The stream on which this side says something of itself.
     control: Option<u64>,
-    requests: BTreeMap<u64, Request<T>>,
+    /// Each in memory of its own: a tree has room for eleven where there is one.
+    requests: BTreeMap<u64, Box<Request<T>>>,
     /// The first stream for a request that has not been seen yet.
     next_request: u64,
     /// Streams from this one on are rejected.
@@ -90,7 +91,8 @@ pub struct Server<T> {
 struct ClientSide {
     /// What it says of itself, once it has.
     settings: Option<Settings>,
-    incoming: BTreeMap<u64, Incoming>,
+    /// In memory of their own as requests are: there are three at most that stay.
+    incoming: BTreeMap<u64, Box<Incoming>>,
     /// The first of its unidirectional streams that has not been seen yet: they begin in the order of their numbers.
     next_incoming: u64,
     critical: Critical,
@@ -282,7 +284,7 @@ impl<T: Copy> Server<T> {
         realm: &str,
     ) {
         if let Some(request) = self.requests.remove(&stream) {
-            self.forget(request);
+            self.forget(*request);
             let section = request::refused(refusal, realm);
             streams.write(stream, frame(kind::HEADERS, &section));
             close(streams, stream);
@@ -292,7 +294,7 @@ impl<T: Copy> Server<T> {
     /// Ends a stream whose tunnel has ended.
     pub fn end(&mut self, streams: &mut impl Streams, stream: u64) {
         if let Some(request) = self.requests.remove(&stream) {
-            self.forget(request);
+            self.forget(*request);
             close(streams, stream);
         }
     }
@@ -444,7 +446,7 @@ impl<T: Copy> Server<T> {
             frames: Frames::default(),
             state: State::Head(Vec::new()),
         };
-        self.requests.insert(stream, request);
+        self.requests.insert(stream, Box::new(request));
         Ok(true)
     }
 
@@ -466,7 +468,7 @@ impl<T: Copy> Server<T> {
             brought,
             ..
         } = self;
-        let Some(Request { frames, state }) = requests.get_mut(&stream) else {
+        let Some(Request { frames, state }) = requests.get_mut(&stream).map(Box::as_mut) else {
             return Ok(());
         };
         while let Some(piece) = frames.next(&mut bytes) {
@@ -559,7 +561,9 @@ impl<T: Copy> Server<T> {
     ) -> Result<(), Wrong> {
         if stream >= self.client.next_incoming {
             self.client.next_incoming = stream + 4;
-            self.client.incoming.insert(stream, Incoming::new());
+            self.client
+                .incoming
+                .insert(stream, Box::new(Incoming::new()));
         }
         let Some(incoming) = self.client.incoming.get_mut(&stream) else {
             return Ok(());
@@ -625,7 +629,7 @@ impl<T: Copy> Server<T> {
             Err(Wrong::Stream(code)) => {
                 streams.abort(stream, code);
                 if let Some(request) = self.requests.remove(&stream) {
-                    let tunnel = self.forget(request);
+                    let tunnel = self.forget(*request);
                     self.events.push_back(Event::Ended { stream, tunnel });
                 }
             }

@@ -141,6 +141,14 @@ impl Application for Http3 {
 }
 
 impl Below<'_, '_> {
+    /// Keeps nothing for a stream, and for no stream no memory: a tree that has become empty has its own.
+    fn forget(&mut self, stream: u64) {
+        self.waiting.remove(&stream);
+        if self.waiting.is_empty() {
+            self.waiting.clear();
+        }
+    }
+
     /// Writes what waits, as far as there is room.
     fn go_on(&mut self, stream: u64) -> Result<(), StreamError> {
         let id = StreamId::from_u64(stream);
@@ -152,7 +160,7 @@ impl Below<'_, '_> {
             let written = match self.connection.write(id, chunk) {
                 Ok(written) => written,
                 Err(error) => {
-                    self.waiting.remove(&stream);
+                    self.forget(stream);
                     return Err(error);
                 }
             };
@@ -163,7 +171,7 @@ impl Below<'_, '_> {
             outgoing.chunks.pop_front();
         }
         let is_last = outgoing.is_last;
-        self.waiting.remove(&stream);
+        self.forget(stream);
         match is_last {
             true => self.connection.finish(id),
             false => Ok(()),
@@ -199,7 +207,7 @@ impl Streams for Below<'_, '_> {
     }
 
     fn abort(&mut self, stream: u64, code: Code) {
-        self.waiting.remove(&stream);
+        self.forget(stream);
         self.connection.abandon(StreamId::from_u64(stream), code.0);
     }
 
