@@ -15,6 +15,7 @@ use turnbuckle_datapath::Backend;
 use turnbuckle_quic::{Application, Bytes, Closed, Connection, Statistics, StreamId};
 
 use super::batching::Batching;
+use super::datagrams::{self, Exchange, Pinger};
 use super::exchange::{Receiving, Sending, TRANSFER_MAX};
 use super::payload::Payload;
 use super::side::{Moving, Options, Side};
@@ -31,7 +32,7 @@ const TICK: Duration = Duration::from_millis(50);
 
 /// Command line of `turnbuckle quic-client`.
 #[derive(clap::Args, Clone, Debug)]
-#[command(group(clap::ArgGroup::new("direction").required(true).multiple(true).args(["up", "down"])))]
+#[command(group(clap::ArgGroup::new("direction").required(true).multiple(true).args(["up", "down", "datagrams"])))]
 pub struct ClientArguments {
     /// Address of the server
     server: SocketAddr,
@@ -41,6 +42,8 @@ pub struct ClientArguments {
     /// Bytes to ask for
     #[arg(long, value_name = "SIZES", value_delimiter = ',', value_parser = size)]
     down: Vec<u64>,
+    #[command(flatten)]
+    exchange: Exchange,
     /// Runs of each size, each over a connection of its own
     #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u16).range(1..=10_000))]
     runs: u16,
@@ -102,7 +105,7 @@ pub fn measure(arguments: &ClientArguments) -> anyhow::Result<ExitCode> {
                 Ok(run) => run,
                 Err(error) => {
                     is_whole = false;
-                    report_failure(arguments.json, task, &error);
+                    report_failure(arguments.json, task.direction(), task.size, &error);
                     continue;
                 }
             };
@@ -112,6 +115,25 @@ pub fn measure(arguments: &ClientArguments) -> anyhow::Result<ExitCode> {
             }
         }
         report_task(arguments, task, &done);
+    }
+    for &size in &arguments.exchange.datagrams {
+        let mut done = Vec::new();
+        for number in 0..arguments.warm_up + arguments.runs {
+            let pinger = Pinger::new(&arguments.exchange, size);
+            let outcome = Rc::clone(&pinger.outcome);
+            let run = connect_and_await(arguments, &options, &tls, &stop, pinger, &outcome);
+            match run {
+                Ok((_, returned, batching)) if number >= arguments.warm_up => {
+                    done.push((returned, batching));
+                }
+                Ok(_) => {}
+                Err(error) => {
+                    is_whole = false;
+                    report_failure(arguments.json, "datagrams", size.into(), &error);
+                }
+            }
+        }
+        datagrams::report(arguments.json, size, &done);
     }
     Ok(match is_whole {
         true => ExitCode::SUCCESS,
@@ -176,41 +198,10 @@ impl Task {
         tls: &Arc<rustls::ClientConfig>,
         stop: &Stop,
     ) -> anyhow::Result<Run> {
-        let any = match arguments.server {
-            SocketAddr::V4(_) => SocketAddr::from(([0, 0, 0, 0], 0)),
-            SocketAddr::V6(_) => SocketAddr::from(([0_u16; 8], 0)),
-        };
-        let mut side = Side::new(any, options, |_| Transfer::nothing())?;
         let transfer = Transfer::new(self, arguments.streams.into());
-        // A connection that fails is gone before it could be asked why.
         let outcome = Rc::clone(&transfer.outcome);
-        let began = Instant::now();
-        let endpoint = side.endpoint();
-        let name = endpoint.connect(
-            began,
-            Arc::clone(tls),
-            arguments.server,
-            &arguments.tls_name,
-            transfer,
-        )?;
-        let done = loop {
-            side.turn(TICK)?;
-            if let Some(outcome) = outcome.borrow_mut().take() {
-                break outcome;
-            }
-            if began.elapsed() > arguments.timeout {
-                bail!("not done within {:?}", arguments.timeout);
-            }
-            if stop.is_ended() {
-                bail!("stopped");
-            }
-        };
-        let done = done.map_err(anyhow::Error::msg)?;
-        let batching = side.batching();
-        let now = Instant::now();
-        let endpoint = side.endpoint();
-        endpoint.with(now, name, |connection, _| connection.close(0, "done"));
-        side.turn(Duration::ZERO)?;
+        let (began, done, batching) =
+            connect_and_await(arguments, options, tls, stop, transfer, &outcome)?;
         Ok(Run {
             handshake: done.connected - began,
             transfer: done.ended - done.connected,
@@ -219,6 +210,70 @@ impl Task {
             batching,
         })
     }
+}
+
+/// What is done over a connection.
+trait Work: Application + Default {
+    /// Looks after it now and then.
+    fn look(&mut self, connection: &mut Connection<'_>) {
+        let _ = connection;
+    }
+}
+
+impl Work for Transfer {}
+
+impl Work for Pinger {
+    fn look(&mut self, connection: &mut Connection<'_>) {
+        Self::look(self, connection);
+    }
+}
+
+/// Does a work over a new connection from a new socket. Returns when it began and what its outcome is.
+fn connect_and_await<A: Work, D>(
+    arguments: &ClientArguments,
+    options: &Options,
+    tls: &Arc<rustls::ClientConfig>,
+    stop: &Stop,
+    work: A,
+    // A connection that fails is gone before it could be asked why.
+    outcome: &RefCell<Option<Result<D, String>>>,
+) -> anyhow::Result<(Instant, D, Batching)> {
+    let any = match arguments.server {
+        SocketAddr::V4(_) => SocketAddr::from(([0, 0, 0, 0], 0)),
+        SocketAddr::V6(_) => SocketAddr::from(([0_u16; 8], 0)),
+    };
+    let mut side = Side::new(any, options, |_| A::default())?;
+    let (began, name) = (Instant::now(), &arguments.tls_name);
+    let endpoint = side.endpoint();
+    let name = endpoint.connect(began, Arc::clone(tls), arguments.server, name, work)?;
+    let mut looked = began;
+    let done = loop {
+        side.turn(TICK)?;
+        if let Some(outcome) = outcome.borrow_mut().take() {
+            break outcome;
+        }
+        // Not in each turn, of which there are very many: it takes time of the connection.
+        let now = Instant::now();
+        if now - looked >= TICK {
+            looked = now;
+            let look = |connection: &mut Connection<'_>, work: &mut A| work.look(connection);
+            side.endpoint().with(now, name, look);
+        }
+        if began.elapsed() > arguments.timeout {
+            bail!("not done within {:?}", arguments.timeout);
+        }
+        if stop.is_ended() {
+            bail!("stopped");
+        }
+    };
+    let done = done.map_err(anyhow::Error::msg)?;
+    let batching = side.batching();
+    let endpoint = side.endpoint();
+    endpoint.with(Instant::now(), name, |connection, _| {
+        connection.close(0, "done");
+    });
+    side.turn(Duration::ZERO)?;
+    Ok((began, done, batching))
 }
 
 /// The end of a transfer in which everything was right.
@@ -241,6 +296,7 @@ struct Lane {
 type Outcome = Rc<RefCell<Option<Result<Done, String>>>>;
 
 /// A run, as the connection's application.
+#[derive(Default)]
 struct Transfer {
     /// What the streams are to carry, before they are open.
     waiting: Vec<Lane>,
@@ -251,15 +307,6 @@ struct Transfer {
 }
 
 impl Transfer {
-    fn nothing() -> Self {
-        Self {
-            waiting: Vec::new(),
-            lanes: BTreeMap::new(),
-            connected: None,
-            outcome: Rc::default(),
-        }
-    }
-
     fn new(task: Task, streams: u64) -> Self {
         let block = Payload::block();
         let lane = |index| {
@@ -276,7 +323,7 @@ impl Transfer {
         };
         Self {
             waiting: (0..streams).map(lane).collect(),
-            ..Self::nothing()
+            ..Self::default()
         }
     }
 
@@ -347,8 +394,7 @@ impl Application for Transfer {
     }
 }
 
-fn report_failure(as_json: bool, task: Task, error: &anyhow::Error) {
-    let (direction, size) = (task.direction(), task.size);
+fn report_failure(as_json: bool, direction: &str, size: u64, error: &anyhow::Error) {
     if as_json {
         output::event(
             &json!({"event": "failure", "direction": direction, "bytes": size, "error": format!("{error:#}")}),

@@ -4,10 +4,11 @@
 //! moves them, and so the difference is the backend's. Each transfer is checked, its length and a hash of its bytes, by the side that
 //! asked for it; one that is wrong or late is a failure, never a figure.
 //!
-//! `exchange` is what is said on a stream, `side` joins endpoint and data path, `server` and `client` are the programs.
+//! `exchange` is what is said on a stream, `datagrams` what is done without one, `side` joins endpoint and data path, `server` and `client` are the programs.
 
 mod batching;
 mod client;
+mod datagrams;
 mod exchange;
 mod payload;
 mod server;

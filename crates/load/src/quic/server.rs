@@ -97,6 +97,7 @@ fn tell(as_json: bool, connection: &Ended, batching: &Batching) {
         from,
         received,
         answered,
+        datagrams,
         cpu_ns,
         statistics,
         closed,
@@ -107,6 +108,7 @@ fn tell(as_json: bool, connection: &Ended, batching: &Batching) {
             "from": from.to_string(),
             "received_bytes": received,
             "answered_streams": answered,
+            "datagrams": datagrams,
             "cpu_seconds": *cpu_ns as f64 / 1e9,
             "lost_packets": statistics.lost,
             "acks_sent": statistics.acks_sent,
@@ -115,8 +117,9 @@ fn tell(as_json: bool, connection: &Ended, batching: &Batching) {
         }));
     } else {
         output::line(&format!(
-            "{from}: {} bytes received, {answered} streams answered, {:.1} ms of CPU, {} packets lost; {}; {closed}",
+            "{from}: {} bytes received, {answered} streams answered, {} datagrams sent back, {:.1} ms of CPU, {} packets lost; {}; {closed}",
             output::grouped(*received),
+            output::grouped(*datagrams),
             *cpu_ns as f64 / 1e6,
             statistics.lost,
             batching.sentence()
@@ -157,6 +160,7 @@ struct Ended {
     from: SocketAddr,
     received: u64,
     answered: u64,
+    datagrams: u64,
     cpu_ns: u64,
     statistics: Statistics,
     closed: Closed,
@@ -185,6 +189,7 @@ impl Sink {
                 from,
                 received: 0,
                 answered: 0,
+                datagrams: 0,
                 cpu_ns: 0,
                 statistics: Statistics::default(),
                 closed: Closed::Local,
@@ -203,6 +208,15 @@ impl Sink {
 }
 
 impl Application for Sink {
+    /// Sends it back, if there is room.
+    fn datagram(&mut self, connection: &mut Connection<'_>, payload: Bytes) {
+        if let Some(record) = &mut self.record {
+            record.datagrams += 1;
+            record.statistics = connection.statistics();
+        }
+        let _ = connection.send_datagram(payload);
+    }
+
     fn readable(&mut self, connection: &mut Connection<'_>, stream: StreamId) {
         let receiving = self.receiving.entry(stream).or_default();
         let request = receiving.request(connection, stream, &self.block);

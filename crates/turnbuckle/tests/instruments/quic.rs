@@ -92,6 +92,37 @@ fn streams_share_a_connection() {
 }
 
 #[test]
+fn datagrams_come_back_and_what_a_path_loses_is_counted() {
+    let (_server, address) = server(&[]);
+    let mut path = Program::start(&[
+        "link",
+        "--json",
+        "--listen",
+        "127.0.0.1:0",
+        "--to",
+        &address,
+        "--loss",
+        "2",
+    ]);
+    let lossy = path.event("ready")["listen"].as_str().unwrap().to_owned();
+    let ask = ["--datagrams", "160,1150", "--count", "3000", "--runs", "1"];
+    for (to, loses) in [(&address, false), (&lossy, true)] {
+        let (client_events, succeeded) = client(to, &ask);
+        assert!(succeeded, "{client_events:?}");
+        let rows: Vec<_> = events(&client_events, "datagrams").collect();
+        assert_eq!([&rows[0]["bytes"], &rows[1]["bytes"]], [160, 1150]);
+        for row in rows {
+            assert_eq!(row["sent"], 3000);
+            assert_eq!(row["lost"].as_u64().unwrap() > 0, loses, "{row}");
+            assert!(row["per_second"].as_f64().unwrap() > 0.0);
+            assert!(row["round_trip_us"]["median"].as_f64().unwrap() > 0.0);
+        }
+    }
+    path.signal(Signal::SIGINT);
+    assert!(path.event("result")["lost_datagrams"].as_u64().unwrap() > 0);
+}
+
+#[test]
 fn a_server_that_says_nothing_is_a_failure_and_no_figure() {
     let silent = UdpSocket::bind("127.0.0.1:0").unwrap();
     let address = silent.local_addr().unwrap().to_string();
@@ -126,4 +157,8 @@ fn a_certificate_of_nobody_known_is_refused_if_authorities_are_named() {
 fn a_size_that_is_none_is_refused() {
     assert_refused(&["quic-client", "127.0.0.1:1", "--up", "1T"], "1024G");
     assert_refused(&["quic-client", "127.0.0.1:1"], "--up");
+    assert_refused(
+        &["quic-client", "127.0.0.1:1", "--datagrams", "7"],
+        "8..=1400",
+    );
 }
