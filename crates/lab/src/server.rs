@@ -152,6 +152,7 @@ mod tests {
         names.dedup();
         assert_eq!(names.len(), servers.len());
     }
+
     #[test]
     fn the_servers_that_a_scenario_names_are_there_and_speak_its_transport() {
         let servers = known(None).expect("servers");

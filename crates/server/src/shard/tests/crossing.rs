@@ -21,8 +21,8 @@ fn allocate(shards: &mut Several, client: &mut Client, protocol: u8) {
 
 /// The attacker's control connection and peer data connection are at shard `data`; what it moved, and a connection of a victim, at
 /// shard 0; and the connection that it comes to shard 1 on has the number that the victim's has at shard 0.
-fn the_victim_is_left_alone(count: u16, host: u8, data: usize) {
-    let mut shards = Several::start(count, host, &[]);
+fn the_victim_is_left_alone(count: u16, data: usize) {
+    let mut shards = Several::start(count, &[]);
     let peer = shards.listening_peer();
     let mut owner = shards.datagrams(0, "mallory");
     let ticket = owner.allocate(&mut shards).ticket();
@@ -79,13 +79,13 @@ fn the_victim_is_left_alone(count: u16, host: u8, data: usize) {
 //= V-30
 #[test]
 fn a_client_who_has_moved_joins_no_connection_of_the_shard_that_has_its_allocation() {
-    the_victim_is_left_alone(2, 0, 0);
+    the_victim_is_left_alone(2, 0);
 }
 
 //= V-30
 #[test]
 fn a_client_who_has_moved_takes_no_connection_along_to_a_third_shard() {
-    the_victim_is_left_alone(3, 1, 2);
+    the_victim_is_left_alone(3, 2);
 }
 
 /// A client by TCP at shard 1, of an allocation at shard 0 with a channel to `peer`, and where that is relayed.
@@ -132,7 +132,7 @@ fn assert_balanced(shards: &Several) {
 //= V-30
 #[test]
 fn what_is_for_a_client_who_is_gone_reaches_nobody_else_however_often_its_place_is_used_again() {
-    let mut shards = Several::start(2, 2, &[]);
+    let mut shards = Several::start(2, &[]);
     let peer = shards.peer();
     let (mut moved, relayed) = moved_to_shard_1(&mut shards, &peer);
     // An answer and data that come when the client is gone and its place has had a thousand others.
@@ -156,7 +156,7 @@ fn what_is_for_a_client_who_is_gone_reaches_nobody_else_however_often_its_place_
 //= V-30
 #[test]
 fn the_end_of_a_connection_is_heard_by_every_shard_that_has_heard_of_it() {
-    let mut shards = Several::start(3, 3, &[]);
+    let mut shards = Several::start(3, &[]);
     // The connection is gone before an answer has come to any of its requests.
     let mut owners = [0, 2].map(|shard| shards.datagrams(shard, "mallory"));
     let tickets = owners
@@ -178,7 +178,7 @@ fn the_end_of_a_connection_is_heard_by_every_shard_that_has_heard_of_it() {
 //= V-30
 #[test]
 fn the_end_of_a_connection_is_heard_although_no_message_finds_room() {
-    let mut shards = Several::start(2, 4, &[]);
+    let mut shards = Several::start(2, &[]);
     let peer = shards.peer();
     let (mut moved, _) = moved_to_shard_1(&mut shards, &peer);
     assert_eq!((shards.roamers_of(0).0, shards.roamers_of(1).1), (1, 1));
@@ -192,7 +192,7 @@ fn the_end_of_a_connection_is_heard_although_no_message_finds_room() {
 //= V-30
 #[test]
 fn a_client_who_floods_another_shard_leaves_room_for_the_next_one_and_time_for_its_own() {
-    let mut shards = Several::start(2, 5, &[]);
+    let mut shards = Several::start(2, &[]);
     let peers = [shards.peer(), shards.peer()];
     let [mut loud, mut quiet] = peers
         .each_ref()
@@ -216,7 +216,7 @@ fn a_client_who_floods_another_shard_leaves_room_for_the_next_one_and_time_for_i
 #[test]
 fn messages_that_are_on_their_way_between_shards_when_they_end_are_counted() {
     for first in [0, 1] {
-        let mut shards = Several::start(2, 6, &[]);
+        let mut shards = Several::start(2, &[]);
         let peer = shards.peer();
         let (mut moved, relayed) = moved_to_shard_1(&mut shards, &peer);
         // Some wait when the first shard ends, and some are sent afterwards, either way.

@@ -10,7 +10,7 @@ const MESSAGES_PER_TURN: u64 = 512;
 #[test]
 fn a_turn_handles_a_bounded_number_of_messages_of_a_connection_and_the_next_ones_the_rest() {
     const SENT: u64 = 2000;
-    let mut shards = Several::start(1, 7, &[]);
+    let mut shards = Several::start(1, &[]);
     let mut stream = shards.stream(0);
     // Empty channel messages: as many as bytes can hold. They come as one train.
     let empty = [0x40, 0, 0, 0];

@@ -5,6 +5,7 @@ use std::ffi::OsString;
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU16, Ordering::Relaxed};
 use std::sync::mpsc::sync_channel;
 use std::time::Duration;
 
@@ -32,6 +33,8 @@ pub(crate) const REALM: &str = "example.org";
 pub(crate) const PASSWORD: &str = "secret";
 /// Turns of all shards that something may take.
 const TURNS_MAX: usize = 2000;
+/// How many were started in this process.
+static STARTED: AtomicU16 = AtomicU16::new(0);
 
 /// Shards that serve whoever waits for something.
 pub(crate) trait Turns {
@@ -55,14 +58,17 @@ struct OneOfSeveral {
 }
 
 impl Several {
-    /// So many shards; `host` is a number that no other test of this process uses, and stands for addresses of their own.
-    pub(super) fn start(count: u16, host: u8, options: &[&str]) -> Self {
+    /// So many shards, with addresses and ports that no other shards of this process have: what comes to a port is shared out among all that listen there.
+    pub(super) fn start(count: u16, options: &[&str]) -> Self {
+        let number = STARTED.fetch_add(1, Relaxed);
+        let (group, [_, host]) = (number / 4, (number % 4).to_be_bytes());
         let at = |port| {
             let [_, high, middle, low] = std::process::id().to_be_bytes();
-            SocketAddr::from(([127, 128 | high & 31 | host << 5, middle, low], port))
+            let second = 128 | high & 31 | host << 5;
+            SocketAddr::from(([127, second, middle, low], port))
         };
         let listeners: Vec<_> = (0..count)
-            .map(|shard| at(3478 + 16 * u16::from(host) + shard))
+            .map(|shard| at(3478 + 16 * group + shard))
             .collect();
         let own = [
             format!("--listening-ip={}", listeners[0].ip()),
@@ -70,8 +76,8 @@ impl Several {
             format!("--user=alice:{PASSWORD}"),
             format!("--user=mallory:{PASSWORD}"),
             format!("--relay-threads={count}"),
-            "--min-port=30000".to_owned(),
-            "--max-port=30999".to_owned(),
+            format!("--min-port={}", 30_000 + 1_000 * group),
+            format!("--max-port={}", 30_999 + 1_000 * group),
             "--allow-loopback-peers".to_owned(),
             "--mobility".to_owned(),
             "--no-tcp-relay=false".to_owned(),

@@ -70,8 +70,8 @@ impl Client {
 }
 
 /// A shard whose users a database may have, and the questions that it has been asked.
-fn asking(host: u8) -> (Several, Arc<Mutex<Vec<Question>>>, SharedBounds) {
-    let mut shards = Several::start(1, host, &["--masque=plain"]);
+fn asking() -> (Several, Arc<Mutex<Vec<Question>>>, SharedBounds) {
+    let mut shards = Several::start(1, &["--masque=plain"]);
     shards.reconfigure(|engine| engine.auth.asks = Asks::Users);
     let asked = Arc::<Mutex<Vec<Question>>>::default();
     let (noted, bounds) = (Arc::clone(&asked), SharedBounds::default());
@@ -98,7 +98,7 @@ fn answer(
 //= V-54
 #[test]
 fn who_asks_for_a_tunnel_and_is_unknown_waits_for_the_user_database_once() {
-    let (mut shards, asked, bounds) = asking(1);
+    let (mut shards, asked, bounds) = asking();
     let mut client = Client::new(&shards);
     client.ask(("carol", "singer"), &[0, 2, 0, 7]);
     shards.until(|| (asked.lock().unwrap().len() == 1).then_some(()));
@@ -153,7 +153,7 @@ fn who_asks_for_a_tunnel_and_is_unknown_waits_for_the_user_database_once() {
 
 #[test]
 fn who_asks_for_a_tunnel_while_users_are_read_is_not_told_that_he_is_unknown() {
-    let mut shards = Several::start(1, 4, &["--masque=plain"]);
+    let mut shards = Several::start(1, &["--masque=plain"]);
     shards.reconfigure(|engine| engine.answers.are_users_due = true);
     let mut client = Client::new(&shards);
     client.ask(("carol", "singer"), &[]);
@@ -180,7 +180,7 @@ fn more_than_16_kib_before_the_tunnel_is_open_ends_the_connection() {
     };
     // As long as the database takes, the tunnel is not open.
     for (bytes, is_kept) in [(16 * 1024, true), (18 * 1024, false)] {
-        let (mut shards, asked, bounds) = asking(2 + u8::from(is_kept));
+        let (mut shards, asked, bounds) = asking();
         let mut client = Client::new(&shards);
         client.ask(("carol", "singer"), &[]);
         shards.until(|| (asked.lock().unwrap().len() == 1).then_some(()));
