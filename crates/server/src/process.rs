@@ -1,22 +1,31 @@
 //! Presents the process to the system: in the background, with its number in a file, as another user, known to systemd.
 
+use std::backtrace::{Backtrace, BacktraceStatus};
 use std::env;
 use std::fs::{self, OpenOptions};
-use std::io::{self, BufRead as _, BufReader, Write};
+use std::io::{self, BufRead as _, BufReader, IoSlice, Write};
 use std::os::fd::RawFd;
 use std::os::linux::net::SocketAddrExt as _;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::os::unix::process::CommandExt as _;
+use std::panic;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use nix::unistd::{Gid, Group, Uid, User, getegid, geteuid, setgid, setgroups, setuid};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::ReadWriteFlags;
+use rustix::stdio::stderr;
+use rustix::time::Timespec;
 
 use crate::config::{Persona, Process};
 
 /// Set for a process that was started to be in the background.
 const DETACHED: &str = "TURNBUCKLE_DETACHED";
+
+/// Where `pwritev2(2)` writes to the place that the file is at.
+const CURRENT: u64 = u64::MAX;
 
 /// The line by which such a process says on its standard output that it serves.
 const READY: &str = "ready";
@@ -226,6 +235,39 @@ fn leave_terminal() -> io::Result<()> {
     rustix::stdio::dup2_stdout(&null)?;
     rustix::stdio::dup2_stderr(&null)?;
     Ok(())
+}
+
+/// Writes to standard error what its reader need not be waited for to take (`pwritev2(2)`, `RWF_NOWAIT`). Otherwise it is lost: who calls this has
+/// calls to keep, and a pipe that is full may stay so. A file may take the time that its disk takes.
+pub(crate) fn say_at_once(text: &str) {
+    let mut others = [PollFd::from_borrowed_fd(stderr(), PollFlags::OUT)];
+    let text = text.as_bytes();
+    let has_taken = rustix::io::pwritev2(
+        stderr(),
+        &[IoSlice::new(text)],
+        CURRENT,
+        ReadWriteFlags::NOWAIT,
+    );
+    // Most files and terminals do not know the flag, nor do pipes before Linux 6.4.
+    if has_taken.is_err() && poll(&mut others, Some(&Timespec::default())).is_ok_and(|any| any > 0)
+    {
+        let _ = rustix::io::write(stderr(), text);
+    }
+}
+
+/// Has panics from here on described on standard error as Rust does it, but never waits for a reader of that: the thread may have calls to keep.
+pub fn say_panics_at_once() {
+    panic::set_hook(Box::new(|panic| {
+        let thread = std::thread::current();
+        let name = thread.name().unwrap_or("<unnamed>");
+        let mut text = format!("thread '{name}' {panic}\n");
+        let trace = Backtrace::capture();
+        if trace.status() == BacktraceStatus::Captured {
+            text += &format!("{trace}\n");
+        }
+        // guard: V-63-panic-unread
+        say_at_once(&text);
+    }));
 }
 
 /// Tells the service manager, if there is one that wants to know (`sd_notify`'s protocol).

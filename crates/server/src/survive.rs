@@ -11,7 +11,8 @@
 //! An upgrade ([`upgrading`]) hands all of that to a keeper of another program, which this one starts ([`handed`]), and has it back if that one does
 //! not serve. The process that was started stays, because whoever started it watches it ([`staying`]).
 //!
-//! Invariant: keeper and spare read nothing that a client sent, have no thread, and open no descriptor while a relay starts. Whatever is not as
+//! Invariant: keeper and spare read nothing that a client sent, have no thread, open no descriptor while a relay starts, and never wait for a reader
+//! of their output: what they have to say, the next relay says. Whatever is not as
 //! it was written is not used: then calls end, and no call gets a right that it did not have.
 
 mod adopts;
@@ -31,6 +32,7 @@ use std::sync::mpsc::SyncSender;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use turnbuckle_datapath::KeptSockets;
 
 pub use self::adopts::adopts;
@@ -61,6 +63,10 @@ pub struct Estate {
     handed: Option<Handed>,
     /// The last upgrade.
     upgraded: Option<Upgraded>,
+    /// The word for the keeper when this process became the relay.
+    keeper_known: u64,
+    /// What the keeper has to say, which leaves that to the relay.
+    lines: Vec<String>,
 }
 
 impl Estate {
@@ -77,6 +83,8 @@ impl Estate {
             heritage,
             handed: None,
             upgraded: None,
+            keeper_known: kept.get(Word::Keeper),
+            lines: Vec::new(),
         }
     }
 
@@ -92,11 +100,6 @@ impl Estate {
         keys
     }
 
-    /// Returns the number of the process that keeps the relay.
-    pub(crate) fn keeper(&self) -> u32 {
-        self.kept.keeper_number()
-    }
-
     /// Returns the number of the process that was started, and that signals are sent to.
     pub(crate) fn main(&self) -> u32 {
         self.kept.main.process()
@@ -109,10 +112,13 @@ impl Estate {
         shards: usize,
         out: &mut impl Write,
     ) -> (Heritage, Vec<Segments>) {
+        for line in &self.lines {
+            let _ = writeln!(out, "survive: {line}");
+        }
         let _ = writeln!(
             out,
             "survive: process {} is the keeper of process {}",
-            self.keeper(),
+            self.keeper_known,
             std::process::id()
         );
         let heritage = std::mem::take(&mut self.heritage);
@@ -166,21 +172,22 @@ impl Estate {
     /// The thread cannot be started.
     pub(crate) fn watch_keeper(&self, events: SyncSender<Event>) -> io::Result<()> {
         let kept = self.kept;
+        let mut known = self.keeper_known;
         let thread = thread::Builder::new().name("keeper".into());
         thread.spawn(move || {
             loop {
-                let before = kept.get(Word::Keeper);
-                await_end(&kept.keeper);
+                await_end_of(known);
                 let begun = Instant::now();
-                while kept.get(Word::Keeper) == before && begun.elapsed() < NEXT_KEEPER {
+                while kept.get(Word::Keeper) == known && begun.elapsed() < NEXT_KEEPER {
                     thread::sleep(Duration::from_millis(10));
                 }
-                let is_kept = kept.get(Word::Keeper) != before;
+                let now = kept.get(Word::Keeper);
+                let is_kept = now != known;
+                known = now;
                 let line = match is_kept {
-                    true => format!(
-                        "survive: the keeper has ended; process {} is the keeper now",
-                        kept.get(Word::Keeper)
-                    ),
+                    true => {
+                        format!("survive: the keeper has ended; process {now} is the keeper now")
+                    }
                     false => "error: survive: the keeper has ended, and there is none any more: \
                               calls end with this process"
                         .to_owned(),
@@ -192,6 +199,18 @@ impl Estate {
             }
         })?;
         Ok(())
+    }
+}
+
+/// Waits until the process of a number has ended, if it has not.
+///
+/// Not by the descriptor that all processes have for the keeper: the next keeper makes that its own, and `poll(2)` looks at what a number means each time
+/// that it wakes.
+fn await_end_of(number: u64) {
+    let number = i32::try_from(number).ok().and_then(Pid::from_raw);
+    // One that is not there any more has ended.
+    if let Some(Ok(process)) = number.map(|number| pidfd_open(number, PidfdFlags::empty())) {
+        await_end(&process);
     }
 }
 

@@ -36,6 +36,7 @@ pub(crate) fn run(options: Vec<OsString>) -> anyhow::Result<ExitCode> {
         return Ok(ExitCode::from(code));
     }
     let config = loaded.config.clone();
+    turnbuckle_server::say_panics_at_once();
     let code = turnbuckle_server::survive(&config, move |estate| {
         match relay(*loaded, options, estate) {
             Ok(()) => 0,

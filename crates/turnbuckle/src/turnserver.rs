@@ -42,6 +42,7 @@ pub(crate) fn run(arguments: impl Iterator<Item = OsString>) -> anyhow::Result<E
         return Ok(ExitCode::from(code));
     }
     let config = loaded.config.clone();
+    turnbuckle_server::say_panics_at_once();
     let code = turnbuckle_server::survive(&config, move |estate| {
         relay(*loaded, arguments, estate).unwrap_or_else(|error| {
             // Nothing is left to be said if standard error is gone too.

@@ -1,6 +1,6 @@
 //! The loop of the keeper, and the wait of the spare.
 
-use std::io::{self, Write as _};
+use std::io;
 use std::mem;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::process;
@@ -18,13 +18,12 @@ use super::deaths::Deaths;
 use super::handed::{self, Handed, Open};
 use super::kept::{Kept, SEALED, SEALING, Word, await_end};
 use super::staying::{Main, SIGNALLED, number_of_this_process};
-use super::upgrade::Upgraded;
 use super::upgrading::{Plan, Upgrades};
 use super::{Estate, Heritage};
 use crate::config::{Config, Survive};
 use crate::control::keys::KeyRing;
 use crate::control::limits::raise_descriptor_limit;
-use crate::process::write_pid_file;
+use crate::process::{say_at_once, write_pid_file};
 
 /// Signals that the keeper passes on to the relay.
 const PASSED_ON: [Signal; 5] = [
@@ -83,11 +82,21 @@ pub fn survive(config: &Config, relay: impl FnOnce(Option<Estate>) -> u8 + Send)
             keeping.prepare();
             match keeping.keeper.clone_process()? {
                 Side::Child(inherited) => {
-                    let (handed, upgraded) =
-                        (keeping.upgrades.handed.take(), keeping.upgrades.last.take());
-                    be_relay(keeping.kept, inherited, handed, upgraded, relay)
+                    let handed = keeping.upgrades.handed.take();
+                    let estate = Estate {
+                        kept: keeping.kept,
+                        heritage: claim(keeping.kept, handed.as_ref(), inherited),
+                        handed,
+                        upgraded: keeping.upgrades.last.take(),
+                        keeper_known: keeping.kept.get(Word::Keeper),
+                        lines: mem::take(&mut keeping.lines),
+                    };
+                    be_relay(estate, relay)
                 }
-                Side::Parent(pid) => keeping.relay = RelayProcess::Child(pid),
+                Side::Parent(pid) => {
+                    keeping.relay = RelayProcess::Child(pid);
+                    keeping.lines.clear();
+                }
             }
         }
         if let Some(code) = keeping.keep()? {
@@ -114,6 +123,8 @@ pub(super) struct Keeping<'a> {
     pub(super) relay: RelayProcess,
     pub(super) spare: Option<Pid>,
     deaths: Deaths,
+    /// What the next relay says for this process, which has no log and waits for no reader of its output.
+    pub(super) lines: Vec<String>,
     /// The number in the file is to be this process's, which was not the one that was started when it was written.
     has_pid_file_due: bool,
     /// Names the process that was started, if that is none of this program's keepers.
@@ -151,6 +162,7 @@ impl<'a> Keeping<'a> {
             relay: RelayProcess::None,
             spare: None,
             deaths: Deaths::default(),
+            lines: Vec::new(),
             has_pid_file_due: false,
             main,
             upgrades: Upgrades::new(handed)?,
@@ -202,10 +214,10 @@ impl<'a> Keeping<'a> {
             self.be_main();
         }
         self.upgrades.wished = self.kept.get(Word::Wished);
-        say(&format!(
-            "the keeper has ended; process {} is the keeper now",
-            process::id()
-        ));
+        // A relay that there is says so itself.
+        if self.relay == RelayProcess::None {
+            self.lines.push("the keeper has ended".to_owned());
+        }
         Ok(())
     }
 
@@ -260,7 +272,9 @@ impl<'a> Keeping<'a> {
             let signal = signal.and_then(|signal| u8::try_from(signal).ok());
             return Ok(Some(SIGNALLED.saturating_add(signal.unwrap_or(0))));
         };
-        say(&format!("{how}; the next one takes over its calls"));
+        let said = format!("{how}; the next one takes over its calls");
+        // guard: V-63-unread
+        self.lines.push(said);
         std::thread::sleep(pause);
         Ok(None)
     }
@@ -404,32 +418,22 @@ fn other_main(kept: &Kept) -> io::Result<Option<OwnedFd>> {
     }
 }
 
-/// Runs the relay on a thread of its own, and ends the process.
-fn be_relay(
-    kept: &'static Kept,
-    inherited: Inherited,
-    handed: Option<Handed>,
-    upgraded: Option<Upgraded>,
-    relay: impl FnOnce(Option<Estate>) -> u8 + Send,
-) -> ! {
+/// Makes this process the relay, and returns what the one before it had open. Without that it ends.
+fn claim(kept: &'static Kept, handed: Option<&Handed>, inherited: Inherited) -> Heritage {
     // First of all: what the relay before had open is in hand then, or closed.
-    let claimed = kept.be(Word::Relay).and_then(|()| match &handed {
+    let claimed = kept.be(Word::Relay).and_then(|()| match handed {
         Some(handed) => Heritage::claim_handed(handed, inherited),
         None => Heritage::claim(kept, inherited),
     });
-    let heritage = match claimed {
-        Ok(heritage) => heritage,
-        Err(error) => {
-            say(&format!("error: what was left open is not known: {error}"));
-            process::exit(1);
-        }
-    };
-    let estate = Estate {
-        kept,
-        heritage,
-        handed,
-        upgraded,
-    };
+    claimed.unwrap_or_else(|error| {
+        say(&format!("error: what was left open is not known: {error}"));
+        process::exit(1)
+    })
+}
+
+/// Runs the relay on a thread of its own, and ends the process.
+fn be_relay(estate: Estate, relay: impl FnOnce(Option<Estate>) -> u8 + Send) -> ! {
+    let kept = estate.kept;
     let code = std::thread::scope(|scope| {
         let thread = std::thread::Builder::new().name("main".into());
         thread
@@ -448,7 +452,7 @@ fn be_relay(
     process::exit(code.into())
 }
 
-/// Says something on standard error: the keeper has no log.
+/// Says something on standard error, if nobody has to be waited for.
 pub(super) fn say(line: &str) {
-    let _ = writeln!(io::stderr(), "survive: {line}");
+    say_at_once(&format!("survive: {line}\n"));
 }

@@ -145,7 +145,7 @@ impl Kept {
     }
 }
 
-/// Waits until a process has ended.
+/// Waits until a process has ended. Nobody else may have the number of its descriptor name another process meanwhile ([`Kept::be`]).
 pub(super) fn await_end(process: &OwnedFd) {
     let mut ended = [PollFd::new(process, PollFlags::IN)];
     while let Err(Errno::INTR) = poll(&mut ended, None) {}

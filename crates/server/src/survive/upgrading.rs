@@ -171,7 +171,7 @@ impl Keeping<'_> {
         };
         self.relay = RelayProcess::None;
         let why = format!("{} {why}", program.display());
-        say(&format!(
+        self.lines.push(format!(
             "warning: {why}; the program before goes on, and takes over the calls"
         ));
         self.upgrades.last = Some(Upgraded {

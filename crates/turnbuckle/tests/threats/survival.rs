@@ -147,6 +147,33 @@ fn calls_go_on_when_relay_and_keeper_are_killed_in_turn_twenty_times() {
 }
 
 #[test]
+fn calls_go_on_after_a_kill_while_nobody_reads_what_the_server_prints() {
+    let site = Site::new();
+    let server = relay(site, &[]);
+    let mut processes = Processes::of(&server);
+    let mut calls: Vec<_> = (0..3).map(|_| Call::new(site, &server)).collect();
+    tick(&mut calls);
+    let blocked = server.block_output();
+    send(processes.relay, Signal::SIGKILL);
+    await_end(processes.relay);
+    let sent = calls[0].sent;
+    let deadline = Instant::now() + TIMEOUT;
+    while !calls.iter().all(|call| call.has_passed(sent)) {
+        assert!(Instant::now() < deadline, "no relay takes the calls over");
+        tick(&mut calls);
+    }
+    drop(blocked);
+    // What was printed before is one long line with the first of these.
+    let said = processes.await_relay(&server, &mut || tick(&mut calls));
+    let died = "survive: the relay was ended by signal 9; the next one takes over its calls";
+    assert!(said.iter().any(|line| line.ends_with(died)), "{said:#?}");
+    for call in &mut calls {
+        call.client.refresh(0).expect(200);
+    }
+    server.stop_kept(processes.keeper);
+}
+
+#[test]
 fn what_arrives_while_there_is_no_relay_is_relayed_by_the_next_one() {
     let site = Site::new();
     let server = relay(site, &[]);

@@ -4,19 +4,22 @@
 //! that was started. [`Server`] does both when it goes out of scope, or earlier in [`Server::stop`].
 
 use std::collections::BTreeMap;
-use std::fs;
-use std::io::{BufRead as _, BufReader, Read};
+use std::fs::{self, OpenOptions};
+use std::io::{PipeReader, Read as _, Write as _};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{Resource, Rlimit, getrlimit, prlimit};
+use rustix::time::Timespec;
 
 /// The user most tests are.
 pub(crate) const USER: &str = "alice";
@@ -27,6 +30,10 @@ pub(crate) const OTHER_USER: &str = "mallory";
 /// The realm of both.
 pub(crate) const REALM: &str = "example.org";
 
+const NOW: Timespec = Timespec {
+    tv_sec: 0,
+    tv_nsec: 0,
+};
 const START_TIMEOUT: Duration = Duration::from_secs(60);
 const STOP_TIMEOUT: Duration = Duration::from_secs(60);
 
@@ -38,6 +45,8 @@ pub(crate) struct Server {
     address: SocketAddr,
     statistics: PathBuf,
     lines: Receiver<String>,
+    /// Held by who reads its output, each time that there is some.
+    reading: Arc<Mutex<()>>,
     greeting: Vec<String>,
     is_stopped: bool,
 }
@@ -86,12 +95,14 @@ impl Server {
         // It holds the other ends, and only the relay should.
         drop(command);
         let (sender, lines) = channel();
-        read_lines(reader, sender);
+        let reading = Arc::default();
+        read_lines(reader, sender, Arc::clone(&reading));
         let mut server = Self {
             child,
             address,
             statistics,
             lines,
+            reading,
             greeting: Vec::new(),
             is_stopped: false,
         };
@@ -109,6 +120,19 @@ impl Server {
                 Err(error) => panic!("no `ready` line ({error}); printed: {:#?}", self.greeting),
             }
         }
+    }
+
+    /// Fills the pipe that all of its processes print to, and has nobody read that while the result is held.
+    pub(crate) fn block_output(&self) -> MutexGuard<'_, ()> {
+        let held = self.reading.lock().expect("nobody panics who holds it");
+        let place = format!("/proc/{}/fd/2", self.child.id());
+        let mut full = OpenOptions::new().write(true).open(place);
+        let full = full.as_mut().expect("its standard error");
+        // There is room for a page, or there is none.
+        while poll(&mut [PollFd::new(full, PollFlags::OUT)], Some(&NOW)).expect("poll") > 0 {
+            full.write_all(&[b'.'; 4096]).expect("room in a pipe");
+        }
+        held
     }
 
     /// Where clients send to.
@@ -293,12 +317,27 @@ impl Drop for Server {
     }
 }
 
-/// Reads what the child prints on a thread, so that it never blocks on a full pipe.
-fn read_lines(pipe: impl Read + Send + 'static, sender: Sender<String>) {
+/// Reads what the child prints on a thread, so that it never blocks on a full pipe, unless somebody else holds `reading`.
+fn read_lines(mut pipe: PipeReader, sender: Sender<String>, reading: Arc<Mutex<()>>) {
     thread::spawn(move || {
-        for line in BufReader::new(pipe).lines().map_while(Result::ok) {
-            // Nobody listens after `ready`; the pipe is read all the same.
-            let _ = sender.send(line);
+        let (mut text, mut chunk) = (Vec::new(), [0; 4096]);
+        loop {
+            let mut any = [PollFd::new(&pipe, PollFlags::IN)];
+            let _ = poll(&mut any, None);
+            let count = {
+                let _reads = reading.lock().expect("nobody panics who holds it");
+                pipe.read(&mut chunk).unwrap_or(0)
+            };
+            if count == 0 {
+                return;
+            }
+            text.extend_from_slice(&chunk[..count]);
+            while let Some(end) = text.iter().position(|&byte| byte == b'\n') {
+                let line = text.drain(..=end).collect::<Vec<_>>();
+                let line = String::from_utf8_lossy(&line[..end]).into_owned();
+                // Nobody listens after `ready`; the pipe is read all the same.
+                let _ = sender.send(line);
+            }
         }
     });
 }
