@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from harness.matrix import Matrix
+from harness.matrix import Matrix, cells_of
 from harness.server import NAME, STATISTICS_PLACEHOLDER, Server, is_turnbuckle
-from harness.topology import LISTENER_IPV4, LISTENER_IPV6, Topology, Turn, udp_counters, why_unavailable
+from harness.topology import LISTENER_IPV4, LISTENER_IPV6, Topology, Turn, processors, udp_counters, why_unavailable
 
 INTEROP = Path(__file__).parent
 TARGET = Path(os.environ.get("CARGO_TARGET_DIR", INTEROP.parent / "target"))
@@ -44,29 +44,48 @@ _NOT_RUN = pytest.StashKey[list[str]]()
 def pytest_configure(config):
     config.stash[_MATRIX] = Matrix()
     config.stash[_NOT_RUN] = []
+    if not _is_worker(config):
+        config.pluginmanager.register(_Outcomes(config))
+
+
+def _is_worker(config) -> bool:
+    """Whether this is one of the processes among which pytest-xdist divides a run."""
+    return hasattr(config, "workerinput")
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item, call):
     report = yield
-    # A test that fails while its fixtures are made or ended has failed too.
-    if report.when == "call" and not report.skipped or report.failed:
-        item.config.stash[_MATRIX].record(item, report.passed)
-    if report.skipped:
-        _note_not_run(item, report)
+    # Goes with the report to the process that writes the page.
+    report.cells = cells_of(item)
     return report
 
 
-def _note_not_run(item, report) -> None:
-    """Names a test that was not run where `scripts/test` counts them."""
-    reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
-    item.config.stash[_NOT_RUN].append(item.nodeid)
-    if file := os.environ.get("TURNBUCKLE_NOT_RUN"):
-        with open(file, "a") as lines:
-            lines.write(f"{item.nodeid}: {reason.removeprefix('Skipped: ').removeprefix('not run: ')}\n")
+class _Outcomes:
+    """Gathers what became of the tests, in the one process that sees all reports."""
+
+    def __init__(self, config):
+        self._config = config
+
+    def pytest_runtest_logreport(self, report):
+        # A test that fails while its fixtures are made or ended has failed too.
+        if report.when == "call" and not report.skipped or report.failed:
+            self._config.stash[_MATRIX].record(report.cells, report.passed)
+        if report.skipped:
+            self._note_not_run(report)
+
+    def _note_not_run(self, report) -> None:
+        """Names a test that was not run where `scripts/test` counts them."""
+        reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+        self._config.stash[_NOT_RUN].append(report.nodeid)
+        if file := os.environ.get("TURNBUCKLE_NOT_RUN"):
+            with open(file, "a") as lines:
+                lines.write(f"{report.nodeid}: {reason.removeprefix('Skipped: ').removeprefix('not run: ')}\n")
 
 
 def pytest_sessionfinish(session):
+    if _is_worker(session.config):
+        return
     # Against another server many tests have nothing to try; ours has to be tried with all of them.
     if session.config.stash[_NOT_RUN] and is_turnbuckle(_command(session.config)) and not os.environ.get("TURNBUCKLE_ALLOW_SKIP"):
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
@@ -98,8 +117,18 @@ def pytest_runtestloop(session):
     """Waits here for another run to end, because the wait must not count as the first test's time."""
     if session.config.option.collectonly or why_unavailable():
         return (yield)
-    with Turn():
-        _go_first()
+    _go_first()
+    # The workers of a run share its turn, and have namespaces of their own.
+    with contextlib.nullcontext() if _is_worker(session.config) else Turn():
+        return (yield)
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol(item):
+    """Waits here for the processors, because the wait must not count as the test's time."""
+    if not _is_worker(item.config):
+        return (yield)
+    with processors(alone=item.get_closest_marker("alone") is not None):
         return (yield)
 
 

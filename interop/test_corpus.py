@@ -18,6 +18,9 @@ from harness.corpus import ADDRESSES, OUTPUT, PUBLIC, Configuration, Host, Serve
 from harness.topology import PREFIX
 from harness.waiting import PATIENCE
 
+#: How long a server takes to begin is judged.
+pytestmark = pytest.mark.alone
+
 HERE = Path(__file__).parent
 TARGET = Path(os.environ.get("CARGO_TARGET_DIR", HERE.parent / "target"))
 PAGE = HERE.parent / "docs/compatibility.md"

@@ -7,6 +7,8 @@ import pytest
 
 from harness import topology, uclient
 
+pytestmark = pytest.mark.alone
+
 SHARED = ("--multiplex-peer", "--multiplex-peer-port", "35000", "--rfc5766-channel-numbers")
 LOAD = uclient.Load(sessions=1, messages=1_000, interval_ms=5)
 MODES = {"channels": (), "indications": ("-s",)}

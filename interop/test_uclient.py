@@ -7,6 +7,8 @@ import pytest
 
 from harness import matrix, topology, uclient
 
+pytestmark = pytest.mark.alone
+
 # uclient draws its channel numbers from RFC 5766's range, 0x4000 to 0x7FFF; RFC 8656 reserves all from 0x5000.
 WIDE_CHANNEL_NUMBERS = "--rfc5766-channel-numbers"
 

@@ -133,7 +133,7 @@ def observe(server: Server, configuration: Configuration, host: Host, folder: Pa
     with Process(host.namespace, *command) as process:
         seen = {"starts": _starts(process, server, host)}
         if seen["starts"]:
-            seen |= host.namespace.call(lambda: _answers(configuration, host))
+            seen |= host.namespace.call(lambda: _answers(configuration, host, process.cpu_s))
     return _flat(seen) | {OUTPUT: process.output}
 
 
@@ -161,19 +161,19 @@ def _starts(process: Process, server: Server, host: Host) -> bool:
     return False
 
 
-def _answers(configuration: Configuration, host: Host) -> dict:
+def _answers(configuration: Configuration, host: Host, cpu_s) -> dict:
     listeners = host.listeners()
     seen = {"listeners": listeners}
     datagram = _first(listeners, "udp")
     stream = _first(listeners, "tcp")
     if datagram:
         with _connected(socket.SOCK_DGRAM, datagram) as client:
-            answer = Dialogue(client).ask(dialogue.BINDING)
+            answer = Dialogue(client, cpu_s).ask(dialogue.BINDING)
             seen["binding"] = answer and (answer.code, sorted(answer.attributes))
-    seen |= _challenge(datagram, stream)
+    seen |= _challenge(datagram, stream, cpu_s)
     for login in configuration.logins or ("nobody:nothing",):
         user, password = credentials(login)
-        seen[f"login {login}"] = _session(user, password, datagram, stream)
+        seen[f"login {login}"] = _session(user, password, datagram, stream, cpu_s)
     return seen
 
 
@@ -186,18 +186,18 @@ def credentials(login: str) -> tuple[str, str]:
     return user, base64.b64encode(hmac.digest(password.encode(), user.encode(), hashlib.sha1)).decode()
 
 
-def _challenge(datagram, stream) -> dict:
+def _challenge(datagram, stream, cpu_s) -> dict:
     where = (socket.SOCK_DGRAM, datagram) if datagram else (socket.SOCK_STREAM, stream)
     if where[1] is None:
         return {}
     with _connected(*where) as client:
-        answer = Dialogue(client).ask(dialogue.ALLOCATE, _transport(dialogue.UDP))
+        answer = Dialogue(client, cpu_s).ask(dialogue.ALLOCATE, _transport(dialogue.UDP))
         if answer is None:
             return {"realm": None}
         return {"realm": (answer.code, answer.text(dialogue.REALM))}
 
 
-def _session(user: str, password: str, datagram, stream) -> dict:
+def _session(user: str, password: str, datagram, stream, cpu_s) -> dict:
     """What a user gets."""
     seen = {}
     kind, where = (socket.SOCK_DGRAM, datagram) if datagram else (socket.SOCK_STREAM, stream)
@@ -205,7 +205,8 @@ def _session(user: str, password: str, datagram, stream) -> dict:
         return seen
     long = (dialogue.LIFETIME, (7200).to_bytes(4, "big"))
     with _connected(kind, where) as client:
-        answer, talk = _allocate(client, user, password, long)
+        talk = Dialogue(client, cpu_s)
+        answer = _allocate(talk, user, password, long)
         seen["allocate"] = _outcome(answer)
         if answer and answer.code == 0:
             seen["lifetime"] = answer.number(dialogue.LIFETIME)
@@ -214,15 +215,16 @@ def _session(user: str, password: str, datagram, stream) -> dict:
                 seen[f"peer {peer}"] = permitted and permitted.code
             # The quota counts, of which more is asked than most have.
             with _connected(kind, where) as second, _connected(kind, where) as third:
-                seen["second"] = _outcome(_allocate(second, user, password)[0])
-                seen["third"] = _outcome(_allocate(third, user, password)[0])
+                seen["second"] = _outcome(_allocate(Dialogue(second, cpu_s), user, password))
+                seen["third"] = _outcome(_allocate(Dialogue(third, cpu_s), user, password))
     if seen["allocate"] and seen["allocate"][0] == 0:
         if stream:
             with _connected(socket.SOCK_STREAM, stream) as client:
-                seen["tcp relay"] = _outcome(_allocate(client, user, password, transport=dialogue.TCP)[0])
+                seen["tcp relay"] = _outcome(_allocate(Dialogue(client, cpu_s), user, password, transport=dialogue.TCP))
         # Last: where coturn cannot bind its IPv6 address, one of its threads tries 65,535 times, and who shares it waits.
         with _connected(kind, where) as client:
-            answer, talk = _allocate(client, user, password, (dialogue.REQUESTED_ADDRESS_FAMILY, b"\2\0\0\0"))
+            talk = Dialogue(client, cpu_s)
+            answer = _allocate(talk, user, password, (dialogue.REQUESTED_ADDRESS_FAMILY, b"\2\0\0\0"))
             seen["ipv6"] = _outcome(answer)
             if answer and answer.code == 0:
                 for peer in PEERS_IPV6:
@@ -231,14 +233,13 @@ def _session(user: str, password: str, datagram, stream) -> dict:
     return seen
 
 
-def _allocate(client, user, password, *attributes, transport=dialogue.UDP) -> tuple[Answer | None, Dialogue]:
-    talk = Dialogue(client)
+def _allocate(talk: Dialogue, user, password, *attributes, transport=dialogue.UDP) -> Answer | None:
     asked = (dialogue.ALLOCATE, _transport(transport), *attributes)
     answer = talk.ask(*asked)
     if answer and answer.code == 401:
         talk.use(user, password, answer)
         answer = talk.ask(*asked)
-    return answer, talk
+    return answer
 
 
 def _outcome(answer: Answer | None) -> tuple | None:

@@ -79,20 +79,31 @@ ROWS = (
 )
 
 
+#: A client, a transport and an address family.
+Cell = tuple[str, str, str]
+
+
+def cells_of(item) -> list[Cell]:
+    """The cells that the marker `client` of a test claims."""
+    cells = []
+    for marker in item.iter_markers("client"):
+        parameters = item.callspec.params if hasattr(item, "callspec") else {}
+        client = marker.args[0].format(**parameters).strip()
+        assert any(row.client == client for row in ROWS), f"no row {client!r} in harness/matrix.py"
+        cells.append((client, parameters["transport"].split()[0], parameters["listener"]))
+    return cells
+
+
 class Matrix:
     """The outcomes of a run. A cell has passed when each test that claims it has."""
 
     def __init__(self):
         self._outcomes: dict[tuple[str, tuple[str, str]], list[bool]] = collections.defaultdict(list)
 
-    def record(self, item, passed: bool) -> None:
-        """Notes the outcome of a test for each cell that its marker `client` claims."""
-        for marker in item.iter_markers("client"):
-            parameters = item.callspec.params if hasattr(item, "callspec") else {}
-            client = marker.args[0].format(**parameters).strip()
-            assert any(row.client == client for row in ROWS), f"no row {client!r} in harness/matrix.py"
-            column = (parameters["transport"].split()[0], parameters["listener"])
-            self._outcomes[client, column].append(passed)
+    def record(self, cells: list[Cell], passed: bool) -> None:
+        """Notes the outcome of a test for each cell that it claims."""
+        for client, transport, family in cells:
+            self._outcomes[client, (transport, family)].append(passed)
 
     def verdict(self, row: Row, column: tuple[str, str]) -> str | None:
         """`passed`, `failed`, or None where no test has run."""

@@ -1,8 +1,10 @@
 """A program in a namespace: its output kept, its end awaited, never left running."""
 
+import os
 import signal
 import subprocess
 import threading
+from pathlib import Path
 
 from harness.topology import Namespace
 from harness.waiting import PATIENCE
@@ -31,6 +33,14 @@ class Process:
     @property
     def pid(self) -> int:
         return self._popen.pid
+
+    def cpu_s(self) -> float:
+        """Processor time that the program has had, utime and stime of proc_pid_stat(5); 0 when it has ended."""
+        try:
+            columns = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
+        except FileNotFoundError:
+            return 0.0
+        return sum(map(int, columns[11:13])) / os.sysconf("SC_CLK_TCK")
 
     @property
     def running(self) -> bool:

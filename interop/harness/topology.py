@@ -36,8 +36,11 @@ PEER_RANGES = (
     "2001:db8:2::-2001:db8:2:ffff:ffff:ffff:ffff:ffff",
 )
 
-PREFIX = "tb-i-"
+#: Begins the names of namespaces. Each worker of pytest-xdist has names of its own.
+PREFIX = f"tb-i-{os.environ.get('PYTEST_XDIST_WORKER', '')}-".replace("--", "-")
 LOCK = Path("/run/lock/turnbuckle-interop")
+#: What the tests of one run share while they run, and what who wants it alone keeps from further ones.
+_SHARED, _GATE = (LOCK.with_name(f"{LOCK.name}-{name}") for name in ("shared", "gate"))
 _CLONE_NEWNET = 0x40000000
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -218,6 +221,16 @@ class Turn:
         except BlockingIOError:
             return False
         return True
+
+
+@contextlib.contextmanager
+def processors(alone: bool):
+    """The processors, shared with the tests of other workers, or alone."""
+    with open(_SHARED, "w") as shared:
+        with open(_GATE, "w") as gate:
+            fcntl.flock(gate, fcntl.LOCK_EX)
+            fcntl.flock(shared, fcntl.LOCK_EX if alone else fcntl.LOCK_SH)
+        yield
 
 
 def processes_in(namespace: Namespace) -> list[int]:
