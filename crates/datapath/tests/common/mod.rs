@@ -6,15 +6,19 @@
     reason = "helpers of tests, of which each file uses its own part"
 )]
 
-use std::net::{SocketAddr, TcpListener, UdpSocket};
+#[path = "../../../turnbuckle/tests/ports/mod.rs"]
+mod ports;
+
+use std::net::{SocketAddr, UdpSocket};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::{Duration, Instant};
 
 use turnbuckle_datapath::{
     Backend, Bind, DatagramHandler, Datapath, EndpointId, EndpointKind, Handler, Received, Run,
     SendQueue, Settings, StreamHandler, TurnHandler,
 };
+
+use self::ports::free_ports;
 
 pub(crate) const BACKENDS: [Backend; 3] = [Backend::Single, Backend::Mmsg, Backend::Gso];
 pub(crate) const LISTENER: EndpointKind = EndpointKind::Listener { reuseport: false };
@@ -29,19 +33,9 @@ pub(crate) fn loopback(v6: bool) -> SocketAddr {
     }
 }
 
-/// A port that nobody has and that the kernel gives to nobody who asks for any, so that it stays free until it is asked for by number. No other
-/// test of this program gets it.
+/// A port that nobody has and that the kernel gives to nobody who asks for any, so that it stays free until it is asked for by number.
 pub(crate) fn free_for_listening() -> SocketAddr {
-    static NEXT: AtomicU16 = AtomicU16::new(0);
-    // Programs that run beside this one begin elsewhere.
-    let first = u16::try_from(std::process::id() % 8_000).unwrap();
-    (0..8_000)
-        .map(|_| {
-            let step = first + NEXT.fetch_add(1, Ordering::Relaxed);
-            SocketAddr::from(([127, 0, 0, 1], 20_000 + step % 8_000))
-        })
-        .find(|&address| TcpListener::bind(address).is_ok())
-        .unwrap()
+    SocketAddr::from(([127, 0, 0, 1], free_ports()))
 }
 
 pub(crate) fn datapath(backend: Backend) -> Datapath {

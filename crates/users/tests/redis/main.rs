@@ -2,6 +2,8 @@
 
 #[path = "../../../turnbuckle/tests/not_run/mod.rs"]
 mod not_run;
+#[path = "../../../turnbuckle/tests/ports/mod.rs"]
+mod ports;
 mod server;
 
 use std::collections::BTreeMap;

@@ -1,7 +1,7 @@
 //! A Redis server of a test's own.
 
 use std::io::Write as _;
-use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, TcpStream};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 use crate::not_run::not_run;
+use crate::ports::free_ports;
 
 /// A server that runs until this is dropped.
 pub(crate) struct Server {
@@ -22,7 +23,7 @@ impl Server {
     /// Starts a server on a free port of the loopback interface. Returns nothing, and says so, where none is installed.
     pub(crate) fn start(options: &[&str]) -> Option<Self> {
         let directory = tempfile::tempdir().expect("a directory");
-        let port = free_port();
+        let port = free_ports();
         let options = options.iter().map(|&option| option.to_owned());
         let options = ["--port".to_owned(), port.to_string()]
             .into_iter()
@@ -43,7 +44,7 @@ impl Server {
         std::fs::write(file("ca.pem"), authority).expect("written");
         std::fs::write(file("cert.pem"), certificate.pem()).expect("written");
         std::fs::write(file("key.pem"), key.serialize_pem()).expect("written");
-        let port = free_port();
+        let port = free_ports();
         let options = [
             ("--port", "0".to_owned()),
             ("--tls-port", port.to_string()),
@@ -158,10 +159,4 @@ fn authority() -> (String, rcgen::Issuer<'static, rcgen::KeyPair>) {
     let key = rcgen::KeyPair::generate().expect("a key");
     let certificate = params.self_signed(&key).expect("a certificate");
     (certificate.pem(), rcgen::Issuer::new(params, key))
-}
-
-/// Returns a port that nobody listens on.
-fn free_port() -> u16 {
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
-    listener.local_addr().expect("its address").port()
 }

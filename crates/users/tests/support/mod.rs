@@ -1,5 +1,7 @@
 //! Servers from Debian's packages, each on a folder of its own, ended with the test.
 
+#[path = "../../../turnbuckle/tests/ports/mod.rs"]
+mod ports;
 pub(crate) mod verbs;
 
 use std::fs::{OpenOptions, Permissions};
@@ -12,6 +14,8 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::{Pid, User, geteuid};
 use turnbuckle_users::{Connection, Source, Wanted};
+
+use self::ports::free_ports;
 
 /// Longer than a server takes to start on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -77,7 +81,7 @@ impl Server {
         let status = run(prepare(folder.path())).wait().expect("set up");
         let log = std::fs::read_to_string(folder.path().with_extension("log"));
         assert!(status.success(), "{}", log.unwrap_or_default());
-        let port = free_port();
+        let port = free_ports();
         let process = run(command(folder.path(), port));
         let server = Self {
             process,
@@ -153,11 +157,6 @@ fn is_stopped(pid: Pid) -> bool {
         let state = stat.rsplit(") ").next().unwrap_or_default();
         state.starts_with(['T', 'Z', 'X'])
     })
-}
-
-fn free_port() -> u16 {
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("set up");
-    listener.local_addr().expect("set up").port()
 }
 
 /// Everything of the realm `r`.

@@ -1,9 +1,12 @@
 //! Loopback addresses that no other test uses, so that tests run side by side on fixed ports.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU8, Ordering};
 
-/// A /24 within 127.0.0.0/8, one to a test. Processes differ in the second octet, tests in the third.
+use crate::ports::claim;
+
+/// A /24 within 127.0.0.0/8, one to a test. Processes differ in the second octet, which each has to itself until it ends, tests in the third.
 #[derive(Clone, Copy)]
 pub(crate) struct Site {
     second: u8,
@@ -14,9 +17,17 @@ static NEXT: AtomicU8 = AtomicU8::new(1);
 
 impl Site {
     pub(crate) fn new() -> Self {
-        let second = (std::process::id() % 200) + 20; // 127.20 to 127.219
+        static SECOND: OnceLock<u8> = OnceLock::new();
         Self {
-            second: u8::try_from(second).expect("below 220"),
+            // 127.20 to 127.219.
+            second: *SECOND.get_or_init(|| {
+                // Programs that run beside this one begin elsewhere, and what one has left running stays alone.
+                let start = std::process::id() % 200;
+                let mut octets = (0..200).map(|number| 20 + (start + number) % 200);
+                let free = octets.find(|octet| claim(&format!("turnbuckle-test-net-{octet}")));
+                let free = free.expect("fewer than 200 programs of tests run at once");
+                u8::try_from(free).expect("below 220")
+            }),
             third: NEXT.fetch_add(1, Ordering::Relaxed),
         }
     }
