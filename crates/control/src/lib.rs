@@ -2,7 +2,7 @@
 //! operator by a Unix socket ([`api`]) or as coturn's console takes them ([`console`]). And the program that sends those commands, `turnbuckle ctl` ([`ctl`]).
 //!
 //! All of it is one thread with a runtime of its own ([`Controller`]). It reaches the relay by its handle alone, so no shard knows of it and none
-//! waits for it. Without a listener, a socket and a watchdog there is no thread. A reload changes what is served ([`served`]); what is added up of
+//! waits for it; it runs in batches, so that a shard has the CPU when both want it. Without a listener, a socket and a watchdog there is no thread. A reload changes what is served ([`served`]); what is added up of
 //! sessions stays ([`shared`]).
 #![forbid(unsafe_code)]
 
@@ -37,6 +37,7 @@ use std::thread::JoinHandle;
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 use turnbuckle_server::config::{Config, Persona};
 use turnbuckle_server::handle::{Attached, Control, Events, Handle};
+use turnbuckle_sys::priority::{BACKGROUND_NICE, run_in_batches};
 
 use self::api::socket::{Socket, path_of};
 pub use self::served::Next;
@@ -157,7 +158,11 @@ fn start(shared: &Arc<Shared>) -> Result<(UnboundedSender<Order>, JoinHandle<()>
     let (sender, orders) = unbounded_channel();
     let shared = Arc::clone(shared);
     let thread = std::thread::Builder::new().name("control".into());
-    let thread = thread.spawn(move || runtime.block_on(Tasks::default().run(shared, orders)));
+    let thread = thread.spawn(move || {
+        // Best effort: it goes on as other threads where a sandbox forbids it.
+        let _ = run_in_batches(BACKGROUND_NICE);
+        runtime.block_on(Tasks::default().run(shared, orders));
+    });
     Ok((sender, thread.map_err(failed)?))
 }
 

@@ -4,6 +4,9 @@ use std::io;
 
 use crate::sockopt::last_errno;
 
+/// The nice value of threads that serve no client themselves, and compute: a tenth of the share of one that does.
+pub const BACKGROUND_NICE: i32 = 10;
+
 /// Has the calling thread be scheduled as one that computes in batches (`SCHED_BATCH`, `sched(7)`), with this nice value: it takes the CPU from nobody who
 /// runs when it wakes up, and its share is that of the nice value.
 ///

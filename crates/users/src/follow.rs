@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::sleep;
+use turnbuckle_sys::priority::{BACKGROUND_NICE, run_in_batches};
 
 use crate::asking::{self, Confirmation, Question, Questions};
 
@@ -22,9 +23,6 @@ const RETRY_MIN: Duration = Duration::from_millis(250);
 
 /// How long it waits at the longest.
 const RETRY_MAX: Duration = Duration::from_secs(2);
-
-/// The nice value of the thread, which runs in batches too: a million rows that are read delay no thread that serves clients.
-const NICE: i32 = 10;
 
 /// What the thread tells.
 #[derive(Debug)]
@@ -108,8 +106,9 @@ impl Follower {
         std::thread::Builder::new()
             .name("users".into())
             .spawn(move || {
-                // Best effort: it goes on as other threads where a sandbox forbids it.
-                let _ = turnbuckle_sys::priority::run_in_batches(NICE);
+                // A million rows that are read delay no thread that serves clients. Best effort: it goes on as other threads where a sandbox
+                // forbids it.
+                let _ = run_in_batches(BACKGROUND_NICE);
                 runtime.block_on(async {
                     tokio::select! {
                         _ = is_stopped => {}

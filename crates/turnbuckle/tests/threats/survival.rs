@@ -1,7 +1,8 @@
 //! V-63: relay and keeper are killed, and calls go on; what had ended does not come back with them.
 
 use std::fs::{self, File};
-use std::io;
+use std::io::{self, Read as _, Write as _};
+use std::net::{SocketAddr, TcpStream};
 use std::os::unix::fs::FileExt as _;
 use std::path::PathBuf;
 use std::thread;
@@ -293,6 +294,52 @@ fn calls_of_a_relay_that_is_another_user_go_on_when_it_is_killed() {
     }
     calls[0].client.refresh(0).expect(200);
     server.stop_kept(processes.keeper);
+}
+
+#[test]
+fn what_runs_beside_the_shards_runs_in_batches_and_that_of_the_next_relay_does_too() {
+    let site = Site::new();
+    let metrics = SocketAddr::new(site.ip(1), 9641);
+    let address = format!("--prometheus-address={}", metrics.ip());
+    let server = relay(site, &["--prometheus", &address]);
+    let mut processes = Processes::of(&server);
+    let is_as_it_should = |relay| {
+        // The thread answers, so it has begun.
+        let mut answer = String::new();
+        let mut stream = TcpStream::connect(metrics).expect("it listens");
+        stream.write_all(b"GET / HTTP/1.0\r\n\r\n").expect("sent");
+        stream.read_to_string(&mut answer).expect("an answer");
+        let (nice, policy) = scheduled(relay, "shard-0");
+        assert_eq!(policy, SCHED_OTHER);
+        let beside = scheduled(relay, "control");
+        assert_eq!(beside, (nice.max(10), SCHED_BATCH));
+    };
+    is_as_it_should(processes.relay);
+    processes.kill_relay(&server, &mut pause);
+    is_as_it_should(processes.relay);
+    server.stop_kept(processes.keeper);
+}
+
+/// Policies, as the kernel numbers them (sched(7)).
+const SCHED_OTHER: i32 = 0;
+const SCHED_BATCH: i32 = 3;
+
+/// Nice value and policy of a thread that is known by its name (proc_pid_stat(5)).
+fn scheduled(process: i32, name: &str) -> (i32, i32) {
+    let threads = fs::read_dir(format!("/proc/{process}/task")).expect("it is there");
+    let stat = threads.map(|thread| {
+        let stat = thread.expect("a thread").path().join("stat");
+        fs::read_to_string(stat).unwrap_or_default()
+    });
+    let stat: Vec<String> = stat.collect();
+    let of_thread = stat.iter().find(|it| it.contains(&format!("({name}) ")));
+    let of_thread = of_thread.unwrap_or_else(|| panic!("no {name}: {stat:?}"));
+    let (_, fields) = of_thread.rsplit_once(") ").expect("a name in brackets");
+    let field = |number: usize| {
+        let field = fields.split(' ').nth(number - 3).expect("so many fields");
+        field.parse().expect("a number")
+    };
+    (field(19), field(41))
 }
 
 /// The effective user of a process (proc_pid_status(5)).
