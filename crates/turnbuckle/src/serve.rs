@@ -29,9 +29,6 @@ pub(crate) fn run(options: Vec<OsString>) -> anyhow::Result<ExitCode> {
             return Ok(ExitCode::FAILURE);
         }
     };
-    for note in &loaded.notes {
-        writeln!(io::stderr(), "note: {note}")?;
-    }
     if let Some(code) = turnbuckle_server::detach(&loaded.config.process)? {
         return Ok(ExitCode::from(code));
     }
@@ -56,6 +53,9 @@ fn relay(loaded: Loaded, options: Vec<OsString>, estate: Option<Estate>) -> anyh
     let settings = &loaded.config;
     let mut out =
         Sink::open(&settings.log, &settings.process, settings.persona).context("log-file")?;
+    for note in &loaded.notes {
+        writeln!(out, "note: {note}")?;
+    }
     let configuration = Configuration::new(loaded, source);
     turnbuckle_server::serve_and_reload(configuration, estate, &mut out, Controller)?;
     Ok(())

@@ -187,6 +187,29 @@ fn simple_log_keeps_the_name_and_no_stdout_log_keeps_quiet() {
 }
 
 #[test]
+fn what_is_to_be_noted_about_a_configuration_is_in_the_log_file() {
+    let folder = tempfile::tempdir().expect("a directory");
+    let log = || fs::read_to_string(folder.path().join("relay.log")).unwrap_or_default();
+    let content = format!(
+        "cli-password=unused\nlistening-ip=127.0.0.1\nlistening-port={}\nuser=a:b\nlog-file=relay.log\nno-tls\nsimple-log",
+        free_ports()
+    );
+    fs::write(folder.path().join("relay.conf"), content).expect("written");
+    let child = Command::new(env!("CARGO_BIN_EXE_turnbuckle"))
+        .args(["serve", "-c", "relay.conf"])
+        .current_dir(folder.path())
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn();
+    let server = Server(child.expect("it starts"));
+    await_condition("its start", || log().contains("ready\n"));
+    server.stop();
+    let note = "note: relay.conf:1: `cli-password`: has no effect without `cli`";
+    assert!(log().contains(note), "{}", log());
+}
+
+#[test]
 fn a_log_that_was_moved_away_is_begun_anew_on_sighup() {
     let site = Site::new();
     let server = site.start("--no-tls --pidfile= --log-file turn.log --simple-log --no-stdout-log");
