@@ -87,6 +87,7 @@ def environment(program):
         "commit": commit,
         "program": subprocess.run([program, "--version"], stdout=subprocess.PIPE, text=True).stdout.strip(),
         "date": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
-        "command": " ".join(sys.argv),
+        # Where files outside the tree lie tells nobody anything.
+        "command": " ".join(os.path.basename(word) if os.path.isabs(word) else word for word in sys.argv),
         "load_average": os.getloadavg(),
     }
