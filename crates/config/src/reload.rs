@@ -128,6 +128,7 @@ fn applied(running: &Config, merged: Config, changed: &[&'static Entry]) -> Conf
     config.datapath.coalesce_policy = merged.datapath.coalesce_policy;
     config.limits = merged.limits;
     config.protocols.proxies.sources = merged.protocols.proxies.sources;
+    config.protocols.proxies.datagram_sources = merged.protocols.proxies.datagram_sources;
     config.protocols.http.answers = merged.protocols.http.answers;
     config.protocols.http.acme_redirect = merged.protocols.http.acme_redirect;
     config.redirection = merged.redirection;

@@ -139,10 +139,17 @@ impl Offload {
         let Some(running) = &self.running else {
             return;
         };
-        // What does not speak for itself may begin in another way, and what is not served at all has another reason.
-        if !config.addresses.udp || !config.protocols.proxies.datagram_sources.is_empty() {
+        // What is not served at all has another reason.
+        if !config.addresses.udp {
             return;
         }
+        // What a proxy sends begins with a header.
+        let has_proxies = !config.protocols.proxies.datagram_sources.is_empty();
+        let first_bytes = match has_proxies {
+            true => (0..=u8::MAX).collect(),
+            false => served(),
+        };
+        let has_mark = !config.stun.rfc3489_binding && !has_proxies;
         let mark = Mark {
             first_bytes_below: STUN_FIRST_BYTES,
             header_len: STUN_HEADER_LEN,
@@ -153,8 +160,8 @@ impl Offload {
             // Where there is no room for one more, the shards drop it all.
             let _ = routes.screen().set(&Listener {
                 address,
-                first_bytes: served(),
-                mark: (!config.stun.rfc3489_binding).then_some(mark),
+                first_bytes,
+                mark: has_mark.then_some(mark),
             });
         }
     }

@@ -91,7 +91,7 @@ pub(crate) fn streams(
         serves_plain: config.addresses.tcp,
         proxies: Proxies {
             sources: serving.proxies.clone(),
-            datagram_sources: config.protocols.proxies.datagram_sources.clone(),
+            datagram_sources: serving.datagram_proxies.clone(),
             only: config.protocols.proxies.port.is_some(),
         },
         tunnels: resolver.map(|resolver| TunnelService {
@@ -158,6 +158,7 @@ pub(crate) fn serving(config: &Config, descriptors: Option<u64>) -> Serving {
             sessions: limits.dtls_sessions as usize,
         },
         proxies: config.protocols.proxies.sources.clone(),
+        datagram_proxies: config.protocols.proxies.datagram_sources.clone(),
         http: HttpService {
             answers: config.protocols.http.answers,
             acme_redirect: config.protocols.http.acme_redirect.clone(),

@@ -77,6 +77,7 @@ pub(crate) const ROWS: &[Key] = &[
     .repeatable()
     .default("(none)")
     .example("192.0.2.10")
+    .live()
     .works(Setting {
         take: |proxies, written| {
             proxies

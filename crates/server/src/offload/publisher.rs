@@ -16,8 +16,8 @@ use std::time::Duration;
 
 use turnbuckle_datapath::offload::{Carried, GRACE, Line, Refused, Route, Routes};
 use turnbuckle_engine::{
-    AllocationId, Change, DropReason, Ended, Engine, Flow, Framing, Random, RelayHandle, Time,
-    Traffic, Unasked,
+    AddressRange, AllocationId, Change, DropReason, Ended, Engine, Flow, Framing, Random,
+    RelayHandle, Time, Traffic, Unasked,
 };
 
 use crate::counters::{ShardCounters, UdpDrop};
@@ -29,6 +29,8 @@ const READING: Duration = Duration::from_secs(5);
 pub(crate) struct Publisher {
     routes: Box<dyn Routes + Send>,
     counters: Arc<ShardCounters>,
+    /// Source addresses whose datagrams begin with a header of the PROXY protocol, which the kernel does not read.
+    proxies: Vec<AddressRange>,
     published: BTreeMap<AllocationId, Vec<Published>>,
     /// Allocations that have changed since they were compared.
     changed: BTreeSet<AllocationId>,
@@ -70,12 +72,18 @@ impl Publisher {
         Self {
             routes,
             counters,
+            proxies: Vec::new(),
             published: BTreeMap::new(),
             changed: BTreeSet::new(),
             revoked: Vec::new(),
             ended: BTreeMap::new(),
             read: Time::ZERO,
         }
+    }
+
+    /// Leaves channels of these sources to the shard from the next comparison on.
+    pub(crate) fn set_proxies(&mut self, sources: &[AddressRange]) {
+        sources.clone_into(&mut self.proxies);
     }
 
     /// Notes a change. Returns `true` for the end of an allocation that is to be told later, by [`Self::publish`].
@@ -157,7 +165,13 @@ impl Publisher {
     /// Makes what is published for an allocation what may be relayed.
     fn compare<R: Random>(&mut self, now: Time, id: AllocationId, engine: &Engine<R>) {
         let mut wanted = Vec::new();
-        engine.flows(now, id, |flow| wanted.push(flow));
+        engine.flows(now, id, |flow| {
+            let client = flow.client.ip().to_canonical();
+            // guard: offload-proxy
+            if !self.proxies.iter().any(|range| range.contains(client)) {
+                wanted.push(flow);
+            }
+        });
         let mut kept = Vec::new();
         for mut published in self.published.remove(&id).unwrap_or_default() {
             let same = wanted

@@ -127,7 +127,9 @@ impl Relay {
     /// Publishes channels with `routes` from now on.
     pub(crate) fn set_routes(&mut self, routes: Box<dyn Routes + Send>) {
         let counters = Arc::clone(&self.hub.counters);
-        self.hub.changes.publisher = Some(Publisher::new(routes, counters));
+        let mut publisher = Publisher::new(routes, counters);
+        publisher.set_proxies(self.fronts.udp.proxies());
+        self.hub.changes.publisher = Some(publisher);
     }
 
     /// Returns a published channel that the engine would not relay now, or not so; for the simulator.
@@ -301,7 +303,12 @@ impl Relay {
 
     /// Serves clients in this way from now on.
     pub(crate) fn serve(&mut self, serving: &Serving) {
+        let is_other_proxy = self.fronts.udp.proxies() != serving.datagram_proxies;
         self.fronts.reconfigure(serving);
+        if is_other_proxy && let Some(publisher) = &mut self.hub.changes.publisher {
+            publisher.set_proxies(&serving.datagram_proxies);
+            self.hub.rules_changed();
+        }
         self.hub.changes.log.set_logged(serving.log);
     }
 

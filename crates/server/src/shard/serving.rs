@@ -19,6 +19,8 @@ pub(crate) struct Serving {
     pub(crate) datagrams: DtlsLimits,
     /// Source addresses whose connections begin with a header of the PROXY protocol: connections to come.
     pub(crate) proxies: Vec<AddressRange>,
+    /// Source addresses whose datagrams begin with one, each from now on.
+    pub(crate) datagram_proxies: Vec<AddressRange>,
     pub(crate) http: HttpService,
     pub(crate) log: Logged,
     /// When the data path pauses, and for how long at most.

@@ -2,11 +2,13 @@
 
 use std::ffi::OsString;
 use std::net::{SocketAddr, UdpSocket};
-use std::sync::Arc;
+use std::num::NonZeroU32;
 use std::sync::mpsc::sync_channel;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use allocation_counter::measure;
+use turnbuckle_datapath::offload::{Beyond, Carried, Line, Refused, Route, Routes};
 use turnbuckle_datapath::{BufferBudget, Datapath};
 use turnbuckle_engine::Commons;
 use turnbuckle_wire::{ChannelData, ChannelNumber, Class, MessageWriter, Method, TransactionId};
@@ -93,10 +95,12 @@ struct OneShard {
 
 impl OneShard {
     fn new(listener: SocketAddr, backend: &str) -> Self {
+        // Tests of this process differ in the port.
+        let first = 2 * listener.port() + 20_000;
         let arguments = [
             format!("--listening-port={}", listener.port()),
-            "--min-port=30000".to_owned(),
-            "--max-port=30001".to_owned(),
+            format!("--min-port={first}"),
+            format!("--max-port={}", first + 1),
             format!("--udp-backend={backend}"),
             format!("--user={}:{}", turn::USER, turn::PASSWORD),
             format!("--realm={}", turn::REALM),
@@ -206,6 +210,7 @@ fn a_shard_that_is_started_anew_serves_as_the_configuration_has_said_since() {
         "--stream-deadline=7",
         "--max-connections-without-allocation=3",
         "--proxy-protocol-source=192.0.2.10",
+        "--udp-proxy-protocol-source=192.0.2.11",
         "--respond-http-unsupported",
         "--verbose",
         "--udp-coalesce-us=77",
@@ -223,4 +228,75 @@ fn a_shard_that_is_started_anew_serves_as_the_configuration_has_said_since() {
     assert_ne!(shown(&begun), shown(&expected));
     begun.serve(&translate::serving(&next, None));
     assert_eq!(shown(&begun), shown(&expected));
+}
+
+/// A kernel that only knows which routes are published.
+#[derive(Clone, Default)]
+struct Lines(Arc<Mutex<Vec<Option<Route>>>>);
+
+impl Lines {
+    fn published(&self) -> usize {
+        self.0.lock().unwrap().iter().flatten().count()
+    }
+}
+
+impl Routes for Lines {
+    fn publish(&mut self, route: &Route) -> Option<Line> {
+        let mut lines = self.0.lock().unwrap();
+        lines.push(Some(*route));
+        Some(Line {
+            is_v6: false,
+            index: u32::try_from(lines.len() - 1).unwrap(),
+        })
+    }
+
+    fn set_expiry(&mut self, _: Line, _: u64) {}
+
+    fn revoke(&mut self, line: Line) {
+        self.0.lock().unwrap()[line.index as usize] = None;
+    }
+
+    fn carried(&self, _: Line) -> Carried {
+        Carried::default()
+    }
+
+    fn take_beyond(&mut self, _: NonZeroU32) -> Beyond {
+        Beyond::default()
+    }
+
+    fn take_refused(&mut self) -> Refused {
+        Refused::default()
+    }
+
+    fn free(&mut self, _: Line) {}
+}
+
+#[test]
+fn what_the_kernel_relays_of_an_address_is_the_shards_again_when_it_becomes_a_proxys() {
+    let (listener, local) = (loopback(3479), loopback(20_001));
+    let mut shard = OneShard::new(listener, "single");
+    let lines = Lines::default();
+    shard.relay.set_routes(Box::new(lines.clone()));
+    let peer = socket(0);
+    let (peer_at, number) = (
+        peer.local_addr().unwrap(),
+        ChannelNumber::try_from(0x4001).unwrap(),
+    );
+    let setup = std::thread::spawn(move || turn::bind_channel(local, listener, peer_at, number));
+    while !setup.is_finished() {
+        shard.turn();
+    }
+    setup.join().unwrap().unwrap();
+    shard.turn();
+    assert_eq!(lines.published(), 2);
+    let mut serve = |proxy: &str| {
+        let user = format!("--user={}:{}", turn::USER, turn::PASSWORD);
+        let source = format!("--udp-proxy-protocol-source={proxy}");
+        let serving = translate::serving(&configuration(&[user, source]), None);
+        shard.relay.serve(&serving);
+        shard.turn();
+        lines.published()
+    };
+    assert_eq!(serve("192.0.2.10"), 2);
+    assert_eq!(serve(&local.ip().to_string()), 0);
 }

@@ -105,7 +105,10 @@ impl Plan {
     /// Has a shard that begins with this serve clients in this way.
     pub(crate) fn serve(&mut self, serving: &Serving) {
         self.streams.limits = serving.streams;
-        self.streams.proxies.sources.clone_from(&serving.proxies);
+        let proxies = &mut self.streams.proxies;
+        proxies.sources.clone_from(&serving.proxies);
+        let of_datagrams = &serving.datagram_proxies;
+        proxies.datagram_sources.clone_from(of_datagrams);
         self.streams.http.clone_from(&serving.http);
         if let Some(dtls) = &mut self.datagrams.dtls {
             dtls.limits = serving.datagrams;

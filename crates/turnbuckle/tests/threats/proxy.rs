@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use turnbuckle_wire::{Class, Message, Method};
 
+use crate::control::Steered;
 use crate::harness::{
     Authority, Client, Key, Server, Site, StreamLink, channel, connect_from, peer_receives,
     peer_socket, plain,
@@ -261,6 +262,46 @@ fn datagrams_with_a_header_count_from_a_proxy_alone_and_those_without_from_all_o
         assert!(client.has_received_nothing(), "{datagram:?}");
     }
     assert_eq!(server.stop().dropped_as("protocol_unknown"), dropped);
+}
+
+#[test]
+fn who_is_a_proxy_for_udp_is_as_a_reload_says() {
+    let site = Site::new();
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("relay.conf");
+    let name = |host: u8| {
+        let line = format!("udp-proxy-protocol-source={}\n", site.ip(host));
+        std::fs::write(&file, line).unwrap();
+    };
+    name(5);
+    let config = format!("--config={}", file.display());
+    let steered = Steered::start(site, &[&config, "--relay-threads=1"]);
+    let server = &steered.server;
+    let mut canary = Client::new(site.ip(7), server);
+    let header = header_2(CLIENT, 2);
+    let mut is_proxy_and_other_is_none = |proxy: u8, other: u8| {
+        let [mut behind, mut direct] =
+            [proxy, other].map(|host| Client::new(site.ip(host), server));
+        behind.put_first(&header);
+        let answer = behind.exchange(&binding());
+        assert_eq!(mapped(&answer.0), CLIENT.parse().unwrap());
+        let answer = direct.exchange(&binding());
+        assert_eq!(mapped(&answer.0), direct.local_address());
+        for (host, datagram) in [
+            (proxy, binding()),
+            (other, [&header[..], &binding()].concat()),
+        ] {
+            let mut client = Client::new(site.ip(host), server);
+            client.send_raw(&datagram);
+            canary.settle();
+            assert!(client.has_received_nothing(), "{datagram:?}");
+        }
+    };
+    is_proxy_and_other_is_none(5, 6);
+    name(6);
+    steered.ctl(&["reload"]).expect(0);
+    is_proxy_and_other_is_none(6, 5);
+    assert_eq!(steered.server.stop().dropped_as("protocol_unknown"), 4);
 }
 
 #[test]

@@ -62,6 +62,7 @@ impl Fronts {
 
     /// Serves clients in this way from now on.
     pub(in crate::shard) fn reconfigure(&mut self, serving: &Serving) {
+        self.udp.set_proxies(&serving.datagram_proxies);
         self.stream.reconfigure(serving);
         self.dtls.set_limits(serving.datagrams);
         self.quic.set_limits(serving.datagrams.book);

@@ -6,7 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use turnbuckle_datapath::{Payload, Received, Run, SendQueue};
-use turnbuckle_engine::{AllocationId, ClientTuple, Endpoint, Transport};
+use turnbuckle_engine::{AddressRange, AllocationId, ClientTuple, Endpoint, Transport};
 
 use self::proxied::ProxiedClients;
 use super::proxy::Proxies;
@@ -38,6 +38,16 @@ impl UdpFront {
             proxies,
             proxied: ProxiedClients::default(),
         }
+    }
+
+    /// Accepts headers from these proxies, and from nobody else.
+    pub(in crate::shard) fn set_proxies(&mut self, sources: &[AddressRange]) {
+        sources.clone_into(&mut self.proxies.datagram_sources);
+    }
+
+    /// Returns the proxies whose headers are accepted.
+    pub(in crate::shard) fn proxies(&self) -> &[AddressRange] {
+        &self.proxies.datagram_sources
     }
 
     /// Limits the number of remembered proxies.
