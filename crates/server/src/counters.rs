@@ -3,8 +3,8 @@
 //! Invariant: at the end of every loop turn, and so whenever a shard has stopped,
 //! `client_in + peer_in + icmp_in + begun = client_out + peer_out + opened + carried + sum(drops)`. A datagram that was queued for sending
 //! and then refused by the kernel counts as a drop, not as sent. Only a Connect request (RFC 6062 §5.2) is in and not yet out while its peer is being connected to,
-//! a request that waits for the user database, which `parked` counts, and a datagram of QUIC that has proven nothing and waits for its turn, which
-//! `quic_waiting` counts.
+//! a request that waits for the user database, which `parked` counts, and a datagram of QUIC that waits for its turn, which `quic_waiting`
+//! counts.
 //!
 //! What the kernel relays by itself is in and out, what it drops is in and dropped.
 //!
@@ -198,7 +198,7 @@ counters! {
         pub(crate) closes: PerReason<CloseReason, { CloseReason::ALL.len() }> => Connections,
         /// Connections of QUIC that ended because handling them panicked.
         pub(crate) quic_panics: Counter => Connections,
-        /// Datagrams of QUIC that have proven nothing and wait: they are in, and neither out nor dropped yet.
+        /// Datagrams of QUIC that wait, because they have proven nothing or for the next turn: they are in, and neither out nor dropped yet.
         pub(crate) quic_waiting: Level => Datagrams,
         /// Payloads of tunnels that wait for room in connections of QUIC: they are in, and neither out nor dropped yet.
         pub(crate) quic_queued: Level => Datagrams,

@@ -21,6 +21,8 @@ use crate::udp::backend::Backend;
 const SEND_BUFFER_DEFAULT: u32 = 106_496;
 /// Receive buffer that every relay socket may have, bytes of `SO_RCVBUF`: some 160 datagrams of a voice call. What is beyond it is charged to the budget.
 const RECEIVE_BUFFER_FREE: u32 = 64 * 1024;
+/// Bytes that a tunnel's socket is to bring in a turn at most: what QUIC enciphers in some 200 us.
+const TUNNEL_BYTES_PER_TURN: usize = 256 * 1024;
 /// Where growth of a send buffer ends, bytes of `SO_SNDBUF`.
 const SEND_BUFFER_MAX: u32 = 8 * 1024 * 1024;
 
@@ -187,6 +189,20 @@ impl Socket {
             socket.send_buffer = 0;
         }
         Ok(socket)
+    }
+
+    /// Returns how many messages a reading may request at most, after one that brought messages of up to `bytes` each.
+    ///
+    /// Those whose datagrams are never fragmented are tunnels', each payload of which is enciphered for its client: a whole batch of GRO buffers
+    /// makes a turn that every call waits for (docs/decisions/0068).
+    #[inline]
+    pub(crate) fn messages_max(&self, batch: u16, bytes: usize) -> u16 {
+        // guard: tunnel-turn-share
+        if self.fragments != Fragments::Never {
+            return batch;
+        }
+        let most = TUNNEL_BYTES_PER_TURN / bytes.max(1);
+        u16::try_from(most).unwrap_or(batch).clamp(1, batch)
     }
 
     /// Returns the state of a socket that is bound already.

@@ -268,7 +268,8 @@ impl Receiver {
             if bound.socket.want >= 4 || bytes_max * 4 >= bound.socket.receive_buffer as usize {
                 self.grow(bound, counters);
             }
-            bound.socket.want = bound.socket.want.saturating_mul(4).min(self.batch);
+            let most = bound.socket.messages_max(self.batch, bytes_max);
+            bound.socket.want = bound.socket.want.saturating_mul(4).min(most);
         } else if !filled {
             bound.socket.want = (bound.socket.want / 2).max(1);
         }

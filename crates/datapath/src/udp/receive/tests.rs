@@ -407,3 +407,42 @@ fn what_the_kernel_cut_off_is_counted_and_told_of_and_not_shown() {
         assert_eq!((receive.discarded.get(), receive.datagrams.get()), (3, 3));
     }
 }
+
+#[test]
+fn a_tunnels_socket_brings_a_bounded_part_of_a_burst_in_a_turn() {
+    for (is_tunnel, most) in [(true, 256 * 1024), (false, usize::MAX)] {
+        let mut setup = Setup::new(Backend::Gso, EndpointKind::Relay);
+        let relay = setup.endpoint;
+        if is_tunnel {
+            setup.datapath.forbid_fragments(relay).unwrap();
+        }
+        let brought = Rc::new(RefCell::new(Vec::new()));
+        let noted = Rc::clone(&brought);
+        let mut handler = Recorder::new(move |message: &Received<'_>, _: &mut SendQueue| {
+            *noted.borrow_mut().last_mut().unwrap() += message.bytes.len();
+        });
+        let datagrams = numbered(50, 1200, 0);
+        let mut largest = 0;
+        // Each burst is more than a turn may bring, and the socket's buffer grows with them.
+        for _ in 0..8 {
+            for _ in 0..8 {
+                send_train(&setup.client, setup.server, &datagrams);
+            }
+            let counters = Arc::clone(setup.datapath.counters());
+            loop {
+                let before = counters.receive.messages.get();
+                brought.borrow_mut().push(0);
+                setup
+                    .datapath
+                    .turn(Some(Duration::ZERO), &mut handler)
+                    .unwrap();
+                largest = largest.max(*brought.borrow().last().unwrap());
+                if counters.receive.messages.get() == before {
+                    break;
+                }
+            }
+        }
+        assert!(largest <= most, "{largest}");
+        assert!(is_tunnel || largest > 256 * 1024, "{largest}");
+    }
+}

@@ -8,10 +8,12 @@
 //!   works on it for a bounded time. What answers it is charged to the budget that all strangers have.
 //! - A connection is entered in a [`Book`](crate::shard::book::Book) as a session of DTLS is (`connections`).
 //! - Its connection ids name the shard that has it. A datagram that the kernel gave to another shard is handed over.
+//! - A turn handles a share of what connections receive. The rest waits, so that bulk delays nobody who uses TURN (`backlog`).
 //! - What it carries is HTTP/3 (`http3`), whose requests for tunnels `door` answers.
 //!
 //! Invariant: each datagram is counted in once. Then it is answered by one, counted under one reason, or waits.
 
+mod backlog;
 mod connections;
 mod door;
 mod http3;
@@ -30,6 +32,7 @@ use turnbuckle_quic::{
     Totals, Via, WallClock,
 };
 
+use self::backlog::Backlog;
 use self::connections::{Connections, Overdue};
 use self::door::Door;
 use self::http3::Http3;
@@ -105,6 +108,8 @@ struct Quic {
     endpoint: Endpoint<Http3>,
     ids: Ids,
     shard: u8,
+    /// What connections have received and no turn has handled.
+    backlog: Backlog,
     connections: Connections,
     door: Door,
     tls: CurrentTls,
@@ -144,6 +149,7 @@ impl QuicFront {
     pub(in crate::shard) fn turn_started(&mut self, now: Time) {
         if let Some(quic) = &mut self.quic {
             quic.now = quic.instant(now);
+            quic.backlog.turn_started();
         }
     }
 
@@ -197,7 +203,7 @@ impl QuicFront {
             }
             end = next;
         }
-        quic.handle(client, &bytes[start..end], segment, hub);
+        quic.take_in(client, &bytes[start..end], segment, hub);
         Some(end)
     }
 
@@ -208,7 +214,11 @@ impl QuicFront {
             return false;
         };
         for (client, datagram) in hub.across.take_quic() {
-            quic.handle(client, &datagram, datagram.len(), hub);
+            quic.take_in(client, &datagram, datagram.len(), hub);
+        }
+        while let Some(batch) = quic.backlog.next() {
+            quic.handle(batch.client, &batch.bytes, batch.segment, hub);
+            quic.backlog.recycle(batch);
         }
         let now = quic.now;
         if quic.endpoint.waiting_count() > 0 {
@@ -231,7 +241,8 @@ impl QuicFront {
         quic.take_early(hub, tx);
         quic.send(&self.counters, tx);
         quic.take_events(hub, tx);
-        let waiting = quic.endpoint.waiting_count() as u64;
+        let waiting = quic.endpoint.waiting_count() + quic.backlog.len();
+        let waiting = waiting as u64;
         self.counters.connections.quic_waiting.set(waiting);
         true
     }
@@ -239,6 +250,9 @@ impl QuicFront {
     /// Returns when [`work`](Self::work) has something to do.
     pub(in crate::shard) fn next_timeout(&self) -> Option<Time> {
         let quic = self.quic.as_ref()?;
+        if quic.backlog.len() > 0 {
+            return Some(Time::ZERO); // now
+        }
         let due = quic.endpoint.next_deadline(quic.now);
         let due = due.map(|due| Time::ZERO + due.saturating_duration_since(quic.epoch));
         let due = due.into_iter().chain(quic.connections.next_timeout());
@@ -257,6 +271,8 @@ impl QuicFront {
         let Some(quic) = &mut self.quic else {
             return;
         };
+        let waiting = quic.backlog.clear() as u64;
+        hub.counters.dropped(QuicDrop::SocketClosed, waiting);
         quic.connections.stop();
         quic.endpoint
             .stop(quic.now, Code::NO_ERROR.0, "the relay ends");
@@ -308,6 +324,7 @@ impl Quic {
             endpoint,
             ids,
             shard,
+            backlog: Backlog::new(),
             connections: Connections::new(book),
             door: Door::new(resolver, serves_bound),
             tls,
@@ -337,6 +354,36 @@ impl Quic {
             // guard: V-84-tag
             None if !is_long => Target::Foreign,
             _ => Target::Here,
+        }
+    }
+
+    /// Handles datagrams, or has them wait for their turn.
+    fn take_in(&mut self, client: ClientTuple, bytes: &[u8], segment: usize, hub: &Hub) {
+        // Strangers have a queue and a time of their own, so that a flood of them takes no room from connections.
+        let is_stranger = |datagram: usize| bytes[datagram] >= 192;
+        let mut start = 0;
+        while start < bytes.len() {
+            let strange = is_stranger(start);
+            let mut end = start;
+            while end < bytes.len() && is_stranger(end) == strange {
+                end = bytes.len().min(end + segment);
+            }
+            let run = &bytes[start..end];
+            start = end;
+            if strange {
+                self.handle(client, run, segment, hub);
+                continue;
+            }
+            let datagrams = run.len().div_ceil(segment);
+            let at_once = self.backlog.admit(datagrams);
+            let (now, later) = run.split_at(run.len().min(at_once * segment));
+            if !now.is_empty() {
+                self.handle(client, now, segment, hub);
+            }
+            if !later.is_empty() {
+                let lost = self.backlog.put(client, later, segment) as u64;
+                hub.counters.dropped(QuicDrop::Backlog, lost);
+            }
         }
     }
 

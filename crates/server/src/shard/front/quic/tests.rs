@@ -144,3 +144,71 @@ fn only_a_client_with_an_allocation_and_no_connection_sends_channel_data_alone()
     let off = QuicFront::new(None, counters);
     assert_eq!(off.sight(client, false), Sight::Nothing);
 }
+
+/// How many datagrams of connections wait for a turn, how many were lost because of that, and how many were handled.
+fn fates(front: &QuicFront, counters: &Arc<ShardCounters>) -> [u64; 3] {
+    let quic = front.quic.as_ref().unwrap();
+    let lost = Accounting::of([&**counters]).dropped("quic_backlog");
+    let waiting = counters.connections.quic_waiting.get();
+    [waiting, lost, quic.endpoint.totals().received]
+}
+
+#[test]
+fn a_turn_handles_a_share_of_what_connections_receive_and_the_rest_waits_or_is_lost() {
+    let mut hub = hub();
+    let counters = Arc::clone(&hub.counters);
+    let (mut front, ids) = front(&counters);
+    let mut tx = SendQueue::new(1);
+    let client = from([198, 51, 100, 7], 4000);
+    let mut own = short(&ids.make(SHARD, [1; 7]));
+    own.resize(1200, 0x55);
+    let share = backlog::DATAGRAMS_PER_TURN;
+    // As a hot tunnel has it: one buffer of the kernel holds dozens of them, and one reading brings dozens of buffers.
+    let buffer = own.repeat(50);
+    let mut now = Time::ZERO;
+    let mut turn = |front: &mut QuicFront, hub: &mut Hub, buffers: usize| {
+        now = now + Duration::from_millis(1);
+        front.turn_started(now);
+        for _ in 0..buffers {
+            let datagrams = (&buffer[..], own.len());
+            front.received(client, Sight::All, datagrams, 0, hub);
+        }
+        front.work(hub, &mut tx);
+        front.flush(hub, &mut tx);
+    };
+    turn(&mut front, &mut hub, 20);
+    let (came, share) = (1000, share as u64);
+    assert_eq!(fates(&front, &counters), [came - share, 0, share]);
+    assert_eq!(
+        front.next_timeout(),
+        Some(Time::ZERO),
+        "the next turn waits for nothing"
+    );
+    // They are handled one share after the other, in whole buffers, while nothing else comes.
+    while front.quic.as_ref().unwrap().backlog.len() > 0 {
+        let before = fates(&front, &counters)[2];
+        turn(&mut front, &mut hub, 0);
+        let handled = fates(&front, &counters)[2] - before;
+        assert!(handled > 0 && handled < share + 50, "{handled}");
+    }
+    assert_eq!(fates(&front, &counters), [0, 0, came]);
+    // As many may wait as there are bytes for. All others are lost, and each is accounted for.
+    turn(&mut front, &mut hub, 100);
+    let [waiting, lost, handled] = fates(&front, &counters);
+    assert!(waiting * 1200 <= backlog::BYTES_MAX as u64, "{waiting}");
+    assert!(lost > 0, "{lost}");
+    assert_eq!(waiting + lost + handled, came + 5000);
+    // Who has proven nothing takes no room from connections, and waits elsewhere.
+    let strange = of_unknown_version();
+    let before = front.quic.as_ref().unwrap().backlog.len();
+    front.received(client, Sight::All, (&strange, strange.len()), 0, &mut hub);
+    let quic = front.quic.as_ref().unwrap();
+    assert_eq!(
+        (quic.backlog.len(), quic.endpoint.waiting_count()),
+        (before, 1)
+    );
+    front.stop(&mut hub, &mut tx);
+    assert_eq!(fates(&front, &counters)[0], 0);
+    let ended = Accounting::of([&*counters]).dropped("socket_closed");
+    assert_eq!(ended, before as u64 + 1);
+}
