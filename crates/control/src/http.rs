@@ -53,7 +53,7 @@ pub(crate) async fn answer<B>(
     match wish.path {
         path if path == &*site.path => {
             let format = Format::of_accept(header(ACCEPT));
-            let metrics = shared.metrics(format);
+            let metrics = shared.metrics(format, &site.certificates.show());
             response(StatusCode::OK, metrics, format.content_type())
         }
         "/" => text(StatusCode::OK, "ok"),

@@ -14,6 +14,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsAcceptor;
 use turnbuckle_server::config::Exporter;
 
+use crate::certificates::Certificates;
 use crate::host::Hosts;
 use crate::http;
 use crate::limits::{HEAD, PAUSE};
@@ -36,6 +37,7 @@ pub(crate) struct Site {
     pub(crate) path: Box<str>,
     pub(crate) hosts: Hosts,
     pub(crate) page: Option<StatusPage>,
+    pub(crate) certificates: Arc<Certificates>,
 }
 
 /// A bound listener.

@@ -4,6 +4,7 @@
 
 use std::collections::BTreeMap;
 
+use serde_json::Value;
 use turnbuckle_server::handle::{Group, Kind, LiveCounters, RelayAddress, Sample, Unit};
 
 use crate::exposition::{Exposition, Type};
@@ -129,6 +130,24 @@ pub(crate) fn write_statsdb(to: &mut Exposition, is_up: bool) {
         Type::Gauge,
     )
     .sample(&[], u8::from(is_up));
+}
+
+/// Writes how long certificates are good, where there are any.
+pub(crate) fn write_certificates(to: &mut Exposition, certificates: &Value) {
+    let certificates = certificates.as_array().into_iter().flatten();
+    let mut days =
+        certificates.filter_map(|it| Some((it["file"].as_str()?, it["days_left"].as_i64()?)));
+    let Some(first) = days.next() else {
+        return;
+    };
+    let mut family = to.family(
+        "turnbuckle_certificate_days",
+        "Whole days until the first certificate of a file has expired; below 0 afterwards. A file that cannot be read has none.",
+        Type::Gauge,
+    );
+    for (file, days) in std::iter::once(first).chain(days) {
+        family.sample(&[("file", file)], days);
+    }
 }
 
 /// Writes what the relay counts.
@@ -288,5 +307,37 @@ fn sample(
         )]
         Some(divisor) => family.sample(labels, value as f64 / divisor),
         None => family.sample(labels, value),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::exposition::Format;
+
+    #[test]
+    fn a_certificate_has_its_days_and_a_file_that_cannot_be_read_has_none() {
+        let of = |certificates: &Value| {
+            let mut to = Exposition::new(Format::OpenMetrics);
+            write_certificates(&mut to, certificates);
+            to.finish()
+        };
+        let text = of(&json!([
+            {"file": "gone.pem", "error": "no such file"},
+            {"file": "relay.pem", "days_left": 61},
+            {"file": "old.pem", "days_left": -2},
+        ]));
+        let lines: Vec<_> = text.lines().filter(|line| !line.starts_with('#')).collect();
+        assert_eq!(
+            lines,
+            [
+                r#"turnbuckle_certificate_days{file="relay.pem"} 61"#,
+                r#"turnbuckle_certificate_days{file="old.pem"} -2"#,
+            ]
+        );
+        let unread = json!([{"file": "gone.pem", "error": "no such file"}]);
+        assert_eq!(of(&unread), "# EOF\n", "no family without a sample");
     }
 }

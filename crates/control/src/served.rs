@@ -6,10 +6,12 @@
 use std::collections::HashSet;
 use std::net::TcpListener;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use turnbuckle_server::config::{Config, Console as ConsoleSettings, Exporter, Tls as TlsSettings};
 use turnbuckle_users::RedisAddress;
 
+use crate::certificates::Certificates;
 use crate::console::Listener as ConsoleListener;
 use crate::host::Hosts;
 use crate::listener::{Listener, Site};
@@ -124,12 +126,13 @@ impl Served {
                 next.lines
                     .push(format!("status page on {url}{}", status::PATH));
             }
+            let certificates = Arc::new(Certificates::new(certificates(config)));
+            let page = || StatusPage::new(Arc::clone(&certificates));
             let site = Site {
                 path: exporter.path.clone(),
                 hosts: Hosts::of(config),
-                page: exporter
-                    .has_page
-                    .then(|| StatusPage::new(certificates(config))),
+                page: exporter.has_page.then(page),
+                certificates,
             };
             next.orders.push(Order::Metrics(Some((listener, site))));
         }

@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use serde_json::Value;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 use turnbuckle_server::handle::{Commands, Events, LiveCounters};
@@ -57,8 +58,10 @@ impl Shared {
         lock(&self.traffic).set_labels(labels_users);
     }
 
-    /// Returns all metrics as text.
-    pub(crate) fn metrics(&self, format: Format) -> String {
+    /// Returns all metrics as text; `certificates` is what [`Certificates::show`] returns.
+    ///
+    /// [`Certificates::show`]: crate::certificates::Certificates::show
+    pub(crate) fn metrics(&self, format: Format, certificates: &Value) -> String {
         while self.take_events() {}
         let mut exposition = Exposition::new(format);
         let traffic = lock(&self.traffic);
@@ -68,6 +71,7 @@ impl Shared {
             .chain(lock(&self.consumers).lost())
             .collect();
         own::write(&mut exposition, &self.counters, &traffic, &lost);
+        own::write_certificates(&mut exposition, certificates);
         if let Some(is_up) = &*lock(&self.is_statsdb_up) {
             own::write_statsdb(&mut exposition, is_up.load(Relaxed));
         }

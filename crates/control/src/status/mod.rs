@@ -6,7 +6,7 @@
 
 mod snapshot;
 
-use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use http_body_util::Full;
@@ -67,16 +67,16 @@ const ELSEWHERE: &str = "pages of other sites are not told";
 
 /// The page of one server.
 pub(crate) struct StatusPage {
-    certificates: Certificates,
+    certificates: Arc<Certificates>,
     /// The last snapshot, and when it was begun. Whoever comes while one is made waits for it.
     last: Mutex<Option<(Instant, Bytes)>>,
 }
 
 impl StatusPage {
-    /// Makes the page, which shows the certificates in these files.
-    pub(crate) fn new(certificates: Vec<PathBuf>) -> Self {
+    /// Makes the page, which shows these certificates.
+    pub(crate) fn new(certificates: Arc<Certificates>) -> Self {
         Self {
-            certificates: Certificates::new(certificates),
+            certificates,
             last: Mutex::default(),
         }
     }
