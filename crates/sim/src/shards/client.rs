@@ -96,6 +96,8 @@ pub(super) struct Losses {
     pub(super) allocations: u64,
     /// The sockets of reserved ports, which a process does not leave to the next one.
     pub(super) reservations: u64,
+    /// What shards know of clients whose allocation another shard has: it is the time at which they have told each other anew.
+    pub(super) homes: u64,
 }
 
 /// What is unusual about a client.

@@ -279,7 +279,7 @@ impl ShardsWorld {
         let random = self.random.fork(&format!("client {}", self.addresses));
         let user = number % self.operator.users;
         let owner = rules::owner(self.addresses, user);
-        let sort = match self.random.below(if self.way.has_streams { 4 } else { 1 }) {
+        let sort = match self.random.below(if self.way.has_streams { 4 } else { 2 }) {
             1 => Sort::Mobile,
             2 => Sort::Tcp,
             _ => Sort::Plain,

@@ -158,13 +158,26 @@ impl Mailbox {
         !state.is_empty()
     }
 
-    /// Returns a client of whom more waits than the room that was free before its last message; for the simulator.
+    /// Returns a client with a queued message for which those before it left no room, and how many of its messages wait up to it; for the simulator.
+    ///
+    /// The queue is judged as it stands. Messages taken out since then only leave more room.
     pub(crate) fn crowded_by(&self) -> Option<(ClientTuple, usize)> {
         let state = self.lock();
-        let free = self.room.messages - state.waiting.messages;
-        let mut shares = state.share_by_client.iter();
-        let share = shares.find(|(_, share)| share.messages > free + 1);
-        share.map(|(client, share)| (*client, share.messages))
+        let mut before = Share::default();
+        let mut shares: HashMap<&ClientTuple, Share> = HashMap::new();
+        for (client, len) in state.messages.iter().filter_map(ShardMessage::carried) {
+            let share = shares.entry(client).or_default();
+            share.messages += 1;
+            share.bytes += len;
+            if before.messages + share.messages > self.room.messages
+                || before.bytes + share.bytes > self.room.bytes
+            {
+                return Some((*client, share.messages));
+            }
+            before.messages += 1;
+            before.bytes += len;
+        }
+        None
     }
 
     /// Notes whether the mailbox holds anything, before the shard is woken.

@@ -74,28 +74,22 @@ impl ShardsWorld {
     /// Moves a client that has a ticket, begins a data connection, or has a client that has moved ask for somebody else's.
     pub(super) fn travel(&mut self, number: usize) {
         let now = self.queue.now();
-        if !self.way.has_streams || self.clients[number].waits_since().is_some() {
+        if self.clients[number].waits_since().is_some() {
             return;
         }
-        if self.clients[number].special.ticket.is_some() && self.random.one_in(6) {
-            let users = self.operator.users;
-            let mut others = self.clients.iter().enumerate();
-            let connection = others.find_map(|(other, it)| {
-                let is_same = other % users == number % users;
-                is_same
-                    .then_some(it.special.connection?)
-                    .map(|id| (id, it.relayed))
-            });
-            if let Some((connection, relayed)) = connection
-                && self.clients[number].special.has_moved
-                && self.clients[number].wire().is_some()
-            {
-                self.seen.coverage.count("attacks on connections", 0);
-                let bytes = self.clients[number].attack(now, connection, relayed);
-                return self.send_of(number, bytes);
-            }
+        let has_ticket = self.clients[number].special.ticket.is_some();
+        if has_ticket
+            && let Some((connection, relayed)) = self.connection_of_another(number)
+            && self.random.one_in(2)
+        {
+            self.seen.coverage.count("attacks on connections", 0);
+            let bytes = self.clients[number].attack(now, connection, relayed);
+            return self.send_of(number, bytes);
+        }
+        if has_ticket && self.random.one_in(6) {
             let address = self.new_address(number);
-            let wire = (!self.random.one_in(3)).then(|| self.connection(address, None));
+            let is_stream = self.way.has_streams && !self.random.one_in(3);
+            let wire = is_stream.then(|| self.connection(address, None));
             if let Some(moved) = self.clients[number].moved(address, wire) {
                 self.seen.coverage.count("moves", 0);
                 self.replace(number, moved);
@@ -113,6 +107,22 @@ impl ShardsWorld {
                 }
             }
         }
+    }
+
+    /// Returns a data connection of another client of the same user, and the relayed address it belongs to, for a client by a stream that has moved.
+    fn connection_of_another(&self, number: usize) -> Option<(u32, Option<SocketAddr>)> {
+        let client = &self.clients[number];
+        if !client.special.has_moved || client.wire().is_none() {
+            return None;
+        }
+        let users = self.operator.users;
+        let mut others = self.clients.iter().enumerate();
+        others.find_map(|(other, it)| {
+            let is_same = other % users == number % users;
+            is_same
+                .then_some(it.special.connection?)
+                .map(|id| (id, it.relayed))
+        })
     }
 
     /// Reads some of what has come on connections; peers write on theirs, and begin some.

@@ -107,6 +107,13 @@ impl ShardsWorld {
         if self.phase == Phase::Faults && self.random.one_in(200) {
             self.seen.coverage.count("stalls", 0);
             self.shards[index].stalled_until = now + self.random.between(1, 3000) * MS;
+            let homes = self.homes_known_at();
+            for client in &mut self.clients {
+                let losses = &mut client.special.losses;
+                if now <= losses.homes {
+                    losses.homes = homes;
+                }
+            }
         }
         let kernel = self.host.lock().kernel.clone();
         if let Some(kernel) = &kernel {
@@ -262,14 +269,22 @@ impl ShardsWorld {
         self.turn_by(shard, self.queue.now() + delay);
     }
 
+    /// Returns when the shards have told each other of the clients that moved, if they begin now: nobody stands still any more.
+    fn homes_known_at(&self) -> u64 {
+        let stalls = self.shards.iter().map(|running| running.stalled_until);
+        stalls.fold(self.queue.now(), u64::max) + 100 * MS
+    }
+
     /// The thread of a shard fails in the midst of a turn, and the shard is started anew, without its connections. Its allocations go on if they are in
     /// its journal.
     fn fail(&mut self, index: usize) {
         let now = self.queue.now();
+        let homes = self.homes_known_at();
         let is_kept = self.way.is_kept;
         let coverage = &mut self.seen.coverage;
         coverage.count("failures of shards", u16::from(is_kept));
         for client in &mut self.clients {
+            client.special.losses.homes = homes;
             if is_kept {
                 client.special.losses.reservations = now;
                 client.reserved = None;
@@ -315,7 +330,9 @@ impl ShardsWorld {
                 .count("kills while a journal is begun anew", 0);
         }
         let now = self.queue.now();
+        let homes = self.homes_known_at();
         for client in &mut self.clients {
+            client.special.losses.homes = homes;
             client.special.losses.reservations = now;
             client.reserved = None;
         }
