@@ -50,12 +50,14 @@ def administer(request, programs):
 
 @pytest.fixture(params=["turnbuckle", "coturn"])
 def served(request, hosts, tmp_path, database, servers):
-    """Starts a server on the database, with more options."""
+    """Starts a server on the database, with more options; a `wide` one takes every channel number that `turnutils_uclient` draws."""
     with contextlib.ExitStack() as stack:
         started = []
 
-        def start(*options: str) -> Server:
-            options = (*database.server_options, *options)
+        def start(*options: str, wide: bool = False) -> Server:
+            # coturn has no key for RFC 5766's channel numbers: it takes them.
+            numbers = (uclient.WIDE_CHANNEL_NUMBERS,) if wide and request.param == "turnbuckle" else ()
+            options = (*database.server_options, *numbers, *options)
             server = stack.enter_context(Server(servers[request.param], hosts, tmp_path, options))
             started.append(server)
             server.await_ready()
@@ -174,7 +176,7 @@ def realms_of_origins_and_quotas_that_either_program_sets_count_for_either_serve
 def keys_of_authorization_servers_in_the_database_count_for_either_server(hosts, program, served, database):
     for key in uclient.OAUTH_KEYS:
         database.put_token_key(*key)
-    server = served("--oauth")
+    server = served("--oauth", wide=True)
     load = uclient.Load(sessions=1, messages=5, interval_ms=20)
     with uclient.echoing(hosts, program) as (port,):
         flags = ("-J", "-c", "-e", topology.PEER_IPV4, "-r", str(port))

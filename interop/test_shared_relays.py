@@ -9,7 +9,7 @@ from harness import topology, uclient
 
 pytestmark = pytest.mark.alone
 
-SHARED = ("--multiplex-peer", "--multiplex-peer-port", "35000", "--rfc5766-channel-numbers")
+SHARED = ("--multiplex-peer", "--multiplex-peer-port", "35000", uclient.WIDE_CHANNEL_NUMBERS)
 LOAD = uclient.Load(sessions=1, messages=1_000, interval_ms=5)
 MODES = {"channels": (), "indications": ("-s",)}
 TRANSPORTS = ("UDP", "TCP", "TLS", "DTLS")

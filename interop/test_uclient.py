@@ -9,8 +9,6 @@ from harness import matrix, topology, uclient
 
 pytestmark = pytest.mark.alone
 
-# uclient draws its channel numbers from RFC 5766's range, 0x4000 to 0x7FFF; RFC 8656 reserves all from 0x5000.
-WIDE_CHANNEL_NUMBERS = "--rfc5766-channel-numbers"
 
 #: About 40 messages a second of each session at most: at such a rate a relay socket, whose buffer begins small, holds what comes during most
 #: of a second in which its thread is not run. Many sessions make up for it.
@@ -34,7 +32,7 @@ def at_once(hosts, program, serving):
 
     @uclient.once
     def over(transport: str) -> dict:
-        with serving(ours=(WIDE_CHANNEL_NUMBERS,), secure=transport != "UDP") as server:
+        with serving(ours=(uclient.WIDE_CHANNEL_NUMBERS,), secure=transport != "UDP") as server:
             server.await_ready()
             cells = [(listener, mode) for listener in matrix.FAMILIES for mode in ("", "-s")]
             with uclient.echoing(hosts, program, len(cells)) as ports:
@@ -55,7 +53,7 @@ def every_message_of_many_sessions_returns(at_once, transport, mode, listener):
     assert at_once(transport)[listener, mode].succeeded() == uclient.without_loss(_load(transport).total)
 
 
-@pytest.mark.for_turnbuckle(WIDE_CHANNEL_NUMBERS)
+@pytest.mark.for_turnbuckle(uclient.WIDE_CHANNEL_NUMBERS)
 @pytest.mark.parametrize(
     "starting_server",
     [pytest.param(("--udp-backend", backend), id=backend) for backend in ("single", "mmsg", "gso")],

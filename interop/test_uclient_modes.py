@@ -18,7 +18,7 @@ ALONE = uclient.Load(sessions=1, messages=400, interval_ms=25)
 HURRIED = uclient.Load(sessions=12, messages=250, interval_ms=1)
 
 EVERYTHING = (
-    "--rfc5766-channel-numbers",
+    uclient.WIDE_CHANNEL_NUMBERS,
     "--no-tcp-relay=false",
     "--mobility",
     *("--oauth", *(word for key in uclient.OAUTH_KEYS for word in ("--oauth-key", ":".join(key)))),

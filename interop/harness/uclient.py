@@ -28,6 +28,9 @@ OAUTH_KEYS = (
     ("oldempire", "MTIzNDU2Nzg5MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIK", "A256GCM"),
 )
 
+#: The option of ours without which the client draws three numbers of four from outside the range: it takes RFC 5766's, 0x4000 to 0x7FFF.
+WIDE_CHANNEL_NUMBERS = "--rfc5766-channel-numbers"
+
 #: How often a client is started at most, until it is not unlucky.
 ATTEMPTS = 60
 
@@ -86,6 +89,11 @@ class Ended:
         return self.totals()
 
     @property
+    def drew_one_number_twice(self) -> bool:
+        """Whether a channel was refused. That this is bad luck is believed once of a client."""
+        return self.status == 255 and "channel bind: error 400" in self.output
+
+    @property
     def had_bad_luck(self) -> bool:
         """Whether the client drew numbers with which it cannot succeed, whatever the server.
 
@@ -95,11 +103,10 @@ class Ended:
         is refused (RFC 8656 §6.2, 437); one that only allocates tries again by itself. With `-c` it asks for an even port half of the
         time, for each of its two allocations, and a server that shares its relay sockets has none.
         """
-        is_number_taken = self.status == 255 and "channel bind: error 400" in self.output
         has_hit_itself = self.status == 1 and self.output.endswith("send: Success\n")
         is_port_taken = self.status == 255 and re.search(r"error 437 \([^)]*\)\s*$", self.output) is not None
         has_asked_for_even = self.status == 255 and "error 508 (EVEN-PORT is not supported" in self.output
-        return is_number_taken or has_hit_itself or is_port_taken or has_asked_for_even
+        return self.drew_one_number_twice or has_hit_itself or is_port_taken or has_asked_for_even
 
 
 @contextlib.contextmanager
@@ -191,8 +198,10 @@ def run_all(hosts: Topology, server, program, clients: dict, timeout: float) -> 
         }
 
     outcomes = together(clients)
+    refused = set()
     for _ in range(ATTEMPTS - 1):
-        unlucky = {key: clients[key] for key, outcome in outcomes.items() if clients[key].was_unlucky(outcome)}
+        unlucky = {key: clients[key] for key, outcome in outcomes.items() if clients[key].was_unlucky(outcome) and key not in refused}
+        refused |= {key for key in unlucky if outcomes[key].drew_one_number_twice}
         outcomes |= together(unlucky)
     return outcomes
 
