@@ -8,10 +8,7 @@
 use std::net::SocketAddr;
 
 use turnbuckle_datapath::{Received, Run, SendQueue, StreamId};
-use turnbuckle_engine::{
-    AllocationId, ClientTuple, Transport, TunnelEnd, TunnelRefusal, TunnelTarget,
-};
-use turnbuckle_masque::{Granted, Refusal};
+use turnbuckle_engine::{AllocationId, ClientTuple, Transport, TunnelEnd, TunnelTarget};
 
 use super::peer::tcp::table::Joined;
 use crate::log::Seal;
@@ -21,6 +18,7 @@ pub(crate) mod dtls;
 pub(crate) mod proxy;
 pub(crate) mod quic;
 pub(crate) mod stream;
+mod tunnels;
 pub(crate) mod udp;
 
 /// A client and where it is reached: a proxy may stand in front of it.
@@ -119,26 +117,5 @@ pub(in crate::shard) trait Front {
     /// Notes that a client's connection is joined with a peer's from now on, and returns it; `None` if there is none.
     fn join(&mut self, _: &ClientTuple, _: Joined) -> Option<StreamId> {
         None
-    }
-}
-
-/// Says what is granted in the words of an answer.
-fn granted(target: TunnelTarget) -> Granted {
-    match target {
-        TunnelTarget::Peer(next_hop) => Granted::Tunnel { next_hop },
-        TunnelTarget::Bound { relays } => Granted::Bound {
-            addresses: relays.into_iter().flatten().collect(),
-        },
-    }
-}
-
-/// Says why there is no tunnel in the words of an answer.
-fn refusal(why: TunnelRefusal) -> Refusal {
-    match why {
-        TunnelRefusal::Draining => Refusal::Draining,
-        TunnelRefusal::Forbidden => Refusal::Prohibited,
-        TunnelRefusal::NoCapacity => Refusal::NoCapacity,
-        TunnelRefusal::QuotaReached => Refusal::Crowded,
-        TunnelRefusal::Unroutable => Refusal::Unroutable,
     }
 }

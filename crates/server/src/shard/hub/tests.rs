@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::sync::mpsc::sync_channel;
 
-use turnbuckle_engine::{Commons, Endpoint, Transport};
+use turnbuckle_engine::{Commons, Config as EngineConfig, Endpoint, Transport};
 use turnbuckle_wire::{Class, MessageWriter, Method, TransactionId};
 
 use super::*;
@@ -53,6 +53,11 @@ impl Front for Noted {
 
 /// A hub whose listener is at 192.0.2.1, port 3478.
 pub(in crate::shard) fn hub() -> Hub {
+    hub_with(|_| {})
+}
+
+/// The same with other settings of its engine.
+pub(in crate::shard) fn hub_with(change: impl FnOnce(&mut EngineConfig)) -> Hub {
     let arguments = [
         "--realm=example.org",
         "--user=a:b",
@@ -63,9 +68,10 @@ pub(in crate::shard) fn hub() -> Hub {
         panic!("a whole configuration");
     };
     let keys = KeyRing::new(&loaded.config);
-    let config = Arc::new(translate::engine(&loaded.config, &keys).unwrap());
+    let mut config = translate::engine(&loaded.config, &keys).unwrap();
+    change(&mut config);
     let commons = Commons::new(&config);
-    let mut engine = Engine::new(config, commons, Randomness::of_system());
+    let mut engine = Engine::new(Arc::new(config), commons, Randomness::of_system());
     engine.add_listener(LISTENER, SocketAddr::from(([192, 0, 2, 1], 3478)));
     let counters = Arc::<ShardCounters>::default();
     let serving = translate::serving(&loaded.config, None);

@@ -19,20 +19,19 @@ use turnbuckle_engine::{
     User,
 };
 use turnbuckle_masque::h3::{Event, NotSent, Payload, Way};
-use turnbuckle_masque::{Asked, Host, Refusal};
+use turnbuckle_masque::{Asked, Refusal};
 use turnbuckle_quic::ConnectionName;
 
 use super::Quic;
 use super::lookups::{Lookups, Waiting};
 use crate::counters::{CloseReason, QuicDrop, ShardCounters};
 use crate::resolve::Resolver;
-use crate::shard::front::{TunnelEvent, granted, refusal};
+use crate::shard::front::TunnelEvent;
+use crate::shard::front::tunnels::{self, Begun, FAILURES_MAX, Identified, granted};
 use crate::shard::hub::Hub;
 use crate::shard::name;
 use crate::shard::train::payloads;
 
-/// Requests of one connection that may fail to say who asks.
-const FAILURES_MAX: u8 = 3;
 /// How long a client has for its settings after its request is granted.
 const SETTINGS_WAIT_MAX: Duration = Duration::from_secs(2);
 /// Streams that a client may have open after it has shown who it is: at least, and at most.
@@ -439,32 +438,17 @@ impl Quic {
 
     /// Answers a request, or begins what its answer waits for. If it `may_ask`, the user database is asked once about a user who is not known.
     fn answer(&mut self, at: (ConnectionName, u64), asked: Asked, may_ask: bool, hub: &mut Hub) {
-        let (name, stream) = at;
+        let (name, _) = at;
         let realm = hub.engine.realm_of_authority(true, &asked.authority);
-        let checked = asked.credentials.as_ref().map(|given| {
-            (hub.engine).check_password(hub.now, &realm, &given.name, &given.password)
-        });
-        // guard: V-54-ask-http3
-        let question = match &checked {
-            Some(Err(wrong)) if may_ask => wrong.question.clone(),
-            _ => None,
-        };
-        if let Some(question) = question
-            && let Some(visit) = self.door.visit(name)
-        {
-            let client = visit.client(name);
-            if (hub.parking).park(hub.now.time, client, None, question) {
+        let client = || self.door.visit(name).map(|visit| visit.client(name));
+        let begun = match tunnels::identify(&asked, &realm, may_ask, client, hub) {
+            Identified::Known(user) => self.begin(at, asked, &user, hub),
+            Identified::Refused(why) => Err(why),
+            Identified::Waits(client) => {
                 let asked = Box::new(asked);
-                visit.streams.insert(client.connection.serial, stream);
-                let waiting = Tunnel::Identifying { client, asked };
-                visit.tunnels.insert(stream, waiting);
+                self.keep(at, Tunnel::Identifying { client, asked }, hub.now.time);
                 return;
             }
-        }
-        let begun = match checked {
-            Some(Ok(user)) => self.begin(at, asked, &user, hub),
-            Some(Err(wrong)) if wrong.are_users_due => Err(Refusal::UsersDue),
-            _ => Err(Refusal::Unauthorized),
         };
         self.allow_streams(name);
         let Err(refusal) = begun else {
@@ -506,59 +490,49 @@ impl Quic {
         user: &Arc<User>,
         hub: &mut Hub,
     ) -> Result<(), Refusal> {
+        let serves_bound = self.door.serves_bound;
         let visit = self.door.visit(name).ok_or(Refusal::NoCapacity)?;
-        let is_same = visit.session.as_ref().is_some_and(|session| {
-            let before = session.user();
-            (&before.realm, &before.quota_name) == (&user.realm, &user.quota_name)
-        });
-        if !is_same {
-            let session = hub.engine.open_session(hub.now, visit.remote, user);
-            visit.session = Some(session.map_err(refusal)?);
-        }
-        let port = asked.target.port;
-        let host = match asked.target.host {
-            Host::Ip(ip) => {
-                return self.open((name, stream), [Some(SocketAddr::new(ip, port))], hub);
+        let client = visit.client(name);
+        let (session, port) = (&mut visit.session, asked.target.port);
+        let tunnel = match tunnels::begin(session, client, asked.target, user, serves_bound, hub)? {
+            Begun::Opening(client) => Tunnel::Begun { client },
+            Begun::Named(host) => {
+                let lookups = &mut self.door.lookups;
+                let number = lookups.ask(hub.now.time, (host, port), (name, stream), user)?;
+                Tunnel::Resolving { number }
             }
-            Host::Any if self.door.serves_bound => {
-                return self.open((name, stream), [None], hub);
-            }
-            Host::Any => return Err(Refusal::BadRequest),
-            Host::Name(host) => host,
         };
-        let lookups = &mut self.door.lookups;
-        let number = lookups.ask(hub.now.time, (host, port), (name, stream), user)?;
-        if let Some(visit) = self.door.visit(name) {
-            visit.tunnels.insert(stream, Tunnel::Resolving { number });
-        }
+        self.keep((name, stream), tunnel, hub.now.time);
         Ok(())
     }
 
-    /// Begins a tunnel to the first of `addresses` that may be reached; a bound one has none.
+    /// Begins a tunnel to the first of the resolved `addresses` that may be reached.
     fn open(
         &mut self,
         (name, stream): (ConnectionName, u64),
         addresses: impl IntoIterator<Item = Option<SocketAddr>>,
         hub: &mut Hub,
     ) -> Result<(), Refusal> {
-        let mut why = Refusal::DnsError;
         let visit = self.door.visit(name).ok_or(Refusal::NoCapacity)?;
-        let Some(session) = &visit.session else {
-            return Err(Refusal::NoCapacity);
-        };
         let client = visit.client(name);
-        for address in addresses {
-            match hub.engine.open_tunnel(hub.now, session, client, address) {
-                Ok(_) => {
-                    visit.streams.insert(client.connection.serial, stream);
-                    visit.tunnels.insert(stream, Tunnel::Begun { client });
-                    self.connections.allocated(hub.now.time, name, true);
-                    return Ok(());
-                }
-                Err(refused) => why = refusal(refused),
-            }
+        tunnels::open(visit.session.as_ref(), client, addresses, hub)?;
+        self.keep((name, stream), Tunnel::Begun { client }, hub.now.time);
+        Ok(())
+    }
+
+    /// Keeps what there is of a request from now on.
+    fn keep(&mut self, (name, stream): (ConnectionName, u64), tunnel: Tunnel, now: Time) {
+        let Some(visit) = self.door.visit(name) else {
+            return;
+        };
+        if let Tunnel::Begun { client } | Tunnel::Identifying { client, .. } = &tunnel {
+            visit.streams.insert(client.connection.serial, stream);
         }
-        Err(why)
+        let is_begun = matches!(tunnel, Tunnel::Begun { .. });
+        visit.tunnels.insert(stream, tunnel);
+        if is_begun {
+            self.connections.allocated(now, name, true);
+        }
     }
 
     /// Refuses a request. Only one without good credentials is told a realm.

@@ -2,25 +2,38 @@
 
 use std::sync::RwLock;
 
-use rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
 
 use super::*;
 use crate::counters::Accounting;
+use crate::resolve::Resolver;
 use crate::shard::book::CrowdLimits;
 use crate::shard::hub::tests::{LISTENER, hub};
+
+mod users;
 
 /// The shard of the front under test.
 const SHARD: u8 = 1;
 
 fn front(counters: &Arc<ShardCounters>) -> (QuicFront, Ids) {
+    let (front, ids, _) = front_with(None, counters);
+    (front, ids)
+}
+
+/// The same, which serves tunnels if it has a resolver, and its certificate.
+fn front_with(
+    resolver: Option<Resolver>,
+    counters: &Arc<ShardCounters>,
+) -> (QuicFront, Ids, CertificateDer<'static>) {
     let certified = rcgen::generate_simple_self_signed(vec!["relay.example".to_owned()]).unwrap();
     let key = PrivatePkcs8KeyDer::from(certified.signing_key.serialize_der());
+    let certificate: CertificateDer<'static> = certified.cert.into();
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
     let tls = ServerConfig::builder_with_provider(provider)
         .with_protocol_versions(&[&rustls::version::TLS13])
         .unwrap()
         .with_no_client_auth()
-        .with_single_cert(vec![certified.cert.into()], PrivateKeyDer::from(key))
+        .with_single_cert(vec![certificate.clone()], PrivateKeyDer::from(key))
         .unwrap();
     let long = Duration::from_secs(60);
     let service = QuicService {
@@ -39,12 +52,12 @@ fn front(counters: &Arc<ShardCounters>) -> (QuicFront, Ids) {
                 per_source: 10,
             },
         },
-        resolver: None,
+        resolver,
     };
     let ids = service.keys.ids();
     let mut front = QuicFront::new(Some(service), Arc::clone(counters));
     front.begin(SHARD.into(), Waker::flag());
-    (front, ids)
+    (front, ids, certificate)
 }
 
 fn from(address: [u8; 4], port: u16) -> ClientTuple {

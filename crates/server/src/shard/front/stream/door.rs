@@ -16,16 +16,15 @@ use turnbuckle_datapath::{Payload, Run, SendQueue, StreamId, Waker};
 use turnbuckle_engine::{AllocationId, Time, Transport, TunnelEnd, TunnelSession};
 use turnbuckle_masque::bind::{Answer, Contexts, Unread};
 use turnbuckle_masque::http1::{self, Read};
-use turnbuckle_masque::{Asked, BoundPiece, Capsules, Granted, Host, Passed, Piece, Refusal};
+use turnbuckle_masque::{Asked, BoundPiece, Capsules, Granted, Passed, Piece, Refusal};
 
 use super::connections::{Connection, Connections};
 use crate::counters::{CloseReason, ShardCounters, StreamDrop};
 use crate::resolve::{Question, Replies, Resolver, WAIT_MAX};
-use crate::shard::front::{TunnelEvent, granted, refusal};
+use crate::shard::front::TunnelEvent;
+use crate::shard::front::tunnels::{self, Begun, FAILURES_MAX, Identified, granted};
 use crate::shard::hub::Hub;
 
-/// Requests of one connection that may fail to say who asks.
-const FAILURES_MAX: u8 = 3;
 /// Bytes of capsules that may come before the tunnel is open.
 const EARLY_MAX: usize = 16 * 1024;
 
@@ -360,57 +359,39 @@ impl Door {
         tx: &mut SendQueue,
     ) -> Result<(), CloseReason> {
         let client = connection.client;
+        let visit = connection.visit.get_or_insert_default();
         let is_secure = client.transport == Transport::Tls;
         let realm = (hub.engine).realm_of_authority(is_secure, &asked.authority);
-        let checked = asked.credentials.as_ref().map(|given| {
-            (hub.engine).check_password(hub.now, &realm, &given.name, &given.password)
-        });
-        let visit = connection.visit.get_or_insert_default();
-        let question = match &checked {
-            Some(Err(wrong)) if may_ask => wrong.question.clone(),
-            _ => None,
-        };
-        if let Some(question) = question
-            && hub.parking.park(hub.now.time, client, None, question)
-        {
-            let asked = Box::new(asked);
-            visit.state = State::Identifying { asked };
-            return Ok(());
-        }
-        // guard: V-63-users-http
-        if let Some(Err(wrong)) = &checked
-            && wrong.are_users_due
-        {
-            return Err(self.refuse(connection, Refusal::UsersDue, tx));
-        }
-        let Some(Ok(user)) = checked else {
-            visit.state = State::Asking;
-            visit.failures += 1;
-            // What has come behind a request that had to wait was for its tunnel.
-            let is_last = visit.failures >= FAILURES_MAX || !visit.early.is_empty();
-            let text = http1::refused(Refusal::Unauthorized, &realm, is_last);
-            self.answer(connection.id, text.as_bytes(), tx);
-            return match is_last {
-                true => Err(CloseReason::Http),
-                false => Ok(()),
-            };
-        };
-        let opened = hub.engine.open_session(hub.now, client.remote, &user);
-        let session = match opened {
-            Ok(session) => session,
-            Err(why) => return Err(self.refuse(connection, refusal(why), tx)),
-        };
-        visit.session = Some(session);
-        let port = asked.target.port;
-        let name = match asked.target.host {
-            Host::Ip(ip) => {
-                return self.open(connection, [Some(SocketAddr::new(ip, port))], hub, tx);
+        let user = match tunnels::identify(&asked, &realm, may_ask, || Some(client), hub) {
+            Identified::Known(user) => user,
+            Identified::Waits(_) => {
+                let asked = Box::new(asked);
+                visit.state = State::Identifying { asked };
+                return Ok(());
             }
-            Host::Any if self.service.as_ref().is_some_and(|it| it.serves_bound) => {
-                return self.open(connection, [None], hub, tx);
+            Identified::Refused(Refusal::Unauthorized) => {
+                visit.state = State::Asking;
+                visit.failures += 1;
+                // What has come behind a request that had to wait was for its tunnel.
+                let is_last = visit.failures >= FAILURES_MAX || !visit.early.is_empty();
+                let text = http1::refused(Refusal::Unauthorized, &realm, is_last);
+                self.answer(connection.id, text.as_bytes(), tx);
+                return match is_last {
+                    true => Err(CloseReason::Http),
+                    false => Ok(()),
+                };
             }
-            Host::Any => return Err(self.refuse(connection, Refusal::BadRequest, tx)),
-            Host::Name(name) => name,
+            Identified::Refused(why) => return Err(self.refuse(connection, why, tx)),
+        };
+        let serves_bound = self.service.as_ref().is_some_and(|it| it.serves_bound);
+        let (session, port) = (&mut visit.session, asked.target.port);
+        let name = match tunnels::begin(session, client, asked.target, &user, serves_bound, hub) {
+            Ok(Begun::Named(name)) => name,
+            Ok(Begun::Opening(_)) => {
+                visit.state = State::Opening;
+                return Ok(());
+            }
+            Err(why) => return Err(self.refuse(connection, why, tx)),
         };
         let (Some(service), Some(replies)) = (&self.service, &self.replies) else {
             return Err(self.refuse(connection, Refusal::DnsError, tx));
@@ -433,7 +414,7 @@ impl Door {
         Ok(())
     }
 
-    /// Begins a tunnel to the first of `addresses` that may be reached; a bound one has none.
+    /// Begins a tunnel to the first of the resolved `addresses` that may be reached.
     fn open(
         &self,
         connection: &mut Connection,
@@ -443,19 +424,13 @@ impl Door {
     ) -> Result<(), CloseReason> {
         let client = connection.client;
         let visit = connection.visit.get_or_insert_default();
-        let mut why = Refusal::DnsError;
-        if let Some(session) = &visit.session {
-            for address in addresses {
-                match hub.engine.open_tunnel(hub.now, session, client, address) {
-                    Ok(_) => {
-                        visit.state = State::Opening;
-                        return Ok(());
-                    }
-                    Err(refused) => why = refusal(refused),
-                }
+        match tunnels::open(visit.session.as_ref(), client, addresses, hub) {
+            Ok(()) => {
+                visit.state = State::Opening;
+                Ok(())
             }
+            Err(why) => Err(self.refuse(connection, why, tx)),
         }
-        Err(self.refuse(connection, why, tx))
     }
 
     /// Goes on with requests whose users the database has been asked about. Takes what the resolver has found, and ends what has waited too long

@@ -1,0 +1,139 @@
+//! What a request for a tunnel is answered, whichever version of HTTP it came by: the same users, quotas and peer policy as for TURN.
+//!
+//! A door reads requests and writes answers in its own form, and remembers what waits. Every decision between the two is made here.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use turnbuckle_engine::{ClientTuple, TunnelRefusal, TunnelSession, TunnelTarget, User};
+use turnbuckle_masque::{Asked, Granted, Host, Refusal, Target};
+
+use crate::shard::hub::Hub;
+
+/// Requests of one connection that may fail to say who asks.
+pub(super) const FAILURES_MAX: u8 = 3;
+
+/// Who asks for a tunnel.
+pub(super) enum Identified {
+    /// A user.
+    Known(Arc<User>),
+    /// Nobody that may, for this reason.
+    Refused(Refusal),
+    /// The user database is being asked, under the name that the request has.
+    Waits(ClientTuple),
+}
+
+/// What has begun for a user.
+pub(super) enum Begun {
+    /// The engine has the tunnel under this name.
+    Opening(ClientTuple),
+    /// The name of its target is to be resolved.
+    Named(Box<str>),
+}
+
+/// Finds out who asks for a tunnel in `realm`. `client`, asked for a name, gives the request one. If it `may_ask`, the user database is asked about whom is not
+/// known.
+pub(super) fn identify(
+    asked: &Asked,
+    realm: &str,
+    may_ask: bool,
+    client: impl FnOnce() -> Option<ClientTuple>,
+    hub: &mut Hub,
+) -> Identified {
+    let Some(given) = &asked.credentials else {
+        return Identified::Refused(Refusal::Unauthorized);
+    };
+    let checked = (hub.engine).check_password(hub.now, realm, &given.name, &given.password);
+    let wrong = match checked {
+        Ok(user) => return Identified::Known(user),
+        Err(wrong) => wrong,
+    };
+    // guard: V-54-ask-http3
+    let question = wrong.question.filter(|_| may_ask);
+    if let Some(question) = question
+        && let Some(client) = client()
+        && hub.parking.park(hub.now.time, client, None, question)
+    {
+        return Identified::Waits(client);
+    }
+    // guard: V-63-users-http, V-63-users-http3
+    let are_users_due = wrong.are_users_due;
+    Identified::Refused(match are_users_due {
+        true => Refusal::UsersDue,
+        false => Refusal::Unauthorized,
+    })
+}
+
+/// Begins a tunnel to `target` for a user, who is charged by the connection's `session`. It is opened if the user has none yet.
+///
+/// # Errors
+///
+/// What the request is answered.
+pub(super) fn begin(
+    session: &mut Option<TunnelSession>,
+    client: ClientTuple,
+    target: Target,
+    user: &Arc<User>,
+    serves_bound: bool,
+    hub: &mut Hub,
+) -> Result<Begun, Refusal> {
+    let is_same = session.as_ref().is_some_and(|session| {
+        let before = session.user();
+        (&before.realm, &before.quota_name) == (&user.realm, &user.quota_name)
+    });
+    if !is_same {
+        let opened = hub.engine.open_session(hub.now, client.remote, user);
+        *session = Some(opened.map_err(refusal)?);
+    }
+    let address = match target.host {
+        Host::Ip(ip) => Some(SocketAddr::new(ip, target.port)),
+        Host::Any if serves_bound => None,
+        Host::Any => return Err(Refusal::BadRequest),
+        Host::Name(name) => return Ok(Begun::Named(name)),
+    };
+    open(session.as_ref(), client, [address], hub)?;
+    Ok(Begun::Opening(client))
+}
+
+/// Begins a tunnel of `client` to the first of `addresses` that may be reached; a bound one has none.
+///
+/// # Errors
+///
+/// What the request is answered.
+pub(super) fn open(
+    session: Option<&TunnelSession>,
+    client: ClientTuple,
+    addresses: impl IntoIterator<Item = Option<SocketAddr>>,
+    hub: &mut Hub,
+) -> Result<(), Refusal> {
+    let session = session.ok_or(Refusal::NoCapacity)?;
+    let mut why = Refusal::DnsError;
+    for address in addresses {
+        match hub.engine.open_tunnel(hub.now, session, client, address) {
+            Ok(_) => return Ok(()),
+            Err(refused) => why = refusal(refused),
+        }
+    }
+    Err(why)
+}
+
+/// Says what is granted in the words of an answer.
+pub(super) fn granted(target: TunnelTarget) -> Granted {
+    match target {
+        TunnelTarget::Peer(next_hop) => Granted::Tunnel { next_hop },
+        TunnelTarget::Bound { relays } => Granted::Bound {
+            addresses: relays.into_iter().flatten().collect(),
+        },
+    }
+}
+
+/// Says why there is no tunnel in the words of an answer.
+fn refusal(why: TunnelRefusal) -> Refusal {
+    match why {
+        TunnelRefusal::Draining => Refusal::Draining,
+        TunnelRefusal::Forbidden => Refusal::Prohibited,
+        TunnelRefusal::NoCapacity => Refusal::NoCapacity,
+        TunnelRefusal::QuotaReached => Refusal::Crowded,
+        TunnelRefusal::Unroutable => Refusal::Unroutable,
+    }
+}
