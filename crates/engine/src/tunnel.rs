@@ -241,6 +241,7 @@ pub(crate) fn end(
         TunnelState::Open(open) => {
             allocations.tunnels -= 1;
             for relay in open.relays.iter().flatten() {
+                // mutant: shards-leave-sockets-of-tunnels
                 relay.close(&mut out.outbox);
             }
             let cause = match cause {

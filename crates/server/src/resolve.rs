@@ -82,6 +82,14 @@ impl Resolver {
         }))
     }
 
+    /// Returns one that has no threads, and no room for a question.
+    pub(crate) fn without_room() -> Self {
+        Self {
+            queue: sync_channel(0).0,
+            under_way: Arc::default(),
+        }
+    }
+
     fn start_with(lookup: Arc<Lookup>) -> io::Result<Self> {
         let (queue, questions) = sync_channel(QUEUE);
         let questions = Arc::new(Mutex::new(questions));

@@ -27,12 +27,13 @@ use crate::journal::{Memory, Segments, Slices};
 use crate::log::{Log, Scope};
 use crate::random::Randomness;
 pub use crate::random::Source;
+use crate::resolve::Resolver;
 use crate::shard::across::mailbox::Mailbox;
 pub use crate::shard::across::mailbox::Room;
 use crate::shard::book::{BookLimits, CrowdLimits};
 use crate::shard::front::all::DatagramService;
 use crate::shard::front::proxy::Proxies;
-use crate::shard::front::stream::{HttpService, StreamService};
+use crate::shard::front::stream::{HttpService, StreamService, TunnelService};
 use crate::shard::name::Token;
 use crate::shard::relay::Relay;
 use crate::shard::serving::Logged;
@@ -245,7 +246,11 @@ impl Server {
                 only: false,
             },
             http: HttpService::default(),
-            tunnels: None,
+            tunnels: Some(TunnelService {
+                serves_plain: true,
+                serves_bound: true,
+                resolver: Resolver::without_room(),
+            }),
         };
         let datagrams = DatagramService {
             serves_plain: true,
@@ -360,6 +365,11 @@ impl Shard {
     /// Returns when there is something to do by itself, counted from the last turn.
     pub fn timeout(&self) -> Option<Duration> {
         self.relay.timeout()
+    }
+
+    /// Returns how many tunnels it had open when its last turn ended.
+    pub fn tunnels(&self) -> u64 {
+        self.counters.engine.tunnels.get()
     }
 
     /// Returns whether another shard has something for this one since this was asked last.

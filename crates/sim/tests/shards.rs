@@ -30,10 +30,16 @@ fn several_shards_keep_every_rule() {
     }
     for (what, kind) in [
         ("answers", 200),
+        ("answers to requests for tunnels", 101),
+        ("answers to requests for tunnels", 403),
+        ("answers to requests for tunnels", 407),
+        ("answers to requests for tunnels", 503),
         ("answers to strangers", 0),
         ("attacks on connections", 0),
         ("channel data to clients", 0),
         ("channels served", 0),
+        ("contexts answered", 0),
+        ("contexts answered", 1),
         ("data by shared ports", 0),
         ("data indications", 0),
         ("data to peers", 0),
@@ -44,6 +50,7 @@ fn several_shards_keep_every_rule() {
         ("granted by IPv6", 0),
         ("granted by tokens", 0),
         ("granted through proxies", 0),
+        ("guests that leave", 0),
         ("hairpins", 0),
         ("kills", 0),
         ("kills while a journal is begun anew", 0),
@@ -57,6 +64,11 @@ fn several_shards_keep_every_rule() {
         ("stalls", 0),
         ("steps of the clock", 0),
         ("tokens refused", 0),
+        ("tunnelled data to clients", 0),
+        ("tunnelled data to clients", 1),
+        ("tunnelled data to peers", 0),
+        ("tunnels opened", 0),
+        ("tunnels opened", 1),
     ] {
         assert!(coverage.of(what, kind) > 0, "{what} {kind}: {coverage:?}");
     }

@@ -88,6 +88,7 @@ impl Contexts {
         match kind {
             ContextCapsule::Assign => self.assign(context, rest),
             ContextCapsule::Ack | ContextCapsule::Close => {
+                // mutant: shards-keep-closed-contexts
                 self.remove(context);
                 match rest.is_empty() {
                     true => Ok(Answer::None),

@@ -16,6 +16,9 @@
 //! still, other programs take UDP and TCP ports, the clock is set, and the operator changes users and peer rules, drains and stops draining. What waits
 //! for a shard from others finds no room.
 //!
+//! Clients of HTTP have tunnels on connections of their own (RFC 9298), to one target or bound, and send to peers, to addresses that nobody may reach and
+//! in contexts that there are not. A tunnel ends with its connection, and nothing is left of it.
+//!
 //! The thread of a shard fails in the midst of a turn and is started anew; where there are journals, the whole process is killed too, and the next one
 //! takes over. Then who comes by UDP and has been told of an allocation still has it.
 

@@ -2,6 +2,7 @@
 
 mod claims;
 mod connections;
+mod guest;
 mod operator;
 mod places;
 mod rules;
@@ -15,6 +16,7 @@ use turnbuckle_engine::Rate;
 use turnbuckle_server::simulation::{Clock, ConnectionLimits, Journals, Room, Server, Setup};
 use turnbuckle_wire::{Method, TransactionId};
 
+use self::guest::Guest;
 use self::operator::{Operator, Relays, config, now_at};
 use self::places::{PEER_PORT, PEERS, PEERS_V4, USERS, listener_of, peer_at, proxies};
 use self::rules::Rules;
@@ -79,6 +81,8 @@ enum Event {
     },
     /// A client does something.
     Client(usize),
+    /// A client of HTTP does something.
+    Guest(usize),
     /// The operator sets the clock, or has the server take over its configuration anew.
     Operator,
     /// Another program takes or gives back a port.
@@ -146,9 +150,10 @@ pub(super) struct ShardsWorld {
     host: SharedHost,
     shards: Vec<Running>,
     clients: Vec<Client>,
+    /// Clients of HTTP, which have tunnels.
+    guests: Vec<Guest>,
     /// How many transport addresses clients have had.
     addresses: u16,
-    way: Way,
     peers: Vec<Peer>,
     strangers: Strangers,
     random: Seeded,
@@ -210,12 +215,13 @@ impl ShardsWorld {
                 relays,
                 users: USERS.len() - 1 + random.index(2),
                 rules,
+                way,
             },
             host: host.clone(),
             shards,
             clients: Vec::new(),
+            guests: Vec::new(),
             addresses: 0,
-            way,
             peers: (0..PEERS)
                 .map(|number| Peer {
                     address: peer_at(number, PEER_PORT),
@@ -262,6 +268,7 @@ impl ShardsWorld {
             self.clients.push(client);
             self.queue.after(0, Event::Client(number));
         }
+        self.invite_guests();
         for number in 0..self.peers.len() {
             self.queue.after(0, Event::Peer(number));
         }
@@ -279,12 +286,16 @@ impl ShardsWorld {
         let random = self.random.fork(&format!("client {}", self.addresses));
         let user = number % self.operator.users;
         let owner = rules::owner(self.addresses, user);
-        let sort = match self.random.below(if self.way.has_streams { 4 } else { 2 }) {
+        let sort = match self
+            .random
+            .below(if self.operator.way.has_streams { 4 } else { 2 })
+        {
             1 => Sort::Mobile,
             2 => Sort::Tcp,
             _ => Sort::Plain,
         };
-        let is_stream = sort == Sort::Tcp || (self.way.has_streams && self.random.one_in(2));
+        let is_stream =
+            sort == Sort::Tcp || (self.operator.way.has_streams && self.random.one_in(2));
         let port = address.port();
         let proxy = plan::proxy(number, self.random.one_in(3), port);
         let proxy = self.random.one_in(4).then_some(proxy);
@@ -313,6 +324,7 @@ impl ShardsWorld {
         match event {
             Event::Arrival { from, to, bytes } => self.arrive(from, to, bytes)?,
             Event::Client(number) => self.client(number),
+            Event::Guest(number) => self.guest(number),
             Event::Operator => self.operate()?,
             Event::OtherProgram => self.other_program(),
             Event::Peer(number) => self.peer(number),
@@ -338,22 +350,26 @@ impl ShardsWorld {
         while self.queue.now() < begin + END {
             self.step()?;
             let now = self.queue.now();
-            for client in &self.clients {
-                let since = client.waits_since().map(|since| since.max(begin));
+            let clients = self.clients.iter().map(|it| (it.owner, it.waits_since()));
+            let guests = self.guests.iter().map(|it| (it.owner, it.waits_since()));
+            for (owner, since) in clients.chain(guests) {
+                let since = since.map(|since| since.max(begin));
                 ensure(
                     since.is_none_or(|since| now - since < ANSWER_MAX),
                     "liveness",
-                    || format!("{} waits for ever", client.address),
+                    || format!("client {owner} waits for ever"),
                 )?;
             }
         }
         // Nobody asks for anything any more, and what was asked for is answered.
         self.phase = Phase::Silent;
+        let tunnelled = self.dismiss_guests();
         let begin = self.queue.now();
         while self.queue.now() < begin + END {
             self.step()?;
         }
         self.phase = Phase::Quiet;
+        self.tunnels_are_gone(&tunnelled)?;
         self.accounts()
     }
 
@@ -459,6 +475,12 @@ impl ShardsWorld {
         let is_right = payload
             .is_some_and(|it| it.to.ip() == address.ip() && it.sender != Sender::Stranger)
             && known.is_none_or(|it| it.relayed.is_none_or(|relayed| relayed == from));
+        let mut guests = self.guests.iter_mut();
+        let guest = guests.find(|it| Some(Sender::Client(it.owner)) == sender);
+        if guest.is_some() {
+            self.seen.coverage.count("tunnelled data to peers", 0);
+        }
+        let is_right = is_right && guest.is_none_or(|it| it.has_relay(from));
         ensure(is_right, "data", || {
             format!("peer {address} got {payload:?} from {from}")
         })?;
@@ -564,7 +586,7 @@ impl ShardsWorld {
             self.send(from, listener_of(from), bytes);
         }
         self.impersonate(number);
-        if self.way.has_streams {
+        if self.operator.way.has_streams {
             self.come_and_go(number);
         }
         let delay = self.random.between(20, 400) * MS;

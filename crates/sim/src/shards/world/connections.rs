@@ -1,17 +1,23 @@
-//! What happens on connections: clients come by them, come back at other addresses, relay TCP; strangers open and close some.
+//! What happens on connections: clients come by them, come back at other addresses, relay TCP, or have tunnels in HTTP; strangers open and close some.
 
 use std::net::SocketAddr;
 
 use super::super::client::Client;
+use super::super::host::Owner;
 use super::super::payload::{LEN_MIN, Payload, Sender};
 use super::super::proxy;
 use super::super::wire::WireId;
-use super::Event;
-use super::places::{PEERS, PEERS_V4, listener_of, peer_at};
-use super::{IDLE_MAX, Phase, ShardsWorld};
+use super::guest::Guest;
+use super::places::{PEERS, PEERS_V4, USERS, listener_of, peer_at};
+use super::{Event, IDLE_MAX, Phase, ShardsWorld, rules};
 use crate::plan;
 use crate::queue::MS;
 use crate::violation::{Violation, ensure};
+
+/// The number of the first of these clients: behind all others.
+const FIRST: usize = 100;
+/// Users that have passwords in the realm that is nobody else's.
+const NAMED: usize = 2;
 
 impl ShardsWorld {
     /// Opens a connection of a client to the server, through a proxy if there is one.
@@ -88,7 +94,7 @@ impl ShardsWorld {
         }
         if has_ticket && self.random.one_in(6) {
             let address = self.new_address(number);
-            let is_stream = self.way.has_streams && !self.random.one_in(3);
+            let is_stream = self.operator.way.has_streams && !self.random.one_in(3);
             let wire = is_stream.then(|| self.connection(address, None));
             if let Some(moved) = self.clients[number].moved(address, wire) {
                 self.seen.coverage.count("moves", 0);
@@ -171,6 +177,7 @@ impl ShardsWorld {
             format!("a stranger who said nothing was sent {} bytes", bytes.len())
         })?;
         let client = self.clients.iter().position(|it| it.wire() == Some(id));
+        let guest = self.guests.iter().position(|it| it.wire == id);
         if let Some(number) = client {
             let now = self.queue.now();
             self.seen.trace.bytes(&bytes);
@@ -181,6 +188,8 @@ impl ShardsWorld {
             if is_over {
                 self.clients[number].disconnected();
             }
+        } else if let Some(number) = guest {
+            self.guest_hears(number, &bytes, is_over)?;
         } else if let plan::Place::Peer(number) = plan::place(remote)
             && plan::place(local) == plan::Place::Relay
             && self.random.one_in(4)
@@ -194,7 +203,7 @@ impl ShardsWorld {
             self.host.lock().wires.write(id, &bytes);
             self.all_soon();
         }
-        if is_over || (client.is_none() && !is_idle && self.random.one_in(300)) {
+        if is_over || (client.is_none() && guest.is_none() && !is_idle && self.random.one_in(300)) {
             self.host.lock().wires.leave(id);
             self.all_soon();
         }
@@ -215,5 +224,101 @@ impl ShardsWorld {
             self.host.lock().wires.leave(wire);
         }
         self.all_soon();
+    }
+
+    pub(super) fn invite_guests(&mut self) {
+        let count = match self.operator.way.has_streams {
+            true => self.random.index(4),
+            false => 0,
+        };
+        for number in 0..count {
+            let guest = self.new_guest(number);
+            self.guests.push(guest);
+            self.queue.after(0, Event::Guest(number));
+        }
+    }
+
+    fn new_guest(&mut self, number: usize) -> Guest {
+        let address = self.new_address(FIRST + number);
+        let user = number % NAMED;
+        let owner = rules::owner(self.addresses, user);
+        let is_v6 = self.random.one_in(3);
+        let proxy = plan::proxy(FIRST + number, is_v6, address.port());
+        let proxy = self.random.one_in(4).then_some(proxy);
+        let wire = self.connection(address, proxy);
+        let random = self.random.fork(&format!("guest {}", self.addresses));
+        let mut guest = Guest::new(owner, wire, USERS[user], random);
+        guest.terms = self.operator.rules.terms(user);
+        guest
+    }
+
+    /// A client with a tunnel does something, goes away, or comes anew.
+    pub(super) fn guest(&mut self, number: usize) {
+        if self.phase >= Phase::Silent {
+            return;
+        }
+        let is_over = self.guests[number].is_over() && self.random.one_in(4);
+        if is_over || self.random.one_in(60) {
+            let wire = self.guests[number].wire;
+            self.host.lock().wires.leave(wire);
+            self.seen
+                .coverage
+                .count("guests that leave", u16::from(is_over));
+            self.guests[number] = self.new_guest(number);
+        }
+        let guest = &mut self.guests[number];
+        let bytes = guest.act(self.queue.now());
+        self.host.lock().wires.write(guest.wire, &bytes);
+        self.all_soon();
+        let delay = self.random.between(10, 300) * MS;
+        self.queue.after(delay, Event::Guest(number));
+    }
+
+    /// A client with a tunnel reads what has come on its connection, which `is_over` behind that.
+    pub(super) fn guest_hears(
+        &mut self,
+        number: usize,
+        bytes: &[u8],
+        is_over: bool,
+    ) -> Result<(), Violation> {
+        self.seen.trace.bytes(bytes);
+        let guest = &mut self.guests[number];
+        guest.take(bytes, &self.operator.rules, &mut self.seen.coverage)?;
+        if is_over {
+            guest.disconnected();
+        }
+        Ok(())
+    }
+
+    /// All clients with tunnels go away. Returns the relayed addresses that they have had until now.
+    pub(super) fn dismiss_guests(&mut self) -> Vec<SocketAddr> {
+        let relays = self.guests.iter().flat_map(Guest::relays).collect();
+        for guest in &mut self.guests {
+            guest.disconnected();
+            self.host.lock().wires.leave(guest.wire);
+        }
+        self.all_soon();
+        relays
+    }
+
+    /// Nothing is left of tunnels whose clients are gone, which had these addresses.
+    pub(super) fn tunnels_are_gone(&self, relays: &[SocketAddr]) -> Result<(), Violation> {
+        let tunnels = self.shards.iter().map(|running| running.shard.tunnels());
+        let left: u64 = tunnels.sum();
+        ensure(left == 0, "tunnels", || {
+            format!("{left} of them are left without clients")
+        })?;
+        // A client of TURN may have been granted one of them that was under way.
+        let granted: Vec<_> = self.clients.iter().filter_map(|it| it.relayed).collect();
+        let shared = self.operator.relays.shared.concat();
+        for relay in relays {
+            let owner = self.host.owner(*relay);
+            let is_free = !matches!(owner, Some(Owner::Relay(..)));
+            let is_right = is_free || granted.contains(relay) || shared.contains(relay);
+            ensure(is_right, "tunnels", || {
+                format!("{relay} is left open without a client")
+            })?;
+        }
+        Ok(())
     }
 }

@@ -15,7 +15,9 @@ use super::super::host::Owner;
 use super::super::pass::{SERVER_NAME, key_bytes};
 use super::places::OTHER_REALM;
 use super::rules::Rules;
-use super::{AHEAD_MAX_S, BEGIN_S, BEGIN_UNIX_S, Event, FIRST_PORT, Phase, STRANGERS, ShardsWorld};
+use super::{
+    AHEAD_MAX_S, BEGIN_S, BEGIN_UNIX_S, Event, FIRST_PORT, Phase, STRANGERS, ShardsWorld, Way,
+};
 use crate::message::REALM;
 use crate::plan::{RELAY_V4, RELAY_V6};
 use crate::queue::{MS, SECOND};
@@ -38,6 +40,7 @@ pub(super) struct Operator {
     /// How many users there are.
     pub(super) users: usize,
     pub(super) rules: Rules,
+    pub(super) way: Way,
 }
 
 /// Where relayed addresses come from.
@@ -106,7 +109,9 @@ impl ShardsWorld {
             running.shard.reconfigure(&config);
             running.agrees()?;
         }
-        self.operator.rules.tell(&mut self.clients);
+        self.operator
+            .rules
+            .tell(&mut self.clients, &mut self.guests);
         Ok(())
     }
 
@@ -117,7 +122,9 @@ impl ShardsWorld {
             running.shard.drain();
         }
         self.operator.rules.drain(Some(self.queue.now()));
-        self.operator.rules.tell(&mut self.clients);
+        self.operator
+            .rules
+            .tell(&mut self.clients, &mut self.guests);
     }
 
     /// The operator has allocations made again.
@@ -126,7 +133,9 @@ impl ShardsWorld {
             running.shard.undrain();
         }
         self.operator.rules.drain(None);
-        self.operator.rules.tell(&mut self.clients);
+        self.operator
+            .rules
+            .tell(&mut self.clients, &mut self.guests);
     }
 
     /// Another program takes a port, or gives back what it has.

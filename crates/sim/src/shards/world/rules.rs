@@ -9,6 +9,7 @@ use turnbuckle_engine::{Action, AddressRange, PolicyRules, Rule};
 use super::super::client::{Client, Terms, User};
 use super::super::pass::Pass;
 use super::super::payload::{Payload, Sender};
+use super::guest::Guest;
 use super::places::{OTHER_REALM, PEER_PORT, USERS, peer_at};
 use crate::message::REALM;
 use crate::plan;
@@ -22,6 +23,8 @@ pub(super) struct Rules {
     refused: BTreeSet<(&'static str, usize)>,
     /// What holds for clients of each user.
     terms: [Terms; USERS.len()],
+    /// When which peers are refused was changed last.
+    changed: u64,
     /// Which key tokens are sealed with, and since when.
     key: u64,
     key_since: u64,
@@ -75,6 +78,7 @@ impl Rules {
     /// Draws which peers are refused and who is known from `now` on.
     pub(super) fn change(&mut self, now: u64, peers: usize, random: &mut Seeded) {
         self.refused.clear();
+        self.changed = now;
         for realm in [REALM, OTHER_REALM] {
             let refused = (0..peers).filter(|_| random.one_in(5));
             self.refused.extend(refused.map(|number| (realm, number)));
@@ -100,7 +104,10 @@ impl Rules {
     }
 
     /// Has clients know what holds for them.
-    pub(super) fn tell(&self, clients: &mut [Client]) {
+    pub(super) fn tell(&self, clients: &mut [Client], guests: &mut [Guest]) {
+        for guest in guests {
+            guest.terms = self.terms(user_of(guest.owner));
+        }
         for client in clients {
             let user = user_of(client.owner);
             let terms = self.terms_with(user, client.special.pass.as_ref());
@@ -115,6 +122,21 @@ impl Rules {
         ensure(!self.refuses(realm, relayed.peer), "policy", || {
             format!("{relayed:?}, although {realm} must not reach that peer")
         })
+    }
+
+    /// Returns whether a peer has been refused to the users of a realm all the time since then.
+    pub(super) fn has_refused(&self, realm: &'static str, peer: SocketAddr, since: u64) -> bool {
+        self.changed < since && self.refuses(realm, peer)
+    }
+
+    /// Returns whether a peer may have been refused to them at some time since then.
+    pub(super) fn may_have_refused(
+        &self,
+        realm: &'static str,
+        peer: SocketAddr,
+        since: u64,
+    ) -> bool {
+        self.changed >= since || self.refuses(realm, peer)
     }
 
     fn refuses(&self, realm: &'static str, peer: SocketAddr) -> bool {

@@ -101,7 +101,10 @@ impl ShardsWorld {
         if self.phase == Phase::Faults && self.random.one_in(FAILS_ONCE_IN) {
             self.fail(index);
         }
-        if self.phase == Phase::Faults && self.way.is_kept && self.random.one_in(KILLED_ONCE_IN) {
+        if self.phase == Phase::Faults
+            && self.operator.way.is_kept
+            && self.random.one_in(KILLED_ONCE_IN)
+        {
             self.kill();
         }
         if self.phase == Phase::Faults && self.random.one_in(200) {
@@ -220,6 +223,9 @@ impl ShardsWorld {
             "sockets",
             || format!("{from} sent to a listener"),
         )?;
+        ensure(!is_relayed || plan::may_be_peer(to.ip()), "policy", || {
+            format!("{from} sent to {to}, which nobody may reach")
+        })?;
         if !is_relayed && plan::place(to) == plan::Place::Nowhere {
             self.strangers
                 .meter
@@ -280,7 +286,7 @@ impl ShardsWorld {
     fn fail(&mut self, index: usize) {
         let now = self.queue.now();
         let homes = self.homes_known_at();
-        let is_kept = self.way.is_kept;
+        let is_kept = self.operator.way.is_kept;
         let coverage = &mut self.seen.coverage;
         coverage.count("failures of shards", u16::from(is_kept));
         for client in &mut self.clients {
@@ -343,7 +349,7 @@ impl ShardsWorld {
         let mut left = std::mem::take(&mut self.shards);
         let config = config(&self.operator.relays, &self.operator.rules);
         self.operator.server = self.operator.server.after(config);
-        let is_offloaded = self.way.is_offloaded;
+        let is_offloaded = self.operator.way.is_offloaded;
         if is_offloaded {
             let kernel = Kernel::default();
             self.operator.server.commons().set_meters(kernel.meters());
@@ -376,7 +382,7 @@ impl ShardsWorld {
             shard.publish_to(kernel);
         }
         let mut taken = self.operator.relays.shared_of(index);
-        if self.way.is_kept {
+        if self.operator.way.is_kept {
             let mut socket_of = |local, token| {
                 taken.push(local);
                 let shared = self.operator.relays.shared.iter().flatten();

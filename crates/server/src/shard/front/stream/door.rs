@@ -240,6 +240,7 @@ impl Door {
                 Ok(Piece::Datagrams(datagrams)) => {
                     left -= datagrams.count;
                     let count = datagrams.count as u64;
+                    // mutant: shards-count-no-capsules
                     self.counters.datagrams.client_in.add(count);
                     let run = Run {
                         start: offset + start + datagrams.start,
