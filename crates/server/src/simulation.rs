@@ -3,6 +3,8 @@
 //! Time, randomness and addresses are given. Nothing here reads a clock, nothing is logged, and the operating system is asked for nothing but the memory
 //! of journals.
 
+pub mod clear;
+
 use std::io;
 use std::net::SocketAddr;
 use std::sync::mpsc::sync_channel;
@@ -32,6 +34,7 @@ use crate::shard::across::mailbox::Mailbox;
 pub use crate::shard::across::mailbox::Room;
 use crate::shard::book::{BookLimits, CrowdLimits};
 use crate::shard::front::all::DatagramService;
+use crate::shard::front::dtls::{CookieKey, DtlsLimits, DtlsService};
 use crate::shard::front::proxy::Proxies;
 use crate::shard::front::stream::{HttpService, StreamService, TunnelService};
 use crate::shard::name::Token;
@@ -108,6 +111,8 @@ pub struct Setup {
     pub clock: Clock,
     /// What connections may take.
     pub limits: ConnectionLimits,
+    /// What the cookies of clients by DTLS are keyed with; their sessions protect nothing, see [`clear`].
+    pub cookies: [u8; 32],
     /// Who may say who its clients are, by the PROXY protocol.
     pub proxies: Vec<AddressRange>,
     /// How much may wait for a shard from others.
@@ -226,18 +231,27 @@ impl Server {
             shards: count,
             realm: Box::default(),
         };
-        let streams = StreamService {
-            limits: BookLimits {
-                handshake: limits.message,
-                first_message: limits.message,
-                message: limits.message,
-                idle: limits.idle,
-                unallocated: limits.unallocated,
-                crowd: CrowdLimits {
-                    total: limits.total,
-                    per_source: CrowdLimits::share(limits.per_source, count),
-                },
+        let book = BookLimits {
+            handshake: limits.message,
+            first_message: limits.message,
+            message: limits.message,
+            idle: limits.idle,
+            unallocated: limits.unallocated,
+            crowd: CrowdLimits {
+                total: limits.total,
+                per_source: CrowdLimits::share(limits.per_source, count),
             },
+        };
+        let dtls = DtlsService {
+            context: Arc::new(clear::Clear),
+            cookies: CookieKey::new(&self.setup.cookies),
+            limits: DtlsLimits {
+                book,
+                sessions: limits.total,
+            },
+        };
+        let streams = StreamService {
+            limits: book,
             tls: None,
             serves_plain: true,
             proxies: Proxies {
@@ -255,7 +269,7 @@ impl Server {
         let datagrams = DatagramService {
             serves_plain: true,
             routes: None,
-            dtls: None,
+            dtls: Some(dtls),
             quic: None,
         };
         let (config, commons) = (Arc::clone(&self.setup.config), Arc::clone(&self.commons));

@@ -37,6 +37,12 @@ impl Accounting {
         self.0.total_in()
     }
 
+    /// Returns the number of datagrams that began here: what DTLS itself and timers have to say.
+    #[must_use]
+    pub fn total_begun(&self) -> u64 {
+        self.0.datagrams.begun.get()
+    }
+
     /// Returns the number of datagrams and messages that went out.
     #[must_use]
     pub fn total_out(&self) -> u64 {

@@ -6,12 +6,14 @@ use std::net::SocketAddr;
 
 use turnbuckle_wire::{Method, TransactionId};
 
+use super::dtls::Sessions;
 use super::pass::Pass;
 use super::payload::{LEN_MIN, Payload, Sender};
 use super::wire::WireId;
 use crate::message::{Attribute, Credentials, Draft, REALM, channel_data};
 use crate::queue::{MS, SECOND};
 use crate::random::Seeded;
+use crate::violation::{Violation, ensure};
 
 /// How long a client waits before it repeats a request.
 const REPEAT: u64 = 500 * MS;
@@ -62,6 +64,8 @@ pub(super) enum Sort {
 struct Link {
     /// `None` by UDP.
     wire: Option<WireId>,
+    /// Its sessions by DTLS over UDP, if it has them.
+    sessions: Option<Sessions>,
     /// The proxy that says to the server who the client is, if there is one.
     proxy: Option<SocketAddr>,
     unread: Vec<u8>,
@@ -98,6 +102,8 @@ pub(super) struct Losses {
     pub(super) reservations: u64,
     /// What shards know of clients whose allocation another shard has: it is the time at which they have told each other anew.
     pub(super) homes: u64,
+    /// Sessions by DTLS, when no shard stood still any more.
+    pub(super) sessions: u64,
 }
 
 /// What is unusual about a client.
@@ -194,6 +200,12 @@ impl Client {
         self
     }
 
+    /// The same by sessions of DTLS, if it has them.
+    pub(super) fn by_sessions(mut self, sessions: Option<Sessions>) -> Self {
+        self.link.sessions = sessions;
+        self
+    }
+
     /// The same through a proxy, if there is one.
     pub(super) fn through(mut self, proxy: Option<SocketAddr>) -> Self {
         self.link.proxy = proxy;
@@ -255,9 +267,49 @@ impl Client {
         Some(data)
     }
 
-    /// Returns the peers that this client, if it comes by UDP, has been granted on the relayed address `relayed` and has not given up.
+    /// Returns whether it comes by UDP alone: what it is granted does not end with a connection or a session.
+    fn has_no_connection(&self) -> bool {
+        self.link.wire.is_none() && self.link.sessions.is_none()
+    }
+
+    /// Returns whether it comes by DTLS.
+    pub(super) fn has_sessions(&self) -> bool {
+        self.link.sessions.is_some()
+    }
+
+    /// Returns the datagram for a message, or what has to come before it; `None` if that is under way.
+    pub(super) fn sealed(&mut self, now: u64, message: Vec<u8>) -> Option<Vec<u8>> {
+        match &mut self.link.sessions {
+            Some(sessions) => sessions.seal(now, &message),
+            None => Some(message),
+        }
+    }
+
+    /// Begins a session anew now and then, and one whose server does not answer any more: it has to have lost it then.
+    pub(super) fn notice_silence(&mut self, now: u64) -> Result<(), Violation> {
+        let waits_since = self.waits_since();
+        let Some(sessions) = &mut self.link.sessions else {
+            return Ok(());
+        };
+        if self.random.one_in(300) {
+            sessions.begin_anew(now);
+        }
+        let ended = sessions.begin_anew_if_silent(now, waits_since);
+        self.may_have_ended(ended)
+    }
+
+    /// Nobody ends a session but the client, or a shard that fails.
+    fn may_have_ended(&self, begun_at: Option<u64>) -> Result<(), Violation> {
+        ensure(
+            begun_at.is_none_or(|it| it <= self.special.losses.sessions),
+            "sessions",
+            || format!("the session of {} has ended", self.address),
+        )
+    }
+
+    /// Returns the peers that this client, if it comes by UDP alone, has been granted on the relayed address `relayed` and has not given up.
     pub(super) fn held(&self, relayed: SocketAddr, now: u64) -> impl Iterator<Item = SocketAddr> {
-        let is_known = !self.is_over && self.link.wire.is_none() && self.relayed == Some(relayed);
+        let is_known = !self.is_over && self.has_no_connection() && self.relayed == Some(relayed);
         let held = self.special.held.iter().filter(move |_| is_known);
         held.filter(move |(_, until)| now < *until)
             .map(|(peer, _)| *peer)

@@ -8,10 +8,10 @@
 //! allocations share is one client's; and when faults
 //! stop, whoever waits gets an answer.
 //!
-//! Clients of two realms come by UDP and TCP, by IPv4 and IPv6, by themselves and through proxies that say who they are (PROXY protocol), come back at
+//! Clients of two realms come by UDP, TCP and sessions that look like those of DTLS ([`dtls`]), by IPv4 and IPv6, by themselves and through proxies that say who they are (PROXY protocol), come back at
 //! other addresses with a ticket (RFC 8016), and relay TCP (RFC 6062). Some show tokens (RFC 7635), whose key the operator changes; of these a few have
 //! expired, or are sealed for another server or with a key that the relay does not have. Strangers send requests without credentials, data in the name of clients behind
-//! a proxy, and open connections on which they say nothing. Datagrams are shown as GRO does or are too long to be shown,
+//! a proxy, hellos and records in the name of clients by DTLS, and open connections on which they say nothing. Datagrams are shown as GRO does or are too long to be shown,
 //! connections are read and written in part, calls for datagrams and for connections fail, peers' hosts answer with ICMP errors, shards stand
 //! still, other programs take UDP and TCP ports, the clock is set, and the operator changes users and peer rules, drains and stops draining. What waits
 //! for a shard from others finds no room.
@@ -23,6 +23,7 @@
 //! takes over. Then who comes by UDP and has been told of an allocation still has it.
 
 mod client;
+mod dtls;
 mod host;
 mod kernel;
 mod meter;

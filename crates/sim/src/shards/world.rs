@@ -14,23 +14,21 @@ use std::time::Duration;
 
 use turnbuckle_engine::Rate;
 use turnbuckle_server::simulation::{Clock, ConnectionLimits, Journals, Room, Server, Setup};
-use turnbuckle_wire::{Method, TransactionId};
 
 use self::guest::Guest;
 use self::operator::{Operator, Relays, config, now_at};
-use self::places::{PEER_PORT, PEERS, PEERS_V4, USERS, listener_of, peer_at, proxies};
+use self::places::{PEER_PORT, PEERS, PEERS_V4, USERS, peer_at, proxies};
 use self::rules::Rules;
 use self::shards::Running;
 use super::client::{Client, Sort};
+use super::dtls::Sessions;
 use super::host::{CallFaults, Owner, SharedHost};
 use super::kernel::Relayed;
 use super::meter::Meter;
 use super::pass::Pass;
 use super::path::Path;
 use super::payload::{LEN_MIN, Payload, Sender};
-use super::proxy;
 use super::wire::WireId;
-use crate::message::{Attribute, Draft};
 use crate::plan::{self, RELAY_V4, RELAY_V6};
 use crate::queue::{MS, Queue, SECOND};
 use crate::random::Seeded;
@@ -122,6 +120,8 @@ struct Way {
     is_kept: bool,
     /// A kernel that relays.
     is_offloaded: bool,
+    /// Clients by DTLS.
+    has_sessions: bool,
 }
 
 /// What happened.
@@ -183,12 +183,14 @@ impl ShardsWorld {
             has_streams: !random.one_in(4),
             is_kept: random.one_in(2),
             is_offloaded: kernel.is_some(),
+            has_sessions: seeded.fork("sessions").one_in(2),
         };
         let server = Server::new(Setup {
             config: config(&relays, &rules).into(),
             shards: count,
             clock: clock.clone(),
             limits: LIMITS,
+            cookies: [9; 32],
             proxies: [false, true].map(proxies).into(),
             room: room(&mut random),
             journals: way
@@ -305,13 +307,22 @@ impl ShardsWorld {
         let is_holder = USERS[user].password.is_none();
         let pass =
             is_holder.then(|| Pass::draw(USERS[user].name, rules.key(), unix_s, &mut self.random));
+        let sessions = self.sessions().filter(|_| !is_stream);
         let mut client = Client::new(owner, address, USERS[user], random)
             .by(wire, sort)
+            .by_sessions(sessions)
             .through(proxy)
             .showing(pass);
         let pass = client.special.pass.as_ref();
         client.special.terms = self.operator.rules.terms_with(user, pass);
         client
+    }
+
+    /// Sessions by DTLS for the client whose address is the newest; half of the clients have none.
+    fn sessions(&self) -> Option<Sessions> {
+        let mut drawn = self.random.fork(&format!("sessions {}", self.addresses));
+        let has_sessions = self.operator.way.has_sessions && drawn.one_in(2);
+        has_sessions.then(|| Sessions::new(self.queue.now(), drawn))
     }
 
     /// Lets one thing happen.
@@ -323,7 +334,7 @@ impl ShardsWorld {
         self.operator.show(now);
         match event {
             Event::Arrival { from, to, bytes } => self.arrive(from, to, bytes)?,
-            Event::Client(number) => self.client(number),
+            Event::Client(number) => self.client(number)?,
             Event::Guest(number) => self.guest(number),
             Event::Operator => self.operate()?,
             Event::OtherProgram => self.other_program(),
@@ -453,8 +464,8 @@ impl ShardsWorld {
         if client.hears_at() != to {
             return Ok(()); // it has gone to another address
         }
-        if let Some(answer) = client.take(now, bytes, &mut self.seen.coverage)? {
-            self.send_of(number, answer);
+        for datagram in client.take_datagram(now, bytes, &mut self.seen.coverage)? {
+            self.send_datagram_of(number, datagram);
         }
         let shared = self.operator.relays.shared.concat();
         claims::have_one_owner(&self.clients, &shared, now)
@@ -495,9 +506,9 @@ impl ShardsWorld {
         Ok(())
     }
 
-    fn client(&mut self, number: usize) {
+    fn client(&mut self, number: usize) -> Result<(), Violation> {
         if self.phase >= Phase::Silent {
-            return;
+            return Ok(());
         }
         let now = self.queue.now();
         if self.clients[number].is_over && self.random.one_in(4) {
@@ -510,6 +521,7 @@ impl ShardsWorld {
             let client = self.new_client(number);
             self.replace(number, client);
         }
+        self.clients[number].notice_silence(now)?;
         self.travel(number);
         let relayed = self.clients[number].relayed;
         let is_v6 = relayed.is_some_and(|it| it.is_ipv6()) ^ self.random.one_in(30);
@@ -524,6 +536,7 @@ impl ShardsWorld {
         }
         let delay = self.random.between(10, 300) * MS;
         self.queue.after(delay, Event::Client(number));
+        Ok(())
     }
 
     /// Whom a client may take an interest in: a peer, somebody's relayed address, or a port beside one.
@@ -570,45 +583,6 @@ impl ShardsWorld {
         }
         let delay = self.random.between(5, 100) * MS;
         self.queue.after(delay, Event::Peer(number));
-    }
-
-    fn stranger(&mut self, number: usize) {
-        if self.phase != Phase::Faults {
-            return;
-        }
-        for _ in 0..1 + self.random.index(20) {
-            let port = self.random.between_u16(1024, 60_000);
-            let mut transaction = [0; 12];
-            self.random.fill_bytes(&mut transaction);
-            let draft = Draft::request(Method::ALLOCATE).with(Attribute::Transport(17));
-            let bytes = draft.write(TransactionId::from(transaction), None);
-            let from = plan::stranger(number, self.random.one_in(3), port);
-            self.send(from, listener_of(from), bytes);
-        }
-        self.impersonate(number);
-        if self.operator.way.has_streams {
-            self.come_and_go(number);
-        }
-        let delay = self.random.between(20, 400) * MS;
-        self.queue.after(delay, Event::Stranger(number));
-    }
-
-    /// A stranger sends data in a client's name, as if it were the client's proxy.
-    fn impersonate(&mut self, number: usize) {
-        let proxied = self.clients.iter_mut().filter(|it| it.proxy().is_some());
-        let mut proxied: Vec<_> = proxied.collect();
-        let count = proxied.len();
-        let Some(client) = proxied.get_mut(self.random.index(count.max(1))) else {
-            return;
-        };
-        let (address, hears_at) = (client.address, client.hears_at());
-        let Some(message) = client.impersonated() else {
-            return;
-        };
-        self.seen.coverage.count("false proxies", 0);
-        let bytes = proxy::datagram(address, listener_of(address), &message);
-        let from = plan::stranger(number, hears_at.is_ipv6(), 5000);
-        self.send(from, listener_of(from), bytes);
     }
 
     /// What was reserved for a client is held until somebody brings the token, or its time is over.

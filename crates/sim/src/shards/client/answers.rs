@@ -62,8 +62,29 @@ impl Client {
         (unread.len() >= len).then_some(len)
     }
 
-    /// Takes a datagram from the server. Returns what is sent in answer.
-    pub(in super::super) fn take(
+    /// Takes a datagram from the server. Returns the datagrams that are sent in answer.
+    pub(in super::super) fn take_datagram(
+        &mut self,
+        now: u64,
+        bytes: &[u8],
+        coverage: &mut Coverage,
+    ) -> Result<Vec<Vec<u8>>, Violation> {
+        let Some(sessions) = &mut self.link.sessions else {
+            let answer = self.take(now, bytes, coverage)?;
+            return Ok(Vec::from_iter(answer));
+        };
+        let opened = sessions.open(now, bytes, coverage)?;
+        self.may_have_ended(opened.ended)?;
+        let mut datagrams = opened.answers;
+        for message in opened.messages {
+            let answer = self.take(now, &message, coverage)?;
+            datagrams.extend(answer.and_then(|it| self.sealed(now, it)));
+        }
+        Ok(datagrams)
+    }
+
+    /// Takes a message from the server. Returns what is sent in answer.
+    fn take(
         &mut self,
         now: u64,
         bytes: &[u8],
@@ -236,7 +257,7 @@ impl Client {
     ) -> Result<(), Violation> {
         let draft = &pending.draft;
         let is_lasting =
-            matches!(self.special.sort, Sort::Mobile | Sort::Plain) && self.link.wire.is_none();
+            matches!(self.special.sort, Sort::Mobile | Sort::Plain) && self.has_no_connection();
         let is_kept = pending.since > self.special.losses.allocations;
         if matches!(draft.method, Method::ALLOCATE | Method::REFRESH)
             && !draft.attributes.contains(&Attribute::Lifetime(0))

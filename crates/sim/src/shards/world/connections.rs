@@ -2,14 +2,17 @@
 
 use std::net::SocketAddr;
 
+use turnbuckle_wire::{Method, TransactionId};
+
 use super::super::client::Client;
 use super::super::host::Owner;
 use super::super::payload::{LEN_MIN, Payload, Sender};
-use super::super::proxy;
 use super::super::wire::WireId;
+use super::super::{dtls, proxy};
 use super::guest::Guest;
 use super::places::{PEERS, PEERS_V4, USERS, listener_of, peer_at};
 use super::{Event, IDLE_MAX, Phase, ShardsWorld, rules};
+use crate::message::{Attribute, Draft};
 use crate::plan;
 use crate::queue::MS;
 use crate::violation::{Violation, ensure};
@@ -60,21 +63,30 @@ impl ShardsWorld {
 
     /// Sends what a client has for the server.
     pub(super) fn send_of(&mut self, number: usize, bytes: Vec<u8>) {
-        let client = &self.clients[number];
+        let now = self.queue.now();
+        let client = &mut self.clients[number];
         match client.wire() {
             None => {
-                let (address, from) = (client.address, client.hears_at());
-                let bytes = match client.proxy() {
-                    Some(_) => proxy::datagram(address, listener_of(address), &bytes),
-                    None => bytes,
-                };
-                self.send(from, listener_of(from), bytes);
+                if let Some(datagram) = client.sealed(now, bytes) {
+                    self.send_datagram_of(number, datagram);
+                }
             }
             Some(wire) => {
                 self.host.lock().wires.write(wire, &bytes);
                 self.all_soon();
             }
         }
+    }
+
+    /// Sends a datagram from where a client is to the server, through the client's proxy if there is one.
+    pub(super) fn send_datagram_of(&mut self, number: usize, datagram: Vec<u8>) {
+        let client = &self.clients[number];
+        let (address, from) = (client.address, client.hears_at());
+        let datagram = match client.proxy() {
+            Some(_) => proxy::datagram(address, listener_of(address), &datagram),
+            None => datagram,
+        };
+        self.send(from, listener_of(from), datagram);
     }
 
     /// Moves a client that has a ticket, begins a data connection, or has a client that has moved ask for somebody else's.
@@ -96,9 +108,10 @@ impl ShardsWorld {
             let address = self.new_address(number);
             let is_stream = self.operator.way.has_streams && !self.random.one_in(3);
             let wire = is_stream.then(|| self.connection(address, None));
+            let sessions = self.sessions().filter(|_| !is_stream);
             if let Some(moved) = self.clients[number].moved(address, wire) {
                 self.seen.coverage.count("moves", 0);
-                self.replace(number, moved);
+                self.replace(number, moved.by_sessions(sessions));
             }
         }
         if self.clients[number].special.connection.is_some() && self.random.one_in(8) {
@@ -320,5 +333,65 @@ impl ShardsWorld {
             })?;
         }
         Ok(())
+    }
+
+    /// Lets a stranger do the next thing.
+    pub(super) fn stranger(&mut self, number: usize) {
+        if self.phase != Phase::Faults {
+            return;
+        }
+        for _ in 0..1 + self.random.index(20) {
+            let port = self.random.between_u16(1024, 60_000);
+            let mut transaction = [0; 12];
+            self.random.fill_bytes(&mut transaction);
+            let draft = Draft::request(Method::ALLOCATE).with(Attribute::Transport(17));
+            let bytes = draft.write(TransactionId::from(transaction), None);
+            let from = plan::stranger(number, self.random.one_in(3), port);
+            self.send(from, listener_of(from), bytes);
+        }
+        self.impersonate(number);
+        if self.operator.way.has_sessions {
+            self.forge();
+        }
+        if self.operator.way.has_streams {
+            self.come_and_go(number);
+        }
+        let delay = self.random.between(20, 400) * MS;
+        self.queue.after(delay, Event::Stranger(number));
+    }
+
+    /// A stranger sends data in a client's name, as if it were the client's proxy.
+    fn impersonate(&mut self, number: usize) {
+        let proxied = self.clients.iter_mut().filter(|it| it.proxy().is_some());
+        let mut proxied: Vec<_> = proxied.collect();
+        let count = proxied.len();
+        let Some(client) = proxied.get_mut(self.random.index(count.max(1))) else {
+            return;
+        };
+        let (address, hears_at) = (client.address, client.hears_at());
+        let Some(message) = client.impersonated() else {
+            return;
+        };
+        self.seen.coverage.count("false proxies", 0);
+        let bytes = proxy::datagram(address, listener_of(address), &message);
+        let from = plan::stranger(number, hears_at.is_ipv6(), 5000);
+        self.send(from, listener_of(from), bytes);
+    }
+
+    /// A stranger sends a hello or a record in the name of a client by DTLS.
+    fn forge(&mut self) {
+        let clients = 0..self.clients.len();
+        let all: Vec<_> = clients
+            .filter(|number| self.clients[*number].has_sessions())
+            .collect();
+        let Some(&number) = self.random.choose(&all) else {
+            return;
+        };
+        self.seen.coverage.count("forged records", 0);
+        let datagram = match self.random.one_in(2) {
+            true => dtls::forged_hello(&mut self.random),
+            false => dtls::forged_record(&mut self.random),
+        };
+        self.send_datagram_of(number, datagram);
     }
 }

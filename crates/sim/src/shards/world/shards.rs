@@ -177,6 +177,7 @@ impl ShardsWorld {
         let are_datagrams = lefts().all(|(_, are_datagrams)| are_datagrams);
         // What the kernel relays is in and out without being shown, what it drops is in and dropped.
         let shown = shown + sum.total_by_kernel() + sum.dropped_by_kernel();
+        let came_in = shown + sum.total_begun();
         let left = left + i64::try_from(sum.total_by_kernel()).unwrap_or(i64::MAX);
         let known = sum.total_out() + sum.total_drops() + under_way;
         // A Connect request is answered when its connection is there, and a ConnectionBind by the shard that its connection moves to.
@@ -186,7 +187,7 @@ impl ShardsWorld {
             false => ASKED_MAX,
         };
         let is_exact = asked.is_some_and(|asked| asked <= most)
-            && (sum.total_in() == shown || (sum.total_in() > shown && !are_datagrams))
+            && (sum.total_in() == came_in || (sum.total_in() > came_in && !are_datagrams))
             && i64::try_from(sum.total_out()) == Ok(left)
             && (self.phase != Phase::Quiet || under_way == 0);
         ensure(is_exact, "accounts", || {
@@ -291,6 +292,7 @@ impl ShardsWorld {
         coverage.count("failures of shards", u16::from(is_kept));
         for client in &mut self.clients {
             client.special.losses.homes = homes;
+            client.special.losses.sessions = homes;
             if is_kept {
                 client.special.losses.reservations = now;
                 client.reserved = None;
@@ -339,6 +341,7 @@ impl ShardsWorld {
         let homes = self.homes_known_at();
         for client in &mut self.clients {
             client.special.losses.homes = homes;
+            client.special.losses.sessions = homes;
             client.special.losses.reservations = now;
             client.reserved = None;
         }

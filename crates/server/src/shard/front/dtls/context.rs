@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::path::Path;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, RwLock};
 
 use openssl::error::ErrorStack;
 use openssl::pkey::{PKey, Private};
@@ -20,13 +20,8 @@ use crate::config::{Secret, Tls};
 /// The protocols of RFC 7443 as they stand in a hello, each behind its length.
 const ALPN: &[u8] = b"\x09stun.turn\x12stun.nat-discovery";
 
-/// The set that new sessions begin with; shared by all shards. It is locked once per handshake and per renewal.
+/// The set that new sessions begin with; shared by all shards.
 pub(crate) type CurrentDtls = Arc<RwLock<SslContext>>;
-
-/// Returns the set in use now.
-pub(super) fn current(dtls: &CurrentDtls) -> SslContext {
-    dtls.read().unwrap_or_else(PoisonError::into_inner).clone()
-}
 
 /// Everything that a handshake needs.
 ///

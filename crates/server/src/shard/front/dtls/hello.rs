@@ -3,9 +3,9 @@
 //! Nothing here allocates or keeps anything, and no length that is read is trusted before it is compared with what came.
 
 /// A record of a handshake (RFC 6347 §4.1, RFC 5246 §6.2.1).
-pub(super) const HANDSHAKE: u8 = 22;
+pub(crate) const HANDSHAKE: u8 = 22;
 /// A record of what DTLS carries.
-pub(super) const APPLICATION_DATA: u8 = 23;
+pub(crate) const APPLICATION_DATA: u8 = 23;
 /// Bytes of a record's header (RFC 6347 §4.1).
 pub(super) const RECORD_HEADER_LEN: usize = 13;
 /// Bytes of a handshake message's header (RFC 6347 §4.2.2).
@@ -20,17 +20,17 @@ const VERSION_MAJOR: u8 = 0xFE;
 
 /// One record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Record<'a> {
-    pub(super) kind: u8,
-    pub(super) epoch: u16,
+pub(crate) struct Record<'a> {
+    pub(crate) kind: u8,
+    pub(crate) epoch: u16,
     /// 48 bits.
-    pub(super) sequence: u64,
-    pub(super) fragment: &'a [u8],
+    pub(crate) sequence: u64,
+    pub(crate) fragment: &'a [u8],
 }
 
 impl<'a> Record<'a> {
     /// Returns the first record of a datagram, and what follows it. `None`: there is no whole record of DTLS 1.0 to 1.2.
-    pub(super) fn first(datagram: &'a [u8]) -> Option<(Self, &'a [u8])> {
+    pub(crate) fn first(datagram: &'a [u8]) -> Option<(Self, &'a [u8])> {
         let mut reader = Reader(datagram);
         let kind = reader.byte()?;
         if reader.byte()? != VERSION_MAJOR {
@@ -52,10 +52,10 @@ impl<'a> Record<'a> {
 
 /// The part of a ClientHello up to its cookie.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct ClientHello<'a> {
+pub(crate) struct ClientHello<'a> {
     /// The number of its record, 48 bits.
-    pub(super) sequence: u64,
-    pub(super) random: [u8; 32],
+    pub(crate) sequence: u64,
+    pub(crate) random: [u8; 32],
     /// Empty in the first hello of a client.
     pub(super) cookie: &'a [u8],
 }

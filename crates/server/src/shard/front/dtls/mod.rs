@@ -27,14 +27,16 @@ use turnbuckle_engine::{ClientTuple, Connection, Endpoint, Time};
 
 pub(crate) use context::{CurrentDtls, context, private_key};
 pub(crate) use cookie::CookieKey;
+pub(crate) use hello::{APPLICATION_DATA, ClientHello, HANDSHAKE, Record};
+pub(crate) use session::{Opening, Progress, Session, Wire};
 pub(crate) use sessions::{Address, DtlsLimits};
 
 use crate::counters::{CloseReason, DtlsDrop, ShardCounters};
 use crate::log::Seal;
 use crate::shard::book::SourceCounts;
 use cookie::Subject;
-use hello::{APPLICATION_DATA, Claim, ClientHello, Record, claims, write_hello_verify_request};
-use session::{DtlsSession, Progress, RECORD_LEN_MAX, Wire};
+use hello::{Claim, claims, write_hello_verify_request};
+use session::RECORD_LEN_MAX;
 use sessions::{Overdue, Sessions};
 
 /// Bytes of a datagram of a handshake.
@@ -51,7 +53,7 @@ const WAITING_PER_SOURCE_MAX: u32 = 64;
 /// What a shard needs to know to serve DTLS.
 #[derive(Clone)]
 pub(crate) struct DtlsService {
-    pub(crate) context: CurrentDtls,
+    pub(crate) context: Arc<dyn Opening>,
     pub(crate) cookies: CookieKey,
     pub(crate) limits: DtlsLimits,
 }
@@ -333,8 +335,7 @@ impl Dtls {
         if !self.sessions.has_room() {
             return None;
         }
-        let context = context::current(&self.service.context);
-        let session = DtlsSession::new(&context, &hello, &mut self.wire).ok()?;
+        let session = self.service.context.open(&hello)?;
         self.counters.opened();
         Some(self.sessions.add(now, address, session, hello.random))
     }
@@ -354,7 +355,8 @@ impl Dtls {
         let session = &mut entry.session;
         let was_handshaking = session.is_handshaking();
         let kept = plain.ends.len();
-        let progress = session.receive(datagram, &mut self.wire, &mut self.room, |message| {
+        let (wire, room) = (&mut self.wire, &mut self.room);
+        let progress = session.receive(now, datagram, wire, room, &mut |message| {
             plain.push(message);
         });
         let is_done = was_handshaking && !session.is_handshaking();
@@ -439,7 +441,7 @@ impl Dtls {
             Overdue::Retransmit(name) => {
                 let entry = self.sessions.get_mut(name)?;
                 let address = entry.address;
-                if entry.session.retransmit(&mut self.wire) == Progress::Failed {
+                if entry.session.retransmit(now, &mut self.wire) == Progress::Failed {
                     self.end(name, CloseReason::HandshakeFailed);
                 }
                 Some(address)

@@ -1,4 +1,5 @@
-//! One DTLS session, driven by the datagrams that come and go; it never touches a socket.
+//! One DTLS session, driven by the datagrams that come and go; it never touches a socket. [`Session`] is what the front knows of it, so that the simulator
+//! can have sessions of its own that draw nothing at random and read no clock.
 //!
 //! OpenSSL reads and writes through a [`Wire`], which the shard lends to a session for the time of a call: one datagram in, any number
 //! out, in buffers that are kept. A session itself holds none.
@@ -9,9 +10,11 @@
 //! client has seen; those of the handshake, which nothing protects yet, are moved up to go on from the client's hello.
 
 use std::io::{self, Read, Write};
+use std::sync::{PoisonError, RwLock};
 
 use openssl::error::ErrorStack;
 use openssl::ssl::{Error, ErrorCode, Ssl, SslContext, SslStream};
+use turnbuckle_engine::Time;
 
 use crate::log::Seal;
 
@@ -40,7 +43,7 @@ pub(super) const UNSEEN_COOKIE: [u8; 4] = *b"none";
 
 /// What a session reads from and writes to.
 #[derive(Debug, Default)]
-pub(super) struct Wire {
+pub(crate) struct Wire {
     incoming: Vec<u8>,
     is_read: bool,
     /// What was written, datagrams back to back.
@@ -57,7 +60,7 @@ impl Wire {
     }
 
     /// Writes a datagram.
-    pub(super) fn write_datagram(&mut self, write: impl FnOnce(&mut Vec<u8>)) {
+    pub(crate) fn write_datagram(&mut self, write: impl FnOnce(&mut Vec<u8>)) {
         write(&mut self.outgoing);
         self.ends.push(self.outgoing.len());
     }
@@ -108,8 +111,57 @@ impl Write for Wire {
     }
 }
 
-/// One session.
-pub(super) struct DtlsSession {
+/// A session as the front knows it.
+pub(crate) trait Session: Send {
+    /// Returns whether keys are still being agreed on.
+    fn is_handshaking(&self) -> bool;
+
+    /// Takes a datagram. Hands what its records hold to `message`, one after the other, with `room` to decipher in, and writes what DTLS itself has to
+    /// say to `wire`. Records that do not prove themselves, or come a second time, are passed over (RFC 6347 §4.1.2).
+    fn receive(
+        &mut self,
+        now: Time,
+        datagram: &[u8],
+        wire: &mut Wire,
+        room: &mut [u8],
+        message: &mut dyn FnMut(&[u8]),
+    ) -> Progress;
+
+    /// Sends the last flight again if its time has come (RFC 6347 §4.2.4).
+    fn retransmit(&mut self, now: Time, wire: &mut Wire) -> Progress;
+
+    /// Writes the record that holds `plain`, a datagram of its own.
+    ///
+    /// # Errors
+    ///
+    /// The handshake is not over, the message is longer than a record, or the session has failed.
+    fn seal(&mut self, plain: &[u8], wire: &mut Wire) -> io::Result<()>;
+
+    /// Writes the alert that ends the session.
+    fn close_notify(&mut self, wire: &mut Wire);
+
+    /// Returns the cipher suite and version of the session.
+    fn protection(&self) -> Option<Seal>;
+}
+
+/// What sessions begin with.
+pub(crate) trait Opening: Send + Sync {
+    /// Returns the server's side of a session with a client whose `hello` has shown a valid cookie. It has yet to
+    /// [`receive`](Session::receive) that hello. `None`: there is no memory.
+    fn open(&self, hello: &ClientHello<'_>) -> Option<Box<dyn Session>>;
+}
+
+impl Opening for RwLock<SslContext> {
+    fn open(&self, hello: &ClientHello<'_>) -> Option<Box<dyn Session>> {
+        // Locked once per handshake and per renewal.
+        let context = self.read().unwrap_or_else(PoisonError::into_inner).clone();
+        let session = DtlsSession::new(&context, hello).ok()?;
+        Some(Box::new(session))
+    }
+}
+
+/// A session of OpenSSL's.
+struct DtlsSession {
     tls: SslStream<Wire>,
     /// Added to the numbers of records that nothing protects.
     sequence_offset: u64,
@@ -118,7 +170,7 @@ pub(super) struct DtlsSession {
 
 /// How far a datagram has brought a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Progress {
+pub(crate) enum Progress {
     /// It goes on.
     Open,
     /// The client has closed the session.
@@ -128,26 +180,12 @@ pub(super) enum Progress {
 }
 
 impl DtlsSession {
-    /// Returns the cipher suite and version of the session, by OpenSSL's names.
-    pub(super) fn protection(&self) -> Option<Seal> {
-        let suite = self.tls.ssl().current_cipher()?;
-        Some(Seal {
-            suite: suite.name().into(),
-            version: "DTLSv1.2",
-        })
-    }
-
-    /// Returns the server's side of a session with a client whose `hello` has shown a valid cookie. It has yet to
-    /// [`receive`](Self::receive) that hello.
+    /// As [`Opening::open`].
     ///
     /// # Errors
     ///
     /// OpenSSL has no memory.
-    pub(super) fn new(
-        context: &SslContext,
-        hello: &ClientHello<'_>,
-        wire: &mut Wire,
-    ) -> Result<Self, ErrorStack> {
+    fn new(context: &SslContext, hello: &ClientHello<'_>) -> Result<Self, ErrorStack> {
         let mut ssl = Ssl::new(context)?;
         ssl.set_accept_state();
         ssl.set_mtu(HANDSHAKE_DATAGRAM_LEN)?;
@@ -161,23 +199,45 @@ impl DtlsSession {
         session.with(&mut unseen, |session| {
             session.shake_hands();
         });
-        wire.clear();
         Ok(session)
     }
 
-    /// Returns whether keys are still being agreed on.
-    pub(super) fn is_handshaking(&self) -> bool {
+    /// Goes on with the handshake. Returns whether it can.
+    fn shake_hands(&mut self) -> bool {
+        match self.tls.do_handshake() {
+            Ok(()) => {
+                self.is_handshaking = false;
+                true
+            }
+            Err(error) => progress(&error) == Progress::Open,
+        }
+    }
+
+    /// Lends `wire` to OpenSSL.
+    fn with<R>(&mut self, wire: &mut Wire, act: impl FnOnce(&mut Self) -> R) -> R {
+        let (before, datagrams) = (wire.outgoing.len(), wire.ends.len());
+        std::mem::swap(self.tls.get_mut(), wire);
+        let result = act(self);
+        std::mem::swap(self.tls.get_mut(), wire);
+        if self.sequence_offset > 0 && wire.ends.len() > datagrams {
+            move_up(&mut wire.outgoing[before..], self.sequence_offset);
+        }
+        result
+    }
+}
+
+impl Session for DtlsSession {
+    fn is_handshaking(&self) -> bool {
         self.is_handshaking
     }
 
-    /// Takes a datagram. Hands what its records hold to `message`, one after the other, and writes what DTLS itself has to say to `wire`.
-    /// Records that do not prove themselves, or come a second time, are passed over (RFC 6347 §4.1.2).
-    pub(super) fn receive(
+    fn receive(
         &mut self,
+        _now: Time,
         datagram: &[u8],
         wire: &mut Wire,
         room: &mut [u8],
-        mut message: impl FnMut(&[u8]),
+        message: &mut dyn FnMut(&[u8]),
     ) -> Progress {
         wire.fill(datagram);
         // After a datagram of one record there is no second one to ask for.
@@ -203,9 +263,8 @@ impl DtlsSession {
         })
     }
 
-    /// Sends the last flight again if its time has come (RFC 6347 §4.2.4). OpenSSL keeps that time itself: one second, then twice as
-    /// long each time.
-    pub(super) fn retransmit(&mut self, wire: &mut Wire) -> Progress {
+    /// OpenSSL keeps the time of a flight itself: one second, then twice as long each time.
+    fn retransmit(&mut self, _now: Time, wire: &mut Wire) -> Progress {
         wire.is_read = true;
         self.with(wire, |session| {
             if session.is_handshaking && !session.shake_hands() {
@@ -216,12 +275,7 @@ impl DtlsSession {
         })
     }
 
-    /// Writes the record that holds `plain`, a datagram of its own.
-    ///
-    /// # Errors
-    ///
-    /// The handshake is not over, the message is longer than a record, or the session has failed.
-    pub(super) fn seal(&mut self, plain: &[u8], wire: &mut Wire) -> io::Result<()> {
+    fn seal(&mut self, plain: &[u8], wire: &mut Wire) -> io::Result<()> {
         if plain.is_empty() || plain.len() > RECORD_LEN_MAX || self.is_handshaking {
             return Err(io::ErrorKind::InvalidInput.into());
         }
@@ -232,8 +286,7 @@ impl DtlsSession {
         }
     }
 
-    /// Writes the alert that ends the session.
-    pub(super) fn close_notify(&mut self, wire: &mut Wire) {
+    fn close_notify(&mut self, wire: &mut Wire) {
         wire.is_read = true;
         if !self.is_handshaking {
             self.with(wire, |session| {
@@ -243,27 +296,12 @@ impl DtlsSession {
         }
     }
 
-    /// Goes on with the handshake. Returns whether it can.
-    fn shake_hands(&mut self) -> bool {
-        match self.tls.do_handshake() {
-            Ok(()) => {
-                self.is_handshaking = false;
-                true
-            }
-            Err(error) => progress(&error) == Progress::Open,
-        }
-    }
-
-    /// Lends `wire` to OpenSSL.
-    fn with<R>(&mut self, wire: &mut Wire, act: impl FnOnce(&mut Self) -> R) -> R {
-        let (before, datagrams) = (wire.outgoing.len(), wire.ends.len());
-        std::mem::swap(self.tls.get_mut(), wire);
-        let result = act(self);
-        std::mem::swap(self.tls.get_mut(), wire);
-        if self.sequence_offset > 0 && wire.ends.len() > datagrams {
-            move_up(&mut wire.outgoing[before..], self.sequence_offset);
-        }
-        result
+    fn protection(&self) -> Option<Seal> {
+        let suite = self.tls.ssl().current_cipher()?;
+        Some(Seal {
+            suite: suite.name().into(),
+            version: "DTLSv1.2",
+        })
     }
 }
 

@@ -578,7 +578,7 @@ fn a_lost_flight_is_sent_again() {
         let entry = server.dtls.sessions.get_mut(name).unwrap();
         server.dtls.wire.clear();
         assert_eq!(
-            entry.session.retransmit(&mut server.dtls.wire),
+            entry.session.retransmit(server.now, &mut server.dtls.wire),
             Progress::Open
         );
         again.extend(server.dtls.written().map(<[u8]>::to_vec));
