@@ -81,10 +81,12 @@ pub(crate) enum Door {
     Http1,
     /// Tunnels of UDP in HTTP/3, at the port of TURN
     Http3,
+    /// Bound tunnels of UDP in HTTP/1.1: peers of contexts and of datagrams
+    Bind,
 }
 
 impl Door {
-    const ALL: [Self; 3] = [Self::Turn, Self::Http1, Self::Http3];
+    const ALL: [Self; 4] = [Self::Turn, Self::Http1, Self::Http3, Self::Bind];
 
     /// Returns the name of what is spoken there.
     pub(crate) const fn name(self) -> &'static str {
@@ -92,6 +94,7 @@ impl Door {
             Self::Turn => "TURN",
             Self::Http1 => "HTTP/1.1",
             Self::Http3 => "HTTP/3",
+            Self::Bind => "HTTP/1.1, bound",
         }
     }
 }
@@ -103,6 +106,7 @@ impl std::fmt::Display for Door {
             Self::Turn => "turn",
             Self::Http1 => "http1",
             Self::Http3 => "http3",
+            Self::Bind => "bind",
         })
     }
 }

@@ -1,17 +1,19 @@
 //! V-89: every forbidden peer as the target of a tunnel (RFC 9298), in every spelling, by every version of HTTP.
 //!
 //! A tunnel that is granted is a failure. A datagram goes with each request, and its text is the request's, so that the canary can judge what
-//! becomes of it.
+//! becomes of it. In a bound tunnel the peers are those of contexts and of datagrams in the uncompressed one; no name or spelling of them is there.
 
+mod bound;
 mod spellings;
 
 use std::io;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::time::Instant;
 
 use turnbuckle_client::Transport;
 use turnbuckle_client::blocking::{Http3, Tunnel, tcp};
 
+use self::bound::Bound;
 use self::spellings::{NAMES, Spelling, spellings};
 use crate::addresses::forbidden;
 use crate::arguments::{Door, Ways};
@@ -22,6 +24,8 @@ use crate::report::{Report, Verdict};
 
 pub(super) const ROW: (&str, &str) = ("V-89", "forbidden peers as targets of tunnels");
 
+/// What a request for a tunnel to a forbidden peer is answered (RFC 9298 §3.1).
+const FORBIDDEN_STATUS: u16 = 403;
 /// A target that no relay may have.
 const FORBIDDEN: &str = "127.0.0.1";
 /// Requests of one connection: a server need not take more of who gets no tunnel.
@@ -35,19 +39,20 @@ struct Visitor<'a> {
     is_secure: bool,
     connection: Option<Http3>,
     requests: u32,
+    bound: Option<Bound>,
 }
 
 impl Visitor<'_> {
     /// Asks for a tunnel to `host`, as it stands in the path, and sends `text` with the request. Returns whether there is a tunnel, with the status.
     fn ask(&mut self, host: &str, text: &str) -> io::Result<(bool, u16)> {
+        if self.door == Door::Bind {
+            return self.name(host, text);
+        }
         let (user, early) = (&self.context.target.credentials, text.as_bytes());
         let authority = &self.context.targets.authority;
         let target = (host, self.context.port());
         if self.door == Door::Http1 {
-            let mut connection = match self.is_secure {
-                true => self.by_tls()?,
-                false => Tunnel::new(tcp(self.context.target.server)?),
-            };
+            let mut connection = self.by_stream()?;
             let answer = connection.ask(authority, target, user, early)?;
             return Ok((answer.is_open, answer.status));
         }
@@ -76,6 +81,39 @@ impl Visitor<'_> {
         }
     }
 
+    /// Names a peer in a bound tunnel, and sends `text` to it. Returns whether it is registered, with the status that a request for a tunnel to it
+    /// would have, or that of the request for the bound tunnel if that is refused.
+    fn name(&mut self, peer: &str, text: &str) -> io::Result<(bool, u16)> {
+        let peer = peer.parse().map_err(io::Error::other)?;
+        let peer = SocketAddr::new(peer, self.context.port());
+        let bound = match self.bound.take().filter(Bound::has_room) {
+            Some(bound) => bound,
+            None => {
+                let mut tunnel = self.by_stream()?;
+                let (target, targets) = (&self.context.target, &self.context.targets);
+                let answer = tunnel.ask_bound(&targets.authority, &target.credentials)?;
+                if !answer.is_open {
+                    return Ok((false, answer.status));
+                }
+                Bound::new(tunnel)?
+            }
+        };
+        let bound = self.bound.insert(bound);
+        let named = bound.name(peer, text);
+        if named.is_err() {
+            self.bound = None;
+        }
+        named.map(|is_taken| (is_taken, if is_taken { 101 } else { FORBIDDEN_STATUS }))
+    }
+
+    /// Connects for HTTP/1.1.
+    fn by_stream(&self) -> io::Result<Tunnel> {
+        match self.is_secure {
+            true => self.by_tls(),
+            false => Ok(Tunnel::new(tcp(self.context.target.server)?)),
+        }
+    }
+
     /// Connects by TLS, for HTTP/1.1.
     fn by_tls(&self) -> io::Result<Tunnel> {
         let target = &self.context.target;
@@ -86,7 +124,7 @@ impl Visitor<'_> {
     /// Returns why there is no such door, if there is none.
     fn is_missing(&mut self) -> Option<String> {
         match self.ask(FORBIDDEN, ROW.0) {
-            Ok((true, _) | (_, 403)) => None,
+            Ok((true, _) | (_, FORBIDDEN_STATUS)) => None,
             Ok((_, status)) => Some(format!("a request is answered with {status}")),
             Err(error) => Some(error.to_string()),
         }
@@ -101,10 +139,17 @@ impl Visitor<'_> {
             host: name.to_owned(),
         });
         let peers = forbidden(context.target.server.ip());
-        let addresses = peers.iter().flat_map(|peer| spellings(peer.ip));
+        let is_bound = self.door == Door::Bind;
+        let addresses = peers.iter().flat_map(|peer| match is_bound {
+            true => vec![Spelling {
+                form: "an address",
+                host: peer.ip.to_string(),
+            }],
+            false => spellings(peer.ip),
+        });
         let addresses = addresses.step_by(context.targets.one_in.into());
         let (mut tally, mut silence) = (Tally::default(), None);
-        for Spelling { form, host } in names.chain(addresses) {
+        for Spelling { form, host } in names.filter(|_| !is_bound).chain(addresses) {
             tally.probes += 1;
             let text = format!("{} {host} ({form}) by {}", ROW.0, self.door.name());
             match self.ask(&host, &text) {
@@ -122,7 +167,10 @@ impl Visitor<'_> {
     /// Shows that the canary hears a peer that is allowed.
     fn reach(&mut self, canary: &Canary, ip: IpAddr) -> Verdict {
         let text = format!("allowed, by {}", self.door.name());
-        let host = ip.to_string().replace(':', "%3A");
+        let host = match self.door {
+            Door::Bind => ip.to_string(),
+            _ => ip.to_string().replace(':', "%3A"),
+        };
         match self.ask(&host, &text) {
             Ok((true, _)) => {}
             Ok((false, status)) => return Verdict::Failed(format!("{ip}: refused with {status}")),
@@ -148,8 +196,9 @@ pub(super) fn run(context: &Context, ways: &Ways, report: &mut Report) -> bool {
             is_secure: false,
             connection: None,
             requests: 0,
+            bound: None,
         };
-        visitor.is_secure = door == Door::Http1
+        visitor.is_secure = door != Door::Http3
             && ways.transports.contains(&Transport::Tls)
             && visitor.by_tls().is_ok();
         if let Some(why) = visitor.is_missing() {
@@ -186,6 +235,7 @@ pub(super) fn run(context: &Context, ways: &Ways, report: &mut Report) -> bool {
 
 const fn what(door: Door) -> &'static str {
     match door {
+        Door::Bind => "forbidden peers in bound tunnels by HTTP/1.1",
         Door::Http1 => "forbidden peers as targets of tunnels by HTTP/1.1",
         _ => "forbidden peers as targets of tunnels by HTTP/3",
     }

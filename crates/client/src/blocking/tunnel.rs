@@ -1,8 +1,11 @@
 //! A client of UDP proxying in HTTP by HTTP/1.1 Upgrade (RFC 9298 §3.2), that waits for each response.
 
+use std::fmt::Display;
 use std::io;
+use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
+use turnbuckle_masque::bind::{self, ContextCapsule};
 use turnbuckle_wire::{CapsuleHeader, UDP_CONTEXT, Varint};
 
 use super::received::is_transient;
@@ -52,12 +55,50 @@ impl Tunnel {
         user: &Credentials,
         early: &[u8],
     ) -> io::Result<TunnelAnswer> {
-        let mut bytes = request(authority, target, user);
+        let mut bytes = request(authority, target, user, "");
         if !early.is_empty() {
             bytes.extend(datagram_capsule(early));
         }
         self.send_raw(&bytes)?;
         self.answer()
+    }
+
+    /// Asks for a bound tunnel as a user (draft-ietf-masque-connect-udp-listen).
+    ///
+    /// # Errors
+    /// The connection has failed, or no answer has come.
+    pub fn ask_bound(&mut self, authority: &str, user: &Credentials) -> io::Result<TunnelAnswer> {
+        let field = format!("{}: ?1\r\n", bind::CONNECT_UDP_BIND);
+        self.send_raw(&request(authority, ("%2A", "%2A"), user, &field))?;
+        self.answer()
+    }
+
+    /// Registers a context in a bound tunnel, which is uncompressed without a `peer`. Returns whether the server takes it.
+    ///
+    /// # Errors
+    /// The connection has failed, or no answer has come.
+    pub fn register(&mut self, context: u64, peer: Option<SocketAddr>) -> io::Result<bool> {
+        self.send_raw(&bind::assign(context, peer))?;
+        let deadline = Instant::now() + ANSWER_WAIT;
+        while let Some((kind, value)) = self.capsule_by(deadline)? {
+            let is_ours = Varint::read(&value).is_some_and(|(it, _)| it == context);
+            match ContextCapsule::of_kind(kind) {
+                Some(ContextCapsule::Ack) if is_ours => return Ok(true),
+                Some(ContextCapsule::Close) if is_ours => return Ok(false),
+                _ => {}
+            }
+        }
+        Err(io::ErrorKind::TimedOut.into())
+    }
+
+    /// Sends a datagram to `peer` in an uncompressed context of a bound tunnel.
+    ///
+    /// # Errors
+    /// The connection has failed.
+    pub fn send_to(&mut self, context: u64, peer: SocketAddr, payload: &[u8]) -> io::Result<()> {
+        let head = bind::addressed(context, peer).in_capsule(payload.len());
+        let head = head.ok_or(io::ErrorKind::InvalidInput)?;
+        self.send_raw(&[&head, payload].concat())
     }
 
     /// Reads the answer to a request.
@@ -181,18 +222,23 @@ impl Tunnel {
     }
 }
 
-/// Returns a request for a tunnel to `host`, as it stands in the path, by a user.
-fn request(authority: &str, target: (&str, u16), user: &Credentials) -> Vec<u8> {
+/// Returns a request for a tunnel to `host`, as it stands in the path, by a user, with another field.
+fn request<P: Display>(
+    authority: &str,
+    target: (&str, P),
+    user: &Credentials,
+    field: &str,
+) -> Vec<u8> {
     let (path, user) = (path(target), user.basic());
     format!(
         "GET {path} HTTP/1.1\r\nHost: {authority}\r\nConnection: Upgrade\r\nUpgrade: connect-udp\r\n\
-         Capsule-Protocol: ?1\r\nProxy-Authorization: {user}\r\n\r\n"
+         Capsule-Protocol: ?1\r\n{field}Proxy-Authorization: {user}\r\n\r\n"
     )
     .into_bytes()
 }
 
 /// Returns the path of a tunnel to `host`, which is written as it stands (RFC 9298 §2).
-pub(super) fn path((host, port): (&str, u16)) -> String {
+pub(super) fn path<P: Display>((host, port): (&str, P)) -> String {
     format!("/.well-known/masque/udp/{host}/{port}/")
 }
 

@@ -202,6 +202,31 @@ impl Contexts {
     }
 }
 
+/// Returns the capsule by which a client registers a context, which is uncompressed without a `peer` (§3.1 of the draft).
+#[must_use]
+pub fn assign(context: u64, peer: Option<SocketAddr>) -> Vec<u8> {
+    let mut value = Vec::with_capacity(Varint::LEN_MAX + address::LEN_MAX);
+    value.extend(Varint::new(context).iter().flat_map(Varint::as_bytes));
+    match peer {
+        Some(peer) => address::put(&mut value, peer),
+        None => value.push(NO_VERSION),
+    }
+    let numbers = [ContextCapsule::Assign.kind(), value.len() as u64];
+    let numbers = numbers.into_iter().filter_map(Varint::new);
+    let mut bytes: Vec<u8> = numbers.flat_map(|it| it.as_bytes().to_vec()).collect();
+    bytes.append(&mut value);
+    bytes
+}
+
+/// Returns what stands before a payload for `peer` in an uncompressed context (§4 of the draft).
+#[must_use]
+pub fn addressed(context: u64, peer: SocketAddr) -> Head {
+    let mut bytes = Vec::with_capacity(Varint::LEN_MAX + address::LEN_MAX);
+    bytes.extend(Varint::new(context).iter().flat_map(Varint::as_bytes));
+    address::put(&mut bytes, peer);
+    Head(bytes)
+}
+
 /// A capsule that has a context and nothing else.
 fn capsule(kind: ContextCapsule, context: u64) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(2 + Varint::LEN_MAX);

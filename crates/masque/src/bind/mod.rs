@@ -13,6 +13,6 @@ mod contexts;
 mod field;
 mod numbers;
 
-pub use contexts::{Answer, CONTEXTS_MAX, Contexts, Head, Unread};
+pub use contexts::{Answer, CONTEXTS_MAX, Contexts, Head, Unread, addressed, assign};
 pub(crate) use field::{is_true, public_addresses};
 pub use numbers::{CONNECT_UDP_BIND, ContextCapsule, PROXY_PUBLIC_ADDRESS};

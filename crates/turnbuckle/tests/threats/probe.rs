@@ -284,6 +284,32 @@ fn no_spelling_of_a_forbidden_peer_is_the_target_of_a_tunnel() {
     server.stop();
 }
 
+//= V-89
+#[test]
+fn no_forbidden_peer_is_reached_by_a_bound_tunnel_and_one_that_is_left_open_is_found() {
+    let Some(_world) = World::enter() else {
+        return;
+    };
+    let authority = Authority::new();
+    let open = ["--allowed-peer-ip=10.0.0.0/8", "--allowed-peer-ip=fc00::/7"];
+    for (more, verdict) in [(&[][..], "held"), (&open, "failed")] {
+        let options = with_tunnels(&authority, &[&["--masque-bind"], more].concat());
+        let options: Vec<&str> = options.iter().map(String::as_str).collect();
+        let server = Server::start(World::server(), &options);
+        let (output, report) = probe("bind", &["--only=V-89", "--transports=tls"]);
+        assert_eq!(verdicts(&report, "V-89"), [verdict], "{report:#}");
+        let is_held = verdict == "held";
+        assert_eq!(report["canary_hits"] == 0, is_held, "{report:#}");
+        assert_eq!(output.status.success(), is_held);
+        if is_held {
+            assert_eq!(verdicts(&report, "heard"), ["held", "held"], "{report:#}");
+            assert_eq!(report["notes"], serde_json::json!([]), "all was tried");
+        }
+        assert!(report["probes"].as_u64().unwrap() >= 400, "{report:#}");
+        server.stop();
+    }
+}
+
 #[test]
 fn a_door_for_tunnels_that_is_left_open_is_found_and_heard() {
     let Some(_world) = World::enter() else {

@@ -231,3 +231,20 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn what_a_client_writes_is_read_as_it_was_meant() {
+    let v6 = "[2001:db8::1]:9".parse().unwrap();
+    for peer in [None, Some(peer(443)), Some(v6)] {
+        let bytes = super::assign(300, peer);
+        let header = CapsuleHeader::parse(&bytes).unwrap();
+        let rest = &bytes[header.len..];
+        assert_eq!((header.kind, header.value_len), (0x11, rest.len() as u64));
+        assert_eq!(rest, value(300, peer));
+    }
+    let contexts = with(2, None);
+    let head = addressed(2, peer(443));
+    let datagram = [head.as_bytes(), b"there"].concat();
+    let start = head.as_bytes().len();
+    assert_eq!(contexts.read(&datagram), Ok((peer(443), start)));
+}
