@@ -183,7 +183,7 @@ impl ShardsWorld {
             has_streams: !random.one_in(4),
             is_kept: random.one_in(2),
             is_offloaded: kernel.is_some(),
-            has_sessions: seeded.fork("sessions").one_in(2),
+            has_sessions: seeded.fork("sessions").one_in(4),
         };
         let server = Server::new(Setup {
             config: config(&relays, &rules).into(),
