@@ -104,7 +104,7 @@ impl ShardsWorld {
             let bytes = self.clients[number].attack(now, connection, relayed);
             return self.send_of(number, bytes);
         }
-        if has_ticket && self.random.one_in(6) {
+        if has_ticket && self.random.one_in(3) {
             let address = self.new_address(number);
             let is_stream = self.operator.way.has_streams && !self.random.one_in(3);
             let wire = is_stream.then(|| self.connection(address, None));
