@@ -11,9 +11,9 @@ import time
 
 import pytest
 
-from harness import dialogue
+from harness import dialogue, waiting
 from harness.dialogue import Dialogue
-from harness.waiting import PATIENCE, await_condition
+from harness.waiting import PATIENCE
 
 #: Of these tests alone.
 SERVER, PORT, CONSOLE = "127.77.13.1", 34913, 34914
@@ -191,7 +191,7 @@ def the_published_client_that_ends_no_line_finds_and_ends_its_sessions(binary, t
         found, left = done.stdout.splitlines()
         # coturn has answered before it ends a session.
         assert re.fullmatch(r"\d{18}", found) and left in ("", found if server == "coturn" else ""), done.stdout
-        await_condition(lambda: "Total sessions: 0" in Console().says("ps alice"), "the end of the session")
+        waiting.await_condition(lambda: "Total sessions: 0" in Console().says("ps alice"), "the end of the session")
 
 
 def what_it_does_is_done_by_commands_that_no_end_of_line_follows(binary, tmp_path):
