@@ -306,6 +306,7 @@ mod loaded {
             let device = attachment.device();
             self.serve(device, Some(address))?;
             let program = self.xdp()?.fd().map_err(in_words)?;
+            // guard: offload-replaced
             if let Err(error) = attachment.run(program.as_fd()) {
                 self.serve(device, None)?;
                 return Err(error);

@@ -188,6 +188,7 @@ impl Heritage {
                     by_address.insert(address, descriptor);
                 }
                 Open::Socket => {}
+                // guard: offload-taken-over
                 Open::Other => heritage.attached.extend(Attachment::of(descriptor)),
             }
         }

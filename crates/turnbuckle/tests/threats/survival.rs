@@ -18,7 +18,7 @@ use crate::mobility::{begin, exchange, resume};
 use crate::not_run::not_run;
 
 /// How long anything may take that has to come about; how long it does take is not judged.
-const TIMEOUT: Duration = Duration::from_secs(60);
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A relay on loopback that survives.
 fn relay(site: Site, options: &[&str]) -> Server {
@@ -31,13 +31,13 @@ fn relay(site: Site, options: &[&str]) -> Server {
 }
 
 /// The processes of a server, as its lines name them.
-struct Processes {
-    keeper: i32,
-    relay: i32,
+pub(crate) struct Processes {
+    pub(crate) keeper: i32,
+    pub(crate) relay: i32,
 }
 
 impl Processes {
-    fn of(server: &Server) -> Self {
+    pub(crate) fn of(server: &Server) -> Self {
         let greeting = server.greeting();
         let line = greeting.lines().find_map(Self::named);
         line.unwrap_or_else(|| panic!("no line names them: {greeting}"))
@@ -53,13 +53,17 @@ impl Processes {
         })
     }
 
-    fn kill_relay(&mut self, server: &Server, meanwhile: &mut impl FnMut()) {
+    pub(crate) fn kill_relay(&mut self, server: &Server, meanwhile: &mut impl FnMut()) {
         send(self.relay, Signal::SIGKILL);
         self.await_relay(server, meanwhile);
     }
 
     /// Waits until the next relay serves. Returns what is said until then.
-    fn await_relay(&mut self, server: &Server, meanwhile: &mut impl FnMut()) -> Vec<String> {
+    pub(crate) fn await_relay(
+        &mut self,
+        server: &Server,
+        meanwhile: &mut impl FnMut(),
+    ) -> Vec<String> {
         let (mut next, mut said) = (None, Vec::new());
         *self = await_line(server, meanwhile, |line| {
             said.push(line.trim().to_owned());
@@ -394,12 +398,12 @@ fn a_mobile_client_by_tcp_or_tls_comes_back_to_its_allocation_after_a_kill() {
     server.stop_kept(processes.keeper);
 }
 
-fn pause() {
+pub(crate) fn pause() {
     thread::sleep(Duration::from_millis(5));
 }
 
 /// Waits until a process relays no more: it is gone, or its parent has not looked yet.
-fn await_end(process: i32) {
+pub(crate) fn await_end(process: i32) {
     let deadline = Instant::now() + TIMEOUT;
     loop {
         let status = fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();

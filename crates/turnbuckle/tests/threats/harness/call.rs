@@ -21,9 +21,12 @@ pub(crate) struct Call {
 
 impl Call {
     pub(crate) fn new(site: Site, server: &Server) -> Self {
-        let mut client = Client::new(site.ip(2), server);
+        Self::between(Client::new(site.ip(2), server), peer_socket(site.ip(7)))
+    }
+
+    /// The call of a client that has no allocation yet.
+    pub(crate) fn between(mut client: Client, peer: UdpSocket) -> Self {
         let relayed = client.allocate();
-        let peer = peer_socket(site.ip(7));
         let to = peer.local_addr().expect("bound");
         client.channel_bind(channel(0), to).expect(200);
         peer.set_nonblocking(true).expect("fcntl");

@@ -22,8 +22,8 @@ static NEXT: AtomicU32 = AtomicU32::new(0);
 static SETTING_UP: Mutex<()> = Mutex::new(());
 
 impl Namespace {
-    /// Makes a namespace, moves the thread there and runs `script`: a line is an `ip` command, in which `HERE` is the namespace's name, or `sysctl`
-    /// with a path below /proc/sys/net and a value. Without root it says so and returns nothing; the test then ends.
+    /// Makes a namespace, moves the thread there and runs `script`: a line is an `ip` command, in which `HERE` is the namespace's name, `sysctl`
+    /// with a path below /proc/sys/net and a value, or a command of `ethtool`. Without root it says so and returns nothing; the test then ends.
     pub(crate) fn enter(script: &str) -> Option<Self> {
         if !geteuid().is_root() {
             not_run("needs root, for a network namespace");
@@ -46,14 +46,13 @@ impl Namespace {
             .map(str::trim)
             .filter(|line| !line.is_empty())
         {
-            match line
-                .strip_prefix("sysctl ")
-                .and_then(|rest| rest.split_once(' '))
-            {
-                Some((path, value)) => {
+            match line.split_once(' ') {
+                Some(("sysctl", rest)) => {
+                    let (path, value) = rest.split_once(' ').expect("a path and a value");
                     std::fs::write(format!("/proc/sys/net/{path}"), value).expect("root may");
                 }
-                None => ip(&line.replace("HERE", &namespace.name)),
+                Some(("ethtool", rest)) => run("ethtool", rest),
+                _ => ip(&line.replace("HERE", &namespace.name)),
             }
         }
         Some(namespace)
@@ -75,11 +74,15 @@ impl Drop for Namespace {
 }
 
 fn ip(arguments: &str) {
-    let status = Command::new("ip")
+    run("ip", arguments);
+}
+
+fn run(program: &str, arguments: &str) {
+    let status = Command::new(program)
         .args(arguments.split_whitespace())
         .status();
-    let status = status.expect("ip of iproute2 is installed");
-    assert!(status.success(), "ip {arguments}: {status}");
+    let status = status.expect("scripts/setup installs it");
+    assert!(status.success(), "{program} {arguments}: {status}");
 }
 
 /// A namespace in which every address there is leads back to the host, so that one canary hears whatever the relay sends,
