@@ -4,6 +4,7 @@ import hashlib
 import hmac
 import os
 import platform
+import sqlite3
 import struct
 import subprocess
 import sys
@@ -48,14 +49,18 @@ def request(method, attributes, key=None):
 def transact(connection, method, attributes, key=None):
     """Sends a request; the type and the attributes of the answer."""
     connection.sendall(request(method, attributes, key))
-    kind, length = struct.unpack("!HH16x", receive(connection, 20))
-    body = receive(connection, length)
-    found = {}
+    header = receive(connection, 20)
+    return parse(header + receive(connection, struct.unpack("!H", header[2:4])[0]))
+
+
+def parse(answer):
+    """The type and the attributes of a message."""
+    body, found = answer[20:], {}
     while body:
         name, size = struct.unpack("!HH", body[:4])
         found[name] = body[4 : 4 + size]
         body = body[4 + size + -size % 4 :]
-    return kind, found
+    return struct.unpack("!H", answer[:2])[0], found
 
 
 def receive(connection, length):
@@ -66,6 +71,44 @@ def receive(connection, length):
             sys.exit("the server closed the connection")
         data += more
     return data
+
+
+def exchange(udp, method, attributes, key=None):
+    """Sends a request by UDP, again after half a second as long as there is no answer; the type and the attributes of the answer."""
+    message = request(method, attributes, key)
+    udp.settimeout(0.5)
+    for _ in range(10):
+        udp.send(message)
+        try:
+            while (answer := udp.recv(2048))[8:20] != message[8:20]:
+                pass
+        except TimeoutError:
+            continue
+        return parse(answer)
+    sys.exit("the server does not answer")
+
+
+def user_database(path, realm, users):
+    """Makes an SQLite database with coturn's table of users, of whom each is a name and a key."""
+    rows = ((realm, name, key.hex()) for name, key in users)
+    with sqlite3.connect(path) as database:
+        database.execute("CREATE TABLE turnusers_lt (realm varchar(127) default '', name varchar(512), hmackey char(128), PRIMARY KEY (realm,name))")
+        database.executemany("INSERT INTO turnusers_lt VALUES (?, ?, ?)", rows)
+
+
+def users_thread(pid):
+    """The number of the thread that follows the user database."""
+    for thread in os.listdir(f"/proc/{pid}/task"):
+        with open(f"/proc/{pid}/task/{thread}/comm") as file:
+            if file.read().strip() == "users":
+                return thread
+    sys.exit("no thread of the users")
+
+
+def cpu_of_thread_s(pid, thread):
+    """CPU time of one thread."""
+    with open(f"/proc/{pid}/task/{thread}/schedstat") as file:
+        return int(file.read().split()[0]) / 1e9
 
 
 def cpu_ns(pid):
