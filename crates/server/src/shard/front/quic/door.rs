@@ -8,37 +8,35 @@
 //!
 //! Invariant: a payload from a client is in when it has come out of QUIC, and one for a client is carried when QUIC has sent it.
 
+mod payloads;
+
 use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use turnbuckle_datapath::{Received, Run, SendQueue, Waker};
+use turnbuckle_datapath::{SendQueue, Waker};
 use turnbuckle_engine::{
     AllocationId, ClientTuple, Endpoint as Listener, Time, Transport, TunnelEnd, TunnelSession,
     User,
 };
-use turnbuckle_masque::h3::{Event, NotSent, Payload, Way};
+use turnbuckle_masque::h3::{Event, Payload};
 use turnbuckle_masque::{Asked, Refusal};
 use turnbuckle_quic::ConnectionName;
 
 use super::Quic;
 use super::lookups::{Lookups, Waiting};
-use crate::counters::{CloseReason, QuicDrop, ShardCounters};
+use crate::counters::{CloseReason, QuicDrop};
 use crate::resolve::Resolver;
 use crate::shard::front::TunnelEvent;
 use crate::shard::front::tunnels::{self, Begun, FAILURES_MAX, Identified, granted};
 use crate::shard::hub::Hub;
 use crate::shard::name;
-use crate::shard::train::payloads;
 
 /// How long a client has for its settings after its request is granted.
 const SETTINGS_WAIT_MAX: Duration = Duration::from_secs(2);
 /// Streams that a client may have open after it has shown who it is: at least, and at most.
 const STREAMS: (usize, usize) = (16, 128);
-/// Payloads of one run, and the bytes of their beginning: a train is shorter.
-const RUN_COUNT_MAX: usize = 64;
-const RUN_LEN_MAX: usize = 32 * 1024;
 
 /// The tunnels of a shard's connections.
 pub(super) struct Door {
@@ -336,46 +334,6 @@ impl Quic {
         }
     }
 
-    /// Sends a run of payloads of a tunnel's target to its client.
-    pub(super) fn forward(
-        &mut self,
-        client: &ClientTuple,
-        message: &Received<'_>,
-        run: Run,
-        source: Option<SocketAddr>,
-        counters: &ShardCounters,
-    ) {
-        let source = source.unwrap_or(message.remote);
-        let (mut frames, mut capsules, mut congested, mut too_large) = (0, 0, 0, 0);
-        let found = self.door.stream_of(client);
-        if let Some((name, stream)) = found {
-            self.endpoint.with(self.now, name, |connection, http| {
-                let (server, mut below) = http.on(connection);
-                for payload in payloads(message.bytes, run) {
-                    match server.send(&mut below, stream, source, payload) {
-                        Ok(Way::Frame) => frames += 1,
-                        Ok(Way::Capsule) => capsules += 1,
-                        Err(NotSent::Congested) => congested += 1,
-                        Err(NotSent::TooLarge) => too_large += 1,
-                        Err(NotSent::NoTunnel | NotSent::Unwanted) => {}
-                    }
-                }
-            });
-            self.door.queue(name, frames);
-        }
-        let nowhere = run.count as u64 - frames - capsules - congested - too_large;
-        counters.datagrams.carried.add(capsules);
-        for (reason, count) in [
-            (QuicDrop::Queue, congested),
-            (QuicDrop::DatagramTooLarge, too_large),
-            (QuicDrop::NoTunnel, nowhere),
-        ] {
-            if count > 0 {
-                counters.dropped(reason, count);
-            }
-        }
-    }
-
     /// Returns whether the client of a bound tunnel wants what comes from `source`.
     pub(super) fn wants(&mut self, client: &ClientTuple, source: SocketAddr) -> bool {
         let Some((name, stream)) = self.door.stream_of(client) else {
@@ -385,32 +343,6 @@ impl Quic {
             http.on(connection).0.wants(stream, source)
         });
         wants == Some(true)
-    }
-
-    /// Counts what connections have sent of the payloads that they were handed.
-    pub(super) fn count_carried(&mut self, counters: &ShardCounters) {
-        let Self { door, endpoint, .. } = self;
-        let Door {
-            visits,
-            carrying,
-            queued,
-            ..
-        } = door;
-        let mut carried = 0;
-        carrying.retain(|name| {
-            let visit = visits.get_mut(name.place()).and_then(Option::as_mut);
-            let (Some(visit), Some(sent)) = (visit, endpoint.datagrams_sent(*name)) else {
-                return true; // it has ended, which will be told
-            };
-            let sent = sent.min(visit.queued);
-            carried += sent - visit.carried;
-            visit.carried = sent;
-            visit.is_carrying = sent < visit.queued;
-            visit.is_carrying
-        });
-        *queued -= carried;
-        counters.datagrams.carried.add(carried);
-        counters.connections.quic_queued.set(*queued);
     }
 
     /// Says to all clients that no further requests are taken.
@@ -583,61 +515,6 @@ impl Quic {
         let visit = self.door.visit(waiting.name);
         let tunnel = visit.and_then(|visit| visit.tunnels.get(&waiting.stream));
         matches!(tunnel, Some(Tunnel::Resolving { number }) if *number == waiting.number)
-    }
-}
-
-impl Door {
-    /// Relays payloads of clients to the targets of their tunnels: those of one tunnel, one target and one length together.
-    fn relay(&mut self, came: &[Payload<AllocationId>], hub: &mut Hub, tx: &mut SendQueue) {
-        let mut rest = came;
-        while let Some(first) = rest.first() {
-            let len = first.bytes.len();
-            let count_max = RUN_LEN_MAX
-                .checked_div(len)
-                .unwrap_or(1)
-                .clamp(1, RUN_COUNT_MAX);
-            let is_same =
-                |it: &Payload<AllocationId>| (it.tunnel, it.to) == (first.tunnel, first.to);
-            let is_next = |it: &&Payload<AllocationId>| is_same(it) && it.bytes.len() == len;
-            let mut count = rest.iter().take(count_max).take_while(is_next).count();
-            let mut last_len = len;
-            if let Some(last) = rest.get(count)
-                && count < count_max
-                && is_same(last)
-                && (1..len).contains(&last.bytes.len())
-            {
-                count += 1;
-                last_len = last.bytes.len();
-            }
-            let (taken, after) = rest.split_at(count);
-            self.run.clear();
-            for payload in taken {
-                self.run.extend_from_slice(&payload.bytes);
-            }
-            let staged = tx.stage(&self.run);
-            let run = Run {
-                start: 0,
-                stride: len,
-                len,
-                last_len,
-                count,
-            };
-            hub.counters.datagrams.client_in.add(count as u64);
-            hub.tunnelled(first.tunnel, first.to, run, &staged, tx);
-            rest = after;
-        }
-    }
-
-    /// Notes payloads that were handed to a connection in DATAGRAM frames.
-    fn queue(&mut self, name: ConnectionName, frames: u64) {
-        let visit = self.visits.get_mut(name.place()).and_then(Option::as_mut);
-        if let Some(visit) = visit.filter(|_| frames > 0) {
-            visit.queued += frames;
-            self.queued += frames;
-            if !std::mem::replace(&mut visit.is_carrying, true) {
-                self.carrying.push(name);
-            }
-        }
     }
 }
 

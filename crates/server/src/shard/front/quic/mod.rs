@@ -16,25 +16,27 @@
 mod backlog;
 mod connections;
 mod door;
+mod host;
 mod http3;
 mod lookups;
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rustls::ServerConfig;
 use turnbuckle_datapath::{Received, Run, SendQueue, Waker};
-use turnbuckle_engine::{ClientTuple, Endpoint as Listener, Engine, Time, Transport};
+use turnbuckle_engine::{ClientTuple, Endpoint as Listener, Time, Transport};
 use turnbuckle_masque::h3::Code;
 use turnbuckle_quic::{
-    ConnectionName, Dropped, Endpoint, Event, Ids, Keys, Limits, Outlet, Path, Settings, Strangers,
-    Totals, Via, WallClock,
+    ConnectionName, Dropped, Endpoint, Event, Ids, Keys, Limits, Path, Settings, Totals, Via,
+    WallClock,
 };
 
 use self::backlog::Backlog;
 use self::connections::{Connections, Overdue};
 use self::door::Door;
+use self::host::{Budget, Sockets};
 use self::http3::Http3;
 use super::{Destination, Front, TunnelEvent, Wrapping};
 use crate::counters::{CloseReason, QuicDrop, ShardCounters};
@@ -45,8 +47,6 @@ use crate::shard::hub::Hub;
 use crate::shard::name;
 use crate::tls::{CurrentTls, current};
 
-/// Time that a turn may spend on datagrams that have proven nothing, handshakes among them.
-const STRANGERS_BUDGET: Duration = Duration::from_micros(500);
 /// Steps of the timer wheel per turn.
 const TIMEOUTS_PER_TURN: u32 = 256;
 /// Bytes of a datagram that every path must carry (RFC 9000 §14), with which connections begin.
@@ -568,64 +568,6 @@ const fn reason_of(reason: Dropped) -> QuicDrop {
         Dropped::OtherShard => QuicDrop::SourceInvalid,
         Dropped::Stopped => QuicDrop::SocketClosed,
         Dropped::Unaffordable => QuicDrop::UnverifiedBudget,
-    }
-}
-
-/// What strangers get: the budget that they have with all others.
-struct Budget<'a> {
-    engine: &'a Engine<Randomness>,
-    now: Time,
-    /// When work on what waits began; `None` outside of it.
-    began: Option<Instant>,
-}
-
-impl<'a> Budget<'a> {
-    fn with_time(hub: &'a Hub) -> Self {
-        Self {
-            began: Some(Instant::now()),
-            ..Self::without_time(hub)
-        }
-    }
-
-    fn without_time(hub: &'a Hub) -> Self {
-        Self {
-            engine: &hub.engine,
-            now: hub.now.time,
-            began: None,
-        }
-    }
-}
-
-impl Strangers for Budget<'_> {
-    fn has_time(&mut self) -> bool {
-        self.began
-            .is_some_and(|began| began.elapsed() < STRANGERS_BUDGET)
-    }
-
-    fn admits(&mut self, from: IpAddr, received_len: usize, answer_len: usize) -> bool {
-        // guard: V-82-budget
-        self.engine
-            .admits_unverified(self.now, from, received_len, answer_len)
-    }
-}
-
-/// Where trains leave.
-struct Sockets<'a> {
-    tx: &'a mut SendQueue,
-    datagrams: u64,
-}
-
-impl Outlet for Sockets<'_> {
-    fn buffer(&mut self) -> Vec<u8> {
-        self.tx.take_buffer()
-    }
-
-    fn send(&mut self, via: Via, to: SocketAddr, bytes: Vec<u8>, segment: usize) {
-        self.datagrams += bytes.len().div_ceil(segment) as u64;
-        let socket = name::datagrams(Listener(via.0));
-        // RFC 9000 §14. TURN's datagrams leave from the same socket, and may be fragmented.
-        // guard: quic-unfragmented
-        self.tx.send_owned_unfragmented(socket, to, bytes, segment);
     }
 }
 
