@@ -6,6 +6,7 @@
 
 mod connection;
 mod report;
+mod task;
 mod worker;
 
 use std::collections::BTreeMap;
@@ -20,17 +21,22 @@ use anyhow::{Context as _, bail};
 use serde_json::json;
 
 pub(crate) use self::report::TcpRelayReport;
-use self::worker::{Opened, Outcome, Pace, Packets, Route, Shown, Task, Way};
+use self::task::{Opened, Outcome, Pace, Packets, Route, Shown, Task, Way};
 use super::access::Access;
+use super::allow_descriptors;
 use super::arguments::{Arguments, PACKETS_MAX};
 use super::phase::{DRAINED, MEASURING, OVER, WARMING_UP};
 use super::report::{Progress, Totals, failures_sentence, failures_with_names};
-use super::{ALL_HERE, RELAYED_STREAM_DRAIN_MAX, RELAYED_STREAM_QUIET, TICK, allow_descriptors};
+use super::run::{ALL_HERE, TICK};
 use crate::cli;
 use crate::output;
 use crate::stop::Stop;
 use crate::threads::{self, Clock, OwnLines};
 use turnbuckle_client::{Failure, Path, Plan, Relay, Terms};
+
+/// For streams from end to end, on which nothing is dropped at all: what does not arrive is a bug, so it may take its time.
+const RELAYED_STREAM_QUIET: Duration = Duration::from_secs(10);
+const RELAYED_STREAM_DRAIN_MAX: Duration = Duration::from_secs(120);
 
 /// Runs the mode.
 ///

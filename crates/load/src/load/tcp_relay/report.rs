@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use serde_json::{Value, json};
 
-use super::worker::Outcome;
+use super::task::Outcome;
 use crate::load::arguments::Arguments;
 use crate::load::report::{
     Summary, failure_name, failures_sentence, jitter, microseconds, refused_clients, summary_of,
