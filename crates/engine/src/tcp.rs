@@ -10,11 +10,13 @@
 //! ```
 //!
 //! The allocation belongs to one engine, and a client's new connection may come to another one. That one checks who is asking,
-//! and has the host move the connection to where the allocation is ([`Handover`]).
+//! and has the host move the connection to where the allocation is ([`handover::Handover`]).
 //!
 //! Limits (V-12, V-46): everything that waits has a deadline and a limit, for each allocation and for each user. Nothing is read
 //! from a peer before it is bound, so that the data it sends waits in the kernel's buffer and then with the peer.
 
+mod bind;
+mod ending;
 pub(crate) mod handover;
 pub(crate) mod ledger;
 pub(crate) mod peer_end;
@@ -27,17 +29,20 @@ use std::sync::Arc;
 
 use turnbuckle_wire::{Class, MessageWriter, Method};
 
-use self::handover::Handover;
+pub(crate) use self::bind::{
+    bind_connection, control_connection, decline, renew_connections, take_over, token_holder,
+};
+pub(crate) use self::ending::{
+    end_connections, enforce_policy_on_connections, expire_connections, peer_disconnected,
+};
+use self::ending::{expire_connection, fail_connect};
 use self::peer_end::PeerEnd;
 use self::table::{Connecting, PeerConnection, State};
 use crate::address::PeerAddress;
-use crate::allocation::Entry;
 use crate::allocations::Allocations;
 use crate::auth::Proof;
 use crate::bandwidth::Direction;
 use crate::change::Change;
-use crate::command::Outcome;
-use crate::config::Config;
 use crate::credential::User;
 use crate::id::{AllocationId, ClientTuple, ConnectionId, Family, RelayHandle, RelayProtocol};
 use crate::out::Out;
@@ -176,57 +181,6 @@ pub(crate) fn accept_peer(
     // mutant: connection-waits-for-ever
     allocations.wake_by(relay.allocation, deadline);
     Ok(connection)
-}
-
-/// Takes a ConnectionBind request from another engine, together with the client's connection, which is `client` here.
-pub(crate) fn take_over(
-    now: Now,
-    client: ClientTuple,
-    handover: Handover,
-    rules: &Rules,
-    allocations: &mut Allocations,
-    out: &mut Out,
-) {
-    let mut handover = handover;
-    handover.envelope.to = client;
-    if let Err(reject) = bind_here(now.time, &handover, rules, allocations, out) {
-        out.reply_reject(
-            &rules.config,
-            &handover.envelope,
-            handover.key.as_ref(),
-            reject,
-        );
-    }
-}
-
-/// Answers a ConnectionBind request that could not be moved to the engine it is for. The connection is `client` now.
-pub(crate) fn decline(client: ClientTuple, handover: Handover, config: &Config, out: &mut Out) {
-    let Handover {
-        mut envelope, key, ..
-    } = handover;
-    envelope.to = client;
-    out.reply_error(
-        config,
-        &envelope,
-        key.as_ref(),
-        Reject::InsufficientCapacity.code(),
-    );
-}
-
-/// Records that a peer data connection is closed, and with it the client data connection that was joined with it.
-pub(crate) fn peer_disconnected(
-    connection: ConnectionId,
-    cause: PeerEnd,
-    allocations: &mut Allocations,
-    out: &mut Out,
-) {
-    if let Some(gone) = allocations.connections.remove(connection, cause) {
-        out.changes.push_back(Change::PeerDisconnected {
-            allocation: gone.allocation,
-            connection,
-            cause,
-        });
-    }
 }
 
 /// Counts `bytes` bytes that the host read from one data connection and relays to the other. If they exceed the allocation's rate,
@@ -415,292 +369,4 @@ fn lease_connection(
     rules.commons.connections.lease(owner, || {
         u32::try_from(random_u64(random) >> 32).unwrap_or_default()
     })
-}
-
-/// Returns the path of the control connection that a ConnectionBind request belongs to: its nonce may have been issued there.
-/// Clients authenticate a new connection as they do the control connection (RFC 6062 §4.3), and some use its nonce. Only the same
-/// client address qualifies, and a connection is bound only once.
-pub(crate) fn control_connection(
-    request: &Request<'_>,
-    rules: &Rules,
-) -> Option<(SocketAddr, SocketAddr)> {
-    if request.message.method() != Method::CONNECTION_BIND {
-        return None;
-    }
-    let connection = ConnectionId(request.message.connection_id().ok()??);
-    let owner = rules.commons.connections.owner_of(connection)?;
-    // guard: V-22-control-nonce
-    let is_same_host = owner.client.ip() == request.from.remote.ip();
-    is_same_host.then_some((owner.client, owner.listener))
-}
-
-/// Returns the user who presented a token for the connection that a ConnectionBind request is about. The request itself carries no
-/// token (RFC 7635 §9), and the connection that it comes on has no allocation.
-pub(crate) fn token_holder(request: &Request<'_>, rules: &Rules) -> Option<Arc<User>> {
-    if request.message.method() != Method::CONNECTION_BIND {
-        return None;
-    }
-    let connection = ConnectionId(request.message.connection_id().ok()??);
-    let owner = rules.commons.connections.owner_of(connection)?;
-    // with token holders only, so that no other request reveals which connections exist
-    Some(owner.user).filter(|user| user.has_token())
-}
-
-/// Assigns the connections of an allocation to `user`, whose token has been renewed.
-pub(crate) fn renew_connections(
-    id: AllocationId,
-    user: &Arc<User>,
-    rules: &Rules,
-    allocations: &Allocations,
-) {
-    for connection in allocations.connections.of_allocation(id) {
-        rules.commons.connections.renew(connection.lease.id(), user);
-    }
-}
-
-/// Handles a ConnectionBind request (RFC 6062 §5.4).
-pub(crate) fn bind_connection(
-    request: &Request<'_>,
-    proof: &Proof,
-    rules: &Rules,
-    allocations: &mut Allocations,
-    out: &mut Out,
-) -> Result<Outcome, Reject> {
-    // a control connection stays one, and one that another shard has was one
-    // guard: V-30-data-connection, V-30-third-shard
-    let is_control = request.is_handed_on || allocations.client(&request.from).is_some();
-    if !request.from.transport.is_stream() || is_control {
-        return Err(Reject::BadRequest(
-            "ConnectionBind over UDP or on a control connection",
-        ));
-    }
-    let Ok(Some(connection)) = request.message.connection_id() else {
-        return Err(Reject::BadRequest("CONNECTION-ID missing or malformed"));
-    };
-    let connection = ConnectionId(connection);
-    let owner = rules.commons.connections.owner_of(connection);
-    let shard = owner
-        .ok_or(Reject::BadRequest("CONNECTION-ID unknown"))?
-        .shard;
-    let handover = Handover {
-        shard,
-        connection,
-        envelope: request.envelope(),
-        key: proof.response_key.clone(),
-        user: Arc::clone(&proof.user),
-    };
-    if shard == rules.shard {
-        bind_here(request.now.time, &handover, rules, allocations, out)?;
-        return Ok(Outcome::Done);
-    }
-    Ok(Outcome::HandOver(Box::new(handover)))
-}
-
-/// Joins a peer data connection of this engine with the connection that the request came on.
-fn bind_here(
-    now: Time,
-    handover: &Handover,
-    rules: &Rules,
-    allocations: &mut Allocations,
-    out: &mut Out,
-) -> Result<(), Reject> {
-    let Handover {
-        connection,
-        envelope,
-        key,
-        user,
-        ..
-    } = handover;
-    let connection = *connection;
-    let held = allocations
-        .connections
-        .get(connection)
-        .ok_or(Reject::BadRequest("CONNECTION-ID unknown"))?;
-    let allocation = held.allocation;
-    let owner = allocations
-        .live(allocation)
-        .ok_or(Reject::BadRequest("CONNECTION-ID unknown"))?;
-    // mutant: connection-of-another-user
-    if !owner.account.user().is_same_as(user) {
-        return Err(Reject::WrongCredentials);
-    }
-    let held = allocations
-        .connections
-        .get_mut(connection)
-        .ok_or(Reject::BadRequest("CONNECTION-ID unknown"))?;
-    match &held.state {
-        State::Unbound { deadline, .. } if now < *deadline => held.state = State::Bound,
-        // mutant: connection-bound-twice
-        State::Unbound { .. } | State::Bound | State::Connecting(_) | State::Failed(_) => {
-            return Err(Reject::BadRequest(
-                "Connection bound already, or not in time",
-            ));
-        }
-    }
-    out.changes.push_back(Change::PeerBound {
-        allocation,
-        connection,
-        client: envelope.to.remote,
-    });
-    out.reply_success(&rules.config, envelope, key.as_ref(), |_, _| {});
-    out.outbox.join(connection, envelope.to);
-    Ok(())
-}
-
-/// Ends the connections of an allocation that have waited too long.
-pub(crate) fn expire_connections(
-    allocation: AllocationId,
-    now: Time,
-    rules: &Rules,
-    allocations: &mut Allocations,
-    out: &mut Out,
-) {
-    let due: Vec<ConnectionId> = allocations
-        .connections
-        .of_allocation(allocation)
-        .filter(|connection| {
-            connection
-                .deadline()
-                .is_some_and(|deadline| deadline <= now)
-        })
-        .map(|connection| connection.lease.id())
-        .collect();
-    for connection in due {
-        expire_connection(connection, rules, allocations, out);
-    }
-}
-
-/// Ends one connection that has waited too long.
-fn expire_connection(
-    connection: ConnectionId,
-    rules: &Rules,
-    allocations: &mut Allocations,
-    out: &mut Out,
-) {
-    let state = allocations
-        .connections
-        .get(connection)
-        .map(|held| &held.state);
-    match state {
-        None | Some(State::Bound) => {}
-        Some(State::Connecting(_)) => {
-            out.outbox.close_peer(connection);
-            fail_connect(connection, PeerEnd::ConnectTimeout, rules, allocations, out);
-        }
-        Some(State::Failed(_)) => {
-            fail_connect(connection, PeerEnd::ConnectFailed, rules, allocations, out)
-        }
-        Some(State::Unbound { .. }) => {
-            out.outbox.close_peer(connection);
-            peer_disconnected(connection, PeerEnd::BindTimeout, allocations, out);
-        }
-    }
-}
-
-/// Answers a Connect request whose connection could not be made (RFC 6062 §5.2).
-fn fail_connect(
-    connection: ConnectionId,
-    cause: PeerEnd,
-    rules: &Rules,
-    allocations: &mut Allocations,
-    out: &mut Out,
-) {
-    let Some(gone) = allocations.connections.remove(connection, cause) else {
-        return;
-    };
-    if let State::Connecting(connecting) | State::Failed(connecting) = gone.state {
-        let code = Reject::ConnectionFailed.code();
-        // mutant: connect-unanswered
-        out.reply_error(
-            &rules.config,
-            &connecting.envelope,
-            connecting.key.as_ref(),
-            code,
-        );
-    }
-}
-
-/// Ends the connections of an allocation, or those of one of its families (RFC 6062 §5.5).
-pub(crate) fn end_connections(
-    allocation: AllocationId,
-    family: Option<Family>,
-    cause: PeerEnd,
-    rules: &Rules,
-    allocations: &mut Allocations,
-    out: &mut Out,
-) {
-    for connection in allocations.connections.ids_of(allocation, family) {
-        end_connection(connection, cause, rules, allocations, out);
-    }
-}
-
-/// Ends the connections of an allocation with peers that the policy forbids.
-pub(crate) fn enforce_policy_on_connections(
-    allocation: AllocationId,
-    rules: &Rules,
-    allocations: &mut Allocations,
-    out: &mut Out,
-) {
-    let user = allocations.table.at(allocation).map(Entry::user);
-    let policy = user.map_or(&rules.policies.usual, |user| rules.policies.of(user));
-    let forbidden: Vec<ConnectionId> = allocations
-        .connections
-        .of_allocation(allocation)
-        .filter(|connection| policy.check(connection.peer.address()).is_err())
-        .map(|connection| connection.lease.id())
-        .collect();
-    for connection in forbidden {
-        end_connection(connection, PeerEnd::PeerForbidden, rules, allocations, out);
-    }
-}
-
-fn end_connection(
-    connection: ConnectionId,
-    cause: PeerEnd,
-    rules: &Rules,
-    allocations: &mut Allocations,
-    out: &mut Out,
-) {
-    let Some(gone) = allocations.connections.remove(connection, cause) else {
-        return;
-    };
-    let waiting = match gone.state {
-        State::Bound | State::Unbound { .. } => {
-            out.outbox.close_peer(connection);
-            out.changes.push_back(Change::PeerDisconnected {
-                allocation: gone.allocation,
-                connection,
-                cause,
-            });
-            return;
-        }
-        State::Connecting(connecting) => {
-            out.outbox.close_peer(connection);
-            connecting
-        }
-        State::Failed(connecting) => connecting,
-    };
-    let reject = match cause {
-        PeerEnd::PeerForbidden => Reject::Forbidden,
-        PeerEnd::AllocationEnded
-        | PeerEnd::BindTimeout
-        | PeerEnd::ClientClosed
-        | PeerEnd::ConnectFailed
-        | PeerEnd::ConnectTimeout
-        | PeerEnd::Duplicate
-        | PeerEnd::Failed
-        | PeerEnd::NoPermission
-        | PeerEnd::PeerClosed
-        | PeerEnd::RelayClosed
-        | PeerEnd::ReplyQueueFull
-        | PeerEnd::Stalled
-        | PeerEnd::Stopped
-        | PeerEnd::TooMany => Reject::AllocationMismatch,
-    };
-    out.reply_reject(
-        &rules.config,
-        &waiting.envelope,
-        waiting.key.as_ref(),
-        reject,
-    );
 }

@@ -3,12 +3,13 @@
 //! What the records say is put in place as it was, names included; deadlines that have passed meanwhile are found by the timers. An
 //! allocation whose socket, listener or port is not there any more ends as [`EndCause::Lost`].
 
-use core::net::{IpAddr, SocketAddr};
-use std::collections::{BTreeMap, BTreeSet};
+mod record;
+
+use core::net::SocketAddr;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use turnbuckle_wire::ChannelNumber;
-
+use self::record::Record;
 use crate::account::Account;
 use crate::address::PeerAddress;
 use crate::allocation::channels::Channels;
@@ -18,7 +19,7 @@ use crate::allocation::permissions::Permissions;
 use crate::allocation::relay::Relay;
 use crate::allocation::{Allocation, Entry, Rare};
 use crate::belongings::Belongings;
-use crate::change::{Change, Created, EndCause, Ended, Path, Reserved, Resumed, Usage};
+use crate::change::{Change, Created, EndCause, Ended, Path, Reserved, Resumed};
 use crate::commons::Commons;
 use crate::config::Config;
 use crate::credential::User;
@@ -33,87 +34,6 @@ use crate::random::Random;
 use crate::reservation::{RESERVATION_MIN, Reservation, ReservationToken, ReservedPort};
 use crate::time::{Now, Time};
 use crate::tombstone::Effect;
-
-/// The state of one allocation that has not ended, as the changes record it.
-struct Record {
-    created: Created,
-    /// By [`Family::index`]; `None` for a family it has no more, or never had.
-    expires: [Option<Time>; 2],
-    usage: Usage,
-    permissions: BTreeMap<IpAddr, Time>,
-    channels: BTreeMap<ChannelNumber, (SocketAddr, Time)>,
-    /// Peers of shared relay sockets, as far as nobody else has claimed them since.
-    claims: BTreeSet<PeerAddress>,
-    /// The 5-tuple that it was created on.
-    first: Path,
-    /// The last resume.
-    resumed: Option<Resumed>,
-    /// Whether the path it opened has carried no data yet.
-    has_new_path: bool,
-}
-
-impl Record {
-    fn new(created: Created) -> Self {
-        let mut expires = [None, None];
-        for relayed in &created.relays {
-            expires[Family::of(&relayed.local).index()] = Some(created.expires);
-        }
-        let (permissions, channels) = (BTreeMap::new(), BTreeMap::new());
-        Self {
-            first: created.path,
-            created,
-            expires,
-            usage: Usage::default(),
-            permissions,
-            channels,
-            claims: BTreeSet::new(),
-            resumed: None,
-            has_new_path: false,
-        }
-    }
-
-    fn extend(&mut self, family: Option<Family>, expires: Time, usage: Usage) {
-        for held in [Family::V4, Family::V6] {
-            if family.is_none_or(|family| family == held) {
-                let slot = &mut self.expires[held.index()];
-                *slot = slot.map(|_| expires);
-            }
-        }
-        self.usage = usage;
-    }
-
-    /// Returns the client's 5-tuples: the allocation's own, and the new path beside it.
-    fn paths(&self) -> impl Iterator<Item = Path> + use<> {
-        let new_path = self.resumed.as_ref().filter(|_| self.has_new_path);
-        let new_path = new_path.map(|resumed| resumed.path);
-        core::iter::once(self.created.path).chain(new_path)
-    }
-
-    /// Returns the 5-tuple of the request that created the allocation, if the allocation has moved since.
-    fn created_from(&self) -> Option<Path> {
-        (self.first != self.created.path).then_some(self.first)
-    }
-
-    fn end_family(&mut self, family: Family) {
-        self.expires[family.index()] = None;
-        self.permissions
-            .retain(|peer, _| peer.is_ipv4() != (family == Family::V4));
-        self.channels
-            .retain(|_, (peer, _)| Family::of(peer) != family);
-        self.release();
-    }
-
-    /// Gives back the peers that no permission and no channel holds any more.
-    fn release(&mut self) {
-        let channels = &self.channels;
-        let has_channel = |peer: &PeerAddress| {
-            let mut peers = channels.values().map(|(bound, _)| PeerAddress::new(*bound));
-            peers.any(|bound| bound == *peer)
-        };
-        self.claims
-            .retain(|peer| self.permissions.contains_key(&peer.ip()) || has_channel(peer));
-    }
-}
 
 impl<R: Random> Engine<R> {
     /// Builds an engine that behaves as the one that recorded these changes.
