@@ -1,5 +1,7 @@
 //! The client's unidirectional streams (RFC 9114 §6.2): one for control, two for QPACK, and others that are not read.
 
+use std::collections::BTreeMap;
+
 use turnbuckle_wire::Varint;
 
 use super::code::{Code, Wrong};
@@ -9,6 +11,20 @@ use super::settings::{Settings, number};
 
 /// The longest payload of a frame of the control stream that is kept, in bytes.
 const CONTROL_PAYLOAD_MAX: u64 = 4096;
+
+/// What a client says beside its requests.
+#[derive(Debug, Default)]
+pub(super) struct ClientSide {
+    /// What it says of itself, once it has.
+    pub(super) settings: Option<Settings>,
+    /// In memory of their own as requests are: there are three at most that stay.
+    pub(super) incoming: BTreeMap<u64, Box<Incoming>>,
+    /// The first of its unidirectional streams that has not been seen yet: they begin in the order of their numbers.
+    pub(super) next_incoming: u64,
+    pub(super) critical: Critical,
+    /// Frames and instructions that nothing follows from, less those that something follows from.
+    pub(super) useless: u32,
+}
 
 /// One stream.
 #[derive(Debug)]

@@ -12,17 +12,20 @@
 mod brought;
 mod client;
 mod code;
+mod event;
 mod frames;
 mod incoming;
 pub mod qpack;
 mod request;
 mod server;
 mod settings;
+mod stage;
 mod streams;
 
 pub use self::brought::{Dropped, Payload};
 pub use self::client::{Client, Happened, Violation};
 pub use self::code::Code;
-pub use self::server::{Event, Server};
+pub use self::event::Event;
+pub use self::server::Server;
 pub use self::settings::FIELDS_SIZE_MAX;
 pub use self::streams::{NotSent, Streams, Way};

@@ -8,56 +8,25 @@ use turnbuckle_wire::{CapsuleHeader, Varint};
 
 use super::brought::{Brought, CAPSULES_WAITING_MAX, Dropped, Open, Payload};
 use super::code::{Code, Wrong};
+use super::event::Event;
 use super::frames::{Frames, Piece, frame, kind, put_head};
-use super::incoming::{Critical, Incoming, unexpected};
+use super::incoming::{ClientSide, Incoming, unexpected};
 use super::request;
-use super::settings::{self, FIELDS_SIZE_MAX, Settings};
+use super::settings;
+use super::stage::{Request, State, bear};
 use super::streams::{NotSent, Streams, Way};
-use crate::asked::Asked;
 use crate::bind::Head;
 use crate::granted::Granted;
 use crate::refusal::Refusal;
 
 /// Requests of one connection without one that is granted.
 const FRUITLESS_MAX: u32 = 100;
-/// Frames and instructions of one connection that nothing follows from, less those that something follows from.
-const USELESS_MAX: u32 = 1024;
 /// Bytes that are kept of all tunnels of a connection that are not open yet.
 const EARLY_MAX: usize = 16 * 1024;
 /// Datagrams that are kept of one of them.
 const EARLY_COUNT_MAX: usize = 8;
 /// The largest number in front of a datagram (RFC 9297 §2.1).
 pub(super) const QUARTER_MAX: u64 = (1 << 60) - 1;
-
-/// What the host is to do.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Event<T> {
-    /// To grant or refuse what is asked for on a stream.
-    Asked {
-        /// The number of the stream.
-        stream: u64,
-        /// The request.
-        asked: Asked,
-    },
-    /// To judge the address of a context that the client registers for a bound tunnel ([`Server::judged`]).
-    Registered {
-        /// The number of the stream.
-        stream: u64,
-        /// Its tunnel.
-        tunnel: T,
-        /// The context.
-        context: u64,
-        /// The address.
-        peer: SocketAddr,
-    },
-    /// To end what there is of a request: the client wants it no more, or has broken a rule. Nothing is said to the client.
-    Ended {
-        /// The number of the stream.
-        stream: u64,
-        /// Its tunnel, if it was granted.
-        tunnel: Option<T>,
-    },
-}
 
 /// An HTTP/3 connection. `T` is the host's name for a tunnel.
 ///
@@ -84,40 +53,6 @@ pub struct Server<T> {
     brought: Brought<T>,
     /// Where payloads for the client get their heads.
     pool: BytesMut,
-}
-
-/// What a client says beside its requests.
-#[derive(Debug, Default)]
-struct ClientSide {
-    /// What it says of itself, once it has.
-    settings: Option<Settings>,
-    /// In memory of their own as requests are: there are three at most that stay.
-    incoming: BTreeMap<u64, Box<Incoming>>,
-    /// The first of its unidirectional streams that has not been seen yet: they begin in the order of their numbers.
-    next_incoming: u64,
-    critical: Critical,
-    /// Frames and instructions that nothing follows from, less those that something follows from.
-    useless: u32,
-}
-
-/// A request whose stream is open.
-#[derive(Debug)]
-struct Request<T> {
-    frames: Frames,
-    state: State<T>,
-}
-
-#[derive(Debug)]
-enum State<T> {
-    /// The field section has not come whole.
-    Head(Vec<u8>),
-    /// The host has not answered. What came since is kept.
-    Asked {
-        data: Vec<u8>,
-        datagrams: Vec<Bytes>,
-    },
-    /// Capsules and datagrams come.
-    Open(Open<T>),
 }
 
 impl<T: Copy> Default for Server<T> {
@@ -647,48 +582,6 @@ impl<T: Copy> Server<T> {
             }
             State::Open(open) => Some(open.tunnel),
         }
-    }
-}
-
-impl<T> State<T> {
-    /// Handles the beginning of a frame. Returns why the request is refused, if it is.
-    fn begins(&self, kind: u64, len: u64, useless: &mut u32) -> Result<Option<Refusal>, Wrong> {
-        let is_head = matches!(self, Self::Head(_));
-        match kind {
-            // RFC 9114 §4.4: behind the field section of CONNECT there are DATA frames and what is not known.
-            kind::HEADERS if is_head => {
-                // guard: V-87-section
-                let is_long = len > FIELDS_SIZE_MAX as u64;
-                Ok(is_long.then_some(Refusal::HeadTooLarge))
-            }
-            kind::DATA if !is_head && len > 0 => {
-                *useless = useless.saturating_sub(1);
-                Ok(None)
-            }
-            kind::DATA if !is_head => bear(useless, 1).map(|()| None),
-            kind::DATA
-            | kind::HEADERS
-            | kind::CANCEL_PUSH
-            | kind::SETTINGS
-            | kind::PUSH_PROMISE
-            | kind::GOAWAY
-            | kind::MAX_PUSH_ID => Err(unexpected()),
-            kind if kind::RESERVED.contains(&kind) => Err(unexpected()),
-            _ => bear(useless, 1).map(|()| None),
-        }
-    }
-}
-
-/// Bears with `more` that nothing follows from.
-fn bear(useless: &mut u32, more: u32) -> Result<(), Wrong> {
-    *useless = useless.saturating_add(more);
-    // guard: V-87-useless
-    match *useless > USELESS_MAX {
-        true => Err(Wrong::Connection(
-            Code::EXCESSIVE_LOAD,
-            "too much that nothing follows from",
-        )),
-        false => Ok(()),
     }
 }
 
