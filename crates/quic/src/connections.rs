@@ -6,7 +6,8 @@ use std::time::Instant;
 
 use bytes::Bytes;
 
-use crate::stack::{Closed, Connection, Link, StreamId};
+use crate::stack::{Connection, Link, StreamId};
+use crate::state::Closed;
 use crate::transmit::Via;
 
 /// What one connection is for.

@@ -13,7 +13,8 @@ use crate::deadlines::Deadlines;
 use crate::events::{Event, Events};
 use crate::gate::{Gate, Handshakes, Strangers, Waiting};
 use crate::settings::Settings;
-use crate::stack::{Closed, Connection, Handled, Incoming, Link, Packet, Refused, Shown, Stack};
+use crate::stack::{Connection, Handled, Incoming, Link, Packet, Shown, Stack};
+use crate::state::{Closed, Refused};
 use crate::totals::{Dropped, Totals};
 use crate::transmit::{Answer, Outlet, Via};
 

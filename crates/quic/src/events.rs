@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::net::SocketAddr;
 
 use crate::connections::ConnectionName;
-use crate::stack::Closed;
+use crate::state::Closed;
 
 /// What has become of a connection.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -21,6 +21,7 @@ mod gate;
 mod keys;
 mod settings;
 mod stack;
+mod state;
 mod steering;
 mod totals;
 mod transmit;
@@ -34,9 +35,8 @@ pub use events::Event;
 pub use gate::Strangers;
 pub use keys::Keys;
 pub use settings::{Limits, Path, Settings, WallClock};
-pub use stack::{
-    Closed, Connection, Refused, SendDatagramError, Statistics, StreamError, StreamId, StreamState,
-};
+pub use stack::{Connection, StreamId};
+pub use state::{Closed, Refused, SendDatagramError, Statistics, StreamError, StreamState};
 pub use steering::Instruction;
 pub use totals::{Dropped, Totals};
 pub use transmit::{Outlet, Via};
