@@ -12,7 +12,7 @@ use turnbuckle_engine::Time;
 
 use crate::log::Seal;
 use crate::shard::front::dtls::{
-    APPLICATION_DATA, ClientHello, HANDSHAKE, Opening, Progress, Record, Session, Wire,
+    APPLICATION_DATA, ClientHello, DtlsSession, HANDSHAKE, Opening, Progress, Record, Wire,
 };
 
 /// Types of handshake messages (RFC 5246 §7.4).
@@ -48,7 +48,7 @@ pub fn write_record(out: &mut Vec<u8>, kind: u8, epoch: u16, sequence: u64, part
 pub(super) struct Clear;
 
 impl Opening for Clear {
-    fn open(&self, hello: &ClientHello<'_>) -> Option<Box<dyn Session>> {
+    fn open(&self, hello: &ClientHello<'_>) -> Option<Box<dyn DtlsSession>> {
         Some(Box::new(ClearSession {
             name: hello.random,
             first: hello.sequence,
@@ -111,7 +111,7 @@ impl ClearSession {
     }
 }
 
-impl Session for ClearSession {
+impl DtlsSession for ClearSession {
     fn is_handshaking(&self) -> bool {
         self.is_handshaking
     }

@@ -28,7 +28,7 @@ use turnbuckle_engine::{ClientTuple, Connection, Endpoint, Time};
 pub(crate) use context::{CurrentDtls, context, private_key};
 pub(crate) use cookie::CookieKey;
 pub(crate) use hello::{APPLICATION_DATA, ClientHello, HANDSHAKE, Record};
-pub(crate) use session::{Opening, Progress, Session, Wire};
+pub(crate) use session::{DtlsSession, Opening, Progress, Wire};
 pub(crate) use sessions::{Address, DtlsLimits};
 
 use crate::counters::{CloseReason, DtlsDrop, ShardCounters};

@@ -1,4 +1,4 @@
-//! One DTLS session, driven by the datagrams that come and go; it never touches a socket. [`Session`] is what the front knows of it, so that the simulator
+//! One DTLS session, driven by the datagrams that come and go; it never touches a socket. [`DtlsSession`] is what the front knows of it, so that the simulator
 //! can have sessions of its own that draw nothing at random and read no clock.
 //!
 //! OpenSSL reads and writes through a [`Wire`], which the shard lends to a session for the time of a call: one datagram in, any number
@@ -112,7 +112,7 @@ impl Write for Wire {
 }
 
 /// A session as the front knows it.
-pub(crate) trait Session: Send {
+pub(crate) trait DtlsSession: Send {
     /// Returns whether keys are still being agreed on.
     fn is_handshaking(&self) -> bool;
 
@@ -147,21 +147,21 @@ pub(crate) trait Session: Send {
 /// What sessions begin with.
 pub(crate) trait Opening: Send + Sync {
     /// Returns the server's side of a session with a client whose `hello` has shown a valid cookie. It has yet to
-    /// [`receive`](Session::receive) that hello. `None`: there is no memory.
-    fn open(&self, hello: &ClientHello<'_>) -> Option<Box<dyn Session>>;
+    /// [`receive`](DtlsSession::receive) that hello. `None`: there is no memory.
+    fn open(&self, hello: &ClientHello<'_>) -> Option<Box<dyn DtlsSession>>;
 }
 
 impl Opening for RwLock<SslContext> {
-    fn open(&self, hello: &ClientHello<'_>) -> Option<Box<dyn Session>> {
+    fn open(&self, hello: &ClientHello<'_>) -> Option<Box<dyn DtlsSession>> {
         // Locked once per handshake and per renewal.
         let context = self.read().unwrap_or_else(PoisonError::into_inner).clone();
-        let session = DtlsSession::new(&context, hello).ok()?;
+        let session = OpensslSession::new(&context, hello).ok()?;
         Some(Box::new(session))
     }
 }
 
 /// A session of OpenSSL's.
-struct DtlsSession {
+struct OpensslSession {
     tls: SslStream<Wire>,
     /// Added to the numbers of records that nothing protects.
     sequence_offset: u64,
@@ -179,7 +179,7 @@ pub(crate) enum Progress {
     Failed,
 }
 
-impl DtlsSession {
+impl OpensslSession {
     /// As [`Opening::open`].
     ///
     /// # Errors
@@ -226,7 +226,7 @@ impl DtlsSession {
     }
 }
 
-impl Session for DtlsSession {
+impl DtlsSession for OpensslSession {
     fn is_handshaking(&self) -> bool {
         self.is_handshaking
     }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use turnbuckle_engine::{ClientTuple, Connection, Endpoint, Time, Transport};
 
 use super::hello::{before_protected, claims};
-use super::session::Session;
+use super::session::DtlsSession;
 use crate::counters::{CloseReason, DtlsDrop};
 use crate::shard::book::{Book, BookLimits, Due, Phase, Standing};
 use crate::shard::name;
@@ -54,7 +54,7 @@ const RETRANSMISSION_CHECK: Duration = Duration::from_millis(250);
 
 /// One session and its client.
 pub(super) struct Entry {
-    pub(super) session: Box<dyn Session>,
+    pub(super) session: Box<dyn DtlsSession>,
     pub(super) client: ClientTuple,
     pub(super) address: Address,
     /// Of the hello that it began with: another hello from the same address is another client's.
@@ -168,7 +168,7 @@ impl Sessions {
         &mut self,
         now: Time,
         address: Address,
-        session: Box<dyn Session>,
+        session: Box<dyn DtlsSession>,
         random: [u8; 32],
     ) -> ClientTuple {
         let place = self.free.pop().unwrap_or_else(|| {

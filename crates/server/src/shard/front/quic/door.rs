@@ -44,7 +44,7 @@ pub(super) struct Door {
     /// Whether tunnels may be bound.
     serves_bound: bool,
     /// By the places of their connections.
-    visits: Vec<Option<Visit>>,
+    connections: Vec<Option<TunnelConnection>>,
     /// Connections with granted requests that wait for the client's settings, and the client of one of these.
     unsettled: VecDeque<(Time, ConnectionName, ClientTuple)>,
     /// Connections that have payloads which came before their tunnels were open.
@@ -62,7 +62,7 @@ pub(super) struct Door {
 }
 
 /// A connection.
-struct Visit {
+struct TunnelConnection {
     /// Where it came to, and from where it began.
     listener: Listener,
     remote: SocketAddr,
@@ -94,7 +94,7 @@ enum Tunnel {
     Begun { client: ClientTuple },
 }
 
-impl Visit {
+impl TunnelConnection {
     /// Returns a name for a request of connection `name`, which nothing else ever has.
     fn client(&self, name: ConnectionName) -> ClientTuple {
         ClientTuple {
@@ -122,7 +122,7 @@ impl Door {
         Self {
             lookups: Lookups::new(resolver),
             serves_bound,
-            visits: Vec::new(),
+            connections: Vec::new(),
             unsettled: VecDeque::new(),
             early: Vec::new(),
             users_asked: Vec::new(),
@@ -141,10 +141,10 @@ impl Door {
     /// Enters a connection.
     pub(super) fn begun(&mut self, name: ConnectionName, listener: Listener, remote: SocketAddr) {
         let place = name.place();
-        if self.visits.len() <= place {
-            self.visits.resize_with(place + 1, || None);
+        if self.connections.len() <= place {
+            self.connections.resize_with(place + 1, || None);
         }
-        self.visits[place] = Some(Visit {
+        self.connections[place] = Some(TunnelConnection {
             listener,
             remote,
             session: None,
@@ -160,33 +160,37 @@ impl Door {
 
     /// Forgets a connection that has ended, with its tunnels.
     pub(super) fn ended(&mut self, name: ConnectionName, hub: &mut Hub) {
-        let Some(visit) = self.visits.get_mut(name.place()).and_then(Option::take) else {
+        let Some(connection) = self
+            .connections
+            .get_mut(name.place())
+            .and_then(Option::take)
+        else {
             return;
         };
-        for tunnel in visit.tunnels.into_values() {
+        for tunnel in connection.tunnels.into_values() {
             tunnel.give_up(hub);
         }
-        let lost = visit.queued - visit.carried;
+        let lost = connection.queued - connection.carried;
         self.queued -= lost;
         hub.counters.dropped(QuicDrop::Queue, lost);
-        if visit.is_carrying {
+        if connection.is_carrying {
             self.carrying.retain(|it| *it != name);
         }
     }
 
     /// Returns all connections.
     pub(super) fn names(&self) -> Vec<ConnectionName> {
-        let visits = self.visits.iter().enumerate();
-        visits
-            .filter(|(_, visit)| visit.is_some())
+        let connections = self.connections.iter().enumerate();
+        connections
+            .filter(|(_, connection)| connection.is_some())
             .map(|(place, _)| ConnectionName::at(place))
             .collect()
     }
 
     /// Returns whether a connection has tunnels, or is about to have.
     pub(super) fn has_tunnels(&self, name: ConnectionName) -> bool {
-        let visit = self.visits.get(name.place()).and_then(Option::as_ref);
-        visit.is_some_and(|visit| !visit.tunnels.is_empty())
+        let connection = self.connections.get(name.place()).and_then(Option::as_ref);
+        connection.is_some_and(|connection| !connection.tunnels.is_empty())
     }
 
     /// Returns whether a client's tunnel is here.
@@ -204,15 +208,15 @@ impl Door {
         resolving.into_iter().chain(unsettled).min()
     }
 
-    fn visit(&mut self, name: ConnectionName) -> Option<&mut Visit> {
-        self.visits.get_mut(name.place())?.as_mut()
+    fn connection(&mut self, name: ConnectionName) -> Option<&mut TunnelConnection> {
+        self.connections.get_mut(name.place())?.as_mut()
     }
 
     /// Returns the connection and the stream of a client's tunnel.
     fn stream_of(&self, client: &ClientTuple) -> Option<(ConnectionName, u64)> {
         let place = usize::try_from(client.connection.place).ok()?;
-        let visit = self.visits.get(place)?.as_ref()?;
-        let stream = visit.streams.get(&client.connection.serial)?;
+        let connection = self.connections.get(place)?.as_ref()?;
+        let stream = connection.streams.get(&client.connection.serial)?;
         Some((ConnectionName::at(place), *stream))
     }
 }
@@ -372,7 +376,11 @@ impl Quic {
     fn answer(&mut self, at: (ConnectionName, u64), asked: Asked, may_ask: bool, hub: &mut Hub) {
         let (name, _) = at;
         let realm = hub.engine.realm_of_authority(true, &asked.authority);
-        let client = || self.door.visit(name).map(|visit| visit.client(name));
+        let client = || {
+            self.door
+                .connection(name)
+                .map(|connection| connection.client(name))
+        };
         let begun = match tunnels::identify(&asked, &realm, may_ask, client, hub) {
             Identified::Known(user) => self.begin(at, asked, &user, hub),
             Identified::Refused(why) => Err(why),
@@ -387,11 +395,11 @@ impl Quic {
             return;
         };
         if refusal == Refusal::Unauthorized
-            && let Some(visit) = self.door.visit(name)
+            && let Some(connection) = self.door.connection(name)
         {
-            visit.failures += 1;
+            connection.failures += 1;
             // guard: V-93-attempts
-            if visit.failures >= FAILURES_MAX {
+            if connection.failures >= FAILURES_MAX {
                 return self.close(name, CloseReason::RequestsExceeded);
             }
         }
@@ -401,14 +409,14 @@ impl Quic {
 
     /// Opens more streams to a client that has shown who it is, if it has come to need them.
     fn allow_streams(&mut self, name: ConnectionName) {
-        let Some(visit) = self.door.visit(name) else {
+        let Some(connection) = self.door.connection(name) else {
             return;
         };
-        let allowed = streams_for(visit.tunnels.len());
-        if visit.session.is_none() || visit.allowed >= allowed {
+        let allowed = streams_for(connection.tunnels.len());
+        if connection.session.is_none() || connection.allowed >= allowed {
             return;
         }
-        visit.allowed = allowed;
+        connection.allowed = allowed;
         self.endpoint.with(self.now, name, |connection, http| {
             http.on(connection).1.allow_streams(allowed);
         });
@@ -423,9 +431,9 @@ impl Quic {
         hub: &mut Hub,
     ) -> Result<(), Refusal> {
         let serves_bound = self.door.serves_bound;
-        let visit = self.door.visit(name).ok_or(Refusal::NoCapacity)?;
-        let client = visit.client(name);
-        let (session, port) = (&mut visit.session, asked.target.port);
+        let connection = self.door.connection(name).ok_or(Refusal::NoCapacity)?;
+        let client = connection.client(name);
+        let (session, port) = (&mut connection.session, asked.target.port);
         let tunnel = match tunnels::begin(session, client, asked.target, user, serves_bound, hub)? {
             Begun::Opening(client) => Tunnel::Begun { client },
             Begun::Named(host) => {
@@ -445,23 +453,23 @@ impl Quic {
         addresses: impl IntoIterator<Item = Option<SocketAddr>>,
         hub: &mut Hub,
     ) -> Result<(), Refusal> {
-        let visit = self.door.visit(name).ok_or(Refusal::NoCapacity)?;
-        let client = visit.client(name);
-        tunnels::open(visit.session.as_ref(), client, addresses, hub)?;
+        let connection = self.door.connection(name).ok_or(Refusal::NoCapacity)?;
+        let client = connection.client(name);
+        tunnels::open(connection.session.as_ref(), client, addresses, hub)?;
         self.keep((name, stream), Tunnel::Begun { client }, hub.now.time);
         Ok(())
     }
 
     /// Keeps what there is of a request from now on.
     fn keep(&mut self, (name, stream): (ConnectionName, u64), tunnel: Tunnel, now: Time) {
-        let Some(visit) = self.door.visit(name) else {
+        let Some(connection) = self.door.connection(name) else {
             return;
         };
         if let Tunnel::Begun { client } | Tunnel::Identifying { client, .. } = &tunnel {
-            visit.streams.insert(client.connection.serial, stream);
+            connection.streams.insert(client.connection.serial, stream);
         }
         let is_begun = matches!(tunnel, Tunnel::Begun { .. });
-        visit.tunnels.insert(stream, tunnel);
+        connection.tunnels.insert(stream, tunnel);
         if is_begun {
             self.connections.allocated(now, name, true);
         }
@@ -477,12 +485,12 @@ impl Quic {
 
     /// Forgets what there is of a request.
     fn forget(&mut self, (name, stream): (ConnectionName, u64), now: Time) -> Option<Tunnel> {
-        let visit = self.door.visit(name)?;
-        let tunnel = visit.tunnels.remove(&stream);
+        let connection = self.door.connection(name)?;
+        let tunnel = connection.tunnels.remove(&stream);
         if let Some(Tunnel::Begun { client } | Tunnel::Identifying { client, .. }) = &tunnel {
-            visit.streams.remove(&client.connection.serial);
+            connection.streams.remove(&client.connection.serial);
         }
-        if visit.streams.is_empty() {
+        if connection.streams.is_empty() {
             self.connections.allocated(now, name, false);
         }
         tunnel
@@ -512,8 +520,8 @@ impl Quic {
 
     /// Returns whether a request still waits for the resolver.
     fn waits(&mut self, waiting: &Waiting) -> bool {
-        let visit = self.door.visit(waiting.name);
-        let tunnel = visit.and_then(|visit| visit.tunnels.get(&waiting.stream));
+        let connection = self.door.connection(waiting.name);
+        let tunnel = connection.and_then(|connection| connection.tunnels.get(&waiting.stream));
         matches!(tunnel, Some(Tunnel::Resolving { number }) if *number == waiting.number)
     }
 }

@@ -62,22 +62,23 @@ impl Quic {
     pub(in crate::shard::front::quic) fn count_carried(&mut self, counters: &ShardCounters) {
         let Self { door, endpoint, .. } = self;
         let Door {
-            visits,
+            connections,
             carrying,
             queued,
             ..
         } = door;
         let mut carried = 0;
         carrying.retain(|name| {
-            let visit = visits.get_mut(name.place()).and_then(Option::as_mut);
-            let (Some(visit), Some(sent)) = (visit, endpoint.datagrams_sent(*name)) else {
+            let connection = connections.get_mut(name.place()).and_then(Option::as_mut);
+            let (Some(connection), Some(sent)) = (connection, endpoint.datagrams_sent(*name))
+            else {
                 return true; // it has ended, which will be told
             };
-            let sent = sent.min(visit.queued);
-            carried += sent - visit.carried;
-            visit.carried = sent;
-            visit.is_carrying = sent < visit.queued;
-            visit.is_carrying
+            let sent = sent.min(connection.queued);
+            carried += sent - connection.carried;
+            connection.carried = sent;
+            connection.is_carrying = sent < connection.queued;
+            connection.is_carrying
         });
         *queued -= carried;
         counters.datagrams.carried.add(carried);
@@ -134,11 +135,14 @@ impl Door {
 
     /// Notes payloads that were handed to a connection in DATAGRAM frames.
     fn queue(&mut self, name: ConnectionName, frames: u64) {
-        let visit = self.visits.get_mut(name.place()).and_then(Option::as_mut);
-        if let Some(visit) = visit.filter(|_| frames > 0) {
-            visit.queued += frames;
+        let connection = self
+            .connections
+            .get_mut(name.place())
+            .and_then(Option::as_mut);
+        if let Some(connection) = connection.filter(|_| frames > 0) {
+            connection.queued += frames;
             self.queued += frames;
-            if !std::mem::replace(&mut visit.is_carrying, true) {
+            if !std::mem::replace(&mut connection.is_carrying, true) {
                 self.carrying.push(name);
             }
         }
