@@ -13,7 +13,7 @@ use super::frames::{Frames, Piece, frame, kind, put_head};
 use super::incoming::{ClientSide, Incoming, unexpected};
 use super::request;
 use super::settings;
-use super::stage::{Request, State, bear};
+use super::stage::{Request, State, count_useless};
 use super::streams::{NotSent, Streams, Way};
 use crate::bind::Head;
 use crate::granted::Granted;
@@ -508,7 +508,7 @@ impl<T: Copy> Server<T> {
             streams.stop(stream, Code::STREAM_CREATION_ERROR);
             self.client.incoming.remove(&stream);
         }
-        bear(&mut self.client.useless, read.useless)?;
+        count_useless(&mut self.client.useless, read.useless)?;
         if let Some(mut settings) = read.settings {
             settings.takes_datagrams &= streams.takes_datagrams();
             self.client.settings = Some(settings);

@@ -52,7 +52,7 @@ impl<T> State<T> {
                 *useless = useless.saturating_sub(1);
                 Ok(None)
             }
-            kind::DATA if !is_head => bear(useless, 1).map(|()| None),
+            kind::DATA if !is_head => count_useless(useless, 1).map(|()| None),
             kind::DATA
             | kind::HEADERS
             | kind::CANCEL_PUSH
@@ -61,13 +61,13 @@ impl<T> State<T> {
             | kind::GOAWAY
             | kind::MAX_PUSH_ID => Err(unexpected()),
             kind if kind::RESERVED.contains(&kind) => Err(unexpected()),
-            _ => bear(useless, 1).map(|()| None),
+            _ => count_useless(useless, 1).map(|()| None),
         }
     }
 }
 
-/// Bears with `more` that nothing follows from.
-pub(super) fn bear(useless: &mut u32, more: u32) -> Result<(), Wrong> {
+/// Counts `more` frames and instructions that nothing follows from.
+pub(super) fn count_useless(useless: &mut u32, more: u32) -> Result<(), Wrong> {
     *useless = useless.saturating_add(more);
     // guard: V-87-useless
     match *useless > USELESS_MAX {
