@@ -29,5 +29,5 @@ pub use counters::{Accounting, AnswerCount, counters_page};
 pub use doctor::{Examination, examine};
 pub use log::{Output, Outputs, Seal, Sink, Summary};
 pub use process::{detach, notify, say_panics_at_once};
-pub use survive::{Estate, adopts, survive};
+pub use survive::{Survival, adopts, survive};
 pub use turnadmin::turnadmin;

@@ -16,13 +16,13 @@
 //! it was written is not used: then calls end, and no call gets a right that it did not have.
 
 mod adopts;
-mod deaths;
+mod crashes;
 mod handed;
-mod heritage;
 mod keeper;
 mod kept;
 mod listing;
 mod staying;
+mod takeover;
 mod trial;
 pub(crate) mod upgrade;
 mod upgrading;
@@ -37,9 +37,9 @@ use turnbuckle_datapath::KeptSockets;
 
 pub use self::adopts::adopts;
 use self::handed::Handed;
-pub(crate) use self::heritage::{Heritage, Record, ShardJournal};
 pub use self::keeper::survive;
 use self::kept::{Kept, SEALED, SEALING, Word, await_end};
+pub(crate) use self::takeover::{Record, ShardJournal, Takeover};
 use self::upgrade::{Tried, Upgrade, Upgraded};
 use crate::config::Config;
 use crate::control::events::Event;
@@ -56,9 +56,9 @@ const GRACE: Duration = Duration::from_secs(5);
 const NEXT_KEEPER: Duration = Duration::from_secs(2);
 
 /// What a relay takes over from the one before it, and leaves to the next.
-pub struct Estate {
+pub struct Survival {
     kept: &'static Kept,
-    heritage: Heritage,
+    takeover: Takeover,
     /// What another program has handed over, until it is taken.
     handed: Option<Handed>,
     /// The last upgrade.
@@ -69,18 +69,18 @@ pub struct Estate {
     lines: Vec<String>,
 }
 
-impl Estate {
-    /// Makes the estate of a relay without a keeper, after which there is none.
+impl Survival {
+    /// Returns that of a relay without a keeper, after which there is none.
     #[cfg(test)]
     pub(crate) fn alone(config: &Config) -> Self {
         let shards = usize::from(config.datapath.shards.get());
         let signals = nix::sys::signal::SigSet::empty();
         let page = staying::Main::new().expect("memory");
         let kept = Kept::new(shards, &signals, page, KeyRing::new(config)).expect("memory");
-        let heritage = Heritage::none(kept.journals.len());
+        let takeover = Takeover::none(kept.journals.len());
         Self {
             kept,
-            heritage,
+            takeover,
             handed: None,
             upgraded: None,
             keeper_known: kept.get(Word::Keeper),
@@ -111,7 +111,7 @@ impl Estate {
         &mut self,
         shards: usize,
         out: &mut impl Write,
-    ) -> (Heritage, Vec<Segments>) {
+    ) -> (Takeover, Vec<Segments>) {
         for line in &self.lines {
             let _ = writeln!(out, "survive: {line}");
         }
@@ -121,13 +121,13 @@ impl Estate {
             self.keeper_known,
             std::process::id()
         );
-        let heritage = std::mem::take(&mut self.heritage);
-        for complaint in &heritage.complaints {
+        let takeover = std::mem::take(&mut self.takeover);
+        for complaint in &takeover.complaints {
             let _ = writeln!(out, "warning: survive: {complaint}");
         }
         let journals = &self.kept.journals;
         if journals.len() == shards {
-            return (heritage, journals.clone());
+            return (takeover, journals.clone());
         }
         for journal in journals {
             journal.give_up();
@@ -137,7 +137,7 @@ impl Estate {
             "warning: survive: the number of threads has changed, so calls of the process before are \
              lost, and those of this one end with it"
         );
-        (Heritage::none(shards), Vec::new())
+        (Takeover::none(shards), Vec::new())
     }
 
     /// Returns whether permissions that are taken over may depend on rows of the user database.
@@ -214,7 +214,7 @@ fn await_end_of(number: u64) {
     }
 }
 
-impl Estate {
+impl Survival {
     /// Asks the keeper for an upgrade, and has [`Event::Tried`] say what it answers.
     ///
     /// # Errors

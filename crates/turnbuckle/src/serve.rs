@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use anyhow::Context as _;
 use turnbuckle_control::Controller;
 use turnbuckle_server::config::{self, Loaded, Machine, Problems, Request};
-use turnbuckle_server::{Configuration, Estate, Sink};
+use turnbuckle_server::{Configuration, Sink, Survival};
 
 pub(crate) fn run(options: Vec<OsString>) -> anyhow::Result<ExitCode> {
     let machine = Machine::discover().context("cannot read the addresses of this machine")?;
@@ -34,8 +34,8 @@ pub(crate) fn run(options: Vec<OsString>) -> anyhow::Result<ExitCode> {
     }
     let config = loaded.config.clone();
     turnbuckle_server::say_panics_at_once();
-    let code = turnbuckle_server::survive(&config, move |estate| {
-        match relay(*loaded, options, estate) {
+    let code = turnbuckle_server::survive(&config, move |survival| {
+        match relay(*loaded, options, survival) {
             Ok(()) => 0,
             Err(error) => {
                 // Nothing is left to be said if standard error is gone too.
@@ -47,9 +47,9 @@ pub(crate) fn run(options: Vec<OsString>) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::from(code.context("survive")?))
 }
 
-fn relay(loaded: Loaded, options: Vec<OsString>, estate: Option<Estate>) -> anyhow::Result<()> {
+fn relay(loaded: Loaded, options: Vec<OsString>, survival: Option<Survival>) -> anyhow::Result<()> {
     let source = move || again(|machine| config::load(options.clone(), machine));
-    let loaded = present(loaded, estate.as_ref(), &source)?;
+    let loaded = present(loaded, survival.as_ref(), &source)?;
     let settings = &loaded.config;
     let mut out =
         Sink::open(&settings.log, &settings.process, settings.persona).context("log-file")?;
@@ -57,7 +57,7 @@ fn relay(loaded: Loaded, options: Vec<OsString>, estate: Option<Estate>) -> anyh
         writeln!(out, "note: {note}")?;
     }
     let configuration = Configuration::new(loaded, source);
-    turnbuckle_server::serve_and_reload(configuration, estate, &mut out, Controller)?;
+    turnbuckle_server::serve_and_reload(configuration, survival, &mut out, Controller)?;
     Ok(())
 }
 
@@ -69,10 +69,10 @@ fn relay(loaded: Loaded, options: Vec<OsString>, estate: Option<Estate>) -> anyh
 /// The configuration is refused.
 pub(crate) fn present(
     loaded: Loaded,
-    estate: Option<&Estate>,
+    survival: Option<&Survival>,
     source: &impl Fn() -> Result<(Loaded, Machine), String>,
 ) -> anyhow::Result<Loaded> {
-    if !estate.is_some_and(Estate::has_predecessor) {
+    if !survival.is_some_and(Survival::has_predecessor) {
         return Ok(loaded);
     }
     let (loaded, _) = source().map_err(anyhow::Error::msg)?;

@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use anyhow::Context as _;
 use turnbuckle_control::Controller;
 use turnbuckle_server::config::{self, Loaded, Log, Machine, Persona, Process, Request};
-use turnbuckle_server::{Configuration, Estate, Sink};
+use turnbuckle_server::{Configuration, Sink, Survival};
 
 use crate::serve;
 
@@ -43,8 +43,8 @@ pub(crate) fn run(arguments: impl Iterator<Item = OsString>) -> anyhow::Result<E
     }
     let config = loaded.config.clone();
     turnbuckle_server::say_panics_at_once();
-    let code = turnbuckle_server::survive(&config, move |estate| {
-        relay(*loaded, arguments, estate).unwrap_or_else(|error| {
+    let code = turnbuckle_server::survive(&config, move |survival| {
+        relay(*loaded, arguments, survival).unwrap_or_else(|error| {
             // Nothing is left to be said if standard error is gone too.
             let _ = writeln!(io::stderr(), "turnserver: {error:#}");
             1
@@ -53,10 +53,14 @@ pub(crate) fn run(arguments: impl Iterator<Item = OsString>) -> anyhow::Result<E
     Ok(ExitCode::from(code.context("survive")?))
 }
 
-fn relay(loaded: Loaded, arguments: Vec<OsString>, estate: Option<Estate>) -> anyhow::Result<u8> {
+fn relay(
+    loaded: Loaded,
+    arguments: Vec<OsString>,
+    survival: Option<Survival>,
+) -> anyhow::Result<u8> {
     let source =
         move || serve::again(|machine| config::load_turnserver(arguments.clone(), machine));
-    let loaded = serve::present(loaded, estate.as_ref(), &source)?;
+    let loaded = serve::present(loaded, survival.as_ref(), &source)?;
     let (mut out, complaint) = open_log(&loaded.config.log, &loaded.config.process)?;
     if let Some(complaint) = complaint {
         writeln!(out, "error: {complaint}")?;
@@ -72,7 +76,7 @@ fn relay(loaded: Loaded, arguments: Vec<OsString>, estate: Option<Estate>) -> an
         writeln!(out, "{level}: {note}")?;
     }
     let configuration = Configuration::new(loaded, source);
-    match turnbuckle_server::serve_and_reload(configuration, estate, &mut out, Controller) {
+    match turnbuckle_server::serve_and_reload(configuration, survival, &mut out, Controller) {
         Ok(_) => Ok(0),
         Err(error) => {
             writeln!(io::stderr(), "turnserver: {error}")?;

@@ -17,7 +17,7 @@ use turnbuckle_engine::InterfaceAddress;
 
 use crate::config::{Config, Persona};
 use crate::shard::{Request, Shard};
-use crate::survive::Heritage;
+use crate::survive::Takeover;
 
 /// Time between two attempts to bind the addresses that are waited for.
 const INTERVAL: Duration = Duration::from_secs(1);
@@ -74,7 +74,7 @@ impl Listening {
     /// get any of them later.
     pub(crate) fn begin(
         config: &Config,
-        heritage: &Heritage,
+        takeover: &Takeover,
         out: &mut impl Write,
     ) -> io::Result<Self> {
         let wanted = datagrams_and_streams(config);
@@ -88,7 +88,7 @@ impl Listening {
         };
         let mut errors: Vec<(Transport, io::Error)> = Vec::new();
         for (transport, address) in wanted {
-            if heritage.listens(transport.kind(), address) {
+            if takeover.listens(transport.kind(), address) {
                 listening.opened(transport, address);
                 // Whether another process listens there too was known to the relay before.
                 if transport == Transport::Udp && config.persona == Persona::Turnserver {
@@ -123,7 +123,7 @@ impl Listening {
         }
         // Addresses that the relay before got after its start, and such as the configuration has no more.
         for transport in [Transport::Udp, Transport::Tcp] {
-            for address in heritage.listeners(transport.kind()) {
+            for address in takeover.listeners(transport.kind()) {
                 let wanted = (transport, address);
                 let ip = address.ip();
                 if listening.is_open(transport, address) {
@@ -134,7 +134,7 @@ impl Listening {
                 {
                     listening.opened(transport, address);
                 } else {
-                    heritage.close(transport.kind(), address);
+                    takeover.close(transport.kind(), address);
                 }
             }
         }

@@ -17,7 +17,7 @@ use crate::counters::Accounting;
 use crate::handle::{Attached, Command, Commands, Control, Events, Handle};
 use crate::log::Output;
 use crate::process::Settled;
-use crate::survive::Estate;
+use crate::survive::Survival;
 
 /// Descriptors that a relay leaves to its keepers: one that takes over has to name itself.
 const DESCRIPTORS_OF_KEEPERS: u64 = 8;
@@ -39,7 +39,7 @@ pub fn serve(
     serve_and_reload(Configuration::fixed(config.clone()), None, out, control)
 }
 
-/// Runs the relay as [`serve`] does, with a configuration that is read again on SIGHUP and on command. It takes over what is in the `estate`, and
+/// Runs the relay as [`serve`] does, with a configuration that is read again on SIGHUP and on command. It takes over what is in the `survival`, and
 /// leaves it to the next relay.
 ///
 /// # Errors
@@ -47,7 +47,7 @@ pub fn serve(
 /// A socket could not be set up, `control` refused, or a shard failed.
 pub fn serve_and_reload<C: Control>(
     mut configuration: Configuration,
-    mut estate: Option<Estate>,
+    mut survival: Option<Survival>,
     out: &mut impl Output,
     control: C,
 ) -> Result<Accounting, ServeError> {
@@ -62,29 +62,38 @@ pub fn serve_and_reload<C: Control>(
         false => (Vec::new(), None),
     };
     events::watch_signals(events.clone()).map_err(|error| ServeError::from_io(&error))?;
-    if let Some(estate) = &estate {
-        let watching = estate.watch_keeper(events.clone());
+    if let Some(survival) = &survival {
+        let watching = survival.watch_keeper(events.clone());
         watching.map_err(|error| ServeError::new(format!("survive: {error}")))?;
     }
-    let left = estate.as_ref().map_or(0, |_| DESCRIPTORS_OF_KEEPERS);
+    let left = survival.as_ref().map_or(0, |_| DESCRIPTORS_OF_KEEPERS);
     let descriptors = raise_descriptor_limit(left);
-    let mut relay = start(config, estate.as_mut(), descriptors, &events, &outlets, out)?;
+    let mut relay = start(
+        config,
+        survival.as_mut(),
+        descriptors,
+        &events,
+        &outlets,
+        out,
+    )?;
     let mut upgrading = Upgrading::new(events.clone());
     let handle = Handle {
         counters: relay.counters.clone(),
         commands: Commands::new(events, shards),
         events: session_events,
-        upgraded: estate.as_ref().and_then(Estate::upgraded).cloned(),
+        upgraded: survival.as_ref().and_then(Survival::upgraded).cloned(),
     };
-    let main = estate.as_ref().map_or_else(std::process::id, Estate::main);
+    let main = survival
+        .as_ref()
+        .map_or_else(std::process::id, Survival::main);
     let settled = Settled::new(&config.process, main, config.persona, out).and_then(|settled| {
         // Neither scrapers nor clients are admitted earlier, because the process must not handle network input as the user that started it.
         let attached = control.attach(config, handle, out)?;
-        if let Some(estate) = &mut estate {
-            estate.take_over()?;
+        if let Some(survival) = &mut survival {
+            survival.take_over()?;
         }
         listening::admit_clients(relay.shards.all());
-        relay.leave_listeners(estate.as_ref(), out);
+        relay.leave_listeners(survival.as_ref(), out);
         settled.announce(&config.process, out)?;
         Ok((settled, attached))
     });
@@ -100,17 +109,17 @@ pub fn serve_and_reload<C: Control>(
         announce::ready_as_coturn(relay.shards.all().len(), out);
     }
     let _ = writeln!(out, "ready");
-    if let Some(estate) = &estate {
-        estate.serves();
+    if let Some(survival) = &survival {
+        survival.serves();
     }
-    let beside = (&mut attached, estate.as_ref());
+    let beside = (&mut attached, survival.as_ref());
     let ended = relay.wait(&mut configuration, beside, &mut upgrading, &inbox, out);
     // No event is read from here on. A shard that sends many events must not block on a full channel.
     drop(inbox);
-    if let (Ok(Ending::HandsOver), Some(estate)) = (&ended, &estate) {
-        estate.begin_hand_over();
+    if let (Ok(Ending::HandsOver), Some(survival)) = (&ended, &survival) {
+        survival.begin_hand_over();
         drop(attached);
-        relay.hand_over(estate, configuration.running(), out);
+        relay.hand_over(survival, configuration.running(), out);
     }
     let accounting = relay.shards.stop();
     if let Some(line) = relay.offload.passed() {
@@ -144,7 +153,7 @@ impl Started {
     fn wait(
         &mut self,
         configuration: &mut Configuration,
-        (attached, estate): (&mut impl Attached, Option<&Estate>),
+        (attached, survival): (&mut impl Attached, Option<&Survival>),
         upgrading: &mut Upgrading,
         inbox: &Inbox,
         out: &mut impl Output,
@@ -155,7 +164,7 @@ impl Started {
                 Wake::Event(Event::Tried(answer)) => upgrading.answered(answer),
                 Wake::Event(Event::Command(command)) => match *command {
                     Command::Upgrade(upgrade, reply) => {
-                        upgrading.begin(&upgrade, estate, reply);
+                        upgrading.begin(&upgrade, survival, reply);
                     }
                     Command::HandOver if upgrading.is_agreed() => {
                         return Ok(Ending::HandsOver);
@@ -174,7 +183,7 @@ impl Started {
                     }
                 }
                 Wake::Event(Event::Users(engine)) => {
-                    note_rows(estate, &self.users, &engine);
+                    note_rows(survival, &self.users, &engine);
                     self.users.changed(engine, &mut self.shards);
                 }
                 Wake::Event(event) => self.handle(event, configuration.running(), out)?,
@@ -192,7 +201,7 @@ impl Started {
             self.users.publish(&self.shards);
             self.interfaces.publish(&self.shards);
             if self.listening.attempt(config, now, self.shards.all(), out) {
-                self.leave_listeners(estate, out);
+                self.leave_listeners(survival, out);
             }
             // An address may have come, or another rule with a reload.
             self.offload.screen(config, self.listening.own_datagrams());
@@ -205,8 +214,8 @@ impl Started {
     }
 
     /// Leaves the listening sockets to the next relay.
-    fn leave_listeners(&self, estate: Option<&Estate>, out: &mut impl Output) {
-        let listed = estate.map(|estate| estate.list(&self.shards.kept()));
+    fn leave_listeners(&self, survival: Option<&Survival>, out: &mut impl Output) {
+        let listed = survival.map(|survival| survival.list(&self.shards.kept()));
         if let Some(Err(error)) = listed {
             let _ = writeln!(
                 out,
@@ -279,7 +288,7 @@ impl Started {
     }
 
     /// Ends the last turn of every shard, and the process, and leaves all sockets to the keeper.
-    fn hand_over(&self, estate: &Estate, config: &Config, out: &mut impl Output) -> ! {
+    fn hand_over(&self, survival: &Survival, config: &Config, out: &mut impl Output) -> ! {
         let accounting = self.shards.seal();
         if let Some(line) = self.offload.passed() {
             let _ = writeln!(out, "{line}");
@@ -292,7 +301,7 @@ impl Started {
         }
         let _ = writeln!(out, "handed over; {}", accounting.line());
         let _ = out.flush();
-        estate.hand_over()
+        survival.hand_over()
     }
 
     fn handle(

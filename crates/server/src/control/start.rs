@@ -27,7 +27,7 @@ use crate::resolve::Resolver;
 use crate::shard::discovery::sites;
 use crate::shard::front::all::DatagramService;
 use crate::shard::{Followers, HostAddresses, Listeners, Plan};
-use crate::survive::{Estate, Heritage, ShardJournal};
+use crate::survive::{ShardJournal, Survival, Takeover};
 use crate::translate;
 
 /// Holds the parts of a started relay. Its listeners receive nothing before clients are admitted.
@@ -47,7 +47,7 @@ pub(super) struct Started {
     pub(super) descriptors: Option<u64>,
 }
 
-/// Opens all sockets, or takes over those in the `estate` with all that belongs to them, and prints what the relay serves. The process may have so
+/// Opens all sockets, or takes over those in the `survival` with all that belongs to them, and prints what the relay serves. The process may have so
 /// many `descriptors`. Each shard has one of `outlets` for its events; without a consumer there are none.
 ///
 /// # Errors
@@ -55,19 +55,19 @@ pub(super) struct Started {
 /// What could not be set up.
 pub(super) fn start(
     config: &Config,
-    mut estate: Option<&mut Estate>,
+    mut survival: Option<&mut Survival>,
     descriptors: Option<u64>,
     events: &SyncSender<Event>,
     outlets: &[EventSender],
     out: &mut impl Write,
 ) -> Result<Started, ServeError> {
     let count = usize::from(config.datapath.shards.get());
-    let (mut heritage, journals, keys) = match &mut estate {
-        Some(estate) => {
-            let (heritage, journals) = estate.take(count, out);
-            (heritage, journals, estate.keys(config))
+    let (mut takeover, journals, keys) = match &mut survival {
+        Some(survival) => {
+            let (takeover, journals) = survival.take(count, out);
+            (takeover, journals, survival.keys(config))
         }
-        None => (Heritage::none(count), Vec::new(), KeyRing::new(config)),
+        None => (Takeover::none(count), Vec::new(), KeyRing::new(config)),
     };
     let (backend, why) = translate::backend(config.datapath.backend);
     let devices = [
@@ -81,10 +81,12 @@ pub(super) fn start(
         }
     }
     let mut listening =
-        Listening::begin(config, &heritage, out).map_err(|error| ServeError::from_io(&error))?;
+        Listening::begin(config, &takeover, out).map_err(|error| ServeError::from_io(&error))?;
     let engine = translate::engine(config, &keys).map_err(ServeError::new)?;
-    let needs_rows = estate.as_ref().is_some_and(|estate| estate.needs_rows());
-    let has_calls = heritage.allocations() > 0 && !needs_rows;
+    let needs_rows = survival
+        .as_ref()
+        .is_some_and(|survival| survival.needs_rows());
+    let has_calls = takeover.allocations() > 0 && !needs_rows;
     let users = OpenedUsers::open(config, Arc::new(engine), has_calls, events, out)?;
     let commons = Commons::new(&users.engine);
     let budget = Arc::new(BufferBudget::new(translate::RELAY_BUFFER_BUDGET_BYTES));
@@ -99,7 +101,7 @@ pub(super) fn start(
     let serving = translate::serving(config, descriptors);
     // The machine may have got an address while the configuration was read.
     listening.follow(config, interfaces.addresses());
-    let attached = std::mem::take(&mut heritage.attached);
+    let attached = std::mem::take(&mut takeover.attached);
     let mut offload = Offload::start(config, attached).map_err(ServeError::new)?;
     if let Some(meters) = offload.meters() {
         commons.set_meters(meters);
@@ -111,10 +113,10 @@ pub(super) fn start(
     let datagrams =
         translate::datagrams(config, &serving, certificates_now, &keys, resolver.as_ref());
     offload.screen(config, listening.own_datagrams());
-    let recorded = heritage.allocations();
-    let listeners = heritage.listeners;
+    let recorded = takeover.allocations();
+    let listeners = takeover.listeners;
     let (mut records, mut kept) = (Vec::new(), Vec::new());
-    for shard in heritage.shards {
+    for shard in takeover.shards {
         records.push(shard.record);
         kept.push(shard.sockets);
     }
@@ -178,7 +180,7 @@ pub(super) fn start(
     let database = users.state.clone();
     let engine = Arc::clone(&users.engine);
     let users = users.follow(Arc::clone(&commons));
-    note_rows(estate.as_deref(), &users, &engine);
+    note_rows(survival.as_deref(), &users, &engine);
     let running = Running {
         listening: &listening,
         shards: count,
@@ -208,8 +210,8 @@ pub(super) fn start(
 }
 
 /// Notes for the next relay whether rows of the user database allow peers.
-pub(super) fn note_rows(estate: Option<&Estate>, users: &FollowedUsers, engine: &EngineConfig) {
-    if let (Some(estate), Some(allow)) = (estate, users.rows_allow(engine)) {
-        estate.note_rows(allow);
+pub(super) fn note_rows(survival: Option<&Survival>, users: &FollowedUsers, engine: &EngineConfig) {
+    if let (Some(survival), Some(allow)) = (survival, users.rows_allow(engine)) {
+        survival.note_rows(allow);
     }
 }

@@ -4,7 +4,7 @@ use std::sync::mpsc::SyncSender;
 
 use super::events::Event;
 use crate::handle::{Reply, Tried, Upgrade};
-use crate::survive::Estate;
+use crate::survive::Survival;
 
 /// How far an upgrade is.
 pub(super) struct Upgrading {
@@ -30,10 +30,10 @@ impl Upgrading {
     pub(super) fn begin(
         &mut self,
         upgrade: &Upgrade,
-        estate: Option<&Estate>,
+        survival: Option<&Survival>,
         reply: Reply<Result<Tried, String>>,
     ) {
-        let Some(estate) = estate else {
+        let Some(survival) = survival else {
             reply(Err(
                 "an upgrade that keeps calls needs `survive=on`, from the start of the server on; without it drain and \
                  restart"
@@ -47,7 +47,7 @@ impl Upgrading {
         }
         self.is_agreed = false;
         self.is_dry_run = upgrade.is_dry_run;
-        match estate.wish(upgrade, self.events.clone()) {
+        match survival.wish(upgrade, self.events.clone()) {
             Ok(()) => self.reply = Some(reply),
             Err(error) => reply(Err(format!("the keeper cannot be asked: {error}"))),
         }

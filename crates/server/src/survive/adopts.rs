@@ -91,32 +91,32 @@ fn read(journal: &Segments) -> Result<Vec<Change>, String> {
 impl Count {
     /// Adds the allocations on record.
     fn add(&mut self, changes: &[Change]) {
-        let mut fate_by_allocation = HashMap::new();
+        let mut held_by_allocation = HashMap::new();
         for change in changes {
             match change {
                 Change::Created(created) => {
-                    let fate = Fate {
+                    let held = Held {
                         transport: created.path.transport,
                         is_mobile: created.brought.is_mobile,
                         has_tcp_relays: created.protocol == RelayProtocol::Tcp,
                     };
-                    fate_by_allocation.insert(created.allocation, fate);
+                    held_by_allocation.insert(created.allocation, held);
                 }
                 Change::Moved(moved) => {
-                    if let Some(fate) = fate_by_allocation.get_mut(&moved.allocation) {
-                        fate.transport = moved.path.transport;
+                    if let Some(held) = held_by_allocation.get_mut(&moved.allocation) {
+                        held.transport = moved.path.transport;
                     }
                 }
                 Change::Ended(ended) => {
-                    fate_by_allocation.remove(&ended.allocation);
+                    held_by_allocation.remove(&ended.allocation);
                 }
                 _ => {}
             }
         }
-        for fate in fate_by_allocation.into_values() {
+        for held in held_by_allocation.into_values() {
             self.all += 1;
-            match (fate.transport, fate.is_mobile) {
-                _ if fate.has_tcp_relays => self.ending += 1,
+            match (held.transport, held.is_mobile) {
+                _ if held.has_tcp_relays => self.ending += 1,
                 (Transport::Udp, _) => {}
                 (_, true) => self.waiting += 1,
                 (_, false) => self.ending += 1,
@@ -126,7 +126,7 @@ impl Count {
 }
 
 /// What decides what becomes of an allocation.
-struct Fate {
+struct Held {
     transport: Transport,
     is_mobile: bool,
     has_tcp_relays: bool,

@@ -14,12 +14,12 @@ use rustix::time::Timespec;
 use turnbuckle_sys::keeper::{Inherited, Keeper, Side, beside_standard};
 
 use super::adopts::fits;
-use super::deaths::Deaths;
+use super::crashes::Crashes;
 use super::handed::{self, Handed, Open};
 use super::kept::{Kept, SEALED, SEALING, Word, await_end};
 use super::staying::{Main, SIGNALLED, number_of_this_process};
 use super::upgrading::{Plan, Upgrades};
-use super::{Estate, Heritage};
+use super::{Survival, Takeover};
 use crate::config::{Config, Survive};
 use crate::control::keys::KeyRing;
 use crate::control::limits::raise_descriptor_limit;
@@ -47,12 +47,15 @@ const MOMENT: Timespec = Timespec {
 };
 
 /// Runs a relay, and returns the code to exit with. With `survive` it is run by another process, again and again until it ends by itself;
-/// the estate is that of the process. To be called before this process has a second thread.
+/// the survival is that of the process. To be called before this process has a second thread.
 ///
 /// # Errors
 ///
 /// The relay cannot be run so: the kernel or a sandbox does not allow it.
-pub fn survive(config: &Config, relay: impl FnOnce(Option<Estate>) -> u8 + Send) -> io::Result<u8> {
+pub fn survive(
+    config: &Config,
+    relay: impl FnOnce(Option<Survival>) -> u8 + Send,
+) -> io::Result<u8> {
     let wanted = config.process.survive;
     let handed = Handed::of_environment().map_err(io::Error::other)?;
     if let Some(handed) = &handed {
@@ -83,15 +86,15 @@ pub fn survive(config: &Config, relay: impl FnOnce(Option<Estate>) -> u8 + Send)
             match keeping.keeper.clone_process()? {
                 Side::Child(inherited) => {
                     let handed = keeping.upgrades.handed.take();
-                    let estate = Estate {
+                    let survival = Survival {
                         kept: keeping.kept,
-                        heritage: claim(keeping.kept, handed.as_ref(), inherited),
+                        takeover: claim(keeping.kept, handed.as_ref(), inherited),
                         handed,
                         upgraded: keeping.upgrades.last.take(),
                         keeper_known: keeping.kept.get(Word::Keeper),
                         lines: mem::take(&mut keeping.lines),
                     };
-                    be_relay(estate, relay)
+                    be_relay(survival, relay)
                 }
                 Side::Parent(pid) => {
                     keeping.relay = RelayProcess::Child(pid);
@@ -122,7 +125,7 @@ pub(super) struct Keeping<'a> {
     pub(super) config: &'a Config,
     pub(super) relay: RelayProcess,
     pub(super) spare: Option<Pid>,
-    deaths: Deaths,
+    crashes: Crashes,
     /// What the next relay says for this process, which has no log and waits for no reader of its output.
     pub(super) lines: Vec<String>,
     /// The number in the file is to be this process's, which was not the one that was started when it was written.
@@ -161,7 +164,7 @@ impl<'a> Keeping<'a> {
             config,
             relay: RelayProcess::None,
             spare: None,
-            deaths: Deaths::default(),
+            crashes: Crashes::default(),
             lines: Vec::new(),
             has_pid_file_due: false,
             main,
@@ -262,7 +265,7 @@ impl<'a> Keeping<'a> {
         }
         let had_served = self.kept.get(Word::Served) == 1;
         let killed = signal.is_none_or(|signal| signal == Signal::SIGKILL as i32);
-        let pause = self.deaths.note(had_served && killed, Instant::now());
+        let pause = self.crashes.note(had_served && killed, Instant::now());
         let how = match signal {
             Some(signal) => format!("the relay was ended by signal {signal}"),
             None => "the relay has ended".to_owned(),
@@ -419,11 +422,11 @@ fn other_main(kept: &Kept) -> io::Result<Option<OwnedFd>> {
 }
 
 /// Makes this process the relay, and returns what the one before it had open. Without that it ends.
-fn claim(kept: &'static Kept, handed: Option<&Handed>, inherited: Inherited) -> Heritage {
+fn claim(kept: &'static Kept, handed: Option<&Handed>, inherited: Inherited) -> Takeover {
     // First of all: what the relay before had open is in hand then, or closed.
     let claimed = kept.be(Word::Relay).and_then(|()| match handed {
-        Some(handed) => Heritage::claim_handed(handed, inherited),
-        None => Heritage::claim(kept, inherited),
+        Some(handed) => Takeover::claim_handed(handed, inherited),
+        None => Takeover::claim(kept, inherited),
     });
     claimed.unwrap_or_else(|error| {
         say(&format!("error: what was left open is not known: {error}"));
@@ -432,12 +435,12 @@ fn claim(kept: &'static Kept, handed: Option<&Handed>, inherited: Inherited) -> 
 }
 
 /// Runs the relay on a thread of its own, and ends the process.
-fn be_relay(estate: Estate, relay: impl FnOnce(Option<Estate>) -> u8 + Send) -> ! {
-    let kept = estate.kept;
+fn be_relay(survival: Survival, relay: impl FnOnce(Option<Survival>) -> u8 + Send) -> ! {
+    let kept = survival.kept;
     let code = std::thread::scope(|scope| {
         let thread = std::thread::Builder::new().name("main".into());
         thread
-            .spawn_scoped(scope, || relay(Some(estate)))
+            .spawn_scoped(scope, || relay(Some(survival)))
             .map(|thread| thread.join())
     });
     let code = match code {

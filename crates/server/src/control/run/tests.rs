@@ -72,13 +72,13 @@ impl Running {
 
     /// A relay with a journal for each shard, and without a keeper.
     fn start_with_journals(host: u8, options: &[&str]) -> Self {
-        Self::start_with(host, options, |config| Some(Estate::alone(config)))
+        Self::start_with(host, options, |config| Some(Survival::alone(config)))
     }
 
     fn start_with(
         host: u8,
         options: &[&str],
-        estate: impl FnOnce(&Config) -> Option<Estate>,
+        survival: impl FnOnce(&Config) -> Option<Survival>,
     ) -> Self {
         let [_, high, middle, low] = std::process::id().to_be_bytes();
         let ip = [127, 32 | high & 3 | host << 2, middle, low];
@@ -103,8 +103,16 @@ impl Running {
         let mut out = Unread::default();
         let (outlets, session_events) = Events::channel(2);
         let mut upgrading = Upgrading::new(events.clone());
-        let mut estate = estate(&config);
-        let mut relay = start(&config, estate.as_mut(), None, &events, &outlets, &mut out).unwrap();
+        let mut survival = survival(&config);
+        let mut relay = start(
+            &config,
+            survival.as_mut(),
+            None,
+            &events,
+            &outlets,
+            &mut out,
+        )
+        .unwrap();
         listening::admit_clients(relay.shards.all());
         let shards = relay.shards.all().iter();
         let counters = shards.map(|shard| Arc::clone(&shard.counters)).collect();

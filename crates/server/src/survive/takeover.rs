@@ -21,8 +21,8 @@ use crate::journal::{Memory, Segments};
 
 /// What each shard takes over; nothing if there was no relay before.
 #[derive(Default)]
-pub(crate) struct Heritage {
-    pub(crate) shards: Vec<ShardHeritage>,
+pub(crate) struct Takeover {
+    pub(crate) shards: Vec<ShardTakeover>,
     /// Sockets that clients are listened to at.
     pub(crate) listeners: usize,
     /// Programs of the kernel that relay channels.
@@ -33,7 +33,7 @@ pub(crate) struct Heritage {
 
 /// What one shard takes over.
 #[derive(Default)]
-pub(crate) struct ShardHeritage {
+pub(crate) struct ShardTakeover {
     /// Listening sockets, and relay sockets of allocations that have not ended.
     pub(crate) sockets: KeptSockets,
     pub(crate) record: Record,
@@ -124,11 +124,11 @@ impl fmt::Debug for ShardJournal {
     }
 }
 
-impl Heritage {
+impl Takeover {
     /// Returns what so many shards take over if there was no relay before.
     pub(crate) fn none(shards: usize) -> Self {
         let mut none = Self::default();
-        none.shards.resize_with(shards, ShardHeritage::default);
+        none.shards.resize_with(shards, ShardTakeover::default);
         none
     }
 
@@ -157,21 +157,21 @@ impl Heritage {
             let file = left.remove(&number).map(File::from);
             file.ok_or_else(|| io::ErrorKind::NotFound.into())
         })?;
-        let mut heritage = Self::sort(before.listed, &before.journals, left);
-        match heritage.complaints.pop() {
+        let mut takeover = Self::sort(before.listed, &before.journals, left);
+        match takeover.complaints.pop() {
             Some(complaint) => Err(io::Error::other(complaint)),
-            None => Ok(heritage),
+            None => Ok(takeover),
         }
     }
 
     /// Sorts what is `left` by the list of listening sockets and the journals; the rest is closed.
     fn sort(listed: Vec<Listed>, journals: &[Segments], mut left: HashMap<RawFd, OwnedFd>) -> Self {
-        let mut heritage = Self::none(journals.len());
-        heritage.listeners = listed.len();
+        let mut takeover = Self::none(journals.len());
+        takeover.listeners = listed.len();
         for listed in listed {
             let found = left.remove(&listed.number);
             let found = found.filter(|descriptor| listed.is(descriptor));
-            let (Some(descriptor), Some(shard)) = (found, heritage.shards.get(listed.shard)) else {
+            let (Some(descriptor), Some(shard)) = (found, takeover.shards.get(listed.shard)) else {
                 let mut nothing = Self::none(journals.len());
                 nothing.complaints.push(format!(
                     "the socket for {} of the relay before is not there, so nothing of it is taken over",
@@ -189,13 +189,13 @@ impl Heritage {
                 }
                 Open::Socket => {}
                 // guard: offload-taken-over
-                Open::Other => heritage.attached.extend(Attachment::of(descriptor)),
+                Open::Other => takeover.attached.extend(Attachment::of(descriptor)),
             }
         }
-        for (index, shard) in heritage.shards.iter_mut().enumerate() {
+        for (index, shard) in takeover.shards.iter_mut().enumerate() {
             match journals[index].read() {
                 Ok(changes) => shard.record = Record::of(changes),
-                Err(why) => heritage.complaints.push(format!(
+                Err(why) => takeover.complaints.push(format!(
                     "the calls of shard {index} are lost, because its journal is not used: {why}"
                 )),
             }
@@ -208,7 +208,7 @@ impl Heritage {
                 }
             }
         }
-        heritage
+        takeover
     }
 
     /// Returns the allocations on record.
