@@ -3,23 +3,21 @@
 //! The request is checked and everything it needs is taken at once: a quota unit and the ports. Then the host opens the
 //! sockets, and [`settle`] answers. Whatever goes wrong in between, dropping what was taken gives it back.
 
-use core::time::Duration;
+mod settle;
+
 use std::sync::Arc;
 
-use turnbuckle_wire::{AddressFamily, AttributeError, AttributeType, IntegrityKey, Method};
+use turnbuckle_wire::{AddressFamily, AttributeError, AttributeType, Method};
 
+use self::settle::answer_allocate;
+pub(crate) use self::settle::settle;
 use crate::account::Account;
-use crate::allocation::channels::Channels;
 use crate::allocation::lease::Lease;
-use crate::allocation::mobility::Mobility;
 use crate::allocation::opening::{Opening, Openings};
-use crate::allocation::permissions::Permissions;
-use crate::allocation::relay::Relay;
-use crate::allocation::{Allocation, Entry, Pending, Rare, Wish};
+use crate::allocation::{Entry, Pending, Wish};
 use crate::allocations::Allocations;
 use crate::auth::{Authenticator, CanonicalOrigin, Proof};
 use crate::bandwidth::Exhausted;
-use crate::change::{Brought, Change, Created, Reserved, Usage};
 use crate::config::{Config, DefaultFamily};
 use crate::held::HeldPort;
 use crate::id::{AllocationId, Family, RelayProtocol};
@@ -30,9 +28,9 @@ use crate::ports::PortKind;
 use crate::quota::QuotaUnit;
 use crate::random::Random;
 use crate::redirect;
-use crate::reject::{Reject, SharedRefusal, reason_phrase};
-use crate::request::{Answered, Envelope, Request};
-use crate::reservation::{RESERVATION_MIN, Reservation, ReservationToken, ReservedPort};
+use crate::reject::{Reject, SharedRefusal};
+use crate::request::{Answered, Request};
+use crate::reservation::{ReservationToken, ReservedPort};
 use crate::rules::Rules;
 use crate::time::{Now, Time};
 
@@ -427,204 +425,4 @@ fn lease_ports(
     } else {
         Err(Reject::InsufficientCapacity)
     }
-}
-
-/// Ends the pending state: an allocation and a success response, or neither and a 508.
-pub(crate) fn settle(
-    id: AllocationId,
-    now: Now,
-    rules: &Rules,
-    authenticator: &mut Authenticator,
-    allocations: &mut Allocations,
-    out: &mut Out,
-    random: &mut impl Random,
-) {
-    let pending = match allocations.table.take(id) {
-        Some(Entry::Pending(pending)) => pending,
-        Some(other @ (Entry::Live(_) | Entry::Tunnel(_))) => {
-            return allocations.table.put_back(id, other);
-        }
-        None => return,
-    };
-    allocations.pending -= 1;
-    allocations.wheel.cancel(id.index);
-    let Pending {
-        envelope,
-        key,
-        account,
-        reserves,
-        origin,
-        wish,
-        openings,
-        ..
-    } = *pending;
-    let Wish {
-        token: redeemed,
-        is_mobile,
-        ..
-    } = wish;
-
-    let unix_s = authenticator.calendar_s(now);
-    let lifetime = rules
-        .config
-        .lifetimes
-        .granted(wish.lifetime, account.user(), unix_s);
-    let expires = now.time + lifetime;
-    let mut relays = [None, None];
-    let mut rare = Rare {
-        origin,
-        redeemed,
-        ..Rare::default()
-    };
-    let mut reserved = None;
-    for (opening, family) in openings.by_family.into_iter().zip([Family::V4, Family::V6]) {
-        match opening {
-            Opening::Open {
-                endpoint,
-                lease,
-                sibling,
-            } => {
-                relays[family.index()] = Some(Relay::new(endpoint, expires, lease));
-                reserved = reserved.or(sibling);
-            }
-            Opening::Failed(code) => rare.missing_family = Some((family, code)),
-            // given up: the host's answer will find no allocation, and the socket is closed
-            Opening::Waiting { .. } => {
-                rare.missing_family = Some((family, Reject::InsufficientCapacity.code()))
-            }
-            Opening::Unwanted => {}
-        }
-    }
-    let reservation = reserved
-        .zip(reserves)
-        .map(|(port, quota)| reserve(port, quota, now, rules, allocations, random));
-    if relays.iter().all(Option::is_none) || matches!(reservation, Some(None)) {
-        for relay in relays.into_iter().flatten() {
-            relay.close(&mut out.outbox);
-        }
-        allocations.table.vacate(id, &envelope.to);
-        out.reply_error(
-            &rules.config,
-            &envelope,
-            key.as_ref(),
-            Reject::InsufficientCapacity.code(),
-        );
-        return;
-    }
-    let reservation = reservation.flatten();
-    rare.token = reservation.map(|reserved| reserved.token);
-    let created = Created {
-        allocation: id,
-        path: rules.listeners.path(&envelope.to),
-        user: account.user().clone(),
-        transaction: envelope.transaction,
-        protocol: relays
-            .iter()
-            .flatten()
-            .next()
-            .map_or(RelayProtocol::Udp, |relay| relay.lease.protocol()),
-        relays: relays.iter().flatten().map(Relay::addresses).collect(),
-        missing_family: rare.missing_family,
-        reservation,
-        brought: Brought {
-            redeemed,
-            is_mobile,
-            origin,
-            tunnel_to: None,
-        },
-        bytes_per_s: account.rate(),
-        created: now.time,
-        expires,
-    };
-    let allocation = Allocation {
-        client: envelope.to,
-        relays,
-        permissions: Permissions::default(),
-        channels: Channels::default(),
-        usage: Usage::default(),
-        wake: expires,
-        created: now.time,
-        account,
-        transaction: envelope.transaction,
-        mobility: is_mobile.then(|| Box::new(Mobility::new(envelope.to))),
-        rare: rare.boxed(),
-    };
-    allocations.table.put_back(id, Entry::Live(allocation));
-    allocations.wheel.schedule(id.index, expires);
-    mobility::announce_paths(id, rules, allocations);
-    out.changes.push_back(Change::Created(Box::new(created)));
-    answer_allocate(
-        id,
-        &envelope,
-        key.as_ref(),
-        lifetime,
-        rules,
-        allocations,
-        out,
-    );
-}
-
-/// Keeps a port for whoever brings its token.
-fn reserve(
-    port: ReservedPort,
-    quota: QuotaUnit,
-    now: Now,
-    rules: &Rules,
-    allocations: &mut Allocations,
-    random: &mut impl Random,
-) -> Option<Reserved> {
-    let mut token = [0; 8];
-    random.fill(&mut token);
-    let token = ReservationToken(token);
-    let expires = now.time + rules.config.lifetimes.reservation.max(RESERVATION_MIN);
-    let local = port.lease.local();
-    let reservation = Reservation {
-        port,
-        quota,
-        expires,
-    };
-    rules.commons.reservations.put(token, reservation).ok()?;
-    allocations.reservation_deadlines.push_back(expires);
-    Some(Reserved {
-        token,
-        local,
-        expires,
-    })
-}
-
-/// Queues the success response, for a new request and for a repeated one (RFC 8656 §7.2).
-fn answer_allocate(
-    id: AllocationId,
-    envelope: &Envelope,
-    key: Option<&IntegrityKey>,
-    lifetime: Duration,
-    rules: &Rules,
-    allocations: &Allocations,
-    out: &mut Out,
-) {
-    let Some(Entry::Live(allocation)) = allocations.table.at(id) else {
-        return;
-    };
-    let relayed = [Family::V4, Family::V6]
-        .map(|family| allocation.relay(family).map(|relay| relay.lease.external()));
-    let rare = allocation.rare.as_deref().copied().unwrap_or_default();
-    let client = envelope.to.remote;
-    let ticket = mobility::ticket(id, rules, allocations);
-    // a fraction of a second left is announced as a whole one, never as the end
-    let lifetime_s = u32::try_from(lifetime.as_millis().div_ceil(1000)).unwrap_or(u32::MAX);
-    out.reply_success(&rules.config, envelope, key, |writer, _| {
-        for address in relayed.into_iter().flatten() {
-            writer.xor_relayed_address(address);
-        }
-        writer.lifetime(lifetime_s).xor_mapped_address(client);
-        if let Some(ReservationToken(token)) = rare.token {
-            writer.reservation_token(token);
-        }
-        if let Some(ticket) = ticket {
-            writer.mobility_ticket(&ticket);
-        }
-        if let Some((family, code)) = rare.missing_family {
-            writer.address_error_code(family.into(), code, reason_phrase(code));
-        }
-    });
 }

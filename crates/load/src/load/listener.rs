@@ -2,6 +2,8 @@
 //!
 //! It touches no socket: messages come by [`Listener::message`], and leave through a [`Signalling`].
 
+mod outcome;
+
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 use std::net::{IpAddr, SocketAddr};
@@ -13,13 +15,14 @@ use std::time::Duration;
 use turnbuckle_datapath::Settings;
 use turnbuckle_wire::{ChannelData, Class, Demux, Message, Method, classify};
 
+pub(super) use self::outcome::Outcome;
 use super::access::Access;
-use super::figures::{Allocations, Before, Delays};
+use super::figures::Before;
 use super::moves::{Moved, Moves};
 use super::phase::{MEASURING, OVER, Phase};
 use super::sender;
 use super::session::{Framing, Leavers, Ready, Via};
-use super::track::{ByItself, Counts, Track};
+use super::track::{ByItself, Track};
 use crate::packet::{BY_ITSELF, Header};
 use crate::threads::{Clock, OwnLines};
 use turnbuckle_client::{Client, Event, Failure, Path, Plan};
@@ -115,61 +118,6 @@ pub(super) struct Opened {
     pub(super) ready: Vec<Ready>,
     pub(super) ports: Vec<u16>,
     pub(super) failures: BTreeMap<Failure, u64>,
-}
-
-/// What a listener thread leaves.
-#[derive(Debug)]
-pub(super) struct Outcome {
-    pub(super) received: Received,
-    pub(super) delays: Delays,
-    pub(super) allocations: Allocations,
-    pub(super) moved: Moved,
-}
-
-/// What arrived.
-#[derive(Debug, Default)]
-pub(super) struct Received {
-    pub(super) counts: Counts,
-    /// What peers sent by themselves, and what of it was lost.
-    pub(super) by_itself: Option<(Counts, u64)>,
-    pub(super) bytes: u64,
-    pub(super) corrupted: u64,
-    /// Messages of any kind.
-    pub(super) arrived: u64,
-}
-
-impl Outcome {
-    pub(super) fn new() -> anyhow::Result<Self> {
-        Ok(Self {
-            received: Received::default(),
-            delays: Delays::new()?,
-            allocations: Allocations::default(),
-            moved: Moved::default(),
-        })
-    }
-
-    pub(super) fn add(&mut self, other: &Self) -> anyhow::Result<()> {
-        let (sum, more) = (&mut self.received, &other.received);
-        sum.counts.add(more.counts);
-        if let Some((counts, lost)) = more.by_itself {
-            sum.add_by_itself(counts, lost);
-        }
-        sum.bytes += more.bytes;
-        sum.corrupted += more.corrupted;
-        sum.arrived += more.arrived;
-        self.delays.add(&other.delays)?;
-        self.allocations.add(&other.allocations);
-        self.moved.add(other.moved);
-        Ok(())
-    }
-}
-
-impl Received {
-    fn add_by_itself(&mut self, counts: Counts, lost: u64) {
-        let (sum, sum_of_lost) = self.by_itself.get_or_insert_default();
-        sum.add(counts);
-        *sum_of_lost += lost;
-    }
 }
 
 struct One {
