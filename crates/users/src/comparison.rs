@@ -1,10 +1,11 @@
 //! Users as they are read, compared with those that are known, where a database does not say which rows have changed.
 //!
-//! A row that is as before costs 8 bytes until the reading is over, and not a second copy of name and key. Users who are read for the first time
-//! are put in order all at once: a tree that grows by one after the other in their order is left with nodes that are half empty.
+//! A row that is as before costs a bit until the reading is over, and not a second copy of name and key. Users who are read for the first time
+//! are put in order all at once, which is quicker than one by one and leaves no room between them.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
+use crate::realm_users::{Gathered, RealmUsers, Remaining};
 use crate::records::{Delta, Names, News, Records, Tables, UserKey, Users};
 
 /// Takes the users of some realms, one realm after the other.
@@ -20,9 +21,9 @@ pub(crate) struct RealmRows<'a> {
     /// The names that are known, where there is something to compare with.
     known: Option<Remaining<'a>>,
     /// Who is new or has another key, where there is something to compare with.
-    put: BTreeMap<String, UserKey>,
+    put: RealmUsers,
     /// Everyone, where there is nothing to compare with.
-    first: Vec<(String, UserKey)>,
+    first: Gathered,
 }
 
 impl<'a> Comparison<'a> {
@@ -50,8 +51,8 @@ impl<'a> Comparison<'a> {
                 .known
                 .and_then(|known| known.get(realm))
                 .map(Remaining::new),
-            put: BTreeMap::new(),
-            first: Vec::new(),
+            put: RealmUsers::default(),
+            first: Gathered::default(),
         }
     }
 
@@ -84,75 +85,31 @@ impl<'a> Comparison<'a> {
 
 impl RealmRows<'_> {
     /// Takes a row. Of two rows with one name the last one counts.
-    pub(crate) fn take(&mut self, name: impl AsRef<str> + Into<String>, key: UserKey) {
+    pub(crate) fn take(&mut self, name: &str, key: UserKey) {
         let Some(known) = &mut self.known else {
-            self.first.push((name.into(), key));
+            self.first.take(name, key);
             return;
         };
-        if known.see(name.as_ref()) == Some(key) {
-            self.put.remove(name.as_ref());
+        if known.see(name) == Some(key) {
+            self.put.remove(name);
             return;
         }
-        self.put.insert(name.into(), key);
+        self.put.put(name, key);
     }
 
     /// Returns the users that are new or have another key, and those that are gone.
-    fn differences(self) -> (BTreeMap<String, UserKey>, BTreeSet<String>) {
+    fn differences(self) -> (RealmUsers, BTreeSet<String>) {
         match self.known {
-            // The last of several equal ones stays.
-            None => (self.first.into_iter().collect(), BTreeSet::new()),
+            None => (self.first.in_order(), BTreeSet::new()),
             Some(known) => (self.put, known.unseen()),
         }
-    }
-}
-
-/// Finds out which of the known users of a realm are gone, while the names of all that are there are read.
-pub(crate) struct Remaining<'a> {
-    known: &'a BTreeMap<String, UserKey>,
-    /// The known names that were read, with those that were read twice.
-    seen: Vec<&'a String>,
-}
-
-impl<'a> Remaining<'a> {
-    pub(crate) fn new(known: &'a BTreeMap<String, UserKey>) -> Self {
-        let seen = Vec::new();
-        Self { known, seen }
-    }
-
-    /// Takes note that a user is there. Returns the key that is known, if any is.
-    pub(crate) fn see(&mut self, name: &str) -> Option<UserKey> {
-        let (name, key) = self.known.get_key_value(name)?;
-        self.seen.push(name);
-        Some(*key)
-    }
-
-    /// Returns the names that were not read.
-    pub(crate) fn unseen(mut self) -> BTreeSet<String> {
-        // Names are told apart by where they are kept, which is quicker than by their text.
-        let place = |name: &&String| std::ptr::from_ref::<String>(*name);
-        self.seen.sort_unstable_by_key(place);
-        self.seen.dedup_by_key(|name| place(name));
-        if self.seen.len() == self.known.len() {
-            return BTreeSet::new();
-        }
-        let is_unseen = |name: &&String| {
-            let found = self.seen.binary_search_by_key(&place(name), place);
-            found.is_err()
-        };
-        self.known.keys().filter(is_unseen).cloned().collect()
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn users(names: &[(&str, u8)]) -> Users {
-        let of_realm = names
-            .iter()
-            .map(|&(name, byte)| (name.to_owned(), Some([byte; 16])));
-        Users::from([("r".to_owned(), of_realm.collect())])
-    }
+    use crate::records::tests::users;
 
     /// Returns what a reading of these rows makes of the users that are known, and whether it was compared with them.
     fn read(known: &Users, rows: &[(&str, u8)], realms: &[&str]) -> (Users, bool) {
@@ -222,7 +179,7 @@ mod tests {
         let known = users(&[("alice", 1)]);
         let (read, is_compared) = read(&known, &[("bob", 2)], &["q", "r"]);
         let mut expected = users(&[("bob", 2)]);
-        expected.insert("q".to_owned(), BTreeMap::new());
+        expected.insert("q".to_owned(), RealmUsers::default());
         assert_eq!((read, is_compared), (expected, false));
     }
 

@@ -18,6 +18,7 @@ mod follow;
 mod mongo;
 mod mysql;
 mod postgres;
+mod realm_users;
 mod records;
 mod redis;
 mod rest;
@@ -40,6 +41,7 @@ pub use mongo::Mongo;
 pub use mongo::MongoSource;
 pub use mysql::{Mysql, MysqlSource};
 pub use postgres::{Postgres, PostgresSource};
+pub use realm_users::{RealmUsers, UserRows};
 pub use records::{
     Answer, Changed, Delta, Names, News, RealmOption, Records, Tables, TokenKeyRow, UserKey, Users,
     Wanted, user_key,

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use crate::realm_users::RealmUsers;
 use crate::secret::Secret;
 
 /// Says which rows are read.
@@ -25,7 +26,7 @@ pub struct Wanted {
 pub type UserKey = Option<[u8; 16]>;
 
 /// Keys by realm and username.
-pub type Users = BTreeMap<String, BTreeMap<String, UserKey>>;
+pub type Users = BTreeMap<String, RealmUsers>;
 
 /// Holds the contents of a database at one moment.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -166,7 +167,7 @@ impl Records {
     /// Returns the row of a user: its key, or that it holds none; `None` if there is no such row.
     #[must_use]
     pub fn user(&self, realm: &str, name: &str) -> Option<UserKey> {
-        self.users.get(realm)?.get(name).copied()
+        self.users.get(realm)?.get(name)
     }
 
     /// Brings the records up to date. Returns what that has changed.
@@ -190,17 +191,17 @@ impl Records {
                 continue;
             };
             for name in names {
-                if users.remove(&name).is_some() {
+                if users.remove(&name) {
                     changed.entry(realm.clone()).or_default().insert(name);
                 }
             }
         }
         for (realm, put) in delta.put {
             let users = self.users.entry(realm.clone()).or_default();
-            for (name, key) in put {
-                if users.get(&name) != Some(&key) {
-                    users.insert(name.clone(), key);
-                    changed.entry(realm.clone()).or_default().insert(name);
+            for (name, key) in &put {
+                if users.put(name, key) {
+                    let of_realm = changed.entry(realm.clone()).or_default();
+                    of_realm.insert(name.to_owned());
                 }
             }
         }
@@ -219,7 +220,7 @@ impl Records {
 fn differences(one: &Users, other: &Users) -> Option<Names> {
     let mut names = Names::new();
     let mut count = 0;
-    let none = BTreeMap::new();
+    let none = RealmUsers::default();
     let realms: BTreeSet<_> = one.keys().chain(other.keys()).collect();
     for realm in realms {
         let mut one = one.get(realm).unwrap_or(&none).iter().peekable();
@@ -235,7 +236,7 @@ fn differences(one: &Users, other: &Users) -> Option<Names> {
                         other.next();
                         continue;
                     }
-                    *name.min(others)
+                    (*name).min(*others)
                 }
             };
             one.next_if(|(it, _)| *it == name);
@@ -245,7 +246,7 @@ fn differences(one: &Users, other: &Users) -> Option<Names> {
                 return None;
             }
             let of_realm = names.entry(realm.clone()).or_default();
-            of_realm.insert(name.clone());
+            of_realm.insert(name.to_owned());
         }
     }
     Some(names)
@@ -261,13 +262,14 @@ pub fn user_key(digits: &str) -> UserKey {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
 
-    fn users(names: &[(&str, u8)]) -> Users {
+    /// Returns users of the realm `r`, each with a key of sixteen equal bytes.
+    pub(crate) fn users(names: &[(&str, u8)]) -> Users {
         let of_realm = names
             .iter()
-            .map(|&(name, byte)| (name.to_owned(), Some([byte; 16])));
+            .map(|&(name, byte)| (name, Some([byte; 16])));
         Users::from([("r".to_owned(), of_realm.collect())])
     }
 

@@ -204,7 +204,7 @@ impl Sqlite {
         let mut statement = self.connection.prepare(query)?;
         let mut rows = statement.query([realm])?;
         while let Some(row) = rows.next()? {
-            of_realm.take(borrowed(row, 0)?, user_key(&borrowed(row, 1)?));
+            of_realm.take(&borrowed(row, 0)?, user_key(&borrowed(row, 1)?));
         }
         users.end(realm, of_realm);
         Ok(())

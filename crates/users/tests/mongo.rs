@@ -152,7 +152,7 @@ fn until(
 
 fn names(records: &Records, realm: &str) -> Vec<String> {
     let users = records.users.get(realm).into_iter().flatten();
-    users.map(|(name, _)| name.clone()).collect()
+    users.map(|(name, _)| name.to_owned()).collect()
 }
 
 #[test]
@@ -213,7 +213,7 @@ fn users_who_come_go_and_change_are_followed() {
         &mut reader,
         &mut records,
         "another key and realm",
-        |records| records.users["r"]["bob"].is_none() && names(records, "other") == ["nobody"],
+        |records| records.user("r", "bob") == Some(None) && names(records, "other") == ["nobody"],
     );
 }
 
@@ -272,7 +272,7 @@ fn what_coturns_test_data_holds_is_read() {
     );
     assert_eq!((key.cipher.as_str(), key.realm.as_str()), ("A128GCM", ""));
     let answer = connection.ask("r", "alice").expect("it answers");
-    assert_eq!(answer.key, records.users["r"]["alice"]);
+    assert_eq!(Some(answer.key), records.user("r", "alice"));
     assert!(answer.key.is_some());
     assert_eq!(answer.secrets, tables.secrets["r"]);
     let answer = connection.ask("r", "x' || '1'=='1").expect("it answers");

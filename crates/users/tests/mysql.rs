@@ -2,6 +2,8 @@
 
 #[path = "support/certificates.rs"]
 mod certificates;
+#[path = "support/following.rs"]
+mod following;
 #[path = "../../turnbuckle/tests/not_run/mod.rs"]
 mod not_run;
 mod support;
@@ -46,11 +48,11 @@ fn server_with(prepare: impl FnOnce(&Path) -> Vec<String>) -> Option<Server> {
             let data = folder.join("data");
             let first = folder.join("first.sql");
             // An anonymous user of the host would come before one of any host.
-            let statements = "create database turn;\n\
-                create user turn@localhost identified by 'a-secret';\n\
-                create user turn@'127.0.0.1' identified by 'a-secret';\n\
-                create user sealed@localhost identified by 'a-secret' require ssl;\n\
-                create user sealed@'127.0.0.1' identified by 'a-secret' require ssl;\n\
+            let statements = "create database if not exists turn;\n\
+                create user if not exists turn@localhost identified by 'a-secret';\n\
+                create user if not exists turn@'127.0.0.1' identified by 'a-secret';\n\
+                create user if not exists sealed@localhost identified by 'a-secret' require ssl;\n\
+                create user if not exists sealed@'127.0.0.1' identified by 'a-secret' require ssl;\n\
                 grant all on turn.* to turn@localhost, turn@'127.0.0.1', sealed@localhost, sealed@'127.0.0.1';\n";
             std::fs::write(&first, statements).expect("written");
             command.args([
@@ -89,19 +91,31 @@ fn server_with(prepare: impl FnOnce(&Path) -> Vec<String>) -> Option<Server> {
 /// Carries out statements by the database's own client.
 fn client(port: u16) -> impl FnMut(&str) {
     move |statement| {
-        let port = format!("--port={port}");
-        let done = Command::new("mariadb")
-            .args([
-                "--no-defaults",
-                "--host=127.0.0.1",
-                &port,
-                "--user=turn",
-                "--password=a-secret",
-            ])
-            .args(["-e", statement, "turn"])
-            .status();
+        let done = command(port, statement).status();
         assert!(done.expect("mariadb").success(), "{statement}");
     }
+}
+
+/// Ends all connections but the one that says so.
+fn killer(port: u16) -> impl FnMut() {
+    move || {
+        let query = "select id from information_schema.processlist where user='turn' and id<>connection_id()";
+        let others = command(port, query).output().expect("mariadb");
+        for id in String::from_utf8_lossy(&others.stdout).split_whitespace() {
+            // One may just have ended.
+            let killed = command(port, &format!("kill connection {id}")).output();
+            killed.expect("mariadb");
+        }
+    }
+}
+
+fn command(port: u16, statement: &str) -> Command {
+    let mut command = Command::new("mariadb");
+    let port = format!("--port={port}");
+    let login = ["--host=127.0.0.1", &port, "--user=turn", "--password=a-secret"];
+    command.arg("--no-defaults").args(login);
+    command.args(["--batch", "--skip-column-names", "-e", statement, "turn"]);
+    command
 }
 
 #[test]
@@ -116,7 +130,7 @@ fn await_names(connection: &mut Connection, records: &mut Records, expected: &[&
     let end = Instant::now() + Duration::from_secs(30);
     loop {
         connection.follow(&all(), records).expect("it answers");
-        let names: Vec<_> = records.users["r"].keys().collect();
+        let names: Vec<_> = records.users["r"].names().collect();
         if names == expected {
             return;
         }
@@ -162,7 +176,7 @@ fn secrets_that_change_are_read_without_users() {
     }
     // If users were read again, this one would go.
     let ghosts = records.users.get_mut("r").expect("known");
-    ghosts.insert("ghost".to_owned(), None);
+    ghosts.put("ghost", None);
     execute("insert into turn_secret values('r','logen')");
     let end = Instant::now() + Duration::from_secs(30);
     while records.tables.secrets["r"].is_empty() {
@@ -170,7 +184,7 @@ fn secrets_that_change_are_read_without_users() {
         connection.follow(&all(), &mut records).expect("it answers");
         std::thread::sleep(Duration::from_millis(20));
     }
-    assert!(records.users["r"].contains_key("ghost"), "users were read");
+    assert!(records.users["r"].has("ghost"), "users were read");
 }
 
 #[test]
@@ -197,6 +211,33 @@ fn tables_are_read_changed_and_listed_and_a_server_that_hangs_or_refuses_is_told
     }
     let error = Connection::open(&turn(1)).err().expect("nobody listens");
     assert!(!error.is_permanent(), "{error}");
+}
+
+#[test]
+fn connections_that_are_killed_twenty_times_are_made_anew_and_what_is_new_is_named_alone() {
+    let Some(server) = server() else {
+        return;
+    };
+    let (mut execute, mut kill) = (client(server.port), killer(server.port));
+    execute("insert into turnusers_lt select 'r',concat('user',seq),'none' from seq_1_to_1000");
+    let source = turn(server.port);
+    following::killed_connections_are_made_anew(&source, &server, &mut execute, &mut kill);
+}
+
+#[test]
+fn users_of_a_server_that_is_away_are_read_when_it_comes_and_stay_when_it_goes() {
+    if let Some(mut server) = server() {
+        let (source, mut execute) = (turn(server.port), client(server.port));
+        following::a_server_that_is_away_takes_nobody_along(&source, &mut server, &mut execute);
+    }
+}
+
+#[test]
+fn users_of_a_server_that_hangs_stay_and_what_is_new_when_it_goes_on_is_named_alone() {
+    if let Some(server) = server() {
+        let (source, mut execute) = (turn(server.port), client(server.port));
+        following::a_server_that_hangs_takes_nobody_along(&source, &server, &mut execute);
+    }
 }
 
 #[test]

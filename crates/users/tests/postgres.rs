@@ -2,6 +2,8 @@
 
 #[path = "support/certificates.rs"]
 mod certificates;
+#[path = "support/following.rs"]
+mod following;
 #[path = "../../turnbuckle/tests/not_run/mod.rs"]
 mod not_run;
 #[path = "support/postgres.rs"]
@@ -9,13 +11,11 @@ mod postgres;
 mod support;
 
 use std::process::Command;
-use std::sync::mpsc::channel;
-use std::time::Duration;
 
-use turnbuckle_users::{Changed, Connection, Follower, Names, Notice, Target, Then};
+use turnbuckle_users::Connection;
 
 use self::postgres::source;
-use self::support::{SCHEMA, Server, all, verbs};
+use self::support::{SCHEMA, Server, verbs};
 
 fn server() -> Option<Server> {
     let server = postgres::server()?;
@@ -91,74 +91,29 @@ fn connections_that_are_killed_twenty_times_are_made_anew_and_what_is_new_is_nam
     let Some(server) = server() else {
         return;
     };
-    let mut execute = psql(server.port);
+    let (mut execute, mut killing) = (psql(server.port), psql(server.port));
     execute("insert into turnusers_lt select 'r','user'||n,'none' from generate_series(1,1000) n");
-    let (tell, told) = channel();
-    let target = Target {
-        source: source(server.port, ""),
-        wanted: all(),
+    let mut kill = || {
+        killing("select pg_terminate_backend(pid) from pg_stat_activity where usename='turn' and pid<>pg_backend_pid()");
     };
-    let follower = Follower::start(target, move |notice| {
-        let said = match notice {
-            Notice::Records(read, changed) => {
-                let known = read.records.users.get("r").map_or(0, |users| users.len());
-                tell.send(Ok((known, changed)))
-            }
-            Notice::Trouble(error) => tell.send(Err(error)),
-            _ => Ok(()),
-        };
-        match said {
-            Ok(()) => Then::GoOn,
-            Err(_) => Then::End,
-        }
-    });
-    let follower = follower.expect("a thread");
-    let patience = Duration::from_secs(60);
-    let first = told.recv_timeout(patience).expect("a word");
-    assert_eq!(first, Ok((1000, Changed::Everything)));
-    for round in 1..=20 {
-        execute(
-            "select pg_terminate_backend(pid) from pg_stat_activity where usename='turn' and pid<>pg_backend_pid()",
-        );
-        let name = format!("round{round}");
-        execute(&format!(
-            "insert into turnusers_lt values('r','{name}','none')"
-        ));
-        let mut has_said = 0;
-        let (known, changed) = loop {
-            match told.recv_timeout(patience).expect("a word") {
-                Ok(read) => break read,
-                Err(error) => {
-                    assert!(!error.is_permanent(), "{error}");
-                    has_said += 1;
-                }
-            }
-        };
-        assert!(has_said > 0, "the connection was killed");
-        let names = Names::from([("r".to_owned(), [name].into())]);
-        let tables = false;
-        assert_eq!(known, 1000 + round);
-        assert_eq!(changed, Changed::Users { names, tables }, "round {round}");
-    }
-    assert!(
-        connections_to(server.port) <= 2,
-        "one to follow, one to ask"
-    );
-    drop(follower);
+    let source = source(server.port, "");
+    following::killed_connections_are_made_anew(&source, &server, &mut execute, &mut kill);
 }
 
-/// Returns how many connections to a port of this machine are open at the end that began them.
-fn connections_to(port: u16) -> usize {
-    let table = std::fs::read_to_string("/proc/self/net/tcp").expect("Linux");
-    let port = format!(":{port:04X}");
-    let lines = table
-        .lines()
-        .map(|line| line.split_whitespace().collect::<Vec<_>>());
-    // The third column is the other end, the fourth the state: established, or closed by the other end alone.
-    lines
-        .filter(|columns| columns.len() > 3 && columns[2].ends_with(&port))
-        .filter(|columns| matches!(columns[3], "01" | "08"))
-        .count()
+#[test]
+fn users_of_a_server_that_is_away_are_read_when_it_comes_and_stay_when_it_goes() {
+    if let Some(mut server) = server() {
+        let (source, mut execute) = (source(server.port, ""), psql(server.port));
+        following::a_server_that_is_away_takes_nobody_along(&source, &mut server, &mut execute);
+    }
+}
+
+#[test]
+fn users_of_a_server_that_hangs_stay_and_what_is_new_when_it_goes_on_is_named_alone() {
+    if let Some(server) = server() {
+        let (source, mut execute) = (source(server.port, ""), psql(server.port));
+        following::a_server_that_hangs_takes_nobody_along(&source, &server, &mut execute);
+    }
 }
 
 #[test]

@@ -189,7 +189,7 @@ impl Assembly<'_> {
         let mut usable = Vec::with_capacity(users.len());
         for (user, key) in users {
             match key {
-                Some(key) => usable.push((user.as_str(), *key)),
+                Some(key) => usable.push((user, key)),
                 None => self.complaints.push(without_key(user)),
             }
         }

@@ -216,7 +216,7 @@ impl Mongo {
         let filter = doc! { "realm": realm };
         self.each(USERS, filter, fields, doc! {}, |document| {
             let key = user_key(&text(document, "hmackey"));
-            of_realm.take(text(document, "name"), key);
+            of_realm.take(&text(document, "name"), key);
         })
         .await?;
         users.end(realm, of_realm);
@@ -236,7 +236,7 @@ impl Mongo {
                 self.each(USERS, filter, fields, doc! {}, |document| {
                     let name = text(document, "name");
                     names.remove(&name);
-                    of_realm.insert(name, user_key(&text(document, "hmackey")));
+                    of_realm.put(&name, user_key(&text(document, "hmackey")));
                 })
                 .await?;
             }

@@ -73,7 +73,7 @@ impl Told {
     pub(super) fn replaces_unknown(&self, known: &Users) -> bool {
         let is_known = |realm: &str, name: &str| {
             let users = known.get(realm);
-            users.is_some_and(|users| users.contains_key(name))
+            users.is_some_and(|users| users.has(name))
         };
         let mut replaced = self.replaced.iter();
         replaced.any(|(realm, names)| !names.iter().all(|name| is_known(realm, name)))
@@ -195,7 +195,7 @@ mod tests {
     fn a_document_that_replaces_one_counts_as_that_users_only_where_it_is_known() {
         let replaced = told(&[event("replace", USERS, alice())]);
         let known = |name: &str| {
-            let users = BTreeMap::from([(name.to_owned(), None)]);
+            let users = [(name, None)].into_iter().collect();
             Users::from([("r".to_owned(), users)])
         };
         assert!(!replaced.replaces_unknown(&known("alice")));

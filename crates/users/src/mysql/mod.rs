@@ -313,7 +313,7 @@ impl Reader<'_> {
             .exec_stream::<Row, _, _>(query, params(&[realm]));
         let mut rows = within(self.source, rows).await?;
         while let Some(row) = within(self.source, rows.try_next()).await? {
-            of_realm.take(borrowed(&row, 0), user_key(&borrowed(&row, 1)));
+            of_realm.take(&borrowed(&row, 0), user_key(&borrowed(&row, 1)));
         }
         users.end(realm, of_realm);
         Ok(())

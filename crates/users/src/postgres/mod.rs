@@ -20,9 +20,10 @@ use tokio_postgres::{Client, GenericClient, IsolationLevel, Row, Transaction};
 
 pub use self::conninfo::PostgresSource;
 use crate::change::{Change, Listed, Listing};
-use crate::comparison::{Comparison, Remaining};
+use crate::comparison::Comparison;
 use crate::driver::Driver;
 use crate::error::DatabaseError;
+use crate::realm_users::{RealmUsers, Remaining};
 use crate::records::{
     Answer, Delta, Names, News, RealmOption, Records, Tables, TokenKeyRow, Users, Wanted, user_key,
 };
@@ -341,15 +342,11 @@ impl Reader<'_> {
         let oldest = oldest.to_string();
         self.each(query, &[&realms, &oldest], |row| put(&mut new, row))
             .await?;
-        let of_realm = |users: &Users, realm| users.get(realm).map_or(0, BTreeMap::len);
+        let of_realm = |users: &Users, realm| users.get(realm).map_or(0, RealmUsers::len);
         let mut expected = 0;
         for realm in realms {
-            let is_known = |name: &&String| {
-                known
-                    .get(realm)
-                    .is_some_and(|users| users.contains_key(*name))
-            };
-            let names = new.get(realm).into_iter().flat_map(BTreeMap::keys);
+            let is_known = |name: &&str| known.get(realm).is_some_and(|users| users.has(name));
+            let names = new.get(realm).into_iter().flat_map(RealmUsers::names);
             let already = names.filter(is_known).count();
             expected += of_realm(known, realm) + of_realm(&new, realm) - already;
         }
@@ -414,7 +411,7 @@ async fn snapshot(
 
 fn put(users: &mut Users, row: &Row) {
     let of_realm = users.entry(text(row, 0)).or_default();
-    of_realm.insert(text(row, 1), user_key(&text(row, 2)));
+    of_realm.put(borrowed(row, 1), user_key(borrowed(row, 2)));
 }
 
 /// Returns the text of a column; null is empty.

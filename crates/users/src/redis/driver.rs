@@ -13,6 +13,7 @@ use super::words::RedisAddress;
 use crate::change::{Change, Listed, Listing};
 use crate::driver::Driver;
 use crate::error::DatabaseError;
+use crate::realm_users::{Gathered, RealmUsers};
 use crate::records::{Answer, Delta, News, Records, Users, Wanted, user_key};
 use crate::rest::Reading;
 use crate::secret::Secret;
@@ -95,11 +96,13 @@ impl Redis {
     /// Reads all keys that are wanted.
     async fn everything(&mut self, wanted: &Wanted) -> Result<News, RedisFailure> {
         let reading = Reading::begin();
-        let mut keys = self.scan("turn/*").await?;
-        keys.retain(|key| is_wanted(key, wanted));
-        let (users, others): (Vec<_>, Vec<_>) = keys
-            .into_iter()
-            .partition(|key| matches!(key, Key::User { .. }));
+        let (mut users, mut others) = (BTreeMap::<_, Gathered>::new(), Vec::new());
+        self.scan("turn/*", |key| match key {
+            _ if !is_wanted(&key, wanted) => {}
+            Key::User { realm, name } => users.entry(realm).or_default().take(&name, None),
+            other => others.push(other),
+        })
+        .await?;
         self.follows.mirror = Mirror::default();
         for (key, entry) in self.fetch(others).await? {
             self.follows.mirror.set(key, entry);
@@ -107,25 +110,35 @@ impl Redis {
         let tables = self.follows.mirror.tables(&wanted.realm);
         self.follows.realms = tables.realm_names(&wanted.realm);
         let mut read = Users::new();
-        for realm in &self.follows.realms {
-            read.insert(realm.clone(), BTreeMap::new());
-        }
-        let users: Vec<_> = users
-            .into_iter()
-            .filter(|key| key.realm().is_some_and(|realm| read.contains_key(realm)))
-            .collect();
-        for (key, entry) in self.fetch(users).await? {
-            if let (Key::User { realm, name }, Some(Entry::Text(digits))) = (key, entry)
-                && let Some(users) = read.get_mut(&realm)
-            {
-                users.insert(name, user_key(&digits));
-            }
+        for realm in self.follows.realms.clone() {
+            let found = users.remove(&realm).unwrap_or_default().in_order();
+            let of_realm = self.users(&realm, &found).await?;
+            read.insert(realm, of_realm);
         }
         self.follows.rested_from = Some(Instant::now() + reading.rest());
         Ok(News::Whole(Records {
             users: read,
             tables,
         }))
+    }
+
+    /// Reads these users of a realm, as far as they are still there. No more answers than one are held at once.
+    async fn users(&mut self, realm: &str, found: &RealmUsers) -> Result<RealmUsers, RedisFailure> {
+        let mut read = Gathered::default();
+        let mut names = found.names().peekable();
+        while names.peek().is_some() {
+            let some = names.by_ref().take(AT_ONCE);
+            let keys = some.map(|name| Key::User {
+                realm: realm.to_owned(),
+                name: name.to_owned(),
+            });
+            for (key, entry) in self.fetch(keys.collect()).await? {
+                if let (Key::User { name, .. }, Some(Entry::Text(digits))) = (key, entry) {
+                    read.take(&name, user_key(&digits));
+                }
+            }
+        }
+        Ok(read.in_order())
     }
 
     /// Reads these keys, of which something has been told.
@@ -141,7 +154,7 @@ impl Redis {
                     }
                     if let Some(Entry::Text(digits)) = entry {
                         let users = delta.put.entry(realm).or_default();
-                        users.insert(name, user_key(&digits));
+                        users.put(&name, user_key(&digits));
                     } else {
                         delta.deleted.entry(realm).or_default().insert(name);
                     }
@@ -162,19 +175,25 @@ impl Redis {
         })
     }
 
-    /// Returns the keys of coturn's among those that a pattern matches, some of them perhaps twice.
-    async fn scan(&mut self, pattern: &str) -> Result<Vec<Key>, RedisFailure> {
-        let mut keys = Vec::new();
+    /// Shows the keys of coturn's among those that a pattern matches, some of them perhaps twice.
+    async fn scan(
+        &mut self,
+        pattern: &str,
+        mut show: impl FnMut(Key),
+    ) -> Result<(), RedisFailure> {
         let mut cursor = 0_u64;
         loop {
             let mut command = cmd("SCAN");
             command.arg(cursor).arg("MATCH").arg(pattern);
             let (next, names): (u64, Vec<Vec<u8>>) =
                 self.commands.ask(command.arg("COUNT").arg(AT_ONCE)).await?;
-            keys.extend(names.iter().filter_map(|name| Key::of(name)));
+            names
+                .iter()
+                .filter_map(|name| Key::of(name))
+                .for_each(&mut show);
             cursor = next;
             if cursor == 0 {
-                return Ok(keys);
+                return Ok(());
             }
         }
     }
@@ -310,7 +329,10 @@ impl Redis {
     ) -> Result<Vec<Listed>, RedisFailure> {
         let mut keys = BTreeSet::new();
         for pattern in patterns(listing, realm) {
-            keys.extend(self.scan(&pattern).await?);
+            self.scan(&pattern, |key| {
+                keys.insert(key);
+            })
+            .await?;
         }
         let is_of_realm = |key: &Key| match (key.realm(), realm) {
             (Some(its), Some(realm)) => its == realm,

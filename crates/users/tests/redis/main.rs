@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use server::Server;
 use turnbuckle_users::{
-    Change, Changed, Connection, Database, Driver as _, Listed, Listing, News, Records,
+    Change, Changed, Connection, Database, Driver as _, Listed, Listing, News, RealmUsers, Records,
     RedisAddress, Secret, Source, Wanted,
 };
 
@@ -62,7 +62,7 @@ fn read(server: &Server) -> Records {
 
 fn has_user(records: &Records, realm: &str, name: &str) -> bool {
     let users = records.users.get(realm);
-    users.is_some_and(|users| users.contains_key(name))
+    users.is_some_and(|users| users.has(name))
 }
 
 #[test]
@@ -94,17 +94,17 @@ fn what_coturns_sample_commands_write_is_read() {
         server.command(command);
     }
     let records = read(&server);
-    let names = |realm: &str| records.users[realm].keys().cloned().collect::<Vec<_>>();
+    let names = |realm: &str| records.users[realm].names().collect::<Vec<_>>();
     assert_eq!(
         records.users.keys().collect::<Vec<_>>(),
         ["crinna.org", "north.gov"]
     );
     assert_eq!(names("crinna.org"), ["whirrun"]);
     assert_eq!(names("north.gov"), ["broken", "gorst"]);
-    assert_eq!(records.users["north.gov"]["broken"], None);
+    assert_eq!(records.user("north.gov", "broken"), Some(None));
     assert_eq!(
-        records.users["north.gov"]["gorst"],
-        turnbuckle_users::user_key(GORST)
+        records.user("north.gov", "gorst"),
+        Some(turnbuckle_users::user_key(GORST))
     );
     let tables = &records.tables;
     let secrets = |realm: &str| {
@@ -184,7 +184,7 @@ fn each_change_is_told_by_itself_and_everything_after_flushdb() {
     });
     server.command("FLUSHDB");
     until(&mut connection, &mut records, "all are gone", |records| {
-        records.users.values().all(BTreeMap::is_empty) && records.tables.secrets.is_empty()
+        records.users.values().all(RealmUsers::is_empty) && records.tables.secrets.is_empty()
     });
 }
 

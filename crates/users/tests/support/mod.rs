@@ -4,6 +4,7 @@
 mod ports;
 pub(crate) mod verbs;
 
+use std::ffi::{OsStr, OsString};
 use std::fs::{OpenOptions, Permissions};
 use std::os::unix::fs::{PermissionsExt as _, chown};
 use std::os::unix::process::CommandExt as _;
@@ -36,6 +37,9 @@ pub(crate) const SCHEMA: &[&str] = &[
 /// A running server.
 pub(crate) struct Server {
     process: Child,
+    /// The program with its options.
+    words: Vec<OsString>,
+    owner: Option<User>,
     folder: tempfile::TempDir,
     pub(crate) port: u16,
 }
@@ -63,40 +67,51 @@ impl Server {
             .expect("set up");
         }
         std::fs::set_permissions(folder.path(), Permissions::from_mode(0o755)).expect("set up");
-        let run = |mut command: Command| {
-            if let Some(user) = &user {
-                command.uid(user.uid.as_raw()).gid(user.gid.as_raw());
-            }
-            let log = OpenOptions::new()
-                .create(true)
-                .append(true)
-                .open(folder.path().with_extension("log"))
-                .expect("set up");
-            command.current_dir("/").stdin(Stdio::null());
-            // A server of MariaDB deletes the temporary files of others that share the folder.
-            command.env("TMPDIR", folder.path());
-            command.stdout(log.try_clone().expect("set up")).stderr(log);
-            command.spawn().expect("started")
-        };
-        let status = run(prepare(folder.path())).wait().expect("set up");
-        let log = std::fs::read_to_string(folder.path().with_extension("log"));
-        assert!(status.success(), "{}", log.unwrap_or_default());
+        let prepared = spawn(prepare(folder.path()), user.as_ref(), folder.path()).wait();
+        let log = std::fs::read_to_string(log(folder.path()));
+        assert!(
+            prepared.expect("set up").success(),
+            "{}",
+            log.unwrap_or_default()
+        );
         let port = free_ports();
-        let process = run(command(folder.path(), port));
+        let command = command(folder.path(), port);
+        let words = [command.get_program()]
+            .into_iter()
+            .chain(command.get_args());
         let server = Self {
-            process,
+            words: words.map(OsStr::to_owned).collect(),
+            process: spawn(command, user.as_ref(), folder.path()),
+            owner: user,
             folder,
             port,
         };
-        let source = source(port);
-        server.await_open(&source);
+        server.await_open(&source(port));
         server
+    }
+
+    /// Ends the server. Nobody listens then.
+    pub(crate) fn stop(&mut self) {
+        let own = Pid::from_raw(i32::try_from(self.process.id()).expect("set up"));
+        // PostgreSQL ends its sessions at SIGINT; MariaDB ends at SIGTERM alone.
+        for signal in [Signal::SIGINT, Signal::SIGTERM] {
+            let _ = kill(own, signal);
+        }
+        let _ = self.process.wait();
+    }
+
+    /// Starts the server again that was stopped, and waits until `source` can be opened.
+    pub(crate) fn start_again(&mut self, source: &Source) {
+        let mut command = Command::new(&self.words[0]);
+        command.args(&self.words[1..]);
+        self.process = spawn(command, self.owner.as_ref(), self.folder.path());
+        self.await_open(source);
     }
 
     fn await_open(&self, source: &Source) {
         let end = Instant::now() + PATIENCE;
         while let Err(error) = Connection::open(source) {
-            let log = std::fs::read_to_string(self.folder.path().with_extension("log"));
+            let log = std::fs::read_to_string(log(self.folder.path()));
             assert!(Instant::now() < end, "{error}\n{}", log.unwrap_or_default());
             std::thread::sleep(Duration::from_millis(50));
         }
@@ -135,15 +150,34 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        self.go_on();
-        let own = Pid::from_raw(i32::try_from(self.process.id()).expect("set up"));
-        // PostgreSQL ends its sessions at SIGINT; MariaDB ends at SIGTERM alone.
-        for signal in [Signal::SIGINT, Signal::SIGTERM] {
-            let _ = kill(own, signal);
+        // A test may have failed while nothing ran.
+        if let Ok(None) = self.process.try_wait() {
+            self.go_on();
+            self.stop();
         }
-        let _ = self.process.wait();
-        let _ = std::fs::remove_file(self.folder.path().with_extension("log"));
+        let _ = std::fs::remove_file(log(self.folder.path()));
     }
+}
+
+/// Starts a program as a user, with a log beside its folder.
+fn spawn(mut command: Command, user: Option<&User>, folder: &Path) -> Child {
+    if let Some(user) = user {
+        command.uid(user.uid.as_raw()).gid(user.gid.as_raw());
+    }
+    let log = OpenOptions::new()
+        .create(true)
+        .append(true)
+        .open(log(folder))
+        .expect("set up");
+    command.current_dir("/").stdin(Stdio::null());
+    // A server of MariaDB deletes the temporary files of others that share the folder.
+    command.env("TMPDIR", folder);
+    command.stdout(log.try_clone().expect("set up")).stderr(log);
+    command.spawn().expect("started")
+}
+
+fn log(folder: &Path) -> PathBuf {
+    folder.with_extension("log")
 }
 
 /// Returns whether every thread of a process is stopped.

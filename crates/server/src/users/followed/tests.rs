@@ -366,7 +366,7 @@ fn what_follows_row_by_row_is_what_all_rows_amount_to() {
             // And each has the key of its row.
             let mut mine = mine.clone();
             let rows = records.users.get(mine.name()).into_iter().flatten();
-            for (name, key) in rows.filter_map(|(name, key)| Some((name, (*key)?))) {
+            for (name, key) in rows.filter_map(|(name, key)| Some((name, key?))) {
                 // The configuration has a user, and two rows stand for one.
                 let is_hers = name == "configured" || name.starts_with("ren");
                 let changes = mine.put_user_by_md5_key(name, key);
