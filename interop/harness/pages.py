@@ -15,6 +15,12 @@ def block(heading: str, language: str, page: str = "databases.md", number: int =
     return found[number]
 
 
+def headings(language: str, page: str = "databases.md") -> list[str]:
+    """The headings below which there is a block of this language."""
+    sections = (_FOLDER / page).read_text().split("\n## ")[1:]
+    return [section.partition("\n")[0] for section in sections if f"```{language}\n" in section]
+
+
 def lines(heading: str, language: str, page: str = "databases.md", number: int = 0) -> list[str]:
     return [line.strip() for line in block(heading, language, page, number).splitlines()]
 
