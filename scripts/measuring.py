@@ -2,6 +2,7 @@
 
 import hashlib
 import hmac
+import json
 import os
 import platform
 import sqlite3
@@ -134,3 +135,52 @@ def environment(program):
         "command": " ".join(os.path.basename(word) if os.path.isabs(word) else word for word in sys.argv),
         "load_average": os.getloadavg(),
     }
+
+
+class Bars:
+    """What is to be held, with what was measured: each is printed as soon as it is known, and all of them as a table at the end."""
+
+    #: What a line begins with by which `take` knows the bar that another program has printed.
+    _MARK = "bar: "
+    #: Whether another program reads what this one prints.
+    _is_passed_on = "TURNBUCKLE_BARS" in os.environ
+
+    def __init__(self):
+        self._rows = []
+
+    def hold(self, subject, what, most, measured, is_met):
+        """Takes note of one: in words what is allowed and what was measured."""
+        self.take(self._MARK + json.dumps([subject, what, most, measured, "met" if is_met else "MISSED"]))
+
+    def at_most(self, subject, what, most, measured, unit, more=""):
+        """Takes note of a number; `more` says what else is known of it."""
+        shown = f"{measured:.0f}" if measured >= 100 or measured == int(measured) else f"{measured:.2f}"
+        measured_as = f"{shown} {unit}".rstrip()
+        self.hold(subject, what, f"{most:g} {unit}".rstrip(), "; ".join(filter(None, (measured_as, more))), measured <= most)
+
+    def take(self, line):
+        """Takes note of a line that another program has printed, and prints it."""
+        if not line.startswith(self._MARK):
+            print(line, flush=True)
+            return
+        row = json.loads(line.removeprefix(self._MARK))
+        self._rows.append(row)
+        print(line if self._is_passed_on else f"{self._MARK}{' | '.join(row)}", flush=True)
+
+    def run(self, *command):
+        """Runs a program that prints bars."""
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**os.environ, "TURNBUCKLE_BARS": "1"}) as process:
+            for line in process.stdout:
+                self.take(line.rstrip("\n"))
+        if process.returncode != 0:
+            sys.exit(f"{os.path.basename(command[0])} ended with {process.returncode}")
+
+    def show(self):
+        """Prints all of them, unless another program does."""
+        if self._is_passed_on:
+            return
+        print("\n| | what | bar | measured | |\n|---|---|---|---|---|")
+        for row in self._rows:
+            print(f"| {' | '.join(row)} |")
+        missed = sum(row[-1] != "met" for row in self._rows)
+        print(f"\n{len(self._rows) - missed} of {len(self._rows)} bars are met")
