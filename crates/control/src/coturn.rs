@@ -6,7 +6,7 @@
 use turnbuckle_server::handle::{LiveCounters, Usage};
 
 use crate::exposition::{Exposition, Type};
-use crate::own::DataPathSums;
+use crate::own::Numbers;
 use crate::traffic::Traffic;
 
 /// Reads one number of a session's usage.
@@ -47,8 +47,13 @@ const TRANSPORTS: [(&str, &str); 4] = [
 ];
 
 /// Writes all of them.
-pub(crate) fn write(to: &mut Exposition, counters: &LiveCounters, traffic: &Traffic) {
-    let accounting = counters.accounting();
+pub(crate) fn write(
+    to: &mut Exposition,
+    counters: &LiveCounters,
+    numbers: &Numbers,
+    traffic: &Traffic,
+) {
+    let accounting = &numbers.accounting;
     let value = |name: &str| accounting.get(name, None);
     let answers = accounting.answers();
     let binding = |is_error: bool| -> u64 {
@@ -149,8 +154,7 @@ pub(crate) fn write(to: &mut Exposition, counters: &LiveCounters, traffic: &Traf
         }
     }
     drop(family);
-    let data_path = DataPathSums::of(counters);
-    let sum = |group: &str, name: &str| data_path.get(group, name);
+    let sum = |group: &str, name: &str| numbers.of_data_path(group, name);
     let mut single = |name: &str, help: &str, value: u64| {
         to.family(name, help, COUNTER).sample(&[], value);
     };

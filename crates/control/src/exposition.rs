@@ -5,6 +5,9 @@
 
 use std::fmt::{Display, Write as _};
 
+/// Bytes that are enough for a relay with a few shards, so that a text is not moved while it grows.
+const USUAL_LEN: usize = 48 * 1024;
+
 /// A format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Format {
@@ -72,7 +75,7 @@ pub(crate) struct Family<'a> {
 impl Exposition {
     pub(crate) fn new(format: Format) -> Self {
         Self {
-            text: String::new(),
+            text: String::with_capacity(USUAL_LEN),
             format,
         }
     }
@@ -118,14 +121,22 @@ impl Family<'_> {
         self.line(suffix, labels, value);
     }
 
-    /// Writes a histogram with these labels: how many were at most as large as each bound, with no further bound for the last, and the sum of all.
-    pub(crate) fn histogram(&mut self, labels: &[(&str, &str)], counts: &[(&str, u64)], sum: u64) {
+    /// Writes a histogram with these labels: for each bound how many were at most as large and larger than the bound before, how many were larger than
+    /// all bounds, and the sum.
+    pub(crate) fn histogram(
+        &mut self,
+        labels: &[(&str, &str)],
+        counts: &[(&str, u64)],
+        larger: u64,
+        sum: impl Display,
+    ) {
         let mut count = 0;
         for (bound, more) in counts {
             count += more;
             let labels = [labels, &[("le", *bound)]].concat();
             self.line("_bucket", &labels, count);
         }
+        count += larger;
         let labels_of_all = [labels, &[("le", "+Inf")]].concat();
         self.line("_bucket", &labels_of_all, count);
         self.line("_sum", labels, sum);
@@ -158,15 +169,7 @@ struct Escaped<'a>(&'a str, Format);
 
 impl Display for Escaped<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        for character in self.0.chars() {
-            match character {
-                '\\' => f.write_str("\\\\")?,
-                '\n' => f.write_str("\\n")?,
-                '"' if self.1 == Format::OpenMetrics => f.write_str("\\\"")?,
-                other => f.write_char(other)?,
-            }
-        }
-        Ok(())
+        escape(f, self.0, self.1 == Format::OpenMetrics)
     }
 }
 
@@ -175,16 +178,25 @@ struct Quoted<'a>(&'a str);
 
 impl Display for Quoted<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        for character in self.0.chars() {
-            match character {
-                '\\' => f.write_str("\\\\")?,
-                '\n' => f.write_str("\\n")?,
-                '"' => f.write_str("\\\"")?,
-                other => f.write_char(other)?,
-            }
-        }
-        Ok(())
+        escape(f, self.0, true)
     }
+}
+
+/// Writes a text with a backslash before what would end it; quotes, if `quotes` end it. What lies between these is written in one piece.
+fn escape(f: &mut std::fmt::Formatter<'_>, text: &str, quotes: bool) -> std::fmt::Result {
+    let ends = |byte: &u8| matches!(byte, b'\\' | b'\n') || quotes && *byte == b'"';
+    let mut rest = text;
+    while let Some(place) = rest.as_bytes().iter().position(ends) {
+        let (before, from) = rest.split_at(place);
+        f.write_str(before)?;
+        f.write_str(match from.as_bytes()[0] {
+            b'\n' => "\\n",
+            b'"' => "\\\"",
+            _ => "\\\\",
+        })?;
+        rest = &from[1..];
+    }
+    f.write_str(rest)
 }
 
 #[cfg(test)]
@@ -213,7 +225,7 @@ mod tests {
         family.sample(&[], 2);
         drop(family);
         let mut family = exposition.family("c", "Sizes.", Type::Histogram);
-        family.histogram(&[("shard", "0")], &[("1", 4), ("2", 3)], 10);
+        family.histogram(&[("shard", "0")], &[("1", 4), ("2", 3)], 2, 30);
         drop(family);
         assert_eq!(
             exposition.finish(),
@@ -221,7 +233,7 @@ mod tests {
              # HELP b Own.\n# TYPE b counter\nb_total 2\n\
              # HELP c Sizes.\n# TYPE c histogram\n\
              c_bucket{shard=\"0\",le=\"1\"} 4\nc_bucket{shard=\"0\",le=\"2\"} 7\n\
-             c_bucket{shard=\"0\",le=\"+Inf\"} 7\nc_sum{shard=\"0\"} 10\nc_count{shard=\"0\"} 7\n\
+             c_bucket{shard=\"0\",le=\"+Inf\"} 9\nc_sum{shard=\"0\"} 30\nc_count{shard=\"0\"} 9\n\
              # EOF\n"
         );
     }

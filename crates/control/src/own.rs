@@ -5,7 +5,10 @@
 use std::collections::BTreeMap;
 
 use serde_json::Value;
-use turnbuckle_server::handle::{Group, Kind, LiveCounters, RelayAddress, Sample, Unit};
+use turnbuckle_server::Accounting;
+use turnbuckle_server::handle::{
+    Group, Kind, LiveCounters, RelayAddress, SESSION_LIFETIME_BOUNDS_S, Sample, Unit,
+};
 
 use crate::exposition::{Exposition, Type};
 use crate::traffic::Traffic;
@@ -22,31 +25,35 @@ const BY_SHARD: [(&str, &str); 5] = [
 /// Bounds of the classes of batches, in the order of the classes.
 pub(crate) const BATCH_BOUNDS: [&str; 7] = ["1", "2", "4", "8", "16", "32", "64"];
 
-/// The counters of all data paths, each with the values of the shards.
-pub(crate) struct DataPathSums {
-    /// By group, name and label, in the order of the declarations.
-    samples: Vec<(&'static Group, Sample, Vec<u64>)>,
+/// The numbers that both coturn's metrics and ours are made of, read once.
+pub(crate) struct Numbers {
+    pub(crate) accounting: Accounting,
+    /// Those of the data paths by group, name and label, in the order of the declarations, each with the values of the shards.
+    data_path: Vec<(&'static Group, Sample, Vec<u64>)>,
 }
 
-impl DataPathSums {
+impl Numbers {
     pub(crate) fn of(counters: &LiveCounters) -> Self {
-        let mut samples: Vec<(&'static Group, Sample, Vec<u64>)> = Vec::new();
+        let mut data_path: Vec<(&'static Group, Sample, Vec<u64>)> = Vec::new();
         for shard in 0..counters.shards() {
             let mut place = 0;
             counters.visit_data_path(shard, &mut |group, sample| {
-                match samples.get_mut(place) {
+                match data_path.get_mut(place) {
                     Some((_, _, values)) => values.push(sample.value),
-                    None => samples.push((group, sample, vec![sample.value])),
+                    None => data_path.push((group, sample, vec![sample.value])),
                 }
                 place += 1;
             });
         }
-        Self { samples }
+        Self {
+            accounting: counters.accounting(),
+            data_path,
+        }
     }
 
-    /// Returns a counter that is one number, of all shards.
-    pub(crate) fn get(&self, group: &str, name: &str) -> u64 {
-        let mut samples = self.samples.iter();
+    /// Returns a counter of the data path that is one number, of all shards.
+    pub(crate) fn of_data_path(&self, group: &str, name: &str) -> u64 {
+        let mut samples = self.data_path.iter();
         let found = samples.find(|(of, sample, _)| of.name == group && sample.counter.name == name);
         found.map_or(0, |(_, _, values)| values.iter().sum())
     }
@@ -56,6 +63,7 @@ impl DataPathSums {
 pub(crate) fn write(
     to: &mut Exposition,
     counters: &LiveCounters,
+    numbers: &Numbers,
     traffic: &Traffic,
     events_lost: &[(&str, u64)],
 ) {
@@ -65,8 +73,8 @@ pub(crate) fn write(
         Type::Gauge,
     )
     .sample(&[("version", env!("CARGO_PKG_VERSION"))], 1);
-    write_datagrams(to, counters);
-    write_data_path(to, counters);
+    write_datagrams(to, &numbers.accounting);
+    write_data_path(to, &numbers.data_path);
     write_resources(to, counters);
     to.family(
         "turnbuckle_draining",
@@ -151,8 +159,7 @@ pub(crate) fn write_certificates(to: &mut Exposition, certificates: &Value) {
 }
 
 /// Writes what the relay counts.
-fn write_datagrams(to: &mut Exposition, counters: &LiveCounters) {
-    let accounting = counters.accounting();
+fn write_datagrams(to: &mut Exposition, accounting: &Accounting) {
     let in_flight = accounting
         .total_in()
         .saturating_sub(accounting.total_out())
@@ -185,20 +192,47 @@ fn write_datagrams(to: &mut Exposition, counters: &LiveCounters) {
     let mut samples: Vec<Sample> = Vec::new();
     accounting.visit(&mut |sample| samples.push(sample));
     for family in samples.chunk_by(|a, b| std::ptr::eq(a.counter, b.counter)) {
-        write_family(to, "", family.iter().map(|sample| (*sample, sample.value)));
+        match family[0].counter.name {
+            "session_lifetimes" => write_lifetimes(to, &samples, family),
+            // The sum of these.
+            "session_lifetimes_ms" => {}
+            _ => write_family(to, "", family.iter().map(|sample| (*sample, sample.value))),
+        }
     }
 }
 
+/// Writes how long the sessions have lasted that have ended: `family` by class, and the sum, which is among `samples`.
+fn write_lifetimes(to: &mut Exposition, samples: &[Sample], family: &[Sample]) {
+    let bounds = SESSION_LIFETIME_BOUNDS_S.map(|bound| bound.to_string());
+    let counts = bounds.iter().map(String::as_str);
+    let counts: Vec<_> = counts
+        .zip(family.iter().map(|sample| sample.value))
+        .collect();
+    let longer = family[counts.len()..].iter().map(|sample| sample.value);
+    let mut samples = samples.iter();
+    let sum = samples.find(|sample| sample.counter.name == "session_lifetimes_ms");
+    let sum_ms = sum.map_or(0, |sample| sample.value);
+    to.family(
+        "turnbuckle_session_lifetime_seconds",
+        family[0].counter.meaning,
+        Type::Histogram,
+    )
+    .histogram(
+        &[],
+        &counts,
+        longer.sum(),
+        format_args!("{}.{:03}", sum_ms / 1000, sum_ms % 1000),
+    );
+}
+
 /// Writes what the data path counts.
-fn write_data_path(to: &mut Exposition, counters: &LiveCounters) {
-    let sums = DataPathSums::of(counters);
+fn write_data_path(to: &mut Exposition, samples: &[(&'static Group, Sample, Vec<u64>)]) {
     let same = |a: &(_, Sample, _), b: &(_, Sample, _)| std::ptr::eq(a.1.counter, b.1.counter);
-    for family in sums.samples.chunk_by(same) {
+    for family in samples.chunk_by(same) {
         let (group, first, values) = &family[0];
         let counter = first.counter;
         if counter.name == "histogram" {
-            let messages = sums
-                .samples
+            let messages = samples
                 .iter()
                 .find(|(of, sample, _)| of.name == group.name && sample.counter.name == "messages");
             let name = format!("turnbuckle_{}_batch_messages", group.name);
@@ -207,7 +241,7 @@ fn write_data_path(to: &mut Exposition, counters: &LiveCounters) {
                 let counts = family.iter().map(|(_, _, values)| values[shard]);
                 let counts: Vec<_> = BATCH_BOUNDS.into_iter().zip(counts).collect();
                 let sum = messages.map_or(0, |(_, _, values)| values[shard]);
-                histogram.histogram(&[("shard", &shard.to_string())], &counts, sum);
+                histogram.histogram(&[("shard", &shard.to_string())], &counts, 0, sum);
             }
         } else if BY_SHARD.contains(&(group.name, counter.name)) {
             let (name, divisor) = name_of(&format!("{}_", group.name), counter.name, counter.unit);
@@ -313,6 +347,7 @@ fn sample(
 #[cfg(test)]
 mod tests {
     use serde_json::json;
+    use turnbuckle_server::handle::Description;
 
     use super::*;
     use crate::exposition::Format;
@@ -339,5 +374,43 @@ mod tests {
         );
         let unread = json!([{"file": "gone.pem", "error": "no such file"}]);
         assert_eq!(of(&unread), "# EOF\n", "no family without a sample");
+    }
+
+    #[test]
+    fn each_session_that_has_ended_is_within_every_bound_that_it_has_not_outlasted() {
+        const fn counter(name: &'static str, meaning: &'static str, unit: Unit) -> Description {
+            Description {
+                name,
+                meaning,
+                unit,
+                kind: Kind::Total,
+                labels: &[],
+            }
+        }
+        static LIFETIMES: Description =
+            counter("session_lifetimes", "Ended.", Unit::Allocations);
+        static SUM: Description = counter("session_lifetimes_ms", "In all.", Unit::Milliseconds);
+        let sample = |counter, value| Sample {
+            counter,
+            label: None,
+            value,
+        };
+        let mut samples: Vec<_> = (1..=10).map(|count| sample(&LIFETIMES, count)).collect();
+        samples.push(sample(&SUM, 1_234_005));
+        let mut to = Exposition::new(Format::OpenMetrics);
+        write_lifetimes(&mut to, &samples, &samples[..10]);
+        let text = to.finish();
+        assert!(text.starts_with(
+            "# HELP turnbuckle_session_lifetime_seconds Ended.\n\
+             # TYPE turnbuckle_session_lifetime_seconds histogram\n\
+             turnbuckle_session_lifetime_seconds_bucket{le=\"1\"} 1\n\
+             turnbuckle_session_lifetime_seconds_bucket{le=\"10\"} 3\n"
+        ));
+        assert!(text.ends_with(
+            "turnbuckle_session_lifetime_seconds_bucket{le=\"86400\"} 45\n\
+             turnbuckle_session_lifetime_seconds_bucket{le=\"+Inf\"} 55\n\
+             turnbuckle_session_lifetime_seconds_sum 1234.005\n\
+             turnbuckle_session_lifetime_seconds_count 55\n# EOF\n"
+        ));
     }
 }

@@ -10,6 +10,7 @@ use turnbuckle_server::handle::{Commands, Events, LiveCounters};
 
 use crate::consumers::Consumers;
 use crate::exposition::{Exposition, Format};
+use crate::own::Numbers;
 use crate::traffic::Traffic;
 use crate::{coturn, own};
 
@@ -62,15 +63,17 @@ impl Shared {
     ///
     /// [`Certificates::show`]: crate::certificates::Certificates::show
     pub(crate) fn metrics(&self, format: Format, certificates: &Value) -> String {
-        while self.take_events() {}
+        // What comes while they are taken is for the next scrape, which is not to wait for a crowd of clients.
+        self.take_events();
         let mut exposition = Exposition::new(format);
         let traffic = lock(&self.traffic);
-        coturn::write(&mut exposition, &self.counters, &traffic);
+        let numbers = Numbers::of(&self.counters);
+        coturn::write(&mut exposition, &self.counters, &numbers, &traffic);
         let lost = self.events(|events| events.map_or(0, Events::lost));
         let lost: Vec<_> = std::iter::once(("metrics", lost))
             .chain(lock(&self.consumers).lost())
             .collect();
-        own::write(&mut exposition, &self.counters, &traffic, &lost);
+        own::write(&mut exposition, &self.counters, &numbers, &traffic, &lost);
         own::write_certificates(&mut exposition, certificates);
         if let Some(is_up) = &*lock(&self.is_statsdb_up) {
             own::write_statsdb(&mut exposition, is_up.load(Relaxed));

@@ -31,6 +31,8 @@ pub enum Unit {
     Lines,
     /// Messages that a call moves: datagrams, or buffers of several.
     Messages,
+    /// Milliseconds.
+    Milliseconds,
     /// Nanoseconds.
     Nanoseconds,
     /// Requests of clients.
@@ -52,6 +54,7 @@ impl Unit {
             Self::Datagrams => "datagrams",
             Self::Lines => "lines",
             Self::Messages => "messages",
+            Self::Milliseconds => "milliseconds",
             Self::Nanoseconds => "nanoseconds",
             Self::Requests => "requests",
             Self::Sockets => "sockets",

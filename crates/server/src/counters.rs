@@ -22,6 +22,7 @@
 mod accounting;
 mod answers;
 mod drops;
+mod lifetime;
 mod page;
 
 use turnbuckle_counters::{
@@ -39,6 +40,8 @@ pub(crate) use self::drops::{
     AcrossDrop, ControlDrop, DataPathDrop, DropCounters, DropReason, DtlsDrop, HubDrop, QuicDrop,
     StreamDrop, UdpDrop,
 };
+use self::lifetime::Lifetime;
+pub use self::lifetime::SESSION_LIFETIME_BOUNDS_S;
 pub use self::page::counters_page;
 
 /// Datagrams that were queued, without those that could not be sent after all.
@@ -282,6 +285,10 @@ counters! {
         pub(crate) sessions_begun: PerReason<ByTransport, { ByTransport::ALL.len() }> => Allocations,
         /// Allocations that ended or moved to another transport, by the client's transport.
         pub(crate) sessions_over: PerReason<ByTransport, { ByTransport::ALL.len() }> => Allocations,
+        /// Allocations and tunnels that ended, by how long they had lasted. Those that a failed shard has lost are not among them.
+        pub(crate) session_lifetimes: PerReason<Lifetime, { Lifetime::ALL.len() }> => Allocations,
+        /// How long they had lasted in all.
+        pub(crate) session_lifetimes_ms: Counter => Milliseconds,
     }
 }
 

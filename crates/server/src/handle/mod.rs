@@ -29,6 +29,7 @@ pub use self::sessions::{
 };
 pub(crate) use self::sessions::{PEERS_LISTED_MAX, PageRequest, Purpose, number_of_shard};
 pub use self::trace::{Trace, TraceOutlet, Traced};
+pub use crate::counters::SESSION_LIFETIME_BOUNDS_S;
 pub use crate::survive::upgrade::{Tried, Upgrade, Upgraded};
 
 /// What a running relay offers.

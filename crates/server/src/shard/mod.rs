@@ -10,6 +10,7 @@ pub(crate) mod discovery;
 pub(crate) mod front;
 pub(in crate::shard) mod hub;
 pub(crate) mod name;
+mod pages;
 mod parking;
 pub(in crate::shard) mod peer;
 pub(crate) mod relay;

@@ -27,9 +27,10 @@ use super::front::stream::StreamService;
 use super::hub::Hub;
 use super::hub::wanted::SocketDue;
 use super::name::{self, SocketName, Token};
+use super::pages::Pages;
 use super::peer;
 use super::serving::Serving;
-use super::sessions::{self, Sessions};
+use super::sessions::Sessions;
 use crate::asking::{Answered, Asker};
 use crate::clock::Clock;
 use crate::counters::{DataPathDrop, HubDrop, ShardCounters};
@@ -44,7 +45,8 @@ use crate::survive::{Record, ShardJournal};
 pub(crate) struct Relay {
     hub: Hub,
     fronts: Fronts,
-    clock: Clock,
+    pub(super) clock: Clock,
+    pages: Pages,
     /// The client-facing endpoints; all others are relay endpoints.
     listeners: Vec<EndpointId>,
     /// The listeners for connections of clients.
@@ -72,6 +74,7 @@ impl Relay {
             fronts: Fronts::new(streams, datagrams, &counters),
             hub: Hub::new(engine, clock.now(), counters, log, sessions),
             clock,
+            pages: Pages::default(),
             listeners: Vec::new(),
             stream_listeners: Vec::new(),
             steering: None,
@@ -284,10 +287,17 @@ impl Relay {
         self.fronts.quic.refuse(false);
     }
 
-    /// Lists sessions, or ends them.
-    pub(crate) fn page(&mut self, wish: PageRequest, tx: &mut SendQueue) {
-        let Self { hub, fronts, .. } = self;
-        sessions::answer_page(hub, wish, fronts, tx);
+    /// Lists sessions from now on, or ends them, some of them each time that [`Self::work_on_pages`] is called.
+    pub(crate) fn page(&mut self, wish: PageRequest) {
+        self.pages.begin(wish);
+    }
+
+    /// Goes on with what lists or ends sessions. To be called after each turn.
+    pub(crate) fn work_on_pages(&mut self, tx: &mut SendQueue) {
+        let Self {
+            hub, fronts, pages, ..
+        } = self;
+        pages.work(hub, fronts, tx);
     }
 
     /// Begins a trace of one user.
@@ -319,7 +329,7 @@ impl Relay {
 
     /// Returns the time until the next timer, counted from the present turn.
     pub(crate) fn timeout(&self) -> Option<Duration> {
-        if self.fronts.dtls.has_work() {
+        if self.fronts.dtls.has_work() || self.pages.has_work() {
             return Some(Duration::ZERO);
         }
         let due = self.hub.next_timeout().into_iter();

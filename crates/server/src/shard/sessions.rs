@@ -1,4 +1,4 @@
-//! Sessions of a shard: their numbers, what is reported of them, and the pages that an operator asks for.
+//! Sessions of a shard: their numbers, and what is reported of them.
 //!
 //! Nothing here runs for relayed data. A session's usage is looked at once a second, some places of the table at a time, and only if somebody
 //! consumes events.
@@ -7,23 +7,18 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use turnbuckle_datapath::SendQueue;
 use turnbuckle_engine::{
     AllocationId, Change, Created, EndCause, Engine, Now, Path, Random, Session as Held, Time,
     Transport, Usage, User,
 };
 
 use super::front::Front;
-use super::hub::Hub;
 use crate::counters::ShardCounters;
 use crate::handle::{
-    ClientSide, EventKind, EventSender, Identity, PEERS_LISTED_MAX, Page, PageRequest, Purpose,
-    Session, SessionPeers, number_of_shard,
+    ClientSide, EventKind, EventSender, Identity, PEERS_LISTED_MAX, Session, SessionPeers,
+    number_of_shard,
 };
 use crate::log::Seal;
-
-/// Places of the table that one page may look at.
-const PLACES_PER_PAGE_MAX: u32 = 8192;
 
 /// Datagrams after which the usage of a session is reported, as coturn does.
 const USAGE_INTERVAL: u64 = 4096;
@@ -31,8 +26,8 @@ const USAGE_INTERVAL: u64 = 4096;
 /// Time between two looks at the usage of a session.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Places of the table that one turn looks at.
-const PLACES_PER_LOOK: u32 = 1024;
+/// Places of the table that one turn looks at, before what it has to send leaves.
+const PLACES_PER_LOOK: u32 = 256;
 
 /// The sessions of a shard.
 pub(crate) struct Sessions {
@@ -81,7 +76,7 @@ impl Sessions {
     }
 
     /// Returns the number of a session among those of all shards.
-    fn public_number(&self, allocation: AllocationId) -> u64 {
+    pub(in crate::shard) fn public_number(&self, allocation: AllocationId) -> u64 {
         number_of_shard(self.shard, self.number(allocation))
     }
 
@@ -104,12 +99,16 @@ impl Sessions {
             Change::Moved(moved) => Some(moved.path.transport),
             _ => return,
         };
-        if let Some((number, was)) = self.held.remove(&allocation) {
-            counters.sessions_over.of(was.into()).add(1);
-            if let Some(transport) = moved_to {
-                counters.sessions_begun.of(transport.into()).add(1);
-                self.held.insert(allocation, (number, transport));
-            }
+        let Some((number, was)) = self.held.remove(&allocation) else {
+            return;
+        };
+        counters.sessions_over.of(was.into()).add(1);
+        if let Some(transport) = moved_to {
+            counters.sessions_begun.of(transport.into()).add(1);
+            self.held.insert(allocation, (number, transport));
+        }
+        if let Change::Ended(ended) = change {
+            counters.lasted(ended.time.since(ended.created));
         }
     }
 
@@ -146,7 +145,13 @@ impl Sessions {
         (!outlet.reported.is_empty()).then_some(outlet.next_look)
     }
 
-    fn describe(&self, held: &Held<'_>, seal: Option<Seal>, now: Now) -> Session {
+    /// Returns what an operator is shown of a session.
+    pub(in crate::shard) fn describe(
+        &self,
+        held: &Held<'_>,
+        seal: Option<Seal>,
+        now: Now,
+    ) -> Session {
         let user = held.user();
         Session {
             number: self.public_number(held.id()),
@@ -166,40 +171,6 @@ impl Sessions {
             },
         }
     }
-}
-
-/// Answers a wish for a page: lists the sessions that pass its filter, or ends them.
-pub(in crate::shard) fn answer_page<F: Front>(
-    hub: &mut Hub,
-    wish: PageRequest,
-    front: &mut F,
-    tx: &mut SendQueue,
-) {
-    let end = hub.engine.session_slots();
-    let last = wish.from.saturating_add(PLACES_PER_PAGE_MAX).min(end);
-    let (mut slot, mut page, mut ended) = (wish.from, Page::default(), Vec::new());
-    while slot < last && page.sessions.len() < wish.max {
-        if let Some(held) = hub.engine.session_at(slot) {
-            let sessions = &hub.changes.sessions;
-            let number = sessions.public_number(held.id());
-            let age = hub.now.time.since(held.created());
-            if wish.filter.admits(number, age, &held) {
-                let seal = front.protection(held.client());
-                page.sessions.push(sessions.describe(&held, seal, hub.now));
-                ended.push(held.id());
-            }
-        }
-        slot += 1;
-    }
-    page.next = (slot < end).then_some(slot);
-    if wish.purpose == Purpose::End {
-        for allocation in ended {
-            hub.engine.cancel(hub.now, allocation);
-        }
-        hub.carry_out_commands(front, tx);
-    }
-    (wish.reply)(page);
-    drop(wish.under_way);
 }
 
 /// What was reported of a session.

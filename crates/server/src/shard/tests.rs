@@ -25,7 +25,9 @@ use crate::translate;
 mod turn;
 
 mod crossing;
+mod lifetimes;
 mod messages;
+mod pages;
 pub(crate) mod several;
 mod tunnels;
 

@@ -541,7 +541,7 @@ fn run(datapath: &mut Datapath, relay: &mut Relay, inbox: &Receiver<Request>) ->
                 }
                 Request::Interfaces(interfaces) => relay.set_interfaces(interfaces),
                 Request::Answered(answer) => relay.answered(answer),
-                Request::Page(wish) => relay.page(wish, datapath.send_queue()),
+                Request::Page(wish) => relay.page(wish),
                 Request::Ping(reply) => reply(()),
                 Request::Trace(trace) => relay.trace(trace),
                 Request::Undrain => relay.undrain(),
@@ -570,5 +570,6 @@ fn run(datapath: &mut Datapath, relay: &mut Relay, inbox: &Receiver<Request>) ->
                 }
             }
         }
+        relay.work_on_pages(datapath.send_queue());
     }
 }

@@ -218,12 +218,39 @@ fn what_a_session_has_relayed_is_in_the_metrics_to_the_byte_and_scrapes_lose_not
             1,
         ),
         ("turn_unauthenticated_401_responses", 1),
+        ("turnbuckle_session_lifetime_seconds_count", 1),
+        (
+            "turnbuckle_session_lifetime_seconds_bucket{le=\"86400\"}",
+            1,
+        ),
     ] {
         assert_eq!(scraped[name], value, "{name}");
     }
     let accounting = watched.server.stop();
     let came = scraped["turnbuckle_client_in_total"] + scraped["turnbuckle_peer_in_total"];
     assert_eq!(accounting.received, came);
+}
+
+/// A label of the shard multiplies what a scrape costs by the number of shards.
+#[test]
+fn eight_shards_are_told_of_in_64_kib_and_few_families_tell_them_apart() {
+    let site = Site::new();
+    let watched = Watched::start(site, &["--relay-threads=8"]);
+    let mut client = Client::new(site.ip(2), &watched.server);
+    client.allocate();
+    let body = watched.scrape();
+    assert!(body.len() <= 64 * 1024, "{} bytes", body.len());
+    assert!(body.contains("{shard=\"7\"}"), "{body}");
+    let mut families = std::collections::BTreeSet::new();
+    let mut family = "";
+    for line in body.lines() {
+        if let Some(declared) = line.strip_prefix("# TYPE ") {
+            family = declared;
+        } else if line.contains("shard=\"") {
+            families.insert(family);
+        }
+    }
+    assert!((1..=12).contains(&families.len()), "{families:?}");
 }
 
 #[test]

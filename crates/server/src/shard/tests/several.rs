@@ -4,14 +4,14 @@
 use std::ffi::OsString;
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::sync::atomic::{AtomicU16, Ordering::Relaxed};
-use std::sync::mpsc::sync_channel;
+use std::sync::mpsc::{Receiver, sync_channel};
 use std::time::Duration;
 
 use turnbuckle_counters::Counter;
 use turnbuckle_datapath::{Bind, BufferBudget, Datapath, EndpointKind, Listen};
-use turnbuckle_engine::{Commons, Config as EngineConfig};
+use turnbuckle_engine::{Commons, Config as EngineConfig, Now};
 use turnbuckle_wire::{
     AttributeType, ChannelData, ChannelNumber, Class, IntegrityKey, Message, MessageWriter, Method,
     TransactionId, long_term_key_md5,
@@ -19,9 +19,11 @@ use turnbuckle_wire::{
 
 use super::super::thread::{Followers, HostAddresses, Listeners, Plan, set_up};
 use crate::asking::{Answered, Asker};
+use crate::clock::Clock;
 use crate::config::{Machine, Masque, Request as Wish, load};
 use crate::control::keys::KeyRing;
 use crate::counters::{Accounting, ShardCounters};
+use crate::handle::{Page, PageRequest, Purpose, SESSIONS_PER_PAGE_MAX, SessionFilter};
 use crate::log::Log;
 use crate::resolve::Resolver;
 use crate::shard::across::mailbox::Mailbox;
@@ -178,6 +180,37 @@ impl Several {
         let shard = &mut self.shards[index];
         let timeout = Some(Duration::from_micros(200));
         shard.datapath.turn(timeout, &mut shard.relay).unwrap();
+        shard.relay.work_on_pages(shard.datapath.send_queue());
+    }
+
+    /// Asks a shard for a page of the sessions that pass a filter, or has it end them. Returns where the page comes.
+    pub(super) fn page(
+        &mut self,
+        shard: usize,
+        purpose: Purpose,
+        from: u32,
+        filter: SessionFilter,
+    ) -> Receiver<Page> {
+        let (sender, page) = sync_channel(1);
+        self.shards[shard].relay.page(PageRequest {
+            purpose,
+            from,
+            filter,
+            max: SESSIONS_PER_PAGE_MAX,
+            reply: Box::new(move |page| sender.send(page).unwrap()),
+            under_way: Arc::default(),
+        });
+        page
+    }
+
+    /// Returns whether a shard has something to do at once.
+    pub(super) fn has_work(&self, shard: usize) -> bool {
+        self.shards[shard].relay.timeout() == Some(Duration::ZERO)
+    }
+
+    /// Allocations that a shard has.
+    pub(super) fn allocations(&self, shard: usize) -> u64 {
+        self.shards[shard].counters.engine.allocations.get()
     }
 
     /// Turns until everything that is under way has arrived.
@@ -190,6 +223,15 @@ impl Several {
     /// A client of this user by UDP, at a shard.
     pub(super) fn datagrams(&self, shard: usize, user: &'static str) -> Client {
         Client::by_datagrams(self.listeners[shard], user)
+    }
+
+    /// Has all shards read the time from what is returned, where it stands still.
+    pub(super) fn stop_time(&mut self) -> Arc<Mutex<Now>> {
+        let time = Arc::new(Mutex::new(Clock::Machine.now()));
+        for shard in &mut self.shards {
+            shard.relay.clock = Clock::Given(Arc::clone(&time));
+        }
+        time
     }
 
     /// Changes the settings of all shards.
