@@ -1,5 +1,5 @@
 """The scenarios of quic-interop-runner, by other QUIC stacks as clients of `turnbuckle quic-server`: aioquic, quic-go, quinn and s2n-quic, each scenario by at
-least three of them. Where the network is what is tried, all do it at the same time."""
+least three of them, and quiche where `interop/setup quiche` has built it (`scripts/test-quiche`). Where the network is what is tried, all do it at the same time."""
 
 import asyncio
 import concurrent.futures
@@ -72,7 +72,9 @@ _quinn = _program(
     },
 )
 _s2n_quic = _program("s2n-quic-peer", [], {"--chacha20": ["--suite", "chacha20"]})
-ALL = (_aioquic, _quic_go, _quinn, _s2n_quic)
+_quiche = _program("quiche-peer", [], {"--resume": ["--resume"], "--change-path": ["--change-path"]})
+QUICHE = (_quiche,) if (BUILD / "quiche-peer").exists() else ()
+ALL = (_aioquic, _quic_go, _quinn, _s2n_quic, *QUICHE)
 
 
 def _by(*clients):
@@ -122,12 +124,12 @@ def every_client_moves_its_bytes_over_a_path_with(hosts, rules, directions, what
 
 @_by(_aioquic, _quinn, _s2n_quic)
 def a_client_that_offers_chacha20_alone_gets_it(hosts, client):
-    """quic-go's suites are those of Go's TLS, which cannot be chosen."""
+    """quic-go's suites are those of Go's TLS, quiche's those of BoringSSL: neither can be chosen."""
     with quic.serving(hosts):
         client(hosts, LISTENER_IPV4, ["up", "down"], 1, "--chacha20")
 
 
-@_by(_aioquic, _quic_go, _quinn)
+@_by(_aioquic, _quic_go, _quinn, *QUICHE)
 def a_session_is_resumed(hosts, client):
     """s2n-quic with rustls takes no tickets."""
     with quic.serving(hosts):
@@ -137,13 +139,13 @@ def a_session_is_resumed(hosts, client):
 
 @_by(_aioquic, _quic_go, _quinn)
 def a_client_updates_the_keys_in_mid_transfer(hosts, client):
-    """s2n-quic does so after millions of packets only."""
+    """s2n-quic does so after millions of packets only, quiche never by itself."""
     with quic.serving(hosts):
         runs = client(hosts, LISTENER_IPV4, ["up", "down"], 1, "--change-key")
     assert client is not _quic_go or all(run["key_updates"] > 0 for run in runs), runs
 
 
-@_by(_aioquic, _quic_go, _quinn)
+@_by(_aioquic, _quic_go, _quinn, *QUICHE)
 def a_client_moves_to_another_path_in_mid_transfer(hosts, client):
     """s2n-quic's client stays where it is."""
     with quic.serving(hosts):

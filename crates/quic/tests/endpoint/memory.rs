@@ -1,11 +1,12 @@
 //! What a server's connections take from the heap.
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use allocation_counter::measure;
-use turnbuckle_quic::{Connection, ConnectionName, Limits};
+use turnbuckle_quic::{Bytes, Connection, ConnectionName, Limits, Outlet, Via};
 
-use crate::world::{App, World};
+use crate::world::{App, DELAY, Port, World, client_address};
 
 /// Connections of which each has its share of what tables have taken ahead.
 const CONNECTIONS: u32 = 112;
@@ -62,4 +63,64 @@ fn a_connection_that_has_ended_holds_next_to_nothing() {
     let held = (held_by(CONNECTIONS + 1) - held_by(1)) / i64::from(CONNECTIONS);
     println!("{held} bytes for each connection that has ended");
     assert!(held < 1_024, "{held}");
+}
+
+/// Buffers that come back when what was in them has gone out, as those of a data path.
+#[derive(Default)]
+struct Buffers {
+    free: Vec<Vec<u8>>,
+    sent: u64,
+}
+
+impl Outlet for Buffers {
+    fn buffer(&mut self) -> Vec<u8> {
+        self.free.pop().unwrap_or_default()
+    }
+
+    fn send(&mut self, _: Via, _: SocketAddr, mut bytes: Vec<u8>, segment: usize) {
+        self.sent += u64::try_from(bytes.chunks(segment).count()).unwrap();
+        bytes.clear();
+        self.free.push(bytes);
+    }
+}
+
+#[test]
+fn a_packet_that_comes_with_a_datagram_and_goes_back_takes_the_heap_twice_at_most() {
+    for len in [160, 1_150] {
+        let mut world = World::new();
+        let name = world.connected();
+        let mut buffers = Buffers::default();
+        let (mut taken, mut packets) = (0, 0);
+        for round in 0..300 {
+            for number in 0..8 {
+                let payload = Bytes::from(vec![number; len]);
+                let send = |connection: &mut Connection<'_>, _: &mut App| connection.send_datagram(payload);
+                world.client.with(world.now, name, send).unwrap().unwrap();
+            }
+            world.now += DELAY;
+            let (at, from) = (world.now, client_address());
+            let link = &mut world.link;
+            world.client.transmit(at, &mut Port { at, from, link });
+            let came: Vec<_> = world.link.drain(..).collect();
+            let received = u64::try_from(came.len()).unwrap();
+            world.at_server.lock().unwrap().datagrams.clear();
+            let sent_before = buffers.sent;
+            let measured = measure(|| {
+                for datagram in &came {
+                    world.give_server(datagram.from, &datagram.bytes);
+                }
+                world.server.handle_timeouts(world.now);
+                world.server.transmit(world.now, &mut buffers);
+            });
+            // Tables and buffers have the room that they need by then.
+            if round >= 100 {
+                assert_eq!(world.at_server.lock().unwrap().datagrams.len(), 8);
+                taken += measured.count_total;
+                packets += received + buffers.sent - sent_before;
+            }
+        }
+        let each = taken as f64 / packets as f64;
+        println!("{len} bytes: {each:.2} allocations for each of {packets} packets");
+        assert!(packets > 3_000 && each <= 2.0, "{len}: {each}");
+    }
 }

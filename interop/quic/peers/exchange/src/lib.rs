@@ -1,9 +1,14 @@
 //! What the peers in Rust have in common: payloads and their hashes as in `crates/load/src/quic/payload.rs`, and clients of TLS.
 #![forbid(unsafe_code)]
 
+#[cfg(feature = "tls")]
 mod tls;
 
-pub use tls::{ALPN, Client, Suite};
+#[cfg(feature = "tls")]
+pub use tls::{Client, Suite};
+
+/// The name of the exchange in the handshake.
+pub const ALPN: &[u8] = b"turnbuckle-perf";
 
 /// Bytes after which the payload repeats.
 const PERIOD: usize = 65_521;

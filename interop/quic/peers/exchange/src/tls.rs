@@ -9,8 +9,7 @@ use rustls::crypto::{CryptoProvider, aws_lc_rs, verify_tls13_signature};
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::{CipherSuite, DigitallySignedStruct};
 
-/// The name of the exchange in the handshake.
-pub const ALPN: &[u8] = b"turnbuckle-perf";
+use crate::ALPN;
 
 /// A cipher suite of TLS 1.3.
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
