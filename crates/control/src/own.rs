@@ -387,8 +387,7 @@ mod tests {
                 labels: &[],
             }
         }
-        static LIFETIMES: Description =
-            counter("session_lifetimes", "Ended.", Unit::Allocations);
+        static LIFETIMES: Description = counter("session_lifetimes", "Ended.", Unit::Allocations);
         static SUM: Description = counter("session_lifetimes_ms", "In all.", Unit::Milliseconds);
         let sample = |counter, value| Sample {
             counter,

@@ -32,7 +32,7 @@ use crate::reject::{Reject, SharedRefusal};
 use crate::request::{Answered, Request};
 use crate::reservation::{ReservationToken, ReservedPort};
 use crate::rules::Rules;
-use crate::time::{Now, Time};
+use crate::time::Time;
 
 /// The numbers of TCP and UDP in REQUESTED-TRANSPORT.
 const TCP: u8 = 6;

@@ -279,7 +279,9 @@ impl Leaf {
 
     /// Adds a user before the one at `at`. No more memory is taken than it needs.
     fn insert(&mut self, at: usize, name: &str, key: UserKey) {
-        let begin = at.checked_sub(1).map_or(0, |before| self.name_range(before).end);
+        let begin = at
+            .checked_sub(1)
+            .map_or(0, |before| self.name_range(before).end);
         self.names.reserve_exact(name.len());
         self.names.insert_str(begin, name);
         self.entries.reserve_exact(1);
@@ -460,14 +462,19 @@ mod tests {
         let at_once: RealmUsers = rows.iter().map(|(name, key)| (name, *key)).collect();
         assert_eq!(at_once, one_by_one);
         let map: BTreeMap<_, _> = rows.into_iter().collect();
-        assert_eq!(at_once.names().collect::<Vec<_>>(), map.keys().collect::<Vec<_>>());
+        assert_eq!(
+            at_once.names().collect::<Vec<_>>(),
+            map.keys().collect::<Vec<_>>()
+        );
         one_by_one.put("another", None);
         assert_ne!(at_once, one_by_one);
     }
 
     #[test]
     fn whoever_was_not_read_remains_in_whatever_order_the_others_were_read() {
-        let known: RealmUsers = (0..1_000).map(|number| (name(number), key(number))).collect();
+        let known: RealmUsers = (0..1_000)
+            .map(|number| (name(number), key(number)))
+            .collect();
         let mut there: Vec<_> = (0..1_000).filter(|number| number % 3 > 0).collect();
         let gone: BTreeSet<_> = (0..1_000).step_by(3).map(name).collect();
         for is_sorted in [false, true] {
@@ -495,7 +502,9 @@ mod tests {
     #[test]
     fn a_user_takes_his_name_and_few_bytes_more_also_after_many_changes() {
         let name = |number: usize| format!("user{number:07}");
-        let mut users: RealmUsers = (0..100_000).map(|number| (name(number), key(number))).collect();
+        let mut users: RealmUsers = (0..100_000)
+            .map(|number| (name(number), key(number)))
+            .collect();
         assert!(bytes_of_each(&users) < 36.0, "{}", bytes_of_each(&users));
         for number in drawn().take(20_000) {
             users.put(&name(100_000 + number % 1_000_000), key(number));

@@ -267,9 +267,7 @@ pub(crate) mod tests {
 
     /// Returns users of the realm `r`, each with a key of sixteen equal bytes.
     pub(crate) fn users(names: &[(&str, u8)]) -> Users {
-        let of_realm = names
-            .iter()
-            .map(|&(name, byte)| (name, Some([byte; 16])));
+        let of_realm = names.iter().map(|&(name, byte)| (name, Some([byte; 16])));
         Users::from([("r".to_owned(), of_realm.collect())])
     }
 

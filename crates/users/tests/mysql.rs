@@ -112,7 +112,12 @@ fn killer(port: u16) -> impl FnMut() {
 fn command(port: u16, statement: &str) -> Command {
     let mut command = Command::new("mariadb");
     let port = format!("--port={port}");
-    let login = ["--host=127.0.0.1", &port, "--user=turn", "--password=a-secret"];
+    let login = [
+        "--host=127.0.0.1",
+        &port,
+        "--user=turn",
+        "--password=a-secret",
+    ];
     command.arg("--no-defaults").args(login);
     command.args(["--batch", "--skip-column-names", "-e", statement, "turn"]);
     command

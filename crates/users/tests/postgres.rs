@@ -94,7 +94,9 @@ fn connections_that_are_killed_twenty_times_are_made_anew_and_what_is_new_is_nam
     let (mut execute, mut killing) = (psql(server.port), psql(server.port));
     execute("insert into turnusers_lt select 'r','user'||n,'none' from generate_series(1,1000) n");
     let mut kill = || {
-        killing("select pg_terminate_backend(pid) from pg_stat_activity where usename='turn' and pid<>pg_backend_pid()");
+        killing(
+            "select pg_terminate_backend(pid) from pg_stat_activity where usename='turn' and pid<>pg_backend_pid()",
+        );
     };
     let source = source(server.port, "");
     following::killed_connections_are_made_anew(&source, &server, &mut execute, &mut kill);

@@ -19,7 +19,7 @@ use crate::allocation::permissions::Permissions;
 use crate::allocation::relay::Relay;
 use crate::allocation::{Allocation, Entry, Rare};
 use crate::belongings::Belongings;
-use crate::change::{Change, Created, EndCause, Ended, Path, Reserved, Resumed};
+use crate::change::{Change, Created, EndCause, Ended, Path, Reserved};
 use crate::commons::Commons;
 use crate::config::Config;
 use crate::credential::User;

@@ -94,7 +94,9 @@ fn a_packet_that_comes_with_a_datagram_and_goes_back_takes_the_heap_twice_at_mos
         for round in 0..300 {
             for number in 0..8 {
                 let payload = Bytes::from(vec![number; len]);
-                let send = |connection: &mut Connection<'_>, _: &mut App| connection.send_datagram(payload);
+                let send = |connection: &mut Connection<'_>, _: &mut App| {
+                    connection.send_datagram(payload)
+                };
                 world.client.with(world.now, name, send).unwrap().unwrap();
             }
             world.now += DELAY;

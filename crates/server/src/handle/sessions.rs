@@ -195,5 +195,6 @@ pub(crate) struct PageRequest {
     pub(crate) max: usize,
     pub(crate) reply: Reply<Page>,
     /// Held until the page is answered. It counts the pages of a shard that are under way.
+    #[expect(dead_code, reason = "that it is held is all that is wanted of it")]
     pub(crate) under_way: Arc<()>,
 }

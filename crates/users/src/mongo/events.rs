@@ -112,7 +112,7 @@ fn user(event: &ChangeStreamEvent<Document>) -> Option<(&str, &str)> {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::{BTreeMap, BTreeSet};
+    use std::collections::BTreeSet;
 
     use mongodb::bson::{deserialize_from_document, doc};
 

@@ -176,11 +176,7 @@ impl Redis {
     }
 
     /// Shows the keys of coturn's among those that a pattern matches, some of them perhaps twice.
-    async fn scan(
-        &mut self,
-        pattern: &str,
-        mut show: impl FnMut(Key),
-    ) -> Result<(), RedisFailure> {
+    async fn scan(&mut self, pattern: &str, mut show: impl FnMut(Key)) -> Result<(), RedisFailure> {
         let mut cursor = 0_u64;
         loop {
             let mut command = cmd("SCAN");

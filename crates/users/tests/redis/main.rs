@@ -216,7 +216,7 @@ fn one_user_that_changes_is_read_and_no_other() {
             panic!("one user is read, not all: {news:?}");
         };
         assert_eq!(delta.put.keys().collect::<Vec<_>>(), ["north.gov"]);
-        assert_eq!(delta.put["north.gov"].keys().collect::<Vec<_>>(), ["al"]);
+        assert_eq!(delta.put["north.gov"].names().collect::<Vec<_>>(), ["al"]);
         assert_eq!((delta.deleted.len(), &delta.tables), (0, &None));
     });
 }

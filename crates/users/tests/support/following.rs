@@ -105,7 +105,10 @@ impl Following {
         let (now_known, changed, troubles) = self.await_read();
         let names = Names::from([("r".to_owned(), [name.to_owned()].into())]);
         let tables = false;
-        assert_eq!((now_known, changed), (known, Changed::Users { names, tables }));
+        assert_eq!(
+            (now_known, changed),
+            (known, Changed::Users { names, tables })
+        );
         troubles
     }
 }

@@ -10,15 +10,15 @@ use super::several::Several;
 /// The classes of sessions that have ended, but for those that are empty, and how long they have lasted in all.
 fn lifetimes(shards: &Several) -> (BTreeMap<&'static str, u64>, u64) {
     let (mut classes, mut ms) = (BTreeMap::new(), 0);
-    shards.accounting().visit(&mut |sample| {
-        match (sample.counter.name, sample.label) {
+    shards
+        .accounting()
+        .visit(&mut |sample| match (sample.counter.name, sample.label) {
             ("session_lifetimes", Some(class)) if sample.value > 0 => {
                 classes.insert(class.name, sample.value);
             }
             ("session_lifetimes_ms", _) => ms = sample.value,
             _ => {}
-        }
-    });
+        });
     (classes, ms)
 }
 

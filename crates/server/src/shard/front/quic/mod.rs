@@ -44,7 +44,6 @@ use crate::random::Randomness;
 use crate::resolve::Resolver;
 use crate::shard::book::BookLimits;
 use crate::shard::hub::Hub;
-use crate::shard::name;
 use crate::tls::{CurrentTls, current};
 
 /// Steps of the timer wheel per turn.

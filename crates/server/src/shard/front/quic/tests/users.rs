@@ -1,5 +1,7 @@
 //! What a client by HTTP/3 is answered whose user is not known.
 
+use std::net::IpAddr;
+
 use rustls::{ClientConfig, RootCertStore};
 use turnbuckle_datapath::Memory;
 use turnbuckle_masque::h3::{Client, Happened};
