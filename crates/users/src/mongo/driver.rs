@@ -20,6 +20,7 @@ use crate::driver::Driver;
 use crate::error::DatabaseError;
 use crate::records::{Answer, Delta, Names, News, Records, Tables, Users, Wanted, user_key};
 use crate::rest::Reading;
+use crate::secret::Secret;
 
 /// Time between two signs of life, and between two counts.
 const INTERVAL: Duration = Duration::from_secs(1);
@@ -198,7 +199,7 @@ impl Mongo {
     }
 
     /// Returns the secrets of a realm, the newest first.
-    async fn secrets(&self, realm: &str) -> Result<Vec<crate::Secret>, DatabaseError> {
+    async fn secrets(&self, realm: &str) -> Result<Vec<Secret>, DatabaseError> {
         let mut secrets = Vec::new();
         let (filter, fields) = (doc! { "realm": realm }, doc! { "value": 1 });
         let newest_first = doc! { "_id": -1 };
