@@ -15,6 +15,8 @@ use crate::server::{Server, Values};
 /// Where servers listen and reflectors receive.
 pub(crate) const LISTEN_PORT: u16 = 3478;
 pub(crate) const PEER_PORT: u16 = 3480;
+/// Where the reflector receives that is for what runs beside the load alone.
+pub(crate) const MEANWHILE_PEER_PORT: u16 = 3481;
 const USER: &str = "bench";
 const PASSWORD: &str = "turnbuckle-bench";
 const REALM: &str = "bench.invalid";
@@ -48,6 +50,8 @@ pub(crate) struct Commands {
     pub(crate) peer: Vec<String>,
     pub(crate) load: Vec<String>,
     pub(crate) meanwhile: Option<Vec<String>>,
+    /// The reflector of that program alone, where it has one.
+    pub(crate) meanwhile_peer: Option<Vec<String>>,
 }
 
 /// What placeholders stand for on a host where our program is `turnbuckle`.

@@ -406,6 +406,7 @@ fn describe(session: &mut Session, suite: &Suite, source: &Source, tmp: &str) ->
         let commands = commands(&case, &addresses, relay_cpus, tmp)?;
         let parts: Vec<String> = [
             Some(&commands.peer),
+            commands.meanwhile_peer.as_ref(),
             commands.meanwhile.as_ref(),
             Some(&commands.load),
         ]
@@ -482,6 +483,7 @@ fn print_commands(arguments: &Arguments, suite: &Suite) -> Result<()> {
             for (host, words) in [
                 ("relay", commands.server.as_ref()),
                 ("peer", Some(&commands.peer)),
+                ("peer", commands.meanwhile_peer.as_ref()),
                 ("load", commands.meanwhile.as_ref()),
                 ("load", Some(&commands.load)),
             ] {

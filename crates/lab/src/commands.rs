@@ -2,7 +2,7 @@
 
 use anyhow::{Context as _, Result};
 
-use crate::case::{Case, Commands, PEER_PORT, values};
+use crate::case::{Case, Commands, MEANWHILE_PEER_PORT, PEER_PORT, values};
 use crate::connections;
 use crate::hosts::Addresses;
 use crate::scenario::Transport;
@@ -21,7 +21,7 @@ pub(crate) fn commands(
         return connections::commands(case, addresses, relay_cpus, tmp);
     }
     let values = |turnbuckle: &str| values(case, addresses, relay_cpus, tmp, turnbuckle);
-    let load = |words: &str, warm_up_s: f64, window_s: f64| -> Result<Vec<String>> {
+    let load = |words: &str, peer_port: u16, warm_up_s: f64, window_s: f64| -> Result<_> {
         let values = values(&addresses.turnbuckle_on_load);
         let transport = match case.server.transport(case.scenario.transport) {
             Transport::Udp => String::new(),
@@ -35,10 +35,19 @@ pub(crate) fn commands(
             format!("--server {{listen}}:{{port}} --user {{user}}:{{password}}{transport}")
         };
         values.words(&format!(
-            "{{turnbuckle}} load {words} {server} --peer {{peer}}:{PEER_PORT} --warm-up {warm_up_s} --duration {window_s} --json"
+            "{{turnbuckle}} load {words} {server} --peer {{peer}}:{peer_port} --warm-up {warm_up_s} --duration {window_s} --json"
+        ))
+    };
+    let peer = |words: &str, port: u16| {
+        values(&addresses.turnbuckle_on_peer).words(&format!(
+            "{{turnbuckle}} peer {words} --listen {{peer}}:{port} --json"
         ))
     };
     let scenario = case.scenario;
+    let meanwhile_port = match scenario.words.meanwhile_peer {
+        Some(_) => MEANWHILE_PEER_PORT,
+        None => PEER_PORT,
+    };
     Ok(Commands {
         server: if scenario.direct {
             None
@@ -47,17 +56,25 @@ pub(crate) fn commands(
             let command = command.context("no command line for this transport")?;
             Some(values(&addresses.turnbuckle_on_relay).words(command)?)
         },
-        peer: values(&addresses.turnbuckle_on_peer).words(&format!(
-            "{{turnbuckle}} peer {} --listen {{peer}}:{PEER_PORT} --json",
-            scenario.words.peer
-        ))?,
-        load: load(&scenario.words.load, case.warm_up_s, case.window_s)?,
+        peer: peer(&scenario.words.peer, PEER_PORT)?,
+        load: load(
+            &scenario.words.load,
+            PEER_PORT,
+            case.warm_up_s,
+            case.window_s,
+        )?,
         // It begins before the attack and ends by a signal after it.
         meanwhile: scenario
             .words
             .meanwhile
             .as_deref()
-            .map(|words| load(words, 0.5, 3600.0))
+            .map(|words| load(words, meanwhile_port, 0.5, 3600.0))
+            .transpose()?,
+        meanwhile_peer: scenario
+            .words
+            .meanwhile_peer
+            .as_deref()
+            .map(|words| peer(words, MEANWHILE_PEER_PORT))
             .transpose()?,
     })
 }

@@ -25,6 +25,26 @@ pub(crate) struct Launch<'a> {
     pub(crate) title: &'a str,
     pub(crate) words: &'a [String],
     pub(crate) cpus: &'a CpuList,
+    pub(crate) weight: Weight,
+}
+
+/// What a program weighs against others that want the same CPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Weight {
+    /// More than whatever else runs on the machine.
+    Measured,
+    /// As much as anything else: it may not hold up the instruments that watch what it does to others.
+    Disturbance,
+}
+
+impl Weight {
+    /// As `/proc/self/autogroup` takes it.
+    fn nice(self) -> i8 {
+        match self {
+            Self::Measured => -10,
+            Self::Disturbance => 0,
+        }
+    }
 }
 
 impl Launch<'_> {
@@ -39,13 +59,14 @@ impl Launch<'_> {
     pub(crate) fn script(&self) -> String {
         format!(
             "{{\n\
-             {{ echo -10 >/proc/self/autogroup; }} 2>/dev/null\n\
+             {{ echo {} >/proc/self/autogroup; }} 2>/dev/null\n\
              ulimit -n 100000 2>/dev/null || ulimit -n \"$(ulimit -H -n)\"\n\
              exec 3<&0\n\
              ( ( cat <&3; kill -KILL 0 ) >/dev/null 2>&1 & )\n\
              echo \"@@pid $$\"\n\
              exec taskset -c {} {} </dev/null 3<&-\n\
              }}\n",
+            self.weight.nice(),
             self.cpus,
             shell_words::join(self.words),
         )
@@ -270,6 +291,7 @@ mod tests {
                 title: "double",
                 words: &words,
                 cpus: &CpuList::all(1),
+                weight: Weight::Measured,
             })
             .expect("a program");
         (host, program)
@@ -353,6 +375,7 @@ mod tests {
                 title: "double",
                 words: &words,
                 cpus: &CpuList::all(1),
+                weight: Weight::Measured,
             })
             .expect("a program");
         let output = program.stop(&host, "CONT", LIMIT).expect("an end");

@@ -12,8 +12,9 @@ use crate::certificate;
 use crate::commands;
 use crate::connections;
 use crate::cpus::CpuList;
+use crate::host::Host;
 use crate::hosts::Hosts;
-use crate::program::{Launch, Program};
+use crate::program::{Launch, Program, Weight};
 use crate::record::{self, Record, Status};
 use crate::scenario::{Question, Transport};
 use crate::server::Server;
@@ -40,6 +41,11 @@ impl Case<'_> {
             .transpose()?;
         let peer = start(&hosts.peer, "reflector", &commands.peer, &hosts.peer.cpus)?;
         peer.event("ready", TIMEOUT)?;
+        let meanwhile_peer = commands
+            .meanwhile_peer
+            .as_ref()
+            .map(|words| self.start_beside(&hosts.peer, "reflector of what runs beside", words))
+            .transpose()?;
         let quiet = match self.scenario.question {
             Question::Beside => Some(self.alone(hosts, &commands.load)?),
             _ => None,
@@ -48,8 +54,7 @@ impl Case<'_> {
             .meanwhile
             .as_ref()
             .map(|words| -> Result<Program> {
-                let program = start(&hosts.load, "calls", words, &hosts.load.cpus)?;
-                check_clients(&program.event("ready", TIMEOUT)?)?;
+                let program = self.start_beside(&hosts.load, "what runs beside", words)?;
                 program.event("measuring", TIMEOUT)?;
                 Ok(program)
             })
@@ -65,11 +70,13 @@ impl Case<'_> {
         let server_pid: Vec<u32> = server.iter().map(|server| server.pid).collect();
         let mut load_pids = vec![load.pid];
         load_pids.extend(meanwhile.as_ref().map(|program| program.pid));
+        let mut peer_pids = vec![peer.pid];
+        peer_pids.extend(meanwhile_peer.as_ref().map(|program| program.pid));
         let read = || -> Result<_> {
             Ok((
                 hosts.relay.snapshot(&server_pid, &kernel_threads)?,
                 hosts.load.snapshot(&load_pids, &[])?,
-                hosts.peer.snapshot(&[peer.pid], &[])?,
+                hosts.peer.snapshot(&peer_pids, &[])?,
                 snapshot_of_peer(hosts, &peer)?,
             ))
         };
@@ -90,8 +97,9 @@ impl Case<'_> {
             })
             .transpose()?;
         load.stop(&hosts.load, "INT", STOP_LIMIT)?;
-        let peer_pid = peer.pid;
-        peer.stop(&hosts.peer, "INT", STOP_LIMIT)?;
+        for reflector in [Some(peer), meanwhile_peer].into_iter().flatten() {
+            reflector.stop(&hosts.peer, "INT", STOP_LIMIT)?;
+        }
         let farewell = match server {
             Some(server) => {
                 server
@@ -108,9 +116,10 @@ impl Case<'_> {
         let server_cpu_s = relay.cpu_s_of(&server_pid);
         let relay_kernel_cpu_s = relay.cpu_s_of(&kernel_threads);
         let load_cpu_s = load_counted.cpu_s_of(&load_pids);
-        let peer_cpu_s = peer_counted.cpu_s(peer_pid);
-        let peer_received = number(&after.3["received_datagrams"])
-            .saturating_sub(number(&before.3["received_datagrams"]));
+        let peer_cpu_s = peer_counted.cpu_s_of(&peer_pids);
+        let reflected = |key: &str| number(&after.3[key]).saturating_sub(number(&before.3[key]));
+        let peer_received = reflected("received_datagrams");
+        let peer_sent = reflected("sent_datagrams");
         let recv_pps = result["recv_pps"].as_f64().unwrap_or(0.0);
         let send_pps = result["send_pps"].as_f64().unwrap_or(0.0);
         // By a stream IP packets are not what the relay was asked to carry: messages are, and the load counts them.
@@ -120,8 +129,6 @@ impl Case<'_> {
             Transport::Tcp | Transport::Tls | Transport::Masque
         );
         let (load_in, relay_in) = if is_stream {
-            let peer_sent = number(&after.3["sent_datagrams"])
-                .saturating_sub(number(&before.3["sent_datagrams"]));
             let load_sent = packets(send_pps, relay.seconds);
             (packets(recv_pps, relay.seconds), load_sent + peer_sent)
         } else {
@@ -132,6 +139,30 @@ impl Case<'_> {
         let all_comes_back = matches!(self.scenario.question, Question::Flood | Question::Steady);
         // A veth counts at its sender what did not fit into the ring of the far end: the relay's, if it did not get to read it.
         let ring_drops = load_counted.link_drops + peer_counted.link_drops;
+        let ((peer_in, peer_drops), load_drops) = if commands.meanwhile_peer.is_some() {
+            // What fills the sockets of the others is not what limits this load.
+            let dropped = reflected("socket_drops");
+            let reflector = (peer_received + dropped, dropped);
+            (reflector, number(&result["socket_drops"]))
+        } else {
+            let reflector = if all_comes_back || self.scenario.direct {
+                peer_counted.ip_packets_in.saturating_sub(peer_received)
+            } else {
+                0
+            };
+            let load = if all_comes_back && commands.meanwhile.is_none() {
+                load_in.saturating_sub(packets(recv_pps, load_counted.seconds))
+            } else {
+                0
+            };
+            (
+                (
+                    peer_counted.ip_packets_in,
+                    reflector.max(peer_counted.udp_buffer_drops),
+                ),
+                load.max(load_counted.udp_buffer_drops),
+            )
+        };
         let (bottleneck, bottleneck_why) = judge(&Evidence {
             flood: matches!(
                 self.scenario.question,
@@ -154,20 +185,10 @@ impl Case<'_> {
                 } else {
                     0
                 }),
-            peer_in: peer_counted.ip_packets_in,
-            peer_drops: if all_comes_back || self.scenario.direct {
-                peer_counted.ip_packets_in.saturating_sub(peer_received)
-            } else {
-                0
-            }
-            .max(peer_counted.udp_buffer_drops),
+            peer_in,
+            peer_drops,
             load_in,
-            load_drops: if all_comes_back && commands.meanwhile.is_none() {
-                load_in.saturating_sub(packets(recv_pps, load_counted.seconds))
-            } else {
-                0
-            }
-            .max(load_counted.udp_buffer_drops),
+            load_drops,
         });
         let latency = &result["latency_us"];
         let allocations = &result["allocations"];
@@ -189,8 +210,7 @@ impl Case<'_> {
                 send_pps,
                 recv_pps,
                 peer_received,
-                peer_sent: number(&after.3["sent_datagrams"])
-                    .saturating_sub(number(&before.3["sent_datagrams"])),
+                peer_sent,
             },
             cost: record::Cost {
                 packets_out,
@@ -252,6 +272,23 @@ impl Case<'_> {
         Ok((record, farewell))
     }
 
+    /// Starts a program that runs the whole time beside the load, and waits until it is ready.
+    ///
+    /// Where the load is measured for what it notices of this program, it may not be held up by it for want of a CPU.
+    fn start_beside(&self, host: &Host, title: &str, words: &[String]) -> Result<Program> {
+        let program = host.start(&Launch {
+            title,
+            words,
+            cpus: &host.cpus,
+            weight: match self.scenario.question {
+                Question::Beside => Weight::Disturbance,
+                _ => Weight::Measured,
+            },
+        })?;
+        check_clients(&program.event("ready", TIMEOUT)?)?;
+        Ok(program)
+    }
+
     /// Runs the load with the server to itself, and returns its result.
     fn alone(&self, hosts: &Hosts, words: &[String]) -> Result<Value> {
         let load = start(&hosts.load, "load alone", words, &hosts.load.cpus)?;
@@ -292,13 +329,13 @@ pub(crate) fn check_clients(ready: &Value) -> Result<()> {
     Ok(())
 }
 
-fn start(
-    host: &crate::host::Host,
-    title: &str,
-    words: &[String],
-    cpus: &CpuList,
-) -> Result<Program> {
-    host.start(&Launch { title, words, cpus })
+fn start(host: &Host, title: &str, words: &[String], cpus: &CpuList) -> Result<Program> {
+    host.start(&Launch {
+        title,
+        words,
+        cpus,
+        weight: Weight::Measured,
+    })
 }
 
 fn start_server(hosts: &Hosts, server: &Server, words: &[String]) -> Result<Program> {

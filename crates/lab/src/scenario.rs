@@ -285,6 +285,8 @@ pub(crate) struct Words {
     pub(crate) peer: String,
     /// Words of a second `turnbuckle load` that runs the whole time: calls during an attack.
     pub(crate) meanwhile: Option<String>,
+    /// Words of a `turnbuckle peer` that this second one has for itself. Without them both share the first.
+    pub(crate) meanwhile_peer: Option<String>,
 }
 
 /// At which shares of its capacity a server is measured.
@@ -320,7 +322,7 @@ pub(crate) struct Shown {
 }
 
 /// All keys of a scenario's file. They are looked through by themselves: what is cut into parts cannot tell which keys are nobody's.
-const KEYS: [&str; 18] = [
+const KEYS: [&str; 19] = [
     "name",
     "title",
     "question",
@@ -329,6 +331,7 @@ const KEYS: [&str; 18] = [
     "load",
     "peer",
     "meanwhile",
+    "meanwhile_peer",
     "percent_of_capacity",
     "search_from",
     "warm_up_s",
@@ -417,6 +420,9 @@ impl Scenario {
         if self.question == Question::Beside && self.words.meanwhile.is_none() {
             bail!("`question` is `beside`, and no `meanwhile` says what");
         }
+        if self.words.meanwhile_peer.is_some() && self.words.meanwhile.is_none() {
+            bail!("`meanwhile_peer` is for what `meanwhile` says, and there is none");
+        }
         for bar in &self.shown.bars {
             if bar.at_least.is_none() == bar.at_most.is_none() {
                 bail!("a bar needs either `at_least` or `at_most`");
@@ -425,6 +431,7 @@ impl Scenario {
         for words in [&self.words.load, &self.words.peer]
             .into_iter()
             .chain(&self.words.meanwhile)
+            .chain(&self.words.meanwhile_peer)
         {
             shell_words::split(words).with_context(|| format!("`{words}`"))?;
         }
@@ -533,6 +540,7 @@ mod tests {
                 "either `at_least` or `at_most`",
             ),
             ("peer = \"'\"", "missing closing quote"),
+            ("meanwhile_peer = 'reflect'", "there is none"),
         ] {
             let error = Scenario::parse("bad", &format!("{good}{line}\n")).expect_err("an error");
             let text = format!("{error:#}");

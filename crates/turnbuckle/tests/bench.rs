@@ -21,6 +21,7 @@ use not_run::not_run;
 /// What the stand-in reports: 100 sent, 98 back, 2 lost in a window of a second.
 const INSTRUMENTS: &str = r#"#!/bin/sh
 mode=$1
+echo "$*" >> "$0.log"
 case $mode in
 peer)
     trap 'echo "{\"event\":\"snapshot\",\"received_datagrams\":$n,\"sent_datagrams\":$n}"; n=$((n + 100))' USR1
@@ -42,6 +43,15 @@ fn instruments(folder: &Path, window: &str) -> PathBuf {
     fs::write(&path, INSTRUMENTS.replace("WINDOW", window)).expect("written");
     fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).expect("executable");
     path
+}
+
+/// Hosts that are this machine, with the stand-in for instruments.
+fn stand_in_hosts(instruments: &Path) -> String {
+    let program = instruments.display();
+    format!(
+        "arrival = 'offloads'\n[load]\nturnbuckle = '{program}'\ncpus = '0'\n[relay]\naddress = '127.0.0.1'\ncpus = '0'\n\
+         [peer]\naddress = '127.0.0.1'\nturnbuckle = '{program}'\ncpus = '0'\n"
+    )
 }
 
 fn bench() -> Command {
@@ -104,15 +114,7 @@ fn a_run_over_named_machines_leaves_a_complete_report() {
     )
     .expect("written");
     let hosts = folder.path().join("hosts.toml");
-    let program = instruments.display();
-    fs::write(
-        &hosts,
-        format!(
-            "arrival = 'offloads'\n[load]\nturnbuckle = '{program}'\ncpus = '0'\n[relay]\naddress = '127.0.0.1'\ncpus = '0'\n\
-             [peer]\naddress = '127.0.0.1'\nturnbuckle = '{program}'\ncpus = '0'\n"
-        ),
-    )
-    .expect("written");
+    fs::write(&hosts, stand_in_hosts(&instruments)).expect("written");
     let report = folder.path().join("report");
     let run = |more: &[&str]| {
         let output = bench()
@@ -174,6 +176,69 @@ fn commands_can_be_printed_to_be_started_by_hand() {
     ] {
         assert!(text.contains(part), "{part}: {text}");
     }
+}
+
+/// Else bulk fills the socket that the calls' datagrams wait in, and its delay counts as the relay's.
+#[test]
+fn what_runs_beside_the_calls_has_a_reflector_of_its_own() {
+    let output = bench()
+        .args(["masque-mixed", "--server", "turnbuckle-masque"])
+        .arg("--print-commands")
+        .output()
+        .expect("it runs");
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{output:?}");
+    let of = |line: &str, after: &str| {
+        let (_, rest) = line.split_once(after)?;
+        rest.split(' ').next().map(str::to_owned)
+    };
+    let listens: Vec<_> = text
+        .lines()
+        .filter_map(|line| of(line, "--listen "))
+        .collect();
+    assert_eq!(listens, ["10.99.2.1:3480", "10.99.2.1:3481"], "{text}");
+    let peer_of = |words: &str| {
+        let line = text.lines().find(|line| line.contains(words));
+        of(line.expect(words), "--peer ").expect("a peer")
+    };
+    assert_eq!(peer_of("load mix "), listens[0], "{text}");
+    assert_eq!(peer_of("load packet "), listens[1], "{text}");
+
+    // And a run starts both.
+    let folder = TempDir::new().expect("a folder");
+    let instruments = instruments(folder.path(), "1");
+    let scenario = folder.path().join("beside.toml");
+    fs::write(
+        &scenario,
+        "title = 'Stand-ins'\nquestion = 'beside'\ndirect = true\narrivals = ['offloads']\nload = 'mix'\nmeanwhile = 'packet'\n\
+         meanwhile_peer = 'reflect'\nwarm_up_s = 0\nwindow_s = 1\nrounds = 1\nmetrics = ['p99_beside_quiet']\n",
+    )
+    .expect("written");
+    let hosts = folder.path().join("hosts.toml");
+    fs::write(&hosts, stand_in_hosts(&instruments)).expect("written");
+    let report = folder.path().join("report");
+    let output = bench()
+        .arg(&scenario)
+        .args(["--server", "turnbuckle"])
+        .arg("--hosts")
+        .arg(&hosts)
+        .arg("--into")
+        .arg(&report)
+        .output()
+        .expect("it runs");
+    assert!(output.status.success(), "{output:?}");
+    let started = fs::read_to_string(folder.path().join("instruments.log")).expect("a log");
+    for words in [
+        "peer reflect --listen 127.0.0.1:3480",
+        "peer reflect --listen 127.0.0.1:3481",
+        "load packet --peer 127.0.0.1:3481",
+        "load mix --peer 127.0.0.1:3480",
+    ] {
+        assert!(started.contains(words), "{words}: {started}");
+    }
+    let raw = fs::read_to_string(report.join("raw.csv")).expect("raw.csv");
+    // That of the calls' reflector alone.
+    assert_eq!(rows(&raw)[0]["peer_received"], "100", "{raw}");
 }
 
 #[test]

@@ -80,6 +80,7 @@ pub(crate) fn commands(
         },
         load,
         meanwhile,
+        meanwhile_peer: None,
     })
 }
 

@@ -14,7 +14,7 @@ use crate::counters::{Counted, Snapshot};
 use crate::cpus::CpuList;
 use crate::host::Host;
 use crate::hosts::Hosts;
-use crate::program::{Launch, Program};
+use crate::program::{Launch, Program, Weight};
 use crate::record::{self, Record, Status};
 use crate::scenario::Question;
 
@@ -119,6 +119,7 @@ impl Bench<'_> {
             title: &self.case.server.name,
             words,
             cpus: self.server_cpus,
+            weight: Weight::Measured,
         })?;
         let port = self.case.scenario.connections.port.unwrap_or(LISTEN_PORT);
         self.hosts
@@ -129,7 +130,12 @@ impl Bench<'_> {
     }
 
     fn start(&self, host: &Host, title: &str, words: &[String], cpus: &CpuList) -> Result<Program> {
-        host.start(&Launch { title, words, cpus })
+        host.start(&Launch {
+            title,
+            words,
+            cpus,
+            weight: Weight::Measured,
+        })
     }
 
     /// Waits for the window of `load`, which runs on `host`, and reads the counters at its edges; those of another program of that host too.

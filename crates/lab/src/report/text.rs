@@ -100,10 +100,18 @@ pub(super) fn readme(contents: &Contents) -> String {
             Question::Connections | Question::Shortage => {
                 format!("`turnbuckle connect-client {}`", scenario.words.load)
             }
-            _ => format!(
-                "`turnbuckle load {}`, `turnbuckle peer {}`",
-                scenario.words.load, scenario.words.peer
-            ),
+            _ => {
+                let words = &scenario.words;
+                let beside = [("load", &words.meanwhile), ("peer", &words.meanwhile_peer)]
+                    .into_iter()
+                    .filter_map(|(program, words)| Some((program, words.as_ref()?)))
+                    .map(|(program, words)| format!(", beside it `turnbuckle {program} {words}`"))
+                    .collect::<String>();
+                format!(
+                    "`turnbuckle load {}`, `turnbuckle peer {}`{beside}",
+                    words.load, words.peer
+                )
+            }
         };
         let variants: String = scenario
             .connections
