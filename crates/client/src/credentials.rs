@@ -4,6 +4,7 @@ use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use hmac::{Hmac, KeyInit as _, Mac as _};
 use sha1::Sha1;
+use turnbuckle_masque::BasicCredentials;
 use turnbuckle_wire::{IntegrityKey, PasswordAlgorithm, long_term_key_md5, long_term_key_sha256};
 
 use crate::token::SharedKey;
@@ -38,8 +39,7 @@ impl Credentials {
 
     /// Returns what stands for them in a field of HTTP (RFC 7617).
     pub(crate) fn basic(&self) -> String {
-        let pair = format!("{}:{}", self.username, self.password);
-        format!("Basic {}", BASE64_STANDARD.encode(pair))
+        BasicCredentials::field(&self.username, &self.password)
     }
 
     /// Returns the credentials of a client with tokens of an authorization server (RFC 7635). They are the name of its key, which is USERNAME, and

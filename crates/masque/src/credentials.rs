@@ -28,6 +28,13 @@ impl fmt::Debug for BasicCredentials {
 }
 
 impl BasicCredentials {
+    /// Returns the value of Authorization or Proxy-Authorization for a name and a password.
+    #[must_use]
+    pub fn field(name: &str, password: &str) -> String {
+        let pair = STANDARD.encode(format!("{name}:{password}"));
+        format!("Basic {pair}")
+    }
+
     /// Reads the value of Authorization or Proxy-Authorization. `None` for another scheme, and for what is none.
     #[must_use]
     pub fn of_field(value: &[u8]) -> Option<Self> {

@@ -9,7 +9,7 @@ use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use percent_encoding::percent_decode;
 
 /// What stands before the variables.
-const PREFIX: &[u8] = b"/.well-known/masque/udp/";
+const PREFIX: &str = "/.well-known/masque/udp/";
 /// The longest name of a host, in characters (RFC 1035 §2.3.4, without the dot at its end).
 const NAME_LEN_MAX: usize = 253;
 /// The longest part of a name between two dots.
@@ -73,7 +73,9 @@ impl Target {
     ///
     /// Why it names no target.
     pub fn of_path(path: &[u8]) -> Result<Self, TargetError> {
-        let variables = path.strip_prefix(PREFIX).ok_or(TargetError::OtherPath)?;
+        let variables = path
+            .strip_prefix(PREFIX.as_bytes())
+            .ok_or(TargetError::OtherPath)?;
         let mut parts = variables.split(|&byte| byte == b'/');
         let (Some(host), Some(port), Some(b""), None) =
             (parts.next(), parts.next(), parts.next(), parts.next())
@@ -90,6 +92,11 @@ impl Target {
             host: Host::of_variable(host)?,
             port: port_of(&decoded(port)?)?,
         })
+    }
+
+    /// Returns the path of a request for a tunnel to `host` and `port`, which are written as they are: escaped already, or wrong on purpose.
+    pub fn path(host: &str, port: impl fmt::Display) -> String {
+        format!("{PREFIX}{host}/{port}/")
     }
 }
 
@@ -251,7 +258,7 @@ mod tests {
         fn any_path_is_a_target_that_a_resolver_or_a_policy_may_be_shown_or_none(
             rest in prop::collection::vec(any::<u8>(), 0..40),
         ) {
-            let path = [PREFIX, &rest].concat();
+            let path = [PREFIX.as_bytes(), &rest].concat();
             if let Ok(Target { host, port }) = Target::of_path(&path) {
                 prop_assert!(port > 0);
                 if let Host::Name(name) = host {

@@ -9,14 +9,15 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use rustls::ClientConfig;
-use turnbuckle_masque::h3::{FIELDS_SIZE_MAX, qpack};
+use turnbuckle_masque::Target;
+use turnbuckle_masque::h3::{self, FIELDS_SIZE_MAX, qpack};
 use turnbuckle_quic::{
     Application, Bytes, Closed, Connection, ConnectionName, Endpoint, Keys, Limits, Outlet, Path,
     Settings, Strangers, StreamId, StreamState, Via, WallClock,
 };
 use turnbuckle_wire::{UDP_CONTEXT, Varint};
 
-use super::tunnel::{ANSWER_WAIT, TunnelAnswer, path};
+use super::tunnel::{ANSWER_WAIT, TunnelAnswer};
 use crate::certificates::{Signatures, taking_any};
 use crate::credentials::Credentials;
 
@@ -92,21 +93,11 @@ impl Http3 {
     pub fn ask(
         &mut self,
         authority: &str,
-        target: (&str, u16),
+        (host, port): (&str, u16),
         user: &Credentials,
         early: &[u8],
     ) -> io::Result<(u64, TunnelAnswer)> {
-        let section = qpack::encode(&[
-            (":method", "CONNECT"),
-            (":protocol", "connect-udp"),
-            (":scheme", "https"),
-            (":authority", authority),
-            (":path", &path(target)),
-            ("capsule-protocol", "?1"),
-            ("proxy-authorization", &user.basic()),
-        ]);
-        let mut request = integers([HEADERS, section.len() as u64]);
-        request.extend_from_slice(&section);
+        let request = h3::asking(authority, &Target::path(host, port), &user.basic());
         let stream = self.open(Bytes::from(request))?;
         if !early.is_empty() {
             self.send(stream, early);

@@ -5,6 +5,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
+use turnbuckle_masque::Target;
 use turnbuckle_masque::bind::{self, ContextCapsule};
 use turnbuckle_wire::{CapsuleHeader, UDP_CONTEXT, Varint};
 
@@ -225,21 +226,16 @@ impl Tunnel {
 /// Returns a request for a tunnel to `host`, as it stands in the path, by a user, with another field.
 fn request<P: Display>(
     authority: &str,
-    target: (&str, P),
+    (host, port): (&str, P),
     user: &Credentials,
     field: &str,
 ) -> Vec<u8> {
-    let (path, user) = (path(target), user.basic());
+    let (path, user) = (Target::path(host, port), user.basic());
     format!(
         "GET {path} HTTP/1.1\r\nHost: {authority}\r\nConnection: Upgrade\r\nUpgrade: connect-udp\r\n\
          Capsule-Protocol: ?1\r\n{field}Proxy-Authorization: {user}\r\n\r\n"
     )
     .into_bytes()
-}
-
-/// Returns the path of a tunnel to `host`, which is written as it stands (RFC 9298 §2).
-pub(super) fn path<P: Display>((host, port): (&str, P)) -> String {
-    format!("/.well-known/masque/udp/{host}/{port}/")
 }
 
 /// Returns a payload for the target in a DATAGRAM capsule (RFC 9297 §3.5, RFC 9298 §5).

@@ -7,11 +7,13 @@ use bytes::Bytes;
 use turnbuckle_wire::{UDP_CONTEXT, Varint};
 
 use super::code::{Code, Wrong};
-use super::frames::{Frames, Piece, frame, kind};
+use super::frames::{Frames, Piece, kind};
 use super::incoming::{Critical, Incoming, unexpected};
 use super::request;
 use super::server::QUARTER_MAX;
 use super::settings::{self, FIELDS_SIZE_MAX, Settings};
+use crate::credentials::BasicCredentials;
+use crate::target::Target;
 
 /// Frames that do not belong into an answer, or not where they are (RFC 9114 §4.4, §7.2). No push was ever allowed.
 const NEVER_HERE: [u64; 7] = [
@@ -106,15 +108,15 @@ impl<T: Copy> Client<T> {
         settings.map(|it| it.takes_connect && it.takes_datagrams)
     }
 
-    /// Returns a request for a tunnel to `target`, with which `stream` begins: a bidirectional one of the client's that nothing was sent on. `user` is a name
-    /// and a password.
+    /// Returns a request for a tunnel to `target`, with which `stream` begins: a bidirectional one of the client's that nothing was sent on. The last are
+    /// the name and the password of its user.
     pub fn ask(
         &mut self,
         stream: u64,
         tunnel: T,
         authority: &str,
         target: SocketAddr,
-        user: (&str, &str),
+        (name, password): (&str, &str),
     ) -> Vec<u8> {
         let asked = Asked {
             tunnel,
@@ -122,7 +124,10 @@ impl<T: Copy> Client<T> {
             section: Some(Vec::new()),
         };
         self.requests.insert(stream, asked);
-        frame(kind::HEADERS, &request::asking(authority, target, user))
+        // Colons of IPv6 addresses are escaped (RFC 9298 §3).
+        let host = target.ip().to_string().replace(':', "%3A");
+        let path = Target::path(&host, target.port());
+        request::asking(authority, &path, &BasicCredentials::field(name, password))
     }
 
     /// Handles what has come on a stream.

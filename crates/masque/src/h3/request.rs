@@ -1,11 +1,7 @@
 //! What a request asks for, from its field section (RFC 9114 §4.3, RFC 9220 §3, RFC 9298 §3.4), and the answers.
 
-use std::net::SocketAddr;
-
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
-
 use super::code::{Code, Wrong};
+use super::frames::{frame, kind};
 use super::qpack::{DecodeError, Field, decode, encode};
 use super::settings::FIELDS_SIZE_MAX;
 use crate::asked::Asked;
@@ -162,25 +158,20 @@ fn is_value(value: &[u8]) -> bool {
             .any(|&byte| (byte < 0x20 && byte != b'\t') || byte == 0x7F)
 }
 
-/// Returns the field section of a client that asks `authority` for a tunnel to `target`, as a user with this name and password.
-pub(super) fn asking(
-    authority: &str,
-    target: SocketAddr,
-    (name, password): (&str, &str),
-) -> Vec<u8> {
-    // Colons of IPv6 addresses are escaped (RFC 9298 §3).
-    let host = target.ip().to_string().replace(':', "%3A");
-    let path = format!("/.well-known/masque/udp/{host}/{}/", target.port());
-    let user = STANDARD.encode(format!("{name}:{password}"));
-    encode(&[
+/// Returns the frame with which a client asks `authority` for the tunnel that `path` names, with the credentials of a
+/// `Proxy-Authorization` field.
+#[must_use]
+pub fn asking(authority: &str, path: &str, credentials: &str) -> Vec<u8> {
+    let section = encode(&[
         (":method", "CONNECT"),
         (":protocol", "connect-udp"),
         (":scheme", "https"),
         (":authority", authority),
-        (":path", &path),
+        (":path", path),
         ("capsule-protocol", "?1"),
-        ("proxy-authorization", &format!("Basic {user}")),
-    ])
+        ("proxy-authorization", credentials),
+    ]);
+    frame(kind::HEADERS, &section)
 }
 
 /// Reads the status code of an answer. `None` if it is malformed.
