@@ -510,6 +510,7 @@ mod tests {
             users.put(&name(100_000 + number % 1_000_000), key(number));
             users.remove(&name(number % 100_000));
         }
-        assert!(bytes_of_each(&users) < 40.0, "{}", bytes_of_each(&users));
+        // Leaves that were cut in two are not as full as those that were made at once.
+        assert!(bytes_of_each(&users) < 44.0, "{}", bytes_of_each(&users));
     }
 }
