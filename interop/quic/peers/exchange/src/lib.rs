@@ -4,11 +4,46 @@
 #[cfg(feature = "tls")]
 mod tls;
 
+use std::net::SocketAddr;
+use std::time::Duration;
+
 #[cfg(feature = "tls")]
 pub use tls::{Client, Suite};
 
 /// The name of the exchange in the handshake.
 pub const ALPN: &[u8] = b"turnbuckle-perf";
+
+/// What a client is to move, as its command line says.
+#[derive(clap::Args)]
+pub struct Task {
+    /// Address of the server
+    pub server: SocketAddr,
+    /// Bytes to send, in MiB
+    #[arg(long, value_delimiter = ',')]
+    up: Vec<u64>,
+    /// Bytes to ask for, in MiB
+    #[arg(long, value_delimiter = ',')]
+    down: Vec<u64>,
+    #[arg(long, default_value_t = 1)]
+    runs: u16,
+    /// Seconds that a run may take
+    #[arg(long, default_value_t = 30)]
+    timeout: u64,
+}
+
+impl Task {
+    /// Whether bytes go up, and how many, for each run.
+    pub fn transfers(&self) -> impl Iterator<Item = (bool, u64)> {
+        let up = self.up.iter().map(|mib| (true, mib << 20));
+        let all = up.chain(self.down.iter().map(|mib| (false, mib << 20)));
+        all.flat_map(|transfer| std::iter::repeat_n(transfer, self.runs.into()))
+    }
+
+    /// The time that a run may take.
+    pub fn timeout(&self) -> Duration {
+        Duration::from_secs(self.timeout)
+    }
+}
 
 /// Bytes after which the payload repeats.
 const PERIOD: usize = 65_521;

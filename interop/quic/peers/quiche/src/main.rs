@@ -4,11 +4,8 @@
 
 mod connection;
 
-use std::net::SocketAddr;
-use std::time::Duration;
-
 use clap::Parser;
-use exchange::{ALPN, Payload};
+use exchange::{ALPN, Payload, Task};
 use serde_json::json;
 
 use crate::connection::{Connection, DATAGRAM_MAX};
@@ -18,19 +15,8 @@ const WINDOW: u64 = 8 << 20;
 
 #[derive(Parser)]
 struct Command {
-    /// Address of the server
-    server: SocketAddr,
-    /// Bytes to send, in MiB
-    #[arg(long, value_delimiter = ',')]
-    up: Vec<u64>,
-    /// Bytes to ask for, in MiB
-    #[arg(long, value_delimiter = ',')]
-    down: Vec<u64>,
-    #[arg(long, default_value_t = 1)]
-    runs: u16,
-    /// Seconds that a run may take
-    #[arg(long, default_value_t = 30)]
-    timeout: u64,
+    #[command(flatten)]
+    task: Task,
     /// Resume the session of the first connection
     #[arg(long)]
     resume: bool,
@@ -43,27 +29,25 @@ fn main() -> anyhow::Result<()> {
     let command = Command::parse();
     let (mut config, block) = (config()?, exchange::block());
     let mut session = None;
-    let sizes = |is_up, sizes: &[u64]| sizes.iter().map(|size| (is_up, size << 20)).collect::<Vec<_>>();
-    for (is_up, size) in [sizes(true, &command.up), sizes(false, &command.down)].concat() {
-        for _ in 0..command.runs {
-            let mut connection = Connection::open(command.server, &mut config, session.as_deref(), Duration::from_secs(command.timeout))?;
-            let (payload, none) = (Payload::new(&block, size), Payload::new(&[], 0));
-            let (sent, wanted) = if is_up { (payload, none) } else { (none, payload) };
-            let done = connection.exchange(sent, wanted, command.change_path)?;
-            if command.resume && session.is_none() {
-                session = done.session;
-            }
-            println!(
-                "{}",
-                json!({
-                    "event": "run",
-                    "direction": if is_up { "up" } else { "down" },
-                    "bytes": size,
-                    "resumed": done.is_resumed,
-                    "paths": done.paths,
-                })
-            );
+    for (is_up, size) in command.task.transfers() {
+        let (server, timeout) = (command.task.server, command.task.timeout());
+        let mut connection = Connection::open(server, &mut config, session.as_deref(), timeout)?;
+        let (payload, none) = (Payload::new(&block, size), Payload::new(&[], 0));
+        let (sent, wanted) = if is_up { (payload, none) } else { (none, payload) };
+        let done = connection.exchange(sent, wanted, command.change_path)?;
+        if command.resume && session.is_none() {
+            session = done.session;
         }
+        println!(
+            "{}",
+            json!({
+                "event": "run",
+                "direction": if is_up { "up" } else { "down" },
+                "bytes": size,
+                "resumed": done.is_resumed,
+                "paths": done.paths,
+            })
+        );
     }
     Ok(())
 }

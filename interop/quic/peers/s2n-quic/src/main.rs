@@ -3,11 +3,10 @@
 #![forbid(unsafe_code)]
 
 use std::net::SocketAddr;
-use std::time::Duration;
 
 use anyhow::{bail, ensure};
 use clap::Parser;
-use exchange::{Payload, Suite, head};
+use exchange::{Payload, Suite, Task, head};
 use s2n_quic::client::Connect;
 use s2n_quic::provider::tls::rustls::Client as Tls;
 use s2n_quic::{Client, Connection};
@@ -16,19 +15,8 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 #[derive(Parser)]
 struct Command {
-    /// Address of the server
-    server: SocketAddr,
-    /// Bytes to send, in MiB
-    #[arg(long, value_delimiter = ',')]
-    up: Vec<u64>,
-    /// Bytes to ask for, in MiB
-    #[arg(long, value_delimiter = ',')]
-    down: Vec<u64>,
-    #[arg(long, default_value_t = 1)]
-    runs: u16,
-    /// Seconds that a run may take
-    #[arg(long, default_value_t = 30)]
-    timeout: u64,
+    #[command(flatten)]
+    task: Task,
     /// The one cipher suite that is offered
     #[arg(long)]
     suite: Option<Suite>,
@@ -38,25 +26,22 @@ struct Command {
 async fn main() -> anyhow::Result<()> {
     let command = Command::parse();
     let tls = exchange::Client::new(command.suite, false)?;
-    let any: SocketAddr = if command.server.is_ipv4() { ([0, 0, 0, 0], 0).into() } else { ([0_u16; 8], 0).into() };
+    let any: SocketAddr = if command.task.server.is_ipv4() { ([0, 0, 0, 0], 0).into() } else { ([0_u16; 8], 0).into() };
     let client = Client::builder().with_tls(Tls::from(tls.config))?.with_io(any)?.start()?;
-    let (block, timeout) = (exchange::block(), Duration::from_secs(command.timeout));
-    let sizes = |is_up, sizes: &[u64]| sizes.iter().map(|size| (is_up, size << 20)).collect::<Vec<_>>();
-    for (is_up, size) in [sizes(true, &command.up), sizes(false, &command.down)].concat() {
-        for _ in 0..command.runs {
-            let run = async {
-                let mut connection = client.connect(Connect::new(command.server).with_server_name("localhost")).await?;
-                ask(&mut connection, is_up, Payload::new(&block, size)).await?;
-                connection.close(0_u32.into());
-                anyhow::Ok(())
-            };
-            let Ok(done) = tokio::time::timeout(timeout, run).await else {
-                bail!("not done within {timeout:?}");
-            };
-            done?;
-            let direction = if is_up { "up" } else { "down" };
-            println!("{}", json!({"event": "run", "direction": direction, "bytes": size}));
-        }
+    let (block, timeout) = (exchange::block(), command.task.timeout());
+    for (is_up, size) in command.task.transfers() {
+        let run = async {
+            let mut connection = client.connect(Connect::new(command.task.server).with_server_name("localhost")).await?;
+            ask(&mut connection, is_up, Payload::new(&block, size)).await?;
+            connection.close(0_u32.into());
+            anyhow::Ok(())
+        };
+        let Ok(done) = tokio::time::timeout(timeout, run).await else {
+            bail!("not done within {timeout:?}");
+        };
+        done?;
+        let direction = if is_up { "up" } else { "down" };
+        println!("{}", json!({"event": "run", "direction": direction, "bytes": size}));
     }
     Ok(())
 }
