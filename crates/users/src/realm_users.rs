@@ -1,7 +1,7 @@
 //! The users of one realm by name, in few bytes, because there may be millions of them.
 //!
 //! Invariant: names ascend within a leaf and from each leaf to the next, no leaf is empty, and none has more than [`LEAF_MAX`] users. The names of
-//! a leaf stand one behind the other in one allocation, and what belongs to them in another: 37 bytes for a user whose name has 11, where a tree of
+//! a leaf stand one behind the other in one allocation, and what belongs to them in another: by layout 37 bytes for a user whose name has 11, where a tree of
 //! strings took 84 ([decision 63](../../../docs/decisions/0063-rows-that-nobody-names-are-compared.md)).
 
 use std::collections::BTreeSet;
