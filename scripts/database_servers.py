@@ -2,6 +2,7 @@
 
 import contextlib
 import glob
+import hashlib
 import os
 import shutil
 import signal
@@ -23,7 +24,7 @@ TABLES = (
 
 
 class Database:
-    """A server of Debian's package, run by the package's user."""
+    """A server of Debian's package, run by the package's user. Users are in coturn's tables but with Redis."""
 
     def __init__(self, folder):
         self.folder = folder
@@ -42,6 +43,22 @@ class Database:
     def stop(self):
         self._process.send_signal(self._end)
         self._process.wait()
+
+    def fill(self, users, realm, password):
+        """Makes coturn's tables, and so many users."""
+        for table in TABLES:
+            self.execute(f"create table {table}")
+        self.execute(self._filling(users, realm, password))
+
+    def add(self, realm, name, key):
+        self.execute(f"insert into turnusers_lt values('{realm}','{name}','{key}')")
+
+    def change(self, realm, keys):
+        """Gives each of these users another key, each by itself; names and keys come in pairs."""
+        self.execute("".join(f"update turnusers_lt set hmackey='{key}' where realm='{realm}' and name='{name}';" for name, key in keys))
+
+    def remove(self, realm, name):
+        self.execute(f"delete from turnusers_lt where realm='{realm}' and name='{name}'")
 
     def execute(self, statement):
         return subprocess.run([*self._client(), statement], check=True, capture_output=True, text=True).stdout
@@ -74,7 +91,7 @@ class Postgres(Database):
     owner, _end = "postgres", signal.SIGINT
     option = "--psql-userdb=host=127.0.0.1 port=5496 user=turn dbname=postgres sslmode=disable"
 
-    def fill(self, users, realm, password):
+    def _filling(self, users, realm, password):
         name = "'user'||lpad(n::text,7,'0')"
         return f"insert into turnusers_lt select '{realm}',{name},md5({name}||':{realm}:{password}') from generate_series(0,{users - 1}) n"
 
@@ -99,7 +116,7 @@ class Mariadb(Database):
     owner, _end = "mysql", signal.SIGTERM
     option = "--mysql-userdb=host=127.0.0.1 port=3396 user=turn password=a-secret dbname=turn"
 
-    def fill(self, users, realm, password):
+    def _filling(self, users, realm, password):
         name = "concat('user',lpad(seq,7,'0'))"
         return f"insert into turnusers_lt select '{realm}',{name},md5(concat({name},':{realm}:{password}')) from seq_0_to_{users - 1}"
 
@@ -128,15 +145,50 @@ class Mariadb(Database):
         return ["mariadb", "--no-defaults", "--batch", "--skip-column-names", "--host=127.0.0.1", "--port=3396", "--user=turn", "--password=a-secret", "turn", "-e"]
 
 
-@contextlib.contextmanager
-def redis():
-    """The option that names an empty Redis server, which runs meanwhile."""
-    with tempfile.TemporaryDirectory(prefix="tb-d-") as folder:
-        server = subprocess.Popen(["redis-server", "--port", "6396", "--bind", "127.0.0.1", "--save", "", "--dir", folder], stdout=subprocess.DEVNULL)
-        while subprocess.run(["redis-cli", "-p", "6396", "ping"], capture_output=True, text=True).stdout != "PONG\n":
+class Redis(Database):
+    """What it holds outlives its end in a file of commands."""
+
+    owner, _end = "redis", signal.SIGTERM
+    option = "--redis-userdb=ip=127.0.0.1 port=6396"
+
+    def start(self):
+        self._process = subprocess.Popen(self._as_owner(*self._command()), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd="/")
+        # While it reads its file it answers with an error.
+        while subprocess.run([*self._client(), "ping"], capture_output=True, text=True).stdout != "PONG\n":
+            if self._process.poll() is not None:
+                sys.exit("the database ended")
             time.sleep(0.1)
-        try:
-            yield "--redis-userdb=ip=127.0.0.1 port=6396"
-        finally:
-            server.terminate()
-            server.wait()
+
+    def fill(self, users, realm, password):
+        names = (f"user{number:07}" for number in range(users))
+        self._send(((name, hashlib.md5(f"{name}:{realm}:{password}".encode()).hexdigest()) for name in names), realm)
+
+    def add(self, realm, name, key):
+        self.change(realm, [(name, key)])
+
+    def change(self, realm, keys):
+        self._send(keys, realm)
+
+    def remove(self, realm, name):
+        subprocess.run([*self._client(), "del", _key_of(realm, name)], check=True, capture_output=True)
+
+    def kill_connections(self):
+        killed = subprocess.run([*self._client(), "client", "kill", "type", "normal", "skipme", "yes"], check=True, capture_output=True, text=True)
+        return int(killed.stdout)
+
+    def _send(self, keys, realm):
+        commands = "".join(f"SET {_key_of(realm, name)} {key}\n" for name, key in keys)
+        subprocess.run([*self._client(), "--pipe"], input=commands, check=True, capture_output=True, text=True)
+
+    def _prepare(self):
+        return ["true"]
+
+    def _command(self):
+        return ["redis-server", "--port", "6396", "--bind", "127.0.0.1", "--save", "", "--appendonly", "yes", "--appendfsync", "no", "--dir", self.folder]
+
+    def _client(self):
+        return ["redis-cli", "-p", "6396"]
+
+
+def _key_of(realm, name):
+    return f"turn/realm/{realm}/user/{name}/key"
