@@ -11,7 +11,7 @@ use crate::health;
 /// Returns how often the watchdog of this process wants to be fed: half of its time. `None` if there is none.
 pub(crate) fn interval() -> Option<Duration> {
     let number = |name: &str| env::var(name).ok()?.parse::<u64>().ok();
-    // With `survive` the main process is the keeper, which this one comes from.
+    // With `survive` the main process is the keeper, which this one comes from; the keeper after an upgrade names none.
     let own = [std::process::id(), std::os::unix::process::parent_id()].map(u64::from);
     let is_ours = number("WATCHDOG_PID").is_none_or(|pid| own.contains(&pid));
     let timeout = Duration::from_micros(number("WATCHDOG_USEC").filter(|_| is_ours)?);

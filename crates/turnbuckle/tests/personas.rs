@@ -351,6 +351,70 @@ fn the_watchdog_of_systemd_is_fed_while_the_relay_serves() {
 }
 
 #[test]
+fn the_watchdog_is_fed_by_relays_that_survive_before_an_upgrade_and_after_it() {
+    let site = Site::new();
+    let manager = UnixDatagram::bind(site.path("notify")).expect("bound");
+    manager
+        .set_read_timeout(Some(Duration::from_secs(20)))
+        .expect("set");
+    let told = || {
+        let mut state = [0; 64];
+        let len = manager.recv(&mut state).expect("told");
+        String::from_utf8_lossy(&state[..len]).into_owned()
+    };
+    let port = free_ports();
+    let socket = site.path("control.sock");
+    // As systemd does it: the number is that of the process which becomes the server.
+    let child = Command::new("sh")
+        .args(["-c", "export WATCHDOG_PID=$$; exec \"$@\"", "sh"])
+        .arg(site.path("turnserver"))
+        .args(format!("-n -L 127.0.0.1 -p {port} --user a:b {QUIET} --survive=on").split(' '))
+        .arg(format!("--control-socket={}", socket.display()))
+        .current_dir(site.0.path())
+        .env("NOTIFY_SOCKET", site.path("notify"))
+        .env("WATCHDOG_USEC", "600000")
+        .stdout(Stdio::null())
+        .spawn()
+        .expect("it starts");
+    let mut server = Asked(child);
+    for expected in ["READY=1", "WATCHDOG=1", "WATCHDOG=1"] {
+        assert_eq!(told(), expected);
+    }
+    let mut upgrade = Command::new(env!("CARGO_BIN_EXE_turnbuckle"))
+        .args(["ctl", "--socket"])
+        .arg(&socket)
+        .arg("upgrade")
+        .stdout(Stdio::null())
+        .spawn()
+        .expect("it starts");
+    loop {
+        match told().as_str() {
+            "WATCHDOG=1" => {} // by the relay before
+            next => break assert_eq!(next, "READY=1"),
+        }
+    }
+    for _ in 0..3 {
+        assert_eq!(told(), "WATCHDOG=1");
+    }
+    assert!(upgrade.wait().expect("ended").success());
+    signal(server.0.id(), Signal::SIGTERM);
+    while told() != "STOPPING=1" {}
+    assert!(server.0.wait().expect("ended").success());
+}
+
+/// A server that is asked to end when this is dropped: others would go on in the place of a process that is killed.
+struct Asked(Child);
+
+impl Drop for Asked {
+    fn drop(&mut self) {
+        if self.0.try_wait().is_ok_and(|ended| ended.is_none()) {
+            signal(self.0.id(), Signal::SIGTERM);
+            let _ = self.0.wait();
+        }
+    }
+}
+
+#[test]
 fn sessions_are_logged_by_coturns_lines() {
     let site = Site::new();
     assert!(

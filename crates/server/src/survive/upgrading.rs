@@ -32,6 +32,9 @@ const LOOK: Timespec = Timespec {
     tv_nsec: 5_000_000,
 };
 
+/// The variable of the environment that holds the number of the process whose watchdog it is.
+const WATCHDOG_PID: &str = "WATCHDOG_PID";
+
 /// How far an upgrade is.
 pub(super) enum Plan {
     None,
@@ -194,6 +197,12 @@ impl Keeping<'_> {
         let mut command: Command = program.command(words.next().unwrap_or_default());
         command.args(words);
         command.env(handed::VARIABLE, list.as_raw_fd().to_string());
+        // The service manager names the process that was started, and the next relays come from another one. The watchdog is still theirs to feed
+        // (`sd_watchdog_enabled(3)`).
+        // guard: V-63-watchdog
+        if env::var(WATCHDOG_PID).is_ok_and(|pid| pid == self.kept.main.process().to_string()) {
+            command.env_remove(WATCHDOG_PID);
+        }
         command.process_group(0);
         hand_on(&mut command, beside_standard()?);
         let child = command.spawn()?;
