@@ -56,3 +56,6 @@ def a_service_exposes_little_and_has_descriptors_for_many_clients(packages, pack
     assert "LimitNOFILE=1048576" in lines
     # The relay pins its threads and raises its limit of descriptors, which are calls of this group.
     assert not any(line.startswith("SystemCallFilter=~") and "@resources" in line for line in lines)
+    # A thread that hangs has the service started anew; the relay, which is not the main process with survive, may feed the watchdog.
+    for line in ("WatchdogSec=60", "NotifyAccess=all", "Restart=on-failure"):
+        assert line in lines, line
