@@ -19,6 +19,7 @@ mod connection;
 mod discovery;
 mod failed;
 mod flows;
+mod histories;
 mod icmp;
 mod limits;
 mod mobility;

@@ -1,18 +1,17 @@
 //! An engine made again from its changes behaves as the one that made them.
 
 use core::net::SocketAddr;
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use turnbuckle_engine::{
-    Change, Commons, Config, Connection, DropReason, EndCause, Endpoint, Engine, Outcome,
+    Change, Commons, Config, Connection, DropReason, EndCause, Endpoint, Engine,
 };
-use turnbuckle_wire::{AddressFamily, MessageWriter, Method};
+use turnbuckle_wire::{MessageWriter, Method};
 
 use crate::support::*;
 
 /// A second server, made from the changes of the first, with the same sockets.
-fn rebuild(server: &Server, history: &[Change]) -> Server {
+pub(crate) fn rebuild(server: &Server, history: &[Change]) -> Server {
     rebuild_with(server, history, Arc::clone(&server.config), |address| {
         server.endpoint_at(address)
     })
@@ -41,162 +40,6 @@ fn rebuild_with(
     rebuilt.skip_endpoints(server);
     rebuilt.pump();
     rebuilt
-}
-
-/// What can be seen of a server from outside, for one client.
-#[derive(Debug, PartialEq)]
-struct View {
-    outcome: Option<Outcome>,
-    replies: Vec<Vec<u8>>,
-    channels: Vec<Result<(Endpoint, SocketAddr), DropReason>>,
-    peers: BTreeMap<SocketAddr, Vec<String>>,
-}
-
-fn view(server: &mut Server, client: &Client, request: Option<&[u8]>) -> View {
-    server.random.reseed(99); // the same ports and nonces from here on
-    let outcome = request.map(|request| server.receive(client.tuple, request));
-    let replies = server.replies.drain(..).map(|(_, bytes)| bytes).collect();
-    let channels = (0x4000..0x4004)
-        .map(|number| {
-            server
-                .channel_data(client, number)
-                .map(|route| (route.relay, route.peer.address()))
-        })
-        .collect();
-    let addresses: Vec<SocketAddr> = server
-        .sockets
-        .values()
-        .map(|socket| socket.address)
-        .collect();
-    let peers = addresses
-        .into_iter()
-        .map(|address| {
-            let routes = PEERS.map(|peer| format!("{:?}", server.peer_data(address, peer)));
-            (address, routes.to_vec())
-        })
-        .collect();
-    View {
-        outcome,
-        replies,
-        channels,
-        peers,
-    }
-}
-
-const PEERS: [&str; 4] = [PEER, "93.184.216.21:9", PEER_V6, "[2606:4700::21]:9"];
-
-fn random_request(dice: &Seeded, client: &mut Client) -> Vec<u8> {
-    let transaction = client.next_transaction();
-    let pick = |bound| usize::try_from(dice.below(bound)).unwrap();
-    let (kind, peer, number) = (
-        pick(10),
-        PEERS[pick(4)].parse().unwrap(),
-        0x4000 + u16::try_from(dice.below(4)).unwrap(),
-    );
-    let lifetime = [0, 600, 900][pick(3)];
-    let family = [AddressFamily::V4, AddressFamily::V6][pick(2)];
-    let allocate = |writer: &mut MessageWriter<'_>| {
-        writer.requested_transport(17);
-    };
-    match kind {
-        0 => client.request(Method::ALLOCATE, transaction, allocate),
-        1 | 2 => client.request(Method::ALLOCATE, transaction, |writer| {
-            allocate(writer);
-            writer.additional_address_family(AddressFamily::V6);
-        }),
-        3 => client.request(Method::ALLOCATE, transaction, |writer| {
-            allocate(writer);
-            writer.even_port(true);
-        }),
-        4 => client.request(Method::REFRESH, transaction, |writer| {
-            writer.lifetime(lifetime);
-        }),
-        5 => client.request(Method::REFRESH, transaction, |writer| {
-            writer.lifetime(lifetime).requested_address_family(family);
-        }),
-        6 | 7 => client.request(Method::CREATE_PERMISSION, transaction, |writer| {
-            writer.xor_peer_address(peer);
-        }),
-        _ => client.request(Method::CHANNEL_BIND, transaction, |writer| {
-            writer
-                .channel_number(number.try_into().unwrap())
-                .xor_peer_address(peer);
-        }),
-    }
-}
-
-#[test]
-fn random_histories_rebuilt_behave_as_before() {
-    for seed in 0..60 {
-        let dice = Seeded::new(seed);
-        let mut server = Server::with(|config| {
-            config.auth.nonce_key = Some(turnbuckle_engine::NonceKey::from_secret(
-                b"the same for both",
-            ));
-        });
-        let mut clients: Vec<Client> = (0..4)
-            .map(|n| server.client(&format!("203.0.113.{}:1", 1 + n)))
-            .collect();
-        let mut past = Vec::new();
-        let steps = 20 + dice.below(60);
-        for _ in 0..steps {
-            let client = &mut clients[usize::try_from(dice.below(4)).unwrap()];
-            server.challenge_if_stale(client);
-            let request = random_request(&dice, client);
-            assert_eq!(server.receive(client.tuple, &request), Outcome::Done);
-            past.push((client.clone(), request));
-            if dice.below(4) == 0 {
-                server.wait_s(dice.below(150));
-            }
-        }
-        server.replies.clear();
-        let history = server.take_changes();
-        let mut rebuilt = rebuild(&server, &history);
-        assert_eq!(
-            rebuilt.engine.statistics().allocations,
-            server.engine.statistics().allocations,
-            "seed {seed}"
-        );
-
-        for step in 0..40 {
-            let client = &mut clients[usize::try_from(dice.below(4)).unwrap()];
-            if step % 10 == 0 {
-                let wait_s = dice.below(200);
-                server.wait_s(wait_s);
-                rebuilt.wait_s(wait_s);
-            }
-            server.challenge_if_stale(client);
-            server.replies.clear();
-            // old requests again, and new ones
-            let (from, request) = if dice.below(2) == 0 {
-                past[usize::try_from(dice.below(steps)).unwrap()].clone()
-            } else {
-                let request = random_request(&dice, client);
-                (client.clone(), request)
-            };
-            let expected = view(&mut server, &from, Some(&request));
-            assert_eq!(
-                view(&mut rebuilt, &from, Some(&request)),
-                expected,
-                "seed {seed} step {step}"
-            );
-        }
-        for _ in 0..8 {
-            server.wait_s(120);
-            rebuilt.wait_s(120);
-            for client in &clients {
-                assert_eq!(
-                    view(&mut rebuilt, client, None),
-                    view(&mut server, client, None),
-                    "seed {seed}"
-                );
-            }
-        }
-        server.wait_s(4_000);
-        rebuilt.wait_s(4_000);
-        server.assert_nothing_is_held();
-        rebuilt.assert_nothing_is_held();
-    }
 }
 
 #[test]
