@@ -3,6 +3,7 @@
 import importlib.machinery
 import importlib.util
 import unittest
+import unittest.mock
 from pathlib import Path
 
 LOADER = importlib.machinery.SourceFileLoader("structure", str(Path(__file__).with_name("structure")))
@@ -17,6 +18,36 @@ class WithoutTests(unittest.TestCase):
         for word in ("struct B", "struct E<'e>", "&'e str"):
             self.assertIn(word, left)
         self.assertNotIn("example", left)
+
+
+class Rooms(unittest.TestCase):
+    CHAIN = "Door::open\n    Hall::enter\n        Stairs::climb\n    Door::close\n"
+    DOOR = "impl Door {\n    fn open(&self) { self.hall.enter(|| {}); self.close() }\n    fn close(&self) {}\n}\n"
+    HALL = "impl<R: Room> Way for Hall<R> {\n    fn enter(&self) -> u8 {\n        Stairs::climb::<u8>(1)\n    }\n}\n"
+    STAIRS = "impl Stairs {\n    fn climb(&self) {}\n}\n"
+
+    def broken(self, *texts):
+        return structure.broken(self.CHAIN, structure.bodies(texts))
+
+    def test_a_chain_holds_where_each_function_is_of_its_type_and_called_by_the_one_above_and_further_left(self):
+        self.assertIsNone(self.broken(self.DOOR, self.HALL, self.STAIRS))
+
+    def test_a_function_that_stands_in_another_type_breaks_it(self):
+        self.assertEqual(self.broken(self.DOOR, self.HALL, self.STAIRS.replace("Stairs", "Lift")), "no impl of Stairs has a function climb")
+
+    def test_a_call_that_is_not_made_breaks_it(self):
+        self.assertEqual(self.broken(self.DOOR.replace("self.close()", ""), self.HALL, self.STAIRS), "Door::open does not call close")
+        self.assertEqual(self.broken(self.DOOR, self.HALL.replace("climb::<u8>", "climbed"), self.STAIRS), "Hall::enter does not call climb")
+
+    def test_a_call_of_the_next_function_of_a_file_is_not_one_of_the_function_before_it(self):
+        hall = self.HALL.replace("Stairs::climb::<u8>(1)", "1").replace("    }\n}", "    }\n    fn leave(&self) { Stairs::climb(1) }\n}")
+        self.assertEqual(self.broken(self.DOOR, hall, self.STAIRS), "Hall::enter does not call climb")
+
+    def test_the_newest_chain_that_holds_is_taken_and_each_type_counts_once(self):
+        newest = "Door::open\n    Lift::enter\n"
+        with unittest.mock.patch.object(structure, "CHAINS", {"up": [newest, self.CHAIN]}):
+            self.assertEqual(list(structure.rooms([self.DOOR, self.HALL, self.STAIRS])), [("up", ["Door", "Hall", "Stairs"], None)])
+            self.assertEqual(list(structure.rooms([self.DOOR])), [("up", [], "no impl of Lift has a function enter")])
 
 
 if __name__ == "__main__":
