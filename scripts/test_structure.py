@@ -50,5 +50,18 @@ class Rooms(unittest.TestCase):
             self.assertEqual(list(structure.rooms([self.DOOR])), [("up", [], "no impl of Lift has a function enter")])
 
 
+class Topics(unittest.TestCase):
+    def test_no_line_of_an_option_file_is_wider_than_what_rustfmt_formats(self):
+        # One string past the limit, and rustfmt leaves all rows of its table as they are, without a word.
+        folder = Path(__file__).parent.parent / "crates/config/src/topics"
+        wide = [
+            f"{path.relative_to(folder)}:{number}"
+            for path in sorted(folder.rglob("*.rs"))
+            for number, line in enumerate(path.read_text().splitlines(), 1)
+            if len(line) > 100 and not line.lstrip().startswith("//")
+        ]
+        self.assertEqual(wide, [])
+
+
 if __name__ == "__main__":
     unittest.main()

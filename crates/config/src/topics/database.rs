@@ -110,7 +110,10 @@ pub(crate) const ROWS: &[Key] = &[
         "as for userdb; a word that has no effect here is refused by name, `service` and GSSAPI \
          among them; users stay as they were read last while the database is gone",
     )
-    .example("host=db.example.org dbname=coturn user=turn password=a-long-secret sslmode=verify-full sslrootcert=/etc/ssl/certs/ca-certificates.crt")
+    .example(
+        "host=db.example.org dbname=coturn user=turn password=a-long-secret \
+              sslmode=verify-full sslrootcert=/etc/ssl/certs/ca-certificates.crt",
+    )
     .live()
     .works(Setting {
         take: |given, written| {
@@ -168,7 +171,9 @@ pub(crate) const ROWS: &[Key] = &[
             Ok(())
         },
         show: |database| {
-            let keys = database.iter().filter_map(|database| database.password_key.as_ref());
+            let keys = database
+                .iter()
+                .filter_map(|database| database.password_key.as_ref());
             each(keys.map(|path| path.display()))
         },
     }),
@@ -321,7 +326,10 @@ pub(crate) const ROWS: &[Key] = &[
     )
     .default("true")
     .always_on_in_coturn()
-    .no_effect("the database is followed by a thread of its own, which notices by itself when it is gone"),
+    .no_effect(
+        "the database is followed by a thread of its own, which notices by itself when it \
+                is gone",
+    ),
 ];
 
 fn source(database: &Option<UserDatabase>) -> Option<&Source> {

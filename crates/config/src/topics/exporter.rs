@@ -120,7 +120,8 @@ pub(crate) const ROWS: &[Key] = &[
             let is_plain = path
                 .bytes()
                 .all(|byte| byte.is_ascii_graphic() && !b"?#%".contains(&byte));
-            let is_taken = ["/", "/livez", "/readyz"].contains(&path) || path.starts_with("/status");
+            let is_taken =
+                ["/", "/livez", "/readyz"].contains(&path) || path.starts_with("/status");
             if !path.starts_with('/') || !is_plain || is_taken {
                 return Err(
                     "is no path for metrics; allowed: a slash and printable ASCII \
@@ -152,8 +153,8 @@ pub(crate) const ROWS: &[Key] = &[
         "prometheus-tls",
         Group::Prometheus,
         Kind::Flag,
-        "Serves metrics, and what is beside them, over TLS 1.2 and 1.3 alone. Switches `prometheus` \
-         on. It asks for no client certificate.",
+        "Serves metrics, and what is beside them, over TLS 1.2 and 1.3 alone. Switches \
+         `prometheus` on. It asks for no client certificate.",
     )
     .default("false")
     .stricter("a certificate that changes is read again")
@@ -208,9 +209,9 @@ pub(crate) const ROWS: &[Key] = &[
         "status-page",
         Group::Prometheus,
         Kind::Flag,
-        "Serves a page at /status beside the metrics that shows sessions, datagrams, drops, batches \
-         and certificates in a browser, drawn from /status.json. It names users, and changes \
-         nothing.",
+        "Serves a page at /status beside the metrics that shows sessions, datagrams, drops, \
+         batches and certificates in a browser, drawn from /status.json. It names users, and \
+         changes nothing.",
     )
     .default("false")
     .needs(Need::Metrics)

@@ -9,8 +9,8 @@ use crate::findings::Findings;
 use crate::row::{Row, Setting, Topic, each, one};
 use crate::value::Kind;
 
-const REQUIRED: &str = "authentication is required: an open relay is used by strangers within hours; give `guest-source` \
-                        with the networks whose clients need none";
+const REQUIRED: &str = "authentication is required: an open relay is used by strangers within \
+                        hours; give `guest-source` with the networks whose clients need none";
 
 /// The given values about guests.
 #[derive(Default)]
@@ -38,8 +38,9 @@ pub(crate) const ROWS: &[Key] = &[
         "no-auth",
         Group::Authentication,
         Kind::Flag,
-        "Serves clients without credentials that are in the networks of guest-source; without it, as turnserver, private \
-         ones if the server listens on private or loopback addresses alone and has no external-ip.",
+        "Serves clients without credentials that are in the networks of guest-source; without it, \
+         as turnserver, private ones if the server listens on private or loopback addresses alone \
+         and has no external-ip.",
     )
     .short('z')
     .default("false")
@@ -65,8 +66,8 @@ pub(crate) const ROWS: &[Key] = &[
         "guest-source",
         Group::Authentication,
         Kind::PeerRange,
-        "Networks whose clients need no credentials, with no-auth. By UDP a source can be forged: name only what a \
-         firewall keeps others from using.",
+        "Networks whose clients need no credentials, with no-auth. By UDP a source can be forged: \
+         name only what a firewall keeps others from using.",
     )
     .repeatable()
     .default("(none)")

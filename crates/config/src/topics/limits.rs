@@ -56,7 +56,8 @@ pub(crate) const ROWS: &[Key] = &[
     .short('q')
     .default("0")
     .stricter(
-        "a port reserved with EVEN-PORT counts as one allocation until its token is used or it ends",
+        "a port reserved with EVEN-PORT counts as one allocation until its token is used or it \
+         ends",
     )
     .live()
     .works(bound!(allocations_per_user)),
@@ -71,7 +72,8 @@ pub(crate) const ROWS: &[Key] = &[
     .short('Q')
     .default("0")
     .stricter(
-        "a port reserved with EVEN-PORT counts as one allocation until its token is used or it ends",
+        "a port reserved with EVEN-PORT counts as one allocation until its token is used or it \
+         ends",
     )
     .live()
     .works(bound!(allocations_total)),

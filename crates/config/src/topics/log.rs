@@ -189,8 +189,8 @@ pub(crate) const ROWS: &[Key] = &[
         "journald",
         Group::Process,
         Kind::Flag,
-        "Log lines go to systemd's journal by its own protocol, with the fields of each session that ends, and nowhere \
-         else.",
+        "Log lines go to systemd's journal by its own protocol, with the fields of each session \
+         that ends, and nowhere else.",
     )
     .default("false")
     .live()
@@ -276,8 +276,8 @@ pub(crate) const ROWS: &[Key] = &[
         "log-format",
         Group::Process,
         kind_of!(LogFormat),
-        "Form of log lines: text as coturn writes it, an object of JSON, or RFC 5424. The last two have a record for each \
-         session that ends.",
+        "Form of log lines: text as coturn writes it, an object of JSON, or RFC 5424. The last \
+         two have a record for each session that ends.",
     )
     .default("coturn")
     .live()

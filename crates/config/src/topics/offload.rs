@@ -47,12 +47,12 @@ pub(crate) const ROWS: &[Row<Offload>] = &[
         "xdp",
         Group::Threads,
         kind_of!(Xdp),
-        "Has the kernel relay the data of channels, by an XDP program at the network devices: on in \
-         their drivers, or the server does not start; auto the same where it works; generic for any \
-         driver, with `gro off` at the device. Only clients by plain UDP, peers of the client's \
-         address family, without mobility; all else is relayed as usual. What comes to a listener \
-         and begins as nothing does that is served there is dropped so too. \
-         Firewall rules of this machine do not see what is relayed so.",
+        "Has the kernel relay the data of channels, by an XDP program at the network devices: on \
+         in their drivers, or the server does not start; auto the same where it works; generic \
+         for any driver, with `gro off` at the device. Only clients by plain UDP, peers of the \
+         client's address family, without mobility; all else is relayed as usual. What comes to a \
+         listener and begins as nothing does that is served there is dropped so too. Firewall \
+         rules of this machine do not see what is relayed so.",
     )
     .default("off")
     .works(choice!(xdp)),

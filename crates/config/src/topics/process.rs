@@ -135,9 +135,10 @@ pub(crate) const ROWS: &[Key] = &[
         "control-socket",
         Group::Process,
         Kind::File,
-        "Unix socket at which turnbuckle ctl reaches the server: a path, none, or runtime-directory for control.sock in \
-         the directory that the service manager gives ($RUNTIME_DIRECTORY), if it gives one. The owner and the group of the \
-         server may connect.",
+        "Unix socket at which turnbuckle ctl reaches the server: a path, none, or \
+         runtime-directory for control.sock in the directory that the service manager gives \
+         ($RUNTIME_DIRECTORY), if it gives one. The owner and the group of the server may \
+         connect.",
     )
     .default("runtime-directory")
     .works(Setting {
@@ -170,10 +171,10 @@ pub(crate) const ROWS: &[Key] = &[
         "survive",
         Group::Process,
         kind_of!(Survive),
-        "Whether calls by UDP go on when the relay process is killed or crashes: on has two further \
-         processes that keep its sockets open and start the next one, which takes them over, or \
-         the server does not start; auto the same where it works. Clients by TCP, TLS and DTLS \
-         have to connect again.",
+        "Whether calls by UDP go on when the relay process is killed or crashes: on has two \
+         further processes that keep its sockets open and start the next one, which takes them \
+         over, or the server does not start; auto the same where it works. Clients by TCP, TLS \
+         and DTLS have to connect again.",
     )
     .default("off")
     .works(choice!(survive)),

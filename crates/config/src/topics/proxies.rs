@@ -104,7 +104,8 @@ pub(crate) fn check(
         } else {
             findings.problem(
                 "tcp-proxy-port",
-                "whoever reaches the port could claim any address; give `proxy-protocol-source` too",
+                "whoever reaches the port could claim any address; give `proxy-protocol-source` \
+                 too",
             );
         }
     }

@@ -132,9 +132,9 @@ pub(crate) const ROWS: &[Key] = &[
         Group::Addresses,
         Kind::Flag,
         "QUIC version 1 with HTTP/3, if `cert` and `pkey` are given: on all ports for UDP and on \
-         `tls-listening-port` by UDP, beside TURN. With `masque` tunnels of UDP are served over it, \
-         without it each request is rejected. How many connections there may be and for how long, the options about DTLS \
-         sessions without an allocation say.",
+         `tls-listening-port` by UDP, beside TURN. With `masque` tunnels of UDP are served over \
+         it, without it each request is rejected. How many connections there may be and for how \
+         long, the options about DTLS sessions without an allocation say.",
     )
     .default("false")
     .works(Setting {

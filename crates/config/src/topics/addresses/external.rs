@@ -105,7 +105,8 @@ fn single(
         }));
         if before == entries.len() {
             return Err(format!(
-                "`{public}` would map no relay address: none of its family is there except loopback; give `relay-ip`"
+                "`{public}` would map no relay address: none of its family is there except \
+                 loopback; give `relay-ip`"
             ));
         }
     }
