@@ -21,6 +21,7 @@ pub use self::streams::{Content, StreamChange, StreamMessage, StreamTouched};
 use crate::names::{EndpointId, narrow};
 use crate::views::{Payload, Source};
 
+mod lent;
 mod owned;
 mod runs;
 mod streams;

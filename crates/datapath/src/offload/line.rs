@@ -5,8 +5,8 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use super::Route;
 use super::hash::{Seed, mix};
+use super::routes::Route;
 
 /// The last two bits of `seq`. Above them it counts how often the line was taken; its upper half is the place of the meter.
 pub(super) const FREE: u64 = 0;

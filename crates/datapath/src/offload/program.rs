@@ -8,11 +8,13 @@ use std::net::SocketAddr;
 use std::num::NonZeroU32;
 use std::sync::Arc;
 
+use super::attachment::Attachment;
 use super::line::Fields;
-use super::nexthop::Wanted;
-use super::{
-    Attachment, Beyond, Carried, Hops, Line, Meters, Refused, Route, Routes, Screen, Table, Way,
-};
+use super::meters::{Meters, Way};
+use super::nexthop::{Hops, Wanted};
+use super::routes::{Beyond, Carried, Line, Route, Routes};
+use super::screen::{Refused, Screen};
+use super::table::Table;
 
 #[cfg(all(feature = "xdp", target_arch = "x86_64"))]
 pub use self::loaded::Kernel;
@@ -180,9 +182,11 @@ mod loaded {
     use aya::{Ebpf, EbpfLoader};
     use turnbuckle_sys::mapped::Mapped;
 
-    use super::{Action, Attach, Attachment, KernelRoutes, PASSES_WORDS, Passes, Verdict};
-    use crate::offload::hash::BUCKET;
-    use crate::offload::{Hops, Meters, Screen, Seed, Table};
+    use super::{
+        Action, Attach, Attachment, Hops, KernelRoutes, Meters, PASSES_WORDS, Passes, Screen,
+        Table, Verdict,
+    };
+    use crate::offload::hash::{BUCKET, Seed};
 
     static OBJECT: &[u8] = aya::include_bytes_aligned!("../../bpf/turn.bpf.o");
 
@@ -455,8 +459,8 @@ mod missing {
     use std::io;
     use std::sync::Arc;
 
-    use super::{Attach, Attachment, KernelRoutes, Passes, Verdict};
-    use crate::offload::{Hops, Seed};
+    use super::{Attach, Attachment, Hops, KernelRoutes, Passes, Verdict};
+    use crate::offload::hash::Seed;
 
     /// A program that this build does not have.
     #[derive(Debug)]

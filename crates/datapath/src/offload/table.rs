@@ -8,9 +8,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use turnbuckle_sys::mapped::Mapped;
 
-use super::Carried;
 use super::hash::{BUCKET, Seed};
 use super::line::{FREE, Fields, LIVE, Layout, METER_SHIFT, NUMBER, STATE, TAKE, TAKEN};
+use super::routes::Carried;
 
 /// The lines of one family.
 #[derive(Debug)]

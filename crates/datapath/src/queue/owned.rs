@@ -3,11 +3,9 @@
 //! A buffer is lent, filled, queued, sent, and lent again. Memory is bounded: what grew beyond [`BUFFER_LEN_MAX`] and what is more than
 //! [`SPARE_MAX`] buffers is given back to the system after the flush.
 
-use std::net::SocketAddr;
-
 use super::runs::{NONE, RunRecord};
-use super::{SendQueue, Source, first_part};
-use crate::names::{EndpointId, narrow};
+use crate::names::narrow;
+use crate::views::Source;
 
 /// Buffers kept for the next turn.
 const SPARE_MAX: usize = 64;
@@ -28,79 +26,22 @@ impl Owned {
         &self.queued[index as usize]
     }
 
-    fn keep(&mut self, mut buffer: Vec<u8>) {
-        if self.spare.len() < SPARE_MAX && (1..=BUFFER_LEN_MAX).contains(&buffer.capacity()) {
-            buffer.clear();
-            self.spare.push(buffer);
-        }
+    /// Lends an empty buffer.
+    pub(super) fn lend(&mut self) -> Vec<u8> {
+        self.spare.pop().unwrap_or_default()
     }
 
-    /// Takes back all buffers, after a flush.
-    pub(super) fn clear(&mut self) {
-        while let Some(buffer) = self.queued.pop() {
-            self.keep(buffer);
-        }
-    }
-}
-
-impl SendQueue {
-    /// Lends an empty buffer for [`Self::send_owned`].
-    pub fn take_buffer(&mut self) -> Vec<u8> {
-        self.owned.spare.pop().unwrap_or_default()
-    }
-
-    /// Queues the datagrams in `bytes`, `segment` bytes in each and the rest in the last, without copying them. They form trains as forwarded
-    /// ones do. An empty buffer is taken back and sends nothing.
-    ///
-    /// # Panics
-    /// When `segment` is 0 and there are bytes.
-    pub fn send_owned(
-        &mut self,
-        endpoint: EndpointId,
-        to: SocketAddr,
-        bytes: Vec<u8>,
-        segment: usize,
-    ) {
-        if let Some(record) = self.own(bytes, segment) {
-            self.join(endpoint, to, record);
-        }
-    }
-
-    /// The same for datagrams that must not be fragmented: DF is set, or for IPv6 no fragment header is made. They are trains of their own.
-    ///
-    /// # Panics
-    /// As [`Self::send_owned`].
-    pub fn send_owned_unfragmented(
-        &mut self,
-        endpoint: EndpointId,
-        to: SocketAddr,
-        bytes: Vec<u8>,
-        segment: usize,
-    ) {
-        let Some(mut rest) = self.own(bytes, segment) else {
-            return;
-        };
-        let flow = self.flow_place(endpoint, to);
-        let mut left = rest.count;
-        while left > 0 {
-            let room = self.room_when_empty(rest.len);
-            let part = first_part(&mut rest, room);
-            let number = self.push_train(endpoint, to, part, true);
-            self.note_newest(flow, number);
-            left -= part.count;
-        }
-    }
-
-    /// Keeps a buffer until it is sent. `None` if there is nothing in it.
-    fn own(&mut self, bytes: Vec<u8>, segment: usize) -> Option<RunRecord> {
+    /// Keeps a buffer until it is sent: `segment` bytes in each datagram and the rest in the last. Returns `None`, and takes it back, if nothing
+    /// is in it.
+    pub(super) fn own(&mut self, bytes: Vec<u8>, segment: usize) -> Option<RunRecord> {
         if bytes.is_empty() {
-            self.owned.keep(bytes);
+            self.keep(bytes);
             return None;
         }
         let count = bytes.len().div_ceil(segment);
         let last_len = bytes.len() - (count - 1) * segment;
         let record = RunRecord {
-            source: Source::Owned(narrow(self.owned.queued.len())),
+            source: Source::Owned(narrow(self.queued.len())),
             start: 0,
             stride: narrow(segment),
             len: narrow(if count == 1 { last_len } else { segment }),
@@ -111,7 +52,21 @@ impl SendQueue {
             trailer: 0,
             next: NONE,
         };
-        self.owned.queued.push(bytes);
+        self.queued.push(bytes);
         Some(record)
+    }
+
+    /// Takes back all buffers, after a flush.
+    pub(super) fn clear(&mut self) {
+        while let Some(buffer) = self.queued.pop() {
+            self.keep(buffer);
+        }
+    }
+
+    fn keep(&mut self, mut buffer: Vec<u8>) {
+        if self.spare.len() < SPARE_MAX && (1..=BUFFER_LEN_MAX).contains(&buffer.capacity()) {
+            buffer.clear();
+            self.spare.push(buffer);
+        }
     }
 }

@@ -9,7 +9,7 @@
 //! - A connection is entered in a [`Book`](crate::shard::book::Book) as a session of DTLS is (`connections`).
 //! - Its connection ids name the shard that has it. A datagram that the kernel gave to another shard is handed over.
 //! - A turn handles a share of what connections receive. The rest waits, so that bulk delays nobody who uses TURN (`backlog`).
-//! - What it carries is HTTP/3 (`http3`), whose requests for tunnels `door` answers.
+//! - What it carries is HTTP/3 (`http3`), whose requests for tunnels `requests` answers and `door` keeps.
 //!
 //! Invariant: each datagram is counted in once. Then it is answered by one, counted under one reason, or waits.
 
@@ -19,6 +19,7 @@ mod door;
 mod host;
 mod http3;
 mod lookups;
+mod requests;
 
 use std::net::SocketAddr;
 use std::sync::Arc;

@@ -10,9 +10,9 @@ use turnbuckle_engine::{
 };
 use turnbuckle_masque::bind::Contexts;
 
-use super::door::Visit;
 use super::frame::Frame;
 use super::tls::TlsSession;
+use super::visit::Visit;
 use crate::counters::CloseReason;
 use crate::log::Seal;
 use crate::shard::book::{Book, BookLimits, Due, Phase, Standing};

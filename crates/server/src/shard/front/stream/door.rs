@@ -13,12 +13,13 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use turnbuckle_datapath::{Payload, Run, SendQueue, StreamId, Waker};
-use turnbuckle_engine::{AllocationId, Time, Transport, TunnelEnd, TunnelSession};
+use turnbuckle_engine::{AllocationId, Time, Transport, TunnelEnd};
 use turnbuckle_masque::bind::{Answer, Contexts, Unread};
 use turnbuckle_masque::http1::{self, Read};
 use turnbuckle_masque::{Asked, BoundPiece, Capsules, Granted, Passed, Piece, Refusal};
 
 use super::connections::{Connection, Connections};
+use super::visit::State;
 use crate::counters::{CloseReason, ShardCounters, StreamDrop};
 use crate::resolve::{Question, Replies, Resolver, WAIT_MAX};
 use crate::shard::front::TunnelEvent;
@@ -51,63 +52,6 @@ pub(super) struct Door {
     users_asked: Vec<StreamId>,
     /// The number of the last request that waits for the resolver.
     last_number: u64,
-}
-
-/// A connection that asks for tunnels.
-#[derive(Default)]
-pub(super) struct Visit {
-    state: State,
-    /// What its tunnel is charged to.
-    session: Option<TunnelSession>,
-    failures: u8,
-    /// What came before the tunnel was open, or the rest of that.
-    early: Vec<u8>,
-}
-
-#[derive(Default)]
-enum State {
-    /// A request is to come.
-    #[default]
-    Asking,
-    /// The user database is being asked who asks.
-    Identifying { asked: Box<Asked> },
-    /// The name of its target is being resolved.
-    Resolving { number: u64, port: u16 },
-    /// The socket is being opened.
-    Opening,
-    /// Capsules come.
-    Open {
-        tunnel: AllocationId,
-        capsules: Capsules,
-        /// What the client has registered, if the tunnel is bound.
-        contexts: Option<Box<Contexts>>,
-    },
-}
-
-impl Visit {
-    /// Returns how many bytes the capsule has whose beginning `rest` is, if that is known.
-    pub(super) fn announced_len(&self, rest: &[u8]) -> Option<usize> {
-        let mut capsules = Capsules::default();
-        match &self.state {
-            State::Open { contexts: None, .. } => match capsules.next(rest, 1) {
-                Ok(Piece::Incomplete { whole_len }) => whole_len,
-                _ => None,
-            },
-            State::Open { .. } => match capsules.next_bound(rest) {
-                Ok(BoundPiece::Incomplete { whole_len }) => whole_len,
-                _ => None,
-            },
-            _ => None,
-        }
-    }
-
-    /// Returns what the client has registered, if its tunnel is bound.
-    pub(super) fn contexts(&self) -> Option<&Contexts> {
-        match &self.state {
-            State::Open { contexts, .. } => contexts.as_deref(),
-            _ => None,
-        }
-    }
 }
 
 impl Door {

@@ -11,6 +11,7 @@ mod messages;
 mod opening;
 pub(crate) mod tls;
 mod transport;
+mod visit;
 
 use std::io;
 use std::net::SocketAddr;

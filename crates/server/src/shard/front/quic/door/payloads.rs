@@ -88,7 +88,7 @@ impl Quic {
 
 impl Door {
     /// Relays payloads of clients to the targets of their tunnels: those of one tunnel, one target and one length together.
-    pub(super) fn relay(
+    pub(in crate::shard::front::quic) fn relay(
         &mut self,
         came: &[Payload<AllocationId>],
         hub: &mut Hub,
