@@ -20,6 +20,21 @@ class WithoutTests(unittest.TestCase):
         self.assertNotIn("example", left)
 
 
+class WithoutInline(unittest.TestCase):
+    def test_a_module_in_the_file_reaches_the_file_by_super_and_what_is_above_it_by_another_one(self):
+        text = "use super::A;\nmod b {\n    use super::{C, d::super_::D};\n    use super::super::E;\n}\npub(crate) mod f {\n    use super::G;\n}\nuse super::H;\n"
+        found = "use super::A;\nmod b {\n    use self::{C, d::super_::D};\n    use super::E;\n}\npub(crate) mod f {\n    use self::G;\n}\nuse super::H;\n"
+        self.assertEqual(structure.without_inline(text), found)
+
+
+class NotToBe(unittest.TestCase):
+    def test_a_circle_is_none_too_many_outside_the_folders_that_are_to_have_none(self):
+        circles = [["log", "log::sink"], ["across", "shard::hub"]]
+        self.assertEqual(structure.not_to_be("server", circles), circles[1:])
+        self.assertEqual(structure.not_to_be("datapath", circles), circles)
+        self.assertEqual(structure.not_to_be("engine", circles), [])
+
+
 class Rooms(unittest.TestCase):
     CHAIN = "Door::open\n    Hall::enter\n        Stairs::climb\n    Door::close\n"
     DOOR = "impl Door {\n    fn open(&self) { self.hall.enter(|| {}); self.close() }\n    fn close(&self) {}\n}\n"
