@@ -36,12 +36,15 @@ pub(super) struct Fate {
     pub(super) wrong_bit: Option<u32>,
 }
 
-/// What has become of datagrams. `received = sent + lost + silenced + crowded + too_many_clients + not_sent`, and those that are under way.
+/// What has become of datagrams. `received = sent + lost() + silenced + crowded + too_many_clients + not_sent`, and those that are under way.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Counts {
     pub(super) received: u64,
     pub(super) sent: u64,
-    pub(super) lost: u64,
+    /// Lost on the way to the server.
+    pub(super) lost_up: u64,
+    /// Lost on the way to a client.
+    pub(super) lost_down: u64,
     /// Lost because nothing arrived.
     pub(super) silenced: u64,
     /// Sent later than others; part of `sent` or under way.
@@ -59,9 +62,14 @@ pub(super) struct Counts {
 }
 
 impl Counts {
+    /// Returns how many datagrams are lost, both ways.
+    pub(super) const fn lost(&self) -> u64 {
+        self.lost_up + self.lost_down
+    }
+
     /// Returns how many datagrams are under way.
     pub(super) const fn under_way(&self) -> u64 {
-        let dropped = self.lost + self.silenced + self.crowded + self.too_many_clients;
+        let dropped = self.lost() + self.silenced + self.crowded + self.too_many_clients;
         self.received - self.sent - dropped - self.not_sent
     }
 }

@@ -133,7 +133,9 @@ fn finish(as_json: bool, counts: &Counts) {
             "event": "result",
             "received_datagrams": counts.received,
             "sent_datagrams": counts.sent,
-            "lost_datagrams": counts.lost,
+            "lost_datagrams": counts.lost(),
+            "lost_up_datagrams": counts.lost_up,
+            "lost_down_datagrams": counts.lost_down,
             "silenced_datagrams": counts.silenced,
             "late_datagrams": counts.late,
             "corrupt_datagrams": counts.corrupt,
@@ -147,10 +149,12 @@ fn finish(as_json: bool, counts: &Counts) {
         }));
     } else {
         output::line(&format!(
-            "{} datagrams received, {} sent, {} lost, {} late, {} corrupt, {} dropped for want of room, {} clients rebound",
+            "{} datagrams received, {} sent, {} lost up, {} down and {} while it was silent, {} late, {} corrupt, {} dropped for want of room, {} clients rebound",
             output::grouped(counts.received),
             output::grouped(counts.sent),
-            output::grouped(counts.lost + counts.silenced),
+            output::grouped(counts.lost_up),
+            output::grouped(counts.lost_down),
+            output::grouped(counts.silenced),
             output::grouped(counts.late),
             output::grouped(counts.corrupt),
             counts.crowded + counts.too_many_clients + counts.not_sent,

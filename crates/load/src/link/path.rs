@@ -221,12 +221,12 @@ impl Path {
     }
 
     fn take(&mut self, now: Instant, client: usize, is_to_server: bool, bytes: &[u8]) {
-        let direction = match is_to_server {
-            true => &mut self.to_server,
-            false => &mut self.to_client,
+        let (direction, lost) = match is_to_server {
+            true => (&mut self.to_server, &mut self.counts.lost_up),
+            false => (&mut self.to_client, &mut self.counts.lost_down),
         };
         let Some(fate) = direction.next() else {
-            self.counts.lost += 1;
+            *lost += 1;
             return;
         };
         if self.is_silent(now) {
@@ -345,6 +345,27 @@ mod tests {
         }
         let counts = path.counts();
         assert_eq!((counts.received, counts.sent), (100, 100));
+    }
+
+    #[test]
+    fn what_is_lost_is_counted_by_its_direction() {
+        let (mut path, server, client) = pair(Rules { loss: 0.3, ..RULES });
+        for number in 0..100_u8 {
+            client.send(&[number]).expect("room");
+        }
+        move_all(&mut path, 100);
+        let up = path.counts().sent;
+        let mut buffer = [0; 8];
+        let (_, from) = server.recv_from(&mut buffer).expect("a datagram");
+        for number in 0..40_u8 {
+            server.send_to(&[number], from).expect("room");
+        }
+        move_all(&mut path, 140);
+        let counts = path.counts();
+        assert_eq!(counts.lost_up, 100 - up);
+        assert_eq!(counts.lost_down, 40 - (counts.sent - up));
+        assert!(counts.lost_up > 0 && counts.lost_down > 0, "{counts:?}");
+        assert_eq!(counts.lost(), 140 - counts.sent);
     }
 
     #[test]
