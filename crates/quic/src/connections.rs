@@ -7,7 +7,7 @@ use std::time::Instant;
 use bytes::Bytes;
 
 use crate::stack::{Connection, Link, StreamId};
-use crate::state::Closed;
+use crate::state::{Closed, Statistics};
 use crate::transmit::Via;
 
 /// What one connection is for.
@@ -30,9 +30,9 @@ pub trait Application {
         let _ = (connection, payload);
     }
 
-    /// Handles the end of the connection, the last that is heard of it.
-    fn closed(&mut self, cause: Closed) {
-        let _ = cause;
+    /// Handles the end of the connection, the last that is heard of it, with what it has seen. If this side has closed it, that is at once.
+    fn closed(&mut self, cause: Closed, statistics: &Statistics) {
+        let _ = (cause, statistics);
     }
 }
 
@@ -98,7 +98,7 @@ impl<A: Application> Held<A> {
     pub(crate) fn end(&mut self, cause: Closed) {
         if !self.is_ended {
             self.is_ended = true;
-            self.application.closed(cause);
+            self.application.closed(cause, &self.link.statistics());
         }
     }
 

@@ -420,7 +420,7 @@ impl<A: Application> Endpoint<A> {
                     let shown = held.link.show_event(now, &mut held.application);
                     is_stirred |= !matches!(shown, Shown::Nothing);
                     match shown {
-                        Shown::Nothing => return,
+                        Shown::Nothing => break,
                         Shown::Something => {}
                         Shown::Datagrams => has_datagrams = true,
                         Shown::Connected => {
@@ -433,6 +433,10 @@ impl<A: Application> Endpoint<A> {
                             held.end(cause);
                         }
                     }
+                }
+                // The other ways tell the application before.
+                if held.link.is_closed() {
+                    held.end(Closed::Local);
                 }
             })
         });
@@ -486,11 +490,7 @@ impl<A: Application> Endpoint<A> {
             false => Closed::Failed("it panicked".to_owned()),
         };
         tell_end(events, name, &mut held, cause);
-        if is_sound {
-            // This side closed it; the other ways tell the application before.
-            let told = contained(|| held.end(Closed::Local));
-            self.totals.panicked += u64::from(told.is_none());
-        } else {
+        if !is_sound {
             self.totals.panicked += 1;
             self.stack.forget(&held.link);
         }

@@ -199,19 +199,23 @@ impl Connection<'_> {
 
     /// Returns what the connection has seen.
     pub fn statistics(&self) -> Statistics {
-        let stats = self.inner.stats();
-        Statistics {
-            sent: stats.path.sent_packets,
-            lost: stats.path.lost_packets,
-            congestion_events: stats.path.congestion_events,
-            acks_sent: stats.frame_tx.acks,
-            acks_received: stats.frame_rx.acks,
-            datagrams_out: stats.udp_tx.datagrams,
-            datagrams_in: stats.udp_rx.datagrams,
-            mtu: stats.path.current_mtu,
-            rtt: stats.path.rtt,
-            window: stats.path.cwnd,
-        }
+        statistics(self.inner)
+    }
+}
+
+fn statistics(connection: &proto::Connection) -> Statistics {
+    let stats = connection.stats();
+    Statistics {
+        sent: stats.path.sent_packets,
+        lost: stats.path.lost_packets,
+        congestion_events: stats.path.congestion_events,
+        acks_sent: stats.frame_tx.acks,
+        acks_received: stats.frame_rx.acks,
+        datagrams_out: stats.udp_tx.datagrams,
+        datagrams_in: stats.udp_rx.datagrams,
+        mtu: stats.path.current_mtu,
+        rtt: stats.path.rtt,
+        window: stats.path.cwnd,
     }
 }
 
@@ -228,6 +232,11 @@ impl Link {
 
     pub(crate) fn remote(&self) -> SocketAddr {
         self.inner.remote_address()
+    }
+
+    /// Returns what the connection has seen.
+    pub(crate) fn statistics(&self) -> Statistics {
+        statistics(&self.inner)
     }
 
     /// Returns how many DATAGRAM frames have been sent.

@@ -13,7 +13,7 @@ use turnbuckle_masque::Target;
 use turnbuckle_masque::h3::{self, FIELDS_SIZE_MAX, qpack};
 use turnbuckle_quic::{
     Application, Bytes, Closed, Connection, ConnectionName, Endpoint, Keys, Limits, Outlet, Path,
-    Settings, Strangers, StreamId, StreamState, Via, WallClock,
+    Settings, Statistics, Strangers, StreamId, StreamState, Via, WallClock,
 };
 use turnbuckle_wire::{UDP_CONTEXT, Varint};
 
@@ -315,7 +315,7 @@ impl Application for App {
         }
     }
 
-    fn closed(&mut self, cause: Closed) {
+    fn closed(&mut self, cause: Closed, _: &Statistics) {
         self.seen().closed = Some(cause);
     }
 }

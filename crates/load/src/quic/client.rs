@@ -389,7 +389,7 @@ impl Application for Transfer {
         self.fail("a DATAGRAM frame came");
     }
 
-    fn closed(&mut self, cause: Closed) {
+    fn closed(&mut self, cause: Closed, _: &Statistics) {
         self.fail(cause);
     }
 }

@@ -173,7 +173,7 @@ impl Application for Pinger {
         self.go_on(connection);
     }
 
-    fn closed(&mut self, cause: Closed) {
+    fn closed(&mut self, cause: Closed, _: &Statistics) {
         self.fail(cause);
     }
 }

@@ -1,11 +1,12 @@
 //! `turnbuckle quic-server`: takes what clients send, and sends what they ask for.
 
 use std::collections::BTreeMap;
+use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::mpsc::{self, Sender};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use serde_json::json;
@@ -59,14 +60,21 @@ pub fn serve(arguments: &ServerArguments) -> anyhow::Result<ExitCode> {
     let (ended, is_ended) = mpsc::channel();
     let block = Payload::block();
     let mut side = Side::new(arguments.listen, &options, move |from| {
-        Sink::new(from, block.clone(), ended.clone())
+        let record = Record::new(from, ended.clone());
+        Sink::new(block.clone(), record)
     })
     .with_context(|| format!("--listen {}", arguments.listen))?;
     side.endpoint().serve(tls)?;
     announce(arguments.json, side.local(), options.backend);
     let mut before = Batching::default();
-    while !stop.is_ended() {
-        side.turn(TICK)?;
+    let mut is_over = false;
+    while !is_over {
+        is_over = stop.is_ended();
+        if is_over {
+            close(&mut side)?;
+        } else {
+            side.turn(TICK)?;
+        }
         while let Ok(connection) = is_ended.try_recv() {
             let now = side.batching();
             tell(arguments.json, &connection, &now.since(&before));
@@ -75,6 +83,12 @@ pub fn serve(arguments: &ServerArguments) -> anyhow::Result<ExitCode> {
     }
     finish(arguments.json, &mut side);
     Ok(ExitCode::SUCCESS)
+}
+
+/// Closes the connections that there are, so that it is known what became of them.
+fn close(side: &mut Side<Sink>) -> io::Result<()> {
+    side.endpoint().stop(Instant::now(), 0, "the server stops");
+    side.turn(Duration::ZERO)
 }
 
 /// Says where it listens, what moves the datagrams, and why.
@@ -110,6 +124,7 @@ fn tell(as_json: bool, connection: &Ended, batching: &Batching) {
             "answered_streams": answered,
             "datagrams": datagrams,
             "cpu_seconds": *cpu_ns as f64 / 1e9,
+            "sent_packets": statistics.sent,
             "lost_packets": statistics.lost,
             "acks_sent": statistics.acks_sent,
             "closed": closed.to_string(),
@@ -166,26 +181,18 @@ struct Ended {
     closed: Closed,
 }
 
-/// Serves one connection.
-struct Sink {
-    block: Bytes,
-    receiving: BTreeMap<StreamId, Receiving>,
-    sending: BTreeMap<StreamId, Sending>,
+/// What has become of a connection so far.
+struct Record {
+    ended: Ended,
     cpu_at_start_ns: u64,
-    /// Where it goes when the connection has ended.
-    ended: Sender<Ended>,
-    record: Option<Ended>,
+    /// Where it goes at the end.
+    to: Sender<Ended>,
 }
 
-impl Sink {
-    fn new(from: SocketAddr, block: Bytes, ended: Sender<Ended>) -> Self {
+impl Record {
+    fn new(from: SocketAddr, to: Sender<Ended>) -> Self {
         Self {
-            block,
-            receiving: BTreeMap::new(),
-            sending: BTreeMap::new(),
-            cpu_at_start_ns: cpu_ns(),
-            ended,
-            record: Some(Ended {
+            ended: Ended {
                 from,
                 received: 0,
                 answered: 0,
@@ -193,16 +200,35 @@ impl Sink {
                 cpu_ns: 0,
                 statistics: Statistics::default(),
                 closed: Closed::Local,
-            }),
+            },
+            cpu_at_start_ns: cpu_ns(),
+            to,
+        }
+    }
+}
+
+/// Serves one connection.
+struct Sink {
+    block: Bytes,
+    receiving: BTreeMap<StreamId, Receiving>,
+    sending: BTreeMap<StreamId, Sending>,
+    /// `None` once it has ended.
+    record: Option<Record>,
+}
+
+impl Sink {
+    const fn new(block: Bytes, record: Record) -> Self {
+        Self {
+            block,
+            receiving: BTreeMap::new(),
+            sending: BTreeMap::new(),
+            record: Some(record),
         }
     }
 
-    /// Has the stream end, and remembers how the connection was then.
-    fn answered(&mut self, connection: &Connection<'_>, stream: StreamId) {
-        self.sending.remove(&stream);
+    fn note(&mut self, what: impl FnOnce(&mut Ended)) {
         if let Some(record) = &mut self.record {
-            record.answered += 1;
-            record.statistics = connection.statistics();
+            what(&mut record.ended);
         }
     }
 }
@@ -210,10 +236,7 @@ impl Sink {
 impl Application for Sink {
     /// Sends it back, if there is room.
     fn datagram(&mut self, connection: &mut Connection<'_>, payload: Bytes) {
-        if let Some(record) = &mut self.record {
-            record.datagrams += 1;
-            record.statistics = connection.statistics();
-        }
+        self.note(|ended| ended.datagrams += 1);
         let _ = connection.send_datagram(payload);
     }
 
@@ -225,9 +248,7 @@ impl Application for Sink {
             return;
         }
         self.receiving.remove(&stream);
-        if let Some(record) = &mut self.record {
-            record.received += received;
-        }
+        self.note(|ended| ended.received += received);
         match request {
             Ok(Some(Some(answer))) => {
                 self.sending.insert(stream, answer);
@@ -244,19 +265,84 @@ impl Application for Sink {
         };
         match sending.write(connection, stream) {
             Ok(false) => {}
-            Ok(true) => self.answered(connection, stream),
+            Ok(true) => {
+                self.sending.remove(&stream);
+                self.note(|ended| ended.answered += 1);
+            }
             Err(_) => {
                 self.sending.remove(&stream);
             }
         }
     }
 
-    fn closed(&mut self, closed: Closed) {
+    fn closed(&mut self, closed: Closed, statistics: &Statistics) {
         if let Some(mut record) = self.record.take() {
-            record.cpu_ns = cpu_ns() - self.cpu_at_start_ns;
-            record.closed = closed;
+            record.ended.cpu_ns = cpu_ns() - record.cpu_at_start_ns;
+            record.ended.statistics = *statistics;
+            record.ended.closed = closed;
             // Nobody is told if the program is ending.
-            let _ = self.ended.send(record);
+            let _ = record.to.send(record.ended);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+    use std::rc::Rc;
+
+    use super::super::side::Options;
+    use super::*;
+
+    /// Opens no stream.
+    #[derive(Default)]
+    struct Idle {
+        is_connected: Rc<Cell<bool>>,
+    }
+
+    impl Application for Idle {
+        fn connected(&mut self, _: &mut Connection<'_>) {
+            self.is_connected.set(true);
+        }
+
+        fn readable(&mut self, _: &mut Connection<'_>, _: StreamId) {}
+    }
+
+    #[test]
+    fn a_server_that_stops_says_what_became_of_connections_that_are_open() {
+        let options = Options {
+            backend: Backend::probe().0,
+            mtu: 1_350,
+            train: 32,
+            timeout: Duration::from_secs(30),
+        };
+        let any = SocketAddr::from(([127, 0, 0, 1], 0));
+        let (ended, is_ended) = mpsc::channel();
+        let block = Payload::block();
+        let accept = move |from| {
+            let record = Record::new(from, ended.clone());
+            Sink::new(block.clone(), record)
+        };
+        let mut server = Side::new(any, &options, accept).expect("an address");
+        let tls = tls::server(None).expect("a certificate");
+        server.endpoint().serve(tls).expect("TLS 1.3");
+        let mut client = Side::new(any, &options, |_| Idle::default()).expect("an address");
+        let idle = Idle::default();
+        let is_connected = Rc::clone(&idle.is_connected);
+        let tls = tls::client(None).expect("a configuration");
+        let (now, address) = (Instant::now(), server.local());
+        let connection = client
+            .endpoint()
+            .connect(now, tls, address, "localhost", idle);
+        connection.expect("a connection");
+        while !is_connected.get() {
+            server.turn(Duration::from_millis(1)).expect("poll");
+            client.turn(Duration::from_millis(1)).expect("poll");
+        }
+        assert!(is_ended.try_recv().is_err());
+        close(&mut server).expect("poll");
+        let told = is_ended.try_recv().expect("the connection");
+        assert_eq!(told.closed, Closed::Local);
+        assert!(told.statistics.sent > 0);
     }
 }

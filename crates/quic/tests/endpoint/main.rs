@@ -163,6 +163,24 @@ fn a_connection_on_which_nothing_comes_ends() {
 }
 
 #[test]
+fn an_application_hears_of_the_end_at_once_with_what_its_connection_has_seen() {
+    let mut world = World::new();
+    let name = world.connected();
+    world.send(name, payload(100_000));
+    world.run_until(World::echoed);
+    world.client.with(world.now, name, |connection, _| {
+        connection.close(42, "done")
+    });
+    let seen = world.at_client.lock().unwrap();
+    assert_eq!(seen.closed, Some(Closed::Local));
+    assert!(seen.statistics.sent > 70, "{:?}", seen.statistics);
+    drop(seen);
+    world.run_for(Duration::from_secs(5));
+    let seen = world.at_server.lock().unwrap();
+    assert!(seen.statistics.sent > 70, "{:?}", seen.statistics);
+}
+
+#[test]
 fn closing_is_told_to_the_other_side() {
     let mut world = World::new();
     let name = world.connected();

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant, SystemTime};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
 use turnbuckle_quic::{
     Application, Bytes, Closed, Connection, ConnectionName, Dropped, Endpoint, Ids, Keys, Limits,
-    Outlet, Path, Settings, Strangers, StreamId, StreamState, Via, WallClock,
+    Outlet, Path, Settings, Statistics, Strangers, StreamId, StreamState, Via, WallClock,
 };
 
 pub(crate) const DELAY: Duration = Duration::from_millis(10);
@@ -29,6 +29,8 @@ pub(crate) struct Seen {
     pub(crate) is_finished: bool,
     pub(crate) datagrams: Vec<Bytes>,
     pub(crate) closed: Option<Closed>,
+    /// What the connection had seen then.
+    pub(crate) statistics: Statistics,
 }
 
 /// Sends streams back when they have ended, and datagrams at once, if it is a server's; panics over a stream that says `panic`.
@@ -101,8 +103,10 @@ impl Application for App {
         }
     }
 
-    fn closed(&mut self, cause: Closed) {
-        self.seen.lock().unwrap().closed = Some(cause);
+    fn closed(&mut self, cause: Closed, statistics: &Statistics) {
+        let mut seen = self.seen.lock().unwrap();
+        seen.closed = Some(cause);
+        seen.statistics = *statistics;
     }
 }
 

@@ -123,6 +123,37 @@ fn datagrams_come_back_and_what_a_path_loses_is_counted() {
 }
 
 #[test]
+fn a_server_says_at_the_end_of_a_connection_what_it_has_lost_on_the_way_down() {
+    let (mut program, address) = server(&[]);
+    let mut path = Program::start(&[
+        "link",
+        "--json",
+        "--listen",
+        "127.0.0.1:0",
+        "--to",
+        &address,
+        "--loss",
+        "3",
+    ]);
+    let lossy = path.event("ready")["listen"].as_str().unwrap().to_owned();
+    let (client_events, succeeded) = client(&lossy, &["--down", "2M", "--runs", "1"]);
+    assert!(succeeded, "{client_events:?}");
+    program.signal(Signal::SIGINT);
+    let connection = program.event("connection");
+    path.signal(Signal::SIGINT);
+    let dropped = path.event("result");
+    let count = |event: &Value, name: &str| event[name].as_u64().unwrap();
+    assert!(count(&dropped, "lost_down_datagrams") > 0, "{dropped}");
+    assert_eq!(
+        count(&dropped, "lost_up_datagrams") + count(&dropped, "lost_down_datagrams"),
+        count(&dropped, "lost_datagrams")
+    );
+    // All is written before anything can be lost.
+    assert!(count(&connection, "lost_packets") > 0, "{connection}");
+    assert!(count(&connection, "sent_packets") > 2 * 1024 * 1024 / 1_350);
+}
+
+#[test]
 fn a_server_that_says_nothing_is_a_failure_and_no_figure() {
     let silent = UdpSocket::bind("127.0.0.1:0").unwrap();
     let address = silent.local_addr().unwrap().to_string();

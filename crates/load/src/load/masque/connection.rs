@@ -6,7 +6,9 @@ use std::rc::Rc;
 
 use turnbuckle_client::Failure;
 use turnbuckle_masque::h3::{Client, Happened, Violation};
-use turnbuckle_quic::{Application, Bytes, Closed, Connection, StreamError, StreamId, StreamState};
+use turnbuckle_quic::{
+    Application, Bytes, Closed, Connection, Statistics, StreamError, StreamId, StreamState,
+};
 
 use crate::load::access::Asking;
 
@@ -145,7 +147,7 @@ impl Application for Tunnels {
         }
     }
 
-    fn closed(&mut self, cause: Closed) {
+    fn closed(&mut self, cause: Closed, _: &Statistics) {
         self.lose_all(match cause {
             Closed::HandshakeLate | Closed::Failed(_) => Failure::Handshake,
             Closed::Idle => Failure::Timeout,

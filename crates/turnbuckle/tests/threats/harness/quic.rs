@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use turnbuckle_quic::{
     Application, Bytes, Closed, Connection, ConnectionName, Endpoint, Keys, Limits, Outlet, Path,
-    Settings, Strangers, StreamError, StreamId, Via, WallClock,
+    Settings, Statistics, Strangers, StreamError, StreamId, Via, WallClock,
 };
 
 use super::tls::{NAME, Tls};
@@ -308,7 +308,7 @@ impl Application for App {
         seen.datagrams.push(payload.to_vec());
     }
 
-    fn closed(&mut self, cause: Closed) {
+    fn closed(&mut self, cause: Closed, _: &Statistics) {
         self.seen.lock().expect("no panic").closed = Some(cause);
     }
 }
