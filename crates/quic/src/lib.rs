@@ -26,7 +26,7 @@ mod steering;
 mod totals;
 mod transmit;
 
-pub use bytes::Bytes;
+pub use bytes::{Bytes, BytesMut};
 
 pub use cid::{CONNECTION_ID_LEN, Ids};
 pub use connections::{Application, ConnectionName};

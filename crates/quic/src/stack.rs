@@ -201,6 +201,11 @@ impl Connection<'_> {
     pub fn statistics(&self) -> Statistics {
         statistics(self.inner)
     }
+
+    /// Returns the time that the host has named, of which an application needs no clock of its own.
+    pub const fn now(&self) -> Instant {
+        self.now
+    }
 }
 
 fn statistics(connection: &proto::Connection) -> Statistics {

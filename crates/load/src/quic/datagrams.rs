@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 use turnbuckle_quic::{
-    Application, Bytes, Closed, Connection, SendDatagramError, Statistics, StreamId,
+    Application, Bytes, BytesMut, Closed, Connection, SendDatagramError, Statistics, StreamId,
 };
 
 use super::batching::Batching;
@@ -17,6 +17,8 @@ use crate::threads::cpu_ns;
 
 /// Bytes of the number with which each begins; the rest is the same in all of them.
 const NUMBER_LEN: usize = 8;
+/// Bytes of memory that datagrams are written to, one after the other.
+const BLOCK_LEN: usize = 64 * 1024;
 /// Time without any after which those that are missing are lost.
 const LOST_AFTER: Duration = Duration::from_millis(500);
 
@@ -54,9 +56,11 @@ pub(super) type Outcome = Rc<RefCell<Option<Result<Returned, String>>>>;
 pub(super) struct Pinger {
     /// What each is made of, behind its number.
     filling: Bytes,
+    /// Where they are written. Memory of its own for each would be a good part of what a datagram costs.
+    block: BytesMut,
     count: usize,
     in_flight: usize,
-    /// When each was sent.
+    /// When each was sent, by the clock of the turns: reading one for each datagram would count as the datagram's.
     sent: Vec<Instant>,
     /// How long those that came back took, microseconds; each once.
     round_trips: Vec<Option<f64>>,
@@ -91,11 +95,16 @@ impl Pinger {
     /// Sends as many as may be under way, and ends the run if there are no more to wait for.
     fn go_on(&mut self, connection: &mut Connection<'_>) {
         while self.sent.len() < self.count && self.sent.len() < self.settled + self.in_flight {
-            let mut payload = (self.sent.len() as u64).to_be_bytes().to_vec();
-            payload.extend_from_slice(&self.filling);
-            match connection.send_datagram(payload.into()) {
+            let number = (self.sent.len() as u64).to_be_bytes();
+            if self.block.capacity() < NUMBER_LEN + self.filling.len() {
+                self.block.reserve(BLOCK_LEN);
+            }
+            self.block.extend_from_slice(&number);
+            self.block.extend_from_slice(&self.filling);
+            let payload = self.block.split().freeze();
+            match connection.send_datagram(payload) {
                 Ok(()) => {
-                    self.sent.push(Instant::now());
+                    self.sent.push(connection.now());
                     self.round_trips.push(None);
                 }
                 // There is room again when others have left.
@@ -161,7 +170,7 @@ impl Application for Pinger {
         else {
             return self.fail("another datagram came back than was sent");
         };
-        let now = Instant::now();
+        let now = connection.now();
         let took = (now - self.sent[number]).as_secs_f64() * 1e6;
         if self.round_trips[number].replace(took).is_some() {
             return self.fail("a datagram came back twice");
