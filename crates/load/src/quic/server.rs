@@ -43,6 +43,9 @@ pub struct ServerArguments {
     /// Time after which a connection on which nothing comes ends
     #[arg(long, value_name = "SECONDS", value_parser = cli::seconds, default_value = "30")]
     timeout: Duration,
+    /// Say nothing of connections, only of all together at the end
+    #[arg(long)]
+    quiet: bool,
     /// Print events as lines of JSON
     #[arg(long)]
     json: bool,
@@ -59,8 +62,9 @@ pub fn serve(arguments: &ServerArguments) -> anyhow::Result<ExitCode> {
     let options = arguments.moving.options(arguments.timeout);
     let (ended, is_ended) = mpsc::channel();
     let block = Payload::block();
+    let is_quiet = arguments.quiet;
     let mut side = Side::new(arguments.listen, &options, move |from| {
-        let record = Record::new(from, ended.clone());
+        let record = (!is_quiet).then(|| Record::new(from, ended.clone()));
         Sink::new(block.clone(), record)
     })
     .with_context(|| format!("--listen {}", arguments.listen))?;
@@ -212,17 +216,17 @@ struct Sink {
     block: Bytes,
     receiving: BTreeMap<StreamId, Receiving>,
     sending: BTreeMap<StreamId, Sending>,
-    /// `None` once it has ended.
+    /// `None` if nobody is to hear of the connection.
     record: Option<Record>,
 }
 
 impl Sink {
-    const fn new(block: Bytes, record: Record) -> Self {
+    const fn new(block: Bytes, record: Option<Record>) -> Self {
         Self {
             block,
             receiving: BTreeMap::new(),
             sending: BTreeMap::new(),
-            record: Some(record),
+            record,
         }
     }
 
@@ -321,7 +325,7 @@ mod tests {
         let block = Payload::block();
         let accept = move |from| {
             let record = Record::new(from, ended.clone());
-            Sink::new(block.clone(), record)
+            Sink::new(block.clone(), Some(record))
         };
         let mut server = Side::new(any, &options, accept).expect("an address");
         let tls = tls::server(None).expect("a certificate");

@@ -46,6 +46,12 @@ impl Program {
         kill(Pid::from_raw(self.child.id().try_into().unwrap()), signal).unwrap();
     }
 
+    /// The next event, whatever its name.
+    pub(crate) fn next_event(&mut self) -> Value {
+        let line = (&mut self.out).lines().next().unwrap();
+        serde_json::from_str(&line.unwrap()).unwrap()
+    }
+
     /// The next event of this name.
     pub(crate) fn event(&mut self, name: &str) -> Value {
         (&mut self.out)

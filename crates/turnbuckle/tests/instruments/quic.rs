@@ -154,6 +154,21 @@ fn a_server_says_at_the_end_of_a_connection_what_it_has_lost_on_the_way_down() {
 }
 
 #[test]
+fn a_quiet_server_says_of_all_connections_together_what_became_of_them() {
+    for (options, first) in [(&["--quiet"][..], "result"), (&[], "connection")] {
+        let (mut program, address) = server(options);
+        let (client_events, succeeded) = client(&address, &["--down", "1K", "--runs", "2"]);
+        assert!(succeeded, "{client_events:?}");
+        program.signal(Signal::SIGINT);
+        let event = program.next_event();
+        assert_eq!(event["event"], first, "{options:?}");
+        if first == "result" {
+            assert_eq!(event["connections"], 2);
+        }
+    }
+}
+
+#[test]
 fn a_server_that_says_nothing_is_a_failure_and_no_figure() {
     let silent = UdpSocket::bind("127.0.0.1:0").unwrap();
     let address = silent.local_addr().unwrap().to_string();
