@@ -4,6 +4,7 @@
 //! One thread (`tokio`'s `current_thread`), as ours; windows, packet size and idle time as ours.
 #![forbid(unsafe_code)]
 
+mod datagrams;
 mod stream;
 mod tls;
 
@@ -14,10 +15,11 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, bail};
 use clap::{Args, Parser, ValueEnum};
 use quinn::crypto::rustls::{QuicClientConfig, QuicServerConfig};
-use quinn::{ClientConfig, Endpoint, EndpointConfig, ServerConfig, TokioRuntime, TransportConfig, VarInt};
+use quinn::{ClientConfig, Connection, Endpoint, EndpointConfig, ServerConfig, TokioRuntime, TransportConfig, VarInt};
 use rustls::crypto::aws_lc_rs::cipher_suite::TLS13_AES_128_GCM_SHA256;
 use serde_json::json;
 
+use crate::datagrams::Exchange;
 use exchange::{Payload, Suite};
 
 /// Bytes that may wait in a connection, each way.
@@ -34,6 +36,9 @@ enum Command {
         /// Largest packet, bytes of UDP payload
         #[arg(long, default_value_t = 1_350)]
         mtu: u16,
+        /// Say nothing of connections
+        #[arg(long)]
+        quiet: bool,
     },
     /// Moves bytes, run after run
     Client(Client),
@@ -49,6 +54,8 @@ struct Client {
     /// Bytes to ask for, in MiB
     #[arg(long, value_delimiter = ',')]
     down: Vec<u64>,
+    #[command(flatten)]
+    exchange: Exchange,
     #[arg(long, default_value_t = 10)]
     runs: u16,
     /// Runs before these that do not count
@@ -82,7 +89,7 @@ enum Change {
 fn main() -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     match Command::parse() {
-        Command::Server { listen, mtu } => runtime.block_on(serve(listen, mtu)),
+        Command::Server { listen, mtu, quiet } => runtime.block_on(serve(listen, mtu, quiet)),
         Command::Client(client) => runtime.block_on(measure(&client)),
     }
 }
@@ -105,7 +112,7 @@ fn endpoint(address: SocketAddr, mtu: u16, server: Option<ServerConfig>) -> anyh
     Ok(Endpoint::new(config, server, socket, Arc::new(TokioRuntime))?)
 }
 
-async fn serve(listen: SocketAddr, mtu: u16) -> anyhow::Result<()> {
+async fn serve(listen: SocketAddr, mtu: u16, is_quiet: bool) -> anyhow::Result<()> {
     let mut config = ServerConfig::with_crypto(Arc::new(QuicServerConfig::try_from(tls::server()?)?));
     config.transport_config(transport(mtu));
     let endpoint = endpoint(listen, mtu, Some(config))?;
@@ -114,7 +121,12 @@ async fn serve(listen: SocketAddr, mtu: u16) -> anyhow::Result<()> {
     let mut end = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())?;
     loop {
         tokio::select! {
-            _ = end.recv() => return Ok(()),
+            _ = end.recv() => {
+                // Each connection says what became of it.
+                endpoint.close(VarInt::from_u32(0), b"the server stops");
+                endpoint.wait_idle().await;
+                return Ok(());
+            }
             incoming = endpoint.accept() => {
                 let Some(incoming) = incoming else { return Ok(()) };
                 // As ours: an address proves itself first.
@@ -125,12 +137,18 @@ async fn serve(listen: SocketAddr, mtu: u16) -> anyhow::Result<()> {
                 let block = Arc::clone(&block);
                 tokio::spawn(async move {
                     let connection = incoming.await?;
-                    loop {
-                        let Ok((sending, receiving)) = connection.accept_bi().await else {
-                            return anyhow::Ok(());
-                        };
+                    tokio::spawn(datagrams::answer(connection.clone()));
+                    while let Ok((sending, receiving)) = connection.accept_bi().await {
                         tokio::spawn(stream::answer(sending, receiving, Arc::clone(&block)));
                     }
+                    let path = connection.stats().path;
+                    if !is_quiet {
+                        println!(
+                            "{}",
+                            json!({"event": "connection", "sent_packets": path.sent_packets, "lost_packets": path.lost_packets})
+                        );
+                    }
+                    anyhow::Ok(())
                 });
             }
         }
@@ -144,20 +162,19 @@ async fn measure(client: &Client) -> anyhow::Result<()> {
     let initial = initial.context("no keys for Initial packets")?;
     let mut config = ClientConfig::new(Arc::new(QuicClientConfig::with_initial(Arc::new(tls.config.clone()), initial)?));
     config.transport_config(transport(client.mtu));
-    let any: SocketAddr = if client.server.is_ipv4() { ([0, 0, 0, 0], 0).into() } else { ([0_u16; 8], 0).into() };
     let (block, timeout) = (exchange::block(), Duration::from_secs(client.timeout));
     let sizes = |is_up, sizes: &[u64]| sizes.iter().map(|size| (is_up, size << 20)).collect::<Vec<_>>();
     for (is_up, size) in [sizes(true, &client.up), sizes(false, &client.down)].concat() {
         let payload = Payload::new(&block, size);
         let checked = payload.checked();
         for number in 0..client.warm_up + client.runs {
-            let (endpoint, shown) = (endpoint(any, client.mtu, None)?, tls.shown());
+            let shown = tls.shown();
             let began = Instant::now();
-            let connection = endpoint.connect_with(config.clone(), client.server, "localhost")?.await?;
+            let (endpoint, connection) = connect(client, &config).await?;
             let (connected, cpu_before_ns) = (Instant::now(), cpu_ns());
             let change = || {
                 match client.change {
-                    Some(Change::Path) => endpoint.rebind(UdpSocket::bind(any)?)?,
+                    Some(Change::Path) => endpoint.rebind(UdpSocket::bind(any(client.server))?)?,
                     Some(Change::Key) => connection.force_key_update(),
                     None => {}
                 }
@@ -192,7 +209,34 @@ async fn measure(client: &Client) -> anyhow::Result<()> {
             );
         }
     }
+    for &size in &client.exchange.datagrams {
+        for number in 0..client.warm_up + client.runs {
+            let (endpoint, connection) = connect(client, &config).await?;
+            let work = datagrams::ask(&connection, &client.exchange, size, &block);
+            let Ok(done) = tokio::time::timeout(timeout, work).await else {
+                bail!("not done within {timeout:?}");
+            };
+            let done = done?;
+            connection.close(VarInt::from_u32(0), b"done");
+            endpoint.wait_idle().await;
+            if number >= client.warm_up {
+                println!("{done}");
+            }
+        }
+    }
     Ok(())
+}
+
+/// Makes a connection from a socket of its own.
+async fn connect(client: &Client, config: &ClientConfig) -> anyhow::Result<(Endpoint, Connection)> {
+    let endpoint = endpoint(any(client.server), client.mtu, None)?;
+    let connection = endpoint.connect_with(config.clone(), client.server, "localhost")?.await?;
+    Ok((endpoint, connection))
+}
+
+/// Any address of the family of a server's.
+fn any(server: SocketAddr) -> SocketAddr {
+    if server.is_ipv4() { ([0, 0, 0, 0], 0).into() } else { ([0_u16; 8], 0).into() }
 }
 
 /// Returns the CPU time of the process so far, user and system.
