@@ -39,7 +39,7 @@ pub struct MysqlSource {
 }
 
 /// Files for TLS. Without any there is none.
-#[derive(Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct Tls {
     pub(super) key: Option<PathBuf>,
     pub(super) cert: Option<PathBuf>,
@@ -144,28 +144,58 @@ impl fmt::Debug for MysqlSource {
 mod tests {
     use super::*;
 
+    /// Every word once, by the name that it is kept under.
+    const ALL: &str = "host=db.example dbname=coturn user=turn password=a=b port=3307 connect_timeout=7 \
+        read_timeout=8 key=/key ca=/ca cert=/cert capath=/folder cipher=AES";
+
     #[test]
-    fn words_have_the_names_that_coturn_gives_them_and_the_password_is_masked() {
-        for text in [
-            "host=db.example dbname=coturn user=turn password=x port=3307 connect_timeout=7 read_timeout=8",
-            "ip=db.example database=coturn uname=turn pwd=x p=3307 timeout=7 read_timeout=8",
-            "addr=db.example db=coturn username=turn secret=x port=3307 timeout=7 read_timeout=8 ssl-cipher=AES",
-        ] {
-            let source = MysqlSource::parse(text).unwrap();
-            assert_eq!(
-                source.to_string(),
-                "mysql host=db.example port=3307 dbname=coturn user=turn password=********"
-            );
-            assert_eq!(source.connect_max, Some(Duration::from_secs(7)));
-            assert_eq!(source.silence_max, Some(Duration::from_secs(8)));
-            assert_eq!(source.hosts(), ["db.example"]);
-        }
-        assert!(
-            MysqlSource::parse("host=localhost db=t")
-                .unwrap()
-                .hosts()
-                .is_empty()
+    fn every_word_is_taken_and_the_password_is_masked() {
+        let source = MysqlSource::parse(ALL).unwrap();
+        assert_eq!(
+            source.to_string(),
+            "mysql host=db.example port=3307 dbname=coturn user=turn password=********"
         );
+        assert_eq!(source.password, Some(Secret::new(&b"a=b"[..])));
+        assert_eq!(source.connect_max, Some(Duration::from_secs(7)));
+        assert_eq!(source.silence_max, Some(Duration::from_secs(8)));
+        let tls = Tls {
+            key: Some("/key".into()),
+            cert: Some("/cert".into()),
+            ca: Some("/ca".into()),
+            ca_folder: Some("/folder".into()),
+        };
+        assert_eq!(source.tls, tls);
+        assert_eq!(source.hosts(), ["db.example"]);
+        let local = MysqlSource::parse("host=localhost db=t").unwrap();
+        assert!(local.hosts().is_empty());
+    }
+
+    #[test]
+    fn every_name_of_coturn_for_a_word_means_the_same() {
+        let usual = MysqlSource::parse(ALL).unwrap();
+        for (word, others) in [
+            ("host", &["ip", "addr", "ipaddr", "hostaddr"][..]),
+            ("dbname", &["db", "database"]),
+            ("user", &["uname", "name", "username"]),
+            ("password", &["pwd", "passwd", "secret"]),
+            ("port", &["p"]),
+            ("connect_timeout", &["timeout"]),
+            ("key", &["ssl-key"]),
+            ("ca", &["ssl-ca"]),
+            ("cert", &["ssl-cert"]),
+            ("capath", &["ssl-capath"]),
+            ("cipher", &["ssl-cipher"]),
+        ] {
+            for other in others {
+                let words = ALL.split_whitespace().map(|pair| {
+                    let (name, value) = pair.split_once('=').unwrap();
+                    let name = if name == word { *other } else { name };
+                    format!("{name}={value}")
+                });
+                let words = words.collect::<Vec<_>>().join(" ");
+                assert_eq!(MysqlSource::parse(&words), Ok(usual.clone()), "{words}");
+            }
+        }
     }
 
     #[test]
