@@ -53,7 +53,7 @@ fn start(
     source: impl Fn(u16) -> Source,
 ) -> Option<Ferret> {
     let program = program()?;
-    let postgres = postgres::server()?;
+    let postgres = postgres::server_with(|_| Vec::new())?;
     let database = format!("postgres://turn@127.0.0.1:{}/postgres", postgres.port);
     let server = Server::start(
         "postgres",

@@ -1,7 +1,5 @@
 //! The driver at PostgreSQL from Debian's package.
 
-#[path = "support/certificates.rs"]
-mod certificates;
 #[path = "support/following.rs"]
 mod following;
 #[path = "../../turnbuckle/tests/not_run/mod.rs"]
@@ -18,7 +16,7 @@ use self::postgres::source;
 use self::support::{SCHEMA, Server, verbs};
 
 fn server() -> Option<Server> {
-    let server = postgres::server()?;
+    let server = postgres::server_with(|_| Vec::new())?;
     let mut execute = psql(server.port);
     SCHEMA.iter().for_each(|statement| execute(statement));
     Some(server)
@@ -115,46 +113,5 @@ fn users_of_a_server_that_hangs_stay_and_what_is_new_when_it_goes_on_is_named_al
     if let Some(server) = server() {
         let (source, mut execute) = (source(server.port, ""), psql(server.port));
         following::a_server_that_hangs_takes_nobody_along(&source, &server, &mut execute);
-    }
-}
-
-#[test]
-fn the_server_of_tls_is_proven_as_far_as_the_mode_says() {
-    let (authority, issuer) = certificates::authority();
-    let (stranger, _) = certificates::authority();
-    let folder = tempfile::tempdir().expect("a directory");
-    let file = |name: &str| folder.path().join(name).display().to_string();
-    std::fs::write(file("ca.pem"), authority).expect("written");
-    std::fs::write(file("stranger.pem"), stranger).expect("written");
-    let server = postgres::server_with(|folder| {
-        certificates::write(folder, &issuer, "db.example.org");
-        let file = |name: &str| folder.join(name).display().to_string();
-        [
-            "ssl=on".to_owned(),
-            format!("ssl_cert_file={}", file("cert.pem")),
-            format!("ssl_key_file={}", file("key.pem")),
-        ]
-        .into_iter()
-        .flat_map(|option| ["-c".to_owned(), option])
-        .collect()
-    });
-    let Some(server) = server else {
-        return;
-    };
-    for (mode, host, ca, is_right) in [
-        ("verify-full", "db.example.org", "ca.pem", true),
-        ("verify-full", "other.example.org", "ca.pem", false),
-        ("verify-full", "db.example.org", "stranger.pem", false),
-        ("verify-ca", "other.example.org", "ca.pem", true),
-        ("verify-ca", "db.example.org", "stranger.pem", false),
-    ] {
-        let words = format!(
-            "hostaddr=127.0.0.1 host={host} sslmode={mode} sslrootcert={}",
-            file(ca)
-        );
-        let error = Connection::open(&source(server.port, &words)).err();
-        let is_permanent = error.as_ref().map(|error| error.is_permanent());
-        let expected = (!is_right).then_some(true);
-        assert_eq!(is_permanent, expected, "{words}: {error:?}");
     }
 }

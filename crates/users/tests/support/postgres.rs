@@ -17,10 +17,6 @@ pub(crate) fn source(port: u16, more: &str) -> Source {
     Source::Postgres(PostgresSource::parse(&words).expect("words"))
 }
 
-pub(crate) fn server() -> Option<Server> {
-    server_with(|_| Vec::new())
-}
-
 /// Starts a server with options that name files of its folder, which `prepare` puts there.
 pub(crate) fn server_with(prepare: impl FnOnce(&Path) -> Vec<String>) -> Option<Server> {
     let made = RefCell::new(Vec::new());
