@@ -51,18 +51,23 @@ const COTURN: [(&str, &str); 33] = [
 ];
 
 /// A server that serves metrics beside clients.
-struct Watched {
-    server: Server,
+pub(crate) struct Watched {
+    pub(crate) server: Server,
     metrics: SocketAddr,
 }
 
 impl Watched {
-    fn start(site: Site, options: &[&str]) -> Self {
+    pub(crate) fn start(site: Site, options: &[&str]) -> Self {
+        Self::start_in(site, options, &[])
+    }
+
+    /// The same with variables of the environment.
+    pub(crate) fn start_in(site: Site, options: &[&str], environment: &[(&str, &str)]) -> Self {
         let ip = site.ip(1);
         let metrics = SocketAddr::new(ip, 9641);
         let address = format!("--prometheus-address={ip}");
         let own = ["--prometheus", &address];
-        let server = Server::start(SocketAddr::new(ip, 3478), &[&own, options].concat());
+        let server = Server::start_in(site.server(), &[&own, options].concat(), environment);
         Self { server, metrics }
     }
 
@@ -79,7 +84,7 @@ impl Watched {
         (head.to_owned(), body.to_owned())
     }
 
-    fn get(&self, path: &str, more: &str) -> (String, String) {
+    pub(crate) fn get(&self, path: &str, more: &str) -> (String, String) {
         let host = self.metrics;
         self.raw(&format!(
             "GET {path} HTTP/1.1\r\nHost: {host}\r\n{more}\r\n"

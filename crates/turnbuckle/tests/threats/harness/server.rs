@@ -135,6 +135,11 @@ impl Server {
         held
     }
 
+    /// The process that was started.
+    pub(crate) fn id(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Where clients send to.
     pub(crate) fn address(&self) -> SocketAddr {
         self.address
