@@ -1,8 +1,8 @@
-//! The certificates that the relay has: whose they are and how long they are good.
+//! The certificates that the relay has: whose they are, how long they are good, and whether clients accept them today.
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use openssl::asn1::Asn1Time;
@@ -18,32 +18,66 @@ const FRESH: Duration = Duration::from_secs(60);
 /// Names of a certificate that are shown.
 const NAMES_MAX: usize = 8;
 
-/// The files of certificates.
-pub(crate) struct Certificates {
-    files: Vec<PathBuf>,
+/// The certificates that clients of the relay are shown; none if it speaks neither TLS nor DTLS nor QUIC.
+#[derive(Default)]
+pub(crate) struct Certificates(Mutex<Files>);
+
+/// Files of certificates.
+#[derive(Default)]
+struct Files {
+    paths: Vec<PathBuf>,
     /// What they held, and when they were read.
-    read: Mutex<Option<(Instant, Value)>>,
+    read: Option<(Instant, Value)>,
 }
 
 impl Certificates {
-    pub(crate) fn new(files: Vec<PathBuf>) -> Self {
-        Self {
-            files,
-            read: Mutex::default(),
+    /// Goes on with the files of another configuration.
+    pub(crate) fn set_files(&self, paths: Vec<PathBuf>) {
+        let mut files = self.files();
+        if files.paths != paths {
+            *files = Files { paths, read: None };
         }
     }
 
     /// Returns what there is to be seen of each, which is at most a minute old.
     pub(crate) fn show(&self) -> Value {
-        let mut read = self.read.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((when, shown)) = &*read
+        let mut files = self.files();
+        if let Some((when, shown)) = &files.read
             && when.elapsed() < FRESH
         {
             return shown.clone();
         }
-        let shown: Value = self.files.iter().map(|file| describe(file)).collect();
-        *read = Some((Instant::now(), shown.clone()));
+        let shown: Value = files.paths.iter().map(|file| describe(file)).collect();
+        files.read = Some((Instant::now(), shown.clone()));
         shown
+    }
+
+    /// Returns a line for each file whose certificate no client accepts today. The files are read now: a certificate that was renewed counts at once. One
+    /// that cannot be read has no line, since the relay goes on with what it read before.
+    pub(crate) fn faults(&self) -> Vec<String> {
+        let paths = self.files().paths.clone();
+        paths.iter().filter_map(|file| fault(file)).collect()
+    }
+
+    fn files(&self) -> MutexGuard<'_, Files> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Returns why a client does not accept the certificate in a file now, if that is so.
+fn fault(file: &Path) -> Option<String> {
+    let certificate = X509::from_pem(&fs::read(file).ok()?).ok()?;
+    let now = Asn1Time::days_from_now(0).ok()?;
+    let (begin, end) = (certificate.not_before(), certificate.not_after());
+    let file = file.display();
+    if end < now {
+        Some(format!("the certificate {file} has expired: {end}"))
+    } else if begin > now {
+        Some(format!(
+            "the certificate {file} is not valid before {begin}"
+        ))
+    } else {
+        None
     }
 }
 

@@ -53,31 +53,20 @@ pub(crate) async fn answer<B>(
     match wish.path {
         path if path == &*site.path => {
             let format = Format::of_accept(header(ACCEPT));
-            let metrics = shared.metrics(format, &site.certificates.show());
+            let metrics = shared.metrics(format);
             response(StatusCode::OK, metrics, format.content_type())
         }
         "/" => text(StatusCode::OK, "ok"),
-        "/livez" => health_of(&silent(shared).await),
+        "/livez" => {
+            let silent = health::silent_shards(&shared.commands).await;
+            health_of(&health::deaths(&silent))
+        }
         "/readyz" => {
-            let mut faults = silent(shared).await;
-            if shared.counters.is_draining() {
-                faults.push("draining".to_owned());
-            }
-            let database = shared.counters.database();
-            if database.is_some_and(|database| database.age.is_none()) {
-                faults.push("the user database has not been read yet".to_owned());
-            }
-            health_of(&faults)
+            let silent = health::silent_shards(&shared.commands).await;
+            health_of(&health::faults(shared, &silent))
         }
         _ => text(StatusCode::NOT_FOUND, "not found"),
     }
-}
-
-/// Returns a line for each shard that does not answer.
-async fn silent(shared: &Shared) -> Vec<String> {
-    let silent = health::silent_shards(&shared.commands).await;
-    let line = |shard| format!("shard {shard} does not answer");
-    silent.into_iter().map(line).collect()
 }
 
 fn health_of(faults: &[String]) -> Response<Full<Bytes>> {

@@ -127,6 +127,7 @@ impl Running {
             let _ = writeln!(log, "{line}");
         }
         self.shared.set_labels(next.served.labels_users());
+        self.shared.certificates.set_files(next.certificates);
         self.served = next.served;
         if let Some(events) = events {
             self.shared.set_events(events);

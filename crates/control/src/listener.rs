@@ -14,7 +14,6 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsAcceptor;
 use turnbuckle_server::config::Exporter;
 
-use crate::certificates::Certificates;
 use crate::host::Hosts;
 use crate::http;
 use crate::limits::{HEAD, PAUSE};
@@ -37,7 +36,6 @@ pub(crate) struct Site {
     pub(crate) path: Box<str>,
     pub(crate) hosts: Hosts,
     pub(crate) page: Option<StatusPage>,
-    pub(crate) certificates: Arc<Certificates>,
 }
 
 /// A bound listener.

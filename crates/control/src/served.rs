@@ -6,12 +6,10 @@
 use std::collections::HashSet;
 use std::net::TcpListener;
 use std::path::PathBuf;
-use std::sync::Arc;
 
 use turnbuckle_server::config::{Config, Console as ConsoleSettings, Exporter, Tls as TlsSettings};
 use turnbuckle_users::RedisAddress;
 
-use crate::certificates::Certificates;
 use crate::console::Listener as ConsoleListener;
 use crate::host::Hosts;
 use crate::listener::{Listener, Site};
@@ -42,6 +40,8 @@ pub struct Next {
     pub(crate) orders: Vec<Order>,
     /// What the log says of it.
     pub(crate) lines: Vec<String>,
+    /// The files of the certificates that clients of the relay are shown.
+    pub(crate) certificates: Vec<PathBuf>,
 }
 
 impl Served {
@@ -61,6 +61,7 @@ impl Served {
             served: Self::default(),
             orders: Vec::new(),
             lines: Vec::new(),
+            certificates: certificates(config),
         };
         next.served.metrics = match self.metrics(config, &mut next) {
             Err(why) if is_without => {
@@ -126,13 +127,10 @@ impl Served {
                 next.lines
                     .push(format!("status page on {url}{}", status::PATH));
             }
-            let certificates = Arc::new(Certificates::new(certificates(config)));
-            let page = || StatusPage::new(Arc::clone(&certificates));
             let site = Site {
                 path: exporter.path.clone(),
                 hosts: Hosts::of(config),
-                page: exporter.has_page.then(page),
-                certificates,
+                page: exporter.has_page.then(StatusPage::default),
             };
             next.orders.push(Order::Metrics(Some((listener, site))));
         }

@@ -3,11 +3,11 @@
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use serde_json::Value;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 use turnbuckle_server::handle::{Commands, Events, LiveCounters};
 
+use crate::certificates::Certificates;
 use crate::consumers::Consumers;
 use crate::exposition::{Exposition, Format};
 use crate::own::Numbers;
@@ -23,6 +23,7 @@ pub(crate) struct Shared {
     pub(crate) begun: Instant,
     pub(crate) counters: LiveCounters,
     pub(crate) commands: Commands,
+    pub(crate) certificates: Certificates,
     events: Mutex<Option<Events>>,
     traffic: Mutex<Traffic>,
     /// Who else is shown events.
@@ -42,6 +43,7 @@ impl Shared {
             begun: Instant::now(),
             counters,
             commands,
+            certificates: Certificates::default(),
             events: Mutex::default(),
             traffic: Mutex::new(Traffic::new(labels_users)),
             consumers: Mutex::default(),
@@ -59,10 +61,8 @@ impl Shared {
         lock(&self.traffic).set_labels(labels_users);
     }
 
-    /// Returns all metrics as text; `certificates` is what [`Certificates::show`] returns.
-    ///
-    /// [`Certificates::show`]: crate::certificates::Certificates::show
-    pub(crate) fn metrics(&self, format: Format, certificates: &Value) -> String {
+    /// Returns all metrics as text.
+    pub(crate) fn metrics(&self, format: Format) -> String {
         // What comes while they are taken is for the next scrape, which is not to wait for a crowd of clients.
         self.take_events();
         let mut exposition = Exposition::new(format);
@@ -74,7 +74,7 @@ impl Shared {
             .chain(lock(&self.consumers).lost())
             .collect();
         own::write(&mut exposition, &self.counters, &numbers, &traffic, &lost);
-        own::write_certificates(&mut exposition, certificates);
+        own::write_certificates(&mut exposition, &self.certificates.show());
         if let Some(is_up) = &*lock(&self.is_statsdb_up) {
             own::write_statsdb(&mut exposition, is_up.load(Relaxed));
         }

@@ -68,7 +68,7 @@ impl Tasks {
         let (counters, commands) = (&shared.counters, &shared.commands);
         match order {
             Order::Api(socket, upgraded) => {
-                let api = Api::new(counters.clone(), commands.clone(), upgraded);
+                let api = Api::new(Arc::clone(shared), upgraded);
                 tokio::spawn(api.serve(socket));
             }
             Order::Console(console) => {

@@ -123,7 +123,7 @@ pub(crate) async fn answer<B>(api: &Arc<Api>, caller: Caller, request: &Request<
             Err(refusal) => Err(refusal),
         },
         "/v1/upgrade" => return api.upgrade(caller, query).await,
-        "/v1/counters" => plain(query).map(|()| api.counters.accounting().json()),
+        "/v1/counters" => plain(query).map(|()| api.shared.counters.accounting().json()),
         "/v1/info" => plain(query).map(|()| api.info()),
         "/v1/health" => match plain(query) {
             Ok(()) => api.health().await,
@@ -168,15 +168,15 @@ pub(crate) async fn answer<B>(api: &Arc<Api>, caller: Caller, request: &Request<
 
 impl Api {
     fn info(&self) -> String {
-        let accounting = self.counters.accounting();
+        let accounting = self.shared.counters.accounting();
         json!({
             "version": env!("CARGO_PKG_VERSION"),
             "pid": std::process::id(),
             "uptime_s": self.started.elapsed().as_secs(),
-            "shards": self.commands.shards(),
+            "shards": self.shared.commands.shards(),
             "allocations": accounting.get("allocations", None),
             "tunnels": accounting.get("tunnels", None),
-            "draining": self.counters.is_draining(),
+            "draining": self.shared.counters.is_draining(),
             "program": std::env::current_exe().ok().map(|path| path.display().to_string()),
             "upgrade": self.upgraded.as_ref().map(|upgraded| json!({
                 "number": upgraded.number,
@@ -216,7 +216,7 @@ impl Api {
             is_dry_run: query.is_dry_run,
         };
         let tried = ask_for(within + UPGRADE_GRACE, |reply| {
-            self.commands.upgrade(upgrade.clone(), reply)
+            self.shared.commands.upgrade(upgrade.clone(), reply)
         });
         let tried = tried.await.ok_or_else(busy)?;
         let tried = tried.map_err(|why| (StatusCode::CONFLICT, why))?;
@@ -237,24 +237,24 @@ impl Api {
         Ok((answer.to_string(), after))
     }
 
-    /// Says whether every shard answers, and whether new allocations are taken.
+    /// Says whether every shard answers, and what speaks against new clients.
     async fn health(&self) -> Result<String, Refusal> {
-        let silent = health::silent_shards(&self.commands).await;
-        let is_live = silent.is_empty();
-        let is_draining = self.counters.is_draining();
+        let silent = health::silent_shards(&self.shared.commands).await;
+        let faults = health::faults(&self.shared, &silent);
         let health = json!({
-            "live": is_live,
-            "ready": is_live && !is_draining,
-            "draining": is_draining,
+            "live": silent.is_empty(),
+            "ready": faults.is_empty(),
+            "draining": self.shared.counters.is_draining(),
             "silent_shards": silent,
+            "faults": faults,
         });
         Ok(health.to_string())
     }
 
     fn drain(&self) -> String {
-        let accounting = self.counters.accounting();
+        let accounting = self.shared.counters.accounting();
         json!({
-            "draining": self.counters.is_draining(),
+            "draining": self.shared.counters.is_draining(),
             "allocations": accounting.get("allocations", None),
             "tunnels": accounting.get("tunnels", None),
         })
@@ -265,12 +265,12 @@ impl Api {
         let what = if is_draining { "drain" } else { "undrain" };
         self.note(caller, what).await?;
         let done = ask(|reply| match is_draining {
-            true => self.commands.drain(reply),
-            false => self.commands.undrain(reply),
+            true => self.shared.commands.drain(reply),
+            false => self.shared.commands.undrain(reply),
         });
         done.await.ok_or_else(busy)?;
         // The shards have heard of it before they answer this.
-        health::silent_shards(&self.commands).await;
+        health::silent_shards(&self.shared.commands).await;
         Ok(self.drain())
     }
 
@@ -279,7 +279,7 @@ impl Api {
         let query = read(query, &[&FILTERS, &["max", "cursor"]])?;
         let max = at_most(query.max.unwrap_or(SESSIONS_MAX))?;
         let from = query.cursor.unwrap_or_default();
-        let mut walk = Walk::new(&self.commands, Action::List, query.filter, from);
+        let mut walk = Walk::new(&self.shared.commands, Action::List, query.filter, from);
         let mut sessions: Vec<Value> = Vec::new();
         while sessions.len() < max {
             let page = walk.page(max - sessions.len()).await.map_err(silent)?;
@@ -299,7 +299,7 @@ impl Api {
         let by = query.by.unwrap_or(Measure::Bytes);
         // The least of those kept is on top.
         let mut heaviest = BinaryHeap::with_capacity(max + 1);
-        let mut walk = Walk::new(&self.commands, Action::List, query.filter, (0, 0));
+        let mut walk = Walk::new(&self.shared.commands, Action::List, query.filter, (0, 0));
         while let Some(page) = walk.page(SESSIONS_MAX).await.map_err(silent)? {
             for session in page.sessions {
                 let rank = Reverse((weight(&session, by), Reverse(session.number)));
@@ -323,7 +323,7 @@ impl Api {
 
     /// Lists or ends one session, and answers with what it was like.
     async fn one(&self, number: u64, action: Action) -> Result<String, Refusal> {
-        let found = one_session(&self.commands, action, number).await;
+        let found = one_session(&self.shared.commands, action, number).await;
         match found.map_err(silent)? {
             Some(session) => Ok(object(&session).to_string()),
             None => {
@@ -351,7 +351,7 @@ impl Api {
             return Err((StatusCode::BAD_REQUEST, why.to_owned()));
         }
         self.note(caller, &what).await?;
-        let mut walk = Walk::new(&self.commands, Action::End, query.filter, (0, 0));
+        let mut walk = Walk::new(&self.shared.commands, Action::End, query.filter, (0, 0));
         let mut ended = 0;
         loop {
             match walk.page(SESSIONS_MAX).await {
@@ -367,7 +367,7 @@ impl Api {
 
     /// Answers with every key that has a place in this version and its values, secrets masked.
     async fn configuration(&self) -> Result<String, Refusal> {
-        let effective = ask(|reply| self.commands.configuration(reply));
+        let effective = ask(|reply| self.shared.commands.configuration(reply));
         let effective = effective.await.ok_or_else(busy)?;
         let keys = effective.iter().map(|one| {
             json!({
@@ -386,11 +386,11 @@ impl Api {
         if !query.is_dry_run {
             self.note(caller, "reload").await?;
         }
-        let reloading = ask(|reply| self.commands.reload(query.is_dry_run, reply));
+        let reloading = ask(|reply| self.shared.commands.reload(query.is_dry_run, reply));
         let report = reloading.await.ok_or_else(busy)?;
         let report = report.map_err(|why| (StatusCode::UNPROCESSABLE_ENTITY, why))?;
         // The shards have their new settings before they answer this.
-        if let Some(&shard) = health::silent_shards(&self.commands).await.first() {
+        if let Some(&shard) = health::silent_shards(&self.shared.commands).await.first() {
             return Err(silent(shard));
         }
         let answer = json!({
@@ -404,7 +404,7 @@ impl Api {
 
     /// Answers with what the files of the certificates hold.
     async fn certificates(&self) -> Result<String, Refusal> {
-        let effective = ask(|reply| self.commands.configuration(reply));
+        let effective = ask(|reply| self.shared.commands.configuration(reply));
         let effective = effective.await.ok_or_else(busy)?;
         let named = effective
             .iter()
@@ -422,7 +422,7 @@ impl Api {
     /// Has the relay read the files of its certificates again, and answers as [`Self::certificates`] does.
     async fn reload_certificates(&self, caller: Caller) -> Result<String, Refusal> {
         self.note(caller, "certificates").await?;
-        let read = ask(|reply| self.commands.reload_certificates(reply));
+        let read = ask(|reply| self.shared.commands.reload_certificates(reply));
         let read = read.await.ok_or_else(busy)?;
         read.map_err(|why| (StatusCode::UNPROCESSABLE_ENTITY, why))?;
         self.certificates().await
@@ -435,7 +435,7 @@ impl Api {
             (StatusCode::BAD_REQUEST, why.to_owned())
         })?;
         self.note(caller, &what).await?;
-        let set = ask(|reply| self.commands.set_log_level(level, reply));
+        let set = ask(|reply| self.shared.commands.set_log_level(level, reply));
         set.await.ok_or_else(busy)?;
         Ok(json!({ "level": level.name().to_lowercase() }).to_string())
     }
@@ -447,7 +447,7 @@ impl Api {
             None => String::new(),
         };
         let line = format!("control: user {}{process}: {what}", caller.user);
-        match say(&self.commands, &line).await {
+        match say(&self.shared.commands, &line).await {
             true => Ok(()),
             false => Err(busy()),
         }
@@ -501,7 +501,7 @@ pub(super) fn streamed(body: Answered) -> Answer {
 }
 
 async fn send_list(api: Arc<Api>, filter: SessionFilter, pieces: Sender<Bytes>) {
-    let mut walk = Walk::new(&api.commands, Action::List, filter, (0, 0));
+    let mut walk = Walk::new(&api.shared.commands, Action::List, filter, (0, 0));
     loop {
         let (piece, is_last) = match walk.page(SESSIONS_MAX).await {
             Ok(None) => return,

@@ -21,12 +21,13 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::Semaphore;
 use tokio::time::{sleep, timeout};
-use turnbuckle_server::handle::{Commands, LiveCounters, Upgraded};
+use turnbuckle_server::handle::Upgraded;
 
 use self::answer::After;
 pub(crate) use self::answer::NDJSON;
 use self::socket::Socket;
 use crate::limits::{HEAD, PAUSE};
+use crate::shared::Shared;
 
 /// Connections that are served at a time. Others wait to be accepted.
 const CONNECTIONS_MAX: usize = 32;
@@ -36,8 +37,7 @@ const CONNECTION: Duration = Duration::from_secs(60);
 
 /// What the answers are made from.
 pub(crate) struct Api {
-    counters: LiveCounters,
-    commands: Commands,
+    shared: Arc<Shared>,
     started: Instant,
     /// What the last upgrade has come to.
     upgraded: Option<Upgraded>,
@@ -53,15 +53,10 @@ pub(crate) struct Caller {
 }
 
 impl Api {
-    pub(crate) fn new(
-        counters: LiveCounters,
-        commands: Commands,
-        upgraded: Option<Upgraded>,
-    ) -> Self {
+    pub(crate) fn new(shared: Arc<Shared>, upgraded: Option<Upgraded>) -> Self {
         Self {
             upgraded,
-            counters,
-            commands,
+            shared,
             started: Instant::now(),
             traces: Arc::new(Semaphore::new(trace::TRACES_MAX)),
         }
@@ -129,8 +124,8 @@ impl Api {
         }
         let command = || match after.get() {
             None | Some(After::GoesOn) => Ok(()),
-            Some(After::Ends) => self.commands.stop(),
-            Some(After::HandsOver) => self.commands.hand_over(),
+            Some(After::Ends) => self.shared.commands.stop(),
+            Some(After::HandsOver) => self.shared.commands.hand_over(),
         };
         while command().is_err() {
             sleep(PAUSE).await;

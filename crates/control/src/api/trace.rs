@@ -59,7 +59,7 @@ async fn begin(api: &Arc<Api>, caller: Caller, query: &str) -> Result<Answer, Re
     api.note(caller, &what).await?;
     let (pieces, body) = Answered::pieces();
     let mut first = Vec::new();
-    let mut walk = Walk::new(&api.commands, Action::List, query.filter, (0, 0));
+    let mut walk = Walk::new(&api.shared.commands, Action::List, query.filter, (0, 0));
     while let Some(page) = walk.page(SESSIONS_MAX).await.map_err(silent)? {
         first.extend(page.sessions);
         if first.len() >= SESSIONS_MAX {
@@ -85,7 +85,7 @@ async fn begin(api: &Arc<Api>, caller: Caller, query: &str) -> Result<Answer, Re
             }
         }),
     };
-    let begun = ask(|reply| api.commands.trace(trace.clone(), reply));
+    let begun = ask(|reply| api.shared.commands.trace(trace.clone(), reply));
     begun.await.ok_or_else(busy)?;
     let first: String = first
         .iter()

@@ -152,7 +152,7 @@ enum Command {
     },
     /// Show version, process, time since the start and how much is going on
     Info,
-    /// Say whether every shard answers and whether new allocations are taken; exit code 1 if not
+    /// Say whether every shard answers and what speaks against new clients; exit code 1 if anything does
     Health,
 }
 

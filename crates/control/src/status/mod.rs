@@ -6,7 +6,6 @@
 
 mod snapshot;
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use http_body_util::Full;
@@ -16,7 +15,6 @@ use hyper::{Response, StatusCode};
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
-use crate::certificates::Certificates;
 use crate::host;
 use crate::host::Hosts;
 use crate::http::{self, Wish};
@@ -66,21 +64,13 @@ const HEADERS: [(&str, &str); 4] = [
 const ELSEWHERE: &str = "pages of other sites are not told";
 
 /// The page of one server.
+#[derive(Default)]
 pub(crate) struct StatusPage {
-    certificates: Arc<Certificates>,
     /// The last snapshot, and when it was begun. Whoever comes while one is made waits for it.
     last: Mutex<Option<(Instant, Bytes)>>,
 }
 
 impl StatusPage {
-    /// Makes the page, which shows these certificates.
-    pub(crate) fn new(certificates: Arc<Certificates>) -> Self {
-        Self {
-            certificates,
-            last: Mutex::default(),
-        }
-    }
-
     /// Answers a request for the page or what belongs to it. Returns `None` for any other path.
     pub(crate) async fn answer(
         &self,
@@ -123,9 +113,8 @@ impl StatusPage {
         }
         let made = Instant::now();
         let uptime = made.duration_since(shared.begun);
-        let certificates = self.certificates.show();
-        let snapshot = snapshot::take(&shared.counters, &shared.commands, uptime, certificates);
-        let snapshot = Bytes::from(snapshot.await.to_string());
+        let snapshot = snapshot::take(shared, uptime).await;
+        let snapshot = Bytes::from(snapshot.to_string());
         *last = Some((made, snapshot.clone()));
         snapshot
     }

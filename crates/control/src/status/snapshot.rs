@@ -9,6 +9,7 @@ use turnbuckle_server::handle::{
 
 use crate::asking::ask_each;
 use crate::own::BATCH_BOUNDS;
+use crate::shared::Shared;
 
 /// Sessions that are shown.
 const SESSIONS_MAX: usize = 100;
@@ -25,12 +26,8 @@ const TRANSPORTS: [(&str, &str); 4] = [
 ];
 
 /// Takes a snapshot of a relay that has run for `uptime`.
-pub(super) async fn take(
-    counters: &LiveCounters,
-    commands: &Commands,
-    uptime: Duration,
-    certificates: Value,
-) -> Value {
+pub(super) async fn take(shared: &Shared, uptime: Duration) -> Value {
+    let counters = &shared.counters;
     let accounting = counters.accounting();
     let get = |name: &str| accounting.get(name, None);
     let in_flight = accounting
@@ -51,7 +48,7 @@ pub(super) async fn take(
         .filter(|(_, count)| *count > 0)
         .map(|(reason, count)| (reason.to_owned(), count.into()))
         .collect();
-    let listed: Vec<Value> = list(commands).await.iter().map(session).collect();
+    let listed: Vec<Value> = list(&shared.commands).await.iter().map(session).collect();
     json!({
         "version": env!("CARGO_PKG_VERSION"),
         "shards": counters.shards(),
@@ -71,7 +68,7 @@ pub(super) async fn take(
         "batch_bounds": BATCH_BOUNDS,
         "batches": (0..counters.shards()).map(|shard| batches(counters, shard)).collect::<Vec<_>>(),
         "ports": ports(counters),
-        "certificates": certificates,
+        "certificates": shared.certificates.show(),
         "sessions": {
             "count": get("allocations"),
             "by_transport": by_transport,

@@ -1,4 +1,4 @@
-//! Health: what a load balancer, an operator and the service manager are told of a relay of which a thread hangs.
+//! Health: what a load balancer, an operator and the service manager are told of a relay of which a thread hangs, or whose certificate is of no use.
 
 use std::fs;
 use std::os::unix::net::UnixDatagram;
@@ -13,7 +13,7 @@ use nix::sys::wait::{WaitPidFlag, waitpid};
 use nix::unistd::Pid;
 
 use crate::control::{Ran, ctl};
-use crate::harness::{Client, Site};
+use crate::harness::{Authority, Client, Key, Site};
 use crate::metrics::Watched;
 use crate::not_run::not_run;
 
@@ -149,4 +149,55 @@ fn while_a_shard_hangs_the_relay_is_not_called_alive_and_the_other_shard_serves(
     manager.so_far();
     assert_eq!(manager.next(), "WATCHDOG=1");
     hung.refresh(600).expect(200);
+}
+
+#[test]
+fn a_relay_whose_certificate_no_client_accepts_is_alive_and_not_ready_until_it_has_another() {
+    let site = Site::new();
+    let authority = Authority::new();
+    let write = |years: std::ops::Range<i32>| {
+        let (chain, key) = authority.issue_for(Key::P256, years);
+        let option = |name: &str, file: &str, content: &str| {
+            format!("--{name}={}", authority.write(file, content).display())
+        };
+        [
+            option("cert", "chain.pem", &chain),
+            option("pkey", "key.pem", &key),
+        ]
+    };
+    let options = write(2000..2001);
+    let directory = tempfile::tempdir().unwrap();
+    let socket = directory.path().join("control.sock");
+    let key = format!("--control-socket={}", socket.display());
+    let options = options.each_ref().map(String::as_str);
+    let watched = Watched::start(site, &[&options[..], &[&key]].concat());
+    let is_not_ready = |why: &str| {
+        let (head, body) = watched.get("/readyz", "");
+        assert!(head.starts_with("HTTP/1.1 503 "), "{head}");
+        assert!(body.starts_with("the certificate "), "{body}");
+        assert!(body.contains(&format!("chain.pem {why}")), "{body}");
+    };
+    is_not_ready("has expired: ");
+    let found = ctl(&socket, &["health", "--json"]).expect(1).json();
+    assert_eq!(found[0]["live"], true);
+    assert!(
+        found[0]["faults"][0]
+            .as_str()
+            .unwrap()
+            .contains("has expired")
+    );
+    assert_eq!(watched.get("/livez", "").1, "ok");
+    write(4000..4001);
+    is_not_ready("is not valid before ");
+    // A renewal counts at once, and what is only half written leaves the one before it in use.
+    write(2000..4001);
+    assert_eq!(watched.get("/readyz", "").1, "ok");
+    authority.write("chain.pem", "half a file");
+    assert_eq!(watched.get("/readyz", "").1, "ok");
+    drop(watched);
+    // Where nobody is shown a certificate, nobody minds.
+    write(2000..2001);
+    let plain = [&options[..], &["--no-tls"]].concat();
+    let watched = Watched::start(Site::new(), &plain);
+    assert_eq!(watched.get("/readyz", "").1, "ok");
 }

@@ -2,13 +2,14 @@
 
 use std::fs;
 use std::net::{SocketAddr, TcpStream};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use rcgen::{
     BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair, PKCS_ECDSA_P256_SHA256,
-    PKCS_ECDSA_P384_SHA384, PKCS_RSA_SHA256,
+    PKCS_ECDSA_P384_SHA384, PKCS_RSA_SHA256, date_time_ymd,
 };
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
@@ -83,8 +84,15 @@ impl Authority {
 
     /// A chain and its key, in PEM form.
     pub(crate) fn issue(&self, key: Key) -> (String, String) {
+        self.issue_for(key, 1975..4096)
+    }
+
+    /// The same, good from the beginning of a year to that of another.
+    pub(crate) fn issue_for(&self, key: Key, years: Range<i32>) -> (String, String) {
         let pair = key.pair();
-        let params = CertificateParams::new(vec![NAME.to_owned()]).expect("a name");
+        let mut params = CertificateParams::new(vec![NAME.to_owned()]).expect("a name");
+        params.not_before = date_time_ymd(years.start, 1, 1);
+        params.not_after = date_time_ymd(years.end, 1, 1);
         let certificate = params.signed_by(&pair, &self.between).expect("signed");
         (certificate.pem() + &self.between_pem, pair.serialize_pem())
     }
