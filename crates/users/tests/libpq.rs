@@ -53,3 +53,19 @@ fn the_server_of_tls_is_proven_as_far_as_the_mode_says() {
         assert_eq!(is_permanent, expected, "{words}: {error:?}");
     }
 }
+
+#[test]
+fn without_tls_no_file_of_tls_is_read() {
+    let Some(server) = postgres::server_with(|_| Vec::new()) else {
+        return;
+    };
+    let words = "sslcert=/nothing/cert.pem sslkey=/nothing/key.pem";
+    let without = source(server.port, words);
+    assert!(Connection::open(&without).is_ok());
+    let with = source(server.port, &format!("{words} sslmode=require"));
+    let error = Connection::open(&with).err().expect("refused");
+    assert!(
+        error.to_string().contains("sslcert /nothing/cert.pem"),
+        "{error}"
+    );
+}
