@@ -100,7 +100,7 @@ impl Case<'_> {
         for reflector in [Some(peer), meanwhile_peer].into_iter().flatten() {
             reflector.stop(&hosts.peer, "INT", STOP_LIMIT)?;
         }
-        let farewell = match server {
+        let last_lines = match server {
             Some(server) => {
                 server
                     .check_alive()
@@ -269,7 +269,7 @@ impl Case<'_> {
             },
             ..base
         };
-        Ok((record, farewell))
+        Ok((record, last_lines))
     }
 
     /// Starts a program that runs the whole time beside the load, and waits until it is ready.

@@ -421,13 +421,13 @@ mod tests {
     fn the_thread_runs_in_batches_and_after_others() {
         let folder = tempfile::tempdir().expect("a directory");
         let target = target(&folder.path().join("turndb"));
-        let (told, heard) = channel();
+        let (tell, heard) = channel();
         let follower = Follower::start(target, move |_| {
             let stat = std::fs::read_to_string("/proc/thread-self/stat").expect("Linux");
             let fields = stat.rsplit(") ").next().unwrap_or_default().split(' ');
             let fields: Vec<_> = fields.map(str::to_owned).collect();
             // Nice value and policy: the fields 19 and 41, of which two stand before the name's end (proc_pid_stat(5)).
-            let _ = told.send((fields[16].clone(), fields[38].clone()));
+            let _ = tell.send((fields[16].clone(), fields[38].clone()));
             Then::End
         });
         let follower = follower.expect("a thread");
@@ -442,7 +442,7 @@ mod tests {
     fn what_is_said_anew_is_told_although_nothing_can_be_read_and_another_file_is_read() {
         let folder = tempfile::tempdir().expect("a directory");
         let [nothing, there] = ["nothing/turndb", "turndb"].map(|name| folder.path().join(name));
-        let (told, heard) = channel();
+        let (tell, heard) = channel();
         let follower = Follower::start(target(&nothing), move |notice| {
             let word = match notice {
                 Notice::Asked(_) => Some("asked"),
@@ -450,7 +450,7 @@ mod tests {
                 _ => None,
             };
             if let Some(word) = word {
-                let _ = told.send(word);
+                let _ = tell.send(word);
             }
             Then::GoOn
         });

@@ -9,7 +9,7 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use rusqlite::{Connection, OpenFlags, Params, Row, params_from_iter};
+use rusqlite::{OpenFlags, Params, Row, params_from_iter};
 
 use crate::change::{Change, Listed, Listing};
 use crate::comparison::Comparison;
@@ -41,7 +41,7 @@ const INTERVAL: Duration = Duration::from_millis(250);
 
 /// An open file.
 pub struct Sqlite {
-    connection: Connection,
+    connection: rusqlite::Connection,
     path: PathBuf,
     /// Device and inode. They show whether another file has replaced this one.
     file: (u64, u64),
@@ -69,7 +69,7 @@ impl Sqlite {
         if may_create {
             flags |= OpenFlags::SQLITE_OPEN_CREATE;
         }
-        let connection = Connection::open_with_flags(path, flags).map_err(error)?;
+        let connection = rusqlite::Connection::open_with_flags(path, flags).map_err(error)?;
         connection.busy_timeout(LOCK_WAIT).map_err(error)?;
         // SQLite opens a read-only file without an error. It reports the error at the first write, which creates a missing table.
         connection.execute_batch(SCHEMA).map_err(error)?;

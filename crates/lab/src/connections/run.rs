@@ -195,7 +195,7 @@ impl Bench<'_> {
             }
             None => None,
         };
-        let farewell = match accepted {
+        let last_lines = match accepted {
             Some(_) => server.stop(&self.hosts.relay, &self.case.server.stop, STOP_LIMIT)?,
             None => self.stop(server)?,
         };
@@ -208,7 +208,7 @@ impl Bench<'_> {
             },
             ..base
         };
-        Ok((record, farewell))
+        Ok((record, last_lines))
     }
 
     /// Calls by themselves and during a storm, with one start of the server. Which comes first changes from round to round.
@@ -248,7 +248,7 @@ impl Bench<'_> {
             (calls(None)?, stormed)
         };
         peer.stop(&hosts.peer, "INT", STOP_LIMIT)?;
-        let farewell = self.stop(server)?;
+        let last_lines = self.stop(server)?;
         let latency = &result["latency_us"];
         let base = self.record(&watched, &stormed, None);
         let record = Record {
@@ -284,7 +284,7 @@ impl Bench<'_> {
             },
             ..base
         };
-        Ok((record, farewell))
+        Ok((record, last_lines))
     }
 
     /// Clients that each want an answer, while the server has a few descriptors for them and then as many as it likes again.

@@ -14,7 +14,7 @@ use turnbuckle_datapath::{
 use super::figures::histogram;
 use super::junk::{self, Junk};
 use super::phase::{OVER, Phase};
-use super::session::{Leavers, Ready, Session, Via};
+use super::session::{Caller, Leavers, Ready, Via};
 use crate::threads::{self, Clock, OwnLines};
 
 /// Datagrams of a train of a flood.
@@ -151,7 +151,7 @@ pub(super) struct Sender {
 /// Whose turn it is.
 struct Turns {
     /// Place in the order of all clients, and the session.
-    sessions: Vec<(usize, Session)>,
+    sessions: Vec<(usize, Caller)>,
     next: usize,
     /// Times that every session has had its turn.
     rounds: u64,
@@ -262,7 +262,7 @@ impl Sender {
             let packets = task.leavers.map_or(task.packets, |leavers| {
                 leavers.packets_of(ready.session, task.packets)
             });
-            let session = Session::new(
+            let session = Caller::new(
                 ready.session,
                 ready.framing,
                 task.size,

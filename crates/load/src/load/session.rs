@@ -67,7 +67,7 @@ impl Leavers {
 
 /// A flow in a sender thread.
 #[derive(Debug)]
-pub(super) struct Session {
+pub(super) struct Caller {
     pub(super) number: u32,
     pub(super) sequence: u64,
     /// Packets that it sends; none after that.
@@ -79,7 +79,7 @@ pub(super) struct Session {
     end: usize,
 }
 
-impl Session {
+impl Caller {
     /// Messages are padded for a stream (RFC 8656 §12.5).
     ///
     /// # Errors

@@ -15,7 +15,7 @@ use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
-use self::connection::{Connection, READ_LEN};
+use self::connection::{READ_LEN, StreamConnection};
 use super::access::{Access, Tls};
 use super::driver::Driver;
 use super::listener::{Duty, Listener, Opened, Signalling, Task};
@@ -160,7 +160,7 @@ impl Driver for Streams {
 /// The connections of a thread, in the order of the listener's clients.
 struct Connections {
     epoll: OwnedFd,
-    table: Vec<Option<Box<Connection>>>,
+    table: Vec<Option<Box<StreamConnection>>>,
     /// Connections to be written to at the end of the turn.
     touched: Vec<usize>,
     /// Clients whose connections are gone.
@@ -177,7 +177,7 @@ struct Connections {
 }
 
 impl Connections {
-    fn connection(&mut self, index: usize) -> Option<&mut Connection> {
+    fn connection(&mut self, index: usize) -> Option<&mut StreamConnection> {
         self.table.get_mut(index)?.as_deref_mut()
     }
 
@@ -197,9 +197,9 @@ impl Connections {
     }
 
     /// Begins a connection.
-    fn connect(&self, index: usize) -> anyhow::Result<Connection> {
+    fn connect(&self, index: usize) -> anyhow::Result<StreamConnection> {
         let session = self.tls.as_ref().map(tls::TlsSession::new).transpose()?;
-        let connection = Connection::open(self.local, self.to, self.buffer_len, session)?;
+        let connection = StreamConnection::open(self.local, self.to, self.buffer_len, session)?;
         epoll::add(
             &self.epoll,
             connection.socket(),

@@ -76,8 +76,8 @@ impl OpenedUsers {
         let (tell_first, first) = sync_channel(0);
         let (tell_first, state) = ((tell_first, events.clone()), Arc::default());
         let (bases, next_bases) = channel();
-        let told = (tell_first, next_bases);
-        let (follower, asker) = follow(config, database, &engine, told, Arc::clone(&state))
+        let channels = (tell_first, next_bases);
+        let (follower, asker) = follow(config, database, &engine, channels, Arc::clone(&state))
             .map_err(|error| ServeError::from_io(&error))?;
         let said = match (calls, database.source.is_file()) {
             (true, _) => None,

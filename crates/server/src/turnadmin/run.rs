@@ -3,8 +3,8 @@
 use std::path::{Path, PathBuf};
 
 use turnbuckle_users::{
-    Change, Connection, Listed, Listing, Source, decrypted, encrypted, hashed, hexadecimal,
-    write_key,
+    Change, Connection as DatabaseConnection, Listed, Listing, Source, decrypted, encrypted,
+    hashed, hexadecimal, write_key,
 };
 use turnbuckle_wire::long_term_key_md5;
 
@@ -158,7 +158,7 @@ impl Arguments {
         Ok(rows.iter().map(|row| line(row) + "\n").collect())
     }
 
-    fn open(&self) -> Result<Connection, Failure> {
+    fn open(&self) -> Result<DatabaseConnection, Failure> {
         let usual = || {
             USUAL_PLACES
                 .iter()
@@ -172,7 +172,7 @@ impl Arguments {
                 USUAL_PLACES.join(", ")
             ))
         })?;
-        Ok(Connection::open(&source)?)
+        Ok(DatabaseConnection::open(&source)?)
     }
 }
 

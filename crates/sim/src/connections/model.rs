@@ -35,7 +35,7 @@ pub(super) struct Allocation {
 }
 
 #[derive(Clone, Debug)]
-pub(super) struct Connection {
+pub(super) struct ModelConnection {
     /// Whose it is.
     pub(super) client: usize,
     pub(super) peer: SocketAddr,
@@ -79,7 +79,7 @@ pub(super) type Owed = (Id, Vec<u16>);
 #[derive(Clone, Debug)]
 pub(super) struct Model {
     pub(super) allocations: BTreeMap<usize, Allocation>,
-    pub(super) connections: BTreeMap<u32, Connection>,
+    pub(super) connections: BTreeMap<u32, ModelConnection>,
     pub(super) per_allocation: usize,
     pub(super) waiting_per_allocation: usize,
     pub(super) charged_per_user: usize,
@@ -169,7 +169,7 @@ impl Model {
 
     /// Ends what is over at `now`.
     pub(super) fn pass(&mut self, now: u64) -> Vec<Owed> {
-        let is_over = |held: &&Connection| held.state.deadline().is_some_and(|due| due <= now);
+        let is_over = |held: &&ModelConnection| held.state.deadline().is_some_and(|due| due <= now);
         let over = self.connections.values().filter(is_over);
         let mut owed: BTreeMap<Id, Vec<u16>> = over
             .filter_map(|held| Some((held.state.waiting()?, vec![447])))
@@ -204,12 +204,12 @@ impl Model {
 
     /// Connections that a Connect request began and no ConnectionBind has joined.
     pub(super) fn charged_in_all(&self) -> usize {
-        let mut connections = self.connections.values().map(Connection::charged);
+        let mut connections = self.connections.values().map(ModelConnection::charged);
         connections.by_ref().flatten().count()
     }
 
     fn charged(&self, user: usize) -> usize {
-        let connections = self.connections.values().map(Connection::charged);
+        let connections = self.connections.values().map(ModelConnection::charged);
         connections.filter(|who| *who == Some(user)).count()
     }
 
@@ -221,7 +221,7 @@ impl Model {
         state: State,
         charged: Option<usize>,
     ) {
-        let connection = Connection {
+        let connection = ModelConnection {
             client,
             peer,
             state,
@@ -251,7 +251,7 @@ impl Model {
     }
 }
 
-impl Connection {
+impl ModelConnection {
     fn charged(&self) -> Option<usize> {
         self.charged.filter(|_| self.state != State::Bound)
     }

@@ -12,7 +12,7 @@ use tokio::time::{sleep, timeout};
 
 use super::connect::Link;
 use super::documents::{listed, options, options_update, place, secret, text, texts, token_key};
-use super::events::{Told, USERS};
+use super::events::{Notices, USERS};
 use super::words::MongoSource;
 use crate::change::{Change, Listed, Listing};
 use crate::comparison::Comparison;
@@ -51,7 +51,7 @@ struct Follows {
     /// The changes that a replica set tells of.
     changes: Option<ChangeStream<ChangeStreamEvent<Document>>>,
     /// What has to be read again.
-    told: Told,
+    notices: Notices,
     /// How many documents there were at the last look.
     counts: Vec<u64>,
     /// When everything was read.
@@ -76,7 +76,7 @@ impl Mongo {
             link,
             follows: Follows {
                 changes: None,
-                told: Told::default(),
+                notices: Notices::default(),
                 counts: Vec::new(),
                 whole_at: None,
                 whole_from: Instant::now(),
@@ -109,7 +109,7 @@ impl Mongo {
         };
         while let Some(change) = changes.next().now_or_never() {
             match change {
-                Some(Ok(event)) => self.follows.told.take(&event),
+                Some(Ok(event)) => self.follows.notices.take(&event),
                 Some(Err(error)) => return Err(self.link.said(&error)),
                 None => return Err(DatabaseError::passing(&self.link.source, ENDED)),
             }
@@ -128,8 +128,8 @@ impl Mongo {
             counts.push(self.link.within(count).await?);
         }
         let follows = &mut self.follows;
-        follows.told.all_users |= follows.counts.first() != counts.first();
-        follows.told.tables |= follows.counts.get(1..) != counts.get(1..);
+        follows.notices.all_users |= follows.counts.first() != counts.first();
+        follows.notices.tables |= follows.counts.get(1..) != counts.get(1..);
         follows.counts = counts;
         follows.pause = INTERVAL.max(reading.rest());
         Ok(())
@@ -303,15 +303,15 @@ impl Driver for Mongo {
         let after = WHOLE_AFTER[usize::from(self.follows.changes.is_none())];
         let whole_at = self.follows.whole_at;
         if whole_at.is_none_or(|whole_at| began - whole_at >= after) {
-            self.follows.told = Told::everything();
+            self.follows.notices = Notices::everything();
         }
         let may_be_all = began >= self.follows.whole_from;
-        let due = self.follows.told.due(may_be_all);
+        let due = self.follows.notices.due(may_be_all);
         if due.is_nothing() {
             return Ok(News::Nothing);
         }
         let replaces = due.replaces_unknown(&known.users);
-        self.follows.told.all_users |= replaces && !may_be_all;
+        self.follows.notices.all_users |= replaces && !may_be_all;
         let is_all = due.all_users || replaces && may_be_all;
         if !is_all && !due.tables {
             return match wanted.users {
@@ -348,12 +348,12 @@ impl Driver for Mongo {
         let Some(changes) = &mut self.follows.changes else {
             return sleep(self.follows.pause).await;
         };
-        if !self.follows.told.is_nothing() {
+        if !self.follows.notices.is_nothing() {
             return sleep(INTERVAL).await;
         }
         // An error is one of the next look, which finds the stream at its end.
         if let Ok(Some(Ok(event))) = timeout(INTERVAL, changes.next()).await {
-            self.follows.told.take(&event);
+            self.follows.notices.take(&event);
             sleep(GATHERING).await;
         }
     }

@@ -13,7 +13,7 @@ pub(super) const USERS: &str = "turnusers_lt";
 
 /// What has to be read again.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct Told {
+pub(super) struct Notices {
     /// All users.
     pub(super) all_users: bool,
     /// The other collections.
@@ -24,7 +24,7 @@ pub(super) struct Told {
     replaced: Names,
 }
 
-impl Told {
+impl Notices {
     /// Everything has to be read.
     pub(super) fn everything() -> Self {
         Self {
@@ -144,10 +144,10 @@ mod tests {
         more
     }
 
-    fn told(events: &[ChangeStreamEvent<Document>]) -> Told {
-        let mut told = Told::default();
-        events.iter().for_each(|event| told.take(event));
-        told
+    fn notices(events: &[ChangeStreamEvent<Document>]) -> Notices {
+        let mut notices = Notices::default();
+        events.iter().for_each(|event| notices.take(event));
+        notices
     }
 
     fn names() -> Names {
@@ -161,9 +161,9 @@ mod tests {
             event("update", USERS, updated(doc! { "hmackey": "00" }, &[])),
             event("replace", USERS, alice()),
         ] {
-            let told = told(&[event]);
-            assert_eq!((told.all_users, told.tables), (false, false));
-            assert_eq!(told.names, names());
+            let notices = notices(&[event]);
+            assert_eq!((notices.all_users, notices.tables), (false, false));
+            assert_eq!(notices.names, names());
         }
     }
 
@@ -186,34 +186,31 @@ mod tests {
                 doc! { "updateDescription": { "updatedFields": {}, "removedFields": [] } },
             ),
         ] {
-            let told = told(&[event]);
-            assert_eq!((told.all_users, told.tables), (true, false));
+            let notices = notices(&[event]);
+            assert_eq!((notices.all_users, notices.tables), (true, false));
         }
     }
 
     #[test]
     fn a_document_that_replaces_one_counts_as_that_users_only_where_it_is_known() {
-        let replaced = told(&[event("replace", USERS, alice())]);
+        let replaced = notices(&[event("replace", USERS, alice())]);
         let known = |name: &str| {
             let users = [(name, None)].into_iter().collect();
             Users::from([("r".to_owned(), users)])
         };
         assert!(!replaced.replaces_unknown(&known("alice")));
         assert!(replaced.replaces_unknown(&known("bob")));
-        let inserted = told(&[event("insert", USERS, alice())]);
+        let inserted = notices(&[event("insert", USERS, alice())]);
         assert!(!inserted.replaces_unknown(&known("bob")));
     }
 
     #[test]
     fn other_collections_are_read_without_users_and_after_the_end_of_the_database_everything_is() {
-        let told_of_secrets = told(&[event("insert", "turn_secret", doc! {})]);
-        assert_eq!(
-            (told_of_secrets.all_users, told_of_secrets.tables),
-            (false, true)
-        );
+        let of_secrets = notices(&[event("insert", "turn_secret", doc! {})]);
+        assert_eq!((of_secrets.all_users, of_secrets.tables), (false, true));
         let mut end = event("dropDatabase", "", doc! {});
         end.ns = None;
-        assert_eq!(told(&[end]), Told::everything());
+        assert_eq!(notices(&[end]), Notices::everything());
     }
 
     #[test]
@@ -222,22 +219,22 @@ mod tests {
             event("insert", USERS, alice()),
             event("delete", USERS, doc! {}),
         ];
-        let mut told = told(&events);
-        let due = told.due(false);
+        let mut notices = notices(&events);
+        let due = notices.due(false);
         assert_eq!((due.all_users, due.names), (false, names()));
-        assert!(told.all_users && told.names.is_empty());
-        assert!(told.due(true).all_users);
-        assert!(told.is_nothing());
+        assert!(notices.all_users && notices.names.is_empty());
+        assert!(notices.due(true).all_users);
+        assert!(notices.is_nothing());
     }
 
     #[test]
     fn beyond_as_many_names_as_are_told_apart_all_users_are_read() {
-        let mut told = Told::default();
+        let mut notices = Notices::default();
         for number in 0..=Changed::NAMED_MAX {
             let document = doc! { "realm": "r", "name": number.to_string() };
-            told.take(&event("insert", USERS, doc! { "fullDocument": document }));
+            notices.take(&event("insert", USERS, doc! { "fullDocument": document }));
         }
-        assert!(told.all_users);
-        assert_eq!(told.names["r"].len(), Changed::NAMED_MAX);
+        assert!(notices.all_users);
+        assert_eq!(notices.names["r"].len(), Changed::NAMED_MAX);
     }
 }

@@ -115,18 +115,18 @@ impl<T: AsyncRead + AsyncWrite + Unpin + Send> Stream for T {}
 pub(super) type Pushed = Box<dyn Fn(redis::PushInfo) + Send + Sync>;
 
 /// A connection to a server. It is closed when this is dropped, even if the server reads nothing.
-pub(super) struct Connection {
+pub(super) struct RedisConnection {
     connection: MultiplexedConnection,
     driver: JoinHandle<()>,
 }
 
-impl Drop for Connection {
+impl Drop for RedisConnection {
     fn drop(&mut self) {
         self.driver.abort();
     }
 }
 
-impl Connection {
+impl RedisConnection {
     /// Connects to a server by the protocol that every version of it speaks. Must be called within a runtime.
     pub(super) async fn open(address: &RedisAddress) -> Result<Self, RedisFailure> {
         Self::open_as(address, ProtocolVersion::RESP2, None).await

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use redis::{Pipeline, cmd};
 
-use super::connect::{Connection, RedisFailure};
+use super::connect::{RedisConnection, RedisFailure};
 use super::keys::{Key, REALM_OPTIONS, pattern};
 use super::mirror::{Entry, Mirror};
 use super::pushes::{Changed, Pushes};
@@ -33,7 +33,7 @@ const GATHERING: Duration = Duration::from_millis(10);
 /// An open connection to a Redis or Valkey server.
 pub struct Redis {
     address: RedisAddress,
-    commands: Connection,
+    commands: RedisConnection,
     follows: Follows,
 }
 
@@ -56,7 +56,7 @@ impl Redis {
     ///
     /// It cannot be reached, or refuses name, password or database.
     pub(crate) async fn open(address: &RedisAddress) -> Result<Self, DatabaseError> {
-        let opened = Connection::open(address).await;
+        let opened = RedisConnection::open(address).await;
         Ok(Self {
             commands: opened.map_err(|failure| error(address, &failure))?,
             address: address.clone(),
@@ -435,7 +435,10 @@ impl Driver for Redis {
         let Some(pushes) = &self.follows.pushes else {
             return tokio::time::sleep(INTERVAL).await;
         };
-        if tokio::time::timeout(HEARTBEAT, pushes.told()).await.is_ok() {
+        if tokio::time::timeout(HEARTBEAT, pushes.notified())
+            .await
+            .is_ok()
+        {
             tokio::time::sleep(GATHERING).await;
         }
     }

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use redis::{PushInfo, PushKind, Value, cmd};
 use tokio::sync::Notify;
 
-use super::connect::{Connection, RedisFailure};
+use super::connect::{RedisConnection, RedisFailure};
 use super::keys::{FOLLOWED, Key};
 use super::words::RedisAddress;
 
@@ -18,15 +18,15 @@ const KEYS_MAX: usize = 16_384;
 
 /// The connection over which the server tells of changes.
 pub(super) struct Pushes {
-    connection: Connection,
-    told: Arc<Told>,
+    connection: RedisConnection,
+    notices: Arc<Notices>,
 }
 
-/// What has been told and not been taken yet.
+/// What the server has told and nobody has taken yet.
 #[derive(Default)]
-struct Told {
+struct Notices {
     state: Mutex<State>,
-    is_told: Notify,
+    arrived: Notify,
 }
 
 #[derive(Default)]
@@ -47,10 +47,11 @@ pub(super) enum Changed {
 impl Pushes {
     /// Has the server tell of changes. Returns `None` if it cannot, or does not let this user ask for it.
     pub(super) async fn begin(address: &RedisAddress) -> Result<Option<Self>, RedisFailure> {
-        let told = Arc::new(Told::default());
-        let teller = Arc::clone(&told);
+        let notices = Arc::new(Notices::default());
+        let teller = Arc::clone(&notices);
         let opened =
-            Connection::open_for_pushes(address, Box::new(move |push| teller.push(push))).await;
+            RedisConnection::open_for_pushes(address, Box::new(move |push| teller.push(push)))
+                .await;
         let mut connection = match opened {
             Ok(connection) => connection,
             Err(failure) if failure.is_answer() => return Ok(None),
@@ -62,7 +63,10 @@ impl Pushes {
             command.arg("PREFIX").arg(beginning);
         }
         match connection.ask::<Value>(&command).await {
-            Ok(_) => Ok(Some(Self { connection, told })),
+            Ok(_) => Ok(Some(Self {
+                connection,
+                notices,
+            })),
             Err(failure) if failure.is_answer() => Ok(None),
             Err(failure) => Err(failure),
         }
@@ -70,7 +74,7 @@ impl Pushes {
 
     /// Takes what has changed. That everything has is held back unless `may_be_everything`.
     pub(super) fn take(&self, may_be_everything: bool) -> Result<Changed, RedisFailure> {
-        let mut state = self.told.state();
+        let mut state = self.notices.state();
         if state.is_lost {
             return Err(RedisFailure::silence("the connection is lost"));
         }
@@ -85,8 +89,8 @@ impl Pushes {
     }
 
     /// Waits until something is told that has not been taken.
-    pub(super) async fn told(&self) {
-        self.told.is_told.notified().await;
+    pub(super) async fn notified(&self) {
+        self.notices.arrived.notified().await;
     }
 
     /// Asks the server for a sign of life.
@@ -95,7 +99,7 @@ impl Pushes {
     }
 }
 
-impl Told {
+impl Notices {
     fn state(&self) -> std::sync::MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -112,7 +116,7 @@ impl Told {
             _ => return,
         }
         if state.is_lost || state.is_everything || !state.keys.is_empty() {
-            self.is_told.notify_one();
+            self.arrived.notify_one();
         }
     }
 }

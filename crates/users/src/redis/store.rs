@@ -4,7 +4,7 @@
 
 use redis::{Pipeline, cmd};
 
-use super::connect::{Connection, RedisFailure};
+use super::connect::{RedisConnection, RedisFailure};
 use super::words::RedisAddress;
 
 /// Keys that one command asks about.
@@ -53,7 +53,7 @@ impl From<RedisFailure> for RedisError {
 }
 
 /// An open connection to a server.
-pub struct RedisStore(Connection);
+pub struct RedisStore(RedisConnection);
 
 impl RedisStore {
     /// Connects to a server. Must be called within a runtime.
@@ -62,7 +62,7 @@ impl RedisStore {
     ///
     /// It cannot be reached, does not answer within the time of its address, or refuses name, password or database.
     pub async fn open(address: &RedisAddress) -> Result<Self, RedisError> {
-        Ok(Self(Connection::open(address).await?))
+        Ok(Self(RedisConnection::open(address).await?))
     }
 
     /// Shows the value of each key that `pattern` matches and that holds text, some of them perhaps twice. Keys are walked with `SCAN`, so those that

@@ -66,7 +66,7 @@ fn a_new_file_has_coturns_tables_with_their_columns_and_keys() {
 #[test]
 fn rows_that_are_there_stay_and_missing_tables_are_made() {
     let (_folder, path) = scratch();
-    let other = Connection::open(&path).unwrap();
+    let other = rusqlite::Connection::open(&path).unwrap();
     other
         .execute_batch("create table turn_secret (value varchar(127) primary key, realm varchar(127)); insert into turn_secret values('north','r');")
         .unwrap();

@@ -50,7 +50,7 @@ const OLD_FOR: u64 = 1_000_000_000;
 /// H3_NO_ERROR (RFC 9114 §8.1).
 const NO_ERROR: u32 = 0x0100;
 /// Turns at the end in which connections say that they are over.
-const FAREWELL_TURNS: usize = 1_000;
+const LAST_TURNS: usize = 1_000;
 
 /// A thread's clients.
 pub(super) struct MasqueClients {
@@ -244,7 +244,7 @@ impl Driver for MasqueClients {
 
     fn finish(mut self) -> (Listener, Option<sender::Outcome>) {
         self.clients.endpoint.stop(Instant::now(), NO_ERROR, "done");
-        for _ in 0..FAREWELL_TURNS {
+        for _ in 0..LAST_TURNS {
             let now = Instant::now();
             let has_more = self.clients.endpoint.next_deadline(now) == Some(now);
             if !has_more

@@ -21,7 +21,7 @@ const STUN_HEADER_LEN: usize = 20;
 const CHANNEL_HEADER_LEN: usize = 4;
 
 /// One connection.
-pub(super) struct Connection {
+pub(super) struct StreamConnection {
     socket: OwnedFd,
     is_connected: bool,
     session: Option<TlsSession>,
@@ -40,7 +40,7 @@ pub(super) struct Connection {
     pub(super) is_touched: bool,
 }
 
-impl Connection {
+impl StreamConnection {
     /// Begins a connection. `buffer_len` is what the kernel may hold of what is sent, in bytes.
     ///
     /// # Errors

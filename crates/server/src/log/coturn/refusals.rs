@@ -21,7 +21,7 @@ const BINDING_REQUEST: [u8; 2] = [0, 1];
 /// Remembers the sources that a line was printed about within the window.
 #[derive(Default)]
 pub(super) struct Refusals {
-    told: [Option<(IpAddr, bool, Time)>; SOURCES],
+    reported: [Option<(IpAddr, bool, Time)>; SOURCES],
     next: usize,
 }
 
@@ -40,13 +40,13 @@ impl Refusals {
         }
         let message = Message::parse(request).ok()?;
         let proves = message.has_integrity_sha1() || message.has_integrity_sha256();
-        let is_told = |told: &(IpAddr, bool, Time)| {
-            told.0 == source && told.1 == proves && now < told.2 + WINDOW
+        let is_reported = |reported: &(IpAddr, bool, Time)| {
+            reported.0 == source && reported.1 == proves && now < reported.2 + WINDOW
         };
-        if self.told.iter().flatten().any(is_told) || !admit() {
+        if self.reported.iter().flatten().any(is_reported) || !admit() {
             return None;
         }
-        if let Some(place) = self.told.get_mut(self.next) {
+        if let Some(place) = self.reported.get_mut(self.next) {
             *place = Some((source, proves, now));
         }
         self.next = (self.next + 1) % SOURCES;

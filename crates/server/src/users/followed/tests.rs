@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use turnbuckle_engine::{AuthConfig, Realm};
-use turnbuckle_users::{CONFIRMED_AFTER, Connection, Read, Secret, Source};
+use turnbuckle_users::{CONFIRMED_AFTER, Connection as DatabaseConnection, Read, Secret, Source};
 
 use super::*;
 
@@ -11,7 +11,7 @@ use super::*;
 struct Fixture {
     folder: tempfile::TempDir,
     file: rusqlite::Connection,
-    connection: Connection,
+    connection: DatabaseConnection,
     records: Records,
     wanted: Wanted,
     followed: Followed,
@@ -39,7 +39,7 @@ fn fixture() -> Fixture {
     let folder = tempfile::tempdir().expect("a directory");
     let path = folder.path().join("turndb");
     Fixture {
-        connection: Connection::open(&Source::Sqlite(path.clone())).unwrap(),
+        connection: DatabaseConnection::open(&Source::Sqlite(path.clone())).unwrap(),
         file: rusqlite::Connection::open(path).unwrap(),
         records: Records::default(),
         wanted: wanted(),
@@ -130,7 +130,9 @@ fn engines_that_are_let_go_are_freed_by_the_thread_that_follows() {
 #[test]
 fn an_error_is_said_once_and_so_is_its_end() {
     let missing = Source::Sqlite("/nonexistent/turndb".into());
-    let error = Connection::open(&missing).err().expect("no such file");
+    let error = DatabaseConnection::open(&missing)
+        .err()
+        .expect("no such file");
     let now = Instant::now();
     let records = Records::default();
     let read = Read {
@@ -454,7 +456,7 @@ fn a_configuration_that_wants_other_rows_has_them_when_they_are_read() {
     rebased(&mut fixture, &[], wanted, true);
     // As a new connection does.
     let path = fixture.folder.path().join("turndb");
-    fixture.connection = Connection::open(&Source::Sqlite(path)).unwrap();
+    fixture.connection = DatabaseConnection::open(&Source::Sqlite(path)).unwrap();
     let engine = fixture.look().engine.expect("changed");
     let mut expected = Realm::new("r").unwrap();
     expected.add_rest_secret(b"logen").unwrap();

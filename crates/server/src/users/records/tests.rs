@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use rusqlite::Connection as File;
 use turnbuckle_engine::{ThirdParties, TokenCipher};
-use turnbuckle_users::{Connection, Source, Wanted};
+use turnbuckle_users::{Connection as DatabaseConnection, Source, Wanted};
 
 use super::*;
 
@@ -24,7 +24,7 @@ impl Database {
             realms: wants_any,
             token_keys: wants_any,
         };
-        let mut connection = Connection::open(&self.source).unwrap();
+        let mut connection = DatabaseConnection::open(&self.source).unwrap();
         let mut records = Records::default();
         connection.follow(&wanted, &mut records).unwrap();
         records
@@ -42,7 +42,7 @@ fn database(rows: &str) -> (tempfile::TempDir, Database) {
     let folder = tempfile::tempdir().expect("a directory");
     let path = folder.path().join("turndb");
     let source = Source::Sqlite(path.clone());
-    drop(Connection::open(&source).unwrap());
+    drop(DatabaseConnection::open(&source).unwrap());
     let file = File::open(path).unwrap();
     file.execute_batch(rows).unwrap();
     (folder, Database { file, source })

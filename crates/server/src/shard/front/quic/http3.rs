@@ -7,7 +7,8 @@ use std::collections::{BTreeMap, VecDeque};
 use turnbuckle_engine::AllocationId;
 use turnbuckle_masque::h3::{Code, Dropped, Event, NotSent, Payload, Server, Streams};
 use turnbuckle_quic::{
-    Application, Bytes, Connection, SendDatagramError, StreamError, StreamId, StreamState,
+    Application, Bytes, Connection as QuicConnection, SendDatagramError, StreamError, StreamId,
+    StreamState,
 };
 
 use crate::counters::CloseReason;
@@ -45,7 +46,7 @@ struct Outgoing {
 
 /// The connection below, while something is done with it.
 pub(super) struct Below<'a, 'b> {
-    connection: &'a mut Connection<'b>,
+    connection: &'a mut QuicConnection<'b>,
     waiting: &'a mut Waiting,
     closed: &'a mut Option<Code>,
 }
@@ -85,7 +86,7 @@ impl Http3 {
     /// Returns what HTTP/3 is, and what it needs below it.
     pub(super) const fn on<'a, 'b>(
         &'a mut self,
-        connection: &'a mut Connection<'b>,
+        connection: &'a mut QuicConnection<'b>,
     ) -> (&'a mut Server<AllocationId>, Below<'a, 'b>) {
         let below = Below {
             connection,
@@ -106,12 +107,12 @@ impl Http3 {
 }
 
 impl Application for Http3 {
-    fn connected(&mut self, connection: &mut Connection<'_>) {
+    fn connected(&mut self, connection: &mut QuicConnection<'_>) {
         let (server, mut below) = self.on(connection);
         server.connected(&mut below);
     }
 
-    fn readable(&mut self, connection: &mut Connection<'_>, stream: StreamId) {
+    fn readable(&mut self, connection: &mut QuicConnection<'_>, stream: StreamId) {
         let mut bytes = Vec::new();
         let state = connection.read(stream, |part| bytes.extend_from_slice(part));
         let number = stream.to_u64();
@@ -127,14 +128,14 @@ impl Application for Http3 {
         }
     }
 
-    fn writable(&mut self, connection: &mut Connection<'_>, stream: StreamId) {
+    fn writable(&mut self, connection: &mut QuicConnection<'_>, stream: StreamId) {
         let (server, mut below) = self.on(connection);
         if below.go_on(stream.to_u64()).is_err() {
             server.abandoned(&mut below, stream.to_u64());
         }
     }
 
-    fn datagram(&mut self, connection: &mut Connection<'_>, payload: Bytes) {
+    fn datagram(&mut self, connection: &mut QuicConnection<'_>, payload: Bytes) {
         let (server, mut below) = self.on(connection);
         server.datagram(&mut below, &payload);
     }

@@ -5,9 +5,7 @@
 use std::net::{IpAddr, SocketAddr};
 
 use turnbuckle_datapath::StreamId;
-use turnbuckle_engine::{
-    ClientTuple, Connection as ConnectionName, Endpoint, PeerEnd, Time, Transport,
-};
+use turnbuckle_engine::{ClientTuple, Connection, Endpoint, PeerEnd, Time, Transport};
 use turnbuckle_masque::bind::Contexts;
 
 use super::frame::Frame;
@@ -35,7 +33,7 @@ pub(super) enum Awaited {
 }
 
 /// One connection.
-pub(super) struct Connection {
+pub(super) struct StreamConnection {
     pub(super) id: StreamId,
     pub(super) client: ClientTuple,
     standing: Standing,
@@ -54,7 +52,7 @@ pub(super) struct Connection {
     pub(super) visit: Option<Box<Visit>>,
 }
 
-impl Connection {
+impl StreamConnection {
     /// Returns what the client has registered, if it has a bound tunnel.
     pub(super) fn contexts(&self) -> Option<&Contexts> {
         self.visit.as_ref()?.contexts()
@@ -72,7 +70,7 @@ impl Connection {
 
 /// All connections of a shard.
 pub(super) struct Connections {
-    places: Vec<Option<Connection>>,
+    places: Vec<Option<StreamConnection>>,
     book: Book<StreamId>,
 }
 
@@ -158,7 +156,7 @@ impl Connections {
         if self.places.len() <= id.index() {
             self.places.resize_with(id.index() + 1, || None);
         }
-        self.places[id.index()] = Some(Connection {
+        self.places[id.index()] = Some(StreamConnection {
             id,
             client,
             standing,
@@ -196,14 +194,14 @@ impl Connections {
     }
 
     #[inline]
-    pub(super) fn get(&self, id: StreamId) -> Option<&Connection> {
+    pub(super) fn get(&self, id: StreamId) -> Option<&StreamConnection> {
         let place = self.places.get(id.index())?;
         place.as_ref().filter(|connection| connection.id == id)
     }
 
     /// Returns the connection of a client, who is named here: another shard's client of the same number is not found.
     #[inline]
-    pub(super) fn of_client(&self, client: &ClientTuple) -> Option<&Connection> {
+    pub(super) fn of_client(&self, client: &ClientTuple) -> Option<&StreamConnection> {
         let place = self.places.get(client.connection.place as usize)?;
         place
             .as_ref()
@@ -213,7 +211,7 @@ impl Connections {
 
     /// Returns the same, to be changed.
     #[inline]
-    pub(super) fn of_client_mut(&mut self, client: &ClientTuple) -> Option<&mut Connection> {
+    pub(super) fn of_client_mut(&mut self, client: &ClientTuple) -> Option<&mut StreamConnection> {
         let place = self.places.get_mut(client.connection.place as usize)?;
         place
             .as_mut()
@@ -228,7 +226,7 @@ impl Connections {
     }
 
     #[inline]
-    pub(super) fn get_mut(&mut self, id: StreamId) -> Option<&mut Connection> {
+    pub(super) fn get_mut(&mut self, id: StreamId) -> Option<&mut StreamConnection> {
         at(&mut self.places, id)
     }
 
@@ -240,7 +238,7 @@ impl Connections {
     }
 
     /// Forgets a connection.
-    pub(super) fn remove(&mut self, id: StreamId) -> Option<Connection> {
+    pub(super) fn remove(&mut self, id: StreamId) -> Option<StreamConnection> {
         let place = self.places.get_mut(id.index())?;
         let mut connection = place.take_if(|connection| connection.id == id)?;
         self.book.strike(&mut connection.standing);
@@ -365,13 +363,13 @@ impl Connections {
 
 /// Returns the connection of this name, if it is there.
 #[inline]
-fn at(places: &mut [Option<Connection>], id: StreamId) -> Option<&mut Connection> {
+fn at(places: &mut [Option<StreamConnection>], id: StreamId) -> Option<&mut StreamConnection> {
     let place = places.get_mut(id.index())?;
     place.as_mut().filter(|connection| connection.id == id)
 }
 
 /// Returns a name for a connection that has just come.
-fn new_name(id: StreamId) -> ConnectionName {
+fn new_name(id: StreamId) -> Connection {
     name::connection(key(id))
 }
 

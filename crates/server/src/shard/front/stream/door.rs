@@ -18,7 +18,7 @@ use turnbuckle_masque::bind::{Answer, Contexts, Unread};
 use turnbuckle_masque::http1::{self, Read};
 use turnbuckle_masque::{Asked, BoundPiece, Capsules, Granted, Passed, Piece, Refusal};
 
-use super::connections::{Connection, Connections};
+use super::connections::{Connections, StreamConnection};
 use super::visit::State;
 use crate::counters::{CloseReason, ShardCounters, StreamDrop};
 use crate::resolve::{Question, Replies, Resolver, WAIT_MAX};
@@ -93,7 +93,7 @@ impl Door {
     /// Why the connection has to be closed, after what is queued for it.
     pub(super) fn received(
         &mut self,
-        connection: &mut Connection,
+        connection: &mut StreamConnection,
         (bytes, count_max): (&[u8], usize),
         payload: &impl Payload,
         hub: &mut Hub,
@@ -267,7 +267,7 @@ impl Door {
     /// Relays what has come before the tunnel of a connection was open, and what has come behind it.
     fn early_relayed(
         &self,
-        connection: &mut Connection,
+        connection: &mut StreamConnection,
         hub: &mut Hub,
         tx: &mut SendQueue,
     ) -> Result<(), CloseReason> {
@@ -297,7 +297,7 @@ impl Door {
     /// Finds out who asks for a tunnel, and begins it. The user database is asked once about whom is not known, if it `may_ask`.
     fn identify(
         &mut self,
-        connection: &mut Connection,
+        connection: &mut StreamConnection,
         asked: Asked,
         may_ask: bool,
         hub: &mut Hub,
@@ -362,7 +362,7 @@ impl Door {
     /// Begins a tunnel to the first of the resolved `addresses` that may be reached.
     fn open(
         &self,
-        connection: &mut Connection,
+        connection: &mut StreamConnection,
         addresses: impl IntoIterator<Item = Option<SocketAddr>>,
         hub: &mut Hub,
         tx: &mut SendQueue,
@@ -445,7 +445,7 @@ impl Door {
     /// Takes note of what has become of a connection's tunnel.
     pub(super) fn changed(
         &mut self,
-        connection: &mut Connection,
+        connection: &mut StreamConnection,
         event: TunnelEvent,
         tx: &mut SendQueue,
     ) {
@@ -486,7 +486,12 @@ impl Door {
     }
 
     /// Answers a request that is the last of its connection, and not for want of credentials. Returns why the connection is closed.
-    fn refuse(&self, connection: &Connection, refusal: Refusal, tx: &mut SendQueue) -> CloseReason {
+    fn refuse(
+        &self,
+        connection: &StreamConnection,
+        refusal: Refusal,
+        tx: &mut SendQueue,
+    ) -> CloseReason {
         let text = http1::refused(refusal, "", true);
         self.answer(connection.id, text.as_bytes(), tx);
         CloseReason::Http
@@ -505,7 +510,7 @@ fn resolving(
     connections: &mut Connections,
     stream: StreamId,
     number: u64,
-) -> Option<(&mut Connection, u16)> {
+) -> Option<(&mut StreamConnection, u16)> {
     let connection = connections.get_mut(stream)?;
     match connection.visit.as_deref()?.state {
         State::Resolving { number: it, port } if it == number => Some((connection, port)),
@@ -514,7 +519,7 @@ fn resolving(
 }
 
 /// Has a connection closed after what is queued for it.
-fn end(connection: &mut Connection, reason: CloseReason, tx: &mut SendQueue) {
+fn end(connection: &mut StreamConnection, reason: CloseReason, tx: &mut SendQueue) {
     connection.closing.get_or_insert(reason);
     tx.close_stream(connection.id);
 }

@@ -21,7 +21,7 @@ use turnbuckle_datapath::{Received, Run, SendQueue, StreamId, Waker};
 use turnbuckle_engine::{ClientTuple, Time, Transport};
 use turnbuckle_wire::{DATAGRAM_CAPSULE_HEADER_MAX, UDP_CONTEXT, datagram_capsule_header};
 
-use self::connections::{Connection, Connections};
+use self::connections::{Connections, StreamConnection};
 use self::door::Door;
 pub(crate) use self::door::TunnelService;
 pub(crate) use self::http::HttpService;
@@ -193,7 +193,7 @@ impl Front for StreamFront {
     ) -> bool {
         if let Some(source) = source {
             let connection = self.connections.of_client(&to.client);
-            let contexts = connection.and_then(Connection::contexts);
+            let contexts = connection.and_then(StreamConnection::contexts);
             let head = contexts.and_then(|contexts| contexts.head(source));
             let Some(header) = head.and_then(|head| head.in_capsule(run.len)) else {
                 return false;
@@ -213,7 +213,7 @@ impl Front for StreamFront {
 
     fn wants(&mut self, client: &ClientTuple, source: SocketAddr) -> bool {
         let connection = self.connections.of_client(client);
-        let contexts = connection.and_then(Connection::contexts);
+        let contexts = connection.and_then(StreamConnection::contexts);
         contexts.is_some_and(|contexts| contexts.wants(source))
     }
 

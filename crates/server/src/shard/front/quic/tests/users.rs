@@ -6,8 +6,8 @@ use rustls::{ClientConfig, RootCertStore};
 use turnbuckle_datapath::Memory;
 use turnbuckle_masque::h3::{Client, Happened};
 use turnbuckle_quic::{
-    Application, Bytes, Connection, Endpoint, Limits, Outlet, Path, Strangers, StreamId, Via,
-    WallClock,
+    Application, Bytes, Connection as QuicConnection, Endpoint, Limits, Outlet, Path, Strangers,
+    StreamId, Via, WallClock,
 };
 
 use super::*;
@@ -22,7 +22,7 @@ const TURNS_MAX: usize = 50;
 struct Asking(Client<()>);
 
 impl Application for Asking {
-    fn connected(&mut self, connection: &mut Connection<'_>) {
+    fn connected(&mut self, connection: &mut QuicConnection<'_>) {
         let Self(http) = self;
         let control = connection.open_uni().unwrap();
         let mut bytes = Bytes::from(http.control());
@@ -35,7 +35,7 @@ impl Application for Asking {
         connection.write(stream, &mut bytes).unwrap();
     }
 
-    fn readable(&mut self, connection: &mut Connection<'_>, stream: StreamId) {
+    fn readable(&mut self, connection: &mut QuicConnection<'_>, stream: StreamId) {
         let mut bytes = Vec::new();
         let _ = connection.read(stream, |part| bytes.extend_from_slice(part));
         self.0.received(stream.to_u64(), &bytes).unwrap();
