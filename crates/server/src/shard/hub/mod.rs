@@ -258,7 +258,6 @@ impl Hub {
             Err(reason) => return self.counters.dropped(reason, datagrams),
         };
         let client = route.client;
-        let mut source = None;
         if let Framing::Bound { peer } = route.framing {
             if !front.wants(&client, peer) {
                 return self.counters.dropped(HubDrop::NoContext, datagrams);
@@ -268,7 +267,6 @@ impl Hub {
                 Ok(admitted) => route.datagrams = admitted,
                 Err(reason) => return self.counters.dropped(reason, datagrams),
             }
-            source = Some(peer);
         }
         let remote = match self.across.has_ingress(&client) {
             true => Some(client.remote),
@@ -277,13 +275,26 @@ impl Hub {
         let Some(remote) = remote else {
             return self.counters.dropped(HubDrop::SocketClosed, datagrams);
         };
-        let to = Destination { client, remote };
-        let mut left = route.datagrams as usize;
+        let (to, left) = (Destination { client, remote }, route.datagrams as usize);
         if left < count {
             self.counters
                 .dropped(DropReason::BandwidthExceeded, (count - left) as u64);
         }
-        match route.framing {
+        self.forward_framed(to, message, route.framing, left, front, tx);
+    }
+
+    /// Queues the first `left` datagrams of a message for a client in the form that it gets them in.
+    #[inline]
+    fn forward_framed<F: Front>(
+        &mut self,
+        to: Destination,
+        message: &Received<'_>,
+        framing: Framing,
+        mut left: usize,
+        front: &mut F,
+        tx: &mut SendQueue,
+    ) {
+        match framing {
             Framing::Channel(channel) => {
                 // All segments but the last are equal, so they share one header; a shorter last one has its own.
                 for run in equal_runs(message).into_iter().flatten() {
@@ -294,19 +305,17 @@ impl Hub {
                     left -= run.count;
                     let header = &ChannelData::header(channel, len_u16(run.len));
                     // RFC 8656 §12.5: streams need padding.
-                    let is_padded = client.transport.is_stream();
+                    let is_padded = to.client.transport.is_stream();
                     let padding = if is_padded { padding(run.len) } else { 0 };
-                    self.forward_to_client(
-                        to,
-                        message,
-                        run,
-                        Wrapping { header, padding },
-                        front,
-                        tx,
-                    );
+                    let wrapping = Wrapping { header, padding };
+                    self.forward_to_client(to, message, run, wrapping, front, tx);
                 }
             }
             Framing::Tunnel | Framing::Bound { .. } => {
+                let source = match framing {
+                    Framing::Bound { peer } => Some(peer),
+                    _ => None,
+                };
                 for run in equal_runs(message).into_iter().flatten() {
                     let (run, _) = cut(run, left);
                     left -= run.count;
@@ -318,24 +327,16 @@ impl Hub {
             }
             Framing::DataIndication { peer } => {
                 for run in single_runs(message).take(left) {
-                    let len = len_u16(run.len);
                     let mut header = [0; DATA_INDICATION_HEADER_MAX];
-                    let transaction = self.engine.transaction_id();
-                    let Some(header_len) =
-                        data_indication_header(&mut header, transaction, peer, len)
-                    else {
+                    let (transaction, len) = (self.engine.transaction_id(), len_u16(run.len));
+                    let header_len = data_indication_header(&mut header, transaction, peer, len);
+                    let Some(header_len) = header_len else {
                         self.counters.dropped(HubDrop::DatagramTooLarge, 1);
                         continue;
                     };
                     let (header, padding) = (&header[..header_len], padding(run.len));
-                    self.forward_to_client(
-                        to,
-                        message,
-                        run,
-                        Wrapping { header, padding },
-                        front,
-                        tx,
-                    );
+                    let wrapping = Wrapping { header, padding };
+                    self.forward_to_client(to, message, run, wrapping, front, tx);
                 }
             }
         }
