@@ -154,9 +154,16 @@ class Bars:
 
     def at_most(self, subject, what, most, measured, unit, more=""):
         """Takes note of a number; `more` says what else is known of it."""
-        shown = f"{measured:.0f}" if measured >= 100 or measured == int(measured) else f"{measured:.2f}"
-        measured_as = f"{shown} {unit}".rstrip()
-        self.hold(subject, what, f"{most:g} {unit}".rstrip(), "; ".join(filter(None, (measured_as, more))), measured <= most)
+        self.hold(subject, what, f"{most:g} {unit}".rstrip(), self._shown(measured, unit, more), measured <= most)
+
+    def at_least(self, subject, what, least, measured, unit, more=""):
+        """Takes note of a number that is the better the larger it is."""
+        self.hold(subject, what, f"at least {least:,g} {unit}".rstrip(), self._shown(measured, unit, more), measured >= least)
+
+    @staticmethod
+    def _shown(measured, unit, more):
+        shown = f"{measured:,.0f}" if measured >= 100 or measured == int(measured) else f"{measured:.2f}"
+        return "; ".join(filter(None, (f"{shown} {unit}".rstrip(), more)))
 
     def take(self, line):
         """Takes note of a line that another program has printed, and prints it."""
@@ -177,10 +184,11 @@ class Bars:
 
     def show(self):
         """Prints all of them, unless another program does."""
-        if self._is_passed_on:
-            return
-        print("\n| | what | bar | measured | |\n|---|---|---|---|---|")
-        for row in self._rows:
-            print(f"| {' | '.join(row)} |")
-        missed = sum(row[-1] != "met" for row in self._rows)
-        print(f"\n{len(self._rows) - missed} of {len(self._rows)} bars are met")
+        if not self._is_passed_on:
+            print("\n".join(["", *self.table()]))
+
+    def table(self):
+        """The lines of a table of all, for a page."""
+        rows = [f"| {' | '.join(row)} |" for row in self._rows]
+        met = sum(row[-1] == "met" for row in self._rows)
+        return ["| | what | bar | measured | |", "|---|---|---|---|---|", *rows, "", f"{met} of {len(self._rows)} bars are met"]
