@@ -170,7 +170,7 @@ pub(crate) fn write(
     );
     single(
         "turn_udp_recvmmsg_calls",
-        "recvmmsg() syscalls returning at least one datagram",
+        "recvmmsg() syscalls returning >=1 datagram",
         sum("receive", "calls"),
     );
     single(
