@@ -4,7 +4,9 @@ use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
-use crate::harness::{Client, Server, Site, USER, channel, peer_receives, peer_socket};
+use turnbuckle_wire::{Class, Method};
+
+use crate::harness::{Client, Server, Site, USER, channel, peer_receives, peer_socket, plain};
 
 const TIMEOUT: Duration = Duration::from_secs(30);
 
@@ -124,6 +126,37 @@ fn a_page_in_a_browser_does_not_reach_the_console_although_it_knows_the_password
     }
     Client::new(site.ip(2), &consoled.server).allocate();
     consoled.enter();
+}
+
+#[test]
+fn what_is_switched_at_the_console_is_served_or_not_from_then_on() {
+    let site = Site::new();
+    let consoled = Consoled::start(site, &[]);
+    let mut visitor = consoled.enter();
+    let mut client = Client::new(site.ip(2), &consoled.server);
+    let binding = || plain(Class::Request, Method::BINDING, |_| {});
+    let allocate = || plain(Class::Request, Method::ALLOCATE, |_| {});
+    let mut switch = |flag: &str, is_on: &str| {
+        let said = visitor.says(&format!("tc {flag}"));
+        assert_eq!(said, format!("  {flag}: {is_on}\r\n> "));
+    };
+    for (flag, served, ignored) in [
+        ("stun-only", binding(), allocate()),
+        ("no-stun", allocate(), binding()),
+    ] {
+        switch(flag, "ON");
+        client.send_raw(&ignored);
+        client.exchange(&served);
+        switch(flag, "OFF");
+        client.exchange(&ignored);
+    }
+    switch("secure-stun", "ON");
+    let challenge = client.exchange(&binding()).expect(401);
+    assert!(!challenge.nonce().is_empty());
+    switch("secure-stun", "OFF");
+    client.exchange(&binding()).expect(200);
+    let accounting = consoled.server.stop();
+    assert_eq!(accounting.dropped_as("service_disabled"), 2);
 }
 
 //= V-16

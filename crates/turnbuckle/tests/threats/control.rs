@@ -175,6 +175,37 @@ fn a_trace_shows_what_one_user_asks_for_and_is_answered_and_ends_by_itself() {
 }
 
 #[test]
+fn the_log_leaves_out_what_is_below_its_level_from_the_command_on() {
+    let authority = Authority::new();
+    let options = authority.options(Key::P256);
+    let steered = Steered::start(Site::new(), &options.each_ref().map(String::as_str));
+    let level = |level: &str| steered.ctl(&["log", "--level", level]).expect(0);
+    // A command about a session that is not there is a line of the level info all the same.
+    let command = |number: &str| steered.ctl(&["end", number]).expect(1);
+    // Files that do not fit are worth a warning, whether they are found by the command or before it.
+    let refused = || steered.ctl(&["certificates", "--reload"]).expect(1);
+    let until = |text: &str| steered.server.lines_until(text);
+    command("1");
+    level("warning");
+    command("2");
+    authority.write("chain.pem", "half a file");
+    refused();
+    let lines = until("certificates not changed: cert ");
+    assert!(lines.contains("end session 000000000000000001"), "{lines}");
+    assert!(lines.contains("log: level=warning"), "{lines}");
+    assert!(!lines.contains("end session 000000000000000002"), "{lines}");
+    level("error");
+    authority.options(Key::P256);
+    authority.write("key.pem", "half a file");
+    refused();
+    level("info");
+    command("3");
+    let lines = until("end session 000000000000000003");
+    assert!(!lines.contains("not changed: pkey"), "{lines}");
+    assert!(!lines.contains("log: level"), "{lines}");
+}
+
+#[test]
 fn sessions_are_listed_filtered_shown_and_ended_and_the_rest_goes_on() {
     let site = Site::new();
     let steered = Steered::start(site, &["--allow-loopback-peers"]);

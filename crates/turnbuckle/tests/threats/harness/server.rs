@@ -234,13 +234,21 @@ impl Server {
 
     /// Waits for a line with `text`.
     pub(crate) fn wait_for_line(&self, text: &str) {
+        self.lines_until(text);
+    }
+
+    /// What is printed up to a line with `text`, which is awaited.
+    pub(crate) fn lines_until(&self, text: &str) -> String {
         let deadline = Instant::now() + START_TIMEOUT;
+        let mut lines = String::new();
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
             let line = self.lines.recv_timeout(left).expect("the line comes");
+            lines.push_str(&line);
             if line.contains(text) {
-                return;
+                return lines;
             }
+            lines.push('\n');
         }
     }
 
