@@ -33,6 +33,7 @@ fn several_shards_keep_every_rule() {
         ("answers to requests for tunnels", 101),
         ("answers to requests for tunnels", 403),
         ("answers to requests for tunnels", 407),
+        ("answers to requests for tunnels", 429),
         ("answers to requests for tunnels", 503),
         ("answers to strangers", 0),
         ("attacks on connections", 0),

@@ -17,7 +17,8 @@
 //! for a shard from others finds no room.
 //!
 //! Clients of HTTP have tunnels on connections of their own (RFC 9298), to one target or bound, and send to peers, to addresses that nobody may reach and
-//! in contexts that there are not. A tunnel ends with its connection, and nothing is left of it.
+//! in contexts that there are not. A tunnel ends with its connection, and nothing is left of it. In half of the worlds their user may have one or two
+//! sessions at a time: one more is refused, and one less is not.
 //!
 //! The thread of a shard fails in the midst of a turn and is started anew; where there are journals, the whole process is killed too, and the next one
 //! takes over. Then who comes by UDP and has been told of an allocation still has it.

@@ -5,6 +5,7 @@ mod connections;
 mod guest;
 mod operator;
 mod places;
+mod quota;
 mod rules;
 mod shards;
 
@@ -17,7 +18,8 @@ use turnbuckle_server::simulation::{Clock, ConnectionLimits, Journals, Room, Ser
 
 use self::guest::Guest;
 use self::operator::{Operator, Relays, config, now_at};
-use self::places::{PEER_PORT, PEERS, PEERS_V4, USERS, peer_at, proxies};
+use self::places::{PEER_PORT, PEERS, PEERS_V4, TURN_USERS, USERS, peer_at, proxies};
+use self::quota::Quota;
 use self::rules::Rules;
 use self::shards::Running;
 use super::client::{Client, Sort};
@@ -152,6 +154,7 @@ pub(super) struct ShardsWorld {
     clients: Vec<Client>,
     /// Clients of HTTP, which have tunnels.
     guests: Vec<Guest>,
+    quota: Quota,
     /// How many transport addresses clients have had.
     addresses: u16,
     peers: Vec<Peer>,
@@ -172,9 +175,12 @@ impl ShardsWorld {
         let sharing = if random.one_in(4) { count } else { 0 };
         let mut rates = seeded.fork("rates");
         let rate = rates.one_in(2).then(|| rates.between_u16(20, 200));
+        let mut quotas = seeded.fork("quotas");
+        let sessions = quotas.one_in(2).then(|| 1 + u32::from(quotas.one_in(3)));
         let relays = Relays {
             ports: 8 + random.between_u16(0, 40),
             rate: rate.and_then(|it| NonZeroU32::new(it.into())),
+            sessions,
             shared: Relays::shared_by(sharing),
         };
         let rules = Rules::default();
@@ -215,7 +221,7 @@ impl ShardsWorld {
                 clock,
                 ahead_s: 0,
                 relays,
-                users: USERS.len() - 1 + random.index(2),
+                users: TURN_USERS - 1 + random.index(2),
                 rules,
                 way,
             },
@@ -223,6 +229,7 @@ impl ShardsWorld {
             shards,
             clients: Vec::new(),
             guests: Vec::new(),
+            quota: Quota::new(sessions),
             addresses: 0,
             peers: (0..PEERS)
                 .map(|number| Peer {

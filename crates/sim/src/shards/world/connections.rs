@@ -10,7 +10,7 @@ use super::super::payload::{LEN_MIN, Payload, Sender};
 use super::super::wire::WireId;
 use super::super::{dtls, proxy};
 use super::guest::Guest;
-use super::places::{PEERS, PEERS_V4, USERS, listener_of, peer_at};
+use super::places::{BOUNDED_USER, PEERS, PEERS_V4, USERS, listener_of, peer_at};
 use super::{Event, IDLE_MAX, Phase, ShardsWorld, rules};
 use crate::message::{Attribute, Draft};
 use crate::plan;
@@ -146,7 +146,11 @@ impl ShardsWorld {
 
     /// Reads some of what has come on connections; peers write on theirs, and begin some.
     pub(super) fn wires(&mut self) -> Result<(), Violation> {
-        let ids = self.host.lock().wires.ids();
+        let ids = {
+            let mut host = self.host.lock();
+            self.quota.look(self.queue.now(), &mut host.wires);
+            host.wires.ids()
+        };
         for id in ids {
             self.wire(id)?;
         }
@@ -253,7 +257,10 @@ impl ShardsWorld {
 
     fn new_guest(&mut self, number: usize) -> Guest {
         let address = self.new_address(FIRST + number);
-        let user = number % NAMED;
+        let user = match self.operator.relays.sessions {
+            Some(_) => BOUNDED_USER,
+            None => number % NAMED,
+        };
         let owner = rules::owner(self.addresses, user);
         let is_v6 = self.random.one_in(3);
         let proxy = plan::proxy(FIRST + number, is_v6, address.port());
@@ -280,7 +287,7 @@ impl ShardsWorld {
             self.guests[number] = self.new_guest(number);
         }
         let guest = &mut self.guests[number];
-        let bytes = guest.act(self.queue.now());
+        let bytes = guest.act(self.queue.now(), &mut self.quota);
         self.host.lock().wires.write(guest.wire, &bytes);
         self.all_soon();
         let delay = self.random.between(10, 300) * MS;
@@ -296,7 +303,8 @@ impl ShardsWorld {
     ) -> Result<(), Violation> {
         self.seen.trace.bytes(bytes);
         let guest = &mut self.guests[number];
-        guest.take(bytes, &self.operator.rules, &mut self.seen.coverage)?;
+        let judges = (&self.operator.rules, &mut self.quota);
+        guest.take(self.queue.now(), bytes, judges, &mut self.seen.coverage)?;
         if is_over {
             guest.disconnected();
         }

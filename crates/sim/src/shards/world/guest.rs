@@ -13,7 +13,8 @@ use turnbuckle_wire::{CapsuleHeader, UDP_CONTEXT, Varint};
 use super::super::client::{Terms, User};
 use super::super::payload::{LEN_MIN, Payload, Sender};
 use super::super::wire::WireId;
-use super::places::{PEER_PORT, PEERS, PEERS_V4, peer_at};
+use super::places::{BOUNDED_REALM, PEER_PORT, PEERS, PEERS_V4, peer_at};
+use super::quota::Quota;
 use super::rules::Rules;
 use crate::plan;
 use crate::random::Seeded;
@@ -128,10 +129,11 @@ impl Guest {
     }
 
     /// Does the next thing: returns what is sent to the server.
-    pub(super) fn act(&mut self, now: u64) -> Vec<u8> {
+    pub(super) fn act(&mut self, now: u64, quota: &mut Quota) -> Vec<u8> {
         match (self.state, self.target) {
             (State::Begun, _) => {
                 self.state = State::Waits(now);
+                quota.asked(self.wire, now);
                 self.request()
             }
             (State::Open, Some(target)) => self.data(UDP_CONTEXT, target, &[]),
@@ -153,8 +155,12 @@ impl Guest {
             }
             None => ("%2A/%2A".to_owned(), format!("{CONNECT_UDP_BIND}: ?1\r\n")),
         };
+        let host = match self.user.realm {
+            BOUNDED_REALM => BOUNDED_REALM,
+            _ => "relay.test",
+        };
         let head = format!(
-            "GET /.well-known/masque/udp/{path}/ HTTP/1.1\r\nHost: relay.test\r\nConnection: Upgrade\r\n\
+            "GET /.well-known/masque/udp/{path}/ HTTP/1.1\r\nHost: {host}\r\nConnection: Upgrade\r\n\
              Upgrade: connect-udp\r\nCapsule-Protocol: ?1\r\n{bound}\
              Proxy-Authorization: Basic {pair}\r\n\r\n"
         );
@@ -243,11 +249,12 @@ impl Guest {
         )
     }
 
-    /// Takes what came on its connection.
+    /// Takes what came on its connection by now.
     pub(super) fn take(
         &mut self,
+        now: u64,
         bytes: &[u8],
-        rules: &Rules,
+        (rules, quota): (&Rules, &mut Quota),
         coverage: &mut Coverage,
     ) -> Result<(), Violation> {
         self.unread.extend_from_slice(bytes);
@@ -257,7 +264,9 @@ impl Guest {
                 return Ok(());
             };
             let head: Vec<u8> = self.unread.drain(..end + 4).collect();
-            self.take_answer(since, &String::from_utf8_lossy(&head), rules, coverage)?;
+            let head = String::from_utf8_lossy(&head);
+            let status = self.take_answer(since, &head, rules, coverage)?;
+            quota.answered(self.wire, status, now)?;
         }
         while self.state == State::Open
             && let Some((kind, value)) = self.capsule()
@@ -290,7 +299,7 @@ impl Guest {
         head: &str,
         rules: &Rules,
         coverage: &mut Coverage,
-    ) -> Result<(), Violation> {
+    ) -> Result<u16, Violation> {
         let status: u16 = head
             .strip_prefix("HTTP/1.1 ")
             .and_then(|rest| rest.get(..3)?.parse().ok())
@@ -314,8 +323,10 @@ impl Guest {
             }
             403 => target.is_some_and(|to| self.may_be_refused(to, since, rules)),
             407 => may_be_unknown,
+            // Whether a quota is reached is another's to judge.
+            429 => true,
             // No port, no rate, no socket, or no new clients.
-            429 | 500..=599 => true,
+            500..=599 => true,
             _ => false,
         };
         ensure(is_right, "tunnels", || {
@@ -323,7 +334,7 @@ impl Guest {
         })?;
         if status != 101 {
             self.state = State::Over;
-            return Ok(());
+            return Ok(status);
         }
         self.state = State::Open;
         coverage.count("tunnels opened", u16::from(target.is_none()));
@@ -335,7 +346,7 @@ impl Guest {
             let relays: Result<Vec<_>, _> = addresses.collect();
             self.relays = relays.map_err(|_| self.broken(&format!("was answered {head:?}")))?;
         }
-        Ok(())
+        Ok(status)
     }
 
     fn take_datagram(&mut self, value: &[u8], coverage: &mut Coverage) -> Result<(), Violation> {

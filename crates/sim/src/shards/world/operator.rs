@@ -5,15 +5,15 @@ use std::num::NonZeroU32;
 
 use turnbuckle_engine::{
     AuthConfig, Bandwidth, Config, Limits, MobilityConfig, NonceKey, Now, Rate, Realm, RealmConfig,
-    RelayAddress, RelayConfig, SharedRelays, TcpRelays, ThirdParties, TicketKey, Time, TokenCipher,
-    UnverifiedLimits,
+    RealmLimits, RelayAddress, RelayConfig, SharedRelays, TcpRelays, ThirdParties, TicketKey, Time,
+    TokenCipher, UnverifiedLimits,
 };
 use turnbuckle_server::simulation::{Clock, Server};
 
 use super::super::client::origin;
 use super::super::host::Owner;
 use super::super::pass::{SERVER_NAME, key_bytes};
-use super::places::OTHER_REALM;
+use super::places::{BOUNDED_REALM, OTHER_REALM};
 use super::rules::Rules;
 use super::{
     AHEAD_MAX_S, BEGIN_S, BEGIN_UNIX_S, Event, FIRST_PORT, Phase, STRANGERS, ShardsWorld, Way,
@@ -49,6 +49,8 @@ pub(super) struct Relays {
     pub(super) ports: u16,
     /// Bytes per second of an allocation, if they are bounded.
     pub(super) rate: Option<NonZeroU32>,
+    /// How many sessions with tunnels a user may have at a time, if they are bounded.
+    pub(super) sessions: Option<u32>,
     /// The shards' relay sockets, by family, each shared by its allocations; none where each allocation has its own.
     pub(super) shared: Vec<[SocketAddr; 2]>,
 }
@@ -180,28 +182,38 @@ pub(super) fn now_at(nanos: u64) -> Now {
 pub(super) fn config(relays: &Relays, rules: &Rules) -> Config {
     let mut auth = AuthConfig::new(REALM).expect("the realm is sound");
     let mut other = Realm::new(OTHER_REALM).expect("the realm is sound");
+    let mut bounded = Realm::new(BOUNDED_REALM).expect("the realm is sound");
     let mut third_parties = ThirdParties::new(SERVER_NAME).expect("the name is sound");
     for (_, user) in rules.known() {
         let key = key_bytes(rules.key());
         let added = match (user.password, user.realm) {
             (None, _) => third_parties.add_key(user.name, TokenCipher::Aes256Gcm, &key, None, None),
             (Some(password), OTHER_REALM) => other.add_user(user.name, password),
+            (Some(password), BOUNDED_REALM) => bounded.add_user(user.name, password),
             (Some(password), _) => auth.add_user(user.name, password),
         };
         added.expect("the user is sound");
     }
     auth.third_parties = Some(third_parties);
     auth.add_realm(other);
+    auth.add_realm(bounded);
     auth.add_origin(&origin(OTHER_REALM), OTHER_REALM)
         .expect("the realm is there");
     let shared = relays.shared.iter().map(|it| it.map(Some));
+    let bounds = RealmLimits {
+        user_quota: relays.sessions,
+        bytes_per_s: relays.rate,
+        ..RealmLimits::default()
+    };
     auth.nonce_key = Some(NonceKey::from_secret(b"the same in every world"));
     Config {
         auth,
         policy: rules.of_peers(REALM),
         realms: RealmConfig {
-            policies: [(OTHER_REALM.into(), rules.of_peers(OTHER_REALM))].into(),
-            ..RealmConfig::default()
+            policies: [OTHER_REALM, BOUNDED_REALM]
+                .map(|realm| (realm.into(), rules.of_peers(realm)))
+                .into(),
+            limits: [(BOUNDED_REALM.into(), bounds)].into(),
         },
         mobility: MobilityConfig {
             key: Some(TicketKey::from_secret(b"the same in every world")),

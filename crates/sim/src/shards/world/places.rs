@@ -11,8 +11,12 @@ use crate::plan::{self, LISTENERS};
 /// Peers by IPv4, and with those by IPv6, which have the numbers behind them.
 pub(super) const PEERS_V4: usize = 3;
 pub(super) const PEERS: usize = 5;
-/// Who may ask for something; the last one is in some worlds only. Whoever has no password shows tokens under the key of this name.
-pub(super) const USERS: [User; 4] = [
+/// How many of the users clients of TURN are at most; the last one of them is in some worlds only.
+pub(super) const TURN_USERS: usize = 4;
+/// Which user all clients of HTTP are where sessions are bounded.
+pub(super) const BOUNDED_USER: usize = 4;
+/// Who may ask for something. Whoever has no password shows tokens under the key of this name.
+pub(super) const USERS: [User; 5] = [
     User {
         name: "alice",
         password: Some("correct horse"),
@@ -33,9 +37,16 @@ pub(super) const USERS: [User; 4] = [
         password: Some("tr0ub4dor"),
         realm: OTHER_REALM,
     },
+    User {
+        name: "dora",
+        password: Some("under the doormat"),
+        realm: BOUNDED_REALM,
+    },
 ];
 /// A realm with peer rules of its own, and an origin of its own.
 pub(super) const OTHER_REALM: &str = "other.test";
+/// A realm whose users may be bounded in their sessions, and with the peer rules that most users have.
+pub(super) const BOUNDED_REALM: &str = "bounded.test";
 /// Where peers are reached.
 pub(super) const PEER_PORT: u16 = 4000;
 

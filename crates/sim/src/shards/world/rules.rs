@@ -10,7 +10,7 @@ use super::super::client::{Client, Terms, User};
 use super::super::pass::Pass;
 use super::super::payload::{Payload, Sender};
 use super::guest::Guest;
-use super::places::{OTHER_REALM, PEER_PORT, USERS, peer_at};
+use super::places::{BOUNDED_REALM, OTHER_REALM, PEER_PORT, TURN_USERS, USERS, peer_at};
 use crate::message::REALM;
 use crate::plan;
 use crate::random::Seeded;
@@ -80,15 +80,20 @@ impl Rules {
         self.refused.clear();
         self.changed = now;
         for realm in [REALM, OTHER_REALM] {
-            let refused = (0..peers).filter(|_| random.one_in(5));
-            self.refused.extend(refused.map(|number| (realm, number)));
+            for number in (0..peers).filter(|_| random.one_in(5)) {
+                self.refused.insert((realm, number));
+                if realm == REALM {
+                    self.refused.insert((BOUNDED_REALM, number));
+                }
+            }
         }
         if random.one_in(3) {
             (self.key, self.key_since) = (self.key + 1, now);
         }
-        let unknown = random.one_in(3).then(|| random.index(USERS.len()));
+        let unknown = random.one_in(3).then(|| random.index(TURN_USERS));
         for (user, terms) in self.terms.iter_mut().enumerate() {
-            if Some(user) == unknown {
+            // Whoever is no client of TURN is unknown together with one that is.
+            if Some(user % TURN_USERS) == unknown {
                 terms.unknown_since.get_or_insert(now);
             } else if terms.unknown_since.take().is_some() {
                 terms.known_since = now;
