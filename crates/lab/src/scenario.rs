@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use crate::connections::Settings;
 
 /// The scenarios that come with the program, in the order of a full run.
-const SHIPPED: [(&str, &str); 43] = [
+const SHIPPED: [(&str, &str); 44] = [
     ("smoke", include_str!("../scenarios/smoke.toml")),
     ("flood-1", include_str!("../scenarios/flood-1.toml")),
     ("flood-8", include_str!("../scenarios/flood-8.toml")),
@@ -75,6 +75,10 @@ const SHIPPED: [(&str, &str); 43] = [
     (
         "masque-calls",
         include_str!("../scenarios/masque-calls.toml"),
+    ),
+    (
+        "masque-calls-500",
+        include_str!("../scenarios/masque-calls-500.toml"),
     ),
     (
         "masque-mixed",
