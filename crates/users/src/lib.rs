@@ -26,6 +26,7 @@ mod secret;
 mod source;
 mod sql;
 mod sqlite;
+mod tls;
 mod words;
 
 pub use asking::{CONFIRMED_AFTER, QUESTIONS_MAX, Question, Questions};

@@ -11,12 +11,14 @@ use openssl::ssl::{SslConnector, SslFiletype, SslMethod, SslVerifyMode};
 use postgres_openssl::MakeTlsConnector;
 use tokio::time::timeout;
 use tokio_postgres::config::{SslMode, TargetSessionAttrs};
+use tokio_postgres::error::SqlState;
 use tokio_postgres::tls::MakeTlsConnect;
 use tokio_postgres::{Client, Config, NoTls, Socket};
 
 use super::conninfo::{PostgresSource, is_path};
 use super::said;
 use crate::error::DatabaseError;
+use crate::tls::is_refused;
 
 /// How long a connection may take where nothing else is said: libpq would wait for ever.
 const CONNECT_MAX: Duration = Duration::from_secs(5);
@@ -114,7 +116,8 @@ async fn connect_to(
     let (modes, verify): (&[SslMode], _) = match mode.as_str() {
         "disable" => (&[SslMode::Disable], Verify::Nothing),
         "allow" => (&[SslMode::Disable, SslMode::Require], Verify::Nothing),
-        "prefer" => (&[SslMode::Prefer], Verify::Nothing),
+        // A server may take some users without TLS alone.
+        "prefer" => (&[SslMode::Prefer, SslMode::Disable], Verify::Nothing),
         // With a root certificate it means more, for the sake of old configurations.
         "require" if root_certificate(source).is_some() => (&[SslMode::Require], Verify::Chain),
         "require" => (&[SslMode::Require], Verify::Nothing),
@@ -140,7 +143,15 @@ async fn connect_to(
         };
         match begun {
             Ok(client) => return Ok(client),
-            Err(error) => failed = Some(said(source, &error)),
+            Err(error) => {
+                // What is wrong with TLS is told of, rather than that there must be TLS.
+                if *mode != SslMode::Disable || failed.is_none() {
+                    failed = Some(said(source, &error));
+                }
+                if !may_be_taken_otherwise(&error) {
+                    break;
+                }
+            }
         }
     }
     Err(failed.unwrap_or_else(|| DatabaseError::permanent(source, "no TLS mode is possible")))
@@ -155,6 +166,15 @@ where
     // Ends when the client is dropped; what went wrong the client's calls tell.
     tokio::spawn(async move { connection.await.ok() });
     Ok(client)
+}
+
+/// Returns whether a server that has refused a connection may take one with TLS in place of one without, or the other way round. A password that
+/// is wrong is sent once.
+fn may_be_taken_otherwise(error: &tokio_postgres::Error) -> bool {
+    match error.code() {
+        Some(code) => *code != SqlState::INVALID_PASSWORD,
+        None => is_refused(error),
+    }
 }
 
 fn targets(source: &PostgresSource) -> Result<Vec<Target>, String> {

@@ -9,6 +9,7 @@ mod conninfo;
 
 use std::collections::BTreeMap;
 use std::error::Error as _;
+use std::iter::successors;
 use std::pin::pin;
 use std::time::{Duration, Instant};
 
@@ -30,6 +31,7 @@ use crate::records::{
 use crate::rest::Reading;
 use crate::secret::Secret;
 use crate::sql::Dialect;
+use crate::tls;
 
 /// Time between two looks at the snapshot, which costs the server 0.3 ms.
 const INTERVAL: Duration = Duration::from_millis(500);
@@ -39,6 +41,9 @@ const SILENCE_MAX: Duration = Duration::from_secs(5);
 
 /// After so long everything is read again.
 const WHOLE_AFTER: Duration = Duration::from_secs(3600);
+
+/// What the client finds that will not pass by itself.
+const LASTING: [&str; 2] = ["password missing", "server does not support TLS"];
 
 /// A connection to PostgreSQL.
 pub struct Postgres {
@@ -458,19 +463,13 @@ fn said(source: &PostgresSource, error: &tokio_postgres::Error) -> DatabaseError
         };
     }
     let mut what = error.to_string();
-    let mut causes = error.source();
-    let mut is_tls = false;
-    while let Some(cause) = causes {
-        is_tls |= cause
-            .downcast_ref::<openssl::ssl::Error>()
-            .is_some_and(|error| error.ssl_error().is_some());
-        let cause_text = cause.to_string();
-        if !what.contains(&cause_text) {
-            what = format!("{what}: {cause_text}");
+    for cause in successors(error.source(), |&cause| cause.source()) {
+        let cause = cause.to_string();
+        if !what.contains(&cause) {
+            what = format!("{what}: {cause}");
         }
-        causes = cause.source();
     }
-    match is_tls {
+    match tls::is_refused(error) || LASTING.iter().any(|lasting| what.contains(lasting)) {
         true => DatabaseError::permanent(source, what),
         false => DatabaseError::passing(source, what),
     }
