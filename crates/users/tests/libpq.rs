@@ -78,7 +78,7 @@ fn answer(port: u16, statement: &str) -> String {
 #[test]
 fn the_server_of_tls_is_proven_as_far_as_the_mode_says() {
     let authority = certificates::authority();
-    let (stranger, _) = certificates::authority();
+    let (stranger, _) = certificates::stranger();
     let folder = tempfile::tempdir().expect("a directory");
     let file = |name: &str| folder.path().join(name).display().to_string();
     std::fs::write(file("ca.pem"), &authority.0).expect("written");

@@ -397,7 +397,7 @@ fn a_server_that_hangs_or_refuses_is_told_apart() {
 #[test]
 fn the_server_of_tls_needs_a_certificate_of_the_authority_for_its_host() {
     let (authority, issuer) = certificates::authority();
-    let (_, stranger) = certificates::authority();
+    let (_, stranger) = certificates::stranger();
     let folder = tempfile::tempdir().expect("a directory");
     let ca = folder.path().join("ca.pem").display().to_string();
     std::fs::write(&ca, authority).expect("written");

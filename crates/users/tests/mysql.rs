@@ -2,6 +2,8 @@
 
 #[path = "support/certificates.rs"]
 mod certificates;
+#[path = "support/clients.rs"]
+mod clients;
 #[path = "support/following.rs"]
 mod following;
 #[path = "../../turnbuckle/tests/not_run/mod.rs"]
@@ -13,6 +15,8 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use openssl::x509::X509;
+use rcgen::{Issuer, KeyPair};
 use turnbuckle_users::{Connection, MysqlSource, Records, Source};
 
 use self::not_run::not_run;
@@ -53,7 +57,12 @@ fn server_with(prepare: impl FnOnce(&Path) -> Vec<String>) -> Option<Server> {
                 create user if not exists turn@'127.0.0.1' identified by 'a-secret';\n\
                 create user if not exists sealed@localhost identified by 'a-secret' require ssl;\n\
                 create user if not exists sealed@'127.0.0.1' identified by 'a-secret' require ssl;\n\
-                grant all on turn.* to turn@localhost, turn@'127.0.0.1', sealed@localhost, sealed@'127.0.0.1';\n";
+                create user if not exists proven@localhost identified by 'a-secret' require x509;\n\
+                create user if not exists proven@'127.0.0.1' identified by 'a-secret' require x509;\n\
+                create user if not exists named@localhost identified by 'a-secret' require subject '/CN=client';\n\
+                create user if not exists named@'127.0.0.1' identified by 'a-secret' require subject '/CN=client';\n\
+                grant all on turn.* to turn@localhost, turn@'127.0.0.1', sealed@localhost, sealed@'127.0.0.1',\
+                proven@localhost, proven@'127.0.0.1', named@localhost, named@'127.0.0.1';\n";
             std::fs::write(&first, statements).expect("written");
             command.args([
                 "--no-defaults",
@@ -247,35 +256,137 @@ fn users_of_a_server_that_hangs_stay_and_what_is_new_when_it_goes_on_is_named_al
 
 #[test]
 fn the_server_of_tls_needs_a_certificate_of_the_authority() {
-    let (authority, issuer) = certificates::authority();
-    let (stranger, _) = certificates::authority();
+    let authority = certificates::authority();
+    let (stranger, _) = certificates::stranger();
     let folder = tempfile::tempdir().expect("a directory");
     let file = |name: &str| folder.path().join(name).display().to_string();
-    std::fs::write(file("ca.pem"), authority).expect("written");
-    std::fs::write(file("stranger.pem"), stranger).expect("written");
-    let server = server_with(|folder| {
-        certificates::write(folder, &issuer, "db.example.org");
-        let file = |name: &str| folder.join(name).display().to_string();
-        vec![
-            format!("--ssl-cert={}", file("cert.pem")),
-            format!("--ssl-key={}", file("key.pem")),
-        ]
-    });
-    let Some(server) = server else {
+    let (hash, other) = (hash_of(&authority.0), hash_of(&stranger));
+    for (name, content) in [
+        ("ca.pem".to_owned(), &authority.0),
+        ("stranger.pem".to_owned(), &stranger),
+        // An authority for all servers that is not called by its hash is none.
+        ("unnamed/ca.pem".to_owned(), &authority.0),
+        ("strangers/server.pem".to_owned(), &authority.0),
+        (format!("strangers/{other}.0"), &stranger),
+        (format!("both/{other}.0"), &stranger),
+        (format!("both/{hash}.0"), &authority.0),
+        ("both/README".to_owned(), &"no certificate".to_owned()),
+        (format!("both/folder/{hash}.0"), &authority.0),
+    ] {
+        let path = folder.path().join(name);
+        std::fs::create_dir_all(path.parent().expect("a folder")).expect("made");
+        std::fs::write(path, content).expect("written");
+    }
+    let Some(server) = server_with(|folder| options_for_tls(folder, &authority)) else {
         return;
     };
     let open = |more: &str| {
         let words = format!("user=sealed password=a-secret dbname=turn {more}");
-        Connection::open(&source(server.port, &words))
+        Connection::open(&source(server.port, &words)).err()
     };
-    let error = open("").err().expect("this user needs TLS");
+    let error = open("").expect("this user needs TLS");
     assert!(error.to_string().contains("Access denied"), "{error}");
-    drop(open(&format!("ca={}", file("ca.pem"))).expect("the right server"));
-    let other = format!("ca={}", file("stranger.pem"));
-    let error = open(&other).err().expect("another authority");
-    assert!(!error.to_string().contains("a-secret"), "{error}");
-    assert!(
-        error.to_string().contains("certificate verify failed"),
-        "{error}"
-    );
+    for right in [
+        format!("ca={}", file("ca.pem")),
+        format!("capath={}", file("both")),
+        format!("ca={} capath={}", file("stranger.pem"), file("both")),
+    ] {
+        assert_eq!(open(&right), None, "{right}");
+    }
+    for (wrong, expected) in [
+        (
+            format!("ca={}", file("stranger.pem")),
+            "certificate verify failed",
+        ),
+        (
+            format!("capath={}", file("strangers")),
+            "certificate verify failed",
+        ),
+        (
+            format!("capath={}", file("unnamed")),
+            "no certificate is called by its hash",
+        ),
+        (format!("capath={}", file("nowhere")), "No such file"),
+    ] {
+        let error = open(&wrong).unwrap_or_else(|| panic!("{wrong}"));
+        let text = error.to_string();
+        assert!(
+            error.is_permanent() && text.contains(expected),
+            "{wrong}: {text}"
+        );
+        assert!(!text.contains("a-secret"), "{text}");
+    }
+}
+
+/// Returns what the file of a certificate is called in a folder of authorities, but for its number.
+fn hash_of(pem: &str) -> String {
+    let certificate = X509::from_pem(pem.as_bytes()).expect("a certificate");
+    format!("{:08x}", certificate.subject_name_hash())
+}
+
+/// Writes what a server proves itself by, and its clients. Returns the options that name it.
+fn options_for_tls(
+    folder: &Path,
+    (authority, issuer): &(String, Issuer<'static, KeyPair>),
+) -> Vec<String> {
+    certificates::write(folder, issuer, "db.example.org");
+    std::fs::write(folder.join("ca.pem"), authority).expect("written");
+    let options = ["ca", "cert", "key"].map(|name| {
+        let path = folder.join(name).with_extension("pem");
+        format!("--ssl-{name}={}", path.display())
+    });
+    options.into()
+}
+
+#[test]
+fn a_user_who_needs_a_certificate_is_let_in_with_that_of_the_words_and_with_no_other() {
+    let authority = certificates::authority();
+    let folder = tempfile::tempdir().expect("a directory");
+    clients::write(folder.path(), &authority.1);
+    std::fs::write(folder.path().join("ca.pem"), &authority.0).expect("written");
+    // What a server thinks of a certificate it says at its place in the handshake, and from 1.3 on afterwards, when we may be writing already.
+    for (version, says_all) in [("TLSv1.2", true), ("TLSv1.3", false)] {
+        let server = server_with(|folder| {
+            let mut options = options_for_tls(folder, &authority);
+            options.push(format!("--tls-version={version}"));
+            options
+        });
+        let Some(server) = server else {
+            return;
+        };
+        certificates_are_judged(server.port, folder.path(), says_all);
+    }
+}
+
+fn certificates_are_judged(port: u16, folder: &Path, says_all: bool) {
+    let file = |name: &str| folder.join(name).display().to_string();
+    for (user, certificate, expected) in [
+        ("proven", "client", None),
+        ("proven", "other", None),
+        ("proven", "chain", None),
+        ("proven", "stranger", Some("unknown ca")),
+        ("proven", "", Some("Access denied")),
+        ("named", "client", None),
+        ("named", "other", Some("Access denied")),
+    ] {
+        let files = match certificate {
+            "" => String::new(),
+            name => format!("key={}.key cert={}.pem", file(name), file(name)),
+        };
+        let words = format!(
+            "user={user} password=a-secret dbname=turn ca={} {files}",
+            file("ca.pem")
+        );
+        let error = Connection::open(&source(port, &words)).err();
+        let Some(expected) = expected else {
+            assert_eq!(error, None, "{words}");
+            continue;
+        };
+        let error = error.unwrap_or_else(|| panic!("{words}"));
+        let text = error.to_string();
+        let is_said = error.is_permanent() && text.contains(expected);
+        let may_be_unsaid = !says_all && certificate == "stranger";
+        assert!(is_said || may_be_unsaid, "{words}: {text}");
+        assert!(!text.contains("a-secret"), "{text}");
+    }
 }

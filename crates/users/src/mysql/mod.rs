@@ -20,6 +20,7 @@ use mysql_async::{
 };
 use openssl::pkcs12::Pkcs12;
 use openssl::pkey::PKey;
+use openssl::stack::Stack;
 use openssl::x509::X509;
 use tokio::time::{sleep, timeout};
 
@@ -35,6 +36,7 @@ use crate::records::{
 use crate::rest::Reading;
 use crate::secret::Secret;
 use crate::sql::Dialect;
+use crate::tls::is_refused;
 
 /// Time between two looks at when the tables have changed.
 const INTERVAL: Duration = Duration::from_secs(1);
@@ -348,10 +350,8 @@ fn tls(files: &Tls) -> Result<Option<SslOpts>, String> {
     }
     let mut roots: Vec<PathBuf> = files.ca.iter().cloned().collect();
     if let Some(folder) = &files.ca_folder {
-        let error = |error| format!("capath {}: {error}", folder.display());
-        for entry in std::fs::read_dir(folder).map_err(error)? {
-            roots.push(entry.map_err(error)?.path());
-        }
+        let in_folder = |what: String| format!("capath {}: {what}", folder.display());
+        roots.extend(hashed(folder).map_err(in_folder)?);
     }
     let mut tls = SslOpts::default()
         .with_danger_skip_domain_validation(true)
@@ -365,15 +365,41 @@ fn tls(files: &Tls) -> Result<Option<SslOpts>, String> {
     Ok(Some(tls))
 }
 
+/// Returns the files of a folder that OpenSSL looks for in one of authorities: those that are called by the hash of the name in the certificate.
+fn hashed(folder: &Path) -> Result<Vec<PathBuf>, String> {
+    let is_hash = |text: &str| text.len() == 8 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
+    let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(folder).map_err(|error| error.to_string())? {
+        let path = entry.map_err(|error| error.to_string())?.path();
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        let parts = name.split_once('.');
+        if parts.is_some_and(|(hash, number)| is_hash(hash) && is_number(number)) {
+            found.push(path);
+        }
+    }
+    // Without any, no server would have to prove anything.
+    match found.is_empty() {
+        true => Err("no certificate is called by its hash (`openssl rehash`)".to_owned()),
+        false => Ok(found),
+    }
+}
+
 /// Packs a key and its certificates in the form that the TLS library takes.
 fn identity(key: &Path, cert: &Path) -> Result<Vec<u8>, String> {
     let read =
         |path: &Path| std::fs::read(path).map_err(|error| format!("{}: {error}", path.display()));
     let wrong = |path: &Path| format!("{}: it cannot be read as PEM", path.display());
     let pkey = PKey::private_key_from_pem(&read(key)?).map_err(|_| wrong(key))?;
-    let x509 = X509::from_pem(&read(cert)?).map_err(|_| wrong(cert))?;
-    let archive = Pkcs12::builder().pkey(&pkey).cert(&x509).build2("");
-    let archive = archive.and_then(|archive| archive.to_der());
+    let certificates = X509::stack_from_pem(&read(cert)?).map_err(|_| wrong(cert))?;
+    let mut certificates = certificates.into_iter();
+    let own = certificates.next().ok_or_else(|| wrong(cert))?;
+    let archive = Stack::new().and_then(|mut others| {
+        certificates.try_for_each(|other| others.push(other))?;
+        let mut archive = Pkcs12::builder();
+        archive.pkey(&pkey).cert(&own).ca(others);
+        archive.build2("")?.to_der()
+    });
     archive.map_err(|_| format!("{}: the key does not fit", cert.display()))
 }
 
@@ -430,7 +456,7 @@ fn said(source: &MysqlSource, error: &mysql_async::Error) -> DatabaseError {
             }
             _ => DatabaseError::passing(source, &answer.message),
         },
-        mysql_async::Error::Io(mysql_async::IoError::Io(error)) => {
+        mysql_async::Error::Io(mysql_async::IoError::Io(error)) if !is_refused(error) => {
             DatabaseError::passing(source, error)
         }
         mysql_async::Error::Io(error) => DatabaseError::permanent(source, error),

@@ -8,7 +8,16 @@ use rcgen::{IsCa, Issuer, KeyPair};
 
 /// Returns the certificate of an authority, and what it signs with.
 pub(crate) fn authority() -> (String, Issuer<'static, KeyPair>) {
-    let (params, key) = of_authority("an authority of tests");
+    authority_called("an authority of tests")
+}
+
+/// Returns the same of an authority that nobody trusts.
+pub(crate) fn stranger() -> (String, Issuer<'static, KeyPair>) {
+    authority_called("a stranger")
+}
+
+fn authority_called(name: &str) -> (String, Issuer<'static, KeyPair>) {
+    let (params, key) = of_authority(name);
     let certificate = params.self_signed(&key).expect("a certificate");
     (certificate.pem(), Issuer::new(params, key))
 }

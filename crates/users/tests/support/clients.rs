@@ -4,7 +4,7 @@ use std::path::Path;
 
 use rcgen::{Issuer, KeyPair};
 
-use crate::certificates::{called, of_authority, put};
+use crate::certificates::{called, of_authority, put, stranger};
 
 /// Writes certificates into a folder, each with its key: `client`, `other`, who is called otherwise, `chain`, with the certificate of an authority below
 /// the given one, and `stranger`, of an authority that nobody knows.
@@ -27,7 +27,5 @@ pub(crate) fn write(folder: &Path, issuer: &Issuer<'_, KeyPair>) {
     let between = params.signed_by(&key, issuer).expect("a certificate");
     let between = (between.pem(), Issuer::new(params, key));
     write("chain", &between.1, "client", &between.0);
-    let (params, key) = of_authority("an authority that nobody knows");
-    let stranger = Issuer::new(params, key);
-    write("stranger", &stranger, "client", "");
+    write("stranger", &stranger().1, "client", "");
 }
