@@ -67,7 +67,8 @@ pub(crate) struct Targets {
     /// A name that the server resolves to a peer which is forbidden, as a tunnel's target; may be given several times
     #[arg(long = "forbidden-name", value_name = "NAME")]
     pub(crate) names: Vec<String>,
-    /// Of the spellings of addresses as targets of tunnels, which are more than 20,000, try one in so many
+    /// Of the spellings of addresses as targets of tunnels, and of the addresses in bound tunnels, which make more than 20,000 probes each, try one in
+    /// so many
     #[arg(long = "target-one-in", value_name = "COUNT", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=10_000))]
     pub(crate) one_in: u16,
 }
@@ -81,7 +82,7 @@ pub(crate) enum Door {
     Http1,
     /// Tunnels of UDP in HTTP/3, at the port of TURN
     Http3,
-    /// Bound tunnels of UDP in HTTP/1.1: peers of contexts and of datagrams
+    /// Bound tunnels of UDP in HTTP/1.1 and in HTTP/3: peers of contexts and of datagrams
     Bind,
 }
 
@@ -94,7 +95,7 @@ impl Door {
             Self::Turn => "TURN",
             Self::Http1 => "HTTP/1.1",
             Self::Http3 => "HTTP/3",
-            Self::Bind => "HTTP/1.1, bound",
+            Self::Bind => "bound tunnels",
         }
     }
 }
@@ -138,8 +139,8 @@ pub(crate) struct Users {
 /// Who hears what gets through.
 #[derive(clap::Args, Clone, Debug)]
 pub(crate) struct Peers {
-    /// Listen on this port of every address of this host, by UDP and TCP, and say what arrives: for runs on the server's own host; probes
-    /// name the port even when nobody listens
+    /// Listen on this port of every address of this host, by UDP and TCP, and by UDP on the two behind it, and say what arrives: for runs on the
+    /// server's own host; probes name the ports even when nobody listens
     #[arg(long, value_name = "PORT")]
     pub(crate) canary: Option<u16>,
     /// A peer's address that the server may reach and the canary hears, to show that it does hear; may be given several times

@@ -1,6 +1,7 @@
 //! The state that all attacks share.
 
 use std::net::IpAddr;
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,7 +9,7 @@ use turnbuckle_client::blocking::Target;
 use turnbuckle_client::{Credentials, Transport};
 
 use crate::arguments::{Arguments, Crowd, Targets};
-use crate::canary::Canary;
+use crate::canary::{Canary, PORTS};
 
 /// The port of peers when no canary listens.
 const PORT: u16 = 7000;
@@ -85,6 +86,12 @@ impl Context {
     /// Returns the port of forbidden peers.
     pub(crate) fn port(&self) -> u16 {
         self.canary.as_ref().map_or(PORT, Canary::port)
+    }
+
+    /// Returns all ports of forbidden peers in bound tunnels, at which a canary hears too.
+    pub(crate) fn ports(&self) -> RangeInclusive<u16> {
+        let first = self.port();
+        first..=first.saturating_add(PORTS - 1)
     }
 
     /// Returns whether a row is to be tried.

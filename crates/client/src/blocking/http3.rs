@@ -1,6 +1,6 @@
 //! A client of UDP proxying in HTTP/3 (RFC 9298 §3.4), that waits for each response.
 //!
-//! It has no dynamic table of QPACK, and passes over the frames of HTTP/3 that it knows nothing of.
+//! What is said on the streams is [`Client`]'s, as that of the load generator.
 
 use std::collections::BTreeMap;
 use std::io::{self, ErrorKind};
@@ -9,15 +9,15 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use rustls::ClientConfig;
-use turnbuckle_masque::Target;
-use turnbuckle_masque::h3::{self, FIELDS_SIZE_MAX, qpack};
+use turnbuckle_masque::h3::{self, Client, Happened};
+use turnbuckle_masque::{Target, bind};
 use turnbuckle_quic::{
     Application, Bytes, Closed, Connection, ConnectionName, Endpoint, Keys, Limits, Outlet, Path,
-    Settings, Statistics, Strangers, StreamId, StreamState, Via, WallClock,
+    Settings, Statistics, Strangers, StreamError, StreamId, StreamState, Via, WallClock,
 };
-use turnbuckle_wire::{UDP_CONTEXT, Varint};
+use turnbuckle_wire::Varint;
 
-use super::tunnel::{ANSWER_WAIT, TunnelAnswer};
+use super::tunnel::{ANSWER_WAIT, is_granted, take_capsule};
 use crate::certificates::{Signatures, taking_any};
 use crate::credentials::Credentials;
 
@@ -27,10 +27,6 @@ const HANDSHAKE_WAIT: Duration = Duration::from_secs(5);
 const TICK: Duration = Duration::from_millis(5);
 /// Bytes of the longest datagram that is read.
 const DATAGRAM_LEN_MAX: usize = 2048;
-/// The control stream: SETTINGS with H3_DATAGRAM (RFC 9114 §6.2.1, RFC 9297 §2.1.1).
-const CONTROL: [u8; 5] = [0x00, 0x04, 0x02, 0x33, 0x01];
-/// The frame with a field section (RFC 9114 §7.2.2).
-const HEADERS: u64 = 0x01;
 /// The code of a connection that ends without an error (RFC 9114 §8.1).
 const NO_ERROR: u32 = 0x0100;
 
@@ -43,12 +39,13 @@ pub struct Http3 {
 }
 
 /// What has come.
-#[derive(Default)]
 struct Seen {
     is_connected: bool,
-    /// The bytes on the streams of requests, and whether more may come.
-    answers: BTreeMap<u64, (Vec<u8>, bool)>,
-    closed: Option<Closed>,
+    /// What is said, each tunnel being named by its stream.
+    http: Client<u64>,
+    /// What has become of requests that are waited for, by their streams; of a tunnel that is open also that it has ended.
+    answers: BTreeMap<u64, Happened<u64>>,
+    closed: Option<String>,
 }
 
 impl Http3 {
@@ -66,7 +63,12 @@ impl Http3 {
         socket.set_read_timeout(Some(TICK))?;
         let mut tls = taking_any(Signatures::Checked).map_err(io::Error::other)?;
         tls.alpn_protocols = vec![b"h3".to_vec()];
-        let seen = Arc::<Mutex<Seen>>::default();
+        let seen = Arc::new(Mutex::new(Seen {
+            is_connected: false,
+            http: Client::keeping_capsules(),
+            answers: BTreeMap::new(),
+            closed: None,
+        }));
         let (endpoint, name) = begin(server, tls, name, Arc::clone(&seen))?;
         let mut link = Self {
             endpoint,
@@ -75,18 +77,17 @@ impl Http3 {
             seen,
         };
         link.run_until(HANDSHAKE_WAIT, |seen| seen.is_connected)?;
+        let mut control = Bytes::from(link.seen().http.control());
         let opened = link.with(|connection| {
             let stream = connection.open_uni()?;
-            connection
-                .write(stream, &mut Bytes::from_static(&CONTROL))
-                .ok()
+            connection.write(stream, &mut control).ok()
         });
         opened.ok_or(ErrorKind::ConnectionAborted)?;
         Ok(link)
     }
 
     /// Asks for a tunnel to `host`, as it stands in the path, as a user, and sends `early` for the target with the request.
-    /// Returns the number of the request's stream, and the answer.
+    /// Returns the number of the request's stream, and the status code that it is refused with; `None` if there is a tunnel.
     ///
     /// # Errors
     /// The connection has failed, or no answer has come.
@@ -96,31 +97,92 @@ impl Http3 {
         (host, port): (&str, u16),
         user: &Credentials,
         early: &[u8],
-    ) -> io::Result<(u64, TunnelAnswer)> {
+    ) -> io::Result<(u64, Option<u16>)> {
         let request = h3::asking(authority, &Target::path(host, port), &user.basic());
         let stream = self.open(Bytes::from(request))?;
         if !early.is_empty() {
-            self.send(stream, early);
+            let head = Client::<u64>::datagram_head(stream);
+            self.send(&[&head, early].concat());
         }
-        self.run_until(ANSWER_WAIT, |seen| {
-            let answer = seen.answers.get(&stream);
-            answer.is_some_and(|(bytes, is_open)| !is_open || section_of(bytes).is_some())
-        })?;
-        let answer = self.seen().answers.remove(&stream);
-        let (bytes, _) = answer.unwrap_or_default();
-        let answer = section_of(&bytes).and_then(answer_of);
-        let answer = answer.ok_or(ErrorKind::InvalidData)?;
-        if !answer.is_open {
-            self.end(stream);
-        }
-        Ok((stream, answer))
+        Ok((stream, self.answer(stream)?))
     }
 
-    /// Sends a datagram to the target of the tunnel on `stream`, in a DATAGRAM frame (RFC 9297 §2.1). One that is too long is lost, as in a network.
-    fn send(&mut self, stream: u64, payload: &[u8]) {
-        let mut bytes = integers([stream / 4, UDP_CONTEXT]);
-        bytes.extend_from_slice(payload);
-        self.with(|connection| connection.send_datagram(Bytes::from(bytes)).ok());
+    /// Asks for a bound tunnel as a user (draft-ietf-masque-connect-udp-listen), with the same result.
+    ///
+    /// # Errors
+    /// The connection has failed, or no answer has come.
+    pub fn ask_bound(
+        &mut self,
+        authority: &str,
+        user: &Credentials,
+    ) -> io::Result<(u64, Option<u16>)> {
+        let request = h3::asking_bound(authority, &user.basic());
+        let stream = self.open(Bytes::from(request))?;
+        Ok((stream, self.answer(stream)?))
+    }
+
+    /// Waits for the answer to a request.
+    fn answer(&mut self, stream: u64) -> io::Result<Option<u16>> {
+        self.run_until(ANSWER_WAIT, |seen| seen.answers.contains_key(&stream))?;
+        let answer = self.seen().answers.remove(&stream);
+        match answer {
+            Some(Happened::Opened(_)) => Ok(None),
+            Some(Happened::Refused(_, status)) => {
+                self.end(stream);
+                Ok(Some(status))
+            }
+            Some(Happened::Ended(_)) | None => Err(ErrorKind::UnexpectedEof.into()),
+        }
+    }
+
+    /// Registers a context in the bound tunnel on `stream`, which is uncompressed without a `peer`. Returns whether the server takes it.
+    ///
+    /// # Errors
+    /// The connection or the tunnel has failed, or no answer has come.
+    pub fn register(
+        &mut self,
+        stream: u64,
+        context: u64,
+        peer: Option<SocketAddr>,
+    ) -> io::Result<bool> {
+        let capsule = Client::<u64>::in_stream(&bind::assign(context, peer));
+        let mut capsule = Bytes::from(capsule);
+        let written = self.with(|connection| {
+            let stream = StreamId::from_u64(stream);
+            connection.write(stream, &mut capsule).ok()
+        });
+        written.ok_or(ErrorKind::BrokenPipe)?;
+        let deadline = Instant::now() + ANSWER_WAIT;
+        loop {
+            let capsule = match self.seen().http.capsules(stream) {
+                Some(unread) => take_capsule(unread),
+                None => return Err(ErrorKind::UnexpectedEof.into()),
+            };
+            match capsule {
+                Some((kind, value)) => {
+                    if let Some(is_granted) = is_granted(kind, &value, context) {
+                        return Ok(is_granted);
+                    }
+                }
+                None if Instant::now() > deadline => return Err(ErrorKind::TimedOut.into()),
+                None => self.turn(),
+            }
+            self.check()?;
+        }
+    }
+
+    /// Sends a datagram to `peer` in an uncompressed context of the bound tunnel on `stream`.
+    pub fn send_to(&mut self, stream: u64, context: u64, peer: SocketAddr, payload: &[u8]) {
+        let quarter = Varint::new(stream / 4);
+        let quarter = quarter.as_ref().map_or(&[][..], Varint::as_bytes);
+        let head = bind::addressed(context, peer);
+        self.send(&[quarter, head.as_bytes(), payload].concat());
+    }
+
+    /// Sends a DATAGRAM frame (RFC 9297 §2.1). One that is too long is lost, as in a network.
+    fn send(&mut self, bytes: &[u8]) {
+        let bytes = Bytes::copy_from_slice(bytes);
+        self.with(|connection| connection.send_datagram(bytes).ok());
         self.transmit();
     }
 
@@ -142,14 +204,13 @@ impl Http3 {
         let deadline = Instant::now() + ANSWER_WAIT;
         loop {
             if let Some(stream) = self.with(|connection| connection.open()) {
-                self.seen()
-                    .answers
-                    .insert(stream.to_u64(), (Vec::new(), true));
+                let number = stream.to_u64();
+                self.seen().http.asked(number, number);
                 let written = self.with(|connection| connection.write(stream, &mut request).ok());
                 written.ok_or(ErrorKind::ConnectionAborted)?;
                 // A datagram that comes before its request is nobody's.
                 self.transmit();
-                return Ok(stream.to_u64());
+                return Ok(number);
             }
             self.check()?;
             if Instant::now() > deadline {
@@ -174,7 +235,7 @@ impl Http3 {
     fn check(&self) -> io::Result<()> {
         match &self.seen().closed {
             None => Ok(()),
-            Some(closed) => Err(io::Error::other(format!("closed: {closed:?}"))),
+            Some(why) => Err(io::Error::other(format!("closed: {why}"))),
         }
     }
 
@@ -249,48 +310,6 @@ fn begin(
     Ok((endpoint, connection))
 }
 
-/// Returns numbers as HTTP/3 has them.
-fn integers(numbers: impl IntoIterator<Item = u64>) -> Vec<u8> {
-    let mut bytes = Vec::new();
-    for number in numbers.into_iter().filter_map(Varint::new) {
-        bytes.extend_from_slice(number.as_bytes());
-    }
-    bytes
-}
-
-/// Returns the first field section of a stream, if it has come whole.
-fn section_of(bytes: &[u8]) -> Option<&[u8]> {
-    let mut rest = bytes;
-    loop {
-        let (kind, kind_len) = Varint::read(rest)?;
-        rest = rest.get(kind_len..)?;
-        let (len, len_len) = Varint::read(rest)?;
-        rest = rest.get(len_len..)?;
-        let (frame, after) = rest.split_at_checked(usize::try_from(len).ok()?)?;
-        if kind == HEADERS {
-            return Some(frame);
-        }
-        rest = after;
-    }
-}
-
-fn answer_of(section: &[u8]) -> Option<TunnelAnswer> {
-    let (mut status, mut fields) = (None, String::new());
-    for field in qpack::decode(section, FIELDS_SIZE_MAX).ok()? {
-        let value = String::from_utf8_lossy(&field.value);
-        match &*field.name {
-            b":status" => status = value.parse().ok(),
-            name => fields += &format!("{}: {value}\r\n", String::from_utf8_lossy(name)),
-        }
-    }
-    let status = status?;
-    Some(TunnelAnswer {
-        status,
-        is_open: (200..300).contains(&status),
-        fields,
-    })
-}
-
 struct App(Arc<Mutex<Seen>>);
 
 impl App {
@@ -307,16 +326,27 @@ impl Application for App {
     fn readable(&mut self, connection: &mut Connection<'_>, stream: StreamId) {
         let mut bytes = Vec::new();
         let state = connection.read(stream, |part| bytes.extend_from_slice(part));
+        let number = stream.to_u64();
         let mut seen = self.seen();
-        // The server's own streams, and answers that nobody waits for, are passed over.
-        if let Some((answer, is_open)) = seen.answers.get_mut(&stream.to_u64()) {
-            answer.extend_from_slice(&bytes);
-            *is_open = matches!(state, Ok(StreamState::Open));
+        let read = seen.http.received(number, &bytes);
+        let read = read.and_then(|()| match state {
+            Ok(StreamState::Open) | Err(StreamError::Unknown) => Ok(()),
+            Ok(StreamState::Finished) | Err(_) => seen.http.ended(number),
+        });
+        while let Some(happened) = seen.http.poll() {
+            let (Happened::Opened(name) | Happened::Refused(name, _) | Happened::Ended(name)) =
+                happened;
+            seen.answers.insert(name, happened);
+        }
+        if let Err(violation) = read {
+            seen.closed.get_or_insert_with(|| violation.why.to_owned());
+            connection.close(violation.code.0, violation.why);
         }
     }
 
     fn closed(&mut self, cause: Closed, _: &Statistics) {
-        self.seen().closed = Some(cause);
+        let mut seen = self.seen();
+        seen.closed.get_or_insert_with(|| format!("{cause:?}"));
     }
 }
 
@@ -345,24 +375,5 @@ impl Strangers for Server {
 
     fn admits(&mut self, _: IpAddr, _: usize, _: usize) -> bool {
         false
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_answer_is_the_first_section_that_is_whole() {
-        let section = qpack::encode(&[(":status", "403"), ("proxy-status", "a; error=b")]);
-        let mut bytes = vec![0x21, 0x02, 0xaa, 0xbb]; // a frame of a type that means nothing
-        bytes.extend(integers([HEADERS, section.len() as u64]));
-        bytes.extend_from_slice(&section);
-        assert_eq!(section_of(&bytes[..bytes.len() - 1]), None);
-        let answer = section_of(&bytes).and_then(answer_of).unwrap();
-        assert_eq!(
-            (answer.status, &*answer.fields, answer.is_open),
-            (403, "proxy-status: a; error=b\r\n", false)
-        );
     }
 }

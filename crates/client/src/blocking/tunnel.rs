@@ -30,7 +30,7 @@ pub struct Tunnel {
 pub struct TunnelAnswer {
     /// The status code.
     pub status: u16,
-    /// Whether there is a tunnel: by HTTP/1.1 with 101 (RFC 9298 §3.3), by HTTP/3 with any 2xx (§3.5).
+    /// Whether there is a tunnel: with 101 alone (RFC 9298 §3.3).
     pub is_open: bool,
     /// The fields, one a line.
     pub fields: String,
@@ -82,11 +82,8 @@ impl Tunnel {
         self.send_raw(&bind::assign(context, peer))?;
         let deadline = Instant::now() + ANSWER_WAIT;
         while let Some((kind, value)) = self.capsule_by(deadline)? {
-            let is_ours = Varint::read(&value).is_some_and(|(it, _)| it == context);
-            match ContextCapsule::of_kind(kind) {
-                Some(ContextCapsule::Ack) if is_ours => return Ok(true),
-                Some(ContextCapsule::Close) if is_ours => return Ok(false),
-                _ => {}
+            if let Some(is_granted) = is_granted(kind, &value, context) {
+                return Ok(is_granted);
             }
         }
         Err(io::ErrorKind::TimedOut.into())
@@ -168,7 +165,7 @@ impl Tunnel {
 
     fn capsule_by(&mut self, deadline: Instant) -> io::Result<Option<(u64, Vec<u8>)>> {
         loop {
-            if let Some(capsule) = self.capsule() {
+            if let Some(capsule) = take_capsule(&mut self.unread) {
                 return Ok(Some(capsule));
             }
             if !self.read_more(deadline)? {
@@ -190,17 +187,6 @@ impl Tunnel {
         }
     }
 
-    /// Takes the first whole capsule of what has come.
-    fn capsule(&mut self) -> Option<(u64, Vec<u8>)> {
-        let header = CapsuleHeader::parse(&self.unread)?;
-        let end = header
-            .len
-            .checked_add(usize::try_from(header.value_len).ok()?)?;
-        let value = self.unread.get(header.len..end)?.to_vec();
-        self.unread.drain(..end);
-        Some((header.kind, value))
-    }
-
     /// Returns whether anything came in time.
     fn read_more(&mut self, deadline: Instant) -> io::Result<bool> {
         let mut buffer = [0; 65536];
@@ -220,6 +206,27 @@ impl Tunnel {
                 Err(error) => return Err(error),
             }
         }
+    }
+}
+
+/// Takes the first whole capsule of what has come: its type and its value.
+pub(super) fn take_capsule(unread: &mut Vec<u8>) -> Option<(u64, Vec<u8>)> {
+    let header = CapsuleHeader::parse(unread)?;
+    let end = header
+        .len
+        .checked_add(usize::try_from(header.value_len).ok()?)?;
+    let value = unread.get(header.len..end)?.to_vec();
+    unread.drain(..end);
+    Some((header.kind, value))
+}
+
+/// Returns what a capsule says to the registration of a context, if it does.
+pub(super) fn is_granted(kind: u64, value: &[u8], context: u64) -> Option<bool> {
+    let is_ours = Varint::read(value).is_some_and(|(it, _)| it == context);
+    match ContextCapsule::of_kind(kind).filter(|_| is_ours)? {
+        ContextCapsule::Ack => Some(true),
+        ContextCapsule::Close => Some(false),
+        ContextCapsule::Assign => None,
     }
 }
 

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use turnbuckle_wire::{UDP_CONTEXT, Varint};
 
 use super::code::{Code, Wrong};
-use super::frames::{Frames, Piece, kind};
+use super::frames::{Frames, Piece, frame, kind};
 use super::incoming::{Critical, Incoming, unexpected};
 use super::request;
 use super::server::QUARTER_MAX;
@@ -61,7 +61,7 @@ impl From<Wrong> for Violation {
 /// An HTTP/3 connection that asks for tunnels of UDP. `T` is the host's name for a tunnel.
 ///
 /// Sans-IO, as [`Server`](super::Server): the host opens the streams, and each method that says something returns the bytes. Payloads come and go in DATAGRAM
-/// frames alone; what a server sends in capsules is passed over.
+/// frames alone; what a server sends in capsules is passed over, unless the host wants it.
 #[derive(Debug)]
 pub struct Client<T> {
     settings: Option<Settings>,
@@ -70,6 +70,7 @@ pub struct Client<T> {
     requests: BTreeMap<u64, Asked<T>>,
     happened: VecDeque<Happened<T>>,
     unclaimed: u64,
+    keeps_capsules: bool,
 }
 
 /// A request whose stream is open.
@@ -79,6 +80,8 @@ struct Asked<T> {
     frames: Frames,
     /// What has come of the field section of the answer; `None` once the tunnel is open.
     section: Option<Vec<u8>>,
+    /// What has come in the tunnel's stream, if the host wants it.
+    capsules: Vec<u8>,
 }
 
 impl<T> Default for Client<T> {
@@ -90,11 +93,21 @@ impl<T> Default for Client<T> {
             requests: BTreeMap::new(),
             happened: VecDeque::new(),
             unclaimed: 0,
+            keeps_capsules: false,
         }
     }
 }
 
 impl<T: Copy> Client<T> {
+    /// Returns a client that keeps what comes in the streams of tunnels, for [`Self::capsules`].
+    #[must_use]
+    pub fn keeping_capsules() -> Self {
+        Self {
+            keeps_capsules: true,
+            ..Self::default()
+        }
+    }
+
     /// Returns what the client's control stream, a unidirectional one, begins with.
     #[must_use]
     pub fn control(&self) -> Vec<u8> {
@@ -118,16 +131,34 @@ impl<T: Copy> Client<T> {
         target: SocketAddr,
         (name, password): (&str, &str),
     ) -> Vec<u8> {
-        let asked = Asked {
-            tunnel,
-            frames: Frames::default(),
-            section: Some(Vec::new()),
-        };
-        self.requests.insert(stream, asked);
+        self.asked(stream, tunnel);
         // Colons of IPv6 addresses are escaped (RFC 9298 §3).
         let host = target.ip().to_string().replace(':', "%3A");
         let path = Target::path(&host, target.port());
         request::asking(authority, &path, &BasicCredentials::field(name, password))
+    }
+
+    /// Takes note of a request of the host's own making, with which `stream` begins ([`asking`](super::asking), [`asking_bound`](super::asking_bound)).
+    pub fn asked(&mut self, stream: u64, tunnel: T) {
+        let asked = Asked {
+            tunnel,
+            frames: Frames::default(),
+            section: Some(Vec::new()),
+            capsules: Vec::new(),
+        };
+        self.requests.insert(stream, asked);
+    }
+
+    /// Returns what has come in the stream of a tunnel that is open, and that the host has not taken out.
+    pub fn capsules(&mut self, stream: u64) -> Option<&mut Vec<u8>> {
+        let asked = self.requests.get_mut(&stream)?;
+        Some(&mut asked.capsules)
+    }
+
+    /// Returns capsules as they are sent in a tunnel's stream.
+    #[must_use]
+    pub fn in_stream(capsules: &[u8]) -> Vec<u8> {
+        frame(kind::DATA, capsules)
     }
 
     /// Handles what has come on a stream.
@@ -217,6 +248,7 @@ impl<T: Copy> Client<T> {
             tunnel,
             frames,
             section,
+            capsules,
         } = asked;
         while let Some(piece) = frames.next(&mut bytes) {
             match (piece, &mut *section) {
@@ -249,6 +281,9 @@ impl<T: Copy> Client<T> {
                             return Ok(());
                         }
                     }
+                }
+                (Piece::Payload(kind::DATA, part, _), None) if self.keeps_capsules => {
+                    capsules.extend_from_slice(part);
                 }
                 (Piece::Begins(..) | Piece::Payload(..), _) => {}
             }

@@ -26,7 +26,7 @@ pub use self::brought::{Dropped, Payload};
 pub use self::client::{Client, Happened, Violation};
 pub use self::code::Code;
 pub use self::event::Event;
-pub use self::request::asking;
+pub use self::request::{asking, asking_bound};
 pub use self::server::Server;
 pub use self::settings::FIELDS_SIZE_MAX;
 pub use self::streams::{NotSent, Streams, Way};

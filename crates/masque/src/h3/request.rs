@@ -162,7 +162,20 @@ fn is_value(value: &[u8]) -> bool {
 /// `Proxy-Authorization` field.
 #[must_use]
 pub fn asking(authority: &str, path: &str, credentials: &str) -> Vec<u8> {
-    let section = encode(&[
+    asking_with(authority, path, credentials, &[])
+}
+
+/// Does the same for a bound tunnel (draft-ietf-masque-connect-udp-listen).
+#[must_use]
+pub fn asking_bound(authority: &str, credentials: &str) -> Vec<u8> {
+    let path = Target::path("%2A", "%2A");
+    // The names of fields are small letters (RFC 9114 §4.2).
+    let field = bind::CONNECT_UDP_BIND.to_ascii_lowercase();
+    asking_with(authority, &path, credentials, &[(&field, "?1")])
+}
+
+fn asking_with(authority: &str, path: &str, credentials: &str, more: &[(&str, &str)]) -> Vec<u8> {
+    let mut fields = vec![
         (":method", "CONNECT"),
         (":protocol", "connect-udp"),
         (":scheme", "https"),
@@ -170,8 +183,9 @@ pub fn asking(authority: &str, path: &str, credentials: &str) -> Vec<u8> {
         (":path", path),
         ("capsule-protocol", "?1"),
         ("proxy-authorization", credentials),
-    ]);
-    frame(kind::HEADERS, &section)
+    ];
+    fields.extend(more);
+    frame(kind::HEADERS, &encode(&fields))
 }
 
 /// Reads the status code of an answer. `None` if it is malformed.

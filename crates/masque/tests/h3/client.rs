@@ -3,7 +3,8 @@
 use std::net::SocketAddr;
 
 use bytes::Bytes;
-use turnbuckle_masque::h3::{Client, Code, Event, Happened};
+use turnbuckle_masque::Host;
+use turnbuckle_masque::h3::{Client, Code, Event, Happened, asking_bound};
 
 use crate::world::{CONTROL, DECODER, World, capsule, control, frame, request};
 
@@ -65,6 +66,38 @@ fn the_server_understands_what_the_client_asks_and_the_client_the_answer() {
         assert_eq!(client.poll(), Some(Happened::Ended(7)));
         assert_eq!(world.below.closed, None);
     }
+}
+
+#[test]
+fn a_bound_tunnel_is_asked_for_and_its_capsules_are_kept_for_whoever_wants_them() {
+    let mut world = World::new();
+    let mut client = Client::keeping_capsules();
+    client.asked(0, 7);
+    world.receive(0, &asking_bound("example.org", "Basic YWxpY2U6c2VjcmV0"));
+    let [Event::Asked { asked, .. }] = &world.events[..] else {
+        panic!("{:?}", world.events)
+    };
+    assert_eq!(asked.target.host, Host::Any);
+    assert_eq!(client.capsules(0), Some(&mut Vec::new()));
+    let opened = request(&[(":status", "200")]);
+    let capsules = capsule(b"in the stream");
+    for part in [&opened[..], &Client::<u32>::in_stream(&capsules)]
+        .concat()
+        .chunks(3)
+    {
+        client.received(0, part).unwrap();
+    }
+    assert_eq!(client.poll(), Some(Happened::Opened(7)));
+    assert_eq!(client.capsules(0), Some(&mut capsules.clone()));
+    // Who does not want them keeps nothing.
+    let mut client = asking();
+    client
+        .received(
+            0,
+            &[&opened[..], &Client::<u32>::in_stream(&capsules)].concat(),
+        )
+        .unwrap();
+    assert_eq!(client.capsules(0), Some(&mut Vec::new()));
 }
 
 #[test]

@@ -296,16 +296,18 @@ fn no_forbidden_peer_is_reached_by_a_bound_tunnel_and_one_that_is_left_open_is_f
         let options = with_tunnels(&authority, &[&["--masque-bind"], more].concat());
         let options: Vec<&str> = options.iter().map(String::as_str).collect();
         let server = Server::start(World::server(), &options);
-        let (output, report) = probe("bind", &["--only=V-89", "--transports=tls"]);
-        assert_eq!(verdicts(&report, "V-89"), [verdict], "{report:#}");
+        // One in 7, which comes by all ranges and all forms of addresses; all of them take minutes.
+        let few = "--target-one-in=7";
+        let (output, report) = probe("bind", &["--only=V-89", "--transports=tls", few]);
+        assert_eq!(verdicts(&report, "V-89"), [verdict; 2], "{report:#}");
         let is_held = verdict == "held";
         assert_eq!(report["canary_hits"] == 0, is_held, "{report:#}");
         assert_eq!(output.status.success(), is_held);
         if is_held {
-            assert_eq!(verdicts(&report, "heard"), ["held", "held"], "{report:#}");
+            assert_eq!(verdicts(&report, "heard"), ["held"; 4], "{report:#}");
             assert_eq!(report["notes"], serde_json::json!([]), "all was tried");
         }
-        assert!(report["probes"].as_u64().unwrap() >= 400, "{report:#}");
+        assert!(report["probes"].as_u64().unwrap() >= 3_000, "{report:#}");
         server.stop();
     }
 }
