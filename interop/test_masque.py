@@ -1,6 +1,6 @@
 """Tunnels of UDP in HTTP by HTTP/1.1 Upgrade (RFC 9298), over TLS and TCP, asked for by a client of this file's own.
 
-`DATAGRAMS=100000` carries as many as that through one tunnel, in place of 5,000.
+`DATAGRAMS=100000` carries as many as that through one tunnel, in place of 5,000. `IDLE=125` leaves a tunnel alone for as many seconds, in place of 2.
 """
 
 import base64
@@ -28,6 +28,8 @@ PEER_HOST = "127.77.23.9"
 REALM = "example.org"
 ALICE = ("alice", "wonderland")
 PATH = "/.well-known/masque/udp/{}/{}/"
+#: How long a tunnel is left alone, in seconds.
+IDLE = float(os.environ.get("IDLE", "2"))
 
 
 def _varint(number: int, length: int = 0) -> bytes:
@@ -169,6 +171,12 @@ class Relay:
         with contextlib.suppress(OSError), socket.create_connection((HOST, PORT), timeout=1):
             return True
         return False
+
+    def memory_peak(self) -> int:
+        """The most memory that it has had, in bytes."""
+        with open(f"/proc/{self.process.pid}/status", encoding="ascii") as status:
+            [line] = [line for line in status if line.startswith("VmHWM:")]
+        return int(line.split()[1]) * 1024
 
     def stop(self) -> dict:
         """Ends it, and returns its accounts, which have to be exact."""
@@ -351,6 +359,36 @@ def what_is_malformed_ends_the_tunnel_and_so_does_a_peer_that_is_not_there(start
     assert accounts["drops"]["malformed_capsule"] == 3
     assert accounts["drops"]["icmp_ends_tunnel"] == 1
     assert accounts["closes"]["tunnel_ended"] == 1
+
+
+#= UDPX-18
+#= UDPX-26
+def nothing_is_kept_of_a_capsule_that_is_passed_over_however_long_it_is(starting, peer):
+    relay = starting("masque=tls", "allow-loopback-peers")
+    client = Client()
+    assert client.ask(PEER_HOST, peer.port)[0] == 101
+    piece, count = b"x" * 16384, 2048
+    for _ in range(2):
+        before = relay.memory_peak()
+        client.stream.sendall(_varint(0x1234) + _varint(len(piece) * count))
+        for _ in range(count):
+            client.stream.sendall(piece)
+        client.send(b"behind")
+        assert client.payload() == b"dniheb"
+    # Of 32 MiB, when the buffers of a connection have their size.
+    assert relay.memory_peak() - before < 1 << 20
+    assert relay.stop()["drops"]["capsule_unknown"] == 2
+
+
+# What needs two minutes to be seen is UDPX-08 with `IDLE=125`.
+def a_tunnel_that_carries_nothing_for_a_while_is_there(starting, peer):
+    relay = starting("masque=tls", "allow-loopback-peers")
+    client = Client()
+    assert client.ask(PEER_HOST, peer.port)[0] == 101
+    time.sleep(IDLE)
+    client.send(b"still")
+    assert client.payload() == b"llits"
+    relay.stop()
 
 
 def without_the_key_there_are_no_tunnels_and_no_alpn_of_http(starting):

@@ -1,6 +1,7 @@
 """Tunnels of UDP in HTTP/3 (RFC 9298, RFC 9220), by masque-go and by aioquic, pages by HTTP/3 through them, and our load generator by masque-go's proxy.
 
-`DATAGRAMS=100000` carries as many as that through one tunnel of each client, in place of 5,000.
+`DATAGRAMS=100000` carries as many as that through one tunnel of each client, in place of 5,000. `IDLE=125` leaves a tunnel alone for as many seconds, in
+place of 2.
 """
 
 import asyncio
@@ -27,7 +28,7 @@ from harness import dialogue
 from harness.dialogue import Dialogue
 from harness.quic import TURNBUCKLE
 from harness.waiting import PATIENCE
-from test_masque import ALICE, HOST, PATH, PEER_HOST, PORT, REALM, TLS_PORT, Peer, Relay
+from test_masque import ALICE, HOST, IDLE, PATH, PEER_HOST, PORT, REALM, TLS_PORT, Peer, Relay
 
 # Reasons for which a relay that keeps up drops nothing.
 LOSSES = ("quic_queue", "quic_backlog", "no_tunnel", "datagram_too_large")
@@ -136,6 +137,7 @@ async def connected(port: int = PORT, takes_datagrams: bool = True):
         server_name="relay.test",
         max_datagram_frame_size=65536,
         max_datagram_size=1350,  # so that the packets of another connection fit in
+        idle_timeout=600,  # the relay's is what counts
     )
     loop = asyncio.get_running_loop()
     transport, client = await loop.create_datagram_endpoint(lambda: Client(QuicConnection(configuration=configuration)), local_addr=(HOST, 0))
@@ -344,6 +346,25 @@ def aioquic_has_many_tunnels_on_a_connection_and_what_is_for_one_comes_through_n
     assert accounts["carried"] == 20 * 3 + 3 and accounts["tunnels"] == 0
 
 
+#= QPK-01
+def a_request_is_read_whose_fields_are_in_the_static_table_and_in_huffmans_code(starting, peer):
+    sections = []
+
+    async def talk():
+        async with connected() as client:
+            encode = client.http._encode_headers
+            client.http._encode_headers = lambda *arguments: sections.append(encode(*arguments)) or sections[-1]
+            client.send(await client.open(PEER_HOST, peer.port), b"on")
+
+    relay = starting("allow-loopback-peers")
+    asyncio.run(talk())
+    relay.stop()
+    # What aioquic's encoder has made of it: nothing of a dynamic table, an entry of the static one (":method: CONNECT"), and no text as it is.
+    [section] = sections
+    assert section[:3] == bytes([0, 0, 0xC0 | 15]), section
+    assert not any(text in section for text in (b"connect-udp", PEER_HOST.encode(), b"Basic")), section
+
+
 #= DGR-04
 #= H3-01
 #= UDPX-16
@@ -375,6 +396,42 @@ def who_does_not_take_datagrams_gets_capsules(starting, peer):
     asyncio.run(talk())
     drops = relay.stop()["drops"]
     assert (drops["capsule_unknown"], drops["context_unknown"], drops["malformed_capsule"]) == (1, 1, 1), drops
+
+
+#= UDPX-18
+def nothing_is_kept_of_a_capsule_that_is_passed_over_however_long_it_is(starting, peer):
+    async def talk():
+        async with connected() as client:
+            stream = await client.open(PEER_HOST, peer.port)
+            piece, count = b"x" * 16384, 256
+            for _ in range(2):
+                before = relay.memory_peak()
+                # A type and a length of four bytes each.
+                client.write(stream, (0x80001234).to_bytes(4, "big") + (0x80000000 | len(piece) * count).to_bytes(4, "big"))
+                for _ in range(count):
+                    client.write(stream, piece)
+                    await asyncio.sleep(0)
+                client.write(stream, _capsule(0, CONTEXT + b"behind"))
+                assert await client.payload(stream) == b"dniheb"
+            # Of 4 MiB, when the buffers of a connection have their size.
+            assert relay.memory_peak() - before < 1 << 20
+
+    relay = starting("allow-loopback-peers")
+    asyncio.run(talk())
+    assert relay.stop()["drops"]["capsule_unknown"] == 2
+
+
+def a_tunnel_that_carries_nothing_for_a_while_is_there(starting, peer):
+    async def talk():
+        async with connected() as client:
+            stream = await client.open(PEER_HOST, peer.port)
+            await asyncio.sleep(IDLE)
+            client.send(stream, b"still")
+            assert await client.payload(stream) == b"llits"
+
+    relay = starting("allow-loopback-peers")
+    asyncio.run(talk())
+    relay.stop()
 
 
 #= UDPX-02

@@ -13,6 +13,8 @@ use crate::harness::{QuicLink, Site, peer_receives, peer_socket};
 use crate::http3::{RIGHT, bound_request, bound_tunnel, frame, relay, relay_for, send_settings};
 
 const WAIT: Duration = Duration::from_secs(20);
+/// The code of a stream whose message is malformed (RFC 9114 §8.1).
+const MESSAGE_ERROR: u64 = 0x010e;
 /// The type of a DATAGRAM capsule (RFC 9297 §3.5).
 const DATAGRAM: u8 = 0;
 
@@ -78,13 +80,29 @@ impl Client {
     }
 
     /// Sends a capsule that is not answered.
-    fn close(&mut self, context: u8) {
-        let bytes = capsule(kind(ContextCapsule::Close), &[context]);
+    fn send_capsule(&mut self, bytes: &[u8]) {
         match self {
-            Self::Http1(tunnel) => tunnel.send_raw(&bytes).unwrap(),
+            Self::Http1(tunnel) => tunnel.send_raw(bytes).unwrap(),
             Self::Http3 { link, stream, .. } => {
-                link.write(*stream, &frame(0, &bytes));
+                link.write(*stream, &frame(0, bytes));
                 link.send();
+            }
+        }
+    }
+
+    fn close(&mut self, context: u8) {
+        self.send_capsule(&capsule(kind(ContextCapsule::Close), &[context]));
+    }
+
+    /// Waits until the relay has ended the tunnel for what it was sent.
+    fn assert_ended(&mut self) {
+        match self {
+            Self::Http1(tunnel) => assert!(tunnel.is_closed(WAIT), "the connection is open"),
+            Self::Http3 { link, .. } => {
+                link.run_until(|seen| !seen.rejected.is_empty());
+                assert_eq!(link.seen(|seen| seen.rejected.clone()), [MESSAGE_ERROR]);
+                // The connection is there, and other requests on it are served.
+                bound_tunnel(link);
             }
         }
     }
@@ -199,6 +217,43 @@ fn a_bound_tunnel_leads_to_whom_its_client_names_and_brings_what_it_has_contexts
     let accounting = server.stop();
     assert_eq!(accounting.dropped_as("no_context"), 2);
     assert_eq!(accounting.dropped_as("context_unknown"), 2);
+}
+
+//= BIND-03
+#[test]
+fn a_registration_that_breaks_a_rule_ends_its_tunnel_and_no_other() {
+    let site = Site::new();
+    let peers = [9, 10].map(|host| peer_socket(site.ip(host)));
+    let [first, second] = peers.each_ref().map(|peer| peer.local_addr().unwrap());
+    let (server, tls) = relay_for(site, "--masque=plain", &["--masque-bind"]);
+    let mut beside = by_http1(server.address());
+    assert_eq!(beside.register(&assign(4, Some(first))), (0x12, vec![4]));
+    let wrong = [
+        // Not a client's numbers, and such that it has registered.
+        assign(0, Some(second)),
+        assign(3, Some(second)),
+        assign(2, Some(second)),
+        assign(4, Some(second)),
+        // What it has contexts for.
+        assign(6, None),
+        assign(6, Some(first)),
+        // An answer to nothing.
+        capsule(kind(ContextCapsule::Ack), &[2]),
+    ];
+    for wrong in &wrong {
+        let link = QuicLink::connect(&tls, site.ip(3), server.address());
+        for mut client in [by_http1(server.address()), by_http3(link)] {
+            assert_eq!(client.register(&assign(2, None)), (0x12, vec![2]));
+            assert_eq!(client.register(&assign(4, Some(first))), (0x12, vec![4]));
+            client.exchange(4, &peers[0]);
+            client.send_capsule(wrong);
+            client.assert_ended();
+        }
+    }
+    beside.exchange(4, &peers[0]);
+    let accounting = server.stop();
+    let malformed = 2 * u64::try_from(wrong.len()).unwrap();
+    assert_eq!(accounting.dropped_as("malformed_capsule"), malformed);
 }
 
 //= BIND-01

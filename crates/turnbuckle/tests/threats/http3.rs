@@ -5,16 +5,20 @@ use std::time::Duration;
 
 use openssl::base64::encode_block;
 
+use turnbuckle_client::Credentials;
+use turnbuckle_client::blocking::Tunnel;
 use turnbuckle_masque::h3::{FIELDS_SIZE_MAX, qpack};
 use turnbuckle_quic::Closed;
 use turnbuckle_wire::Varint;
 
 use crate::harness::{
-    ABOUT_TCP, ABOUT_UDP, Authority, Canary, Key, NameServer, QuicLink, REALM, Record, Server,
-    Site, Tls, World, always, first_then, forge_icmp, forge_icmp_about, peer_receives, peer_socket,
+    ABOUT_TCP, ABOUT_UDP, Authority, Canary, Key, NameServer, PASSWORD, QuicLink, REALM, Record,
+    Server, Site, Tls, USER, World, always, first_then, forge_icmp, forge_icmp_about,
+    peer_receives, peer_socket,
 };
 use crate::realms::turnadmin;
 use crate::streams::start;
+use crate::tls::tls_address;
 
 /// The harness's user with the password, and with another one (RFC 7617).
 pub(crate) const RIGHT: &str = "Basic YWxpY2U6d29uZGVybGFuZC03";
@@ -173,6 +177,52 @@ fn a_client_has_three_attempts_to_say_who_it_is() {
     let stream = tunnel(&mut other, target);
     relays(&mut other, stream, &peer);
     assert_eq!(server.stop().closed_as("requests_exceeded"), 1);
+}
+
+#[test]
+fn clients_have_to_show_a_certificate_for_tunnels_too_if_authorities_are_given() {
+    let site = Site::new();
+    let (authority, other) = (Authority::new(), Authority::new());
+    let certificate = authority.options(Key::P256);
+    let certificate: Vec<&str> = certificate.iter().map(String::as_str).collect();
+    let asked = format!("--CA-file={}", authority.root_file().display());
+    let own = ["--quic", "--masque=tls", &asked];
+    let server = start(site, &[&own, &certificate[..]].concat());
+    let peer = peer_socket(site.ip(9));
+    let target = peer.local_addr().expect("bound");
+    let (user, ip) = (Credentials::user(USER, PASSWORD), target.ip().to_string());
+    let host = (&*ip, target.port());
+    let with = |alpn: &'static [u8], identity: Option<&Authority>| {
+        let mut tls = authority.client();
+        tls.alpn = vec![alpn];
+        tls.identity = identity.map(|it| it.issue(Key::P256));
+        tls
+    };
+    for identity in [None, Some(&other)] {
+        let mut link = QuicLink::begin(&with(b"h3", identity), site.ip(3), server.address());
+        link.run_until(|seen| seen.closed.is_some());
+        let is_answered = link.seen(|seen| !seen.control.is_empty());
+        assert!(!is_answered, "the relay has said nothing but that");
+        // TLS 1.3 tells a client only after it has sent its last flight, so it is the first answer that does not come.
+        let tls = with(b"http/1.1", identity);
+        let answer = tls.connect(tls_address(site)).map(Tunnel::new);
+        let answer = answer.and_then(|mut it| it.ask("relay", host, &user, &[]));
+        assert!(answer.is_err(), "{answer:?}");
+    }
+    let tls = with(b"h3", Some(&authority));
+    let mut link = QuicLink::connect(&tls, site.ip(3), server.address());
+    send_settings(&mut link);
+    let stream = tunnel(&mut link, target);
+    relays(&mut link, stream, &peer);
+    // A certificate stands for no user.
+    let nobody = link.open(true, &request(target, WRONG));
+    assert_eq!(status(&mut link, nobody), 407);
+    let stream = with(b"http/1.1", Some(&authority)).connect(tls_address(site));
+    let mut tunnel = Tunnel::new(stream.expect("a handshake"));
+    let answer = tunnel.ask("relay", host, &user, b"up");
+    assert!(answer.expect("an answer").is_open);
+    assert_eq!(peer_receives(&peer).0, b"up");
+    assert_eq!(server.stop().closed_as("handshake_failed"), 4);
 }
 
 //= V-87

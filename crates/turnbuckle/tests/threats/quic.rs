@@ -366,12 +366,12 @@ fn the_relay_finds_out_what_the_path_takes_and_nothing_is_fragmented() {
 }
 
 /// A file below /proc of the namespace that the thread is in.
-fn thread_file(path: &str) -> File {
+pub(crate) fn thread_file(path: &str) -> File {
     File::open(format!("/proc/thread-self/{path}")).expect("a file of the kernel")
 }
 
 /// How many fragments a namespace has made, by its `net/snmp`.
-fn fragments_made(mut snmp: File) -> u64 {
+pub(crate) fn fragments_made(mut snmp: File) -> u64 {
     let mut text = String::new();
     snmp.read_to_string(&mut text).expect("text");
     let mut lines = text.lines().filter_map(|line| line.strip_prefix("Ip: "));

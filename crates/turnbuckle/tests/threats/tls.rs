@@ -15,7 +15,7 @@ use crate::harness::{
 use crate::streams::{relay_both_ways, start};
 
 /// The port for TLS of the relay of a site.
-fn tls_address(site: Site) -> SocketAddr {
+pub(crate) fn tls_address(site: Site) -> SocketAddr {
     SocketAddr::new(site.server().ip(), 5349)
 }
 

@@ -27,6 +27,7 @@ pub(in crate::shard) fn open(
         RelayProtocol::Udp => udp::bind(address, handle, reserves_next, held, sockets),
     };
     let opened = opened.map_err(|error| open_error(&error))?;
+    // guard: tunnel-unfragmented
     if forbids_fragments {
         sockets.forbid_fragments(name::datagrams(opened.endpoint));
     }
