@@ -1,6 +1,8 @@
-"""curl as a client of tunnels of UDP in HTTP: libcurl speaks CONNECT-UDP by HTTP/1.1 Upgrade, as curl_cffi from PyPI builds it, and does HTTP/3 through it."""
+"""curl as a client of tunnels of UDP in HTTP: libcurl speaks CONNECT-UDP by HTTP/1.1 Upgrade and by HTTP/3, as curl_cffi from PyPI builds it, and does HTTP/3
+through it."""
 
 import asyncio
+import base64
 import contextlib
 import threading
 
@@ -11,6 +13,7 @@ from aioquic.h3.connection import H3_ALPN, H3Connection
 from aioquic.h3.events import HeadersReceived
 from aioquic.quic.configuration import QuicConfiguration
 from curl_cffi import Curl, CurlInfo, CurlOpt
+from curl_cffi.const import CurlProxyType
 
 from harness.waiting import PATIENCE
 from test_masque import HOST, PEER_HOST, PORT, TLS_PORT, certificate, starting  # fixtures
@@ -56,7 +59,7 @@ def site(certificate):
     thread.join(PATIENCE)
 
 
-def _get(proxy: str, port: int, user: str = "alice:wonderland") -> tuple[int, bytes, str]:
+def _get(proxy: str, port: int, user: str = "alice:wonderland", kind: CurlProxyType | None = None) -> tuple[int, bytes, str]:
     """The status and the body of a request by HTTP/3 through `proxy`, and what curl says of it."""
     body, said = bytearray(), []
     curl = Curl()
@@ -64,7 +67,6 @@ def _get(proxy: str, port: int, user: str = "alice:wonderland") -> tuple[int, by
         options = {
             CurlOpt.URL: f"https://{PEER_HOST}:{port}/".encode(),
             CurlOpt.PROXY: proxy.encode(),
-            CurlOpt.PROXYUSERPWD: user.encode(),
             CurlOpt.HTTPPROXYTUNNEL: 1,
             CurlOpt.HTTP_VERSION: HTTP_3_ONLY,
             CurlOpt.TIMEOUT_MS: int(PATIENCE * 1000),
@@ -74,6 +76,12 @@ def _get(proxy: str, port: int, user: str = "alice:wonderland") -> tuple[int, by
         }
         # Who they are is not what is tried.
         unchecked = ("SSL_VERIFYPEER", "SSL_VERIFYHOST", "PROXY_SSL_VERIFYPEER", "PROXY_SSL_VERIFYHOST")
+        if kind is None:
+            options[CurlOpt.PROXYUSERPWD] = user.encode()
+        else:
+            # Given in the other way they stand before `:protocol`, which is malformed (RFC 9114 §4.3).
+            credentials = base64.b64encode(user.encode()).decode()
+            options |= {CurlOpt.PROXYTYPE: kind, CurlOpt.HEADEROPT: 1, CurlOpt.PROXYHEADER: [f"Proxy-Authorization: Basic {credentials}".encode()]}
         for option, value in [*options.items(), *((getattr(CurlOpt, name), 0) for name in unchecked)]:
             curl.setopt(option, value)
         with contextlib.suppress(Exception):
@@ -81,18 +89,23 @@ def _get(proxy: str, port: int, user: str = "alice:wonderland") -> tuple[int, by
         return curl.getinfo(CurlInfo.RESPONSE_CODE), bytes(body), "".join(said)
 
 
-@pytest.mark.parametrize("proxy", [f"http://{HOST}:{PORT}", f"https://{HOST}:{TLS_PORT}"], ids=["TCP", "TLS"])
-def curl_reaches_a_server_of_http_3_through_the_relay(starting, site, proxy):
-    relay = starting("masque=plain", "allow-loopback-peers")
-    status, body, said = _get(proxy, site)
-    assert "CONNECT-UDP tunnel established, response 101" in said, said
+#: Where the relay is asked, how, and what it answers.
+BY_TCP, BY_TLS, BY_QUIC = (f"http://{HOST}:{PORT}", None, 101), (f"https://{HOST}:{TLS_PORT}", None, 101), (f"https://{HOST}:{PORT}", CurlProxyType.HTTPS3, 200)
+
+
+@pytest.mark.parametrize(("proxy", "kind", "response"), [BY_TCP, BY_TLS, BY_QUIC], ids=["TCP", "TLS", "QUIC"])
+def curl_reaches_a_server_of_http_3_through_the_relay(starting, site, proxy, kind, response):
+    relay = starting("masque=plain", "quic", "allow-loopback-peers")
+    status, body, said = _get(proxy, site, kind=kind)
+    assert f"CONNECT-UDP tunnel established, response {response}" in said, said
     assert (status, body) == (200, BODY), said
     accounts = relay.stop()
     assert accounts["drops"]["malformed_capsule"] == 0, accounts
 
 
-def curl_is_told_when_its_password_is_wrong(starting, site):
-    relay = starting("masque=plain", "allow-loopback-peers")
-    status, body, said = _get(f"http://{HOST}:{PORT}", site, "alice:looking-glass")
+@pytest.mark.parametrize(("proxy", "kind", "_"), [BY_TCP, BY_QUIC], ids=["TCP", "QUIC"])
+def curl_is_told_when_its_password_is_wrong(starting, site, proxy, kind, _):
+    relay = starting("masque=plain", "quic", "allow-loopback-peers")
+    status, body, said = _get(proxy, site, "alice:looking-glass", kind)
     assert (status, body) == (0, b"") and "407" in said, said
     relay.stop()
