@@ -18,6 +18,8 @@ use crate::streams::{relay_both_ways, start};
 const STRANGERS: u32 = 10_000;
 /// V-80's bound on what strangers may leave.
 const GROWTH_MAX: u64 = 1 << 20;
+/// H3_NO_ERROR (RFC 9114 §8.1).
+const NO_ERROR: u64 = 0x0100;
 /// H3_EXCESSIVE_LOAD (RFC 9114 §8.1).
 const EXCESSIVE_LOAD: u64 = 0x0107;
 
@@ -128,6 +130,49 @@ fn connections_that_do_nothing_make_room_for_each_other() {
     drop(links);
     let accounting = server.stop();
     assert_eq!(accounting.closed_as("crowded"), 8, "{accounting:#?}");
+}
+
+#[test]
+fn a_connection_on_which_nothing_is_asked_for_is_closed_in_time() {
+    let site = Site::new();
+    let (server, tls) = relay(site, &["--stream-deadline=2"]);
+    let mut silent = QuicLink::connect(&tls, site.ip(3), server.address());
+    let mut asking = QuicLink::connect(&tls, site.ip(4), server.address());
+    asking.assert_served();
+    silent.run_until(|seen| seen.closed.is_some());
+    let closed = silent.seen(|seen| seen.closed.clone());
+    assert_eq!(closed, Some(Closed::Remote(NO_ERROR)));
+    asking.assert_served();
+    let accounting = server.stop();
+    assert_eq!(
+        accounting.closed_as("first_message_late"),
+        1,
+        "{accounting:#?}"
+    );
+}
+
+#[test]
+fn new_clients_are_shown_new_certificates_and_connections_go_on_with_their_own() {
+    let site = Site::new();
+    let (first, second) = (Authority::new(), Authority::new());
+    let whole = |(chain, key): (String, String)| chain + &key;
+    let file = first.write("both.pem", &whole(first.issue(Key::P256)));
+    let files = ["cert", "pkey"].map(|name| format!("--{name}={}", file.display()));
+    let server = start(site, &["--quic", &files[0], &files[1]]);
+    let [of_first, of_second] = [&first, &second].map(|authority| {
+        let mut tls = authority.client();
+        tls.alpn = vec![b"h3"];
+        tls
+    });
+    let mut old = QuicLink::connect(&of_first, site.ip(3), server.address());
+    first.write("both.pem", &whole(second.issue(Key::P384)));
+    server.reload_certificates();
+    server.wait_for_line("certificates read again");
+    QuicLink::connect(&of_second, site.ip(4), server.address()).assert_served();
+    let mut late = QuicLink::begin(&of_first, site.ip(5), server.address());
+    late.run_until(|seen| seen.closed.is_some());
+    assert!(!late.seen(|seen| seen.is_connected));
+    old.assert_served();
 }
 
 #[test]

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 use turnbuckle_wire::{Class, Method};
 
 use crate::harness::{
-    Authority, Client, Inbound, Key, Server, Site, channel, connect, peer_receives, peer_socket,
-    plain,
+    Authority, Client, Inbound, Key, QuicLink, Server, Site, channel, connect, peer_receives,
+    peer_socket, plain,
 };
 use crate::streams::{relay_both_ways, start};
 
@@ -353,7 +353,7 @@ impl Drop for Meanwhile<'_> {
     }
 }
 
-/// Certificates that change while clients shake hands, by TLS of both versions and by DTLS: every handshake succeeds, with one or the other,
+/// Certificates that change while clients shake hands, by TLS of both versions, by DTLS and by QUIC: every handshake succeeds, with one or the other,
 /// and a connection goes on with what it began with.
 //= V-64
 #[test]
@@ -369,7 +369,7 @@ fn no_handshake_fails_while_certificates_are_swapped() {
         format!("--cert={}", file.display()),
         format!("--pkey={}", file.display()),
     ];
-    let server = start_with(site, &options, &["--dtls"]);
+    let server = start_with(site, &options, &["--dtls", "--quic"]);
     let tls = authority.client();
     let mut old = Client::on_stream(tls.link(tls_address(site)), &server);
     old.allocate();
@@ -381,6 +381,8 @@ fn no_handshake_fails_while_certificates_are_swapped() {
             move || drop(tls.connect(tls_address(site)).unwrap())
         };
         let dtls = authority.dtls_client();
+        let mut quic = authority.client();
+        quic.alpn = vec![b"h3"];
         let meanwhile = Meanwhile::begin(
             scope,
             &is_over,
@@ -390,6 +392,9 @@ fn no_handshake_fails_while_certificates_are_swapped() {
                 Box::new(move || {
                     let session = dtls.connect(site.ip(3), tls_address(site));
                     session.unwrap().say_goodbye();
+                }),
+                Box::new(move || {
+                    QuicLink::connect(&quic, site.ip(4), tls_address(site)).say_goodbye();
                 }),
             ],
         );

@@ -177,6 +177,15 @@ impl QuicLink {
             });
     }
 
+    /// Closes the connection, and does not wait for more.
+    pub(crate) fn say_goodbye(mut self) {
+        self.endpoint
+            .with(Instant::now(), self.name, |connection, _| {
+                connection.close(0x0100, "H3_NO_ERROR");
+            });
+        self.send();
+    }
+
     /// Has a request rejected, as the relay does with all.
     #[track_caller]
     pub(crate) fn assert_served(&mut self) {

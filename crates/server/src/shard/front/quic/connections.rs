@@ -169,6 +169,7 @@ impl Connections {
             let is_used = || has_tunnels(name);
             let mut due = self.book.judge(now, standing, None, is_used);
             // That a request came is looked up only when none would be too late.
+            // guard: V-80-silence
             if due == Due::Over(CloseReason::FirstMessageLate) && has_requested(name) {
                 self.book.progressed(now, standing, true, false);
                 due = self.book.judge(now, standing, None, is_used);

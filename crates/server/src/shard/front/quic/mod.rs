@@ -222,6 +222,7 @@ impl QuicFront {
         }
         let now = quic.now;
         if quic.endpoint.waiting_count() > 0 {
+            // guard: V-64-quic
             quic.follow_certificates();
             let mut strangers = Budget::with_time(hub);
             quic.endpoint.serve_strangers(now, &mut strangers);
