@@ -145,6 +145,12 @@ enum Phase {
     Quiet,
 }
 
+/// Clients of HTTP, which have tunnels.
+struct Guests {
+    by_stream: Vec<Guest>,
+    quota: Quota,
+}
+
 /// The world.
 pub(super) struct ShardsWorld {
     queue: Queue<Event>,
@@ -152,9 +158,7 @@ pub(super) struct ShardsWorld {
     host: SharedHost,
     shards: Vec<Running>,
     clients: Vec<Client>,
-    /// Clients of HTTP, which have tunnels.
-    guests: Vec<Guest>,
-    quota: Quota,
+    guests: Guests,
     /// How many transport addresses clients have had.
     addresses: u16,
     peers: Vec<Peer>,
@@ -228,8 +232,10 @@ impl ShardsWorld {
             host: host.clone(),
             shards,
             clients: Vec::new(),
-            guests: Vec::new(),
-            quota: Quota::new(sessions),
+            guests: Guests {
+                by_stream: Vec::new(),
+                quota: Quota::new(sessions),
+            },
             addresses: 0,
             peers: (0..PEERS)
                 .map(|number| Peer {
@@ -369,7 +375,11 @@ impl ShardsWorld {
             self.step()?;
             let now = self.queue.now();
             let clients = self.clients.iter().map(|it| (it.owner, it.waits_since()));
-            let guests = self.guests.iter().map(|it| (it.owner, it.waits_since()));
+            let guests = self
+                .guests
+                .by_stream
+                .iter()
+                .map(|it| (it.owner, it.waits_since()));
             for (owner, since) in clients.chain(guests) {
                 let since = since.map(|since| since.max(begin));
                 ensure(
@@ -493,7 +503,7 @@ impl ShardsWorld {
         let is_right = payload
             .is_some_and(|it| it.to.ip() == address.ip() && it.sender != Sender::Stranger)
             && known.is_none_or(|it| it.relayed.is_none_or(|relayed| relayed == from));
-        let mut guests = self.guests.iter_mut();
+        let mut guests = self.guests.by_stream.iter_mut();
         let guest = guests.find(|it| Some(Sender::Client(it.owner)) == sender);
         if guest.is_some() {
             self.seen.coverage.count("tunnelled data to peers", 0);

@@ -148,7 +148,7 @@ impl ShardsWorld {
     pub(super) fn wires(&mut self) -> Result<(), Violation> {
         let ids = {
             let mut host = self.host.lock();
-            self.quota.look(self.queue.now(), &mut host.wires);
+            self.guests.quota.look(self.queue.now(), &mut host.wires);
             host.wires.ids()
         };
         for id in ids {
@@ -194,7 +194,7 @@ impl ShardsWorld {
             format!("a stranger who said nothing was sent {} bytes", bytes.len())
         })?;
         let client = self.clients.iter().position(|it| it.wire() == Some(id));
-        let guest = self.guests.iter().position(|it| it.wire == id);
+        let guest = self.guests.by_stream.iter().position(|it| it.wire == id);
         if let Some(number) = client {
             let now = self.queue.now();
             self.seen.trace.bytes(&bytes);
@@ -250,7 +250,7 @@ impl ShardsWorld {
         };
         for number in 0..count {
             let guest = self.new_guest(number);
-            self.guests.push(guest);
+            self.guests.by_stream.push(guest);
             self.queue.after(0, Event::Guest(number));
         }
     }
@@ -277,17 +277,17 @@ impl ShardsWorld {
         if self.phase >= Phase::Silent {
             return;
         }
-        let is_over = self.guests[number].is_over() && self.random.one_in(4);
+        let is_over = self.guests.by_stream[number].is_over() && self.random.one_in(4);
         if is_over || self.random.one_in(60) {
-            let wire = self.guests[number].wire;
+            let wire = self.guests.by_stream[number].wire;
             self.host.lock().wires.leave(wire);
             self.seen
                 .coverage
                 .count("guests that leave", u16::from(is_over));
-            self.guests[number] = self.new_guest(number);
+            self.guests.by_stream[number] = self.new_guest(number);
         }
-        let guest = &mut self.guests[number];
-        let bytes = guest.act(self.queue.now(), &mut self.quota);
+        let guest = &mut self.guests.by_stream[number];
+        let bytes = guest.act(self.queue.now(), &mut self.guests.quota);
         self.host.lock().wires.write(guest.wire, &bytes);
         self.all_soon();
         let delay = self.random.between(10, 300) * MS;
@@ -302,8 +302,8 @@ impl ShardsWorld {
         is_over: bool,
     ) -> Result<(), Violation> {
         self.seen.trace.bytes(bytes);
-        let guest = &mut self.guests[number];
-        let judges = (&self.operator.rules, &mut self.quota);
+        let guest = &mut self.guests.by_stream[number];
+        let judges = (&self.operator.rules, &mut self.guests.quota);
         guest.take(self.queue.now(), bytes, judges, &mut self.seen.coverage)?;
         if is_over {
             guest.disconnected();
@@ -313,8 +313,13 @@ impl ShardsWorld {
 
     /// All clients with tunnels go away. Returns the relayed addresses that they have had until now.
     pub(super) fn dismiss_guests(&mut self) -> Vec<SocketAddr> {
-        let relays = self.guests.iter().flat_map(Guest::relays).collect();
-        for guest in &mut self.guests {
+        let relays = self
+            .guests
+            .by_stream
+            .iter()
+            .flat_map(Guest::relays)
+            .collect();
+        for guest in &mut self.guests.by_stream {
             guest.disconnected();
             self.host.lock().wires.leave(guest.wire);
         }

@@ -113,7 +113,7 @@ impl ShardsWorld {
         }
         self.operator
             .rules
-            .tell(&mut self.clients, &mut self.guests);
+            .tell(&mut self.clients, &mut self.guests.by_stream);
         Ok(())
     }
 
@@ -126,7 +126,7 @@ impl ShardsWorld {
         self.operator.rules.drain(Some(self.queue.now()));
         self.operator
             .rules
-            .tell(&mut self.clients, &mut self.guests);
+            .tell(&mut self.clients, &mut self.guests.by_stream);
     }
 
     /// The operator has allocations made again.
@@ -137,7 +137,7 @@ impl ShardsWorld {
         self.operator.rules.drain(None);
         self.operator
             .rules
-            .tell(&mut self.clients, &mut self.guests);
+            .tell(&mut self.clients, &mut self.guests.by_stream);
     }
 
     /// Another program takes a port, or gives back what it has.
