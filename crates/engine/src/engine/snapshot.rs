@@ -38,6 +38,7 @@ pub(super) fn show(
         now, id, allocation, first, rules,
     ))));
     for relay in allocation.relays.iter().flatten() {
+        // guard: V-63-anew-families
         each(&Change::Refreshed {
             allocation: id,
             family: Some(Family::of(&relay.lease.local())),
@@ -47,6 +48,7 @@ pub(super) fn show(
     }
     show_paths(now, id, allocation, (first, path), rules, &mut each);
     for (peer, expires) in allocation.permissions.iter() {
+        // guard: V-63-anew-permissions
         each(&Change::PermissionInstalled {
             allocation: id,
             peer,
@@ -54,6 +56,7 @@ pub(super) fn show(
         });
     }
     for channel in allocation.channels.iter() {
+        // guard: V-63-anew-channels
         each(&Change::ChannelInstalled {
             allocation: id,
             number: channel.number,
@@ -138,10 +141,12 @@ fn show_paths(
     }));
     let has_new_path = mobility.new_path.is_some();
     if has_new_path && first != path {
+        // mutant: snapshot-without-moves
         each(&moved);
     }
     if mobility.resumed.is_some() || mobility.number > 1 {
         let last = mobility.resumed.as_ref();
+        // mutant: snapshot-without-resumes
         each(&Change::Resumed(Box::new(Resumed {
             allocation: id,
             path: last.map_or(path, |last| rules.listeners.path(&last.client)),

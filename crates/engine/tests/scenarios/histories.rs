@@ -1,9 +1,9 @@
-//! Random histories: an engine made again from one behaves as the engine that had it, step by step.
+//! Random histories: an engine made again from one, or from a journal that was begun anew meanwhile, behaves as the engine that had it, step by step.
 
 use core::net::SocketAddr;
 use std::collections::BTreeMap;
 
-use turnbuckle_engine::{DropReason, Endpoint, Outcome};
+use turnbuckle_engine::{Change, DropReason, Endpoint, Outcome, Time};
 use turnbuckle_wire::{AddressFamily, MessageWriter, Method};
 
 use crate::rebuild::rebuild;
@@ -91,9 +91,60 @@ fn random_request(dice: &Seeded, client: &mut Client) -> Vec<u8> {
     }
 }
 
+/// A journal that is begun anew while its engine goes on, as a host does it: what had ended not long before, then the state of the engine place by
+/// place, and behind the allocations that they are about the ends of families. Changes that come meanwhile stand between.
+struct Anew {
+    records: Vec<Change>,
+    families: Vec<Change>,
+    slot: u32,
+}
+
+impl Anew {
+    fn begin(server: &Server) -> Self {
+        let memory = server.config.auth.nonce_lifetime.replay_memory();
+        let is_recent = |time: Time| server.now.time.since(time) < memory;
+        let (mut records, mut families) = (Vec::new(), Vec::new());
+        for change in &server.changes {
+            match change {
+                Change::Ended(ended) if is_recent(ended.time) => records.push(change.clone()),
+                Change::FamilyEnded { time, .. } if is_recent(*time) => {
+                    families.push(change.clone());
+                }
+                _ => {}
+            }
+        }
+        Self {
+            records,
+            families,
+            slot: 0,
+        }
+    }
+
+    /// Takes what has changed since the last call, and shows the next place, if there is one.
+    fn go_on(&mut self, server: &Server, changed: &[Change]) {
+        self.records.extend_from_slice(changed);
+        if self.slot < server.engine.session_slots() {
+            let slot = self.slot;
+            server.engine.snapshot(server.now.time, slot, |change| {
+                self.records.push(change.clone());
+            });
+            self.slot += 1;
+        }
+    }
+
+    /// Shows all places that are left, and returns the whole journal.
+    fn end(mut self, server: &Server) -> Vec<Change> {
+        while self.slot < server.engine.session_slots() {
+            self.go_on(server, &[]);
+        }
+        self.records.append(&mut self.families);
+        self.records
+    }
+}
+
 #[test]
 fn random_histories_rebuilt_behave_as_before() {
-    for seed in 0..60 {
+    for seed in 0..200 {
         let dice = Seeded::new(seed);
         let mut server = Server::with(|config| {
             config.auth.nonce_key = Some(turnbuckle_engine::NonceKey::from_secret(
@@ -105,7 +156,10 @@ fn random_histories_rebuilt_behave_as_before() {
             .collect();
         let mut past = Vec::new();
         let steps = 20 + dice.below(60);
-        for _ in 0..steps {
+        let begun_anew_at = dice.below(steps);
+        let mut anew = None;
+        for step in 0..steps {
+            let known = server.changes.len();
             let client = &mut clients[usize::try_from(dice.below(4)).unwrap()];
             server.challenge_if_stale(client);
             let request = random_request(&dice, client);
@@ -114,22 +168,34 @@ fn random_histories_rebuilt_behave_as_before() {
             if dice.below(4) == 0 {
                 server.wait_s(dice.below(150));
             }
+            if step == begun_anew_at {
+                anew = Some(Anew::begin(&server));
+            } else if let Some(anew) = &mut anew {
+                anew.go_on(&server, &server.changes[known..]);
+            }
         }
         server.replies.clear();
+        let anew = anew.unwrap().end(&server);
         let history = server.take_changes();
-        let mut rebuilt = rebuild(&server, &history);
-        assert_eq!(
-            rebuilt.engine.statistics().allocations,
-            server.engine.statistics().allocations,
-            "seed {seed}"
-        );
+        let mut others =
+            [("all changes", &history), ("a journal begun anew", &anew)].map(|(what, records)| {
+                let rebuilt = rebuild(&server, records);
+                assert_eq!(
+                    rebuilt.engine.statistics().allocations,
+                    server.engine.statistics().allocations,
+                    "seed {seed}, of {what}"
+                );
+                (what, rebuilt)
+            });
 
         for step in 0..40 {
             let client = &mut clients[usize::try_from(dice.below(4)).unwrap()];
             if step % 10 == 0 {
                 let wait_s = dice.below(200);
                 server.wait_s(wait_s);
-                rebuilt.wait_s(wait_s);
+                for (_, rebuilt) in &mut others {
+                    rebuilt.wait_s(wait_s);
+                }
             }
             server.challenge_if_stale(client);
             server.replies.clear();
@@ -141,26 +207,32 @@ fn random_histories_rebuilt_behave_as_before() {
                 (client.clone(), request)
             };
             let expected = view(&mut server, &from, Some(&request));
-            assert_eq!(
-                view(&mut rebuilt, &from, Some(&request)),
-                expected,
-                "seed {seed} step {step}"
-            );
-        }
-        for _ in 0..8 {
-            server.wait_s(120);
-            rebuilt.wait_s(120);
-            for client in &clients {
+            for (what, rebuilt) in &mut others {
                 assert_eq!(
-                    view(&mut rebuilt, client, None),
-                    view(&mut server, client, None),
-                    "seed {seed}"
+                    view(rebuilt, &from, Some(&request)),
+                    expected,
+                    "seed {seed} step {step}, of {what}"
                 );
             }
         }
+        for _ in 0..8 {
+            server.wait_s(120);
+            for (what, rebuilt) in &mut others {
+                rebuilt.wait_s(120);
+                for client in &clients {
+                    assert_eq!(
+                        view(rebuilt, client, None),
+                        view(&mut server, client, None),
+                        "seed {seed}, of {what}"
+                    );
+                }
+            }
+        }
         server.wait_s(4_000);
-        rebuilt.wait_s(4_000);
         server.assert_nothing_is_held();
-        rebuilt.assert_nothing_is_held();
+        for (_, rebuilt) in &mut others {
+            rebuilt.wait_s(4_000);
+            rebuilt.assert_nothing_is_held();
+        }
     }
 }
