@@ -45,11 +45,16 @@ const LEN_BITS: u32 = 48;
 /// The word of a journal that is not to be used.
 const GIVEN_UP: u64 = u64::MAX;
 
-/// Returns the word that says that so many bytes of a segment count.
+/// Returns the word that says that so many bytes of a segment count, in the layout of this program.
 fn word_of(is_second: bool, len: u64) -> u64 {
+    word_in(LAYOUT, is_second, len)
+}
+
+fn word_in(layout: u64, is_second: bool, len: u64) -> u64 {
     let said = if is_second { len | SECOND } else { len };
     let mut hasher = Hasher::new();
-    hasher.update(&LAYOUT.to_le_bytes());
+    // guard: V-63-layout
+    hasher.update(&layout.to_le_bytes());
     hasher.update(&said.to_le_bytes());
     // Bits 48 to 62.
     let checksum = u64::from(hasher.finalize() >> 17) << LEN_BITS;

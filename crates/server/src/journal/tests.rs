@@ -17,7 +17,7 @@ use turnbuckle_engine::{
 use turnbuckle_sys::mapped::Mapped;
 
 use super::segment::{Encoder, Refused, decode};
-use super::{Journal, LEN_BITS, Memory, SECOND, Segments, Slices};
+use super::{Journal, LAYOUT, LEN_BITS, Memory, SECOND, Segments, Slices, word_in};
 use crate::config::{Machine, Request, load};
 use crate::control::keys::KeyRing;
 use crate::random::Randomness;
@@ -428,6 +428,24 @@ fn a_journal_that_was_given_up_is_not_read() {
     journal.append(&family_ended(1, 0));
     journal.commit(Time::ZERO, &engine).unwrap();
     assert!(segments.read().is_err());
+}
+
+#[test]
+fn a_journal_of_another_layout_is_not_read() {
+    let (segments, engine) = (segments(), engine());
+    let mut journal = begin(&segments, &[], &engine);
+    journal.append(&family_ended(1, 0));
+    journal.commit(Time::ZERO, &engine).unwrap();
+    let word = segments.word();
+    let (is_second, len) = (word & SECOND != 0, word & ((1 << LEN_BITS) - 1));
+    assert_eq!(word, word_in(LAYOUT, is_second, len));
+    for layout in [LAYOUT - 1, LAYOUT + 1, LAYOUT + 2, u64::MAX] {
+        segments.set_word(word_in(layout, is_second, len));
+        let why = segments.read().unwrap_err();
+        assert!(why.ends_with("is not one of this program"), "{why}");
+    }
+    segments.set_word(word);
+    assert_eq!(segments.read().unwrap().len(), 1);
 }
 
 #[test]

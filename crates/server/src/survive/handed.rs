@@ -209,6 +209,7 @@ impl Handed {
         let text = fs::read(path(number)).map_err(|error| unreadable(&error))?;
         let list: Value = serde_json::from_slice(&text).map_err(|error| unreadable(&error))?;
         let version = list["version"].as_str().unwrap_or("?").to_owned();
+        // guard: V-63-handed-layout
         if list["layout"] != LAYOUT {
             return Err(format!(
                 "turnbuckle {version} hands over in layout {}, this program takes layout {LAYOUT}",
@@ -291,5 +292,51 @@ impl Handed {
             journals: journals.collect::<io::Result<_>>()?,
             listed,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use nix::sys::signal::SigSet;
+
+    use super::*;
+    use crate::config::{Machine, Request, load};
+    use crate::survive::staying::Main;
+
+    #[test]
+    fn what_is_handed_over_is_read_and_in_another_layout_refused() {
+        let machine = Machine::discover().unwrap();
+        let Ok(Request::Run(loaded)) = load(["--user=a:b".into()], &machine) else {
+            panic!("a whole configuration");
+        };
+        let keys = KeyRing::new(&loaded.config);
+        let signals = SigSet::empty();
+        let kept = Kept::new(3, &signals, Main::new().unwrap(), keys).unwrap();
+        let list = write(kept, 7, Some(&kept.keys)).unwrap();
+        let handed = read(&list).unwrap();
+        assert_eq!((handed.number, handed.shards()), (7, 3));
+        assert!(handed.keys.is_some());
+        let text = fs::read_to_string(path(list.as_raw_fd())).unwrap();
+        let list: Value = serde_json::from_str(&text).unwrap();
+        for layout in [
+            json!(LAYOUT - 1),
+            json!(LAYOUT + 1),
+            json!(LAYOUT.to_string()),
+            Value::Null,
+        ] {
+            let mut other = list.clone();
+            other["layout"] = layout.clone();
+            other["version"] = "9.8.7".into();
+            let mut file = File::from(memfd_create("handed", MemfdFlags::CLOEXEC).unwrap());
+            file.write_all(other.to_string().as_bytes()).unwrap();
+            let expected = format!(
+                "turnbuckle 9.8.7 hands over in layout {layout}, this program takes layout {LAYOUT}"
+            );
+            assert_eq!(read(&file).err(), Some(expected));
+        }
+    }
+
+    fn read(list: &File) -> Result<Handed, String> {
+        Handed::read(&list.as_raw_fd().to_string())
     }
 }
