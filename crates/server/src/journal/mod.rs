@@ -322,6 +322,7 @@ impl Journal {
         let written = self.write(now, engine);
         if written.is_err() {
             self.next = None;
+            // guard: V-63-unwritten
             self.segments.give_up();
         }
         written

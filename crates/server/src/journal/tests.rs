@@ -1,7 +1,9 @@
 //! What a journal says after it was written, cut, damaged, and begun anew.
 
+use std::fs::File;
 use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroU32;
+use std::os::fd::AsRawFd as _;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -20,6 +22,7 @@ use super::segment::{Encoder, Refused, decode};
 use super::{Journal, LAYOUT, LEN_BITS, Memory, SECOND, Segments, Slices, word_in};
 use crate::config::{Machine, Request, load};
 use crate::control::keys::KeyRing;
+use crate::process::path_of_descriptor;
 use crate::random::Randomness;
 use crate::translate;
 
@@ -428,6 +431,42 @@ fn a_journal_that_was_given_up_is_not_read() {
     journal.append(&family_ended(1, 0));
     journal.commit(Time::ZERO, &engine).unwrap();
     assert!(segments.read().is_err());
+}
+
+#[test]
+fn a_journal_that_cannot_be_written_is_not_used_again() {
+    let (segments, engine) = (segments(), engine());
+    let mut journal = begin(&segments, &[], &engine);
+    journal.append(&family_ended(1, 0));
+    journal.commit(Time::ZERO, &engine).unwrap();
+    journal.segments = read_only(&segments);
+    journal.append(&family_ended(2, 0));
+    journal.commit(Time::ZERO, &engine).unwrap_err();
+    assert_eq!(segments.read().unwrap_err(), "it could not be written");
+    // It says so once. What comes later is not on record, also where it could be written again: what was lost is not.
+    journal.segments = segments.clone();
+    journal.append(&family_ended(3, 0));
+    journal.commit(Time::ZERO, &engine).unwrap();
+    assert_eq!(segments.read().unwrap_err(), "it could not be written");
+}
+
+#[test]
+fn a_journal_that_cannot_be_begun_leaves_what_was_on_record() {
+    let (segments, engine) = (segments(), engine());
+    let mut journal = begin(&segments, &[], &engine);
+    journal.append(&family_ended(1, 0));
+    journal.commit(Time::ZERO, &engine).unwrap();
+    let memory = journal.ends.memory;
+    let begun = Journal::begin(read_only(&segments), memory, &[], Time::ZERO, &engine);
+    begun.unwrap_err();
+    assert_eq!(segments.read().unwrap().len(), 1);
+}
+
+/// The same segments, which cannot be written by these.
+fn read_only(segments: &Segments) -> Segments {
+    let files = segments.files.each_ref();
+    let files = files.map(|file| File::open(path_of_descriptor(file.as_raw_fd())).unwrap());
+    Segments::of_other(files, Arc::clone(&segments.words), segments.index)
 }
 
 #[test]
