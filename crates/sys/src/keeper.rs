@@ -18,7 +18,11 @@ use crate::sockopt::last_errno;
 /// What `PR_GET_TID_ADDRESS` (linux/prctl.h) is called; it takes CONFIG_CHECKPOINT_RESTORE.
 const PR_GET_TID_ADDRESS: libc::c_int = 40;
 
-/// Links of `/proc/self/task` in a process of one thread: two, and one for each thread (`proc_task_getattr` in Linux).
+/// What the kernel says of this process and of its threads, with which a sandbox may not come.
+const STATUS: &str = "/proc/self/status";
+const THREADS: &str = "/proc/self/task";
+
+/// Links of [`THREADS`] in a process of one thread: two, and one for each thread (`proc_task_getattr` in Linux).
 const LINKS_OF_ONE_THREAD: u64 = 3;
 
 /// The numbers of descriptors that the keepers have for themselves. While other processes share the table, a keeper opens no further one, and closes
@@ -71,7 +75,8 @@ impl Keeper {
     #[expect(unsafe_code, reason = "clone")]
     pub fn clone_process(&self) -> io::Result<Side> {
         // Looked at by name: no descriptor is opened.
-        if fs::metadata("/proc/self/task")?.nlink() != LINKS_OF_ONE_THREAD {
+        let threads = fs::metadata(THREADS).map_err(|error| named(THREADS, &error))?;
+        if threads.nlink() != LINKS_OF_ONE_THREAD {
             return Err(io::Error::other("there are other threads"));
         }
         let thread = number_of_this_thread()?;
@@ -106,7 +111,7 @@ impl Keeper {
                 let pid = Pid::from_raw(pid).ok_or(io::ErrorKind::InvalidData)?;
                 Ok(Side::Parent(pid))
             }
-            _ => Err(last_errno().into()),
+            _ => Err(named("clone", &last_errno().into())),
         }
     }
 }
@@ -177,7 +182,7 @@ fn number_of_this_thread() -> io::Result<*mut libc::pid_t> {
     // SAFETY: the call writes one pointer to the variable that it is given.
     let done = unsafe { libc::prctl(PR_GET_TID_ADDRESS, &raw mut address) };
     if done != 0 {
-        return Err(last_errno().into());
+        return Err(named("PR_GET_TID_ADDRESS", &last_errno().into()));
     }
     let mismatch = || io::Error::other("the number of the thread is not where it should be");
     if address.is_null() {
@@ -194,7 +199,7 @@ fn number_of_this_thread() -> io::Result<*mut libc::pid_t> {
 /// The kernel says how many places the table has, and each is looked at. For a list of `/proc/self/fd` it would make an inode of each descriptor.
 fn open_descriptors() -> io::Result<Vec<RawFd>> {
     // proc_pid_status(5). The descriptor that this is read by is closed by the time that the places are looked at.
-    let status = fs::read_to_string("/proc/self/status")?;
+    let status = fs::read_to_string(STATUS).map_err(|error| named(STATUS, &error))?;
     let size = status
         .lines()
         .find_map(|line| line.strip_prefix("FDSize:")?.trim().parse().ok())
@@ -206,4 +211,9 @@ fn open_descriptors() -> io::Result<Vec<RawFd>> {
 fn is_open(number: RawFd) -> bool {
     // SAFETY: the call reads the flags of a descriptor, if there is one of this number, and changes nothing.
     unsafe { libc::fcntl(number, libc::F_GETFD) != -1 }
+}
+
+/// Names what an error is about: whoever reads it has to know what a kernel or a sandbox is to allow.
+fn named(what: &str, error: &io::Error) -> io::Error {
+    io::Error::new(error.kind(), format!("{what}: {error}"))
 }

@@ -70,7 +70,7 @@ pub fn survive(
         Ok(keeping) => keeping,
         Err(error) if wanted == Survive::Auto && !is_handed => {
             signals.thread_unblock()?;
-            say(&format!("survive: off, because {error}"));
+            say(&format!("off, because {error}"));
             return Ok(relay(None));
         }
         Err(error) => return Err(error),

@@ -93,7 +93,13 @@ impl Kept {
         keys: KeyRing,
     ) -> io::Result<&'static Self> {
         let count = JOURNALS + shards;
-        let memory = |name| memfd_create(name, MemfdFlags::CLOEXEC);
+        let memory = |name| {
+            memfd_create(name, MemfdFlags::CLOEXEC).map_err(|error| named("memfd_create", error))
+        };
+        let this_process = || {
+            let process = pidfd_open(getpid(), PidfdFlags::empty());
+            process.map_err(|error| named("pidfd_open", error))
+        };
         let header = File::from(memory("turnbuckle-header")?);
         ftruncate(&header, (count * size_of::<u64>()) as u64)?;
         let words = Arc::new(Mapped::new(&header, count)?);
@@ -104,12 +110,14 @@ impl Kept {
             header,
             listing: memory("turnbuckle-listeners")?.into(),
             notes: memory("turnbuckle-notes")?.into(),
-            bell: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
+            bell: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
+                .map_err(|error| named("eventfd", error))?,
             main,
             keys,
-            keeper: pidfd_open(getpid(), PidfdFlags::empty())?,
-            relay: pidfd_open(getpid(), PidfdFlags::empty())?,
-            signals: SignalFd::with_flags(signals, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?,
+            keeper: this_process()?,
+            relay: this_process()?,
+            signals: SignalFd::with_flags(signals, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)
+                .map_err(|error| named("signalfd", error))?,
         };
         kept.set(Word::Keeper, number_of_this_process());
         Ok(Box::leak(Box::new(kept)))
@@ -143,6 +151,12 @@ impl Kept {
         self.set(word, number_of_this_process());
         Ok(())
     }
+}
+
+/// Names the call that an error is of: whoever reads it has to know what a sandbox is to allow.
+fn named(call: &str, error: impl Into<io::Error>) -> io::Error {
+    let error = error.into();
+    io::Error::new(error.kind(), format!("{call}: {error}"))
 }
 
 /// Waits until a process has ended. Nobody else may have the number of its descriptor name another process meanwhile ([`Kept::be`]).

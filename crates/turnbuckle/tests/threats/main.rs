@@ -37,7 +37,7 @@
 //! | V-47 | framing of streams | `streams` |
 //! | V-48 | TLS handshakes | `tls` |
 //! | V-51 | metrics | `metrics` |
-//! | V-63 | a process that is killed, or hands over to another program | `survival`, `upgrades`; with `xdp`, `kernel` |
+//! | V-63 | a process that is killed, or hands over to another program | `survival`, `keepers`, `upgrades`; with `xdp`, `kernel` |
 //! | V-89, V-91 | bound tunnels to whom no peer may be, and what their clients did not ask for | `bound` |
 //! | V-80 to V-86, V-88, V-95 | QUIC: floods, tokens, amplification, what passes for ChannelData, hand-over, request floods, key logs | `quic` |
 //! | V-54, V-80, V-87, V-91, V-93, V-94 | tunnels of UDP in HTTP/3: questions to the database, places, clients without settings, what is for another tunnel, passwords, ICMP | `http3` |
@@ -74,6 +74,7 @@ mod health;
 mod hijack;
 mod http3;
 mod http3_rules;
+mod keepers;
 #[cfg(all(feature = "xdp", target_arch = "x86_64"))]
 mod kernel;
 mod legacy;

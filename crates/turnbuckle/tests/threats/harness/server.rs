@@ -8,7 +8,7 @@ use std::fs::{self, OpenOptions};
 use std::io::{PipeReader, Read as _, Write as _};
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -63,6 +63,16 @@ impl Server {
         options: &[&str],
         environment: &[(&str, &str)],
     ) -> Self {
+        Self::start_by(&[], address, options, environment)
+    }
+
+    /// The same by a command that becomes the relay, which it is given as its last words.
+    pub(crate) fn start_by(
+        command: &[&str],
+        address: SocketAddr,
+        options: &[&str],
+        environment: &[(&str, &str)],
+    ) -> Self {
         let number = NEXT_FILE.fetch_add(1, Ordering::Relaxed);
         let statistics = std::env::temp_dir().join(format!(
             "turnbuckle-threats-{}-{number}.json",
@@ -73,8 +83,11 @@ impl Server {
             .iter()
             .any(|option| option.starts_with("--relay-threads"));
         let shards = (!is_chosen).then_some("--relay-threads=2");
-        let mut command = Command::new(env!("CARGO_BIN_EXE_turnbuckle"));
+        let program = [env!("CARGO_BIN_EXE_turnbuckle")];
+        let words = [command, &program].concat();
+        let mut command = Command::new(words[0]);
         command
+            .args(&words[1..])
             .arg("serve")
             .arg(format!("--listening-ip={}", address.ip()))
             .arg(format!("--listening-port={}", address.port()))
@@ -297,16 +310,20 @@ impl Server {
     }
 
     fn check_end(&mut self) -> Accounting {
+        let status = self.await_end();
+        assert!(status.success(), "the relay ended with {status}");
+        self.accounts()
+    }
+
+    fn await_end(&mut self) -> ExitStatus {
         let deadline = Instant::now() + STOP_TIMEOUT;
-        let status = loop {
+        loop {
             if let Some(status) = self.child.try_wait().expect("wait4") {
-                break status;
+                return status;
             }
             assert!(Instant::now() < deadline, "the relay does not stop");
             thread::sleep(Duration::from_millis(2));
-        };
-        assert!(status.success(), "the relay ended with {status}");
-        self.accounts()
+        }
     }
 
     fn accounts(&self) -> Accounting {
