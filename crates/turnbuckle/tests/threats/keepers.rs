@@ -1,13 +1,15 @@
-//! V-63: the processes that keep a relay's sockets: where there can be none.
+//! V-63: the processes that keep a relay's sockets: where there can be none, when the relay crashes again and again, and when both are gone.
 
+use std::fs;
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
-use nix::unistd::geteuid;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::{Pid, geteuid};
 
 use crate::harness::{Call, Server, Site, tick};
 use crate::not_run::not_run;
-use crate::survival::{Processes, TIMEOUT};
+use crate::survival::{Processes, TIMEOUT, await_end, pause, relay, send};
 
 /// What becomes a program that sees nothing of processes, as in some sandboxes: a keeper cannot tell which descriptors are open, nor that it has one
 /// thread.
@@ -68,6 +70,84 @@ fn automatic(site: Site, command: &[&str]) -> Server {
     let relay_ip = format!("--relay-ip={}", site.ip(1));
     let options = [&relay_ip, "--allow-loopback-peers", "--survive=auto"];
     Server::start_by(command, site.server(), &options, &[])
+}
+
+#[test]
+fn after_the_third_crash_there_is_no_next_relay_and_the_exit_code_says_how_it_ended() {
+    let site = Site::new();
+    let server = relay(site, &[]);
+    let mut processes = Processes::of(&server);
+    let mut calls = [Call::new(site, &server)];
+    for _ in 0..2 {
+        crash(processes.relay);
+        let said = processes.await_relay(&server, &mut || tick(&mut calls));
+        let died = "survive: the relay was ended by signal 11; the next one takes over its calls";
+        assert!(said.iter().any(|line| line == died), "{said:#?}");
+        await_passed(&mut calls);
+    }
+    let all = children(processes.keeper);
+    assert_eq!(all.len(), 2, "relay and spare");
+    crash(processes.relay);
+    let (code, said) = server.crashed();
+    assert_eq!(code, Some(128 + 11));
+    assert_eq!(said, ["survive: the relay was ended by signal 11"]);
+    all.into_iter().for_each(await_end);
+}
+
+/// Has a process end as by a mistake in its memory. The first such signal may be taken for one that comes again: Rust's handler, which looks for the
+/// end of the stack, lets go of the signal and has the instruction tried anew.
+fn crash(process: i32) {
+    let deadline = Instant::now() + TIMEOUT;
+    let is_there = || {
+        let status = fs::read_to_string(format!("/proc/{process}/stat"));
+        status.is_ok_and(|status| !status.contains(") Z "))
+    };
+    while is_there() {
+        assert!(Instant::now() < deadline, "it does not crash");
+        // It may have ended meanwhile.
+        let _ = kill(Pid::from_raw(process), Signal::SIGSEGV);
+        pause();
+    }
+}
+
+#[test]
+fn a_relay_whose_keepers_are_killed_at_once_goes_on_and_says_so() {
+    let site = Site::new();
+    let server = relay(site, &[]);
+    let processes = Processes::of(&server);
+    let mut calls = [Call::new(site, &server)];
+    let mut spares = children(processes.keeper);
+    spares.retain(|&child| child != processes.relay);
+    let [spare] = spares[..] else {
+        panic!("one spare: {spares:?}");
+    };
+    // It sees nothing of the keeper's end.
+    send(spare, Signal::SIGSTOP);
+    send(processes.keeper, Signal::SIGKILL);
+    send(spare, Signal::SIGKILL);
+    let alone = "error: survive: the keeper has ended, and there is none any more: calls end with \
+                 this process";
+    let deadline = Instant::now() + TIMEOUT;
+    while !server.lines_so_far().iter().any(|line| line == alone) {
+        assert!(Instant::now() < deadline, "it is not said");
+        tick(&mut calls);
+    }
+    await_passed(&mut calls);
+    calls[0].client.refresh(0).expect(200);
+    server.stop_kept(processes.relay);
+}
+
+/// The processes that one has made and that have not ended (proc_pid_stat(5)).
+fn children(process: i32) -> Vec<i32> {
+    let all = fs::read_dir("/proc").expect("it is there");
+    let numbers = all.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
+    let is_child = |number: &i32| {
+        let stat = fs::read_to_string(format!("/proc/{number}/stat")).unwrap_or_default();
+        let fields = stat.rsplit_once(") ").map(|(_, fields)| fields);
+        let mut fields = fields.unwrap_or_default().split(' ');
+        fields.next() != Some("Z") && fields.next() == Some(&process.to_string())
+    };
+    numbers.filter(is_child).collect()
 }
 
 /// Waits until something that is sent from now on has arrived, both ways.

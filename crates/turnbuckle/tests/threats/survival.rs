@@ -21,7 +21,7 @@ use crate::not_run::not_run;
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A relay on loopback that survives.
-fn relay(site: Site, options: &[&str]) -> Server {
+pub(crate) fn relay(site: Site, options: &[&str]) -> Server {
     let relay_ip = format!("--relay-ip={}", site.ip(1));
     let options: Vec<&str> = [relay_ip.as_str(), "--allow-loopback-peers", "--survive=on"]
         .into_iter()

@@ -309,6 +309,18 @@ impl Server {
         self.check_end()
     }
 
+    /// Waits for the end of a relay that has crashed. Returns the exit code, and what was printed since it was asked for last.
+    pub(crate) fn crashed(mut self) -> (Option<i32>, Vec<String>) {
+        self.is_stopped = true;
+        let status = self.await_end();
+        let mut lines = Vec::new();
+        while let Ok(line) = self.lines.recv_timeout(STOP_TIMEOUT) {
+            lines.push(line);
+        }
+        let _ = fs::remove_file(&self.statistics);
+        (status.code(), lines)
+    }
+
     fn check_end(&mut self) -> Accounting {
         let status = self.await_end();
         assert!(status.success(), "the relay ended with {status}");
