@@ -65,6 +65,7 @@ pub(super) fn show(
         });
     }
     for peer in allocations.claims.peers(id) {
+        // guard: V-63-anew-claims
         each(&Change::PeerClaimed {
             allocation: id,
             peer: peer.address(),

@@ -10,9 +10,10 @@ use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::{Pid, User, geteuid};
+use turnbuckle_wire::Method;
 
 use crate::harness::{
-    Authority, Call, Client, Holders, Key, Server, Site, TICK, peer_socket, tick,
+    Authority, Call, Client, Holders, Key, Server, Site, TICK, channel, peer_socket, tick,
 };
 use crate::mobility::{begin, exchange, resume};
 use crate::not_run::not_run;
@@ -183,24 +184,70 @@ fn what_arrives_while_there_is_no_relay_is_relayed_by_the_next_one() {
     let site = Site::new();
     let server = relay(site, &[]);
     let mut processes = Processes::of(&server);
-    let mut call = Call::new(site, &server);
-    // The keeper sees nothing of it yet.
-    send(processes.keeper, Signal::SIGSTOP);
-    send(processes.relay, Signal::SIGKILL);
-    await_end(processes.relay);
-    for _ in 0..20 {
-        call.send();
+    let mut calls: Vec<_> = (0..5).map(|_| Call::new(site, &server)).collect();
+    for round in 1..=10 {
+        // The keeper sees nothing of it yet. The relay has nothing in hand: all that was sent before has arrived.
+        send(processes.keeper, Signal::SIGSTOP);
+        send(processes.relay, Signal::SIGKILL);
+        await_end(processes.relay);
+        for _ in 0..20 {
+            calls.iter_mut().for_each(Call::send);
+        }
+        send(processes.keeper, Signal::SIGCONT);
+        processes.await_relay(&server, &mut pause);
+        let deadline = Instant::now() + TIMEOUT;
+        while calls.iter().any(|call| call.lost() > 0) {
+            let lost: Vec<_> = calls.iter().map(Call::lost).collect();
+            assert!(Instant::now() < deadline, "lost in round {round}: {lost:?}");
+            calls.iter_mut().for_each(Call::hear);
+            pause();
+        }
+        let all: Vec<_> = (0..20 * round).collect();
+        for call in &calls {
+            assert_eq!((&call.at_peer, &call.at_client), (&all, &all));
+        }
     }
-    send(processes.keeper, Signal::SIGCONT);
-    processes.await_relay(&server, &mut pause);
-    let deadline = Instant::now() + TIMEOUT;
-    while call.lost() > 0 {
-        assert!(Instant::now() < deadline, "{} of 40 are lost", call.lost());
-        call.hear();
-        pause();
+    server.stop_kept(processes.keeper);
+}
+
+#[test]
+fn the_first_request_after_a_kill_is_not_asked_for_another_nonce() {
+    let site = Site::new();
+    let server = relay(site, &[]);
+    let mut processes = Processes::of(&server);
+    let mut client = Client::new(site.ip(2), &server);
+    client.allocate();
+    processes.kill_relay(&server, &mut pause);
+    let refresh = client.signed(Method::REFRESH, |writer| {
+        writer.lifetime(600);
+    });
+    client.exchange(&refresh).expect(200);
+    server.stop_kept(processes.keeper);
+}
+
+#[test]
+fn a_peer_of_a_shared_relay_socket_is_the_same_clients_after_a_kill() {
+    let site = Site::new();
+    let server = relay(site, &["--multiplex-peer", "--relay-threads=1"]);
+    let mut processes = Processes::of(&server);
+    let peer = peer_socket(site.ip(7));
+    let at = peer.local_addr().expect("bound");
+    let mut call = Call::between(Client::new(site.ip(2), &server), peer);
+    let mut other = Client::other(site.ip(3), &server);
+    other.allocate();
+    for _ in 0..2 {
+        processes.kill_relay(&server, &mut || tick(std::slice::from_mut(&mut call)));
+        let sent = call.sent;
+        let deadline = Instant::now() + TIMEOUT;
+        while !call.has_passed(sent) {
+            assert!(Instant::now() < deadline, "the call has ended");
+            tick(std::slice::from_mut(&mut call));
+        }
+        other.create_permission(&[at]).expect(400);
+        other.channel_bind(channel(1), at).expect(400);
     }
-    assert_eq!(call.at_peer, (0..20).collect::<Vec<_>>());
-    assert_eq!(call.at_client, (0..20).collect::<Vec<_>>());
+    call.client.refresh(0).expect(200);
+    other.create_permission(&[at]).expect(200);
     server.stop_kept(processes.keeper);
 }
 
