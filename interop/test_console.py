@@ -19,6 +19,7 @@ from harness.waiting import PATIENCE
 SERVER, PORT, CONSOLE = "127.77.13.1", 34913, 34914
 PASSWORD = "open sesame"
 REALM = "example.org"
+ORIGIN = 0x802F
 TRANSPORT = (dialogue.REQUESTED_TRANSPORT, bytes((dialogue.UDP, 0, 0, 0)))
 
 OPTIONS = (
@@ -66,17 +67,18 @@ COTURN = ("/usr/bin/turnserver", "-n", "--log-file=stdout")
 
 
 @contextlib.contextmanager
-def _session():
-    """A client with an allocation, and a permission."""
+def _session(origin: str = ""):
+    """A client with an allocation, and a permission. It names an origin, if there is one."""
+    named = [(ORIGIN, origin.encode())] if origin else []
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as client:
         client.connect((SERVER, PORT))
         spoken = Dialogue(client)
         challenge = None
         # coturn's console is there before its listeners are.
         while challenge is None:
-            challenge = spoken.ask(dialogue.ALLOCATE, TRANSPORT)
+            challenge = spoken.ask(dialogue.ALLOCATE, TRANSPORT, *named)
         spoken.use("alice", "secret", challenge)
-        assert spoken.ask(dialogue.ALLOCATE, TRANSPORT).code == 0
+        assert spoken.ask(dialogue.ALLOCATE, TRANSPORT, *named).code == 0
         assert spoken.ask(dialogue.CREATE_PERMISSION, (dialogue.XOR_PEER_ADDRESS, ("127.77.13.9", 0))).code == 0
         yield client
 
@@ -120,20 +122,25 @@ def _without_figures(text: str) -> str:
     return re.sub(r"\b(rp|rb|sp|sb|r|s|total)=\d+", r"\1=N", text)
 
 
-def _asked(folder, *command: str) -> list[tuple[str, str]]:
-    with _running(folder, *command), _session():
+def _asked(folder, asked: tuple[str, ...], origin: str, *command: str) -> list[tuple[str, str]]:
+    with _running(folder, *command), _session(origin):
         console = Console()
         try:
-            return [(command, _without_figures(console.says(command))) for command in ASKED]
+            return [(command, _without_figures(console.says(command))) for command in asked]
         finally:
             console.close()
 
 
-def it_says_what_debians_coturn_says(binary, tmp_path):
+#: The same of a session that names `http://Other.example`.
+ASKED_OF_ORIGINS = ("ps", "so http://other.example:80", "ps", "pu", "sr example.org", "ps", "ur", "so http://other.example", "ps", "so HTTP://OTHER.EXAMPLE:80", "pu", "uo", "pu")
+
+
+@pytest.mark.parametrize(("asked", "origin"), [(ASKED, ""), (ASKED_OF_ORIGINS, "http://Other.example")], ids=["all", "origins"])
+def it_says_what_debians_coturn_says(binary, tmp_path, asked, origin):
     (tmp_path / "coturn").mkdir()
     (tmp_path / "ours").mkdir()
-    expected = _asked(tmp_path / "coturn", *COTURN)
-    found = _asked(tmp_path / "ours", *_ours(binary))
+    expected = _asked(tmp_path / "coturn", asked, origin, *COTURN)
+    found = _asked(tmp_path / "ours", asked, origin, *_ours(binary))
     for (command, coturn), (_, here) in zip(expected, found, strict=True):
         assert here == coturn, command
 

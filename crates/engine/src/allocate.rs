@@ -122,10 +122,7 @@ pub(crate) fn allocate(
         key: proof.response_key.clone(),
         account: Account::new(quota, shaper),
         reserves,
-        origin: match rules.config.relays.check_origin {
-            true => CanonicalOrigin::first_of(&request.message),
-            false => None,
-        },
+        origin: CanonicalOrigin::first_of(&request.message),
         openings: Openings::new(openings, other, deadline),
         wish,
     });

@@ -69,7 +69,7 @@ pub(crate) struct Allocation {
 /// Values that few allocations have. They are needed to repeat the answer that created the allocation, or to check later requests.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Rare {
-    /// The ORIGIN of the request that created it, where others have to carry the same.
+    /// The ORIGIN of the request that created it.
     pub(crate) origin: Option<CanonicalOrigin>,
     /// The token that it was given.
     pub(crate) token: Option<ReservationToken>,
@@ -112,7 +112,7 @@ pub(crate) struct Pending {
     pub(crate) account: Account,
     /// The unit of the port that it reserves.
     pub(crate) reserves: Option<QuotaUnit>,
-    /// Its ORIGIN, where others have to carry the same.
+    /// Its ORIGIN.
     pub(crate) origin: Option<CanonicalOrigin>,
     pub(crate) wish: Wish,
     pub(crate) openings: Openings,

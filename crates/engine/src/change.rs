@@ -211,7 +211,7 @@ pub struct Brought {
     pub redeemed: Option<ReservationToken>,
     /// Whether the client was given a mobility ticket (RFC 8016).
     pub is_mobile: bool,
-    /// Its ORIGIN, if other requests have to carry the same.
+    /// Its ORIGIN.
     pub origin: Option<CanonicalOrigin>,
     /// The peer of a tunnel, the unspecified address for a bound one; `None` for an allocation.
     pub tunnel_to: Option<SocketAddr>,

@@ -11,6 +11,7 @@ use crate::account::Account;
 use crate::allocation::relay::Relay;
 use crate::allocation::tunnel::{OpenTunnel, Tunnel, TunnelState};
 use crate::allocation::{Allocation, Entry};
+use crate::auth::CanonicalOrigin;
 use crate::change::{Path, Relayed, Usage};
 use crate::credential::User;
 use crate::id::{AllocationId, ClientTuple, RelayProtocol};
@@ -88,6 +89,14 @@ impl<'a> Session<'a> {
         match self.held {
             Held::Allocation(allocation) => allocation.protocol(),
             Held::Tunnel(..) => RelayProtocol::Udp,
+        }
+    }
+
+    /// The ORIGIN of the request that created it. No tunnel has one.
+    pub fn origin(&self) -> Option<&'a CanonicalOrigin> {
+        match self.held {
+            Held::Allocation(allocation) => allocation.rare.as_ref()?.origin.as_ref(),
+            Held::Tunnel(..) => None,
         }
     }
 

@@ -37,9 +37,7 @@ pub(super) async fn show(
     let max = console.sessions_max();
     let mut users = Users::default();
     let mut count: u64 = 0;
-    // Sessions do not know an origin here, so none is of the one that is asked for.
-    let filter = filter_of(visitor, wanted).filter(|_| visitor.origin.is_empty());
-    if let Some(filter) = filter {
+    if let Some(filter) = filter_of(visitor, wanted) {
         let mut walk = Walk::new(&console.commands, Action::List, filter, (0, 0));
         loop {
             let page = match walk.page(PAGE).await {
@@ -102,6 +100,7 @@ fn filter_of(visitor: &Visitor, wanted: Wanted<'_>) -> Option<SessionFilter> {
     let named = |name: &str| (!name.is_empty()).then(|| name.to_owned());
     let mut filter = SessionFilter {
         realm: named(&visitor.realm),
+        origin: named(&visitor.origin),
         ..SessionFilter::default()
     };
     match wanted {
@@ -163,6 +162,12 @@ fn lines_of(session: &Session, place: u64, are_fingerprints_enforced: bool) -> V
             session.number, session.user
         ),
         format!("      realm: {}", session.realm),
+    ];
+    if let Some(origin) = &session.origin {
+        let origin = String::from_utf8_lossy(origin.as_bytes());
+        lines.push(format!("      origin: {origin}"));
+    }
+    lines.extend([
         format!("      started {} secs ago", session.age.as_secs()),
         format!("      expiring in {} secs", session.expires_in.as_secs()),
         format!(
@@ -173,7 +178,7 @@ fn lines_of(session: &Session, place: u64, are_fingerprints_enforced: bool) -> V
             "      client addr {}, server addr {}",
             client.address, client.server
         ),
-    ];
+    ]);
     let relays = session.relays.iter();
     lines.extend(relays.map(|relay| format!("      relay addr {}", relay.local)));
     lines.push(format!(

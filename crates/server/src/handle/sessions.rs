@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use turnbuckle_engine::{RelayProtocol, Relayed, Transport, Usage};
+use turnbuckle_engine::{CanonicalOrigin, RelayProtocol, Relayed, Transport, Usage};
 
 use super::Reply;
 use crate::log::Seal;
@@ -71,6 +71,8 @@ pub struct Session {
     pub realm: Box<str>,
     /// The name of its user.
     pub user: Box<str>,
+    /// The ORIGIN that its client named when it began.
+    pub origin: Option<CanonicalOrigin>,
     /// How its client is reached.
     pub client: ClientSide,
     /// The relayed transport addresses, one or two.
@@ -124,6 +126,8 @@ pub struct SessionFilter {
     pub user: Option<String>,
     /// A part of the user's name.
     pub user_part: Option<String>,
+    /// The origin, in the form in which it is looked up.
+    pub origin: Option<String>,
     /// What carries messages between client and server.
     pub transport: Option<Transport>,
     /// The client's IP address.
@@ -158,6 +162,10 @@ impl SessionFilter {
             && is(&self.realm, &user.realm)
             && is(&self.user, &user.name)
             && part.is_none_or(|part| user.name.contains(part.as_str()))
+            && self.origin.as_ref().is_none_or(|wanted| {
+                let found = session.origin().map(CanonicalOrigin::as_bytes);
+                found == Some(wanted.as_bytes())
+            })
             && self.transport.is_none_or(|it| it == path.transport)
             && self.client.is_none_or(|it| it == path.client.ip())
             && self.age_min.is_none_or(|it| it <= age)

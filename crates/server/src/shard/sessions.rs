@@ -157,6 +157,7 @@ impl Sessions {
             number: self.public_number(held.id()),
             realm: user.realm.clone(),
             user: user.name.clone(),
+            origin: held.origin().copied(),
             client: client_side(held.path(), seal),
             relays: held.relays().collect(),
             protocol: held.protocol(),

@@ -159,6 +159,36 @@ fn what_is_switched_at_the_console_is_served_or_not_from_then_on() {
     assert_eq!(accounting.dropped_as("service_disabled"), 2);
 }
 
+#[test]
+fn sessions_are_told_apart_by_the_origin_that_their_clients_have_named() {
+    let site = Site::new();
+    let consoled = Consoled::start(site, &[]);
+    let of = |host, origin: &str| {
+        let mut client = Client::new(site.ip(host), &consoled.server);
+        client.origin = origin.as_bytes().to_vec();
+        client.allocate();
+        client
+    };
+    let _clients = [
+        of(2, "https://Example.com/x"),
+        of(3, "http://other"),
+        of(4, ""),
+    ];
+    let mut visitor = consoled.enter();
+    let listed = visitor.says("ps");
+    assert!(listed.contains("\r\n      origin: https://example.com:443\r\n"));
+    assert_eq!(listed.matches("origin: ").count(), 2, "{listed}");
+    visitor.says("so https://example.com:443");
+    let listed = visitor.says("ps");
+    assert_eq!(listed.matches(" id=").count(), 1, "{listed}");
+    assert!(listed.contains("  Total sessions for origin https://example.com:443: 1\r\n"));
+    // As in coturn it has to be written as it is listed.
+    visitor.says("so https://example.com");
+    assert!(visitor.says("pu").ends_with(": 0\r\n\r\n> "));
+    visitor.says("uo");
+    assert!(visitor.says("pu").contains("  Total sessions: 3\r\n"));
+}
+
 //= V-16
 #[test]
 fn strangers_who_wait_hold_eight_places_and_keep_out_nobody_who_is_in() {
