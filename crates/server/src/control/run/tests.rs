@@ -65,7 +65,7 @@ struct Running {
 }
 
 impl Running {
-    /// `host` is an address of loopback that no other test of this process uses.
+    /// `host`, which is below 16, stands for an address of loopback that no other test of this process uses.
     fn start(host: u8, options: &[&str]) -> Self {
         Self::start_with(host, options, |_| None)
     }
@@ -81,7 +81,7 @@ impl Running {
         survival: impl FnOnce(&Config) -> Option<Survival>,
     ) -> Self {
         let [_, high, middle, low] = std::process::id().to_be_bytes();
-        let ip = [127, 32 | high & 3 | host << 2, middle, low];
+        let ip = [127, 64 | high & 3 | host << 2, middle, low];
         let server = SocketAddr::from((ip, 3478));
         let own = [
             format!("--listening-ip={}", server.ip()),

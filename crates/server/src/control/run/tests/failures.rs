@@ -58,7 +58,7 @@ fn code_of_allocation(running: &mut Running) -> u16 {
 //= V-63
 #[test]
 fn a_shard_that_panics_ends_no_call_where_there_is_a_journal() {
-    let mut running = Running::start_with_journals(4, &["--user-quota=24"]);
+    let mut running = Running::start_with_journals(8, &["--user-quota=24"]);
     let mut calls = calls(&mut running, 24);
     let before = running.allocations();
     for shard in [0, 1] {
@@ -97,7 +97,7 @@ fn a_shard_that_panics_ends_no_call_where_there_is_a_journal() {
 //= V-63
 #[test]
 fn what_a_shard_had_not_written_when_it_panicked_is_not_granted() {
-    let mut running = Running::start_with_journals(5, &["--user-quota=2"]);
+    let mut running = Running::start_with_journals(9, &["--user-quota=2"]);
     let mut client = Client::by_datagrams(running.server, "alice");
     let (relayed, shard) = running.allocate(&mut client);
     let peer = UdpSocket::bind((running.server.ip(), 0)).unwrap();
