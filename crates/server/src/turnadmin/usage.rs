@@ -37,6 +37,7 @@ Options
   -N, --redis-userdb WORDS    Redis or Valkey server, in the words of that option of turnserver
   -e, --psql-userdb, --sql-userdb CONNECTION   PostgreSQL, by libpq's words or as a URI
   -M, --mysql-userdb CONNECTION                MySQL or MariaDB; with -f the password is decrypted
+  -J, --mongo-userdb URI                       MongoDB, in a build with the feature `mongo`
   -u, --user NAME   -r, --realm REALM   -p, --password PASSWORD   -o, --origin ORIGIN
   -f, --file-key-path FILE    key of -E and -v
   -h, --help                  print this
