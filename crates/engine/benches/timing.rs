@@ -1,4 +1,4 @@
-//! Looks for differences in time that would tell an attacker something (V-25, V-26), in the manner of dudect (Reparaz, Balasch,
+//! Looks for differences in time that would tell an attacker something (V-25, V-26, V-93), in the manner of dudect (Reparaz, Balasch,
 //! Verbauwhede: "dude, is my code constant time?"): two classes of requests in random order, Welch's t-test on the times,
 //! the slowest measurements left out at several thresholds, and the largest |t| reported.
 //!
@@ -31,6 +31,10 @@ use turnbuckle_wire::{
 };
 
 const REALM: &str = "example.org";
+/// All users have it.
+const PASSWORD: &[u8] = b"password";
+/// The length of every name.
+const NAME_LEN: usize = 11;
 /// Configured users, if nothing else is said.
 const USERS: u64 = 100;
 const NOW: Now = Now {
@@ -73,7 +77,7 @@ impl Server {
             .map(|number| format!("user{number:07}"))
             .collect();
         let keys = names.iter().map(|name| {
-            let key = long_term_key_md5(name.as_bytes(), REALM.as_bytes(), b"password");
+            let key = long_term_key_md5(name.as_bytes(), REALM.as_bytes(), PASSWORD);
             (name.as_str(), key)
         });
         config.add_users_by_md5_key(keys);
@@ -89,7 +93,13 @@ impl Server {
         }
     }
 
-    fn answers(&mut self, bytes: &[u8]) -> bool {
+    fn answers(&mut self, by: By, bytes: &[u8]) -> bool {
+        if by == By::Password {
+            let (name, password) = bytes.split_at(NAME_LEN);
+            let [name, password] = [name, password].map(|text| str::from_utf8(text).unwrap());
+            let result = (self.authenticator).check_password(NOW, REALM, name, password, false);
+            return black_box(result).is_ok();
+        }
         let message = Message::parse(bytes).unwrap();
         let client = "198.51.100.7:40000".parse().unwrap();
         let listener = "203.0.113.1:3478".parse().unwrap();
@@ -99,8 +109,15 @@ impl Server {
         black_box(result).is_ok()
     }
 
-    /// A request by name or hash, its MESSAGE-INTEGRITY right but for one changed byte.
-    fn request(&mut self, name: &str, by_hash: bool, wrong_byte: Option<usize>) -> Vec<u8> {
+    /// A request, right but for one changed byte of its MESSAGE-INTEGRITY or its password.
+    fn request(&mut self, name: &str, by: By, wrong_byte: Option<usize>) -> Vec<u8> {
+        if by == By::Password {
+            let mut buffer = [name.as_bytes(), PASSWORD].concat();
+            if let Some(wrong) = wrong_byte {
+                *buffer.get_mut(NAME_LEN + wrong).unwrap() ^= 1;
+            }
+            return buffer;
+        }
         let client = "198.51.100.7:40000".parse().unwrap();
         let listener = "203.0.113.1:3478".parse().unwrap();
         let challenge = self
@@ -109,14 +126,14 @@ impl Server {
         let mut buffer = vec![0; 512];
         let id = TransactionId::new([7; 12]);
         let mut writer = MessageWriter::new(&mut buffer, Class::Request, Method::ALLOCATE, id);
-        if by_hash {
+        if by == By::Userhash {
             writer.userhash(&userhash(name.as_bytes(), REALM.as_bytes()));
         } else {
             writer.username(name.as_bytes());
         }
         writer.realm(REALM.as_bytes());
         writer.bytes(AttributeType::NONCE, challenge.nonce.as_bytes());
-        let key = long_term_key_md5(name.as_bytes(), REALM.as_bytes(), b"password");
+        let key = long_term_key_md5(name.as_bytes(), REALM.as_bytes(), PASSWORD);
         writer.integrity(&IntegrityKey::sha1(&key));
         let len = writer.finish().unwrap();
         buffer.truncate(len);
@@ -149,6 +166,11 @@ fn main() {
             ),
             ("known or unknown username", KNOWN, UNKNOWN),
             ("known or unknown userhash", HASHED, HASHED_UNKNOWN),
+            (
+                "known or unknown username with a password",
+                BASIC,
+                BASIC_UNKNOWN,
+            ),
         ] {
             let asked = if asks == Asks::Never {
                 ""
@@ -160,30 +182,40 @@ fn main() {
         }
     }
     let mut server = Server::new(users, 0, Asks::Never);
-    let right = Kind {
-        wrong_byte: None,
-        ..KNOWN
-    };
-    compare(
-        &mut server,
-        samples,
-        "control: right or wrong password",
-        right,
-        KNOWN,
-    );
+    for (name, wrong) in [
+        ("control: right or wrong password", KNOWN),
+        ("control: right or wrong password that is sent", BASIC),
+    ] {
+        let right = Kind {
+            wrong_byte: None,
+            ..wrong
+        };
+        compare(&mut server, samples, name, right, wrong);
+    }
+}
+
+/// How a request says who asks.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum By {
+    /// By the name and the password themselves, as in HTTP (RFC 7617).
+    Password,
+    /// By the hash of the name, and a proof of the password.
+    Userhash,
+    /// By the name, and a proof of the password.
+    Username,
 }
 
 /// Requests that differ in the user only.
 #[derive(Clone, Copy)]
 struct Kind {
     is_known: bool,
-    by_hash: bool,
+    by: By,
     wrong_byte: Option<usize>,
 }
 
 const KNOWN: Kind = Kind {
     is_known: true,
-    by_hash: false,
+    by: By::Username,
     wrong_byte: Some(0),
 };
 const LAST_BYTE: Kind = Kind {
@@ -195,8 +227,16 @@ const UNKNOWN: Kind = Kind {
     ..KNOWN
 };
 const HASHED: Kind = Kind {
-    by_hash: true,
+    by: By::Userhash,
     ..KNOWN
+};
+const BASIC: Kind = Kind {
+    by: By::Password,
+    ..KNOWN
+};
+const BASIC_UNKNOWN: Kind = Kind {
+    is_known: false,
+    ..BASIC
 };
 const HASHED_UNKNOWN: Kind = Kind {
     is_known: false,
@@ -216,13 +256,13 @@ impl Kind {
                     1_000_000
                 }
         );
-        server.request(&name, self.by_hash, self.wrong_byte)
+        server.request(&name, self.by, self.wrong_byte)
     }
 }
 
 /// Measures both kinds in random order and prints what sets them apart.
 fn compare(server: &mut Server, samples: usize, name: &str, one: Kind, other: Kind) {
-    let mut order = Seeded(99);
+    let (mut order, by) = (Seeded(99), one.by);
     let mut times: Vec<(bool, f64)> = Vec::with_capacity(samples);
     // Both kinds are made and read every time, and written to one place without a branch, or the caches and the branch predictor
     // would tell them apart before the server is asked.
@@ -238,7 +278,7 @@ fn compare(server: &mut Server, samples: usize, name: &str, one: Kind, other: Ki
             *byte = (one & !mask) | (other & mask);
         }
         let begin = Instant::now();
-        black_box(server.answers(black_box(&buffer)));
+        black_box(server.answers(by, black_box(&buffer)));
         let nanos = u32::try_from(begin.elapsed().as_nanos()).unwrap_or(u32::MAX);
         times.push((class, nanos.into()));
     }

@@ -22,7 +22,11 @@ pub struct WrongPassword {
 
 impl Authenticator {
     /// Returns the user of `realm` with this name and password. The work is the same whether or not there is such a user (V-26).
-    pub(crate) fn check_password(
+    ///
+    /// # Errors
+    ///
+    /// There is none.
+    pub fn check_password(
         &mut self,
         now: Now,
         realm: &str,
