@@ -16,6 +16,7 @@ from harness.waiting import PATIENCE
 
 HERE = Path(__file__).parent
 QUIC_GO = HERE / ".build/quic-go-peer"
+QUINN = HERE / ".build/quinn-peer"
 BACKENDS = ("single", "mmsg", "gso")
 MIB = 1 << 20
 
@@ -88,13 +89,50 @@ def a_transfer_goes_on_when_its_client_has_another(hosts, change, backend):
         _moved(hosts, up=MIB, meanwhile=change)
 
 
-@pytest.mark.parametrize("one_of", [100, 20])
-def what_the_network_loses_is_sent_again(hosts, one_of):
+# Where few are lost, more are moved.
+@pytest.mark.parametrize(("one_of", "mib"), [(1000, 20), (100, 2), (20, 2)])
+@pytest.mark.parametrize("backend", BACKENDS)
+def what_the_network_loses_is_sent_again_by_every_backend(hosts, backend, one_of, mib):
     for namespace in (hosts.relay, hosts.client):
-        with quic.losing(namespace, one_of) as dropped, quic.serving(hosts):
-            _quic_go(hosts, LISTENER_IPV4, "--up", "2", "--down", "2", "--runs", "1", "--warm-up", "0")
+        with quic.losing(namespace, one_of) as dropped, quic.serving(hosts, backend=backend):
+            _quic_go(hosts, LISTENER_IPV4, "--up", str(mib), "--down", str(mib), "--runs", "1", "--warm-up", "0")
             _moved(hosts, up=300_000, down=300_000)
             assert dropped() > 0
+
+
+def _ended(hosts, **settings):
+    """How the connection of a client of aioquic ends that makes a mistake; another one moves its bytes all the same."""
+    with quic.serving(hosts):
+        work = lambda: asyncio.run(asyncio.wait_for(quic.ended(LISTENER_IPV4, quic.PORT, CLIENT_IPV4, **settings), PATIENCE))
+        ended = hosts.client.call(work)
+        _moved(hosts, up=10_000)
+    return ended
+
+
+@pytest.mark.parametrize("mistake", quic.Mistake, ids=lambda mistake: mistake.name.lower())
+def a_client_that_breaks_a_rule_is_closed_with_the_code_for_it(hosts, mistake):
+    ended = _ended(hosts, mistake=mistake)
+    assert ended.error_code == mistake.value, ended
+
+
+def a_client_without_version_1_is_told_of_it_and_gives_up(hosts):
+    """RFC 9000 §6: the answer is a packet of version negotiation, and no close."""
+    ended = _ended(hosts, original_version=QuicProtocolVersion.VERSION_2, supported_versions=[QuicProtocolVersion.VERSION_2])
+    assert ended.reason_phrase == "Could not find a common protocol version", ended
+
+
+def datagrams_come_back_from_another_stack(hosts):
+    """quinn's from our server, and ours from quinn's."""
+    address = topology.with_port(LISTENER_IPV4, quic.PORT)
+    ours, quinns = lambda: quic.serving(hosts), lambda: Process(hosts.relay, str(QUINN), "server", "--listen", address)
+    for serving, client in ((ours, [str(QUINN), "client"]), (quinns, [str(quic.TURNBUCKLE), "quic-client", "--json"])):
+        with serving() as server:
+            quic.await_event(server, "ready")
+            words = [address, "--datagrams", "160,1150", "--count", "2000", "--runs", "1", "--warm-up", "0"]
+            done = subprocess.run(hosts.client.argv(*client, *words), capture_output=True, text=True, timeout=PATIENCE)
+            assert done.returncode == 0, done.stdout + done.stderr
+            rows = [row for row in map(json.loads, done.stdout.splitlines()) if row["event"] == "datagrams"]
+            assert [(row["bytes"], row["sent"], row["lost"]) for row in rows] == [(160, 2000, 0), (1150, 2000, 0)]
 
 
 @pytest.mark.parametrize(

@@ -10,11 +10,13 @@ import socket
 import ssl
 import subprocess
 import zlib
+from enum import Enum
 from pathlib import Path
 
 from aioquic.asyncio.protocol import QuicConnectionProtocol
 from aioquic.quic.configuration import QuicConfiguration
 from aioquic.quic.connection import QuicConnection
+from aioquic.quic.events import ConnectionTerminated, HandshakeCompleted
 
 from harness.process import Process
 from harness.topology import LISTENER_IPV4, with_port
@@ -146,10 +148,60 @@ async def another_path(protocol: QuicConnectionProtocol) -> None:
     await another_port(protocol)
 
 
+class Mistake(Enum):
+    """What a client does that no client may, and what is the server's answer: a code of RFC 9000 §20.1, with an alert of TLS in it in the first case."""
+
+    #: It offers no protocol that the server has (RFC 9001 §8.1: no_application_protocol).
+    ANOTHER_PROTOCOL = 0x100 + 120
+    #: It says what only a server may say (RFC 9000 §19.20: PROTOCOL_VIOLATION).
+    HANDSHAKE_DONE = 0x0A
+    #: It opens a stream beyond those that the server allows (RFC 9000 §4.6: STREAM_LIMIT_ERROR).
+    TOO_MANY_STREAMS = 0x04
+
+
+class _Misbehaving(QuicConnectionProtocol):
+    """Makes its mistake when the handshake is done, if it has not made it before, and keeps what the server closes the connection with."""
+
+    def __init__(self, connection: QuicConnection, mistake: Mistake):
+        super().__init__(connection)
+        self._mistake = mistake
+        self.ended: ConnectionTerminated | None = None
+
+    def quic_event_received(self, event):
+        if isinstance(event, HandshakeCompleted):
+            self._make_it()
+        elif isinstance(event, ConnectionTerminated):
+            self.ended = event
+
+    def _make_it(self):
+        if self._mistake is Mistake.HANDSHAKE_DONE:
+            self._quic._handshake_done_pending = True
+        elif self._mistake is Mistake.TOO_MANY_STREAMS:
+            # aioquic would wait until the server allows it.
+            self._quic._remote_max_streams_bidi = 2**40
+            self._quic.send_stream_data(4 * 2**30, b"x")
+
+
+async def ended(server: str, port: int, local: str, mistake: Mistake | None = None, **configured) -> ConnectionTerminated:
+    """How the connection of a client ends that makes a mistake."""
+    protocol_name = "another" if mistake is Mistake.ANOTHER_PROTOCOL else ALPN
+    configuration = QuicConfiguration(is_client=True, alpn_protocols=[protocol_name], verify_mode=ssl.CERT_NONE, server_name="localhost", **configured)
+    loop = asyncio.get_running_loop()
+    made = lambda: _Misbehaving(QuicConnection(configuration=configuration), mistake)
+    transport, protocol = await loop.create_datagram_endpoint(made, local_addr=(local, 0))
+    try:
+        protocol.connect((server, port))
+        await protocol.wait_closed()
+        return protocol.ended
+    finally:
+        transport.close()
+
+
 @contextlib.contextmanager
 def losing(namespace, one_of: int):
-    """Has every `one_of`th of what arrives by UDP in a namespace lost, a train in one buffer being one. Yields a function that says how many were."""
-    with _rule(namespace, f"meta l4proto udp numgen inc mod {one_of} 0 counter drop") as count:
+    """Has every `one_of`th of what arrives by UDP in a namespace lost, a train in one buffer being one, and the first of them in mid-transfer. Yields a
+    function that says how many were."""
+    with _rule(namespace, f"meta l4proto udp numgen inc mod {one_of} {one_of // 2} counter drop") as count:
         yield count
 
 
