@@ -168,8 +168,11 @@ fn lines_of(session: &Session, place: u64, are_fingerprints_enforced: bool) -> V
         lines.push(format!("      origin: {origin}"));
     }
     lines.extend([
-        format!("      started {} secs ago", session.age.as_secs()),
-        format!("      expiring in {} secs", session.expires_in.as_secs()),
+        format!("      started {} secs ago", session.time.age.as_secs()),
+        format!(
+            "      expiring in {} secs",
+            session.time.expires_in.as_secs()
+        ),
         format!(
             "      client protocol {}, relay protocol {protocol}",
             socket_type(client.transport)
@@ -198,7 +201,7 @@ fn lines_of(session: &Session, place: u64, are_fingerprints_enforced: bool) -> V
         "      usage: rp={}, rb={}, sp={}, sb={}",
         received.datagrams, received.bytes, sent.datagrams, sent.bytes
     ));
-    let rate = |bytes: u64| bytes / session.age.as_secs().max(1);
+    let rate = |bytes: u64| bytes / session.time.age.as_secs().max(1);
     lines.push(format!(
         "       rate: r={}, s={}, total={} (bytes per sec)",
         rate(received.bytes),

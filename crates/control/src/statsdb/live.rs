@@ -130,7 +130,7 @@ impl Live {
         };
         let listed = Known {
             session: Arc::new(identity),
-            lifetime: known.map_or(session.expires_in, |known| known.lifetime),
+            lifetime: known.map_or(session.time.expires_in, |known| known.lifetime),
             is_refreshed: known.is_some_and(|known| known.is_refreshed),
             is_told: known.is_some_and(|known| known.is_told),
             is_set: false,

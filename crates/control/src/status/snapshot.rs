@@ -139,8 +139,8 @@ fn session(session: &Session) -> Value {
         "transport": transport,
         "client": session.client.address.to_string(),
         "relays": relays.map(|relay| relay.external.to_string()).collect::<Vec<_>>(),
-        "age_s": session.age.as_secs(),
-        "expires_in_s": session.expires_in.as_secs(),
+        "age_s": session.time.age.as_secs(),
+        "expires_in_s": session.time.expires_in.as_secs(),
         "from_client_bytes": session.usage.client_received.bytes,
         "from_peers_bytes": session.usage.peer_received.bytes,
     })

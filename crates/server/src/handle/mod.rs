@@ -25,7 +25,7 @@ pub(crate) use self::events::EventSender;
 pub use self::events::{Event, EventKind, Events, Identity};
 pub use self::sessions::{
     ClientSide, Page, SESSIONS_PER_PAGE_MAX, Session, SessionFilter, SessionNumbers, SessionPeers,
-    shard_of,
+    SessionTime, shard_of,
 };
 pub(crate) use self::sessions::{PEERS_LISTED_MAX, PageRequest, Purpose, number_of_shard};
 pub use self::trace::{Trace, TraceOutlet, Traced};

@@ -79,10 +79,8 @@ pub struct Session {
     pub relays: Vec<Relayed>,
     /// What runs between them and peers.
     pub protocol: RelayProtocol,
-    /// Time since it was created.
-    pub age: Duration,
-    /// Time until it ends unless it is refreshed, or a tunnel unless something is relayed.
-    pub expires_in: Duration,
+    /// For how long it is there.
+    pub time: SessionTime,
     /// How fast it may relay in each direction, in bytes of payload per second; `None` for no bound.
     pub bytes_per_s: Option<NonZeroU32>,
     /// What it has relayed.
@@ -91,6 +89,15 @@ pub struct Session {
     pub is_mobile: bool,
     /// Whom it may reach.
     pub peers: SessionPeers,
+}
+
+/// For how long a session has been there, and may be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SessionTime {
+    /// Time since it was created.
+    pub age: Duration,
+    /// Time until it ends unless it is refreshed, or a tunnel unless something is relayed.
+    pub expires_in: Duration,
 }
 
 /// Whom a session may reach.

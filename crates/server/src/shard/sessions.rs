@@ -16,7 +16,7 @@ use super::front::Front;
 use crate::counters::ShardCounters;
 use crate::handle::{
     ClientSide, EventKind, EventSender, Identity, PEERS_LISTED_MAX, Session, SessionPeers,
-    number_of_shard,
+    SessionTime, number_of_shard,
 };
 use crate::log::Seal;
 
@@ -161,8 +161,10 @@ impl Sessions {
             client: client_side(held.path(), seal),
             relays: held.relays().collect(),
             protocol: held.protocol(),
-            age: now.time.since(held.created()),
-            expires_in: held.expires().since(now.time),
+            time: SessionTime {
+                age: now.time.since(held.created()),
+                expires_in: held.expires().since(now.time),
+            },
             bytes_per_s: held.bytes_per_s(),
             usage: *held.usage(),
             is_mobile: held.is_mobile(),

@@ -85,7 +85,7 @@ fn sessions_are_listed_page_by_page_each_once_and_ended_by_a_filter_with_ports_a
     for session in &all.sessions {
         assert_eq!((&*session.user, &*session.realm), ("alice", REALM));
         assert_eq!(session.client.server, server);
-        assert!(session.expires_in > Duration::from_secs(590));
+        assert!(session.time.expires_in > Duration::from_secs(590));
     }
 
     let by_tcp = SessionFilter {
