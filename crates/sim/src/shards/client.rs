@@ -1,11 +1,14 @@
 //! A client at one transport address: it asks for one thing at a time, repeats what is not answered, and sends data meanwhile.
 
 mod answers;
+mod draft;
 
 use std::net::SocketAddr;
 
 use turnbuckle_wire::{Method, TransactionId};
 
+pub(super) use self::draft::origin;
+use self::draft::{ACCESS_TOKEN, ORIGIN, bind, peer_of, shows_token};
 use super::dtls::Sessions;
 use super::pass::Pass;
 use super::payload::{LEN_MIN, Payload, Sender};
@@ -57,6 +60,8 @@ pub(super) enum Sort {
     Tcp,
     /// A data connection of one that relays TCP.
     Data,
+    /// A connection of who holds another token than the one whose data connection it asks for.
+    Thief,
 }
 
 /// By what a client is connected.
@@ -214,12 +219,44 @@ impl Client {
 
     /// The same with what it shows in place of a password, if that is so.
     pub(super) fn showing(mut self, pass: Option<Pass>) -> Self {
-        if let Some(pass) = &pass {
-            self.credentials.user = pass.key_name.to_owned();
-            self.credentials.mac_key = Some(pass.mac_key);
+        if let Some(pass) = pass {
+            self.hold(pass);
         }
-        self.special.pass = pass;
         self
+    }
+
+    /// Takes a token in place of what it has shown before.
+    fn hold(&mut self, pass: Pass) {
+        self.credentials.user = pass.key_name.to_owned();
+        self.credentials.mac_key = Some(pass.mac_key);
+        self.special.pass = Some(pass);
+    }
+
+    /// The same on a connection of its own, on which it asks for a data connection that belongs to who holds another token. It shows its own with that, which
+    /// no client does, so that nothing but the token tells it from the one who may ask.
+    pub(super) fn stealing(mut self, wire: WireId, connection: u32) -> Self {
+        let mut first = bind(connection);
+        if let Some(pass) = &self.special.pass {
+            first = first.with(Attribute::Raw(ACCESS_TOKEN, pass.token.clone()));
+        }
+        self.special.first = Some(first);
+        self.by(Some(wire), Sort::Thief)
+    }
+
+    /// Returns whether it can show a new token for what it has.
+    pub(super) fn may_renew(&self) -> bool {
+        let is_holder = self.special.pass.is_some() && self.relayed.is_some();
+        let is_free = self.pending.is_none() && self.special.first.is_none() && !self.is_over;
+        is_holder && is_free && !matches!(self.special.sort, Sort::Data | Sort::Thief)
+    }
+
+    /// Shows a new token for what it has (RFC 7635 §9). Returns what is sent to the server.
+    pub(super) fn renew(&mut self, now: u64, pass: Pass) -> Vec<u8> {
+        self.hold(Pass {
+            is_renewal: true,
+            ..pass
+        });
+        self.ask(now, Draft::request(Method::REFRESH))
     }
 
     /// The same client at another address, to which it comes with its ticket.
@@ -430,7 +467,7 @@ impl Client {
                 let draft = draft.with(Attribute::Transport(UDP));
                 return draft.with(Attribute::Ticket(Vec::new()));
             }
-            Sort::Data | Sort::Plain => {}
+            Sort::Data | Sort::Plain | Sort::Thief => {}
         }
         let draft = draft.with(Attribute::Transport(UDP));
         match token {
@@ -536,42 +573,4 @@ impl Client {
         reserved.is_redeemed = true;
         Some(reserved.token)
     }
-}
-
-/// The peer that a request is about, and the channel.
-fn peer_of(draft: &Draft) -> Option<(SocketAddr, Option<u16>)> {
-    let attributes = &draft.attributes;
-    let peer = attributes.iter().find_map(|it| match it {
-        Attribute::Peer(peer) => Some(*peer),
-        _ => None,
-    })?;
-    let channel = attributes.iter().find_map(|it| match it {
-        Attribute::Channel(number) => Some(*number),
-        _ => None,
-    });
-    Some((peer, channel))
-}
-
-/// The origin that requests for a realm name.
-pub(super) fn origin(realm: &str) -> String {
-    format!("https://{realm}")
-}
-
-/// ORIGIN (draft-ietf-tram-stun-origin §5).
-const ORIGIN: u16 = 0x802F;
-
-/// Returns whether who holds a token shows it in this request (RFC 7635 §9).
-fn shows_token(draft: &Draft) -> bool {
-    matches!(draft.method, Method::ALLOCATE | Method::REFRESH)
-}
-
-/// ACCESS-TOKEN (RFC 7635 §6.2).
-const ACCESS_TOKEN: u16 = 0x001B;
-/// CONNECTION-ID (RFC 6062 §6.2.1).
-const CONNECTION_ID: u16 = 0x002A;
-
-/// A ConnectionBind request.
-fn bind(connection: u32) -> Draft {
-    let id = connection.to_be_bytes().to_vec();
-    Draft::request(Method::CONNECTION_BIND).with(Attribute::Raw(CONNECTION_ID, id))
 }

@@ -10,6 +10,7 @@ use turnbuckle_datapath::EndpointId;
 use super::kernel::Kernel;
 use super::wire::Wires;
 use crate::random::Seeded;
+use crate::violation::Coverage;
 
 /// Who has a UDP port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,6 +44,8 @@ const TOO_MANY_FILES: i32 = 24;
 pub(super) struct Host {
     pub(super) ports: BTreeMap<SocketAddr, Owner>,
     pub(super) faults: CallFaults,
+    /// What shards have met of it, and of what else system calls do.
+    pub(super) met: Coverage,
     /// Relays that listen for connections of peers: at which shard, and the token of the listener.
     pub(super) relays: BTreeMap<SocketAddr, (usize, u64)>,
     /// TCP ports of other programs.
@@ -62,6 +65,7 @@ impl SharedHost {
         Self(Arc::new(Mutex::new(Host {
             ports: BTreeMap::new(),
             faults: CallFaults::default(),
+            met: Coverage::default(),
             relays: BTreeMap::new(),
             others: BTreeSet::new(),
             wires: Wires::default(),
@@ -92,6 +96,11 @@ impl SharedHost {
         self.lock().fails(ppm)
     }
 
+    /// Counts something that a shard has met.
+    pub(super) fn met(&self, what: &'static str, kind: u16) {
+        self.lock().met.count(what, kind);
+    }
+
     /// Returns who has a port.
     pub(super) fn owner(&self, address: SocketAddr) -> Option<Owner> {
         self.lock().ports.get(&address).copied()
@@ -115,7 +124,10 @@ impl Host {
     /// Finds a descriptor for a socket, if there is one.
     pub(super) fn descriptor(&mut self) -> io::Result<()> {
         match self.fails(|faults| faults.descriptors_ppm) {
-            true => Err(io::Error::from_raw_os_error(TOO_MANY_FILES)),
+            true => {
+                self.met.count("sockets without descriptors", 0);
+                Err(io::Error::from_raw_os_error(TOO_MANY_FILES))
+            }
             false => Ok(()),
         }
     }

@@ -10,7 +10,8 @@
 //!
 //! Clients of two realms come by UDP, TCP and sessions that look like those of DTLS ([`dtls`]), by IPv4 and IPv6, by themselves and through proxies that say who they are (PROXY protocol), come back at
 //! other addresses with a ticket (RFC 8016), and relay TCP (RFC 6062). Some show tokens (RFC 7635), whose key the operator changes; of these a few have
-//! expired, or are sealed for another server or with a key that the relay does not have. Strangers send requests without credentials, data in the name of clients behind
+//! expired, or are sealed for another server or with a key that the relay does not have. They show new ones for what they have, and ask for connections of
+//! who holds another token. Strangers send requests without credentials, data in the name of clients behind
 //! a proxy, hellos and records in the name of clients by DTLS, and open connections on which they say nothing. Datagrams are shown as GRO does or are too long to be shown,
 //! connections are read and written in part, calls for datagrams and for connections fail, peers' hosts answer with ICMP errors, shards stand
 //! still, other programs take UDP and TCP ports, the clock is set, and the operator changes users and peer rules, drains and stops draining. What waits
@@ -84,10 +85,11 @@ pub struct Failure {
 
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // The rule first: whoever quotes one line of a failure quotes this one.
+        writeln!(f, "seed {} broke {}", self.seed, self.violation)?;
         for line in &self.trace {
             writeln!(f, "  {line}")?;
         }
-        writeln!(f, "seed {} broke {}", self.seed, self.violation)?;
         write!(
             f,
             "again: TURNBUCKLE_SEED={} cargo test -p turnbuckle-sim --test shards",
@@ -120,7 +122,7 @@ fn run(seed: u64, steps: u64, lines: usize) -> Result<ShardsReport, Box<Failure>
             seed,
             elapsed: world.elapsed(),
             hash: world.seen.trace.hash(),
-            coverage: world.seen.coverage,
+            coverage: world.coverage(),
         }),
         Err(violation) => Err(Box::new(Failure {
             seed,

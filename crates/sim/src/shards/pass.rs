@@ -26,6 +26,8 @@ pub(super) struct Pass {
     pub(super) mac_key: [u8; MAC_KEY_LEN],
     /// Which of the keys of that name it is sealed with; `None` if it has to be refused.
     pub(super) key: Option<u64>,
+    /// Whether it takes the place of another one, which the server has not heard of yet.
+    pub(super) is_renewal: bool,
 }
 
 /// What is wrong with a token.
@@ -86,6 +88,7 @@ impl Pass {
             token,
             mac_key,
             key: fault.is_none().then_some(key),
+            is_renewal: false,
         }
     }
 }

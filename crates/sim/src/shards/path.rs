@@ -270,8 +270,11 @@ impl Path {
                 && let Some((next, sender, datagram)) = self.inbox.front()
                 && (*next, *sender) == (id, from)
                 && (1..=segment).contains(&datagram.len())
-                && !self.random.one_in(4)
             {
+                if self.random.one_in(4) {
+                    self.sockets.host.met("buffers that are cut short", 0);
+                    break;
+                }
                 bytes.extend_from_slice(datagram);
                 self.inbox.pop_front();
                 count += 1;
@@ -285,6 +288,9 @@ impl Path {
                 continue;
             }
             self.shown += count as u64;
+            if count > 1 {
+                self.sockets.host.met("datagrams shown together", 0);
+            }
             let slot = u32::try_from(slots.len()).unwrap_or(u32::MAX);
             let message = Received::new((id, socket.token), from, &bytes, segment, slot);
             handler.received(&message, &mut self.queue);
@@ -315,6 +321,7 @@ impl Path {
                 continue;
             };
             if host.fails(|faults| faults.buffers_ppm) {
+                host.met("sends without buffers", 0);
                 handler.send_failed(datagram.endpoint, 1, SendFailure::BufferFull);
                 continue;
             }

@@ -462,6 +462,8 @@ impl Streams {
             first.written += written;
             left -= written;
             if first.written < first.bytes.len() {
+                // A part of it, or nothing at all: EAGAIN.
+                host.met.count("short writes", u16::from(written == 0));
                 return;
             }
             stream.outgoing.pop_front();

@@ -22,7 +22,7 @@ use self::places::{PEER_PORT, PEERS, PEERS_V4, TURN_USERS, USERS, peer_at, proxi
 use self::quota::Quota;
 use self::rules::Rules;
 use self::shards::Running;
-use super::client::{Client, Sort};
+use super::client::{Client, Sort, User};
 use super::dtls::Sessions;
 use super::host::{CallFaults, Owner, SharedHost};
 use super::kernel::Relayed;
@@ -315,11 +315,7 @@ impl ShardsWorld {
         let proxy = plan::proxy(number, self.random.one_in(3), port);
         let proxy = self.random.one_in(4).then_some(proxy);
         let wire = is_stream.then(|| self.connection(address, proxy));
-        let rules = &self.operator.rules;
-        let unix_s = now_at(self.queue.now()).unix_s;
-        let is_holder = USERS[user].password.is_none();
-        let pass =
-            is_holder.then(|| Pass::draw(USERS[user].name, rules.key(), unix_s, &mut self.random));
+        let pass = self.pass_for(user);
         let sessions = self.sessions().filter(|_| !is_stream);
         let mut client = Client::new(owner, address, USERS[user], random)
             .by(wire, sort)
@@ -329,6 +325,15 @@ impl ShardsWorld {
         let pass = client.special.pass.as_ref();
         client.special.terms = self.operator.rules.terms_with(user, pass);
         client
+    }
+
+    /// A token for a user who has no password.
+    fn pass_for(&mut self, user: usize) -> Option<Pass> {
+        let User { name, password, .. } = USERS[user];
+        let key = self.operator.rules.key();
+        let unix_s = now_at(self.queue.now()).unix_s;
+        let is_holder = password.is_none();
+        is_holder.then(|| Pass::draw(name, key, unix_s, &mut self.random))
     }
 
     /// Sessions by DTLS for the client whose address is the newest; half of the clients have none.
@@ -539,6 +544,7 @@ impl ShardsWorld {
             self.replace(number, client);
         }
         self.clients[number].notice_silence(now)?;
+        self.renew(number);
         self.travel(number);
         let relayed = self.clients[number].relayed;
         let is_v6 = relayed.is_some_and(|it| it.is_ipv6()) ^ self.random.one_in(30);
@@ -613,6 +619,13 @@ impl ShardsWorld {
             })?;
         }
         Ok(())
+    }
+
+    /// Returns how often what has happened.
+    pub(super) fn coverage(&self) -> Coverage {
+        let mut coverage = self.seen.coverage.clone();
+        coverage.add(&self.host.lock().met);
+        coverage
     }
 
     /// The virtual time that has passed.

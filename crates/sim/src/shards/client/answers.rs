@@ -215,6 +215,15 @@ impl Client {
             self.pending = Some(Pending { since, ..pending });
             return Ok(Some(self.ask(now, draft)));
         }
+        if self.special.sort == Sort::Thief {
+            coverage.count("connections of other holders", code);
+            ensure(code != 200, "credentials", || {
+                format!(
+                    "{} is joined with a connection of another holder of a token",
+                    self.address
+                )
+            })?;
+        }
         if code == 200 {
             ensure(
                 is_by_allocation || unknown_since.is_none_or(|since| pending.since <= since),
@@ -233,6 +242,10 @@ impl Client {
             }
             if is_new && self.special.pass.is_some() {
                 coverage.count("granted by tokens", 0);
+            }
+            let pass = self.special.pass.as_mut();
+            if pass.is_some_and(|it| std::mem::take(&mut it.is_renewal)) {
+                coverage.count("tokens renewed", 0);
             }
             if self.proxy().is_some() {
                 coverage.count("granted through proxies", 0);

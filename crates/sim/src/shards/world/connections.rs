@@ -114,6 +114,7 @@ impl ShardsWorld {
                 self.replace(number, moved.by_sessions(sessions));
             }
         }
+        self.steal(number);
         if self.clients[number].special.connection.is_some() && self.random.one_in(8) {
             let users = self.operator.users;
             let other = (0..self.clients.len())
@@ -126,6 +127,47 @@ impl ShardsWorld {
                 }
             }
         }
+    }
+
+    /// Has a client who holds a token show a new one now and then.
+    pub(super) fn renew(&mut self, number: usize) {
+        if !self.clients[number].may_renew() || !self.random.one_in(6) {
+            return;
+        }
+        let user = number % self.operator.users;
+        let Some(pass) = self.pass_for(user) else {
+            return;
+        };
+        let terms = self.operator.rules.terms_with(user, Some(&pass));
+        let client = &mut self.clients[number];
+        let bytes = client.renew(self.queue.now(), pass);
+        client.take_terms(terms);
+        self.send_of(number, bytes);
+    }
+
+    /// Has somebody who holds a token of its own ask for the data connection of a client who holds another one.
+    fn steal(&mut self, number: usize) {
+        let victim = &self.clients[number];
+        let is_holder = victim.special.pass.is_some() && !victim.is_over;
+        let Some(connection) = victim.special.connection.filter(|_| is_holder) else {
+            return;
+        };
+        let place = self.clients.iter().position(|it| it.is_over);
+        let Some(place) = place.filter(|_| self.random.one_in(4)) else {
+            return;
+        };
+        let user = number % self.operator.users;
+        let address = self.new_address(place);
+        let wire = self.connection(address, None);
+        let random = self.random.fork(&format!("thief {}", self.addresses));
+        let owner = rules::owner(self.addresses, user);
+        let pass = self.pass_for(user);
+        let mut thief = Client::new(owner, address, USERS[user], random)
+            .showing(pass)
+            .stealing(wire, connection);
+        let pass = thief.special.pass.as_ref();
+        thief.special.terms = self.operator.rules.terms_with(user, pass);
+        self.replace(place, thief);
     }
 
     /// Returns a data connection of another client of the same user, and the relayed address it belongs to, for a client by a stream that has moved.
