@@ -17,12 +17,13 @@ use redis::aio::MultiplexedConnection;
 use redis::{
     AsyncConnectionConfig, ErrorKind, ProtocolVersion, RedisConnectionInfo, ServerErrorKind,
 };
-use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::task::JoinHandle;
 use tokio_openssl::SslStream;
 
 use super::words::{RedisAddress, RedisTls};
+use crate::tls::is_refused;
 
 /// What went wrong with a Redis server. Its text holds no key, value or password.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -258,14 +259,34 @@ async fn stream(address: &RedisAddress) -> Result<Box<dyn Stream>, RedisFailure>
     if let Err(error) = Pin::new(&mut stream).connect().await {
         let verdict = stream.ssl().verify_result();
         return Err(match verdict {
-            X509VerifyResult::OK => RedisFailure::silence(format!("TLS: {error}")),
+            X509VerifyResult::OK => failed(&error),
             bad => RedisFailure::new(
                 Kind::Refusal,
                 format!("TLS: the server's certificate: {}", bad.error_string()),
             ),
         });
     }
+    await_life(&mut stream)
+        .await
+        .map_err(|error| failed(&error))?;
     Ok(Box::new(stream))
+}
+
+/// Waits for any answer to a command: what the server thinks of our certificate it says after the handshake (RFC 8446 §4.4.2), and `redis` would not
+/// say it further.
+async fn await_life(stream: &mut SslStream<TcpStream>) -> std::io::Result<()> {
+    stream.write_all(b"PING\r\n").await?;
+    while stream.read_u8().await? != b'\n' {}
+    Ok(())
+}
+
+/// Says of an error of TLS, other than one with the server's certificate, whether it will pass.
+fn failed(error: &(dyn std::error::Error + 'static)) -> RedisFailure {
+    let kind = match is_refused(error) {
+        true => Kind::Refusal,
+        false => Kind::Silence,
+    };
+    RedisFailure::new(kind, format!("TLS: {error}"))
 }
 
 /// Returns OpenSSL's settings for one connection.

@@ -1,10 +1,15 @@
 //! The Redis driver against real servers from Debian's package, which each test starts and stops.
 
+#[path = "../support/certificates.rs"]
+mod certificates;
+#[path = "../support/clients.rs"]
+mod clients;
 #[path = "../../../turnbuckle/tests/not_run/mod.rs"]
 mod not_run;
 #[path = "../../../turnbuckle/tests/ports/mod.rs"]
 mod ports;
 mod server;
+mod tls;
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -458,36 +463,6 @@ fn a_connection_that_is_lost_is_an_error_and_the_next_one_reads_everything() {
     }
     server.command("SET turn/realm/north.gov/user/gorst/key 7da2270ccfa49786e0115366d3a3d14d");
     assert!(has_user(&read(&server), "north.gov", "gorst"));
-}
-
-#[test]
-fn a_server_by_tls_must_prove_the_name_that_it_is_asked_for() {
-    let Some(server) = Server::start_with_tls("db.example") else {
-        return;
-    };
-    let words = server.words();
-    let ca = server.path("ca.pem");
-    let try_with = |more: &str| {
-        let words = format!("{words} tls=true {more}");
-        Connection::open(&source(&words)).and_then(|mut opened| opened.ask("r", "n"))
-    };
-    try_with(&format!("ca={ca} sni=db.example")).expect("proven");
-    try_with("verify=none").expect("not asked to prove anything");
-    // Its certificate is not good for the address that it is reached at.
-    for wrong in [
-        format!("ca={ca}"),
-        format!("ca={ca} servername=other.example"),
-        "sni=db.example".to_owned(),
-    ] {
-        let error = try_with(&wrong).expect_err(&wrong);
-        assert!(error.is_permanent(), "{wrong}: {error}");
-        assert!(
-            error.to_string().contains("certificate"),
-            "{wrong}: {error}"
-        );
-    }
-    let error = try_with("ca=/nonexistent/ca.pem").expect_err("no such file");
-    assert!(error.to_string().contains("/nonexistent/ca.pem"), "{error}");
 }
 
 #[test]

@@ -10,6 +10,7 @@ use tempfile::TempDir;
 
 use crate::not_run::not_run;
 use crate::ports::free_ports;
+use crate::{certificates, clients};
 
 /// A server that runs until this is dropped.
 pub(crate) struct Server {
@@ -31,27 +32,24 @@ impl Server {
         Self::spawn(directory, port, options, false)
     }
 
-    /// Starts a server that takes TLS alone, and proves with `ca.pem` that it is called `name`.
-    pub(crate) fn start_with_tls(name: &str) -> Option<Self> {
+    /// Starts a server that takes TLS alone, of this version, and proves with `ca.pem` that it is called `name`. `clients` is whether those must
+    /// prove themselves too, yes or no; certificates of theirs are beside its own.
+    pub(crate) fn start_with_tls(name: &str, clients: &str, version: &str) -> Option<Self> {
         let directory = tempfile::tempdir().expect("a directory");
-        let file = |name: &str| directory.path().join(name);
-        let (authority, issuer) = authority();
-        let key = rcgen::KeyPair::generate().expect("a key");
-        let mut params = rcgen::CertificateParams::new([name.to_owned()]).expect("a name");
-        // One that is called like its authority would be taken for one that has signed itself.
-        params.distinguished_name = rcgen::DistinguishedName::new();
-        let certificate = params.signed_by(&key, &issuer).expect("a certificate");
+        let file = |name: &str| directory.path().join(name).display().to_string();
+        let (authority, issuer) = certificates::authority();
+        certificates::write(directory.path(), &issuer, name);
+        clients::write(directory.path(), &issuer);
         std::fs::write(file("ca.pem"), authority).expect("written");
-        std::fs::write(file("cert.pem"), certificate.pem()).expect("written");
-        std::fs::write(file("key.pem"), key.serialize_pem()).expect("written");
         let port = free_ports();
         let options = [
             ("--port", "0".to_owned()),
             ("--tls-port", port.to_string()),
-            ("--tls-cert-file", file("cert.pem").display().to_string()),
-            ("--tls-key-file", file("key.pem").display().to_string()),
-            ("--tls-ca-cert-file", file("ca.pem").display().to_string()),
-            ("--tls-auth-clients", "no".to_owned()),
+            ("--tls-cert-file", file("cert.pem")),
+            ("--tls-key-file", file("key.pem")),
+            ("--tls-ca-cert-file", file("ca.pem")),
+            ("--tls-auth-clients", clients.to_owned()),
+            ("--tls-protocols", version.to_owned()),
         ];
         let options = options
             .into_iter()
@@ -150,13 +148,4 @@ impl Drop for Server {
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
-}
-
-/// Returns the certificate of an authority, and what it signs with.
-fn authority() -> (String, rcgen::Issuer<'static, rcgen::KeyPair>) {
-    let mut params = rcgen::CertificateParams::new(Vec::new()).expect("no names");
-    params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
-    let key = rcgen::KeyPair::generate().expect("a key");
-    let certificate = params.self_signed(&key).expect("a certificate");
-    (certificate.pem(), rcgen::Issuer::new(params, key))
 }
