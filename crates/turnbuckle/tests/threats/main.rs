@@ -36,7 +36,7 @@
 //! | V-46 | slow readers; peers that flood and peers that knock | `streams`, `tcp_relays` |
 //! | V-47 | framing of streams | `streams` |
 //! | V-48 | TLS handshakes | `tls` |
-//! | V-51 | metrics | `metrics` |
+//! | V-51 | metrics | `metrics`, `boards`, `status_page` |
 //! | V-63 | a process that is killed, or hands over to another program | `survival`, `keepers`, `upgrades`; with `xdp`, `kernel` |
 //! | V-89, V-91 | bound tunnels to whom no peer may be, and what their clients did not ask for | `bound` |
 //! | V-80 to V-86, V-88, V-95 | QUIC: floods, tokens, amplification, what passes for ChannelData, hand-over, request floods, key logs | `quic` |
@@ -63,6 +63,7 @@
 
 mod attributes;
 mod bandwidth;
+mod boards;
 mod bound;
 mod console;
 mod control;
@@ -98,6 +99,7 @@ mod redirection;
 mod relay_abuse;
 mod shared_relays;
 mod standards;
+mod status_page;
 mod streams;
 mod survival;
 mod tcp_relays;

@@ -1,4 +1,4 @@
-//! Metrics and health: who gets them, that they tell the truth beside the final accounts, and what a scraper can do to the relay.
+//! Metrics: who gets them, that they tell the truth beside the final accounts, and what a scraper can do to the relay.
 
 use std::collections::BTreeMap;
 use std::io::{Read as _, Write as _};
@@ -36,7 +36,7 @@ fn declared(metrics: &str) -> Vec<&str> {
 /// A server that serves metrics beside clients.
 pub(crate) struct Watched {
     pub(crate) server: Server,
-    metrics: SocketAddr,
+    pub(crate) metrics: SocketAddr,
 }
 
 impl Watched {
@@ -55,7 +55,7 @@ impl Watched {
     }
 
     /// Sends a request as it stands, and returns the answer's head and body; both are empty if there is none.
-    fn raw(&self, request: &str) -> (String, String) {
+    pub(crate) fn raw(&self, request: &str) -> (String, String) {
         let mut stream = TcpStream::connect(self.metrics).unwrap();
         stream.set_read_timeout(Some(TIMEOUT)).unwrap();
         // The server may close before it has read everything.
@@ -298,100 +298,6 @@ fn the_exposition_is_one_that_prometheus_itself_approves_of() {
     assert!(open.contains("# TYPE turnbuckle_drops counter\nturnbuckle_drops_total{"));
 }
 
-/// Returns every expression of our own board, with what Grafana puts into it.
-fn expressions_of_the_board() -> Vec<String> {
-    fn collect(value: &serde_json::Value, into: &mut Vec<String>) {
-        match value {
-            serde_json::Value::Object(members) => {
-                if let Some(expression) = members.get("expr") {
-                    into.push(expression.as_str().unwrap().to_owned());
-                }
-                members.values().for_each(|member| collect(member, into));
-            }
-            serde_json::Value::Array(items) => items.iter().for_each(|item| collect(item, into)),
-            _ => {}
-        }
-    }
-    let board = include_str!("../../../../deploy/grafana/turnbuckle.json");
-    let mut expressions = Vec::new();
-    collect(&serde_json::from_str(board).unwrap(), &mut expressions);
-    let expressions = expressions.into_iter();
-    let filled = expressions.map(|expression| {
-        expression
-            .replace("$__rate_interval", "1m")
-            .replace("$instance", ".*")
-    });
-    filled.collect()
-}
-
-/// Writes every byte of a query so that a URL may hold it.
-fn escaped(query: &str) -> String {
-    query.bytes().map(|byte| format!("%{byte:02X}")).collect()
-}
-
-/// A Prometheus scrapes for a few seconds and is asked what it knows.
-#[test]
-fn prometheus_scrapes_it_and_answers_what_published_boards_and_our_own_ask() {
-    let site = Site::new();
-    let watched = Watched::start(site, &[]);
-    let mut client = Client::new(site.ip(2), &watched.server);
-    client.allocate();
-    // Its traffic is counted for its realm when it has ended.
-    let mut other = Client::new(site.ip(3), &watched.server);
-    other.allocate();
-    other.refresh(0).expect(200);
-    let directory = tempfile::tempdir().unwrap();
-    let file = directory.path().join("prometheus.yml");
-    let configuration = format!(
-        "global: {{scrape_interval: 500ms}}\n\
-         scrape_configs: [{{job_name: turn, static_configs: [{{targets: ['{}']}}]}}]\n",
-        watched.metrics
-    );
-    std::fs::write(&file, configuration).unwrap();
-    let listens = SocketAddr::new(site.ip(5), 9090);
-    let started = Command::new("prometheus")
-        .arg(format!("--config.file={}", file.display()))
-        .arg(format!(
-            "--storage.tsdb.path={}",
-            directory.path().display()
-        ))
-        .arg(format!("--web.listen-address={listens}"))
-        .stderr(Stdio::null())
-        .spawn();
-    let Ok(mut prometheus) = started else {
-        return not_run("prometheus is not there");
-    };
-    let ask = |query: &str| {
-        let mut stream = TcpStream::connect(listens).ok()?;
-        let query = escaped(query);
-        let request = format!("GET /api/v1/query?query={query} HTTP/1.0\r\n\r\n");
-        stream.write_all(request.as_bytes()).ok()?;
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).ok()?;
-        Some(answer)
-    };
-    let begin = Instant::now();
-    let board = expressions_of_the_board();
-    assert!(board.len() > 20, "{board:?}");
-    let published = [
-        "up==1",
-        "sum(turn_total_allocations)==1",
-        "rate(turn_packet_processed[1m])",
-        "rate(turn_total_traffic_sentb[1m])*8",
-        "sum(turnbuckle_drops_total)by(reason)",
-        "histogram_quantile(0.9,rate(turnbuckle_receive_batch_messages_bucket[1m]))",
-    ];
-    let published = published.map(str::to_owned).into_iter();
-    let mut missing: Vec<String> = published.chain(board).collect();
-    while !missing.is_empty() && begin.elapsed() < TIMEOUT {
-        missing.retain(|query| !ask(query).is_some_and(|answer| answer.contains("\"value\":")));
-        std::thread::sleep(Duration::from_millis(50));
-    }
-    prometheus.kill().unwrap();
-    prometheus.wait().unwrap();
-    assert!(missing.is_empty(), "{missing:?}");
-}
-
 #[test]
 fn only_get_and_only_these_paths_and_names_are_answered() {
     let site = Site::new();
@@ -440,79 +346,6 @@ fn only_get_and_only_these_paths_and_names_are_answered() {
     assert!(watched.get("/livez", "").0.starts_with("HTTP/1.1 200 "));
     client.refresh(0).expect(200);
     watched.server.assert_ends();
-}
-
-#[test]
-fn the_status_page_is_there_if_asked_for_and_lets_a_browser_load_nothing_from_elsewhere() {
-    let site = Site::new();
-    let plain = Watched::start(site, &[]);
-    for path in ["/status", "/status.json", "/status/page.js"] {
-        let (head, _) = plain.get(path, "");
-        assert!(head.starts_with("HTTP/1.1 404 "), "{path}: {head}");
-    }
-    drop(plain);
-    let site = Site::new();
-    let watched = Watched::start(site, &["--status-page"]);
-    let mut client = Client::new(site.ip(2), &watched.server);
-    client.allocate();
-    for (path, media_type) in [
-        ("/status", "text/html"),
-        ("/status/page.css", "text/css"),
-        ("/status/page.js", "text/javascript"),
-        ("/status/icon.svg", "image/svg+xml"),
-        ("/status.json", "application/json"),
-    ] {
-        let (head, body) = watched.get(path, "");
-        let head = head.to_lowercase();
-        assert!(head.starts_with("http/1.1 200 "), "{path}: {head}");
-        assert!(head.contains(media_type), "{path}: {head}");
-        let policy = "content-security-policy: default-src 'none'; script-src 'self'; ";
-        assert!(head.contains(policy), "{path}: {head}");
-        assert!(head.contains("frame-ancestors 'none'"), "{path}: {head}");
-        assert!(!head.contains("access-control"), "{path}: {head}");
-        // Namespaces of XML are names and loaded by nobody.
-        let body = body.replace("http://www.w3.org/2000/svg", "");
-        assert!(!body.contains("http://") && !body.contains("https://"));
-        assert!(!body.contains("innerHTML"), "{path}");
-    }
-    let snapshot: serde_json::Value =
-        serde_json::from_str(&watched.get("/status.json", "").1).unwrap();
-    assert_eq!(snapshot["sessions"]["count"], 1);
-    assert_eq!(snapshot["sessions"]["by_transport"]["UDP"], 1);
-    let listed = &snapshot["sessions"]["listed"];
-    assert_eq!(listed.as_array().unwrap().len(), 1);
-    assert!(listed[0]["expires_in_s"].as_u64().unwrap() > 500);
-    for (more, status) in [
-        ("Sec-Fetch-Site: cross-site\r\n", "403"),
-        ("Sec-Fetch-Site: same-site\r\n", "403"),
-        ("Sec-Fetch-Site: same-origin\r\n", "200"),
-    ] {
-        let (head, _) = watched.get("/status.json", more);
-        assert!(head.starts_with(&format!("HTTP/1.1 {status} ")), "{more}");
-    }
-    let (head, _) = watched.raw("GET /status.json HTTP/1.1\r\nHost: evil.example\r\n\r\n");
-    assert!(head.starts_with("HTTP/1.1 421 "), "{head}");
-    let (head, _) = watched.raw("POST /status.json HTTP/1.1\r\nHost: localhost\r\n\r\n");
-    assert!(head.starts_with("HTTP/1.1 405 "), "{head}");
-}
-
-#[test]
-fn however_many_look_at_the_status_page_a_snapshot_is_made_once_a_second() {
-    let site = Site::new();
-    let watched = Watched::start(site, &["--status-page"]);
-    let begin = Instant::now();
-    let mut moments = std::collections::BTreeSet::new();
-    for _ in 0..50 {
-        let snapshot: serde_json::Value =
-            serde_json::from_str(&watched.get("/status.json", "").1).unwrap();
-        moments.insert(snapshot["at_ms"].as_u64().unwrap());
-    }
-    let seconds = begin.elapsed().as_secs() + 1;
-    assert!(moments.len() as u64 <= seconds + 1, "{moments:?}");
-    let gaps = moments.iter().zip(moments.iter().skip(1));
-    for (before, after) in gaps {
-        assert!(after - before >= 1000, "{moments:?}");
-    }
 }
 
 /// Asks for the health by TLS, and returns the answer; `None` if the server could not prove itself or speaks something else.
