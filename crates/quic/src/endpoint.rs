@@ -383,6 +383,12 @@ impl<A: Application> Endpoint<A> {
         }
         let remote = incoming.remote();
         match self.stack.accept(now, incoming) {
+            // The stack sets no timer for one that ends with its first packet, and would keep it for the idle time.
+            // guard: V-80-ends-at-once
+            Ok(link) if link.is_closed() => {
+                self.stack.forget(&link);
+                self.totals.drop(Dropped::Discarded);
+            }
             Ok(link) => {
                 self.totals.begun += 1;
                 let application = (self.host.accept)(remote);

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use turnbuckle_quic::{Closed, Dropped, Limits};
+use turnbuckle_quic::{Closed, Dropped, Limits, Via};
 
 use crate::payload;
 use crate::world::{DELAY, Random, World, client_address};
@@ -48,6 +48,39 @@ fn a_token_that_comes_again_begins_nothing_further() {
     }
     assert_eq!(world.server.totals().begun, 1);
     assert_eq!(world.server.connection_count(), 1);
+}
+
+#[test]
+fn a_connection_that_ends_with_its_first_packet_leaves_nothing_behind() {
+    let mut world = World::new();
+    let name = world.connect();
+    world.turn();
+    world.run_for(DELAY); // a Retry is on its way back
+    world.turn();
+    let answer = world.link.pop_back().expect("a Retry");
+    world.now = answer.at;
+    let server = answer.from;
+    let bytes = answer.bytes;
+    let len = bytes.len();
+    world.client.handle(
+        world.now,
+        server,
+        Via::default(),
+        &bytes,
+        len,
+        &mut world.budget,
+    );
+    world.client.with(world.now, name, |connection, _| {
+        connection.close(0, "another time")
+    });
+    world.run_for(DELAY * 3);
+    assert!(!world.initials().0.is_empty(), "with the token it says so");
+    assert_eq!(world.server.connection_count(), 0);
+    assert_eq!(world.server.next_deadline(world.now), None);
+    assert_eq!(world.server.poll_event(), None, "nobody has begun anything");
+    // The next one begins as ever.
+    world.connected();
+    assert_eq!(world.server.totals().begun, 1);
 }
 
 #[test]
