@@ -82,6 +82,12 @@ impl<A: Application> Endpoint<A> {
         self.stack.serve(tls)
     }
 
+    /// Serves connections that hide nothing from now on. For a simulator: each packet proves itself to whoever has heard how its connection began.
+    #[doc(hidden)]
+    pub fn serve_clear(&mut self) {
+        self.stack.serve_clear();
+    }
+
     /// Refuses connections from now on, or takes them again.
     pub fn refuse(&mut self, refuses: bool) {
         self.host.refuses = refuses;
@@ -99,10 +105,24 @@ impl<A: Application> Endpoint<A> {
         name: &str,
         application: A,
     ) -> Result<ConnectionName, Refused> {
-        if self.connections.len() >= self.settings.limits.connections {
-            return Err(Refused("there are too many connections".to_owned()));
-        }
+        self.admit()?;
         let link = self.stack.connect(now, tls, remote, name)?;
+        Ok(self.hold(now, link, application, Via::default()))
+    }
+
+    /// Begins a connection that hides nothing, to a server of such connections.
+    ///
+    /// # Errors
+    /// The address cannot be one of a server, or there are too many connections.
+    #[doc(hidden)]
+    pub fn connect_clear(
+        &mut self,
+        now: Instant,
+        remote: SocketAddr,
+        application: A,
+    ) -> Result<ConnectionName, Refused> {
+        self.admit()?;
+        let link = self.stack.connect_clear(now, remote)?;
         Ok(self.hold(now, link, application, Via::default()))
     }
 
@@ -398,6 +418,14 @@ impl<A: Application> Endpoint<A> {
             }
             Err(Some(answer)) => self.answer(via, len, answer, strangers),
             Err(None) => self.totals.drop(Dropped::Discarded),
+        }
+    }
+
+    /// Says whether there may be one more connection.
+    fn admit(&self) -> Result<(), Refused> {
+        match self.connections.len() < self.settings.limits.connections {
+            true => Ok(()),
+            false => Err(Refused("there are too many connections".to_owned())),
         }
     }
 

@@ -1,7 +1,7 @@
 //! A QUIC endpoint (RFC 9000) without sockets, clocks or threads: a host hands it datagrams and the time, and takes trains of datagrams from it.
 //!
 //! [`Endpoint`] serves the connections of one listener in one thread, each with an [`Application`] of its own. The protocol itself is a
-//! library's; `stack` is the one file that names it. What this crate adds is what a relay's thread needs:
+//! library's; `stack` alone names it. What this crate adds is what a relay's thread needs:
 //!
 //! * connection ids that carry the number of the shard, with a tag that others cannot forge by chance (`cid`), keys that all shards share (`keys`), and
 //!   a program by which the kernel reads them (`steering`);

@@ -1,5 +1,6 @@
 //! The QUIC library, quinn-proto, which only this file and those below it name. What the others see of it is made here.
 
+mod clear;
 mod connection;
 
 use std::net::SocketAddr;
@@ -13,6 +14,7 @@ use quinn_proto::crypto::rustls::{QuicClientConfig, QuicServerConfig};
 use quinn_proto::{DatagramEvent, StreamEvent};
 use rustls::crypto::aws_lc_rs::cipher_suite::TLS13_AES_128_GCM_SHA256;
 
+use self::clear::Clear;
 pub use self::connection::{Connection, StreamId};
 use crate::cid::{CONNECTION_ID_LEN, Issuer};
 use crate::connections::Application;
@@ -30,6 +32,8 @@ const INCOMING_BYTES_ALL: u64 = 1 << 20;
 const RESET_INTERVAL: Duration = Duration::from_millis(20);
 /// Unidirectional streams that the other side may have open.
 const UNI_STREAMS: u32 = 8;
+/// Bytes of the id that a client chooses for a server before that has chosen one.
+const FIRST_ID_LEN: usize = 20;
 
 /// One connection of the library.
 pub(crate) struct Link {
@@ -181,6 +185,8 @@ pub(crate) struct Stack {
     transport: Arc<proto::TransportConfig>,
     wall_clock: WallClock,
     token: Arc<dyn proto::crypto::HandshakeTokenKey>,
+    /// What connections that hide nothing begin with is made of this, and of how many there were.
+    first_ids: (hmac::Key, u64),
 }
 
 impl Stack {
@@ -207,6 +213,7 @@ impl Stack {
             transport: Arc::new(transport(&settings.limits, &settings.path)),
             wall_clock: settings.wall_clock.clone(),
             token: Arc::new(settings.keys.token()),
+            first_ids: (seed, 0),
         }
     }
 
@@ -218,7 +225,17 @@ impl Stack {
         let initial = initial.ok_or_else(|| Refused("no suite for Initial packets".to_owned()))?;
         let crypto = QuicServerConfig::with_initial(tls, initial)
             .map_err(|error| Refused(error.to_string()))?;
-        let mut config = proto::ServerConfig::new(Arc::new(crypto), Arc::clone(&self.token));
+        self.serve_with(Arc::new(crypto));
+        Ok(())
+    }
+
+    /// Serves connections that hide nothing from now on.
+    pub(crate) fn serve_clear(&mut self) {
+        self.serve_with(Arc::new(Clear));
+    }
+
+    fn serve_with(&mut self, crypto: Arc<dyn proto::crypto::ServerConfig>) {
+        let mut config = proto::ServerConfig::new(crypto, Arc::clone(&self.token));
         let mut tokens = proto::ValidationTokenConfig::default();
         // Each connection proves its address by a Retry.
         tokens.sent(0).log(Arc::new(proto::NoneTokenLog));
@@ -230,7 +247,6 @@ impl Stack {
             .incoming_buffer_size_total(INCOMING_BYTES_ALL)
             .time_source(Arc::new(Calendar(self.wall_clock.clone())));
         self.endpoint.set_server_config(Some(Arc::new(config)));
-        Ok(())
     }
 
     pub(crate) fn connect(
@@ -241,7 +257,32 @@ impl Stack {
         name: &str,
     ) -> Result<Link, Refused> {
         let crypto = QuicClientConfig::try_from(tls).map_err(|error| Refused(error.to_string()))?;
-        let mut config = proto::ClientConfig::new(Arc::new(crypto));
+        let config = proto::ClientConfig::new(Arc::new(crypto));
+        self.connect_with(now, config, remote, name)
+    }
+
+    /// Begins a connection that hides nothing.
+    pub(crate) fn connect_clear(
+        &mut self,
+        now: Instant,
+        remote: SocketAddr,
+    ) -> Result<Link, Refused> {
+        let (key, count) = &mut self.first_ids;
+        *count += 1;
+        let drawn = hmac::sign(key, &count.to_be_bytes());
+        let first = proto::ConnectionId::new(&drawn.as_ref()[..FIRST_ID_LEN]);
+        let mut config = proto::ClientConfig::new(Arc::new(Clear));
+        config.initial_dst_cid_provider(Arc::new(move || first));
+        self.connect_with(now, config, remote, "")
+    }
+
+    fn connect_with(
+        &mut self,
+        now: Instant,
+        mut config: proto::ClientConfig,
+        remote: SocketAddr,
+        name: &str,
+    ) -> Result<Link, Refused> {
         config.transport_config(Arc::clone(&self.transport));
         let connected = self.endpoint.connect(now, config, remote, name);
         let (handle, inner) = connected.map_err(|error| Refused(error.to_string()))?;

@@ -1,6 +1,7 @@
 //! What an endpoint does with the datagrams of its clients and of strangers, in virtual time.
 #![expect(clippy::unwrap_used, reason = "a test fails by it")]
 
+mod clear;
 mod memory;
 mod shards;
 mod strangers;

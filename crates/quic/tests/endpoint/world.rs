@@ -168,6 +168,7 @@ pub(crate) struct World {
     pub(crate) server: Endpoint<App>,
     pub(crate) client: Endpoint<App>,
     pub(crate) client_address: SocketAddr,
+    is_clear: bool,
     pub(crate) link: VecDeque<Datagram>,
     /// All that was ever on the link, in the order in which it was sent.
     pub(crate) sent: Vec<Datagram>,
@@ -210,6 +211,14 @@ impl World {
         Self::with(Limits::default())
     }
 
+    /// A world in which connections hide nothing, as in a simulator.
+    pub(crate) fn clear() -> Self {
+        let mut world = Self::new();
+        world.server.serve_clear();
+        world.is_clear = true;
+        world
+    }
+
     /// A world whose server has these limits.
     pub(crate) fn with(limits: Limits) -> Self {
         let began = Instant::now();
@@ -225,6 +234,7 @@ impl World {
             server,
             client,
             client_address: client_address(),
+            is_clear: false,
             link: VecDeque::new(),
             sent: Vec::new(),
             budget: Budget {
@@ -327,11 +337,16 @@ impl World {
     pub(crate) fn connect_and_send(&mut self, first: impl Into<Bytes>) -> ConnectionName {
         let mut app = App::new(false, &self.at_client);
         app.first = first.into();
-        let client = Arc::clone(&tls().1);
-        let name = "relay.example";
-        self.client
-            .connect(self.now, client, server_address(), name, app)
-            .unwrap()
+        let (now, server) = (self.now, server_address());
+        let connected = match self.is_clear {
+            true => self.client.connect_clear(now, server, app),
+            false => {
+                let client = Arc::clone(&tls().1);
+                self.client
+                    .connect(now, client, server, "relay.example", app)
+            }
+        };
+        connected.unwrap()
     }
 
     /// Connects and waits until the handshake is done.
