@@ -17,6 +17,7 @@ use turnbuckle_datapath::{EndpointId, Handler, SendQueue, StreamListenerId, Wake
 use turnbuckle_engine::{
     AddressRange, Belongings, Commons, Config, Engine, InterfaceAddress, Now, RelayHandle,
 };
+use turnbuckle_quic::Keys;
 use turnbuckle_sys::mapped::Mapped;
 
 use crate::Accounting;
@@ -36,6 +37,7 @@ use crate::shard::book::{BookLimits, CrowdLimits};
 use crate::shard::front::all::DatagramService;
 use crate::shard::front::dtls::{CookieKey, DtlsLimits, DtlsService};
 use crate::shard::front::proxy::Proxies;
+use crate::shard::front::quic::{Given, QuicService, Surroundings};
 use crate::shard::front::stream::{HttpService, StreamService, TunnelService};
 use crate::shard::name::Token;
 use crate::shard::relay::Relay;
@@ -113,6 +115,8 @@ pub struct Setup {
     pub limits: ConnectionLimits,
     /// What the cookies of clients by DTLS are keyed with; their sessions protect nothing, see [`clear`].
     pub cookies: [u8; 32],
+    /// What its connection ids, stateless resets and address tokens of QUIC are keyed with; its connections hide nothing. `None` serves no QUIC.
+    pub quic: Option<[u8; 32]>,
     /// Who may say who its clients are, by the PROXY protocol.
     pub proxies: Vec<AddressRange>,
     /// How much may wait for a shard from others.
@@ -127,6 +131,7 @@ pub struct Server {
     setup: Setup,
     commons: Arc<Commons>,
     mailboxes: Arc<[Mailbox]>,
+    quic: Option<Keys>,
 }
 
 impl Server {
@@ -136,6 +141,7 @@ impl Server {
         Self {
             commons: Commons::new(&setup.config),
             mailboxes: mailboxes.take(setup.shards).collect(),
+            quic: setup.quic.as_ref().map(Keys::new),
             setup,
         }
     }
@@ -196,6 +202,13 @@ impl Server {
         shard.relay.begin_journal(&journal, &record.changes)
     }
 
+    /// Returns the shard that issued the connection id of a datagram, if that is one of QUIC: it has the connection, and the kernel may give it the
+    /// datagram.
+    pub fn issuer_of(&self, datagram: &[u8]) -> Option<usize> {
+        let ids = self.quic.as_ref()?.ids();
+        ids.shard_of_datagram(datagram).map(usize::from)
+    }
+
     /// Returns what is shared by all shards.
     pub fn commons(&self) -> &Commons {
         &self.commons
@@ -219,7 +232,7 @@ impl Server {
         (shard, left)
     }
 
-    fn start(&self, index: usize, random: Source, counters: Arc<ShardCounters>) -> Shard {
+    fn start(&self, index: usize, mut random: Source, counters: Arc<ShardCounters>) -> Shard {
         let (count, limits) = (self.mailboxes.len(), self.setup.limits);
         // Nobody reads it: lines that find nobody are counted and forgotten.
         let (events, _) = sync_channel(1);
@@ -266,15 +279,30 @@ impl Server {
                 resolver: Resolver::without_room(),
             }),
         };
+        let clock = clock::Clock::Given(Arc::clone(&self.setup.clock.0));
+        let quic = self.quic.clone().map(|keys| {
+            let mut seed = [0; 32];
+            random(&mut seed);
+            QuicService {
+                surroundings: Surroundings::Given(Given {
+                    seed,
+                    clock: clock.clone(),
+                }),
+                keys,
+                book,
+                resolver: Some(Resolver::without_room()),
+                serves_bound: true,
+                is_steered: false, // whoever stands in for the kernel asks `Server::issuer_of`
+            }
+        });
         let datagrams = DatagramService {
             serves_plain: true,
             routes: None,
             dtls: Some(dtls),
-            quic: None,
+            quic,
         };
         let (config, commons) = (Arc::clone(&self.setup.config), Arc::clone(&self.commons));
         let engine = Engine::new(config, commons, Randomness::from_source(random));
-        let clock = clock::Clock::Given(Arc::clone(&self.setup.clock.0));
         let log = Log::new(events, scope, Arc::clone(&counters));
         let mut relay = Relay::new(
             engine,
@@ -384,6 +412,11 @@ impl Shard {
     /// Returns how many tunnels it had open when its last turn ended.
     pub fn tunnels(&self) -> u64 {
         self.counters.engine.tunnels.get()
+    }
+
+    /// Returns how many connections of QUIC it has, those included that are being closed.
+    pub fn quic_connections(&self) -> usize {
+        self.relay.quic_connections()
     }
 
     /// Returns whether another shard has something for this one since this was asked last.

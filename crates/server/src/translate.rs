@@ -25,7 +25,7 @@ use crate::shard::book::{BookLimits, CrowdLimits};
 use crate::shard::front::all::DatagramService;
 use crate::shard::front::dtls::{DtlsLimits, DtlsService};
 use crate::shard::front::proxy::Proxies;
-use crate::shard::front::quic::QuicService;
+use crate::shard::front::quic::{QuicService, Surroundings};
 use crate::shard::front::stream::{HttpService, StreamService, TunnelService};
 use crate::shard::serving::{Logged, Serving};
 use crate::tls::Certificates;
@@ -123,7 +123,7 @@ pub(crate) fn datagrams(
             limits: serving.datagrams,
         }),
         quic: quic.map(|tls| QuicService {
-            tls,
+            surroundings: Surroundings::Machine(tls),
             keys: keys.quic.clone(),
             book: serving.datagrams.book,
             serves_bound: config.protocols.http.masque_bind,

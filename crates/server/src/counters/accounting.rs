@@ -49,6 +49,20 @@ impl Accounting {
         self.0.total_out()
     }
 
+    /// Returns the number of datagrams that are out without having left: those of QUIC that payloads came in, and payloads that left in some.
+    #[must_use]
+    pub fn total_within(&self) -> u64 {
+        let datagrams = &self.0.datagrams;
+        datagrams.opened.get() + datagrams.carried.get()
+    }
+
+    /// Returns the number of datagrams that are in, and neither out nor dropped yet: they wait at the front for QUIC.
+    #[must_use]
+    pub fn total_waiting(&self) -> u64 {
+        let connections = &self.0.connections;
+        connections.quic_waiting.get() + connections.quic_queued.get()
+    }
+
     /// Returns the number of datagrams that the kernel relayed, which are in and out.
     #[must_use]
     pub fn total_by_kernel(&self) -> u64 {

@@ -166,6 +166,11 @@ impl Relay {
         })
     }
 
+    /// Returns how many connections of QUIC there are; for the simulator.
+    pub(crate) fn quic_connections(&self) -> usize {
+        self.fronts.quic.connection_count()
+    }
+
     /// Registers a bound client-facing socket.
     pub(crate) fn add_listener(&mut self, endpoint: EndpointId, local: SocketAddr) {
         let name = name::endpoint(endpoint);

@@ -201,6 +201,7 @@ impl ShardsWorld {
             clock: clock.clone(),
             limits: LIMITS,
             cookies: [9; 32],
+            quic: None,
             proxies: [false, true].map(proxies).into(),
             room: room(&mut random),
             journals: way

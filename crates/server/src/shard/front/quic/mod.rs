@@ -31,21 +31,20 @@ use turnbuckle_engine::{ClientTuple, Endpoint as Listener, Time, Transport};
 use turnbuckle_masque::h3::Code;
 use turnbuckle_quic::{
     ConnectionName, Dropped, Endpoint, Event, Ids, Keys, Limits, Path, Settings, Totals, Via,
-    WallClock,
 };
 
 use self::backlog::Backlog;
 use self::connections::{Connections, Overdue};
 use self::door::Door;
 use self::host::{Budget, Sockets};
+pub(crate) use self::host::{Given, Surroundings};
 use self::http3::Http3;
 use super::{Destination, Front, TunnelEvent, Wrapping};
 use crate::counters::{CloseReason, QuicDrop, ShardCounters};
-use crate::random::Randomness;
 use crate::resolve::Resolver;
 use crate::shard::book::BookLimits;
 use crate::shard::hub::Hub;
-use crate::tls::{CurrentTls, current};
+use crate::tls::current;
 
 /// Steps of the timer wheel per turn.
 const TIMEOUTS_PER_TURN: u32 = 256;
@@ -62,7 +61,7 @@ const STREAMS: u32 = 8;
 /// What a shard needs to know to serve QUIC.
 #[derive(Clone)]
 pub(crate) struct QuicService {
-    pub(crate) tls: CurrentTls,
+    pub(crate) surroundings: Surroundings,
     /// All shards have the same ones.
     pub(crate) keys: Keys,
     pub(crate) book: BookLimits,
@@ -112,9 +111,9 @@ struct Quic {
     backlog: Backlog,
     connections: Connections,
     door: Door,
-    tls: CurrentTls,
+    surroundings: Surroundings,
     /// The certificates that the endpoint has.
-    served: Arc<ServerConfig>,
+    served: Option<Arc<ServerConfig>>,
     /// What the endpoint's clock shows when the shard's shows zero.
     epoch: Instant,
     /// What the endpoint's clock shows in this turn.
@@ -224,7 +223,7 @@ impl QuicFront {
         if quic.endpoint.waiting_count() > 0 {
             // guard: V-64-quic
             quic.follow_certificates();
-            let mut strangers = Budget::with_time(hub);
+            let mut strangers = Budget::with_time(hub, quic.surroundings.spell());
             quic.endpoint.serve_strangers(now, &mut strangers);
         }
         quic.endpoint.handle_timeouts(now);
@@ -260,6 +259,12 @@ impl QuicFront {
         due.chain(quic.door.next_timeout()).min()
     }
 
+    /// Returns how many connections there are, those included that are being closed.
+    pub(in crate::shard) fn connection_count(&self) -> usize {
+        let quic = self.quic.as_ref();
+        quic.map_or(0, |quic| quic.endpoint.connection_count())
+    }
+
     /// Sets other limits. Handshakes have as long as they had at the start.
     pub(in crate::shard) fn set_limits(&mut self, limits: BookLimits) {
         if let Some(quic) = &mut self.quic {
@@ -287,21 +292,19 @@ impl QuicFront {
 impl Quic {
     fn new(service: QuicService, shard: u8) -> Self {
         let QuicService {
-            tls,
+            surroundings,
             keys,
             book,
             resolver,
             serves_bound,
             ..
         } = service;
-        let mut seed = [0; 32];
-        turnbuckle_engine::Random::fill(&mut Randomness::of_system(), &mut seed);
         let ids = keys.ids();
         let settings = Settings {
             keys,
             shard,
-            seed,
-            wall_clock: WallClock::default(),
+            seed: surroundings.seed(),
+            wall_clock: surroundings.wall_clock(),
             path: Path {
                 mtu_initial: DATAGRAM_LEN,
                 mtu_max: Some(DATAGRAM_LEN_MAX),
@@ -314,26 +317,26 @@ impl Quic {
                 ..Limits::default()
             },
         };
-        let mut endpoint = Endpoint::new(settings, {
-            let serves = resolver.is_some();
-            move |_| Http3::new(serves)
-        });
-        let served = current(&tls);
+        let serves = resolver.is_some();
         let epoch = Instant::now();
-        serve(&mut endpoint, &served);
-        Self {
-            endpoint,
+        let mut quic = Self {
+            endpoint: Endpoint::new(settings, move |_| Http3::new(serves)),
             ids,
             shard,
             backlog: Backlog::new(),
             connections: Connections::new(book),
             door: Door::new(resolver, serves_bound),
-            tls,
-            served,
+            surroundings,
+            served: None,
             epoch,
             now: epoch,
             counted: Totals::default(),
+        };
+        match quic.surroundings {
+            Surroundings::Machine(_) => quic.follow_certificates(),
+            Surroundings::Given(_) => quic.endpoint.serve_clear(),
         }
+        quic
     }
 
     /// Returns a point of the endpoint's clock. It is derived, because the shard's clock has been read for this turn.
@@ -402,10 +405,15 @@ impl Quic {
 
     /// Has connections that begin use the certificates that hold now.
     fn follow_certificates(&mut self) {
-        let next = current(&self.tls);
-        if !Arc::ptr_eq(&next, &self.served) {
-            serve(&mut self.endpoint, &next);
-            self.served = next;
+        let Surroundings::Machine(tls) = &self.surroundings else {
+            return;
+        };
+        let next = current(tls);
+        let served = self.served.as_ref();
+        if !served.is_some_and(|served| Arc::ptr_eq(&next, served)) {
+            // They were built for TLS 1.3, which is all that is asked of them. An endpoint without certificates discards what would begin a connection.
+            let _ = self.endpoint.serve(Arc::clone(&next));
+            self.served = Some(next);
         }
     }
 
@@ -553,12 +561,6 @@ impl Front for QuicFront {
             quic.changed(client, event, now);
         }
     }
-}
-
-/// Has connections that begin use these certificates.
-fn serve(endpoint: &mut Endpoint<Http3>, certificates: &Arc<ServerConfig>) {
-    // They were built for TLS 1.3, which is all that is asked of them. An endpoint without certificates discards what would begin a connection.
-    let _ = endpoint.serve(Arc::clone(certificates));
 }
 
 const fn reason_of(reason: Dropped) -> QuicDrop {

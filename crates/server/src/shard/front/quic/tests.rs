@@ -37,7 +37,7 @@ fn front_with(
         .unwrap();
     let long = Duration::from_secs(60);
     let service = QuicService {
-        tls: Arc::new(RwLock::new(Arc::new(tls))),
+        surroundings: Surroundings::Machine(Arc::new(RwLock::new(Arc::new(tls)))),
         keys: Keys::new(&[5; 32]),
         is_steered: true,
         serves_bound: false,
