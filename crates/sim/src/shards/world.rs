@@ -8,6 +8,7 @@ mod places;
 mod quota;
 mod rules;
 mod shards;
+mod tunnel;
 
 use std::net::SocketAddr;
 use std::num::NonZeroU32;

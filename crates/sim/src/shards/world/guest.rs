@@ -13,9 +13,10 @@ use turnbuckle_wire::{CapsuleHeader, UDP_CONTEXT, Varint};
 use super::super::client::{Terms, User};
 use super::super::payload::{LEN_MIN, Payload, Sender};
 use super::super::wire::WireId;
-use super::places::{BOUNDED_REALM, PEER_PORT, PEERS, PEERS_V4, peer_at};
+use super::places::{BOUNDED_REALM, PEER_PORT, peer_at};
 use super::quota::Quota;
 use super::rules::Rules;
+use super::tunnel::{Wish, draw_address};
 use crate::plan;
 use crate::random::Seeded;
 use crate::violation::{Coverage, Violation, ensure};
@@ -65,10 +66,7 @@ pub(super) struct Guest {
     /// Who it is.
     pub(super) owner: u32,
     pub(super) wire: WireId,
-    user: User,
-    /// Where its tunnel leads to; `None` if it is bound.
-    target: Option<SocketAddr>,
-    is_password_wrong: bool,
+    wish: Wish,
     pub(super) terms: Terms,
     state: State,
     /// The relayed addresses of its tunnel, as far as they are known.
@@ -84,9 +82,11 @@ impl Guest {
         Self {
             owner,
             wire,
-            user,
-            target: (!is_bound).then(|| draw_address(&mut random)),
-            is_password_wrong: random.one_in(12),
+            wish: Wish {
+                user,
+                target: (!is_bound).then(|| draw_address(&mut random)),
+                is_password_wrong: random.one_in(12),
+            },
             terms: Terms::default(),
             state: State::Begun,
             relays: Vec::new(),
@@ -122,7 +122,7 @@ impl Guest {
 
     /// Returns whether an address is one of its tunnel's. A tunnel to one target has one, of which nobody is told: the first that is seen is it.
     pub(super) fn has_relay(&mut self, address: SocketAddr) -> bool {
-        if self.target.is_some() && self.relays.is_empty() {
+        if self.wish.target.is_some() && self.relays.is_empty() {
             self.relays.push(address);
         }
         self.relays.contains(&address)
@@ -130,7 +130,7 @@ impl Guest {
 
     /// Does the next thing: returns what is sent to the server.
     pub(super) fn act(&mut self, now: u64, quota: &mut Quota) -> Vec<u8> {
-        match (self.state, self.target) {
+        match (self.state, self.wish.target) {
             (State::Begun, _) => {
                 self.state = State::Waits(now);
                 quota.asked(self.wire, now);
@@ -143,19 +143,16 @@ impl Guest {
     }
 
     fn request(&mut self) -> Vec<u8> {
-        let password = match self.is_password_wrong {
-            true => "guessed",
-            false => self.user.password.unwrap_or_default(),
-        };
-        let pair = STANDARD.encode(format!("{}:{password}", self.user.name));
-        let (path, bound) = match self.target {
+        let (name, password) = self.wish.credentials();
+        let pair = STANDARD.encode(format!("{name}:{password}"));
+        let (path, bound) = match self.wish.target {
             Some(target) => {
                 let ip = target.ip().to_string().replace(':', "%3A");
                 (format!("{ip}/{}", target.port()), String::new())
             }
             None => ("%2A/%2A".to_owned(), format!("{CONNECT_UDP_BIND}: ?1\r\n")),
         };
-        let host = match self.user.realm {
+        let host = match self.wish.user.realm {
             BOUNDED_REALM => BOUNDED_REALM,
             _ => "relay.test",
         };
@@ -166,7 +163,7 @@ impl Guest {
         );
         let mut bytes = head.into_bytes();
         // Some do not wait for the answer.
-        if let Some(target) = self.target.filter(|_| self.random.one_in(3)) {
+        if let Some(target) = self.wish.target.filter(|_| self.random.one_in(3)) {
             bytes.extend(self.data(UDP_CONTEXT, target, &[]));
         }
         bytes
@@ -273,7 +270,7 @@ impl Guest {
         {
             match (kind, ContextCapsule::of_kind(kind)) {
                 (CapsuleHeader::DATAGRAM, _) => self.take_datagram(&value, coverage)?,
-                (_, Some(kind)) if self.target.is_none() => {
+                (_, Some(kind)) if self.wish.target.is_none() => {
                     self.take_context(kind, &value, rules, coverage)?;
                 }
                 _ => return Err(self.broken(&format!("got a capsule of type {kind}"))),
@@ -305,30 +302,7 @@ impl Guest {
             .and_then(|rest| rest.get(..3)?.parse().ok())
             .ok_or_else(|| self.broken(&format!("was answered {head:?}")))?;
         coverage.count("answers to requests for tunnels", status);
-        let Terms {
-            unknown_since,
-            known_since,
-            draining_since,
-        } = self.terms;
-        let must_be_unknown =
-            self.is_password_wrong || unknown_since.is_some_and(|unknown| unknown < since);
-        let may_be_unknown =
-            self.is_password_wrong || unknown_since.is_some() || since <= known_since;
-        let target = self.target;
-        let is_right = match status {
-            101 => {
-                !must_be_unknown
-                    && draining_since.is_none_or(|draining| since <= draining)
-                    && target.is_none_or(|to| !self.is_refused(to, since, rules))
-            }
-            403 => target.is_some_and(|to| self.may_be_refused(to, since, rules)),
-            407 => may_be_unknown,
-            // Whether a quota is reached is another's to judge.
-            429 => true,
-            // No port, no rate, no socket, or no new clients.
-            500..=599 => true,
-            _ => false,
-        };
+        let is_right = self.wish.may_get(status, since, self.terms, rules);
         ensure(is_right, "tunnels", || {
             format!("{self:?} was answered {status}")
         })?;
@@ -337,8 +311,9 @@ impl Guest {
             return Ok(status);
         }
         self.state = State::Open;
-        coverage.count("tunnels opened", u16::from(target.is_none()));
-        if target.is_none() {
+        let is_bound = self.wish.target.is_none();
+        coverage.count("tunnels opened", u16::from(is_bound));
+        if is_bound {
             let mut lines = head.lines();
             let field = lines.find_map(|line| line.strip_prefix(PROXY_PUBLIC_ADDRESS));
             let addresses = field.unwrap_or_default().trim_start_matches(':').split(',');
@@ -354,7 +329,7 @@ impl Guest {
             return Err(self.broken("got a datagram without a context"));
         };
         let rest = &value[len..];
-        let (source, rest) = match (self.target, self.contexts.get(&context)) {
+        let (source, rest) = match (self.wish.target, self.contexts.get(&context)) {
             (Some(target), _) if context == UDP_CONTEXT => (target, rest),
             (None, Some(context)) if context.standing != Standing::Asked => match context.peer {
                 Some(peer) => (peer, rest),
@@ -372,7 +347,7 @@ impl Guest {
         let is_ours = payload.is_some_and(|payload| self.has_relay(payload.to));
         coverage.count(
             "tunnelled data to clients",
-            u16::from(self.target.is_none()),
+            u16::from(self.wish.target.is_none()),
         );
         ensure(is_ours && is_from_source, "tunnels", || {
             format!("{self:?} got {payload:?} of {source}")
@@ -394,11 +369,12 @@ impl Guest {
         let since = context.since;
         let (is_right, standing) = match kind {
             ContextCapsule::Ack => {
-                let is_refused = |peer| self.is_refused(peer, since, rules);
+                let is_refused = |peer| self.wish.is_refused(peer, since, rules);
                 (!context.peer.is_some_and(is_refused), Standing::Open)
             }
             ContextCapsule::Close => {
-                let may_be = |peer| self.may_be_refused(peer, since, rules) || self.is_far(peer);
+                let may_be =
+                    |peer| self.wish.may_be_refused(peer, since, rules) || self.is_far(peer);
                 (context.peer.is_some_and(may_be), Standing::Closed)
             }
             ContextCapsule::Assign => (false, Standing::Closed),
@@ -424,35 +400,9 @@ impl Guest {
         !relays.any(|it| it.is_ipv4() == peer.is_ipv4())
     }
 
-    /// Returns whether an address has been refused to it all the time since then.
-    fn is_refused(&self, peer: SocketAddr, since: u64, rules: &Rules) -> bool {
-        let is_forbidden = !plan::may_be_peer(peer.ip());
-        is_forbidden || rules.has_refused(self.user.realm, peer, since)
-    }
-
-    /// Returns whether an address may have been refused to it at some time since then.
-    fn may_be_refused(&self, peer: SocketAddr, since: u64, rules: &Rules) -> bool {
-        let is_forbidden = !plan::may_be_peer(peer.ip());
-        is_forbidden || rules.may_have_refused(self.user.realm, peer, since)
-    }
-
     fn broken(&self, what: &str) -> Violation {
         Violation::new("tunnels", format!("{self:?} {what}"))
     }
-}
-
-/// A peer, or now and then an address that nobody may reach.
-fn draw_address(random: &mut Seeded) -> SocketAddr {
-    if random.one_in(8) {
-        let ip = random.choose(&plan::FORBIDDEN).copied().unwrap_or("::1");
-        let ip: IpAddr = ip.parse().expect("an address");
-        return SocketAddr::new(ip, PEER_PORT);
-    }
-    let number = match random.one_in(3) {
-        true => PEERS_V4 + random.index(PEERS - PEERS_V4),
-        false => random.index(PEERS_V4),
-    };
-    peer_at(number, PEER_PORT)
 }
 
 fn number(number: u64) -> Vec<u8> {
