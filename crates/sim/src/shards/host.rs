@@ -51,6 +51,8 @@ pub(super) struct Host {
     /// TCP ports of other programs.
     pub(super) others: BTreeSet<SocketAddr>,
     pub(super) wires: Wires,
+    /// The clients of whose data a peer's host has refused some.
+    pub(super) refused: BTreeSet<u32>,
     /// Relays what shards have published; `None` where nothing is published.
     pub(super) kernel: Option<Kernel>,
     random: Seeded,
@@ -69,6 +71,7 @@ impl SharedHost {
             relays: BTreeMap::new(),
             others: BTreeSet::new(),
             wires: Wires::default(),
+            refused: BTreeSet::new(),
             kernel: random.fork("kernel").one_in(2).then(Kernel::default),
             random,
         })))

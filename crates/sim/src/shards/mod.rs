@@ -21,6 +21,10 @@
 //! in contexts that there are not. A tunnel ends with its connection, and nothing is left of it. In half of the worlds their user may have one or two
 //! sessions at a time: one more is refused, and one less is not.
 //!
+//! In some worlds there are clients by QUIC ([`quic`]), with tunnels in HTTP/3, that find themselves at one address after the other. The kernel gives their
+//! datagrams to the shard that the connection id names, or to any, which hands them over. Nobody has to begin anew because of that, or of loss: a connection
+//! ends with its client, when it gets no tunnel, or when its shard has failed. Strangers send packets with the ids of clients.
+//!
 //! The thread of a shard fails in the midst of a turn and is started anew; where there are journals, the whole process is killed too, and the next one
 //! takes over. Then who comes by UDP and has been told of an allocation still has it.
 
@@ -33,6 +37,7 @@ mod pass;
 mod path;
 mod payload;
 mod proxy;
+mod quic;
 mod streams;
 mod wire;
 mod world;

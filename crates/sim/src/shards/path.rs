@@ -12,6 +12,7 @@ use turnbuckle_datapath::{
 };
 
 use super::host::{Held, Owner, SharedHost};
+use super::payload::{Payload, Sender};
 use super::streams::Streams;
 use crate::plan;
 use crate::random::Seeded;
@@ -330,6 +331,10 @@ impl Path {
                 self.left += 1;
                 let error = refusal(socket.local, datagram.to);
                 self.errors.push_back((datagram.endpoint, error));
+                let payload = Payload::read(&datagram.parts.concat());
+                if let Some(Sender::Client(owner)) = payload.map(|it| it.sender) {
+                    host.lock().refused.insert(owner);
+                }
                 continue;
             }
             sent.push(Sent {

@@ -5,6 +5,7 @@ mod connections;
 mod guest;
 mod operator;
 mod places;
+mod quic;
 mod quota;
 mod rules;
 mod shards;
@@ -12,14 +13,14 @@ mod tunnel;
 
 use std::net::SocketAddr;
 use std::num::NonZeroU32;
-use std::time::Duration;
 
 use turnbuckle_engine::Rate;
-use turnbuckle_server::simulation::{Clock, ConnectionLimits, Journals, Room, Server, Setup};
+use turnbuckle_server::simulation::{Clock, Journals, Room, Server, Setup};
 
 use self::guest::Guest;
 use self::operator::{Operator, Relays, config, now_at};
-use self::places::{PEER_PORT, PEERS, PEERS_V4, TURN_USERS, USERS, peer_at, proxies};
+use self::places::{LIMITS, PEER_PORT, PEERS, PEERS_V4, TURN_USERS, USERS, peer_at, proxies};
+use self::quic::QuicClients;
 use self::quota::Quota;
 use self::rules::Rules;
 use self::shards::Running;
@@ -57,14 +58,6 @@ const IDLE_MAX: usize = 12;
 const AHEAD_MAX_S: u64 = 86_400;
 /// Requests that wait for a connection to a peer, or that are on their way with their own.
 const ASKED_MAX: u64 = 64;
-/// Limits of connections.
-const LIMITS: ConnectionLimits = ConnectionLimits {
-    message: Duration::from_secs(5),
-    idle: Duration::from_secs(60),
-    unallocated: Duration::from_secs(60),
-    total: 1000,
-    per_source: 100,
-};
 /// How long each half of the end of a run takes.
 const END: u64 = 60 * SECOND;
 /// When the world begins, on both clocks.
@@ -90,6 +83,9 @@ enum Event {
     OtherProgram,
     /// A peer sends data.
     Peer(usize),
+    /// A client by QUIC does something, or what its connection has to do by itself.
+    QuicClient(usize),
+    QuicWakes(usize),
     /// Somebody asks without credentials.
     Stranger(usize),
     /// A shard takes a turn.
@@ -125,6 +121,16 @@ struct Way {
     is_offloaded: bool,
     /// Clients by DTLS.
     has_sessions: bool,
+    /// Clients by QUIC, and a kernel that reads their connection ids.
+    has_quic: bool,
+    is_steered: bool,
+}
+
+/// Clients of HTTP, which have tunnels.
+struct Guests {
+    by_stream: Vec<Guest>,
+    quota: Quota,
+    quic: QuicClients,
 }
 
 /// What happened.
@@ -144,12 +150,6 @@ enum Phase {
     Silent,
     /// Everything is answered.
     Quiet,
-}
-
-/// Clients of HTTP, which have tunnels.
-struct Guests {
-    by_stream: Vec<Guest>,
-    quota: Quota,
 }
 
 /// The world.
@@ -195,6 +195,8 @@ impl ShardsWorld {
             is_kept: random.one_in(2),
             is_offloaded: kernel.is_some(),
             has_sessions: seeded.fork("sessions").one_in(4),
+            has_quic: seeded.fork("quic").one_in(4),
+            is_steered: seeded.fork("steering").one_in(2),
         };
         let server = Server::new(Setup {
             config: config(&relays, &rules).into(),
@@ -202,7 +204,7 @@ impl ShardsWorld {
             clock: clock.clone(),
             limits: LIMITS,
             cookies: [9; 32],
-            quic: None,
+            quic: way.has_quic.then_some([7; 32]),
             proxies: [false, true].map(proxies).into(),
             room: room(&mut random),
             journals: way
@@ -237,6 +239,7 @@ impl ShardsWorld {
             guests: Guests {
                 by_stream: Vec::new(),
                 quota: Quota::new(sessions),
+                quic: QuicClients::new(way.has_quic, seeded.fork("clients by QUIC")),
             },
             addresses: 0,
             peers: (0..PEERS)
@@ -286,6 +289,9 @@ impl ShardsWorld {
             self.queue.after(0, Event::Client(number));
         }
         self.invite_guests();
+        for number in 0..self.guests.quic.count() {
+            self.queue.after(0, Event::QuicClient(number));
+        }
         for number in 0..self.peers.len() {
             self.queue.after(0, Event::Peer(number));
         }
@@ -359,6 +365,8 @@ impl ShardsWorld {
             Event::Operator => self.operate()?,
             Event::OtherProgram => self.other_program(),
             Event::Peer(number) => self.peer(number),
+            Event::QuicClient(number) => self.quic_client(number)?,
+            Event::QuicWakes(number) => self.with_quic(|quic, scene| quic.wake(number, scene))?,
             Event::Stranger(number) => self.stranger(number),
             Event::Turn(shard) if self.shards[shard].due == now => self.turn(shard)?,
             Event::Turn(_) => {} // an earlier one took its place
@@ -382,12 +390,10 @@ impl ShardsWorld {
             self.step()?;
             let now = self.queue.now();
             let clients = self.clients.iter().map(|it| (it.owner, it.waits_since()));
-            let guests = self
-                .guests
-                .by_stream
-                .iter()
-                .map(|it| (it.owner, it.waits_since()));
-            for (owner, since) in clients.chain(guests) {
+            let guests = self.guests.by_stream.iter();
+            let guests = guests.map(|it| (it.owner, it.waits_since()));
+            let quic = self.guests.quic.waiting();
+            for (owner, since) in clients.chain(guests).chain(quic) {
                 let since = since.map(|since| since.max(begin));
                 ensure(
                     since.is_none_or(|since| now - since < ANSWER_MAX),
@@ -398,13 +404,15 @@ impl ShardsWorld {
         }
         // Nobody asks for anything any more, and what was asked for is answered.
         self.phase = Phase::Silent;
-        let tunnelled = self.dismiss_guests();
+        let mut tunnelled = self.dismiss_guests();
+        tunnelled.extend(self.with_quic(QuicClients::leave)?);
         let begin = self.queue.now();
         while self.queue.now() < begin + END {
             self.step()?;
         }
         self.phase = Phase::Quiet;
         self.tunnels_are_gone(&tunnelled)?;
+        self.connections_are_gone()?;
         self.accounts()
     }
 
@@ -450,7 +458,7 @@ impl ShardsWorld {
         }
         match plan::place(to) {
             plan::Place::Listener => {
-                let shard = self.steered(from);
+                let shard = self.ingress(from, &bytes);
                 let running = &mut self.shards[shard];
                 let listener = running.listeners[usize::from(to.is_ipv6())];
                 running.path.arrive(listener, from, bytes);
@@ -461,6 +469,10 @@ impl ShardsWorld {
                     self.shards[shard].path.arrive(endpoint, from, bytes);
                     self.soon(shard);
                 }
+            }
+            plan::Place::Client(number) if number >= quic::FIRST => {
+                let at = (number - quic::FIRST, to);
+                self.with_quic(|quic, scene| quic.receive(at, &bytes, scene))?;
             }
             plan::Place::Client(number) | plan::Place::Proxy(number) => {
                 self.arrive_at_client(number, to, &bytes)?;
@@ -516,6 +528,7 @@ impl ShardsWorld {
             self.seen.coverage.count("tunnelled data to peers", 0);
         }
         let is_right = is_right && guest.is_none_or(|it| it.has_relay(from));
+        let is_right = is_right && self.guests.quic.may_send(sender, from);
         ensure(is_right, "data", || {
             format!("peer {address} got {payload:?} from {from}")
         })?;

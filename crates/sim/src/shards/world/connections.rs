@@ -11,6 +11,7 @@ use super::super::wire::WireId;
 use super::super::{dtls, proxy};
 use super::guest::Guest;
 use super::places::{BOUNDED_USER, PEERS, PEERS_V4, USERS, listener_of, peer_at};
+use super::quic::{Due, QuicClients, Scene};
 use super::{Event, IDLE_MAX, Phase, ShardsWorld, rules};
 use crate::message::{Attribute, Draft};
 use crate::plan;
@@ -369,6 +370,48 @@ impl ShardsWorld {
         relays
     }
 
+    /// Lets clients by QUIC do something or hear something, and carries out what comes of it.
+    pub(super) fn with_quic<T>(
+        &mut self,
+        work: impl FnOnce(&mut QuicClients, &mut Scene<'_>) -> T,
+    ) -> T {
+        let mut scene = Scene {
+            now: self.queue.now(),
+            rules: &self.operator.rules,
+            server: &self.operator.server,
+            host: &self.host,
+            coverage: &mut self.seen.coverage,
+            due: Vec::new(),
+            payloads: 0,
+        };
+        let result = work(&mut self.guests.quic, &mut scene);
+        for due in scene.due {
+            match due {
+                Due::Sent(from, datagram) => self.send(from, listener_of(from), datagram),
+                Due::Wakes(at, number) => self.queue.at(at, Event::QuicWakes(number)),
+            }
+        }
+        result
+    }
+
+    /// A client by QUIC does something.
+    pub(super) fn quic_client(&mut self, number: usize) -> Result<(), Violation> {
+        if self.phase < Phase::Silent {
+            let delay = self.with_quic(|quic, scene| quic.act(number, scene))?;
+            self.queue.after(delay, Event::QuicClient(number));
+        }
+        Ok(())
+    }
+
+    /// Nothing is left of connections of QUIC whose clients are gone.
+    pub(super) fn connections_are_gone(&self) -> Result<(), Violation> {
+        let shards = self.shards.iter();
+        let left: usize = shards.map(|it| it.shard.quic_connections()).sum();
+        ensure(left == 0, "connections", || {
+            format!("{left} of QUIC are left without clients")
+        })
+    }
+
     /// Nothing is left of tunnels whose clients are gone, which had these addresses.
     pub(super) fn tunnels_are_gone(&self, relays: &[SocketAddr]) -> Result<(), Violation> {
         let tunnels = self.shards.iter().map(|running| running.shard.tunnels());
@@ -411,6 +454,7 @@ impl ShardsWorld {
         if self.operator.way.has_streams {
             self.come_and_go(number);
         }
+        self.with_quic(|quic, scene| quic.forge(number, scene));
         let delay = self.random.between(20, 400) * MS;
         self.queue.after(delay, Event::Stranger(number));
     }

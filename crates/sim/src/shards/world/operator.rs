@@ -123,6 +123,7 @@ impl ShardsWorld {
         for running in &mut self.shards {
             running.shard.drain();
         }
+        self.guests.quic.drained();
         self.operator.rules.drain(Some(self.queue.now()));
         self.operator
             .rules

@@ -1,8 +1,10 @@
-//! Who is where in the world of several shards, and who may ask for something.
+//! Who is where in the world of several shards, who may ask for something, and how long that may take.
 
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use turnbuckle_engine::AddressRange;
+use turnbuckle_server::simulation::ConnectionLimits;
 
 use super::super::client::User;
 use crate::message::REALM;
@@ -49,6 +51,15 @@ pub(super) const OTHER_REALM: &str = "other.test";
 pub(super) const BOUNDED_REALM: &str = "bounded.test";
 /// Where peers are reached.
 pub(super) const PEER_PORT: u16 = 4000;
+
+/// Limits of connections.
+pub(super) const LIMITS: ConnectionLimits = ConnectionLimits {
+    message: Duration::from_secs(5),
+    idle: Duration::from_secs(60),
+    unallocated: Duration::from_secs(60),
+    total: 1000,
+    per_source: 100,
+};
 
 /// The listener that an address reaches.
 pub(super) fn listener_of(from: SocketAddr) -> SocketAddr {
