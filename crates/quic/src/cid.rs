@@ -132,6 +132,7 @@ impl Issuer {
     }
 
     pub(crate) fn is_own(&self, id: &[u8]) -> bool {
+        // mutant: shards-reset-migrated.own
         self.ids.shard_of(id) == Some(self.shard)
     }
 }

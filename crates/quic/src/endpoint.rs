@@ -314,6 +314,7 @@ impl<A: Application> Endpoint<A> {
     fn judge(&mut self, now: Instant, waiting: Waiting, strangers: &mut impl Strangers) {
         let Waiting { from, datagram, .. } = &waiting;
         let shard = self.ids.shard_of_datagram(datagram);
+        // mutant: shards-reset-migrated
         if shard.is_some_and(|shard| shard != self.settings.shard) {
             // The stack would answer it with a stateless reset, which ends a connection of the other shard.
             self.totals.drop(Dropped::OtherShard);

@@ -152,6 +152,7 @@ impl Door {
             return;
         };
         for tunnel in connection.tunnels.into_values() {
+            // mutant: shards-keep-tunnels-of-connections
             tunnel.give_up(hub);
         }
         let lost = connection.queued - connection.carried;
@@ -201,6 +202,7 @@ impl Door {
     pub(super) fn stream_of(&self, client: &ClientTuple) -> Option<(ConnectionName, u64)> {
         let place = usize::try_from(client.connection.place).ok()?;
         let connection = self.connections.get(place)?.as_ref()?;
+        // mutant: shards-carry-by-any-tunnel
         let stream = connection.streams.get(&client.connection.serial)?;
         Some((ConnectionName::at(place), *stream))
     }

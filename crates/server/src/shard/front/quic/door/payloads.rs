@@ -81,6 +81,7 @@ impl Quic {
             connection.is_carrying
         });
         *queued -= carried;
+        // mutant: shards-count-no-carried
         counters.datagrams.carried.add(carried);
         counters.connections.quic_queued.set(*queued);
     }
