@@ -19,7 +19,7 @@ pub use self::connection::{Connection, StreamId};
 use crate::cid::{CONNECTION_ID_LEN, Issuer};
 use crate::connections::Application;
 use crate::settings::{Limits, Path, Settings, WallClock};
-use crate::state::{Closed, Refused};
+use crate::state::{Closed, Refused, Statistics};
 use crate::transmit::Answer;
 
 /// QUIC version 1 (RFC 9000), the only one that is spoken.
