@@ -22,6 +22,7 @@ func main() {
 	listenTLS := flag.String("listen-tls", "", "address and port for TLS")
 	certificate := flag.String("certificate", "", "file with the certificate for TLS")
 	key := flag.String("key", "", "file with the key for TLS")
+	authority := flag.String("authority", "", "file with the authority whose certificate each client by TLS needs; without it they need none")
 	postgres := flag.String("postgresql", "", "URL of the database that holds everything")
 	flag.Parse()
 
@@ -31,6 +32,7 @@ func main() {
 			TLS:         *listenTLS,
 			TLSCertFile: *certificate,
 			TLSKeyFile:  *key,
+			TLSCAFile:   *authority,
 		},
 		Logger:        slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn})),
 		Handler:       "postgresql",

@@ -5,6 +5,8 @@
 
 #[path = "support/certificates.rs"]
 mod certificates;
+#[path = "support/clients.rs"]
+mod clients;
 #[path = "../../turnbuckle/tests/not_run/mod.rs"]
 mod not_run;
 #[path = "support/postgres.rs"]
@@ -443,6 +445,64 @@ fn the_server_of_tls_needs_a_certificate_of_the_authority_for_its_host() {
             }
         }
     }
+}
+
+#[test]
+fn a_server_that_wants_a_certificate_is_given_that_of_the_uri_and_refuses_others_and_none() {
+    let (authority, issuer) = certificates::authority();
+    let folder = tempfile::tempdir().expect("a directory");
+    let path = |name: &str| folder.path().join(name);
+    let read = |name: &str| std::fs::read_to_string(path(name)).expect("written");
+    clients::write(folder.path(), &issuer);
+    for name in ["client", "chain", "stranger"] {
+        let both = [format!("{name}.pem"), format!("{name}.key")].map(|name| read(&name));
+        std::fs::write(path(name), both.concat()).expect("written");
+    }
+    std::fs::write(path("ca.pem"), &authority).expect("written");
+    // The driver sends the first certificate of the file, and what OpenSSL finds to it among the authorities.
+    let more = format!("{authority}{}", read("chain.pem"));
+    std::fs::write(path("more.pem"), more).expect("written");
+    let source = |port, name: &str, ca: &str| {
+        let file = |name: &str| path(name).display().to_string();
+        let own = match name {
+            "" => String::new(),
+            name => format!("&tlsCertificateKeyFile={}", file(name)),
+        };
+        let uri = uri(port, &format!("?tls=true&tlsCAFile={}{own}", file(ca)));
+        Source::Mongo(MongoSource::parse(&uri).expect("a URI"))
+    };
+    let ferret = start(
+        |folder| {
+            certificates::write(folder, &issuer, "127.0.0.1");
+            std::fs::write(folder.join("ca.pem"), &authority).expect("written");
+        },
+        |folder, port| {
+            let file = |name: &str| folder.join(name).display().to_string();
+            vec![
+                format!("-listen-tls=127.0.0.1:{port}"),
+                format!("-certificate={}", file("cert.pem")),
+                format!("-key={}", file("key.pem")),
+                format!("-authority={}", file("ca.pem")),
+            ]
+        },
+        |port| source(port, "client", "ca.pem"),
+    );
+    let Some(ferret) = ferret else {
+        return;
+    };
+    for (name, ca, is_right) in [
+        ("client", "ca.pem", true),
+        ("chain", "more.pem", true),
+        ("chain", "ca.pem", false),
+        ("stranger", "ca.pem", false),
+        ("", "ca.pem", false),
+    ] {
+        let error = Connection::open(&source(ferret.server.port, name, ca)).err();
+        assert_eq!(error.is_none(), is_right, "{name}, {ca}: {error:?}");
+    }
+    let error = Connection::open(&source(ferret.server.port, "nothing", "ca.pem"));
+    let error = error.err().expect("no such file");
+    assert!(error.is_permanent(), "{error}");
 }
 
 #[test]

@@ -9,6 +9,8 @@ mod following;
 #[path = "../../turnbuckle/tests/not_run/mod.rs"]
 mod not_run;
 mod support;
+#[path = "support/texts.rs"]
+mod texts;
 
 use std::cell::RefCell;
 use std::path::Path;
@@ -225,6 +227,16 @@ fn tables_are_read_changed_and_listed_and_a_server_that_hangs_or_refuses_is_told
     }
     let error = Connection::open(&turn(1)).err().expect("nobody listens");
     assert!(!error.is_permanent(), "{error}");
+}
+
+#[test]
+fn a_text_is_a_value_whatever_it_holds() {
+    // As Debian's package has it.
+    if let Some(server) = server_with(|_| vec!["--character-set-server=utf8mb4".to_owned()]) {
+        let mut execute = client(server.port);
+        texts::OTHER_ROWS.iter().for_each(|row| execute(row));
+        texts::are_values(&turn(server.port), 10_000);
+    }
 }
 
 #[test]

@@ -7,6 +7,8 @@ mod not_run;
 #[path = "support/postgres.rs"]
 mod postgres;
 mod support;
+#[path = "support/texts.rs"]
+mod texts;
 
 use std::process::Command;
 
@@ -56,6 +58,15 @@ fn tables_are_read_changed_and_listed() {
     if let Some(server) = server() {
         verbs::changes_are_listed(&source(server.port, ""));
         verbs::tables_are_read(&source(server.port, ""), &mut psql(server.port));
+    }
+}
+
+#[test]
+fn a_text_is_a_value_whatever_it_holds() {
+    if let Some(server) = server() {
+        let mut execute = psql(server.port);
+        texts::OTHER_ROWS.iter().for_each(|row| execute(row));
+        texts::are_values(&source(server.port, ""), 10_000);
     }
 }
 

@@ -14,6 +14,7 @@ use tokio::time::timeout;
 
 use super::words::MongoSource;
 use crate::error::DatabaseError;
+use crate::tls::is_refused;
 
 /// How long a connection may take, and how long the server may be silent, where nothing else is said.
 const USUAL_MAX: Duration = Duration::from_secs(5);
@@ -168,13 +169,10 @@ fn said(source: &MongoSource, limit: Duration, error: &Error) -> DatabaseError {
         ErrorKind::Io(failure) if failure.kind() == std::io::ErrorKind::TimedOut => {
             silent(source, limit)
         }
-        ErrorKind::Io(failure) => {
-            let text = failure.to_string();
-            match text.contains("certificate verify failed") {
-                true => DatabaseError::permanent(source, format!("TLS: {text}")),
-                false => DatabaseError::passing(source, text),
-            }
-        }
+        ErrorKind::Io(failure) => match is_refused(failure.as_ref()) {
+            true => DatabaseError::permanent(source, format!("TLS: {failure}")),
+            false => DatabaseError::passing(source, failure),
+        },
         ErrorKind::ServerSelection { .. } => silent(source, limit),
         ErrorKind::DnsResolve { message, .. } => DatabaseError::passing(source, message),
         ErrorKind::Command(failure) => coded(source, failure.code, &failure.code_name),

@@ -9,6 +9,9 @@ mod not_run;
 #[path = "../../../turnbuckle/tests/ports/mod.rs"]
 mod ports;
 mod server;
+#[path = "../support/texts.rs"]
+#[expect(dead_code, reason = "rows are for the others")]
+mod texts;
 mod tls;
 
 use std::collections::BTreeMap;
@@ -391,6 +394,18 @@ fn changes_are_written_under_coturns_keys_and_listed_in_order() {
             "turn/realm/north.gov/user/a/b/key"
         ]
     );
+}
+
+#[test]
+fn a_text_is_a_value_whatever_it_holds() {
+    let Some(server) = Server::start(&[]) else {
+        return;
+    };
+    server.command(
+        "SADD turn/realm//allowed-peer-ip 10.0.0.0-10.0.0.9\nSADD turn/realm/r/denied-peer-ip 192.0.2.7\n\
+        HMSET turn/oauth/kid/north ikm_key Y2FybGVvbg== lifetime 3600",
+    );
+    texts::are_values(&source(&server.words()), 10_000);
 }
 
 #[test]
