@@ -18,6 +18,11 @@ pub trait TurnHandler {
     /// Marks the beginning of a turn, after the wait. This is the place to read the clock.
     fn turn_started(&mut self) {}
 
+    /// Returns whether what is queued is to leave before [`turn_ended`](Self::turn_ended), which has so much to do that nobody should wait for it.
+    fn flushes_before_end(&self) -> bool {
+        false
+    }
+
     /// Marks the end of the messages of a turn. Sockets may be opened and closed here, and what is queued here leaves with the rest.
     fn turn_ended(&mut self, tx: &mut SendQueue, sockets: &mut impl Sockets) {
         let _ = (tx, sockets);
@@ -25,7 +30,7 @@ pub trait TurnHandler {
 
     /// Puts on record what an answer announces, before the answer leaves: a data path sends nothing before it has called this.
     /// Called last when a turn ends, whether or not anything is queued. Called too before each earlier flush: when buffers are short,
-    /// and before strangers are served.
+    /// before strangers are served, and when the handler [wants one](Self::flushes_before_end).
     fn before_flush(&mut self) {}
 
     /// Reports something that an operator should see once.

@@ -446,6 +446,50 @@ fn nothing_leaves_before_the_handler_was_told_that_it_will() {
     assert_eq!(announcer.left, 3);
 }
 
+/// Sends everything back, and looks at a turn's end whether that has come.
+struct Early {
+    client: std::net::UdpSocket,
+    wants_it: bool,
+    has_come: Option<bool>,
+}
+
+impl TurnHandler for Early {
+    fn flushes_before_end(&self) -> bool {
+        self.wants_it
+    }
+
+    fn turn_ended(&mut self, _: &mut SendQueue, _: &mut impl Sockets) {
+        self.has_come = Some(self.client.recv(&mut [0; 16]).is_ok());
+    }
+}
+
+impl DatagramHandler for Early {
+    fn received(&mut self, message: &Received<'_>, tx: &mut SendQueue) {
+        tx.reply(message.endpoint, message.remote, message.bytes);
+    }
+}
+
+impl StreamHandler for Early {}
+
+#[test]
+fn what_is_queued_leaves_before_the_end_of_a_turn_if_the_handler_has_much_to_do_there() {
+    for wants_it in [false, true] {
+        let mut datapath = Datapath::new(Settings::default()).unwrap();
+        let (_, address) = bind(&mut datapath, LISTENER, loopback(false));
+        let client = socket(loopback(false));
+        client.send_to(b"answer me", address).unwrap();
+        client.set_nonblocking(true).unwrap();
+        let mut early = Early {
+            client,
+            wants_it,
+            has_come: None,
+        };
+        datapath.turn(None, &mut early).unwrap();
+        assert_eq!(early.has_come, Some(wants_it));
+        assert_eq!(early.client.recv(&mut [0; 16]).is_ok(), !wants_it);
+    }
+}
+
 #[test]
 fn a_turn_in_which_nothing_is_sent_ends_as_others_do() {
     let mut datapath = Datapath::new(Settings::default()).unwrap();

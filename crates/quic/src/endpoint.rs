@@ -239,6 +239,17 @@ impl<A: Application> Endpoint<A> {
         }
     }
 
+    /// Returns whether a connection has something to send, or may have.
+    #[must_use]
+    pub fn has_ready(&self) -> bool {
+        !self.ready.is_empty()
+    }
+
+    /// Sends about so many datagrams of all connections each time that [`Self::transmit`] is called from now on.
+    pub fn limit_turn(&mut self, datagrams: usize) {
+        self.settings.path.turn_datagrams = datagrams;
+    }
+
     /// Does something with a connection and its application. `None` if it has ended.
     pub fn with<T>(
         &mut self,

@@ -305,6 +305,10 @@ impl Datapath {
         let read_ns = self.waiting.pace.read_ns();
         let grown = &mut self.receiver.grown;
         grown.look(&mut self.table, self.turn, read_ns);
+        // guard: quic-flush-first
+        if handler.flushes_before_end() {
+            self.flush(handler);
+        }
         let Self {
             settings,
             epolls,

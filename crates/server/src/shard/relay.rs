@@ -417,7 +417,12 @@ impl TurnHandler for Relay {
         // do not, so the engine's time needs a reading of its own: one for a turn, whatever the number of datagrams.
         self.hub.now = self.clock.now();
         self.fronts.udp.turn_started();
-        self.fronts.quic.turn_started(self.hub.now.time);
+        let has_calls = self.hub.engine.statistics().allocations > 0;
+        self.fronts.quic.turn_started(self.hub.now.time, has_calls);
+    }
+
+    fn flushes_before_end(&self) -> bool {
+        self.fronts.quic.keeps_calls()
     }
 
     fn turn_ended(&mut self, tx: &mut SendQueue, sockets: &mut impl Sockets) {

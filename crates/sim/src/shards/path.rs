@@ -237,16 +237,12 @@ impl Path {
         let mut read = Vec::new();
         let streams = &mut self.sockets.streams;
         streams.serve(handler, &mut self.queue, &mut read);
+        let mut sent = Vec::new();
+        if handler.flushes_before_end() {
+            sent = self.flush(&slots, &read, handler);
+        }
         handler.turn_ended(&mut self.queue, &mut self.sockets);
-        handler.before_flush();
-        let sent = self.flush(&slots, &read, handler);
-        let lying = Lying {
-            slots: &slots,
-            read: &read,
-        };
-        let streams = &mut self.sockets.streams;
-        streams.flush(&self.queue, lying, handler);
-        self.queue.clear();
+        sent.extend(self.flush(&slots, &read, handler));
         for id in std::mem::take(&mut self.sockets.closing) {
             if let Some(socket) = self.sockets.table.remove(id) {
                 self.sockets.host.give_back(socket.local);
@@ -313,6 +309,7 @@ impl Path {
 
     /// Sends what is queued.
     fn flush(&mut self, slots: &[Vec<u8>], read: &[u8], handler: &mut impl Handler) -> Vec<Sent> {
+        handler.before_flush();
         let Opened { table, host, .. } = &self.sockets;
         let mut sent = Vec::new();
         let lying = Lying { slots, read };
@@ -348,6 +345,9 @@ impl Path {
         self.left += i64::try_from(sent.len()).unwrap_or(i64::MAX);
         // How trains are joined depends on a hash that is another one in each process; the order within a flow does not.
         sent.sort_by_key(|it| (it.from, it.to));
+        let streams = &mut self.sockets.streams;
+        streams.flush(&self.queue, lying, handler);
+        self.queue.clear();
         sent
     }
 }

@@ -4,6 +4,8 @@
 //! they make it take tens of milliseconds, for which every call by TURN waits (docs/decisions/0068). So a turn has a share. What comes beyond
 //! it waits here, behind which calls go on, and what there is no room for is lost: to QUIC that is a path without room, and its senders slow down.
 //!
+//! While there are calls by TURN the share is smaller, and nothing is handled when it comes: first the sockets are read and what calls have is sent.
+//!
 //! Invariant: datagrams leave in the order in which they came, and nothing is handled while something waits that came before.
 
 use std::collections::VecDeque;
@@ -12,10 +14,12 @@ use turnbuckle_engine::ClientTuple;
 
 /// Datagrams after which a turn handles no further ones: as many as leave of all connections in a turn.
 pub(super) const DATAGRAMS_PER_TURN: usize = 256;
+/// The same while there are allocations: some 100 us of deciphering, for which a call waits twice on its way.
+pub(super) const DATAGRAMS_BESIDE_CALLS: usize = 64;
 /// Bytes that may wait: what some ten turns handle.
 pub(super) const BYTES_MAX: usize = 4 * 1024 * 1024;
-/// Buffers that are kept to be filled again.
-const SPARE_MAX: usize = 16;
+/// Buffers that are kept to be filled again: as many as one reading brings.
+const SPARE_MAX: usize = 64;
 
 /// Datagrams of one client back to back, each of `segment` bytes, the last perhaps shorter.
 #[derive(Debug)]
@@ -30,6 +34,8 @@ pub(super) struct Batch {
 pub(super) struct Backlog {
     /// Datagrams that this turn may still handle.
     share: usize,
+    /// Nothing is handled when it comes.
+    defers: bool,
     waiting: VecDeque<Batch>,
     /// Sum of what waits.
     bytes: usize,
@@ -41,6 +47,7 @@ impl Backlog {
     pub(super) fn new() -> Self {
         Self {
             share: DATAGRAMS_PER_TURN,
+            defers: false,
             waiting: VecDeque::new(),
             bytes: 0,
             datagrams: 0,
@@ -48,9 +55,14 @@ impl Backlog {
         }
     }
 
-    /// Gives the turn that begins its share.
-    pub(super) fn turn_started(&mut self) {
-        self.share = DATAGRAMS_PER_TURN;
+    /// Gives the turn that begins its share, and returns it.
+    pub(super) fn turn_started(&mut self, has_calls: bool) -> usize {
+        self.defers = has_calls;
+        self.share = match has_calls {
+            true => DATAGRAMS_BESIDE_CALLS,
+            false => DATAGRAMS_PER_TURN,
+        };
+        self.share
     }
 
     /// Returns how many datagrams wait.
@@ -60,7 +72,8 @@ impl Backlog {
 
     /// Takes as many of `datagrams` that have come now out of the share of the turn as may be handled at once, and returns their number.
     pub(super) fn admit(&mut self, datagrams: usize) -> usize {
-        if !self.waiting.is_empty() {
+        // guard: quic-calls-first
+        if self.defers || !self.waiting.is_empty() {
             return 0;
         }
         // guard: quic-turn-share

@@ -8,7 +8,8 @@
 //!   works on it for a bounded time. What answers it is charged to the budget that all strangers have.
 //! - A connection is entered in a [`Book`](crate::shard::book::Book) as a session of DTLS is (`connections`).
 //! - Its connection ids name the shard that has it. A datagram that the kernel gave to another shard is handed over.
-//! - A turn handles a share of what connections receive. The rest waits, so that bulk delays nobody who uses TURN (`backlog`).
+//! - A turn handles a share of what connections receive. The rest waits, so that bulk delays nobody who uses TURN (`backlog`). While there are calls,
+//!   what they have leaves before that.
 //! - What it carries is HTTP/3 (`http3`), whose requests for tunnels `requests` answers and `door` keeps.
 //!
 //! Invariant: each datagram is counted in once. Then it is answered by one, counted under one reason, or waits.
@@ -109,6 +110,8 @@ struct Quic {
     shard: u8,
     /// What connections have received and no turn has handled.
     backlog: Backlog,
+    /// There are calls by TURN in this turn.
+    has_calls: bool,
     connections: Connections,
     door: Door,
     surroundings: Surroundings,
@@ -144,12 +147,20 @@ impl QuicFront {
         }
     }
 
-    /// Notes the time of a turn that begins.
-    pub(in crate::shard) fn turn_started(&mut self, now: Time) {
+    /// Notes the time of a turn that begins, and whether there are calls by TURN that it should not keep.
+    pub(in crate::shard) fn turn_started(&mut self, now: Time, has_calls: bool) {
         if let Some(quic) = &mut self.quic {
             quic.now = quic.instant(now);
-            quic.backlog.turn_started();
+            quic.has_calls = has_calls;
+            let share = quic.backlog.turn_started(has_calls);
+            quic.endpoint.limit_turn(share);
         }
+    }
+
+    /// Returns whether the end of this turn has work that calls by TURN should not wait for.
+    pub(in crate::shard) fn keeps_calls(&self) -> bool {
+        let quic = self.quic.as_ref().filter(|quic| quic.has_calls);
+        quic.is_some_and(|quic| quic.backlog.len() > 0 || quic.endpoint.has_ready())
     }
 
     /// Refuses new connections from now on, or takes them again.
@@ -324,6 +335,7 @@ impl Quic {
             ids,
             shard,
             backlog: Backlog::new(),
+            has_calls: false,
             connections: Connections::new(book),
             door: Door::new(resolver, serves_bound),
             surroundings,

@@ -181,7 +181,7 @@ fn a_turn_handles_a_share_of_what_connections_receive_and_the_rest_waits_or_is_l
     let mut now = Time::ZERO;
     let mut turn = |front: &mut QuicFront, hub: &mut Hub, buffers: usize| {
         now = now + Duration::from_millis(1);
-        front.turn_started(now);
+        front.turn_started(now, false);
         for _ in 0..buffers {
             let datagrams = (&buffer[..], own.len());
             front.received(client, Sight::All, datagrams, 0, hub);
@@ -224,4 +224,36 @@ fn a_turn_handles_a_share_of_what_connections_receive_and_the_rest_waits_or_is_l
     assert_eq!(fates(&front, &counters)[0], 0);
     let ended = Accounting::of([&*counters]).dropped("socket_closed");
     assert_eq!(ended, before as u64 + 1);
+}
+
+#[test]
+fn while_there_are_calls_connections_wait_until_what_those_have_is_out() {
+    let mut hub = hub();
+    let counters = Arc::clone(&hub.counters);
+    let (mut front, ids) = front(&counters);
+    let mut tx = SendQueue::new(1);
+    let client = from([198, 51, 100, 7], 4000);
+    let own = short(&ids.make(SHARD, [1; 7]));
+    let buffer = own.repeat(200);
+    let share = backlog::DATAGRAMS_BESIDE_CALLS as u64;
+    front.turn_started(Time::ZERO, true);
+    assert!(!front.keeps_calls(), "nothing has come");
+    for datagrams in [&own, &buffer, &own] {
+        front.received(client, Sight::All, (datagrams, own.len()), 0, &mut hub);
+    }
+    assert_eq!(fates(&front, &counters)[2], 0, "they wait");
+    assert!(front.keeps_calls(), "what is queued is to leave first");
+    front.work(&mut hub, &mut tx);
+    front.flush(&mut hub, &mut tx);
+    // Whole buffers, until the share is used up.
+    assert_eq!(fates(&front, &counters), [1, 0, 201]);
+    assert!(share < 201);
+    front.turn_started(Time::ZERO + Duration::from_millis(1), true);
+    front.work(&mut hub, &mut tx);
+    assert_eq!(fates(&front, &counters)[2], 202);
+    // Without calls they are handled as they come.
+    front.turn_started(Time::ZERO + Duration::from_millis(2), false);
+    front.received(client, Sight::All, (&own, own.len()), 0, &mut hub);
+    assert_eq!(fates(&front, &counters)[2], 203);
+    assert!(!front.keeps_calls());
 }

@@ -120,7 +120,7 @@ fn status(are_users_due: bool) -> u16 {
         client.handle_timeouts(now);
         let mut sent = Wire::default();
         client.transmit(now, &mut sent);
-        front.turn_started(Time::ZERO + passed);
+        front.turn_started(Time::ZERO + passed, false);
         for (bytes, segment) in &sent.0 {
             let from = from(CLIENT.0, CLIENT.1);
             front.received(from, Sight::All, (bytes, *segment), 0, &mut hub);
