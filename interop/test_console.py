@@ -1,14 +1,17 @@
-"""coturn's console: by expect and telnet, by a client that ends no line, and beside Debian's coturn, whose words it has."""
+"""coturn's console: by expect and telnet, by a client that ends no line, from a page in Chromium, and beside Debian's coturn, whose words it has."""
 
 import contextlib
+import http.server
 import pathlib
 import re
 import shutil
 import socket
 import struct
 import subprocess
+import threading
 import time
 
+import playwright.sync_api
 import pytest
 
 from harness import dialogue, waiting
@@ -211,3 +214,60 @@ def what_it_does_is_done_by_commands_that_no_end_of_line_follows(binary, tmp_pat
         assert re.findall(r"id=(\d+)", console.says("ps alice")) == []
         console.close()
         client.send(struct.pack("!HH", 0x4000, 0))
+
+
+class _Elsewhere(http.server.BaseHTTPRequestHandler):
+    """A site of somebody else on the same machine: it has a page, and keeps what it is sent."""
+
+    heard: list[bytes] = []
+
+    def do_GET(self):
+        self._answer(b"<!doctype html><title>elsewhere</title>")
+
+    def do_POST(self):
+        self.heard.append(self.rfile.read(int(self.headers["Content-Length"])))
+        self._answer(b"")
+
+    def _answer(self, body: bytes) -> None:
+        self.send_response(200)
+        self.send_header("Content-Type", "text/html")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_):
+        pass
+
+
+def a_page_in_chromium_that_knows_the_password_gives_no_command(binary, tmp_path, program):
+    """Any page can have a browser send what it likes to an address of the machine that it runs on, if only behind the head of a request."""
+    with contextlib.ExitStack() as end:
+        relay = end.enter_context(_running(tmp_path, *_ours(binary)))
+        end.enter_context(_session())
+        elsewhere = end.enter_context(http.server.ThreadingHTTPServer((SERVER, 0), _Elsewhere))
+        threading.Thread(target=elsewhere.serve_forever, daemon=True).start()
+        end.callback(elsewhere.shutdown)
+        driver = end.enter_context(playwright.sync_api.sync_playwright())
+        flags = ["--disable-gpu", "--disable-background-networking", "--no-sandbox"]
+        browser = driver.chromium.launch(executable_path=program("chromium"), args=flags, timeout=PATIENCE * 1000)
+        end.enter_context(contextlib.closing(browser))
+        page = browser.new_page()
+        page.goto(f"http://{SERVER}:{elsewhere.server_port}/")
+        command = f"{PASSWORD}\r\nstop\r\n"
+        # So it reaches others.
+        assert _fetched(page, f"http://{SERVER}:{elsewhere.server_port}/", command) == "answered"
+        assert _Elsewhere.heard == [command.encode()]
+        for body in (command, None):
+            assert _fetched(page, f"http://{SERVER}:{CONSOLE}/", body) == "TypeError"
+        assert relay.poll() is None
+        # The address is not locked out either: it is that of every other client here.
+        assert "Total sessions: 1" in Console().says("ps")
+
+
+def _fetched(page, url: str, body: str | None) -> str:
+    """What comes of a request that the page needs nobody's leave for: `answered`, or the name of an error."""
+    return page.evaluate(
+        """([url, body]) => fetch(url, {mode: "no-cors", method: body ? "POST" : "GET", body})
+            .then(() => "answered", (error) => error.name)""",
+        [url, body],
+    )

@@ -12,8 +12,10 @@ import os
 import signal
 import socket
 import sqlite3
+import ssl
 import struct
 import subprocess
+import threading
 import time
 
 import pytest
@@ -26,6 +28,8 @@ from harness.waiting import PATIENCE
 SERVER = ("127.77.11.1", 34911)
 REALM = "example.org"
 CHANNEL = 0x4000
+MOBILITY_TICKET = 0x8030
+TLS_PORT = 34912
 TRANSPORT = (dialogue.REQUESTED_TRANSPORT, bytes((dialogue.UDP, 0, 0, 0)))
 
 BASE = f"""
@@ -45,6 +49,10 @@ class Client:
 
     def __init__(self, user: str, password: str = "secret"):
         self.user, self.password = user, password
+        self.ticket = b""
+        self._begin()
+
+    def _begin(self) -> None:
         self.socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         self.socket.connect(SERVER)
         self._dialogue = Dialogue(self.socket)
@@ -52,6 +60,15 @@ class Client:
 
     def allocate(self) -> int:
         return self._ask(dialogue.ALLOCATE, TRANSPORT)
+
+    def allocate_with_ticket(self) -> int:
+        return self._exchange_ticket(dialogue.ALLOCATE, TRANSPORT)
+
+    def move(self) -> int:
+        """Goes on from another port by the ticket that it was given last."""
+        self.socket.close()
+        self._begin()
+        return self._exchange_ticket(dialogue.REFRESH)
 
     def permit(self, peer: tuple[str, int]) -> int:
         return self._ask(dialogue.CREATE_PERMISSION, (dialogue.XOR_PEER_ADDRESS, peer))
@@ -66,11 +83,19 @@ class Client:
     def release(self) -> int:
         return self._ask(dialogue.REFRESH, (dialogue.LIFETIME, bytes(4)))
 
+    def _exchange_ticket(self, method: int, *attributes) -> int:
+        answer = self._answer(method, *attributes, (MOBILITY_TICKET, self.ticket))
+        self.ticket = answer.attributes.get(MOBILITY_TICKET, b"")
+        return answer.code or 200
+
     def _ask(self, method: int, *attributes) -> int:
+        return self._answer(method, *attributes).code or 200
+
+    def _answer(self, method: int, *attributes) -> dialogue.Answer:
         if not self._is_challenged:
             self._dialogue.use(self.user, self.password, self._dialogue.ask(dialogue.ALLOCATE, TRANSPORT))
             self._is_challenged = True
-        return self._dialogue.ask(method, *attributes).code or 200
+        return self._dialogue.ask(method, *attributes)
 
 
 class Relay:
@@ -491,13 +516,7 @@ def a_rate_holds_for_sessions_that_begin_after_it_and_a_dry_run_changes_nothing(
 def certificates_of_other_files_are_used_for_new_connections(binary, tmp_path, program):
     openssl = program("openssl")
 
-    def made(name: str) -> str:
-        files = [f"{tmp_path}/{name}.pem", f"{tmp_path}/{name}.key"]
-        command = [openssl, "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2"]
-        subprocess.run([*command, "-subj", f"/CN={name}", "-out", files[0], "-keyout", files[1]], check=True, capture_output=True)
-        return f"user=alice:secret\ncert={files[0]}\npkey={files[1]}\ntls-listening-port=34912\n"
-
-    first, second = made("first"), made("second")
+    first, second = ("user=alice:secret\n" + _certificate(openssl, tmp_path, name) for name in ("first", "second"))
     relay = Relay(binary, tmp_path, content=first)
 
     def subject() -> str:
@@ -565,19 +584,63 @@ def certificates_change_and_reloads_hold_while_nobody_reads_the_log(binary, tmp_
         relay.end()
 
 
-def many_reloads_under_load_lose_nothing(relay):
+class Handshakes(threading.Thread):
+    """Handshakes over TLS, one after the other: how many were made, and what was wrong with the one that was not."""
+
+    def __init__(self):
+        super().__init__(daemon=True)
+        self.made, self.wrong = 0, None
+        self._is_over = threading.Event()
+        self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        self._context.check_hostname, self._context.verify_mode = False, ssl.CERT_NONE
+
+    def run(self) -> None:
+        try:
+            while not self._is_over.is_set():
+                with socket.create_connection((SERVER[0], TLS_PORT), timeout=PATIENCE) as stream, self._context.wrap_socket(stream) as tls:
+                    answer = Dialogue(tls).ask(dialogue.BINDING)
+                    assert answer is not None and answer.code == 0
+                self.made += 1
+        except (AssertionError, OSError) as error:
+            self.wrong = repr(error)
+
+    def end(self) -> None:
+        self._is_over.set()
+        self.join()
+
+
+def _certificate(openssl: str, folder, name: str) -> str:
+    """The lines of a configuration for a certificate of its own."""
+    files = [f"{folder}/{name}.pem", f"{folder}/{name}.key"]
+    command = [openssl, "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2"]
+    subprocess.run([*command, "-subj", f"/CN={name}", "-out", files[0], "-keyout", files[1]], check=True, capture_output=True)
+    return f"cert={files[0]}\npkey={files[1]}\ntls-listening-port={TLS_PORT}\n"
+
+
+def many_reloads_under_load_lose_nothing(binary, tmp_path, program):
+    certificates = [_certificate(program("openssl"), tmp_path, name) for name in ("first", "second")]
+    contents = [f"user=alice:secret\nuser=guest{n}:secret\ndenied-peer-ip=192.0.2.{n}\nuser-quota={n + 5}\nmax-bps={n + 1}000\n{certificates[n % 2]}" for n in range(4)]
+    relay = Relay(binary, tmp_path, content=contents[0])
+    try:
+        _reload_under_load(relay, contents)
+    finally:
+        relay.end()
+
+
+def _reload_under_load(relay, contents: list[str]) -> None:
     peer = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     peer.bind(("127.77.11.9", 0))
     peer.settimeout(20)
-    client = Client("alice")
+    client, mobile, handshakes = Client("alice"), Client("alice"), Handshakes()
     assert client.allocate() == 200
     assert client.bind(peer.getsockname()) == 200
     client.socket.settimeout(PATIENCE)
+    assert mobile.allocate_with_ticket() == 200
+    handshakes.start()
     sent = 0
     count = int(os.environ.get("RELOADS", "50"))
-    contents = [f"user=alice:secret\nuser=guest{n}:secret\ndenied-peer-ip=192.0.2.{n}\nuser-quota={n + 5}\nmax-bps={n + 1}000\n" for n in range(3)]
     for round_number in range(count):
-        relay.write(contents[round_number % 3])
+        relay.write(contents[(round_number + 1) % len(contents)])
         for payload in (b"before", b"between"):
             data = payload + str(round_number).encode()
             data += bytes(-len(data) % 4)
@@ -592,6 +655,12 @@ def many_reloads_under_load_lose_nothing(relay):
             sent += 1
         if round_number % 10 == 0:
             assert client.refresh() == 200  # by the nonce of the beginning
+            assert mobile.move() == 200  # by the ticket of ten reloads ago
+            assert mobile.refresh() == 200  # from where it is now
+        assert handshakes.wrong is None, handshakes.wrong
+    handshakes.end()
+    print(f"{handshakes.made} handshakes beside {count} reloads")
+    assert handshakes.wrong is None and handshakes.made > 0, handshakes.wrong
     assert sent == 2 * count
     relay.until("configuration read again", count)
     relay.stop()

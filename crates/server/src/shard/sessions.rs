@@ -23,7 +23,7 @@ use crate::log::Seal;
 /// Datagrams after which the usage of a session is reported, as coturn does.
 const USAGE_INTERVAL: u64 = 4096;
 
-/// Time between two looks at the usage of a session.
+/// Time between two looks at the usage of a session, at about.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Places of the table that one turn looks at, before what it has to send leaves.
@@ -349,12 +349,9 @@ impl Outlet {
                 });
             }
         }
-        if last == end {
-            self.look_from = 0;
-            self.next_look = now + LOOK_INTERVAL;
-        } else {
-            self.look_from = last;
-        }
+        // All places within a second, at even distances: at one go they would keep the thread, and others from its CPU, for many turns.
+        self.next_look = now + LOOK_INTERVAL * (last - self.look_from) / end.max(1);
+        self.look_from = if last == end { 0 } else { last };
     }
 }
 

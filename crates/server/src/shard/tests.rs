@@ -26,6 +26,7 @@ mod turn;
 
 mod crossing;
 mod lifetimes;
+mod looks;
 mod messages;
 mod pages;
 pub(crate) mod several;

@@ -43,19 +43,26 @@ impl Consoled {
         Visitor(stream)
     }
 
-    /// Comes in by the password, with no end of line behind it.
     fn enter(&self) -> Visitor {
-        let mut visitor = self.connect();
-        assert_eq!(visitor.until(GREETING), GREETING);
-        assert_eq!(visitor.says(PASSWORD), "> ");
-        visitor
+        Visitor::enter(self.console, PASSWORD)
     }
 }
 
 /// A connection to a console.
-struct Visitor(TcpStream);
+pub(crate) struct Visitor(TcpStream);
 
 impl Visitor {
+    /// Comes in by a password, with no end of line behind it.
+    pub(crate) fn enter(console: SocketAddr, password: &str) -> Self {
+        let stream = TcpStream::connect(console).unwrap();
+        stream.set_read_timeout(Some(TIMEOUT)).unwrap();
+        stream.set_nodelay(true).unwrap();
+        let mut visitor = Self(stream);
+        assert_eq!(visitor.until(GREETING), GREETING);
+        assert_eq!(visitor.says(password), "> ");
+        visitor
+    }
+
     /// Reads until the text ends so.
     fn until(&mut self, end: &str) -> String {
         let mut text = Vec::new();
@@ -73,10 +80,14 @@ impl Visitor {
         self.0.write_all(text.as_bytes()).unwrap();
     }
 
-    /// Sends a command without an end of line, and returns all that comes up to the prompt.
-    fn says(&mut self, command: &str) -> String {
+    /// Sends a command without an end of line, and returns all that comes up to the prompt, which is a line of its own.
+    pub(crate) fn says(&mut self, command: &str) -> String {
         self.send(command);
-        self.until("> ")
+        let mut said = self.until("> ");
+        while said != "> " && !said.ends_with("\n> ") {
+            said += &self.until("> ");
+        }
+        said
     }
 
     /// What comes until the server closes.

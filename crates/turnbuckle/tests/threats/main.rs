@@ -46,7 +46,7 @@
 //!
 //! Of relay sockets that allocations share, V-07, V-29 and V-45 have tests of their own (`shared_relays`).
 //! And of the port that serves everything: whom a proxy may speak for, what HTTP gets (`proxy`).
-//! Who may give commands, and what a bad caller costs, is in `control`; what is said of a relay that is not well, in `health`.
+//! Who may give commands, and what a bad caller costs, is in `control`, that each leaves a line in `audit`, that no secret is shown in `secrets`; what is said of a relay that is not well, in `health`.
 //! What the RFCs ask of packets and connections is in `standards`, what coturn's options do in `options`.
 //! All that can be tried with nothing but a server's address is a program too, `turnbuckle probe`; `probe` runs it.
 //!
@@ -62,6 +62,7 @@
 #![expect(clippy::print_stdout, reason = "figures")]
 
 mod attributes;
+mod audit;
 mod bandwidth;
 mod boards;
 mod bound;
@@ -97,6 +98,7 @@ mod randomness;
 mod realms;
 mod redirection;
 mod relay_abuse;
+mod secrets;
 mod shared_relays;
 mod standards;
 mod status_page;

@@ -1,6 +1,6 @@
 //! V-07: the relay's own addresses as peers.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
 
 use crate::harness::{Authority, Canary, Client, Inbound, Key, Server, World, channel};
 
@@ -98,6 +98,19 @@ fn listens_where_its_greeting_says_and_nowhere_else() {
     assert_eq!(ports("tcp", listening), [3478, 5349, 9642].into());
     assert_eq!(ports("udp", unconnected), [3478, 5349].into());
     nothing_of_ipv6();
+    drop(server);
+    // Nobody comes to the console from elsewhere, or to the metrics.
+    let console = ["--cli", "--cli-password=x", "--cli-port=5767"];
+    let options = [&options[..], &metrics, &console].concat();
+    let server = Server::start(World::server(), &options);
+    assert_eq!(ports("tcp", listening), [3478, 5349, 5767, 9642].into());
+    assert_eq!(ports("udp", unconnected), [3478, 5349].into());
+    nothing_of_ipv6();
+    for port in [5767, 9642] {
+        let from_elsewhere = TcpStream::connect((World::server().ip(), port));
+        assert!(from_elsewhere.is_err(), "{port}");
+        TcpStream::connect((Ipv4Addr::LOCALHOST, port)).unwrap();
+    }
     drop(server);
 }
 

@@ -60,6 +60,10 @@ impl PostgresSource {
         let given = match rest {
             Some(rest) => of_uri(rest)?,
             None if text.contains(['=', ' ']) || text.is_empty() => of_conninfo(text)?,
+            // A password in it would be shown as the name of a database is.
+            None if text.contains("://") => {
+                return Err("a URI begins with `postgresql://` or `postgres://`".to_owned());
+            }
             // libpq takes it for the name of a database.
             None => vec![("dbname".to_owned(), text.to_owned())],
         };
@@ -351,6 +355,10 @@ mod tests {
             ("password='secret", "the quote of `password` is not closed"),
             ("postgres://h/d?secret", "a word after `?` has no `=`"),
             ("postgres://u:secret%zz@h", "`%` in the URI is not followed"),
+            (
+                "mongodb://u:secret@h",
+                "a URI begins with `postgresql://` or",
+            ),
         ] {
             let error = PostgresSource::parse(text).expect_err(text);
             assert!(error.starts_with(expected), "{text}: {error}");

@@ -23,7 +23,7 @@ use crate::clock::Clock;
 use crate::config::{Machine, Masque, Request as Wish, load};
 use crate::control::keys::KeyRing;
 use crate::counters::{Accounting, ShardCounters};
-use crate::handle::{Page, PageRequest, Purpose, SESSIONS_PER_PAGE_MAX, SessionFilter};
+use crate::handle::{Events, Page, PageRequest, Purpose, SESSIONS_PER_PAGE_MAX, SessionFilter};
 use crate::log::Log;
 use crate::resolve::Resolver;
 use crate::shard::across::mailbox::Mailbox;
@@ -206,6 +206,18 @@ impl Several {
     /// Returns whether a shard has something to do at once.
     pub(super) fn has_work(&self, shard: usize) -> bool {
         self.shards[shard].relay.timeout() == Some(Duration::ZERO)
+    }
+
+    /// Has a shard tell of its sessions.
+    pub(super) fn consume(&mut self, shard: usize) -> Events {
+        let (mut senders, events) = Events::channel(1);
+        self.shards[shard].relay.consume(senders.remove(0));
+        events
+    }
+
+    /// How long a shard may wait before it has something to do.
+    pub(super) fn timeout(&self, shard: usize) -> Option<Duration> {
+        self.shards[shard].relay.timeout()
     }
 
     /// Allocations that a shard has.
