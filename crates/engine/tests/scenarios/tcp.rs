@@ -1,5 +1,8 @@
 //! TCP allocations (RFC 6062): who may have them, connections to peers and from them, and what ends them.
 
+mod bind;
+mod bounds;
+
 use core::net::SocketAddr;
 use core::time::Duration;
 use std::sync::Arc;
@@ -467,55 +470,6 @@ fn masked_a_refusal_is_told_when_silence_would_be() {
     assert_balanced(&server);
 }
 
-//= TCP-15
-//= TCP-19
-#[test]
-fn what_nobody_binds_in_30_seconds_is_closed() {
-    let (mut server, mut client, relayed) = started();
-    server.permit(&mut client, OTHER_PEER);
-    let active = connect(&mut server, &mut client, PEER);
-    server.wait_s(10);
-    let passive = accept(&mut server, relayed, OTHER_PEER).unwrap();
-    server.take_changes();
-    server.wait(Duration::from_millis(19_999));
-    assert_eq!(server.wanted, []);
-    server.wait_s(1);
-    assert_eq!(server.wanted, [Wanted::Close(active)]);
-    server.wait_s(10);
-    assert_eq!(
-        server.wanted,
-        [Wanted::Close(active), Wanted::Close(passive)]
-    );
-    let gone: Vec<_> = server
-        .take_changes()
-        .into_iter()
-        .map(|change| match change {
-            Change::PeerDisconnected {
-                connection, cause, ..
-            } => (connection, cause),
-            other => panic!("{other:?}"),
-        })
-        .collect();
-    assert_eq!(gone, [active, passive].map(|id| (id, PeerEnd::BindTimeout)));
-    let mut data = alice(&mut server, 2);
-    for id in [active, passive] {
-        assert_eq!(bind(&mut server, &mut data, id).code(), Some(400));
-    }
-    assert_eq!(server.commons.peer_connections(), (0, 0));
-    assert_balanced(&server);
-}
-
-#[test]
-fn a_bind_at_the_last_moment_is_in_time_and_a_later_one_is_not() {
-    for (millis, code) in [(29_999, None), (30_000, Some(400))] {
-        let (mut server, mut client, _) = started();
-        let mut data = alice(&mut server, 2);
-        let id = connect(&mut server, &mut client, PEER);
-        server.oversleep(Duration::from_millis(millis));
-        assert_eq!(bind(&mut server, &mut data, id).code(), code);
-    }
-}
-
 //= TCP-16
 //= TCP-18
 #[test]
@@ -591,132 +545,6 @@ fn a_peer_that_the_policy_forbids_by_now_is_turned_away_although_it_has_a_permis
     assert_eq!(server.only_reply_to(client.tuple).code(), Some(403));
     assert!(accept(&mut server, relayed, PEER).is_err());
     assert_balanced(&server);
-}
-
-//= TCP-20
-//= TCP-21
-#[test]
-fn connection_bind_needs_a_stream_and_a_connection_that_waits() {
-    let (mut server, mut client, _) = started();
-    let id = connect(&mut server, &mut client, PEER);
-    let mut udp = server.client("203.0.113.9:1");
-    assert_eq!(bind(&mut server, &mut udp, id).code(), Some(400));
-    let mut data = alice(&mut server, 2);
-    let answer = server.ask(&mut data, Method::CONNECTION_BIND, |_| {});
-    assert_eq!(answer.code(), Some(400));
-    let unknown = ConnectionId(id.0 ^ 1);
-    assert_eq!(bind(&mut server, &mut data, unknown).code(), Some(400));
-    // the control connection cannot be bound itself
-    assert_eq!(bind(&mut server, &mut client, id).code(), Some(400));
-    let connecting = begin_connect(&mut server, &mut client, OTHER_PEER);
-    assert_eq!(bind(&mut server, &mut data, connecting).code(), Some(400));
-    assert_eq!(bind(&mut server, &mut data, id).code(), None);
-    assert_eq!(server.wanted, [Wanted::Join(id, data.tuple)]);
-    let mut again = alice(&mut server, 3);
-    assert_eq!(bind(&mut server, &mut again, id).code(), Some(400));
-}
-
-//= TCP-22
-#[test]
-fn connection_bind_is_for_the_user_of_the_allocation_alone() {
-    let (mut server, mut client, _) = started();
-    let id = connect(&mut server, &mut client, PEER);
-    let request = bare(
-        Method::CONNECTION_BIND,
-        client.next_transaction(),
-        |writer| {
-            writer.connection_id(id.0);
-        },
-    );
-    let answer = server.exchange(over(Transport::Tcp, 2), &request);
-    assert_eq!(answer.code(), Some(401));
-    let mut bob = connection_of(&mut server, "bob", "builder", over(Transport::Tcp, 3));
-    assert_eq!(bind(&mut server, &mut bob, id).code(), Some(441));
-    assert_eq!(server.wanted, []);
-    let mut data = alice(&mut server, 4);
-    assert_eq!(bind(&mut server, &mut data, id).code(), None);
-}
-
-//= TCP-22
-#[test]
-fn connection_bind_may_use_the_nonce_of_the_control_connection_from_the_same_host_alone() {
-    let (mut server, mut client, _) = started();
-    let id = connect(&mut server, &mut client, PEER);
-    let other_port = ClientTuple {
-        remote: "203.0.113.7:50001".parse().unwrap(),
-        ..over(Transport::Tcp, 2)
-    };
-    let other_host = ClientTuple {
-        remote: "203.0.113.8:50000".parse().unwrap(),
-        ..over(Transport::Tcp, 3)
-    };
-    let mut ask = |client: &mut Client, method, from, id: u32| {
-        let transaction = client.next_transaction();
-        let request = client.request(method, transaction, |writer| {
-            writer.connection_id(id);
-        });
-        server.exchange(from, &request).code()
-    };
-    let bind = Method::CONNECTION_BIND;
-    assert_eq!(ask(&mut client, bind, other_host, id.0), Some(438));
-    assert_eq!(ask(&mut client, bind, other_port, id.0 ^ 1), Some(438));
-    assert_eq!(
-        ask(&mut client, Method::REFRESH, other_port, id.0),
-        Some(438)
-    );
-    assert_eq!(ask(&mut client, bind, other_port, id.0), None);
-    assert_eq!(server.wanted, [Wanted::Join(id, other_port)]);
-}
-
-/// An engine of the same server, as shard 1, and what a ConnectionBind request to it comes to.
-fn bind_elsewhere(
-    server: &Server,
-    id: ConnectionId,
-    user: (&str, &str),
-) -> (Server, Box<Handover>) {
-    let mut other = Server::joining(Arc::clone(&server.config), Arc::clone(&server.commons), 2);
-    other.engine.set_shard(1);
-    let mut data = connection_of(&mut other, user.0, user.1, over(Transport::Tls, 9));
-    let transaction = data.next_transaction();
-    let request = data.request(Method::CONNECTION_BIND, transaction, |writer| {
-        writer.connection_id(id.0);
-    });
-    other.replies.clear();
-    let Outcome::HandOver(handover) = other.receive(data.tuple, &request) else {
-        panic!("the connection is another engine's");
-    };
-    assert!(other.replies.is_empty());
-    assert_eq!((handover.shard(), handover.connection()), (0, id));
-    (other, handover)
-}
-
-//= TCP-21
-//= TCP-22
-#[test]
-fn connection_bind_may_come_to_another_engine_than_the_allocation() {
-    let (mut server, mut client, _) = started();
-    let id = connect(&mut server, &mut client, PEER);
-    // the name that the connection has where it is moved to
-    let moved = over(Transport::Tls, 30);
-    let (_, handover) = bind_elsewhere(&server, id, ("bob", "builder"));
-    server.engine.take_over(server.now, moved, *handover);
-    server.pump();
-    assert_eq!(server.only_reply_to(moved).code(), Some(441));
-    let (mut other, handover) = bind_elsewhere(&server, id, ("alice", "wonderland"));
-    other.engine.decline(moved, (*handover).clone());
-    other.pump();
-    assert_eq!(other.only_reply_to(moved).code(), Some(508));
-    server
-        .engine
-        .take_over(server.now, moved, (*handover).clone());
-    server.pump();
-    assert_eq!(server.only_reply_to(moved).code(), None);
-    assert_eq!(server.wanted, [Wanted::Join(id, moved)]);
-    // and only once
-    server.engine.take_over(server.now, moved, *handover);
-    server.pump();
-    assert_eq!(server.only_reply_to(moved).code(), Some(400));
-    assert_eq!(server.commons.peer_connections(), (1, 0));
 }
 
 //= TCP-24
@@ -819,132 +647,6 @@ fn a_connection_that_is_gone_is_recorded_with_what_it_carried() {
 }
 
 #[test]
-fn a_stream_beyond_the_allocations_rate_is_held_back_each_way_by_itself() {
-    let (mut server, mut client, _) = allocated(Server::with(|config| {
-        with_tcp(config);
-        config.limits.bandwidth.bytes_per_s = core::num::NonZeroU32::new(10_000);
-    }));
-    let id = connect(&mut server, &mut client, PEER);
-    let mut relayed = |way, bytes| server.engine.relayed(server.now, id, way, bytes);
-    // a second's worth at once
-    assert_eq!(relayed(Way::ToPeer, 10_000), None);
-    let now = Time::from_secs(1_000);
-    // then whatever was read counts, and is waited for
-    let until = relayed(Way::ToPeer, 5_000);
-    assert_eq!(until, Some(now + Duration::from_millis(500)));
-    let until = relayed(Way::ToPeer, 30_000);
-    assert_eq!(until, Some(now + Duration::from_millis(3_500)));
-    assert_eq!(relayed(Way::ToClient, 10_000), None);
-    server.oversleep(Duration::from_millis(3_500));
-    let mut relayed = |way, bytes| server.engine.relayed(server.now, id, way, bytes);
-    let until = relayed(Way::ToPeer, 1_000);
-    assert_eq!(until, Some(now + Duration::from_millis(3_600)));
-}
-
-//= V-12
-#[test]
-fn a_user_that_scans_ports_runs_into_its_rate() {
-    let (mut server, mut client, _) = allocated(with_limits(|tcp| {
-        tcp.connects_per_user = Rate {
-            burst: 20,
-            per_s: 2,
-        };
-    }));
-    let mut codes = Vec::new();
-    for port in 2000..3000 {
-        let peer = format!("93.184.216.20:{port}");
-        let transaction = client.next_transaction();
-        let request = client.request(Method::CONNECT, transaction, |writer| {
-            writer.xor_peer_address(peer.parse().unwrap());
-        });
-        server.replies.clear();
-        assert_eq!(server.receive(client.tuple, &request), Outcome::Done);
-        if let Some(Wanted::Connect(id, ..)) = server.wanted.pop() {
-            finish_connect(&mut server, id, false);
-        }
-        codes.push(server.only_reply_to(client.tuple).code());
-        server.oversleep(Duration::from_millis(10));
-    }
-    let tried = codes.iter().filter(|code| **code == Some(447)).count();
-    assert_eq!(
-        tried,
-        20 + 20 - 1,
-        "a burst, and two a second for ten seconds"
-    );
-    assert_eq!(
-        codes.iter().filter(|code| **code == Some(486)).count(),
-        1000 - tried
-    );
-    // other users are not held up
-    let mut bob = connection_of(&mut server, "bob", "builder", over(Transport::Tcp, 8));
-    allocate_tcp(&mut server, &mut bob);
-    begin_connect(&mut server, &mut bob, PEER);
-}
-
-//= V-12
-//= V-46
-#[test]
-fn what_waits_is_bounded_for_each_allocation_and_each_user() {
-    let (mut server, mut client, relayed) = allocated(with_limits(|tcp| {
-        tcp.pending_per_allocation = 3;
-        tcp.pending_per_user = 4;
-        tcp.connections_per_allocation = 5;
-    }));
-    server.permit(&mut client, PEER);
-    let peer = |port: u16| format!("93.184.216.20:{port}");
-    let first = begin_connect(&mut server, &mut client, &peer(2000));
-    let second = connect(&mut server, &mut client, &peer(2001));
-    let third = accept(&mut server, relayed, &peer(2002)).unwrap();
-    assert_eq!(
-        accept(&mut server, relayed, &peer(2003)),
-        Err(PeerEnd::TooMany)
-    );
-    assert_eq!(
-        refused_connect(&mut server, &mut client, &peer(2003)),
-        Some(508)
-    );
-    // what is bound does not wait
-    for (id, connection) in [(second, 2), (third, 3)] {
-        let mut data = alice(&mut server, connection);
-        assert_eq!(bind(&mut server, &mut data, id).code(), None);
-    }
-    server.wanted.clear();
-    begin_connect(&mut server, &mut client, &peer(2004));
-    begin_connect(&mut server, &mut client, &peer(2005));
-    assert_eq!(
-        refused_connect(&mut server, &mut client, &peer(2006)),
-        Some(508),
-        "all an allocation may have"
-    );
-    // the user has three under way; a second allocation may add one
-    let mut other = alice(&mut server, 9);
-    allocate_tcp(&mut server, &mut other);
-    begin_connect(&mut server, &mut other, &peer(2007));
-    assert_eq!(
-        refused_connect(&mut server, &mut other, &peer(2008)),
-        Some(486)
-    );
-    finish_connect(&mut server, first, false);
-    begin_connect(&mut server, &mut other, &peer(2008));
-    assert_balanced(&server);
-}
-
-//= V-46
-#[test]
-fn a_flood_of_incoming_connections_leaves_a_bounded_number() {
-    let (mut server, mut client, relayed) = started();
-    server.permit(&mut client, PEER);
-    for port in 1..10_000 {
-        let _ = accept(&mut server, relayed, &format!("93.184.216.20:{port}"));
-    }
-    let limit = usize::from(TcpRelays::default().pending_per_allocation);
-    assert_eq!(server.engine.statistics().peer_connections, limit);
-    server.wait_s(31);
-    assert_eq!(server.engine.statistics().peer_connections, 0);
-    assert_balanced(&server);
-}
-
-#[test]
 fn a_draining_server_grants_no_tcp_allocation_and_connects_for_those_it_has() {
     let (mut server, mut client, relayed) = started();
     server.engine.drain();
@@ -957,14 +659,4 @@ fn a_draining_server_grants_no_tcp_allocation_and_connects_for_those_it_has() {
     server.permit(&mut client, "93.184.216.21:1").success();
     accept(&mut server, relayed, "93.184.216.21:7001").unwrap();
     assert_balanced(&server);
-}
-
-/// An attribute that is known and not expected is ignored (RFC 8489 §6.3); where there are no TCP relays it is not known.
-#[test]
-fn a_connection_id_outside_of_connection_bind_is_ignored() {
-    let (mut server, mut client, _) = started();
-    let answer = server.ask(&mut client, Method::REFRESH, |writer| {
-        writer.connection_id(1);
-    });
-    answer.success();
 }

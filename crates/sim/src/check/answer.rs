@@ -1,11 +1,15 @@
 //! Requests and their answers, compared with the model; and the model taking over what it saw.
 
+mod allocated;
+mod reply;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 
 use turnbuckle_engine::{Change, EndCause, RelayOpenError};
 use turnbuckle_wire::{AddressFamily, AttributeType, Class, Message, Method};
 
+use self::reply::{code_of, method_name, parse_reply};
 use super::{Datagram, Output, Watched, describe};
 use crate::model::{Allocation, Expect, Mobility, Pending, Proof, Reservation, Tuple};
 use crate::queue::{MS, SECOND};
@@ -203,7 +207,7 @@ impl Watched {
                 let held = held.clone();
                 // Rounded up, after what is less than a millisecond is left out.
                 let left_s = (held.expires().saturating_sub(now) / MS).div_ceil(1000);
-                self.check_allocated(&held, from, reply, left_s)?;
+                allocated::check(&self.secrets, &held, from, reply, left_s)?;
             }
             Method::REFRESH => {
                 let ends = message.lifetime() == Ok(Some(0));
@@ -457,21 +461,9 @@ impl Watched {
             format!("{} for {pending:?}", describe(&reply))
         })?;
         self.coverage.count(method_name(Method::ALLOCATE), code);
-        if pending.opened.is_empty() {
-            return ensure(code == 508, "model", || {
-                format!("{code} although no socket opened")
-            });
+        if !allocated::is_granted(&self.model, &pending, code)? {
+            return Ok(());
         }
-        if code == 508 && pending.asked.even == Some(true) {
-            // Others were quicker with their reservations.
-            let full = self.model.reservations.len() >= self.model.rules.bounds.reservations;
-            return ensure(full, "model", || {
-                "508 with room for a reservation".to_owned()
-            });
-        }
-        ensure(code == 0, "model", || {
-            format!("{code} although {:?} opened", pending.opened)
-        })?;
         let lost = [false, true].into_iter().find(|v6| {
             let got = pending.opened.iter().any(|relay| relay.is_ipv6() == *v6);
             pending.asked.wanted[usize::from(*v6)] && !got
@@ -539,53 +531,9 @@ impl Watched {
                 resumed: None,
             });
         }
-        self.check_allocated(&held, from, &reply, pending.asked.lifetime_s)?;
+        allocated::check(&self.secrets, &held, from, &reply, pending.asked.lifetime_s)?;
         self.model.allocations.insert(from, held);
         Ok(())
-    }
-
-    /// The contents of an Allocate success response (TURN-048).
-    fn check_allocated(
-        &self,
-        held: &Allocation,
-        from: Tuple,
-        reply: &Message<'_>,
-        lifetime_s: u64,
-    ) -> Result<(), Violation> {
-        let mut relayed: Vec<SocketAddr> = reply
-            .xor_relayed_addresses()
-            .filter_map(Result::ok)
-            .collect();
-        let expected: Vec<SocketAddr> = held.relays.keys().copied().collect();
-        relayed.sort_unstable();
-        ensure(relayed == expected, "model", || {
-            format!("relayed addresses {relayed:?}, expected {expected:?}")
-        })?;
-        let mapped = reply.xor_mapped_address();
-        ensure(mapped == Ok(Some(from.client)), "model", || {
-            format!("mapped {mapped:?}")
-        })?;
-        let ticket = reply.mobility_ticket();
-        let good = held.mobility.as_ref().map(|held| held.ticket.as_slice());
-        ensure(ticket == good, "model", || {
-            format!("ticket {ticket:02x?}, good is {good:02x?}")
-        })?;
-        let token = reply.reservation_token().ok().flatten();
-        ensure(token == held.token, "model", || format!("token {token:?}"))?;
-        let lifetime = reply.lifetime().ok().flatten().map(u64::from);
-        ensure(lifetime == Some(lifetime_s), "model", || {
-            format!("granted {lifetime:?}, expected {lifetime_s}")
-        })?;
-        let missing = reply.address_error_codes().filter_map(Result::ok).next();
-        let missing = missing.map(|error| (error.family == AddressFamily::V6, error.code));
-        ensure(missing == held.missing, "model", || {
-            format!("missing family {missing:?}, expected {:?}", held.missing)
-        })?;
-        let key = self.secrets.key(&held.user, reply.has_integrity_sha256());
-        let sound = key.is_some_and(|key| reply.check_integrity(&key).is_ok());
-        ensure(sound, "model", || {
-            "success under a wrong integrity".to_owned()
-        })
     }
 
     /// Checks what timers do: they end what is over, and answer a request whose socket never came.
@@ -642,32 +590,3 @@ impl Watched {
 
 /// For how long a host may take to open a socket.
 pub(super) const OPENING_MAX: u64 = 10 * SECOND;
-
-fn parse_reply(bytes: &[u8]) -> Result<Message<'_>, Violation> {
-    Message::parse(bytes)
-        .map_err(|error| Violation::new("I8", format!("an answer that is {error}")))
-}
-
-/// The error code of an answer, 0 for success.
-fn code_of(reply: &Message<'_>) -> Result<u16, Violation> {
-    match (reply.class(), reply.error_code()) {
-        (Class::Success, Ok(None)) => Ok(0),
-        (Class::Error, Ok(Some(error))) => Ok(error.code),
-        (class, code) => Err(Violation::new(
-            "I8",
-            format!("{class:?} with code {code:?}"),
-        )),
-    }
-}
-
-/// The name under which answers are counted.
-fn method_name(method: Method) -> &'static str {
-    match method {
-        Method::BINDING => "Binding",
-        Method::ALLOCATE => "Allocate",
-        Method::REFRESH => "Refresh",
-        Method::CREATE_PERMISSION => "CreatePermission",
-        Method::CHANNEL_BIND => "ChannelBind",
-        _ => "other method",
-    }
-}
