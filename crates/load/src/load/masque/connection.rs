@@ -149,6 +149,8 @@ impl Application for Tunnels {
 
     fn closed(&mut self, cause: Closed, _: &Statistics) {
         self.lose_all(match cause {
+            // We ended it: at the end of the run, or for a violation that all have heard of.
+            Closed::Local => return,
             Closed::HandshakeLate | Closed::Failed(_) => Failure::Handshake,
             Closed::Idle => Failure::Timeout,
             _ => Failure::Disconnected,
