@@ -71,7 +71,7 @@ pub struct Attackers {
 }
 
 impl Attackers {
-    /// The attackers of a scenario.
+    /// Makes the attackers of a scenario.
     #[must_use]
     pub fn new(scenario: &Scenario) -> Self {
         Self {
@@ -81,7 +81,7 @@ impl Attackers {
         }
     }
 
-    /// How long they rest.
+    /// Draws how long they rest.
     pub fn pause(&mut self) -> u64 {
         match self.random.below(4) {
             0 => MS,
@@ -157,7 +157,7 @@ impl Attackers {
         }
     }
 
-    /// Requests without credentials, in bursts, from one forged source: a victim of reflection.
+    /// Returns requests without credentials, in bursts, from one forged source: a victim of reflection.
     fn spoof(&mut self, victim: Tuple) -> Vec<Datagram> {
         let from = if self.random.one_in(3) {
             victim.client
@@ -180,7 +180,7 @@ impl Attackers {
             .collect()
     }
 
-    /// A request whose proof fails in one of the ways it can.
+    /// Returns a request whose proof fails in one of the ways it can.
     fn guess(&mut self, victim: Tuple, seen: Option<&(Tuple, Vec<u8>)>) -> Vec<Datagram> {
         let nonce = match seen.and_then(|(_, bytes)| nonce_of(bytes)) {
             Some(nonce) if self.random.one_in(2) => nonce,
@@ -215,8 +215,7 @@ impl Attackers {
         )]
     }
 
-    /// An insider on the path speaks in the name of a client's 5-tuple (V-28), and somebody without
-    /// an allocation tries that of another (V-29).
+    /// Returns what an insider on the path sends in the name of a client's 5-tuple (V-28), or somebody without an allocation who tries that of another (V-29).
     fn hijack(&mut self, victim: Tuple, seen: &(Tuple, Vec<u8>)) -> Vec<Datagram> {
         let peer = plan::peer(3, false, 4000);
         let number = 0x4000 + self.random.between_u16(0, 5);
@@ -265,7 +264,7 @@ impl Attackers {
         )]
     }
 
-    /// An address of the attackers' own, now and then one that cannot be a client's.
+    /// Draws an address of the attackers' own, now and then one that cannot be a client's.
     fn somewhere(&mut self, v6: bool) -> SocketAddr {
         let port = self.random.between_u16(1, 65_535);
         match self.random.below(40) {
@@ -286,7 +285,7 @@ fn datagram(from: SocketAddr, to: SocketAddr, bytes: Vec<u8>) -> Datagram {
     Datagram { from, to, bytes }
 }
 
-/// The nonce in a captured message.
+/// Returns the nonce in a captured message.
 fn nonce_of(bytes: &[u8]) -> Option<Vec<u8>> {
     let message = Message::parse(bytes).ok()?;
     message.raw(AttributeType::NONCE).map(<[u8]>::to_vec)

@@ -110,7 +110,7 @@ impl Features {
     /// Nothing out of the ordinary.
     pub const NONE: Self = Self(0);
 
-    /// Everything.
+    /// Returns the set of all features.
     #[must_use]
     pub fn all() -> Self {
         Feature::ALL
@@ -138,19 +138,19 @@ impl Features {
         self.0 & bit(feature) != 0
     }
 
-    /// The set with `feature`.
+    /// Returns the set with `feature`.
     #[must_use]
     pub fn with(self, feature: Feature) -> Self {
         Self(self.0 | bit(feature))
     }
 
-    /// The set without `feature`.
+    /// Returns the set without `feature`.
     #[must_use]
     pub fn without(self, feature: Feature) -> Self {
         Self(self.0 & !bit(feature))
     }
 
-    /// The features of the set.
+    /// Returns the features of the set.
     pub fn iter(self) -> impl Iterator<Item = Feature> {
         Feature::ALL
             .iter()

@@ -32,7 +32,7 @@ impl HeldPorts {
         self.with(|held| held.contains(&address))
     }
 
-    /// The addresses of all.
+    /// Returns the addresses of all that are held.
     #[must_use]
     pub fn addresses(&self) -> BTreeSet<SocketAddr> {
         self.with(|held| held.clone())

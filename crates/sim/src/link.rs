@@ -21,7 +21,7 @@ pub struct Faults {
 }
 
 impl Faults {
-    /// A path that delivers everything, in order, after 10 ms.
+    /// Returns a path that delivers everything, in order, after 10 ms.
     #[must_use]
     pub fn none() -> Self {
         Self {

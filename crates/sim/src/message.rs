@@ -78,7 +78,7 @@ pub struct Credentials {
 }
 
 impl Draft {
-    /// A request without attributes.
+    /// Makes a request without attributes.
     #[must_use]
     pub fn request(method: Method) -> Self {
         Self {
@@ -90,7 +90,7 @@ impl Draft {
         }
     }
 
-    /// A Send indication.
+    /// Makes a Send indication.
     #[must_use]
     pub fn send(peer: SocketAddr, data: &[u8]) -> Self {
         Self {
@@ -100,14 +100,14 @@ impl Draft {
         }
     }
 
-    /// The draft with one more attribute.
+    /// Returns the draft with one more attribute.
     #[must_use]
     pub fn with(mut self, attribute: Attribute) -> Self {
         self.attributes.push(attribute);
         self
     }
 
-    /// The ticket that it carries.
+    /// Returns the ticket that it carries.
     #[must_use]
     pub fn ticket(&self) -> Option<&[u8]> {
         self.attributes
@@ -140,7 +140,7 @@ impl Draft {
         buffer
     }
 
-    /// The codec refuses to write behind the integrity attribute, so this joins two messages.
+    /// Appends the trailing attributes by joining two messages, as the codec refuses to write behind the integrity attribute.
     fn append_trailing(&self, buffer: &mut Vec<u8>, id: TransactionId) {
         let behind = Self {
             attributes: self.trailing.clone(),
@@ -155,7 +155,7 @@ impl Draft {
 }
 
 impl Credentials {
-    /// The key that integrity is computed with.
+    /// Returns the key that integrity is computed with.
     #[must_use]
     pub fn key(&self) -> IntegrityKey {
         if let Some(key) = &self.mac_key {
@@ -209,7 +209,7 @@ pub fn offers_sha256(algorithms: &[u8]) -> bool {
     false
 }
 
-/// A channel message (RFC 8656 §12.4).
+/// Writes a channel message (RFC 8656 §12.4).
 #[must_use]
 pub fn channel_data(number: u16, data: &[u8]) -> Vec<u8> {
     let len = u16::try_from(data.len()).unwrap_or(u16::MAX);

@@ -38,25 +38,25 @@ pub enum Place {
     Nowhere,
 }
 
-/// The address of client `number` behind the NAT mapping `port`.
+/// Returns the address of client `number` behind the NAT mapping `port`.
 #[must_use]
 pub fn client(number: usize, v6: bool, port: u16) -> SocketAddr {
     host(60, 0x60, number, v6, port)
 }
 
-/// The address of peer `number`.
+/// Returns the address of peer `number`.
 #[must_use]
 pub fn peer(number: usize, v6: bool, port: u16) -> SocketAddr {
     host(80, 0x80, number, v6, port)
 }
 
-/// The address of the proxy of client `number`.
+/// Returns the address of the proxy of client `number`.
 #[must_use]
 pub fn proxy(number: usize, v6: bool, port: u16) -> SocketAddr {
     host(70, 0x70, number, v6, port)
 }
 
-/// An address that belongs to nobody who listens.
+/// Returns an address that belongs to nobody who listens.
 #[must_use]
 pub fn stranger(number: usize, v6: bool, port: u16) -> SocketAddr {
     host(90, 0x90, number, v6, port)

@@ -28,7 +28,7 @@ struct Entry<E> {
 }
 
 impl<E> Queue<E> {
-    /// An empty queue whose clock stands at `now` nanoseconds.
+    /// Makes an empty queue whose clock stands at `now` nanoseconds.
     #[must_use]
     pub fn new(now: u64) -> Self {
         Self {
@@ -38,7 +38,7 @@ impl<E> Queue<E> {
         }
     }
 
-    /// The virtual time in nanoseconds.
+    /// Returns the virtual time in nanoseconds.
     #[must_use]
     pub fn now(&self) -> u64 {
         self.now

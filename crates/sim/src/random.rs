@@ -70,12 +70,12 @@ impl Seeded {
         items.get(self.index(items.len()))
     }
 
-    /// True with a probability of `parts_per_million`.
+    /// Returns true with a probability of `parts_per_million`.
     pub fn chance(&mut self, parts_per_million: u32) -> bool {
         self.below(u64::from(MILLION)) < u64::from(parts_per_million)
     }
 
-    /// True once in `n` draws on average.
+    /// Returns true once in `n` draws on average.
     pub fn one_in(&mut self, n: u64) -> bool {
         self.below(n) == 0
     }

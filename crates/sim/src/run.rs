@@ -84,7 +84,7 @@ fn run_traced(scenario: Scenario, steps: u64, lines: usize) -> Result<Report, Bo
     }
 }
 
-/// A panic in the engine is a finding like any other.
+/// Calls `happens`, and returns a panic in it as a violation: one in the engine is a finding like any other.
 pub(crate) fn caught<T>(happens: impl FnOnce() -> Result<T, Violation>) -> Result<T, Violation> {
     catch_unwind(AssertUnwindSafe(happens)).unwrap_or_else(|panic| {
         let text = panic.downcast_ref::<String>().cloned();

@@ -96,19 +96,19 @@ impl Scenario {
         }
     }
 
-    /// A random stream for one part of the run.
+    /// Returns a random stream for one part of the run.
     #[must_use]
     pub fn random(&self, label: &str) -> Seeded {
         Seeded::new(self.seed).fork(label)
     }
 
-    /// The nonces of a server that has given none away.
+    /// Returns the nonces of a server that has given none away.
     #[must_use]
     pub fn nonces(&self) -> Nonces {
         Nonces::new(self.nonce_lifetime_s)
     }
 
-    /// Name and password of the client with this number; some share an account.
+    /// Returns name and password of the client with this number; some share an account.
     #[must_use]
     pub fn user(&self, client: usize) -> (String, String) {
         let mut users = self.secrets.passwords.iter();

@@ -23,7 +23,7 @@ use crate::random::Seeded;
 /// The second since 1970 at which every run starts.
 pub const START_UNIX_S: u64 = 1_800_000_000;
 
-/// Both clocks of the engine at a virtual time.
+/// Returns both clocks of the engine at a virtual time.
 #[must_use]
 pub fn clocks(now: u64) -> Now {
     Now {
@@ -98,7 +98,7 @@ pub struct Opening {
 }
 
 impl Opening {
-    /// The address beside the one to bind.
+    /// Returns the address beside the one to bind.
     #[must_use]
     pub fn next(&self) -> SocketAddr {
         SocketAddr::new(self.address.ip(), self.address.port() + 1)
@@ -147,7 +147,7 @@ impl Step {
 }
 
 impl Server {
-    /// A server that has just started.
+    /// Makes a server that has just started.
     #[must_use]
     pub fn new(config: Config, shard_count: usize, random: Seeded) -> Self {
         let config = Arc::new(config);
@@ -184,7 +184,7 @@ impl Server {
         server
     }
 
-    /// The addresses of the host's interfaces (V-07).
+    /// Returns the addresses of the host's interfaces (V-07).
     fn interfaces(&self) -> Vec<InterfaceAddress> {
         let listeners = plan::LISTENERS.iter().map(SocketAddr::ip);
         let relays = self.config.relays.addresses.iter().map(|relay| relay.local);
@@ -205,7 +205,7 @@ impl Server {
         self.shards.len()
     }
 
-    /// The shard that has the allocation of a client, else the one that the kernel picks.
+    /// Returns the shard that has the allocation of a client, else the one that the kernel picks.
     #[must_use]
     pub fn shard_of(&self, client: Tuple) -> usize {
         let knows = |shard: &usize| {
@@ -216,7 +216,7 @@ impl Server {
         home.unwrap_or_else(|| self.picked_by_kernel(client))
     }
 
-    /// The shard that the kernel's SO_REUSEPORT hash picks for a client.
+    /// Returns the shard that the kernel's SO_REUSEPORT hash picks for a client.
     fn picked_by_kernel(&self, client: Tuple) -> usize {
         let address = match client.client.ip() {
             IpAddr::V4(ip) => u64::from(ip.to_bits()),
@@ -231,7 +231,7 @@ impl Server {
             .index(self.shards.len())
     }
 
-    /// Live counts of one engine.
+    /// Returns the live counts of one engine.
     #[must_use]
     pub fn statistics(&self, shard: usize) -> Statistics {
         self.shards[shard].engine.statistics()
@@ -244,7 +244,7 @@ impl Server {
         time.map(Time::as_nanos)
     }
 
-    /// The address as the outside sees it of a relay address of this host.
+    /// Returns the outside address of a relay address of this host, and any other address as it is.
     #[must_use]
     pub fn outside(&self, local: SocketAddr) -> SocketAddr {
         let mut relays = self.config.relays.addresses.iter();
@@ -254,13 +254,13 @@ impl Server {
         }
     }
 
-    /// The relay socket with this name.
+    /// Returns the relay socket with this name.
     #[must_use]
     pub fn socket(&self, endpoint: Endpoint) -> Option<&Socket> {
         self.sockets.get(&endpoint)
     }
 
-    /// The relay socket that the outside knows as `address`.
+    /// Returns the relay socket that the outside knows as `address`.
     #[must_use]
     pub fn socket_at(&self, address: SocketAddr) -> Option<Socket> {
         let address = self.outside(address);
@@ -276,19 +276,19 @@ impl Server {
         self.held.has(address) || self.sockets().any(|socket| socket.local == address)
     }
 
-    /// Ports that are held, and among them those that are about to be in use.
+    /// Returns the ports that are held, and among them those that are about to be in use.
     #[must_use]
     pub fn held(&self) -> (BTreeSet<SocketAddr>, BTreeSet<SocketAddr>) {
         let taking = self.taking.values().map(HeldSocket::address);
         (self.held.addresses(), taking.collect())
     }
 
-    /// Relay sockets that are open.
+    /// Returns the relay sockets that are open.
     pub fn sockets(&self) -> impl Iterator<Item = &Socket> {
         self.sockets.values()
     }
 
-    /// The 5-tuple behind the engine's name for it.
+    /// Returns the 5-tuple behind the engine's name for it.
     #[must_use]
     pub fn tuple(&self, shard: usize, client: ClientTuple) -> Option<Tuple> {
         let mut listeners = self.shards[shard].listeners.iter();
@@ -357,7 +357,7 @@ impl Server {
         self.collect(socket.shard, verdict)
     }
 
-    /// A transaction id for a Data indication.
+    /// Returns a transaction id for a Data indication.
     pub fn transaction_id(&mut self, shard: usize) -> turnbuckle_wire::TransactionId {
         self.shards[shard].engine.transaction_id()
     }
@@ -541,7 +541,7 @@ impl Server {
     }
 }
 
-/// The listeners of one shard; all shards have the same addresses under different names.
+/// Returns the listeners of one shard; all shards have the same addresses under different names.
 fn listeners(shard: usize) -> Vec<(Endpoint, SocketAddr)> {
     let base = u32::try_from(shard * plan::LISTENERS.len()).unwrap_or(0);
     (base..).map(Endpoint).zip(plan::LISTENERS).collect()
@@ -550,7 +550,7 @@ fn listeners(shard: usize) -> Vec<(Endpoint, SocketAddr)> {
 /// Places where a journal is damaged before each crash.
 const DAMAGES: usize = 16;
 
-/// A journal that was begun anew: what has ended, so that its transactions do not act again, and the state of the engine.
+/// Returns a journal that was begun anew: what has ended, so that its transactions do not act again, and the state of the engine.
 fn compacted(shard: &Shard, now: u64) -> Vec<Change> {
     let is_end = |change: &&Change| matches!(change, Change::Ended(_));
     let mut journal: Vec<_> = shard.journal.iter().filter(is_end).cloned().collect();
@@ -566,8 +566,8 @@ fn compacted(shard: &Shard, now: u64) -> Vec<Change> {
     journal
 }
 
-/// What is read of a journal that was written, with the record that its server was writing behind it. Damaged it would have been refused: where depends
-/// on `life`.
+/// Returns what is read of a journal that was written, with the record that its server was writing behind it. Checks that it is refused when it is damaged, at
+/// places that depend on `life`.
 fn written_and_read(journal: &[Change], life: u64) -> Vec<Change> {
     let (mut encoder, mut bytes) = (segment::Encoder::default(), Vec::new());
     for change in journal {

@@ -15,7 +15,7 @@ pub struct Trace {
 }
 
 impl Trace {
-    /// A trace that keeps the last `lines_max` lines of text; none when that is 0.
+    /// Makes a trace that keeps the last `lines_max` lines of text; none when that is 0.
     #[must_use]
     pub fn new(lines_max: usize) -> Self {
         Self {
@@ -54,13 +54,13 @@ impl Trace {
         }
     }
 
-    /// The hash of all that happened so far.
+    /// Returns the hash of all that happened so far.
     #[must_use]
     pub fn hash(&self) -> u64 {
         self.hash
     }
 
-    /// The lines kept, oldest first.
+    /// Returns the lines kept, oldest first.
     #[must_use]
     pub fn text(&self) -> Vec<String> {
         self.text.iter().flatten().cloned().collect()

@@ -13,7 +13,7 @@ pub struct Violation {
 }
 
 impl Violation {
-    /// A broken rule with its details.
+    /// Makes a violation of a rule, with its details.
     #[must_use]
     pub fn new(rule: &'static str, detail: impl Into<String>) -> Self {
         Self {
@@ -56,7 +56,7 @@ impl Coverage {
         *self.counts.entry((what, kind)).or_default() += 1;
     }
 
-    /// How often `what` happened with `kind`.
+    /// Returns how often `what` happened with `kind`.
     #[must_use]
     pub fn of(&self, what: &'static str, kind: u16) -> u64 {
         self.counts.get(&(what, kind)).copied().unwrap_or(0)
@@ -69,7 +69,7 @@ impl Coverage {
         }
     }
 
-    /// Everything counted, in order.
+    /// Returns everything counted, in order.
     pub fn iter(&self) -> impl Iterator<Item = (&'static str, u16, u64)> {
         self.counts
             .iter()

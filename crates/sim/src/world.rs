@@ -87,7 +87,7 @@ pub struct World {
 }
 
 impl World {
-    /// The world of a scenario at its beginning.
+    /// Makes the world of a scenario at its beginning.
     #[must_use]
     pub fn new(scenario: Scenario, trace: Trace) -> Self {
         let features = scenario.features;
@@ -135,13 +135,13 @@ impl World {
         }
     }
 
-    /// The virtual time, in nanoseconds.
+    /// Returns the virtual time, in nanoseconds.
     #[must_use]
     pub fn now(&self) -> u64 {
         self.queue.now()
     }
 
-    /// The virtual time since the beginning, in nanoseconds.
+    /// Returns the virtual time since the beginning, in nanoseconds.
     #[must_use]
     pub fn elapsed(&self) -> u64 {
         self.queue.now() - START

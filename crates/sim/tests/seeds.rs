@@ -74,7 +74,7 @@ fn every_seed_keeps_every_rule() {
     happened(&coverage);
 }
 
-/// A simulation in which nothing happens finds nothing: each of these must have occurred.
+/// Checks that each of these has occurred: a simulation in which nothing happens finds nothing.
 fn happened(coverage: &Coverage) {
     let answers: [(&str, &[u16]); 5] = [
         (

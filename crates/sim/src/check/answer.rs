@@ -17,7 +17,7 @@ use crate::server::{Opening, Step, clocks};
 use crate::violation::{Violation, ensure};
 
 impl Watched {
-    /// The engine says that a request is answered, or will be.
+    /// Judges a request of which the engine says that it is answered, or will be.
     pub(super) fn answered(
         &mut self,
         now: u64,
@@ -255,7 +255,7 @@ impl Watched {
         Ok(())
     }
 
-    /// The client of an allocation was given another path and another ticket, or the same ones once more.
+    /// Takes into the model that the client of an allocation was given another path and another ticket, or the same ones once more.
     fn take_over_path(
         &mut self,
         now: u64,
@@ -288,7 +288,7 @@ impl Watched {
         Ok(())
     }
 
-    /// An Allocate request that needs a socket first.
+    /// Judges an Allocate request that needs a socket first.
     fn opens(
         &mut self,
         now: u64,
@@ -322,7 +322,7 @@ impl Watched {
         })
     }
 
-    /// The engine asks for sockets: the ports must be sound.
+    /// Takes note of the sockets that the engine asks for, and checks that their ports are sound.
     fn ask(&mut self, now: u64, from: Tuple, opens: &[Opening]) -> Result<(), Violation> {
         for opening in opens {
             let address = self.server.outside(opening.address);
@@ -369,7 +369,7 @@ impl Watched {
         Ok(())
     }
 
-    /// The host has tried to open a socket and the engine has heard of it.
+    /// Judges what the engine does when it has heard that the host has tried to open a socket.
     pub(super) fn resolved(
         &mut self,
         now: u64,
@@ -444,7 +444,7 @@ impl Watched {
         Ok(())
     }
 
-    /// The final answer to an Allocate request.
+    /// Judges the final answer to an Allocate request.
     fn allocated(
         &mut self,
         now: u64,

@@ -19,7 +19,7 @@ use crate::trace::seconds;
 use crate::violation::{Violation, ensure};
 
 impl Watched {
-    /// A channel message arrives (RFC 8656 §12.6).
+    /// Has a channel message arrive, and judges what becomes of it (RFC 8656 §12.6).
     pub(super) fn channel(
         &mut self,
         now: u64,
@@ -112,7 +112,7 @@ impl Watched {
         Ok(output)
     }
 
-    /// A datagram arrives at a relayed address.
+    /// Has a datagram arrive at a relayed address, and judges what becomes of it.
     ///
     /// # Errors
     ///
@@ -216,7 +216,7 @@ impl Watched {
         Ok(output)
     }
 
-    /// An ICMP error arrives at a relayed address.
+    /// Has an ICMP error arrive at a relayed address, and judges what becomes of it.
     ///
     /// # Errors
     ///
@@ -295,7 +295,7 @@ impl Watched {
         Ok(output)
     }
 
-    /// A Send indication has a route (RFC 8656 §11.2).
+    /// Judges the route of a Send indication (RFC 8656 §11.2).
     pub(super) fn relayed(
         &mut self,
         from: Tuple,
@@ -329,7 +329,7 @@ impl Watched {
         Ok(output)
     }
 
-    /// I1 and I10, on the way out.
+    /// Checks I1 and I10 on the way out.
     pub(super) fn send_to_peer(
         &mut self,
         from: Tuple,
@@ -381,7 +381,7 @@ impl Watched {
         Ok(bytes)
     }
 
-    /// The outside address of the relay socket that the engine names.
+    /// Returns the outside address of the relay socket that the engine names.
     fn bound_outside(&self, endpoint: Endpoint, shard: usize) -> Result<SocketAddr, Violation> {
         match self.server.socket(endpoint) {
             Some(socket) if socket.shard == shard => Ok(self.server.outside(socket.local)),

@@ -97,7 +97,7 @@ impl Ledger {
         }
     }
 
-    /// I10: a peer sees one source address for the life of an allocation.
+    /// Checks I10: a peer sees one source address for the life of an allocation.
     pub(super) fn seen_by_peer(
         &mut self,
         serial: Option<u64>,
@@ -118,7 +118,7 @@ impl Ledger {
         })
     }
 
-    /// I3: charges an answer to a source that proved nothing, and to the bucket that it shares with others.
+    /// Checks I3: charges an answer to a source that proved nothing, and to the bucket that it shares with others.
     pub(super) fn unverified_reply(
         &mut self,
         now: u64,
@@ -159,14 +159,14 @@ impl Ledger {
             })
     }
 
-    /// After a restart the engines remember nobody.
+    /// Forgets whom answers were charged to: after a restart the engines remember nobody.
     pub(super) fn restart(&mut self) {
         self.unverified.clear();
         self.unverified_by_bucket.clear();
     }
 }
 
-/// The source as the budget sees it: an IPv4 address or an IPv6 /64.
+/// Returns the source as the budget sees it: an IPv4 address or an IPv6 /64.
 fn key(source: IpAddr) -> u128 {
     match source.to_canonical() {
         IpAddr::V4(ip) => u128::from(ip.to_bits()),
@@ -185,7 +185,7 @@ impl Watched {
         self.sockets()
     }
 
-    /// I4: free + leased = pool, and nothing is leased that the model does not know of.
+    /// Checks I4: free + leased = pool, and nothing is leased that the model does not know of.
     fn ports(&self, now: u64) -> Result<(), Violation> {
         let retained = self.model.taken();
         let certain = self.model.taken_for_certain(now);
@@ -206,7 +206,7 @@ impl Watched {
         Ok(())
     }
 
-    /// I5: the ledger counts exactly what exists; of reservations a crash may have lost some.
+    /// Checks I5: the ledger counts exactly what exists; of reservations a crash may have lost some.
     fn quotas(&self, now: u64) -> Result<(), Violation> {
         let commons = &self.server.commons;
         let names = self.secrets.passwords.keys().map(|user| quota_name(user));
@@ -242,7 +242,7 @@ impl Watched {
         Ok(())
     }
 
-    /// I6: nothing outlives its time by a second.
+    /// Checks I6: nothing outlives its time by a second.
     fn timers(&self, now: u64) -> Result<(), Violation> {
         let mut pending = self.model.pending.iter();
         let late = pending.find(|(_, pending)| pending.since + OPENING_MAX + SECOND < now);
@@ -259,7 +259,7 @@ impl Watched {
         })
     }
 
-    /// I7: no table grows past what the configuration says.
+    /// Checks I7: no table grows past what the configuration says.
     fn memory(&self) -> Result<(), Violation> {
         let limits = &self.server.config.limits;
         for shard in 0..self.server.shard_count() {
@@ -282,7 +282,7 @@ impl Watched {
         })
     }
 
-    /// The host holds the ports that are reserved, and no others; a crash may have taken the sockets of reservations that were there before.
+    /// Checks that the host holds the ports that are reserved, and no others; a crash may have taken the sockets of earlier reservations.
     fn held(&self, now: u64) -> Result<(), Violation> {
         let (held, taking) = self.server.held();
         let outside = |address| self.server.outside(address);
@@ -301,7 +301,7 @@ impl Watched {
         })
     }
 
-    /// Every relay socket belongs to an allocation or to one being made, and the other way round.
+    /// Checks that every relay socket belongs to an allocation or to one being made, and the other way round.
     fn sockets(&self) -> Result<(), Violation> {
         let open: Vec<SocketAddr> = {
             let sockets = self.server.sockets();

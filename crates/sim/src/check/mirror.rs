@@ -59,7 +59,7 @@ pub(super) struct Moment {
 }
 
 impl Moment {
-    /// I6: nothing ends before its time, and nothing a second after it.
+    /// Checks I6: nothing ends before its time, and nothing a second after it.
     fn due(self, expires: Option<u64>, change: &Change) -> Result<(), Violation> {
         let Self { now, alive_since } = self;
         let due = expires
@@ -85,14 +85,14 @@ impl Mirror {
         }
     }
 
-    /// A snapshot of the server's state records the totals as they are.
+    /// Records the totals as they are, as a snapshot of the server's state does.
     pub(super) fn record_usage(&mut self) {
         for copy in self.held.values_mut() {
             copy.recorded = copy.usage;
         }
     }
 
-    /// After a crash the totals go on from what the journal says.
+    /// Has the totals go on from what the journal says, as they do after a crash.
     pub(super) fn forget_usage(&mut self) {
         for copy in self.held.values_mut() {
             copy.usage = copy.recorded;

@@ -71,7 +71,7 @@ pub struct Watched {
 }
 
 impl Watched {
-    /// A server that has just started.
+    /// Makes a server that has just started.
     #[must_use]
     pub fn new(
         config: Config,
@@ -98,7 +98,7 @@ impl Watched {
         }
     }
 
-    /// A datagram arrives at a listener.
+    /// Has a datagram arrive at a listener, and judges what becomes of it.
     ///
     /// # Errors
     ///
@@ -281,7 +281,7 @@ impl Watched {
         expects
     }
 
-    /// The host has tried to open a relay socket.
+    /// Tells the engine that the host has tried to open a relay socket, and judges what it does.
     ///
     /// # Errors
     ///
@@ -310,7 +310,7 @@ impl Watched {
         Ok(output)
     }
 
-    /// The host looks at the timers of one shard.
+    /// Has the host look at the timers of one shard, and judges what they do.
     ///
     /// # Errors
     ///
@@ -341,7 +341,7 @@ impl Watched {
         ))
     }
 
-    /// The server dies and comes back.
+    /// Has the server die and come back, and judges what it has rebuilt.
     ///
     /// # Errors
     ///
@@ -374,7 +374,7 @@ impl Watched {
         Ok(Output::default())
     }
 
-    /// Data moves an allocation to the new path that it came on, and says so (RFC 8016 §3.2.2). Takes that out of the step.
+    /// Checks that data moves an allocation to the new path that it came on (RFC 8016 §3.2.2). Takes that out of the step.
     fn moved(
         &mut self,
         now: u64,
@@ -434,7 +434,7 @@ impl Watched {
         }
     }
 
-    /// Relaying and dropping change nothing (RFC 8656 §9, §12.6: data refreshes nothing).
+    /// Checks that relaying and dropping change nothing (RFC 8656 §9, §12.6: data refreshes nothing).
     fn no_effects(&self, step: &Step) -> Result<(), Violation> {
         let idle = step.replies.is_empty() && step.opens.is_empty() && step.changes.is_empty();
         ensure(idle, "model", || {

@@ -15,7 +15,7 @@ use crate::trace::Trace;
 use crate::violation::Violation;
 use crate::world::World;
 
-/// A moment at which clients hold allocations with permissions and channels.
+/// Returns a moment at which clients hold allocations with permissions and channels.
 fn busy_moment() -> (Watched, u64) {
     let mut world = World::new(Scenario::with_features(3, Features::NONE), Trace::new(0));
     for _ in 0..10_000 {

@@ -85,7 +85,7 @@ const RTO: u64 = 500 * MS;
 const TRIES_MAX: u32 = 7;
 
 impl Client {
-    /// A client that has not yet sent anything.
+    /// Makes a client that has not yet sent anything.
     #[must_use]
     pub fn new(
         number: usize,
@@ -123,7 +123,7 @@ impl Client {
         self.address = plan::client(self.number, v6, self.random.between_u16(1024, 60_000));
     }
 
-    /// The 5-tuple that the client uses.
+    /// Returns the 5-tuple that the client uses.
     #[must_use]
     pub fn tuple(&self) -> Tuple {
         Tuple {
@@ -155,7 +155,7 @@ impl Client {
         self.rebind();
     }
 
-    /// How long the client waits before it does something again.
+    /// Draws how long the client waits before it does something again.
     pub fn pause(&mut self) -> u64 {
         match self.random.below(20) {
             0..=9 => self.random.between(1, 200) * MS,

@@ -212,7 +212,7 @@ impl Client {
         self.send(draft, 0)
     }
 
-    /// A request that is well authenticated and otherwise drawn by lot.
+    /// Sends a request that is well authenticated and otherwise drawn by lot.
     fn odd_request(&mut self, signalling: &Signalling) -> Vec<Effect> {
         let methods = [
             Method::ALLOCATE,
@@ -345,7 +345,7 @@ impl Client {
 }
 
 impl Held {
-    /// The refresh that a careful client sends now.
+    /// Returns the refresh that a careful client sends now.
     fn due(&self, now: u64) -> Option<Draft> {
         if self.expires < now + 120 * SECOND {
             return Some(Draft::request(Method::REFRESH));

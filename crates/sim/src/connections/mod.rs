@@ -204,7 +204,7 @@ impl Schedule {
         Ok(())
     }
 
-    /// A peer accepts or refuses, in time or when nobody waits any more.
+    /// Has a peer accept or refuse, in time or when nobody waits any more.
     fn peer_answers(&mut self) -> Result<(), Violation> {
         let is_connected = !self.random.one_in(3);
         let waiting: Vec<u32> = self.server.host.connecting.iter().copied().collect();
@@ -238,7 +238,7 @@ impl Schedule {
         self.server.model.connections.contains_key(&id)
     }
 
-    /// Somebody connects to a relayed transport address.
+    /// Has somebody connect to a relayed transport address.
     fn peer_comes(&mut self) -> Result<(), Violation> {
         let client = self.random.index(CLIENTS);
         let Some(held) = self.server.model.allocations.get(&client) else {
@@ -274,7 +274,7 @@ impl Schedule {
         Ok(())
     }
 
-    /// A ConnectionBind request, mostly on a new connection, for a connection of the client's, of somebody else's, or for none.
+    /// Sends a ConnectionBind request, mostly on a new connection, for a connection of the client's, of somebody else's, or for none.
     fn bind(&mut self, client: usize) -> Result<(), Violation> {
         let id = match self.random.below(4) {
             0 => self.random.choose(&self.ids).copied().unwrap_or(0),
@@ -323,7 +323,7 @@ impl Schedule {
         Ok(())
     }
 
-    /// The control connection of a client is gone, and another takes its place.
+    /// Ends the control connection of a client, whose place another takes.
     fn hang_up(&mut self, client: usize) -> Result<(), Violation> {
         let party = std::mem::replace(&mut self.clients[client], self.server.party(client));
         self.server.end(client);
@@ -331,7 +331,7 @@ impl Schedule {
         self.server.disconnected(party)
     }
 
-    /// A data connection ends, bound or not.
+    /// Ends a data connection, bound or not.
     fn data_ends(&mut self) -> Result<(), Violation> {
         let held: Vec<u32> = self.server.host.held.iter().copied().collect();
         let Some(id) = self.random.choose(&held).copied() else {

@@ -104,7 +104,7 @@ impl Model {
         }
     }
 
-    /// The error codes of a Connect request; none when the peer is to be connected to (§5.2).
+    /// Returns the error codes of a Connect request; none when the peer is to be connected to (§5.2).
     pub(super) fn connect(&self, client: usize, user: usize, peer: SocketAddr) -> Vec<u16> {
         let Some(held) = self.allocations.get(&client) else {
             return vec![437];
@@ -144,7 +144,7 @@ impl Model {
         self.insert(id, client, peer, State::Unbound(now + WAIT), None);
     }
 
-    /// The error code of a ConnectionBind request, if it gets one (§5.4).
+    /// Returns the error code of a ConnectionBind request, if it gets one (§5.4).
     pub(super) fn bind(&self, id: u32, user: usize, now: u64) -> Option<u16> {
         let Some(connection) = self.connections.get(&id) else {
             return Some(400);
@@ -193,7 +193,7 @@ impl Model {
         owed.into_iter().collect()
     }
 
-    /// Every moment at which something is over.
+    /// Returns every moment at which something is over.
     pub(super) fn deadlines(&self) -> impl Iterator<Item = u64> {
         let connections = self.connections.values();
         let held = self.allocations.values();
@@ -202,7 +202,7 @@ impl Model {
             .chain(held.flat_map(|held| held.permissions.values().copied().chain([held.expires])))
     }
 
-    /// Connections that a Connect request began and no ConnectionBind has joined.
+    /// Counts the connections that a Connect request began and no ConnectionBind has joined.
     pub(super) fn charged_in_all(&self) -> usize {
         let mut connections = self.connections.values().map(ModelConnection::charged);
         connections.by_ref().flatten().count()
@@ -241,7 +241,7 @@ impl Model {
         held().count() < self.per_allocation && waiting.count() < self.waiting_per_allocation
     }
 
-    /// Of the server's own addresses only relayed ones of TCP can be connected to (V-07).
+    /// Returns whether `peer` may be connected to: of the server's own addresses only relayed ones of TCP may be (V-07).
     pub(super) fn may_be_connected(&self, peer: SocketAddr) -> bool {
         if peer.ip() == plan::RELAY_V4 {
             let mut held = self.allocations.values();

@@ -140,7 +140,7 @@ impl Server {
         }
     }
 
-    /// A new connection of a client.
+    /// Makes a new connection of a client.
     pub(super) fn party(&mut self, client: usize) -> Party {
         self.next += 1;
         let port = 1024 + u16::try_from(self.next % 60_000).unwrap_or(0);
@@ -218,7 +218,7 @@ impl Server {
         Err(Violation::new("model", "a nonce that is never good"))
     }
 
-    /// An answer that has to come in what follows.
+    /// Takes note of an answer that has to come in what follows.
     pub(super) fn owe(&mut self, id: Id, codes: Vec<u16>) {
         self.exchange.owed.insert(id, codes);
     }
@@ -227,7 +227,7 @@ impl Server {
         self.exchange.owed.extend(owed);
     }
 
-    /// The model's allocation ends, and the engine's is about to.
+    /// Ends the allocation of a client in the model; the engine's is about to end.
     pub(super) fn end(&mut self, client: usize) {
         let owed = self.model.end(client);
         self.owe_all(owed);
@@ -257,7 +257,7 @@ impl Server {
         self.collect(shard)
     }
 
-    /// A connection comes to a relayed transport address. Its client must get a ConnectionAttempt indication if it may stay.
+    /// Has a connection come to a relayed transport address. Its client must get a ConnectionAttempt indication if it may stay.
     pub(super) fn peer_comes(
         &mut self,
         owner: Party,

@@ -86,7 +86,7 @@ pub struct Model {
 pub(super) const FINISHED: u64 = 3600 * SECOND;
 
 impl Model {
-    /// A server without allocations.
+    /// Makes the model of a server without allocations.
     #[must_use]
     pub fn new(rules: Rules) -> Self {
         Self {
@@ -131,7 +131,7 @@ impl Model {
         Cow::Owned(exact)
     }
 
-    /// Every moment at which something runs out.
+    /// Returns every moment at which something runs out.
     pub fn deadlines(&self) -> impl Iterator<Item = u64> {
         let held = self.allocations.values().flat_map(Allocation::deadlines);
         held.chain(self.reservations.values().map(|held| held.expires))
@@ -170,20 +170,20 @@ impl Model {
         }
     }
 
-    /// Every relayed address that is in use: what is reserved or about to be used has no socket that data could go to.
+    /// Returns every relayed address that is in use: what is reserved or about to be used has no socket that data could go to.
     #[must_use]
     pub fn in_use(&self) -> BTreeSet<SocketAddr> {
         let live = self.allocations.values();
         live.flat_map(|held| held.relays.keys().copied()).collect()
     }
 
-    /// Every relayed address that is in use, reserved or about to be used.
+    /// Returns every relayed address that is in use, reserved or about to be used.
     #[must_use]
     pub fn taken(&self) -> BTreeSet<SocketAddr> {
         self.taken_with(|_| true)
     }
 
-    /// [`Model::taken`] without reservations that may be gone by `now`.
+    /// Returns [`Model::taken`] without reservations that may be gone by `now`.
     #[must_use]
     pub fn taken_for_certain(&self, now: u64) -> BTreeSet<SocketAddr> {
         self.taken_with(|held| held.certain && held.expires > now)
@@ -201,7 +201,7 @@ impl Model {
             .collect()
     }
 
-    /// After a crash any reservation may be lost, and a redeemed one may be back if its port is free.
+    /// Makes all reservations uncertain: after a crash any may be lost, and a redeemed one may be back if its port is free.
     pub fn doubt_reservations(&mut self, now: u64) {
         let redeemed = std::mem::take(&mut self.redeemed);
         self.reservations.extend(redeemed);
@@ -241,7 +241,7 @@ impl Model {
             .count()
     }
 
-    /// The allocation that holds the relayed address `relay`.
+    /// Returns the allocation that holds the relayed address `relay`, and its 5-tuple.
     #[must_use]
     pub fn by_relay(&self, relay: SocketAddr) -> Option<(Tuple, &Allocation)> {
         self.allocations
@@ -258,7 +258,7 @@ impl Pending {
         1 + usize::from(self.asked.even == Some(true))
     }
 
-    /// Addresses that are out of play for as long as this waits.
+    /// Returns the addresses that nobody else may be given for as long as this waits.
     pub fn taken(&self) -> impl Iterator<Item = SocketAddr> {
         let reserve = self.asked.even == Some(true);
         let asked = self.opening.iter().chain(&self.opened);

@@ -17,7 +17,7 @@ const RETRANSMISSION: u64 = 40 * SECOND;
 const DONT_FRAGMENT: u16 = 0x001A;
 
 impl Model {
-    /// The 5-tuple under which the allocation of `from` is held: its own, or the old one beside the new path that `from` is.
+    /// Returns the 5-tuple under which the allocation of `from` is held: its own, or the old one beside the new path that `from` is.
     #[must_use]
     pub fn holder(&self, from: Tuple) -> Option<Tuple> {
         if self.allocations.contains_key(&from) {
@@ -53,7 +53,7 @@ impl Model {
         true
     }
 
-    /// Whom a ticket names: the allocation that it was given out for, if that is still there.
+    /// Returns the 5-tuple of the allocation that a ticket was given out for, if that is still there.
     #[must_use]
     pub fn of_ticket(&self, ticket: &[u8]) -> Option<Tuple> {
         let serial = self.tickets.get(ticket)?;
@@ -62,7 +62,7 @@ impl Model {
         Some(*tuple)
     }
 
-    /// A Refresh request with a ticket, up to where it is one like any other (RFC 8016 §3.2.2).
+    /// Returns what is expected of a Refresh request with a ticket: it is judged by that, then like any other (RFC 8016 §3.2.2).
     pub(super) fn resume(
         &self,
         now: u64,
@@ -122,7 +122,7 @@ impl Model {
         })
     }
 
-    /// An allocation was resumed: `next` is the ticket that is good from now on.
+    /// Takes note that an allocation was resumed: `next` is the ticket that is good from now on.
     pub fn resumed(
         &mut self,
         now: u64,

@@ -98,7 +98,7 @@ impl Model {
         self.allocations.get(&self.holder(from)?)
     }
 
-    /// RFC 8656 §7.2, steps 2 to 10. Step 1 is the caller's.
+    /// Returns what is expected of an Allocate request by RFC 8656 §7.2, steps 2 to 10. Step 1 is the caller's.
     fn allocate(
         &self,
         now: u64,
@@ -254,7 +254,7 @@ impl Model {
         })
     }
 
-    /// RFC 8656 §8.2.
+    /// Returns what is expected of a Refresh request (RFC 8656 §8.2).
     pub(super) fn refresh(
         &self,
         from: Tuple,
@@ -323,7 +323,7 @@ impl Model {
         !self.unknown(from, message).is_empty()
     }
 
-    /// The types for UNKNOWN-ATTRIBUTES.
+    /// Returns the types for UNKNOWN-ATTRIBUTES.
     #[must_use]
     pub fn unknown(&self, from: Tuple, message: &Message<'_>) -> BTreeSet<u16> {
         // RFC 8656 §3.7: no DF for an allocation that translates from IPv4 to IPv6.
@@ -341,7 +341,7 @@ impl Model {
         kinds.filter(unknown).collect()
     }
 
-    /// RFC 8656 §10.2.
+    /// Returns what is expected of a CreatePermission request (RFC 8656 §10.2).
     fn create_permission(&self, held: &Allocation, message: &Message<'_>) -> Expect {
         let mut peers = Vec::new();
         let mut wrong = Wrong::default();
@@ -367,7 +367,7 @@ impl Model {
         wrong.verdict().unwrap_or_else(Expect::success)
     }
 
-    /// RFC 8656 §12.2.
+    /// Returns what is expected of a ChannelBind request (RFC 8656 §12.2).
     fn channel_bind(&self, held: &Allocation, message: &Message<'_>) -> Expect {
         let mut wrong = Wrong::default();
         let number = message.channel_number().ok().flatten();
@@ -468,8 +468,7 @@ impl Model {
         }
     }
 
-    /// The payload of a Send indication that counts as received for the client's allocation: one that
-    /// is well-formed, whatever becomes of it.
+    /// Returns the length of the payload of a Send indication that counts as received for the client's allocation: a well-formed one, whatever becomes of it.
     #[must_use]
     pub fn counted_send(&self, from: Tuple, message: &Message<'_>) -> Option<usize> {
         let sends = message.class() == Class::Indication && message.method() == Method::SEND;
@@ -533,7 +532,7 @@ impl Model {
         Inbound::Client(tuple, held.channel_of(source))
     }
 
-    /// The client that learns of an ICMP error (RFC 8656 §11.5).
+    /// Returns the client that learns of an ICMP error (RFC 8656 §11.5).
     #[must_use]
     pub fn from_icmp(
         &self,
@@ -552,7 +551,7 @@ impl Model {
         (relayed && permitted && relay.is_ipv6() == v6).then_some(tuple)
     }
 
-    /// The lifetime that is granted (RFC 8656 §7.2 and §8.2), in seconds.
+    /// Returns the lifetime that is granted (RFC 8656 §7.2 and §8.2), in seconds.
     #[must_use]
     pub fn lifetime_s(&self, asked: Option<u32>) -> u64 {
         let default = self.rules.lifetimes.allocation / SECOND;
@@ -560,7 +559,7 @@ impl Model {
         asked.map_or(default, |asked| u64::from(asked).min(max).max(default))
     }
 
-    /// The relay address of one family.
+    /// Returns the relay address of one family.
     #[must_use]
     pub fn relay_ip(&self, v6: bool) -> Option<IpAddr> {
         let mut relays = self.rules.relays.iter().copied();
@@ -590,7 +589,7 @@ fn present(message: &Message<'_>, attribute: AttributeType) -> bool {
     message.raw(attribute).is_some()
 }
 
-/// An address without its disguises.
+/// Returns an address, and an IPv4-mapped one as IPv4.
 #[must_use]
 pub fn canonical(address: SocketAddr) -> SocketAddr {
     SocketAddr::new(address.ip().to_canonical(), address.port())

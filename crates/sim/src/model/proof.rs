@@ -35,7 +35,7 @@ struct Issued {
 }
 
 impl Nonces {
-    /// No nonces yet; each will be good for `lifetime_s` seconds.
+    /// Makes it without nonces; each that is given away will be good for `lifetime_s` seconds.
     #[must_use]
     pub fn new(lifetime_s: u64) -> Self {
         Self {
@@ -157,7 +157,7 @@ impl Secrets {
         }
     }
 
-    /// The key of a user.
+    /// Returns the key of a user.
     #[must_use]
     pub fn key(&self, user: &str, sha256: bool) -> Option<IntegrityKey> {
         let password = self.passwords.get(user)?.as_bytes();
@@ -183,7 +183,7 @@ impl Secrets {
     }
 }
 
-/// The name that quotas count: the id part of a time-limited username.
+/// Returns the name that quotas count: of a time-limited username the id part.
 #[must_use]
 pub fn quota_name(user: &str) -> &str {
     match user.split_once(':') {

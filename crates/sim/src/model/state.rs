@@ -104,20 +104,20 @@ pub struct Resumed {
 }
 
 impl Allocation {
-    /// The second 5-tuple, if there are two.
+    /// Returns the second 5-tuple, if there are two.
     #[must_use]
     pub fn new_path(&self) -> Option<Tuple> {
         self.mobility.as_ref()?.new_path
     }
 
-    /// The relayed address of the family of `peer`.
+    /// Returns the relayed address of the family of `peer`.
     #[must_use]
     pub fn relay_towards(&self, peer: IpAddr) -> Option<SocketAddr> {
         let same = |relay: &&SocketAddr| relay.is_ipv4() == peer.is_ipv4();
         self.relays.keys().find(same).copied()
     }
 
-    /// The channel bound to `peer`.
+    /// Returns the channel bound to `peer`.
     #[must_use]
     pub fn channel_of(&self, peer: SocketAddr) -> Option<u16> {
         let mut bound = self.channels.iter();
@@ -145,7 +145,7 @@ impl Allocation {
         self.relays.values().copied().max().unwrap_or(0)
     }
 
-    /// Every moment at which a part of it runs out.
+    /// Returns every moment at which a part of it runs out.
     pub fn deadlines(&self) -> impl Iterator<Item = u64> {
         let channels = self.channels.values().map(|(_, expires)| *expires);
         let rest = self.relays.values().chain(self.permissions.values());

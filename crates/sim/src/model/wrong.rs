@@ -33,7 +33,7 @@ impl Wrong {
         self.full.push(code);
     }
 
-    /// A malformed attribute may be found before or after other faults.
+    /// Takes note of a malformed attribute, which may be found before or after other faults.
     pub(super) fn malformed(&mut self) {
         self.malformed = true;
     }

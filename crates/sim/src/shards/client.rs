@@ -198,26 +198,26 @@ impl Client {
         }
     }
 
-    /// The same by a connection, if there is one.
+    /// Returns the same client by a connection, if there is one.
     pub(super) fn by(mut self, wire: Option<WireId>, sort: Sort) -> Self {
         self.link.wire = wire;
         self.special.sort = sort;
         self
     }
 
-    /// The same by sessions of DTLS, if it has them.
+    /// Returns the same client by sessions of DTLS, if it has them.
     pub(super) fn by_sessions(mut self, sessions: Option<Sessions>) -> Self {
         self.link.sessions = sessions;
         self
     }
 
-    /// The same through a proxy, if there is one.
+    /// Returns the same client through a proxy, if there is one.
     pub(super) fn through(mut self, proxy: Option<SocketAddr>) -> Self {
         self.link.proxy = proxy;
         self
     }
 
-    /// The same with what it shows in place of a password, if that is so.
+    /// Returns the same client with what it shows in place of a password, if that is so.
     pub(super) fn showing(mut self, pass: Option<Pass>) -> Self {
         if let Some(pass) = pass {
             self.hold(pass);
@@ -232,8 +232,8 @@ impl Client {
         self.special.pass = Some(pass);
     }
 
-    /// The same on a connection of its own, on which it asks for a data connection that belongs to who holds another token. It shows its own with that, which
-    /// no client does, so that nothing but the token tells it from the one who may ask.
+    /// Returns the same client on a connection of its own, on which it asks for a data connection that belongs to who holds another token. It shows its own
+    /// with that, which no client does, so that nothing but the token tells it from the one who may ask.
     pub(super) fn stealing(mut self, wire: WireId, connection: u32) -> Self {
         let mut first = bind(connection);
         if let Some(pass) = &self.special.pass {
@@ -259,7 +259,7 @@ impl Client {
         self.ask(now, Draft::request(Method::REFRESH))
     }
 
-    /// The same client at another address, to which it comes with its ticket.
+    /// Returns the same client at another address, to which it comes with its ticket.
     pub(super) fn moved(&mut self, address: SocketAddr, wire: Option<WireId>) -> Option<Self> {
         let ticket = self.special.ticket.take()?;
         let random = self.random.fork("moved");
@@ -289,7 +289,7 @@ impl Client {
         })
     }
 
-    /// A data connection for what this client has been told of.
+    /// Makes a data connection for what this client has been told of.
     pub(super) fn data_connection(&mut self, address: SocketAddr, wire: WireId) -> Option<Self> {
         let connection = self.special.connection.take()?;
         let first = bind(connection);
@@ -335,7 +335,7 @@ impl Client {
         self.may_have_ended(ended)
     }
 
-    /// Nobody ends a session but the client, or a shard that fails.
+    /// Checks that a session which has ended began before a shard failed: nobody else ends one but the client.
     fn may_have_ended(&self, begun_at: Option<u64>) -> Result<(), Violation> {
         ensure(
             begun_at.is_none_or(|it| it <= self.special.losses.sessions),
@@ -352,7 +352,7 @@ impl Client {
             .map(|(peer, _)| *peer)
     }
 
-    /// The operator's rules have changed: what they refuse is not the client's any more.
+    /// Gives up the peers that the operator's rules refuse since they have changed.
     pub(super) fn give_up(&mut self, is_refused: impl Fn(SocketAddr) -> bool) {
         self.special.held.retain(|(peer, _)| !is_refused(*peer));
     }
@@ -372,13 +372,13 @@ impl Client {
         self.link.proxy.unwrap_or(self.address)
     }
 
-    /// The shard that has its allocation has failed.
+    /// Takes note that the shard that has its allocation has failed.
     pub(super) fn lose(&mut self) {
         self.special.held.clear();
         self.special.lives_until = 0;
     }
 
-    /// The operator has changed who is known.
+    /// Takes the terms that hold since the operator has changed who is known.
     pub(super) fn take_terms(&mut self, terms: Terms) {
         self.special.terms = terms;
         if terms.unknown_since.is_some() {
@@ -394,7 +394,7 @@ impl Client {
         Some(Draft::send(to, &bytes).write(TransactionId::from([7; 12]), None))
     }
 
-    /// Its connection is gone.
+    /// Takes note that its connection is gone.
     pub(super) fn disconnected(&mut self) {
         self.pending = None;
         self.is_over = true;
@@ -532,7 +532,7 @@ impl Client {
         bytes
     }
 
-    /// Data for some peers, several datagrams at once.
+    /// Returns data for one of its peers, several datagrams at once.
     fn data(&mut self) -> Vec<Vec<u8>> {
         if self.special.sort == Sort::Tcp || self.is_over || self.link.is_raw {
             return Vec::new();

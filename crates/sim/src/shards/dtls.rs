@@ -237,7 +237,7 @@ pub(super) fn forged_record(random: &mut Seeded) -> Vec<u8> {
     out
 }
 
-/// A ClientHello (RFC 6347 §4.2.1) with one suite, after the header of its message.
+/// Writes a ClientHello (RFC 6347 §4.2.1) with one suite, behind the header of its message.
 fn hello(random: &[u8; 32], cookie: &[u8]) -> Vec<u8> {
     let mut body = vec![0xFE, 0xFD];
     body.extend(random);

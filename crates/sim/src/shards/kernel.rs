@@ -260,7 +260,7 @@ impl Routes for Kernel {
         std::mem::take(&mut self.meters.meter(meter).1.beyond)
     }
 
-    /// Nothing is nobody's here.
+    /// Returns counts of zero: nothing that comes to listeners is dropped here.
     fn take_refused(&mut self) -> Refused {
         Refused::default()
     }

@@ -363,7 +363,7 @@ impl Opened {
     }
 }
 
-/// The ICMP error of a peer's host that does not take what `relayed` has sent. It says from where that was, so that whoever hears of it can tell
+/// Returns the ICMP error of a peer's host that does not take what `relayed` has sent. It says from where that was, so that whoever hears of it can tell
 /// whether it was meant.
 fn refusal(relayed: SocketAddr, peer: SocketAddr) -> IcmpError {
     IcmpError {
@@ -375,7 +375,7 @@ fn refusal(relayed: SocketAddr, peer: SocketAddr) -> IcmpError {
     }
 }
 
-/// The ICMP type with which peers refuse what `relayed` has sent: destination unreachable (RFC 792, RFC 4443 §3.1).
+/// Returns the ICMP type with which peers refuse what `relayed` has sent: destination unreachable (RFC 792, RFC 4443 §3.1).
 pub(super) fn kind_of_refusal(relayed: SocketAddr) -> u8 {
     match relayed {
         SocketAddr::V4(_) => 3,
@@ -383,7 +383,7 @@ pub(super) fn kind_of_refusal(relayed: SocketAddr) -> u8 {
     }
 }
 
-/// The ICMP code with which peers refuse what `relayed` has sent.
+/// Returns the ICMP code with which peers refuse what `relayed` has sent.
 pub(super) fn code_of_refusal(relayed: SocketAddr) -> u8 {
     u8::try_from(relayed.port() % 16).unwrap_or(0)
 }

@@ -33,7 +33,7 @@ struct Waiting {
 }
 
 impl Waiting {
-    /// How many messages this counts as.
+    /// Returns how many messages this counts as.
     fn counted(&self) -> u32 {
         counted(self.content)
     }
@@ -220,7 +220,7 @@ impl Streams {
         streams.map(|stream| stream.id).collect()
     }
 
-    /// Whether a connection is read: not before it is joined, and not while something waits on the one that it is joined with.
+    /// Returns whether a connection is read: not before it is joined, and not while something waits on the one that it is joined with.
     fn is_reading(&self, stream: &Stream) -> bool {
         let has_room = match stream.partner {
             Some(partner) => self.get(partner).is_some_and(|it| it.outgoing.is_empty()),

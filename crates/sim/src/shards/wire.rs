@@ -62,7 +62,7 @@ impl Wires {
         }
     }
 
-    /// The other side goes away.
+    /// Has the other side go away.
     pub(super) fn leave(&mut self, id: WireId) {
         if let Some(wire) = self.get(id) {
             wire.has_remote_ended = true;
@@ -70,7 +70,7 @@ impl Wires {
         self.forget(id);
     }
 
-    /// The machine writes as much as there is room for, at most `limit` bytes: how many that is, `None` if nobody is there any more.
+    /// Writes for the machine as much as there is room for, at most `limit` bytes. Returns how many that is, `None` if nobody is there any more.
     pub(super) fn send(&mut self, id: WireId, bytes: &[u8], limit: usize) -> Option<usize> {
         let wire = self.get(id).filter(|wire| !wire.has_machine_ended)?;
         let room = ROOM.saturating_sub(wire.to_remote.len());
@@ -79,7 +79,7 @@ impl Wires {
         Some(len)
     }
 
-    /// The machine reads at most `limit` bytes; `None` at the end.
+    /// Reads at most `limit` bytes for the machine; returns `None` at the end.
     pub(super) fn receive(&mut self, id: WireId, limit: usize) -> Option<Vec<u8>> {
         let wire = self.get(id)?;
         if wire.to_machine.is_empty() && wire.has_remote_ended {
@@ -89,7 +89,7 @@ impl Wires {
         Some(wire.to_machine.drain(..len).collect())
     }
 
-    /// The machine writes no more.
+    /// Ends what the machine writes.
     pub(super) fn end(&mut self, id: WireId) {
         if let Some(wire) = self.get(id) {
             wire.has_machine_ended = true;

@@ -303,7 +303,7 @@ impl ShardsWorld {
         self.queue.after(0, Event::Wires);
     }
 
-    /// A client of this number at an address that nobody had before.
+    /// Makes a client of this number at an address that nobody had before.
     fn new_client(&mut self, number: usize) -> Client {
         let address = self.new_address(number);
         let random = self.random.fork(&format!("client {}", self.addresses));
@@ -335,7 +335,7 @@ impl ShardsWorld {
         client
     }
 
-    /// A token for a user who has no password.
+    /// Draws a token for a user who has no password.
     fn pass_for(&mut self, user: usize) -> Option<Pass> {
         let User { name, password, .. } = USERS[user];
         let key = self.operator.rules.key();
@@ -344,7 +344,7 @@ impl ShardsWorld {
         is_holder.then(|| Pass::draw(name, key, unix_s, &mut self.random))
     }
 
-    /// Sessions by DTLS for the client whose address is the newest; half of the clients have none.
+    /// Makes sessions by DTLS for the client whose address is the newest; half of the clients have none.
     fn sessions(&self) -> Option<Sessions> {
         let mut drawn = self.random.fork(&format!("sessions {}", self.addresses));
         let has_sessions = self.operator.way.has_sessions && drawn.one_in(2);
@@ -577,7 +577,7 @@ impl ShardsWorld {
         Ok(())
     }
 
-    /// Whom a client may take an interest in: a peer, somebody's relayed address, or a port beside one.
+    /// Draws whom a client may take an interest in: a peer, somebody's relayed address, or a port beside one.
     fn peer_for(&mut self, is_v6: bool) -> SocketAddr {
         let relay = if is_v6 { RELAY_V6 } else { RELAY_V4 };
         let relayed: Vec<_> = self.clients.iter().filter_map(|it| it.relayed).collect();
@@ -591,7 +591,7 @@ impl ShardsWorld {
         }
     }
 
-    /// A token that another client of the same user has.
+    /// Takes a token that another client of the same user has.
     fn token_for(&mut self, number: usize) -> Option<[u8; 8]> {
         let now = self.queue.now();
         let users = self.operator.users;
@@ -623,7 +623,7 @@ impl ShardsWorld {
         self.queue.after(delay, Event::Peer(number));
     }
 
-    /// What was reserved for a client is held until somebody brings the token, or its time is over.
+    /// Checks that what was reserved for a client is held until somebody brings the token, or its time is over.
     fn held(&self) -> Result<(), Violation> {
         let now = self.queue.now();
         let reserved = self.clients.iter().filter_map(|client| client.reserved);
@@ -643,13 +643,13 @@ impl ShardsWorld {
         coverage
     }
 
-    /// The virtual time that has passed.
+    /// Returns the virtual time that has passed.
     pub(super) fn elapsed(&self) -> u64 {
         self.queue.now() - BEGIN_S * SECOND
     }
 }
 
-/// How much may wait for a shard: in some worlds next to nothing.
+/// Draws how much may wait for a shard: in some worlds next to nothing.
 fn room(random: &mut Seeded) -> Room {
     match random.one_in(2) {
         true => Room::default(),

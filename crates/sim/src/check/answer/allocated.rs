@@ -7,7 +7,7 @@ use turnbuckle_wire::{AddressFamily, Message};
 use crate::model::{Allocation, Model, Pending, Secrets, Tuple};
 use crate::violation::{Violation, ensure};
 
-/// Whether the request is granted, which has to be so or not so by the sockets that were opened.
+/// Returns whether the request is granted, which has to be so or not so by the sockets that were opened.
 pub(super) fn is_granted(model: &Model, pending: &Pending, code: u16) -> Result<bool, Violation> {
     if pending.opened.is_empty() {
         ensure(code == 508, "model", || {
@@ -29,7 +29,7 @@ pub(super) fn is_granted(model: &Model, pending: &Pending, code: u16) -> Result<
     Ok(true)
 }
 
-/// The contents of an Allocate success response (TURN-048).
+/// Checks the contents of an Allocate success response (TURN-048).
 pub(super) fn check(
     secrets: &Secrets,
     held: &Allocation,

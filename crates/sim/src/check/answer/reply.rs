@@ -9,7 +9,7 @@ pub(super) fn parse_reply(bytes: &[u8]) -> Result<Message<'_>, Violation> {
         .map_err(|error| Violation::new("I8", format!("an answer that is {error}")))
 }
 
-/// The error code of an answer, 0 for success.
+/// Returns the error code of an answer, 0 for success.
 pub(super) fn code_of(reply: &Message<'_>) -> Result<u16, Violation> {
     match (reply.class(), reply.error_code()) {
         (Class::Success, Ok(None)) => Ok(0),
@@ -21,7 +21,7 @@ pub(super) fn code_of(reply: &Message<'_>) -> Result<u16, Violation> {
     }
 }
 
-/// The name under which answers are counted.
+/// Returns the name under which answers are counted.
 pub(super) fn method_name(method: Method) -> &'static str {
     match method {
         Method::BINDING => "Binding",

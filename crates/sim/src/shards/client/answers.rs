@@ -46,7 +46,7 @@ impl Client {
         Ok(answers)
     }
 
-    /// How long the message is with which its unread bytes begin, if it is all there.
+    /// Returns how long the message is with which its unread bytes begin, if it is all there.
     fn message_len(&self) -> Option<usize> {
         let unread = &self.link.unread;
         let len = match (self.link.is_raw, &unread[..]) {
@@ -130,7 +130,7 @@ impl Client {
         self.take_answer(now, &message, coverage)
     }
 
-    /// An ICMP error is about what this client has sent.
+    /// Checks that an ICMP error is about what this client has sent.
     fn take_error(&self, message: &Message<'_>, icmp: Icmp) -> Result<(), Violation> {
         let peer = message.xor_peer_address().ok().flatten();
         let is_asked_for = peer.is_some_and(|peer| self.has_asked_for(peer));
@@ -145,7 +145,7 @@ impl Client {
         })
     }
 
-    /// Data is for whom it says it is for.
+    /// Checks that data says that it is for this client.
     fn take_data(&self, data: &[u8]) -> Result<(), Violation> {
         let payload = Payload::read(data);
         let is_ours = payload

@@ -6,7 +6,7 @@ use turnbuckle_wire::Method;
 
 use crate::message::{Attribute, Draft};
 
-/// The peer that a request is about, and the channel.
+/// Returns the peer that a request is about, and the channel.
 pub(super) fn peer_of(draft: &Draft) -> Option<(SocketAddr, Option<u16>)> {
     let attributes = &draft.attributes;
     let peer = attributes.iter().find_map(|it| match it {
@@ -20,7 +20,7 @@ pub(super) fn peer_of(draft: &Draft) -> Option<(SocketAddr, Option<u16>)> {
     Some((peer, channel))
 }
 
-/// The origin that requests for a realm name.
+/// Returns the origin that requests for a realm name.
 pub(in super::super) fn origin(realm: &str) -> String {
     format!("https://{realm}")
 }
@@ -38,7 +38,7 @@ pub(super) const ACCESS_TOKEN: u16 = 0x001B;
 /// CONNECTION-ID (RFC 6062 §6.2.1).
 const CONNECTION_ID: u16 = 0x002A;
 
-/// A ConnectionBind request.
+/// Makes a ConnectionBind request.
 pub(super) fn bind(connection: u32) -> Draft {
     let id = connection.to_be_bytes().to_vec();
     Draft::request(Method::CONNECTION_BIND).with(Attribute::Raw(CONNECTION_ID, id))

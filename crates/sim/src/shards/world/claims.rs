@@ -7,7 +7,7 @@ use super::super::client::Client;
 use super::rules::Datagram;
 use crate::violation::{Violation, ensure};
 
-/// Nobody but its owner sends to a peer, or hears from it.
+/// Checks that nobody but its owner sends to a peer, or hears from it.
 pub(super) fn check(clients: &[Client], relayed: &Datagram, now: u64) -> Result<(), Violation> {
     let mut others = clients.iter().filter(|it| it.owner != relayed.owner);
     let owner = others.find(|it| it.held(relayed.by, now).any(|peer| peer == relayed.peer));
@@ -16,7 +16,7 @@ pub(super) fn check(clients: &[Client], relayed: &Datagram, now: u64) -> Result<
     })
 }
 
-/// No two clients have been granted one peer of a shared port.
+/// Checks that no two clients have been granted one peer of a shared port.
 pub(super) fn have_one_owner(
     clients: &[Client],
     shared: &[SocketAddr],

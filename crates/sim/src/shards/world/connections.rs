@@ -40,7 +40,7 @@ impl ShardsWorld {
         wire
     }
 
-    /// An address of a client that nobody had before.
+    /// Draws an address of a client that nobody had before.
     pub(super) fn new_address(&mut self, number: usize) -> SocketAddr {
         self.addresses += 1;
         let is_v6 = self.random.one_in(3);
@@ -270,7 +270,7 @@ impl ShardsWorld {
         Ok(())
     }
 
-    /// A stranger opens connections and closes others, so that their places are used again.
+    /// Has a stranger open connections and close others, so that their places are used again.
     pub(super) fn come_and_go(&mut self, number: usize) {
         for _ in 0..self.random.index(6) {
             let port = self.random.between_u16(1024, 60_000);
@@ -315,7 +315,7 @@ impl ShardsWorld {
         guest
     }
 
-    /// A client with a tunnel does something, goes away, or comes anew.
+    /// Has a client with a tunnel do something, go away, or come anew.
     pub(super) fn guest(&mut self, number: usize) {
         if self.phase >= Phase::Silent {
             return;
@@ -337,7 +337,7 @@ impl ShardsWorld {
         self.queue.after(delay, Event::Guest(number));
     }
 
-    /// A client with a tunnel reads what has come on its connection, which `is_over` behind that.
+    /// Has a client with a tunnel read what has come on its connection, which ends behind that if `is_over`.
     pub(super) fn guest_hears(
         &mut self,
         number: usize,
@@ -354,7 +354,7 @@ impl ShardsWorld {
         Ok(())
     }
 
-    /// All clients with tunnels go away. Returns the relayed addresses that they have had until now.
+    /// Has all clients with tunnels go away. Returns the relayed addresses that they have had until now.
     pub(super) fn dismiss_guests(&mut self) -> Vec<SocketAddr> {
         let relays = self
             .guests
@@ -394,7 +394,7 @@ impl ShardsWorld {
         result
     }
 
-    /// A client by QUIC does something.
+    /// Has a client by QUIC do something.
     pub(super) fn quic_client(&mut self, number: usize) -> Result<(), Violation> {
         if self.phase < Phase::Silent {
             let delay = self.with_quic(|quic, scene| quic.act(number, scene))?;
@@ -403,7 +403,7 @@ impl ShardsWorld {
         Ok(())
     }
 
-    /// Nothing is left of connections of QUIC whose clients are gone.
+    /// Checks that nothing is left of connections of QUIC whose clients are gone.
     pub(super) fn connections_are_gone(&self) -> Result<(), Violation> {
         let shards = self.shards.iter();
         let left: usize = shards.map(|it| it.shard.quic_connections()).sum();
@@ -412,7 +412,7 @@ impl ShardsWorld {
         })
     }
 
-    /// Nothing is left of tunnels whose clients are gone, which had these addresses.
+    /// Checks that nothing is left of tunnels whose clients are gone, which had these addresses.
     pub(super) fn tunnels_are_gone(&self, relays: &[SocketAddr]) -> Result<(), Violation> {
         let tunnels = self.shards.iter().map(|running| running.shard.tunnels());
         let left: u64 = tunnels.sum();
@@ -459,7 +459,7 @@ impl ShardsWorld {
         self.queue.after(delay, Event::Stranger(number));
     }
 
-    /// A stranger sends data in a client's name, as if it were the client's proxy.
+    /// Has a stranger send data in a client's name, as if it were the client's proxy.
     fn impersonate(&mut self, number: usize) {
         let proxied = self.clients.iter_mut().filter(|it| it.proxy().is_some());
         let mut proxied: Vec<_> = proxied.collect();
@@ -477,7 +477,7 @@ impl ShardsWorld {
         self.send(from, listener_of(from), bytes);
     }
 
-    /// A stranger sends a hello or a record in the name of a client by DTLS.
+    /// Has a stranger send a hello or a record in the name of a client by DTLS.
     fn forge(&mut self) {
         let clients = 0..self.clients.len();
         let all: Vec<_> = clients

@@ -115,7 +115,7 @@ impl Guest {
         self.relays.iter().copied().filter(move |_| is_open)
     }
 
-    /// Its connection is gone.
+    /// Takes note that its connection is gone.
     pub(super) fn disconnected(&mut self) {
         self.state = State::Over;
     }
@@ -220,7 +220,7 @@ impl Guest {
         }
     }
 
-    /// Data for somebody, several datagrams at once, among them some that have to be lost.
+    /// Returns data for somebody, several datagrams at once, now and then one that has to be lost.
     fn data(&mut self, context: u64, to: SocketAddr, head: &[u8]) -> Vec<u8> {
         if self.random.one_in(10) {
             return self.lost(NO_CONTEXT, None);
@@ -235,7 +235,7 @@ impl Guest {
         one.repeat(1 + self.random.index(6))
     }
 
-    /// A datagram in a context that there is not.
+    /// Returns a datagram in a context that there is not.
     fn lost(&mut self, context: u64, peer: Option<SocketAddr>) -> Vec<u8> {
         let to = peer.unwrap_or_else(|| draw_address(&mut self.random));
         let sender = Sender::Stranger;
@@ -423,7 +423,7 @@ fn datagram(context: u64, head: &[u8], payload: &[u8]) -> Vec<u8> {
     capsule(CapsuleHeader::DATAGRAM, &value)
 }
 
-/// An address as it stands before a payload.
+/// Writes an address as it stands before a payload.
 fn written(address: SocketAddr) -> Vec<u8> {
     let mut bytes = match address.ip() {
         IpAddr::V4(ip) => [&[V4][..], &ip.octets()].concat(),

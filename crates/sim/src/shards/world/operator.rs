@@ -82,7 +82,7 @@ impl Operator {
 }
 
 impl ShardsWorld {
-    /// The operator sets the wall clock, has all shards take over the configuration anew, or lets them take no new allocations.
+    /// Has the operator set the wall clock, change the rules, or allow or forbid further allocations.
     pub(super) fn operate(&mut self) -> Result<(), Violation> {
         if self.phase != Phase::Faults {
             return Ok(());
@@ -101,7 +101,7 @@ impl ShardsWorld {
         Ok(())
     }
 
-    /// The operator changes which peers are refused, and who is known. No shard needs a turn to end what is forbidden then.
+    /// Has the operator change which peers are refused, and who is known. No shard needs a turn to end what is forbidden then.
     fn change_rules(&mut self) -> Result<(), Violation> {
         self.seen.coverage.count("reconfigurations", 0);
         let (now, peers) = (self.queue.now(), self.peers.len());
@@ -117,7 +117,7 @@ impl ShardsWorld {
         Ok(())
     }
 
-    /// The operator has no further allocations made.
+    /// Has the operator forbid further allocations.
     fn drain(&mut self) {
         self.seen.coverage.count("drains", 0);
         for running in &mut self.shards {
@@ -130,7 +130,7 @@ impl ShardsWorld {
             .tell(&mut self.clients, &mut self.guests.by_stream);
     }
 
-    /// The operator has allocations made again.
+    /// Has the operator allow allocations again.
     fn undrain(&mut self) {
         for running in &mut self.shards {
             running.shard.undrain();
@@ -141,7 +141,7 @@ impl ShardsWorld {
             .tell(&mut self.clients, &mut self.guests.by_stream);
     }
 
-    /// Another program takes a port, or gives back what it has.
+    /// Has another program take a port, or give back what it has.
     pub(super) fn other_program(&mut self) {
         let port = FIRST_PORT + self.random.between_u16(0, 48);
         let relay = RELAYS[self.random.index(RELAYS.len())];
@@ -159,7 +159,7 @@ impl ShardsWorld {
         self.queue.after(delay, Event::OtherProgram);
     }
 
-    /// The same of a port for connections.
+    /// Has another program take a port for connections, or give it back.
     fn other_listener(&mut self, address: SocketAddr) {
         let mut host = self.host.lock();
         if host.others.remove(&address) {

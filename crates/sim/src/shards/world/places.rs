@@ -61,17 +61,17 @@ pub(super) const LIMITS: ConnectionLimits = ConnectionLimits {
     per_source: 100,
 };
 
-/// The listener that an address reaches.
+/// Returns the listener that an address reaches.
 pub(super) fn listener_of(from: SocketAddr) -> SocketAddr {
     LISTENERS[usize::from(from.is_ipv6())]
 }
 
-/// The address of a peer.
+/// Returns the address of a peer.
 pub(super) fn peer_at(number: usize, port: u16) -> SocketAddr {
     plan::peer(number, number >= PEERS_V4, port)
 }
 
-/// The addresses of all proxies of one family.
+/// Returns the addresses of all proxies of one family.
 pub(super) fn proxies(is_v6: bool) -> AddressRange {
     let [first, last] = [0, 255].map(|number| plan::proxy(number, is_v6, 0).ip());
     AddressRange::new(first, last).expect("the first is before the last")

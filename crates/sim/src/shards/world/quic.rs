@@ -104,7 +104,7 @@ impl QuicClients {
         Ok(self.random.between(10, 300) * MS)
     }
 
-    /// The link of a client has something to do by itself.
+    /// Has the link of a client do what it has to do by itself.
     pub(super) fn wake(&mut self, number: usize, scene: &mut Scene<'_>) -> Result<(), Violation> {
         // Otherwise an earlier time took the place of this one, or it was another client's.
         if self.all[number].due == Some(scene.now) {
@@ -129,7 +129,7 @@ impl QuicClients {
         self.send(number, scene)
     }
 
-    /// All clients leave. Returns the relayed addresses that their tunnels have had until now.
+    /// Has all clients leave. Returns the relayed addresses that their tunnels have had until now.
     pub(super) fn leave(&mut self, scene: &mut Scene<'_>) -> Result<Vec<SocketAddr>, Violation> {
         let relays = self.all.iter().flat_map(QuicClient::relays).collect();
         for number in 0..self.all.len() {
@@ -163,14 +163,14 @@ impl QuicClients {
         Ok(())
     }
 
-    /// A shard has failed, or the whole process if it is `None`, and with it connections.
+    /// Takes note that a shard has failed, or the whole process if it is `None`, and with it connections.
     pub(super) fn lose(&mut self, now: u64, shard: Option<usize>) {
         for client in &mut self.all {
             client.lose(now, shard);
         }
     }
 
-    /// The operator has no further allocations made.
+    /// Takes note that the operator has forbidden further allocations.
     pub(super) fn drained(&mut self) {
         for client in &mut self.all {
             client.drained();
@@ -193,7 +193,7 @@ impl QuicClients {
         may_send.unwrap_or(true)
     }
 
-    /// A stranger sends a packet with the connection id of a client, from an address of its own.
+    /// Has a stranger send a packet with the connection id of a client, from an address of its own.
     pub(super) fn forge(&mut self, number: usize, scene: &mut Scene<'_>) {
         let Some(head) = self.random.choose(&self.heads).cloned() else {
             return;

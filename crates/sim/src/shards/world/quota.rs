@@ -36,7 +36,7 @@ impl Quota {
         }
     }
 
-    /// A tunnel is asked for on a connection.
+    /// Takes note that a tunnel is asked for on a connection.
     pub(super) fn asked(&mut self, wire: WireId, now: u64) {
         let session = Session {
             asked: now,

@@ -121,7 +121,7 @@ impl Rules {
         }
     }
 
-    /// What leaves a shard or the kernel neither goes to a peer that is refused, nor does it come from one.
+    /// Checks that what leaves a shard or the kernel neither goes to a peer that is refused, nor comes from one.
     pub(super) fn allow(&self, relayed: &Datagram) -> Result<(), Violation> {
         let realm = USERS[user_of(relayed.owner)].realm;
         ensure(!self.refuses(realm, relayed.peer), "policy", || {

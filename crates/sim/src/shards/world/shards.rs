@@ -54,7 +54,7 @@ impl Running {
         running
     }
 
-    /// What the kernel relays the shard would relay too.
+    /// Checks that the shard would relay what the kernel relays.
     pub(super) fn agrees(&mut self) -> Result<(), Violation> {
         let disagreement = self.shard.disagreement();
         ensure(disagreement.is_none(), "published", || {
@@ -167,7 +167,7 @@ impl ShardsWorld {
         self.accounts()
     }
 
-    /// Every datagram that was shown is out, or dropped for one reason, or on its way to another shard.
+    /// Checks that every datagram that was shown is out, or dropped for one reason, or on its way to another shard.
     pub(super) fn accounts(&self) -> Result<(), Violation> {
         let shards = self.shards.iter().map(|running| &running.shard);
         let (sum, under_way) = Shard::accounting(shards);
@@ -206,7 +206,7 @@ impl ShardsWorld {
         })
     }
 
-    /// A datagram has left a shard.
+    /// Checks a datagram that has left a shard, and sends it on.
     fn left(&mut self, shard: usize, sent: Sent) -> Result<(), Violation> {
         let Sent {
             from,
@@ -247,7 +247,7 @@ impl ShardsWorld {
         Ok(())
     }
 
-    /// What is relayed is not forbidden, and nobody has another one's peer.
+    /// Checks that what is relayed is not forbidden, and that nobody has another one's peer.
     pub(super) fn allowed(
         &mut self,
         from: SocketAddr,
@@ -272,13 +272,13 @@ impl ShardsWorld {
         Ok(())
     }
 
-    /// The shard that the kernel gives a 5-tuple to.
+    /// Returns the shard that the kernel gives a 5-tuple to.
     pub(super) fn steered(&self, from: SocketAddr) -> usize {
         let mut mixed = Seeded::new(u64::from(from.port()));
         mixed.index(self.shards.len())
     }
 
-    /// The shard that a datagram comes to: that of its 5-tuple, or where the kernel reads connection ids of QUIC, the one that its id names.
+    /// Returns the shard that a datagram comes to: that of its 5-tuple, or where the kernel reads connection ids of QUIC, the one that its id names.
     pub(super) fn ingress(&mut self, from: SocketAddr, bytes: &[u8]) -> usize {
         let hashed = self.steered(from);
         let issuer = self.operator.server.issuer_of(bytes);
@@ -305,8 +305,8 @@ impl ShardsWorld {
         stalls.fold(self.queue.now(), u64::max) + 100 * MS
     }
 
-    /// The thread of a shard fails in the midst of a turn, and the shard is started anew, without its connections. Its allocations go on if they are in
-    /// its journal.
+    /// Has the thread of a shard fail in the midst of a turn, and starts the shard anew, without its connections. Its allocations go on if they are in its
+    /// journal.
     fn fail(&mut self, index: usize) {
         let now = self.queue.now();
         let homes = self.homes_known_at();
@@ -352,8 +352,8 @@ impl ShardsWorld {
         self.turn_by(index, now);
     }
 
-    /// The process of the server is killed in the midst of everything, and the next one takes over what the journals say, on the sockets that are
-    /// left. Connections are gone, what waits at other sockets is not.
+    /// Kills the process of the server in the midst of everything, and has the next one take over what the journals say, on the sockets that are left.
+    /// Connections are gone, what waits at other sockets is not.
     fn kill(&mut self) {
         self.seen.coverage.count("kills", 0);
         if self.operator.server.journals_begun_anew() > 0 {

@@ -67,7 +67,7 @@ impl Wish {
     }
 }
 
-/// A peer, or now and then an address that nobody may reach.
+/// Draws a peer, or now and then an address that nobody may reach.
 pub(super) fn draw_address(random: &mut Seeded) -> SocketAddr {
     if random.one_in(8) {
         let ip = random.choose(&plan::FORBIDDEN).copied().unwrap_or("::1");

@@ -110,7 +110,7 @@ impl QuicClient {
         waiting.map(|it| it.since).chain(lost_at).min()
     }
 
-    /// A shard has failed, or the whole process if it is `None`.
+    /// Takes note that a shard has failed, or the whole process if it is `None`.
     pub(super) fn lose(&mut self, now: u64, shard: Option<usize>) {
         if let Some(standing) = &mut self.standing
             && (shard.is_none() || standing.home.is_none() || standing.home == shard)
@@ -119,7 +119,7 @@ impl QuicClient {
         }
     }
 
-    /// The operator has no further allocations made.
+    /// Takes note that the operator has forbidden further allocations.
     pub(super) fn drained(&mut self) {
         if let Some(standing) = &mut self.standing {
             standing.has_drained = true;
