@@ -20,7 +20,7 @@ const FORGED: u32 = 5_000;
 /// How long a client may wait for an allocation meanwhile.
 const SERVICE_MAX: Duration = Duration::from_secs(2);
 
-/// V-20: ports and nonces that follow from those before.
+/// Looks for ports and nonces that follow from those before (V-20).
 pub(super) fn randomness(context: &Context, over: Transport) -> io::Result<Verdict> {
     let mut sessions = Vec::new();
     let mut nonces = BTreeSet::new();
@@ -68,7 +68,7 @@ pub(super) fn randomness(context: &Context, over: Transport) -> io::Result<Verdi
     Ok(judge(format!("{} ports and nonces", ports.len()), &wrong))
 }
 
-/// V-22: a nonce used from another port.
+/// Uses a nonce from another port (V-22).
 pub(super) fn stolen_nonce(context: &Context, over: Transport) -> io::Result<Verdict> {
     let mut victim = Session::over(&context.target, over)?;
     victim.fetch_challenge();
@@ -88,7 +88,7 @@ pub(super) fn stolen_nonce(context: &Context, over: Transport) -> io::Result<Ver
     Ok(judge(format!("answered with {got}"), &wrong))
 }
 
-/// V-23: a LIFETIME of zero behind the integrity attribute deletes the allocation.
+/// Tries to delete an allocation by a LIFETIME of zero behind the integrity attribute (V-23).
 pub(super) fn trailing_attributes(context: &Context, over: Transport) -> io::Result<Verdict> {
     let mut session = Session::over(&context.target, over)?;
     if let Err(code) = session.allocate(UDP, |_| {}) {
@@ -114,7 +114,7 @@ pub(super) fn trailing_attributes(context: &Context, over: Transport) -> io::Res
     ))
 }
 
-/// V-24: of two LIFETIMEs the second counts.
+/// Tries to delete an allocation by the second of two LIFETIMEs (V-24).
 pub(super) fn repeated_attributes(context: &Context, over: Transport) -> io::Result<Verdict> {
     let mut session = Session::over(&context.target, over)?;
     if let Err(code) = session.allocate(UDP, |_| {}) {
@@ -138,7 +138,7 @@ pub(super) fn repeated_attributes(context: &Context, over: Transport) -> io::Res
 /// How often both are asked while only one of them is answered: an answer that a busy server gives too late once is no difference.
 const ENUMERATION_TRIES: usize = 3;
 
-/// V-26: an unknown user and a wrong password are answered differently.
+/// Compares the answers to an unknown user and to a wrong password (V-26).
 pub(super) fn enumeration(context: &Context, over: Transport) -> io::Result<Verdict> {
     let ask = |name: &str| -> io::Result<Option<Answer>> {
         let mut session = Session::over(&context.target, over)?;
@@ -199,7 +199,7 @@ fn skeleton(answer: &Answer) -> Vec<(u16, Vec<u8>)> {
     parts
 }
 
-/// V-27: a client that was made to believe that MD5 is all there is.
+/// Acts as a client that was made to believe that MD5 is all there is (V-27).
 pub(super) fn bid_down(context: &Context, over: Transport) -> io::Result<Verdict> {
     let mut session = Session::over(&context.target, over)?;
     session.fetch_challenge();
@@ -223,7 +223,7 @@ pub(super) fn bid_down(context: &Context, over: Transport) -> io::Result<Verdict
     ))
 }
 
-/// V-28: another user deletes an allocation from its own 5-tuple.
+/// Tries to delete an allocation, and to permit a peer on it, as another user from its own 5-tuple (V-28).
 pub(super) fn hijack(context: &Context, over: Transport) -> io::Result<Verdict> {
     let Some(other) = &context.other_user else {
         return Ok(Verdict::NotTried(
@@ -266,7 +266,7 @@ pub(super) fn hijack(context: &Context, over: Transport) -> io::Result<Verdict> 
     ))
 }
 
-/// V-31: access tokens whose lengths lie.
+/// Sends access tokens with false lengths (V-31).
 pub(super) fn access_tokens(context: &Context, over: Transport) -> io::Result<Verdict> {
     let mut session = Session::over(&context.target, over)?;
     session.fetch_challenge();
@@ -304,7 +304,7 @@ pub(super) fn access_tokens(context: &Context, over: Transport) -> io::Result<Ve
     ))
 }
 
-/// V-32: a name of the "REST API" whose time is over.
+/// Uses a name of the "REST API" whose time is over (V-32).
 pub(super) fn expired(context: &Context, over: Transport) -> io::Result<Verdict> {
     let Some(secret) = &context.secret else {
         return Ok(Verdict::NotTried(
@@ -341,7 +341,7 @@ pub(super) fn expired(context: &Context, over: Transport) -> io::Result<Verdict>
     Ok(judge(format!("ended: {ended}, in 1970: {never}"), &wrong))
 }
 
-/// V-34: what a stranger says about its realm stays with the other clients.
+/// Claims another realm as a stranger, and checks that the server's stays the same (V-34).
 pub(super) fn realm(context: &Context, over: Transport) -> io::Result<Verdict> {
     let realm_of = |session: &mut Session| {
         session.fetch_challenge();
@@ -373,7 +373,7 @@ pub(super) fn realm(context: &Context, over: Transport) -> io::Result<Verdict> {
     Ok(judge(format!("{before:?} before and after"), &wrong))
 }
 
-/// V-21: requests with somebody's name and a wrong integrity, many of them, and a client among them.
+/// Sends many requests with somebody's name and a wrong integrity, and then allocates as a client (V-21).
 pub(super) fn forged_integrity(context: &Context, over: Transport) -> io::Result<Verdict> {
     let mut forger = Session::over(&context.target, over)?;
     let name = context.target.credentials.username();

@@ -29,7 +29,7 @@ const BEYOND: usize = 10;
 /// RFC 8656 §7.2 recommends an hour.
 const LIFETIME_MAX: u32 = 3600;
 
-/// V-40: requests that are smaller than their answers, many from one source.
+/// Sends many short requests from one source, and compares their bytes with those of the answers (V-40).
 pub(super) fn amplification(context: &Context, over: Transport) -> io::Result<Verdict> {
     let mut session = Session::over(&context.target, over)?;
     let shapes = [
@@ -93,7 +93,7 @@ fn ratio(out: usize, of: usize) -> f64 {
     out as f64 / of.max(1) as f64
 }
 
-/// V-41: responses and indications that come to the server.
+/// Sends responses and indications to the server (V-41).
 pub(super) fn reflection(context: &Context, over: Transport) -> io::Result<Verdict> {
     let mut session = Session::over(&context.target, over)?;
     let methods = [
@@ -128,7 +128,7 @@ pub(super) fn reflection(context: &Context, over: Transport) -> io::Result<Verdi
     ))
 }
 
-/// V-44: pairs of ports reserved and given back, until they are used up.
+/// Reserves pairs of ports and gives them back, so often that they would be used up (V-44).
 pub(super) fn reservations(context: &Context, over: Transport) -> io::Result<Verdict> {
     let mut refusals = 0;
     let cycles = if over == Transport::Udp {
@@ -198,7 +198,7 @@ pub(super) fn reservations(context: &Context, over: Transport) -> io::Result<Ver
     ))
 }
 
-/// V-45: as many permissions as one likes.
+/// Asks for more permissions on one allocation than a server should grant (V-45).
 pub(super) fn permissions(context: &Context, over: Transport) -> io::Result<Verdict> {
     let mut session = Session::over(&context.target, over)?;
     let mut allocated = session.allocate(UDP, |_| {});
@@ -245,7 +245,7 @@ pub(super) fn permissions(context: &Context, over: Transport) -> io::Result<Verd
     Ok(judge(format!("{granted} granted, then 508"), &wrong))
 }
 
-/// V-49: PADDING (RFC 5780 §7.6) that a stranger asks for.
+/// Asks for PADDING (RFC 5780 §7.6) as a stranger (V-49).
 pub(super) fn padding(context: &Context, over: Transport) -> io::Result<Verdict> {
     let mut session = Session::over(&context.target, over)?;
     let mut wrong = Vec::new();
@@ -266,7 +266,7 @@ pub(super) fn padding(context: &Context, over: Transport) -> io::Result<Verdict>
     Ok(judge(format!("bytes: {}", texts.join(", ")), &wrong))
 }
 
-/// V-52: lifetimes at both ends.
+/// Asks for the longest lifetime and for one of a second (V-52).
 pub(super) fn lifetimes(context: &Context, over: Transport) -> io::Result<Verdict> {
     let mut session = Session::over(&context.target, over)?;
     if let Err(code) = session.allocate(UDP, |_| {}) {
@@ -287,12 +287,12 @@ pub(super) fn lifetimes(context: &Context, over: Transport) -> io::Result<Verdic
     ))
 }
 
-/// V-43: more allocations than a user may have, each asked for twice.
+/// Asks for more allocations than a user may have, for each of them twice (V-43).
 pub(super) fn quota(context: &Context, over: Transport) -> io::Result<Verdict> {
     over_quota(context, &[over])
 }
 
-/// V-33: the same by every transport in turn.
+/// Asks for more allocations than a user may have by every transport in turn (V-33).
 pub(super) fn quota_of_all(context: &Context, _: Transport) -> io::Result<Verdict> {
     over_quota(context, &context.transports)
 }

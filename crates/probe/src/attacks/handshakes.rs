@@ -66,7 +66,7 @@ fn ask(socket: &UdpSocket, datagram: &[u8]) -> Vec<Vec<u8>> {
     answers
 }
 
-/// V-42: a ClientHello without a cookie gets more than it brought.
+/// Sends a ClientHello without a cookie, and checks that the server answers with no more than it brought (V-42).
 pub(super) fn before_a_cookie(context: &Context, over: Transport) -> io::Result<Verdict> {
     let hello = hello([0x42; 32], &[]);
     let answers = ask_as_strangers(context.target.address(over), &hello)?;
@@ -80,7 +80,7 @@ pub(super) fn before_a_cookie(context: &Context, over: Transport) -> io::Result<
     Ok(judge(text, &wrong))
 }
 
-/// V-42: a cookie that was given to another port.
+/// Uses a cookie that was given to another port (V-42).
 pub(super) fn stolen_cookie(context: &Context, over: Transport) -> io::Result<Verdict> {
     let server = context.target.address(over);
     let random = [0x43; 32];
@@ -108,7 +108,7 @@ pub(super) fn stolen_cookie(context: &Context, over: Transport) -> io::Result<Ve
     ))
 }
 
-/// V-42: hellos of many clients that never say more, and one that does. Once in a while its own is lost, and it waits a second before it
+/// Sends hellos of many clients that never say more, and then comes as one that does (V-42). Once in a while its own is lost, and it waits a second before it
 /// sends another; so it may try again.
 pub(super) fn flood(context: &Context, over: Transport) -> io::Result<Verdict> {
     let mut verdict = flood_once(context, over)?;
@@ -152,7 +152,7 @@ fn flood_once(context: &Context, over: Transport) -> io::Result<Verdict> {
     ))
 }
 
-/// V-48: handshakes that are cut off, taken back, in crumbs, or none at all; others go on.
+/// Sends handshakes that are cut off, taken back, in records of one byte, or none at all, and checks that others are served (V-48).
 pub(super) fn gone_wrong(context: &Context, over: Transport) -> io::Result<Verdict> {
     let hello = context.target.contexts.client_hello()?;
     let message = hello.get(5..).unwrap_or_default();
@@ -205,7 +205,7 @@ pub(super) fn gone_wrong(context: &Context, over: Transport) -> io::Result<Verdi
     ))
 }
 
-/// V-48: connections that begin a TLS handshake and never end it.
+/// Opens connections that begin a TLS handshake and never end it (V-48).
 pub(super) fn half_open(context: &Context, over: Transport) -> io::Result<Verdict> {
     let hello = context.target.contexts.client_hello()?;
     let mut open = Vec::new();

@@ -136,7 +136,7 @@ pub(super) fn run(context: &Context, report: &mut Report) {
     }
 }
 
-/// Attacks, each with what it is tried by.
+/// Returns the attacks, each with what it is tried by.
 fn tries(
     context: &Context,
     attacks: impl Iterator<Item = &'static Attack>,

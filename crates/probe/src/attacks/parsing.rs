@@ -20,7 +20,7 @@ const NOISE: usize = 10_000;
 /// The values that length fields are set to.
 const LENGTHS: [u16; 12] = [0, 1, 2, 3, 4, 5, 8, 0x00FF, 0x7FFF, 0xFFFC, 0xFFFE, 0xFFFF];
 
-/// V-61: every length field at its extremes, every message cut off everywhere; the server has to go on.
+/// Sends messages with every length field at its extremes, and cut off everywhere; the server has to go on (V-61).
 pub(super) fn lengths(context: &Context, over: Transport) -> io::Result<Verdict> {
     let mut held = Session::over(&context.target, over)?;
     let _ = held.allocate(UDP, |_| {});
@@ -52,7 +52,7 @@ pub(super) fn lengths(context: &Context, over: Transport) -> io::Result<Verdict>
     Ok(verdict)
 }
 
-/// V-63: bytes without sense, each kind of message among their beginnings.
+/// Sends bytes without sense, each kind of message among their beginnings (V-63).
 pub(super) fn noise(context: &Context, over: Transport) -> io::Result<Verdict> {
     let mut random = SmallRng::seed_from_u64(63);
     let count = if over.is_stream() { NOISE / 50 } else { NOISE };
@@ -173,7 +173,7 @@ fn length_fields(message: &[u8]) -> Vec<usize> {
     places
 }
 
-/// V-60: what was in the server's memory, where only zeros belong.
+/// Looks in the padding of answers, where only zeros belong, for what was in the server's memory (V-60).
 #[expect(clippy::unnecessary_wraps, reason = "attacks have one form")]
 pub(super) fn dirty_padding(context: &Context, _: Transport) -> io::Result<Verdict> {
     let observed = context.target.observed();
@@ -188,7 +188,7 @@ pub(super) fn dirty_padding(context: &Context, _: Transport) -> io::Result<Verdi
     ))
 }
 
-/// V-65: SOFTWARE in an answer to a stranger.
+/// Looks for SOFTWARE in answers to strangers (V-65).
 #[expect(clippy::unnecessary_wraps, reason = "attacks have one form")]
 pub(super) fn software(context: &Context, _: Transport) -> io::Result<Verdict> {
     let observed = context.target.observed();
@@ -202,7 +202,7 @@ pub(super) fn software(context: &Context, _: Transport) -> io::Result<Verdict> {
     ))
 }
 
-/// V-14: a redirection that nothing protects.
+/// Looks for redirections that nothing protects (V-14).
 #[expect(clippy::unnecessary_wraps, reason = "attacks have one form")]
 pub(super) fn redirections(context: &Context, _: Transport) -> io::Result<Verdict> {
     let count = context.target.observed().redirections;

@@ -17,7 +17,7 @@ use turnbuckle_client::blocking::{Session, code, plain};
 const SOMEBODY: [u8; 4] = [21, 0, 0, 9];
 const WAIT: Duration = Duration::from_millis(300);
 
-/// V-13: data without a permission, to the peer and from it, and by a permission for somebody else.
+/// Sends data without a permission, to the peer and from it, and by a permission for somebody else (V-13).
 pub(super) fn permissions(context: &Context, over: Transport) -> io::Result<Verdict> {
     let v4 = context
         .allowed
@@ -90,7 +90,7 @@ pub(super) fn permissions(context: &Context, over: Transport) -> io::Result<Verd
     ))
 }
 
-/// V-29: one number for two peers, two numbers for one, numbers that are none.
+/// Binds one number to two peers, two numbers to one, and numbers that are none (V-29).
 pub(super) fn channels(context: &Context, over: Transport) -> io::Result<Verdict> {
     let mut session = Session::over(&context.target, over)?;
     if let Err(code) = session.allocate(UDP, |_| {}) {

@@ -68,7 +68,7 @@ fn during<T>(
     })
 }
 
-/// V-47: connections that are silent first, then each send a ClientHello, and go; a call goes on meanwhile, and loses what takes a second.
+/// Opens connections that are silent first, then each send a ClientHello, and go; a call goes on meanwhile, and loses what takes a second (V-47).
 pub(super) fn hellos(context: &Context, over: Transport) -> io::Result<Verdict> {
     let mut call = match Call::begin(context)? {
         Ok(call) => call,
@@ -108,7 +108,7 @@ pub(super) fn hellos(context: &Context, over: Transport) -> io::Result<Verdict> 
     Ok(judge(text.clone(), &vec![text; usize::from(is_bad)]))
 }
 
-/// V-42, V-47: connections, or sessions of DTLS, that say one Binding request a minute and hold whatever place they get; new clients come meanwhile.
+/// Opens connections, or sessions of DTLS, that say one Binding request a minute and hold what places they get; new clients come meanwhile (V-42, V-47).
 pub(super) fn held(context: &Context, over: Transport) -> io::Result<Verdict> {
     let (answered, begun) = (AtomicU64::new(0), AtomicU64::new(0));
     let attack = |source: Option<IpAddr>, is_over: &AtomicBool| {
@@ -179,7 +179,7 @@ fn new_clients(context: &Context, over: Transport) -> (u32, Vec<String>) {
     (clients, wrong)
 }
 
-/// V-48: connections come as fast as they can, and a client takes its time for a handshake of TLS.
+/// Opens connections at the rate of a flood, while a client takes its time for a handshake of TLS (V-48).
 pub(super) fn slow_client(context: &Context, over: Transport) -> io::Result<Verdict> {
     if context.strangers.sources.is_empty() {
         let why = "without --source the flood and the client have one address";

@@ -19,8 +19,7 @@ const WAIT: Duration = Duration::from_millis(300);
 /// Where TURN servers have had consoles, pages and metrics: coturn's telnet console, its pages, its metrics.
 const CONSOLES: [u16; 3] = [5766, 8080, 9641];
 
-/// V-47: connections that begin a message and never end it, whatever it is: cut off, longer than it will ever be, or HTTP that goes on a
-/// byte a second.
+/// Opens connections that begin a message and never end it: cut off, longer than it will ever be, or HTTP that goes on a byte a second (V-47).
 pub(super) fn trickle(context: &Context, over: Transport) -> io::Result<Verdict> {
     let message = plain(Class::Request, Method::ALLOCATE, |_| {});
     let mut long = message.clone();
@@ -43,7 +42,7 @@ pub(super) fn trickle(context: &Context, over: Transport) -> io::Result<Verdict>
     wait_for_ends(open)
 }
 
-/// V-47: connections that have agreed on keys and say nothing.
+/// Opens connections that have agreed on keys and say nothing (V-47).
 pub(super) fn silence(context: &Context, over: Transport) -> io::Result<Verdict> {
     let mut sessions = Vec::new();
     for _ in 0..CONNECTIONS {
@@ -99,7 +98,7 @@ fn verdict(left: usize, started: Instant) -> Verdict {
     )
 }
 
-/// V-16: telnet, pages and metrics, on ports of their own and on those of TURN.
+/// Looks for telnet, pages and metrics, on ports of their own and on those of TURN (V-16).
 pub(super) fn consoles(context: &Context, over: Transport) -> io::Result<Verdict> {
     let mut wrong = Vec::new();
     let turn = context.target.address(over);

@@ -91,7 +91,7 @@ impl Scene {
     }
 }
 
-/// V-10: a peer without a permission connects.
+/// Connects as a peer without a permission (V-10).
 pub(super) fn uninvited(context: &Context, over: Transport) -> io::Result<Verdict> {
     let mut scene = match Scene::new(context, over, false)? {
         Ok(scene) => scene,
@@ -117,7 +117,7 @@ pub(super) fn uninvited(context: &Context, over: Transport) -> io::Result<Verdic
     ))
 }
 
-/// V-12: privileged ports, and a thousand others as fast as they go.
+/// Asks for connections to a privileged port, and to a thousand others as fast as they go (V-12).
 pub(super) fn scan(context: &Context, over: Transport) -> io::Result<Verdict> {
     // As the other user, so that what is counted against it is not against the next attack.
     let mut scene = match Scene::new(context, over, true)? {
@@ -159,7 +159,7 @@ pub(super) fn scan(context: &Context, over: Transport) -> io::Result<Verdict> {
     ))
 }
 
-/// V-12: whether the time of a 447 distinguishes a closed port from a filtered one.
+/// Measures whether the time of a 447 distinguishes a closed port from a filtered one (V-12).
 pub(super) fn timing(context: &Context, over: Transport) -> io::Result<Verdict> {
     let mut scene = match Scene::new(context, over, false)? {
         Ok(scene) => scene,
@@ -276,7 +276,7 @@ impl Filtered {
     }
 }
 
-/// V-46: a peer sends as much as it can before the client takes its connection up, which it never does.
+/// Sends as much as a peer can before the client takes its connection up, which it never does (V-46).
 pub(super) fn flood_before_bind(context: &Context, over: Transport) -> io::Result<Verdict> {
     let mut scene = match Scene::new(context, over, false)? {
         Ok(scene) => scene,

@@ -15,7 +15,7 @@ use turnbuckle_client::blocking::{Answer, Session, Target, code};
 /// Addresses that an allocation is moved to one after the other.
 const MOVES: usize = 100;
 
-/// V-30: tickets made up, changed, and stolen.
+/// Uses tickets that are made up, changed, and stolen (V-30).
 pub(super) fn forged(context: &Context, over: Transport) -> io::Result<Verdict> {
     let mut session = Session::over(&context.target, over)?;
     let mut wrong = Vec::new();
@@ -99,7 +99,7 @@ fn ticket(answer: &Answer) -> Option<Vec<u8>> {
     Some(answer.message()?.mobility_ticket()?.to_vec())
 }
 
-/// V-30: a ticket that has been used, from elsewhere; and an allocation moved again and again.
+/// Moves an allocation again and again, and then uses its old tickets from elsewhere (V-30).
 pub(super) fn used_again(context: &Context, over: Transport) -> io::Result<Verdict> {
     let mut owner = Session::over(&context.target, over)?;
     let Some(first) = allocate(&mut owner) else {

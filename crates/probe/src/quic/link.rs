@@ -173,22 +173,22 @@ impl Link {
         });
     }
 
-    /// Whether 0-RTT packets can be sent.
+    /// Returns whether 0-RTT packets can be sent.
     pub(super) fn has_early_keys(&self) -> bool {
         self.early.is_some()
     }
 
-    /// Whether keys for Handshake packets are there.
+    /// Returns whether keys for Handshake packets are there.
     pub(super) fn has_handshake_keys(&self) -> bool {
         self.spaces[1].keys.is_some()
     }
 
-    /// The handshake bytes that were sent in a space, behind which a further message begins.
+    /// Returns how many handshake bytes were sent in a space, behind which a further message begins.
     pub(super) fn crypto_offset(&self, space: Space) -> u64 {
         self.spaces[space.index()].sent.len() as u64
     }
 
-    /// The first datagram, padded to `len` bytes.
+    /// Returns the first datagram, padded to `len` bytes.
     pub(super) fn first_datagram(&mut self, len: usize) -> Vec<u8> {
         let frames = crypto(0, &self.spaces[0].sent.clone());
         self.packet(Space::Initial, &frames, false, len)
@@ -326,7 +326,7 @@ impl Link {
         }) && self.seen.closed.is_none()
     }
 
-    /// Whether the server acknowledges what it is sent on this connection.
+    /// Returns whether the server acknowledges what it is sent on this connection.
     pub(super) fn is_alive(&mut self, time: Duration) -> bool {
         while self.take_at_once() {}
         let before = self.seen.packets_in;

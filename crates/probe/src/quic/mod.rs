@@ -145,8 +145,8 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     })
 }
 
-/// The offer of a client by the rules, which is as long the next time: it keeps no ticket and no
-/// word of the key share that the server prefers, with which its first packet would be longer than 1,200 bytes.
+/// Makes the offer of a client by the rules, which is as long the next time: it keeps no ticket and no word of the key share that the server prefers, with
+/// which its first packet would be longer than 1,200 bytes.
 fn offer(alpn: &str, server_name: &str) -> anyhow::Result<Offer> {
     let mut tls = taking_any(Signatures::Checked)?;
     tls.alpn_protocols = vec![alpn.as_bytes().to_vec()];
@@ -188,7 +188,7 @@ mod tests {
 
     use super::*;
 
-    /// A server that gives tickets, and takes early data with them.
+    /// Makes a server that gives tickets, and takes early data with them.
     fn server() -> Arc<rustls::ServerConfig> {
         let key = PKey::generate_ed25519().expect("a key");
         let mut made = X509::builder().expect("a certificate");
@@ -223,7 +223,7 @@ mod tests {
         }
     }
 
-    /// The bytes with which the offer begins a connection that goes on until the tickets have come, and whether it offers early data.
+    /// Makes a connection by the offer until the tickets have come. Returns how many bytes it begins with, and whether it offers early data.
     fn begun(offer: &Offer, server: &Arc<rustls::ServerConfig>) -> (usize, bool) {
         let (tls, name) = (Arc::clone(&offer.tls), offer.name.clone());
         let client = ClientConnection::new(tls, Version::V1, name, offer.parameters.clone());

@@ -249,7 +249,7 @@ const fn row(rule: &'static str, what: &'static str, act: fn(&Context) -> Verdic
     Row { rule, what, act }
 }
 
-/// The transport parameters of a client by the rules, but for its connection id.
+/// Returns the transport parameters of a client by the rules, but for its connection id.
 pub(super) fn parameters() -> Vec<u8> {
     let values = [
         // max_idle_timeout, initial_max_data, and of streams of each kind.
@@ -279,7 +279,7 @@ fn add(offer: &mut Offer, id: u64, value: &[u8]) {
     offer.parameters.extend(value);
 }
 
-/// An IPv4 and an IPv6 address with ports, a connection id and a reset token (RFC 9000 §18.2).
+/// Returns an IPv4 and an IPv6 address with ports, a connection id and a reset token (RFC 9000 §18.2).
 fn preferred_address() -> Vec<u8> {
     [
         &[192, 0, 2, 1, 1, 187][..],
@@ -353,7 +353,7 @@ fn refused(context: &Context, code: u64, change: fn(&mut Offer)) -> Verdict {
     }
 }
 
-/// An offer that is made with a ticket from its second connection on, and early data with it.
+/// Returns an offer that is made with a ticket from its second connection on, and early data with it.
 pub(super) fn keeping_tickets(offer: &Offer) -> Offer {
     let mut tls = rustls::ClientConfig::clone(&offer.tls);
     tls.resumption = Resumption::in_memory_sessions(16);

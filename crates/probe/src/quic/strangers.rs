@@ -136,7 +136,7 @@ pub(super) const ROWS: &[Row] = &[
     },
 ];
 
-/// A datagram of a version that nobody speaks.
+/// Makes a datagram of a version that nobody speaks.
 fn unknown_version(len: usize) -> Vec<u8> {
     let mut bytes = vec![0; len];
     bytes[..6].copy_from_slice(&[0xc0, 0xfa, 0xce, 0xb0, 0x0c, 8]);
@@ -274,7 +274,7 @@ fn amplification(context: &Context) -> Verdict {
     }
 }
 
-/// Packets with a short header to ids that nobody has.
+/// Sends packets with a short header to ids that nobody has.
 fn resets(context: &Context) -> Verdict {
     let link = match context.link() {
         Ok(link) => link,
@@ -318,7 +318,7 @@ fn longest_answers(
     context.still_serves(format!("{answers} shorter answers"))
 }
 
-/// Whether the connection still answers.
+/// Judges whether the connection still answers.
 fn alive(context: &Context, link: &mut Link, text: &str) -> Verdict {
     match link.is_alive(context.patience) {
         true => Verdict::Held(text.to_owned()),
