@@ -54,7 +54,7 @@ pub(crate) struct Commands {
     pub(crate) meanwhile_peer: Option<Vec<String>>,
 }
 
-/// What placeholders stand for on a host where our program is `turnbuckle`.
+/// Returns what placeholders stand for on a host where our program is `turnbuckle`.
 pub(crate) fn values(
     case: &Case<'_>,
     addresses: &Addresses,
@@ -87,7 +87,7 @@ pub(crate) fn values(
 }
 
 impl Case<'_> {
-    /// A record without figures.
+    /// Makes a record without figures.
     pub(crate) fn empty_record(&self, status: Status, note: &str) -> Record {
         Record {
             case: record::Which {
@@ -120,7 +120,7 @@ impl Case<'_> {
         }
     }
 
-    /// Without a relay there is no server to name.
+    /// Returns the name of the server; without a relay there is none to name.
     fn server_name(&self) -> String {
         if self.scenario.direct {
             "no relay".to_owned()

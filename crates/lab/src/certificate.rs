@@ -5,12 +5,12 @@ use anyhow::{Context as _, Result};
 use crate::host::Host;
 use crate::server::Server;
 
-/// For `{certificate}`, in the scratch directory.
+/// Returns the path for `{certificate}`, in the scratch directory.
 pub(crate) fn certificate(tmp: &str) -> String {
     format!("{tmp}/certificate.pem")
 }
 
-/// For `{key}`.
+/// Returns the path for `{key}`.
 pub(crate) fn key(tmp: &str) -> String {
     format!("{tmp}/key.pem")
 }

@@ -232,7 +232,7 @@ fn servers(arguments: &Arguments, known: &[Server]) -> Result<Vec<Server>> {
     named(&names, known)
 }
 
-/// The servers of scenarios that name their own, unless the command line names some.
+/// Returns the servers of scenarios that name their own, unless the command line names some.
 fn servers_by_scenario(
     arguments: &Arguments,
     scenarios: &[Scenario],
@@ -354,7 +354,7 @@ fn folder(arguments: &Arguments) -> Result<PathBuf> {
     Ok(folder)
 }
 
-/// Versions and command lines, as the report shows them.
+/// Adds versions and command lines, as the report shows them.
 fn describe(session: &mut Session, suite: &Suite, source: &Source, tmp: &str) -> Result<()> {
     let addresses = match source {
         Source::Namespaces { .. } => namespace_addresses("turnbuckle", "turnbuckle"),
@@ -422,7 +422,7 @@ fn describe(session: &mut Session, suite: &Suite, source: &Source, tmp: &str) ->
     Ok(())
 }
 
-/// The first cell of a scenario about connections.
+/// Returns the first cell of a scenario about connections.
 fn first_cell(scenario: Option<&Scenario>) -> Result<Option<Cell>> {
     match scenario {
         Some(scenario) if scenario.question.is_about_connections() => {
@@ -452,7 +452,7 @@ fn first_case<'a>(
     })
 }
 
-/// What the server says of its version; asked on this machine, in namespaces on the same.
+/// Returns what the server says of its version on the relay's host, which with namespaces is this machine.
 fn version(server: &Server, source: &Source) -> Result<String> {
     let Some(line) = &server.version else {
         return Ok("version not known".to_owned());
@@ -465,7 +465,7 @@ fn version(server: &Server, source: &Source) -> Result<String> {
     host.run(&Values(vec![("turnbuckle", turnbuckle)]).fill(line.clone())?)
 }
 
-/// The command lines of one run of each scenario with each server.
+/// Prints the command lines of one run of each scenario with each server.
 fn print_commands(arguments: &Arguments, suite: &Suite) -> Result<()> {
     let addresses: Addresses = match &arguments.hosts {
         Some(path) => HostsFile::read(path)?.addresses()?,

@@ -42,7 +42,7 @@ pub(crate) struct Counted {
 }
 
 impl Snapshot {
-    /// The shell line whose output [`Self::parse`] reads.
+    /// Returns the shell line whose output [`Self::parse`] reads.
     pub(crate) fn command(pids: &[u32], kernel_threads: &[u32]) -> String {
         let mut line = "tail -v -n +1 /proc/net/netstat /proc/net/snmp /proc/net/snmp6 /proc/net/softnet_stat /proc/net/dev /proc/stat"
             .to_owned();
@@ -79,7 +79,7 @@ impl Snapshot {
         self.file_by_path.get(path).map_or("", String::as_str)
     }
 
-    /// What was counted since `earlier`.
+    /// Returns what was counted since `earlier`.
     pub(crate) fn since(&self, earlier: &Self) -> Counted {
         let seconds = self.at.duration_since(earlier.at).as_secs_f64();
         let totals = self.totals();
@@ -192,7 +192,7 @@ fn cpu_since(
         .collect()
 }
 
-/// Columns 14 and 15 of `/proc/PID/stat`, counted behind the name, which may hold spaces.
+/// Returns the seconds of columns 14 and 15 of `/proc/PID/stat`, counted behind the name, which may hold spaces.
 fn process_s(stat: &str) -> f64 {
     let Some((_, columns)) = stat.rsplit_once(") ") else {
         return 0.0;
@@ -206,7 +206,7 @@ fn process_s(stat: &str) -> f64 {
     ticks / 100.0
 }
 
-/// A value of the two-line tables of `/proc/net/{netstat,snmp}`: a line of names, a line of values.
+/// Returns a value of the two-line tables of `/proc/net/{netstat,snmp}`: a line of names, a line of values.
 fn table_value(text: &str, table: &str, name: &str) -> u64 {
     let mut rows = text
         .lines()
@@ -222,7 +222,7 @@ fn table_value(text: &str, table: &str, name: &str) -> u64 {
         .unwrap_or(0)
 }
 
-/// A value of `/proc/net/snmp6`: a name and a value per line.
+/// Returns a value of `/proc/net/snmp6`: a name and a value per line.
 fn list_value(text: &str, name: &str) -> u64 {
     text.lines()
         .filter_map(|line| {
@@ -233,7 +233,7 @@ fn list_value(text: &str, name: &str) -> u64 {
         .unwrap_or(0)
 }
 
-/// Second column, hexadecimal, of each CPU's line.
+/// Adds up the second column, hexadecimal, of each CPU's line.
 fn backlog_drops(softnet: &str) -> u64 {
     softnet
         .lines()
@@ -241,7 +241,7 @@ fn backlog_drops(softnet: &str) -> u64 {
         .sum()
 }
 
-/// Columns 4 (received and dropped) and 12 (dropped instead of sent) of each interface.
+/// Adds up columns 4 (received and dropped) and 12 (dropped instead of sent) of each interface.
 fn link_drops(dev: &str) -> u64 {
     dev.lines()
         .filter_map(|line| {
@@ -252,7 +252,7 @@ fn link_drops(dev: &str) -> u64 {
         .sum()
 }
 
-/// All but idle and waiting, in ticks of 10 ms.
+/// Returns the seconds of all but idle and waiting, from ticks of 10 ms.
 fn machine_busy_s(stat: &str) -> f64 {
     let Some(ticks) = stat.lines().find_map(|line| line.strip_prefix("cpu ")) else {
         return 0.0;
@@ -273,12 +273,12 @@ fn machine_busy_s(stat: &str) -> f64 {
 }
 
 impl Counted {
-    /// CPU seconds of one process or kernel thread.
+    /// Returns the CPU seconds of one process or kernel thread.
     pub(crate) fn cpu_s(&self, pid: u32) -> f64 {
         self.cpu_s_by_pid.get(&pid).copied().unwrap_or(0.0)
     }
 
-    /// CPU seconds of several.
+    /// Returns the CPU seconds of several.
     pub(crate) fn cpu_s_of(&self, pids: &[u32]) -> f64 {
         pids.iter().map(|pid| self.cpu_s(*pid)).sum()
     }

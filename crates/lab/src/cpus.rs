@@ -8,12 +8,12 @@ use std::str::FromStr;
 pub(crate) struct CpuList(Vec<usize>);
 
 impl CpuList {
-    /// CPUs 0 to `count` - 1.
+    /// Returns CPUs 0 to `count` - 1.
     pub(crate) fn all(count: usize) -> Self {
         Self((0..count.max(1)).collect())
     }
 
-    /// Those of this machine that are in use; where the kernel does not say, those that it gives this process.
+    /// Returns those of this machine that are in use; where the kernel does not say, those that it gives this process.
     pub(crate) fn online() -> Self {
         let list = std::fs::read_to_string("/sys/devices/system/cpu/online");
         let list = list.ok().and_then(|list| list.trim().parse().ok());
@@ -34,7 +34,7 @@ impl CpuList {
         self.0.last().copied().unwrap_or(0)
     }
 
-    /// The first for one program and the rest for another; the same one twice if there is only one.
+    /// Returns the first for one program and the rest for another; the same one twice if there is only one.
     pub(crate) fn split(&self) -> (Self, Self) {
         match self.0.split_first() {
             Some((first, rest)) if !rest.is_empty() => (Self(vec![*first]), Self(rest.to_vec())),
@@ -52,7 +52,7 @@ impl CpuList {
 }
 
 impl fmt::Display for CpuList {
-    /// In the form that `taskset -c` takes.
+    /// Writes it in the form that `taskset -c` takes.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (index, cpu) in self.0.iter().enumerate() {
             write!(f, "{}{cpu}", if index == 0 { "" } else { "," })?;
@@ -95,7 +95,7 @@ pub(crate) struct Placement {
 }
 
 impl Placement {
-    /// The server alone on CPU 0; generator and reflector on the rest, apart from each other as soon as there are three CPUs.
+    /// Places the server alone on CPU 0; generator and reflector on the rest, apart from each other as soon as there are three CPUs.
     ///
     /// The generator has the larger share: it sends and it receives.
     pub(crate) fn for_cpus(count: usize) -> Self {

@@ -132,7 +132,7 @@ impl Host {
         let _ = self.run(&format!("kill -{signal} {pid} 2>/dev/null || true"));
     }
 
-    /// Processors of the host.
+    /// Returns how many processors the host has.
     pub(crate) fn cpu_count(&self) -> Result<usize> {
         let text = self.run("nproc --all")?;
         text.trim()
@@ -196,7 +196,7 @@ impl Host {
     }
 }
 
-/// The command that reads shell lines on the host.
+/// Returns the command that reads shell lines on the host.
 pub(crate) fn command(prefix: &[String]) -> Command {
     let mut words = prefix
         .iter()

@@ -147,7 +147,7 @@ pub(crate) enum Source {
     Machines(Box<HostsFile>),
 }
 
-/// Addresses within the namespaces.
+/// Returns the addresses within the namespaces.
 pub(crate) fn namespace_addresses(turnbuckle: &str, instruments: &str) -> Addresses {
     Addresses {
         listen: namespaces::LISTEN_ADDRESS.to_owned(),
@@ -207,7 +207,7 @@ impl Source {
 }
 
 impl Hosts {
-    /// Kernel threads that receive for the relay: NAPI threads of its interfaces, `ksoftirqd` of its CPUs.
+    /// Returns the kernel threads that receive for the relay: NAPI threads of its interfaces, `ksoftirqd` of its CPUs.
     pub(crate) fn relay_kernel_threads(&self) -> Result<Vec<u32>> {
         let text = self
             .relay

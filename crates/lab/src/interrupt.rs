@@ -12,7 +12,7 @@ fn flag() -> &'static Arc<AtomicBool> {
     INTERRUPTED.get_or_init(Arc::default)
 }
 
-/// From now on these signals set the flag instead of ending the process.
+/// Has these signals set the flag from now on instead of ending the process.
 pub(crate) fn watch() -> Result<()> {
     for signal in [
         signal_hook::consts::SIGINT,

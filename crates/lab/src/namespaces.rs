@@ -94,7 +94,7 @@ fn undo() {
         .status();
 }
 
-/// Whether namespaces can be had here.
+/// Checks that namespaces can be had here.
 pub(crate) fn check() -> Result<()> {
     if !rustix::process::geteuid().is_root() {
         bail!("network namespaces need root (or name real machines by --hosts)");
@@ -138,7 +138,7 @@ impl Drop for Namespaces {
     }
 }
 
-/// Shell lines that take everything down and put settings back.
+/// Returns the shell lines that take everything down and put settings back.
 fn undo_lines(old_values: &[(&str, String)]) -> String {
     let mut lines = String::new();
     for namespace in [LOAD, RELAY, PEER] {
@@ -315,7 +315,7 @@ fn thread_napi(namespace: &str, device: &str, cpu: usize) -> Result<()> {
     bail!("no thread {prefix}* appeared")
 }
 
-/// Threads of this machine's kernel that work on packets.
+/// Returns the threads of this machine's kernel that work on packets.
 fn kernel_threads() -> Vec<(u32, String)> {
     let Ok(processes) = fs::read_dir("/proc") else {
         return Vec::new();

@@ -38,7 +38,7 @@ pub(crate) enum Weight {
 }
 
 impl Weight {
-    /// As `/proc/self/autogroup` takes it.
+    /// Returns it as `/proc/self/autogroup` takes it.
     fn nice(self) -> i8 {
         match self {
             Self::Measured => -10,
@@ -48,7 +48,7 @@ impl Weight {
 }
 
 impl Launch<'_> {
-    /// The shell lines that start it.
+    /// Returns the shell lines that start it.
     ///
     /// The scheduler weighs sessions (autogroups), not processes, against each other where `sched_autogroup_enabled` is set: without the
     /// first line another session's build takes half of the server's CPU whatever its nice value. Descriptors: a relay socket each.
@@ -240,7 +240,7 @@ impl Program {
         Ok(self.output())
     }
 
-    /// The last lines it printed.
+    /// Returns the last lines it printed.
     pub(crate) fn output(&self) -> String {
         let lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
         lines

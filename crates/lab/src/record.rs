@@ -199,7 +199,7 @@ pub(crate) struct Accepting {
 }
 
 impl Record {
-    /// The figure, or nothing where this run does not have it.
+    /// Returns the figure, or nothing where this run does not have it.
     pub(crate) fn metric(&self, metric: Metric) -> Option<f64> {
         if self.case.status != Status::Measured {
             return None;
@@ -244,7 +244,7 @@ impl Record {
         (self.case.seconds > 0.0).then(|| cpu_s / self.case.seconds * 100.0)
     }
 
-    /// Microseconds for each connection of the window.
+    /// Returns the microseconds for each connection of the window.
     fn per_connection(&self, cpu_s: f64) -> Option<f64> {
         (cpu_s > 0.0 && self.connections.connections > 0)
             .then(|| cpu_s * 1e6 / self.connections.connections as f64)
@@ -283,7 +283,7 @@ impl Record {
         })
     }
 
-    /// Scenario, arrival and case: what rounds and servers have in common.
+    /// Returns scenario, arrival and case: what rounds and servers have in common.
     pub(crate) fn group(&self) -> Group {
         Group {
             scenario: self.case.scenario.clone(),

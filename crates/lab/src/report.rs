@@ -60,7 +60,7 @@ pub(crate) fn render(folder: &Path) -> Result<()> {
     Ok(())
 }
 
-/// A number with three significant digits, thousands apart.
+/// Writes a number with about three significant digits, a large one in thousands or millions.
 pub(crate) fn figure(value: f64) -> String {
     if !value.is_finite() {
         return "-".to_owned();

@@ -349,13 +349,13 @@ fn start_server(hosts: &Hosts, server: &Server, words: &[String]) -> Result<Prog
     Ok(program)
 }
 
-/// Counts of the reflector at this moment.
+/// Returns the counts of the reflector at this moment.
 fn snapshot_of_peer(hosts: &Hosts, peer: &Program) -> Result<Value> {
     hosts.peer.signal(peer.pid, "USR1");
     peer.event("snapshot", Duration::from_secs(10))
 }
 
-/// Memory of a process that is its own or shared, resident.
+/// Returns the memory of a process that is its own or shared, resident.
 fn resident_kib(hosts: &Hosts, pid: u32) -> Result<u64> {
     let text = hosts.relay.run(&format!(
         "grep -s '^Rss:' /proc/{pid}/smaps_rollup || grep -s '^VmRSS:' /proc/{pid}/status || true"
@@ -367,7 +367,7 @@ fn resident_kib(hosts: &Hosts, pid: u32) -> Result<u64> {
         .unwrap_or(0))
 }
 
-/// Packets of a rate in the window of the counters.
+/// Returns how many packets a rate makes in the window of the counters.
 fn packets(pps: f64, seconds: f64) -> u64 {
     #[expect(
         clippy::cast_possible_truncation,
@@ -378,7 +378,7 @@ fn packets(pps: f64, seconds: f64) -> u64 {
     packets
 }
 
-/// Percent of its time that the busiest sending thread of the load had a CPU, where the result says so.
+/// Returns the percent of its time that the busiest sending thread of the load had a CPU, where the result says so.
 fn busiest_sender(result: &Value) -> f64 {
     let seconds = result["seconds"].as_f64().unwrap_or(0.0);
     if seconds <= 0.0 {

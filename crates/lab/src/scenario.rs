@@ -174,7 +174,7 @@ pub(crate) enum Question {
 }
 
 impl Question {
-    /// Whether it is asked of connections, see [`connections`](crate::connections).
+    /// Returns whether it is asked of connections, see [`connections`](crate::connections).
     pub(crate) fn is_about_connections(self) -> bool {
         matches!(self, Self::Connections | Self::Storm | Self::Shortage)
     }
@@ -442,13 +442,13 @@ impl Scenario {
         Ok(())
     }
 
-    /// A scenario that came with the program.
+    /// Returns a scenario that came with the program.
     pub(crate) fn shipped(name: &str) -> Option<Result<Self>> {
         let (name, text) = SHIPPED.iter().find(|(each, _)| *each == name)?;
         Some(Self::parse(name, text))
     }
 
-    /// All that came with the program.
+    /// Returns all that came with the program.
     pub(crate) fn all_shipped() -> Result<Vec<Self>> {
         SHIPPED
             .iter()
@@ -456,7 +456,7 @@ impl Scenario {
             .collect()
     }
 
-    /// By name, `all`, `connections`, or as a file.
+    /// Finds the scenarios of a name, of `all` or `connections`, or of a file.
     pub(crate) fn find(name: &str) -> Result<Vec<Self>> {
         if name == "all" {
             return Ok(Self::all_shipped()?

@@ -9,7 +9,7 @@ use anyhow::Result;
 pub(crate) struct Scratch(pub(crate) PathBuf);
 
 impl Scratch {
-    /// Where this process has its directory.
+    /// Returns where this process has its directory.
     pub(crate) fn place() -> PathBuf {
         std::env::temp_dir().join(format!("turnbuckle-lab-{}", std::process::id()))
     }

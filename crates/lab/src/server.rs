@@ -39,12 +39,12 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// By which clients come to it in a scenario by `transport`.
+    /// Returns by which transport clients come to it in a scenario by `transport`.
     pub(crate) fn transport(&self, transport: Transport) -> Transport {
         self.transport.unwrap_or(transport)
     }
 
-    /// Its command line for a scenario by `transport`, if it has one.
+    /// Returns its command line for a scenario by `transport`, if it has one.
     pub(crate) fn command(&self, transport: Transport) -> Option<&str> {
         match self.transport(transport) {
             Transport::Udp => Some(&self.command),
@@ -98,7 +98,7 @@ struct ServersFile {
     server: Vec<Server>,
 }
 
-/// The shipped servers, and those of a file, which replace shipped ones of the same name.
+/// Returns the shipped servers, and those of a file, which replace shipped ones of the same name.
 pub(crate) fn known(file: Option<&Path>) -> Result<Vec<Server>> {
     let mut servers = parse(SHIPPED).context("servers.toml")?;
     if let Some(path) = file {

@@ -165,7 +165,7 @@ impl Suite {
         Ok(())
     }
 
-    /// Every server in every cell of a scenario about connections.
+    /// Runs every server in every cell of a scenario about connections.
     fn run_cells(
         &self,
         hosts: &Hosts,
@@ -207,8 +207,8 @@ impl Suite {
         Ok(())
     }
 
-    /// Rounds of a scenario that the folder has already. Further ones follow them: all may take longer than a machine can be had for. Were
-    /// they numbered anew, servers of different hours would be taken for those of one round.
+    /// Returns how many rounds of a scenario the folder has already. Further ones follow them: all may take longer than a machine can be had for. Were they
+    /// numbered anew, servers of different hours would be taken for those of one round.
     fn rounds_done(&self, scenario: &Scenario, arrival: Arrival) -> Result<u32> {
         if !self.raw.exists() {
             return Ok(0);
@@ -222,13 +222,13 @@ impl Suite {
         Ok(rounds.max().unwrap_or(0))
     }
 
-    /// The servers that a scenario is measured with.
+    /// Returns the servers that a scenario is measured with.
     pub(crate) fn servers_of(&self, scenario: &Scenario) -> &[Server] {
         let own = self.servers_by_scenario.get(&scenario.name);
         own.unwrap_or(&self.servers)
     }
 
-    /// The servers of all scenarios.
+    /// Returns the servers of all scenarios, each once.
     pub(crate) fn all_servers(&self) -> Vec<&Server> {
         let mut all: Vec<&Server> = Vec::new();
         for server in self.scenarios.iter().flat_map(|it| self.servers_of(it)) {
@@ -261,7 +261,7 @@ impl Suite {
         record::append(&self.raw, record)
     }
 
-    /// The highest rate, in datagrams sent per second, at which less than [`LOSS_AT_CAPACITY`] is lost: doubling, then halving the interval.
+    /// Finds the highest rate, in datagrams sent per second, at which less than [`LOSS_AT_CAPACITY`] is lost: doubling, then halving the interval.
     fn capacity(&self, case: &Case<'_>, hosts: &Hosts) -> Result<f64> {
         let mut carried = 0.0_f64;
         let mut too_much: Option<f64> = None;
@@ -304,7 +304,7 @@ impl Suite {
 }
 
 impl Suite {
-    /// Whether the case's rate is carried with no more loss than at capacity.
+    /// Returns whether the case's rate is carried with no more loss than at capacity.
     fn carries(&self, probe: &Case<'_>, hosts: &Hosts) -> Result<bool> {
         let (record, _) = probe.run(hosts, &self.tmp)?;
         let loss = record.traffic.lost as f64 / (record.traffic.sent_datagrams.max(1)) as f64;
@@ -314,7 +314,7 @@ impl Suite {
     }
 }
 
-/// A run in one line, for who watches.
+/// Describes a run in one line, for who watches.
 fn line(record: &Record, scenario: &Scenario) -> String {
     let mut text = format!(
         "{} · {} · round {} · ",

@@ -80,7 +80,7 @@ impl fmt::Display for Place {
 }
 
 impl Settings {
-    /// Whether these settings suit a scenario that asks this.
+    /// Checks that these settings suit a scenario that asks this.
     pub(crate) fn check(&self, question: Question) -> Result<()> {
         if self.variants.is_empty() && question == Question::Storm {
             bail!("the question `storm` needs `variants`");
@@ -104,7 +104,7 @@ impl Settings {
         Ok(())
     }
 
-    /// The numbers of workers, for a host of so many CPUs.
+    /// Returns the numbers of workers, for a host of so many CPUs.
     fn worker_counts(&self, cpus: usize) -> Result<Vec<u32>> {
         let mut counts = Vec::new();
         for text in &self.workers {
@@ -128,7 +128,7 @@ impl Settings {
         Ok(counts)
     }
 
-    /// The cells, for a server's host of so many CPUs.
+    /// Returns the cells, for a server's host of so many CPUs.
     pub(crate) fn cells(&self, cpus: usize) -> Result<Vec<Cell>> {
         let places = match self.places.as_slice() {
             [] => &[Place::Namespaces],

@@ -32,7 +32,7 @@ const LOOPBACK_ADDRESSES: [&str; 8] = [
 /// A storm lasts until it is ended.
 const WITHOUT_END_S: f64 = 3600.0;
 
-/// The command lines of a case: in a storm `load` are the calls, and `meanwhile` is the storm.
+/// Returns the command lines of a case: in a storm `load` are the calls, and `meanwhile` is the storm.
 pub(crate) fn commands(
     case: &Case<'_>,
     addresses: &Addresses,

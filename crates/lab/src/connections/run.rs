@@ -55,8 +55,8 @@ pub(crate) fn run(case: &Case<'_>, hosts: &Hosts, tmp: &str) -> Result<(Record, 
     }
 }
 
-/// Ports of the namespaces: as many as there can be and none of them in TIME-WAIT, or as Linux has them. Real machines are left as they are,
-/// and the client warns.
+/// Gives ports to the namespaces: as many as there can be and none of them in TIME-WAIT, or as Linux has them. Real machines are left as they are, and the
+/// client warns.
 pub(crate) fn give_ports(hosts: &Hosts, as_the_kernel: bool) -> Result<()> {
     if !hosts.addresses.are_namespaces {
         return Ok(());
@@ -73,7 +73,7 @@ pub(crate) fn give_ports(hosts: &Hosts, as_the_kernel: bool) -> Result<()> {
     Ok(())
 }
 
-/// Further addresses of the server's host, in the namespaces.
+/// Adds further addresses to the server's host, in the namespaces.
 fn give_addresses(hosts: &Hosts) -> Result<()> {
     if !hosts.addresses.are_namespaces {
         return Ok(());
@@ -176,7 +176,7 @@ impl Bench<'_> {
         server.stop(&self.hosts.relay, &self.case.server.stop, STOP_LIMIT)
     }
 
-    /// As many connections as the clients can make.
+    /// Measures as many connections as the clients can make.
     fn rate(&self) -> Result<(Record, String)> {
         let server = self.server()?;
         let host = self.client_host();
@@ -211,7 +211,7 @@ impl Bench<'_> {
         Ok((record, last_lines))
     }
 
-    /// Calls by themselves and during a storm, with one start of the server. Which comes first changes from round to round.
+    /// Measures calls by themselves and during a storm, with one start of the server. Which comes first changes from round to round.
     fn storm(&self) -> Result<(Record, String)> {
         let hosts = self.hosts;
         let server = self.server()?;
@@ -287,7 +287,7 @@ impl Bench<'_> {
         Ok((record, last_lines))
     }
 
-    /// Clients that each want an answer, while the server has a few descriptors for them and then as many as it likes again.
+    /// Measures clients that each want an answer, while the server has a few descriptors for them and then as many as it likes again.
     fn shortage(&self) -> Result<(Record, String)> {
         let relay = &self.hosts.relay;
         let server = self.server()?;

@@ -21,7 +21,7 @@ pub(crate) struct Spread {
 }
 
 impl Spread {
-    /// Nothing without a value.
+    /// Returns the spread of values; nothing without a value.
     pub(crate) fn of(values: &[f64]) -> Option<Self> {
         let mut sorted: Vec<f64> = values
             .iter()
@@ -206,7 +206,7 @@ fn analyse_group(
     }
 }
 
-/// Whether a run with this bottleneck says something about its server.
+/// Returns whether a run with this bottleneck says something about its server.
 fn counts(question: Question, bottleneck: Bottleneck) -> bool {
     match (question, bottleneck) {
         (_, Bottleneck::Relay) | (Question::Instruments, _) => true,
@@ -294,7 +294,7 @@ fn analyse_server(name: &str, scenario: &Scenario, records: &[&Record]) -> Serve
     }
 }
 
-/// Ratios of the rounds that both servers measured.
+/// Returns the ratios of the rounds that both servers measured.
 fn ratio(
     records: &[&Record],
     servers: &[ServerResult],

@@ -31,7 +31,7 @@ impl Row<'_> {
         Spread::of(&values)
     }
 
-    /// Median with the smallest and the largest.
+    /// Returns the median with the smallest and the largest.
     fn full(&self, value: impl Fn(&Record) -> Option<f64>) -> String {
         self.spread(value).map_or_else(
             || "-".to_owned(),
@@ -60,7 +60,7 @@ impl Row<'_> {
     }
 }
 
-/// The rows of a scenario's cell, by name of the server.
+/// Returns the rows of a scenario's cell, by name of the server.
 fn rows<'a>(records: &[&'a Record], cell: &str) -> Vec<Row<'a>> {
     let of_cell = || {
         records
@@ -78,7 +78,7 @@ fn rows<'a>(records: &[&'a Record], cell: &str) -> Vec<Row<'a>> {
         .collect()
 }
 
-/// Cells in the order in which they were measured.
+/// Returns the cells in the order in which they were measured.
 fn cells<'a>(records: &[&'a Record]) -> Vec<&'a str> {
     let mut cells = Vec::new();
     for record in records {
@@ -96,7 +96,7 @@ fn measured<'a>(records: &'a [Record], scenario: &Scenario) -> Vec<&'a Record> {
         .collect()
 }
 
-/// A table for each scenario about connections, in Markdown.
+/// Returns a table for each scenario about connections, in Markdown.
 pub(super) fn tables(records: &[Record], scenarios: &[Scenario]) -> String {
     let mut text = String::new();
     for scenario in scenarios {
@@ -268,7 +268,7 @@ fn shortages(text: &mut String, records: &[&Record]) {
     text.push('\n');
 }
 
-/// Sentences one after the other, each without what it begins with if the one before begins with the same, up to ` in `.
+/// Joins sentences, each without what it begins with if the one before begins with the same, up to ` in `.
 fn without_repetition<'a>(sentences: impl Iterator<Item = &'a str>) -> String {
     let mut text = String::new();
     let mut before = "";
@@ -286,7 +286,7 @@ fn without_repetition<'a>(sentences: impl Iterator<Item = &'a str>) -> String {
     text
 }
 
-/// Lines over the number of workers, one for each server, for each place of the clients and each of two figures.
+/// Plots lines over the number of workers, one for each server, for each place of the clients and each of two figures.
 pub(super) fn plots(records: &[Record], scenario: &Scenario) -> Vec<String> {
     if !scenario.connections.variants.is_empty() {
         return Vec::new();
@@ -315,7 +315,7 @@ pub(super) fn plots(records: &[Record], scenario: &Scenario) -> Vec<String> {
         .collect()
 }
 
-/// The first part of a cell's name.
+/// Returns the first part of the name of a run's cell.
 fn place(record: &Record) -> &str {
     record
         .connections

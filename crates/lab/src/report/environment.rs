@@ -81,7 +81,7 @@ impl Environment {
 }
 
 impl Session {
-    /// What this machine is.
+    /// Returns a session that says what this machine is.
     pub(crate) fn here() -> Self {
         let output = |program: &str, arguments: &[&str]| {
             std::process::Command::new(program)

@@ -157,7 +157,7 @@ pub(super) fn page(contents: &Contents) -> Result<String> {
     .render()?)
 }
 
-/// Each commit that figures are of, once.
+/// Names each commit that figures are of, once.
 fn commits(sessions: &[Session]) -> String {
     let mut commits: Vec<&str> = Vec::new();
     for session in sessions {
@@ -173,7 +173,7 @@ fn commits(sessions: &[Session]) -> String {
     format!("{noun} {}", commits.join(", "))
 }
 
-/// `findings.md` as HTML. It is written by whoever publishes the report, and so is any HTML in it.
+/// Returns `findings.md` as HTML. It is written by whoever publishes the report, and so is any HTML in it.
 fn findings(markdown: &str) -> String {
     let mut html = String::new();
     let parser = Parser::new_ext(markdown, Options::ENABLE_TABLES);

@@ -9,7 +9,7 @@ use kuva::render::render::render_multiple;
 use super::analysis::GroupResult;
 use crate::scenario::Metric;
 
-/// Every round of every server, or nothing where no server has the figure.
+/// Plots every round of every server; returns nothing where no server has the figure.
 pub(super) fn metric(group: &GroupResult, metric: Metric) -> Option<String> {
     let rows: Vec<(&str, &[f64])> = group
         .servers
