@@ -40,7 +40,7 @@ pub(crate) fn threads(text: &str) -> Result<Threads, String> {
 }
 
 impl Threads {
-    /// The number, `auto` when it was left open; never more than `most`, never none.
+    /// Returns the number, or `auto` when it was left open; never more than `most`, never none.
     pub(crate) fn or(self, auto: usize, most: usize) -> usize {
         let number = match self {
             Self::Auto => auto,
@@ -71,12 +71,12 @@ impl BackendChoice {
     }
 }
 
-/// The name of a way to the server.
+/// Returns a parser of the names of ways to the server.
 pub(crate) fn transports() -> impl TypedValueParser<Value = Reach> {
     PossibleValuesParser::new(Reach::ALL.map(Reach::as_str)).try_map(|text| text.parse::<Reach>())
 }
 
-/// Seconds, fractions allowed, up to a day.
+/// Parses seconds, fractions allowed, up to a day.
 pub(crate) fn seconds(text: &str) -> Result<Duration, String> {
     match text.parse::<f64>() {
         Ok(seconds) if (0.0..=86_400.0).contains(&seconds) => Ok(Duration::from_secs_f64(seconds)),
@@ -84,7 +84,7 @@ pub(crate) fn seconds(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// Packets a second.
+/// Parses packets per second.
 pub(crate) fn rate(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(rate) if rate > 0.0 && rate <= 1e9 => Ok(rate),

@@ -14,7 +14,7 @@ pub(crate) struct Wrong {
 }
 
 impl Wrong {
-    /// There is no such flag, or nothing that would belong to one.
+    /// Makes the error for a flag that does not exist, or for a value that belongs to no flag.
     pub(crate) fn unknown(argument: Arg<'_>) -> Self {
         Self {
             sentence: argument.unexpected().to_string(),
@@ -22,7 +22,7 @@ impl Wrong {
         }
     }
 
-    /// What coturn's programs exit with.
+    /// Returns the code that coturn's programs exit with.
     pub(crate) fn exit_code(&self) -> ExitCode {
         ExitCode::from(if self.is_unknown_flag { 1 } else { 255 })
     }
@@ -49,7 +49,7 @@ impl fmt::Display for Wrong {
     }
 }
 
-/// Any text.
+/// Reads a flag's value, any text.
 pub(crate) fn text(name: &str, parser: &mut Parser) -> Result<String, String> {
     let value = parser
         .value()
@@ -58,7 +58,7 @@ pub(crate) fn text(name: &str, parser: &mut Parser) -> Result<String, String> {
     value.map_err(|_| format!("{name}: not a text in UTF-8"))
 }
 
-/// A number within bounds.
+/// Reads a flag's value, a number within bounds.
 pub(crate) fn number<N>(name: &str, parser: &mut Parser, min: N, max: N) -> Result<N, String>
 where
     N: std::str::FromStr + PartialOrd + fmt::Display,
@@ -70,7 +70,7 @@ where
     }
 }
 
-/// An IP address, or the first one of a name.
+/// Reads a flag's value, an IP address or a name, and returns the address or the name's first one.
 pub(crate) fn address(name: &str, parser: &mut Parser) -> Result<IpAddr, String> {
     let value = text(name, parser)?;
     let found = (value.as_str(), 0).to_socket_addrs();

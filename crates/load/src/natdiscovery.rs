@@ -107,7 +107,7 @@ struct Tests<'a> {
 }
 
 impl Tests<'_> {
-    /// RFC 5780 §4.3.
+    /// Finds out how a NAT maps addresses (RFC 5780 §4.3).
     fn mapping(&mut self) -> Result<(), Failure> {
         title("Mapping Behavior Discovery");
         let port = self.port()?;
@@ -133,7 +133,7 @@ impl Tests<'_> {
         Ok(())
     }
 
-    /// RFC 5780 §4.4.
+    /// Finds out how a NAT filters datagrams (RFC 5780 §4.4).
     fn filtering(&mut self) -> Result<(), Failure> {
         title("Filtering Behavior Discovery");
         let port = self.port()?;
@@ -161,7 +161,7 @@ impl Tests<'_> {
         Ok(())
     }
 
-    /// RFC 5780 §4.6, for one lifetime: an answer says that the mapping was still there.
+    /// Tries one lifetime of a mapping (RFC 5780 §4.6): an answer says that the mapping was still there.
     fn lifetime(&mut self, idle: Duration) -> Result<(), Failure> {
         title("Mapping Lifetime Behavior Discovery");
         let idling = self.port()?;
@@ -179,7 +179,7 @@ impl Tests<'_> {
         Ok(())
     }
 
-    /// Whether a datagram to the address that the server sees comes back.
+    /// Finds out whether a datagram to the address that the server sees comes back.
     fn hairpinning(&mut self) -> Result<(), Failure> {
         title("Hairpinning Behavior Discovery");
         let port = self.port()?;
@@ -194,7 +194,7 @@ impl Tests<'_> {
         Ok(())
     }
 
-    /// What becomes of one port of two addresses.
+    /// Finds out what becomes of one port of two addresses.
     fn collision(&mut self, other: IpAddr) -> Result<(), Failure> {
         title("Collision Behavior Discovery");
         let one = self.port()?;
@@ -205,7 +205,7 @@ impl Tests<'_> {
         Ok(())
     }
 
-    /// The first request of a test, and the server's other address; `None` if it has none, which ends the test.
+    /// Sends the first request of a test, and returns the answer and the server's other address; `None` if it has none, which ends the test.
     fn introduction(&mut self, port: &Port) -> Result<Option<(Reflection, SocketAddr)>, Failure> {
         let first = self.ask(port, self.server, None)?;
         if first.other.is_none() {
@@ -233,7 +233,7 @@ impl Tests<'_> {
         Ok(reflection)
     }
 
-    /// The port that was asked for, or one that nobody has heard of.
+    /// Opens the port that was asked for, or one that nobody has heard of.
     fn port(&self) -> Result<Port, Failure> {
         let Options {
             local, local_port, ..

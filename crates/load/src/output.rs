@@ -39,7 +39,7 @@ impl Log {
     }
 }
 
-/// `1234567` as `1,234,567`.
+/// Groups digits by three: `1234567` becomes `1,234,567`.
 pub(crate) fn grouped(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::with_capacity(digits.len() + digits.len() / 3);

@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::fs;
 
-/// The sum over all UDP sockets of this network namespace that are bound to one of `ports`, from `/proc/net/udp` and `udp6`. 0 where
+/// Returns the sum over all UDP sockets of this network namespace that are bound to one of `ports`, from `/proc/net/udp` and `udp6`. 0 where
 /// those cannot be read.
 pub(crate) fn of_ports(ports: &HashSet<u16>) -> u64 {
     ["/proc/self/net/udp", "/proc/self/net/udp6"]

@@ -33,7 +33,7 @@ impl Stop {
         self.end.load(Ordering::Relaxed)
     }
 
-    /// Whether figures were asked for since the last call.
+    /// Returns whether figures were asked for since the last call.
     pub(crate) fn take_snapshot(&self) -> bool {
         self.snapshot.swap(false, Ordering::Relaxed)
     }

@@ -146,7 +146,7 @@ fn ask_on(options: &Options, port: &Port, stop: &Stop) -> Result<ExitCode, Failu
     })
 }
 
-/// The closing lines, for delays in milliseconds.
+/// Returns the closing lines, for delays in milliseconds.
 fn statistics(sent: u64, delays: &[f64]) -> Vec<String> {
     let received = delays.len();
     let lost = sent.saturating_sub(received as u64);
@@ -209,7 +209,7 @@ impl Options {
     }
 }
 
-/// Where `host` is, in the family of `local` if that is given.
+/// Looks up where `host` is, in the family of `local` if that is given.
 pub(crate) fn server_address(
     host: &str,
     port: u16,

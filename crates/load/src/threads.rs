@@ -41,7 +41,7 @@ pub(crate) fn pin(cpus: Option<&Cpus>, index: usize) -> io::Result<()> {
     })
 }
 
-/// CPUs this process may run on, as a list.
+/// Returns the CPUs this process may run on, as a list.
 fn allowed() -> String {
     let Ok(set) = sched_getaffinity(None) else {
         return "unknown".to_owned();
@@ -52,22 +52,22 @@ fn allowed() -> String {
         .join(",")
 }
 
-/// Number of CPUs this process may run on.
+/// Returns the number of CPUs this process may run on.
 pub(crate) fn available() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
 
-/// CPU time of the calling thread, nanoseconds, from the scheduler's own exact count.
+/// Returns the CPU time of the calling thread, nanoseconds, from the scheduler's own exact count.
 pub(crate) fn cpu_ns() -> u64 {
     schedstat("/proc/thread-self/schedstat")
 }
 
-/// The number of the calling thread, for [`cpu_ns_of`].
+/// Returns the number of the calling thread, for [`cpu_ns_of`].
 pub(crate) fn id() -> i32 {
     rustix::thread::gettid().as_raw_nonzero().get()
 }
 
-/// CPU time of a thread of this process, nanoseconds; 0 once it has ended.
+/// Returns the CPU time of a thread of this process, nanoseconds; 0 once it has ended.
 pub(crate) fn cpu_ns_of(id: i32) -> u64 {
     schedstat(&format!("/proc/self/task/{id}/schedstat"))
 }

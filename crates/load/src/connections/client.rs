@@ -152,7 +152,7 @@ impl Arguments {
         }
     }
 
-    /// All addresses to connect from, beginning with another one for each worker; the kernel's choice if there are none.
+    /// Returns all addresses to connect from, beginning with another one for each worker; none where the kernel chooses.
     fn sources(&self, index: usize) -> Vec<SocketAddrV4> {
         let mut sources: Vec<_> = self
             .sources
@@ -163,7 +163,7 @@ impl Arguments {
         sources
     }
 
-    /// All addresses, beginning with another one for each worker.
+    /// Returns all addresses to connect to, beginning with another one for each worker.
     fn targets(&self, index: usize) -> Vec<SocketAddrV4> {
         let mut targets: Vec<_> = self
             .addresses

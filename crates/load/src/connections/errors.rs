@@ -27,7 +27,7 @@ impl Errors {
     }
 }
 
-/// The counts of all workers, by name, without those that are 0.
+/// Adds up the counts of all workers, by name, and leaves out those that are 0.
 pub(super) fn sum<'a>(workers: impl Iterator<Item = &'a Errors> + Clone) -> Map<String, Value> {
     let mut counts = Map::new();
     for errno in 0..ERRNOS {
@@ -42,7 +42,7 @@ pub(super) fn sum<'a>(workers: impl Iterator<Item = &'a Errors> + Clone) -> Map<
     counts
 }
 
-/// `EMFILE 3, ETIMEDOUT 1`, or `none`.
+/// Returns the counts in words: `EMFILE 3, ETIMEDOUT 1`, or `none`.
 pub(super) fn sentence(counts: &Map<String, Value>) -> String {
     if counts.is_empty() {
         return "none".to_owned();

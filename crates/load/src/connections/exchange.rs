@@ -27,6 +27,8 @@ pub(super) struct Exchange {
 }
 
 impl Exchange {
+    /// Prepares a TLS handshake if `tls` says so, and a STUN Binding transaction if `binding` does.
+    ///
     /// # Errors
     /// The cryptographic library offers no version of TLS.
     pub(super) fn new(tls: bool, binding: bool) -> anyhow::Result<Self> {

@@ -10,7 +10,7 @@ pub(super) fn workers(text: &str) -> Result<usize, String> {
     }
 }
 
-/// CPU time of a connection, microseconds, for a sentence; nothing if there was no connection.
+/// Returns the CPU time of a connection, microseconds, for a sentence; empty if there was no connection.
 pub(super) fn cpu_each(us: Option<f64>) -> String {
     us.map_or_else(String::new, |us| format!(", {us:.2} us of CPU each"))
 }

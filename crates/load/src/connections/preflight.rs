@@ -73,14 +73,14 @@ pub(super) struct Plan<'a> {
 }
 
 impl Plan<'_> {
-    /// Ports towards all addresses.
+    /// Returns the number of local ports towards all addresses.
     fn ports(&self, host: &Host) -> u64 {
         let (first, last) = host.ports;
         (last + 1).saturating_sub(first) * self.addresses.len() as u64 * self.sources.max(1)
     }
 }
 
-/// What should be known before a run.
+/// Returns sentences about what should be known before a run.
 pub(super) fn warnings(host: Host, plan: &Plan<'_>) -> Vec<String> {
     let &Plan {
         close,
@@ -130,7 +130,7 @@ pub(super) fn warnings(host: Host, plan: &Plan<'_>) -> Vec<String> {
     warnings
 }
 
-/// What to make of the errors that came, if ports ran out.
+/// Explains the errors that came, if ports ran out.
 pub(super) fn hint(host: Host, plan: &Plan<'_>, errors: &Map<String, Value>) -> Option<String> {
     let count = errors.get("EADDRNOTAVAIL")?;
     let (first, last) = host.ports;

@@ -322,7 +322,7 @@ fn total(counters: &[Arc<OwnLines<Counters>>], field: fn(&Counters) -> &AtomicU6
         .sum()
 }
 
-/// The CPUs whose connections [`steer_by_cpu`] gives to worker `index`.
+/// Returns the CPUs whose connections [`steer_by_cpu`] gives to worker `index`.
 fn own_cpus(cpus: &[u32], index: usize, workers: usize) -> Vec<u32> {
     if workers >= cpus.len() {
         vec![cpus[index % cpus.len()]]

@@ -60,7 +60,7 @@ pub(super) struct Worker {
     pub(super) latency: Histogram<u64>,
 }
 
-/// Nanoseconds, up to what no connect takes, to a thousandth.
+/// Makes a histogram from 1 ns to ten minutes, longer than any connect takes, three digits.
 pub(super) fn latencies() -> anyhow::Result<Histogram<u64>> {
     Ok(Histogram::new_with_bounds(1, 600_000_000_000, 3)?)
 }

@@ -68,7 +68,7 @@ impl PartialOrd for Datagram {
 }
 
 impl Ord for Datagram {
-    /// The greatest one is due first.
+    /// Orders datagrams so that the greatest one is due first.
     fn cmp(&self, other: &Self) -> std::cmp::Ordering {
         (other.due, other.number).cmp(&(self.due, self.number))
     }
@@ -276,7 +276,7 @@ impl Path {
     }
 }
 
-/// A socket that never blocks, with room for bursts as far as the system allows it.
+/// Binds a socket that never blocks, with room for bursts as far as the system allows it.
 fn bound(address: SocketAddr) -> io::Result<UdpSocket> {
     let socket = UdpSocket::bind(address)?;
     socket.set_nonblocking(true)?;
@@ -307,7 +307,7 @@ mod tests {
         SocketAddr::from(([127, 0, 0, 1], 0))
     }
 
-    /// A server that the path leads to, and a client.
+    /// Returns a path, the server that it leads to, and a client.
     fn pair(rules: Rules) -> (Path, UdpSocket, UdpSocket) {
         let server = UdpSocket::bind(loopback()).expect("an address");
         let address = server.local_addr().expect("bound");

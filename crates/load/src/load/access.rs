@@ -89,7 +89,7 @@ impl Masque {
         })
     }
 
-    /// Where the tunnel of a client leads.
+    /// Returns where the tunnel of a client leads.
     pub(super) fn target(&self, client: u32) -> Option<SocketAddr> {
         let place = usize::try_from(client).ok()? % self.targets.len().max(1);
         self.targets.get(place).copied()

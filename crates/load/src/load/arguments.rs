@@ -63,7 +63,7 @@ impl Mode {
         }
     }
 
-    /// Whether packets go to a peer.
+    /// Returns whether packets go to a peer.
     pub(crate) fn has_packets(self) -> bool {
         !matches!(self, Self::Alloc | Self::Invalid | Self::Negative)
     }
@@ -273,12 +273,12 @@ pub(crate) struct Verdict {
 }
 
 impl Arguments {
-    /// Clients that share a connection.
+    /// Returns how many clients share a connection.
     pub(crate) fn tunnels_per_connection(&self) -> usize {
         self.ends.tunnels.max(1).into()
     }
 
-    /// Who the clients are; `None` where they are nobody.
+    /// Returns who the clients are; `None` where they are nobody.
     ///
     /// # Errors
     /// A clock before 1970, or a user without a password.
@@ -301,7 +301,7 @@ impl Arguments {
         Ok(Some(Credentials::user(name, password)))
     }
 
-    /// By what clients reach the server.
+    /// Returns by what clients reach the server.
     ///
     /// # Errors
     /// What is wrong with the file of authorities, or the name.
@@ -321,13 +321,13 @@ impl Arguments {
         Access::new(transport, self.ends.server, ca_file, name)
     }
 
-    /// The seed that was given, or one.
+    /// Returns the seed that was given, or else a random one.
     pub(crate) fn seed(&self) -> u64 {
         let any = || RandomState::new().hash_one("seed");
         self.seed.unwrap_or_else(any)
     }
 
-    /// Packets per second of all clients together; `None` for as many as possible.
+    /// Returns the packets per second of all clients together; `None` for as many as possible.
     pub(crate) fn total_rate(&self) -> Option<f64> {
         match self.mode {
             Mode::Packet | Mode::Alloc | Mode::Negative => None,
@@ -338,13 +338,13 @@ impl Arguments {
         }
     }
 
-    /// REQUESTED-ADDRESS-FAMILY for an allocation with this peer: the peer's own, if it is IPv6, unless one was asked for.
+    /// Returns REQUESTED-ADDRESS-FAMILY for an allocation with this peer: the peer's own, if it is IPv6, unless one was asked for.
     pub(crate) fn family_of(&self, peer: Option<SocketAddr>) -> Option<AddressFamily> {
         let of_peer = peer.filter(SocketAddr::is_ipv6).map(|_| AddressFamily::V6);
         self.form.family.or(of_peer)
     }
 
-    /// The peers that clients have in turn, and the one that each has besides by a dual allocation.
+    /// Returns the peers that clients have in turn, and the one that each has besides by a dual allocation.
     pub(crate) fn peers(&self) -> (Vec<SocketAddr>, Option<SocketAddr>) {
         if !self.flows.dual || self.habits.uses_one_of_two {
             return (cli::on_ports(&self.ends.peer, self.ends.peer_ports), None);
@@ -354,7 +354,7 @@ impl Arguments {
         (first, second.first().copied())
     }
 
-    /// When clients move.
+    /// Returns when clients move; `None` if they do not.
     pub(crate) fn moves(&self) -> Option<Moves> {
         let every = self.flows.move_every.map(|every| {
             let every = u64::try_from(every.as_nanos()).unwrap_or(u64::MAX);
@@ -363,7 +363,7 @@ impl Arguments {
         every.or_else(|| self.habits.moves_once.then_some(Moves::Once))
     }
 
-    /// The local address: as asked, or any of the family of `to`.
+    /// Returns the local address: as asked, or any of the family of `to`.
     pub(crate) fn local(&self, to: SocketAddr) -> IpAddr {
         self.machine.local.unwrap_or_else(|| match to {
             SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),

@@ -7,7 +7,7 @@ use super::sender;
 pub(super) trait Driver {
     fn listener(&mut self) -> &mut Listener;
 
-    /// Whether packets may flow, as far as they ever will.
+    /// Returns whether packets may flow, as far as they ever will.
     fn is_open(&mut self) -> bool {
         self.listener().is_open()
     }
@@ -18,7 +18,7 @@ pub(super) trait Driver {
     /// The system does not let it wait.
     fn turn(&mut self) -> anyhow::Result<()>;
 
-    /// The clients that may send.
+    /// Returns the clients that may send.
     ///
     /// # Errors
     /// A socket cannot be shared.

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use hdrhistogram::Histogram;
 use turnbuckle_client::Failure;
 
-/// A histogram from 1 ns to a minute, three digits.
+/// Makes a histogram from 1 ns to a minute, three digits.
 pub(super) fn histogram() -> anyhow::Result<Histogram<u64>> {
     Ok(Histogram::new_with_bounds(1, 60_000_000_000, 3)?)
 }

@@ -45,7 +45,7 @@ pub(super) struct Junk {
 }
 
 impl Junk {
-    /// Some hundreds of trains, always the same for a seed.
+    /// Makes some hundreds of trains, always the same for a seed.
     pub(super) fn new(seed: u64) -> Self {
         let mut random = SmallRng::seed_from_u64(seed);
         let trains = (0..KINDS.len() * 32)
@@ -65,7 +65,7 @@ impl Junk {
         Self { trains, next: 0 }
     }
 
-    /// The next `count` datagrams, at most [`TRAIN`], and the length of each.
+    /// Returns the next `count` datagrams, at most [`TRAIN`], and the length of each.
     pub(super) fn next(&mut self, count: usize) -> (&[u8], usize) {
         let at = self.next % self.trains.len();
         self.next += 1;
@@ -74,7 +74,7 @@ impl Junk {
     }
 }
 
-/// One datagram; all of a kind have one length, noise that of `noise_len`.
+/// Makes one datagram; all of a kind have one length, noise and ChannelData that of `noise_len`.
 fn datagram(kind: Kind, noise_len: usize, random: &mut SmallRng) -> Vec<u8> {
     let id = TransactionId::new(random.random());
     let mut buffer = vec![0; 256];

@@ -160,7 +160,7 @@ pub(super) struct Listener {
 }
 
 impl Listener {
-    /// The clients of a task, none of which has sent anything.
+    /// Takes over the clients of a task, none of which has sent anything.
     pub(super) fn new(task: &mut Task) -> anyhow::Result<Self> {
         let clients = std::mem::take(&mut task.clients);
         let waiting = (0..clients.len()).filter(|&index| clients[index].1.is_some());
@@ -199,7 +199,7 @@ impl Listener {
         })
     }
 
-    /// Whether every client has an allocation, or will not get one. In a cycle there is nothing to wait for.
+    /// Returns whether every client has an allocation, or will not get one. In a cycle there is nothing to wait for.
     pub(super) fn is_open(&self) -> bool {
         let is_busy = |at: usize| self.clients.get(at).is_some_and(|one| one.is_busy);
         let mut clients = self.clients.iter().enumerate();
@@ -211,12 +211,12 @@ impl Listener {
             })
     }
 
-    /// The phase when this turn began.
+    /// Returns the phase when this turn began.
     pub(super) fn phase(&self) -> u8 {
         self.phase.now()
     }
 
-    /// A client that has, or is to have, an allocation.
+    /// Returns a client that has, or is to have, an allocation.
     pub(super) fn client(&self, index: usize) -> Option<&Client> {
         self.clients.get(index)?.client.as_ref()
     }
@@ -234,7 +234,7 @@ impl Listener {
         self.outcome.moved = moved;
     }
 
-    /// Whether packets of this client may flow.
+    /// Returns whether packets of this client may flow.
     fn may_send(&self, one: &One) -> bool {
         let mut client = one.client.iter();
         client.any(|client| {
@@ -242,7 +242,7 @@ impl Listener {
         })
     }
 
-    /// The clients that may send. `via` tells by what.
+    /// Returns the clients that may send. `via` tells by what.
     ///
     /// # Errors
     /// Those of `via`.
@@ -278,7 +278,7 @@ impl Listener {
         Ok(opened)
     }
 
-    /// How long nothing has to be done, if nothing arrives.
+    /// Returns how long nothing has to be done, if nothing arrives.
     pub(super) fn wait(&self) -> Duration {
         let due = self
             .timers
@@ -411,12 +411,12 @@ impl Listener {
         }
     }
 
-    /// So many clients ask for a tunnel.
+    /// Counts so many more clients that ask for a tunnel.
     pub(super) fn asks_for_tunnels(&mut self, clients: usize) {
         self.outcome.allocations.attempted += clients as u64;
     }
 
-    /// A client has a tunnel, or has none, or not any more, because of a failure.
+    /// Counts a client's tunnel, or the failure by which it has none, or none any more.
     pub(super) fn tunnel(&mut self, failure: Option<Failure>) {
         match failure {
             None => self.outcome.allocations.allocated += 1,
@@ -424,7 +424,7 @@ impl Listener {
         }
     }
 
-    /// The way to the server is gone, and with it what a client has there.
+    /// Fails a client whose way to the server is gone, and with it what it has there.
     pub(super) fn lost(&mut self, index: usize, failure: Failure, now: u64) {
         let client = self.clients.get_mut(index).map(|one| &mut one.client);
         if client.is_some_and(|client| client.is_some()) {
@@ -509,7 +509,7 @@ impl Listener {
         }
     }
 
-    /// A turn begins.
+    /// Begins a turn: looks at the phase of the run.
     pub(super) fn turn_started(&mut self) {
         self.phase.look();
     }
@@ -570,7 +570,7 @@ impl Listener {
     }
 }
 
-/// Whether `number` is the channel that the client bound.
+/// Returns whether `number` is a channel that the client bound.
 fn is_channel_of(one: &One, number: u16) -> bool {
     let plan = one.plan.as_ref();
     let of_plan = plan.and_then(|plan| plan.peer);

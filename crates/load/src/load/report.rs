@@ -59,7 +59,7 @@ impl Progress {
         }
     }
 
-    /// Once a second.
+    /// Shows the progress of the run, at most once a second.
     pub(super) fn show(&self, now: u64, totals: &Totals) {
         let last = self.last.load(Ordering::Relaxed);
         if now - last < SECOND {
@@ -170,12 +170,12 @@ impl Report {
         self.totals.window_ns as f64 / 1e9
     }
 
-    /// Whether what comes back is the peer's, to be compared with what was sent.
+    /// Returns whether what comes back is the peer's, to be compared with what was sent.
     fn expects_all_back(&self) -> bool {
         self.arguments.mode.has_packets() && !self.arguments.lacks.no_receive
     }
 
-    /// Packets sent and not received.
+    /// Returns how many packets were sent and not received.
     fn lost(&self) -> u64 {
         self.sent
             .saturating_sub(self.listened.received.counts.received)
@@ -283,7 +283,7 @@ impl Report {
         })
     }
 
-    /// The last line for people.
+    /// Returns the last line for people.
     fn sentence(&self) -> String {
         let seconds = self.seconds();
         let mut text = match self.arguments.mode {
@@ -420,7 +420,7 @@ impl Report {
     }
 }
 
-/// Mean, least and most of both, milliseconds.
+/// Returns mean, least and most of both, milliseconds.
 pub(super) fn summary_of(latency: &Histogram<u64>, jitter: &Jitter) -> ([f64; 3], [f64; 3]) {
     let latency_ns = if latency.is_empty() {
         [0.0; 3]
@@ -477,7 +477,7 @@ pub(super) fn failure_name(failure: Failure) -> String {
     }
 }
 
-/// Failures for people, each with how many there were.
+/// Names failures for people, each with how many there were.
 pub(super) fn failures_with_names(failures: &BTreeMap<Failure, u64>) -> Vec<(String, u64)> {
     let failures = failures.iter();
     failures
@@ -485,7 +485,7 @@ pub(super) fn failures_with_names(failures: &BTreeMap<Failure, u64>) -> Vec<(Str
         .collect()
 }
 
-/// What is wrong with a run that was to have more clients; it says nothing about those.
+/// Returns what is wrong with a run that was to have more clients; its figures say nothing about those.
 pub(super) fn refused_clients(failures: &BTreeMap<Failure, u64>, clients: usize) -> Option<String> {
     let refused = failures.values().sum::<u64>();
     (refused > 0).then(|| {
@@ -498,7 +498,7 @@ pub(super) fn refused_clients(failures: &BTreeMap<Failure, u64>, clients: usize)
     })
 }
 
-/// `486 (12 times), timeout (1 time)`; empty without failures.
+/// Returns the failures in words: `486 (12 times), timeout (1 time)`; empty without failures.
 pub(super) fn failures_sentence(failures: &BTreeMap<Failure, u64>) -> String {
     let parts: Vec<_> = failures
         .iter()

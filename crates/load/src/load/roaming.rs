@@ -71,6 +71,8 @@ struct Clients {
 }
 
 impl Roaming {
+    /// Opens a socket for each client; none moves yet.
+    ///
     /// # Errors
     /// A socket cannot be opened.
     pub(super) fn open(task: &mut Task, moves: Moves) -> anyhow::Result<Self> {
@@ -122,7 +124,7 @@ impl Driver for Roaming {
         &mut self.clients.listener
     }
 
-    /// Who moves once does so before the first packet, as coturn's program.
+    /// Returns whether packets may flow. Who moves once does so before the first packet, as coturn's program.
     fn is_open(&mut self) -> bool {
         let clients = &mut self.clients;
         if !clients.listener.is_open() || clients.moves != Moves::Once {
@@ -178,7 +180,7 @@ impl Clients {
         }
     }
 
-    /// How long there is nothing to do, if nothing arrives.
+    /// Returns how long there is nothing to do, if nothing arrives.
     fn wait(&self) -> Duration {
         // The listener never waits longer than moves may be late.
         self.sending.wait(&self.listener)
@@ -231,7 +233,7 @@ impl Clients {
         }
     }
 
-    /// What the server said to a ticket.
+    /// Counts what the server said to a ticket, and moves the client if it was the good one and was taken.
     fn ended(&mut self, index: usize, is_stale: bool, event: Event, now: u64) {
         let Some(place) = self.places.get_mut(index) else {
             return;
@@ -301,7 +303,7 @@ impl Clients {
     }
 }
 
-/// A client that shows `ticket`, or else the one that is good.
+/// Starts a client that shows `ticket`, or else the one that is good.
 fn attempt(
     listener: &Listener,
     index: usize,

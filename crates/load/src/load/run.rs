@@ -126,23 +126,23 @@ impl Run {
         }
     }
 
-    /// Whether clients have tunnels in place of allocations.
+    /// Returns whether clients have tunnels in place of allocations.
     fn has_tunnels(&self) -> bool {
         self.arguments.ends.transport == Reach::Masque
     }
 
-    /// Which clients leave early; `None` if none does.
+    /// Returns which clients leave early; `None` if none does.
     fn leavers(&self) -> Option<Leavers> {
         let leavers = Leavers { seed: self.seed };
         self.arguments.habits.leaves_early.then_some(leavers)
     }
 
-    /// Whether what a client has cannot be shared with another thread.
+    /// Returns whether listeners send, as what a client has cannot be shared with another thread.
     fn is_sent_by_listeners(&self) -> bool {
         self.arguments.ends.transport != Reach::UDP || self.arguments.moves().is_some()
     }
 
-    /// Threads that do nothing but send.
+    /// Returns how many threads do nothing but send.
     fn sender_count(&self) -> usize {
         if self.is_sent_by_listeners() {
             return 0;
@@ -226,7 +226,7 @@ impl Run {
         Ok(())
     }
 
-    /// Which of `number` listeners has a session.
+    /// Returns which of `number` listeners has a session.
     fn listener_of(&self, session: usize, number: usize) -> usize {
         // Both of a pair in one thread, and all tunnels of a connection.
         let together = match self.arguments.flows.pairs {
@@ -254,7 +254,7 @@ impl Run {
         Ok((id, handle))
     }
 
-    /// Where the datagrams of a listener's clients go.
+    /// Returns where the datagrams of a listener's clients go.
     fn to(&self, index: usize) -> anyhow::Result<SocketAddr> {
         let peers = &self.arguments.ends.peer;
         let to = match self.arguments.ends.server {
@@ -302,7 +302,7 @@ impl Run {
         Ok(in_turn.cloned().collect())
     }
 
-    /// How data goes to the peer.
+    /// Returns how data goes to the peer.
     fn path(&self) -> anyhow::Result<Path> {
         if self.arguments.form.indications {
             return Ok(Path::Indications);
@@ -436,12 +436,12 @@ impl Run {
         Ok(())
     }
 
-    /// Why clients have no allocation, and how many; for people.
+    /// Returns why clients have no allocation, and how many; for people.
     pub(crate) fn clients_failed(&self) -> Vec<(String, u64)> {
         report::failures_with_names(&self.crew.failures)
     }
 
-    /// How the run is done, for people.
+    /// Describes for people how the run is done.
     pub(crate) fn describe(&self) -> String {
         format!(
             "{} clients by {}, {} sender threads, {} listener threads, data path: {}",

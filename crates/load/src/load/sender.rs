@@ -56,7 +56,7 @@ pub(super) struct Rate {
 }
 
 impl Rate {
-    /// When a client's packet of this round is due.
+    /// Returns when a client's packet of this round is due.
     fn due(self, begin: u64, round: u64, place: usize) -> u64 {
         let round = round - round % self.burst;
         let number = round as f64 * self.clients as f64 + place as f64;
@@ -73,7 +73,7 @@ impl Rate {
 
 /// By what packets leave. Sessions are named by their place among the sender's.
 pub(super) trait Media {
-    /// Whether a session takes more of a flood.
+    /// Returns whether a session takes more of a flood.
     fn has_room(&mut self, session: usize) -> bool;
 
     /// Sends messages of `len` bytes each, the last one perhaps shorter.
@@ -167,7 +167,7 @@ struct Counted {
     lateness: Histogram<u64>,
 }
 
-/// A sender thread for datagrams: it shares the sockets of the listeners.
+/// Runs a sender thread for datagrams, which shares the sockets of the listeners.
 pub(super) fn run(task: Task) -> anyhow::Result<Outcome> {
     let mut datapath = Datapath::new(task.settings.clone())?;
     let (sender, ways) = Sender::new(task)?;
@@ -251,7 +251,7 @@ impl Media for Datagrams<'_> {
 }
 
 impl Sender {
-    /// The sessions of a task, and by what each is to send.
+    /// Takes over the sessions of a task, and returns with the sender by what each is to send.
     ///
     /// # Errors
     /// Packets do not fit.
@@ -297,12 +297,12 @@ impl Sender {
         Ok((sender, ways))
     }
 
-    /// Whether the window has closed.
+    /// Returns whether the window has closed.
     pub(super) fn is_over(&self) -> bool {
         self.phase.is_over()
     }
 
-    /// A turn begins.
+    /// Begins a turn: looks at the phase of the run.
     pub(super) fn turn_started(&mut self) {
         self.phase.look();
     }
@@ -319,7 +319,7 @@ impl Sender {
         }
     }
 
-    /// Packets that were counted as sent were not.
+    /// Counts datagrams as failed that were counted as sent and were not.
     pub(super) fn failed(&mut self, datagrams: u32) {
         if self.phase.is_measured() {
             self.counted.failed += u64::from(datagrams);
@@ -336,7 +336,7 @@ impl Sender {
         }
     }
 
-    /// Whether every session has sent all it is to send.
+    /// Returns whether every session has sent all it is to send.
     pub(super) fn is_done(&self) -> bool {
         if self.junk.is_some() {
             return self.junk_left() == 0;
@@ -354,7 +354,7 @@ impl Sender {
         sum.saturating_sub(self.counted.all)
     }
 
-    /// When the next packet is due; `None` in a flood.
+    /// Returns when the next packet is due; `None` in a flood.
     pub(super) fn next_due(&self) -> Option<u64> {
         let Pace::Rate(rate) = self.pace else {
             return None;
@@ -457,7 +457,7 @@ impl Sender {
         }
     }
 
-    /// All junk that is due, as trains: one system call for each datagram would be the end of any rate worth asking for.
+    /// Sends junk that is due as one train: one system call for each datagram would allow no rate worth asking for.
     fn junk_due(&mut self, rate: Rate, now: u64, media: &mut impl Media) {
         let Some(&(first_place, _)) = self.turns.sessions.get(self.turns.next) else {
             return;

@@ -18,7 +18,7 @@ pub(super) struct Sending {
 }
 
 impl Sending {
-    /// Nothing yet; what is to be sent will come from `tasks`.
+    /// Begins with nothing to send; what is to be sent will come from `tasks`.
     pub(super) fn new(tasks: Option<Receiver<sender::Task>>) -> Self {
         Self {
             tasks,
@@ -53,14 +53,14 @@ impl Sending {
         Ok(())
     }
 
-    /// A turn begins.
+    /// Begins a turn of the sender, if there is one.
     pub(super) fn turn_started(&mut self) {
         if let Some(sender) = &mut self.sender {
             sender.turn_started();
         }
     }
 
-    /// How long there is nothing to do for the thread of `listener`, if nothing arrives.
+    /// Returns how long there is nothing to do for the thread of `listener`, if nothing arrives.
     pub(super) fn wait(&self, listener: &Listener) -> Duration {
         let wait = listener.wait();
         let Some(sender) = &self.sender else {
@@ -86,14 +86,14 @@ impl Sending {
         }
     }
 
-    /// Packets that were counted as sent were not.
+    /// Counts datagrams as failed that were counted as sent and were not.
     pub(super) fn failed(&mut self, datagrams: u32) {
         if let Some(sender) = &mut self.sender {
             sender.failed(datagrams);
         }
     }
 
-    /// What was sent, by so many system calls; `gso_sends` of them were trains.
+    /// Returns what was sent, by so many system calls; `gso_sends` of them were trains.
     pub(super) fn finish(self, send_calls: u64, gso_sends: u64) -> Option<sender::Outcome> {
         self.sender.map(|sender| sender::Outcome {
             send_calls,

@@ -50,7 +50,7 @@ pub(super) struct Leavers {
 }
 
 impl Leavers {
-    /// How many packets a session sends that is to send `packets` if it stays.
+    /// Returns how many packets a session sends that is to send `packets` if it stays.
     pub(super) fn packets_of(self, session: u32, packets: u64) -> u64 {
         let mut random = SmallRng::seed_from_u64(self.seed ^ u64::from(session));
         match random.random_range(0..8) {
@@ -59,7 +59,7 @@ impl Leavers {
         }
     }
 
-    /// Whether a session is one of them.
+    /// Returns whether a session is one of them.
     pub(super) fn has(self, session: u32) -> bool {
         self.packets_of(session, u64::MAX) < u64::MAX
     }
@@ -80,7 +80,7 @@ pub(super) struct Caller {
 }
 
 impl Caller {
-    /// Messages are padded for a stream (RFC 8656 §12.5).
+    /// Makes a flow of packets of `size` bytes. Messages are padded for a stream (RFC 8656 §12.5).
     ///
     /// # Errors
     /// The packet does not fit a datagram, or not the framing.
@@ -129,7 +129,7 @@ impl Caller {
         })
     }
 
-    /// Bytes of a message.
+    /// Returns how many bytes a message has.
     pub(super) fn message_len(&self) -> usize {
         self.template.len()
     }
@@ -152,7 +152,8 @@ impl Caller {
     }
 }
 
-/// A Send indication with the packet at its end. All of a session's have one transaction id: nothing answers an indication.
+/// Makes a Send indication with the packet at its end, and returns where the packet begins.
+/// All of a session's have one transaction id: nothing answers an indication.
 fn indication(peer: SocketAddr, session: u32, packet: &[u8]) -> anyhow::Result<(Vec<u8>, usize)> {
     let mut id = [0x7b; 12];
     id[..4].copy_from_slice(&session.to_be_bytes());

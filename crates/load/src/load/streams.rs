@@ -50,6 +50,8 @@ pub(super) struct Streams {
 }
 
 impl Streams {
+    /// Makes the event queue; connections begin later.
+    ///
     /// # Errors
     /// No event queue can be had.
     pub(super) fn open(task: &mut Task) -> anyhow::Result<Self> {

@@ -15,7 +15,7 @@ const RECORD_OVERHEAD: usize = 64;
 pub(super) struct TlsSession(UnbufferedClientConnection);
 
 impl TlsSession {
-    /// A session that has said nothing yet.
+    /// Makes a session that has sent nothing yet.
     ///
     /// # Errors
     /// What rustls finds wrong with the configuration.
@@ -25,7 +25,7 @@ impl TlsSession {
         Ok(Self(connection))
     }
 
-    /// Whether keys are still being agreed on.
+    /// Returns whether keys are still being agreed on.
     pub(super) fn is_handshaking(&self) -> bool {
         self.0.is_handshaking()
     }

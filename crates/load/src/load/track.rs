@@ -137,7 +137,7 @@ impl ByItself {
         }
     }
 
-    /// What came, and how many numbers did not.
+    /// Returns what came, and how many numbers did not.
     pub(super) fn counts(&self) -> (Counts, u64) {
         let counts = self.track.counts();
         let sent = self.span.map_or(0, |(low, end)| end - low);

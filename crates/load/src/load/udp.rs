@@ -28,6 +28,8 @@ struct Clients {
 }
 
 impl Udp {
+    /// Opens a socket for each client.
+    ///
     /// # Errors
     /// A socket cannot be opened.
     pub(super) fn open(task: &mut Task) -> anyhow::Result<Self> {

@@ -299,7 +299,7 @@ impl Context {
         self.peer.ok_or_else(missing)
     }
 
-    /// A peer where it does not matter whether the server allows it.
+    /// Returns a peer where it does not matter whether the server allows it.
     fn any_peer(&self) -> SocketAddr {
         self.peer.unwrap_or_else(|| ([192, 0, 2, 1], 9).into())
     }
@@ -335,7 +335,7 @@ impl Row {
 }
 
 impl NegativeReport {
-    /// Whether nothing failed.
+    /// Returns whether nothing failed.
     pub(crate) fn is_clean(&self) -> bool {
         self.count("FAILED") == 0
     }
@@ -345,7 +345,7 @@ impl NegativeReport {
         self.rows.iter().filter(is_counted).count()
     }
 
-    /// For people: a line for each check, and one for all.
+    /// Returns lines for people: one for each check, and one for all.
     pub(crate) fn lines(&self) -> Vec<String> {
         let mut lines: Vec<_> = self.rows.iter().map(Row::sentence).collect();
         lines.push(format!(
@@ -419,7 +419,7 @@ pub(crate) fn run(task: &Task) -> anyhow::Result<NegativeReport> {
     Ok(report)
 }
 
-/// The message of an answer that must be one.
+/// Returns the message of an answer that must be one.
 fn parsed(answer: &Answer) -> Result<Message<'_>, Miss> {
     answer
         .message()

@@ -104,7 +104,7 @@ fn cut(mut bytes: Vec<u8>, len: usize) -> Vec<u8> {
     bytes
 }
 
-/// One byte changed.
+/// Changes one byte.
 fn changed(mut bytes: Vec<u8>, at: usize, flip: u8) -> Vec<u8> {
     if let Some(byte) = bytes.get_mut(at) {
         *byte ^= flip;
@@ -112,7 +112,7 @@ fn changed(mut bytes: Vec<u8>, at: usize, flip: u8) -> Vec<u8> {
     bytes
 }
 
-/// The length field as much too long.
+/// Makes the length field `excess` too long.
 fn with_length(mut bytes: Vec<u8>, excess: i32) -> Vec<u8> {
     let body = i32::try_from(bytes.len()).unwrap_or(0) - 20;
     let field = u16::try_from(body + excess).unwrap_or(u16::MAX);
@@ -122,7 +122,7 @@ fn with_length(mut bytes: Vec<u8>, excess: i32) -> Vec<u8> {
     bytes
 }
 
-/// Requests on an allocation, each with some bytes changed: whatever comes back, the server goes on, and so does the allocation.
+/// Sends requests on an allocation, each with some bytes changed, and checks that server and allocation go on, whatever comes back.
 fn mutants(context: &Context) -> Outcome {
     let mut session = context.allocated()?;
     let peer = context.any_peer();

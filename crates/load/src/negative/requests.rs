@@ -171,13 +171,13 @@ fn v6_peer() -> SocketAddr {
     (Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1), 9).into()
 }
 
-/// CHANNEL-NUMBER, in range or not.
+/// Appends CHANNEL-NUMBER, in range or not.
 fn channel<'w, 'b>(writer: &'w mut MessageWriter<'b>, number: u16) -> &'w mut MessageWriter<'b> {
     let [high, low] = number.to_be_bytes();
     writer.bytes(AttributeType::CHANNEL_NUMBER, &[high, low, 0, 0])
 }
 
-/// A 401 or 438 with what the next try needs.
+/// Checks that an answer is a 401 or 438, whichever is `right`, with what the next try needs.
 fn is_challenge(answer: Option<&Answer>, right: u16) -> Outcome {
     is_one_of(code(answer), &[right])?;
     let Some(answer) = answer else {
@@ -365,7 +365,7 @@ fn lifetime_for(context: &Context, seconds: u32) -> Result<u32, Miss> {
     }
 }
 
-/// Less than the default becomes the default, whatever that is.
+/// Checks that a client that asks for less than the default lifetime gets no less than the default, whatever that is.
 fn short_lifetime(context: &Context) -> Outcome {
     let (_held, answer) = context.allocated_with(|_| {})?;
     let default = parsed(&answer)?.lifetime();
@@ -407,7 +407,7 @@ fn conflicting_channels(context: &Context) -> Outcome {
     is_one_of(bind(first + 1, peer), BAD)
 }
 
-/// A second connection of a client with a TCP allocation.
+/// Checks that ConnectionBind with these attributes is refused on a second connection of a client with a TCP allocation.
 fn connection_bind(context: &Context, build: fn(&mut MessageWriter<'_>)) -> Outcome {
     let _holder = context.tcp_allocated()?;
     let mut data = Session::tcp(&context.target)?;
@@ -425,7 +425,7 @@ fn no_connection(context: &Context) -> Outcome {
     connection_bind(context, |_| {})
 }
 
-/// A TCP allocation that must not be made.
+/// Checks that a TCP allocation with these attributes is refused.
 fn tcp_allocate(context: &Context, build: fn(&mut MessageWriter<'_>)) -> Outcome {
     drop(context.tcp_allocated()?);
     let mut session = Session::tcp(&context.target)?;

@@ -227,7 +227,7 @@ impl Running {
         }
     }
 
-    /// Whether a thread has given up.
+    /// Returns whether a thread has given up.
     fn has_ended(&self) -> bool {
         self.shards.iter().any(|shard| shard.handle.is_finished())
     }

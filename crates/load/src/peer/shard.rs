@@ -95,7 +95,7 @@ struct Client {
     sequence: u64,
 }
 
-/// The session of the packet that opened a flow, marked as the peer's own.
+/// Returns the session of the packet that opened a flow, marked as the peer's own.
 fn session_of(message: &Received<'_>) -> u32 {
     let first = message
         .bytes
@@ -140,7 +140,7 @@ impl Shard {
         self.counters.cpu_ns.store(cpu_ns(), Ordering::Relaxed);
     }
 
-    /// Time until the next datagram of this thread's own is due.
+    /// Returns the time until the next datagram of this thread's own is due.
     pub(super) fn next_send(&self) -> Option<Duration> {
         let Task::Source { rate, .. } = self.task else {
             return None;

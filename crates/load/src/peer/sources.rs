@@ -25,7 +25,7 @@ impl Seen {
 pub(super) struct Sources(HashMap<SocketAddr, Seen>);
 
 impl Sources {
-    /// Counts; says whether the source is new.
+    /// Counts what a source sent, and returns whether the source is new.
     pub(super) fn count(&mut self, source: SocketAddr, seen: Seen) -> bool {
         if let Some(known) = self.0.get_mut(&source) {
             known.add(seen);

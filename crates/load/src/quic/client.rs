@@ -185,7 +185,7 @@ impl Task {
         self.size as f64 / MIB / run.transfer.as_secs_f64()
     }
 
-    /// CPU time of this side for each byte, nanoseconds.
+    /// Returns the CPU time of this side for each byte, nanoseconds.
     fn cpu(self, run: &Run) -> f64 {
         run.cpu_ns as f64 / self.size as f64
     }
@@ -327,7 +327,7 @@ impl Transfer {
         }
     }
 
-    /// The first word counts.
+    /// Ends the run with an outcome; only the first one counts.
     fn end(&self, outcome: Result<Done, String>) {
         self.outcome.borrow_mut().get_or_insert(outcome);
     }

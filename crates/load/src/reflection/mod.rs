@@ -184,7 +184,7 @@ impl Port {
         Err(Failure::Timeout)
     }
 
-    /// The next datagram; `None` when it is `until`.
+    /// Receives the next datagram; `None` when it is `until`.
     fn receive<'b>(
         &self,
         buffer: &'b mut [u8],
@@ -210,7 +210,7 @@ impl Port {
     }
 }
 
-/// Whether waiting goes on: nothing came yet, or an ICMP error of an earlier datagram.
+/// Returns whether waiting goes on: nothing came yet, or an ICMP error of an earlier datagram.
 fn is_passing(error: &io::Error) -> bool {
     matches!(
         error.kind(),
@@ -246,7 +246,7 @@ fn request(transaction: TransactionId, ask: &Ask) -> Vec<u8> {
     bytes
 }
 
-/// The message in `bytes`, if it belongs to this transaction.
+/// Returns the message in `bytes`, if it belongs to this transaction.
 fn message_of(bytes: &[u8], transaction: TransactionId) -> Option<Message<'_>> {
     let message = Message::parse(bytes).ok()?;
     let is_ours = message.transaction_id() == transaction && message.method() == Method::BINDING;

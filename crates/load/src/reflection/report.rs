@@ -22,7 +22,7 @@ impl ReflectionReport {
         }
     }
 
-    /// What a server answered to a request from `local`, which stunclient leaves out.
+    /// Prints what a server answered to a request from `local`, which stunclient leaves out.
     pub(crate) fn answer(&mut self, reflection: &Reflection, local: Option<SocketAddr>) {
         if let Some(other) = reflection.other {
             self.answers += 1;
@@ -41,12 +41,12 @@ impl ReflectionReport {
         }
     }
 
-    /// What a server saw.
+    /// Prints the address that a server saw.
     pub(crate) fn reflexive(&self, address: SocketAddr) {
         self.address("UDP reflexive addr", address);
     }
 
-    /// Whether somebody on the way rewrites addresses that stand in the clear.
+    /// Prints whether somebody on the way rewrites addresses that stand in the clear.
     fn gateway(&self, reflection: &Reflection) {
         match reflection.mapped {
             None => {}
@@ -67,12 +67,12 @@ impl ReflectionReport {
     }
 }
 
-/// What a test begins with.
+/// Prints what a test begins with.
 pub(crate) fn title(text: &str) {
     output::line(&format!("\n-= {text} =-"));
 }
 
-/// What a test found out.
+/// Prints what a test found out.
 pub(crate) fn verdict(text: &str) {
     output::line(&format!("\n{RULE}\n{text}\n{RULE}"));
 }

@@ -33,7 +33,7 @@ impl Job {
         }
     }
 
-    /// Why clients have nothing, and how many.
+    /// Returns why clients have nothing, and how many.
     pub(super) fn clients_failed(&self) -> Vec<(String, u64)> {
         match self {
             Self::Packets(run) => run.clients_failed(),
@@ -41,7 +41,7 @@ impl Job {
         }
     }
 
-    /// Data connections, where there are any.
+    /// Returns how many data connections there are; `None` in a run through UDP relays.
     pub(super) fn connections(&self) -> Option<usize> {
         match self {
             Self::Packets(_) => None,
@@ -49,7 +49,7 @@ impl Job {
         }
     }
 
-    /// How the run is done, for people.
+    /// Describes for people how the run is done.
     pub(super) fn describe(&self) -> String {
         match self {
             Self::Packets(run) => run.describe(),
@@ -73,6 +73,8 @@ impl Job {
         }
     }
 
+    /// Ends the run and returns its figures.
+    ///
     /// # Errors
     /// A thread ended before its time.
     pub(super) fn finish(self) -> anyhow::Result<Summary> {

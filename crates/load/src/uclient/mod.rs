@@ -150,7 +150,7 @@ fn try_what_is_wrong(options: &Options, log: &Log) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The reason phrase of an error code, as coturn prints it behind the code.
+/// Returns the reason phrase of an error code, as coturn prints it behind the code.
 fn reason(code: &str) -> &'static str {
     match code {
         "300" => " (Try Alternate)",

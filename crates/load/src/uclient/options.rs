@@ -325,7 +325,7 @@ impl Given {
         Ok(())
     }
 
-    /// What flags mean for each other, as in the original.
+    /// Applies what flags mean for each other, as in the original.
     fn settle(&mut self) -> Result<(), String> {
         self.flows.is_tcp_relay |= self.flows.is_passive;
         if self.flows.is_tcp_relay {
@@ -524,7 +524,7 @@ impl Given {
         })
     }
 
-    /// As in the original: two connections per client unless `-c`, and two clients to talk to each other.
+    /// Returns how many clients there are, as in the original: two connections per client unless `-c`, and two clients to talk to each other.
     fn client_count(&self) -> usize {
         let unit = match (self.flows.is_client_to_client, self.flows.is_single) {
             (false, true) => 1,

@@ -7,7 +7,7 @@ use crate::cli::{BackendChoice, Threads};
 use crate::reach::Reach;
 
 impl Arguments {
-    /// What is missing or does not go together, as a sentence.
+    /// Returns, as an error, what is missing or does not go together, in a sentence.
     pub(crate) fn check(&self) -> Result<(), String> {
         let mode = self.mode.name();
         if self.lacks.direct && !self.mode.has_packets() {
@@ -108,7 +108,7 @@ impl Arguments {
         Ok(())
     }
 
-    /// What is wrong with moves and dual allocations.
+    /// Returns, as an error, what is wrong with moves and dual allocations.
     fn check_allocations(&self) -> Result<(), String> {
         let mode = self.mode.name();
         let has_calls = self.mode.has_packets() && self.mode != Mode::TcpRelay;
@@ -196,7 +196,7 @@ impl Arguments {
         Ok(())
     }
 
-    /// What does not go with tunnels in place of allocations.
+    /// Returns, as an error, what does not go with tunnels in place of allocations.
     fn check_tunnels(&self) -> Result<(), String> {
         if self.ends.transport != Reach::Masque {
             return match self.ends.tunnels {

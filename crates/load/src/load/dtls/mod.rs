@@ -60,6 +60,8 @@ struct Place {
 }
 
 impl DtlsClients {
+    /// Opens a socket for each client; sessions begin later.
+    ///
     /// # Errors
     /// A socket cannot be opened.
     pub(super) fn open(task: &mut Task) -> anyhow::Result<Self> {

@@ -29,12 +29,12 @@ impl Wire {
         self.ends.clear();
     }
 
-    /// The datagrams written, back to back.
+    /// Returns the datagrams written, back to back.
     pub(super) fn bytes(&self) -> &[u8] {
         &self.outgoing
     }
 
-    /// The datagrams written.
+    /// Returns the datagrams written, one by one.
     pub(super) fn datagrams(&self) -> impl Iterator<Item = &[u8]> {
         let starts = std::iter::once(0).chain(self.ends.iter().copied());
         let ranges = starts.zip(self.ends.iter().copied());
@@ -90,7 +90,7 @@ pub(super) struct DtlsSession {
 }
 
 impl DtlsSession {
-    /// A session that has said nothing yet.
+    /// Makes a session that has sent nothing yet.
     ///
     /// # Errors
     /// OpenSSL has no memory, or does not take the name.
@@ -111,7 +111,7 @@ impl DtlsSession {
         })
     }
 
-    /// Whether keys are still being agreed on.
+    /// Returns whether keys are still being agreed on.
     pub(super) fn is_handshaking(&self) -> bool {
         self.is_handshaking
     }
@@ -184,7 +184,7 @@ impl DtlsSession {
     }
 }
 
-/// Whether a datagram is one record and nothing else (RFC 6347 §4.1).
+/// Returns whether a datagram is one record and nothing else (RFC 6347 §4.1).
 fn is_single_record(datagram: &[u8]) -> bool {
     match datagram {
         [_, _, _, _, _, _, _, _, _, _, _, high, low, rest @ ..] => {

@@ -35,7 +35,7 @@ pub(super) struct Tunnels {
 }
 
 impl Tunnels {
-    /// A connection that asks for these tunnels as soon as it is there.
+    /// Makes the application of a connection that asks for these tunnels as soon as it is there.
     pub(super) fn new(
         asking: &Rc<Asking>,
         inbox: &Rc<RefCell<Inbox>>,

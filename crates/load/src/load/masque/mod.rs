@@ -109,6 +109,8 @@ struct Roaming {
 }
 
 impl MasqueClients {
+    /// Opens a socket for each connection, none of which begins yet.
+    ///
     /// # Errors
     /// A socket cannot be opened, or the system has no randomness.
     pub(super) fn open(task: &mut Task) -> anyhow::Result<Self> {
@@ -277,7 +279,7 @@ impl Clients {
         }
     }
 
-    /// How long there is nothing to do, if nothing arrives.
+    /// Returns how long there is nothing to do, if nothing arrives.
     fn wait(&self) -> Duration {
         let now = Instant::now();
         let wait = self.sending.wait(&self.listener);
@@ -526,7 +528,7 @@ struct Payloads<'a> {
 }
 
 impl Payloads<'_> {
-    /// The connection of a session whose tunnel is open.
+    /// Returns the connection of a session, if its tunnel is open.
     fn name(&self, session: usize) -> Option<ConnectionName> {
         let &place = self.places.get(session)?;
         let link = self.links.all.get(*self.links.of_clients.get(place)?)?;

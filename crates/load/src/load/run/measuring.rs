@@ -90,7 +90,7 @@ impl Run {
         self.phase.store(DRAINED, Ordering::Relaxed);
     }
 
-    /// Whether there is nothing left to do before the time is over.
+    /// Returns whether there is nothing left to do before the time is over.
     fn is_done(&self) -> bool {
         let Some(packets) = self.arguments.volume.packets else {
             return false;

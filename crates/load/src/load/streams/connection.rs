@@ -84,7 +84,7 @@ impl StreamConnection {
         self.socket.as_fd()
     }
 
-    /// Whether packets may be sent.
+    /// Returns whether packets may be sent.
     pub(super) fn is_open(&self) -> bool {
         let is_handshaking = self
             .session
@@ -93,7 +93,7 @@ impl StreamConnection {
         self.is_connected && !is_handshaking
     }
 
-    /// Bytes that wait to be written.
+    /// Returns how many bytes wait to be written.
     pub(super) fn waiting(&self) -> usize {
         self.outgoing.len() - self.written
     }
@@ -183,7 +183,7 @@ impl StreamConnection {
         Ok(())
     }
 
-    /// What the end of the connection means now.
+    /// Returns what the end of the connection means now.
     fn failure(&self) -> Failure {
         if self
             .session

@@ -83,12 +83,12 @@ impl RelayConnection {
         })
     }
 
-    /// Bytes that wait to be written.
+    /// Returns how many bytes wait to be written.
     pub(super) fn waiting(&self) -> usize {
         self.unsealed.len() + self.outgoing.len() - self.written
     }
 
-    /// Where bytes to be said are appended; [`flush`](Self::flush) writes them.
+    /// Returns the buffer to which bytes to be sent are appended; [`flush`](Self::flush) writes them.
     pub(super) fn outgoing(&mut self) -> &mut Vec<u8> {
         if self.session.is_some() {
             &mut self.unsealed
@@ -97,7 +97,7 @@ impl RelayConnection {
         }
     }
 
-    /// What the end of the connection means now.
+    /// Returns what the end of the connection means now.
     pub(super) fn failure(&self) -> Failure {
         if self
             .session

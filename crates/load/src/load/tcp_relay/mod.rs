@@ -286,12 +286,12 @@ impl Run {
         }
     }
 
-    /// Clients that send.
+    /// Returns how many clients send.
     pub(crate) fn clients_ready(&self) -> usize {
         self.clients_ready
     }
 
-    /// Why clients have no connection, and how many; for people.
+    /// Returns why clients have no connection, and how many; for people.
     pub(crate) fn clients_failed(&self) -> Vec<(String, u64)> {
         failures_with_names(&self.clients_failed)
     }

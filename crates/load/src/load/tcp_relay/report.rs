@@ -35,7 +35,7 @@ impl TcpRelayReport {
         })
     }
 
-    /// The figures that coturn's generator prints, and how many data connections there were.
+    /// Returns the figures that coturn's generator prints, and how many data connections there were.
     pub(crate) fn summary(&self) -> Summary {
         let (latency_ms, jitter_ms) =
             summary_of(&self.outcome.delays.latency, &self.outcome.delays.jitter);
@@ -100,7 +100,7 @@ impl TcpRelayReport {
         })
     }
 
-    /// The last line for people.
+    /// Returns the last line for people.
     fn sentence(&self) -> String {
         let mbit = self.bytes(self.outcome.received) as f64 * 8.0 / self.seconds.max(1e-9) / 1e6;
         let mut text = format!(
@@ -144,7 +144,7 @@ impl TcpRelayReport {
         }
     }
 
-    /// What the run was not to be. A stream that is not what was sent needs no limit to be wrong.
+    /// Returns what is wrong with the run, if anything is. A stream that is not what was sent needs no limit to be wrong.
     fn problem(&self) -> Option<String> {
         if self.outcome.corrupted > 0 {
             let corrupted = grouped(self.outcome.corrupted);

@@ -42,7 +42,7 @@ pub(super) struct Pace {
 }
 
 impl Pace {
-    /// When packet `number` of a client is due, nanoseconds after `begin`.
+    /// Returns when packet `number` of a client is due, nanoseconds, if the pace begins at `begin`.
     pub(super) fn due(self, begin: u64, session: u32, number: u64) -> u64 {
         let place = f64::from(session) / self.clients.max(1) as f64;
         #[expect(

@@ -176,7 +176,7 @@ impl Worker {
         self.task.phase.load(Ordering::Relaxed) == DRAINED
     }
 
-    /// Whether every client can send, or never will.
+    /// Returns whether every client can send, or never will.
     fn is_open(&self) -> bool {
         let is_known = |one: &One| matches!(one.stage, Stage::Open | Stage::Ended);
         self.clients.iter().all(is_known)
@@ -222,7 +222,7 @@ impl Worker {
         Ok(())
     }
 
-    /// How long there is nothing to do, nanoseconds.
+    /// Returns how long there is nothing to do, nanoseconds.
     fn wait(&self) -> u64 {
         let next = |heap: &BinaryHeap<Reverse<(u64, usize)>>| {
             heap.peek().map_or(u64::MAX, |&Reverse((due, _))| due)
@@ -371,7 +371,7 @@ impl Worker {
         }
     }
 
-    /// The second of two that both have an allocation lets the first one's relay connect to its own.
+    /// Lets the first one's relay connect to that of the second, once both of two have an allocation.
     fn join(&mut self, index: usize, now: u64) {
         let (first, second) = (index & !1, index | 1);
         if let (Some(peer), Some(_)) = (self.relayed(first), self.relayed(second)) {
@@ -379,7 +379,7 @@ impl Worker {
         }
     }
 
-    /// The second of two may be connected to.
+    /// Connects the first of two to the relay of the second, which permits it now.
     fn connect_partner(&mut self, index: usize, now: u64) {
         if let Some(peer) = self.relayed(index) {
             self.open(index ^ 1, now, peer, Path::Connection);
@@ -462,7 +462,7 @@ impl Worker {
         }
     }
 
-    /// A connection can be read or written.
+    /// Serves a connection that can be read or written.
     fn ready(&mut self, index: usize, kind: usize, flags: EventFlags) {
         let mut buffer = std::mem::take(&mut self.buffer);
         let epoll = &self.epoll;

@@ -44,7 +44,7 @@ impl Worker {
         data.unread.drain(..used);
     }
 
-    /// What came to the peer's end goes back.
+    /// Sends back what came to the peer's end.
     pub(super) fn send_back(&mut self, index: usize) {
         let epoll = &self.epoll;
         let far = self
@@ -142,7 +142,7 @@ impl Worker {
         }
     }
 
-    /// A connection takes bytes again.
+    /// Resumes a client that had stopped sending, as its connection takes bytes again.
     pub(super) fn resume(&mut self, index: usize, now: u64) {
         if let Some(one) = self.clients.get_mut(index)
             && one.is_stalled
