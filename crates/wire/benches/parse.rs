@@ -18,7 +18,7 @@ const USERNAME: &[u8] = b"1732230000:alice@example.org";
 const REALM: &[u8] = b"example.org";
 const NONCE: &[u8] = b"obMatJos2AAAAv7uGfRqPCdQKOzQ";
 
-/// The Refresh request, 140 bytes with SHA-1.
+/// Returns the Refresh request, 140 bytes with SHA-1.
 fn refresh_request(key: &IntegrityKey) -> Vec<u8> {
     let mut buf = [0; 256];
     let id = TransactionId::new(*b"\x01\x23\x45\x67\x89\xab\xcd\xef\xfe\xdc\xba\x98");

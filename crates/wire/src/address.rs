@@ -19,7 +19,7 @@ pub enum AddressFamily {
 }
 
 impl AddressFamily {
-    /// The family's number on the wire.
+    /// Returns the family's number on the wire.
     #[must_use]
     pub const fn number(self) -> u8 {
         match self {
@@ -28,7 +28,7 @@ impl AddressFamily {
         }
     }
 
-    /// The family of an address.
+    /// Returns the family of an address.
     #[must_use]
     pub const fn of(address: IpAddr) -> Self {
         match address {
@@ -98,7 +98,7 @@ pub(crate) fn parse_xor(
     parse(value).map(|address| xored(address, transaction_id))
 }
 
-/// The value of a MAPPED-ADDRESS: a buffer and how much of it is used.
+/// Returns the value of a MAPPED-ADDRESS: a buffer and how much of it is used.
 pub(crate) fn encode(address: SocketAddr) -> ([u8; VALUE_LEN_MAX], usize) {
     let mut value = [0; VALUE_LEN_MAX];
     let [_zero, family, p0, p1, octets @ ..] = &mut value;
@@ -118,7 +118,7 @@ pub(crate) fn encode(address: SocketAddr) -> ([u8; VALUE_LEN_MAX], usize) {
     (value, len)
 }
 
-/// The value of an XOR-MAPPED-ADDRESS.
+/// Returns the value of an XOR-MAPPED-ADDRESS: a buffer and how much of it is used.
 pub(crate) fn encode_xor(
     address: SocketAddr,
     transaction_id: TransactionId,

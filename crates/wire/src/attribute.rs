@@ -12,13 +12,13 @@ use core::fmt;
 pub struct AttributeType(u16);
 
 impl AttributeType {
-    /// The type with this number.
+    /// Returns the type with this number.
     #[must_use]
     pub const fn new(number: u16) -> Self {
         Self(number)
     }
 
-    /// The number as it stands on the wire.
+    /// Returns the number as it stands on the wire.
     #[must_use]
     pub const fn number(self) -> u16 {
         self.0
@@ -80,7 +80,7 @@ const fn table_index(number: u16) -> usize {
     ((number & 0x3F) | (number >> 15) << 6) as usize
 }
 
-/// The slot of a type, or [`UNKNOWN`].
+/// Returns the slot of a type, or [`UNKNOWN`].
 #[inline]
 pub(crate) const fn slot_of(kind: AttributeType) -> u8 {
     if kind.0 & !0x803F != 0 {
@@ -102,7 +102,7 @@ macro_rules! registry {
         impl AttributeType {
             $($(#[doc = $doc])* pub const $name: Self = Self($number);)*
 
-            /// The name the defining document uses, if the type is known.
+            /// Returns the name the defining document uses, if the type is known.
             #[must_use]
             pub const fn name(self) -> Option<&'static str> {
                 match self.0 {

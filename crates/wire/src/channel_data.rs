@@ -21,7 +21,7 @@ impl ChannelNumber {
     /// The highest channel number of RFC 5766, whose clients choose from 0x4000..=0x7FFF.
     pub const MAX_RFC5766: Self = Self(0x7FFF);
 
-    /// A number in the wider range of RFC 5766 §11, for a server whose operator still admits such clients.
+    /// Takes a number in the wider range of RFC 5766 §11, for a server whose operator still admits such clients.
     ///
     /// # Errors
     ///
@@ -35,7 +35,7 @@ impl ChannelNumber {
         }
     }
 
-    /// The number as it stands on the wire.
+    /// Returns the number as it stands on the wire.
     #[must_use]
     #[inline]
     pub const fn get(self) -> u16 {
@@ -104,7 +104,7 @@ impl<'a> ChannelData<'a> {
         })
     }
 
-    /// The header for `len` bytes of payload.
+    /// Returns the header for `len` bytes of payload.
     #[must_use]
     #[inline]
     pub const fn header(number: ChannelNumber, len: u16) -> [u8; 4] {

@@ -40,7 +40,7 @@ impl ParseError {
         Self::FingerprintMismatch,
     ];
 
-    /// A fixed name in lower case, usable as a metric label.
+    /// Returns a fixed name in lower case, usable as a metric label.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {

@@ -57,7 +57,7 @@ fn split(value: &[u8]) -> Result<(u8, u16, &[u8]), AttributeError> {
     Ok((first, code, text::checked(reason)?))
 }
 
-/// Class and number of a code, or `None` outside 300..=699.
+/// Returns class and number of a code, or `None` outside 300..=699.
 pub(crate) fn class_and_number(code: u16) -> Option<[u8; 2]> {
     if !(300..=699).contains(&code) {
         return None;

@@ -8,7 +8,7 @@
 /// Keeps the CRC of a STUN message apart from one that another protocol may put in the same place ("STUN").
 const MASK: u32 = 0x5354_554E;
 
-/// The fingerprint of everything before the attribute; the header's length field must already count it.
+/// Computes the fingerprint of everything before the attribute; the header's length field must already count it.
 #[inline]
 pub(crate) fn compute(before: &[u8]) -> u32 {
     crc32fast::hash(before) ^ MASK

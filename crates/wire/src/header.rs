@@ -13,7 +13,7 @@ pub const HEADER_LEN: usize = 20;
 /// The value that marks a STUN message, bytes 4 to 7 (RFC 8489 §5).
 pub const MAGIC_COOKIE: u32 = 0x2112_A442;
 
-/// Number of zero bytes that follow a value of `len` bytes to reach a multiple of four (RFC 8489 §14).
+/// Returns the number of zero bytes that follow a value of `len` bytes to reach a multiple of four (RFC 8489 §14).
 #[must_use]
 #[inline]
 pub const fn padding_len(len: usize) -> usize {
@@ -70,7 +70,7 @@ impl Method {
     /// ConnectionAttempt, an indication (RFC 6062 §6.1).
     pub const CONNECTION_ATTEMPT: Self = Self(0x00C);
 
-    /// The method with this number; `None` above 0xFFF.
+    /// Returns the method with this number; `None` above 0xFFF.
     #[must_use]
     pub const fn new(number: u16) -> Option<Self> {
         if number <= 0xFFF {
@@ -80,13 +80,13 @@ impl Method {
         }
     }
 
-    /// The method's number, at most 0xFFF.
+    /// Returns the method's number, at most 0xFFF.
     #[must_use]
     pub const fn number(self) -> u16 {
         self.0
     }
 
-    /// The name the defining document uses, if the method is one of the constants.
+    /// Returns the name the defining document uses, if the method is one of the constants.
     #[must_use]
     pub const fn name(self) -> Option<&'static str> {
         Some(match self {
@@ -119,13 +119,13 @@ impl fmt::Debug for Method {
 pub struct TransactionId([u8; 12]);
 
 impl TransactionId {
-    /// The transaction id with these bytes.
+    /// Returns the transaction id with these bytes.
     #[must_use]
     pub const fn new(bytes: [u8; 12]) -> Self {
         Self(bytes)
     }
 
-    /// The bytes as they stand on the wire.
+    /// Returns the bytes as they stand on the wire.
     #[must_use]
     pub const fn as_bytes(&self) -> &[u8; 12] {
         &self.0
@@ -154,7 +154,7 @@ pub(crate) const fn message_type(class: Class, method: Method) -> u16 {
     (m & 0x000F) | (m & 0x0070) << 1 | (m & 0x0F80) << 2 | class.bits()
 }
 
-/// The inverse of [`message_type`]; the two leading bits are not looked at.
+/// Splits a message type into class and method, the inverse of [`message_type`]; the two leading bits are not looked at.
 #[inline]
 pub(crate) const fn split_message_type(kind: u16) -> (Class, Method) {
     let class = match (kind & 0x0100 != 0, kind & 0x0010 != 0) {
@@ -167,7 +167,7 @@ pub(crate) const fn split_message_type(kind: u16) -> (Class, Method) {
     (class, Method(method))
 }
 
-/// The header of a message; `length` counts the bytes behind the header.
+/// Returns the header of a message; `length` counts the bytes behind the header.
 pub(crate) const fn header(
     class: Class,
     method: Method,

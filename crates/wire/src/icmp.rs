@@ -28,7 +28,7 @@ impl Icmp {
         })
     }
 
-    /// The value, or `None` when a number needs more bits than its field has.
+    /// Returns the value, or `None` when a number needs more bits than its field has.
     pub(crate) const fn encode(self) -> Option<[u8; 8]> {
         if self.kind > 0x7F || self.code > 0x1FF {
             return None;

@@ -43,7 +43,7 @@ pub struct Sha1Key(Hmac<Sha1>);
 pub struct Sha256Key(Hmac<Sha256>);
 
 impl IntegrityKey {
-    /// The key for MESSAGE-INTEGRITY: the 16 bytes of [`long_term_key_md5`], the 32 of [`long_term_key_sha256`], or
+    /// Makes the key for MESSAGE-INTEGRITY from the 16 bytes of [`long_term_key_md5`], the 32 of [`long_term_key_sha256`], or
     /// a short-term password.
     #[must_use]
     pub fn sha1(key: &[u8]) -> Self {
@@ -51,7 +51,7 @@ impl IntegrityKey {
         Self::Sha1(Sha1Key(Hmac::new(&block.into())))
     }
 
-    /// The key for MESSAGE-INTEGRITY-SHA256.
+    /// Makes the key for MESSAGE-INTEGRITY-SHA256.
     #[must_use]
     pub fn sha256(key: &[u8]) -> Self {
         let block = key_block(key, |long| Sha256::digest(long).into());
@@ -81,7 +81,7 @@ impl fmt::Debug for Sha256Key {
     }
 }
 
-/// The key block of RFC 2104 §2: a long key is replaced by its hash, a short one filled up with zeros.
+/// Returns the key block of RFC 2104 §2: a long key is replaced by its hash, a short one filled up with zeros.
 fn key_block<const N: usize>(key: &[u8], hash: impl Fn(&[u8]) -> [u8; N]) -> [u8; BLOCK_LEN] {
     let mut block = [0; BLOCK_LEN];
     if let Some(head) = block.get_mut(..key.len()) {
@@ -179,19 +179,19 @@ impl IntegrityKey {
     }
 }
 
-/// The long-term key of RFC 5389 clients: MD5 of `username:realm:password` (RFC 8489 §9.2.2).
+/// Returns the long-term key of RFC 5389 clients: MD5 of `username:realm:password` (RFC 8489 §9.2.2).
 #[must_use]
 pub fn long_term_key_md5(username: &[u8], realm: &[u8], password: &[u8]) -> [u8; 16] {
     digest_joined(Md5::new(), &[username, realm, password]).into()
 }
 
-/// The long-term key of SHA-256 clients: SHA-256 of `username:realm:password` (RFC 8489 §18.5.1.2).
+/// Returns the long-term key of SHA-256 clients: SHA-256 of `username:realm:password` (RFC 8489 §18.5.1.2).
 #[must_use]
 pub fn long_term_key_sha256(username: &[u8], realm: &[u8], password: &[u8]) -> [u8; 32] {
     digest_joined(Sha256::new(), &[username, realm, password]).into()
 }
 
-/// The value of USERHASH: SHA-256 of `username:realm` (RFC 8489 §14.4).
+/// Returns the value of USERHASH: SHA-256 of `username:realm` (RFC 8489 §14.4).
 #[must_use]
 pub fn userhash(username: &[u8], realm: &[u8]) -> [u8; 32] {
     digest_joined(Sha256::new(), &[username, realm]).into()

@@ -167,14 +167,14 @@ impl<'a> Message<'a> {
         }
     }
 
-    /// The class.
+    /// Returns the class.
     #[must_use]
     #[inline]
     pub fn class(&self) -> Class {
         split_message_type(self.message_type()).0
     }
 
-    /// The method.
+    /// Returns the method.
     #[must_use]
     #[inline]
     pub fn method(&self) -> Method {
@@ -187,7 +187,7 @@ impl<'a> Message<'a> {
             .map_or(0, |&bytes| u16::from_be_bytes(bytes))
     }
 
-    /// The transaction id.
+    /// Returns the transaction id.
     #[must_use]
     #[inline]
     pub fn transaction_id(&self) -> TransactionId {
@@ -195,7 +195,7 @@ impl<'a> Message<'a> {
         TransactionId::new(id.copied().unwrap_or_default())
     }
 
-    /// The whole message.
+    /// Returns the whole message.
     #[must_use]
     pub const fn as_bytes(&self) -> &'a [u8] {
         self.bytes
@@ -225,7 +225,7 @@ impl<'a> Message<'a> {
         self.raw(kind).is_some()
     }
 
-    /// The attributes before integrity and fingerprint, in order, repeated and unknown ones included.
+    /// Returns the attributes before integrity and fingerprint, in order, repeated and unknown ones included.
     #[must_use]
     pub fn attributes(&self) -> Attributes<'a> {
         let end = self.body_end as usize;
@@ -241,8 +241,8 @@ impl<'a> Message<'a> {
         self.has_unknown_required
     }
 
-    /// The comprehension-required types this codec does not know, in order, for UNKNOWN-ATTRIBUTES. A repeated type
-    /// is repeated here. A type the codec knows and the server does not serve is found with [`Message::attributes`].
+    /// Returns the comprehension-required types this codec does not know, in order, for UNKNOWN-ATTRIBUTES. A repeated
+    /// type is repeated here. A type the codec knows and the server does not serve is found with [`Message::attributes`].
     pub fn unknown_required(&self) -> impl Iterator<Item = AttributeType> + use<'a> {
         let attributes = if self.has_unknown_required {
             self.attributes()
@@ -254,7 +254,7 @@ impl<'a> Message<'a> {
             .filter(|kind| kind.is_comprehension_required() && !kind.is_known())
     }
 
-    /// The value of the first attribute of a type.
+    /// Returns the value of the first attribute of a type.
     #[must_use]
     #[inline]
     pub fn raw(&self, kind: AttributeType) -> Option<&'a [u8]> {
@@ -299,12 +299,12 @@ impl<'a> Message<'a> {
         key.check(self)
     }
 
-    /// The bytes before MESSAGE-INTEGRITY and its value.
+    /// Returns the bytes before MESSAGE-INTEGRITY, and its value.
     pub(crate) fn integrity_sha1(&self) -> Option<(&'a [u8], &'a [u8])> {
         self.with_bytes_before(AttributeType::MESSAGE_INTEGRITY)
     }
 
-    /// The bytes before MESSAGE-INTEGRITY-SHA256 and its value.
+    /// Returns the bytes before MESSAGE-INTEGRITY-SHA256, and its value.
     pub(crate) fn integrity_sha256_raw(&self) -> Option<(&'a [u8], &'a [u8])> {
         self.with_bytes_before(AttributeType::MESSAGE_INTEGRITY_SHA256)
     }
@@ -316,7 +316,7 @@ impl<'a> Message<'a> {
 }
 
 impl fmt::Debug for Message<'_> {
-    /// Class, method, transaction id and the types present. Values are left out: they hold names and payload.
+    /// Writes class, method, transaction id and the types present. Values are left out: they hold names and payload.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
@@ -420,7 +420,7 @@ impl<'a> Iterator for Attributes<'a> {
     }
 }
 
-/// The value as an array; the attribute has this length and no other.
+/// Returns the value as an array; the attribute has this length and no other.
 fn array<const N: usize>(value: &[u8]) -> Result<[u8; N], crate::AttributeError> {
     value.try_into().map_err(|_| crate::AttributeError::Length)
 }

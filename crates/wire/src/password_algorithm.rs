@@ -19,7 +19,7 @@ pub enum PasswordAlgorithm {
 }
 
 impl PasswordAlgorithm {
-    /// The algorithm's number on the wire.
+    /// Returns the algorithm's number on the wire.
     #[must_use]
     pub const fn number(self) -> u16 {
         match self {
@@ -62,13 +62,13 @@ impl<'a> PasswordAlgorithms<'a> {
         Ok(Self(value))
     }
 
-    /// The value as it stands in the message, to be compared with a list that was sent (RFC 8489 §9.2.4).
+    /// Returns the value as it stands in the message, to be compared with a list that was sent (RFC 8489 §9.2.4).
     #[must_use]
     pub const fn as_bytes(&self) -> &'a [u8] {
         self.0
     }
 
-    /// The entries in order.
+    /// Returns the entries in order.
     pub fn iter(&self) -> impl Iterator<Item = PasswordAlgorithmEntry<'a>> + use<'a> {
         let mut rest = self.0;
         core::iter::from_fn(move || {

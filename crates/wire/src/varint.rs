@@ -44,7 +44,7 @@ impl Varint {
         Some(Self { bytes, len })
     }
 
-    /// The bytes.
+    /// Returns the bytes.
     #[must_use]
     #[inline]
     pub fn as_bytes(&self) -> &[u8] {

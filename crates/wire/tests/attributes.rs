@@ -575,12 +575,12 @@ fn entry(algorithm: PasswordAlgorithm, parameters: &[u8]) -> PasswordAlgorithmEn
     }
 }
 
-/// A request with one attribute.
+/// Makes a request with one attribute.
 fn single(kind: AttributeType, value: &[u8]) -> Vec<u8> {
     RawMessage::request().attribute(kind, value).0
 }
 
-/// What the crate's writer makes of `attributes`.
+/// Returns what the crate's writer makes of `attributes`.
 fn written(attributes: impl FnOnce(&mut MessageWriter<'_>)) -> Vec<u8> {
     let mut buf = [0xEE; 2048];
     let mut writer = MessageWriter::new(&mut buf, Class::Request, Method::ALLOCATE, ID);

@@ -134,7 +134,7 @@ proptest! {
     }
 }
 
-/// The same cases every time; variety is the fuzzer's work.
+/// Returns a configuration of the same cases every time; variety is the fuzzer's work.
 fn config() -> ProptestConfig {
     ProptestConfig {
         cases: 500,
@@ -148,7 +148,7 @@ fn any_bytes() -> impl Strategy<Value = Vec<u8>> {
     prop::collection::vec(any::<u8>(), 0..300)
 }
 
-/// A message of well-framed attributes, half of them of known types.
+/// Generates messages of well-framed attributes, half of them of known types.
 fn any_message() -> impl Strategy<Value = Vec<u8>> {
     let known = prop::sample::select(KnownAttributeTypes::ALL);
     let kind = prop_oneof![known, any::<u16>().prop_map(AttributeType::new)];

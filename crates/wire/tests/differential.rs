@@ -309,7 +309,7 @@ fn accepts_and_refuses_what_others_do_but_for_listed_exceptions() {
     );
 }
 
-/// Where `stun-types` may disagree about a whole message.
+/// Returns whether `stun-types` may disagree about a whole message.
 fn stun_types_differs(bytes: &[u8], ours: &Result<Message<'_>, ParseError>) -> bool {
     match ours {
         // It takes the length field for a lower bound and reads attributes up to the end of the buffer.
@@ -329,7 +329,7 @@ fn stun_types_differs(bytes: &[u8], ours: &Result<Message<'_>, ParseError>) -> b
     }
 }
 
-/// Where `stun-rs` may disagree about a whole message.
+/// Returns whether `stun-rs` may disagree about a whole message.
 fn stun_rs_differs(
     ours: &Result<Message<'_>, ParseError>,
     theirs: Option<&stun_rs::error::StunDecodeError>,

@@ -461,8 +461,8 @@ fn with_fingerprint(message: RawMessage) -> RawMessage {
     message
 }
 
-/// An Allocate request with one attribute before integrity, of a type nobody knows: whatever known type a test appends
-/// behind, the message does not have it yet.
+/// Makes an Allocate request with one attribute before integrity, of a type nobody knows: whatever known type a test
+/// appends behind, the message does not have it yet.
 fn signed_request(key: &IntegrityKey) -> Vec<u8> {
     let mut buf = [0; 128];
     let mut writer = MessageWriter::new(&mut buf, Class::Request, Method::ALLOCATE, ID);

@@ -253,7 +253,7 @@ fn write(like: &Message<'_>, attributes: impl FnOnce(&mut MessageWriter<'_>)) ->
     buf[..len].to_vec()
 }
 
-/// A short-term message of RFC 5769 with its padding set to zero, and MESSAGE-INTEGRITY and FINGERPRINT to match.
+/// Sets the padding of a short-term message of RFC 5769 to zero, and MESSAGE-INTEGRITY and FINGERPRINT to match.
 fn zero_padded(mut bytes: Vec<u8>) -> Vec<u8> {
     let mut offset = 20;
     while offset < bytes.len() {
@@ -275,7 +275,7 @@ fn zero_padded(mut bytes: Vec<u8>) -> Vec<u8> {
     bytes
 }
 
-/// CRC-32 of ITU V.42, bit by bit.
+/// Computes CRC-32 of ITU V.42, bit by bit.
 fn crc32(bytes: &[u8]) -> u32 {
     let mut crc = u32::MAX;
     for &byte in bytes {

@@ -19,7 +19,7 @@ pub struct ChangeRequest {
 }
 
 impl<'a> Message<'a> {
-    /// CHANGE-REQUEST (RFC 5780 §7.2).
+    /// Returns CHANGE-REQUEST (RFC 5780 §7.2).
     ///
     /// # Errors
     ///
@@ -32,7 +32,7 @@ impl<'a> Message<'a> {
         }))
     }
 
-    /// RESPONSE-ORIGIN (RFC 5780 §7.3).
+    /// Returns RESPONSE-ORIGIN (RFC 5780 §7.3).
     ///
     /// # Errors
     ///
@@ -43,7 +43,7 @@ impl<'a> Message<'a> {
             .transpose()
     }
 
-    /// OTHER-ADDRESS (RFC 5780 §7.4).
+    /// Returns OTHER-ADDRESS (RFC 5780 §7.4).
     ///
     /// # Errors
     ///
@@ -54,7 +54,7 @@ impl<'a> Message<'a> {
             .transpose()
     }
 
-    /// RESPONSE-PORT. The two bytes of padding count as value for some senders and not for others; both are read
+    /// Returns RESPONSE-PORT. The two bytes of padding count as value for some senders and not for others; both are read
     /// (RFC 5780 §7.5).
     ///
     /// # Errors
@@ -68,19 +68,19 @@ impl<'a> Message<'a> {
         }
     }
 
-    /// The free-form value of PADDING (RFC 5780 §7.6).
+    /// Returns the free-form value of PADDING (RFC 5780 §7.6).
     #[must_use]
     pub fn padding(&self) -> Option<&'a [u8]> {
         self.raw(AttributeType::PADDING)
     }
 
-    /// THIRD-PARTY-AUTHORIZATION: the name of the STUN server (RFC 7635 §6.1).
+    /// Returns THIRD-PARTY-AUTHORIZATION, the name of the STUN server (RFC 7635 §6.1).
     #[must_use]
     pub fn third_party_authorization(&self) -> Option<&'a [u8]> {
         self.raw(AttributeType::THIRD_PARTY_AUTHORIZATION)
     }
 
-    /// ACCESS-TOKEN (RFC 7635 §6.2).
+    /// Returns ACCESS-TOKEN (RFC 7635 §6.2).
     ///
     /// # Errors
     ///
@@ -91,13 +91,13 @@ impl<'a> Message<'a> {
             .transpose()
     }
 
-    /// MOBILITY-TICKET; empty in an Allocate request that asks for one (RFC 8016 §3.1).
+    /// Returns MOBILITY-TICKET; empty in an Allocate request that asks for one (RFC 8016 §3.1).
     #[must_use]
     pub fn mobility_ticket(&self) -> Option<&'a [u8]> {
         self.raw(AttributeType::MOBILITY_TICKET)
     }
 
-    /// The first ORIGIN (draft-ietf-tram-stun-origin §5).
+    /// Returns the first ORIGIN (draft-ietf-tram-stun-origin §5).
     #[must_use]
     pub fn origin(&self) -> Option<&'a [u8]> {
         self.raw(AttributeType::ORIGIN)

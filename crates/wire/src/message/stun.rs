@@ -10,7 +10,7 @@ use crate::{
 use core::net::SocketAddr;
 
 impl<'a> Message<'a> {
-    /// MAPPED-ADDRESS (RFC 8489 §14.1).
+    /// Returns MAPPED-ADDRESS (RFC 8489 §14.1).
     ///
     /// # Errors
     ///
@@ -21,7 +21,7 @@ impl<'a> Message<'a> {
             .transpose()
     }
 
-    /// XOR-MAPPED-ADDRESS (RFC 8489 §14.2).
+    /// Returns XOR-MAPPED-ADDRESS (RFC 8489 §14.2).
     ///
     /// # Errors
     ///
@@ -30,7 +30,7 @@ impl<'a> Message<'a> {
         self.xor_address(AttributeType::XOR_MAPPED_ADDRESS)
     }
 
-    /// USERNAME, at most 763 bytes (RFC 8489 §14.3).
+    /// Returns USERNAME, at most 763 bytes (RFC 8489 §14.3).
     ///
     /// # Errors
     ///
@@ -42,7 +42,7 @@ impl<'a> Message<'a> {
         }
     }
 
-    /// USERHASH (RFC 8489 §14.4).
+    /// Returns USERHASH (RFC 8489 §14.4).
     ///
     /// # Errors
     ///
@@ -51,7 +51,7 @@ impl<'a> Message<'a> {
         self.raw(AttributeType::USERHASH).map(array).transpose()
     }
 
-    /// MESSAGE-INTEGRITY-SHA256, not verified; [`Message::check_integrity`] verifies (RFC 8489 §14.6).
+    /// Returns MESSAGE-INTEGRITY-SHA256, not verified; [`Message::check_integrity`] verifies (RFC 8489 §14.6).
     ///
     /// # Errors
     ///
@@ -62,7 +62,7 @@ impl<'a> Message<'a> {
             .transpose()
     }
 
-    /// ERROR-CODE (RFC 8489 §14.8).
+    /// Returns ERROR-CODE (RFC 8489 §14.8).
     ///
     /// # Errors
     ///
@@ -73,7 +73,7 @@ impl<'a> Message<'a> {
             .transpose()
     }
 
-    /// REALM (RFC 8489 §14.9).
+    /// Returns REALM (RFC 8489 §14.9).
     ///
     /// # Errors
     ///
@@ -82,7 +82,7 @@ impl<'a> Message<'a> {
         self.text(AttributeType::REALM)
     }
 
-    /// NONCE (RFC 8489 §14.10).
+    /// Returns NONCE (RFC 8489 §14.10).
     ///
     /// # Errors
     ///
@@ -91,7 +91,7 @@ impl<'a> Message<'a> {
         self.text(AttributeType::NONCE)
     }
 
-    /// PASSWORD-ALGORITHMS (RFC 8489 §14.11).
+    /// Returns PASSWORD-ALGORITHMS (RFC 8489 §14.11).
     ///
     /// # Errors
     ///
@@ -102,7 +102,7 @@ impl<'a> Message<'a> {
             .transpose()
     }
 
-    /// The algorithm named by PASSWORD-ALGORITHM (RFC 8489 §14.12).
+    /// Returns the algorithm named by PASSWORD-ALGORITHM (RFC 8489 §14.12).
     ///
     /// # Errors
     ///
@@ -113,7 +113,7 @@ impl<'a> Message<'a> {
             .map(|entry| entry.algorithm))
     }
 
-    /// PASSWORD-ALGORITHM with its parameters (RFC 8489 §14.12).
+    /// Returns PASSWORD-ALGORITHM with its parameters (RFC 8489 §14.12).
     ///
     /// # Errors
     ///
@@ -126,7 +126,7 @@ impl<'a> Message<'a> {
             .transpose()
     }
 
-    /// UNKNOWN-ATTRIBUTES (RFC 8489 §14.13).
+    /// Returns UNKNOWN-ATTRIBUTES (RFC 8489 §14.13).
     ///
     /// # Errors
     ///
@@ -138,7 +138,7 @@ impl<'a> Message<'a> {
         }
     }
 
-    /// SOFTWARE (RFC 8489 §14.14).
+    /// Returns SOFTWARE (RFC 8489 §14.14).
     ///
     /// # Errors
     ///
@@ -147,7 +147,7 @@ impl<'a> Message<'a> {
         self.text(AttributeType::SOFTWARE)
     }
 
-    /// The first ALTERNATE-SERVER (RFC 8489 §14.15).
+    /// Returns the first ALTERNATE-SERVER (RFC 8489 §14.15).
     ///
     /// # Errors
     ///
@@ -158,7 +158,7 @@ impl<'a> Message<'a> {
             .transpose()
     }
 
-    /// Every ALTERNATE-SERVER; there may be one of each family (RFC 8489 §10).
+    /// Returns every ALTERNATE-SERVER; there may be one of each family (RFC 8489 §10).
     pub fn alternate_servers(
         &self,
     ) -> impl Iterator<Item = Result<SocketAddr, AttributeError>> + use<'a> {
@@ -166,7 +166,7 @@ impl<'a> Message<'a> {
             .map(address::parse)
     }
 
-    /// ALTERNATE-DOMAIN (RFC 8489 §14.16).
+    /// Returns ALTERNATE-DOMAIN (RFC 8489 §14.16).
     ///
     /// # Errors
     ///
@@ -193,7 +193,7 @@ impl<'a> Message<'a> {
             .transpose()
     }
 
-    /// The values of a type that may repeat.
+    /// Returns the values of a type that may repeat.
     pub(super) fn every(&self, kind: AttributeType) -> impl Iterator<Item = &'a [u8]> + use<'a> {
         self.attributes()
             .filter(move |attribute| attribute.kind == kind)
@@ -210,7 +210,7 @@ impl<'a> Message<'a> {
 pub struct UnknownAttributes<'a>(&'a [u8]);
 
 impl<'a> UnknownAttributes<'a> {
-    /// The types in order.
+    /// Returns the types in order.
     pub fn iter(&self) -> impl Iterator<Item = AttributeType> + use<'a> {
         let (pairs, _) = self.0.as_chunks();
         pairs

@@ -11,7 +11,7 @@ use core::net::SocketAddr;
 use core::ops::Range;
 
 impl<'a> Message<'a> {
-    /// CHANNEL-NUMBER as sent, in range or not; [`crate::ChannelNumber`] knows the range (RFC 8656 §18.1).
+    /// Returns CHANNEL-NUMBER as sent, in range or not; [`crate::ChannelNumber`] knows the range (RFC 8656 §18.1).
     ///
     /// # Errors
     ///
@@ -23,7 +23,7 @@ impl<'a> Message<'a> {
             .map(|[n0, n1, _rffu0, _rffu1]| u16::from_be_bytes([n0, n1])))
     }
 
-    /// LIFETIME in seconds (RFC 8656 §18.2).
+    /// Returns LIFETIME in seconds (RFC 8656 §18.2).
     ///
     /// # Errors
     ///
@@ -32,7 +32,7 @@ impl<'a> Message<'a> {
         self.u32(AttributeType::LIFETIME)
     }
 
-    /// The first XOR-PEER-ADDRESS (RFC 8656 §18.3).
+    /// Returns the first XOR-PEER-ADDRESS (RFC 8656 §18.3).
     ///
     /// # Errors
     ///
@@ -41,14 +41,14 @@ impl<'a> Message<'a> {
         self.xor_address(AttributeType::XOR_PEER_ADDRESS)
     }
 
-    /// Every XOR-PEER-ADDRESS; CreatePermission may carry several (RFC 8656 §10.1).
+    /// Returns every XOR-PEER-ADDRESS; CreatePermission may carry several (RFC 8656 §10.1).
     pub fn xor_peer_addresses(
         &self,
     ) -> impl Iterator<Item = Result<SocketAddr, AttributeError>> + use<'a> {
         self.every_xor_address(AttributeType::XOR_PEER_ADDRESS)
     }
 
-    /// DATA (RFC 8656 §18.4).
+    /// Returns DATA (RFC 8656 §18.4).
     #[must_use]
     pub fn data(&self) -> Option<&'a [u8]> {
         self.raw(AttributeType::DATA)
@@ -60,7 +60,7 @@ impl<'a> Message<'a> {
         self.raw_range(AttributeType::DATA)
     }
 
-    /// The first XOR-RELAYED-ADDRESS (RFC 8656 §18.5).
+    /// Returns the first XOR-RELAYED-ADDRESS (RFC 8656 §18.5).
     ///
     /// # Errors
     ///
@@ -69,14 +69,14 @@ impl<'a> Message<'a> {
         self.xor_address(AttributeType::XOR_RELAYED_ADDRESS)
     }
 
-    /// Every XOR-RELAYED-ADDRESS; a dual allocation has one of each family (RFC 8656 §7.2).
+    /// Returns every XOR-RELAYED-ADDRESS; a dual allocation has one of each family (RFC 8656 §7.2).
     pub fn xor_relayed_addresses(
         &self,
     ) -> impl Iterator<Item = Result<SocketAddr, AttributeError>> + use<'a> {
         self.every_xor_address(AttributeType::XOR_RELAYED_ADDRESS)
     }
 
-    /// REQUESTED-ADDRESS-FAMILY (RFC 8656 §18.6).
+    /// Returns REQUESTED-ADDRESS-FAMILY (RFC 8656 §18.6).
     ///
     /// # Errors
     ///
@@ -85,7 +85,7 @@ impl<'a> Message<'a> {
         self.family(AttributeType::REQUESTED_ADDRESS_FAMILY)
     }
 
-    /// ADDITIONAL-ADDRESS-FAMILY (RFC 8656 §18.11), or else what coturn's programs up to 4.6 send in its place.
+    /// Returns ADDITIONAL-ADDRESS-FAMILY (RFC 8656 §18.11), or else what coturn's programs up to 4.6 send in its place.
     ///
     /// # Errors
     ///
@@ -104,7 +104,7 @@ impl<'a> Message<'a> {
             || self.contains(AttributeType::COTURN_ADDITIONAL_ADDRESS_FAMILY)
     }
 
-    /// EVEN-PORT: whether the next-higher port shall be reserved, the R bit (RFC 8656 §18.7).
+    /// Returns EVEN-PORT: whether the next-higher port shall be reserved, the R bit (RFC 8656 §18.7).
     ///
     /// # Errors
     ///
@@ -114,7 +114,7 @@ impl<'a> Message<'a> {
         Ok(value.transpose()?.map(|[flags]| flags & 0x80 != 0))
     }
 
-    /// REQUESTED-TRANSPORT: an IP protocol number, 17 for UDP, 6 for TCP (RFC 8656 §18.8).
+    /// Returns REQUESTED-TRANSPORT, an IP protocol number, 17 for UDP, 6 for TCP (RFC 8656 §18.8).
     ///
     /// # Errors
     ///
@@ -137,7 +137,7 @@ impl<'a> Message<'a> {
         }
     }
 
-    /// RESERVATION-TOKEN (RFC 8656 §18.10).
+    /// Returns RESERVATION-TOKEN (RFC 8656 §18.10).
     ///
     /// # Errors
     ///
@@ -148,7 +148,7 @@ impl<'a> Message<'a> {
             .transpose()
     }
 
-    /// Every ADDRESS-ERROR-CODE, one per family that was not allocated (RFC 8656 §18.12).
+    /// Returns every ADDRESS-ERROR-CODE, one per family that was not allocated (RFC 8656 §18.12).
     pub fn address_error_codes(
         &self,
     ) -> impl Iterator<Item = Result<AddressErrorCode<'a>, AttributeError>> + use<'a> {
@@ -156,7 +156,7 @@ impl<'a> Message<'a> {
             .map(AddressErrorCode::parse)
     }
 
-    /// ICMP (RFC 8656 §18.13).
+    /// Returns ICMP (RFC 8656 §18.13).
     ///
     /// # Errors
     ///
@@ -165,7 +165,7 @@ impl<'a> Message<'a> {
         self.raw(AttributeType::ICMP).map(Icmp::parse).transpose()
     }
 
-    /// CONNECTION-ID (RFC 6062 §6.2.1).
+    /// Returns CONNECTION-ID (RFC 6062 §6.2.1).
     ///
     /// # Errors
     ///

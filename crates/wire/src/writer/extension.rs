@@ -10,28 +10,28 @@ use crate::{AccessToken, AttributeType, ChangeRequest, WriteError};
 use core::net::SocketAddr;
 
 impl MessageWriter<'_> {
-    /// CHANGE-REQUEST (RFC 5780 §7.2).
+    /// Appends CHANGE-REQUEST (RFC 5780 §7.2).
     pub fn change_request(&mut self, change: ChangeRequest) -> &mut Self {
         let flags = u8::from(change.change_ip) << 2 | u8::from(change.change_port) << 1;
         self.bytes(AttributeType::CHANGE_REQUEST, &[0, 0, 0, flags])
     }
 
-    /// RESPONSE-ORIGIN (RFC 5780 §7.3).
+    /// Appends RESPONSE-ORIGIN (RFC 5780 §7.3).
     pub fn response_origin(&mut self, address: SocketAddr) -> &mut Self {
         self.address(AttributeType::RESPONSE_ORIGIN, address)
     }
 
-    /// OTHER-ADDRESS (RFC 5780 §7.4).
+    /// Appends OTHER-ADDRESS (RFC 5780 §7.4).
     pub fn other_address(&mut self, address: SocketAddr) -> &mut Self {
         self.address(AttributeType::OTHER_ADDRESS, address)
     }
 
-    /// RESPONSE-PORT (RFC 5780 §7.5).
+    /// Appends RESPONSE-PORT (RFC 5780 §7.5).
     pub fn response_port(&mut self, port: u16) -> &mut Self {
         self.u16(AttributeType::RESPONSE_PORT, port)
     }
 
-    /// PADDING of `len` zero bytes (RFC 5780 §7.6).
+    /// Appends PADDING of `len` zero bytes (RFC 5780 §7.6).
     pub fn padding(&mut self, len: usize) -> &mut Self {
         if let Some(area) = self.reserve(AttributeType::PADDING, len) {
             area.fill(0);
@@ -39,12 +39,12 @@ impl MessageWriter<'_> {
         self
     }
 
-    /// THIRD-PARTY-AUTHORIZATION with the name of this server (RFC 7635 §6.1).
+    /// Appends THIRD-PARTY-AUTHORIZATION with the name of this server (RFC 7635 §6.1).
     pub fn third_party_authorization(&mut self, server_name: &[u8]) -> &mut Self {
         self.bytes(AttributeType::THIRD_PARTY_AUTHORIZATION, server_name)
     }
 
-    /// ACCESS-TOKEN (RFC 7635 §6.2).
+    /// Appends ACCESS-TOKEN (RFC 7635 §6.2).
     pub fn access_token(&mut self, token: AccessToken<'_>) -> &mut Self {
         let (nonce, block) = (token.nonce, token.encrypted_block);
         let Ok(nonce_len) = u16::try_from(nonce.len()) else {
@@ -62,12 +62,12 @@ impl MessageWriter<'_> {
         self
     }
 
-    /// MOBILITY-TICKET (RFC 8016 §3).
+    /// Appends MOBILITY-TICKET (RFC 8016 §3).
     pub fn mobility_ticket(&mut self, ticket: &[u8]) -> &mut Self {
         self.bytes(AttributeType::MOBILITY_TICKET, ticket)
     }
 
-    /// ORIGIN (draft-ietf-tram-stun-origin §5).
+    /// Appends ORIGIN (draft-ietf-tram-stun-origin §5).
     pub fn origin(&mut self, origin: &[u8]) -> &mut Self {
         self.bytes(AttributeType::ORIGIN, origin)
     }

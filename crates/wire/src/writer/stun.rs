@@ -10,17 +10,17 @@ use crate::{
 use core::net::SocketAddr;
 
 impl MessageWriter<'_> {
-    /// MAPPED-ADDRESS (RFC 8489 §14.1).
+    /// Appends MAPPED-ADDRESS (RFC 8489 §14.1).
     pub fn mapped_address(&mut self, address: SocketAddr) -> &mut Self {
         self.address(AttributeType::MAPPED_ADDRESS, address)
     }
 
-    /// XOR-MAPPED-ADDRESS (RFC 8489 §14.2).
+    /// Appends XOR-MAPPED-ADDRESS (RFC 8489 §14.2).
     pub fn xor_mapped_address(&mut self, address: SocketAddr) -> &mut Self {
         self.xor_address(AttributeType::XOR_MAPPED_ADDRESS, address)
     }
 
-    /// USERNAME, fewer than 509 bytes (RFC 8489 §14.3).
+    /// Appends USERNAME, fewer than 509 bytes (RFC 8489 §14.3).
     pub fn username(&mut self, username: &[u8]) -> &mut Self {
         if username.len() > text::USERNAME_WRITE_LEN_MAX {
             return self.fail(WriteError::Value);
@@ -28,27 +28,27 @@ impl MessageWriter<'_> {
         self.bytes(AttributeType::USERNAME, username)
     }
 
-    /// USERHASH (RFC 8489 §14.4).
+    /// Appends USERHASH (RFC 8489 §14.4).
     pub fn userhash(&mut self, userhash: &[u8; 32]) -> &mut Self {
         self.bytes(AttributeType::USERHASH, userhash)
     }
 
-    /// ERROR-CODE; the code in 300..=699 (RFC 8489 §14.8).
+    /// Appends ERROR-CODE; the code in 300..=699 (RFC 8489 §14.8).
     pub fn error_code(&mut self, code: u16, reason: &str) -> &mut Self {
         self.code_and_reason(AttributeType::ERROR_CODE, 0, code, reason)
     }
 
-    /// REALM (RFC 8489 §14.9).
+    /// Appends REALM (RFC 8489 §14.9).
     pub fn realm(&mut self, realm: &[u8]) -> &mut Self {
         self.text(AttributeType::REALM, realm)
     }
 
-    /// NONCE (RFC 8489 §14.10).
+    /// Appends NONCE (RFC 8489 §14.10).
     pub fn nonce(&mut self, nonce: &[u8]) -> &mut Self {
         self.text(AttributeType::NONCE, nonce)
     }
 
-    /// PASSWORD-ALGORITHMS, without parameters (RFC 8489 §14.11).
+    /// Appends PASSWORD-ALGORITHMS, without parameters (RFC 8489 §14.11).
     pub fn password_algorithms(&mut self, algorithms: &[PasswordAlgorithm]) -> &mut Self {
         let len = algorithms.len().saturating_mul(4);
         if let Some(area) = self.reserve(AttributeType::PASSWORD_ALGORITHMS, len) {
@@ -60,7 +60,7 @@ impl MessageWriter<'_> {
         self
     }
 
-    /// PASSWORD-ALGORITHM, without parameters (RFC 8489 §14.12).
+    /// Appends PASSWORD-ALGORITHM, without parameters (RFC 8489 §14.12).
     pub fn password_algorithm(&mut self, algorithm: PasswordAlgorithm) -> &mut Self {
         self.password_algorithm_entry(PasswordAlgorithmEntry {
             algorithm,
@@ -68,7 +68,7 @@ impl MessageWriter<'_> {
         })
     }
 
-    /// PASSWORD-ALGORITHM with parameters, which the value pads to a multiple of four (RFC 8489 §14.12).
+    /// Appends PASSWORD-ALGORITHM with parameters, which the value pads to a multiple of four (RFC 8489 §14.12).
     pub fn password_algorithm_entry(&mut self, entry: PasswordAlgorithmEntry<'_>) -> &mut Self {
         let parameters = entry.parameters;
         let Ok(parameters_len) = u16::try_from(parameters.len()) else {
@@ -91,7 +91,7 @@ impl MessageWriter<'_> {
         self
     }
 
-    /// UNKNOWN-ATTRIBUTES. The iterator is read twice, to count and to write (RFC 8489 §14.13).
+    /// Appends UNKNOWN-ATTRIBUTES. The iterator is read twice, to count and to write (RFC 8489 §14.13).
     pub fn unknown_attributes(
         &mut self,
         types: impl Iterator<Item = AttributeType> + Clone,
@@ -106,17 +106,17 @@ impl MessageWriter<'_> {
         self
     }
 
-    /// SOFTWARE (RFC 8489 §14.14).
+    /// Appends SOFTWARE (RFC 8489 §14.14).
     pub fn software(&mut self, software: &str) -> &mut Self {
         self.text(AttributeType::SOFTWARE, software.as_bytes())
     }
 
-    /// ALTERNATE-SERVER (RFC 8489 §14.15).
+    /// Appends ALTERNATE-SERVER (RFC 8489 §14.15).
     pub fn alternate_server(&mut self, address: SocketAddr) -> &mut Self {
         self.address(AttributeType::ALTERNATE_SERVER, address)
     }
 
-    /// ALTERNATE-DOMAIN, at most 255 ASCII characters (RFC 8489 §14.16).
+    /// Appends ALTERNATE-DOMAIN, at most 255 ASCII characters (RFC 8489 §14.16).
     pub fn alternate_domain(&mut self, domain: &str) -> &mut Self {
         if domain.len() > text::DOMAIN_LEN_MAX || !domain.is_ascii() {
             return self.fail(WriteError::Value);
@@ -131,7 +131,7 @@ impl MessageWriter<'_> {
         self.bytes(kind, value)
     }
 
-    /// ERROR-CODE and ADDRESS-ERROR-CODE, which differ in the first byte.
+    /// Appends ERROR-CODE or ADDRESS-ERROR-CODE, which differ in the first byte.
     pub(super) fn code_and_reason(
         &mut self,
         kind: AttributeType,

@@ -8,33 +8,33 @@ use crate::{AddressFamily, AttributeType, ChannelNumber, Icmp, WriteError};
 use core::net::SocketAddr;
 
 impl MessageWriter<'_> {
-    /// CHANNEL-NUMBER (RFC 8656 §18.1).
+    /// Appends CHANNEL-NUMBER (RFC 8656 §18.1).
     pub fn channel_number(&mut self, number: ChannelNumber) -> &mut Self {
         let [n0, n1] = number.get().to_be_bytes();
         self.bytes(AttributeType::CHANNEL_NUMBER, &[n0, n1, 0, 0])
     }
 
-    /// LIFETIME in seconds (RFC 8656 §18.2).
+    /// Appends LIFETIME in seconds (RFC 8656 §18.2).
     pub fn lifetime(&mut self, seconds: u32) -> &mut Self {
         self.u32(AttributeType::LIFETIME, seconds)
     }
 
-    /// XOR-PEER-ADDRESS (RFC 8656 §18.3).
+    /// Appends XOR-PEER-ADDRESS (RFC 8656 §18.3).
     pub fn xor_peer_address(&mut self, address: SocketAddr) -> &mut Self {
         self.xor_address(AttributeType::XOR_PEER_ADDRESS, address)
     }
 
-    /// DATA (RFC 8656 §18.4).
+    /// Appends DATA (RFC 8656 §18.4).
     pub fn data(&mut self, data: &[u8]) -> &mut Self {
         self.bytes(AttributeType::DATA, data)
     }
 
-    /// XOR-RELAYED-ADDRESS (RFC 8656 §18.5).
+    /// Appends XOR-RELAYED-ADDRESS (RFC 8656 §18.5).
     pub fn xor_relayed_address(&mut self, address: SocketAddr) -> &mut Self {
         self.xor_address(AttributeType::XOR_RELAYED_ADDRESS, address)
     }
 
-    /// REQUESTED-ADDRESS-FAMILY (RFC 8656 §18.6).
+    /// Appends REQUESTED-ADDRESS-FAMILY (RFC 8656 §18.6).
     pub fn requested_address_family(&mut self, family: AddressFamily) -> &mut Self {
         self.bytes(
             AttributeType::REQUESTED_ADDRESS_FAMILY,
@@ -42,7 +42,7 @@ impl MessageWriter<'_> {
         )
     }
 
-    /// ADDITIONAL-ADDRESS-FAMILY (RFC 8656 §18.11).
+    /// Appends ADDITIONAL-ADDRESS-FAMILY (RFC 8656 §18.11).
     pub fn additional_address_family(&mut self, family: AddressFamily) -> &mut Self {
         self.bytes(
             AttributeType::ADDITIONAL_ADDRESS_FAMILY,
@@ -50,7 +50,7 @@ impl MessageWriter<'_> {
         )
     }
 
-    /// EVEN-PORT with its R bit (RFC 8656 §18.7).
+    /// Appends EVEN-PORT with its R bit (RFC 8656 §18.7).
     pub fn even_port(&mut self, reserve_next: bool) -> &mut Self {
         self.bytes(
             AttributeType::EVEN_PORT,
@@ -58,22 +58,22 @@ impl MessageWriter<'_> {
         )
     }
 
-    /// REQUESTED-TRANSPORT with an IP protocol number (RFC 8656 §18.8).
+    /// Appends REQUESTED-TRANSPORT with an IP protocol number (RFC 8656 §18.8).
     pub fn requested_transport(&mut self, protocol: u8) -> &mut Self {
         self.bytes(AttributeType::REQUESTED_TRANSPORT, &[protocol, 0, 0, 0])
     }
 
-    /// DONT-FRAGMENT (RFC 8656 §18.9).
+    /// Appends DONT-FRAGMENT (RFC 8656 §18.9).
     pub fn dont_fragment(&mut self) -> &mut Self {
         self.flag(AttributeType::DONT_FRAGMENT)
     }
 
-    /// RESERVATION-TOKEN (RFC 8656 §18.10).
+    /// Appends RESERVATION-TOKEN (RFC 8656 §18.10).
     pub fn reservation_token(&mut self, token: [u8; 8]) -> &mut Self {
         self.bytes(AttributeType::RESERVATION_TOKEN, &token)
     }
 
-    /// ADDRESS-ERROR-CODE; the code in 300..=699 (RFC 8656 §18.12).
+    /// Appends ADDRESS-ERROR-CODE; the code in 300..=699 (RFC 8656 §18.12).
     pub fn address_error_code(
         &mut self,
         family: AddressFamily,
@@ -88,7 +88,7 @@ impl MessageWriter<'_> {
         )
     }
 
-    /// ICMP; the type in seven bits and the code in nine (RFC 8656 §18.13).
+    /// Appends ICMP; the type in seven bits and the code in nine (RFC 8656 §18.13).
     pub fn icmp(&mut self, icmp: Icmp) -> &mut Self {
         match icmp.encode() {
             Some(value) => self.bytes(AttributeType::ICMP, &value),
@@ -96,7 +96,7 @@ impl MessageWriter<'_> {
         }
     }
 
-    /// CONNECTION-ID (RFC 6062 §6.2.1).
+    /// Appends CONNECTION-ID (RFC 6062 §6.2.1).
     pub fn connection_id(&mut self, id: u32) -> &mut Self {
         self.u32(AttributeType::CONNECTION_ID, id)
     }

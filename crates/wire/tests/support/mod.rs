@@ -10,7 +10,7 @@ pub(crate) const ID: TransactionId =
 pub(crate) struct RawMessage(pub(crate) Vec<u8>);
 
 impl RawMessage {
-    /// A message without attributes.
+    /// Makes a message without attributes.
     pub(crate) fn new(class: Class, method: Method) -> Self {
         let mut buf = [0; 20];
         let writer = MessageWriter::new(&mut buf, class, method, ID);
@@ -18,7 +18,7 @@ impl RawMessage {
         Self(buf.to_vec())
     }
 
-    /// An Allocate request.
+    /// Makes an Allocate request without attributes.
     pub(crate) fn request() -> Self {
         Self::new(Class::Request, Method::ALLOCATE)
     }

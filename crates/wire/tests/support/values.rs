@@ -2,7 +2,7 @@
 
 use turnbuckle_wire::{AttributeType, KnownAttributeTypes};
 
-/// Two different values a type can have, the first of them well-formed; integrity and fingerprint are left out.
+/// Returns two different values a type can have, the first of them well-formed; integrity and fingerprint are left out.
 pub(crate) fn values_by_type() -> Vec<(AttributeType, Vec<u8>, Vec<u8>)> {
     KnownAttributeTypes::ALL
         .iter()
@@ -18,7 +18,7 @@ pub(crate) fn values_by_type() -> Vec<(AttributeType, Vec<u8>, Vec<u8>)> {
         .collect()
 }
 
-/// A well-formed value that differs with `variant` (1 or 2) where the type allows it.
+/// Returns a well-formed value that differs with `variant` (1 or 2) where the type allows it.
 fn value_of(kind: AttributeType, variant: u8) -> Vec<u8> {
     match kind {
         AttributeType::MAPPED_ADDRESS
