@@ -402,7 +402,7 @@ fn client_of(plan: impl FnOnce(&mut Plan)) -> Client {
     Client::new(Arc::new(of), 1)
 }
 
-/// Has the client's Allocate answered with these attributes; what came of it.
+/// Answers the client's Allocate with these attributes, and returns what came of it.
 fn allocated(client: &mut Client, attributes: impl Fn(&mut MessageWriter<'_>)) -> Option<Event> {
     client.start(0);
     let first = request(client, 0);
