@@ -189,12 +189,14 @@ impl Driver for Mysql {
     }
 
     async fn ask(&mut self, realm: &str, name: &str) -> Result<Answer, DatabaseError> {
-        let query = "select hmackey from turnusers_lt where name=? and realm=?";
-        let keys = self.query(query, &[name, realm]).await?;
+        // For the server names that differ in case, accents or spaces at their end may be the same. For what is followed they are not, nor for quotas.
+        let query = "select hmackey,name from turnusers_lt where name=? and realm=?";
+        let users = self.query(query, &[name, realm]).await?;
+        let user = users.iter().find(|row| borrowed(row, 1) == name);
         let query = "select value from turn_secret where realm=?";
         let secrets = self.query(query, &[realm]).await?;
         Ok(Answer {
-            key: keys.first().and_then(|row| user_key(&text(row, 0))),
+            key: user.and_then(|row| user_key(&text(row, 0))),
             secrets: secrets.iter().map(|row| secret(row, 0)).collect(),
         })
     }

@@ -219,13 +219,9 @@ pub(crate) const OTHER_ROWS: [&str; 3] = [
 pub(crate) fn are_values(source: &Source, usual: usize) {
     let count = std::env::var("TURNBUCKLE_TEXTS").ok();
     let count = count.map_or(usual, |count| count.parse().expect("a number"));
-    let mut connection = Connection::open(source).expect("the database answers");
-    let mut before = Records::default();
-    connection
-        .follow(&wanted(false), &mut before)
-        .expect("the database answers");
+    let before = followed(source, &wanted(false));
     let mut tried = Tried {
-        connection,
+        connection: Connection::open(source).expect("the database answers"),
         texts: Texts::new(),
         rows: Rows::default(),
     };
@@ -239,8 +235,7 @@ pub(crate) fn are_values(source: &Source, usual: usize) {
         }
         tried.is_listed();
     }
-    tried.connection = Connection::open(source).expect("the database answers");
-    tried.is_followed(&before);
+    tried.is_followed(source, &before);
 }
 
 impl Tried {
@@ -429,10 +424,8 @@ impl Tried {
     }
 
     /// Users and secrets of one realm and what is of realms is what was written, and the rest is what it was before.
-    fn is_followed(&mut self, before: &Records) {
-        let mut records = Records::default();
-        let followed = self.connection.follow(&wanted(false), &mut records);
-        followed.expect("the database answers");
+    fn is_followed(&self, source: &Source, before: &Records) {
+        let records = followed(source, &wanted(false));
         let expected = self.rows.key_by_user.iter();
         let expected = expected.filter(|((realm, _), _)| realm == REALM);
         let mut count = 0;
@@ -449,9 +442,7 @@ impl Tried {
         assert_eq!(tables.allowed, before.allowed);
         assert_eq!(tables.denied, before.denied);
         assert_eq!(tables.token_keys, before.token_keys);
-        let mut records = Records::default();
-        let followed = self.connection.follow(&wanted(true), &mut records);
-        followed.expect("the database answers");
+        let records = followed(source, &wanted(true));
         let origins: BTreeMap<_, _> = records.tables.origins.into_iter().collect();
         assert_eq!(origins, self.rows.realm_by_origin);
         let options = records.tables.options.into_iter();
@@ -460,7 +451,16 @@ impl Tried {
     }
 }
 
-/// What is of realms, or everything else of [`REALM`].
+/// Returns what a connection of its own reads: a connection reads one thing, and afterwards what has changed of it.
+fn followed(source: &Source, wanted: &Wanted) -> Records {
+    let mut connection = Connection::open(source).expect("the database answers");
+    let mut records = Records::default();
+    let followed = connection.follow(wanted, &mut records);
+    followed.expect("the database answers");
+    records
+}
+
+/// Returns what to ask for: what is of realms, or everything else of [`REALM`].
 fn wanted(of_realms: bool) -> Wanted {
     Wanted {
         realm: REALM.to_owned(),
