@@ -25,7 +25,7 @@ pub trait Measure {
 pub struct Counter(AtomicU64);
 
 impl Counter {
-    /// The present value.
+    /// Returns the present value.
     #[inline]
     pub fn get(&self) -> u64 {
         self.0.load(Relaxed)
@@ -67,7 +67,7 @@ impl Measure for Counter {
 pub struct Level(Counter);
 
 impl Level {
-    /// The present value.
+    /// Returns the present value.
     #[inline]
     pub fn get(&self) -> u64 {
         self.0.get()
@@ -111,14 +111,14 @@ impl<R: Reason, const N: usize> Default for PerReason<R, N> {
 }
 
 impl<R: Reason, const N: usize> PerReason<R, N> {
-    /// The counter of `reason`.
+    /// Returns the counter of `reason`.
     #[inline]
     pub fn of(&self, reason: R) -> &Counter {
         // Within bounds by the assertion above.
         &self.counters[reason.index()]
     }
 
-    /// All counters, in the order of the reasons.
+    /// Returns all counters, in the order of the reasons.
     pub fn iter(&self) -> impl Iterator<Item = &Counter> {
         self.counters.iter()
     }

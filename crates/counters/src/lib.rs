@@ -44,7 +44,7 @@ pub enum Unit {
 }
 
 impl Unit {
-    /// The unit in words.
+    /// Returns the unit in words.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Allocations => "allocations",
@@ -138,6 +138,6 @@ pub trait Reason: Copy {
     /// Names and meanings, in the order of [`Reason::index`].
     const LABELS: &'static [Label];
 
-    /// The position in the list.
+    /// Returns the position in the list.
     fn index(self) -> usize;
 }

@@ -125,7 +125,7 @@ pub struct Listen {
     pub token: u64,
 }
 
-/// Offsets and counts of one turn are far below 2^32: slots hold 64 KiB each.
+/// Returns an offset or count of one turn as 32 bits: each is far below 2^32, because slots hold 64 KiB each.
 #[inline]
 #[expect(
     clippy::cast_possible_truncation,

@@ -255,7 +255,7 @@ impl SendQueue {
         }
     }
 
-    /// Endpoints with something to send, in the order they were first named.
+    /// Returns the endpoints with something to send, in the order in which they were first named.
     pub(crate) fn touched(&self) -> &[Touched] {
         &self.touched
     }

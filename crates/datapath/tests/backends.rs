@@ -39,7 +39,7 @@ fn action(first: u8) -> Action {
     }
 }
 
-/// What must arrive for one datagram. An empty one is passed on to the first sink.
+/// Returns what must arrive for one datagram. An empty one is passed on to the first sink.
 fn expected(datagram: &[u8]) -> (usize, Vec<u8>) {
     let Some(first) = datagram.first() else {
         return (0, Vec::new());
@@ -125,7 +125,7 @@ impl DatagramHandler for Relay {
 
 impl StreamHandler for Relay {}
 
-/// One burst: what the source sends in one go, and the size of its datagrams.
+/// Draws a burst, and returns what the source sends in one go, and the size of its datagrams.
 fn burst(random: &mut SmallRng) -> (Vec<u8>, usize) {
     let segment = match random.random_range(0..10) {
         0 => return (Vec::new(), 1),

@@ -77,7 +77,7 @@ fn turn(datapath: &mut Datapath, handler: &mut Counting) {
     datapath.turn(Some(TEST_TIMEOUT), handler).unwrap();
 }
 
-/// The same where perhaps nothing is to be done.
+/// Makes a turn when everything that this thread has sent has arrived, and does not wait if there is nothing to be done.
 fn turn_if_ready(datapath: &mut Datapath, handler: &mut Counting) {
     settle();
     datapath.turn(Some(Duration::ZERO), handler).unwrap();
@@ -319,7 +319,7 @@ impl StreamHandler for Sipping {
     }
 }
 
-/// A connection that was accepted and has sent `bytes`.
+/// Returns a connection that was accepted and has sent `bytes`.
 fn sipping(datapath: &mut Datapath, handler: &mut Sipping, bytes: &[u8]) -> TcpStream {
     let address = listen(datapath, 0);
     let mut client = TcpStream::connect(address).unwrap();

@@ -177,7 +177,7 @@ impl Scene {
         self.until(|pairs| pairs.wishes.is_empty());
     }
 
-    /// A connection of a client, from both sides.
+    /// Returns a connection of a client, from both sides.
     fn client(&mut self) -> (TcpStream, StreamId) {
         let client = patient(TcpStream::connect(self.clients).unwrap());
         let before = self.pairs.clients.len();
@@ -185,7 +185,7 @@ impl Scene {
         (client, *self.pairs.clients.last().unwrap())
     }
 
-    /// A peer that connected to the relay, from both sides.
+    /// Returns a peer that connected to the relay, from both sides.
     fn incoming(&mut self) -> (TcpStream, StreamId) {
         let peer = patient(TcpStream::connect(self.relay).unwrap());
         let before = self.pairs.peers.len();
@@ -193,7 +193,7 @@ impl Scene {
         (peer, *self.pairs.peers.last().unwrap())
     }
 
-    /// A client and a peer that are joined.
+    /// Returns a client and a peer that are joined.
     fn joined(&mut self) -> [(TcpStream, StreamId); 2] {
         let (client, peer) = (self.client(), self.incoming());
         self.wish(Wish::Join(client.1, peer.1));
@@ -219,7 +219,7 @@ impl Scene {
         bytes
     }
 
-    /// How the other side's stream ends, making turns.
+    /// Returns how the other side's stream ends, making turns.
     fn end(&mut self, from: &mut TcpStream) -> Result<usize, ErrorKind> {
         from.set_nonblocking(true).unwrap();
         let deadline = Instant::now() + TEST_TIMEOUT;

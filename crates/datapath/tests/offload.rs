@@ -37,7 +37,7 @@ fn kernel(channels: u32) -> Option<Kernel> {
     }
 }
 
-/// Frames to compare; a script asks for more.
+/// Returns how many frames are compared: those that a script asks for, or 40,000.
 fn frames() -> u64 {
     let wanted = std::env::var("TURNBUCKLE_FRAMES").ok();
     wanted.map_or(40_000, |it| it.parse().expect("a number of frames"))
@@ -116,7 +116,7 @@ impl<'a> World<'a> {
         world
     }
 
-    /// Most addresses where frames come are listeners, each with first bytes of its own.
+    /// Makes most of the addresses where frames come listeners, each with first bytes of its own.
     fn listen(&mut self, random: &mut SmallRng) {
         for place in 0..2 * HOSTS * PORTS.len() {
             let last = place / 2 % HOSTS;
@@ -142,7 +142,7 @@ impl<'a> World<'a> {
         }
     }
 
-    /// Now and then a bucket is as full as others have made it.
+    /// Sets a bucket now and then, so that it is as full as others have made it.
     fn fill(&mut self, random: &mut SmallRng) {
         const MS: u64 = 1_000_000;
         let meters = self.kernel.routes().meters();
@@ -222,7 +222,7 @@ impl<'a> World<'a> {
         };
     }
 
-    /// Now and then a route ends, expires, or gets another time.
+    /// Ends a route now and then, lets it expire, or gives it another time.
     fn change(&mut self, random: &mut SmallRng) {
         if random.random_ratio(9, 10) {
             return;

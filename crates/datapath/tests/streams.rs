@@ -221,7 +221,7 @@ fn what_is_read_at_once_leaves_as_one_train() {
     }
 }
 
-/// Whether this kernel has trains at all.
+/// Returns whether this kernel has trains at all.
 fn datapath_uses_gso() -> bool {
     Backend::probe().0 == Backend::Gso
 }
@@ -577,7 +577,7 @@ fn relaying_over_connections_allocates_nothing_once_warm() {
     }
 }
 
-/// Two shards that listen at one address, in this order.
+/// Makes two shards that listen at one address, in this order.
 fn two_shards(strategy: AcceptStrategy) -> ([Datapath; 2], SocketAddr) {
     let settings = Settings {
         accepting: Accepting::new(strategy, 2).unwrap(),

@@ -265,7 +265,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// A number in a form that is longer than needed by `extra` steps, as far as there are any.
+    /// Writes a number in a form that is longer than needed by `extra` steps, as far as there are any.
     fn number(value: u64, extra: u32) -> Vec<u8> {
         let shortest = Varint::new(value).unwrap().as_bytes().len();
         let len = (shortest << extra).min(8);
@@ -290,7 +290,7 @@ mod tests {
     /// Payloads, what was passed over, and whether the stream may end.
     type Brought = (Vec<Vec<u8>>, Vec<Passed>, bool);
 
-    /// What a stream in these pieces brings.
+    /// Returns what a stream in these pieces brings.
     fn read(pieces: &[&[u8]]) -> Result<Brought, Malformed> {
         let (mut payloads, mut passed) = (Vec::new(), Vec::new());
         let (mut kept, mut capsules) = (Vec::new(), Capsules::default());

@@ -28,7 +28,7 @@ impl Granted {
         matches!(self, Self::Bound { .. })
     }
 
-    /// The fields of the answer that say what is granted. HTTP/3 has their names in small letters.
+    /// Returns the fields of the answer that say what is granted. HTTP/3 has their names in small letters.
     pub(crate) fn fields(&self) -> Vec<(&'static str, String)> {
         match self {
             Self::Tunnel { next_hop } => {

@@ -218,7 +218,7 @@ mod tests {
         read(&head(&format!("GET {path} HTTP/1.1"), fields))
     }
 
-    /// The fields with one of them replaced, left out or followed by another one.
+    /// Returns the fields with one of them replaced, left out or followed by another one.
     fn with(changed: &[(usize, &'static str)], more: &[&'static str]) -> Vec<&'static str> {
         let mut fields = FIELDS.to_vec();
         for &(at, field) in changed {

@@ -49,7 +49,7 @@ impl Refusal {
         Self::UsersDue,
     ];
 
-    /// The status code.
+    /// Returns the status code.
     #[must_use]
     pub const fn status(self) -> u16 {
         match self {
@@ -66,7 +66,7 @@ impl Refusal {
         }
     }
 
-    /// The reason phrase of the status code.
+    /// Returns the reason phrase of the status code.
     #[must_use]
     pub const fn phrase(self) -> &'static str {
         match self {
@@ -83,7 +83,7 @@ impl Refusal {
         }
     }
 
-    /// The type of error that Proxy-Status names (RFC 9209 §2.3); `None` where the fault is the request's, and nothing is said to whom
+    /// Returns the type of error that Proxy-Status names (RFC 9209 §2.3); `None` where the fault is the request's, and nothing is said to whom
     /// has proven nothing.
     #[must_use]
     pub const fn proxy_error(self) -> Option<&'static str> {

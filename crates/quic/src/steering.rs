@@ -136,7 +136,7 @@ impl Program {
         self.step(code, operand);
     }
 
-    /// `A = mix(cell 0)`.
+    /// Appends the instructions of `A = mix(cell 0)`.
     fn mix(&mut self, key: [u32; 2]) {
         self.step(LOAD_CELL, HIDDEN_WITH);
         self.step(XOR, key[0]);

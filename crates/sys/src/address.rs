@@ -12,7 +12,7 @@ const _: () = assert!(RawAddress::CAPACITY as usize == LEN_MAX);
 const FAMILY_V4: [u8; 2] = family(libc::AF_INET);
 const FAMILY_V6: [u8; 2] = family(libc::AF_INET6);
 
-/// The 16-bit field at the start of both forms.
+/// Returns the 16-bit field at the start of both forms.
 #[expect(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,

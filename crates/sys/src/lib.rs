@@ -23,7 +23,7 @@ pub mod send;
 pub mod sockopt;
 pub mod steering;
 
-/// Counts and offsets that a system call takes: bounded by the arrays they are about, far below 2^32.
+/// Returns a count or offset that a system call takes as 32 bits: bounded by the arrays it is about, far below 2^32.
 #[inline]
 #[expect(
     clippy::cast_possible_truncation,

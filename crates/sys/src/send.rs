@@ -195,7 +195,7 @@ impl<'data> Batch<'_, 'data> {
     }
 }
 
-/// A header with its address only.
+/// Returns a header with its address only.
 #[expect(
     unsafe_code,
     reason = "a C structure whose padding differs between C libraries"

@@ -145,7 +145,7 @@ pub fn decrypted(key_file: &Path, text: &[u8]) -> Result<Vec<u8>, String> {
 
 type CipherKey = Result<UnboundCipherKey, aws_lc_rs::error::Unspecified>;
 
-/// The first 16 bytes of the file.
+/// Returns the key in the first 16 bytes of the file.
 fn cipher_key(path: &Path) -> Result<CipherKey, String> {
     let mut key = [0; KEY_LEN];
     std::fs::File::open(path)

@@ -12,7 +12,7 @@ pub struct DatabaseError {
 }
 
 impl DatabaseError {
-    /// An error that may pass by itself: the database is not reached, does not answer, or is locked.
+    /// Returns an error that may pass by itself: the database is not reached, does not answer, or is locked.
     pub(crate) fn passing(database: impl fmt::Display, what: impl fmt::Display) -> Self {
         Self {
             database: database.to_string(),
@@ -21,7 +21,7 @@ impl DatabaseError {
         }
     }
 
-    /// An error that stays until somebody mends the configuration or the database: a wrong password, no such database, a refused certificate.
+    /// Returns an error that stays until somebody mends the configuration or the database: a wrong password, no such database, a refused certificate.
     pub(crate) fn permanent(database: impl fmt::Display, what: impl fmt::Display) -> Self {
         Self {
             is_permanent: true,

@@ -403,7 +403,7 @@ mod tests {
         (!number.is_multiple_of(7)).then(|| (number as u128).to_be_bytes())
     }
 
-    /// Numbers that look drawn and are the same each time.
+    /// Returns numbers that look drawn and are the same each time.
     fn drawn() -> impl Iterator<Item = usize> {
         let mut state = 1_u64;
         std::iter::from_fn(move || {
@@ -414,7 +414,7 @@ mod tests {
         })
     }
 
-    /// A name of any length, also of none, of characters of several bytes.
+    /// Returns a name of any length, also of none, of characters of several bytes.
     fn name(number: usize) -> String {
         "né€🦀".chars().cycle().take(number % 5).collect::<String>()
             + &(number / 5).to_string()[..usize::from(number > 4)]

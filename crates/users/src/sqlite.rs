@@ -210,7 +210,7 @@ impl Sqlite {
         Ok(())
     }
 
-    /// The newest secrets come first, because a rotation has just added them.
+    /// Reads the secrets of a realm. The newest come first, because a rotation has just added them.
     fn secrets(&self, realm: &str) -> Result<Vec<Secret>, DatabaseError> {
         let query = "select value from turn_secret where realm=?1 order by rowid desc";
         self.rows(query, [realm], |row| {

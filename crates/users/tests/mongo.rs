@@ -340,7 +340,7 @@ fn changes_are_written_as_coturn_keeps_them_and_listed() {
     assert_eq!(admin.get("password"), Some(&Bson::from("$5$a$b")));
 }
 
-/// The statements `db.COLLECTION.createIndex({FIELD: 1, ...}, {unique: true})` of the page about databases.
+/// Returns the statements `db.COLLECTION.createIndex({FIELD: 1, ...}, {unique: true})` of the page about databases.
 fn indexes_of_the_page() -> Vec<(String, Document)> {
     let page = include_str!("../../../docs/operating/databases.md");
     let lines = page.lines().filter_map(|line| line.strip_prefix("db."));

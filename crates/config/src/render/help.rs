@@ -7,7 +7,7 @@ use crate::table;
 /// Column at which descriptions begin.
 const INDENT: &str = "            ";
 
-/// Options of `command` by group, wrapped at `width` columns.
+/// Returns the options of `command` by group, wrapped at `width` columns.
 #[must_use]
 pub fn help(command: &str, arguments: &str, width: usize) -> String {
     let mut text = format!("Usage: {command} [options]{arguments}\n\n");

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use super::*;
 
-/// What `turnserver` makes of arguments: who needs no credentials, and the notes about `no-auth`, with whether each is about an error.
+/// Returns what `turnserver` makes of arguments: who needs no credentials, and the notes about `no-auth`, with whether each is about an error.
 fn as_turnserver(arguments: &[&str]) -> (Vec<String>, Vec<(String, bool)>) {
     let words = ["-n"].into_iter().chain(arguments.iter().copied());
     let loaded = match load_turnserver(words.map(OsString::from), &machine()) {

@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use super::{command_line, file, machine};
 use crate::*;
 
-/// Lines that are likely to get past the first checks.
+/// Returns lines that are likely to get past the first checks.
 fn lines() -> impl Strategy<Value = String> {
     let keys: Vec<&'static str> = entries().map(|entry| entry.name).collect();
     let values = prop_oneof![

@@ -34,7 +34,7 @@ fn of(lines: &str) -> Loaded {
     file(lines).unwrap_or_else(|problems| panic!("{lines}: {problems}"))
 }
 
-/// What is there to compare of a configuration; of secrets nothing is.
+/// Returns what is compared of a configuration: everything but secrets.
 fn text(config: &Config) -> String {
     format!("{config:?}")
 }

@@ -125,7 +125,7 @@ impl Input {
 mod tests {
     use super::*;
 
-    /// The commands in `chunks`, and what is answered.
+    /// Returns the commands in `chunks`, and what is answered.
     fn taken(chunks: &[&[u8]]) -> Result<(Vec<String>, Vec<u8>, Input), Foreign> {
         let (mut input, mut commands, mut answers) = (Input::default(), Vec::new(), Vec::new());
         for chunk in chunks {

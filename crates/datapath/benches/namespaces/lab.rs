@@ -48,7 +48,7 @@ impl FromStr for Case {
     }
 }
 
-/// Where the sinks are: on a CPU of their own if there is one, else on the source's.
+/// Returns where the sinks are: on a CPU of their own if there is one, else on the source's.
 pub(crate) fn sink_cpu() -> usize {
     if cpus() > 2 { 2 } else { SOURCE_CPU }
 }
@@ -90,7 +90,7 @@ impl fmt::Display for Reading {
     }
 }
 
-/// Whether the bench can run here.
+/// Returns an error if the bench cannot run here.
 pub(crate) fn check() -> Result<(), String> {
     if !rustix::process::geteuid().is_root() {
         return Err("needs root, for network namespaces".to_owned());
@@ -357,12 +357,12 @@ impl Role {
         Ok(started)
     }
 
-    /// `ip netns exec` replaces itself by the program, so the child is the program.
+    /// Returns the path of a file about the child in `/proc`. `ip netns exec` replaces itself by the program, so the child is the program.
     fn proc(&self, file: &str) -> String {
         format!("/proc/{}/{file}", self.child.id())
     }
 
-    /// CPU time of all threads so far.
+    /// Returns the CPU time of all threads so far.
     pub(crate) fn cpu_seconds(&self) -> io::Result<f64> {
         let mut nanoseconds = 0.0;
         for task in fs::read_dir(self.proc("task"))? {
@@ -376,7 +376,7 @@ impl Role {
         Ok(nanoseconds / 1e9)
     }
 
-    /// IP packets that entered this role's namespace, a GRO buffer counted as its datagrams.
+    /// Returns how many IP packets have entered this role's namespace, a GRO buffer counted as its datagrams.
     pub(crate) fn datagrams_arrived(&self) -> io::Result<u64> {
         let text = fs::read_to_string(self.proc("net/netstat"))?;
         let mut lines = text.lines().filter(|line| line.starts_with("IpExt:"));

@@ -89,7 +89,7 @@ impl Report {
         )
     }
 
-    /// The bars, measured within each round and then taken as a median: name, bar, ratio, whether it is met.
+    /// Returns the bars, measured within each round and then taken as a median: name, bar, ratio, whether it is met.
     fn bars(&self) -> Vec<(String, f64, Spread, bool)> {
         let mut bars = Vec::new();
         for program in [Program::Reflect, Program::Strip, Program::Add] {

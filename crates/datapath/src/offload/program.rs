@@ -353,7 +353,7 @@ mod loaded {
             self.run_times(address, &[], frame, times)
         }
 
-        /// The same, with bytes of the driver's own before the frame (`data_meta`), which take the room that a header would need.
+        /// Does the same as [`Self::run`], with bytes of the driver's own before the frame (`data_meta`), which take the room that a header would need.
         ///
         /// # Errors
         ///
@@ -487,7 +487,7 @@ mod missing {
             Self::load(channels, seed)
         }
 
-        /// Cannot be called.
+        /// Does nothing: without a program it cannot be called.
         ///
         /// # Errors
         ///
@@ -496,7 +496,7 @@ mod missing {
             match self.0 {}
         }
 
-        /// Cannot be called.
+        /// Does nothing: without a program it cannot be called.
         ///
         /// # Errors
         ///
@@ -505,7 +505,7 @@ mod missing {
             match self.0 {}
         }
 
-        /// Cannot be called.
+        /// Does nothing: without a program it cannot be called.
         ///
         /// # Errors
         ///
@@ -514,7 +514,7 @@ mod missing {
             match self.0 {}
         }
 
-        /// Cannot be called.
+        /// Does nothing: without a program it cannot be called.
         ///
         /// # Errors
         ///
@@ -528,7 +528,7 @@ mod missing {
             match self.0 {}
         }
 
-        /// Cannot be called.
+        /// Does nothing: without a program it cannot be called.
         ///
         /// # Errors
         ///
@@ -537,17 +537,17 @@ mod missing {
             match self.0 {}
         }
 
-        /// Cannot be called.
+        /// Returns nothing: without a program it cannot be called.
         pub fn routes(&self) -> KernelRoutes {
             match self.0 {}
         }
 
-        /// Cannot be called.
+        /// Returns nothing: without a program it cannot be called.
         pub fn hops(&self) -> Arc<Hops> {
             match self.0 {}
         }
 
-        /// Cannot be called.
+        /// Returns nothing: without a program it cannot be called.
         pub fn passes(&self) -> Passes {
             match self.0 {}
         }

@@ -28,7 +28,8 @@ impl SendQueue {
         }
     }
 
-    /// The same for datagrams that must not be fragmented: DF is set, or for IPv6 no fragment header is made. They are trains of their own.
+    /// Does the same as [`Self::send_owned`] for datagrams that must not be fragmented: DF is set, or for IPv6 no fragment header is made. They are trains of
+    /// their own.
     ///
     /// # Panics
     /// As [`Self::send_owned`].

@@ -128,7 +128,7 @@ impl SendQueue {
         &self.streams.changes
     }
 
-    /// Connections with something to do, in the order they were first named.
+    /// Returns the connections with something to do, in the order in which they were first named.
     pub fn touched_streams(&self) -> &[StreamTouched] {
         &self.streams.touched
     }

@@ -22,7 +22,7 @@ impl BufferBudget {
         }
     }
 
-    /// Bytes taken at present.
+    /// Returns how many bytes are taken at present.
     pub fn used(&self) -> u64 {
         self.used.load(Ordering::Relaxed)
     }

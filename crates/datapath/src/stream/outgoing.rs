@@ -151,7 +151,7 @@ impl Outgoing {
         self.tail().is_empty() && self.control.is_empty() && self.media.is_empty()
     }
 
-    /// Messages that are not complete yet.
+    /// Returns how many messages are not complete yet.
     pub(crate) fn messages(&self) -> u32 {
         self.tail_messages + self.control.count() + self.media.count()
     }

@@ -73,7 +73,7 @@ impl Streams {
         }
     }
 
-    /// Listeners that the shard waits for by themselves: as many as addresses at most, and none by default.
+    /// Returns the listeners that the shard waits for by themselves: as many as addresses at most, and none by default.
     fn exclusive_listeners(&self) -> impl Iterator<Item = (u32, &Listener)> {
         let listeners = self.exclusive.iter().copied();
         listeners.filter_map(|name| Some((name, self.listeners.get(name as usize)?.as_ref()?)))

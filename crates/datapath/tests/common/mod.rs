@@ -33,7 +33,7 @@ pub(crate) fn loopback(v6: bool) -> SocketAddr {
     }
 }
 
-/// A port that nobody has and that the kernel gives to nobody who asks for any, so that it stays free until it is asked for by number.
+/// Returns a port that nobody has and that the kernel gives to nobody who asks for any, so that it stays free until it is asked for by number.
 pub(crate) fn free_for_listening() -> SocketAddr {
     SocketAddr::from(([127, 0, 0, 1], free_ports()))
 }
@@ -61,7 +61,7 @@ pub(crate) fn bind(
     (endpoint, datapath.local_addr(endpoint).unwrap())
 }
 
-/// A socket that waits for what must come.
+/// Returns a socket that waits for what must come.
 pub(crate) fn socket(address: SocketAddr) -> UdpSocket {
     let socket = UdpSocket::bind(address).unwrap();
     socket.set_read_timeout(Some(TEST_TIMEOUT)).unwrap();
@@ -79,7 +79,7 @@ impl DatagramHandler for Deaf {
 
 impl StreamHandler for Deaf {}
 
-/// All datagrams of a message as one run.
+/// Returns all datagrams of a message as one run.
 pub(crate) fn whole(message: &Received<'_>) -> Run {
     let count = message.segment_count();
     let last_len = message.bytes.len() - (count - 1) * message.segment;

@@ -55,7 +55,7 @@ pub enum Unread {
 pub struct Head(Vec<u8>);
 
 impl Head {
-    /// The bytes.
+    /// Returns the bytes.
     #[must_use]
     pub fn as_bytes(&self) -> &[u8] {
         &self.0
@@ -227,7 +227,7 @@ pub fn addressed(context: u64, peer: SocketAddr) -> Head {
     Head(bytes)
 }
 
-/// A capsule that has a context and nothing else.
+/// Returns a capsule that has a context and nothing else.
 fn capsule(kind: ContextCapsule, context: u64) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(2 + Varint::LEN_MAX);
     // Each of these is a number that was read as one, or smaller.

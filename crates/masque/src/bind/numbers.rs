@@ -33,7 +33,7 @@ impl ContextCapsule {
         }
     }
 
-    /// The capsule type.
+    /// Returns the capsule type.
     #[must_use]
     pub const fn kind(self) -> u64 {
         match self {

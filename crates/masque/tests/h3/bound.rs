@@ -28,7 +28,7 @@ fn granted() -> Granted {
     }
 }
 
-/// One that has granted bound tunnel 7 on stream 0, by DATAGRAM frames or by capsules.
+/// Returns a world whose connection has granted bound tunnel 7 on stream 0, by DATAGRAM frames or by capsules.
 fn bound(takes_datagrams: bool) -> World {
     let mut world = World::with_settings(&[0x33, u8::from(takes_datagrams)]);
     world.receive(0, &asked("/.well-known/masque/udp/%2A/%2A/", Some("?1")));
@@ -40,7 +40,7 @@ fn assign(context: u64, what: &[u8]) -> Vec<u8> {
     frame(0, &frame(0x11, &[&varint(context), what].concat()))
 }
 
-/// What has been sent on the stream behind the answer.
+/// Returns what has been sent on the stream behind the answer.
 fn said(world: &World) -> Vec<u8> {
     let bytes = world.sent(0).bytes;
     let (len, len_len) = Varint::read(&bytes[1..]).unwrap();

@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// What a client sends on one stream of a new connection, and the code with which that is closed.
+/// Fails unless what a client sends on one stream of a new connection closes that with this code, whether it comes at once or byte by byte.
 fn closes(stream: u64, bytes: &[u8], code: Code) {
     let mut byte_by_byte = World::new();
     let mut at_once = World::new();

@@ -16,7 +16,7 @@ fn target() -> SocketAddr {
     "[2001:db8::6]:443".parse().unwrap()
 }
 
-/// One that has asked for tunnel 7 on stream 0.
+/// Returns a client that has asked for tunnel 7 on stream 0.
 fn asking() -> Client<u32> {
     let mut client = Client::default();
     client.ask(0, 7, "example.org", target(), USER);

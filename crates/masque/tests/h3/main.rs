@@ -17,7 +17,7 @@ use turnbuckle_masque::h3::{Code, Event, NotSent, Server, Way};
 
 use world::{CONTROL, DECODER, ENCODER, FIELDS, World, capsule, control, frame, request, varint};
 
-/// The request with one field replaced, left out where the value is `-`, or added.
+/// Returns the request with one field replaced, left out where the value is `-`, or added.
 fn with(name: &str, value: &'static str) -> Vec<(&'static str, &'static str)> {
     let mut fields = FIELDS.to_vec();
     if let Some(field) = fields.iter_mut().find(|(it, _)| *it == name) {

@@ -103,7 +103,7 @@ impl World {
         world
     }
 
-    /// One whose client has sent its settings.
+    /// Returns a world whose client has sent its settings.
     pub(crate) fn with_settings(payload: &[u8]) -> Self {
         let mut world = Self::new();
         world.receive(CONTROL, &control(&frame(4, payload)));
@@ -111,7 +111,7 @@ impl World {
         world
     }
 
-    /// One that has granted tunnel 7 on stream 0, by DATAGRAM frames or by capsules.
+    /// Returns a world whose connection has granted tunnel 7 on stream 0, by DATAGRAM frames or by capsules.
     pub(crate) fn with_tunnel(takes_datagrams: bool) -> Self {
         let mut world = Self::with_settings(&[0x33, u8::from(takes_datagrams)]);
         world.receive(0, &request(&FIELDS));
@@ -169,7 +169,7 @@ impl World {
         self.below.sent.get(&stream).cloned().unwrap_or_default()
     }
 
-    /// The fields of the answer on a stream, as `name: value`.
+    /// Returns the fields of the answer on a stream, as `name: value`.
     pub(crate) fn answer(&self, stream: u64) -> Vec<String> {
         let bytes = self.sent(stream).bytes;
         let (kind, kind_len) = Varint::read(&bytes).expect("an answer");
@@ -204,7 +204,7 @@ impl World {
         self.dropped.malformed += malformed;
     }
 
-    /// The payloads that came for a tunnel.
+    /// Returns the payloads that came for a tunnel.
     pub(crate) fn payloads_of(&self, tunnel: u32) -> Vec<&[u8]> {
         let of_it = self.payloads.iter().filter(|it| it.tunnel == tunnel);
         of_it.map(|it| &it.bytes[..]).collect()
@@ -233,12 +233,12 @@ pub(crate) fn request(fields: &[(&str, &str)]) -> Vec<u8> {
     frame(1, &qpack::encode(fields))
 }
 
-/// A control stream from its beginning.
+/// Returns the bytes of a control stream from its beginning.
 pub(crate) fn control(frames: &[u8]) -> Vec<u8> {
     [&[0], frames].concat()
 }
 
-/// A DATAGRAM capsule with context 0.
+/// Returns a DATAGRAM capsule with context 0.
 pub(crate) fn capsule(payload: &[u8]) -> Vec<u8> {
     frame(0, &[&[0], payload].concat())
 }

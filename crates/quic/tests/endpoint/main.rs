@@ -269,7 +269,7 @@ fn data_that_arrives_with_the_end_of_the_handshake_is_not_lost() {
     assert_eq!(lost, Some(0));
 }
 
-/// What the server's host is told meanwhile, but for what applications are shown.
+/// Returns what the server's host is told meanwhile, but for what applications are shown.
 fn events(world: &mut World) -> Vec<Event> {
     let events = std::iter::from_fn(|| world.server.poll_event());
     events

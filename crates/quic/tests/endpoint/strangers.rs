@@ -8,7 +8,7 @@ use turnbuckle_quic::{Closed, Dropped, Limits, Via};
 use crate::payload;
 use crate::world::{DELAY, Random, World, client_address};
 
-/// A world in which a client has just connected, and its Initial with a token.
+/// Returns a world in which a client has just connected, and its Initial with a token.
 fn with_token() -> (World, Vec<u8>) {
     let mut world = World::new();
     world.connected();
@@ -148,7 +148,7 @@ fn an_answer_that_the_budget_has_no_room_for_is_not_sent() {
     assert_eq!(world.bytes_to(client_address()), 0);
 }
 
-/// A packet with a long header of another version.
+/// Returns a packet with a long header of another version.
 fn of_version(version: u32, len: usize) -> Vec<u8> {
     let mut packet = vec![0xc3];
     packet.extend_from_slice(&version.to_be_bytes());

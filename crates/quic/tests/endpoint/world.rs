@@ -211,7 +211,7 @@ impl World {
         Self::with(Limits::default())
     }
 
-    /// A world in which connections hide nothing, as in a simulator.
+    /// Returns a world in which connections hide nothing, as in a simulator.
     pub(crate) fn clear() -> Self {
         let mut world = Self::new();
         world.server.serve_clear();
@@ -219,7 +219,7 @@ impl World {
         world
     }
 
-    /// A world whose server has these limits.
+    /// Returns a world whose server has these limits.
     pub(crate) fn with(limits: Limits) -> Self {
         let began = Instant::now();
         let calendar = Arc::new(Mutex::new(0));
@@ -263,7 +263,7 @@ impl World {
         endpoint
     }
 
-    /// One shard of a server, each of whose connections has an application that sees nothing of the others.
+    /// Returns one shard of a server, each of whose connections has an application that sees nothing of the others.
     pub(crate) fn shard(index: u8) -> Endpoint<App> {
         let (calendar, limits) = (Arc::default(), Limits::default());
         let settings = Self::settings(&calendar, index, index + 1, limits, true);
@@ -272,7 +272,7 @@ impl World {
         endpoint
     }
 
-    /// A client that connects to the server.
+    /// Returns a client that connects to the server.
     pub(crate) fn client(
         now: Instant,
         seed: u8,
@@ -286,12 +286,12 @@ impl World {
         (client, name)
     }
 
-    /// What reads the connection ids of the server.
+    /// Returns the reader of the server's connection ids.
     pub(crate) fn server_ids() -> Ids {
         Self::keys(true).ids()
     }
 
-    /// Each side has keys of its own.
+    /// Returns the keys of one side: each has keys of its own.
     fn keys(is_server: bool) -> Keys {
         Keys::new(&[if is_server { 7 } else { 8 }; 32])
     }

@@ -370,8 +370,8 @@ impl Driver for Mongo {
         Ok(answer)
     }
 
-    /// An origin that comes to another realm is for a moment one of both, and stays so if the server goes away in that moment: only a replica set
-    /// could do both at once.
+    /// Carries out a change. An origin that comes to another realm is for a moment one of both, and stays so if the server goes away in that moment: only a
+    /// replica set could do both at once.
     async fn change(&mut self, change: Change<'_>) -> Result<(), DatabaseError> {
         match change {
             Change::PutUser { realm, name, key } => {

@@ -25,7 +25,7 @@ pub(super) struct Notices {
 }
 
 impl Notices {
-    /// Everything has to be read.
+    /// Returns the news that everything has to be read.
     pub(super) fn everything() -> Self {
         Self {
             all_users: true,
@@ -118,7 +118,7 @@ mod tests {
 
     use super::*;
 
-    /// An event as MongoDB's manual shows it.
+    /// Returns an event as MongoDB's manual shows it.
     fn event(operation: &str, collection: &str, more: Document) -> ChangeStreamEvent<Document> {
         let mut event = doc! {
             "_id": { "_data": "8263" },

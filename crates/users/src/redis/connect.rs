@@ -52,7 +52,7 @@ impl RedisFailure {
         }
     }
 
-    /// The server is not reached, or does not answer.
+    /// Returns the failure that the server is not reached, or does not answer.
     pub(super) fn silence(what: impl Into<String>) -> Self {
         Self::new(Kind::Silence, what)
     }

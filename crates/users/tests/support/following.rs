@@ -116,7 +116,7 @@ impl Following {
 const THREE_USERS: &str =
     "insert into turnusers_lt values('r','alice','none'),('r','bob','none'),('r','carol','none')";
 
-/// Users of a server that is not there at first, and goes away later, are read when it comes, and stay when it goes.
+/// Fails unless users of a server that is not there at first, and goes away later, are read when it comes, and stay when it goes.
 pub(crate) fn a_server_that_is_away_takes_nobody_along(
     source: &Source,
     server: &mut Server,
@@ -139,7 +139,7 @@ pub(crate) fn a_server_that_is_away_takes_nobody_along(
     following.await_new(4, "dave", execute);
 }
 
-/// Users of a server that hangs stay. What is new when it goes on is news alone.
+/// Fails unless users of a server that hangs stay, and what is new when it goes on is the only news.
 pub(crate) fn a_server_that_hangs_takes_nobody_along(
     source: &Source,
     server: &Server,
@@ -161,7 +161,7 @@ pub(crate) fn a_server_that_hangs_takes_nobody_along(
     following.await_new(4, "dave", execute);
 }
 
-/// After each of twenty kills a connection is made anew, and what is new is named alone; none stays open.
+/// Fails unless after each of twenty kills a connection is made anew, and what is new is named alone; none stays open.
 pub(crate) fn killed_connections_are_made_anew(
     source: &Source,
     server: &Server,

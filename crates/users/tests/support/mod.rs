@@ -193,7 +193,7 @@ fn is_stopped(pid: Pid) -> bool {
     })
 }
 
-/// Everything of the realm `r`.
+/// Returns a request for everything of the realm `r`.
 pub(crate) fn all() -> Wanted {
     Wanted {
         realm: "r".to_owned(),

@@ -137,7 +137,7 @@ impl Texts {
     }
 }
 
-/// What there must be.
+/// Holds what there must be.
 #[derive(Default)]
 struct Rows {
     key_by_user: BTreeMap<(String, String), String>,
@@ -423,7 +423,7 @@ impl Tried {
         }
     }
 
-    /// Users and secrets of one realm and what is of realms is what was written, and the rest is what it was before.
+    /// Fails unless users and secrets of one realm and what is of realms is what was written, and the rest is what it was before.
     fn is_followed(&self, source: &Source, before: &Records) {
         let records = followed(source, &wanted(false));
         let expected = self.rows.key_by_user.iter();

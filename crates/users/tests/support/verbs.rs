@@ -34,7 +34,7 @@ fn await_names(connection: &mut Connection, records: &mut Records, expected: &[&
     }
 }
 
-/// Each change of users is seen: new ones, other keys, names that replace others, and those that are gone.
+/// Fails unless each change of users is seen: new ones, other keys, names that replace others, and those that are gone.
 pub(crate) fn users_are_followed(source: &Source, execute: &mut dyn FnMut(&str)) {
     let mut writer = Connection::open(source).expect("the database answers");
     writer
@@ -99,7 +99,7 @@ pub(crate) fn users_are_followed(source: &Source, execute: &mut dyn FnMut(&str))
     await_names(&mut reader, &mut records, &[]);
 }
 
-/// Every table is read as it stands, and one user is asked for.
+/// Fails unless every table is read as it stands, and one user is asked for.
 pub(crate) fn tables_are_read(source: &Source, execute: &mut dyn FnMut(&str)) {
     for statement in [
         "insert into turn_secret values('r','logen'),('other','bloody9')",
@@ -144,7 +144,7 @@ pub(crate) fn tables_are_read(source: &Source, execute: &mut dyn FnMut(&str)) {
     assert_eq!(answer.key, None);
 }
 
-/// Whatever is put is listed, replaced and deleted, and a value is never a statement.
+/// Fails unless whatever is put is listed, replaced and deleted, and a value is never a statement.
 pub(crate) fn changes_are_listed(source: &Source) {
     let mut connection = Connection::open(source).expect("the database answers");
     let listed = |connection: &mut Connection, listing, realm| -> Vec<String> {
@@ -241,7 +241,7 @@ pub(crate) fn changes_are_listed(source: &Source) {
     }
 }
 
-/// A server that answers nothing is an error within a bounded time, for a connection that is open and for a new one.
+/// Fails unless a server that answers nothing is an error within a bounded time, for a connection that is open and for a new one.
 pub(crate) fn a_hung_server_is_an_error(source: &Source, server: &Server) {
     let (mut connection, mut records) = (
         Connection::open(source).expect("the database answers"),

@@ -7,7 +7,7 @@ fn varint(number: u64) -> Vec<u8> {
     Varint::new(number).unwrap().as_bytes().to_vec()
 }
 
-/// The value of a capsule that registers a context.
+/// Returns the value of a capsule that registers a context.
 fn value(context: u64, peer: Option<SocketAddr>) -> Vec<u8> {
     let mut bytes = varint(context);
     match peer {
@@ -21,7 +21,7 @@ fn peer(number: u16) -> SocketAddr {
     SocketAddr::new([192, 0, 2, 6].into(), number)
 }
 
-/// Contexts with one that is registered.
+/// Returns contexts with one that is registered.
 fn with(context: u64, peer: Option<SocketAddr>) -> Contexts {
     let mut contexts = Contexts::default();
     assign(&mut contexts, context, peer).unwrap();
@@ -192,7 +192,7 @@ fn a_datagram_that_ends_before_its_context_or_is_too_long_ends_the_stream() {
     assert_eq!(contexts.read(&[0, 7]), Err(Unread::UnknownContext));
 }
 
-/// What a client may send: mostly what makes sense, for few contexts and addresses.
+/// Returns what a client may send: mostly what makes sense, for few contexts and addresses.
 fn any_capsule() -> impl Strategy<Value = (ContextCapsule, Vec<u8>)> {
     let kind = prop_oneof![6 => Just(Assign), 2 => Just(Close), 1 => Just(Ack)];
     let context = 0_u64..12;
