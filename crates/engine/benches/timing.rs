@@ -109,7 +109,7 @@ impl Server {
         black_box(result).is_ok()
     }
 
-    /// A request, right but for one changed byte of its MESSAGE-INTEGRITY or its password.
+    /// Returns a request, right but for one changed byte of its MESSAGE-INTEGRITY or its password.
     fn request(&mut self, name: &str, by: By, wrong_byte: Option<usize>) -> Vec<u8> {
         if by == By::Password {
             let mut buffer = [name.as_bytes(), PASSWORD].concat();
@@ -244,7 +244,7 @@ const HASHED_UNKNOWN: Kind = Kind {
 };
 
 impl Kind {
-    /// The request of the user of this number, of a name that only this number has.
+    /// Returns the request of the user of this number, of a name that only this number has.
     fn request(self, server: &mut Server, number: u64) -> Vec<u8> {
         let prefix = if self.is_known { "user" } else { "none" };
         let name = format!(
@@ -306,7 +306,7 @@ struct Difference {
     nanos: f64,
 }
 
-/// Welch's t over the measurements up to `limit`.
+/// Returns Welch's t over the measurements up to `limit`.
 fn welch(times: &[(bool, f64)], limit: f64) -> Difference {
     let moments = |class: bool| {
         let of_class = || {

@@ -20,17 +20,17 @@ impl PeerAddress {
         Self(SocketAddr::new(canonical_ip(address.ip()), address.port()))
     }
 
-    /// The transport address.
+    /// Returns the transport address.
     pub fn address(self) -> SocketAddr {
         self.0
     }
 
-    /// The IP address, which is what permissions are about (RFC 8656 §9).
+    /// Returns the IP address, which is what permissions are about (RFC 8656 §9).
     pub fn ip(self) -> IpAddr {
         self.0.ip()
     }
 
-    /// The port; 0 where a client named none.
+    /// Returns the port; 0 where a client named none.
     pub fn port(self) -> u16 {
         self.0.port()
     }
@@ -42,7 +42,7 @@ impl fmt::Display for PeerAddress {
     }
 }
 
-/// The address itself, or the IPv4 address that an IPv4-mapped one (`::ffff:0:0/96`) is another spelling of.
+/// Returns the address itself, or the IPv4 address that an IPv4-mapped one (`::ffff:0:0/96`) is another spelling of.
 pub(crate) fn canonical_ip(ip: IpAddr) -> IpAddr {
     ip.to_canonical()
 }
@@ -71,7 +71,7 @@ pub enum Embedding {
 }
 
 impl Embedding {
-    /// A few words for an operator.
+    /// Returns a few words for an operator.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Compatible => "IPv4-compatible",
@@ -97,8 +97,8 @@ pub struct Nat64Prefix {
 }
 
 impl Nat64Prefix {
-    /// A prefix of `len` bits: 32, 40, 48, 56, 64 or 96. `None` for another length, for bits set behind the prefix, and
-    /// for a 96-bit prefix with bits 64 to 71 set (RFC 6052 §2.2).
+    /// Makes a prefix of `len` bits: 32, 40, 48, 56, 64 or 96. Returns `None` for another length, for bits set behind the prefix, and for a 96-bit prefix with
+    /// bits 64 to 71 set (RFC 6052 §2.2).
     pub fn new(prefix: Ipv6Addr, len: u8) -> Option<Self> {
         let bits = prefix.to_bits();
         let reserved_octet = 0xff_u128 << 56;
@@ -108,7 +108,7 @@ impl Nat64Prefix {
             .then_some(Self { bits, len })
     }
 
-    /// The IPv4-embedded address of `address` under this prefix, suffix zero.
+    /// Returns the IPv4-embedded address of `address` under this prefix, suffix zero.
     pub fn embed(self, address: Ipv4Addr) -> Ipv6Addr {
         let v4 = u128::from(address.to_bits());
         let bits = if self.len == 96 {
@@ -192,7 +192,7 @@ impl fmt::Display for Nat64Prefix {
     }
 }
 
-/// Every IPv4 address that `address`, in canonical form, may carry, with the form it is in. An address can match more than one form.
+/// Returns every IPv4 address that `address`, in canonical form, may carry, with the form it is in. An address can match more than one form.
 ///
 /// `::` and `::1` are not IPv4-compatible addresses and yield nothing.
 pub(crate) fn embedded_v4(
@@ -245,12 +245,12 @@ pub(crate) fn is_tunnel(ip: IpAddr) -> bool {
     }
 }
 
-/// Ones in the low `count` bits; `count <= 127`.
+/// Returns a number with ones in the low `count` bits; `count <= 127`.
 fn low_bits(count: u32) -> u128 {
     (1_u128 << count) - 1
 }
 
-/// Ones in the bits behind a prefix of `len` bits.
+/// Returns a number with ones in the bits behind a prefix of `len` bits.
 fn host_mask(len: u8) -> u128 {
     u128::MAX.checked_shr(u32::from(len)).unwrap_or(0)
 }

@@ -215,7 +215,7 @@ fn requested_family(request: &Request<'_>, config: &Config) -> Result<Family, Re
     }
 }
 
-/// Steps 3 and 5 to 9 of RFC 8656 §7.2, as far as they look at the request and the configuration alone.
+/// Takes steps 3 and 5 to 9 of RFC 8656 §7.2, as far as they look at the request and the configuration alone.
 fn read_wish(request: &Request<'_>, rules: &Rules) -> Result<Wish, Reject> {
     let message = &request.message;
     // Step 3
@@ -343,7 +343,7 @@ fn redeem(
     })
 }
 
-/// Steps 8 to 10 of RFC 8656 §7.2 for a request without a token: the ports and the quota.
+/// Takes steps 8 to 10 of RFC 8656 §7.2 for a request without a token: the ports and the quota.
 fn grant(
     wish: &Wish,
     proof: &Proof,

@@ -124,7 +124,7 @@ impl Authenticator {
         *self = next;
     }
 
-    /// Seconds since 1970, as everything here is judged by: never fewer than before (V-32).
+    /// Returns the seconds since 1970, as everything here is judged by: never fewer than before (V-32).
     pub(crate) fn calendar_s(&mut self, now: Now) -> u64 {
         self.calendar.advance(now)
     }

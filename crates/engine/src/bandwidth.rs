@@ -136,7 +136,7 @@ impl BandwidthLedger {
         self.shaper(rate)
     }
 
-    /// Bytes per second that are reserved.
+    /// Returns how many bytes per second are reserved.
     pub(crate) fn reserved(&self) -> u64 {
         *self.reserved.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -201,7 +201,7 @@ impl Default for Buckets {
 }
 
 impl Shaper {
-    /// The reserved rate, in bytes per second.
+    /// Returns the reserved rate, in bytes per second.
     pub(crate) fn rate(&self) -> NonZeroU32 {
         self.rate
     }

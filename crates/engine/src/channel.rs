@@ -16,7 +16,7 @@ use crate::rules::Rules;
 use crate::shared;
 use crate::time::Time;
 
-/// RFC 8656 §12.2.
+/// Handles a ChannelBind request (RFC 8656 §12.2).
 pub(crate) fn bind_channel(
     request: &Request<'_>,
     proof: &Proof,

@@ -311,13 +311,13 @@ impl Answer {
         answer
     }
 
-    /// ERROR-CODE 4xx without a reason.
+    /// Appends ERROR-CODE 4xx without a reason.
     fn error(&mut self, number: u8) {
         self.attribute(ERROR_CODE, 4);
         self.push(&[0, 0, 4, number]);
     }
 
-    /// UNKNOWN-ATTRIBUTES; of an odd number of types one stands twice (RFC 3489 §11.2.10).
+    /// Appends UNKNOWN-ATTRIBUTES; of an odd number of types one stands twice (RFC 3489 §11.2.10).
     fn unknown(&mut self, unknown: &Unknown) {
         let kinds = unknown.kinds.get(..unknown.count).unwrap_or_default();
         let repeated = kinds.last().filter(|_| kinds.len() % 2 == 1);

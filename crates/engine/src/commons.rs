@@ -74,7 +74,7 @@ impl Commons {
         self.ports.set(relays);
     }
 
-    /// The ports of each relay address.
+    /// Returns the ports of each relay address.
     pub fn ports(&self) -> impl Iterator<Item = (RelayAddress, PortCounts)> {
         self.ports.counts()
     }
@@ -91,12 +91,12 @@ impl Commons {
         (self.unverified.occupied(now), count as u64)
     }
 
-    /// Ports that are leased and wait for a token.
+    /// Returns how many ports are leased and wait for a token.
     pub fn reserved_ports(&self) -> usize {
         self.reservations.len()
     }
 
-    /// Allocations and reserved ports charged to `quota_name` of `realm`.
+    /// Returns how many allocations and reserved ports are charged to `quota_name` of `realm`.
     pub fn quota_used(&self, realm: &str, quota_name: &str) -> u32 {
         self.quota.of_name(realm, quota_name)
     }
@@ -106,12 +106,12 @@ impl Commons {
         self.bandwidth.reserved()
     }
 
-    /// Allocations and reserved ports charged to all users.
+    /// Returns how many allocations and reserved ports are charged to all users.
     pub fn quota_used_total(&self) -> u32 {
         self.quota.total()
     }
 
-    /// Peer data connections of all engines, and of those the ones that a Connect request began and no ConnectionBind has joined.
+    /// Returns how many peer data connections all engines have, and how many of those a Connect request began and no ConnectionBind has joined.
     pub fn peer_connections(&self) -> (usize, u32) {
         (self.connections.len(), self.connections.pending())
     }

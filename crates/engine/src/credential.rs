@@ -120,7 +120,7 @@ impl User {
         }
     }
 
-    /// The holder of a token of `name` with a lifetime of `lifetime_s`, good until `until_unix_s`.
+    /// Makes the user who holds a token of `name` with a lifetime of `lifetime_s`, good until `until_unix_s`.
     pub(crate) fn with_token(
         name: &str,
         realm: &str,
@@ -220,7 +220,7 @@ impl Keys {
         }
     }
 
-    /// The keys of a user whose password is unknown here.
+    /// Makes the keys of a user whose password is unknown here.
     fn of_md5(md5: [u8; 16]) -> Self {
         Self {
             md5,
@@ -246,7 +246,7 @@ impl Keys {
         is_same_choice && self.md5 == other.md5 && self.sha256 == other.sha256
     }
 
-    /// `other` if `choice`, else `self`; reads both, and takes no branch.
+    /// Returns `other` if `choice`, else `self`; reads both, and takes no branch.
     fn or(&self, other: &Self, choice: Choice) -> Self {
         let mut chosen = self.clone();
         let parts = [

@@ -77,7 +77,7 @@ pub struct Statistics {
 }
 
 impl<R: Random> Engine<R> {
-    /// An engine without listeners and allocations.
+    /// Makes an engine without listeners and allocations.
     pub fn new(config: Arc<Config>, commons: Arc<Commons>, mut random: R) -> Self {
         let mut authenticator = Authenticator::new(&config.auth, &mut random);
         authenticator.share_calendar(&commons.calendar);
@@ -493,7 +493,7 @@ impl<R: Random> Engine<R> {
         self.allocations.tunnel(id).is_some()
     }
 
-    /// Live counts.
+    /// Returns the live counts.
     pub fn statistics(&self) -> Statistics {
         let allocations = &self.allocations;
         Statistics {
@@ -525,7 +525,7 @@ impl<R: Random> Engine<R> {
         self.rules.listeners.at(index)
     }
 
-    /// The address of a listener.
+    /// Returns the address of a listener.
     pub fn listener_address(&self, endpoint: Endpoint) -> SocketAddr {
         self.rules.listeners.address(endpoint)
     }

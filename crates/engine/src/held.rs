@@ -36,7 +36,7 @@ pub struct Opened {
 }
 
 impl From<Endpoint> for Opened {
-    /// A relay socket without another one beside it.
+    /// Makes a relay socket without another one beside it.
     fn from(endpoint: Endpoint) -> Self {
         Self {
             endpoint,

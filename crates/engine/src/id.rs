@@ -60,7 +60,7 @@ pub struct Connection {
 }
 
 impl Connection {
-    /// A name of these two parts.
+    /// Makes a name of these two parts.
     pub const fn new(place: u32, serial: u64) -> Self {
         Self { place, serial }
     }
@@ -80,7 +80,7 @@ pub struct ClientTuple {
 }
 
 impl ClientTuple {
-    /// A client that sends plain UDP datagrams.
+    /// Returns a client that sends plain UDP datagrams.
     pub const fn udp(listener: Endpoint, remote: SocketAddr) -> Self {
         Self {
             listener,
@@ -125,7 +125,7 @@ pub enum Family {
 }
 
 impl Family {
-    /// The family of `address`.
+    /// Returns the family of `address`.
     pub const fn of(address: &SocketAddr) -> Self {
         match address {
             SocketAddr::V4(_) => Self::V4,
@@ -158,12 +158,12 @@ pub struct AllocationId {
 }
 
 impl AllocationId {
-    /// The place of the allocation in its engine's table, used again for later ones.
+    /// Returns the place of the allocation in its engine's table, used again for later ones.
     pub const fn slot(self) -> u32 {
         self.index
     }
 
-    /// The name as a number.
+    /// Returns the name as a number.
     pub const fn to_u64(self) -> u64 {
         ((self.generation as u64) << 32) | self.index as u64
     }
@@ -186,12 +186,12 @@ pub struct RelayHandle {
 }
 
 impl RelayHandle {
-    /// The allocation the socket belongs to.
+    /// Returns the allocation the socket belongs to.
     pub const fn allocation(self) -> AllocationId {
         self.allocation
     }
 
-    /// The handle as a number, for a place that stores numbers.
+    /// Returns the handle as a number, for a place that stores numbers.
     pub const fn to_u64(self) -> u64 {
         self.allocation.to_u64() | ((self.family as u64) << 31)
     }

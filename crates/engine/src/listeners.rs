@@ -33,7 +33,7 @@ impl Listeners {
         self.discovery.get(&listener)
     }
 
-    /// The address of a listener.
+    /// Returns the address of a listener.
     pub(crate) fn address(&self, endpoint: Endpoint) -> SocketAddr {
         let mut listeners = self.list.iter();
         let found = listeners.find(|(listener, _)| *listener == endpoint);

@@ -50,7 +50,7 @@ impl Nonce {
     /// The length of every nonce, in bytes.
     pub const LEN: usize = 28;
 
-    /// The attribute's value.
+    /// Returns the attribute's value.
     pub fn as_bytes(&self) -> &[u8] {
         &self.0
     }
@@ -89,7 +89,7 @@ impl SecurityFeatures {
         })
     }
 
-    /// The 13 characters of the nonce cookie.
+    /// Returns the 13 characters of the nonce cookie.
     fn cookie(self) -> [u8; COOKIE_LEN] {
         let bits = u8::from(self.password_algorithms) << 7 | u8::from(self.username_anonymity) << 6;
         // Only the first two of 24 bits are ever set, so the first of four base64 characters determines the others.
@@ -116,7 +116,7 @@ impl NonceLifetime {
     /// No expiry (coturn's `stale-nonce=0`). A captured request can be replayed from the same address as long as the key is in use.
     pub const UNLIMITED: Self = Self(None);
 
-    /// A lifetime of 1 s to [`Self::MAX`]; `None` outside.
+    /// Makes a lifetime of 1 s to [`Self::MAX`]; returns `None` outside.
     pub fn new(lifetime: Duration) -> Option<Self> {
         let bounds = Duration::from_secs(1)..=Self::MAX;
         bounds.contains(&lifetime).then_some(Self(Some(lifetime)))
@@ -132,7 +132,7 @@ impl NonceLifetime {
 }
 
 impl Default for NonceLifetime {
-    /// 600 s, as coturn's `stale-nonce`.
+    /// Returns 600 s, as coturn's `stale-nonce`.
     fn default() -> Self {
         Self(Some(Duration::from_secs(600)))
     }

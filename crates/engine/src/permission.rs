@@ -20,7 +20,7 @@ fn sort_distinct<T: Ord>(peers: &mut Vec<T>) {
     peers.dedup();
 }
 
-/// RFC 8656 §10.2. All or nothing: one address that is refused, and none is installed.
+/// Handles a CreatePermission request (RFC 8656 §10.2), all or nothing: if one address is refused, none is installed.
 pub(crate) fn create_permission(
     request: &Request<'_>,
     proof: &Proof,

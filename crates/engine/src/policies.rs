@@ -22,7 +22,7 @@ pub(crate) struct Policies {
 }
 
 impl Policies {
-    /// The policies of `config`, for a server without listeners.
+    /// Makes the policies of `config`, for a server without listeners.
     pub(crate) fn new(config: &Config) -> Self {
         let shared = config.relays.shared.iter();
         // guard: V-07-shared.start

@@ -176,18 +176,18 @@ pub struct AllowedPeer {
 }
 
 impl AllowedPeer {
-    /// The address to send to.
+    /// Returns the address to send to.
     pub fn address(self) -> SocketAddr {
         // mutant: send-to-loopback
         SocketAddr::new(self.send_to, self.peer.port())
     }
 
-    /// The address that permissions are compared with: the peer's as clients know it.
+    /// Returns the address that permissions are compared with: the peer's as clients know it.
     pub fn ip(self) -> IpAddr {
         self.peer.ip()
     }
 
-    /// The peer's transport address as clients know it.
+    /// Returns the peer's transport address as clients know it.
     pub fn peer(self) -> PeerAddress {
         self.peer
     }
@@ -233,7 +233,7 @@ enum Basis {
 }
 
 impl Policy {
-    /// The rules it was made of.
+    /// Returns the rules it was made of.
     pub(crate) fn rules(&self) -> &PolicyRules {
         &self.rules
     }
@@ -435,7 +435,7 @@ impl Policy {
     }
 }
 
-/// The IPv4 address that an IPv4-mapped one spells.
+/// Returns the IPv4 address that an IPv4-mapped one spells.
 fn mapped_v4(peer: SocketAddr) -> Option<Ipv4Addr> {
     match peer {
         SocketAddr::V4(_) => None,
@@ -506,7 +506,7 @@ impl Explanation<'_> {
         self.decision.verdict.err()
     }
 
-    /// The operator's rule that decided, with its index among the rules.
+    /// Returns the operator's rule that decided, with its index among the rules.
     pub fn rule(&self) -> Option<(usize, Rule)> {
         match self.decision.basis {
             Basis::Table(Source::Rule(index, _)) => {

@@ -222,12 +222,12 @@ impl PortLease {
         self.protocol
     }
 
-    /// The address to bind on this host.
+    /// Returns the address to bind on this host.
     pub(crate) fn local(&self) -> SocketAddr {
         SocketAddr::new(self.pools.pool(self).address.local, self.port)
     }
 
-    /// The address clients and peers see.
+    /// Returns the address clients and peers see.
     pub(crate) fn external(&self) -> SocketAddr {
         let address = self.pools.pool(self).address;
         SocketAddr::new(address.external.unwrap_or(address.local), self.port)

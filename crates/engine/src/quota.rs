@@ -146,12 +146,12 @@ impl QuotaLedger {
         }
     }
 
-    /// Units out for all users.
+    /// Returns how many units are out for all users.
     pub(crate) fn total(&self) -> u32 {
         self.lock().counts.total
     }
 
-    /// Units out for `quota_name` of `realm`.
+    /// Returns how many units are out for `quota_name` of `realm`.
     pub(crate) fn of_name(&self, realm: &str, quota_name: &str) -> u32 {
         let state = self.lock();
         let of_realm = state.counts.by_realm.get(realm);
@@ -221,7 +221,7 @@ pub(crate) struct QuotaUnit {
 }
 
 impl QuotaUnit {
-    /// The user it is charged to.
+    /// Returns the user it is charged to.
     pub(crate) fn user(&self) -> &Arc<User> {
         &self.user
     }

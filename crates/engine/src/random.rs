@@ -19,14 +19,14 @@ impl<R: Random + ?Sized> Random for &mut R {
     }
 }
 
-/// A random number of all 64 bits.
+/// Returns a random number of all 64 bits.
 pub(crate) fn random_u64(random: &mut impl Random) -> u64 {
     let mut bytes = [0; 8];
     random.fill(&mut bytes);
     u64::from_le_bytes(bytes)
 }
 
-/// A fresh transaction id.
+/// Returns a fresh transaction id.
 pub(crate) fn transaction_id(random: &mut impl Random) -> TransactionId {
     let mut bytes = [0; 12];
     random.fill(&mut bytes);
@@ -105,7 +105,7 @@ pub(crate) mod seeded {
             u128::from(self.u64()) << 64 | u128::from(self.u64())
         }
 
-        /// A number below `bound`.
+        /// Returns a number below `bound`.
         pub(crate) fn below(&mut self, bound: u64) -> u64 {
             self.u64() % bound
         }

@@ -24,7 +24,7 @@ use crate::ticket::TICKET_LEN;
 use crate::time::Time;
 use crate::tombstone::Effect;
 
-/// RFC 8656 §8.2.
+/// Handles a Refresh request (RFC 8656 §8.2).
 pub(crate) fn refresh(
     request: &Request<'_>,
     proof: &Proof,

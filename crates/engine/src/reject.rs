@@ -88,7 +88,7 @@ impl Reject {
     }
 }
 
-/// The reason phrase of an error code (RFC 8489 §14.8, RFC 8656 §19, RFC 6062 §6.3).
+/// Returns the reason phrase of an error code (RFC 8489 §14.8, RFC 8656 §19, RFC 6062 §6.3).
 pub(crate) const fn reason_phrase(code: u16) -> &'static str {
     match code {
         300 => "Try Alternate",

@@ -173,7 +173,7 @@ impl Reservations {
         ended.map(|(_, reservation)| reservation).collect()
     }
 
-    /// Reservations held.
+    /// Returns how many reservations are held.
     pub(crate) fn len(&self) -> usize {
         self.lock().len()
     }

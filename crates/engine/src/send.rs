@@ -12,7 +12,7 @@ use crate::request::Request;
 use crate::rules::Rules;
 use crate::shared;
 
-/// RFC 8656 §11.2. Indications are not authenticated: the 5-tuple and the permission are what authorises them.
+/// Handles a Send indication (RFC 8656 §11.2). Indications are not authenticated: the 5-tuple and the permission are what authorises them.
 pub(crate) fn send(
     request: &Request<'_>,
     rules: &Rules,

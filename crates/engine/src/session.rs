@@ -47,27 +47,27 @@ impl<'a> Session<'a> {
         Some(Self { id, path, held })
     }
 
-    /// Its name.
+    /// Returns its name.
     pub const fn id(&self) -> AllocationId {
         self.id
     }
 
-    /// The client's 5-tuple.
+    /// Returns the client's 5-tuple.
     pub const fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The client's 5-tuple, as the host names it.
+    /// Returns the client's 5-tuple, as the host names it.
     pub const fn client(&self) -> &'a ClientTuple {
         self.held.client()
     }
 
-    /// Whose it is.
+    /// Returns the user whose it is.
     pub fn user(&self) -> &'a Arc<User> {
         self.held.account().user()
     }
 
-    /// The peer of a tunnel, the unspecified address for a bound one; `None` for an allocation.
+    /// Returns the peer of a tunnel, the unspecified address for a bound one; `None` for an allocation.
     pub fn tunnel_to(&self) -> Option<SocketAddr> {
         match self.held {
             Held::Allocation(_) => None,
@@ -75,7 +75,7 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// The relayed transport addresses, one or two.
+    /// Returns the relayed transport addresses, one or two.
     pub fn relays(&self) -> impl Iterator<Item = Relayed> + use<'a> {
         let relays = match self.held {
             Held::Allocation(allocation) => &allocation.relays,
@@ -84,7 +84,7 @@ impl<'a> Session<'a> {
         relays.iter().flatten().map(Relay::addresses)
     }
 
-    /// What runs between the relayed transport addresses and peers.
+    /// Returns what runs between the relayed transport addresses and peers.
     pub fn protocol(&self) -> RelayProtocol {
         match self.held {
             Held::Allocation(allocation) => allocation.protocol(),
@@ -92,7 +92,7 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// The ORIGIN of the request that created it. No tunnel has one.
+    /// Returns the ORIGIN of the request that created it. No tunnel has one.
     pub fn origin(&self) -> Option<&'a CanonicalOrigin> {
         match self.held {
             Held::Allocation(allocation) => allocation.rare.as_ref()?.origin.as_ref(),
@@ -100,7 +100,7 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// When it was created.
+    /// Returns when it was created.
     pub const fn created(&self) -> Time {
         match self.held {
             Held::Allocation(allocation) => allocation.created,
@@ -108,7 +108,7 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// When it ends unless it is refreshed, or a tunnel unless something is relayed.
+    /// Returns when it ends unless it is refreshed, or a tunnel unless something is relayed.
     pub fn expires(&self) -> Time {
         match self.held {
             Held::Allocation(allocation) => allocation.expires(),
@@ -116,12 +116,12 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// How fast it may relay in each direction, in bytes of payload per second, the tunnels of a session together; `None` for no bound.
+    /// Returns how fast it may relay in each direction, in bytes of payload per second, the tunnels of a session together; `None` for no bound.
     pub fn bytes_per_s(&self) -> Option<NonZeroU32> {
         self.held.account().rate()
     }
 
-    /// What it has relayed up to now.
+    /// Returns what it has relayed up to now.
     pub const fn usage(&self) -> &'a Usage {
         match self.held {
             Held::Allocation(allocation) => &allocation.usage,
@@ -129,7 +129,7 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Whether it may move to another 5-tuple (RFC 8016).
+    /// Returns whether it may move to another 5-tuple (RFC 8016).
     pub const fn is_mobile(&self) -> bool {
         match self.held {
             Held::Allocation(allocation) => allocation.mobility.is_some(),
@@ -137,7 +137,7 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// The peers that it has a permission for, in the order of their addresses, or the one of a tunnel.
+    /// Returns the peers that it has a permission for, in the order of their addresses, or the one of a tunnel.
     pub fn peers(&self) -> impl Iterator<Item = IpAddr> + use<'a> {
         let allocation = match self.held {
             Held::Allocation(allocation) => Some(allocation),
@@ -148,7 +148,7 @@ impl<'a> Session<'a> {
         permitted.into_iter().flatten().chain(target)
     }
 
-    /// How many channels are bound.
+    /// Returns how many channels are bound.
     pub fn channel_count(&self) -> usize {
         match self.held {
             Held::Allocation(allocation) => allocation.channels.len(),

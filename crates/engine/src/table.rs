@@ -19,7 +19,7 @@ const PAGE: usize = 1 << PAGE_BITS;
 
 /// Something that belongs to a client.
 pub(crate) trait HasClient {
-    /// The client; the same as long as this is in a table, but for [`Table::move_to`].
+    /// Returns the client; the same as long as this is in a table, but for [`Table::move_to`].
     fn client(&self) -> &ClientTuple;
 }
 
@@ -63,17 +63,17 @@ impl<T: HasClient> Table<T> {
         &self.seeds
     }
 
-    /// Occupied slots.
+    /// Returns how many slots are occupied.
     pub(crate) fn len(&self) -> usize {
         self.index.len()
     }
 
-    /// Slots, occupied or not: every index is below.
+    /// Returns how many slots there are, occupied or not: every index is below.
     pub(crate) fn slot_count(&self) -> u32 {
         u32::try_from(self.pages.0.len() * PAGE).unwrap_or(u32::MAX)
     }
 
-    /// The one hash lookup of a received message.
+    /// Returns the name of what belongs to a client, by the one hash lookup of a received message.
     #[inline]
     pub(crate) fn find(&self, client: &ClientTuple) -> Option<AllocationId> {
         let pages = &self.pages;
@@ -108,7 +108,7 @@ impl<T: HasClient> Table<T> {
         }
     }
 
-    /// The name of whatever is in a slot.
+    /// Returns the name of whatever is in a slot.
     pub(crate) fn id_at(&self, index: u32) -> Option<AllocationId> {
         let slot = self.pages.slot(index)?;
         slot.value.as_ref().map(|_| AllocationId {
@@ -117,7 +117,7 @@ impl<T: HasClient> Table<T> {
         })
     }
 
-    /// The name the next [`Table::insert`] gives.
+    /// Returns the name the next [`Table::insert`] gives.
     pub(crate) fn next_id(&mut self) -> AllocationId {
         if self.free.is_empty() {
             self.add_page();

@@ -15,22 +15,22 @@ impl Time {
     /// A point that never comes.
     pub const MAX: Self = Self(u64::MAX);
 
-    /// The point `nanos` nanoseconds after the start of the clock.
+    /// Returns the point `nanos` nanoseconds after the start of the clock.
     pub const fn from_nanos(nanos: u64) -> Self {
         Self(nanos)
     }
 
-    /// The point `seconds` seconds after the start of the clock.
+    /// Returns the point `seconds` seconds after the start of the clock.
     pub const fn from_secs(seconds: u64) -> Self {
         Self(seconds.saturating_mul(1_000_000_000))
     }
 
-    /// Nanoseconds since the start of the clock.
+    /// Returns the nanoseconds since the start of the clock.
     pub const fn as_nanos(self) -> u64 {
         self.0
     }
 
-    /// The time from `earlier` to this point; zero when `earlier` is later.
+    /// Returns the time from `earlier` to this point; zero when `earlier` is later.
     pub const fn since(self, earlier: Self) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
     }

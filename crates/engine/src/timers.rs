@@ -40,7 +40,7 @@ const IDLE: Node = Node {
 };
 
 impl Wheel {
-    /// A wheel without timers.
+    /// Makes a wheel without timers.
     pub fn new(now: Time) -> Self {
         Self {
             tick: now.as_nanos() >> TICK_SHIFT,
@@ -100,7 +100,7 @@ impl Wheel {
         None
     }
 
-    /// The slot that starts first, and its first tick. Of slots that start together the highest level comes first, so
+    /// Returns the slot that starts first, and its first tick. Of slots that start together the highest level comes first, so
     /// that its timers are below before the wheel moves on.
     fn next_slot(&self) -> Option<(usize, u64)> {
         let mut first: Option<(usize, u64)> = None;

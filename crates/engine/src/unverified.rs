@@ -288,7 +288,7 @@ fn drain(level: u32, rate: Rate, steps: u32) -> u32 {
     level.saturating_sub(u32::try_from(drained).unwrap_or(u32::MAX))
 }
 
-/// The step that `now` is in.
+/// Returns the step that `now` is in.
 #[expect(clippy::cast_possible_truncation, reason = "steps wrap")]
 fn step_of(now: Time) -> u32 {
     (now.as_nanos() / (u64::from(STEP_MS) * 1_000_000)) as u32

@@ -108,7 +108,7 @@ impl Host {
         outcome
     }
 
-    /// An allocation with a permission and a channel.
+    /// Makes an allocation with a permission and a channel, and returns its client.
     fn set_up(&mut self, n: u32, buffer: &mut [u8]) -> ClientTuple {
         let client = client(n);
         let len = write(buffer, Class::Request, Method::ALLOCATE, |writer| {

@@ -42,7 +42,7 @@ impl Lease {
         }
     }
 
-    /// The address bound on this host.
+    /// Returns the address bound on this host.
     pub(crate) fn local(&self) -> SocketAddr {
         match self {
             Self::Own(port) => port.local(),
@@ -50,7 +50,7 @@ impl Lease {
         }
     }
 
-    /// The address clients and peers see.
+    /// Returns the address clients and peers see.
     pub(crate) fn external(&self) -> SocketAddr {
         match self {
             Self::Own(port) => port.external(),

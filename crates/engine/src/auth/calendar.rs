@@ -28,7 +28,7 @@ impl Default for Calendar {
 }
 
 impl Calendar {
-    /// Seconds since 1970: the host's, or what they must be by now going by the monotonic clock, if that is more.
+    /// Returns the seconds since 1970: the host's, or what they must be by now going by the monotonic clock, if that is more.
     ///
     /// A clock that was once set far ahead stays ahead here until the process is restarted.
     pub(super) fn advance(&mut self, now: Now) -> u64 {

@@ -22,8 +22,8 @@ impl CanonicalOrigin {
     /// The longest origin that is looked up; a longer one belongs to nobody (coturn's bound).
     pub const LEN_MAX: usize = 127;
 
-    /// `scheme://host:port` of `origin`, without what may stand before the host or behind the port; what has no scheme stays as it
-    /// is. `None` for what cannot be an origin: nothing, too much, or anything but printable ASCII.
+    /// Returns `scheme://host:port` of `origin`, without what may stand before the host or behind the port; what has no scheme stays as it is. Returns `None`
+    /// for what cannot be an origin: nothing, too much, or anything but printable ASCII.
     pub fn of(origin: &[u8]) -> Option<Self> {
         let is_text = origin.iter().all(u8::is_ascii_graphic);
         // mutant: origin-of-any-length
@@ -87,7 +87,7 @@ impl CanonicalOrigin {
         all_of(message).any(|origin| origin == *self)
     }
 
-    /// The text.
+    /// Returns the text.
     pub fn as_bytes(&self) -> &[u8] {
         self.bytes.get(..self.len).unwrap_or_default()
     }

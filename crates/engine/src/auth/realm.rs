@@ -29,7 +29,7 @@ impl Realm {
     /// Most shared secrets: each costs about a microsecond for every request that fails.
     pub const REST_SECRETS_MAX: usize = 16;
 
-    /// A realm without users.
+    /// Makes a realm without users.
     ///
     /// # Errors
     ///
@@ -38,7 +38,7 @@ impl Realm {
         Ok(Self::prepared(prepare_realm(name)?.into()))
     }
 
-    /// A realm without users whose name is in its prepared form.
+    /// Makes a realm without users whose name is in its prepared form.
     pub(crate) fn prepared(name: Arc<str>) -> Self {
         Self {
             name,
@@ -56,7 +56,7 @@ impl Realm {
         }
     }
 
-    /// The name, as prepared.
+    /// Returns the name, as prepared.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -240,7 +240,7 @@ impl fmt::Debug for Realm {
     }
 }
 
-/// The 16 bytes of 32 hexadecimal digits.
+/// Returns the 16 bytes of 32 hexadecimal digits.
 fn md5_key(digits: &str) -> Option<[u8; 16]> {
     let is_hexadecimal = digits.len() == 32 && digits.bytes().all(|byte| byte.is_ascii_hexdigit());
     let number = u128::from_str_radix(digits, 16).ok();

@@ -92,7 +92,7 @@ impl ThirdParties {
         }
     }
 
-    /// The name in THIRD-PARTY-AUTHORIZATION.
+    /// Returns the name in THIRD-PARTY-AUTHORIZATION.
     pub fn server_name(&self) -> &str {
         &self.server_name
     }

@@ -24,7 +24,7 @@ impl RestSecret {
         self.password(b"") == other.password(b"")
     }
 
-    /// The password that belongs to `username`.
+    /// Returns the password that belongs to `username`.
     pub(super) fn password(&self, username: &[u8]) -> [u8; PASSWORD_LEN] {
         let mut mac = self.0.clone();
         mac.update(username);
@@ -45,7 +45,7 @@ pub(super) struct RestName<'a> {
 }
 
 impl<'a> RestName<'a> {
-    /// `None` for a name without an expiry, and for one with control characters, which no name that was prepared has.
+    /// Parses a name. Returns `None` for one without an expiry, and for one with control characters, which no name that was prepared has.
     ///
     /// Where both ends are numbers the first is the expiry.
     pub(super) fn parse(name: &'a str, separator: char) -> Option<Self> {
@@ -69,7 +69,7 @@ impl<'a> RestName<'a> {
             })
     }
 
-    /// The id part, which stays the same when the credential is renewed; the whole name when there is none.
+    /// Returns the id part, which stays the same when the credential is renewed; the whole name when there is none.
     pub(super) fn quota_name(&self) -> &'a str {
         if self.id.is_empty() {
             self.name

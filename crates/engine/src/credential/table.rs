@@ -342,7 +342,7 @@ fn last_at_most(
     at
 }
 
-/// `other` if `choice`, else `one`, without a branch.
+/// Returns `other` if `choice`, else `one`, without a branch.
 fn select(one: usize, other: usize, choice: Choice) -> usize {
     let mask = usize::from(choice.unwrap_u8()).wrapping_neg();
     one ^ ((one ^ other) & mask)

@@ -274,7 +274,7 @@ impl<R: Random> Engine<R> {
     }
 }
 
-/// Bytes of channel messages with `bytes` bytes of payload.
+/// Returns how many bytes channel messages with `bytes` bytes of payload have.
 fn framed(datagrams: u32, bytes: u64) -> u64 {
     bytes + 4 * u64::from(datagrams)
 }

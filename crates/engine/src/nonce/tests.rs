@@ -308,7 +308,7 @@ impl Random for Strong {
     }
 }
 
-/// The random part of a nonce.
+/// Returns the random part of a nonce.
 fn random_part(nonce: &Nonce) -> [u8; RANDOM_LEN] {
     let raw = STANDARD_NO_PAD
         .decode(&nonce.as_bytes()[COOKIE_LEN..])
@@ -362,7 +362,7 @@ fn a_linear_generator_would_be_found_out() {
     assert!(linear_complexity(&bits) <= 64);
 }
 
-/// The length of the shortest linear recurrence over GF(2) that yields `bits` (Berlekamp and Massey).
+/// Returns the length of the shortest linear recurrence over GF(2) that yields `bits` (Berlekamp and Massey).
 fn linear_complexity(bits: &[bool]) -> usize {
     let words = bits.len() / 64 + 2;
     let (mut current, mut last) = (vec![0_u64; words], vec![0_u64; words]);

@@ -193,7 +193,7 @@ impl OwnRelay {
     }
 }
 
-/// The highest address of an own network, and the lowest, which old systems take for a broadcast too (RFC 1122 §3.3.6).
+/// Returns the highest address of an own network, and the lowest, which old systems take for a broadcast too (RFC 1122 §3.3.6).
 fn directed_broadcasts(interface: &InterfaceAddress) -> impl Iterator<Item = Ipv4Addr> + use<> {
     let range = match canonical_ip(interface.ip) {
         // A /31 has no broadcast address (RFC 3021), a /32 no network.

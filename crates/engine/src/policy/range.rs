@@ -16,7 +16,7 @@ pub struct AddressRange {
 }
 
 impl AddressRange {
-    /// All addresses from `first` to `last`, both included.
+    /// Makes the range of all addresses from `first` to `last`, both included.
     ///
     /// # Errors
     ///
@@ -31,7 +31,7 @@ impl AddressRange {
         }
     }
 
-    /// The addresses that share their first `len` bits with `network`.
+    /// Makes the range of the addresses that share their first `len` bits with `network`.
     ///
     /// # Errors
     ///
@@ -67,12 +67,12 @@ impl AddressRange {
         }
     }
 
-    /// The first address.
+    /// Returns the first address.
     pub fn first(&self) -> IpAddr {
         self.first
     }
 
-    /// The last address.
+    /// Returns the last address.
     pub fn last(&self) -> IpAddr {
         self.last
     }
@@ -83,7 +83,7 @@ impl AddressRange {
         is_mapped(self.first) && is_mapped(self.last)
     }
 
-    /// The IPv4 addresses that a range of IPv4-mapped ones spells; any other range as it is.
+    /// Returns the IPv4 addresses that a range of IPv4-mapped ones spells; any other range as it is.
     #[must_use]
     pub fn canonical(self) -> Self {
         match self.is_mapped() {
@@ -110,7 +110,7 @@ impl From<IpAddr> for AddressRange {
     }
 }
 
-/// An address as a number within its family.
+/// Returns an address as a number within its family.
 pub(crate) fn number(ip: IpAddr) -> u128 {
     match ip {
         IpAddr::V4(v4) => u128::from(v4.to_bits()),

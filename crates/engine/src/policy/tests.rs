@@ -6,7 +6,7 @@ mod special;
 
 use super::*;
 
-/// The strict persona with rules written as `allow RANGE` and `deny RANGE`.
+/// Returns the strict persona with rules written as `allow RANGE` and `deny RANGE`.
 fn strict(rules: &[&str]) -> Policy {
     Policy::new(PolicyRules {
         rules: parse(rules),
@@ -37,7 +37,7 @@ fn parse(rules: &[&str]) -> Vec<Rule> {
     rules.iter().map(rule).collect()
 }
 
-/// The verdict on an address at port 5000.
+/// Returns the verdict on an address at port 5000.
 fn verdict(policy: &Policy, ip: impl Into<IpAddr>) -> Result<IpAddr, Forbidden> {
     let peer = policy.check(SocketAddr::new(ip.into(), 5000));
     peer.map(|peer| peer.address().ip())

@@ -151,12 +151,12 @@ impl ConnectionLedger {
         })
     }
 
-    /// Ids that are out.
+    /// Returns how many ids are out.
     pub(crate) fn len(&self) -> usize {
         self.lock().owner_by_id.len()
     }
 
-    /// Attempts that users are charged for.
+    /// Returns how many attempts users are charged for.
     pub(crate) fn pending(&self) -> u32 {
         let state = self.lock();
         state

@@ -19,7 +19,7 @@ fn keyed(limits: &UnverifiedLimits, seed: u64) -> UnverifiedBudget {
     budget
 }
 
-/// Only the answers count.
+/// Returns limits under which only the answers count.
 fn answers(per_s: u32) -> UnverifiedLimits {
     let open = Rate {
         burst: u32::MAX,

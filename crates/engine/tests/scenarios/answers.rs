@@ -75,7 +75,7 @@ impl Shape {
         })
     }
 
-    /// A challenge of this server with nothing in it that could be left out.
+    /// Returns the length of a challenge of this server with nothing in it that could be left out.
     fn challenge_len(self, has_fingerprint: bool) -> usize {
         let algorithms_len = match self.algorithms {
             PasswordAlgorithmChoice::Any => 4 + 8,
@@ -89,7 +89,7 @@ impl Shape {
     }
 }
 
-/// Every length of a realm with every choice of algorithms, and of the rest a mixture.
+/// Returns shapes of every length of a realm with every choice of algorithms, and of the rest a mixture.
 fn shapes() -> Vec<Shape> {
     use PasswordAlgorithmChoice::{Any, Md5Only, Sha256Only};
     let mut shapes = Vec::new();
@@ -123,7 +123,7 @@ fn boundless() -> UnverifiedLimits {
 
 type Write<'w> = dyn Fn(&mut MessageWriter<'_>) + 'w;
 
-/// Requests and other messages of every shape that a stranger may send. `nonces` are those of its challenge, and others.
+/// Returns requests and other messages of every shape that a stranger may send. `nonces` are those of its challenge, and others.
 fn messages(realm: &str, nonces: &[Vec<u8>]) -> Vec<Vec<u8>> {
     let peer = PEER.parse().unwrap();
     let key = |password: &str| {

@@ -275,7 +275,7 @@ fn keeps_nothing_of_requests_that_prove_nothing() {
     server.assert_nothing_is_held();
 }
 
-/// A time-limited credential of the TURN REST API: name `expiry:id`, password base64(HMAC-SHA1(secret, name)).
+/// Returns a time-limited credential of the TURN REST API: name `expiry:id`, password base64(HMAC-SHA1(secret, name)).
 pub(crate) fn rest(expiry_unix_s: u64, id: &str) -> (String, String) {
     use base64::Engine as _;
     use hmac::{KeyInit as _, Mac as _};
@@ -352,7 +352,7 @@ fn an_expired_credential_stops_at_allocate_and_at_refresh() {
     }
 }
 
-/// A Refresh request of `name`, whose nonce was given out to `nonce_of`.
+/// Returns a Refresh request of `name`, whose nonce was given out to `nonce_of`.
 fn refresh(server: &mut Server, name: &str, password: &str, nonce_of: &str) -> Vec<u8> {
     let nonce = server.client(nonce_of).nonce;
     let key = long_term_key_md5(name.as_bytes(), REALM.as_bytes(), password.as_bytes());

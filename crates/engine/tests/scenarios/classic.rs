@@ -21,7 +21,7 @@ fn server(change: impl FnOnce(&mut Config)) -> Server {
     })
 }
 
-/// With sockets on another address and another port.
+/// Makes a server with sockets on another address and another port.
 fn server_of_two_addresses() -> Server {
     let mut server = server(|_| {});
     for (n, local) in (2..).zip(["192.0.2.1:3479", "192.0.2.2:3478", ELSEWHERE]) {
@@ -76,7 +76,7 @@ fn error(number: u8, attributes: &[u8]) -> Vec<u8> {
     message(0x0111, &[&code, attributes].concat())
 }
 
-/// The only answer to a request with these attributes, and where it goes and leaves from.
+/// Returns the only answer to a request with these attributes, and where it goes and leaves from.
 fn ask(server: &mut Server, attributes: &[u8]) -> (Endpoint, SocketAddr, Vec<u8>) {
     let request = message(0x0001, attributes);
     assert_eq!(server.receive(tuple(CLIENT), &request), Outcome::Done);

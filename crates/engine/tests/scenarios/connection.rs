@@ -15,7 +15,7 @@ fn over(transport: Transport, connection: u32) -> ClientTuple {
     }
 }
 
-/// A client on this connection.
+/// Returns a client on this connection.
 fn client_on(server: &mut Server, connection: ClientTuple) -> Client {
     let mut client = server.client(CLIENT);
     client.tuple = connection;

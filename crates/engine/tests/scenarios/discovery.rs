@@ -20,7 +20,7 @@ const PORTS: [u16; 2] = [3478, 3479];
 
 type Write = fn(&mut MessageWriter<'_>);
 
-/// The socket at the address and the port of these numbers.
+/// Returns the socket at the address and the port of these numbers.
 fn endpoint(ip: usize, port: usize) -> Endpoint {
     [[LISTENER, Endpoint(11)], [Endpoint(12), Endpoint(13)]][ip][port]
 }
@@ -45,7 +45,7 @@ fn places() -> impl Iterator<Item = (usize, usize)> {
     (0..2).flat_map(|ip| (0..2).map(move |port| (ip, port)))
 }
 
-/// A server on two addresses with two ports each; the listener for IPv6 has no part in it.
+/// Makes a server on two addresses with two ports each; the listener for IPv6 has no part in it.
 fn server(change: impl FnOnce(&mut Config)) -> Server {
     let mut server = Server::with(change);
     for (ip, port) in places() {
@@ -70,7 +70,7 @@ fn binding(write: impl FnOnce(&mut MessageWriter<'_>)) -> Vec<u8> {
     bare(Method::BINDING, ID, write)
 }
 
-/// The only answer to a request, with its way.
+/// Returns the only answer to a request, with its way.
 fn ask(
     server: &mut Server,
     from: ClientTuple,

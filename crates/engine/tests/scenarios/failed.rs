@@ -143,7 +143,7 @@ fn what_is_not_on_record_is_not_granted_and_what_has_not_ended_on_record_is_ther
     server.assert_nothing_is_held();
 }
 
-/// A client of a new server has reserved a port. Returns the server, how much is on record then, the port in use, and the token.
+/// Has a client of a new server reserve a port. Returns the server, how much is on record then, the port in use, and the token.
 fn reserved() -> (Server, usize, u16, [u8; 8]) {
     let mut server = Server::start();
     let mut client = server.client(CLIENT);

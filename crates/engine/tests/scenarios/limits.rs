@@ -265,7 +265,7 @@ fn ten_of_two_hundred_that_come_before_any_has_its_socket_are_granted() {
     assert_eq!(first.commons.quota_used(REALM, "alice"), 10);
 }
 
-/// An Allocate request of each, all before any is answered by the host.
+/// Sends an Allocate request of each, all before any is answered by the host.
 fn ask_at_once(server: &mut Server, clients: &mut [Client]) {
     server.opens_at_once = false;
     server.replies.clear();

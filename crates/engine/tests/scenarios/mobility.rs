@@ -18,7 +18,7 @@ pub(crate) fn mobile(config: &mut Config) {
     config.mobility.key = Some(TicketKey::from_secret(b"a secret of this test"));
 }
 
-/// The same, with nonces that are good in every engine of the server.
+/// Configures mobility, with nonces that are good in every engine of the server.
 fn with_key(config: &mut Config) {
     mobile(config);
     let key = turnbuckle_engine::NonceKey::from_secret(b"one of all engines");
@@ -44,7 +44,7 @@ pub(crate) fn resume(server: &mut Server, client: &mut Client, ticket: &[u8]) ->
     })
 }
 
-/// A client with an allocation and a channel, its relayed address and its ticket.
+/// Makes a client with an allocation and a channel; returns its relayed address and its ticket too.
 pub(crate) fn start() -> (Server, Client, core::net::SocketAddr, Vec<u8>) {
     let mut server = Server::with(mobile);
     let mut client = server.client(CLIENT);
@@ -53,7 +53,7 @@ pub(crate) fn start() -> (Server, Client, core::net::SocketAddr, Vec<u8>) {
     (server, client, relayed, ticket)
 }
 
-/// A channel message as a host handles it.
+/// Handles a channel message as a host does.
 fn channel_data(server: &mut Server, client: &Client) -> Result<(), DropReason> {
     let now = server.now;
     let id = server.engine.client_of_data(&client.tuple, now);
@@ -64,7 +64,7 @@ fn channel_data(server: &mut Server, client: &Client) -> Result<(), DropReason> 
     route.map(|_| ())
 }
 
-/// Whom a peer's datagram reaches.
+/// Returns whom a peer's datagram reaches.
 fn reached(server: &mut Server, relayed: core::net::SocketAddr) -> ClientTuple {
     server.peer_data(relayed, PEER).unwrap().client
 }
@@ -499,7 +499,7 @@ fn tickets_under_a_random_key_are_no_ticket_of_another_server() {
     resume(&mut server, &mut moved, &ticket).success();
 }
 
-/// A second engine of the same server.
+/// Makes a second engine of the same server.
 fn beside(server: &Server) -> Server {
     let mut other = Server::joining(Arc::clone(&server.config), Arc::clone(&server.commons), 2);
     other.engine.set_shard(1);
@@ -542,7 +542,7 @@ fn who_proves_nothing_is_answered_where_it_comes_and_takes_no_room_between_engin
     );
 }
 
-/// A client that has moved and knows no other nonce than the one it had.
+/// Returns a client that has moved and knows no other nonce than the one it had.
 fn moved_with_old_nonce(client: &Client, remote: &str) -> Client {
     let mut moved = client.clone();
     moved.tuple = tuple(remote);

@@ -31,7 +31,7 @@ fn a_path_that_is_an_allocation_of_another_engine_is_not_taken_over_either() {
     );
 }
 
-/// A client on a new path with allocations of both families, and its ticket.
+/// Returns a client on a new path with allocations of both families, and its ticket.
 fn resume_with_both_families() -> (Server, Client, Vec<u8>) {
     let mut server = Server::with(mobile);
     let mut client = server.client(CLIENT);

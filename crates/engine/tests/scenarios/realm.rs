@@ -13,7 +13,7 @@ const OTHER: &str = "crinna.org";
 const ORIGIN: &[u8] = b"https://crinna.org";
 const OTHER_CLIENT: &str = "203.0.113.9:9";
 
-/// A second realm with another Alice, whose password is another.
+/// Adds a second realm with another Alice, whose password is another.
 fn two_realms(config: &mut Config) {
     let mut realm = Realm::new(OTHER).unwrap();
     realm.add_user("alice", "sword").unwrap();
@@ -25,7 +25,7 @@ fn two_realms(config: &mut Config) {
         .unwrap();
 }
 
-/// A client of the second realm that knows its way already but for the nonce.
+/// Returns a client of the second realm that knows its way already but for the nonce.
 fn stranger(name: &str, remote: &str) -> Client {
     let key = long_term_key_md5(name.as_bytes(), OTHER.as_bytes(), b"sword");
     Client {
@@ -39,7 +39,7 @@ fn stranger(name: &str, remote: &str) -> Client {
     }
 }
 
-/// The realm of the challenge that a request with this ORIGIN gets, and the nonce.
+/// Returns the realm of the challenge that a request with this ORIGIN gets, and the nonce.
 fn challenge(server: &mut Server, client: &mut Client, origin: &[u8]) -> (String, Vec<u8>) {
     let request = bare(Method::ALLOCATE, client.next_transaction(), |writer| {
         writer.requested_transport(17);
@@ -55,7 +55,7 @@ fn challenge(server: &mut Server, client: &mut Client, origin: &[u8]) -> (String
     (String::from_utf8(realm.to_vec()).unwrap(), nonce.to_vec())
 }
 
-/// A client of the second realm that has been challenged there.
+/// Returns a client of the second realm that has been challenged there.
 fn of_other_realm(server: &mut Server, name: &str, remote: &str) -> Client {
     let mut client = stranger(name, remote);
     let (realm, nonce) = challenge(server, &mut client, ORIGIN);
@@ -64,7 +64,7 @@ fn of_other_realm(server: &mut Server, name: &str, remote: &str) -> Client {
     client
 }
 
-/// The code of the answer to an Allocate request, which need not be signed.
+/// Returns the code of the answer to an Allocate request, which need not be signed.
 fn code_of(server: &mut Server, client: &mut Client, origin: &[u8]) -> Option<u16> {
     let transaction = client.next_transaction();
     let request = client.request(Method::ALLOCATE, transaction, |writer| {

@@ -10,7 +10,7 @@ use turnbuckle_wire::{MessageWriter, Method};
 
 use crate::support::*;
 
-/// A second server, made from the changes of the first, with the same sockets.
+/// Makes a second server from the changes of the first, with the same sockets.
 pub(crate) fn rebuild(server: &Server, history: &[Change]) -> Server {
     rebuild_with(server, history, Arc::clone(&server.config), |address| {
         server.endpoint_at(address)

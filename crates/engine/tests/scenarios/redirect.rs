@@ -20,7 +20,7 @@ fn redirecting(addresses: &[&str]) -> impl FnOnce(&mut Config) {
     |config| config.redirection.udp = alternates
 }
 
-/// Every ALTERNATE-SERVER of a 300 answer, in order.
+/// Returns every ALTERNATE-SERVER of a 300 answer, in order.
 fn servers(answer: &Answer) -> Vec<String> {
     assert_eq!(answer.code(), Some(300));
     let servers = answer.message().alternate_servers();

@@ -180,7 +180,7 @@ fn nothing_is_sent_to_a_reserved_port_before_its_token_is_redeemed() {
     server.send(&mut sender, &beside, b"to its holder").unwrap();
 }
 
-/// The ports that the host holds.
+/// Returns the ports that the host holds.
 fn held(server: &Server) -> Vec<u16> {
     let held = server.held.lock().unwrap();
     held.iter().map(core::net::SocketAddr::port).collect()
@@ -239,7 +239,7 @@ fn a_pair_that_is_opened_too_late_is_closed() {
     server.assert_nothing_is_held();
 }
 
-/// The codes of an Allocate request with EVEN-PORT, reserving, and of one without; `None` for success.
+/// Returns the code of the answer to an Allocate request with EVEN-PORT that reserves; `None` for success.
 fn try_to_reserve(server: &mut Server, remote: &str) -> Option<u16> {
     let mut client = server.client(remote);
     let answer = server.ask(&mut client, Method::ALLOCATE, |writer| {
@@ -256,7 +256,7 @@ fn try_to_allocate(server: &mut Server, remote: &str) -> Option<u16> {
     answer.code()
 }
 
-/// Units of the quota that alice, bob and all have.
+/// Returns how many units of the quota alice, bob and all have.
 fn charged(server: &Server) -> [u32; 3] {
     let commons = &server.commons;
     let of = |name| commons.quota_used(REALM, name);

@@ -43,7 +43,7 @@ fn start_with(change: impl FnOnce(&mut Config)) -> Server {
     server
 }
 
-/// Two clients with an allocation each.
+/// Returns two clients with an allocation each.
 fn start_with_two() -> (Server, Client, Client) {
     let mut server = start();
     let mut one = server.client(CLIENT);
@@ -53,7 +53,7 @@ fn start_with_two() -> (Server, Client, Client) {
     (server, one, other)
 }
 
-/// The client that a datagram of `peer` goes to, or why to none.
+/// Returns the client that a datagram of `peer` goes to, or why to none.
 fn receiver(server: &mut Server, peer: &str) -> Result<SocketAddr, DropReason> {
     let handle = server.engine.owner_of_peer(at(peer))?;
     let now = server.now.time;

@@ -76,7 +76,7 @@ impl Random for Seeded {
     }
 }
 
-/// A server with users alice and bob, two listeners, and relay addresses of both families.
+/// Returns the configuration of a server with users alice and bob, two listeners, and relay addresses of both families.
 pub(crate) fn config() -> Config {
     let mut auth = AuthConfig::new(REALM).unwrap();
     auth.add_user("alice", "wonderland").unwrap();
@@ -172,7 +172,7 @@ impl Server {
         Self::joining(config, commons, 1)
     }
 
-    /// Another engine of the same server.
+    /// Makes another engine of the same server.
     pub(crate) fn joining(config: Arc<Config>, commons: Arc<Commons>, seed: u64) -> Self {
         let random = Seeded::new(seed);
         let mut engine = Engine::new(Arc::clone(&config), Arc::clone(&commons), random.clone());
@@ -353,14 +353,14 @@ impl Server {
         outcome
     }
 
-    /// A request that is answered at once, and the answer.
+    /// Sends a request that is answered at once, and returns the answer.
     pub(crate) fn exchange(&mut self, from: ClientTuple, bytes: &[u8]) -> Answer {
         self.replies.clear();
         assert_eq!(self.receive(from, bytes), Outcome::Done);
         self.only_reply_to(from)
     }
 
-    /// The one reply that has come since the last exchange.
+    /// Returns the one reply that has come since the last exchange.
     pub(crate) fn only_reply_to(&mut self, client: ClientTuple) -> Answer {
         let replies = core::mem::take(&mut self.replies);
         let [(to, bytes)] = &replies[..] else {
@@ -370,7 +370,7 @@ impl Server {
         Answer(bytes.clone())
     }
 
-    /// A client that has been challenged and knows how to go on.
+    /// Returns a client that has been challenged and knows how to go on.
     pub(crate) fn client(&mut self, remote: &str) -> Client {
         self.client_of("alice", "wonderland", remote)
     }
@@ -411,7 +411,7 @@ impl Server {
         }
     }
 
-    /// An authenticated request with a new transaction id, and its answer.
+    /// Sends an authenticated request with a new transaction id, and returns its answer.
     pub(crate) fn ask(
         &mut self,
         client: &mut Client,
@@ -484,7 +484,7 @@ impl Server {
         self.engine.client(&client.tuple).unwrap()
     }
 
-    /// One channel message of 10 bytes.
+    /// Sends one channel message of 10 bytes.
     pub(crate) fn channel_data(
         &mut self,
         client: &Client,
@@ -498,7 +498,7 @@ impl Server {
             .route_channel_data(self.now.time, id, number, 1, 10)
     }
 
-    /// One datagram of 10 bytes from a peer to the socket at `relayed`.
+    /// Sends one datagram of 10 bytes from a peer to the socket at `relayed`.
     pub(crate) fn peer_data(
         &mut self,
         relayed: SocketAddr,
@@ -523,7 +523,7 @@ impl Server {
             .map(|(endpoint, _)| *endpoint)
     }
 
-    /// A Send indication with `data`.
+    /// Sends a Send indication with `data`.
     pub(crate) fn send(
         &mut self,
         client: &mut Client,
@@ -553,12 +553,12 @@ impl Server {
         }
     }
 
-    /// The changes since the last call.
+    /// Returns the changes since the last call.
     pub(crate) fn take_changes(&mut self) -> Vec<Change> {
         core::mem::take(&mut self.changes)
     }
 
-    /// Everything that was taken has been given back.
+    /// Fails unless everything that was taken has been given back.
     pub(crate) fn assert_nothing_is_held(&self) {
         assert_eq!(self.engine.statistics().allocations, 0);
         assert_eq!(self.engine.statistics().pending, 0);
@@ -596,7 +596,7 @@ impl Client {
         TransactionId::new(bytes)
     }
 
-    /// An authenticated request.
+    /// Returns an authenticated request.
     pub(crate) fn request(
         &self,
         method: Method,
@@ -623,7 +623,7 @@ impl Answer {
         Message::parse(&self.0).unwrap()
     }
 
-    /// The error code, `None` in a success.
+    /// Returns the error code, `None` in a success.
     pub(crate) fn code(&self) -> Option<u16> {
         let code = self.message().error_code().unwrap().map(|error| error.code);
         assert_eq!(code.is_some(), self.message().class() == Class::Error);
@@ -647,7 +647,7 @@ pub(crate) fn listeners() -> [(Endpoint, SocketAddr); 2] {
     ]
 }
 
-/// The 5-tuple of a client at the listener of its family.
+/// Returns the 5-tuple of a client at the listener of its family.
 pub(crate) fn tuple(remote: &str) -> ClientTuple {
     let remote: SocketAddr = remote.parse().unwrap();
     let listener = if Family::of(&remote) == Family::V4 {
@@ -658,7 +658,7 @@ pub(crate) fn tuple(remote: &str) -> ClientTuple {
     ClientTuple::udp(listener, remote)
 }
 
-/// A message with nothing but what `write` writes.
+/// Writes a message with nothing but what `write` writes.
 pub(crate) fn message(
     class: Class,
     method: Method,
@@ -673,7 +673,7 @@ pub(crate) fn message(
     buffer
 }
 
-/// A request without authentication.
+/// Writes a request without authentication.
 pub(crate) fn bare(
     method: Method,
     transaction: TransactionId,
@@ -682,7 +682,7 @@ pub(crate) fn bare(
     message(Class::Request, method, transaction, write)
 }
 
-/// What a client begins with: an Allocate request without authentication.
+/// Writes what a client begins with: an Allocate request without authentication.
 pub(crate) fn first_request(transaction: TransactionId) -> Vec<u8> {
     bare(Method::ALLOCATE, transaction, |writer| {
         writer.requested_transport(17);

@@ -35,7 +35,7 @@ fn over(transport: Transport, connection: u32) -> ClientTuple {
     }
 }
 
-/// Another connection of the same user, which knows a nonce.
+/// Returns another connection of the same user, which knows a nonce.
 fn connection_of(server: &mut Server, name: &str, password: &str, tuple: ClientTuple) -> Client {
     let mut client = server.client_of(name, password, &tuple.remote.to_string());
     client.tuple = tuple;
@@ -58,7 +58,7 @@ fn allocate_tcp(server: &mut Server, client: &mut Client) -> Answer {
     })
 }
 
-/// A server with TCP relays, a client on its control connection, and the relayed transport address.
+/// Returns a server with TCP relays, a client on its control connection, and the relayed transport address.
 fn allocated(mut server: Server) -> (Server, Client, SocketAddr) {
     let mut client = alice(&mut server, 1);
     let answer = allocate_tcp(&mut server, &mut client);
@@ -87,7 +87,7 @@ fn begin_connect(server: &mut Server, client: &mut Client, peer: &str) -> Connec
     }
 }
 
-/// A Connect request that is refused at once.
+/// Sends a Connect request that is refused at once, and returns the code.
 fn refused_connect(server: &mut Server, client: &mut Client, peer: &str) -> Option<u16> {
     let peer: SocketAddr = peer.parse().unwrap();
     let answer = server.ask(client, Method::CONNECT, |writer| {
@@ -129,7 +129,7 @@ fn accept(server: &mut Server, relayed: SocketAddr, peer: &str) -> Result<Connec
     result
 }
 
-/// Every connection that was tried or came has ended under one reason, or is there.
+/// Fails unless every connection that was tried or came has ended under one reason, or is there.
 fn assert_balanced(server: &Server) {
     let (attempts, ends) = server.engine.peer_ends();
     let live = server.engine.statistics().peer_connections as u64;

@@ -52,7 +52,7 @@ impl Token {
         }
     }
 
-    /// Nonce and sealed block.
+    /// Seals the token, and returns the nonce and the sealed block.
     fn seal(&self) -> ([u8; 12], Vec<u8>) {
         let nonce = [9; 12];
         let mut content = self.key_len.to_be_bytes().to_vec();
@@ -83,7 +83,7 @@ impl Token {
     }
 }
 
-/// A client that has been challenged and holds a token.
+/// Returns a client that has been challenged and holds a token.
 fn holder(server: &mut Server, token: &Token, remote: &str) -> Client {
     let mut client = server.client_of(KID, "no password", remote);
     client.key = token.integrity_key();
@@ -97,7 +97,7 @@ fn allocate(server: &mut Server, client: &mut Client, token: &Token) -> Answer {
     })
 }
 
-/// The code of an Allocate request's answer that may not be signed.
+/// Returns the code of an Allocate request's answer that may not be signed.
 fn code_of(
     server: &mut Server,
     client: &mut Client,

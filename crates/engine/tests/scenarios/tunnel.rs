@@ -14,7 +14,7 @@ use turnbuckle_engine::{
 use crate::authentication::rest;
 use crate::support::*;
 
-/// The connection of this number of a client.
+/// Returns the connection of this number of a client.
 pub(crate) fn connection(number: u64) -> ClientTuple {
     ClientTuple {
         transport: Transport::Tls,
@@ -48,7 +48,7 @@ fn open(
     id
 }
 
-/// The relay socket of a tunnel.
+/// Returns the relay socket of a tunnel.
 fn handle(server: &Server, tunnel: AllocationId) -> RelayHandle {
     let mut sockets = server.sockets.values();
     let socket = sockets.find(|socket| socket.handle.allocation() == tunnel);
@@ -421,7 +421,7 @@ fn a_password_is_one_of_turn_whether_its_user_is_kept_as_password_key_or_secret(
     }
 }
 
-/// What is said of tunnels: whether it began, whose it is, its peer, and why it ended with how much.
+/// Returns what is said of tunnels: whether it began, whose it is, its peer, and why it ended with how much.
 fn told(server: &mut Server) -> Vec<String> {
     let changes = server.take_changes();
     let changes = changes.iter().map(|change| match change {

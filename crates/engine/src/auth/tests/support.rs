@@ -9,7 +9,7 @@ pub(super) use turnbuckle_wire::long_term_key_sha256;
 pub(super) const REALM: &str = "example.org";
 pub(super) const START: u64 = 1_800_000_000;
 
-/// Alice and Bob, with passwords.
+/// Returns a configuration with Alice and Bob, who have passwords.
 pub(super) fn users() -> AuthConfig {
     let mut config = AuthConfig::new(REALM).unwrap();
     config.add_user("alice", "wonderland").unwrap();
@@ -54,7 +54,7 @@ impl Server {
         rejection.challenge.unwrap().nonce.as_bytes().to_vec()
     }
 
-    /// Alice's request with the MD5 key and MESSAGE-INTEGRITY, as browsers send it.
+    /// Returns Alice's request with the MD5 key and MESSAGE-INTEGRITY, as browsers send it.
     pub(super) fn md5_request(&mut self) -> Request {
         self.request(None, Integrity::Sha1)
     }

@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// The answer as bytes, but for the nonce.
+/// Returns the answer as bytes, but for the nonce.
 fn answer(rejection: Rejection) -> Vec<u8> {
     let mut buffer = vec![0; 512];
     let id = TransactionId::new([7; 12]);
@@ -257,7 +257,7 @@ fn a_clock_set_back_does_not_freshen_a_nonce() {
     assert_eq!(server.send(&request).unwrap_err().code, 438);
 }
 
-/// A credential that ends 600 s after the start.
+/// Returns a request with a credential that ends 600 s after the start.
 fn rest_request(server: &mut Server, method: Method) -> Request {
     Request {
         method,

@@ -17,7 +17,7 @@ fn name(number: u64) -> String {
     format!("user{number}")
 }
 
-/// A table of so many users.
+/// Returns a table of so many users.
 fn filled(len: u64) -> UserTable {
     let names: Vec<_> = (0..len).map(name).collect();
     let mut table = UserTable::default();

@@ -3,7 +3,7 @@
 use super::*;
 use crate::random::seeded::Seeded;
 
-/// The value of the narrowest range that covers `number`, by looking at all of them.
+/// Returns the value of the narrowest range that covers `number`, by looking at all of them.
 fn oracle(entries: &[Entry<usize>], number: u128) -> Option<usize> {
     let covering = entries
         .iter()

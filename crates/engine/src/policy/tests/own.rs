@@ -2,8 +2,8 @@
 
 use super::*;
 
-/// A server at 203.0.113.1 behind a NAT that shows 192.0.2.1, with another interface and IPv6 without a NAT; the documentation
-/// networks are opened, so that only the own addresses decide.
+/// Returns the policy of a server at 203.0.113.1 behind a NAT that shows 192.0.2.1, with another interface and IPv6 without a NAT; the documentation networks
+/// are opened, so that only the own addresses decide.
 fn server() -> Policy {
     let mut policy = coturn(&[]);
     policy.set_own_addresses(&addresses());

@@ -38,7 +38,7 @@ const DENIED_V4: [Ipv4Addr; 20] = [
     Ipv4Addr::new(255, 255, 255, 255),
 ];
 
-/// The 13 forms of V-04, and the two more that exist.
+/// Returns the 13 forms of V-04, and the two more that exist.
 fn embeddings(v4: Ipv4Addr) -> Vec<(&'static str, Ipv6Addr)> {
     let [a, b, c, d] = v4.octets();
     let (high, low) = (u16::from_be_bytes([a, b]), u16::from_be_bytes([c, d]));
@@ -76,7 +76,7 @@ fn embeddings(v4: Ipv4Addr) -> Vec<(&'static str, Ipv6Addr)> {
     forms
 }
 
-/// One prefix of each length of RFC 6052.
+/// Returns one prefix of each length of RFC 6052.
 fn operator_prefixes() -> Vec<Nat64Prefix> {
     [
         ("2a0e:1::", 32),
@@ -91,7 +91,7 @@ fn operator_prefixes() -> Vec<Nat64Prefix> {
     .collect()
 }
 
-/// Strict without rules, but with the operator's prefixes: nothing else can tell those from ordinary addresses.
+/// Returns a policy that is strict without rules, but has the operator's prefixes: nothing else can tell those from ordinary addresses.
 fn knowing_the_prefixes() -> Policy {
     let nat64_prefixes = operator_prefixes();
     Policy::new(PolicyRules {
@@ -100,7 +100,7 @@ fn knowing_the_prefixes() -> Policy {
     })
 }
 
-/// Strict, knows the operator's prefixes, and has rules that allow everything that can be allowed.
+/// Returns a policy that is strict, knows the operator's prefixes, and has rules that allow everything that can be allowed.
 fn as_open_as_possible() -> Policy {
     Policy::new(PolicyRules {
         nat64_prefixes: operator_prefixes(),

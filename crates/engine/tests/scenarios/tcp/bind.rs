@@ -77,7 +77,7 @@ fn connection_bind_may_use_the_nonce_of_the_control_connection_from_the_same_hos
     assert_eq!(server.wanted, [Wanted::Join(id, other_port)]);
 }
 
-/// An engine of the same server, as shard 1, and what a ConnectionBind request to it comes to.
+/// Returns an engine of the same server, as shard 1, and what a ConnectionBind request to it comes to.
 fn bind_elsewhere(
     server: &Server,
     id: ConnectionId,

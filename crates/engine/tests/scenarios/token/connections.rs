@@ -12,7 +12,7 @@ fn over_tcp(mut client: Client, connection: u32) -> Client {
     client
 }
 
-/// A connection with a peer that waits for its ConnectionBind request.
+/// Makes a connection with a peer that waits for its ConnectionBind request.
 fn connected(server: &mut Server, client: &mut Client) -> ConnectionId {
     let transaction = client.next_transaction();
     let request = client.request(Method::CONNECT, transaction, |writer| {
@@ -45,7 +45,7 @@ fn bind_code(
     server.exchange(client.tuple, &request).code()
 }
 
-/// A server with TCP relays, and the holder of a token who has an allocation on its first connection.
+/// Returns a server with TCP relays, and the holder of a token who has an allocation on its first connection.
 fn with_tcp_relays() -> (Server, Token, Client) {
     let mut server = Server::with(|config| {
         authorizing(config);
